@@ -1,0 +1,24 @@
+# nearfar: `make` or `make help` lists what can be made.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUST_SOURCES := $(shell find crates -name '*.rs' -o -name 'Cargo.toml') Cargo.toml
+
+.PHONY: help
+help: ## List the targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+.DEFAULT_GOAL := help
+
+$(VENV)/.packages: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip 'maturin>=1.7,<2'
+	$(BIN)/pip install --quiet $$($(PYTHON) -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; print(*(repr(d) for d in p['dependencies'] + p['optional-dependencies']['dev']))" | tr -d "'" | sed 's/[^ ]*/"&"/g' | xargs -n1 echo)
+	touch $@
+
+$(VENV)/.engine: $(VENV)/.packages $(RUST_SOURCES)
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --release --quiet
+	touch $@
+
+.PHONY: env
+env: $(VENV)/.engine ## Virtual environment and engine, in release mode

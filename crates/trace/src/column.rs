@@ -1,0 +1,1 @@
+//! Column chunks: how a row group is encoded and decoded.

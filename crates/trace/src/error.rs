@@ -1,0 +1,85 @@
+//! The one error type of nearfar: what went wrong, where, and what to do.
+
+use std::fmt;
+use std::path::Path;
+
+/// Why a run cannot go on; decides the process exit code (DESIGN: Errors).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// Usage or bad input: exit code 2.
+    Input,
+    /// A needed tool or device is absent: exit code 3.
+    Missing,
+}
+
+/// One clear line: `place: what; fix`.
+#[derive(Clone, Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    place: String,
+    what: String,
+    fix: String,
+}
+
+/// `Result` with nearfar's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// Bad input or usage. `place` names the file, record, byte, key or flag; `fix` says what to do.
+    pub fn input(
+        place: impl Into<String>,
+        what: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
+        Self { kind: ErrorKind::Input, place: place.into(), what: what.into(), fix: fix.into() }
+    }
+
+    /// A tool or device that is needed is not there.
+    pub fn missing(
+        place: impl Into<String>,
+        what: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
+        Self { kind: ErrorKind::Missing, place: place.into(), what: what.into(), fix: fix.into() }
+    }
+
+    /// An operating-system error on `path`, with the usual remedy for its cause.
+    pub fn io(path: &Path, doing: &str, error: &std::io::Error) -> Self {
+        use std::io::ErrorKind as K;
+        let fix = match error.kind() {
+            K::NotFound => "check the path",
+            K::PermissionDenied => "check the permissions or choose another place with -o",
+            K::StorageFull | K::QuotaExceeded => {
+                "free some space or choose another disk with -o; finished parts are kept"
+            }
+            K::AlreadyExists => "choose another name or pass --force",
+            _ => "see the system's message above",
+        };
+        Self::input(path.display().to_string(), format!("{doing}: {error}"), fix)
+    }
+
+    /// Which exit code this error asks for.
+    pub fn exit_code(&self) -> i32 {
+        match self.kind {
+            ErrorKind::Input => 2,
+            ErrorKind::Missing => 3,
+        }
+    }
+
+    /// The kind of error.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.what)?;
+        if !self.fix.is_empty() {
+            write!(f, "; {}", self.fix)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {}

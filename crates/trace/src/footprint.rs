@@ -1,0 +1,40 @@
+//! Distinct 4 KiB pages with the kinds that touched them.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashMap;
+
+use crate::record::KindSet;
+
+/// log2 of the page size that footprints are counted in.
+pub const PAGE_SHIFT: u32 = 12;
+const CHUNK: u64 = 64;
+
+/// Which 4 KiB pages were touched, by which kinds: a byte a page in chunks of 64 pages, so a
+/// dense footprint of 10^8 pages takes about 130 MB.
+#[derive(Debug, Default)]
+pub struct Footprint {
+    chunks: FxHashMap<u64, Box<[u8; CHUNK as usize]>>,
+}
+
+impl Footprint {
+    /// Note that `page` (an address >> 12) was touched by the kinds in `kinds`.
+    pub fn touch(&mut self, page: u64, kinds: u8) {
+        let chunk = self.chunks.entry(page / CHUNK).or_insert_with(|| Box::new([0; CHUNK as usize]));
+        chunk[(page % CHUNK) as usize] |= kinds;
+    }
+
+    /// Number of pages by exact set of kinds, labelled as in `trace.json`.
+    pub fn by_kinds(&self) -> BTreeMap<String, u64> {
+        let mut counts = [0u64; 256];
+        for chunk in self.chunks.values() {
+            for &kinds in chunk.iter() {
+                counts[usize::from(kinds)] += 1;
+            }
+        }
+        (1..=KindSet::ALL.0)
+            .filter(|&kinds| counts[usize::from(kinds)] > 0)
+            .map(|kinds| (KindSet(kinds).label(), counts[usize::from(kinds)]))
+            .collect()
+    }
+}

@@ -1,0 +1,178 @@
+//! `trace.json`: what a trace holds, readable before (and without) its parts.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::record::{Kind, KindSet};
+
+/// Version of the on-disk layout; a reader refuses a newer one.
+pub const SCHEMA: u32 = 1;
+
+/// Where a trace came from.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Source {
+    /// `capture`, `import` or `generate`.
+    pub kind: String,
+    /// Tool, format or generator, with what matters of its options.
+    pub detail: String,
+    /// The command that ran, or the file imported.
+    pub command: Vec<String>,
+    /// Architecture of the program (`x86_64`, `aarch64`, or empty when unknown).
+    pub arch: String,
+    /// True when records are a sample (perf): reuse distances are then not those of the program.
+    #[serde(default)]
+    pub sampled: bool,
+    /// Bad records that `--skip-bad` let through.
+    #[serde(default)]
+    pub skipped_records: u64,
+}
+
+/// One thread of the program.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ThreadInfo {
+    /// Index used in the `thread` column.
+    pub index: u32,
+    /// Process it belonged to (0: unknown).
+    pub process: u32,
+    /// Records of this thread.
+    pub records: u64,
+    /// Instructions it executed.
+    pub instructions: u64,
+}
+
+/// One `part-NNNNN.parquet`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PartInfo {
+    /// File name within the trace folder.
+    pub file: String,
+    /// Records in it.
+    pub records: u64,
+    /// Size of the file.
+    pub bytes: u64,
+}
+
+/// Contents of `trace.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Info {
+    /// Layout version, [`SCHEMA`].
+    pub schema: u32,
+    /// Version of nearfar that wrote it.
+    pub tool: String,
+    /// Where it came from.
+    pub source: Source,
+    /// False while being written and for ever if the writer was killed: finished parts are whole.
+    pub complete: bool,
+    /// Why it is not complete, where that is known.
+    #[serde(default)]
+    pub incomplete_reason: Option<String>,
+    /// All records of all finished parts.
+    pub records: u64,
+    /// Instructions executed, all threads.
+    pub instructions: u64,
+    /// Records by kind.
+    pub records_by_kind: BTreeMap<Kind, u64>,
+    /// Distinct 4 KiB pages, by the exact set of kinds that touched them (names joined by `+`):
+    /// the footprint of any choice of kinds is a sum of these.
+    pub pages_by_kinds: BTreeMap<String, u64>,
+    /// Threads, by index.
+    pub threads: Vec<ThreadInfo>,
+    /// Finished parts, in order.
+    pub parts: Vec<PartInfo>,
+}
+
+impl Info {
+    /// An empty, not yet complete trace.
+    pub fn new(source: Source) -> Self {
+        Self {
+            schema: SCHEMA,
+            tool: env!("CARGO_PKG_VERSION").to_owned(),
+            source,
+            complete: false,
+            incomplete_reason: None,
+            records: 0,
+            instructions: 0,
+            records_by_kind: BTreeMap::new(),
+            pages_by_kinds: BTreeMap::new(),
+            threads: Vec::new(),
+            parts: Vec::new(),
+        }
+    }
+
+    /// Distinct 4 KiB pages touched by a record of one of `kinds`.
+    pub fn footprint_pages(&self, kinds: KindSet) -> u64 {
+        self.pages_by_kinds
+            .iter()
+            .filter(|(label, _)| {
+                label
+                    .split('+')
+                    .filter_map(Kind::from_name)
+                    .any(|kind| kinds.contains(kind))
+            })
+            .map(|(_, pages)| pages)
+            .sum()
+    }
+
+    /// Records of one of `kinds`.
+    pub fn records_of(&self, kinds: KindSet) -> u64 {
+        self.records_by_kind.iter().filter(|(kind, _)| kinds.contains(**kind)).map(|(_, n)| n).sum()
+    }
+
+    /// Read `trace.json` of the trace folder `dir`.
+    pub fn load(dir: &Path) -> Result<Self> {
+        let path = dir.join("trace.json");
+        if !dir.is_dir() {
+            let (what, fix) = if dir.exists() {
+                ("is a file, not a trace folder", "convert it with `nearfar import`")
+            } else {
+                ("no such trace", "check the path, or make one with `nearfar capture`")
+            };
+            return Err(Error::input(dir.display().to_string(), what, fix));
+        }
+        let text = std::fs::read_to_string(&path).map_err(|e| {
+            if e.kind() == std::io::ErrorKind::NotFound {
+                Error::input(
+                    dir.display().to_string(),
+                    "not a trace: it has no trace.json",
+                    "give a folder made by `nearfar capture`, `import` or `generate`",
+                )
+            } else {
+                Error::io(&path, "cannot read", &e)
+            }
+        })?;
+        let place = path.display().to_string();
+        #[derive(Deserialize)]
+        struct Version {
+            schema: u32,
+        }
+        let damaged = |e: serde_json::Error| {
+            Error::input(&place, format!("damaged: {e}"), "capture or import the trace again")
+        };
+        let version: Version = serde_json::from_str(&text).map_err(damaged)?;
+        if version.schema != SCHEMA {
+            return Err(Error::input(
+                &place,
+                format!("trace schema {} is not the {SCHEMA} that this nearfar reads", version.schema),
+                "use the nearfar that wrote it, or capture again",
+            ));
+        }
+        serde_json::from_str(&text).map_err(damaged)
+    }
+
+    /// Write `trace.json` into `dir`, whole or not at all.
+    pub fn store(&self, dir: &Path) -> Result<()> {
+        let aside = dir.join(".trace.json.partial");
+        let mut text = serde_json::to_string_pretty(self)
+            .map_err(|e| Error::input("trace.json", e.to_string(), ""))?;
+        text.push('\n');
+        std::fs::write(&aside, text).map_err(|e| Error::io(&aside, "cannot write", &e))?;
+        let path = dir.join("trace.json");
+        std::fs::rename(&aside, &path).map_err(|e| Error::io(&path, "cannot rename into place", &e))
+    }
+}

@@ -1,0 +1,20 @@
+//! What the program did: memory references, the on-disk trace, importers, exporters, generators.
+//!
+//! A trace is a folder `app.trace/` of `trace.json`, `part-NNNNN.parquet` and `regions.parquet`
+//! (see `docs/trace.md`). Nothing here knows about hardware, kernels or studies.
+
+pub mod column;
+pub mod error;
+pub mod footprint;
+pub mod info;
+pub mod reader;
+pub mod record;
+pub mod region;
+pub mod writer;
+
+pub use error::{Error, ErrorKind, Result};
+pub use info::{Info, PartInfo, Source, ThreadInfo};
+pub use reader::{Columns, Reader};
+pub use record::{Batch, Kind, KindSet, Record};
+pub use region::{RegionEvent, RegionKind};
+pub use writer::{Writer, WriterOptions};

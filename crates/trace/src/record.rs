@@ -1,0 +1,155 @@
+//! The record: one memory reference of one thread, and columns of many.
+
+use serde::{Deserialize, Serialize};
+
+/// What kind of reference a record is. The numbers are the on-disk values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[repr(u8)]
+pub enum Kind {
+    /// The program read data.
+    Load = 0,
+    /// The program wrote data.
+    Store = 1,
+    /// The program fetched a run of consecutive instructions (`size` bytes of code).
+    Fetch = 2,
+    /// The kernel read memory for the program (page cache on `read`, user buffer on `write`).
+    KernelLoad = 3,
+    /// The kernel wrote memory for the program (user buffer on `read`, page cache on `write`).
+    KernelStore = 4,
+}
+
+impl Kind {
+    /// Every kind, in the order of its on-disk number.
+    pub const ALL: [Kind; 5] =
+        [Kind::Load, Kind::Store, Kind::Fetch, Kind::KernelLoad, Kind::KernelStore];
+
+    /// The kind with this on-disk number.
+    pub fn from_u8(value: u8) -> Option<Kind> {
+        Self::ALL.get(usize::from(value)).copied()
+    }
+
+    /// The name used in `trace.json`, on the command line and in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Load => "load",
+            Kind::Store => "store",
+            Kind::Fetch => "fetch",
+            Kind::KernelLoad => "kernel-load",
+            Kind::KernelStore => "kernel-store",
+        }
+    }
+
+    /// The kind of this name.
+    pub fn from_name(name: &str) -> Option<Kind> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Whether the reference writes memory (and so makes a page dirty).
+    pub fn writes(self) -> bool {
+        matches!(self, Kind::Store | Kind::KernelStore)
+    }
+
+    /// This kind's bit in a [`KindSet`].
+    pub fn bit(self) -> u8 {
+        1 << self as u8
+    }
+}
+
+/// A set of kinds, a bit each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KindSet(pub u8);
+
+impl KindSet {
+    /// Every kind.
+    pub const ALL: KindSet = KindSet(0b1_1111);
+
+    /// Whether `kind` is in the set.
+    pub fn contains(self, kind: Kind) -> bool {
+        self.0 & kind.bit() != 0
+    }
+
+    /// Names of the members, joined by `+`.
+    pub fn label(self) -> String {
+        let names: Vec<_> =
+            Kind::ALL.into_iter().filter(|kind| self.contains(*kind)).map(Kind::name).collect();
+        names.join("+")
+    }
+}
+
+/// One memory reference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Virtual address of the first byte.
+    pub addr: u64,
+    /// What was done there.
+    pub kind: Kind,
+    /// Bytes touched, 1..=65535; the reference touches every page it overlaps.
+    pub size: u16,
+    /// Index of the thread, 0 for the first (names in `trace.json`).
+    pub thread: u32,
+    /// Instructions this thread has executed since its previous record.
+    pub instr: u32,
+}
+
+/// Many records, a column each, all of one length. `kind` holds on-disk numbers already checked
+/// to be valid.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// Virtual byte addresses.
+    pub addr: Vec<u64>,
+    /// On-disk numbers of [`Kind`].
+    pub kind: Vec<u8>,
+    /// Bytes touched.
+    pub size: Vec<u16>,
+    /// Thread indices.
+    pub thread: Vec<u32>,
+    /// Instruction gaps.
+    pub instr: Vec<u32>,
+}
+
+impl Batch {
+    /// Number of records.
+    pub fn len(&self) -> usize {
+        self.addr.len()
+    }
+
+    /// Whether there is no record.
+    pub fn is_empty(&self) -> bool {
+        self.addr.is_empty()
+    }
+
+    /// Forget every record, keep the memory.
+    pub fn clear(&mut self) {
+        self.addr.clear();
+        self.kind.clear();
+        self.size.clear();
+        self.thread.clear();
+        self.instr.clear();
+    }
+
+    /// Append one record.
+    pub fn push(&mut self, record: Record) {
+        self.addr.push(record.addr);
+        self.kind.push(record.kind as u8);
+        self.size.push(record.size);
+        self.thread.push(record.thread);
+        self.instr.push(record.instr);
+    }
+
+    /// The record at `index`. Panics when out of range, as indexing does.
+    pub fn get(&self, index: usize) -> Record {
+        Record {
+            addr: self.addr[index],
+            kind: Kind::from_u8(self.kind[index]).unwrap_or(Kind::Load),
+            size: self.size[index],
+            thread: self.thread[index],
+            instr: self.instr[index],
+        }
+    }
+
+    /// All records, one by one.
+    pub fn iter(&self) -> impl Iterator<Item = Record> + '_ {
+        (0..self.len()).map(|index| self.get(index))
+    }
+}

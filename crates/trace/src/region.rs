@@ -1,0 +1,211 @@
+//! `regions.parquet`: what was mapped where and when, so that an address can be named.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use parquet::column::reader::ColumnReader;
+use parquet::data_type::{ByteArray, ByteArrayType, Int32Type, Int64Type};
+use parquet::file::properties::WriterProperties;
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
+
+use crate::error::{Error, Result};
+
+/// What happened to an address range or a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RegionKind {
+    /// A range became mapped (`mmap`, program load); `name` is the file, `[heap]`, `[stack]`, ...
+    Map,
+    /// A range was unmapped.
+    Unmap,
+    /// The heap's end moved: the range is the whole heap.
+    Brk,
+    /// A file's page cache was given this range of (invented) kernel addresses.
+    File,
+    /// A thread began.
+    ThreadStart,
+    /// A thread ended.
+    ThreadExit,
+    /// A child process began.
+    Fork,
+    /// The process replaced itself with another program (`name`).
+    Exec,
+}
+
+impl RegionKind {
+    const NAMES: [(RegionKind, &'static str); 8] = [
+        (RegionKind::Map, "map"),
+        (RegionKind::Unmap, "unmap"),
+        (RegionKind::Brk, "brk"),
+        (RegionKind::File, "file"),
+        (RegionKind::ThreadStart, "thread-start"),
+        (RegionKind::ThreadExit, "thread-exit"),
+        (RegionKind::Fork, "fork"),
+        (RegionKind::Exec, "exec"),
+    ];
+
+    /// The on-disk name.
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(kind, _)| *kind == self).map_or("map", |(_, name)| name)
+    }
+
+    /// The kind of this on-disk name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(_, n)| *n == name).map(|(kind, _)| *kind)
+    }
+}
+
+/// One event of the address space.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegionEvent {
+    /// Number of records written before it.
+    pub at: u64,
+    /// Thread index that caused it.
+    pub thread: u32,
+    /// What happened.
+    pub event: RegionKind,
+    /// First byte of the range.
+    pub addr: u64,
+    /// Bytes in the range.
+    pub length: u64,
+    /// Offset in the file that is mapped.
+    pub offset: u64,
+    /// `rwx` letters, `-` for none.
+    pub prot: String,
+    /// File or other name; empty for anonymous memory.
+    pub name: String,
+}
+
+const SCHEMA: &str = "message regions {
+    required int64 at (INTEGER(64,false));
+    required int32 thread (INTEGER(32,false));
+    required binary event (STRING);
+    required int64 addr (INTEGER(64,false));
+    required int64 length (INTEGER(64,false));
+    required int64 offset (INTEGER(64,false));
+    required binary prot (STRING);
+    required binary name (STRING);
+}";
+
+/// Write all events as `regions.parquet` in `dir`, whole or not at all.
+pub fn store(dir: &Path, events: &[RegionEvent]) -> Result<()> {
+    let aside = dir.join(".regions.parquet.partial");
+    let path = dir.join("regions.parquet");
+    let failed = |e: parquet::errors::ParquetError| {
+        Error::input(aside.display().to_string(), format!("cannot write: {e}"), "check free space")
+    };
+    let file = File::create(&aside).map_err(|e| Error::io(&aside, "cannot create", &e))?;
+    let schema = Arc::new(parse_message_type(SCHEMA).map_err(failed)?);
+    let mut writer =
+        SerializedFileWriter::new(file, schema, Arc::new(WriterProperties::builder().build()))
+            .map_err(failed)?;
+    let longs: [fn(&RegionEvent) -> u64; 4] = [|e| e.at, |e| e.addr, |e| e.length, |e| e.offset];
+    let texts: [fn(&RegionEvent) -> &str; 3] = [|e| e.event.name(), |e| &e.prot, |e| &e.name];
+    let (mut longs, mut texts) = (longs.iter(), texts.iter());
+    let mut group = writer.next_row_group().map_err(failed)?;
+    while let Some(mut column) = group.next_column().map_err(failed)? {
+        use parquet::column::writer::ColumnWriter as W;
+        match column.untyped() {
+            W::Int64ColumnWriter(w) => {
+                let Some(get) = longs.next() else { break };
+                let values: Vec<i64> = events.iter().map(|e| get(e) as i64).collect();
+                w.write_batch(&values, None, None).map_err(failed)?;
+            }
+            W::Int32ColumnWriter(w) => {
+                let values: Vec<i32> = events.iter().map(|e| e.thread as i32).collect();
+                w.write_batch(&values, None, None).map_err(failed)?;
+            }
+            W::ByteArrayColumnWriter(w) => {
+                let Some(get) = texts.next() else { break };
+                let values: Vec<ByteArray> =
+                    events.iter().map(|e| ByteArray::from(get(e).as_bytes().to_vec())).collect();
+                w.write_batch(&values, None, None).map_err(failed)?;
+            }
+            _ => break,
+        }
+        column.close().map_err(failed)?;
+    }
+    group.close().map_err(failed)?;
+    writer.close().map_err(failed)?;
+    std::fs::rename(&aside, &path).map_err(|e| Error::io(&path, "cannot rename into place", &e))
+}
+
+/// All events of the trace folder `dir`; none when it has no `regions.parquet`.
+pub fn load(dir: &Path) -> Result<Vec<RegionEvent>> {
+    let path = dir.join("regions.parquet");
+    let file = match File::open(&path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(Error::io(&path, "cannot open", &e)),
+    };
+    let damaged = |why: String| {
+        Error::input(path.display().to_string(), format!("damaged: {why}"), "delete it to go on")
+    };
+    let bad = |e: parquet::errors::ParquetError| damaged(e.to_string());
+    let reader = SerializedFileReader::new(file).map_err(bad)?;
+    let mut events = Vec::new();
+    for index in 0..reader.num_row_groups() {
+        let group = reader.get_row_group(index).map_err(bad)?;
+        let rows = usize::try_from(group.metadata().num_rows()).unwrap_or(0);
+        if group.num_columns() != 8 {
+            return Err(damaged("it has not the 8 columns of a region table".into()));
+        }
+        let long = |i| -> Result<Vec<i64>> {
+            let mut values = Vec::new();
+            if let ColumnReader::Int64ColumnReader(mut r) = group.get_column_reader(i).map_err(bad)? {
+                read_all::<Int64Type>(&mut r, rows, &mut values).map_err(bad)?;
+            }
+            Ok(values)
+        };
+        let text = |i| -> Result<Vec<String>> {
+            let mut values: Vec<ByteArray> = Vec::new();
+            if let ColumnReader::ByteArrayColumnReader(mut r) =
+                group.get_column_reader(i).map_err(bad)?
+            {
+                read_all::<ByteArrayType>(&mut r, rows, &mut values).map_err(bad)?;
+            }
+            Ok(values.iter().map(|v| String::from_utf8_lossy(v.data()).into_owned()).collect())
+        };
+        let mut threads = Vec::new();
+        if let ColumnReader::Int32ColumnReader(mut r) = group.get_column_reader(1).map_err(bad)? {
+            read_all::<Int32Type>(&mut r, rows, &mut threads).map_err(bad)?;
+        }
+        let (at, addr, length, offset) = (long(0)?, long(3)?, long(4)?, long(5)?);
+        let (event, prot, name) = (text(2)?, text(6)?, text(7)?);
+        let lengths = [at.len(), threads.len(), event.len(), addr.len(), length.len(), offset.len()];
+        if lengths.iter().chain(&[prot.len(), name.len()]).any(|&n| n != rows) {
+            return Err(damaged("its columns differ in length".into()));
+        }
+        for i in 0..rows {
+            events.push(RegionEvent {
+                at: at[i] as u64,
+                thread: threads[i] as u32,
+                event: RegionKind::from_name(&event[i])
+                    .ok_or_else(|| damaged(format!("unknown event {:?} in row {i}", event[i])))?,
+                addr: addr[i] as u64,
+                length: length[i] as u64,
+                offset: offset[i] as u64,
+                prot: prot[i].clone(),
+                name: name[i].clone(),
+            });
+        }
+    }
+    Ok(events)
+}
+
+/// Read `rows` values of a required column.
+pub(crate) fn read_all<T: parquet::data_type::DataType>(
+    reader: &mut parquet::column::reader::ColumnReaderImpl<T>,
+    rows: usize,
+    values: &mut Vec<T::T>,
+) -> parquet::errors::Result<()> {
+    while values.len() < rows {
+        let (read, _, _) = reader.read_records(rows - values.len(), None, None, values)?;
+        if read == 0 {
+            break;
+        }
+    }
+    Ok(())
+}

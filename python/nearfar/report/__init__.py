@@ -1,0 +1,1 @@
+"""Tables, terminal plots and self-contained HTML pages."""
