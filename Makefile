@@ -13,7 +13,8 @@ help: ## List the targets
 $(VENV)/.packages: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip 'maturin>=1.7,<2'
-	$(BIN)/pip install --quiet $$($(PYTHON) -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; print(*(repr(d) for d in p['dependencies'] + p['optional-dependencies']['dev']))" | tr -d "'" | sed 's/[^ ]*/"&"/g' | xargs -n1 echo)
+	$(BIN)/python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; print(*p['dependencies'], *p['optional-dependencies']['dev'], sep='\n')" > $(VENV)/requirements.txt
+	$(BIN)/pip install --quiet -r $(VENV)/requirements.txt
 	touch $@
 
 $(VENV)/.engine: $(VENV)/.packages $(RUST_SOURCES)
