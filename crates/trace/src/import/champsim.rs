@@ -117,3 +117,69 @@ impl Parser for Instructions {
         self.threads.processes().to_vec()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::full;
+    use super::super::tests::{error, reference, strict};
+    use super::*;
+
+    fn instruction(size: usize, ip: u64, flags: [u8; 2], words: &[(usize, u64)]) -> Vec<u8> {
+        let mut bytes = vec![0; size];
+        bytes[..8].copy_from_slice(&ip.to_le_bytes());
+        bytes[8..10].copy_from_slice(&flags);
+        for &(at, addr) in words {
+            bytes[at..at + 8].copy_from_slice(&addr.to_le_bytes());
+        }
+        bytes
+    }
+
+    #[test]
+    fn an_instruction_is_a_fetch_then_loads_then_stores() {
+        let bytes = [
+            instruction(64, 0x40_1000, [1, 1], &[(16, 0x10), (24, 0x20), (32, 0x30), (56, 0x40)]),
+            instruction(64, 0x40_1004, [0, 0], &[]),
+        ]
+        .concat();
+        assert_eq!(
+            strict("champsim", &bytes).unwrap(),
+            [
+                reference(Kind::Fetch, 0x40_1000, 1, 1),
+                reference(Kind::Load, 0x30, 1, 0),
+                reference(Kind::Load, 0x40, 1, 0),
+                reference(Kind::Store, 0x10, 1, 0),
+                reference(Kind::Store, 0x20, 1, 0),
+                reference(Kind::Fetch, 0x40_1004, 1, 1),
+            ]
+        );
+    }
+
+    #[test]
+    fn cloudsuite_has_other_places_and_processes() {
+        let mut first = instruction(96, 0x40_1000, [0, 0], &[(24, 0x10), (80, 0x30)]);
+        first[88] = 7;
+        let second = instruction(96, 0x40_1000, [0, 0], &[]);
+        let bytes = [first, second].concat();
+        let (records, summary) = full("champsim-cloudsuite", &bytes, &Options::default()).unwrap();
+        let seen: Vec<_> = records.iter().map(|r| (r.kind, r.addr, r.thread)).collect();
+        assert_eq!(
+            seen,
+            [
+                (Kind::Fetch, 0x40_1000, 0),
+                (Kind::Load, 0x30, 0),
+                (Kind::Store, 0x10, 0),
+                (Kind::Fetch, 0x40_1000, 1),
+            ]
+        );
+        assert_eq!(summary.processes, [7, 0]);
+    }
+
+    #[test]
+    fn bad_instructions_are_told() {
+        let bad = error("champsim", &instruction(64, 1, [2, 0], &[]));
+        assert!(bad.contains("record 1, byte 0") && bad.contains("is_branch 2"), "{bad}");
+        assert!(error("champsim", &instruction(64, 1, [0, 1], &[])).contains("branch_taken 1"));
+        let cut = error("champsim", &[0; 63]);
+        assert!(cut.contains("cut short: 63 of its 64 bytes"), "{cut}");
+    }
+}

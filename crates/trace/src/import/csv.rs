@@ -185,3 +185,46 @@ impl Lines {
         Ok(record)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{error, reference, strict};
+    use super::*;
+    #[test]
+    fn columns_are_found_by_name() {
+        let text =
+            b"\xef\xbb\xbfsize, addr,kind,thread,instr\r\n8,0x10,store,3,7\r\n\"1\",20, r ,0,0";
+        assert_eq!(
+            strict("csv", text).unwrap(),
+            [
+                Record { addr: 0x10, kind: Kind::Store, size: 8, thread: 3, instr: 7 },
+                reference(Kind::Load, 20, 1, 0),
+            ]
+        );
+        let tids = strict("csv", b"addr,tid\n1,900\n2,70\n3,900\n").unwrap();
+        assert_eq!(tids.iter().map(|r| r.thread).collect::<Vec<_>>(), [0, 1, 0]);
+    }
+
+    #[test]
+    fn bad_lines_are_told() {
+        for (text, what) in [
+            ("size,kind\n", "no column `addr`"),
+            ("addr,addr\n", "column `addr` twice"),
+            ("addr,adr\n", "column `adr` is not one of"),
+            ("addr,tid,thread\n", "both `thread` and `tid`"),
+            ("a,b,c,d,e,f,g,h,i\n", "more than 8 fields"),
+            ("addr,size\n1\n", "1 fields where the heading has 2"),
+            ("addr\nff\n", "not a decimal number"),
+            ("addr\n-1\n", "not a decimal number"),
+            ("addr\n18446744073709551616\n", "beyond 2^64"),
+            ("addr,size\n1,NaN\n", "not a decimal number"),
+            ("addr,size\n1,65536\n", "at most 65535"),
+            ("addr,kind\n1,rw\n", "kind is not load"),
+            ("addr,thread\n1,1048576\n", "name the column `tid`"),
+            ("addr,instr\n1,4294967296\n", "beyond 2^32"),
+        ] {
+            let error = error("csv", text.as_bytes());
+            assert!(error.contains(what), "{text}: {error}");
+        }
+    }
+}

@@ -70,3 +70,46 @@ impl Parser for Lines {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{error, reference, strict};
+    use super::*;
+
+    #[test]
+    fn both_variants() {
+        assert_eq!(
+            strict("dinero", b"0 10\n1 0x20\n 2\t30\n3 40\n4 0\n").unwrap(),
+            [
+                reference(Kind::Load, 0x10, 1, 0),
+                reference(Kind::Store, 0x20, 1, 0),
+                reference(Kind::Fetch, 0x30, 1, 1),
+                reference(Kind::Load, 0x40, 1, 0),
+            ]
+        );
+        assert_eq!(
+            strict("dinero", b"r 10 8\nw 20 10\ni 30 3\nm 40 1\nc 0 0\nv 0 0\n").unwrap(),
+            [
+                reference(Kind::Load, 0x10, 8, 0),
+                reference(Kind::Store, 0x20, 16, 0),
+                reference(Kind::Fetch, 0x30, 3, 1),
+                reference(Kind::Load, 0x40, 1, 0),
+            ]
+        );
+    }
+
+    #[test]
+    fn bad_lines_are_told() {
+        for (text, what) in [
+            ("5 10\n", "no label"),
+            ("0 10 4\n", "more than `label address`"),
+            ("r 10\n", "no size"),
+            ("r 10 4 4\n", "more than `kind address size`"),
+            ("0 10\nr 10 4\n", "classic and extended"),
+            ("0\n", "a hexadecimal number is missing"),
+        ] {
+            let error = error("dinero", text.as_bytes());
+            assert!(error.contains(what), "{text}: {error}");
+        }
+    }
+}

@@ -95,3 +95,57 @@ impl Parser for Requests {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::run;
+    use super::super::tests::{error, reference, strict};
+    use super::*;
+
+    fn request(time: u32, id: u64, size: u32, next: i64) -> Vec<u8> {
+        let mut bytes = time.to_le_bytes().to_vec();
+        bytes.extend(id.to_le_bytes());
+        bytes.extend(size.to_le_bytes());
+        bytes.extend(next.to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn requests_become_loads_of_their_objects() {
+        let bytes = [request(0, 3, 100, 1), request(9, 3, 9_000_000, -1)].concat();
+        assert_eq!(
+            strict("oracle-general", &bytes).unwrap(),
+            [reference(Kind::Load, 0x3000, 100, 0), reference(Kind::Load, 0x3000, 4096, 0)]
+        );
+        let options = Options { object_bytes: Some(1), ..Options::default() };
+        assert_eq!(
+            run("oracle-general", &request(0, u64::MAX, 7, i64::MAX), &options).unwrap(),
+            [reference(Kind::Load, u64::MAX, 1, 0)]
+        );
+        let large = Options { object_bytes: Some(1 << 21), ..Options::default() };
+        assert_eq!(
+            run("oracle-general", &request(0, 1, 1 << 20, -1), &large).unwrap()[0].size,
+            65535
+        );
+    }
+
+    #[test]
+    fn bad_requests_are_told() {
+        let beyond = error("oracle-general", &request(0, 1 << 52, 1, -1));
+        assert!(
+            beyond.contains("record 1, byte 0") && beyond.contains("--object-bytes 1"),
+            "{beyond}"
+        );
+        let next = error("oracle-general", &[request(0, 1, 1, -1), request(0, 1, 1, -2)].concat());
+        assert!(next.contains("record 2, byte 24") && next.contains("-2 is below -1"), "{next}");
+        assert!(error("oracle-general", &request(0, 1, 0, -1)).contains("a size of 0"));
+        let cut = error("oracle-general", &[request(0, 1, 1, -1), vec![0; 5]].concat());
+        assert!(
+            cut.contains("record 2, byte 24") && cut.contains("cut short: 5 of its 24"),
+            "{cut}"
+        );
+        let options = Options { object_bytes: Some(0), ..Options::default() };
+        let zero = run("oracle-general", &request(0, 1, 1, -1), &options).unwrap_err();
+        assert!(zero.starts_with("--object-bytes: 0 bytes an object"), "{zero}");
+    }
+}

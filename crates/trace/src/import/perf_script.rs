@@ -94,3 +94,50 @@ impl Parser for Lines {
         self.threads.processes().to_vec()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::full;
+    use super::super::tests::{error, reference, strict};
+    use super::*;
+
+    #[test]
+    fn samples_become_references() {
+        let text = b"# cmdline\n 17/18  2.5: cpu/mem-loads,ldlat=30/P:  7fff10  401000\n\
+            my prog 2  17/17  [001] 2.6: 1 cpu/mem-stores/P:  7fff20  401000 0 4K\n\
+            -1/18 2.7: ibs_op//: 30 1a2 |OP STORE|LVL L1 hit\n";
+        let (records, summary) = full("perf-script", text, &Options::default()).unwrap();
+        let seen: Vec<_> = records.iter().map(|r| (r.kind, r.addr, r.size, r.thread)).collect();
+        assert_eq!(
+            seen,
+            [
+                (Kind::Load, 0x7f_ff10, 1, 0),
+                (Kind::Store, 0x7f_ff20, 1, 1),
+                (Kind::Store, 0x30, 1, 2),
+            ]
+        );
+        assert_eq!(summary.processes, [17, 17, 0]);
+    }
+
+    #[test]
+    fn what_perf_wrote_is_read_whole() {
+        let text = include_bytes!("../../../../tests/data/small.perf-script");
+        let records = strict("perf-script", text).unwrap();
+        assert_eq!(records.len(), text.iter().filter(|&&byte| byte == b'\n').count());
+        assert_eq!(records[0], reference(Kind::Load, 0x40_1000, 1, 0));
+    }
+
+    #[test]
+    fn bad_lines_are_told() {
+        for (text, what) in [
+            ("perf 12 2.5: e: 10\n", "no pid/tid"),
+            ("12/12 e: 10\n", "no time"),
+            ("12/12 2.5: e 10\n", "no event"),
+            ("12/12 2.5: e: (x)\n", "was perf record run with -d"),
+            ("12/12 2.5: e: 0\n", "no address (0)"),
+        ] {
+            let error = error("perf-script", text.as_bytes());
+            assert!(error.contains(what), "{text}: {error}");
+        }
+    }
+}

@@ -55,3 +55,32 @@ impl Parser for Lines {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{error, reference, strict};
+    use super::*;
+
+    #[test]
+    fn lines_become_references() {
+        assert_eq!(
+            strict("pinatrace", b"#\n# heading\n0x401000: R 0x7ff0\n401003: W 8000\n#eof\n")
+                .unwrap(),
+            [reference(Kind::Load, 0x7ff0, 1, 0), reference(Kind::Store, 0x8000, 1, 0)]
+        );
+    }
+
+    #[test]
+    fn bad_lines_are_told() {
+        for (text, what) in [
+            ("0x40 R 0x1\n", "does not begin with `ip:`"),
+            ("0x40: X 0x1\n", "neither R nor W"),
+            ("0x40: R\n", "a hexadecimal number is missing"),
+            ("0x40: R 0x1 8\n", "more than"),
+            ("0x40: R 0x1\n#eof\n0x40: R 0x1\n", "something after `#eof`"),
+        ] {
+            let error = error("pinatrace", text.as_bytes());
+            assert!(error.contains(what), "{text}: {error}");
+        }
+    }
+}
