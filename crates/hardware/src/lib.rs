@@ -1,1 +1,3 @@
-//! placeholder
+//! What the hardware does: translation and timing. No policy in here.
+
+pub mod tlb;
