@@ -3,6 +3,8 @@
 //!
 //! One file an area, each with a `register` function named in the list below.
 
+mod capture;
+
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
@@ -19,5 +21,6 @@ pub(crate) fn raise(error: nearfar_trace::Error) -> PyErr {
 fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("EngineError", module.py().get_type::<EngineError>())?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    capture::register(module)?;
     Ok(())
 }
