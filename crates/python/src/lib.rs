@@ -8,6 +8,7 @@ mod export;
 mod generate;
 mod import;
 mod pulse;
+mod capture;
 
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
@@ -29,5 +30,6 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     import::register(module)?;
     export::register(module)?;
     generate::register(module)?;
+    capture::register(module)?;
     Ok(())
 }
