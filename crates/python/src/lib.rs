@@ -3,12 +3,12 @@
 //!
 //! One file an area, each with a `register` function named in the list below.
 
-mod machine;
+mod capture;
 mod export;
 mod generate;
 mod import;
+mod machine;
 mod pulse;
-mod capture;
 
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
