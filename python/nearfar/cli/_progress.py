@@ -38,5 +38,9 @@ def made(trace: Path, as_json: bool) -> None:
         f"{trace}: {info['source']['kind']} {info['source']['detail']}, "
         f"{info['records']:,} references, {len(info['threads'])} threads, {pages:,} pages of 4 KiB"
         + (f", {skipped:,} bad records skipped" if skipped else "")
-        + (" (a sample: reuse distances are not the program's)" if info["source"]["sampled"] else "")
+        + (
+            " (a sample: reuse distances are not the program's)"
+            if info["source"]["sampled"]
+            else ""
+        )
     )
