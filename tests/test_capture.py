@@ -17,7 +17,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-
 from nearfar import capture
 from nearfar.errors import NearfarError
 
