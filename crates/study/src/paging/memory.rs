@@ -57,6 +57,27 @@ impl<P: Replacement> Memories<P> {
         }
     }
 
+    /// What memory `index` came to so far.
+    pub fn outcome(&self, index: usize) -> Outcome {
+        self.outcomes[index]
+    }
+
+    /// The policy of memory `index`.
+    pub fn policy(&self, index: usize) -> &P {
+        &self.policies[index]
+    }
+
+    /// Take memory `index` out; answers the accessed and dirty bits of `pages` (at most 64).
+    pub fn take(&mut self, index: usize, pages: &[u32]) -> (u64, u64) {
+        let bit = 1u16 << index;
+        self.all &= !bit;
+        let word = |test: fn(&State) -> u16| {
+            let set = |page: &u32| u64::from(test(&self.states[*page as usize]) & bit != 0);
+            pages.iter().enumerate().map(|(place, page)| set(page) << place).sum()
+        };
+        (word(|state| state.referenced), word(|state| state.dirty))
+    }
+
     fn replay(&mut self, busy: u16, view: &View<'_>) {
         let mut run = Replay { attention: 0, clean: 0, busy, view };
         for &local in view.distinct {

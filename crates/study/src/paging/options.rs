@@ -102,6 +102,13 @@ impl Options {
                 format!("choose one of {}", names.join(", ")),
             ));
         };
+        if clock_insert == ClockInsert::Clear && policy.engine != replacement::Engine::Clock {
+            return Err(Error::input(
+                "--clock-insert",
+                format!("means nothing to {replacement:?}"),
+                "use it with --replacement clock",
+            ));
+        }
         if kinds.0 & KindSet::ALL.0 == 0 {
             return Err(Error::input("--kinds", "names no kind", "such as load,store,fetch"));
         }

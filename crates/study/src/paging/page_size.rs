@@ -4,6 +4,7 @@ use nearfar_hardware::tlb::{Buffer, TlbSpec};
 use nearfar_kernel::replacement::stack::StackDistance;
 use rustc_hash::FxHashMap;
 
+use super::direct::Direct;
 use super::memory::{Engine, Outcome};
 use super::window::{Chunk, MOST, WRITE};
 
@@ -70,11 +71,19 @@ pub struct PageSize {
     second: Option<Buffer>,
     tlb: TlbOutcome,
     engines: Vec<Box<dyn Engine>>,
+    /// Memories that must see every record; empty unless asked for.
+    direct: Vec<Direct>,
 }
 
 impl PageSize {
     /// Pages of 2^`shift` bytes over blocks of 2^`block_shift`.
-    pub fn new(shift: u32, block_shift: u32, tlb: TlbSpec, engines: Vec<Box<dyn Engine>>) -> Self {
+    pub fn new(
+        shift: u32,
+        block_shift: u32,
+        tlb: TlbSpec,
+        engines: Vec<Box<dyn Engine>>,
+        direct: Vec<Direct>,
+    ) -> Self {
         Self {
             shift,
             block_shift,
@@ -86,6 +95,7 @@ impl PageSize {
             second: tlb.second.map(Buffer::new),
             tlb: TlbOutcome::default(),
             engines,
+            direct,
         }
     }
 
@@ -93,6 +103,9 @@ impl PageSize {
     pub fn chunk(&mut self, chunk: &Chunk) {
         for &block in &chunk.new_blocks {
             self.new_block(block);
+        }
+        for direct in &mut self.direct {
+            chunk.batches.iter().for_each(|batch| direct.add(batch));
         }
         let mut pages = [0u32; MOST];
         let mut distinct = [0u8; MOST];
@@ -162,7 +175,8 @@ impl PageSize {
 
     /// What the memories came to, in the order of the engines and of their sizes.
     pub fn outcomes(&self) -> Vec<Outcome> {
-        self.engines.iter().flat_map(|engine| engine.outcomes()).collect()
+        let windowed = self.engines.iter().flat_map(|engine| engine.outcomes());
+        windowed.chain(self.direct.iter().flat_map(|d| d.outcomes().iter().copied())).collect()
     }
 }
 

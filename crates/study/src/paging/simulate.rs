@@ -1,13 +1,14 @@
 //! One pass over the trace: decoding and windows in one task, page sizes in others.
 
-use nearfar_kernel::replacement::clock::Clock;
 use nearfar_kernel::replacement::linux::TwoList;
 use nearfar_kernel::replacement::{Engine as Policy, Named};
 use nearfar_trace::{Batch, Columns, Error, Reader, Result};
 use rayon::prelude::*;
 
+use super::clock::Clocks;
+use super::direct::Direct;
 use super::memory::{Engine, Memories, Outcome, SIZES};
-use super::options::Options;
+use super::options::{ClockInsert, Options};
 use super::page_size::{PageSize, Stack};
 use super::window::{Chunk, MOST, Windower};
 
@@ -67,7 +68,7 @@ fn engines(policy: Named, frames: &[u64], page_bytes: u64) -> Vec<Box<dyn Engine
         Policy::Stack => vec![Box::new(Stack::new(frames))],
         Policy::Clock => frames
             .chunks(SIZES)
-            .map(|frames| Box::new(Memories::<Clock>::new(frames, page_bytes)) as Box<dyn Engine>)
+            .map(|frames| Box::new(Clocks::new(frames, page_bytes)) as Box<dyn Engine>)
             .collect(),
         Policy::Linux => frames
             .chunks(SIZES)
@@ -109,13 +110,20 @@ pub fn simulate(reader: &Reader, options: &Options, control: &dyn Control) -> Re
             frames
         })
         .collect();
+    let loads_clear = options.clock_insert == ClockInsert::Clear;
     let mut sizes: Vec<PageSize> = options
         .page_sizes
         .iter()
         .zip(&different)
         .map(|(&page, frames)| {
-            let engines = engines(options.replacement, frames, page);
-            PageSize::new(page.trailing_zeros(), block_shift, options.tlb, engines)
+            let shift = page.trailing_zeros();
+            let (engines, direct) = if loads_clear {
+                let direct = frames.chunks(SIZES).map(|f| Direct::new(shift, f, options.kinds));
+                (Vec::new(), direct.collect())
+            } else {
+                (engines(options.replacement, frames, page), Vec::new())
+            };
+            PageSize::new(shift, block_shift, options.tlb, engines, direct)
         })
         .collect();
 
@@ -129,6 +137,7 @@ pub fn simulate(reader: &Reader, options: &Options, control: &dyn Control) -> Re
         batches: reader.batches(Columns::PAGING),
         windower: Windower::new(block_shift, held.min(MOST), options.kinds),
         batch: Batch::default(),
+        keep: loads_clear,
     };
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(options.threads)
@@ -182,6 +191,7 @@ struct Source {
     batches: nearfar_trace::reader::Batches,
     windower: Windower,
     batch: Batch,
+    keep: bool,
 }
 
 impl Source {
@@ -192,6 +202,9 @@ impl Source {
         while read < CHUNK && self.batches.next_into(&mut self.batch)? {
             self.windower.add(&self.batch, chunk);
             read += self.batch.len() as u64;
+            if self.keep {
+                chunk.batches.push(std::mem::take(&mut self.batch));
+            }
         }
         self.windower.end(chunk);
         Ok(read > 0)

@@ -43,8 +43,10 @@ pub struct Chunk {
     pub new_blocks: Vec<u64>,
     /// References beyond one a record, for borders crossed, by log2 of the page size.
     pub crossings: Vec<u64>,
-    /// Records read.
+    /// Records that count.
     pub records: u64,
+    /// The records themselves, when an engine must see each one.
+    pub batches: Vec<Batch>,
 }
 
 impl Chunk {
@@ -61,6 +63,7 @@ impl Chunk {
         self.crossings.clear();
         self.crossings.resize(64, 0);
         self.records = 0;
+        self.batches.clear();
     }
 
     /// The windows, as ranges of `j`.
