@@ -381,7 +381,7 @@ pub fn import(
             writer.push_batch(&batch)?;
             batch.clear();
             done += BATCH as u64;
-            if done % (1 << 20) == 0 {
+            if done.is_multiple_of(1 << 20) {
                 pulse(done)?;
             }
         }
