@@ -32,7 +32,10 @@ def made(trace: Path, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"trace": str(trace), "info": info}, indent=2))
         return
+    source = info["source"]
+    threads = len(info["threads"])
     pages = sum(info["pages_by_kinds"].values())
+<<<<<<< HEAD
     skipped = info["source"]["skipped_records"]
     print(
         f"{trace}: {info['source']['kind']} {info['source']['detail']}, "
@@ -43,4 +46,14 @@ def made(trace: Path, as_json: bool) -> None:
             if info["source"]["sampled"]
             else ""
         )
+=======
+    line = (
+        f"{trace}: {source['kind']} {source['detail']}, {info['records']:,} references, "
+        f"{threads} thread{'s' if threads > 1 else ''}, {pages:,} pages of 4 KiB"
+>>>>>>> formats
     )
+    if source["skipped_records"]:
+        line += f", {source['skipped_records']:,} bad records skipped"
+    if source["sampled"]:
+        line += " (a sample: reuse distances are not the program's)"
+    print(line)
