@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from nearfar import machine
 from nearfar._engine import EngineError
 

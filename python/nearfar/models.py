@@ -198,7 +198,7 @@ def fit(
         memory_bytes: the memory size that the rates belong to, kept in the result.
         memory_fraction: the same, as a share of the footprint.
         weighting: ``absolute`` weighs every point alike, as the papers' fits do; ``relative``
-            divides each error by the measured rate, so that small rates count as much.
+            divides each error by the measured rate (at least a millionth of the largest).
         seed: of the additional random starts; the result must not depend on it.
 
     Raises:
@@ -254,6 +254,8 @@ def _checked(
                 f"{quantity} fit: rate {value:g} at page size {size:g}; a rate is a number, 0 or "
                 "above"
             )
+    # Below one in 10^15 references nothing was ever counted; 5e-324 would only overflow.
+    values = np.where(values < 1e-15, 0.0, values)
     order = np.lexsort((values, sizes))
     return sizes[order], values[order]
 
@@ -289,8 +291,8 @@ def _solve(
     if leave:
         weights[1:] -= sizes[None, :] == distinct[:, None]
     if weighting == "relative":
-        # A rate of zero has no relative error: it is weighed as the smallest one that has.
-        point = np.maximum(values, values[values > 0].min())
+        # A rate of zero has no relative error, and a minute one would outweigh all others.
+        point = np.maximum(values, 1e-6 * scale)
         weights *= float(np.median(point)) / point
     coefficients, rates = _search(t, values / scale, weights, model.terms, seed)
     coefficients = coefficients * scale
