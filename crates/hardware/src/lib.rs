@@ -4,6 +4,7 @@
 
 pub mod machine;
 pub mod storage;
+pub mod tlb;
 pub mod units;
 
 pub use machine::{AccessTimes, Machine};

@@ -4,6 +4,11 @@
 //! One file an area, each with a `register` function named in the list below.
 
 mod machine;
+mod export;
+mod generate;
+mod import;
+mod pulse;
+mod capture;
 
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
@@ -22,5 +27,9 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("EngineError", module.py().get_type::<EngineError>())?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     machine::register(module)?;
+    import::register(module)?;
+    export::register(module)?;
+    generate::register(module)?;
+    capture::register(module)?;
     Ok(())
 }

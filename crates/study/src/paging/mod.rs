@@ -1,0 +1,16 @@
+//! The `paging` study (papers 000 and 001): TLB misses and page faults at every page size and
+//! memory size, in one pass over the trace.
+
+pub mod clock;
+pub mod direct;
+pub mod memory;
+pub mod options;
+pub mod page_size;
+pub mod simulate;
+pub mod window;
+
+pub use options::{ClockInsert, MemorySize, Options};
+pub use simulate::{Cell, Control, Simulated, simulate};
+
+#[cfg(test)]
+mod tests;

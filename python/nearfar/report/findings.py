@@ -1,0 +1,226 @@
+"""What a paging result says, in numbers and in sentences: used by tables, plots and pages alike.
+
+The input is the dict that ``nearfar paging --format json`` prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nearfar.report import units
+
+USUAL_PAGE = 4096
+"""Bytes of the page that x86-64 and most arm64 systems use unless told otherwise."""
+
+Row = Mapping[str, Any]
+Result = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """One memory size of a result.
+
+    Attributes:
+        bytes: its size.
+        fraction: the share of the footprint it was asked as; None when it was asked in bytes.
+    """
+
+    bytes: int
+    fraction: float | None
+
+    @property
+    def label(self) -> str:
+        """``50 %`` or ``12 MiB``, whichever way it was asked for."""
+        return units.size(self.bytes) if self.fraction is None else units.percent(self.fraction)
+
+    @property
+    def phrase(self) -> str:
+        """The label as it stands in a sentence."""
+        return f"{self.label} memory" if self.fraction is not None else f"{self.label} of memory"
+
+
+@dataclass(frozen=True)
+class Best:
+    """The page size with the least time per reference, for one memory size and storage.
+
+    Attributes:
+        memory: the memory size.
+        storage: the storage's name.
+        row: the winning row; of equal times, the page size nearest to the usual one wins.
+        usual: the row of the 4 KiB page, or None where it was not among those tried.
+    """
+
+    memory: Memory
+    storage: str
+    row: Row
+    usual: Row | None
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of the best page."""
+        return int(self.row["page_bytes"])
+
+    @property
+    def gain(self) -> float | None:
+        """Share of the 4 KiB page's time that the best page saves, 0..1; None if unknown."""
+        if self.usual is None or not self.usual["total_ns"]:
+            return None
+        return 1.0 - float(self.row["total_ns"]) / float(self.usual["total_ns"])
+
+    @property
+    def sentence(self) -> str:
+        """The finding in plain words."""
+        text = (
+            f"At {self.memory.phrase} on {units.clean(self.storage)} "
+            f"the best page is {units.size(self.page_bytes)}"
+        )
+        time = units.duration(self.row["total_ns"])
+        gain = self.gain
+        if gain is None:
+            return f"{text}: {time} a reference (4 KiB was not among the sizes tried)."
+        if self.page_bytes == USUAL_PAGE:
+            return f"{text}, the usual one: {time} a reference, and no other size tried is quicker."
+        usual = units.duration(self.usual["total_ns"]) if self.usual else ""
+        saved = "less than 0.1 %" if gain < 0.0005 else units.percent(gain)
+        return f"{text}: {saved} less time a reference than 4 KiB ({time} instead of {usual})."
+
+
+def memories(result: Result) -> list[Memory]:
+    """The memory sizes, smallest first."""
+    found = {(int(r["memory_bytes"]), r.get("memory_fraction")) for r in result["rows"]}
+    ordered = sorted(found, key=lambda pair: (pair[0], pair[1] or 0.0))
+    return [Memory(size, fraction) for size, fraction in ordered]
+
+
+def memory_of(row: Row) -> Memory:
+    """The memory size of one row."""
+    return Memory(int(row["memory_bytes"]), row.get("memory_fraction"))
+
+
+def storages(result: Result) -> list[str]:
+    """The storages, in the order in which the rows name them."""
+    return list(dict.fromkeys(str(r["storage"]) for r in result["rows"]))
+
+
+def page_sizes(result: Result) -> list[int]:
+    """The page sizes in bytes, smallest first."""
+    return sorted({int(r["page_bytes"]) for r in result["rows"]})
+
+
+def best_pages(result: Result) -> dict[tuple[Memory, str], Best]:
+    """The best page of every memory size and storage, keyed by both."""
+    groups: dict[tuple[Memory, str], list[Row]] = {}
+    for row in result["rows"]:
+        groups.setdefault((memory_of(row), str(row["storage"])), []).append(row)
+    return {
+        key: Best(
+            key[0],
+            key[1],
+            min(rows, key=lambda r: (r["total_ns"], abs(int(r["page_bytes"]) - USUAL_PAGE))),
+            next((r for r in rows if int(r["page_bytes"]) == USUAL_PAGE), None),
+        )
+        for key, rows in groups.items()
+    }
+
+
+def middle_memory(result: Result) -> Memory | None:
+    """The memory size to show first: nearest to half the footprint, else the middle of the list."""
+    known = memories(result)
+    if not known:
+        return None
+    shares = [m for m in known if m.fraction is not None]
+    if shares:
+        return min(shares, key=lambda m: abs((m.fraction or 0.0) - 0.5))
+    return known[(len(known) - 1) // 2]
+
+
+def spread(items: Sequence[Memory], most: int) -> list[Memory]:
+    """At most ``most`` of ``items``, evenly spaced, both ends kept."""
+    if len(items) <= most:
+        return list(items)
+    if most == 1:
+        return [items[len(items) // 2]]
+    return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
+
+
+def overall(result: Result) -> str:
+    """One sentence over all combinations: how far the best page size moves."""
+    best = best_pages(result)
+    if not best:
+        return "The result has no rows."
+    chosen = sorted(b.page_bytes for b in best.values())
+    usual = sum(1 for page in chosen if page == USUAL_PAGE)
+    if len(best) == 1:
+        return "One combination of memory size and storage was studied."
+    what = f"Over all {len(best)} combinations of memory size and storage"
+    if chosen[0] == chosen[-1]:
+        return f"{what} the best page is {units.size(chosen[0])}."
+    return (
+        f"{what} the best page lies between {units.size(chosen[0])} and "
+        f"{units.size(chosen[-1])}; it is 4 KiB in {usual or 'none'} of them."
+    )
+
+
+def fit_memories(result: Result) -> list[Memory | None]:
+    """The memory size that each fit belongs to, in the order of ``fits``; None for TLB fits.
+
+    A fit names its memory by ``memory_fraction`` or, where the memory was asked in bytes, by
+    ``memory_bytes``. With neither, the measured points tell which rows it was made from.
+    """
+    known = memories(result)
+    rates: dict[Memory, dict[int, float]] = {}
+    for row in result["rows"]:
+        rates.setdefault(memory_of(row), {})[int(row["page_bytes"])] = float(row["fault_rate"])
+    found: list[Memory | None] = []
+    for fit in result.get("fits") or []:
+        if fit["quantity"] != "fault":
+            found.append(None)
+            continue
+        fraction, size = fit.get("memory_fraction"), fit.get("memory_bytes")
+        points = {int(p[0]): float(p[1]) for p in fit.get("points") or []}
+        found.append(
+            next(
+                (
+                    memory
+                    for memory in known
+                    if (size is not None and memory.bytes == size)
+                    or (size is None and fraction is not None and memory.fraction == fraction)
+                    or (
+                        size is None
+                        and fraction is None
+                        and points
+                        and points.items() <= rates[memory].items()
+                    )
+                ),
+                None,
+            )
+        )
+    return found
+
+
+MODELS = {
+    "power": ("a p^b", ("a", "b")),
+    "exponential2": ("a exp(b p) + c exp(d p)", ("a", "b", "c", "d")),
+}
+"""Formula of each model over the page size p, and the order in which its coefficients are told."""
+
+
+def coefficients(fit: Mapping[str, Any]) -> list[tuple[str, float, float | None, float | None]]:
+    """``(name, value, low, high)`` of each coefficient; the ends are None where unknown."""
+    order = MODELS.get(str(fit["model"]), ("", ()))[1]
+    given = fit.get("coefficients") or {}
+    names = [n for n in order if n in given] + [n for n in given if n not in order]
+    return [(n, given[n]["value"], given[n].get("low"), given[n].get("high")) for n in names]
+
+
+def interval(value: float, low: float | None, high: float | None) -> str:
+    """A coefficient with its confidence interval."""
+    if low is None or high is None:
+        return f"{units.digits(value)} (interval unknown)"
+    return f"{units.digits(value)} ({units.digits(low)} to {units.digits(high)})"
+
+
+QUANTITIES = {"tlb": "TLB miss rate", "fault": "fault rate"}
+"""What a fit's ``quantity`` means."""

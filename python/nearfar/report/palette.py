@@ -1,0 +1,64 @@
+"""Colours and marks that stay apart for colour-blind readers.
+
+``OKABE_ITO``: Okabe and Ito, "Color Universal Design", 2008, for things without an order.
+``VIRIDIS``: eight anchors of matplotlib's viridis (van der Walt and Smith, 2015, CC0), for things
+with an order, such as memory sizes. No meaning rests on colour alone: every series has a shape as
+well, every verdict a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+OKABE_ITO = {
+    "blue": "#0072b2",
+    "orange": "#e69f00",
+    "green": "#009e73",
+    "vermillion": "#d55e00",
+    "sky": "#56b4e9",
+    "purple": "#cc79a7",
+    "yellow": "#f0e442",
+    "black": "#000000",
+}
+VIRIDIS = (
+    "#440154",
+    "#46327e",
+    "#365c8d",
+    "#277f8e",
+    "#1fa187",
+    "#4ac16d",
+    "#a0da39",
+    "#fde725",
+)
+SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
+DASHES = {"good": (1, 0), "fair": (6, 3), "bad": (2, 3)}
+
+
+def viridis(position: float) -> str:
+    """The colour at ``position`` (0 dark .. 1 light), linear between the anchors, as ``#rrggbb``."""
+    place = min(max(position, 0.0), 1.0) * (len(VIRIDIS) - 1)
+    low = min(int(place), len(VIRIDIS) - 2)
+    share = place - low
+    pairs = zip(_channels(VIRIDIS[low]), _channels(VIRIDIS[low + 1]), strict=True)
+    return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in pairs)
+
+
+def ramp(count: int, low: float = 0.08, high: float = 0.85) -> list[str]:
+    """``count`` colours in order; the ends of viridis that vanish on a dark or light page left out."""
+    if count == 1:
+        return [viridis((low + high) / 2)]
+    return [viridis(low + (high - low) * i / (count - 1)) for i in range(count)]
+
+
+def ink(background: str) -> str:
+    """Black or white, whichever contrasts more with ``background`` (WCAG 2 relative luminance)."""
+    linear = [
+        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
+        for c in (v / 255 for v in _channels(background))
+    ]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return "#000000" if (luminance + 0.05) / 0.05 > 1.05 / (luminance + 0.05) else "#ffffff"
+
+
+def _channels(colour: str) -> Sequence[int]:
+    return [int(colour[i : i + 2], 16) for i in (1, 3, 5)]

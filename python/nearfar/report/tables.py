@@ -1,0 +1,320 @@
+"""Results as text tables (rich), fitted to where they are printed.
+
+On a terminal: its width, colour unless ``NO_COLOR`` is set. In a pipe or file: plain ASCII text,
+no colour, wide enough that nothing is cut. Every function takes the dict that the command prints
+as JSON.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import IO, Any
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from nearfar.report import findings, units
+
+_PIPE_WIDTH = 200
+_VERDICT_STYLE = {"good": "green", "fair": "yellow", "bad": "bold red"}
+
+
+def console(stream: IO[str] | None = None, width: int | None = None) -> Console:
+    """A console for ``stream`` (standard output by default) that keeps the rules above.
+
+    Args:
+        stream: where to print.
+        width: columns to use; by default the terminal's, or ``COLUMNS`` or 200 in a pipe.
+    """
+    target = sys.stdout if stream is None else stream
+    terminal = target.isatty()
+    if width is None and not terminal:
+        asked = os.environ.get("COLUMNS", "")
+        width = int(asked) if asked.isdigit() and int(asked) > 0 else _PIPE_WIDTH
+    return Console(
+        file=target,
+        width=width,
+        force_terminal=terminal,
+        no_color=True if not terminal or os.environ.get("NO_COLOR") else None,
+        color_system="auto" if terminal else None,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        soft_wrap=False,
+    )
+
+
+def paging(result: findings.Result, full: bool = False) -> RenderableType:
+    """The paging study: the finding, the best pages, the fits; every row when ``full``."""
+    parts: list[RenderableType] = [Text(headline(result), style="bold"), Text("")]
+    parts.append(paging_rows(result) if full else best_pages(result))
+    if result.get("fits"):
+        parts += [Text(""), fits(result, full)]
+    return Group(*parts)
+
+
+def headline(result: findings.Result) -> str:
+    """The finding at the middle memory size on the first storage, and how far it moves."""
+    best = findings.best_pages(result)
+    middle = findings.middle_memory(result)
+    if middle is None:
+        return findings.overall(result)
+    first = next((b for b in best.values() if b.memory == middle), None)
+    told = [first.sentence] if first else []
+    return " ".join([*told, findings.overall(result)])
+
+
+def best_pages(result: findings.Result) -> Table:
+    """The best page of each memory size: a column a storage, or the details of the only one."""
+    best = findings.best_pages(result)
+    names = findings.storages(result)
+    if len(names) == 1:
+        return _best_pages_of(result, names[0])
+    table = _table("Best page, and its time a reference against 4 KiB")
+    table.add_column("memory", justify="right", no_wrap=True)
+    for name in names:
+        table.add_column(_name(name), justify="right")
+    for memory in findings.memories(result):
+        cells = [best.get((memory, name)) for name in names]
+        table.add_row(_memory(memory), *("-" if b is None else _best_cell(b) for b in cells))
+    return table
+
+
+def _best_pages_of(result: findings.Result, storage: str) -> Table:
+    best = findings.best_pages(result)
+    table = _table(f"Best page on {units.clean(storage)}")
+    for title in (
+        "memory",
+        "best page",
+        "time/reference",
+        "vs 4 KiB",
+        "translation",
+        "data",
+        "TLB misses",
+        "faults",
+    ):
+        table.add_column(title, justify="right", no_wrap=title in ("memory", "best page"))
+    for memory in findings.memories(result):
+        found = best.get((memory, storage))
+        if found is None:
+            continue
+        row = found.row
+        table.add_row(
+            _memory(memory),
+            Text(units.size(found.page_bytes), style="bold"),
+            units.duration(row["total_ns"]),
+            _change(found),
+            units.duration(row["translation_ns"]),
+            units.duration(row["data_ns"]),
+            units.rate(row["tlb_miss_rate"]),
+            units.rate(row["fault_rate"]),
+        )
+    return table
+
+
+def paging_rows(result: findings.Result) -> Table:
+    """Every row of the study; the best page of its memory size and storage carries a star."""
+    best = {(b.memory, b.storage): b.page_bytes for b in findings.best_pages(result).values()}
+    table = _table("Every page size, memory size and storage (* best page)")
+    for title in (
+        "storage",
+        "memory",
+        "page",
+        "",
+        "frames",
+        "TLB miss rate",
+        "faults",
+        "fault rate",
+        "dirty",
+        "translation",
+        "data",
+        "total",
+    ):
+        table.add_column(title, justify="left" if title == "storage" else "right", no_wrap=True)
+    last: tuple[findings.Memory, str] | None = None
+    order = {name: i for i, name in enumerate(findings.storages(result))}
+    for row in sorted(
+        result["rows"],
+        key=lambda r: (order[str(r["storage"])], r["memory_bytes"], r["page_bytes"]),
+    ):
+        key = (findings.memory_of(row), str(row["storage"]))
+        if last is not None and key != last:
+            table.add_section()
+        last = key
+        is_best = best[key] == int(row["page_bytes"])
+        table.add_row(
+            _name(key[1]),
+            key[0].label,
+            units.size(row["page_bytes"]),
+            "*" if is_best else "",
+            units.count(row["frames"]),
+            units.rate(row["tlb_miss_rate"]),
+            units.count(row["faults"]),
+            units.rate(row["fault_rate"]),
+            units.count(row["dirty_evictions"]),
+            units.duration(row["translation_ns"]),
+            units.duration(row["data_ns"]),
+            units.duration(row["total_ns"]),
+            style="bold" if is_best else None,
+        )
+    return table
+
+
+def fits(result: findings.Result, full: bool = True) -> Table:
+    """The fitted models: how well they fit and the verdict; intervals too when ``full``."""
+    title = "Fitted models, p: page size in bytes"
+    table = _table(f"{title}; confidence intervals in brackets" if full else title)
+    table.add_column("of", no_wrap=True)
+    table.add_column("memory", justify="right", no_wrap=True)
+    table.add_column("model and coefficients" if full else "coefficients", overflow="fold")
+    measures = {"R2": "r2", "RMSE": "rmse", "leave-one-out": "loo_error"}
+    for title in measures if full else ["R2"]:
+        table.add_column(title, justify="right")
+    table.add_column("verdict", overflow="fold")
+    fitted = result.get("fits") or []
+    for fit, memory in zip(fitted, findings.fit_memories(result), strict=True):
+        quantity, model, verdict = str(fit["quantity"]), str(fit["model"]), str(fit["verdict"])
+        told = findings.coefficients(fit)
+        if full:
+            lines = [findings.MODELS.get(model, (units.clean(model), ()))[0]]
+            lines += [f"{units.clean(c[0])} = {findings.interval(*c[1:])}" for c in told]
+        else:
+            lines = [", ".join(f"{units.clean(c[0])} {units.digits(c[1])}" for c in told)]
+        reason = units.clean(fit.get("reason") or "")
+        table.add_row(
+            findings.QUANTITIES.get(quantity, units.clean(quantity)),
+            "any" if quantity == "tlb" else (memory.label if memory else "?"),
+            Text("\n".join(lines)),
+            *(_maybe(fit.get(key)) for key in (measures.values() if full else ["r2"])),
+            Text.assemble(
+                (verdict.upper() if verdict == "bad" else verdict, _VERDICT_STYLE.get(verdict, "")),
+                f": {reason}" if reason else "",
+            ),
+        )
+    return table
+
+
+def info(found: Mapping[str, Any]) -> RenderableType:
+    """What a trace holds: counts, threads, the hottest regions, working set and reuse."""
+    facts = Table.grid(padding=(0, 2))
+    for label, value in info_facts(found):
+        facts.add_row(Text(label, style="bold"), Text(value))
+    parts: list[RenderableType] = [facts]
+    if found.get("regions"):
+        parts += [Text(""), _regions(found["regions"])]
+    if found.get("working_set"):
+        parts += [Text(""), _working_set(found["working_set"])]
+    if found.get("reuse"):
+        parts += [Text(""), _reuse(found["reuse"])]
+    return Group(*parts)
+
+
+def info_facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The single numbers of a trace as ``(name, value)`` texts."""
+    facts = [("records", units.count(found["records"]))]
+    if found.get("instructions"):
+        facts.append(("instructions", units.count(found["instructions"])))
+    facts.append(("footprint", units.size(found["footprint_bytes"])))
+    facts.append(("threads", str(len(found.get("threads") or []))))
+    total = float(found["records"]) or 1.0
+    for kind, number in (found.get("records_by_kind") or {}).items():
+        share = units.percent(number / total)
+        facts.append((units.clean(kind), f"{units.count(number)} ({share})"))
+    if found.get("complete") is False:
+        why = units.clean(found.get("incomplete_reason") or "the capture was cut short")
+        facts.append(("incomplete", why))
+    return facts
+
+
+def _regions(regions: list[Mapping[str, Any]]) -> Table:
+    table = _table("Hottest regions")
+    table.add_column("region", overflow="fold")
+    keys = ("records", "loads", "stores", "fetches", "pages")
+    for key in keys:
+        table.add_column(key, justify="right", no_wrap=True)
+    for region in regions:
+        table.add_row(_name(region["name"]), *(units.count(region.get(key) or 0) for key in keys))
+    return table
+
+
+def _working_set(points: list[Mapping[str, Any]]) -> Table:
+    table = _table("Working set")
+    table.add_column("at record", justify="right")
+    table.add_column("bytes touched", justify="right")
+    step = max(1, -(-len(points) // 12))
+    for point in points[::step]:
+        table.add_row(units.count(point["record"]), units.size(point["bytes"]))
+    return table
+
+
+def _reuse(bins: list[Mapping[str, Any]]) -> Table:
+    total = float(sum(b["count"] for b in bins)) or 1.0
+    table = _table("Reuse: distinct pages touched between two uses of a page")
+    table.add_column("distance", justify="right")
+    table.add_column("references", justify="right")
+    table.add_column("share", justify="right")
+    for entry in bins:
+        table.add_row(
+            reuse_label(entry.get("distance_log2")),
+            units.count(entry["count"]),
+            units.percent(entry["count"] / total),
+        )
+    return table
+
+
+def reuse_label(exponent: int | None) -> str:
+    """The range of distances of one bin: ``8 to 15``; ``first use`` where there is no distance."""
+    if exponent is None or exponent < 0:
+        return "first use"
+    if exponent == 0:
+        return "1"
+    return f"{units.count(2**exponent)} to {units.count(2 ** (exponent + 1) - 1)}"
+
+
+def _table(title: str) -> Table:
+    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+
+
+def show(renderable: RenderableType, stream: IO[str] | None = None) -> None:
+    """Print to ``stream`` by the rules at the top of this module; no line ends in blanks."""
+    target = sys.stdout if stream is None else stream
+    sink = console(target)
+    if target.isatty():
+        sink.print(renderable)
+        return
+    with sink.capture() as caught:
+        sink.print(renderable)
+    for line in units.ascii_frame(caught.get()).splitlines():
+        target.write(line.rstrip() + "\n")
+
+
+def _name(text: object) -> Text:
+    return Text(units.clean(text))
+
+
+def _memory(memory: findings.Memory) -> str:
+    if memory.fraction is None:
+        return memory.label
+    return f"{memory.label}, {units.size(memory.bytes)}"
+
+
+def _best_cell(best: findings.Best) -> Text:
+    change = _change(best)
+    return Text.assemble((units.size(best.page_bytes), "bold"), f"  {change}" if change else "")
+
+
+def _change(best: findings.Best) -> str:
+    gain = best.gain
+    if gain is None:
+        return ""
+    if best.page_bytes == findings.USUAL_PAGE or gain < 0.0005:
+        return "same"
+    return f"-{units.percent(gain)}"
+
+
+def _maybe(value: float | None) -> str:
+    return "-" if value is None else units.digits(value)

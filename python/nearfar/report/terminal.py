@@ -1,0 +1,115 @@
+"""Fault rate and TLB miss rate against page size, drawn with characters (plotext 5).
+
+Series differ by their mark, so the plot reads the same without colour.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import IO
+
+from nearfar.report import findings, units
+
+NARROWEST = 44
+"""Columns below which axis labels leave no room for a plot."""
+
+_MARKS = "ox+*#"
+_COLOURS = ("blue", "orange", "cyan", "magenta", "red")
+_Series = tuple[str, Sequence[tuple[int, float]]]
+
+
+def paging(
+    result: findings.Result,
+    width: int | None = None,
+    height: int = 16,
+    stream: IO[str] | None = None,
+    series: int = 4,
+) -> str:
+    """Both plots, one above the other, as text that ends in a newline.
+
+    Args:
+        result: the paging result.
+        width: columns; by default the terminal's (80 in a pipe).
+        height: lines of each plot, at least 8.
+        stream: where it will be printed (standard output by default): colour only on a terminal
+            and without ``NO_COLOR``.
+        series: at most so many memory sizes, evenly spaced over those studied, 1 to 5.
+
+    Returns:
+        The plots; one line that says why not, where ``width`` is below :data:`NARROWEST`.
+    """
+    target = sys.stdout if stream is None else stream
+    colour = target.isatty() and not os.environ.get("NO_COLOR")
+    columns = shutil.get_terminal_size((80, 24)).columns if width is None else width
+    if columns < NARROWEST:
+        return f"(no plot: {columns} columns; it needs {NARROWEST})\n"
+    if not result["rows"]:
+        return "(no plot: the result has no rows)\n"
+    chosen = findings.spread(findings.memories(result), min(max(series, 1), len(_MARKS)))
+    faults = [
+        (f"{memory.label} memory", _points(result, "fault_rate", memory)) for memory in chosen
+    ]
+    misses = [("", _points(result, "tlb_miss_rate", None))]
+    plain = not target.isatty() or "utf" not in (getattr(target, "encoding", "") or "").lower()
+    text = "\n".join(
+        _plot(title, lines, columns, max(height, 8), bool(colour))
+        for title, lines in (
+            ("page faults a reference, by page size", faults),
+            ("TLB misses a reference, by page size", misses),
+        )
+    )
+    return units.ascii_frame(text) if plain else text
+
+
+def _points(
+    result: findings.Result, key: str, memory: findings.Memory | None
+) -> list[tuple[int, float]]:
+    found = {
+        int(row["page_bytes"]): float(row[key])
+        for row in result["rows"]
+        if memory is None or findings.memory_of(row) == memory
+    }
+    return sorted(found.items())
+
+
+def _plot(title: str, lines: Sequence[_Series], width: int, height: int, colour: bool) -> str:
+    import plotext
+
+    # Zero has no logarithm: such points are left out and counted in the title.
+    zeros = sum(1 for _, points in lines for _, value in points if value <= 0)
+    values = [value for _, points in lines for _, value in points if value > 0]
+    if not values:
+        return f"{title}: zero at every page size\n"
+    pages = sorted({page for _, points in lines for page, _ in points})
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    high = max(high, low + 1)
+    plotext.clear_figure()
+    plotext.plotsize(width, height)
+    plotext.title(title + (f" ({zeros} zeros left out)" if zeros else ""))
+    for index, (label, points) in enumerate(lines):
+        drawn = [(math.log2(page), math.log10(v)) for page, v in points if v > 0]
+        if drawn:
+            plotext.scatter(
+                [x for x, _ in drawn],
+                [y for _, y in drawn],
+                marker=_MARKS[index],
+                color=_COLOURS[index],
+                label=label or None,
+            )
+    # Seven characters a label, two between them.
+    every = max(1, -(-len(pages) * 10 // (width - 10)))
+    shown = pages[::every]
+    plotext.xticks([math.log2(p) for p in shown], [units.size(p).replace(" ", "") for p in shown])
+    step = max(1, -(-(high - low) // max(2, height // 3)))
+    ticks = list(range(low, high + 1, step))
+    plotext.yticks(ticks, [units.digits(10.0**t, 1) for t in ticks])
+    plotext.ylim(low, high)
+    text = str(plotext.build())
+    plotext.clear_figure()
+    if not colour:
+        text = plotext.uncolorize(text)
+    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"

@@ -1,0 +1,84 @@
+"""Numbers and names as people read them.
+
+Everything here is ASCII, so that it prints under any locale; the page replaces ``us`` by its
+proper sign. Inputs are plain numbers in the base unit (bytes, nanoseconds, shares of one).
+"""
+
+from __future__ import annotations
+
+import math
+
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_TIME = (("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9))
+
+
+def digits(value: float, figures: int = 3) -> str:
+    """``value`` to ``figures`` significant figures; an exponent below 0.0001 and from 10^9 on."""
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else str(value)
+    text = f"{value:.{figures}g}"
+    if 1e-4 <= abs(value) < 1e9:
+        return f"{float(text):.9f}".rstrip("0").rstrip(".") if "e" in text else text
+    mantissa, _, exponent = f"{value:.{figures - 1}e}".partition("e")
+    mantissa = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
+    return f"{mantissa}e{int(exponent)}"
+
+
+def size(count: float) -> str:
+    """Bytes with a binary unit: ``4 KiB``, ``1.5 MiB``."""
+    value = float(count)
+    for unit in _BINARY[:-1]:
+        if abs(value) < 1024:
+            return f"{_short(value)} {unit}"
+        value /= 1024
+    return f"{_short(value)} {_BINARY[-1]}"
+
+
+def _short(value: float) -> str:
+    return str(int(value)) if value == int(value) else f"{value:.3g}"
+
+
+def duration(nanoseconds: float) -> str:
+    """Nanoseconds with the unit that keeps the number short: ``85.2 ns``, ``1.27 us``."""
+    unit, factor = _TIME[0]
+    for name, scale in _TIME:
+        if abs(nanoseconds) >= scale * 0.9995:
+            unit, factor = name, scale
+    return f"{digits(nanoseconds / factor)} {unit}"
+
+
+def rate(value: float) -> str:
+    """A share of references, three figures: ``0.0123``, ``1.5e-7``."""
+    return digits(value)
+
+
+def percent(value: float) -> str:
+    """A share of one as whole percent; one decimal where whole percent would say too little."""
+    scaled = value * 100
+    if scaled == round(scaled) or abs(scaled) >= 9.95:
+        return f"{scaled:.0f} %"
+    return f"{scaled:.1f} %"
+
+
+def count(value: float) -> str:
+    """A whole number with thin groups: ``31 300 000``."""
+    return f"{int(value):,}".replace(",", " ")
+
+
+def clean(text: object) -> str:
+    """``text`` on one line with control characters shown, not obeyed.
+
+    Names come from traces and file systems; an escape sequence in one must not reach a terminal.
+    """
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode("ascii")
+        for c in str(text)
+    )
+
+
+_FRAME = str.maketrans("─│┌┐└┘├┤┬┴┼╶╴…", "-|++++||+++--~")
+
+
+def ascii_frame(text: str) -> str:
+    """``text`` with the lines of frames drawn in ASCII, for pipes, files and plain locales."""
+    return text.translate(_FRAME)
