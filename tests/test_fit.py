@@ -129,6 +129,12 @@ def test_the_order_of_points_does_not_matter(order: list[int]) -> None:
     assert mixed == fit("fault", SIZES, rates)
 
 
+def test_prediction_far_outside_the_data_is_a_number() -> None:
+    one = fit("fault", SIZES[:4], [0, 0, 0, 1])
+    assert np.isfinite(one.predict([*SIZES, 1 << 50])).all()
+    assert (one.predict([*SIZES, 1 << 50]) >= 0).all()
+
+
 def test_the_seed_does_not_matter() -> None:
     generator = np.random.default_rng(5)
     for _ in range(5):

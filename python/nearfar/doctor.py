@@ -41,16 +41,11 @@ Probe = Callable[[], Iterable[Finding]]
 
 def capture() -> Iterable[Finding]:
     """Ask the capture itself about QEMU, the plugin and shared memory."""
-    used_for = "nearfar capture"
-    # By name: an engine built without the capture has no such module.
-    if importlib.util.find_spec("nearfar.capture") is None:
-        for arch in ("x86_64", "aarch64"):
-            yield _program(f"qemu-{arch}", used_for, "qemu-user", version=("--version",))
-        return
-    module = importlib.import_module("nearfar.capture")
-    for found in module.probe():
-        fix = "" if found.available else str(found.fix)
-        yield Finding(str(found.name), bool(found.available), str(found.why), fix, used_for)
+    from nearfar.capture import probe
+
+    for found in probe():
+        fix = "" if found.available else found.fix
+        yield Finding(found.name, found.available, found.why, fix, "nearfar capture")
 
 
 def lackey() -> Iterable[Finding]:

@@ -418,10 +418,9 @@ def _intervals(
 def _evaluate(model: Model, coefficients: Array, rates: Array, sizes: Array) -> Array:
     t = model.transform(sizes / KIB)
     total = np.zeros_like(t)
-    with np.errstate(over="ignore", invalid="ignore"):
-        for coefficient, rate in zip(coefficients, rates, strict=True):
-            if coefficient != 0:
-                total += coefficient * np.exp(rate * t)
+    for coefficient, rate in zip(coefficients, rates, strict=True):
+        # Far outside the data two terms may both overflow, and their difference be no number.
+        total += coefficient * np.exp(np.minimum(rate * t, 600.0))
     return total
 
 
