@@ -33,7 +33,7 @@ def rss(one: Fit) -> float:
     return float(np.sum((np.array(one.measured) - one.predict(one.page_bytes)) ** 2))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(a=st.floats(1e-6, 0.9), b=st.floats(-3, -0.05))
 def test_power_law_is_recovered(a: float, b: float) -> None:
     one = fit("tlb", SIZES, power(KIB, a, b))
@@ -41,7 +41,7 @@ def test_power_law_is_recovered(a: float, b: float) -> None:
     assert one.verdict == "good"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     a=st.floats(1e-5, 0.1),
     b=st.floats(-2.0, -0.1),
@@ -221,7 +221,7 @@ def test_constant_rates_are_a_level_line(quantity: str, value: float) -> None:
     quantity=st.sampled_from(["tlb", "fault"]),
     weighting=st.sampled_from(["absolute", "relative"]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_any_rates_give_an_answer_or_say_why_not(
     rates: list[float], quantity: str, weighting: str
 ) -> None:

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy import special
 
 from nearfar.errors import NearfarError
 
@@ -407,7 +407,7 @@ def _intervals(
         return None
     variance = np.sum((rotation / singular[:, None]) ** 2, axis=0) / norms**2
     rss = float(np.sum((weights * residuals) ** 2))
-    half = stats.t.ppf((1 + CONFIDENCE) / 2, free) * np.sqrt(variance * rss / free)
+    half = special.stdtrit(free, (1 + CONFIDENCE) / 2) * np.sqrt(variance * rss / free)
     centre = np.column_stack((coefficients, rates)).ravel()
     return {
         name: (float(middle - width), float(middle + width))
