@@ -73,7 +73,9 @@ def clean(text: object) -> str:
     Names come from traces and file systems; an escape sequence in one must not reach a terminal.
     """
     return "".join(
-        c if c.isprintable() or c in _SPACES else c.encode("unicode_escape", "backslashreplace").decode("ascii")
+        c
+        if c.isprintable() or c in _SPACES
+        else c.encode("unicode_escape", "backslashreplace").decode("ascii")
         for c in str(text)
     )
 

@@ -53,9 +53,7 @@ def rates(pages: Sequence[int], series: int, axis: str, memory: bool) -> Spec:
             color=colour,
             strokeDash=alt.StrokeDash(
                 "verdict:N",
-                scale=alt.Scale(
-                    domain=verdicts, range=[list(palette.DASHES[v]) for v in verdicts]
-                ),
+                scale=alt.Scale(domain=verdicts, range=[list(palette.DASHES[v]) for v in verdicts]),
                 legend=None,
             ),
             detail="series:O",
@@ -77,9 +75,7 @@ def rates(pages: Sequence[int], series: int, axis: str, memory: bool) -> Spec:
             y=y,
             color=colour,
             # Nominal: Vega-Lite warns that a shape has no order.
-            shape=alt.Shape(
-                "series:N", scale=alt.Scale(domain=keys, range=shapes), legend=None
-            ),
+            shape=alt.Shape("series:N", scale=alt.Scale(domain=keys, range=shapes), legend=None),
             tooltip=told,
         )
     )
@@ -87,7 +83,7 @@ def rates(pages: Sequence[int], series: int, axis: str, memory: bool) -> Spec:
 
 
 def times(pages: Sequence[str]) -> Spec:
-    """Time a reference against page size, translation and data stacked, the best page marked.
+    """Time per reference against page size, translation and data stacked, the best page marked.
 
     Data sets: ``bars`` (``label``, ``part``, ``order``, ``value``, ``best``, labels), two rows a
     page, and ``best`` (``label``, ``total``, ``text``), one row.
@@ -100,7 +96,7 @@ def times(pages: Sequence[str]) -> Spec:
         scale=alt.Scale(domain=list(pages), paddingInner=0.25),
         axis=alt.Axis(title="page size", labelAngle=0, labelOverlap="greedy", labelSeparation=6),
     )
-    y_axis = alt.Axis(title="time a reference", labelExpr=TIME_LABEL, tickCount=6)
+    y_axis = alt.Axis(title="time per reference", labelExpr=TIME_LABEL, tickCount=6)
     parts = ["translation", "data"]
     bars = (
         alt.Chart(alt.NamedData("bars"))

@@ -44,6 +44,9 @@ class Chart {
     this.spec = model.charts[name].spec;
     this.sets = {};
     this.queue = Promise.resolve();
+    // Vega writes its own role and label on the element it is given: it gets one inside ours.
+    this.place = document.createElement("div");
+    byId(`${name}-chart`).replaceChildren(this.place);
     dark.addEventListener("change", () => this.draw());
   }
 
@@ -53,7 +56,7 @@ class Chart {
       if (this.embedded) this.embedded.finalize();
       const spec = structuredClone(this.spec);
       spec.datasets = this.sets;
-      this.embedded = await vegaEmbed(byId(`${this.name}-chart`), spec, {
+      this.embedded = await vegaEmbed(this.place, spec, {
         mode: "vega-lite", renderer: "svg", actions: false, ast: true, config: config(this.series),
       });
     });

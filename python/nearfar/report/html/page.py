@@ -31,7 +31,7 @@ def text(value: object) -> str:
 
 
 def nice(sentence: str) -> str:
-    """Our own ASCII wording as a page shows it: no break in a number or before its unit, a proper micro sign."""
+    """Our ASCII wording as a page shows it: numbers and units unbroken, a proper micro sign."""
     return _UNIT.sub("\u00a0", sentence).replace("\u00a0us", "\u00a0\u00b5s")
 
 

@@ -29,7 +29,7 @@ function setUpTimes() {
         r.label + (r.best ? " (best)" : ""), r.translation_label, r.data_label, r.total_label,
         r.versus_label,
       ]),
-      `Time a reference, ${memory.selectedOptions[0].text}, ${storage.selectedOptions[0].text}`,
+      `Time per reference, ${memory.selectedOptions[0].text}, ${storage.selectedOptions[0].text}`,
       rows.findIndex((r) => r.best),
     ));
     for (const cell of document.querySelectorAll("button.cell")) {
@@ -82,10 +82,16 @@ function setUpRates(name, series) {
     };
   };
 
+  /* From all measured points, shown or not: the axis stays put while series come and go, and a bad
+     curve that leaves them does not squeeze them. */
   const scale = () => {
+    const values = points.map((p) => p.value).filter((v) => v > 0);
+    const least = values.length ? Math.min(...values) : 1e-6;
+    const most = values.length ? Math.max(...values) : 1;
     for (const layer of chart.spec.layer) {
       layer.encoding.y.scale = control("log").checked
-        ? { type: "log", nice: false, padding: 8 } : { type: "linear", zero: true, nice: true };
+        ? { type: "log", nice: false, domain: [least / 1.4, most * 1.4] }
+        : { type: "linear", nice: true, domain: [0, most * 1.05] };
       layer.encoding.y.axis.format = control("log").checked ? "~e" : "~g";
     }
   };

@@ -17,8 +17,8 @@ _GLOSSARY = (
     ("page fault", "A reference to a page that is not in near memory: it is read from storage."),
     ("fault rate", "Page faults divided by references."),
     ("TLB", "The processor's cache of address translations; a miss costs a walk of page tables."),
-    ("translation time", "Time a reference spends to find where its page is."),
-    ("data time", "Time a reference spends to reach its data, storage included when it faults."),
+    ("translation time", "Time per reference spends to find where its page is."),
+    ("data time", "Time per reference spends to reach its data, storage included when it faults."),
     ("R²", "Share of the points' variation that the fit explains; 1 is all of it."),
     ("RMSE", "Typical distance of a measured point from the curve, in units of the rate."),
     ("leave-one-out error", "The same, for a page size that the fit was not shown."),
@@ -163,11 +163,11 @@ def _model(result: Result) -> dict[str, Any]:
         model["charts"] = {
             "times": {"spec": charts.times(labels)},
             "faults": {
-                "spec": charts.rates(pages, len(memories), "faults a reference", True),
+                "spec": charts.rates(pages, len(memories), "faults per reference", True),
                 **_rate_data(result, "fault", "fault_rate"),
             },
             "tlb": {
-                "spec": charts.rates(pages, 1, "TLB misses a reference", False),
+                "spec": charts.rates(pages, 1, "TLB misses per reference", False),
                 **_rate_data(result, "tlb", "tlb_miss_rate"),
             },
         }
@@ -179,7 +179,9 @@ def _time_row(row: findings.Row, best: findings.Best) -> dict[str, Any]:
     if best.usual is not None and best.usual["total_ns"]:
         change = float(row["total_ns"]) / float(best.usual["total_ns"]) - 1
         same = int(row["page_bytes"]) == findings.USUAL_PAGE
-        versus = "the same" if same else f"{'+' if change >= 0 else '-'}{units.percent(abs(change))}"
+        versus = (
+            "the same" if same else f"{'+' if change >= 0 else '-'}{units.percent(abs(change))}"
+        )
     return {
         "label": page.nice(units.size(row["page_bytes"])),
         "translation": page.number(row["translation_ns"]),
@@ -239,7 +241,7 @@ def _times(result: Result) -> str:
         '<span class="swatch part-data"></span> data</p>'
         + page.chart(
             "times",
-            "Time a reference against page size, translation and data stacked",
+            "Time per reference against page size, translation and data stacked",
             "The dashed line is the best page's time; 4 KiB is the page most systems use.",
         )
         + '<p class="checks">'
@@ -247,7 +249,7 @@ def _times(result: Result) -> str:
         + "</p>"
         + page.details("The numbers", '<div id="times-table"></div>')
     )
-    return page.section("times", "Time a reference", body)
+    return page.section("times", "Time per reference", body)
 
 
 def _grid(result: Result) -> str:
@@ -279,7 +281,7 @@ def _grid(result: Result) -> str:
             )
         rows.append(cells)
     body = (
-        "<p>The best page, and its time a reference against 4&nbsp;KiB. "
+        "<p>The best page, and its time per reference against 4&nbsp;KiB. "
         "Choose a cell to see its bars.</p>"
         + page.table(["memory", *storages], rows, "Best page by memory size and storage")
     )
@@ -371,7 +373,9 @@ def _fits(result: Result) -> str:
         rows.append(
             [
                 page.text(findings.QUANTITIES.get(quantity, quantity)),
-                "any" if quantity == "tlb" else page.text(page.nice(memory.label) if memory else "?"),
+                "any"
+                if quantity == "tlb"
+                else page.text(page.nice(memory.label) if memory else "?"),
                 f'<span class="verdict {known}">{signs[known]} {page.text(verdict)}</span>'
                 + (f"<br><small>{page.text(reason)}</small>" if reason else ""),
                 f"<i>{formula}</i><br>{lines}",
