@@ -21,5 +21,17 @@ $(VENV)/.engine: $(VENV)/.packages $(RUST_SOURCES)
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --release --quiet
 	touch $@
 
+PLUGIN := python/nearfar/_plugin/libnearfar_qemu_plugin.so
+PLUGIN_SOURCES := $(wildcard capture/qemu-plugin/src/*.rs) capture/qemu-plugin/Cargo.toml capture/qemu-plugin/Cargo.lock crates/capture/src/layout.rs
+
+$(PLUGIN): $(PLUGIN_SOURCES)
+	cd capture/qemu-plugin && cargo build --release --quiet
+	mkdir -p $(@D)
+	cp capture/qemu-plugin/target/release/$(@F) $@.partial
+	mv $@.partial $@
+
+.PHONY: plugin
+plugin: $(PLUGIN) ## QEMU plugin for nearfar capture
+
 .PHONY: env
-env: $(VENV)/.engine ## Virtual environment and engine, in release mode
+env: $(VENV)/.engine $(PLUGIN) ## Virtual environment and engine, in release mode

@@ -1,1 +1,17 @@
-//! placeholder
+//! From a running program to a trace: the receiving side of the QEMU plugin.
+//!
+//! An unmodified program runs under `qemu-user` with the plugin of `capture/qemu-plugin`, which
+//! writes 8-byte words into shared memory ([`layout`], [`shared`]); this crate expands them into
+//! records ([`expand`], [`transfer`]) and hands those to [`nearfar_trace::Writer`] ([`run`]).
+
+pub mod expand;
+pub mod layout;
+pub mod probe;
+pub mod program;
+pub mod run;
+pub mod shared;
+mod streams;
+pub mod transfer;
+
+pub use probe::{Path as CapturePath, probe};
+pub use run::{End, Options, Outcome, run};

@@ -1,1 +1,11 @@
-//! placeholder
+//! What the hardware does: machine descriptions, memory and storage timing, TLBs.
+//!
+//! No policy in here, and nothing about kernels or studies.
+
+pub mod machine;
+pub mod storage;
+pub mod tlb;
+pub mod units;
+
+pub use machine::{AccessTimes, Machine};
+pub use storage::Storage;

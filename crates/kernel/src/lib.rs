@@ -1,1 +1,5 @@
-//! placeholder
+//! What the kernel decides: page replacement now; tiering and placement beside it.
+//!
+//! Nothing here knows a time: costs belong to hardware, their sum to a study.
+
+pub mod replacement;

@@ -3,6 +3,14 @@
 //!
 //! One file an area, each with a `register` function named in the list below.
 
+mod capture;
+mod export;
+mod generate;
+mod import;
+mod machine;
+mod paging;
+mod pulse;
+
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
@@ -19,5 +27,11 @@ pub(crate) fn raise(error: nearfar_trace::Error) -> PyErr {
 fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("EngineError", module.py().get_type::<EngineError>())?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    machine::register(module)?;
+    paging::register(module)?;
+    import::register(module)?;
+    export::register(module)?;
+    generate::register(module)?;
+    capture::register(module)?;
     Ok(())
 }

@@ -1,1 +1,3 @@
-//! placeholder
+//! Studies: each composes trace, hardware and kernel into a table of results.
+
+pub mod paging;

@@ -20,7 +20,8 @@ pub struct Footprint {
 impl Footprint {
     /// Note that `page` (an address >> 12) was touched by the kinds in `kinds`.
     pub fn touch(&mut self, page: u64, kinds: u8) {
-        let chunk = self.chunks.entry(page / CHUNK).or_insert_with(|| Box::new([0; CHUNK as usize]));
+        let chunk =
+            self.chunks.entry(page / CHUNK).or_insert_with(|| Box::new([0; CHUNK as usize]));
         chunk[(page % CHUNK) as usize] |= kinds;
     }
 

@@ -110,10 +110,7 @@ impl Info {
         self.pages_by_kinds
             .iter()
             .filter(|(label, _)| {
-                label
-                    .split('+')
-                    .filter_map(Kind::from_name)
-                    .any(|kind| kinds.contains(kind))
+                label.split('+').filter_map(Kind::from_name).any(|kind| kinds.contains(kind))
             })
             .map(|(_, pages)| pages)
             .sum()
@@ -158,7 +155,10 @@ impl Info {
         if version.schema != SCHEMA {
             return Err(Error::input(
                 &place,
-                format!("trace schema {} is not the {SCHEMA} that this nearfar reads", version.schema),
+                format!(
+                    "trace schema {} is not the {SCHEMA} that this nearfar reads",
+                    version.schema
+                ),
                 "use the nearfar that wrote it, or capture again",
             ));
         }

@@ -5,7 +5,10 @@
 
 pub mod column;
 pub mod error;
+pub mod export;
 pub mod footprint;
+pub mod generate;
+pub mod import;
 pub mod info;
 pub mod reader;
 pub mod record;

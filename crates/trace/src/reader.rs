@@ -2,9 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::error::Result;
+use crate::column::{GroupReader, Part, open_part};
+use crate::error::{Error, Result};
 use crate::info::Info;
 use crate::record::Batch;
+use crate::region::{self, RegionEvent};
 
 /// Which columns to decode; the others stay empty in the [`Batch`]. `addr` is always decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,32 +38,89 @@ pub struct Reader {
 impl Reader {
     /// Open the trace folder `dir` and read its `trace.json`.
     pub fn open(dir: &Path) -> Result<Self> {
-        Ok(Self { dir: dir.to_owned(), info: Info::load(dir)? })
+        let info = Info::load(dir)?;
+        for part in &info.parts {
+            // A part is a file of this folder, never a path that leads out of it.
+            if part.file.contains('/') || !dir.join(&part.file).is_file() {
+                return Err(Error::input(
+                    dir.join(&part.file).display().to_string(),
+                    "listed in trace.json but not there",
+                    "capture or import the trace again",
+                ));
+            }
+        }
+        Ok(Self { dir: dir.to_owned(), info })
     }
+
     /// What `trace.json` says.
     pub fn info(&self) -> &Info {
         &self.info
     }
+
     /// The trace folder.
     pub fn path(&self) -> &Path {
         &self.dir
     }
+
+    /// Events of the address space.
+    pub fn regions(&self) -> Result<Vec<RegionEvent>> {
+        region::load(&self.dir)
+    }
+
     /// Stream the whole trace: call [`Batches::next_into`] until it answers false.
+    /// At most one row group of one part is in memory at a time.
     pub fn batches(&self, columns: Columns) -> Batches {
-        let _ = columns;
-        todo!()
+        let parts: Vec<_> =
+            self.info.parts.iter().map(|p| (self.dir.join(&p.file), p.records)).collect();
+        Batches { parts: parts.into_iter(), columns, part: None, next_group: 0, group: None }
     }
 }
 
 /// A stream of batches of at most [`Batches::MAX`] records.
-pub struct Batches {}
+pub struct Batches {
+    parts: std::vec::IntoIter<(PathBuf, u64)>,
+    columns: Columns,
+    part: Option<Part>,
+    next_group: usize,
+    group: Option<GroupReader>,
+}
 
 impl Batches {
-    /// Most records in one batch.
-    pub const MAX: usize = 1 << 16;
+    /// Most records in one batch: its columns stay in a core's own cache.
+    pub const MAX: usize = 1 << 14;
+
     /// Replace the contents of `batch` by the next records; false at the end of the trace.
     pub fn next_into(&mut self, batch: &mut Batch) -> Result<bool> {
-        let _ = batch;
-        todo!()
+        batch.clear();
+        loop {
+            if let Some(group) = &mut self.group {
+                if group.next_into(Self::MAX, batch) {
+                    return Ok(true);
+                }
+                self.group = None;
+            }
+            match &self.part {
+                Some(part) if self.next_group < part.groups() => {
+                    self.group = Some(part.group(self.next_group, self.columns)?);
+                    self.next_group += 1;
+                }
+                _ => {
+                    let Some((path, records)) = self.parts.next() else { return Ok(false) };
+                    let part = open_part(&path)?;
+                    if part.records() != records {
+                        return Err(Error::input(
+                            path.display().to_string(),
+                            format!(
+                                "holds {} records where trace.json says {records}",
+                                part.records()
+                            ),
+                            "capture or import the trace again",
+                        ));
+                    }
+                    self.part = Some(part);
+                    self.next_group = 0;
+                }
+            }
+        }
     }
 }

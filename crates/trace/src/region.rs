@@ -154,7 +154,9 @@ pub fn load(dir: &Path) -> Result<Vec<RegionEvent>> {
         }
         let long = |i| -> Result<Vec<i64>> {
             let mut values = Vec::new();
-            if let ColumnReader::Int64ColumnReader(mut r) = group.get_column_reader(i).map_err(bad)? {
+            if let ColumnReader::Int64ColumnReader(mut r) =
+                group.get_column_reader(i).map_err(bad)?
+            {
                 read_all::<Int64Type>(&mut r, rows, &mut values).map_err(bad)?;
             }
             Ok(values)
@@ -174,7 +176,8 @@ pub fn load(dir: &Path) -> Result<Vec<RegionEvent>> {
         }
         let (at, addr, length, offset) = (long(0)?, long(3)?, long(4)?, long(5)?);
         let (event, prot, name) = (text(2)?, text(6)?, text(7)?);
-        let lengths = [at.len(), threads.len(), event.len(), addr.len(), length.len(), offset.len()];
+        let lengths =
+            [at.len(), threads.len(), event.len(), addr.len(), length.len(), offset.len()];
         if lengths.iter().chain(&[prot.len(), name.len()]).any(|&n| n != rows) {
             return Err(damaged("its columns differ in length".into()));
         }

@@ -1,11 +1,23 @@
 //! Writing a trace folder, part by part.
 
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::BufWriter;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 
-use crate::error::Result;
-use crate::info::{Info, Source};
-use crate::record::{Batch, Record};
-use crate::region::RegionEvent;
+use parquet::errors::ParquetError;
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::SerializedFileWriter;
+
+use crate::column::{EncodedGroup, Encoder, ROW_GROUP, schema};
+use crate::error::{Error, Result};
+use crate::footprint::Footprint;
+use crate::info::{Info, PartInfo, Source, ThreadInfo};
+use crate::record::{Batch, Kind, Record};
+use crate::region::{self, RegionEvent};
 
 /// How a trace is written.
 #[derive(Clone, Debug)]
@@ -27,54 +39,382 @@ impl Default for WriterOptions {
     }
 }
 
+type Encoded = std::result::Result<EncodedGroup, ParquetError>;
+
+/// Encodes in the caller's thread or in a few others; answers come in the order of the questions.
+struct Pool {
+    inline: Option<Encoder>,
+    work: Option<SyncSender<(u64, Batch)>>,
+    done: Receiver<(u64, Encoded, Batch)>,
+    workers: Vec<JoinHandle<()>>,
+    asked: u64,
+    answered: u64,
+    early: BTreeMap<u64, Encoded>,
+    spare: Vec<Batch>,
+}
+
+impl Pool {
+    fn new(threads: usize) -> std::result::Result<Self, ParquetError> {
+        let (work, queue) = sync_channel::<(u64, Batch)>(threads.max(1));
+        let (answers, done) = sync_channel(threads.max(1) * 2 + 2);
+        let queue = Arc::new(Mutex::new(queue));
+        let mut workers = Vec::new();
+        for _ in 0..threads {
+            let mut encoder = Encoder::new()?;
+            let (queue, answers) = (queue.clone(), answers.clone());
+            workers.push(std::thread::spawn(move || {
+                loop {
+                    let next = queue.lock().ok().and_then(|queue| queue.recv().ok());
+                    let Some((number, batch)) = next else { break };
+                    let encoded = encoder.encode(&batch);
+                    if answers.send((number, encoded, batch)).is_err() {
+                        break;
+                    }
+                }
+            }));
+        }
+        let inline = if threads == 0 { Some(Encoder::new()?) } else { None };
+        Ok(Self {
+            inline,
+            work: Some(work),
+            done,
+            workers,
+            asked: 0,
+            answered: 0,
+            early: BTreeMap::new(),
+            spare: Vec::new(),
+        })
+    }
+
+    /// Encode `batch`; what is finished by now goes to `take`, in order.
+    fn encode(
+        &mut self,
+        mut batch: Batch,
+        take: &mut dyn FnMut(Encoded) -> Result<()>,
+    ) -> Result<()> {
+        self.asked += 1;
+        if let Some(encoder) = &mut self.inline {
+            self.answered += 1;
+            let encoded = encoder.encode(&batch);
+            batch.clear();
+            self.spare.push(batch);
+            return take(encoded);
+        }
+        if let Some(work) = &self.work {
+            // A worker only ends when this sender goes: the send cannot fail before that.
+            let _ = work.send((self.asked - 1, batch));
+        }
+        let most = self.workers.len() as u64 + 1;
+        while self.asked - self.answered > most {
+            self.wait(take)?;
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, take: &mut dyn FnMut(Encoded) -> Result<()>) -> Result<()> {
+        while !self.early.contains_key(&self.answered) {
+            let Ok((number, encoded, mut batch)) = self.done.recv() else {
+                return Err(Error::input("writer", "an encoding thread ended", "report this"));
+            };
+            batch.clear();
+            self.spare.push(batch);
+            self.early.insert(number, encoded);
+        }
+        while let Some(encoded) = self.early.remove(&self.answered) {
+            self.answered += 1;
+            take(encoded)?;
+        }
+        Ok(())
+    }
+
+    fn drain(&mut self, take: &mut dyn FnMut(Encoded) -> Result<()>) -> Result<()> {
+        while self.answered < self.asked {
+            self.wait(take)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.work = None;
+        // Answers nobody wants must not keep a worker waiting.
+        while self.done.try_recv().is_ok() {}
+        let (_, closed) = sync_channel(0);
+        self.done = closed;
+        for worker in self.workers.drain(..) {
+            let _ = worker.join();
+        }
+    }
+}
+
+/// What has been written: everything but the encoding.
+struct Sink {
+    path: PathBuf,
+    dir: PathBuf,
+    in_place: bool,
+    part_records: usize,
+    info: Info,
+    footprint: Footprint,
+    regions: Vec<RegionEvent>,
+    part: Option<(SerializedFileWriter<BufWriter<File>>, usize)>,
+    finished: bool,
+}
+
+impl Sink {
+    fn part_name(&self) -> String {
+        format!("part-{:05}.parquet", self.info.parts.len())
+    }
+
+    fn aside(&self) -> PathBuf {
+        self.dir.join(format!(".{}.partial", self.part_name()))
+    }
+
+    fn failed(&self, error: ParquetError) -> Error {
+        // The Parquet crate hides the system's error in a box; its text says which it was.
+        let text = error.to_string();
+        let fix = if text.contains("No space left") || text.contains("File too large") {
+            "free some space or choose another disk with -o; finished parts are kept"
+        } else {
+            "check the disk, or choose another place with -o"
+        };
+        Error::input(self.aside().display().to_string(), format!("cannot write: {text}"), fix)
+    }
+
+    fn append(&mut self, encoded: Encoded) -> Result<()> {
+        let group = encoded.map_err(|e| self.failed(e))?;
+        if self.part.is_none() {
+            let aside = self.aside();
+            let file = File::create(&aside).map_err(|e| Error::io(&aside, "cannot create", &e))?;
+            let properties = WriterProperties::builder()
+                .set_created_by(format!("nearfar {}", env!("CARGO_PKG_VERSION")))
+                .build();
+            let writer =
+                SerializedFileWriter::new(BufWriter::new(file), schema().0, Arc::new(properties))
+                    .map_err(|e| self.failed(e))?;
+            self.part = Some((writer, 0));
+        }
+        let records = group.records;
+        for (page, kinds) in &group.pages {
+            self.footprint.touch(*page, *kinds);
+        }
+        for (kind, count) in Kind::ALL.into_iter().zip(group.by_kind) {
+            if count > 0 {
+                *self.info.records_by_kind.entry(kind).or_default() += count;
+            }
+        }
+        for (thread, records, instructions) in &group.threads {
+            let info = self.thread(*thread);
+            info.records += records;
+            info.instructions += instructions;
+            self.info.instructions += instructions;
+        }
+        if let Some((writer, written)) = &mut self.part {
+            let appended = group.append_to(writer);
+            *written += records;
+            let whole = *written >= self.part_records;
+            appended.map_err(|e| self.failed(e))?;
+            if whole {
+                self.close_part()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn thread(&mut self, index: u32) -> &mut ThreadInfo {
+        let threads = &mut self.info.threads;
+        let place = match threads.binary_search_by_key(&index, |thread| thread.index) {
+            Ok(place) => place,
+            Err(place) => {
+                threads.insert(place, ThreadInfo { index, ..ThreadInfo::default() });
+                place
+            }
+        };
+        &mut threads[place]
+    }
+
+    /// Finish the part: it is whole on disk under its own name before `trace.json` lists it.
+    fn close_part(&mut self) -> Result<()> {
+        let Some((writer, records)) = self.part.take() else { return Ok(()) };
+        let aside = self.aside();
+        let name = self.part_name();
+        let buffered = writer.into_inner().map_err(|e| self.failed(e))?;
+        let file = buffered
+            .into_inner()
+            .map_err(|e| Error::io(&aside, "cannot write", &e.into_error()))?;
+        let io = |e: std::io::Error| Error::io(&aside, "cannot write", &e);
+        let bytes = file.metadata().map_err(io)?.len();
+        std::fs::rename(&aside, self.dir.join(&name)).map_err(io)?;
+        self.info.records += records as u64;
+        self.info.parts.push(PartInfo { file: name, records: records as u64, bytes });
+        self.store()
+    }
+
+    fn store(&mut self) -> Result<()> {
+        self.info.pages_by_kinds = self.footprint.by_kinds();
+        region::store(&self.dir, &self.regions)?;
+        self.info.store(&self.dir)
+    }
+}
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        if self.finished {
+            return;
+        }
+        let _ = std::fs::remove_file(self.aside());
+        if !self.in_place {
+            let _ = std::fs::remove_dir_all(&self.dir);
+        }
+    }
+}
+
 /// Writes one trace. Dropping it without [`finish`](Writer::finish) leaves nothing behind, or,
 /// in place, a trace marked incomplete.
 pub struct Writer {
-    _path: PathBuf,
+    sink: Sink,
+    pool: Pool,
+    batch: Batch,
+    appended: u64,
 }
 
 impl Writer {
     /// Begin a trace at `path` (a folder that must not exist unless `overwrite`).
     pub fn create(path: &Path, source: Source, options: WriterOptions) -> Result<Self> {
-        let _ = (source, options);
-        Ok(Self { _path: path.to_owned() })
+        if path.exists() {
+            if !options.overwrite {
+                return Err(Error::input(
+                    path.display().to_string(),
+                    "exists already",
+                    "choose another name with -o or replace it with --force",
+                ));
+            }
+            // Only what is, or was going to be, a trace is ever deleted.
+            let ours = path.join("trace.json").is_file()
+                || path.is_dir() && path.read_dir().is_ok_and(|mut d| d.next().is_none());
+            if !ours {
+                return Err(Error::input(
+                    path.display().to_string(),
+                    "exists and is not a trace, so --force does not replace it",
+                    "choose another name with -o",
+                ));
+            }
+        }
+        let dir = if options.in_place {
+            path.to_owned()
+        } else {
+            let name = path.file_name().ok_or_else(|| {
+                Error::input(path.display().to_string(), "is no file name", "name a folder with -o")
+            })?;
+            path.with_file_name(format!(".{}.partial", name.to_string_lossy()))
+        };
+        for old in [&dir, path]
+            .into_iter()
+            .filter(|old| old.exists() && (options.in_place || **old == dir))
+        {
+            std::fs::remove_dir_all(old).map_err(|e| Error::io(old, "cannot replace", &e))?;
+        }
+        std::fs::create_dir_all(&dir).map_err(|e| Error::io(&dir, "cannot create", &e))?;
+        let mut sink = Sink {
+            path: path.to_owned(),
+            dir,
+            in_place: options.in_place,
+            part_records: options.part_records.max(1),
+            info: Info::new(source),
+            footprint: Footprint::default(),
+            regions: Vec::new(),
+            part: None,
+            finished: false,
+        };
+        if options.in_place {
+            sink.store()?;
+        }
+        let pool = Pool::new(options.threads).map_err(|e| sink.failed(e))?;
+        Ok(Self { sink, pool, batch: Batch::default(), appended: 0 })
     }
+
     /// Append one record.
     pub fn push(&mut self, record: Record) -> Result<()> {
-        let _ = record;
-        todo!()
+        self.batch.push(record);
+        self.appended += 1;
+        if self.batch.len() == ROW_GROUP { self.flush() } else { Ok(()) }
     }
+
     /// Append many records (columns of equal length, valid kinds).
     pub fn push_batch(&mut self, batch: &Batch) -> Result<()> {
-        let _ = batch;
-        todo!()
+        let mut from = 0;
+        while from < batch.len() {
+            let to = batch.len().min(from + ROW_GROUP - self.batch.len());
+            self.batch.addr.extend_from_slice(&batch.addr[from..to]);
+            self.batch.kind.extend_from_slice(&batch.kind[from..to]);
+            self.batch.size.extend_from_slice(&batch.size[from..to]);
+            self.batch.thread.extend_from_slice(&batch.thread[from..to]);
+            self.batch.instr.extend_from_slice(&batch.instr[from..to]);
+            self.appended += (to - from) as u64;
+            from = to;
+            if self.batch.len() == ROW_GROUP {
+                self.flush()?;
+            }
+        }
+        Ok(())
     }
+
+    fn flush(&mut self) -> Result<()> {
+        if self.batch.is_empty() {
+            return Ok(());
+        }
+        let empty = self.pool.spare.pop().unwrap_or_default();
+        let batch = std::mem::replace(&mut self.batch, empty);
+        let sink = &mut self.sink;
+        self.pool.encode(batch, &mut |encoded| sink.append(encoded))
+    }
+
     /// Note an event of the address space; `at` is filled in with the records written so far.
-    pub fn region(&mut self, event: RegionEvent) -> Result<()> {
-        let _ = event;
-        todo!()
+    pub fn region(&mut self, mut event: RegionEvent) -> Result<()> {
+        event.at = self.appended;
+        self.sink.regions.push(event);
+        Ok(())
     }
+
     /// Records appended so far.
     pub fn records(&self) -> u64 {
-        todo!()
+        self.appended
     }
+
     /// Set the process that a thread index belongs to.
     pub fn thread_process(&mut self, thread: u32, process: u32) {
-        let _ = (thread, process);
-        todo!()
+        self.sink.thread(thread).process = process;
     }
+
     /// Add instructions that a thread executed after its last record.
     pub fn add_instructions(&mut self, thread: u32, instructions: u64) {
-        let _ = (thread, instructions);
-        todo!()
+        self.sink.thread(thread).instructions += instructions;
+        self.sink.info.instructions += instructions;
     }
+
     /// Change what `trace.json` says of the source (skipped records, sampling).
     pub fn source_mut(&mut self) -> &mut Source {
-        todo!()
+        &mut self.sink.info.source
     }
+
     /// End the trace. With `incomplete`, it is kept readable but marked incomplete for this reason.
-    pub fn finish(self, incomplete: Option<&str>) -> Result<Info> {
-        let _ = incomplete;
-        todo!()
+    pub fn finish(mut self, incomplete: Option<&str>) -> Result<Info> {
+        self.flush()?;
+        let sink = &mut self.sink;
+        self.pool.drain(&mut |encoded| sink.append(encoded))?;
+        sink.close_part()?;
+        sink.info.complete = incomplete.is_none();
+        sink.info.incomplete_reason = incomplete.map(str::to_owned);
+        sink.store()?;
+        if !sink.in_place {
+            if sink.path.exists() {
+                std::fs::remove_dir_all(&sink.path)
+                    .map_err(|e| Error::io(&sink.path, "cannot replace", &e))?;
+            }
+            std::fs::rename(&sink.dir, &sink.path)
+                .map_err(|e| Error::io(&sink.path, "cannot rename into place", &e))?;
+        }
+        sink.finished = true;
+        Ok(sink.info.clone())
     }
 }

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The guest's memory as seen from inside QEMU: reading it safely, and what is mapped at the start.
+
+use std::ffi::CStr;
+use std::fs;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use qemu_plugin_sys as qemu;
+
+use crate::layout::{tag, what};
+use crate::stream;
+
+/// What is added to a guest address to get the host's. QEMU takes 0 for ordinary programs.
+static BASE: AtomicU64 = AtomicU64::new(0);
+/// Ranges that were QEMU's own before it loaded the guest.
+static HOST: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
+
+struct Range {
+    start: u64,
+    end: u64,
+    prot: u64,
+    offset: u64,
+    name: String,
+}
+
+fn ranges() -> Vec<Range> {
+    let text = fs::read("/proc/self/maps").unwrap_or_default();
+    let parse = |line: &str| -> Option<Range> {
+        let (bounds, rest) = line.split_once(' ')?;
+        let (start, end) = bounds.split_once('-')?;
+        let mut fields = rest.splitn(5, ' ');
+        let (prot, offset) = (fields.next()?.as_bytes(), fields.next()?);
+        let name = fields.nth(2).unwrap_or("").trim().to_owned();
+        let bit = |index: usize| u64::from(prot.get(index).is_some_and(|&c| c != b'-'));
+        Some(Range {
+            start: u64::from_str_radix(start, 16).ok()?,
+            end: u64::from_str_radix(end, 16).ok()?,
+            prot: bit(0) | bit(1) << 1 | bit(2) << 2,
+            offset: u64::from_str_radix(offset, 16).ok()?,
+            name,
+        })
+    };
+    String::from_utf8_lossy(&text).lines().filter_map(parse).collect()
+}
+
+/// Note what is mapped before there is a guest.
+pub fn remember_host() {
+    if let Ok(mut host) = HOST.lock() {
+        *host = ranges().iter().map(|range| (range.start, range.end)).collect();
+    }
+}
+
+/// The program's own file, as QEMU knows it.
+pub fn program() -> String {
+    unsafe {
+        let path = qemu::qemu_plugin_path_to_binary();
+        if path.is_null() {
+            return String::new();
+        }
+        let text = CStr::from_ptr(path).to_string_lossy().into_owned();
+        libc::free(path.cast_mut().cast());
+        fs::canonicalize(&text).map_or(text, |path| path.to_string_lossy().into_owned())
+    }
+}
+
+/// Report what the loader has mapped for the program: called when its first block is translated,
+/// before any of it has run.
+pub fn announce() {
+    let program = program();
+    let code = unsafe { qemu::qemu_plugin_start_code() };
+    let all = ranges();
+    // The program's text is at `code` for the guest; where it is for us gives the distance.
+    let at_code =
+        |range: &&Range| range.name == program && (range.start..range.end).contains(&code);
+    if !all.iter().any(|range| at_code(&range))
+        && let Some(text) = all.iter().find(|range| range.name == program && range.prot & 4 != 0)
+    {
+        BASE.store(text.start.wrapping_sub(code & !0xfff), Relaxed);
+    }
+    let base = BASE.load(Relaxed);
+    let host = HOST.lock().map(|host| host.clone()).unwrap_or_default();
+    // QEMU places the guest below itself; anything new above that is QEMU's.
+    let own = fs::read_link("/proc/self/exe").unwrap_or_default();
+    let ceiling = all
+        .iter()
+        .filter(|range| own.as_os_str() == range.name.as_str())
+        .map(|range| range.start)
+        .min()
+        .unwrap_or(u64::MAX);
+    let overlaps = |range: &Range| host.iter().any(|&(s, e)| range.start < e && s < range.end);
+    let guest: Vec<&Range> = all
+        .iter()
+        .filter(|range| !overlaps(range) && (range.name == program || range.start < ceiling))
+        .filter(|range| range.prot != 0)
+        .collect();
+    let stack = guest
+        .iter()
+        .filter(|range| range.name.is_empty() && range.prot & 2 != 0)
+        .max_by_key(|range| range.end - range.start)
+        .map(|range| range.start);
+    let mut before: Option<(u64, String)> = None;
+    for range in guest {
+        let name = match &before {
+            _ if !range.name.is_empty() => range.name.clone(),
+            // What follows a file without a gap is its zero-initialised data.
+            Some((end, name)) if *end == range.start => name.clone(),
+            _ if stack == Some(range.start) => "[stack]".to_owned(),
+            _ => String::new(),
+        };
+        let fixed = [
+            what::MAP,
+            range.start.wrapping_sub(base),
+            range.end - range.start,
+            range.offset,
+            range.prot,
+        ];
+        stream::control_text(0, tag::EVENT, &fixed, name.as_bytes());
+        before = Some((range.end, name)).filter(|(_, name)| name.starts_with('/'));
+    }
+}
+
+/// Fill `into` from guest memory; false when it is not all readable.
+pub fn read(addr: u64, into: &mut [u8]) -> bool {
+    let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+    let remote = libc::iovec {
+        iov_base: addr.wrapping_add(BASE.load(Relaxed)) as *mut _,
+        iov_len: into.len(),
+    };
+    // The kernel checks every page, which a plain read could not survive.
+    let got = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
+    got == into.len() as isize
+}
+
+/// `count` 8-byte words of guest memory.
+pub fn words(addr: u64, count: usize) -> Option<Vec<u64>> {
+    let mut bytes = vec![0; count * 8];
+    read(addr, &mut bytes).then(|| {
+        bytes
+            .chunks_exact(8)
+            .map(|word| u64::from_le_bytes(word.try_into().unwrap_or([0; 8])))
+            .collect()
+    })
+}
+
+/// A string of guest memory, without its end.
+pub fn text(addr: u64) -> Option<Vec<u8>> {
+    let mut found = Vec::new();
+    let mut at = addr;
+    while found.len() < 1 << 20 {
+        let step = (4096 - (at & 4095)) as usize;
+        let mut page = vec![0; step];
+        if !read(at, &mut page) {
+            return None;
+        }
+        if let Some(end) = page.iter().position(|&byte| byte == 0) {
+            found.extend_from_slice(&page[..end]);
+            return Some(found);
+        }
+        found.extend_from_slice(&page);
+        at += step as u64;
+    }
+    None
+}
+
+/// A list of strings that ends in a null pointer, as `argv` is; empty for a null list.
+pub fn texts(addr: u64) -> Option<Vec<Vec<u8>>> {
+    let mut found = Vec::new();
+    let mut at = addr;
+    while addr != 0 && found.len() < 1 << 16 {
+        match words(at, 1)?[0] {
+            0 => break,
+            pointer => found.push(text(pointer)?),
+        }
+        at += 8;
+    }
+    Some(found)
+}

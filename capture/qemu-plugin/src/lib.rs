@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! QEMU TCG plugin (API version 1, user mode): writes every block executed and every load and
+//! store into memory shared with the capture process. The hot path is two small functions; see
+//! `layout.rs` for what the words mean.
+//!
+//! Arguments: `shm=PATH`, the shared memory; it is mapped and closed at once, so that the program
+//! finds the file descriptors it would find without us.
+
+mod exec;
+mod guest;
+#[path = "../../../crates/capture/src/layout.rs"]
+#[allow(dead_code)]
+mod layout;
+mod stream;
+mod syscall;
+
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use qemu_plugin_sys as qemu;
+
+use layout::{BLOCK, INDEX_SHIFT, SIZE_SHIFT, STORE};
+
+/// Which version of the plugin API this is built for; QEMU looks for this symbol.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals)]
+pub static qemu_plugin_version: c_int = qemu::QEMU_PLUGIN_VERSION as c_int;
+
+const NO_REGS: qemu::qemu_plugin_cb_flags = qemu::qemu_plugin_cb_flags::QEMU_PLUGIN_CB_NO_REGS;
+const READ_WRITE: qemu::qemu_plugin_mem_rw = qemu::qemu_plugin_mem_rw::QEMU_PLUGIN_MEM_RW;
+
+/// A block starts. `word` is its ready-made control word.
+extern "C" fn block_starts(vcpu: c_uint, word: *mut c_void) {
+    unsafe { stream::put(vcpu, word as u64) }
+}
+
+/// A load or store. `index` is the instruction's index in its block, shifted into place.
+extern "C" fn reference(vcpu: c_uint, info: u32, addr: u64, index: *mut c_void) {
+    unsafe { stream::put(vcpu, quick(info) | index as u64 | (addr & ADDR_MASK)) }
+}
+
+/// The same where QEMU packs `info` otherwise than expected.
+extern "C" fn reference_by_api(vcpu: c_uint, info: u32, addr: u64, index: *mut c_void) {
+    unsafe { stream::put(vcpu, by_api(info) | index as u64 | (addr & ADDR_MASK)) }
+}
+
+const ADDR_MASK: u64 = (1 << layout::ADDR_BITS) - 1;
+
+/// Size and direction from `info` as QEMU 7.2 packs it: two calls into QEMU less per reference.
+/// Checked against the API when the plugin is installed.
+#[inline(always)]
+fn quick(info: u32) -> u64 {
+    (u64::from(info >> 4) & 7) << SIZE_SHIFT | (u64::from(info >> 17) & 1) * STORE
+}
+
+fn by_api(info: u32) -> u64 {
+    let (shift, store) =
+        unsafe { (qemu::qemu_plugin_mem_size_shift(info), qemu::qemu_plugin_mem_is_store(info)) };
+    (u64::from(shift) & 7) << SIZE_SHIFT | u64::from(store) * STORE
+}
+
+fn packed_as_expected() -> bool {
+    let infos = (0..8u32).flat_map(|size| (0..3u32).map(move |rw| size << 4 | rw << 16));
+    infos.flat_map(|info| [info, info | 0xf]).all(|info| quick(info) == by_api(info))
+}
+
+static QUICK: AtomicBool = AtomicBool::new(false);
+static STARTED: AtomicBool = AtomicBool::new(false);
+static BLOCKS: Mutex<Option<HashMap<(u64, u64), u32>>> = Mutex::new(None);
+
+/// Index of this block in the shared table. A block translated again gets the index it had, so
+/// that the table grows with the program's code and not with its running time.
+fn block_index(addr: u64, bytes: u64, instructions: u64) -> u32 {
+    let shape = instructions << 32 | bytes;
+    let Ok(mut guard) = BLOCKS.lock() else { return 0 };
+    let known = guard.get_or_insert_with(HashMap::new);
+    *known.entry((addr, shape)).or_insert_with(|| stream::new_block(addr, shape))
+}
+
+extern "C" fn translated(_: qemu::qemu_plugin_id_t, block: *mut qemu::qemu_plugin_tb) {
+    if !STARTED.swap(true, Relaxed) {
+        guest::announce();
+    }
+    unsafe {
+        let count = qemu::qemu_plugin_tb_n_insns(block);
+        let callback = if QUICK.load(Relaxed) { reference } else { reference_by_api };
+        let mut bytes = 0;
+        for index in 0..count {
+            let instruction = qemu::qemu_plugin_tb_get_insn(block, index);
+            bytes += qemu::qemu_plugin_insn_size(instruction) as u64;
+            let index = (index as u64 & layout::INDEX_MASK) << INDEX_SHIFT;
+            qemu::qemu_plugin_register_vcpu_mem_cb(
+                instruction,
+                Some(callback),
+                NO_REGS,
+                READ_WRITE,
+                index as *mut c_void,
+            );
+        }
+        let index = block_index(qemu::qemu_plugin_tb_vaddr(block), bytes, count as u64);
+        let word = BLOCK | u64::from(index);
+        qemu::qemu_plugin_register_vcpu_tb_exec_cb(
+            block,
+            Some(block_starts),
+            NO_REGS,
+            word as *mut c_void,
+        );
+    }
+}
+
+extern "C" fn vcpu_starts(_: qemu::qemu_plugin_id_t, vcpu: c_uint) {
+    stream::open(vcpu, 0);
+}
+
+extern "C" fn vcpu_ends(_: qemu::qemu_plugin_id_t, vcpu: c_uint) {
+    stream::close(vcpu);
+}
+
+extern "C" fn after_fork_in_parent() {
+    stream::forked_parent();
+}
+
+extern "C" fn after_fork_in_child() {
+    stream::forked_child();
+}
+
+/// Called by QEMU when it loads the plugin; anything but 0 stops QEMU with a message.
+///
+/// # Safety
+/// QEMU gives valid pointers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn qemu_plugin_install(
+    id: qemu::qemu_plugin_id_t,
+    info: *const qemu::qemu_info_t,
+    argc: c_int,
+    argv: *mut *mut c_char,
+) -> c_int {
+    unsafe {
+        let target = CStr::from_ptr((*info).target_name).to_str().unwrap_or("");
+        let path = (0..argc as usize)
+            .filter_map(|index| CStr::from_ptr(*argv.add(index)).to_str().ok())
+            .find_map(|argument| argument.strip_prefix("shm="));
+        let Some(path) = path else {
+            eprintln!("nearfar plugin: no shm=PATH argument; start it with `nearfar capture`");
+            return 1;
+        };
+        if (*info).system_emulation || !syscall::choose(target) {
+            eprintln!("nearfar plugin: only qemu-x86_64 and qemu-aarch64 in user mode");
+            return 1;
+        }
+        if let Err(error) = stream::attach(path) {
+            eprintln!("nearfar plugin: cannot use {path}: {error}");
+            return 1;
+        }
+        QUICK.store(packed_as_expected(), Relaxed);
+        guest::remember_host();
+        libc::pthread_atfork(None, Some(parent_hook()), Some(child_hook()));
+        qemu::qemu_plugin_register_vcpu_init_cb(id, Some(vcpu_starts));
+        qemu::qemu_plugin_register_vcpu_exit_cb(id, Some(vcpu_ends));
+        qemu::qemu_plugin_register_vcpu_tb_trans_cb(id, Some(translated));
+        qemu::qemu_plugin_register_vcpu_syscall_cb(id, Some(syscall::starts));
+        qemu::qemu_plugin_register_vcpu_syscall_ret_cb(id, Some(syscall::returns));
+    }
+    0
+}
+
+fn parent_hook() -> unsafe extern "C" fn() {
+    after_fork_in_parent
+}
+
+fn child_hook() -> unsafe extern "C" fn() {
+    after_fork_in_child
+}

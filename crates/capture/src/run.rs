@@ -1,0 +1,310 @@
+//! Running a program under QEMU and writing its trace.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::{Duration, Instant};
+
+use nearfar_trace::{Error, Info, Result, Source, Writer, WriterOptions};
+use serde::Serialize;
+
+use crate::layout::FOLLOW;
+use crate::program::{qemu, resolve};
+use crate::shared::Shared;
+use crate::streams::Streams;
+
+/// What to capture and where to.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The program and its arguments.
+    pub command: Vec<OsString>,
+    /// The trace folder to make.
+    pub output: PathBuf,
+    /// The plugin's shared library.
+    pub plugin: PathBuf,
+    /// Replace an existing trace.
+    pub force: bool,
+    /// Record instruction fetches.
+    pub fetch: bool,
+    /// Stop recording after this many records; the program runs on.
+    pub max_refs: Option<u64>,
+    /// `x86_64` or `aarch64`; `None` takes it from the program's ELF header.
+    pub arch: Option<String>,
+    /// Record child processes as well.
+    pub follow_forks: bool,
+}
+
+/// How the program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum End {
+    /// It exited with this status.
+    Exit(i32),
+    /// A signal ended it.
+    Signal(i32),
+    /// The user did.
+    Interrupted,
+}
+
+/// What came of a capture.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// How the program ended.
+    pub end: End,
+    /// What `trace.json` says.
+    pub info: Info,
+    /// What the user should know: programs that ran unrecorded and the like, a line each.
+    pub warnings: Vec<String>,
+}
+
+/// Run a program and write its trace. `poll` is called about ten times a second with the number
+/// of records so far; when it answers false, the program is ended.
+///
+/// # Errors
+/// Nothing to run, no QEMU, a trace that cannot be written. A program that fails is no error.
+pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> bool) -> Result<Outcome> {
+    let program = resolve(&options.command, options.arch.as_deref())?;
+    let emulator = qemu(program.arch)?;
+    if !options.plugin.is_file() {
+        let place = options.plugin.display().to_string();
+        return Err(Error::missing(
+            place,
+            "the QEMU plugin has not been built",
+            "run `make plugin`",
+        ));
+    }
+    let shared = Shared::create(if options.follow_forks { FOLLOW } else { 0 }).map_err(|e| {
+        let what = format!("cannot have the shared memory that QEMU writes to: {e}");
+        Error::input("memory", what, "check the limits (`ulimit -v`, `ulimit -f`)")
+    })?;
+    let mut detail = format!("qemu-{} with the nearfar plugin", program.arch);
+    for (set, text) in [
+        (!options.fetch, "without instruction fetches"),
+        (options.follow_forks, "child processes recorded"),
+    ] {
+        if set {
+            detail = format!("{detail}; {text}");
+        }
+    }
+    let source = Source {
+        kind: "capture".into(),
+        detail,
+        command: options.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        arch: program.arch.into(),
+        ..Source::default()
+    };
+    let written =
+        WriterOptions { overwrite: options.force, in_place: true, threads: 2, ..<_>::default() };
+    let writer = Writer::create(&options.output, source, written)?;
+
+    let mut plugin = OsString::from("");
+    // QEMU reads a doubled comma as a comma.
+    plugin.push(options.plugin.to_string_lossy().replace(',', ",,"));
+    plugin.push(format!(",shm={}", shared.path()));
+    let (name, rest) = program
+        .arguments
+        .split_first()
+        .ok_or_else(|| Error::input("command", "is empty", "put the program after `--`"))?;
+    let mut command = Command::new(&emulator);
+    command.arg0(format!("qemu-{}", program.arch));
+    command.arg("-plugin").arg(plugin).arg("-0").arg(name);
+    // A relative path may begin with a dash.
+    command.arg(if program.file.is_absolute() {
+        program.file
+    } else {
+        Path::new(".").join(program.file)
+    });
+    command.args(rest);
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(e) => {
+            discard(writer, &options.output);
+            return Err(Error::io(&emulator, "cannot be started", &e));
+        }
+    };
+    let pid = child.id();
+    let mut streams = Streams::new(&shared, writer, options.fetch, options.max_refs);
+    let ended = AtomicBool::new(false);
+    let driven = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            wait_for(pid);
+            ended.store(true, Release);
+            shared.ring_bell();
+        });
+        let driven = drive(&shared, &mut streams, pid, &ended, options.follow_forks, poll);
+        if driven.is_err() {
+            end_program(pid, &ended);
+        }
+        driven
+    });
+    let status = child.wait().map_err(|e| Error::io(&emulator, "cannot be waited for", &e))?;
+    let interrupted = driven?;
+    if shared.header().attached.load(Relaxed) == 0 || shared.header().blocks.load(Relaxed) < 2 {
+        discard(streams.into_writer()?, &options.output);
+        return Err(not_started(&emulator, status, interrupted));
+    }
+    finish(&shared, streams, status, interrupted)
+}
+
+/// Take from the streams until every recorded process has ended. Answers whether the user
+/// interrupted.
+fn drive(
+    shared: &Shared,
+    streams: &mut Streams<'_>,
+    pid: u32,
+    ended: &AtomicBool,
+    follow: bool,
+    poll: &mut dyn FnMut(u64) -> bool,
+) -> Result<bool> {
+    const TURN: Duration = Duration::from_millis(100);
+    let mut interrupted = false;
+    let mut polled = Instant::now();
+    let mut alive: HashMap<u32, Instant> = HashMap::new();
+    let mut quiet = 0;
+    loop {
+        let seen = shared.header().bell.load(Acquire);
+        let over = ended.load(Acquire);
+        let mut gone = |process: u32| {
+            if process == pid {
+                return over;
+            }
+            // Asking the system is slow; once a turn is enough.
+            let asked = alive.entry(process).or_insert_with(Instant::now);
+            asked.elapsed() >= TURN && {
+                *asked = Instant::now();
+                is_gone(process)
+            }
+        };
+        let open = streams.drain(&mut gone)?;
+        if over && (interrupted || !open) {
+            // A child may have been forked just before its parent ended, and not yet be known.
+            quiet += 1;
+            if !follow || interrupted || quiet > 1 {
+                return Ok(interrupted);
+            }
+        } else {
+            quiet = 0;
+        }
+        if polled.elapsed() >= TURN {
+            polled = Instant::now();
+            if !poll(streams.records()) {
+                interrupted = true;
+                end_program(pid, ended);
+            }
+        }
+        if over && follow {
+            std::thread::sleep(Duration::from_millis(50));
+        } else if shared.header().bell.load(Acquire) == seen {
+            shared.wait_bell(seen, TURN);
+        }
+    }
+}
+
+/// Wait until the child has ended, without taking its status.
+fn wait_for(pid: u32) {
+    loop {
+        // SAFETY: the child is not reaped before this returns.
+        let answer = unsafe {
+            let mut info = std::mem::zeroed();
+            libc::waitid(libc::P_PID, pid, &mut info, libc::WEXITED | libc::WNOWAIT)
+        };
+        let interrupted = std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted;
+        if answer == 0 || !interrupted {
+            return;
+        }
+    }
+}
+
+/// End the program: first as Ctrl-C would, then less politely.
+fn end_program(pid: u32, ended: &AtomicBool) {
+    for (signal, patience) in [(libc::SIGINT, 300), (libc::SIGTERM, 1000), (libc::SIGKILL, 0)] {
+        if ended.load(Acquire) {
+            return;
+        }
+        // SAFETY: the child has not been reaped, so the number is still its own.
+        unsafe { libc::kill(pid.cast_signed(), signal) };
+        let since = Instant::now();
+        while !ended.load(Acquire) && since.elapsed() < Duration::from_millis(patience) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Whether a process that is not our child has ended (a zombie has).
+fn is_gone(pid: u32) -> bool {
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
+    let after = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    matches!(after.as_bytes().first(), None | Some(b'Z' | b'X'))
+}
+
+fn finish(
+    shared: &Shared,
+    mut streams: Streams<'_>,
+    status: ExitStatus,
+    interrupted: bool,
+) -> Result<Outcome> {
+    let end = match (interrupted, status.code(), status.signal()) {
+        (true, ..) => End::Interrupted,
+        (_, Some(code), _) => End::Exit(code),
+        (_, _, signal) => End::Signal(signal.unwrap_or(0)),
+    };
+    let header = shared.header();
+    let mut warnings = Vec::new();
+    let lost = std::mem::take(&mut streams.lost_programs);
+    if let Some(first) = lost.first() {
+        let more =
+            if lost.len() > 1 { format!(" and {} more", lost.len() - 1) } else { String::new() };
+        warnings.push(format!("{first}{more} ran unrecorded: not a program for this QEMU"));
+    }
+    if streams.lost_forks > 0 {
+        let count = streams.lost_forks;
+        let noun = if count == 1 { "child process" } else { "child processes" };
+        warnings.push(format!("{count} {noun} ran unrecorded; --follow-forks records them"));
+    }
+    let full = streams.full;
+    let mut writer = streams.into_writer()?;
+    for warning in &warnings {
+        let source = writer.source_mut();
+        source.detail = format!("{}; {warning}", source.detail);
+    }
+    if full {
+        let records = writer.records();
+        let source = writer.source_mut();
+        source.detail = format!("{}; recording stopped after {records} records", source.detail);
+    }
+    let reason = match end {
+        End::Interrupted => Some("interrupted".to_owned()),
+        _ if full => None,
+        End::Signal(signal) => Some(format!("program killed by signal {signal}")),
+        _ if header.lost_streams.load(Relaxed) > 0 => Some(format!(
+            "{} threads beyond the most that are recorded at once",
+            header.lost_streams.load(Relaxed)
+        )),
+        _ if header.lost_blocks.load(Relaxed) > 0 => {
+            Some("more code than can be recorded".to_owned())
+        }
+        End::Exit(_) => None,
+    };
+    let info = writer.finish(reason.as_deref())?;
+    Ok(Outcome { end, info, warnings })
+}
+
+/// Nothing was recorded: leave no trace behind.
+fn discard(writer: Writer, output: &Path) {
+    drop(writer);
+    let _ = fs::remove_dir_all(output);
+}
+
+fn not_started(emulator: &Path, status: ExitStatus, interrupted: bool) -> Error {
+    let place = emulator.display().to_string();
+    if interrupted {
+        return Error::input(place, "interrupted before the program started", "");
+    }
+    let what = format!("could not start the program ({status}); its message is above");
+    Error::input(place, what, "`nearfar doctor` says whether this QEMU accepts plugins")
+}

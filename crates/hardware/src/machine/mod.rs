@@ -1,0 +1,323 @@
+//! `machines/NAME.toml`: what a machine is made of. These types are the single truth; the strict
+//! reader ([`Machine::parse`]) and the JSON Schema ([`schema`]) both come from them.
+
+mod library;
+mod read;
+mod resolve;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::units::{Bandwidth, Count, Frequency, Ratio, Rotation, Size, Sourced, Time};
+
+pub use library::builtin;
+pub use resolve::AccessTimes;
+
+/// A machine. Sections are used as needed: a study that lacks one says which.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// Name, from the file's name; not a key of the file.
+    #[serde(skip)]
+    pub name: String,
+    /// What the machine stands for, in a sentence.
+    pub description: String,
+    /// The processor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<Cpu>,
+    /// CPU caches, by name (`l1d`, `l2`, `l3`).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub cache: BTreeMap<String, Cache>,
+    /// Translation lookaside buffers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tlb: Option<Tlb>,
+    /// Memory, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub node: BTreeMap<String, Node>,
+    /// Storage devices by name, each of one kind: `[storage.NAME.KIND]`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub storage: BTreeMap<String, StorageDevice>,
+    /// The flash array inside a simulated solid-state drive.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flash: Option<Flash>,
+    /// What the kernel's primitives cost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Cost>,
+}
+
+/// The processor.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Cpu {
+    /// Clock of a core.
+    pub clock: Sourced<Frequency>,
+    /// Instructions per cycle when nothing misses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ipc: Option<Sourced<Ratio>>,
+    /// Cores of one socket.
+    pub cores: Sourced<Count>,
+    /// Sockets; one when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sockets: Option<Sourced<Count>>,
+}
+
+/// One level of CPU cache.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Cache {
+    /// Capacity.
+    pub size: Sourced<Size>,
+    /// Ways of a set; fully associative when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ways: Option<Sourced<Count>>,
+    /// Line size.
+    pub line: Sourced<Size>,
+    /// Load-to-use time of a hit.
+    pub hit_time: Sourced<Time>,
+    /// Cores that share it; one when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared_by: Option<Sourced<Count>>,
+}
+
+/// Translation lookaside buffers of a core.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Tlb {
+    /// First level, data.
+    pub first: TlbLevel,
+    /// First level, instructions; shared with data when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instruction: Option<TlbLevel>,
+    /// Second level.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub second: Option<TlbLevel>,
+}
+
+/// One TLB.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TlbLevel {
+    /// Entries.
+    pub entries: Sourced<Count>,
+    /// Ways of a set; fully associative when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ways: Option<Sourced<Count>>,
+    /// Time of a look-up that hits (for the second level: added to the first's).
+    pub hit_time: Sourced<Time>,
+}
+
+/// What a memory node is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum NodeKind {
+    /// Memory on the processor's own channels.
+    Dram,
+    /// Memory behind a CXL link.
+    Cxl,
+    /// Persistent memory on the memory channels.
+    Pmem,
+}
+
+/// Memory.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Node {
+    /// What it is made of.
+    pub kind: NodeKind,
+    /// Capacity.
+    pub size: Sourced<Size>,
+    /// Bytes the medium moves at once; 64 B when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub access_unit: Option<Sourced<Size>>,
+    /// Modules (DIMMs, devices) that addresses are interleaved over; one when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub modules: Option<Sourced<Count>>,
+    /// Seen from the socket it belongs to.
+    pub local: Timing,
+    /// Seen from another socket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote: Option<Timing>,
+}
+
+/// Latency and bandwidth of a memory node from one place.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Timing {
+    /// Random load, idle.
+    pub read_latency: Sourced<Time>,
+    /// Store until it is in the medium or the domain that survives; the load's when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write_latency: Option<Sourced<Time>>,
+    /// Sequential load, idle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sequential_read_latency: Option<Sourced<Time>>,
+    /// Peak, many threads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_bandwidth: Option<Sourced<Bandwidth>>,
+    /// Peak, many threads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write_bandwidth: Option<Sourced<Bandwidth>>,
+    /// Random access in the medium's unit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub random_read_bandwidth: Option<Sourced<Bandwidth>>,
+    /// Random access in the medium's unit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub random_write_bandwidth: Option<Sourced<Bandwidth>>,
+    /// One thread.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread_read_bandwidth: Option<Sourced<Bandwidth>>,
+    /// One thread.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread_write_bandwidth: Option<Sourced<Bandwidth>>,
+}
+
+/// A storage device; the key under its name is its kind.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum StorageDevice {
+    /// A disk with a moving head.
+    Hdd(Disk),
+    /// A solid-state drive, flash or Optane.
+    Nvme(Linear),
+    /// Papers 000 and 001: an access is k times a DRAM access.
+    Nvm(Multiple),
+    /// Persistent memory used to page to.
+    Pmem(Linear),
+    /// CXL memory used to page to.
+    Cxl(Linear),
+}
+
+/// A disk: seek + half a turn + p / bandwidth.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Disk {
+    /// Average seek to read.
+    pub seek: Sourced<Time>,
+    /// Average seek to write; the read's when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write_seek: Option<Sourced<Time>>,
+    /// Speed of rotation; half a turn is charged.
+    pub rotation: Sourced<Rotation>,
+    /// Sustained transfer.
+    pub bandwidth: Sourced<Bandwidth>,
+}
+
+/// A device without moving parts: latency + the rest of the page / bandwidth.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Linear {
+    /// One read of `measured_at` bytes, alone, transfer included.
+    pub read_latency: Sourced<Time>,
+    /// One write of `measured_at` bytes, alone, transfer included.
+    pub write_latency: Sourced<Time>,
+    /// The transfer size for which the latencies hold.
+    pub measured_at: Sourced<Size>,
+    /// Smallest transfer: a page is rounded up to a multiple.
+    pub unit: Sourced<Size>,
+    /// Rate of a single request's further bytes, read.
+    pub read_bandwidth: Sourced<Bandwidth>,
+    /// Rate of a single request's further bytes, write.
+    pub write_bandwidth: Sourced<Bandwidth>,
+}
+
+/// k x t_DRAM for each unit of the page.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Multiple {
+    /// k: how many DRAM accesses one access takes.
+    pub k: Sourced<Ratio>,
+    /// k of a write; the read's when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write_k: Option<Sourced<Ratio>>,
+    /// Bytes that one access moves.
+    pub unit: Sourced<Size>,
+}
+
+/// Which of the two definitions an over-provisioning figure follows, of total T and user space U.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum OverProvisioning {
+    /// (T - U) / T.
+    #[serde(rename = "(T-U)/T")]
+    OfTotal,
+    /// (T - U) / U.
+    #[serde(rename = "(T-U)/U")]
+    OfUser,
+}
+
+/// The flash array of a solid-state drive.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Flash {
+    /// Channels.
+    pub channels: Sourced<Count>,
+    /// Dies on a channel.
+    pub dies_per_channel: Sourced<Count>,
+    /// Planes of a die; one when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub planes_per_die: Option<Sourced<Count>>,
+    /// Blocks of a plane.
+    pub blocks_per_plane: Sourced<Count>,
+    /// Pages of a block.
+    pub pages_per_block: Sourced<Count>,
+    /// Flash page.
+    pub page_size: Sourced<Size>,
+    /// Sense one page.
+    pub read: Sourced<Time>,
+    /// Program one page.
+    pub program: Sourced<Time>,
+    /// Erase one block.
+    pub erase: Sourced<Time>,
+    /// Rate of a channel; transfers are free when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channel_bandwidth: Option<Sourced<Bandwidth>>,
+    /// Spare space.
+    pub over_provisioning: Sourced<Ratio>,
+    /// The definition that `over_provisioning` follows.
+    pub over_provisioning_definition: OverProvisioning,
+    /// Collection starts when this share of blocks, or less, is free.
+    pub gc_start_free: Sourced<Ratio>,
+    /// Collection stops when this share of blocks is free; after one block when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gc_stop_free: Option<Sourced<Ratio>>,
+}
+
+/// What the kernel's primitives cost; a study that needs one that is left out says so.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Cost {
+    /// A page fault without its I/O.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page_fault: Option<Sourced<Time>>,
+    /// A NUMA hint fault.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint_fault: Option<Sourced<Time>>,
+    /// A write-protect fault.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write_protect_fault: Option<Sourced<Time>>,
+    /// A switch from one thread to another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context_switch: Option<Sourced<Time>>,
+    /// Entering and leaving an exception.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exception: Option<Sourced<Time>>,
+    /// Shooting one page out of the other cores' TLBs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shootdown: Option<Sourced<Time>>,
+    /// Kernel work of migrating one 4 KiB page, without the copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page_migration: Option<Sourced<Time>>,
+    /// How late a sleeping thread may be woken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timer_slack: Option<Sourced<Time>>,
+}
+
+/// The JSON Schema of a machine file (2020-12), as pretty JSON ending in a newline.
+pub fn schema() -> String {
+    let schema = schemars::schema_for!(Machine);
+    // A schema is plain JSON data: there is nothing in it that could fail to print.
+    serde_json::to_string_pretty(&schema).unwrap_or_default() + "\n"
+}

@@ -1,0 +1,142 @@
+//! The strict reader: serde does the work, this file turns its errors into ones that name the
+//! file, the line, the key and the nearest right key.
+
+use std::ops::Range;
+
+use nearfar_trace::{Error, Result};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::Machine;
+
+impl Machine {
+    /// Read the text of a machine file. `name` is its path or name, used in messages; the file
+    /// stem becomes the machine's name.
+    ///
+    /// # Errors
+    /// An input error that names the file, the line and the key, for anything that is not a
+    /// machine: unknown, missing or repeated keys, a number without unit or source, values that
+    /// are absurd or contradict each other. Never panics.
+    pub fn parse(name: &str, text: &str) -> Result<Machine> {
+        let table = DeTable::parse(text)
+            .map_err(|e| report(name, text, e.span(), "", e.message().to_owned()))?;
+        let parsed: std::result::Result<Machine, _> = toml::from_str(text);
+        let mut machine = parsed.map_err(|e| {
+            let path = e.span().map_or(String::new(), |span| path_at(table.get_ref(), &span));
+            report(name, text, e.span(), &path, explain(e.message()))
+        })?;
+        let stem = name.rsplit('/').next().unwrap_or(name);
+        machine.name = stem.strip_suffix(".toml").unwrap_or(stem).to_owned();
+        machine.check().map_err(|(path, what)| {
+            let span = span_of(table.get_ref(), &path);
+            report(name, text, span, &path, what)
+        })?;
+        Ok(machine)
+    }
+}
+
+/// One clear line: file, line, key, what is wrong.
+fn report(name: &str, text: &str, span: Option<Range<usize>>, path: &str, what: String) -> Error {
+    let mut place = name.to_owned();
+    if let Some(span) = span {
+        let before = text.as_bytes().get(..span.start).unwrap_or(text.as_bytes());
+        place += &format!(" line {}", before.iter().filter(|b| **b == b'\n').count() + 1);
+    }
+    if !path.is_empty() {
+        place += &format!(" key {path}");
+    }
+    Error::input(place, what.replace('\n', " "), "")
+}
+
+/// serde's own words for unknown keys and variants, with the nearest right one put first.
+fn explain(message: &str) -> String {
+    for (start, noun) in [("unknown field `", "key"), ("unknown variant `", "kind")] {
+        let Some((word, rest)) =
+            message.strip_prefix(start).and_then(|rest| rest.rsplit_once("`, expected "))
+        else {
+            continue;
+        };
+        let known: Vec<&str> = rest.split('`').skip(1).step_by(2).collect();
+        let word = clip(word);
+        return match nearest(&word, &known) {
+            Some(best) if known.len() > 1 => format!(
+                "unknown {noun} `{word}`; did you mean `{best}`? ({noun}s here: {})",
+                known.join(", ")
+            ),
+            Some(best) => format!("unknown {noun} `{word}`; did you mean `{best}`?"),
+            None => format!("unknown {noun} `{word}`; none is allowed here"),
+        };
+    }
+    if let Some(field) = message.strip_prefix("missing field ") {
+        return format!("the key {field} is missing; add it");
+    }
+    message.to_owned()
+}
+
+/// At most 40 characters of a hostile word, on one line.
+pub(super) fn clip(word: &str) -> String {
+    word.chars().take(40).map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// The word of `known` that takes the fewest single-character edits; the first of equals.
+pub(super) fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
+    let word: Vec<char> = word.chars().take(64).collect();
+    known.iter().copied().min_by_key(|candidate| {
+        let mut row: Vec<usize> = (0..=word.len()).collect();
+        for (i, c) in candidate.chars().enumerate() {
+            let mut diagonal = row[0];
+            row[0] = i + 1;
+            for (j, w) in word.iter().enumerate() {
+                let change = diagonal + usize::from(c != *w);
+                diagonal = row[j + 1];
+                row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
+            }
+        }
+        row[word.len()]
+    })
+}
+
+/// Dotted path of the smallest entry whose key or value covers the start of `span`.
+fn path_at(table: &DeTable<'_>, span: &Range<usize>) -> String {
+    fn visit(
+        table: &DeTable<'_>,
+        at: usize,
+        path: &mut Vec<String>,
+        best: &mut (usize, Vec<String>),
+    ) {
+        for (key, value) in table {
+            path.push(clip(key.get_ref()));
+            for covered in [key.span(), value.span()] {
+                // Equal sizes: the deeper one wins (`[a.b]` gives both tables one span).
+                if covered.contains(&at) && covered.len() <= best.0 {
+                    *best = (covered.len(), path.clone());
+                }
+            }
+            if let DeValue::Table(inner) = value.get_ref() {
+                visit(inner, at, path, best);
+            }
+            path.pop();
+        }
+    }
+    let mut best = (usize::MAX, Vec::new());
+    visit(table, span.start, &mut Vec::new(), &mut best);
+    best.1.join(".")
+}
+
+/// Where the value at a dotted path stands.
+fn span_of(table: &DeTable<'_>, path: &str) -> Option<Range<usize>> {
+    let mut table = table;
+    let mut found: Option<&Spanned<DeValue<'_>>> = None;
+    for key in path.split('.') {
+        let Some((_, value)) = table.iter().find(|(candidate, _)| candidate.get_ref() == key)
+        else {
+            break;
+        };
+        found = Some(value);
+        match value.get_ref() {
+            DeValue::Table(inner) => table = inner,
+            _ => break,
+        }
+    }
+    found.map(Spanned::span)
+}

@@ -1,0 +1,224 @@
+//! From sections to the plain numbers a study works with, and the checks that need several keys.
+
+use nearfar_trace::{Error, Result};
+
+use super::read::{clip, nearest};
+use super::{Disk, Flash, Linear, Machine, Node, NodeKind, StorageDevice, TlbLevel};
+use crate::storage::{Cost, Storage};
+
+/// Times of one memory reference, nanoseconds: T_TLB and T_DRAM of papers 000 and 001.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AccessTimes {
+    /// A first-level TLB look-up.
+    pub tlb_ns: f64,
+    /// A load from local DRAM, also charged for a page-table walk.
+    pub dram_ns: f64,
+    /// What a second-level TLB hit adds, where the machine has one.
+    pub stlb_ns: Option<f64>,
+}
+
+/// A dotted key and what is wrong with it.
+type Complaint = (String, String);
+
+impl Machine {
+    /// T_TLB, T_DRAM and, where there is one, the second-level TLB's time.
+    ///
+    /// # Errors
+    /// An input error when the machine has no `[tlb.first]` or no node of kind `dram`.
+    pub fn access_times(&self) -> Result<AccessTimes> {
+        let tlb = self.tlb.as_ref().ok_or_else(|| self.lacks("[tlb.first]"))?;
+        Ok(AccessTimes {
+            tlb_ns: tlb.first.hit_time.value.ns(),
+            dram_ns: self.dram()?.local.read_latency.value.ns(),
+            stlb_ns: tlb.second.as_ref().map(|level| level.hit_time.value.ns()),
+        })
+    }
+
+    /// The storage device of this name.
+    ///
+    /// # Errors
+    /// An input error that lists the names there are; or, for the kind `nvm`, that the machine has
+    /// no DRAM node to be a multiple of.
+    pub fn storage(&self, name: &str) -> Result<Storage> {
+        let Some((name, device)) = self.storage.get_key_value(name) else {
+            let names: Vec<&str> = self.storage.keys().map(String::as_str).collect();
+            let fix = match nearest(name, &names) {
+                Some(best) => {
+                    format!("did you mean `{best}`? (it has: {})", names.join(", "))
+                }
+                None => "it has no storage section; choose another machine".to_owned(),
+            };
+            let place = format!("machine {}", self.name);
+            return Err(Error::input(place, format!("no storage named `{}`", clip(name)), fix));
+        };
+        let (kind, read, write) = match device {
+            StorageDevice::Hdd(disk) => {
+                let (read, write) = disk_costs(disk);
+                ("hdd", read, write)
+            }
+            StorageDevice::Nvme(linear) => ("nvme", read_cost(linear), write_cost(linear)),
+            StorageDevice::Pmem(linear) => ("pmem", read_cost(linear), write_cost(linear)),
+            StorageDevice::Cxl(linear) => ("cxl", read_cost(linear), write_cost(linear)),
+            StorageDevice::Nvm(multiple) => {
+                let dram = self.dram()?.local.read_latency.value.ns();
+                let unit = multiple.unit.value.bytes();
+                let cost = |k: f64| Cost { fixed_ns: 0.0, unit, unit_ns: k * dram };
+                let k = multiple.k.value.0;
+                let write_k = multiple.write_k.as_ref().map_or(k, |k| k.value.0);
+                ("nvm", cost(k), cost(write_k))
+            }
+        };
+        Ok(Storage { name: name.clone(), kind, read, write })
+    }
+
+    /// Every storage device, by name.
+    ///
+    /// # Errors
+    /// As [`Machine::storage`].
+    pub fn storages(&self) -> Result<Vec<Storage>> {
+        self.storage.keys().map(|name| self.storage(name)).collect()
+    }
+
+    /// The DRAM node: the one named `dram`, else the first of kind `dram` by name.
+    fn dram(&self) -> Result<&Node> {
+        let is_dram = |node: &&Node| node.kind == NodeKind::Dram;
+        let named = self.node.get("dram").filter(is_dram);
+        named
+            .or_else(|| self.node.values().find(is_dram))
+            .ok_or_else(|| self.lacks("[node.NAME] of kind \"dram\""))
+    }
+
+    fn lacks(&self, section: &str) -> Error {
+        Error::input(
+            format!("machine {}", self.name),
+            format!("has no {section}"),
+            "add that section to its file, or choose another machine (`nearfar machine list`)",
+        )
+    }
+
+    /// What no single key can tell: names, contradictions, times that must not be zero.
+    pub(super) fn check(&self) -> std::result::Result<(), Complaint> {
+        if self.description.trim().is_empty() {
+            let what = "is empty; say in a sentence what the machine stands for";
+            return Err(("description".into(), what.into()));
+        }
+        let names = self.cache.keys().map(|name| ("cache", name));
+        let names = names.chain(self.node.keys().map(|name| ("node", name)));
+        for (section, name) in names.chain(self.storage.keys().map(|name| ("storage", name))) {
+            let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+            if name.is_empty() || name.len() > 40 || !name.chars().all(plain) {
+                let what = "a name is up to 40 of a-z, 0-9 and -, such as `nvm-10x`";
+                return Err((format!("{section}.{}", clip(name)), what.into()));
+            }
+        }
+        for (name, cache) in &self.cache {
+            let lines = cache.size.value.bytes() / cache.line.value.bytes();
+            let ways = cache.ways.as_ref().map_or(1, |ways| ways.value.0);
+            if lines == 0 || lines % ways != 0 {
+                let what = format!("{lines} lines do not divide into sets of {ways} ways");
+                return Err((format!("cache.{name}.size"), what));
+            }
+        }
+        if let Some(tlb) = &self.tlb {
+            check_tlb("tlb.first", &tlb.first)?;
+            for (path, level) in
+                [("tlb.instruction", &tlb.instruction), ("tlb.second", &tlb.second)]
+            {
+                level.as_ref().map_or(Ok(()), |level| check_tlb(path, level))?;
+            }
+        }
+        for (name, node) in &self.node {
+            let places = [("local", Some(&node.local)), ("remote", node.remote.as_ref())];
+            for (place, timing) in places {
+                if timing.is_some_and(|timing| timing.read_latency.value.ps() == 0) {
+                    let path = format!("node.{name}.{place}.read_latency.value");
+                    return Err((path, "memory takes time; write for example \"80ns\"".into()));
+                }
+            }
+        }
+        for (name, device) in &self.storage {
+            match device {
+                StorageDevice::Nvme(linear) => check_linear(name, "nvme", linear)?,
+                StorageDevice::Pmem(linear) => check_linear(name, "pmem", linear)?,
+                StorageDevice::Cxl(linear) => check_linear(name, "cxl", linear)?,
+                StorageDevice::Nvm(_) if self.dram().is_err() => {
+                    let what = "is a multiple of DRAM, but there is no [node.NAME] of kind \
+                                \"dram\"; add one";
+                    return Err((format!("storage.{name}.nvm"), what.into()));
+                }
+                StorageDevice::Nvm(_) | StorageDevice::Hdd(_) => {}
+            }
+        }
+        self.flash.as_ref().map_or(Ok(()), check_flash)
+    }
+}
+
+fn check_tlb(path: &str, level: &TlbLevel) -> std::result::Result<(), Complaint> {
+    let entries = level.entries.value.0;
+    match &level.ways {
+        Some(ways) if !entries.is_multiple_of(ways.value.0) => Err((
+            format!("{path}.ways.value"),
+            format!("{entries} entries do not divide into sets of {} ways", ways.value.0),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn check_linear(name: &str, kind: &str, linear: &Linear) -> std::result::Result<(), Complaint> {
+    // The smallest transfer must still take time once the bytes it does not move are taken off.
+    let unit = linear.unit.value.bytes();
+    for (key, cost) in [("read_latency", read_cost(linear)), ("write_latency", write_cost(linear))]
+    {
+        let least = cost.fixed_ns + cost.unit_ns;
+        if least <= 0.0 {
+            return Err((
+                format!("storage.{name}.{kind}.{key}.value"),
+                format!(
+                    "with {} bytes at {key} and this bandwidth, a transfer of {unit} bytes would \
+                     take {least} ns; raise the latency or the bandwidth",
+                    linear.measured_at.value.bytes()
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn check_flash(flash: &Flash) -> std::result::Result<(), Complaint> {
+    let start = flash.gc_start_free.value.0;
+    if start >= 1.0 {
+        let what = "is a share of the blocks; write for example 0.05";
+        return Err(("flash.gc_start_free.value".into(), what.into()));
+    }
+    if let Some(stop) = &flash.gc_stop_free
+        && (stop.value.0 < start || stop.value.0 >= 1.0)
+    {
+        let what = "is a share of the blocks, not below gc_start_free; write for example 0.1";
+        return Err(("flash.gc_stop_free.value".into(), what.into()));
+    }
+    Ok(())
+}
+
+fn disk_costs(disk: &Disk) -> (Cost, Cost) {
+    let turn = disk.rotation.value.turn_ns() / 2.0;
+    let byte = disk.bandwidth.value.ns_for(1);
+    let write_seek = disk.write_seek.as_ref().unwrap_or(&disk.seek);
+    let cost = |seek: f64| Cost { fixed_ns: seek + turn, unit: 1, unit_ns: byte };
+    (cost(disk.seek.value.ns()), cost(write_seek.value.ns()))
+}
+
+fn read_cost(linear: &Linear) -> Cost {
+    linear_cost(linear, linear.read_latency.value.ns(), linear.read_bandwidth.value.ns_for(1))
+}
+
+fn write_cost(linear: &Linear) -> Cost {
+    linear_cost(linear, linear.write_latency.value.ns(), linear.write_bandwidth.value.ns_for(1))
+}
+
+/// The latency holds at `measured_at` bytes; every unit more or less is a matter of bandwidth.
+fn linear_cost(linear: &Linear, latency_ns: f64, byte_ns: f64) -> Cost {
+    let unit = linear.unit.value.bytes();
+    let unit_ns = byte_ns * unit as f64;
+    let measured = linear.measured_at.value.bytes().div_ceil(unit);
+    Cost { fixed_ns: latency_ns - unit_ns * measured as f64, unit, unit_ns }
+}

@@ -1,0 +1,50 @@
+//! How long one page takes to come from, or go to, a storage device, by page size.
+//!
+//! Four shapes, each with the numbers of the machine file:
+//!
+//! * disk: seek + half a turn + p / bandwidth. The first two dwarf the third until p is large.
+//! * linear (flash and Optane SSDs, persistent memory, CXL memory): latency, measured at a stated
+//!   transfer size, plus the rest of the transfer at the device's bandwidth.
+//! * multiple of DRAM (papers 000 and 001): k x t_DRAM for each access unit of the page.
+//!
+//! A page smaller than the device's unit costs a whole unit; a larger one is rounded up to units.
+
+/// A storage device with every time resolved to nanoseconds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Storage {
+    /// Its name in the machine file.
+    pub name: String,
+    /// Its kind in the machine file: `hdd`, `nvme`, `nvm`, `pmem` or `cxl`.
+    pub kind: &'static str,
+    pub(crate) read: Cost,
+    pub(crate) write: Cost,
+}
+
+/// ns(p) = fixed + per_unit x ceil(p / unit).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Cost {
+    pub fixed_ns: f64,
+    pub unit: u64,
+    pub unit_ns: f64,
+}
+
+impl Cost {
+    fn ns(&self, bytes: u64) -> f64 {
+        // A page of no bytes still is one request.
+        let units = bytes.div_ceil(self.unit).max(1);
+        self.fixed_ns + self.unit_ns * units as f64
+    }
+}
+
+impl Storage {
+    /// Nanoseconds to read a page of `page_bytes`, the device idle and the request alone (t_IO of
+    /// papers 000 and 001).
+    pub fn io_ns(&self, page_bytes: u64) -> f64 {
+        self.read.ns(page_bytes)
+    }
+
+    /// Nanoseconds to write a page of `page_bytes`, the device idle and the request alone.
+    pub fn write_ns(&self, page_bytes: u64) -> f64 {
+        self.write.ns(page_bytes)
+    }
+}

@@ -1,0 +1,345 @@
+//! Translation look-aside buffers: LRU, fully or set-associative, one level or two.
+//!
+//! Two levels behave as the usual CPU does: a first-level miss looks in the second level; a hit
+//! there, or a page walk, fills the first level; a walk fills the second too. The second level sees
+//! first-level misses only.
+
+use std::fmt;
+use std::str::FromStr;
+
+use nearfar_trace::{Error, Result};
+
+/// Most entries of one level: far beyond any hardware, small enough to allocate.
+pub const MAX_ENTRIES: u32 = 1 << 20;
+
+/// One level: `entries` in sets of `ways`, fully associative when `ways` is `None`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Level {
+    /// Translations held.
+    pub entries: u32,
+    /// Entries of a set.
+    pub ways: Option<u32>,
+}
+
+/// A TLB as written on the command line: `64`, `64x4` (ways), `64+1536x12` (two levels).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TlbSpec {
+    /// First level.
+    pub first: Level,
+    /// Second level, if any.
+    pub second: Option<Level>,
+}
+
+impl FromStr for Level {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let number = |part: &str| match part.parse::<u32>() {
+            Ok(n) if (1..=MAX_ENTRIES).contains(&n) => Ok(n),
+            _ => Err(format!("{part:?} is not a number from 1 to {MAX_ENTRIES}")),
+        };
+        let (entries, ways) = match text.split_once('x') {
+            Some((entries, ways)) => (number(entries)?, Some(number(ways)?)),
+            None => (number(text)?, None),
+        };
+        if let Some(ways) = ways
+            && entries % ways != 0
+        {
+            return Err(format!("{entries} entries do not divide into sets of {ways} ways"));
+        }
+        Ok(Level { entries, ways })
+    }
+}
+
+impl FromStr for TlbSpec {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let wrong = |why: String| {
+            Error::input(
+                "--tlb",
+                format!("{text:?}: {why}"),
+                "write entries (64), entries x ways (64x4) or two levels (64+1536x12)",
+            )
+        };
+        let mut levels = text.split('+');
+        let first = levels.next().unwrap_or_default().parse().map_err(wrong)?;
+        let second = levels.next().map(|level| level.parse().map_err(wrong)).transpose()?;
+        match levels.next() {
+            Some(_) => Err(wrong("more than two levels".to_owned())),
+            None => Ok(TlbSpec { first, second }),
+        }
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.ways {
+            Some(ways) => write!(f, "{}x{ways}", self.entries),
+            None => write!(f, "{}", self.entries),
+        }
+    }
+}
+
+impl fmt::Display for TlbSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.second {
+            Some(second) => write!(f, "{}+{second}", self.first),
+            None => write!(f, "{}", self.first),
+        }
+    }
+}
+
+const NONE: u32 = u32::MAX;
+
+/// A fully associative LRU buffer over pages with dense ids.
+///
+/// [`touch`](FullLru::touch) and [`release`](FullLru::release) split a reference in two, for a
+/// caller that knows the distinct pages of a stretch of references (no more than the capacity):
+/// touch each at its first reference, release each in the order of its last. Pages of the stretch
+/// are newer than all others and so are never victims within it: hits and misses are exactly those
+/// of the single references.
+#[derive(Clone, Debug)]
+pub struct FullLru {
+    capacity: u32,
+    used: u32,
+    slot_of: Vec<u32>,
+    slots: Vec<Slot>,
+    newest: u32,
+    oldest: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    page: u32,
+    newer: u32,
+    older: u32,
+}
+
+impl FullLru {
+    /// An empty buffer of `capacity` entries.
+    pub fn new(capacity: u32) -> Self {
+        let empty = Slot { page: NONE, newer: NONE, older: NONE };
+        Self {
+            capacity,
+            used: 0,
+            slot_of: Vec::new(),
+            slots: vec![empty; capacity as usize],
+            newest: NONE,
+            oldest: NONE,
+        }
+    }
+
+    /// Entries in all.
+    pub fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// One whole reference; true when it hits.
+    pub fn access(&mut self, page: u32) -> bool {
+        let hit = self.touch(page);
+        self.release(page);
+        hit
+    }
+
+    /// First reference to `page` in a stretch; true when it hits. The page is held until released.
+    #[inline]
+    pub fn touch(&mut self, page: u32) -> bool {
+        if page as usize >= self.slot_of.len() {
+            self.slot_of.resize((page as usize + 1).next_power_of_two(), NONE);
+        }
+        let slot = self.slot_of[page as usize];
+        if slot != NONE {
+            self.unlink(slot);
+            return true;
+        }
+        let slot = if self.used < self.capacity {
+            self.used += 1;
+            self.used - 1
+        } else {
+            let slot = self.oldest;
+            self.unlink(slot);
+            self.slot_of[self.slots[slot as usize].page as usize] = NONE;
+            slot
+        };
+        self.slots[slot as usize].page = page;
+        self.slot_of[page as usize] = slot;
+        false
+    }
+
+    /// Last reference to `page` in a stretch: it becomes the newest.
+    #[inline]
+    pub fn release(&mut self, page: u32) {
+        let slot = self.slot_of[page as usize];
+        let newest = std::mem::replace(&mut self.newest, slot);
+        let entry = &mut self.slots[slot as usize];
+        (entry.newer, entry.older) = (NONE, newest);
+        match newest {
+            NONE => self.oldest = slot,
+            newest => self.slots[newest as usize].newer = slot,
+        }
+    }
+
+    #[inline]
+    fn unlink(&mut self, slot: u32) {
+        let Slot { newer, older, .. } = self.slots[slot as usize];
+        match newer {
+            NONE => self.newest = older,
+            newer => self.slots[newer as usize].older = older,
+        }
+        match older {
+            NONE => self.oldest = newer,
+            older => self.slots[older as usize].newer = newer,
+        }
+    }
+}
+
+/// A set-associative LRU buffer over page numbers; the set is the page number modulo the sets.
+#[derive(Clone, Debug)]
+pub struct SetLru {
+    sets: u64,
+    ways: usize,
+    /// Page number + 1 by set, newest first; 0 is empty.
+    tags: Vec<u64>,
+}
+
+impl SetLru {
+    /// An empty buffer.
+    pub fn new(entries: u32, ways: u32) -> Self {
+        Self {
+            sets: u64::from(entries / ways),
+            ways: ways as usize,
+            tags: vec![0; entries as usize],
+        }
+    }
+
+    /// One reference; true when it hits.
+    #[inline]
+    pub fn access(&mut self, page_number: u64) -> bool {
+        // No page number is 2^64 - 1: pages have at least two bytes.
+        let tag = page_number + 1;
+        let start = (page_number % self.sets) as usize * self.ways;
+        let set = &mut self.tags[start..start + self.ways];
+        let place = set.iter().position(|&t| t == tag);
+        let hit = place.is_some();
+        let place = place.unwrap_or(set.len() - 1);
+        set.copy_within(0..place, 1);
+        set[0] = tag;
+        hit
+    }
+}
+
+/// One level of either kind, over pages that have both a dense id and a number.
+#[derive(Clone, Debug)]
+pub enum Buffer {
+    /// Fully associative.
+    Full(FullLru),
+    /// Set-associative.
+    Sets(SetLru),
+}
+
+impl Buffer {
+    /// An empty buffer.
+    pub fn new(level: Level) -> Self {
+        match level.ways {
+            Some(ways) if ways < level.entries => Buffer::Sets(SetLru::new(level.entries, ways)),
+            _ => Buffer::Full(FullLru::new(level.entries)),
+        }
+    }
+
+    /// One reference; true when it hits.
+    #[inline]
+    pub fn access(&mut self, page: u32, page_number: u64) -> bool {
+        match self {
+            Buffer::Full(buffer) => buffer.access(page),
+            Buffer::Sets(buffer) => buffer.access(page_number),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A list and a loop.
+    fn plain(refs: &[u64], entries: usize, ways: usize) -> Vec<bool> {
+        let sets = entries / ways;
+        let mut lists = vec![Vec::<u64>::new(); sets];
+        refs.iter()
+            .map(|&page| {
+                let list = &mut lists[(page % sets as u64) as usize];
+                let place = list.iter().position(|&p| p == page);
+                if let Some(place) = place {
+                    list.remove(place);
+                } else if list.len() == ways {
+                    list.remove(0);
+                }
+                list.push(page);
+                place.is_some()
+            })
+            .collect()
+    }
+
+    proptest! {
+        #[test]
+        fn full_equals_the_list(refs in prop::collection::vec(0u64..60, 1..800), entries in 1u32..50) {
+            let mut tlb = FullLru::new(entries);
+            let hits: Vec<bool> = refs.iter().map(|&p| tlb.access(p as u32)).collect();
+            prop_assert_eq!(hits, plain(&refs, entries as usize, entries as usize));
+        }
+
+        #[test]
+        fn sets_equal_the_lists(
+            refs in prop::collection::vec(0u64..200, 1..800),
+            sets in 1u32..20,
+            ways in 1u32..9,
+        ) {
+            let mut tlb = Buffer::new(Level { entries: sets * ways, ways: Some(ways) });
+            let hits: Vec<bool> = refs.iter().map(|&p| tlb.access(p as u32, p)).collect();
+            prop_assert_eq!(hits, plain(&refs, (sets * ways) as usize, ways as usize));
+        }
+
+        /// Held stretches give the misses of single references.
+        #[test]
+        fn stretches_equal_single_references(
+            refs in prop::collection::vec(0u64..40, 1..800),
+            entries in 1u32..24,
+            most in 1usize..24,
+        ) {
+            let most = most.min(entries as usize);
+            let (mut single, mut held) = (FullLru::new(entries), FullLru::new(entries));
+            let (mut missed, mut missed_held) = (Vec::<u64>::new(), Vec::<u64>::new());
+            let mut start = 0;
+            while start < refs.len() {
+                let mut distinct: Vec<u64> = Vec::new();
+                let mut end = start;
+                while end < refs.len() {
+                    if !distinct.contains(&refs[end]) {
+                        if distinct.len() == most { break; }
+                        distinct.push(refs[end]);
+                    }
+                    end += 1;
+                }
+                let stretch = &refs[start..end];
+                missed.extend(stretch.iter().filter(|p| !single.access(**p as u32)));
+                missed_held.extend(distinct.iter().filter(|p| !held.touch(**p as u32)));
+                distinct.sort_by_key(|page| stretch.iter().rposition(|p| p == page));
+                distinct.iter().for_each(|&p| held.release(p as u32));
+                start = end;
+            }
+            prop_assert_eq!(missed, missed_held);
+        }
+    }
+
+    #[test]
+    fn specs_are_strict() {
+        let spec: TlbSpec = "64+1536x12".parse().unwrap();
+        assert_eq!(spec.to_string(), "64+1536x12");
+        assert_eq!(spec.second, Some(Level { entries: 1536, ways: Some(12) }));
+        for bad in ["", "0", "64x0", "64x5", "-1", "64+", "1+2+3", "99999999999", "64x4x2", "6e4"] {
+            assert!(bad.parse::<TlbSpec>().is_err(), "{bad}");
+        }
+    }
+}

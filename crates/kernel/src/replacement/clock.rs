@@ -1,0 +1,156 @@
+//! CLOCK, the second-chance algorithm with one hand (Corbato 1968; papers 000 and 001).
+//!
+//! Frames form a ring. On a fault the hand passes over pages whose accessed bit is set, clearing
+//! it, and evicts the first page found clear; the new page takes that frame and the hand steps on.
+//! Not a stack algorithm: more frames can fault more. Do not use it to ask what an ideal recency
+//! order would do; that is `lru`.
+
+use super::{AccessBits, Replacement};
+
+/// CLOCK over a ring of frames.
+#[derive(Clone, Debug)]
+pub struct Clock {
+    frames: u64,
+    resident: u64,
+    /// Page in each frame; empty until the first eviction, as up to then frame i holds page i.
+    ring: Vec<u32>,
+    hand: usize,
+}
+
+impl Replacement for Clock {
+    fn new(frames: u64, _page_bytes: u64) -> Self {
+        Self { frames: frames.max(1), resident: 0, ring: Vec::new(), hand: 0 }
+    }
+
+    fn fault(&mut self, page: u32, bits: &mut impl AccessBits) -> Option<u32> {
+        if self.resident < self.frames {
+            // Ids are given in order of first reference, and nothing has been evicted yet.
+            debug_assert_eq!(u64::from(page), self.resident);
+            self.resident += 1;
+            return None;
+        }
+        if self.ring.is_empty() {
+            self.ring = (0..self.resident as u32).collect();
+        }
+        loop {
+            let place = self.hand;
+            self.hand = if place + 1 == self.ring.len() { 0 } else { place + 1 };
+            let candidate = self.ring[place];
+            if bits.test(candidate) {
+                bits.clear(candidate);
+            } else {
+                self.ring[place] = page;
+                return Some(candidate);
+            }
+        }
+    }
+}
+
+impl Clock {
+    /// The page in each frame and the hand, once every frame is taken; `None` before that.
+    pub fn ring(&self) -> Option<(Vec<u32>, usize)> {
+        match self.ring.is_empty() {
+            false => Some((self.ring.clone(), self.hand)),
+            true if self.resident == self.frames => Some(((0..self.resident as u32).collect(), 0)),
+            true => None,
+        }
+    }
+}
+
+/// CLOCK over at most 64 frames, all taken: accessed bits are one word, and the hand's walk over
+/// set bits is a count of trailing zeros. The same decisions as [`Clock`].
+#[derive(Clone, Debug)]
+pub struct BitClock {
+    frames: u32,
+    hand: u32,
+    /// Accessed bit of each frame.
+    pub referenced: u64,
+}
+
+impl BitClock {
+    /// Most frames.
+    pub const MOST: u64 = 64;
+
+    /// Take over from a [`Clock`] of `frames` (1..=64) frames with this hand and these bits.
+    pub fn new(frames: u32, hand: u32, referenced: u64) -> Self {
+        Self { frames, hand, referenced }
+    }
+
+    /// Fault: answers the frame whose page is evicted and which the new page takes. The caller
+    /// sets the frame's bit.
+    #[inline]
+    pub fn fault(&mut self) -> u32 {
+        let every = u64::MAX >> (64 - self.frames);
+        let from_hand = (u64::MAX << self.hand) & every;
+        let ahead = !self.referenced & from_hand;
+        let frame = if ahead != 0 {
+            let frame = ahead.trailing_zeros();
+            // Passed over: from the hand up to the frame.
+            self.referenced &= !(from_hand & !(u64::MAX << frame));
+            frame
+        } else {
+            self.referenced &= !from_hand;
+            // Frame `hand` itself is clear by now, so the walk ends there at the latest.
+            let frame = (!self.referenced & every).trailing_zeros();
+            self.referenced &= u64::MAX << frame;
+            frame
+        };
+        self.hand = if frame + 1 == self.frames { 0 } else { frame + 1 };
+        frame
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    struct Plain(Vec<bool>);
+
+    impl AccessBits for Plain {
+        fn test(&self, page: u32) -> bool {
+            self.0[page as usize]
+        }
+        fn clear(&mut self, page: u32) {
+            self.0[page as usize] = false;
+        }
+    }
+
+    proptest! {
+        /// Both clocks evict the same page from the same frame, fault by fault.
+        #[test]
+        fn words_equal_rings(frames in 1u32..=64, refs in prop::collection::vec(0u32..90, 1..600)) {
+            let mut ring = Clock::new(u64::from(frames), 4096);
+            let mut bits = Plain(vec![false; 90]);
+            let mut ids = Vec::new();
+            let mut resident = std::collections::HashSet::new();
+            let mut words: Option<(BitClock, Vec<u32>)> = None;
+            for page in refs {
+                let id = ids.iter().position(|&p| p == page).unwrap_or_else(|| {
+                    ids.push(page);
+                    ids.len() - 1
+                }) as u32;
+                if resident.insert(id) {
+                    let victim = ring.fault(id, &mut bits);
+                    if let (Some(victim), Some((clock, held))) = (victim, &mut words) {
+                        let frame = clock.fault() as usize;
+                        prop_assert_eq!(held[frame], victim);
+                        held[frame] = id;
+                    }
+                    if let Some(victim) = victim {
+                        resident.remove(&victim);
+                    }
+                }
+                bits.0[id as usize] = true;
+                if let Some((clock, held)) = &mut words {
+                    let frame = held.iter().position(|&p| p == id).unwrap();
+                    clock.referenced |= 1 << frame;
+                } else if let Some((held, hand)) = ring.ring() {
+                    let set = held.iter().enumerate().map(|(f, &p)| u64::from(bits.0[p as usize]) << f).sum();
+                    words = Some((BitClock::new(frames, hand as u32, set), held));
+                }
+            }
+        }
+    }
+}

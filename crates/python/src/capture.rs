@@ -1,0 +1,67 @@
+//! Running a program under QEMU and writing its trace.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use nearfar_capture::{Options, probe, run};
+use pyo3::prelude::*;
+
+use crate::raise;
+
+/// Capture a program; answers the outcome as JSON. `progress` is called with the number of
+/// records about ten times a second; it, or a signal handler, stops the capture by raising.
+#[pyfunction]
+#[allow(clippy::too_many_arguments)]
+fn capture_run(
+    py: Python<'_>,
+    command: Vec<OsString>,
+    output: PathBuf,
+    plugin: PathBuf,
+    force: bool,
+    fetch: bool,
+    max_refs: Option<u64>,
+    arch: Option<String>,
+    follow_forks: bool,
+    progress: Py<PyAny>,
+) -> PyResult<String> {
+    let options = Options { command, output, plugin, force, fetch, max_refs, arch, follow_forks };
+    let mut raised: Option<PyErr> = None;
+    let outcome = py.detach(|| {
+        run(&options, &mut |records| {
+            Python::attach(|py| {
+                let told = py.check_signals().and_then(|()| progress.call1(py, (records,)));
+                match told {
+                    Ok(_) => true,
+                    Err(error) => {
+                        raised = Some(error);
+                        false
+                    }
+                }
+            })
+        })
+    });
+    let outcome = outcome.map_err(raise)?;
+    // Ctrl-C is part of the outcome; any other exception is the caller's.
+    if let Some(error) =
+        raised.filter(|e| !e.is_instance_of::<pyo3::exceptions::PyKeyboardInterrupt>(py))
+    {
+        return Err(error);
+    }
+    serde_json::to_string(&outcome).map_err(unexpected)
+}
+
+/// What capturing needs and whether it is there, as JSON.
+#[pyfunction]
+fn capture_probe(py: Python<'_>, plugin: PathBuf) -> PyResult<String> {
+    let found = py.detach(|| probe(&plugin));
+    serde_json::to_string(&found).map_err(unexpected)
+}
+
+fn unexpected(error: serde_json::Error) -> PyErr {
+    pyo3::exceptions::PyRuntimeError::new_err(error.to_string())
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(capture_run, module)?)?;
+    module.add_function(wrap_pyfunction!(capture_probe, module)?)
+}

@@ -1,0 +1,203 @@
+//! CLOCK at many memory sizes: [`Memories`] for all, and a tighter loop for the few small ones
+//! that fault at a good part of all references (a handful of large frames under a whole program).
+
+use nearfar_kernel::replacement::clock::{BitClock, Clock};
+
+use super::memory::{Engine, Memories, Outcome};
+use super::page_size::{NO_STAND_IN, View};
+use super::window::{MOST, WRITE};
+
+/// A memory that faults at more than one in this many references gets its own loop.
+const THRASHING: u64 = 12;
+/// References to see before judging; tests must get past the trial on short traces.
+const TRIAL: u64 = if cfg!(test) { 50 } else { 1 << 16 };
+const ABSENT: u8 = u8::MAX;
+
+/// CLOCK memories at one page size.
+pub struct Clocks {
+    frames: Vec<u64>,
+    shared: Memories<Clock>,
+    own: Vec<(usize, Small)>,
+    seen: u64,
+    faults_at_trial: Vec<u64>,
+    runs: Vec<u8>,
+}
+
+impl Clocks {
+    /// Memories of `frames` frames each (at most [`super::memory::SIZES`]).
+    pub fn new(frames: &[u64], page_bytes: u64) -> Self {
+        Self {
+            frames: frames.to_vec(),
+            shared: Memories::new(frames, page_bytes),
+            own: Vec::new(),
+            seen: 0,
+            faults_at_trial: vec![0; frames.len()],
+            runs: Vec::new(),
+        }
+    }
+
+    /// Move memories that thrashed since the last trial into loops of their own.
+    fn judge(&mut self) {
+        for (index, &frames) in self.frames.iter().enumerate() {
+            let faults = self.shared.outcome(index).faults;
+            let recent = faults - std::mem::replace(&mut self.faults_at_trial[index], faults);
+            if frames <= BitClock::MOST
+                && recent * THRASHING > self.seen
+                && self.own.iter().all(|(own, _)| *own != index)
+                && let Some((pages, hand)) = self.shared.policy(index).ring()
+            {
+                let (referenced, dirty) = self.shared.take(index, &pages);
+                let clock = BitClock::new(frames as u32, hand as u32, referenced);
+                self.own.push((index, Small { clock, pages, dirty, outcome: Outcome::default() }));
+            }
+        }
+        self.seen = 0;
+    }
+}
+
+impl Engine for Clocks {
+    fn window(&mut self, view: &View<'_>) {
+        self.shared.window(view);
+        self.runs.clear();
+        for (_, small) in &mut self.own {
+            small.window(view, &mut self.runs);
+        }
+        self.seen += view.refs().len() as u64;
+        if self.seen >= TRIAL {
+            self.judge();
+        }
+    }
+
+    fn outcomes(&self) -> Vec<Outcome> {
+        let mut outcomes = self.shared.outcomes();
+        for (index, small) in &self.own {
+            outcomes[*index].faults += small.outcome.faults;
+            outcomes[*index].dirty_evictions += small.outcome.dirty_evictions;
+        }
+        outcomes
+    }
+}
+
+/// One memory of at most 64 frames, all taken.
+struct Small {
+    clock: BitClock,
+    pages: Vec<u32>,
+    dirty: u64,
+    outcome: Outcome,
+}
+
+impl Small {
+    /// Apply a window. `runs` is filled with the window's references, consecutive ones to a page
+    /// made one, by the first memory that needs it.
+    fn window(&mut self, view: &View<'_>, runs: &mut Vec<u8>) {
+        // One more entry: the place of frames whose page this window does not touch.
+        let mut frame_of = [ABSENT; MOST + 1];
+        let mut local_in = [MOST as u8; 64];
+        for (frame, &page) in self.pages.iter().enumerate() {
+            let local = view.local_of[page as usize];
+            if view.pages.get(usize::from(local)) == Some(&page) {
+                frame_of[usize::from(local)] = frame as u8;
+                local_in[frame] = local;
+            }
+        }
+        if view.distinct.iter().all(|&local| frame_of[usize::from(local)] != ABSENT) {
+            for &local in view.distinct {
+                let bit = 1 << frame_of[usize::from(local)];
+                self.clock.referenced |= bit;
+                if view.group[usize::from(local)] & view.written != 0 {
+                    self.dirty |= bit;
+                }
+            }
+            return;
+        }
+        if runs.is_empty() {
+            collapse(view, runs);
+        }
+        let before = local_in;
+        if self.pages.len() == 1 {
+            self.single(runs, &mut local_in);
+        } else {
+            self.several(runs, &mut frame_of, &mut local_in);
+        }
+        for (frame, page) in self.pages.iter_mut().enumerate() {
+            if local_in[frame] != before[frame] {
+                *page = view.page(local_in[frame]);
+            }
+        }
+    }
+
+    /// One frame: every run is a fault, but the first if its page is there.
+    fn single(&mut self, runs: &[u8], local_in: &mut [u8; 64]) {
+        let (Some(first), Some(last)) = (runs.first(), runs.last()) else { return };
+        let stays = first & !WRITE == local_in[0];
+        let written = runs.iter().map(|&run| u64::from(run >> 7)).sum::<u64>();
+        let (first_written, last_written) = (u64::from(first >> 7), u64::from(last >> 7));
+        // Every run but the last ends in an eviction, and so does what was there before.
+        let mut flushed = written - last_written;
+        let mut dirty = last_written;
+        if stays {
+            if runs.len() == 1 {
+                dirty |= self.dirty;
+            } else {
+                flushed += self.dirty & !first_written;
+            }
+        } else {
+            flushed += self.dirty;
+        }
+        self.outcome.faults += runs.len() as u64 - u64::from(stays);
+        self.outcome.dirty_evictions += flushed;
+        self.dirty = dirty;
+        self.clock.referenced = 1;
+        local_in[0] = last & !WRITE;
+    }
+
+    fn several(&mut self, runs: &[u8], frame_of: &mut [u8; MOST + 1], local_in: &mut [u8; 64]) {
+        let mut clock = self.clock.clone();
+        let mut dirty = self.dirty;
+        let Outcome { mut faults, mut dirty_evictions } = self.outcome;
+        for &run in runs {
+            let (local, write) = (usize::from(run & !WRITE), u64::from(run >> 7));
+            let frame = frame_of[local];
+            let frame = if frame != ABSENT {
+                u32::from(frame)
+            } else {
+                let frame = clock.fault();
+                let victim = std::mem::replace(&mut local_in[frame as usize & 63], local as u8);
+                frame_of[usize::from(victim)] = ABSENT;
+                frame_of[local] = frame as u8;
+                faults += 1;
+                dirty_evictions += dirty >> frame & 1;
+                dirty &= !(1 << frame);
+                frame
+            };
+            clock.referenced |= 1 << frame;
+            dirty |= write << frame;
+        }
+        self.clock = clock;
+        self.dirty = dirty;
+        self.outcome = Outcome { faults, dirty_evictions };
+    }
+}
+
+/// The window's references as local numbers of `distinct`, consecutive equals made one (written
+/// if one of them writes).
+fn collapse(view: &View<'_>, runs: &mut Vec<u8>) {
+    let refs = view.refs();
+    runs.resize(refs.len(), 0);
+    let mut filled = 0;
+    let mut previous = ABSENT;
+    let mut written = 0;
+    for &byte in refs {
+        let local = view.stand_in[usize::from(byte & 63)];
+        if local == NO_STAND_IN {
+            continue;
+        }
+        let fresh = local != previous;
+        filled += usize::from(fresh);
+        written = if fresh { byte & WRITE } else { written | byte & WRITE };
+        previous = local;
+        // `filled` is at least 1: no local number equals ABSENT.
+        runs[filled - 1] = local | written;
+    }
+    runs.truncate(filled);
+}

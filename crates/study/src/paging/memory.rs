@@ -1,0 +1,256 @@
+//! Many memory sizes at one page size, window by window, for policies that see faults only.
+
+use nearfar_kernel::replacement::{AccessBits, Replacement};
+
+use super::page_size::View;
+
+/// Memory sizes that one engine simulates: a bit each in a 16-bit mask.
+pub const SIZES: usize = 16;
+
+/// What a memory size came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Page faults.
+    pub faults: u64,
+    /// Evictions of pages written since they became resident.
+    pub dirty_evictions: u64,
+}
+
+/// Simulates some memory sizes at one page size.
+pub trait Engine: Send {
+    /// Apply the references of one window.
+    fn window(&mut self, view: &View<'_>);
+    /// The outcome of each size, in the order given at construction.
+    fn outcomes(&self) -> Vec<Outcome>;
+}
+
+/// A page in up to 16 memories, a bit each.
+#[derive(Clone, Copy, Debug, Default)]
+struct State {
+    present: u16,
+    referenced: u16,
+    dirty: u16,
+}
+
+/// Up to [`SIZES`] memories under a fault-driven policy.
+///
+/// A window in which some memory has every page resident cannot fault there: its pages are marked
+/// and that is all. The other memories replay the window segment by segment. Between faults only
+/// pages that lack a mark matter (`attention`), and pages that are clean and written (`clean`);
+/// the single references of a segment are walked only if one of those pages is not resident.
+pub struct Memories<P> {
+    all: u16,
+    states: Vec<State>,
+    policies: Vec<P>,
+    outcomes: Vec<Outcome>,
+}
+
+impl<P: Replacement> Memories<P> {
+    /// Memories of `frames` frames each (at most [`SIZES`] of them).
+    pub fn new(frames: &[u64], page_bytes: u64) -> Self {
+        debug_assert!(frames.len() <= SIZES);
+        Self {
+            all: ((1u32 << frames.len()) - 1) as u16,
+            states: Vec::new(),
+            policies: frames.iter().map(|&frames| P::new(frames, page_bytes)).collect(),
+            outcomes: vec![Outcome::default(); frames.len()],
+        }
+    }
+
+    /// What memory `index` came to so far.
+    pub fn outcome(&self, index: usize) -> Outcome {
+        self.outcomes[index]
+    }
+
+    /// The policy of memory `index`.
+    pub fn policy(&self, index: usize) -> &P {
+        &self.policies[index]
+    }
+
+    /// Take memory `index` out; answers the accessed and dirty bits of `pages` (at most 64).
+    pub fn take(&mut self, index: usize, pages: &[u32]) -> (u64, u64) {
+        let bit = 1u16 << index;
+        self.all &= !bit;
+        let word = |test: fn(&State) -> u16| {
+            let set = |page: &u32| u64::from(test(&self.states[*page as usize]) & bit != 0);
+            pages.iter().enumerate().map(|(place, page)| set(page) << place).sum()
+        };
+        (word(|state| state.referenced), word(|state| state.dirty))
+    }
+
+    fn replay(&mut self, busy: u16, view: &View<'_>) {
+        let mut run = Replay { attention: 0, clean: 0, busy, view };
+        for &local in view.distinct {
+            let state = self.states[view.page(local) as usize];
+            let group = view.group[usize::from(local)];
+            if state.referenced & busy != busy {
+                run.attention |= group;
+            }
+            if group & view.written != 0 && state.dirty & busy != busy {
+                run.clean |= group;
+            }
+        }
+        for j in 0..view.pages.len() {
+            let local = j as u8;
+            let segment = view.first + j;
+            let write = view.chunk.first_written[segment];
+            if run.wants(local, write) {
+                self.touch(&mut run, local, write);
+            }
+            let again = view.chunk.again[segment];
+            let written = view.chunk.again_written[segment];
+            let open = again & run.attention | written & run.clean;
+            if open == 0 {
+                continue;
+            }
+            let mut resident = busy;
+            for local in ones(open) {
+                resident &= self.states[view.page(local) as usize].present;
+            }
+            if resident == busy {
+                for local in ones(open) {
+                    self.mark(&mut run, local, written >> local & 1 == 1);
+                }
+                continue;
+            }
+            let from = view.chunk.segment[segment] as usize + 1;
+            let to = view.chunk.segment[segment + 1] as usize;
+            for &byte in &view.chunk.refs[from..to] {
+                let (local, write) = (byte & !super::window::WRITE, byte >> 7 == 1);
+                if run.wants(local, write) {
+                    self.touch(&mut run, local, write);
+                }
+            }
+        }
+    }
+
+    /// One reference that may fault.
+    fn touch(&mut self, run: &mut Replay<'_, '_>, local: u8, write: bool) {
+        let page = run.view.page(local);
+        let mut missing = run.busy & !self.states[page as usize].present;
+        while missing != 0 {
+            let index = missing.trailing_zeros() as usize;
+            let bit = 1u16 << index;
+            missing &= missing - 1;
+            self.outcomes[index].faults += 1;
+            let mut bits = Bits { states: &mut self.states, bit, run };
+            if let Some(victim) = self.policies[index].fault(page, &mut bits) {
+                let group = run.group_of(victim);
+                run.attention |= group;
+                let state = &mut self.states[victim as usize];
+                state.present &= !bit;
+                state.referenced &= !bit;
+                if state.dirty & bit != 0 {
+                    state.dirty &= !bit;
+                    self.outcomes[index].dirty_evictions += 1;
+                    run.clean |= group;
+                }
+            }
+            self.states[page as usize].present |= bit;
+        }
+        self.mark(run, local, write);
+    }
+
+    fn mark(&mut self, run: &mut Replay<'_, '_>, local: u8, write: bool) {
+        let state = &mut self.states[run.view.page(local) as usize];
+        let group = run.view.group_of_local(local);
+        state.referenced |= run.busy;
+        run.attention &= !group;
+        if write {
+            state.dirty |= run.busy;
+            run.clean &= !group;
+        }
+    }
+}
+
+/// The state of one window's replay.
+struct Replay<'a, 'v> {
+    /// Local numbers of pages that lack the mark in some busy memory.
+    attention: u64,
+    /// Local numbers of pages written in this window that are clean in some busy memory.
+    clean: u64,
+    busy: u16,
+    view: &'a View<'v>,
+}
+
+impl Replay<'_, '_> {
+    #[inline]
+    fn wants(&self, local: u8, write: bool) -> bool {
+        (self.attention | if write { self.clean } else { 0 }) >> local & 1 == 1
+    }
+
+    /// Local numbers of `page`, none when this window does not touch it.
+    #[inline]
+    fn group_of(&self, page: u32) -> u64 {
+        let local = self.view.local_of[page as usize];
+        match self.view.pages.get(usize::from(local)) {
+            Some(&known) if known == page => self.view.group[usize::from(local)],
+            _ => 0,
+        }
+    }
+}
+
+struct Bits<'s, 'r, 'a, 'v> {
+    states: &'s mut [State],
+    bit: u16,
+    run: &'r mut Replay<'a, 'v>,
+}
+
+impl AccessBits for Bits<'_, '_, '_, '_> {
+    #[inline]
+    fn test(&self, page: u32) -> bool {
+        self.states[page as usize].referenced & self.bit != 0
+    }
+
+    #[inline]
+    fn clear(&mut self, page: u32) {
+        self.states[page as usize].referenced &= !self.bit;
+        self.run.attention |= self.run.group_of(page);
+    }
+}
+
+impl<P: Replacement> Engine for Memories<P> {
+    fn window(&mut self, view: &View<'_>) {
+        self.states.resize(view.local_of.len().max(self.states.len()), State::default());
+        let (mut present, mut settled) = (self.all, self.all);
+        for &local in view.distinct {
+            let state = self.states[view.page(local) as usize];
+            present &= state.present;
+            settled &= state.referenced;
+            if view.group[usize::from(local)] & view.written != 0 {
+                settled &= state.dirty;
+            }
+        }
+        if settled == self.all {
+            return;
+        }
+        if present != 0 {
+            for &local in view.distinct {
+                let state = &mut self.states[view.page(local) as usize];
+                state.referenced |= present;
+                if view.group[usize::from(local)] & view.written != 0 {
+                    state.dirty |= present;
+                }
+            }
+        }
+        let busy = self.all & !present;
+        if busy != 0 {
+            self.replay(busy, view);
+        }
+    }
+
+    fn outcomes(&self) -> Vec<Outcome> {
+        self.outcomes.clone()
+    }
+}
+
+/// Positions of the ones of `mask`, lowest first.
+fn ones(mut mask: u64) -> impl Iterator<Item = u8> {
+    std::iter::from_fn(move || {
+        (mask != 0).then(|| {
+            let place = mask.trailing_zeros() as u8;
+            mask &= mask - 1;
+            place
+        })
+    })
+}

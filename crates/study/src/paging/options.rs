@@ -1,0 +1,157 @@
+//! What a paging study is asked: checked once, here.
+
+use nearfar_hardware::tlb::TlbSpec;
+use nearfar_kernel::replacement::{self, Named};
+use nearfar_trace::{Error, KindSet, Result};
+
+/// Smallest page size, bytes: a cache line.
+pub const LEAST_PAGE: u64 = 64;
+/// Largest page size, bytes.
+pub const MOST_PAGE: u64 = 1 << 40;
+/// Most memory sizes in one study.
+pub const MOST_MEMORIES: usize = 1024;
+
+/// A memory size as the user wrote it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum MemorySize {
+    /// Part of the trace's footprint in 4 KiB pages, above 0.
+    Fraction(f64),
+    /// Bytes, above 0.
+    Bytes(u64),
+}
+
+/// Whether CLOCK loads a page with its accessed bit set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClockInsert {
+    /// Set: the faulting reference counts as one (hardware sets the bit when it retries).
+    Set,
+    /// Clear: libCacheSim's default.
+    Clear,
+}
+
+/// Options of a paging study.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Page sizes, bytes: powers of two, ascending, each once.
+    pub page_sizes: Vec<u64>,
+    /// Memory sizes.
+    pub memory: Vec<MemorySize>,
+    /// The TLB.
+    pub tlb: TlbSpec,
+    /// Replacement policy.
+    pub replacement: Named,
+    /// How CLOCK loads a page.
+    pub clock_insert: ClockInsert,
+    /// Kinds of references that count.
+    pub kinds: KindSet,
+    /// Threads; 0 means one a core.
+    pub threads: usize,
+    /// Part of the pages to simulate (see `sample.rs`); all when `None`.
+    pub sample: Option<f64>,
+}
+
+impl Options {
+    /// Check and order what the user gave. `replacement` is a name.
+    pub fn new(
+        mut page_sizes: Vec<u64>,
+        memory: Vec<MemorySize>,
+        tlb: &str,
+        replacement: &str,
+        clock_insert: ClockInsert,
+        kinds: KindSet,
+    ) -> Result<Self> {
+        for &size in &page_sizes {
+            if !size.is_power_of_two() || !(LEAST_PAGE..=MOST_PAGE).contains(&size) {
+                return Err(Error::input(
+                    "--page-sizes",
+                    format!("{size} is not a page size"),
+                    format!(
+                        "give powers of two from {LEAST_PAGE} bytes to 1 TiB, such as 4K,64K,2M"
+                    ),
+                ));
+            }
+        }
+        page_sizes.sort_unstable();
+        page_sizes.dedup();
+        if page_sizes.is_empty() {
+            return Err(Error::input("--page-sizes", "names no page size", "such as 4K,64K,2M"));
+        }
+        if memory.is_empty() || memory.len() > MOST_MEMORIES {
+            return Err(Error::input(
+                "--memory",
+                format!("names {} memory sizes", memory.len()),
+                format!("give 1 to {MOST_MEMORIES}, such as 10%,50%,100% or 512M"),
+            ));
+        }
+        for size in &memory {
+            let good = match size {
+                MemorySize::Fraction(f) => f.is_finite() && *f > 0.0 && *f <= 1e6,
+                MemorySize::Bytes(bytes) => *bytes > 0,
+            };
+            if !good {
+                return Err(Error::input(
+                    "--memory",
+                    format!("{size:?} is not a memory size"),
+                    "give sizes above 0, such as 10%,50%,100% or 512M",
+                ));
+            }
+        }
+        let Some(policy) = replacement::find(replacement) else {
+            let names: Vec<_> = replacement::REPLACEMENTS.iter().map(|p| p.name).collect();
+            return Err(Error::input(
+                "--replacement",
+                format!("no policy {replacement:?}"),
+                format!("choose one of {}", names.join(", ")),
+            ));
+        };
+        if clock_insert == ClockInsert::Clear && policy.engine != replacement::Engine::Clock {
+            return Err(Error::input(
+                "--clock-insert",
+                format!("means nothing to {replacement:?}"),
+                "use it with --replacement clock",
+            ));
+        }
+        if kinds.0 & KindSet::ALL.0 == 0 {
+            return Err(Error::input("--kinds", "names no kind", "such as load,store,fetch"));
+        }
+        Ok(Self {
+            page_sizes,
+            memory,
+            tlb: tlb.parse()?,
+            replacement: policy,
+            clock_insert,
+            kinds,
+            threads: 0,
+            sample: None,
+        })
+    }
+
+    /// Simulate only a part of the pages, above 0 and up to 1; `None` for all.
+    pub fn sampled(mut self, rate: Option<f64>) -> Result<Self> {
+        let Some(value) = rate else { return Ok(self) };
+        let fix = if self.clock_insert == ClockInsert::Clear {
+            "leave out --clock-insert clear"
+        } else if value > 0.0 && value <= 1.0 {
+            self.sample = rate;
+            return Ok(self);
+        } else {
+            "give a part of the pages above 0 and up to 1, such as 0.01"
+        };
+        Err(Error::input("--sample", format!("cannot sample {value}"), fix))
+    }
+
+    /// Each memory size in bytes, and as a fraction where it was given as one.
+    pub fn memory_bytes(&self, footprint_bytes: u64) -> Vec<(u64, Option<f64>)> {
+        self.memory
+            .iter()
+            .map(|size| match *size {
+                MemorySize::Fraction(f) => {
+                    // Rounded first: 0.7 x 10 pages is 7 pages, not 6.999... of them.
+                    let bytes = (f * footprint_bytes as f64 * 1024.0).round() / 1024.0;
+                    ((bytes as u64).max(1), Some(f))
+                }
+                MemorySize::Bytes(bytes) => (bytes, None),
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,256 @@
+//! One pass over the trace: decoding and windows in one task, page sizes in others.
+
+use nearfar_kernel::replacement::linux::TwoList;
+use nearfar_kernel::replacement::{Engine as Policy, Named};
+use nearfar_trace::{Batch, Columns, Error, Reader, Result};
+use rayon::prelude::*;
+
+use super::clock::Clocks;
+use super::direct::Direct;
+use super::memory::{Engine, Memories, Outcome, SIZES};
+use super::options::{ClockInsert, Options};
+use super::page_size::{Job, PageSize, Stack};
+use super::sample::{self, GROUPS, Sample};
+use super::window::{Chunk, MOST, Windower};
+
+/// Records in a chunk: enough to keep both cores busy, few enough to stay in the shared cache.
+const CHUNK: u64 = 1 << 20;
+
+/// One page size x memory size.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cell {
+    /// Page size, bytes.
+    pub page_bytes: u64,
+    /// Memory size, bytes.
+    pub memory_bytes: u64,
+    /// Memory size as a part of the footprint, where it was given so.
+    pub memory_fraction: Option<f64>,
+    /// Frames: memory / page, at least 1.
+    pub frames: u64,
+    /// References at this page size: a record that lies over a border counts on both sides.
+    pub references: u64,
+    /// Page walks.
+    pub tlb_misses: u64,
+    /// First-level TLB misses that the second level held.
+    pub tlb_second_hits: u64,
+    /// Page faults; an estimate when sampled.
+    pub faults: u64,
+    /// Standard error of the faults when sampled.
+    pub faults_error: Option<f64>,
+    /// Evictions of written pages.
+    pub dirty_evictions: u64,
+    /// Distinct pages of this size: no memory can fault less.
+    pub pages: u64,
+}
+
+/// Counts of a whole study.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Simulated {
+    /// By page size, then in the order of the memory sizes given.
+    pub cells: Vec<Cell>,
+    /// Records that counted.
+    pub records: u64,
+    /// Bytes of the distinct 4 KiB pages they touched.
+    pub footprint_bytes: u64,
+}
+
+fn engines(policy: Named, frames: &[u64], page_bytes: u64) -> Vec<Box<dyn Engine>> {
+    match policy.engine {
+        Policy::Stack => vec![Box::new(Stack::new(frames))],
+        Policy::Clock => frames
+            .chunks(SIZES)
+            .map(|frames| Box::new(Clocks::new(frames, page_bytes)) as Box<dyn Engine>)
+            .collect(),
+        Policy::Linux => frames
+            .chunks(SIZES)
+            .map(|frames| Box::new(Memories::<TwoList>::new(frames, page_bytes)) as Box<dyn Engine>)
+            .collect(),
+    }
+}
+
+/// Refuse an empty or impossible trace; answers the footprint in bytes.
+pub fn footprint_bytes(reader: &Reader, options: &Options) -> Result<u64> {
+    let place = || reader.path().display().to_string();
+    if reader.info().records_of(options.kinds) == 0 {
+        return Err(Error::input(
+            place(),
+            format!("holds no {} records", options.kinds.label()),
+            "capture again, or choose other --kinds",
+        ));
+    }
+    Ok(reader.info().footprint_pages(options.kinds).max(1).saturating_mul(4096))
+}
+
+/// Simulate every page size and memory size of `options` in one pass over the trace.
+///
+/// `pulse` is called now and then with the records done so far; its error ends the run.
+pub fn simulate(
+    reader: &Reader,
+    options: &Options,
+    pulse: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<Simulated> {
+    let footprint = footprint_bytes(reader, options)?;
+    let memory = options.memory_bytes(footprint);
+    let block_shift = options.page_sizes[0].trailing_zeros();
+    // Memories with equally many frames are one memory: large pages leave few different ones.
+    let frames: Vec<Vec<u64>> = options
+        .page_sizes
+        .iter()
+        .map(|page| memory.iter().map(|(bytes, _)| (bytes / page).max(1)).collect())
+        .collect();
+    let different: Vec<Vec<u64>> = frames
+        .iter()
+        .map(|frames| {
+            let mut frames = frames.clone();
+            frames.sort_unstable();
+            frames.dedup();
+            frames
+        })
+        .collect();
+    let loads_clear = options.clock_insert == ClockInsert::Clear;
+    let mut jobs: Vec<PageSize> = Vec::new();
+    // Jobs of each page size: one, or the TLB's and one a sampled group.
+    let mut places = Vec::new();
+    for (&page, frames) in options.page_sizes.iter().zip(&different) {
+        let start = jobs.len();
+        let shift = page.trailing_zeros();
+        let bare = |sample, tlb| Job {
+            shift,
+            block_shift,
+            tlb,
+            sample,
+            engines: Vec::new(),
+            direct: Vec::new(),
+        };
+        let mut job = bare(None, Some(options.tlb));
+        let pages = footprint as f64 / page.max(4096) as f64;
+        match options.sample.filter(|&rate| sample::worth_it(pages, rate)) {
+            Some(rate) => {
+                jobs.push(PageSize::new(job));
+                for group in 0..GROUPS {
+                    let sample = Sample::group(rate, group);
+                    let frames: Vec<u64> = frames.iter().map(|&f| sample.frames(f)).collect();
+                    let mut job = bare(Some(sample), None);
+                    job.engines = engines(options.replacement, &frames, page);
+                    jobs.push(PageSize::new(job));
+                }
+            }
+            None => {
+                if loads_clear {
+                    let direct = frames.chunks(SIZES);
+                    job.direct = direct.map(|f| Direct::new(shift, f, options.kinds)).collect();
+                } else {
+                    job.engines = engines(options.replacement, frames, page);
+                }
+                jobs.push(PageSize::new(job));
+            }
+        }
+        places.push(start..jobs.len());
+    }
+
+    let first = options.tlb.first;
+    let held = if first.ways.is_none_or(|ways| ways == first.entries) {
+        first.entries as usize
+    } else {
+        MOST
+    };
+    let mut source = Source {
+        batches: reader.batches(Columns::PAGING),
+        windower: Windower::new(block_shift, held.min(MOST), options.kinds),
+        batch: Batch::default(),
+        keep: loads_clear,
+    };
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(options.threads)
+        .build()
+        .map_err(|e| Error::input("--threads", e.to_string(), "ask for fewer threads"))?;
+
+    let (mut records, mut crossings) = (0, vec![0u64; 64]);
+    let (mut current, mut next) = (Chunk::default(), Chunk::default());
+    let mut more = source.fill(&mut current)?;
+    while more {
+        records += current.records;
+        crossings.iter_mut().zip(&current.crossings).for_each(|(sum, n)| *sum += n);
+        let (filled, ()) = pool.install(|| {
+            rayon::join(
+                || source.fill(&mut next),
+                || jobs.par_iter_mut().with_max_len(1).for_each(|job| job.chunk(&current)),
+            )
+        });
+        more = filled?;
+        std::mem::swap(&mut current, &mut next);
+        pulse(records)?;
+    }
+
+    let mut cells = Vec::new();
+    for ((place, frames), different) in places.into_iter().zip(&frames).zip(&different) {
+        let first = &jobs[place.start];
+        let outcomes: Vec<(Outcome, Option<f64>)> = match place.len() {
+            1 => first.outcomes().into_iter().map(|outcome| (outcome, None)).collect(),
+            _ => sampled_outcomes(&jobs[place.start + 1..place.end]),
+        };
+        let tlb = first.tlb();
+        for (&frames, &(memory_bytes, memory_fraction)) in frames.iter().zip(&memory) {
+            let index = different.binary_search(&frames).unwrap_or(0);
+            let (Outcome { faults, dirty_evictions }, faults_error) = outcomes[index];
+            cells.push(Cell {
+                page_bytes: 1 << first.shift,
+                memory_bytes,
+                memory_fraction,
+                frames,
+                references: records + crossings[first.shift as usize],
+                tlb_misses: tlb.misses,
+                tlb_second_hits: tlb.second_hits,
+                faults,
+                faults_error,
+                dirty_evictions,
+                pages: first.pages(),
+            });
+        }
+    }
+    Ok(Simulated { cells, records, footprint_bytes: footprint })
+}
+
+/// Estimates of the whole from the groups' outcomes: faults, dirty evictions, and the standard
+/// error of the faults.
+fn sampled_outcomes(groups: &[PageSize]) -> Vec<(Outcome, Option<f64>)> {
+    let outcomes: Vec<(f64, Vec<Outcome>)> =
+        groups.iter().map(|group| (group.rate(), group.outcomes())).collect();
+    let memories = outcomes.first().map_or(0, |(_, outcomes)| outcomes.len());
+    (0..memories)
+        .map(|memory| {
+            let scaled = |count: fn(&Outcome) -> u64| -> Vec<f64> {
+                outcomes.iter().map(|(rate, o)| count(&o[memory]) as f64 / rate).collect()
+            };
+            let (faults, error) = sample::estimate(&scaled(|o| o.faults));
+            let (dirty, _) = sample::estimate(&scaled(|o| o.dirty_evictions));
+            let outcome =
+                Outcome { faults: faults.round() as u64, dirty_evictions: dirty.round() as u64 };
+            (outcome, Some(error))
+        })
+        .collect()
+}
+
+struct Source {
+    batches: nearfar_trace::reader::Batches,
+    windower: Windower,
+    batch: Batch,
+    keep: bool,
+}
+
+impl Source {
+    /// The next chunk; false at the end of the trace.
+    fn fill(&mut self, chunk: &mut Chunk) -> Result<bool> {
+        self.windower.begin(chunk);
+        let mut read = 0;
+        while read < CHUNK && self.batches.next_into(&mut self.batch)? {
+            self.windower.add(&self.batch, chunk);
+            read += self.batch.len() as u64;
+            if self.keep {
+                chunk.batches.push(std::mem::take(&mut self.batch));
+            }
+        }
+        self.windower.end(chunk);
+        Ok(read > 0)
+    }
+}

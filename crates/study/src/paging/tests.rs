@@ -1,0 +1,242 @@
+//! The engines against a list and a loop.
+
+use std::collections::{HashMap, VecDeque};
+
+use nearfar_trace::{Batch, Kind, KindSet, Record, Source, Writer, WriterOptions};
+use proptest::prelude::*;
+
+use super::*;
+
+/// Every reference of the records at a page size: each page a record overlaps, once.
+fn references(records: &[Record], page: u64) -> Vec<(u64, bool)> {
+    records
+        .iter()
+        .flat_map(|r| {
+            let last = r.addr.saturating_add(u64::from(r.size).max(1) - 1);
+            (r.addr / page..=last / page).map(|p| (p, r.kind.writes()))
+        })
+        .collect()
+}
+
+fn plain_lru_misses(pages: &[u64], entries: usize, sets: u64) -> Vec<u64> {
+    let mut lists = vec![Vec::<u64>::new(); sets as usize];
+    let mut missed = Vec::new();
+    for &page in pages {
+        let list = &mut lists[(page % sets) as usize];
+        match list.iter().position(|&p| p == page) {
+            Some(place) => {
+                list.remove(place);
+            }
+            None => {
+                missed.push(page);
+                if list.len() == entries / sets as usize {
+                    list.remove(0);
+                }
+            }
+        }
+        list.push(page);
+    }
+    missed
+}
+
+/// (faults, dirty evictions) of a queue with second chances: the hand is the front of the queue.
+fn plain_clock(refs: &[(u64, bool)], frames: usize, insert_marked: bool) -> (u64, u64) {
+    let mut queue: VecDeque<(u64, bool, bool)> = VecDeque::new();
+    let (mut faults, mut flushed) = (0, 0);
+    for &(page, write) in refs {
+        if let Some(entry) = queue.iter_mut().find(|entry| entry.0 == page) {
+            entry.1 = true;
+            entry.2 |= write;
+            continue;
+        }
+        faults += 1;
+        if queue.len() == frames {
+            while let Some((p, marked, dirty)) = queue.pop_front() {
+                if !marked {
+                    flushed += u64::from(dirty);
+                    break;
+                }
+                queue.push_back((p, false, dirty));
+            }
+        }
+        queue.push_back((page, insert_marked, write));
+    }
+    (faults, flushed)
+}
+
+fn plain_lru(refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
+    let (mut list, mut faults, mut flushed) = (Vec::<(u64, bool)>::new(), 0, 0);
+    for &(page, write) in refs {
+        let mut entry = (page, write);
+        match list.iter().position(|e| e.0 == page) {
+            Some(place) => entry.1 |= list.remove(place).1,
+            None => {
+                faults += 1;
+                if list.len() == frames {
+                    flushed += u64::from(list.remove(0).1);
+                }
+            }
+        }
+        list.push(entry);
+    }
+    (faults, flushed)
+}
+
+/// Linux's lists as two deques, newest first.
+fn plain_linux(refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
+    #[derive(Default, Clone)]
+    struct Page {
+        accessed: bool,
+        marked: bool,
+        dirty: bool,
+        evicted_at: u64,
+    }
+    let mut pages: HashMap<u64, Page> = HashMap::new();
+    let (mut inactive, mut active) = (VecDeque::<u64>::new(), VecDeque::<u64>::new());
+    let (mut faults, mut flushed, mut evictions) = (0, 0, 0u64);
+    for &(page, write) in refs {
+        if !inactive.contains(&page) && !active.contains(&page) {
+            faults += 1;
+            if inactive.len() + active.len() == frames {
+                loop {
+                    while !active.is_empty() && inactive.len() < active.len() {
+                        let p = active.pop_back().unwrap();
+                        let entry = pages.get_mut(&p).unwrap();
+                        (entry.accessed, entry.marked) = (false, false);
+                        inactive.push_front(p);
+                    }
+                    let p = inactive.pop_back().unwrap();
+                    let entry = pages.get_mut(&p).unwrap();
+                    if !entry.accessed {
+                        evictions += 1;
+                        flushed += u64::from(entry.dirty);
+                        *entry = Page { evicted_at: evictions, ..Page::default() };
+                        break;
+                    }
+                    entry.accessed = false;
+                    if entry.marked {
+                        active.push_front(p)
+                    } else {
+                        inactive.push_front(p)
+                    }
+                    entry.marked = !entry.marked;
+                }
+            }
+            let entry = pages.entry(page).or_default();
+            let at = entry.evicted_at;
+            if at > 0 && evictions - at <= active.len() as u64 {
+                active.push_front(page);
+            } else {
+                inactive.push_front(page);
+            }
+        }
+        let entry = pages.get_mut(&page).unwrap();
+        entry.accessed = true;
+        entry.dirty |= write;
+    }
+    (faults, flushed)
+}
+
+fn store(records: &[Record], folder: &std::path::Path) -> nearfar_trace::Reader {
+    let path = folder.join("t.trace");
+    let mut writer = Writer::create(&path, Source::default(), WriterOptions::default()).unwrap();
+    let mut batch = Batch::default();
+    records.iter().for_each(|r| batch.push(*r));
+    writer.push_batch(&batch).unwrap();
+    writer.finish(None).unwrap();
+    nearfar_trace::Reader::open(&path).unwrap()
+}
+
+/// Check one study against the plain references, cell by cell.
+fn check(records: &[Record], pages: &[u64], tlb: &str, policy: &str, insert: ClockInsert) {
+    let folder = tempfile::tempdir().unwrap();
+    let reader = store(records, folder.path());
+    let memory: Vec<MemorySize> = (1..=10)
+        .map(|i| MemorySize::Fraction(f64::from(i) / 10.0))
+        .chain([1, 5000, 70_000].map(MemorySize::Bytes))
+        .chain((1..=5).map(|i| MemorySize::Bytes(i * 9001)))
+        .collect();
+    let options = Options::new(pages.to_vec(), memory, tlb, policy, insert, KindSet::ALL).unwrap();
+    let result = simulate(&reader, &options, &mut |_| Ok(())).unwrap();
+    assert_eq!(result.records, records.len() as u64);
+    let mut seen = HashMap::new();
+    for cell in &result.cells {
+        let refs = references(records, cell.page_bytes);
+        let place = format!("{tlb} {policy} page {} frames {}", cell.page_bytes, cell.frames);
+        assert_eq!(cell.references, refs.len() as u64, "references, {place}");
+        let (misses, second) = *seen.entry(cell.page_bytes).or_insert_with(|| {
+            let numbers: Vec<u64> = refs.iter().map(|r| r.0).collect();
+            let first = options.tlb.first;
+            let sets = first.ways.map_or(1, |ways| u64::from(first.entries / ways));
+            let missed = plain_lru_misses(&numbers, first.entries as usize, sets);
+            match options.tlb.second {
+                None => (missed.len() as u64, 0),
+                Some(level) => {
+                    let sets = level.ways.map_or(1, |ways| u64::from(level.entries / ways));
+                    let walks = plain_lru_misses(&missed, level.entries as usize, sets).len();
+                    (walks as u64, (missed.len() - walks) as u64)
+                }
+            }
+        });
+        assert_eq!((cell.tlb_misses, cell.tlb_second_hits), (misses, second), "tlb, {place}");
+        let frames = cell.frames as usize;
+        let expected = match policy {
+            "clock" => plain_clock(&refs, frames, insert == ClockInsert::Set),
+            "lru" => plain_lru(&refs, frames),
+            _ => plain_linux(&refs, frames),
+        };
+        assert_eq!((cell.faults, cell.dirty_evictions), expected, "faults, {place}");
+        let distinct: std::collections::HashSet<_> = refs.iter().map(|r| r.0).collect();
+        assert_eq!(cell.pages, distinct.len() as u64);
+        assert!(cell.faults >= cell.pages, "compulsory bound, {place}");
+    }
+}
+
+fn records() -> impl Strategy<Value = Vec<Record>> {
+    // Phases over a few regions, so that pages are reused, evicted and come back.
+    let one = (0u64..3, 0u64..40_000, 0u8..5, prop_oneof![9 => 1u16..9, 1 => 1u16..5000]);
+    (prop::collection::vec(one, 1..1500), 1u64..40_000, 1usize..400).prop_map(
+        |(parts, span, phase)| {
+            parts
+                .iter()
+                .enumerate()
+                .map(|(i, &(region, offset, kind, size))| {
+                    let base = [0x40_0000, 0x7fff_0000_0000, 0x5555_0000_0800][region as usize];
+                    let addr = base + (offset % span) + (i / phase) as u64 * 777;
+                    let kind = Kind::from_u8(kind).unwrap();
+                    Record { addr, kind, size, thread: 0, instr: 1 }
+                })
+                .collect()
+        },
+    )
+}
+
+const PAGES: [u64; 6] = [64, 512, 1024, 4096, 65_536, 2 << 20];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn clock_is_exact(records in records(), tlb in prop::sample::select(vec!["64", "3", "8x2", "4+16x4", "6x3+9"])) {
+        check(&records, &PAGES, tlb, "clock", ClockInsert::Set);
+    }
+    #[test]
+    fn clock_that_loads_clear_is_exact(records in records()) {
+        check(&records, &PAGES, "16", "clock", ClockInsert::Clear);
+    }
+    #[test]
+    fn lru_is_exact(records in records()) {
+        check(&records, &PAGES, "1", "lru", ClockInsert::Set);
+    }
+    #[test]
+    fn linux_is_exact(records in records()) {
+        check(&records, &PAGES, "12x3", "linux", ClockInsert::Set);
+    }
+}
+
+#[test]
+fn the_top_of_the_address_space() {
+    let at = |addr, size| Record { addr, kind: Kind::Store, size, thread: 0, instr: 1 };
+    let records = [at(u64::MAX, 8), at(0, 1), at(u64::MAX - 5000, 5001), at(u64::MAX, 1)];
+    check(&records, &PAGES, "64", "clock", ClockInsert::Set);
+    check(&records[..1], &PAGES, "64", "lru", ClockInsert::Set);
+}

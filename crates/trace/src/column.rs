@@ -1,1 +1,0 @@
-//! Column chunks: how a row group is encoded and decoded.

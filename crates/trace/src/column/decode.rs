@@ -1,0 +1,347 @@
+//! Reading row groups back: a fast path for the layout written here, the Parquet crate's own
+//! column readers for any other valid layout of the same columns.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parquet::basic::{Encoding, Type};
+use parquet::column::page::{Page, PageReader};
+use parquet::column::reader::{ColumnReader, get_column_reader};
+use parquet::data_type::{ByteArrayType, Int32Type, Int64Type};
+use parquet::errors::{ParquetError, Result as ParquetResult};
+use parquet::file::reader::FileReader;
+use parquet::file::serialized_reader::{SerializedFileReader, SerializedPageReader};
+
+use super::{ADDR, INSTR, KIND, NAMES, SIZE, THREAD};
+use crate::error::{Error, Result};
+use crate::reader::Columns;
+use crate::record::{Batch, Kind};
+use crate::region::read_all;
+
+/// Most records a row group may claim: bounds what a hostile file can make us allocate.
+const MAX_ROWS: usize = 1 << 26;
+
+/// A part, open.
+pub struct Part {
+    reader: SerializedFileReader<File>,
+    file: Arc<File>,
+    place: String,
+    columns: [usize; 5],
+}
+
+/// Open a part and check that it has the five columns.
+pub fn open_part(path: &Path) -> Result<Part> {
+    let place = path.display().to_string();
+    let file = File::open(path).map_err(|e| Error::io(path, "cannot open", &e))?;
+    let shared = Arc::new(file.try_clone().map_err(|e| Error::io(path, "cannot open", &e))?);
+    let reader = guard(&place, || SerializedFileReader::new(file))?;
+    let descriptor = reader.metadata().file_metadata().schema_descr_ptr();
+    let mut columns = [0; 5];
+    let physical = [Type::INT64, Type::BYTE_ARRAY, Type::INT32, Type::INT32, Type::INT32];
+    for (wanted, name) in NAMES.iter().enumerate() {
+        let found =
+            (0..descriptor.num_columns()).find(|&i| descriptor.column(i).path().string() == *name);
+        let Some(index) = found else {
+            return Err(Error::input(
+                place,
+                format!("no column `{name}`: this is not a part of a trace"),
+                "capture or import the trace again",
+            ));
+        };
+        let column = descriptor.column(index);
+        if column.physical_type() != physical[wanted] || column.max_def_level() != 0 {
+            return Err(Error::input(
+                place,
+                format!("column `{name}` is not a required {:?}", physical[wanted]),
+                "capture or import the trace again",
+            ));
+        }
+        columns[wanted] = index;
+    }
+    Ok(Part { reader, file: shared, place, columns })
+}
+
+/// Run a Parquet call; a damaged file must end in a message whatever the decoder does.
+fn guard<T>(place: &str, call: impl FnOnce() -> ParquetResult<T>) -> Result<T> {
+    let damaged = |why: String| {
+        Error::input(
+            place,
+            format!("truncated or damaged: {why}"),
+            "capture or import the trace again, or remove the part from trace.json",
+        )
+    };
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)) {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(e)) => Err(damaged(e.to_string())),
+        Err(_) => Err(damaged("its pages contradict each other".to_owned())),
+    }
+}
+
+impl Part {
+    /// Number of row groups.
+    pub fn groups(&self) -> usize {
+        self.reader.num_row_groups()
+    }
+
+    /// Records that the footer claims.
+    pub fn records(&self) -> u64 {
+        u64::try_from(self.reader.metadata().file_metadata().num_rows()).unwrap_or(0)
+    }
+
+    /// Decompress row group `index`; values are expanded as they are asked for.
+    pub fn group(&self, index: usize, columns: Columns) -> Result<GroupReader> {
+        let metadata = self.reader.metadata().row_group(index);
+        let rows = usize::try_from(metadata.num_rows()).ok().filter(|&rows| rows <= MAX_ROWS);
+        let Some(rows) = rows else {
+            return Err(Error::input(
+                &self.place,
+                format!("row group {index} claims {} records", metadata.num_rows()),
+                format!("write groups of at most {MAX_ROWS} records"),
+            ));
+        };
+        let load = |wanted: bool, column: usize| -> Result<Option<Column>> {
+            if !wanted {
+                return Ok(None);
+            }
+            let place = format!("{} row group {index} column `{}`", self.place, NAMES[column]);
+            guard(&place, || self.column(index, column, rows)).map(Some)
+        };
+        Ok(GroupReader {
+            rows,
+            next: 0,
+            addr: load(true, ADDR)?,
+            kind: load(columns.kind, KIND)?,
+            size: load(columns.size, SIZE)?,
+            thread: load(columns.thread, THREAD)?,
+            instr: load(columns.instr, INSTR)?,
+        })
+    }
+
+    fn column(&self, group: usize, column: usize, rows: usize) -> ParquetResult<Column> {
+        let metadata = self.reader.metadata().row_group(group).column(self.columns[column]);
+        let pages = || SerializedPageReader::new(self.file.clone(), metadata, rows, None);
+        if let Some(fast) = fast_column(&mut pages()?, column, rows)? {
+            return Ok(fast);
+        }
+        let reader = get_column_reader(metadata.column_descr_ptr(), Box::new(pages()?));
+        general_column(reader, rows)
+    }
+}
+
+/// A column of one row group, decompressed.
+enum Column {
+    Constant(u64),
+    Index8 { table: Box<[u64; 256]>, bytes: Bytes },
+    Index16 { table: Vec<u64>, bytes: Bytes },
+    Split(Bytes),
+    Values(Vec<u64>),
+}
+
+/// The layout of `encode.rs`, or `None` for any other.
+fn fast_column(
+    pages: &mut dyn PageReader,
+    column: usize,
+    rows: usize,
+) -> ParquetResult<Option<Column>> {
+    let mut dictionary = None;
+    let first = match pages.get_next_page()? {
+        Some(Page::DictionaryPage { buf, num_values, .. }) => {
+            match plain_values(&buf, column, num_values as usize) {
+                Some(values) => dictionary = Some(values),
+                None => return Ok(None),
+            }
+            pages.get_next_page()?
+        }
+        other => other,
+    };
+    let Some(Page::DataPage { buf, num_values, encoding, .. }) = first else { return Ok(None) };
+    if num_values as usize != rows || rows == 0 {
+        return Ok(None);
+    }
+    if encoding == Encoding::BYTE_STREAM_SPLIT && column == ADDR && buf.len() == rows * 8 {
+        return Ok(Some(Column::Split(buf)));
+    }
+    #[allow(deprecated)]
+    let indexed = matches!(encoding, Encoding::RLE_DICTIONARY | Encoding::PLAIN_DICTIONARY);
+    let (true, Some(table)) = (indexed, dictionary) else { return Ok(None) };
+    let Some((&bits, rest)) = buf.split_first() else { return Ok(None) };
+    let Some((header, length)) = read_varint(rest) else { return Ok(None) };
+    let start = 1 + length;
+    let outside = |index: usize| {
+        ParquetError::General(format!("index {index} outside a dictionary of {}", table.len()))
+    };
+    if header & 1 == 0 {
+        let (run, true) = (header >> 1, bits <= 8) else { return Ok(None) };
+        let index = if bits == 0 { Some(0) } else { buf.get(start).copied() };
+        let (true, Some(index)) = (run as usize >= rows, index) else { return Ok(None) };
+        let value = table.get(usize::from(index)).ok_or_else(|| outside(usize::from(index)))?;
+        return Ok(Some(Column::Constant(*value)));
+    }
+    let in_run = (header >> 1).saturating_mul(8);
+    if in_run < rows as u64 {
+        return Ok(None);
+    }
+    match bits {
+        8 if buf.len() >= start + rows => {
+            let bytes = buf.slice(start..start + rows);
+            let most = usize::from(bytes.iter().copied().max().unwrap_or(0));
+            if most >= table.len() {
+                return Err(outside(most));
+            }
+            let mut whole = Box::new([0u64; 256]);
+            let used = table.len().min(256);
+            whole[..used].copy_from_slice(&table[..used]);
+            Ok(Some(Column::Index8 { table: whole, bytes }))
+        }
+        16 if buf.len() >= start + rows * 2 => {
+            let bytes = buf.slice(start..start + rows * 2);
+            let most = bytes.as_chunks::<2>().0.iter().map(|b| u16::from_le_bytes(*b)).max();
+            let most = usize::from(most.unwrap_or(0));
+            if most >= table.len() {
+                return Err(outside(most));
+            }
+            Ok(Some(Column::Index16 { table, bytes }))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// A PLAIN dictionary page as numbers (kinds by their on-disk number).
+fn plain_values(bytes: &[u8], column: usize, count: usize) -> Option<Vec<u64>> {
+    match column {
+        ADDR => {
+            let (words, []) = bytes.as_chunks::<8>() else { return None };
+            (words.len() == count).then(|| words.iter().map(|w| u64::from_le_bytes(*w)).collect())
+        }
+        KIND => {
+            let mut rest = bytes;
+            let mut values = Vec::new();
+            for _ in 0..count {
+                let (length, after) = rest.split_first_chunk::<4>()?;
+                let length = u32::from_le_bytes(*length) as usize;
+                let name = std::str::from_utf8(after.get(..length)?).ok()?;
+                values.push(Kind::from_name(name)? as u64);
+                rest = &after[length..];
+            }
+            Some(values)
+        }
+        _ => {
+            let (words, []) = bytes.as_chunks::<4>() else { return None };
+            (words.len() == count)
+                .then(|| words.iter().map(|w| u64::from(u32::from_le_bytes(*w))).collect())
+        }
+    }
+}
+
+fn read_varint(bytes: &[u8]) -> Option<(u64, usize)> {
+    let mut value = 0u64;
+    for (place, byte) in bytes.iter().take(9).enumerate() {
+        value |= u64::from(byte & 0x7F) << (7 * place);
+        if byte & 0x80 == 0 {
+            return Some((value, place + 1));
+        }
+    }
+    None
+}
+
+/// Any valid layout, by the Parquet crate.
+fn general_column(reader: ColumnReader, rows: usize) -> ParquetResult<Column> {
+    let short = |read: usize| {
+        ParquetError::General(format!("{read} values where the row group has {rows}"))
+    };
+    let values: Vec<u64> = match reader {
+        ColumnReader::Int64ColumnReader(mut r) => {
+            let mut values = Vec::new();
+            read_all::<Int64Type>(&mut r, rows, &mut values)?;
+            values.into_iter().map(|v| v as u64).collect()
+        }
+        ColumnReader::Int32ColumnReader(mut r) => {
+            let mut values = Vec::new();
+            read_all::<Int32Type>(&mut r, rows, &mut values)?;
+            values.into_iter().map(|v| u64::from(v as u32)).collect()
+        }
+        ColumnReader::ByteArrayColumnReader(mut r) => {
+            let mut values = Vec::new();
+            read_all::<ByteArrayType>(&mut r, rows, &mut values)?;
+            let kind = |bytes: &[u8]| {
+                std::str::from_utf8(bytes).ok().and_then(Kind::from_name).ok_or_else(|| {
+                    ParquetError::General(format!("no kind {:?}", String::from_utf8_lossy(bytes)))
+                })
+            };
+            let numbers: ParquetResult<Vec<u64>> =
+                values.iter().map(|v| kind(v.data()).map(|k| k as u64)).collect();
+            numbers?
+        }
+        _ => return Err(ParquetError::General("a column of another type".to_owned())),
+    };
+    if values.len() != rows { Err(short(values.len())) } else { Ok(Column::Values(values)) }
+}
+
+impl Column {
+    fn expand<T: Copy>(&self, from: usize, to: usize, out: &mut Vec<T>, cast: impl Fn(u64) -> T) {
+        match self {
+            Column::Constant(value) => out.resize(out.len() + to - from, cast(*value)),
+            Column::Index8 { table, bytes } => {
+                out.extend(bytes[from..to].iter().map(|&index| cast(table[usize::from(index)])));
+            }
+            Column::Index16 { table, bytes } => {
+                let pairs = bytes[from * 2..to * 2].as_chunks::<2>().0;
+                // Indices were checked against the table when the page was opened.
+                out.extend(pairs.iter().map(|b| cast(table[usize::from(u16::from_le_bytes(*b))])));
+            }
+            Column::Split(bytes) => {
+                let rows = bytes.len() / 8;
+                let stream = |byte: usize| &bytes[byte * rows + from..byte * rows + to];
+                let [b0, b1, b2, b3] = [stream(0), stream(1), stream(2), stream(3)];
+                let [b4, b5, b6, b7] = [stream(4), stream(5), stream(6), stream(7)];
+                out.extend((0..to - from).map(|i| {
+                    cast(u64::from_le_bytes([
+                        b0[i], b1[i], b2[i], b3[i], b4[i], b5[i], b6[i], b7[i],
+                    ]))
+                }));
+            }
+            Column::Values(values) => out.extend(values[from..to].iter().map(|&v| cast(v))),
+        }
+    }
+}
+
+/// The records of one row group, handed out in slices.
+pub struct GroupReader {
+    rows: usize,
+    next: usize,
+    addr: Option<Column>,
+    kind: Option<Column>,
+    size: Option<Column>,
+    thread: Option<Column>,
+    instr: Option<Column>,
+}
+
+impl GroupReader {
+    /// Replace `batch` by at most `limit` further records; false when there are none left.
+    pub fn next_into(&mut self, limit: usize, batch: &mut Batch) -> bool {
+        batch.clear();
+        let (from, to) = (self.next, self.rows.min(self.next + limit));
+        if from == to {
+            return false;
+        }
+        self.next = to;
+        if let Some(column) = &self.addr {
+            column.expand(from, to, &mut batch.addr, |v| v);
+        }
+        if let Some(column) = &self.kind {
+            column.expand(from, to, &mut batch.kind, |v| v as u8);
+        }
+        if let Some(column) = &self.size {
+            column.expand(from, to, &mut batch.size, |v| v as u16);
+        }
+        if let Some(column) = &self.thread {
+            column.expand(from, to, &mut batch.thread, |v| v as u32);
+        }
+        if let Some(column) = &self.instr {
+            column.expand(from, to, &mut batch.instr, |v| v as u32);
+        }
+        true
+    }
+}

@@ -1,0 +1,482 @@
+//! Encoding a row group into five Parquet column chunks.
+
+use std::io::Write;
+
+use bytes::Bytes;
+use parquet::basic::{Compression, Encoding, ZstdLevel};
+use parquet::column::page::{CompressedPage, Page, PageWriter};
+use parquet::column::writer::ColumnCloseResult;
+use parquet::errors::{ParquetError, Result};
+use parquet::file::metadata::ColumnChunkMetaData;
+use parquet::file::statistics::Statistics;
+use parquet::file::writer::{SerializedFileWriter, SerializedPageWriter, TrackedWrite};
+use rustc_hash::FxHashMap;
+
+use super::{ADDR, INSTR, KIND, NAMES, ROW_GROUP, SIZE, THREAD, schema};
+use crate::footprint::PAGE_SHIFT;
+use crate::record::{Batch, Kind};
+
+/// zstd levels by measurement: level 2 pays on addresses (0.80 -> 0.65 bytes a reference on the
+/// gzip capture), nowhere else.
+const LEVEL_ADDR: i32 = 2;
+const LEVEL_OTHER: i32 = 1;
+/// Most entries of a dictionary: indices have 16 bits.
+const DICTIONARY: usize = 1 << 16;
+const SLOTS: usize = DICTIONARY * 2;
+const EMPTY: u32 = u32::MAX;
+
+/// One encoded row group, with what the writer needs to know about its records.
+pub struct EncodedGroup {
+    columns: Vec<(Bytes, ColumnCloseResult)>,
+    /// Records in the group.
+    pub records: usize,
+    /// Distinct 4 KiB pages with the kinds that touched them (a bit each); a page may come twice.
+    pub pages: Vec<(u64, u8)>,
+    /// Records by kind.
+    pub by_kind: [u64; 5],
+    /// Records and instructions by thread index.
+    pub threads: Vec<(u32, u64, u64)>,
+}
+
+impl EncodedGroup {
+    /// Append the group to a part.
+    pub fn append_to<W: Write + Send>(self, file: &mut SerializedFileWriter<W>) -> Result<()> {
+        let mut group = file.next_row_group()?;
+        for (bytes, close) in self.columns {
+            group.append_column(&bytes, close)?;
+        }
+        group.close()?;
+        Ok(())
+    }
+}
+
+/// Encodes row groups; keeps its tables from one to the next.
+pub struct Encoder {
+    slots: Vec<u32>,
+    keys: Vec<u64>,
+    kinds: Vec<u8>,
+    ids: Vec<u16>,
+    small: Vec<u16>,
+    zstd: zstd::bulk::Compressor<'static>,
+}
+
+struct Addresses {
+    /// Sorted distinct addresses; `None` when there are too many.
+    dictionary: Option<Vec<u64>>,
+    /// The data page, not compressed.
+    page: Vec<u8>,
+}
+
+impl Encoder {
+    /// Tables take about 2 MiB.
+    pub fn new() -> Result<Self> {
+        Ok(Self {
+            slots: vec![EMPTY; SLOTS],
+            keys: Vec::with_capacity(DICTIONARY),
+            kinds: Vec::with_capacity(DICTIONARY),
+            ids: Vec::with_capacity(ROW_GROUP),
+            small: vec![u16::MAX; DICTIONARY],
+            zstd: zstd::bulk::Compressor::new(LEVEL_OTHER)
+                .map_err(|e| ParquetError::General(e.to_string()))?,
+        })
+    }
+
+    /// Encode `batch` (at most [`ROW_GROUP`] records) as one row group.
+    pub fn encode(&mut self, batch: &Batch) -> Result<EncodedGroup> {
+        let mut pages = Vec::new();
+        let addresses = match self.intern(batch) {
+            true => {
+                pages.extend(
+                    self.keys.iter().zip(&self.kinds).map(|(a, &kinds)| (a >> PAGE_SHIFT, kinds)),
+                );
+                self.rank()
+            }
+            false => {
+                let mut seen: FxHashMap<u64, u8> = FxHashMap::default();
+                for (a, &kind) in batch.addr.iter().zip(&batch.kind) {
+                    *seen.entry(a >> PAGE_SHIFT).or_default() |= 1 << kind;
+                }
+                pages.extend(seen);
+                Addresses { dictionary: None, page: byte_stream_split(&batch.addr) }
+            }
+        };
+        spanned_pages(batch, &mut pages);
+        pages.sort_unstable();
+        pages.dedup_by(|next, kept| {
+            let same = next.0 == kept.0;
+            if same {
+                kept.1 |= next.1;
+            }
+            same
+        });
+
+        let mut columns = vec![self.addr_column(batch, addresses)?];
+        let names: Vec<u8> = Kind::ALL
+            .iter()
+            .flat_map(|kind| {
+                let name = kind.name().as_bytes();
+                (name.len() as u32).to_le_bytes().into_iter().chain(name.iter().copied())
+            })
+            .collect();
+        let page = packed(&batch.kind, 8);
+        columns.push(self.dictionary_column(
+            KIND,
+            batch.len(),
+            &names,
+            5,
+            page,
+            LEVEL_OTHER,
+            None,
+        )?);
+        let sizes: Vec<u32> = batch.size.iter().map(|&size| u32::from(size)).collect();
+        columns.push(self.number_column(SIZE, &sizes)?);
+        columns.push(self.number_column(THREAD, &batch.thread)?);
+        columns.push(self.number_column(INSTR, &batch.instr)?);
+
+        let mut by_kind = [0u64; 5];
+        for &kind in &batch.kind {
+            by_kind[usize::from(kind)] += 1;
+        }
+        Ok(EncodedGroup {
+            columns,
+            records: batch.len(),
+            pages,
+            by_kind,
+            threads: thread_totals(batch),
+        })
+    }
+
+    /// Give each address its number in order of appearance; false when there are too many.
+    fn intern(&mut self, batch: &Batch) -> bool {
+        self.slots.fill(EMPTY);
+        self.keys.clear();
+        self.kinds.clear();
+        self.ids.clear();
+        for (&addr, &kind) in batch.addr.iter().zip(&batch.kind) {
+            // Fibonacci hashing: the high bits of the product.
+            let mut slot = (addr.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 47) as usize;
+            let id = loop {
+                let id = self.slots[slot];
+                if id == EMPTY {
+                    let id = self.keys.len();
+                    if id == DICTIONARY {
+                        return false;
+                    }
+                    self.slots[slot] = id as u32;
+                    self.keys.push(addr);
+                    self.kinds.push(0);
+                    break id;
+                }
+                if self.keys[id as usize] == addr {
+                    break id as usize;
+                }
+                slot = (slot + 1) & (SLOTS - 1);
+            };
+            self.kinds[id] |= 1 << kind;
+            self.ids.push(id as u16);
+        }
+        true
+    }
+
+    /// Sort the interned addresses and renumber: neighbours in memory get neighbouring indices,
+    /// which zstd compresses better than order of appearance (0.85 -> 0.80 bytes a reference).
+    fn rank(&self) -> Addresses {
+        let mut rank = vec![0u16; self.keys.len()];
+        let dictionary: Vec<u64> = if self.keys.iter().all(|key| key >> 48 == 0) {
+            let mut order: Vec<u64> =
+                self.keys.iter().enumerate().map(|(id, key)| key << 16 | id as u64).collect();
+            order.sort_unstable();
+            for (place, packed) in order.iter().enumerate() {
+                rank[(packed & 0xFFFF) as usize] = place as u16;
+            }
+            order.into_iter().map(|packed| packed >> 16).collect()
+        } else {
+            let mut order: Vec<(u64, u16)> =
+                self.keys.iter().enumerate().map(|(id, &key)| (key, id as u16)).collect();
+            order.sort_unstable();
+            for (place, (_, id)) in order.iter().enumerate() {
+                rank[usize::from(*id)] = place as u16;
+            }
+            order.into_iter().map(|(key, _)| key).collect()
+        };
+        let mut page = run_header(self.ids.len(), 16);
+        page.reserve(self.ids.len() * 2 + 16);
+        for &id in &self.ids {
+            page.extend_from_slice(&rank[usize::from(id)].to_le_bytes());
+        }
+        pad(&mut page, self.ids.len(), 16);
+        Addresses { dictionary: Some(dictionary), page }
+    }
+
+    fn addr_column(
+        &mut self,
+        batch: &Batch,
+        addresses: Addresses,
+    ) -> Result<(Bytes, ColumnCloseResult)> {
+        let low = batch.addr.iter().min().map(|&a| a as i64);
+        let high = batch.addr.iter().max().map(|&a| a as i64);
+        let range = Statistics::int64(low, high, None, Some(0), false);
+        match addresses.dictionary {
+            Some(entries) => {
+                let plain: Vec<u8> = entries.iter().flat_map(|a| a.to_le_bytes()).collect();
+                let count = entries.len();
+                self.dictionary_column(
+                    ADDR,
+                    batch.len(),
+                    &plain,
+                    count,
+                    addresses.page,
+                    LEVEL_ADDR,
+                    Some(range),
+                )
+            }
+            None => self.value_column(
+                ADDR,
+                batch.len(),
+                &addresses.page,
+                Encoding::BYTE_STREAM_SPLIT,
+                Some(range),
+            ),
+        }
+    }
+
+    /// `size`, `thread` or `instr`.
+    fn number_column(
+        &mut self,
+        column: usize,
+        values: &[u32],
+    ) -> Result<(Bytes, ColumnCloseResult)> {
+        let mut entries: Vec<u32> = Vec::new();
+        let mut large: FxHashMap<u32, u16> = FxHashMap::default();
+        let mut ids: Vec<u16> = Vec::with_capacity(values.len());
+        let mut fits = true;
+        for &value in values {
+            let known = match self.small.get(value as usize) {
+                // 0xFFFF is the mark of "not seen", so at most 65,535 entries.
+                Some(&id) if id != u16::MAX => Some(id),
+                Some(_) => None,
+                None => large.get(&value).copied(),
+            };
+            let id = match known {
+                Some(id) => id,
+                None if entries.len() == DICTIONARY - 1 => {
+                    fits = false;
+                    break;
+                }
+                None => {
+                    let id = entries.len() as u16;
+                    entries.push(value);
+                    match self.small.get_mut(value as usize) {
+                        Some(slot) => *slot = id,
+                        None => {
+                            large.insert(value, id);
+                        }
+                    }
+                    id
+                }
+            };
+            ids.push(id);
+        }
+        for &value in &entries {
+            if let Some(slot) = self.small.get_mut(value as usize) {
+                *slot = u16::MAX;
+            }
+        }
+        if !fits {
+            let plain: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+            return self.value_column(column, values.len(), &plain, Encoding::PLAIN, None);
+        }
+        let plain: Vec<u8> = entries.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let page = match entries.len() {
+            0 | 1 => constant(values.len()),
+            2..=256 => {
+                let bytes: Vec<u8> = ids.iter().map(|&id| id as u8).collect();
+                packed(&bytes, 8)
+            }
+            _ => {
+                let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+                packed(&bytes, 16)
+            }
+        };
+        let count = entries.len();
+        self.dictionary_column(column, values.len(), &plain, count, page, LEVEL_OTHER, None)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn dictionary_column(
+        &mut self,
+        column: usize,
+        rows: usize,
+        dictionary: &[u8],
+        entries: usize,
+        page: Vec<u8>,
+        level: i32,
+        range: Option<Statistics>,
+    ) -> Result<(Bytes, ColumnCloseResult)> {
+        let dictionary_page = CompressedPage::new(
+            Page::DictionaryPage {
+                buf: self.compress(dictionary, LEVEL_OTHER)?,
+                num_values: entries as u32,
+                encoding: Encoding::PLAIN,
+                is_sorted: column == ADDR,
+            },
+            dictionary.len(),
+        );
+        let data_page =
+            data_page(self.compress(&page, level)?, page.len(), rows, Encoding::RLE_DICTIONARY);
+        chunk(column, rows, Some(dictionary_page), data_page, Encoding::RLE_DICTIONARY, range)
+    }
+
+    fn value_column(
+        &mut self,
+        column: usize,
+        rows: usize,
+        page: &[u8],
+        encoding: Encoding,
+        range: Option<Statistics>,
+    ) -> Result<(Bytes, ColumnCloseResult)> {
+        let data = data_page(self.compress(page, LEVEL_OTHER)?, page.len(), rows, encoding);
+        chunk(column, rows, None, data, encoding, range)
+    }
+
+    fn compress(&mut self, bytes: &[u8], level: i32) -> Result<Bytes> {
+        let failed = |e: std::io::Error| ParquetError::General(format!("zstd: {e}"));
+        self.zstd.set_compression_level(level).map_err(failed)?;
+        self.zstd.compress(bytes).map(Bytes::from).map_err(failed)
+    }
+}
+
+/// Pages past the first of records that lie over a 4 KiB border.
+fn spanned_pages(batch: &Batch, pages: &mut Vec<(u64, u8)>) {
+    let mask = (1u64 << PAGE_SHIFT) - 1;
+    for ((&addr, &size), &kind) in batch.addr.iter().zip(&batch.size).zip(&batch.kind) {
+        if (addr & mask) + u64::from(size) > mask + 1 {
+            let last = addr.saturating_add(u64::from(size) - 1) >> PAGE_SHIFT;
+            pages.extend(((addr >> PAGE_SHIFT) + 1..=last).map(|page| (page, 1 << kind)));
+        }
+    }
+}
+
+fn thread_totals(batch: &Batch) -> Vec<(u32, u64, u64)> {
+    let mut totals: FxHashMap<u32, (u64, u64)> = FxHashMap::default();
+    let mut start = 0;
+    // Threads come in long runs: one map access a run.
+    for run in batch.thread.chunk_by(|a, b| a == b) {
+        let end = start + run.len();
+        let total = totals.entry(run[0]).or_default();
+        total.0 += run.len() as u64;
+        total.1 += batch.instr[start..end].iter().map(|&n| u64::from(n)).sum::<u64>();
+        start = end;
+    }
+    let mut totals: Vec<_> = totals.into_iter().map(|(t, (n, i))| (t, n, i)).collect();
+    totals.sort_unstable();
+    totals
+}
+
+fn byte_stream_split(values: &[u64]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(values.len() * 8);
+    for byte in 0..8 {
+        bytes.extend(values.iter().map(|value| (value >> (8 * byte)) as u8));
+    }
+    bytes
+}
+
+fn varint(bytes: &mut Vec<u8>, mut value: usize) {
+    while value >= 0x80 {
+        bytes.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    bytes.push(value as u8);
+}
+
+/// Bit width, then the header of one bit-packed run of `count` values (groups of eight).
+fn run_header(count: usize, bits: u8) -> Vec<u8> {
+    let mut bytes = vec![bits];
+    varint(&mut bytes, count.div_ceil(8) << 1 | 1);
+    bytes
+}
+
+fn pad(bytes: &mut Vec<u8>, count: usize, bits: usize) {
+    let missing = (count.div_ceil(8) * 8 - count) * bits / 8;
+    bytes.resize(bytes.len() + missing, 0);
+}
+
+fn packed(indices: &[u8], bits: u8) -> Vec<u8> {
+    let count = indices.len() / usize::from(bits / 8);
+    let mut bytes = run_header(count, bits);
+    bytes.extend_from_slice(indices);
+    pad(&mut bytes, count, usize::from(bits));
+    bytes
+}
+
+/// One run-length run of index 0.
+fn constant(count: usize) -> Vec<u8> {
+    let mut bytes = vec![8];
+    varint(&mut bytes, count << 1);
+    bytes.push(0);
+    bytes
+}
+
+fn data_page(buf: Bytes, plain: usize, rows: usize, encoding: Encoding) -> CompressedPage {
+    CompressedPage::new(
+        Page::DataPage {
+            buf,
+            num_values: rows as u32,
+            encoding,
+            def_level_encoding: Encoding::RLE,
+            rep_level_encoding: Encoding::RLE,
+            statistics: None,
+        },
+        plain,
+    )
+}
+
+fn chunk(
+    column: usize,
+    rows: usize,
+    dictionary: Option<CompressedPage>,
+    data: CompressedPage,
+    encoding: Encoding,
+    range: Option<Statistics>,
+) -> Result<(Bytes, ColumnCloseResult)> {
+    let mut sink = TrackedWrite::new(Vec::new());
+    let mut pages = SerializedPageWriter::new(&mut sink);
+    let mut plain = 0i64;
+    let mut write = |page: CompressedPage| -> Result<u64> {
+        let spec = pages.write_page(page)?;
+        plain += spec.uncompressed_size as i64;
+        Ok(spec.offset)
+    };
+    let mut encodings = vec![encoding, Encoding::RLE];
+    let dictionary_offset = match dictionary {
+        Some(page) => {
+            encodings.push(Encoding::PLAIN);
+            Some(write(page)? as i64)
+        }
+        None => None,
+    };
+    let data_offset = write(data)? as i64;
+    let bytes = sink.into_inner()?;
+    let descriptor = schema().1.column(column);
+    debug_assert_eq!(descriptor.name(), NAMES[column]);
+    let mut metadata = ColumnChunkMetaData::builder(descriptor)
+        .set_encodings(encodings)
+        .set_compression(Compression::ZSTD(ZstdLevel::try_new(LEVEL_OTHER)?))
+        .set_num_values(rows as i64)
+        .set_total_compressed_size(bytes.len() as i64)
+        .set_total_uncompressed_size(plain)
+        .set_data_page_offset(data_offset)
+        .set_dictionary_page_offset(dictionary_offset);
+    if let Some(range) = range {
+        metadata = metadata.set_statistics(range);
+    }
+    let close = ColumnCloseResult {
+        bytes_written: bytes.len() as u64,
+        rows_written: rows as u64,
+        metadata: metadata.build()?,
+        bloom_filter: None,
+        column_index: None,
+        offset_index: None,
+    };
+    Ok((Bytes::from(bytes), close))
+}

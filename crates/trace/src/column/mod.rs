@@ -1,0 +1,58 @@
+//! Column chunks: how a row group of a part is laid out in Parquet, and read back fast.
+//!
+//! Every row group has [`ROW_GROUP`] records (the last may be shorter) and one data page a column,
+//! so that zstd sees the whole group. Indices into dictionaries are packed at 8 or 16 bits, wider
+//! than need be: whole bytes let zstd find the repeats of loops, and are read at memory speed.
+//! Measurements behind these choices: `docs/trace.md`.
+//!
+//! | column | layout |
+//! |---|---|
+//! | `addr` | sorted dictionary, 16-bit indices; byte-stream split when a group has over 65,536 addresses |
+//! | `kind` | dictionary of the five names, 8-bit indices |
+//! | `size`, `thread`, `instr` | dictionary, 8- or 16-bit indices, one run when constant; plain past 65,536 values |
+
+mod decode;
+mod encode;
+
+pub use decode::{GroupReader, Part, open_part};
+pub use encode::{EncodedGroup, Encoder};
+
+use std::sync::{Arc, OnceLock};
+
+use parquet::schema::parser::parse_message_type;
+use parquet::schema::types::{SchemaDescPtr, SchemaDescriptor, TypePtr};
+
+/// Records in a row group.
+pub const ROW_GROUP: usize = 1 << 20;
+
+/// Positions of the columns in the schema.
+pub(crate) const ADDR: usize = 0;
+pub(crate) const KIND: usize = 1;
+pub(crate) const SIZE: usize = 2;
+pub(crate) const THREAD: usize = 3;
+pub(crate) const INSTR: usize = 4;
+
+/// Names of the columns, in order.
+pub(crate) const NAMES: [&str; 5] = ["addr", "kind", "size", "thread", "instr"];
+
+const SCHEMA: &str = "message references {
+    required int64 addr (INTEGER(64,false));
+    required binary kind (STRING);
+    required int32 size (INTEGER(16,false));
+    required int32 thread (INTEGER(32,false));
+    required int32 instr (INTEGER(32,false));
+}";
+
+/// The Parquet schema of a part.
+pub fn schema() -> (TypePtr, SchemaDescPtr) {
+    static CELL: OnceLock<(TypePtr, SchemaDescPtr)> = OnceLock::new();
+    CELL.get_or_init(|| {
+        // A constant string: it parses or every test fails.
+        let schema = Arc::new(parse_message_type(SCHEMA).expect("the schema of a part"));
+        (schema.clone(), Arc::new(SchemaDescriptor::new(schema)))
+    })
+    .clone()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,92 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::info::Source;
+use crate::reader::{Columns, Reader};
+use crate::record::{Batch, Kind, KindSet, Record};
+use crate::writer::{Writer, WriterOptions};
+
+fn write_and_read(batch: &Batch, options: WriterOptions) -> (Batch, crate::Info) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.trace");
+    let mut writer = Writer::create(&path, Source::default(), options).unwrap();
+    writer.push_batch(batch).unwrap();
+    let written = writer.finish(None).unwrap();
+    let reader = Reader::open(&path).unwrap();
+    assert_eq!(reader.info(), &written);
+    let (mut all, mut some) = (Batch::default(), Batch::default());
+    let mut batches = reader.batches(Columns::ALL);
+    while batches.next_into(&mut some).unwrap() {
+        some.iter().for_each(|record| all.push(record));
+    }
+    (all, written)
+}
+
+fn record() -> impl Strategy<Value = Record> {
+    let addr = prop_oneof![
+        8 => (0u64..1 << 16).prop_map(|a| 0x7f00_0000_0000 + a),
+        4 => 0u64..1 << 20,
+        1 => any::<u64>(),
+        1 => Just(u64::MAX),
+    ];
+    let kind = (0u8..5).prop_map(|k| Kind::from_u8(k).unwrap());
+    let instr = prop_oneof![9 => 0u32..30, 1 => any::<u32>()];
+    (addr, kind, 1u16..=u16::MAX, prop_oneof![3 => Just(0u32), 1 => any::<u32>()], instr)
+        .prop_map(|(addr, kind, size, thread, instr)| Record { addr, kind, size, thread, instr })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn what_is_written_is_read(records in prop::collection::vec(record(), 1..3000)) {
+        let mut batch = Batch::default();
+        records.iter().for_each(|r| batch.push(*r));
+        let (read, info) = write_and_read(&batch, WriterOptions::default());
+        prop_assert_eq!(&read, &batch);
+        prop_assert_eq!(info.records, records.len() as u64);
+        let plain: u64 = records.iter().map(|r| u64::from(r.instr)).sum();
+        prop_assert_eq!(info.instructions, plain);
+        // The footprint of every choice of kinds, against a set.
+        for kinds in 1..=KindSet::ALL.0 {
+            let kinds = KindSet(kinds);
+            let pages: std::collections::HashSet<u64> = records
+                .iter()
+                .filter(|r| kinds.contains(r.kind))
+                .flat_map(|r| {
+                    let last = r.addr.saturating_add(u64::from(r.size) - 1);
+                    r.addr >> 12..=last >> 12
+                })
+                .collect();
+            prop_assert_eq!(info.footprint_pages(kinds), pages.len() as u64);
+        }
+    }
+}
+
+/// Every layout of every column, over several row groups and parts, encoded by threads or not.
+#[test]
+fn every_layout_survives() {
+    let mut batch = Batch::default();
+    let mut state = 1u64;
+    for i in 0..ROW_GROUP as u64 * 3 + 12_345 {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let group = i / ROW_GROUP as u64;
+        let random = state >> 20;
+        let (addr, instr, size, thread) = match group {
+            0 => (0x1000 + i % 999 * 8, 3, 8, 0),
+            1 => (random, random as u32, random as u16 | 1, random as u32),
+            2 => (u64::MAX - random % 4000, random as u32 % 3000, 1 + (random % 700) as u16, 7),
+            _ => (42, (i % 255) as u32, 64, (i % 3) as u32),
+        };
+        let kind = Kind::from_u8((random % 5) as u8).unwrap();
+        batch.push(Record { addr, kind, size, thread, instr });
+    }
+    let small_parts = WriterOptions { part_records: ROW_GROUP, ..WriterOptions::default() };
+    let (one, info) = write_and_read(&batch, small_parts.clone());
+    assert!(one == batch, "records differ");
+    assert_eq!(info.parts.len(), 4);
+    let threaded = WriterOptions { threads: 2, ..small_parts };
+    let (two, same) = write_and_read(&batch, threaded);
+    assert!(two == batch, "records differ when encoded by threads");
+    assert_eq!(info, same);
+}

@@ -1,0 +1,41 @@
+//! Dinero IV, extended din (`-informat D`): `r|w|i address size`, hexadecimal.
+//!
+//! Loses threads, instruction counts and which references were the kernel's.
+
+use std::io::{self, Write};
+
+use super::{Encoder, Exporter, Options, Target};
+use crate::record::{Kind, Record};
+
+/// The `dinero` format.
+pub struct Dinero;
+
+impl Exporter for Dinero {
+    fn name(&self) -> &'static str {
+        "dinero"
+    }
+    fn summary(&self) -> &'static str {
+        "Dinero IV extended text, `r 1fff 8`"
+    }
+    fn encoder(&self, target: Target, _: &Options) -> io::Result<Box<dyn Encoder>> {
+        Ok(Box::new(Lines { out: target.into_stream() }))
+    }
+}
+
+struct Lines {
+    out: Box<dyn Write>,
+}
+
+impl Encoder for Lines {
+    fn put(&mut self, record: Record) -> io::Result<()> {
+        let letter = match record.kind {
+            Kind::Load | Kind::KernelLoad => 'r',
+            Kind::Store | Kind::KernelStore => 'w',
+            Kind::Fetch => 'i',
+        };
+        writeln!(self.out, "{letter} {:x} {:x}", record.addr, record.size)
+    }
+    fn finish(mut self: Box<Self>) -> io::Result<()> {
+        self.out.flush()
+    }
+}

@@ -1,0 +1,213 @@
+//! Exporters: a trace as another tool reads it. The mirror of `import`.
+//!
+//! A format is one file with an [`Exporter`] and one line in [`EXPORTERS`]. What each format
+//! cannot hold is lost, and said in `docs/formats.md`. The output is written aside and renamed:
+//! on an error there is none.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+use crate::reader::{Columns, Reader};
+use crate::record::{Batch, KindSet, Record};
+
+pub mod csv;
+pub mod dinero;
+pub mod oracle_general;
+
+/// Every format that can be exported, by name.
+pub static EXPORTERS: &[&dyn Exporter] =
+    &[&oracle_general::OracleGeneral, &dinero::Dinero, &csv::Csv];
+
+/// What a user may set.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Kinds of references to export; the others are left out.
+    pub kinds: KindSet,
+    /// Stop after this many references of those kinds.
+    pub max_refs: Option<u64>,
+    /// Bytes in a page, a power of two (formats that hold page numbers). Default 4096.
+    pub page_bytes: Option<u64>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { kinds: KindSet::ALL, max_refs: None, page_bytes: None }
+    }
+}
+
+/// Where an export goes.
+pub enum Target {
+    /// A new file, which can be written at any offset.
+    File(File),
+    /// A stream, in order only.
+    Stream(Box<dyn Write>),
+}
+
+impl Target {
+    /// A buffered stream to either.
+    fn into_stream(self) -> Box<dyn Write> {
+        match self {
+            Target::File(file) => Box::new(BufWriter::with_capacity(1 << 18, file)),
+            Target::Stream(stream) => Box::new(BufWriter::with_capacity(1 << 18, stream)),
+        }
+    }
+}
+
+/// A format of another tool.
+pub trait Exporter: Sync {
+    /// Name on the command line: the importer's.
+    fn name(&self) -> &'static str;
+    /// One line for lists.
+    fn summary(&self) -> &'static str;
+    /// Whether the format holds page numbers, which takes `page_bytes`.
+    fn holds_pages(&self) -> bool {
+        false
+    }
+    /// Whether it must write at any offset, which standard output cannot.
+    fn needs_file(&self) -> bool {
+        false
+    }
+    /// Begin an export.
+    fn encoder(&self, target: Target, options: &Options) -> io::Result<Box<dyn Encoder>>;
+}
+
+/// An export under way.
+pub trait Encoder {
+    /// Append one reference.
+    fn put(&mut self, record: Record) -> io::Result<()>;
+    /// Write what is left.
+    fn finish(self: Box<Self>) -> io::Result<()>;
+}
+
+/// The exporter of this name.
+pub fn by_name(name: &str) -> Result<&'static dyn Exporter> {
+    EXPORTERS.iter().copied().find(|exporter| exporter.name() == name).ok_or_else(|| {
+        let names: Vec<_> = EXPORTERS.iter().map(|exporter| exporter.name()).collect();
+        Error::input(
+            "--format",
+            format!("no export format is called `{name}`"),
+            format!("choose one of {}", names.join(", ")),
+        )
+    })
+}
+
+/// The file while it is being written; removed when dropped before its rename.
+struct Aside {
+    path: PathBuf,
+    done: bool,
+}
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        if !self.done {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Export the trace folder `from` to the file `to` (`-`: standard output) as the format `name`;
+/// the number of references exported.
+///
+/// `pulse` is called with that number, about every million, and may stop the export with an error.
+/// No reference of the chosen kinds is an error.
+pub fn export(
+    from: &Path,
+    to: &Path,
+    name: &str,
+    overwrite: bool,
+    options: &Options,
+    pulse: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<u64> {
+    let exporter = by_name(name)?;
+    match options.page_bytes {
+        Some(_) if !exporter.holds_pages() => {
+            return Err(Error::input(
+                "--page-bytes",
+                format!("{name} holds addresses, not page numbers"),
+                "leave the option out",
+            ));
+        }
+        Some(bytes) if !bytes.is_power_of_two() || bytes > 1 << 31 => {
+            return Err(Error::input(
+                "--page-bytes",
+                format!("{bytes} is not a power of two up to 2^31"),
+                "give for instance 4096",
+            ));
+        }
+        _ => {}
+    }
+    if options.max_refs == Some(0) {
+        return Err(Error::input("--max-refs", "0 keeps nothing", "give at least 1"));
+    }
+    let reader = Reader::open(from)?;
+    let stdout = to == Path::new("-");
+    if stdout && exporter.needs_file() {
+        return Err(Error::input(
+            "standard output",
+            format!("{name} must be able to go back in what it has written"),
+            "name a file with -o",
+        ));
+    }
+    let (target, aside) = if stdout {
+        (Target::Stream(Box::new(io::stdout())), None)
+    } else {
+        if to.is_dir() || to.exists() && !overwrite {
+            let what = if to.is_dir() { "is a folder" } else { "exists already" };
+            return Err(Error::input(
+                to.display().to_string(),
+                what,
+                "choose another name with -o, or replace a file with --force",
+            ));
+        }
+        let name = to.file_name().ok_or_else(|| {
+            Error::input(to.display().to_string(), "is no file name", "name a file with -o")
+        })?;
+        let path = to.with_file_name(format!(".{}.partial", name.to_string_lossy()));
+        let file = File::create(&path).map_err(|e| Error::io(&path, "cannot create", &e))?;
+        (Target::File(file), Some(Aside { path, done: false }))
+    };
+    let failed = |e: io::Error| Error::io(to, "cannot write", &e);
+    let mut encoder = exporter.encoder(target, options).map_err(failed)?;
+    let limit = options.max_refs.unwrap_or(u64::MAX);
+    let mut count = 0u64;
+    let mut batches = reader.batches(Columns::ALL);
+    let mut batch = Batch::default();
+    'all: while batches.next_into(&mut batch)? {
+        for record in batch.iter().filter(|record| options.kinds.contains(record.kind)) {
+            if count == limit {
+                break 'all;
+            }
+            match encoder.put(record) {
+                // Whoever read standard output has seen enough (`| head`).
+                Err(e) if stdout && e.kind() == io::ErrorKind::BrokenPipe => return Ok(count),
+                result => result.map_err(failed)?,
+            }
+            count += 1;
+            if count % (1 << 20) == 0 {
+                pulse(count)?;
+            }
+        }
+    }
+    if count == 0 {
+        return Err(Error::input(
+            from.display().to_string(),
+            format!("no references of the kinds {}", options.kinds.label()),
+            "choose other --kinds",
+        ));
+    }
+    match encoder.finish() {
+        Err(e) if stdout && e.kind() == io::ErrorKind::BrokenPipe => return Ok(count),
+        result => result.map_err(failed)?,
+    }
+    if let Some(mut aside) = aside {
+        std::fs::rename(&aside.path, to)
+            .map_err(|e| Error::io(to, "cannot rename into place", &e))?;
+        aside.done = true;
+    }
+    Ok(count)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+//! oracleGeneral (libCacheSim): a request of one page for every page a reference touches.
+//!
+//! Packed little-endian records of 24 bytes: time u32, id u64 (page number), size u32 (page
+//! bytes), next i64 (number of the next request to the page, -1 for none). Time is the number of
+//! the request over 10^6: a million requests a second, for want of a clock. Loses kinds, sizes,
+//! threads and instruction counts.
+//!
+//! `next` is in the future, so it is filled in when that future comes: in the last [`WINDOW`]
+//! requests in memory, in older ones in the file, in sorted runs. Memory: the window and an entry
+//! a page.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+
+use rustc_hash::FxHashMap;
+
+use super::{Encoder, Exporter, Options, Target};
+use crate::record::Record;
+
+const SIZE: u64 = 24;
+const NEXT_AT: u64 = 16;
+/// Requests whose `next` can still be set in memory.
+pub const WINDOW: usize = 1 << 20;
+
+/// The `oracle-general` format.
+pub struct OracleGeneral;
+
+impl Exporter for OracleGeneral {
+    fn name(&self) -> &'static str {
+        "oracle-general"
+    }
+    fn summary(&self) -> &'static str {
+        "libCacheSim's oracleGeneral, a request a page touched"
+    }
+    fn holds_pages(&self) -> bool {
+        true
+    }
+    fn needs_file(&self) -> bool {
+        true
+    }
+    fn encoder(&self, target: Target, options: &Options) -> io::Result<Box<dyn Encoder>> {
+        match target {
+            Target::File(file) => {
+                Ok(Box::new(Requests::new(file, options.page_bytes.unwrap_or(4096), WINDOW)))
+            }
+            Target::Stream(_) => Err(io::Error::from(io::ErrorKind::NotSeekable)),
+        }
+    }
+}
+
+pub(super) struct Requests {
+    file: File,
+    shift: u32,
+    window: usize,
+    /// The latest requests: page and next.
+    recent: VecDeque<(u64, i64)>,
+    /// Requests so far, and how many of them are in the file.
+    count: u64,
+    written: u64,
+    last: FxHashMap<u64, u64>,
+    /// `next` of requests that are in the file already.
+    late: Vec<(u64, i64)>,
+}
+
+impl Requests {
+    pub fn new(file: File, page_bytes: u64, window: usize) -> Self {
+        Self {
+            file,
+            shift: page_bytes.trailing_zeros(),
+            window,
+            recent: VecDeque::new(),
+            count: 0,
+            written: 0,
+            last: FxHashMap::default(),
+            late: Vec::new(),
+        }
+    }
+
+    fn request(&mut self, page: u64) -> io::Result<()> {
+        let number = self.count;
+        if let Some(before) = self.last.insert(page, number) {
+            match before.checked_sub(self.written) {
+                Some(index) => {
+                    if let Some((_, next)) = self.recent.get_mut(index as usize) {
+                        *next = number as i64;
+                    }
+                }
+                None => self.late.push((before, number as i64)),
+            }
+        }
+        self.recent.push_back((page, -1));
+        self.count += 1;
+        if self.recent.len() >= 2 * self.window {
+            self.write(self.window)?;
+        }
+        if self.late.len() >= self.window {
+            self.mend()?;
+        }
+        Ok(())
+    }
+
+    /// Write the oldest `count` requests of the window.
+    fn write(&mut self, count: usize) -> io::Result<()> {
+        let mut bytes = Vec::with_capacity(count * SIZE as usize);
+        for (number, (page, next)) in (self.written..).zip(self.recent.drain(..count)) {
+            bytes.extend(u32::try_from(number / 1_000_000).unwrap_or(u32::MAX).to_le_bytes());
+            bytes.extend(page.to_le_bytes());
+            bytes.extend((1u32 << self.shift).to_le_bytes());
+            bytes.extend(next.to_le_bytes());
+        }
+        self.file.write_all(&bytes)?;
+        self.written += count as u64;
+        Ok(())
+    }
+
+    fn mend(&mut self) -> io::Result<()> {
+        self.late.sort_unstable();
+        for (number, next) in self.late.drain(..) {
+            self.file.write_all_at(&next.to_le_bytes(), number * SIZE + NEXT_AT)?;
+        }
+        Ok(())
+    }
+}
+
+impl Encoder for Requests {
+    fn put(&mut self, record: Record) -> io::Result<()> {
+        let first = record.addr >> self.shift;
+        let end = record.addr.saturating_add(u64::from(record.size).saturating_sub(1));
+        for page in first..=end >> self.shift {
+            self.request(page)?;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self: Box<Self>) -> io::Result<()> {
+        self.write(self.recent.len())?;
+        self.mend()?;
+        self.file.flush()
+    }
+}

@@ -1,0 +1,125 @@
+//! `mix`: several generators over the same pages, blended by weight or in phases.
+//!
+//! `--mix zipf:0.7,sequential:0.3` draws each reference from one of them in proportion to the
+//! weights. With `--phase N` they run one after the other instead: in every N references each has
+//! one run, in the order named, as long as its share of N. Each thread has its own walks.
+
+use super::rng::Rng;
+use super::{Generator, Params, Walk, by_name};
+use crate::error::{Error, Result};
+
+/// The `mix` generator.
+pub struct Mix;
+
+impl Generator for Mix {
+    fn name(&self) -> &'static str {
+        "mix"
+    }
+    fn summary(&self) -> &'static str {
+        "several generators by weight (--mix) or in phases (--phase)"
+    }
+    fn options(&self) -> &'static [&'static str] {
+        &["--mix", "--phase", "--alpha", "--stride"]
+    }
+    fn walk(&self, params: &Params, thread: u32) -> Result<Box<dyn Walk>> {
+        let parts = parts(params)?;
+        let total: f64 = parts.iter().map(|(_, weight)| weight).sum();
+        let mut walks = Vec::new();
+        let mut shares = Vec::new();
+        let mut sum = 0.0;
+        for (generator, weight) in &parts {
+            sum += weight;
+            walks.push(generator.walk(params, thread)?);
+            shares.push(sum / total);
+        }
+        // The last one ends at the very end, whatever the rounding.
+        if let Some(last) = shares.last_mut() {
+            *last = 1.0;
+        }
+        Ok(match params.phase {
+            None => Box::new(Blend { walks, shares }),
+            Some(phase) => {
+                let ends: Vec<u64> =
+                    shares.iter().map(|share| (share * phase as f64).round() as u64).collect();
+                let starts = std::iter::once(0).chain(ends.iter().copied());
+                if starts.zip(&ends).any(|(start, &end)| end <= start) {
+                    return Err(Error::input(
+                        "--phase",
+                        format!("{phase} references are too few to give every part one"),
+                        "give more",
+                    ));
+                }
+                Box::new(Phases { walks, ends, at: 0, current: 0 })
+            }
+        })
+    }
+}
+
+/// The generators and weights of `--mix`.
+fn parts(params: &Params) -> Result<Vec<(&'static dyn Generator, f64)>> {
+    let refuse = |what: String| {
+        Err(Error::input("--mix", what, "give for instance zipf:0.7,sequential:0.3"))
+    };
+    let Some(text) = &params.mix else { return refuse("missing".into()) };
+    let mut parts = Vec::new();
+    for part in text.split(',') {
+        let Some((name, weight)) = part.split_once(':') else {
+            return refuse(format!("`{part}` is not name:weight"));
+        };
+        let weight = match weight.trim().parse::<f64>() {
+            Ok(weight) if weight > 0.0 && weight.is_finite() => weight,
+            _ => return refuse(format!("the weight `{weight}` is not a number above 0")),
+        };
+        let generator = by_name(name.trim())?;
+        if generator.name() == Mix.name() {
+            return refuse("a mix of mixes".into());
+        }
+        parts.push((generator, weight));
+    }
+    if !parts.iter().map(|(_, weight)| weight).sum::<f64>().is_finite() {
+        return refuse("the weights have no finite sum".into());
+    }
+    for (flag, given) in
+        [("--alpha", params.alpha.is_some()), ("--stride", params.stride.is_some())]
+    {
+        if given && !parts.iter().any(|(generator, _)| generator.options().contains(&flag)) {
+            return Err(Error::input(flag, "no part of the mix takes it", "leave it out"));
+        }
+    }
+    Ok(parts)
+}
+
+struct Blend {
+    walks: Vec<Box<dyn Walk>>,
+    /// Running sums of the weights, the last 1.
+    shares: Vec<f64>,
+}
+
+impl Walk for Blend {
+    fn next(&mut self, rng: &mut Rng) -> u64 {
+        let draw = rng.unit();
+        let part = self.shares.partition_point(|&share| share <= draw);
+        self.walks[part].next(rng)
+    }
+}
+
+struct Phases {
+    walks: Vec<Box<dyn Walk>>,
+    /// Where in the period each part's run ends.
+    ends: Vec<u64>,
+    at: u64,
+    current: usize,
+}
+
+impl Walk for Phases {
+    fn next(&mut self, rng: &mut Rng) -> u64 {
+        if self.at == self.ends[self.current] {
+            self.current += 1;
+            if self.current == self.ends.len() {
+                (self.current, self.at) = (0, 0);
+            }
+        }
+        self.at += 1;
+        self.walks[self.current].next(rng)
+    }
+}

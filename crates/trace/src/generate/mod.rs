@@ -1,0 +1,288 @@
+//! Generators: synthetic references whose statistics are known, the same bytes for the same seed.
+//!
+//! A generator is one file with a [`Generator`] and one line in [`GENERATORS`]. It says where the
+//! next reference goes within `pages` pages; kinds, threads and the base address are here. Every
+//! reference is a load or store of 8 aligned bytes and one instruction. With several threads the
+//! references go round among them, one each, and every thread has its own random stream and, where
+//! the generator walks, its own starting point. See `docs/generate.md`.
+
+use std::path::Path;
+
+use crate::error::{Error, Result};
+use crate::info::{Info, Source};
+use crate::record::{Batch, Kind, Record};
+use crate::writer::{Writer, WriterOptions};
+
+pub mod mix;
+pub mod permutation;
+pub mod pointer_chase;
+pub mod rng;
+pub mod scrambled_zipf;
+pub mod sequential;
+pub mod strided;
+pub mod uniform;
+pub mod zipf;
+
+use rng::Rng;
+
+/// Every generator, by name.
+pub static GENERATORS: &[&dyn Generator] = &[
+    &zipf::Zipf,
+    &scrambled_zipf::ScrambledZipf,
+    &uniform::Uniform,
+    &sequential::Sequential,
+    &strided::Strided,
+    &pointer_chase::PointerChase,
+    &mix::Mix,
+];
+
+/// Bytes of every reference.
+pub const SIZE: u64 = 8;
+/// Address of page 0: aligned to every page size in use.
+pub const BASE: u64 = 1 << 40;
+/// First byte no generated reference may reach: the user half of 48-bit addresses.
+const LIMIT: u64 = 1 << 47;
+
+/// What to generate. The options that only some generators take are `None` unless given.
+#[derive(Clone, Debug)]
+pub struct Params {
+    /// References in all.
+    pub refs: u64,
+    /// Distinct pages they may touch.
+    pub pages: u64,
+    /// Bytes in a page: a power of two from 8 to 2^30.
+    pub page_bytes: u64,
+    /// Chooses the random streams.
+    pub seed: u64,
+    /// Share of stores, 0 to 1.
+    pub write_ratio: f64,
+    /// Threads that take turns.
+    pub threads: u32,
+    /// Skew of zipf: rank r is drawn in proportion to r^-alpha. Default 1.
+    pub alpha: Option<f64>,
+    /// Bytes from one reference to the next (strided). Default `page_bytes`.
+    pub stride: Option<u64>,
+    /// `name:weight,...` (mix).
+    pub mix: Option<String>,
+    /// References in a period in which each part of a mix runs once (mix). Default: no phases,
+    /// each reference is drawn by weight.
+    pub phase: Option<u64>,
+}
+
+impl Default for Params {
+    fn default() -> Self {
+        Self {
+            refs: 0,
+            pages: 0,
+            page_bytes: 4096,
+            seed: 0,
+            write_ratio: 0.0,
+            threads: 1,
+            alpha: None,
+            stride: None,
+            mix: None,
+            phase: None,
+        }
+    }
+}
+
+impl Params {
+    /// Bytes that references may touch.
+    pub fn bytes(&self) -> u64 {
+        self.pages * self.page_bytes
+    }
+
+    /// The offset of the `thread`-th of equal shares of `whole`: where a thread starts to walk.
+    pub(crate) fn share(&self, thread: u32, whole: u64) -> u64 {
+        (u128::from(whole) * u128::from(thread) / u128::from(self.threads)) as u64
+    }
+
+    fn check(&self, generator: &dyn Generator) -> Result<()> {
+        let refuse = |flag: &str, what: String, fix: &str| Err(Error::input(flag, what, fix));
+        if self.refs == 0 {
+            return refuse("--refs", "0 references".into(), "give at least 1");
+        }
+        if self.pages == 0 {
+            return refuse("--pages", "0 pages".into(), "give at least 1");
+        }
+        if !self.page_bytes.is_power_of_two() || !(SIZE..=1 << 30).contains(&self.page_bytes) {
+            let what = format!("{} is not a power of two from 8 to 2^30", self.page_bytes);
+            return refuse("--page-bytes", what, "give for instance 4096");
+        }
+        if self.pages.checked_mul(self.page_bytes).is_none_or(|bytes| bytes > LIMIT - BASE) {
+            let what = format!("{} pages of {} bytes", self.pages, self.page_bytes);
+            return refuse("--pages", format!("{what} are beyond 2^47"), "give fewer or smaller");
+        }
+        if !(0.0..=1.0).contains(&self.write_ratio) {
+            let what = format!("{} is not a share from 0 to 1", self.write_ratio);
+            return refuse("--write-ratio", what, "give for instance 0.3");
+        }
+        if !(1..=4096).contains(&self.threads) {
+            let what = format!("{} threads", self.threads);
+            return refuse("--threads", what, "give 1 to 4096");
+        }
+        let given = [
+            ("--alpha", self.alpha.is_some()),
+            ("--stride", self.stride.is_some()),
+            ("--mix", self.mix.is_some()),
+            ("--phase", self.phase.is_some()),
+        ];
+        for (flag, given) in given {
+            if given && !generator.options().contains(&flag) {
+                let takers: Vec<_> = GENERATORS
+                    .iter()
+                    .filter(|other| other.options().contains(&flag))
+                    .map(|other| other.name())
+                    .collect();
+                return refuse(
+                    flag,
+                    format!(
+                        "{} takes no such option ({} does)",
+                        generator.name(),
+                        takers.join(", ")
+                    ),
+                    "leave it out",
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A way to place references.
+pub trait Generator: Sync {
+    /// Name on the command line.
+    fn name(&self) -> &'static str;
+    /// One line for lists.
+    fn summary(&self) -> &'static str;
+    /// Flags it takes beyond those all take.
+    fn options(&self) -> &'static [&'static str] {
+        &[]
+    }
+    /// The walk of thread `thread`, or what is wrong with its options. What all generators share
+    /// has been checked.
+    fn walk(&self, params: &Params, thread: u32) -> Result<Box<dyn Walk>>;
+}
+
+/// Where a thread's references go.
+pub trait Walk {
+    /// Byte offset of the next reference: a multiple of 8 below `pages * page_bytes`.
+    fn next(&mut self, rng: &mut Rng) -> u64;
+}
+
+/// An aligned offset in `page`, drawn evenly.
+pub(crate) fn within(page: u64, page_bytes: u64, rng: &mut Rng) -> u64 {
+    page * page_bytes + rng.below(page_bytes / SIZE) * SIZE
+}
+
+/// The generator of this name.
+pub fn by_name(name: &str) -> Result<&'static dyn Generator> {
+    GENERATORS.iter().copied().find(|generator| generator.name() == name).ok_or_else(|| {
+        let names: Vec<_> = GENERATORS.iter().map(|generator| generator.name()).collect();
+        Error::input(
+            "generate",
+            format!("no generator is called `{name}`"),
+            format!("choose one of {}", names.join(", ")),
+        )
+    })
+}
+
+/// A checked generator: an endless stream of references.
+pub struct Stream {
+    threads: Vec<(Rng, Box<dyn Walk>)>,
+    writes: u64,
+    always: bool,
+    turn: usize,
+}
+
+impl Stream {
+    /// Check `params` and set up the generator called `name`.
+    pub fn new(name: &str, params: &Params) -> Result<Self> {
+        let generator = by_name(name)?;
+        params.check(generator)?;
+        let mut threads = Vec::new();
+        for thread in 0..params.threads {
+            let rng = Rng::stream(params.seed, u64::from(thread));
+            threads.push((rng, generator.walk(params, thread)?));
+        }
+        // A 64-bit draw below this is a store; 1.0 has no such bound.
+        let writes = (params.write_ratio * 2f64.powi(64)) as u64;
+        Ok(Self { threads, writes, always: params.write_ratio == 1.0, turn: 0 })
+    }
+}
+
+impl Iterator for Stream {
+    type Item = Record;
+
+    fn next(&mut self) -> Option<Record> {
+        let thread = self.turn as u32;
+        let next = if self.turn + 1 == self.threads.len() { 0 } else { self.turn + 1 };
+        let (rng, walk) = self.threads.get_mut(self.turn)?;
+        self.turn = next;
+        let addr = BASE + walk.next(rng);
+        let store = self.always || rng.next_u64() < self.writes;
+        let kind = if store { Kind::Store } else { Kind::Load };
+        Some(Record { addr, kind, size: SIZE as u16, thread, instr: 1 })
+    }
+}
+
+/// Generate `params.refs` references by the generator called `name` into a new trace folder `to`.
+///
+/// `pulse` is called with the number of references so far, about every million, and may stop the
+/// run with an error. On any error nothing is left at `to`.
+pub fn generate(
+    name: &str,
+    params: &Params,
+    to: &Path,
+    overwrite: bool,
+    pulse: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<Info> {
+    let mut stream = Stream::new(name, params)?;
+    let source = Source {
+        kind: "generate".to_owned(),
+        detail: name.to_owned(),
+        command: command(name, params),
+        ..Source::default()
+    };
+    let mut writer =
+        Writer::create(to, source, WriterOptions { overwrite, ..WriterOptions::default() })?;
+    let mut batch = Batch::default();
+    let mut left = params.refs;
+    while left > 0 {
+        batch.clear();
+        let count = left.min(1 << 16);
+        for record in stream.by_ref().take(count as usize) {
+            batch.push(record);
+        }
+        writer.push_batch(&batch)?;
+        left -= count;
+        let done = params.refs - left;
+        if done % (1 << 20) == 0 {
+            pulse(done)?;
+        }
+    }
+    writer.finish(None)
+}
+
+/// The command line that says all of `params`.
+fn command(name: &str, params: &Params) -> Vec<String> {
+    let mut words = vec![
+        format!("generate {name}"),
+        format!("--refs {}", params.refs),
+        format!("--pages {}", params.pages),
+        format!("--page-bytes {}", params.page_bytes),
+        format!("--seed {}", params.seed),
+        format!("--write-ratio {}", params.write_ratio),
+        format!("--threads {}", params.threads),
+    ];
+    words.extend(params.alpha.map(|alpha| format!("--alpha {alpha}")));
+    words.extend(params.stride.map(|stride| format!("--stride {stride}")));
+    words.extend(params.mix.as_ref().map(|mix| format!("--mix {mix}")));
+    words.extend(params.phase.map(|phase| format!("--phase {phase}")));
+    std::iter::once("nearfar".to_owned())
+        .chain(words.iter().flat_map(|word| word.split(' ').map(str::to_owned)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

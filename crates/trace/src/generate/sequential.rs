@@ -1,0 +1,20 @@
+//! `sequential`: word after word through all pages, round and round; a thread starts at its share.
+
+use super::strided::Steps;
+use super::{Generator, Params, SIZE, Walk};
+use crate::error::Result;
+
+/// The `sequential` generator.
+pub struct Sequential;
+
+impl Generator for Sequential {
+    fn name(&self) -> &'static str {
+        "sequential"
+    }
+    fn summary(&self) -> &'static str {
+        "word after word through all pages, round and round"
+    }
+    fn walk(&self, params: &Params, thread: u32) -> Result<Box<dyn Walk>> {
+        Ok(Box::new(Steps::new(params, thread, SIZE)))
+    }
+}

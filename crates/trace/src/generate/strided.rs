@@ -1,0 +1,62 @@
+//! `strided`: every `stride` bytes through all pages, round and round.
+//!
+//! A round goes from the start of the range to its end; the next begins at the start again, so
+//! every round touches the same words. A thread starts at its share of the range.
+
+use super::rng::Rng;
+use super::{Generator, Params, SIZE, Walk};
+use crate::error::{Error, Result};
+
+/// The `strided` generator.
+pub struct Strided;
+
+impl Generator for Strided {
+    fn name(&self) -> &'static str {
+        "strided"
+    }
+    fn summary(&self) -> &'static str {
+        "every --stride bytes through all pages, round and round"
+    }
+    fn options(&self) -> &'static [&'static str] {
+        &["--stride"]
+    }
+    fn walk(&self, params: &Params, thread: u32) -> Result<Box<dyn Walk>> {
+        let stride = params.stride.unwrap_or(params.page_bytes);
+        if stride == 0 || stride % SIZE != 0 || stride > params.bytes() {
+            return Err(Error::input(
+                "--stride",
+                format!(
+                    "{stride} is not a multiple of 8 from 8 to all {} bytes of the pages",
+                    params.bytes()
+                ),
+                "give for instance 64",
+            ));
+        }
+        Ok(Box::new(Steps::new(params, thread, stride)))
+    }
+}
+
+/// Steps of one length through the range, from its start again after its end.
+pub(super) struct Steps {
+    at: u64,
+    stride: u64,
+    bytes: u64,
+}
+
+impl Steps {
+    pub fn new(params: &Params, thread: u32, stride: u64) -> Self {
+        let steps = params.bytes().div_ceil(stride);
+        Self { at: params.share(thread, steps) * stride, stride, bytes: params.bytes() }
+    }
+}
+
+impl Walk for Steps {
+    fn next(&mut self, _: &mut Rng) -> u64 {
+        let at = self.at;
+        self.at += self.stride;
+        if self.at >= self.bytes {
+            self.at = 0;
+        }
+        at
+    }
+}

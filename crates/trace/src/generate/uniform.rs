@@ -1,0 +1,30 @@
+//! `uniform`: every page, and every aligned word in it, equally often.
+
+use super::rng::Rng;
+use super::{Generator, Params, SIZE, Walk};
+use crate::error::Result;
+
+/// The `uniform` generator.
+pub struct Uniform;
+
+impl Generator for Uniform {
+    fn name(&self) -> &'static str {
+        "uniform"
+    }
+    fn summary(&self) -> &'static str {
+        "every word equally often"
+    }
+    fn walk(&self, params: &Params, _: u32) -> Result<Box<dyn Walk>> {
+        Ok(Box::new(Draw { words: params.bytes() / SIZE }))
+    }
+}
+
+struct Draw {
+    words: u64,
+}
+
+impl Walk for Draw {
+    fn next(&mut self, rng: &mut Rng) -> u64 {
+        rng.below(self.words) * SIZE
+    }
+}

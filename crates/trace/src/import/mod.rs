@@ -1,0 +1,425 @@
+//! Importers: traces of other tools, read strictly, a record at a time, in constant memory.
+//!
+//! A format is one file with an [`Importer`] and one line in [`IMPORTERS`]. It says how its
+//! stream is cut into frames (lines, or records of a fixed size) and turns one frame into
+//! references; everything else is here: decompression, bounded lines, the place of an error,
+//! `--skip-bad`, `--max-refs`, cut-off ends and guessing. What each format can hold is in
+//! `docs/formats.md`.
+
+use std::borrow::Cow;
+use std::path::Path;
+
+use crate::error::{Error, Result};
+use crate::info::{Info, Source};
+use crate::record::{Batch, Record};
+use crate::writer::{Writer, WriterOptions};
+
+pub mod champsim;
+pub mod csv;
+pub mod dinero;
+pub mod drmemtrace_text;
+mod input;
+pub mod lackey;
+pub mod oracle_general;
+pub mod perf_script;
+pub mod pinatrace;
+mod text;
+mod threads;
+
+pub use input::{Head, Input, MAX_LINE};
+
+use input::Frame;
+
+/// Every format that can be imported, by name.
+pub static IMPORTERS: &[&dyn Importer] = &[
+    &lackey::Lackey,
+    &dinero::Dinero,
+    &champsim::CHAMPSIM,
+    &champsim::CLOUDSUITE,
+    &oracle_general::OracleGeneral,
+    &pinatrace::Pinatrace,
+    &drmemtrace_text::DrmemtraceText,
+    &perf_script::PerfScript,
+    &csv::Csv,
+];
+
+/// What a user may set.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Bad records to let through (and count) before giving up.
+    pub skip_bad: u64,
+    /// Stop after this many references.
+    pub max_refs: Option<u64>,
+    /// Bytes an object id stands for (formats that hold ids, not addresses).
+    pub object_bytes: Option<u64>,
+}
+
+/// Why a frame is not a record: shown to the user after the frame's place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bad(pub Cow<'static, str>);
+
+impl From<&'static str> for Bad {
+    fn from(text: &'static str) -> Self {
+        Bad(Cow::Borrowed(text))
+    }
+}
+
+impl From<String> for Bad {
+    fn from(text: String) -> Self {
+        Bad(Cow::Owned(text))
+    }
+}
+
+/// How a stream is cut into frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// Lines of text, at most [`MAX_LINE`] bytes; blank lines are passed over. Where
+    /// `final_newline` holds, a last line without a newline is a record cut short (tools always
+    /// write it, and half an address still looks like an address).
+    Lines {
+        /// Whether the last line must end in a newline.
+        final_newline: bool,
+    },
+    /// Binary records of this many bytes.
+    Fixed(usize),
+}
+
+/// Turns frames into references. Holds what a format must remember from frame to frame.
+pub trait Parser {
+    /// Append the references of one frame to `out` (none for noise). On an error nothing of this
+    /// frame is used. Sizes of 0 and ranges beyond 2^64 are refused by the caller.
+    fn parse(&mut self, frame: &[u8], out: &mut Vec<Record>) -> Result<(), Bad>;
+
+    /// Process number of each thread index seen so far (0: unknown).
+    fn processes(&self) -> Vec<u32> {
+        Vec::new()
+    }
+}
+
+/// A trace format of another tool.
+pub trait Importer: Sync {
+    /// Name on the command line and in `trace.json`.
+    fn name(&self) -> &'static str;
+    /// One line for lists and errors.
+    fn summary(&self) -> &'static str;
+    /// How the stream is cut.
+    fn framing(&self) -> Framing;
+    /// Whether records are a sample of the program's references.
+    fn sampled(&self) -> bool {
+        false
+    }
+    /// Whether the format holds object ids, which `object_bytes` turns into addresses.
+    fn holds_objects(&self) -> bool {
+        false
+    }
+    /// A fresh parser.
+    fn parser(&self, options: &Options) -> Result<Box<dyn Parser>, Bad>;
+    /// Whether the beginning of a stream can be of this format. Text formats: more of its lines
+    /// are records than are not. Binary formats need a test of their own.
+    fn recognizes(&self, head: &Head<'_>) -> bool {
+        let Framing::Lines { .. } = self.framing() else { return false };
+        let Ok(mut parser) = self.parser(&Options::default()) else { return false };
+        let (mut good, mut bad, mut out) = (0u32, 0u32, Vec::new());
+        for line in head.lines().take(256) {
+            match parser.parse(line, &mut out) {
+                Ok(()) if !out.is_empty() => good += 1,
+                Ok(()) => {}
+                Err(_) => bad += 1,
+            }
+            out.clear();
+        }
+        good > bad
+    }
+}
+
+/// The importer of this name.
+pub fn by_name(name: &str) -> Result<&'static dyn Importer> {
+    IMPORTERS.iter().copied().find(|importer| importer.name() == name).ok_or_else(|| {
+        Error::input(
+            "--format",
+            format!("no trace format is called `{name}`"),
+            format!("choose one of {}", names(IMPORTERS)),
+        )
+    })
+}
+
+fn names(importers: &[&dyn Importer]) -> String {
+    importers.iter().map(|importer| importer.name()).collect::<Vec<_>>().join(", ")
+}
+
+/// The one format that the beginning of `input` fits; none or several is an error.
+pub fn guess(input: &mut Input<'_>) -> Result<&'static dyn Importer> {
+    let place = input.place().to_owned();
+    let head = input.head()?;
+    if head.bytes.is_empty() {
+        return Err(Error::input(place, "empty: no records", "check how the file was made"));
+    }
+    if let Some(what) = input::unsupported(head.bytes) {
+        return Err(Error::input(place, what, "unpack or convert it first"));
+    }
+    let fits: Vec<_> =
+        IMPORTERS.iter().copied().filter(|importer| importer.recognizes(&head)).collect();
+    match fits[..] {
+        [one] => Ok(one),
+        [] => Err(Error::input(
+            place,
+            "its format cannot be told from its first records",
+            format!("name it with --format: {}", names(IMPORTERS)),
+        )),
+        _ => Err(Error::input(
+            place,
+            format!("its first records could be any of {}", names(&fits)),
+            "name the right one with --format",
+        )),
+    }
+}
+
+/// What an import came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// References handed on.
+    pub records: u64,
+    /// Bad records let through.
+    pub skipped: u64,
+    /// Process number of each thread index (0: unknown); shorter where nothing is known.
+    pub processes: Vec<u32>,
+}
+
+/// Where in the stream something is.
+#[derive(Clone, Copy)]
+struct Position {
+    number: u64,
+    offset: u64,
+}
+
+/// Counts bad records and turns one too many into an error.
+struct Judge<'a> {
+    place: &'a str,
+    importer: &'a dyn Importer,
+    compressed: bool,
+    allowed: u64,
+    skipped: u64,
+}
+
+impl Judge<'_> {
+    fn bad(&mut self, at: Position, what: &str) -> Result<()> {
+        if self.skipped < self.allowed {
+            self.skipped += 1;
+            return Ok(());
+        }
+        let unit = match self.importer.framing() {
+            Framing::Lines { .. } => "line",
+            Framing::Fixed(_) => "record",
+        };
+        let stream = if self.compressed { " of the decompressed stream" } else { "" };
+        let fix = match self.allowed {
+            0 => "mend the file, or let N bad records through with --skip-bad N".to_owned(),
+            n => format!("--skip-bad {n} is used up: mend the file or allow more"),
+        };
+        Err(Error::input(
+            format!("{}: {unit} {}, byte {}{stream}", self.place, at.number, at.offset),
+            format!("bad {} record: {what}", self.importer.name()),
+            fix,
+        ))
+    }
+}
+
+/// Read `input` as `importer`'s format and hand every reference to `sink`, in order.
+///
+/// Stops at the first error of `sink`, at a bad record beyond `options.skip_bad`, at a damaged
+/// stream (never let through), or after `options.max_refs` references. No reference at all is an
+/// error. Memory use does not depend on the length of the stream.
+pub fn read(
+    importer: &dyn Importer,
+    input: &mut Input<'_>,
+    options: &Options,
+    sink: &mut dyn FnMut(Record) -> Result<()>,
+) -> Result<Summary> {
+    if options.max_refs == Some(0) {
+        return Err(Error::input("--max-refs", "0 keeps nothing", "give at least 1"));
+    }
+    if options.object_bytes.is_some() && !importer.holds_objects() {
+        return Err(Error::input(
+            "--object-bytes",
+            format!("{} holds addresses, not object ids", importer.name()),
+            "leave the option out",
+        ));
+    }
+    let mut parser =
+        importer.parser(options).map_err(|bad| Error::input("--object-bytes", bad.0, ""))?;
+    let framing = importer.framing();
+    let lines = matches!(framing, Framing::Lines { .. });
+    let place = input.place().to_owned();
+    let head = input.head()?;
+    if head.bytes.is_empty() {
+        return Err(Error::input(place, "empty: no records", "check how the file was made"));
+    }
+    if let Some(what) = input::unsupported(head.bytes) {
+        return Err(Error::input(place, what, "unpack or convert it first"));
+    }
+    let mut judge = Judge {
+        place: &place,
+        importer,
+        compressed: input.is_compressed(),
+        allowed: options.skip_bad,
+        skipped: 0,
+    };
+    let limit = options.max_refs.unwrap_or(u64::MAX);
+    let mut records = 0u64;
+    let mut number = 0u64;
+    let mut out: Vec<Record> = Vec::with_capacity(8);
+    while records < limit {
+        let (offset, frame) = input.frame(framing)?;
+        number += 1;
+        let at = Position { number, offset };
+        match frame {
+            Frame::End => break,
+            Frame::Whole(bytes) if lines && input::blank(bytes) => {}
+            Frame::Whole(bytes) => {
+                out.clear();
+                let parsed = parser.parse(bytes, &mut out).and_then(|()| check(&out));
+                if let Err(bad) = parsed {
+                    let shown = match framing {
+                        Framing::Lines { .. } => format!("{} in `{}`", bad.0, text::shown(bytes)),
+                        Framing::Fixed(_) => bad.0.into_owned(),
+                    };
+                    judge.bad(at, &shown)?;
+                    continue;
+                }
+                for &record in &out {
+                    if records == limit {
+                        break;
+                    }
+                    sink(record)?;
+                    records += 1;
+                }
+            }
+            Frame::CutShort(have) => {
+                let what = match framing {
+                    Framing::Fixed(size) => format!("cut short: {have} of its {size} bytes"),
+                    Framing::Lines { .. } => "cut short: the last line has no newline".to_owned(),
+                };
+                judge.bad(at, &what)?;
+                break;
+            }
+            Frame::TooLong => {
+                judge.bad(at, &format!("the line is longer than {MAX_LINE} bytes"))?;
+                input.skip_line()?;
+            }
+        }
+    }
+    let skipped = judge.skipped;
+    if records == 0 {
+        return Err(Error::input(
+            place,
+            format!("no records ({} bad ones let through)", skipped),
+            format!("check that it is a {} trace", importer.name()),
+        ));
+    }
+    Ok(Summary { records, skipped, processes: parser.processes() })
+}
+
+/// Refuse what no reference can be, whichever the format.
+fn check(records: &[Record]) -> Result<(), Bad> {
+    for record in records {
+        if record.size == 0 {
+            return Err("a size of 0 touches nothing".into());
+        }
+        if record.addr.checked_add(u64::from(record.size) - 1).is_none() {
+            return Err(Bad(Cow::Owned(format!(
+                "{} bytes at {:#x} run past the end of the address space",
+                record.size, record.addr
+            ))));
+        }
+    }
+    Ok(())
+}
+
+/// Import the file `from` (`-`: standard input) into a new trace folder `to`.
+///
+/// `format` names the importer; without it the content decides. `pulse` is called with the number
+/// of references so far, about every million, and may stop the import with an error. On any error
+/// nothing is left at `to`.
+pub fn import(
+    from: &Path,
+    to: &Path,
+    format: Option<&str>,
+    overwrite: bool,
+    options: &Options,
+    pulse: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<Info> {
+    let named = format.map(by_name).transpose()?;
+    if let (Ok(a), Ok(b)) = (from.canonicalize(), to.canonicalize())
+        && a == b
+    {
+        return Err(Error::input(
+            to.display().to_string(),
+            "the trace would replace the file it is imported from",
+            "choose another place with -o",
+        ));
+    }
+    let mut input = Input::open(from)?;
+    let importer = match named {
+        Some(importer) => importer,
+        None => guess(&mut input)?,
+    };
+    let source = Source {
+        kind: "import".to_owned(),
+        detail: importer.name().to_owned(),
+        command: vec![from.display().to_string()],
+        arch: String::new(),
+        sampled: importer.sampled(),
+        skipped_records: 0,
+    };
+    let writer_options = WriterOptions { overwrite, ..WriterOptions::default() };
+    let mut writer = Writer::create(to, source, writer_options)?;
+    let mut batch = Batch::default();
+    let mut done = 0u64;
+    let summary = read(importer, &mut input, options, &mut |record| {
+        batch.push(record);
+        if batch.len() == BATCH {
+            writer.push_batch(&batch)?;
+            batch.clear();
+            done += BATCH as u64;
+            if done % (1 << 20) == 0 {
+                pulse(done)?;
+            }
+        }
+        Ok(())
+    })?;
+    writer.push_batch(&batch)?;
+    for (thread, &process) in summary.processes.iter().enumerate() {
+        if process != 0 {
+            writer.thread_process(thread as u32, process);
+        }
+    }
+    writer.source_mut().skipped_records = summary.skipped;
+    writer.finish(None)
+}
+
+/// References handed to the writer at a time.
+const BATCH: usize = 1 << 16;
+
+/// What the fuzzer and its corpus test run: parse `bytes` as `importer`'s format, as given and
+/// with bad records let through, and check that what comes out are references.
+pub fn exercise(importer: &dyn Importer, bytes: &[u8]) {
+    for skip_bad in [0, 3] {
+        let options = Options { skip_bad, max_refs: Some(1 << 16), object_bytes: None };
+        let Ok(mut input) = Input::new("fuzz", Box::new(bytes)) else { return };
+        let mut records = 0u64;
+        let summary = read(importer, &mut input, &options, &mut |record| {
+            assert!(
+                record.size > 0 && record.addr.checked_add(u64::from(record.size) - 1).is_some()
+            );
+            records += 1;
+            Ok(())
+        });
+        if let Ok(summary) = summary {
+            assert_eq!(summary.records, records);
+            assert!(records > 0 && summary.skipped <= skip_bad);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,86 @@
+//! pinatrace: the text of the example tool of that name that comes with Intel Pin.
+//!
+//! Lines `ip: R address` and `ip: W address`, hexadecimal, with or without `0x`; lines that begin
+//! with `#` (a heading, the closing `#eof`) are passed over, and nothing may follow `#eof`. No
+//! sizes: every reference touches one byte. No fetches and no instruction counts.
+
+use super::text::{hex, words};
+use super::{Bad, Framing, Importer, Options, Parser};
+use crate::record::{Kind, Record};
+
+/// The `pinatrace` format.
+pub struct Pinatrace;
+
+impl Importer for Pinatrace {
+    fn name(&self) -> &'static str {
+        "pinatrace"
+    }
+    fn summary(&self) -> &'static str {
+        "text of Intel Pin's pinatrace, `ip: R address`"
+    }
+    fn framing(&self) -> Framing {
+        Framing::Lines { final_newline: true }
+    }
+    fn parser(&self, _: &Options) -> Result<Box<dyn Parser>, Bad> {
+        Ok(Box::new(Lines { ended: false }))
+    }
+}
+
+struct Lines {
+    ended: bool,
+}
+
+impl Parser for Lines {
+    fn parse(&mut self, line: &[u8], out: &mut Vec<Record>) -> Result<(), Bad> {
+        if self.ended {
+            return Err("something after `#eof`".into());
+        }
+        if line.first() == Some(&b'#') {
+            self.ended = line == b"#eof";
+            return Ok(());
+        }
+        let mut words = words(line);
+        let ip = words.next().and_then(|word| word.strip_suffix(b":"));
+        hex(ip.ok_or(Bad::from("does not begin with `ip:`"))?)?;
+        let kind = match words.next() {
+            Some(b"R") => Kind::Load,
+            Some(b"W") => Kind::Store,
+            _ => return Err("neither R nor W after the instruction's address".into()),
+        };
+        let addr = hex(words.next().unwrap_or_default())?;
+        if words.next().is_some() {
+            return Err("more than `ip: R address`".into());
+        }
+        out.push(Record { addr, kind, size: 1, thread: 0, instr: 0 });
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{error, reference, strict};
+    use super::*;
+
+    #[test]
+    fn lines_become_references() {
+        assert_eq!(
+            strict("pinatrace", b"#\n# heading\n0x401000: R 0x7ff0\n401003: W 8000\n#eof\n")
+                .unwrap(),
+            [reference(Kind::Load, 0x7ff0, 1, 0), reference(Kind::Store, 0x8000, 1, 0)]
+        );
+    }
+
+    #[test]
+    fn bad_lines_are_told() {
+        for (text, what) in [
+            ("0x40 R 0x1\n", "does not begin with `ip:`"),
+            ("0x40: X 0x1\n", "neither R nor W"),
+            ("0x40: R\n", "a hexadecimal number is missing"),
+            ("0x40: R 0x1 8\n", "more than"),
+            ("0x40: R 0x1\n#eof\n0x40: R 0x1\n", "something after `#eof`"),
+        ] {
+            let error = error("pinatrace", text.as_bytes());
+            assert!(error.contains(what), "{text}: {error}");
+        }
+    }
+}

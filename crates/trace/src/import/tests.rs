@@ -1,0 +1,259 @@
+//! The reader that all formats share; each format's own tests are beside it.
+
+use std::io::Write;
+
+use super::*;
+use crate::record::Kind;
+
+/// References of `bytes`, or the error as the user sees it.
+pub(super) fn run(name: &str, bytes: &[u8], options: &Options) -> Result<Vec<Record>, String> {
+    full(name, bytes, options).map(|(records, _)| records).map_err(|e| e.to_string())
+}
+
+pub(super) fn full(name: &str, bytes: &[u8], options: &Options) -> Result<(Vec<Record>, Summary)> {
+    let mut input = Input::new("t", Box::new(bytes))?;
+    let mut records = Vec::new();
+    let summary = read(by_name(name)?, &mut input, options, &mut |record| {
+        records.push(record);
+        Ok(())
+    })?;
+    assert_eq!(summary.records, records.len() as u64);
+    Ok((records, summary))
+}
+
+pub(super) fn strict(name: &str, bytes: &[u8]) -> Result<Vec<Record>, String> {
+    run(name, bytes, &Options::default())
+}
+
+/// The error of `bytes`, which must have one.
+pub(super) fn error(name: &str, bytes: &[u8]) -> String {
+    strict(name, bytes).expect_err("bad input was taken")
+}
+
+/// A reference of thread 0 as `(kind, addr, size, instr)`.
+pub(super) fn reference(kind: Kind, addr: u64, size: u16, instr: u32) -> Record {
+    Record { addr, kind, size, thread: 0, instr }
+}
+
+fn guessed(bytes: &[u8]) -> Result<&'static str, String> {
+    let mut input = Input::new("t", Box::new(bytes)).map_err(|e| e.to_string())?;
+    guess(&mut input).map(|importer| importer.name()).map_err(|e| e.to_string())
+}
+
+const THREE: &[u8] = b"r 1000 4\nw 2000 8\ni 3000 2\n";
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+fn xz(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = liblzma::write::XzEncoder::new(Vec::new(), 1);
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[test]
+fn compressed_streams_are_read_and_their_concatenations_too() {
+    let plain = strict("dinero", THREE).unwrap();
+    for pack in [gzip, xz, |b: &[u8]| zstd::encode_all(b, 1).unwrap()] {
+        assert_eq!(strict("dinero", &pack(THREE)).unwrap(), plain);
+        assert_eq!(guessed(&pack(THREE)).unwrap(), "dinero");
+        let twice = [pack(THREE), pack(THREE)].concat();
+        assert_eq!(strict("dinero", &twice).unwrap(), [plain.clone(), plain.clone()].concat());
+    }
+}
+
+#[test]
+fn a_cut_off_compressed_stream_is_never_let_through() {
+    let long: Vec<u8> =
+        (0..20_000u32).flat_map(|i| format!("r {:x} 4\n", i * 7919).into_bytes()).collect();
+    for (name, packed) in [
+        ("gzip", gzip(&long)),
+        ("xz", xz(&long)),
+        ("zstd", zstd::encode_all(&long[..], 1).unwrap()),
+    ] {
+        let options = Options { skip_bad: 1000, ..Options::default() };
+        for keep in [packed.len() - 1, packed.len() / 2, 12] {
+            let error = run("dinero", &packed[..keep], &options).unwrap_err();
+            assert!(error.contains(&format!("damaged or cut-off {name} stream")), "{error}");
+        }
+        // The beginning can still be had.
+        let options = Options { max_refs: Some(100), ..Options::default() };
+        assert_eq!(run("dinero", &packed[..packed.len() - 1], &options).unwrap().len(), 100);
+    }
+}
+
+#[test]
+fn the_place_of_a_bad_record_is_told() {
+    let text = b"r 1000 4\n\nr 2000 4\nr what 4\n";
+    assert_eq!(
+        error("dinero", text),
+        "t: line 4, byte 19: bad dinero record: not a hexadecimal number in `r what 4`; mend the \
+         file, or let N bad records through with --skip-bad N"
+    );
+    let packed = error("dinero", &gzip(text));
+    assert!(packed.starts_with("t: line 4, byte 19 of the decompressed stream: "), "{packed}");
+}
+
+#[test]
+fn skip_bad_lets_so_many_through_and_counts_them() {
+    let text = b"r 1000 4\nbad\nr 2000 0\nr 3000 4\nr 4000";
+    let options = |skip_bad| Options { skip_bad, ..Options::default() };
+    let (records, summary) = full("dinero", text, &options(3)).unwrap();
+    assert_eq!((records.len(), summary.skipped), (2, 3));
+    let error = run("dinero", text, &options(2)).unwrap_err();
+    assert!(
+        error.contains("line 5, byte 31") && error.contains("--skip-bad 2 is used up"),
+        "{error}"
+    );
+    assert!(error.contains("no newline"), "{error}");
+}
+
+#[test]
+fn max_refs_stops_even_within_a_line() {
+    let options = Options { max_refs: Some(2), ..Options::default() };
+    let records = run("lackey", b" L 10,4\n M 20,4\nnot read\n", &options).unwrap();
+    assert_eq!(records, [reference(Kind::Load, 0x10, 4, 0), reference(Kind::Load, 0x20, 4, 0)]);
+    let none = Options { max_refs: Some(0), ..Options::default() };
+    assert!(run("lackey", b" L 10,4\n", &none).unwrap_err().starts_with("--max-refs: "));
+}
+
+#[test]
+fn the_end_of_the_address_space() {
+    let top = u64::MAX;
+    let text = format!("r {top:x} 1\n");
+    assert_eq!(strict("dinero", text.as_bytes()).unwrap(), [reference(Kind::Load, top, 1, 0)]);
+    let past = error("dinero", format!("r {top:x} 2\n").as_bytes());
+    assert!(past.contains("2 bytes at 0xffffffffffffffff run past the end"), "{past}");
+    assert!(error("dinero", b"r 10000000000000000 1\n").contains("beyond 2^64"));
+    assert!(error("dinero", b"r 10 10000\n").contains("a size of 65536 (at most 65535)"));
+    assert!(error("dinero", b"r 10 0\n").contains("a size of 0 touches nothing"));
+}
+
+#[test]
+fn no_records_is_an_error() {
+    for name in IMPORTERS.iter().map(|importer| importer.name()) {
+        assert!(error(name, b"").contains("empty: no records"), "{name}");
+    }
+    assert!(guessed(b"").unwrap_err().contains("empty: no records"));
+    assert!(error("lackey", b"==1== noise\n\n").contains("no records (0 bad ones let through)"));
+    assert!(error("csv", b"addr,size\n").contains("no records"));
+    assert!(error("dinero", &gzip(b"")).contains("empty: no records"));
+}
+
+/// A stream of one endless line, made as it is read.
+struct Endless {
+    left: u64,
+    read: u64,
+}
+
+impl std::io::Read for Endless {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let count = (buffer.len() as u64).min(self.left) as usize;
+        buffer[..count].fill(b'1');
+        self.left -= count as u64;
+        self.read += count as u64;
+        Ok(count)
+    }
+}
+
+#[test]
+fn a_line_of_a_gigabyte_is_not_slurped() {
+    let mut endless = Endless { left: 1 << 30, read: 0 };
+    let mut input = Input::new("t", Box::new(&mut endless)).unwrap();
+    let error = read(by_name("lackey").unwrap(), &mut input, &Options::default(), &mut |_| Ok(()))
+        .unwrap_err()
+        .to_string();
+    drop(input);
+    assert!(
+        error.contains("line 1, byte 0") && error.contains("longer than 65536 bytes"),
+        "{error}"
+    );
+    assert!(endless.read < 1 << 20, "{} bytes were read", endless.read);
+}
+
+#[test]
+fn a_long_line_that_is_let_through_is_passed_over_whole() {
+    let mut text = vec![b'x'; 3 << 20];
+    text.extend_from_slice(b"\nr 1000 4\n");
+    let options = Options { skip_bad: 1, ..Options::default() };
+    let (records, summary) = full("dinero", &text, &options).unwrap();
+    assert_eq!((records.len(), summary.skipped), (1, 1));
+    let longest = format!("addr\n{}1\n", " ".repeat(MAX_LINE - 1));
+    assert_eq!(strict("csv", longest.as_bytes()).unwrap().len(), 1);
+}
+
+#[test]
+fn every_format_is_told_from_every_other() {
+    let champsim = |size: usize| -> Vec<u8> {
+        (0..8u64)
+            .flat_map(|i| {
+                let mut record = vec![0u8; size];
+                record[..8].copy_from_slice(&(0x40_1000 + 4 * i).to_le_bytes());
+                record[size - 24..size - 16].copy_from_slice(&(0x7fff_0000 + i).to_le_bytes());
+                record
+            })
+            .collect()
+    };
+    let oracle: Vec<u8> = (0..8u64)
+        .flat_map(|i| {
+            let next = if i < 4 { i as i64 + 4 } else { -1 };
+            let mut record = (i as u32).to_le_bytes().to_vec();
+            record.extend((i % 4).to_le_bytes());
+            record.extend(4096u32.to_le_bytes());
+            record.extend(next.to_le_bytes());
+            record
+        })
+        .collect();
+    let samples: [(&str, Vec<u8>); 10] = [
+        ("lackey", b"==1== x\nI  1000,4\n L 20,4\n".to_vec()),
+        ("dinero", THREE.to_vec()),
+        ("dinero", b"0 1000\n2 3f\n".to_vec()),
+        ("champsim", champsim(64)),
+        ("champsim-cloudsuite", champsim(96)),
+        ("oracle-general", oracle),
+        ("pinatrace", b"#\n0x401000: R 0x7fff0\n#eof\n".to_vec()),
+        ("drmemtrace-text", b"  1  1: 42 read 8 byte(s) @ 0x0042 by PC 0x1\n".to_vec()),
+        ("perf-script", b" 1/1  2.5: page-faults:u: 7fff0 4000\n".to_vec()),
+        ("csv", b"addr,kind\n0x10,load\n".to_vec()),
+    ];
+    for (name, bytes) in &samples {
+        assert_eq!(guessed(bytes).as_deref(), Ok(*name));
+    }
+    let unknown = guessed(b"hello\nworld\n").unwrap_err();
+    assert!(unknown.contains("cannot be told") && unknown.contains("--format: lackey, dinero"));
+    assert!(guessed(b"PK\x03\x04....").unwrap_err().contains("a zip archive"));
+    assert!(error("lackey", b"\x7fELF....").contains("a program, not a trace"));
+}
+
+#[test]
+fn options_that_do_not_apply_are_refused() {
+    let options = Options { object_bytes: Some(64), ..Options::default() };
+    assert!(
+        run("dinero", THREE, &options).unwrap_err().starts_with("--object-bytes: dinero holds")
+    );
+    assert!(by_name("din").err().unwrap().to_string().contains("choose one of lackey, dinero"));
+}
+
+#[test]
+fn a_file_becomes_a_trace_and_an_error_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("three.din.gz"), dir.path().join("three.trace"));
+    std::fs::write(&from, gzip(b"r 1000 4\nbad\nw 2000 8\n")).unwrap();
+    let mut pulse = |_| Ok(());
+    let run = |options: &Options, pulse: &mut dyn FnMut(u64) -> Result<()>| {
+        import(&from, &to, None, false, options, pulse)
+    };
+    assert!(run(&Options::default(), &mut pulse).is_err());
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "something was left behind");
+    let options = Options { skip_bad: 5, ..Options::default() };
+    let info = run(&options, &mut pulse).unwrap();
+    assert_eq!((info.records, info.source.skipped_records), (2, 1));
+    assert_eq!((info.source.kind.as_str(), info.source.detail.as_str()), ("import", "dinero"));
+    assert!(run(&options, &mut pulse).unwrap_err().to_string().contains("exists already"));
+    let onto_itself =
+        import(&from, &from, None, true, &options, &mut pulse).unwrap_err().to_string();
+    assert!(onto_itself.contains("would replace the file it is imported from"), "{onto_itself}");
+}

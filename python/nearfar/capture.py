@@ -1,0 +1,196 @@
+"""Capture: run an unmodified program under QEMU and write what memory it touches as a trace."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from nearfar import _engine
+from nearfar.errors import NearfarError
+
+PLUGIN = Path(__file__).parent / "_plugin" / "libnearfar_qemu_plugin.so"
+"""The QEMU plugin, built by ``make plugin``."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a capture.
+
+    Attributes:
+        path: the trace folder.
+        exit_code: what the program exited with; ``None`` when a signal ended it or Ctrl-C did.
+        signal: number of the signal that ended the program, or ``None``.
+        interrupted: whether the capture was ended by Ctrl-C.
+        info: contents of ``trace.json``.
+        warnings: what ran unrecorded, a line each.
+    """
+
+    path: Path
+    exit_code: int | None
+    signal: int | None
+    interrupted: bool
+    info: dict[str, Any]
+    warnings: list[str]
+
+    @property
+    def complete(self) -> bool:
+        """Whether the trace holds all that was asked for."""
+        return bool(self.info["complete"])
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One thing that capturing needs: its name, whether it is there, why (not), and the fix."""
+
+    name: str
+    available: bool
+    why: str
+    fix: str
+
+
+def probe() -> list[Probe]:
+    """Say for each QEMU, the plugin and shared memory whether it can be used."""
+    return [Probe(**found) for found in json.loads(_engine.capture_probe(PLUGIN))]
+
+
+def default_output(command: Sequence[str]) -> Path:
+    """``NAME.trace`` in the current folder, after the program's file name."""
+    name = Path(command[0]).name if command else ""
+    return Path(f"{name or 'program'}.trace")
+
+
+def run(
+    command: Sequence[str | os.PathLike[str]],
+    output: str | os.PathLike[str] | None = None,
+    *,
+    fetch: bool = True,
+    max_refs: int | None = None,
+    arch: str | None = None,
+    follow_forks: bool = False,
+    force: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> Outcome:
+    """Run ``command`` under QEMU, write its trace, and say what came of it.
+
+    The program's standard streams are those of this process.
+
+    Args:
+        command: the program (a path, or a name in ``PATH``) and its arguments.
+        output: trace folder to make; by default ``NAME.trace`` in the current folder.
+        fetch: record instruction fetches, one for each block of straight-line code.
+        max_refs: stop recording after this many records; the program runs on.
+        arch: ``x86_64`` or ``aarch64``; by default what the ELF header says.
+        follow_forks: record child processes as well.
+        force: replace an existing trace.
+        progress: called about ten times a second with the number of records so far.
+
+    Raises:
+        NearfarError: the program, QEMU (exit code 3) or the plugin is missing, or the trace
+            cannot be written.
+    """
+    words = [os.fspath(word) for word in command]
+    if not words:
+        raise NearfarError("command: is empty; put the program after `--`")
+    if max_refs is not None and max_refs < 1:
+        raise NearfarError(f"--max-refs: {max_refs} is not 1 or more; leave it out for no limit")
+    path = Path(output) if output is not None else default_output(words)
+    with _terminate_as_interrupt():
+        try:
+            text = _engine.capture_run(
+                words,
+                path,
+                PLUGIN,
+                force,
+                fetch,
+                max_refs,
+                arch,
+                follow_forks,
+                progress or (lambda _: None),
+            )
+        except _engine.EngineError as error:
+            message, code = error.args
+            raise NearfarError(message, code) from None
+    found = json.loads(text)
+    end = found["end"]
+    kinds = end if isinstance(end, dict) else {}
+    return Outcome(
+        path=path,
+        exit_code=kinds.get("exit"),
+        signal=kinds.get("signal"),
+        interrupted=end == "interrupted",
+        info=found["info"],
+        warnings=found["warnings"],
+    )
+
+
+def capture(
+    command: Sequence[str | os.PathLike[str]],
+    output: str | os.PathLike[str] | None = None,
+    *,
+    fetch: bool = True,
+    max_refs: int | None = None,
+    arch: str | None = None,
+    follow_forks: bool = False,
+    force: bool = False,
+) -> Path:
+    """Run ``command`` under QEMU and write its trace: :func:`run` for who wants the path only.
+
+    Raises:
+        NearfarError: as :func:`run`.
+        KeyboardInterrupt: Ctrl-C; the trace up to there is kept, marked incomplete.
+    """
+    outcome = run(
+        command,
+        output,
+        fetch=fetch,
+        max_refs=max_refs,
+        arch=arch,
+        follow_forks=follow_forks,
+        force=force,
+        progress=meter(),
+    )
+    if outcome.interrupted:
+        raise KeyboardInterrupt
+    return outcome.path
+
+
+def meter() -> Callable[[int], None] | None:
+    """Show the number of records on standard error; ``None`` when that is no terminal."""
+    if not sys.stderr.isatty():
+        return None
+    started = time.monotonic()
+
+    def show(records: int) -> None:
+        seconds = time.monotonic() - started
+        print(f"\r\x1b[Kcapturing: {records / 1e6:,.1f} M records, {seconds:.0f} s", end="\r",
+              file=sys.stderr, flush=True)  # fmt: skip
+
+    return show
+
+
+class _terminate_as_interrupt:  # noqa: N801
+    """While it lasts, SIGTERM ends a capture as Ctrl-C does: the trace is closed properly."""
+
+    def __init__(self) -> None:
+        self.old: Any = None
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self.old = signal.signal(signal.SIGTERM, self.interrupt)
+
+    def __exit__(self, *_: object) -> None:
+        if self.old is not None:
+            signal.signal(signal.SIGTERM, self.old)
+
+    @staticmethod
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt

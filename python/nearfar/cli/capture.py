@@ -1,0 +1,84 @@
+"""``nearfar capture``: run a program and write its trace."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+SETTINGS = {"context_settings": {"ignore_unknown_options": True, "allow_interspersed_args": False}}
+
+
+class Arch(StrEnum):
+    """Choices of ``--arch``."""
+
+    auto = "auto"
+    x86_64 = "x86_64"
+    aarch64 = "aarch64"
+
+
+def run(
+    command: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND...", help="Program and its arguments.")
+    ],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Trace folder to make [NAME.trace].")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing trace.")] = False,
+    fetch: Annotated[
+        bool, typer.Option("--fetch/--no-fetch", help="Record instruction fetches.")
+    ] = True,
+    max_refs: Annotated[
+        int | None,
+        typer.Option(help="Stop recording after this many records; the program runs on."),
+    ] = None,
+    arch: Annotated[Arch, typer.Option(help="Architecture; auto reads the ELF header.")] = (
+        Arch.auto
+    ),
+    follow_forks: Annotated[
+        bool, typer.Option("--follow-forks", help="Record child processes as well.")
+    ] = False,
+) -> None:
+    """Run an unmodified x86-64 or aarch64 program and write its trace.
+
+    The program's standard streams are passed through; a summary goes to standard error. Exit code
+    0 when the trace is complete, whatever the program answered; 130 after Ctrl-C.
+    """
+    from nearfar import capture
+
+    show = capture.meter()
+    outcome = capture.run(
+        command,
+        output,
+        fetch=fetch,
+        max_refs=max_refs,
+        arch=arch.value,
+        follow_forks=follow_forks,
+        force=force,
+        progress=show,
+    )
+    if show is not None:
+        print("\x1b[K", end="", file=sys.stderr)
+    info = outcome.info
+    threads = len(info["threads"])
+    pages = sum(info["pages_by_kinds"].values())
+    size = sum(part["bytes"] for part in info["parts"])
+    print(
+        f"nearfar: {outcome.path}: {info['records']:,} records, {info['instructions']:,} "
+        f"instructions, {threads} thread{'s' * (threads != 1)}, {pages:,} pages of 4 KiB, "
+        f"{size:,} bytes",
+        file=sys.stderr,
+    )
+    if outcome.exit_code:
+        print(f"nearfar: the program exited with status {outcome.exit_code}", file=sys.stderr)
+    if outcome.signal is not None:
+        print(f"nearfar: signal {outcome.signal} ended the program", file=sys.stderr)
+    for warning in outcome.warnings:
+        print(f"nearfar: warning: {warning}", file=sys.stderr)
+    if not outcome.complete:
+        why = info["incomplete_reason"]
+        print(f"nearfar: the trace is marked incomplete: {why}", file=sys.stderr)
+        raise typer.Exit(130 if outcome.interrupted else 1)

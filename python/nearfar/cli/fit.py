@@ -1,0 +1,150 @@
+"""``nearfar fit``: models of TLB miss rate and page fault rate from measured points."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from nearfar.models import Fit
+
+
+class Quantity(StrEnum):
+    """What was measured."""
+
+    TLB = "tlb"
+    FAULT = "fault"
+
+
+class Weighting(StrEnum):
+    """What least squares weighs."""
+
+    ABSOLUTE = "absolute"
+    RELATIVE = "relative"
+
+
+class Format(StrEnum):
+    """How to print."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+
+
+def run(
+    csv: Annotated[
+        Path,
+        typer.Option(
+            help="Table with the columns page_bytes (4096 or 4K), tlb_miss_rate and/or fault_rate "
+            "(0 to 1), and optionally memory_bytes or memory_fraction."
+        ),
+    ],
+    quantity: Annotated[
+        Quantity | None, typer.Option(help="Fit only this; by default whatever the table has.")
+    ] = None,
+    predict: Annotated[
+        str | None,
+        typer.Option(help="Page sizes to predict, such as 1K,2K,64K; by default those measured."),
+    ] = None,
+    weighting: Annotated[
+        Weighting, typer.Option(help="Weigh errors as they are, or relative to the rate.")
+    ] = Weighting.ABSOLUTE,
+    format: Annotated[Format, typer.Option(help="How to print.")] = Format.TABLE,  # noqa: A002
+) -> None:
+    """Fit a power law to TLB miss rates and two exponentials to page fault rates."""
+    import json
+
+    from nearfar.errors import NearfarError
+    from nearfar.fit import fit_csv, parse_size
+
+    sizes = None
+    if predict is not None:
+        try:
+            sizes = [parse_size(text) for text in predict.split(",")]
+        except NearfarError as error:
+            raise NearfarError(f"--predict: {error}") from None
+    fits = fit_csv(csv, quantity, weighting=weighting)
+    if format is Format.TABLE:
+        for one in fits:
+            _print(one, sizes)
+    elif format is Format.CSV:
+        _print_csv(fits, sizes)
+    else:
+        found = [
+            one.to_dict()
+            | {
+                "predictions": [
+                    {"page_bytes": size, "rate": rate} for size, rate, _ in _points(one, sizes)
+                ]
+            }
+            for one in fits
+        ]
+        print(json.dumps({"fits": found}, indent=2, allow_nan=False))
+
+
+def _points(one: Fit, sizes: list[int] | None) -> list[tuple[int, float, float | None]]:
+    """Size, predicted rate, and the measured one where there is one."""
+    if not one.coefficients:
+        return []
+    wanted = sorted(set(one.page_bytes)) if sizes is None else sizes
+    measured = dict(zip(one.page_bytes, one.measured, strict=True))
+    rates = one.predict(wanted).tolist()
+    return [(size, rate, measured.get(size)) for size, rate in zip(wanted, rates, strict=True)]
+
+
+def _memory(one: Fit) -> str:
+    if one.memory_fraction is not None:
+        return f", memory {100 * one.memory_fraction:g} %"
+    return "" if one.memory_bytes is None else f", memory {one.memory_bytes} bytes"
+
+
+def _print(one: Fit, sizes: list[int] | None) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from nearfar.models import MODELS
+
+    console = Console(highlight=False)
+    name = {"tlb": "TLB miss rate", "fault": "Page fault rate"}[one.quantity]
+    style = {"good": "green", "fair": "yellow", "bad": "bold red"}[one.verdict]
+    console.print(f"[bold]{name}[/bold]{_memory(one)}: {MODELS[one.model].formula}, p in KiB")
+    console.print(f"[{style}]{one.verdict}[/]: {one.reason}")
+    if not one.coefficients:
+        return
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("coefficient")
+    table.add_column("value", justify="right")
+    table.add_column(f"{100 * one.confidence:g} % interval")
+    for coefficient, value in one.coefficients.items():
+        pair = one.intervals and one.intervals[coefficient]
+        table.add_row(
+            coefficient,
+            f"{value:.6g}",
+            f"{pair[0]:.6g} .. {pair[1]:.6g}" if pair else "not determined",
+        )
+    console.print(table)
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading in ("page bytes", "predicted", "measured"):
+        table.add_column(heading, justify="right")
+    for size, rate, measured in _points(one, sizes):
+        table.add_row(str(size), f"{rate:.6g}", "" if measured is None else f"{measured:.6g}")
+    console.print(table)
+
+
+def _print_csv(fits: list[Fit], sizes: list[int] | None) -> None:
+    import csv
+    import sys
+
+    out = csv.writer(sys.stdout, lineterminator="\n")
+    out.writerow(
+        ["quantity", "memory_bytes", "memory_fraction", "page_bytes", "predicted", "measured"]
+        + ["verdict"]
+    )
+    for one in fits:
+        for size, rate, measured in _points(one, sizes):
+            memory = (one.memory_bytes, one.memory_fraction)
+            out.writerow([one.quantity, *memory, size, rate, measured, one.verdict])

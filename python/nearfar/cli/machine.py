@@ -1,0 +1,152 @@
+"""``nearfar machine``: list, show and check machine descriptions."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from nearfar.machine import Machine
+
+
+class Action(StrEnum):
+    """What to do."""
+
+    LIST = "list"
+    SHOW = "show"
+    CHECK = "check"
+    SCHEMA = "schema"
+
+
+class Format(StrEnum):
+    """How to print."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+#: Page sizes whose I/O times `show` prints, bytes.
+SHOWN = [1 << power for power in (9, 12, 14, 16, 18, 21)]
+
+
+def run(
+    action: Annotated[Action, typer.Argument(help="list | show NAME | check FILE | schema")],
+    target: Annotated[str | None, typer.Argument(help="Name or path of a machine.")] = None,
+    format: Annotated[Format, typer.Option(help="How to print.")] = Format.TABLE,  # noqa: A002
+) -> None:
+    """List, show or check machine descriptions, or print their JSON Schema."""
+    import json
+
+    from nearfar import machine
+    from nearfar.errors import NearfarError
+
+    as_json = format is Format.JSON
+    if action in (Action.LIST, Action.SCHEMA) and target is not None:
+        raise NearfarError(f"machine {action}: takes no name; drop `{target}`")
+    if action is Action.SCHEMA:
+        print(json.dumps(machine.schema(), indent=2))
+        return
+    if action is Action.LIST:
+        found = [machine.load(name) for name in machine.names()]
+        if as_json:
+            rows = [
+                {"name": m.name, "description": m.description, "storage": m.storages} for m in found
+            ]
+            print(json.dumps({"machines": rows}, indent=2))
+        else:
+            _print_list(found)
+        return
+    if target is None:
+        what = "a machine file" if action is Action.CHECK else "a name; see `nearfar machine list`"
+        raise NearfarError(f"machine {action}: which machine? give {what}")
+    one = machine.load(target)
+    if action is Action.CHECK:
+        if as_json:
+            print(json.dumps({"name": one.name, "ok": True}))
+        else:
+            print(f"{target}: good")
+    elif as_json:
+        print(json.dumps(_as_json(one), indent=2))
+    else:
+        _print_machine(one)
+
+
+def _as_json(one: Machine) -> dict[str, Any]:
+    """Give the description, plus the I/O times it leads to."""
+    times = [
+        {"storage": name, "page_bytes": size, "read_ns": read, "write_ns": write}
+        for name in one.storages
+        for size, read, write in zip(
+            SHOWN, one.io_ns(name, SHOWN), one.write_ns(name, SHOWN), strict=True
+        )
+    ]
+    return {"name": one.name, **one.to_dict(), "io": times}
+
+
+def _print_list(found: list[Machine]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("machine", no_wrap=True)
+    table.add_column("storage")
+    table.add_column("what it stands for", overflow="fold")
+    for one in found:
+        table.add_row(one.name, ", ".join(one.storages), one.description)
+    Console().print(table)
+
+
+def _print_machine(one: Machine) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console()
+    console.print(f"[bold]{one.name}[/bold]: {escape(one.description)}")
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading, style in (("key", ""), ("value", "bold"), ("source", "dim")):
+        table.add_column(heading, style=style, overflow="fold")
+    for key, value, source in _flatten("", one.to_dict()):
+        table.add_row(key, value, escape(source))
+    console.print(table)
+    if one.storages:
+        console.print("Time to read one page (the device idle, the request alone):")
+        table = Table(box=box.SIMPLE_HEAD)
+        table.add_column("storage", no_wrap=True)
+        for size in SHOWN:
+            table.add_column(_size(size), justify="right", no_wrap=True)
+        for name in one.storages:
+            table.add_row(name, *(_time(ns) for ns in one.io_ns(name, SHOWN)))
+        console.print(table)
+
+
+def _flatten(prefix: str, section: dict[str, Any]) -> list[tuple[str, str, str]]:
+    rows = []
+    for key, value in section.items():
+        path = f"{prefix}{key}"
+        if not isinstance(value, dict):
+            if path != "description":
+                rows.append((path, str(value), ""))
+        elif value.keys() == {"value", "source"}:
+            rows.append((path, str(value["value"]), str(value["source"])))
+        else:
+            rows.extend(_flatten(f"{path}.", value))
+    return rows
+
+
+def _size(size: int) -> str:
+    for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= unit:
+            return f"{size // unit} {name}"
+    return f"{size} B"
+
+
+def _time(ns: float) -> str:
+    for unit, name in ((1e6, "ms"), (1e3, "us")):
+        if ns >= unit:
+            return f"{ns / unit:.3g} {name}"
+    return f"{ns:.3g} ns"

@@ -1,0 +1,210 @@
+"""Fits from a table: measured points in a CSV file, or the rows of a paging study.
+
+A person who can try only a few page sizes on a real machine writes what was measured::
+
+    page_bytes,memory_fraction,tlb_miss_rate,fault_rate
+    4K,0.5,0.021,0.00031
+    16K,0.5,0.009,0.00018
+
+and gets the models of :mod:`nearfar.models` for the sizes in between.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from nearfar.errors import NearfarError
+from nearfar.models import QUANTITIES, Fit, fit
+
+#: Column that holds each quantity.
+RATE_COLUMNS: Final = {"tlb": "tlb_miss_rate", "fault": "fault_rate"}
+#: Every column a CSV file may have.
+COLUMNS: Final = ("page_bytes", "tlb_miss_rate", "fault_rate", "memory_bytes", "memory_fraction")
+
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(|K|M|G|T)(|B|iB)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """Which memory size a rate belongs to; both None when it is not said."""
+
+    bytes: int | None
+    fraction: float | None
+
+
+def parse_size(text: str) -> int:
+    """Bytes of text such as ``4096``, ``4K`` or ``2MiB`` (K, M, G, T are powers of 1024).
+
+    Raises:
+        NearfarError: it is not a whole number of bytes above zero.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    if found:
+        scale = 1024 ** " KMGT".index(found[2].upper() or " ")
+        size = float(found[1]) * scale
+        if 1 <= size <= 2**60 and size == int(size):
+            return int(size)
+    raise NearfarError(f"page size `{text.strip()[:40]}`: not a size; write for example 4096 or 4K")
+
+
+def fit_csv(
+    path: str | Path, quantity: str | None = None, *, weighting: str = "absolute"
+) -> list[Fit]:
+    """Fit measured points.
+
+    Args:
+        path: a CSV file with a header: ``page_bytes`` (``4096`` or ``4K``), ``tlb_miss_rate``
+            and/or ``fault_rate`` (fractions, 0 to 1; may be empty on some lines), and optionally
+            ``memory_bytes`` or ``memory_fraction``, which group the faults.
+        quantity: ``tlb`` or ``fault``; by default whatever the file has.
+        weighting: as :func:`nearfar.models.fit`.
+
+    Returns:
+        The power fit of the TLB miss rate, then one fit of the fault rate for each memory size.
+
+    Raises:
+        NearfarError: the file cannot be read, a column is missing or unknown, or a value is wrong;
+            the message names the file, the line and the column.
+    """
+    return fit_rows(_read_csv(Path(path), quantity), quantity, weighting=weighting)
+
+
+def fit_rows(
+    rows: Iterable[Mapping[str, Any]],
+    quantity: str | None = None,
+    *,
+    weighting: str = "absolute",
+) -> list[Fit]:
+    """Fit rows such as those of a paging study.
+
+    Args:
+        rows: mappings with ``page_bytes`` and ``tlb_miss_rate`` and/or ``fault_rate``, optionally
+            ``memory_bytes`` and ``memory_fraction``. Other keys are not read: a study repeats its
+            rates for every storage, and repeats of one page size, memory size and rate count once.
+        quantity: ``tlb`` or ``fault``; by default both, where the rows have them.
+        weighting: as :func:`nearfar.models.fit`.
+
+    Returns:
+        The power fit of the TLB miss rate, then one fit of the fault rate for each memory size,
+        smallest first.
+    """
+    wanted = list(QUANTITIES) if quantity is None else [quantity]
+    for name in wanted:
+        if name not in QUANTITIES:
+            raise NearfarError(f"fit: unknown quantity `{name}`; one of {', '.join(QUANTITIES)}")
+    # The TLB does not know how much memory there is: one group for all memory sizes.
+    groups: dict[tuple[str, _Memory], dict[tuple[int, float], None]] = {}
+    nowhere = _Memory(None, None)
+    for row in rows:
+        memory = _Memory(row.get("memory_bytes"), row.get("memory_fraction"))
+        for name in wanted:
+            rate = row.get(RATE_COLUMNS[name])
+            if rate is not None:
+                key = (name, nowhere if name == "tlb" else memory)
+                groups.setdefault(key, {})[(int(row["page_bytes"]), float(rate))] = None
+    if not groups:
+        columns = " or ".join(RATE_COLUMNS[name] for name in wanted)
+        raise NearfarError(f"fit: no values of {columns}; give a rate for several page sizes")
+
+    def order(key: tuple[str, _Memory]) -> tuple[int, float, float]:
+        name, memory = key
+        return (
+            wanted.index(name),
+            math.inf if memory.bytes is None else memory.bytes,
+            math.inf if memory.fraction is None else memory.fraction,
+        )
+
+    return [
+        fit(
+            name,
+            [size for size, _ in groups[name, memory]],
+            [rate for _, rate in groups[name, memory]],
+            memory_bytes=memory.bytes,
+            memory_fraction=memory.fraction,
+            weighting=weighting,
+        )
+        for name, memory in sorted(groups, key=order)
+    ]
+
+
+def _read_csv(path: Path, quantity: str | None) -> list[dict[str, Any]]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise NearfarError(
+            f"{path} byte {error.start}: not UTF-8; save the table as plain CSV"
+        ) from None
+    except OSError as error:
+        raise NearfarError(f"{path}: {error.strerror}; check the path") from None
+    try:
+        lines = csv.reader(text.splitlines(), strict=True)
+        header = [name.strip() for name in next(lines, [])]
+        _check_header(path, header, quantity)
+        rows = []
+        for cells in lines:
+            if not any(cell.strip() for cell in cells):
+                continue
+            place = f"{path} line {lines.line_num}"
+            if len(cells) != len(header):
+                raise NearfarError(
+                    f"{place}: {len(cells)} values for {len(header)} columns; one for each"
+                )
+            rows.append(
+                {name: _value(place, name, cell) for name, cell in zip(header, cells, strict=True)}
+            )
+    except csv.Error as error:
+        raise NearfarError(f"{path}: not CSV: {error}; quote or remove the odd character") from None
+    if not rows:
+        raise NearfarError(f"{path}: no points; add a line for each page size measured")
+    return rows
+
+
+def _check_header(path: Path, header: Sequence[str], quantity: str | None) -> None:
+    import difflib
+
+    for name in header:
+        if name not in COLUMNS:
+            near = difflib.get_close_matches(name, COLUMNS, 1, 0.0)
+            raise NearfarError(
+                f"{path} line 1: unknown column `{name[:40]}`; did you mean `{near[0]}`? "
+                f"(columns: {', '.join(COLUMNS)})"
+            )
+        if header.count(name) > 1:
+            raise NearfarError(f"{path} line 1: column `{name}` stands twice; drop one")
+    needed = [RATE_COLUMNS[quantity]] if quantity in RATE_COLUMNS else []
+    for name in ["page_bytes", *needed]:
+        if name not in header:
+            raise NearfarError(f"{path} line 1: the column `{name}` is missing; add it")
+    if not set(RATE_COLUMNS.values()) & set(header):
+        either = " or ".join(f"`{name}`" for name in RATE_COLUMNS.values())
+        raise NearfarError(f"{path} line 1: a column {either} is missing; add one")
+
+
+def _value(place: str, column: str, cell: str) -> int | float | None:
+    cell = cell.strip()
+    if column in ("page_bytes", "memory_bytes"):
+        if not cell and column == "memory_bytes":
+            return None
+        try:
+            return parse_size(cell)
+        except NearfarError as error:
+            raise NearfarError(f"{place} column {column}: {error}") from None
+    if not cell:
+        return None
+    try:
+        number = float(cell)
+    except ValueError:
+        number = math.nan
+    if 0 <= number <= 1:
+        return number
+    hint = "; divide percentages by 100" if number > 1 else ""
+    raise NearfarError(
+        f"{place} column {column}: `{cell[:40]}` is not a fraction; write a number from 0 to 1"
+        + hint
+    )

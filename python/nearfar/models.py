@@ -1,0 +1,596 @@
+"""How TLB miss rate and page fault rate follow from page size (papers 000 and 001).
+
+========================  ======================  ===========================
+model                     formula                 stands for
+========================  ======================  ===========================
+``power``                 a p^b                   TLB miss rate
+``exponential-2``         a e^(bp) + c e^(dp)     page fault rate
+``exponential-1``         a e^(bp)                page fault rate, 2-3 sizes
+========================  ======================  ===========================
+
+p is the page size **in KiB** in every formula and coefficient (a power fit's ``a`` is the rate at
+1 KiB; the rates b and d of an exponential are per KiB). Functions take page sizes in bytes.
+
+Each model is a sum of terms ``coefficient * exp(rate * t)``, with t = p or t = ln p. For given
+rates the best coefficients follow by linear least squares, so only the one or two rates are
+searched (variable projection): a grid of every plausible pair, then Levenberg-Marquardt from the
+best of them and from a few random ones, all at once. The result does not depend on a lucky start.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from nearfar.errors import NearfarError
+
+Array = npt.NDArray[np.float64]
+
+KIB: Final = 1024.0
+CONFIDENCE: Final = 0.95
+
+#: What a fit must reach: R2 at least; left-out sizes predicted within this share of the range (root
+#: mean square), and within this share of their own value (mean). The last matters because a small
+#: rate at a large page is multiplied by a long transfer.
+GOOD: Final = (0.95, 0.15, 0.25)
+FAIR: Final = (0.80, 0.40, 0.75)
+#: Every point within this of its value is good whatever R2 says: flat data leave it no variance.
+CLOSE: Final = 0.02
+
+#: A term that falls by more than this from one measured size to the next is one point, not a curve.
+_STEEPEST: Final = math.log(1e6)
+_STARTS: Final = 8
+_RANDOM_STARTS: Final = 4
+_ROUNDS: Final = 60
+_POLISH: Final = 200
+
+
+@dataclass(frozen=True)
+class Model:
+    """A sum of ``terms`` exponentials in ``transform(p)``."""
+
+    name: str
+    formula: str
+    terms: int
+    transform: Callable[[Array], Array]
+    #: Names of coefficient and rate of each term, in order.
+    names: tuple[str, ...]
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers the model has."""
+        return 2 * self.terms
+
+
+def _identity(p: Array) -> Array:
+    return p
+
+
+MODELS: Final[dict[str, Model]] = {
+    model.name: model
+    for model in (
+        Model("power", "a p^b", 1, lambda p: np.log(p), ("a", "b")),
+        Model("exponential-2", "a e^(bp) + c e^(dp)", 2, _identity, ("a", "b", "c", "d")),
+        Model("exponential-1", "a e^(bp)", 1, _identity, ("a", "b")),
+    )
+}
+
+#: What least squares weighs: every point's error alike, or its share of the point's value.
+WEIGHTINGS: Final = ("absolute", "relative")
+
+#: The model of each quantity.
+QUANTITIES: Final[dict[str, str]] = {"tlb": "power", "fault": "exponential-2"}
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A model fitted to measured or simulated rates, and how far to trust it.
+
+    Attributes:
+        quantity: ``tlb`` or ``fault``.
+        model: key of :data:`MODELS`.
+        coefficients: by name, with p in KiB; empty when there was nothing to fit.
+        intervals: 95 % confidence interval of each coefficient (linearised, Student t); None when
+            the data cannot give one.
+        page_bytes: sizes fitted to, ascending; measured: their rates.
+        r2, adjusted_r2: share of variance explained; None for data without variance.
+        rmse: root mean square residual, in rate.
+        loo_rmse, loo_mean_relative: error at each size when fitted without it, root mean square in
+            rate and mean relative (over rates above zero); None with too few sizes.
+        aic: Akaike's criterion for normal residuals, up to a constant; None for an exact fit.
+        verdict: ``good``, ``fair`` or ``bad``; reason: why, in a sentence.
+        weighting: ``absolute`` or ``relative``, as fitted; the quality figures above are of plain
+            residuals in both cases.
+        memory_bytes, memory_fraction: the memory size the rates belong to, where there is one.
+    """
+
+    quantity: str
+    model: str
+    coefficients: dict[str, float]
+    intervals: dict[str, tuple[float, float]] | None
+    page_bytes: tuple[int, ...]
+    measured: tuple[float, ...]
+    r2: float | None
+    adjusted_r2: float | None
+    rmse: float | None
+    loo_rmse: float | None
+    loo_mean_relative: float | None
+    aic: float | None
+    verdict: str
+    reason: str
+    memory_bytes: int | None = None
+    memory_fraction: float | None = None
+    weighting: str = "absolute"
+    confidence: float = field(default=CONFIDENCE)
+
+    def predict(self, page_bytes: npt.ArrayLike) -> Array:
+        """Rate at each page size (bytes): the formula's value, but never below zero.
+
+        Raises:
+            NearfarError: the fit has no coefficients, or a size is not above zero.
+        """
+        if not self.coefficients:
+            raise NearfarError(f"{self.quantity} fit: cannot predict; {self.reason}")
+        sizes = np.atleast_1d(np.asarray(page_bytes, dtype=np.float64))
+        if not (np.isfinite(sizes).all() and (sizes > 0).all()):
+            raise NearfarError("predict: a page size must be above zero; give bytes such as 4096")
+        model = MODELS[self.model]
+        values = list(self.coefficients.values())
+        return np.maximum(
+            _evaluate(model, np.array(values[::2]), np.array(values[1::2]), sizes), 0.0
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON: coefficients, intervals, quality, points and fitted values."""
+        fitted = self.predict(self.page_bytes).tolist() if self.coefficients else None
+        return {
+            "quantity": self.quantity,
+            "model": self.model,
+            "formula": MODELS[self.model].formula,
+            "weighting": self.weighting,
+            "page_unit": "KiB",
+            "memory_bytes": self.memory_bytes,
+            "memory_fraction": self.memory_fraction,
+            "coefficients": {name: _finite(value) for name, value in self.coefficients.items()},
+            "intervals": None
+            if self.intervals is None
+            else {name: list(pair) for name, pair in self.intervals.items()},
+            "confidence": self.confidence,
+            "r2": self.r2,
+            "adjusted_r2": self.adjusted_r2,
+            "rmse": self.rmse,
+            "loo_rmse": self.loo_rmse,
+            "loo_mean_relative": self.loo_mean_relative,
+            "aic": self.aic,
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "page_bytes": list(self.page_bytes),
+            "measured": list(self.measured),
+            "fitted": fitted,
+        }
+
+
+def fit(
+    quantity: str,
+    page_bytes: Sequence[int],
+    rates: Sequence[float],
+    *,
+    model: str | None = None,
+    memory_bytes: int | None = None,
+    memory_fraction: float | None = None,
+    weighting: str = "absolute",
+    seed: int = 0,
+) -> Fit:
+    """Fit the model of ``quantity`` to rates at page sizes by least squares.
+
+    Args:
+        quantity: ``tlb`` (power) or ``fault`` (two-term exponential).
+        page_bytes: page sizes in bytes, any order; a size may be given several times.
+        rates: the rate at each, a fraction of references.
+        model: another model, a key of :data:`MODELS`. By default ``fault`` with two or three sizes
+            takes ``exponential-1``, and says so.
+        memory_bytes: the memory size that the rates belong to, kept in the result.
+        memory_fraction: the same, as a share of the footprint.
+        weighting: ``absolute`` weighs every point alike, as the papers' fits do; ``relative``
+            divides each error by the measured rate, so that small rates count as much.
+        seed: of the additional random starts; the result must not depend on it.
+
+    Raises:
+        NearfarError: unknown quantity or model, unequal lengths, no points, or a size or rate that
+            is negative, not finite or (size) zero.
+    """
+    if quantity not in QUANTITIES:
+        raise NearfarError(f"fit: unknown quantity `{quantity}`; one of {', '.join(QUANTITIES)}")
+    if model is not None and model not in MODELS:
+        raise NearfarError(f"fit: unknown model `{model}`; one of {', '.join(MODELS)}")
+    if weighting not in WEIGHTINGS:
+        raise NearfarError(f"fit: unknown weighting `{weighting}`; one of {', '.join(WEIGHTINGS)}")
+    sizes, values = _checked(quantity, page_bytes, rates)
+    distinct = np.unique(sizes)
+    chosen = MODELS[model or QUANTITIES[quantity]]
+    short = ""
+    if model is None and chosen.terms == 2 and 2 <= len(distinct) < chosen.parameters:
+        short = (
+            f"only {len(distinct)} page sizes, and two terms need {chosen.parameters}: "
+            "one term fitted; "
+        )
+        chosen = MODELS["exponential-1"]
+
+    result = _solve(chosen, sizes, values, distinct, weighting, seed)
+    return Fit(
+        quantity=quantity,
+        model=chosen.name,
+        page_bytes=tuple(int(size) for size in sizes),
+        measured=tuple(float(value) for value in values),
+        memory_bytes=memory_bytes,
+        memory_fraction=memory_fraction,
+        weighting=weighting,
+        **{**result, "reason": short + result["reason"]},
+    )
+
+
+def _checked(
+    quantity: str, page_bytes: Sequence[int], rates: Sequence[float]
+) -> tuple[Array, Array]:
+    if len(page_bytes) != len(rates):
+        raise NearfarError(
+            f"{quantity} fit: {len(page_bytes)} page sizes but {len(rates)} rates; give as many"
+        )
+    if not len(rates):
+        raise NearfarError(f"{quantity} fit: no points; give a rate for several page sizes")
+    sizes = np.asarray(page_bytes, dtype=np.float64)
+    values = np.asarray(rates, dtype=np.float64)
+    for size, value in zip(sizes, values, strict=True):
+        if not (math.isfinite(size) and 1 <= size <= 2**60):
+            raise NearfarError(f"{quantity} fit: page size {size:g}; give bytes, 1 to 2^60")
+        if not math.isfinite(value) or value < 0:
+            raise NearfarError(
+                f"{quantity} fit: rate {value:g} at page size {size:g}; a rate is a number, 0 or "
+                "above"
+            )
+    order = np.lexsort((values, sizes))
+    return sizes[order], values[order]
+
+
+def _solve(
+    model: Model, sizes: Array, values: Array, distinct: Array, weighting: str, seed: int
+) -> dict[str, Any]:
+    """Coefficients, intervals, quality and verdict as keyword arguments of :class:`Fit`."""
+    nothing: dict[str, Any] = dict.fromkeys(
+        ("intervals", "r2", "adjusted_r2", "rmse", "loo_rmse", "loo_mean_relative", "aic")
+    )
+    if np.ptp(values) == 0 and len(distinct) >= model.parameters:
+        flat = [values[0], 0.0] + [0.0, 0.0] * (model.terms - 1)
+        return nothing | {
+            "coefficients": dict(zip(model.names, map(float, flat), strict=True)),
+            "rmse": 0.0,
+            "verdict": "good",
+            "reason": f"the rate is {values[0]:g} at every page size",
+        }
+    if len(distinct) < model.parameters:
+        return nothing | {
+            "coefficients": {},
+            "verdict": "bad",
+            "reason": f"{len(distinct)} page sizes cannot give {model.parameters} coefficients; "
+            f"measure {model.parameters + 1} or more",
+        }
+
+    t = model.transform(sizes / KIB)
+    scale = float(values.max())
+    # Row 0 fits all sizes, row i + 1 leaves the i-th distinct size out.
+    leave = len(distinct) - 1 >= model.parameters
+    weights = np.ones((1 + (len(distinct) if leave else 0), len(sizes)))
+    if leave:
+        weights[1:] -= sizes[None, :] == distinct[:, None]
+    if weighting == "relative":
+        # A rate of zero has no relative error: it is weighed as the smallest one that has.
+        point = np.maximum(values, values[values > 0].min())
+        weights *= float(np.median(point)) / point
+    coefficients, rates = _search(t, values / scale, weights, model.terms, seed)
+    coefficients = coefficients * scale
+
+    def at(row: int) -> Array:
+        return _evaluate(model, coefficients[row], rates[row], sizes)
+
+    residuals = values - at(0)
+    count, free = len(sizes), len(sizes) - model.parameters
+    rss = float(residuals @ residuals)
+    # Below this the residual is rounding, not information.
+    exact = rss <= (1e-12 * scale) ** 2 * count
+    spread = float(np.sum((values - values.mean()) ** 2))
+    r2 = 1 - rss / spread if spread > 0 else None
+    quality: dict[str, Any] = {
+        "r2": r2,
+        "adjusted_r2": 1 - (1 - r2) * (count - 1) / free if r2 is not None and free else None,
+        "rmse": math.sqrt(rss / count),
+        "aic": None if exact else count * math.log(rss / count) + 2 * model.parameters,
+        "loo_rmse": None,
+        "loo_mean_relative": None,
+    }
+    if leave:
+        errors = np.zeros(count)
+        for row in range(1, len(weights)):
+            out = weights[row] == 0
+            errors[out] = (values - at(row))[out]
+        quality["loo_rmse"] = _finite(float(np.sqrt(np.mean(errors**2))))
+        seen = values > 0
+        quality["loo_mean_relative"] = _finite(float(np.mean(np.abs(errors[seen]) / values[seen])))
+    intervals = None
+    if len(distinct) > model.parameters:
+        low, high = _bounds(t)
+        # A rate at its limit makes a term of one point: the data bound it on one side only.
+        if (rates[0] > low).all() and (rates[0] < high).all():
+            intervals = _intervals(model, t, coefficients[0], rates[0], residuals, weights[0], free)
+    verdict, reason = _judge(model, values, residuals, quality, len(distinct), intervals)
+    pairs = np.column_stack((coefficients[0], rates[0])).ravel()
+    return quality | {
+        "coefficients": dict(zip(model.names, map(float, pairs), strict=True)),
+        "intervals": intervals,
+        "verdict": verdict,
+        "reason": reason,
+    }
+
+
+def _judge(
+    model: Model,
+    values: Array,
+    residuals: Array,
+    quality: Mapping[str, Any],
+    sizes: int,
+    intervals: object,
+) -> tuple[str, str]:
+    if sizes <= model.parameters:
+        return "bad", (
+            f"{sizes} page sizes for {model.parameters} coefficients: it cannot but pass through "
+            f"them, which shows nothing; measure {model.parameters + 1} or more"
+        )
+    r2, loo = quality["r2"], quality["loo_rmse"]
+    share = math.inf if loo is None else loo / float(np.ptp(values))
+    relative = quality["loo_mean_relative"]
+    relative = math.inf if relative is None else relative
+    closest = bool((np.abs(residuals) <= CLOSE * values).all())
+
+    def reaches(least: tuple[float, float, float]) -> bool:
+        return bool(r2 >= least[0] and share <= least[1] and relative <= least[2])
+
+    if closest or reaches(GOOD):
+        verdict = "good"
+    elif reaches(FAIR):
+        verdict = "fair"
+    else:
+        verdict = "bad"
+    reason = f"R2 {r2:.3f}"
+    if math.isfinite(share):
+        reason += (
+            f"; a size left out is predicted within {100 * share:.2g} % of the range"
+            f" and {100 * relative:.2g} % of its value"
+        )
+    if closest:
+        reason += f"; every point within {100 * CLOSE:.0f} %"
+    fitted = values - residuals
+    if (fitted < -0.01 * float(np.ptp(values))).any():
+        reason += "; the curve falls below zero at a measured size"
+        verdict = "fair" if verdict == "good" else verdict
+    if intervals is None:
+        reason += "; the data do not determine the single coefficients"
+    return verdict, reason
+
+
+def _intervals(
+    model: Model,
+    t: Array,
+    coefficients: Array,
+    rates: Array,
+    residuals: Array,
+    weights: Array,
+    free: int,
+) -> dict[str, tuple[float, float]] | None:
+    """Linearised confidence intervals; None when the Jacobian does not determine them."""
+    columns = []
+    for coefficient, rate in zip(coefficients, rates, strict=True):
+        term = np.exp(rate * t) * weights
+        columns += [term, coefficient * t * term]
+    jacobian = np.column_stack(columns)
+    norms = np.linalg.norm(jacobian, axis=0)
+    if not np.isfinite(norms).all() or (norms == 0).any():
+        return None
+    _, singular, rotation = np.linalg.svd(jacobian / norms, full_matrices=False)
+    if singular[-1] < 1e-8 * singular[0]:
+        return None
+    variance = np.sum((rotation / singular[:, None]) ** 2, axis=0) / norms**2
+    rss = float(np.sum((weights * residuals) ** 2))
+    half = stats.t.ppf((1 + CONFIDENCE) / 2, free) * np.sqrt(variance * rss / free)
+    centre = np.column_stack((coefficients, rates)).ravel()
+    return {
+        name: (float(middle - width), float(middle + width))
+        for name, middle, width in zip(model.names, centre, half, strict=True)
+    }
+
+
+def _evaluate(model: Model, coefficients: Array, rates: Array, sizes: Array) -> Array:
+    t = model.transform(sizes / KIB)
+    total = np.zeros_like(t)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for coefficient, rate in zip(coefficients, rates, strict=True):
+            if coefficient != 0:
+                total += coefficient * np.exp(rate * t)
+    return total
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+# --- the search: B problems at once, each with its own 0/1 weights --------------------------------
+
+
+@dataclass(frozen=True)
+class _Projection:
+    """Best coefficients for given rates, and what the next step needs; a row for each problem."""
+
+    rss: Array
+    residuals: Array
+    #: Coefficients of the scaled columns, (B, K).
+    scaled: Array
+    #: Subtracted from the exponent of each column so that its largest value is 1, (B, K).
+    shift: Array
+    jacobian: Array
+
+
+def _project(t: Array, y: Array, weights: Array, rates: Array) -> _Projection:
+    """Variable projection (Golub and Pereyra), Jacobian as Kaufman shortened it.
+
+    Shapes: t (n,) ascending, y (n,), weights (B, n), rates (B, K) with K 1 or 2.
+    """
+    present = weights > 0
+    first = t[np.argmax(present, axis=1)][:, None]
+    last = t[len(t) - 1 - np.argmax(present[:, ::-1], axis=1)][:, None]
+    shift = np.where(rates > 0, rates * last, rates * first)
+    # Points that a problem leaves out may lie beyond its own, where the exponent is positive.
+    exponent = np.minimum(rates[:, :, None] * t - shift[:, :, None], 0.0)
+    columns = np.exp(exponent) * weights[:, None, :]
+    target = y * weights
+    # Gram-Schmidt, twice for the second column; a column that the first explains is dropped.
+    norms = np.linalg.norm(columns[:, 0], axis=1, keepdims=True)
+    norms[norms == 0] = 1
+    basis = [columns[:, 0] / norms]
+    if rates.shape[1] == 2:
+        rest = columns[:, 1]
+        for _ in range(2):
+            rest = rest - basis[0] * _dot(basis[0], rest)
+        length = np.linalg.norm(rest, axis=1, keepdims=True)
+        size = np.linalg.norm(columns[:, 1], axis=1, keepdims=True)
+        alive = length > 1e-11 * np.maximum(size, 1e-300)
+        basis.append(np.where(alive, rest / np.where(alive, length, 1), 0))
+
+    def remove(vector: Array) -> Array:
+        for direction in basis:
+            vector = vector - direction * _dot(direction, vector)
+        return vector
+
+    residuals = remove(target)
+    scaled = np.zeros_like(rates)
+    if rates.shape[1] == 2:
+        scaled[:, 1:] = np.where(alive, _dot(basis[1], target) / np.where(alive, length, 1), 0)
+        left = target - columns[:, 1] * scaled[:, 1:]
+    else:
+        left = target
+    scaled[:, :1] = _dot(basis[0], left) / norms
+    jacobian = np.stack(
+        [-remove(t * columns[:, k]) * scaled[:, k : k + 1] for k in range(rates.shape[1])], axis=2
+    )
+    return _Projection(
+        np.einsum("bn,bn->b", residuals, residuals), residuals, scaled, shift, jacobian
+    )
+
+
+def _dot(a: Array, b: Array) -> Array:
+    result: Array = np.einsum("bn,bn->b", a, b)[:, None]
+    return result
+
+
+def _search(t: Array, y: Array, weights: Array, terms: int, seed: int) -> tuple[Array, Array]:
+    """Least-squares coefficients and rates, (problems, terms) each, rates ascending."""
+    # Each problem has bounds and starts of its own points, as if the others had never been there.
+    own = [t[row > 0] for row in weights]
+    limits = np.array([_bounds(points) for points in own])
+    starts = np.stack(
+        [
+            _starts(low, high, points, terms, seed)
+            for (low, high), points in zip(limits, own, strict=True)
+        ]
+    )
+    problems, count = starts.shape[:2]
+    every = starts.reshape(-1, terms)
+    rss = _project(t, y, np.repeat(weights, count, axis=0), every).rss.reshape(problems, count)
+    # The random starts come last and are always tried.
+    fixed = count - _RANDOM_STARTS
+    best = np.argsort(rss[:, :fixed], axis=1, kind="stable")[:, :_STARTS]
+    extra = np.tile(np.arange(fixed, count), (problems, 1))
+    picks = np.concatenate((best, extra), axis=1)
+    tries = picks.shape[1]
+    rates, rss = _descend(
+        t,
+        y,
+        np.repeat(weights, tries, axis=0),
+        np.take_along_axis(starts, picks[:, :, None], axis=1).reshape(-1, terms),
+        np.repeat(limits, tries, axis=0),
+        _ROUNDS,
+    )
+    winner = np.argmin(rss.reshape(problems, tries), axis=1) + np.arange(problems) * tries
+    rates, _ = _descend(t, y, weights, rates[winner], limits, _POLISH)
+    rates = np.sort(rates, axis=1)
+    done = _project(t, y, weights, rates)
+    return done.scaled * np.exp(-done.shift), rates
+
+
+def _bounds(t: Array) -> tuple[float, float]:
+    """Steepest falling and rising rate that more than one point can show."""
+    gaps = np.diff(np.unique(t))
+    # exp(300) is far from overflow, and far beyond any curve of rates.
+    return (
+        -min(_STEEPEST / gaps[0], 300 / max(abs(t[0]), 1e-300)),
+        min(_STEEPEST / gaps[-1], 300 / max(abs(t[-1]), 1e-300)),
+    )
+
+
+def _starts(low: float, high: float, t: Array, terms: int, seed: int) -> Array:
+    """Every pair (or single) of plausible rates, then a few random ones, (S, terms)."""
+    span = float(t[-1] - t[0])
+    falling = -np.geomspace(min(0.1 / span, -low), -low, 10)[::-1]
+    rising = np.geomspace(min(0.1 / span, high), high, 6)
+    rates = np.concatenate((falling, [0.0], rising))
+    generator = np.random.default_rng(seed)
+    sign = generator.random((_RANDOM_STARTS, terms)) < 0.7
+    steep = generator.random((_RANDOM_STARTS, terms))
+    drawn = np.where(sign, falling[-1] * (low / falling[-1]) ** steep, rising[0] * steep)
+    if terms == 1:
+        return np.concatenate((rates[:, None], drawn))
+    first, second = np.triu_indices(len(rates), 1)
+    return np.concatenate((np.column_stack((rates[first], rates[second])), np.sort(drawn, axis=1)))
+
+
+def _descend(
+    t: Array, y: Array, weights: Array, rates: Array, limits: Array, rounds: int
+) -> tuple[Array, Array]:
+    """Levenberg-Marquardt on the rates of every problem, within limits; rates and their rss.
+
+    Shapes: limits (B, 2), lowest and highest rate; the others as :func:`_project`.
+    """
+    rates = rates.copy()
+    now = _project(t, y, weights, rates)
+    rss, residuals, jacobian = now.rss.copy(), now.residuals, now.jacobian
+    damping = np.full(len(rates), 1e-3)
+    for _ in range(rounds):
+        normal = np.einsum("bnk,bnl->bkl", jacobian, jacobian)
+        gradient = np.einsum("bnk,bn->bk", jacobian, residuals)
+        diagonal = np.einsum("bkk->bk", normal).copy()
+        floor = np.maximum(diagonal.max(axis=1, keepdims=True) * 1e-14, 1e-300)
+        diagonal = np.maximum(diagonal, floor)
+        for k in range(rates.shape[1]):
+            normal[:, k, k] = diagonal[:, k] * (1 + damping)
+        # Scaled to a unit diagonal: the two rates may differ by many orders of magnitude.
+        size = np.sqrt(diagonal)
+        scaled = normal / (size[:, :, None] * size[:, None, :])
+        step = -np.linalg.solve(scaled, (gradient / size)[:, :, None])[:, :, 0] / size
+        moved = np.clip(rates + step, limits[:, :1], limits[:, 1:])
+        if np.array_equal(moved, rates):
+            break
+        trial = _project(t, y, weights, moved)
+        better = trial.rss < rss
+        rates[better] = moved[better]
+        gain = np.where(better, rss - trial.rss, 0)
+        rss = np.where(better, trial.rss, rss)
+        residuals = np.where(better[:, None], trial.residuals, residuals)
+        jacobian = np.where(better[:, None, None], trial.jacobian, jacobian)
+        damping = np.clip(np.where(better, damping / 5, damping * 4), 1e-15, 1e12)
+        stuck = ~better & (damping >= 1e9)
+        if bool((stuck | (better & (gain <= 1e-16 * rss))).all()):
+            break
+    return rates, rss
