@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from nearfar import generate
 from nearfar._engine import EngineError
+
+from nearfar import generate
 
 
 def table(trace: Path):

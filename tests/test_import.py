@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from nearfar import exporter, importer
 from nearfar._engine import EngineError
+
+from nearfar import exporter, importer
 
 DATA = Path(__file__).parent / "data"
 

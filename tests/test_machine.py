@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from nearfar import machine
 from nearfar._engine import EngineError
+
+from nearfar import machine
 
 SIZES = [1 << power for power in range(9, 22)]
 

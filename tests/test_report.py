@@ -10,8 +10,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-import browser
 import pytest
+
+import browser
 import report_fixture as fixture
 from nearfar.errors import NearfarError
 from nearfar.report import findings, html, palette, tables, terminal, units
