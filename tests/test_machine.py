@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from nearfar.errors import NearfarError
 
 from nearfar import machine
+from nearfar.errors import NearfarError
 
 SIZES = [1 << power for power in range(9, 22)]
 
