@@ -306,7 +306,7 @@ mod tests {
             let words: Vec<u64> = raw
                 .iter()
                 .map(|(bits, index, block)| {
-                    if *block { BLOCK | index % (entries.len() as u64 + 1) } else { bits >> 3 }
+                    if *block { BLOCK | (index % (entries.len() as u64 + 1)) } else { bits >> 3 }
                 })
                 .collect();
             for fetch in [true, false] {
