@@ -8,6 +8,7 @@ mod export;
 mod generate;
 mod import;
 mod machine;
+mod paging;
 mod pulse;
 
 use pyo3::create_exception;
@@ -27,6 +28,7 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("EngineError", module.py().get_type::<EngineError>())?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     machine::register(module)?;
+    paging::register(module)?;
     import::register(module)?;
     export::register(module)?;
     generate::register(module)?;

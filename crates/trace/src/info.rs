@@ -112,13 +112,16 @@ impl Info {
             .filter(|(label, _)| {
                 label.split('+').filter_map(Kind::from_name).any(|kind| kinds.contains(kind))
             })
-            .map(|(_, pages)| pages)
-            .sum()
+            .map(|(_, pages)| *pages)
+            .fold(0, u64::saturating_add)
     }
 
     /// Records of one of `kinds`.
     pub fn records_of(&self, kinds: KindSet) -> u64 {
-        self.records_by_kind.iter().filter(|(kind, _)| kinds.contains(**kind)).map(|(_, n)| n).sum()
+        self.records_by_kind
+            .iter()
+            .filter(|(kind, _)| kinds.contains(**kind))
+            .fold(0, |sum, (_, n)| sum.saturating_add(*n))
     }
 
     /// Read `trace.json` of the trace folder `dir`.

@@ -8,6 +8,9 @@ from typing import Annotated
 
 import typer
 
+#: The engine takes 64 bits.
+MOST = 2**64 - 1
+
 
 def run(
     trace: Annotated[Path, typer.Argument(help="Trace folder.")],
@@ -26,11 +29,11 @@ def run(
         ),
     ] = "",
     max_refs: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Stop after N references.")
+        int | None, typer.Option(min=1, max=MOST, metavar="N", help="Stop after N references.")
     ] = None,
     page_bytes: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="oracle-general: bytes of a page [4096]."),
+        typer.Option(min=1, max=MOST, metavar="N", help="oracle-general: bytes of a page [4096]."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:

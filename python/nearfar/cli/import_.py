@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+#: The engine takes 64 bits.
+MOST = 2**64 - 1
+
 
 def run(
     file: Annotated[
@@ -26,14 +29,16 @@ def run(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing trace.")] = False,
     skip_bad: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Let up to N bad records through.")
+        int, typer.Option(min=0, max=MOST, metavar="N", help="Let up to N bad records through.")
     ] = 0,
     max_refs: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Stop after N references.")
+        int | None, typer.Option(min=1, max=MOST, metavar="N", help="Stop after N references.")
     ] = None,
     object_bytes: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="oracle-general: bytes an id stands for [4096]."),
+        typer.Option(
+            min=1, max=MOST, metavar="N", help="oracle-general: bytes an id stands for [4096]."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print trace.json.")] = False,
 ) -> None:

@@ -185,7 +185,7 @@ pub fn export(
                 result => result.map_err(failed)?,
             }
             count += 1;
-            if count % (1 << 20) == 0 {
+            if count.is_multiple_of(1 << 20) {
                 pulse(count)?;
             }
         }

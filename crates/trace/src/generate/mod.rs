@@ -257,7 +257,7 @@ pub fn generate(
         writer.push_batch(&batch)?;
         left -= count;
         let done = params.refs - left;
-        if done % (1 << 20) == 0 {
+        if done.is_multiple_of(1 << 20) {
             pulse(done)?;
         }
     }

@@ -22,7 +22,7 @@ impl Generator for Strided {
     }
     fn walk(&self, params: &Params, thread: u32) -> Result<Box<dyn Walk>> {
         let stride = params.stride.unwrap_or(params.page_bytes);
-        if stride == 0 || stride % SIZE != 0 || stride > params.bytes() {
+        if stride == 0 || !stride.is_multiple_of(SIZE) || stride > params.bytes() {
             return Err(Error::input(
                 "--stride",
                 format!(

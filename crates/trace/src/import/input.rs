@@ -37,7 +37,7 @@ impl<'a> Head<'a> {
 
     /// Its whole records of `size` bytes; none if the stream ends within a record.
     pub fn records(&self, size: usize) -> impl Iterator<Item = &'a [u8]> {
-        let usable = !self.whole || self.bytes.len() % size == 0;
+        let usable = !self.whole || self.bytes.len().is_multiple_of(size);
         self.bytes[..if usable { self.bytes.len() } else { 0 }].chunks_exact(size)
     }
 }

@@ -114,8 +114,8 @@ pub trait Importer: Sync {
     }
     /// A fresh parser.
     fn parser(&self, options: &Options) -> Result<Box<dyn Parser>, Bad>;
-    /// Whether the beginning of a stream can be of this format. Text formats: more of its lines
-    /// are records than are not. Binary formats need a test of their own.
+    /// Whether the beginning of a stream can be of this format. Text formats: at least
+    /// half of its lines are records. Binary formats need a test of their own.
     fn recognizes(&self, head: &Head<'_>) -> bool {
         let Framing::Lines { .. } = self.framing() else { return false };
         let Ok(mut parser) = self.parser(&Options::default()) else { return false };
@@ -128,7 +128,7 @@ pub trait Importer: Sync {
             }
             out.clear();
         }
-        good > bad
+        good > 0 && good >= bad
     }
 }
 
@@ -381,7 +381,7 @@ pub fn import(
             writer.push_batch(&batch)?;
             batch.clear();
             done += BATCH as u64;
-            if done % (1 << 20) == 0 {
+            if done.is_multiple_of(1 << 20) {
                 pulse(done)?;
             }
         }
@@ -419,6 +419,15 @@ pub fn exercise(importer: &dyn Importer, bytes: &[u8]) {
             assert!(records > 0 && summary.skipped <= skip_bad);
         }
     }
+}
+
+/// What the fuzzer and its corpus test run: decompress and guess `bytes`, and parse them as what
+/// they were guessed to be.
+pub fn exercise_guess(bytes: &[u8]) {
+    let Ok(mut input) = Input::new("fuzz", Box::new(bytes)) else { return };
+    let Ok(importer) = guess(&mut input) else { return };
+    let options = Options { max_refs: Some(1 << 16), ..Options::default() };
+    let _ = read(importer, &mut input, &options, &mut |_| Ok(()));
 }
 
 #[cfg(test)]

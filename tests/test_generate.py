@@ -1,0 +1,107 @@
+"""Generators from Python and the command line; their statistics are tested in Rust."""
+
+from __future__ import annotations
+
+import collections
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from nearfar._engine import EngineError
+
+from nearfar import generate
+
+
+def table(trace: Path):
+    return pq.read_table(sorted(trace.glob("part-*.parquet")))
+
+
+def files(trace: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in trace.iterdir()}
+
+
+def options(name: str) -> dict:
+    return {"mix": "zipf:0.7,sequential:0.3"} if name == "mix" else {}
+
+
+def test_every_generator_has_a_row_in_the_docs():
+    page = (Path(__file__).parents[1] / "docs" / "generate.md").read_text()
+    assert len(generate.generators()) == 7
+    for name in generate.generators():
+        assert f"| `{name}` |" in page
+
+
+@pytest.mark.parametrize("name", list(generate.generators()))
+def test_same_arguments_same_bytes(tmp_path, name):
+    def make(folder: str, seed: int) -> dict[str, bytes]:
+        return files(
+            generate.generate(
+                name,
+                tmp_path / folder,
+                refs=5000,
+                pages=300,
+                seed=seed,
+                write_ratio=0.5,
+                threads=2,
+                **options(name),
+            )
+        )
+
+    one = make("one.trace", 1)
+    assert one == make("two.trace", 1)
+    assert one != make("three.trace", 2)
+    found = json.loads(one["trace.json"])
+    assert found["complete"] and found["records"] == 5000 and found["instructions"] == 5000
+    assert [thread["records"] for thread in found["threads"]] == [2500, 2500]
+
+
+def test_what_lies_in_the_parquet_is_what_was_asked(tmp_path):
+    trace = generate.generate("zipf", tmp_path / "z.trace", refs=50_000, pages=64, write_ratio=0.25)
+    columns = table(trace)
+    addresses = columns["addr"].to_pylist()
+    assert all(address % 8 == 0 and 0 <= address - 2**40 < 64 * 4096 for address in addresses)
+    assert set(columns["size"].to_pylist()) == {8}
+    pages = collections.Counter((address - 2**40) // 4096 for address in addresses)
+    harmonic = sum(1 / rank for rank in range(1, 65))
+    for rank in (1, 2, 8):
+        expected = 50_000 / rank / harmonic
+        assert abs(pages[rank - 1] - expected) < 5 * expected**0.5
+    found = json.loads((trace / "trace.json").read_text())
+    assert abs(found["records_by_kind"]["store"] - 12_500) < 500
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "says"),
+    [
+        ("zipf", {"alpha": float("nan")}, "--alpha: NaN"),
+        ("zipf", {"pages": 0}, "--pages: 0 pages"),
+        ("zipf", {"refs": 0}, "--refs: 0 references"),
+        ("zipf", {"write_ratio": 1.5}, "--write-ratio: 1.5"),
+        ("strided", {"stride": 0}, "--stride: 0"),
+        ("zipf", {"stride": 8}, "zipf takes no such option"),
+        ("zipf", {"page_bytes": 4095}, "not a power of two"),
+        ("mix", {"mix": "zipf"}, "is not name:weight"),
+        ("zopf", {}, "choose one of zipf"),
+    ],
+)
+def test_nonsense_is_refused(tmp_path, name, arguments, says):
+    arguments = {"refs": 10, "pages": 10, **arguments}
+    with pytest.raises(EngineError, match=says) as caught:
+        generate.generate(name, tmp_path / "t.trace", **arguments)
+    assert caught.value.args[1] == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command(tmp_path):
+    command = [sys.executable, "-c", "from nearfar.cli import main; main()", "generate", "strided"]
+    command += ["-o", str(tmp_path / "s.trace"), "--refs", "100", "--pages", "10"]
+    done = subprocess.run([*command, "--json"], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["info"]["pages_by_kinds"] == {"load": 10}
+    done = subprocess.run([*command, "--force", "--stride", "0"], capture_output=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.decode().startswith("nearfar: error: --stride: 0 is not")
+    assert (tmp_path / "s.trace" / "trace.json").is_file(), "a failed run removed the old trace"

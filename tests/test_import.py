@@ -1,0 +1,178 @@
+"""Import and export from Python and the command line; the parsers' own tests are in Rust."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from nearfar._engine import EngineError
+
+from nearfar import exporter, importer
+
+DATA = Path(__file__).parent / "data"
+
+
+def info(trace: Path) -> dict:
+    return json.loads((trace / "trace.json").read_text())
+
+
+def nearfar(*args: object, stdin: bytes = b"", cwd: Path | None = None):
+    command = [sys.executable, "-c", "from nearfar.cli import main; main()", *map(str, args)]
+    return subprocess.run(command, input=stdin, capture_output=True, cwd=cwd, check=False)
+
+
+def test_every_format_has_a_row_in_the_docs():
+    page = (Path(__file__).parents[1] / "docs" / "formats.md").read_text()
+    for name in {**importer.formats(), **exporter.formats()}:
+        assert f"| `{name}` |" in page
+    assert set(exporter.formats()) <= set(importer.formats())
+
+
+def test_lackey_of_valgrind(tmp_path):
+    trace = importer.import_trace(DATA / "small.lackey", tmp_path / "small.trace")
+    lines = (DATA / "small.lackey").read_text().splitlines()
+    count = {tag: sum(line.startswith(tag) for line in lines) for tag in ("I", " L", " S", " M")}
+    found = info(trace)
+    assert found["records_by_kind"] == {
+        "load": count[" L"] + count[" M"],
+        "store": count[" S"] + count[" M"],
+        "fetch": count["I"],
+    }
+    assert found["instructions"] == count["I"]
+    assert found["source"]["detail"] == "lackey"
+    assert not found["source"]["sampled"]
+
+
+def test_perf_samples_are_marked_as_such(tmp_path):
+    trace = importer.import_trace(DATA / "small.perf-script", tmp_path / "p.trace")
+    assert info(trace)["source"]["sampled"] is True
+    assert info(trace)["threads"][0]["process"] > 1
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress])
+def test_compressed_and_from_standard_input(tmp_path, pack):
+    packed = pack((DATA / "small.lackey").read_bytes())
+    done = nearfar("import", "-", "--json", stdin=packed, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    plain = importer.import_trace(DATA / "small.lackey", tmp_path / "plain.trace")
+    assert json.loads(done.stdout)["info"]["records"] == info(plain)["records"]
+    assert (tmp_path / "stdin.trace" / "trace.json").is_file()
+
+
+def test_a_bad_record_is_one_clear_line_and_leaves_nothing(tmp_path):
+    bad = tmp_path / "bad.din"
+    bad.write_text("r 1000 4\nr zzz 4\n")
+    done = nearfar("import", bad, cwd=tmp_path)
+    assert done.returncode == 2
+    error = done.stderr.decode()
+    assert error.startswith(f"nearfar: error: {bad}: line 2, byte 9: bad dinero record")
+    assert error.count("\n") == 1 and "--skip-bad" in error
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.din"]
+    done = nearfar("import", bad, "--skip-bad", 1, cwd=tmp_path)
+    assert done.returncode == 0 and b"1 bad records skipped" in done.stdout
+    assert info(tmp_path / "bad.trace")["source"]["skipped_records"] == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "args", "says"),
+    [
+        (b"", [], "empty: no records"),
+        (b"hello\n", [], "--format: lackey"),
+        (b"PK\x03\x04", [], "a zip archive"),
+        (b"r 10 4\n", ["--format", "nope"], "choose one of lackey"),
+        (b"r 10 4\n", ["--object-bytes", "4"], "holds addresses, not object ids"),
+        (b"r 10 4\n", ["--max-refs", "0"], "--max-refs"),
+        (b"r 10 4\n", ["--max-refs", str(10**30)], "--max-refs"),
+        (b"r 10 4\n", ["--skip-bad", "-1"], "--skip-bad"),
+        (gzip.compress(b"r 10 4\n" * 9)[:-4], [], "damaged or cut-off gzip stream"),
+        (b"r ffffffffffffffff 2\n", [], "past the end of the address space"),
+        (b"r 10 0\n", [], "a size of 0 touches nothing"),
+    ],
+)
+def test_bad_input(tmp_path, content, args, says):
+    done = nearfar("import", "-", *args, stdin=content, cwd=tmp_path)
+    assert done.returncode == 2
+    assert says in done.stderr.decode() and b"Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_force_replaces_a_trace_and_nothing_else(tmp_path):
+    source = tmp_path / "a.din"
+    source.write_text("r 1000 4\n")
+    out = tmp_path / "a.trace"
+    importer.import_trace(source, out)
+    with pytest.raises(EngineError, match="exists already"):
+        importer.import_trace(source, out)
+    source.write_text("r 1000 4\nw 1000 4\n")
+    importer.import_trace(source, out, force=True)
+    assert info(out)["records"] == 2
+    with pytest.raises(EngineError, match="would replace the file it is imported from"):
+        importer.import_trace(source, source, force=True)
+    assert source.read_text() == "r 1000 4\nw 1000 4\n"
+
+
+def test_default_out():
+    names = {"-": "stdin", "runs/app.din.gz": "app", "app.zst": "app", "x/y.champsim.xz": "y"}
+    for source, stem in names.items():
+        assert importer.default_out(source) == Path(f"{stem}.trace")
+
+
+@pytest.mark.parametrize("format", ["csv", "dinero", "oracle-general"])
+def test_round_trip(tmp_path, format):
+    first = importer.import_trace(DATA / "small.lackey", tmp_path / "first.trace")
+    count = exporter.export_trace(first, tmp_path / "out", format=format)
+    again = importer.import_trace(tmp_path / "out", tmp_path / "again.trace", format=format)
+    one, two = info(first), info(again)
+    assert count == one["records"]
+    assert sum(one["pages_by_kinds"].values()) == sum(two["pages_by_kinds"].values())
+    if format != "oracle-general":
+        assert one["records_by_kind"] == two["records_by_kind"]
+        assert one["parts"] == two["parts"]
+    exporter.export_trace(again, tmp_path / "out2", format=format)
+    assert (tmp_path / "out").read_bytes() == (tmp_path / "out2").read_bytes()
+
+
+def test_export_to_standard_output(tmp_path):
+    trace = importer.import_trace(DATA / "small.lackey", tmp_path / "t.trace")
+    done = nearfar(
+        "export", trace, "--format", "csv", "-o", "-", "--kinds", "load", "--max-refs", 3
+    )
+    lines = done.stdout.decode().splitlines()
+    assert lines[0] == "addr,kind,size,thread,instr" and len(lines) == 4
+    assert all(",load," in line for line in lines[1:])
+    done = nearfar("export", trace, "--format", "oracle-general", "-o", "-")
+    assert done.returncode == 2 and b"name a file with -o" in done.stderr
+    done = nearfar("export", trace, "--format", "csv", "-o", "-", "--kinds", "lode")
+    assert done.returncode == 2 and b"no kind of reference is called `lode`" in done.stderr
+
+
+def test_oracle_general_is_what_libcachesim_reads(tmp_path):
+    libcachesim = pytest.importorskip("libcachesim")
+    trace = importer.import_trace(DATA / "small.lackey", tmp_path / "t.trace")
+    count = exporter.export_trace(trace, tmp_path / "t.oracleGeneral", format="oracle-general")
+    reader = libcachesim.TraceReader(
+        str(tmp_path / "t.oracleGeneral"), trace_type=libcachesim.TraceType.ORACLE_GENERAL_TRACE
+    )
+    requests = list(reader)
+    assert len(requests) == count
+    assert len({request.obj_id for request in requests}) == sum(
+        info(trace)["pages_by_kinds"].values()
+    )
+
+
+def test_progress_can_stop_an_import(tmp_path):
+    source = tmp_path / "many.din"
+    source.write_text("r 1000 4\n" * (2 << 20))
+
+    def stop(count: int) -> None:
+        assert count == 1 << 20
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        importer.import_trace(source, tmp_path / "many.trace", progress=stop)
+    assert [path.name for path in tmp_path.iterdir()] == ["many.din"]
