@@ -208,7 +208,7 @@ mod tests {
     }
 
     fn reference(addr: u64, index: u64, size_log2: u64, store: bool) -> u64 {
-        addr | index << INDEX_SHIFT | size_log2 << SIZE_SHIFT | (u64::from(store) * STORE)
+        addr | (index << INDEX_SHIFT) | (size_log2 << SIZE_SHIFT) | (u64::from(store) * STORE)
     }
 
     #[test]
