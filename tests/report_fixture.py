@@ -183,11 +183,7 @@ def info() -> dict[str, Any]:
         "footprint_bytes": FOOTPRINT,
         "complete": True,
         "regions": [
-            dict(
-                zip(
-                    ("name", "records", "loads", "stores", "fetches", "pages"), r, strict=True
-                )
-            )
+            dict(zip(("name", "records", "loads", "stores", "fetches", "pages"), r, strict=True))
             for r in regions
         ],
         "working_set": [

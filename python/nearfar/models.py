@@ -26,7 +26,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy import special
 
 from nearfar.errors import NearfarError
 
@@ -198,7 +198,7 @@ def fit(
         memory_bytes: the memory size that the rates belong to, kept in the result.
         memory_fraction: the same, as a share of the footprint.
         weighting: ``absolute`` weighs every point alike, as the papers' fits do; ``relative``
-            divides each error by the measured rate, so that small rates count as much.
+            divides each error by the measured rate (at least a millionth of the largest).
         seed: of the additional random starts; the result must not depend on it.
 
     Raises:
@@ -254,6 +254,8 @@ def _checked(
                 f"{quantity} fit: rate {value:g} at page size {size:g}; a rate is a number, 0 or "
                 "above"
             )
+    # Below one in 10^15 references nothing was ever counted; 5e-324 would only overflow.
+    values = np.where(values < 1e-15, 0.0, values)
     order = np.lexsort((values, sizes))
     return sizes[order], values[order]
 
@@ -289,8 +291,8 @@ def _solve(
     if leave:
         weights[1:] -= sizes[None, :] == distinct[:, None]
     if weighting == "relative":
-        # A rate of zero has no relative error: it is weighed as the smallest one that has.
-        point = np.maximum(values, values[values > 0].min())
+        # A rate of zero has no relative error, and a minute one would outweigh all others.
+        point = np.maximum(values, 1e-6 * scale)
         weights *= float(np.median(point)) / point
     coefficients, rates = _search(t, values / scale, weights, model.terms, seed)
     coefficients = coefficients * scale
@@ -405,7 +407,7 @@ def _intervals(
         return None
     variance = np.sum((rotation / singular[:, None]) ** 2, axis=0) / norms**2
     rss = float(np.sum((weights * residuals) ** 2))
-    half = stats.t.ppf((1 + CONFIDENCE) / 2, free) * np.sqrt(variance * rss / free)
+    half = special.stdtrit(free, (1 + CONFIDENCE) / 2) * np.sqrt(variance * rss / free)
     centre = np.column_stack((coefficients, rates)).ravel()
     return {
         name: (float(middle - width), float(middle + width))
@@ -416,10 +418,9 @@ def _intervals(
 def _evaluate(model: Model, coefficients: Array, rates: Array, sizes: Array) -> Array:
     t = model.transform(sizes / KIB)
     total = np.zeros_like(t)
-    with np.errstate(over="ignore", invalid="ignore"):
-        for coefficient, rate in zip(coefficients, rates, strict=True):
-            if coefficient != 0:
-                total += coefficient * np.exp(rate * t)
+    for coefficient, rate in zip(coefficients, rates, strict=True):
+        # Far outside the data two terms may both overflow, and their difference be no number.
+        total += coefficient * np.exp(np.minimum(rate * t, 600.0))
     return total
 
 

@@ -61,7 +61,7 @@ fn main() {
         .unwrap();
         o.threads = a[4].parse().unwrap();
         let t = std::time::Instant::now();
-        let s = simulate(&r, &o, &()).unwrap();
+        let s = simulate(&r, &o, &mut |_| Ok(())).unwrap();
         println!("{:.2} ns/ref total", t.elapsed().as_secs_f64() * 1e9 / s.records as f64);
         if a.len() > 5 {
             for c in &s.cells {

@@ -52,13 +52,13 @@ const ADDR_MASK: u64 = (1 << layout::ADDR_BITS) - 1;
 /// Checked against the API when the plugin is installed.
 #[inline(always)]
 fn quick(info: u32) -> u64 {
-    (u64::from(info >> 4) & 7) << SIZE_SHIFT | (u64::from(info >> 17) & 1) * STORE
+    ((u64::from(info >> 4) & 7) << SIZE_SHIFT) | ((u64::from(info >> 17) & 1) * STORE)
 }
 
 fn by_api(info: u32) -> u64 {
     let (shift, store) =
         unsafe { (qemu::qemu_plugin_mem_size_shift(info), qemu::qemu_plugin_mem_is_store(info)) };
-    (u64::from(shift) & 7) << SIZE_SHIFT | u64::from(store) * STORE
+    ((u64::from(shift) & 7) << SIZE_SHIFT) | (u64::from(store) * STORE)
 }
 
 fn packed_as_expected() -> bool {

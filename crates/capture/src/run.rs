@@ -185,7 +185,8 @@ fn drive(
             // A child may have been forked just before its parent ended, and not yet be known.
             quiet += 1;
             if !follow || interrupted || quiet > 1 {
-                return Ok(interrupted);
+                // Ctrl-C goes to the program as well, which may have been the quicker one to end.
+                return Ok(interrupted || !poll(streams.records()));
             }
         } else {
             quiet = 0;

@@ -11,8 +11,8 @@ use crate::shared::{Shared, wake};
 use crate::transfer::Files;
 
 const WORDS: usize = RING / 8;
-/// Hand records to the writer at least this many at a time.
-const ENOUGH: usize = 1 << 15;
+/// Records handed to the writer at a time: few enough to stay in the processor's cache.
+const ENOUGH: usize = 1 << 13;
 
 /// What the reader knows of an occupied slot.
 struct Stream {
@@ -175,14 +175,17 @@ impl<'a> Streams<'a> {
     fn expand(&mut self, mut words: &[u64], position: &mut Position) -> Result<()> {
         let blocks = self.shared.blocks();
         while !words.is_empty() {
+            let few = &words[..words.len().min(ENOUGH)];
             let step = if self.fetch {
-                expand::<true>(words, blocks, position, &mut self.batch)
+                expand::<true>(few, blocks, position, &mut self.batch)
             } else {
-                expand::<false>(words, blocks, position, &mut self.batch)
+                expand::<false>(few, blocks, position, &mut self.batch)
             };
             words = &words[step..];
             // The expansion stops at words that are neither references nor blocks.
-            if let [word, rest @ ..] = words {
+            if let [word, rest @ ..] = words
+                && step < few.len()
+            {
                 let length = ((word & ((1 << 56) - 1)) as usize).min(rest.len());
                 let (record, rest) = rest.split_at(length);
                 self.control((word & !CONTROL) >> 56, record, position)?;

@@ -61,7 +61,7 @@ fn to_json(machine: &Machine) -> PyResult<String> {
 }
 
 /// The machine that [`to_json`] wrote.
-fn restore(name: &str, text: &str) -> PyResult<Machine> {
+pub(crate) fn restore(name: &str, text: &str) -> PyResult<Machine> {
     let mut machine: Machine =
         serde_json::from_str(text).map_err(|e| raise(Error::input(name, e.to_string(), "")))?;
     name.clone_into(&mut machine.name);

@@ -79,12 +79,14 @@ class Best:
         time = units.duration(self.row["total_ns"])
         gain = self.gain
         if gain is None:
-            return f"{text}: {time} a reference (4 KiB was not among the sizes tried)."
+            return f"{text}: {time} per reference (4 KiB was not among the sizes tried)."
         if self.page_bytes == USUAL_PAGE:
-            return f"{text}, the usual one: {time} a reference, and no other size tried is quicker."
+            return (
+                f"{text}, the usual one: {time} per reference, and no other size tried is quicker."
+            )
         usual = units.duration(self.usual["total_ns"]) if self.usual else ""
         saved = "less than 0.1 %" if gain < 0.0005 else units.percent(gain)
-        return f"{text}: {saved} less time a reference than 4 KiB ({time} instead of {usual})."
+        return f"{text}: {saved} less time per reference than 4 KiB ({time} instead of {usual})."
 
 
 def memories(result: Result) -> list[Memory]:

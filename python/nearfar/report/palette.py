@@ -35,7 +35,7 @@ DASHES = {"good": (1, 0), "fair": (6, 3), "bad": (2, 3)}
 
 
 def viridis(position: float) -> str:
-    """The colour at ``position`` (0 dark .. 1 light), linear between the anchors, as ``#rrggbb``."""
+    """The colour at ``position`` (0 dark .. 1 light), linear between anchors, as ``#rrggbb``."""
     place = min(max(position, 0.0), 1.0) * (len(VIRIDIS) - 1)
     low = min(int(place), len(VIRIDIS) - 2)
     share = place - low
@@ -44,7 +44,7 @@ def viridis(position: float) -> str:
 
 
 def ramp(count: int, low: float = 0.08, high: float = 0.85) -> list[str]:
-    """``count`` colours in order; the ends of viridis that vanish on a dark or light page left out."""
+    """``count`` colours in order, between the positions ``low`` and ``high`` of viridis."""
     if count == 1:
         return [viridis((low + high) / 2)]
     return [viridis(low + (high - low) * i / (count - 1)) for i in range(count)]

@@ -74,7 +74,7 @@ def best_pages(result: findings.Result) -> Table:
     names = findings.storages(result)
     if len(names) == 1:
         return _best_pages_of(result, names[0])
-    table = _table("Best page, and its time a reference against 4 KiB")
+    table = _table("Best page, and its time per reference against 4 KiB")
     table.add_column("memory", justify="right", no_wrap=True)
     for name in names:
         table.add_column(_name(name), justify="right")

@@ -58,8 +58,8 @@ def paging(
     text = "\n".join(
         _plot(title, lines, columns, max(height, 8), bool(colour))
         for title, lines in (
-            ("page faults a reference, by page size", faults),
-            ("TLB misses a reference, by page size", misses),
+            ("page faults per reference, by page size", faults),
+            ("TLB misses per reference, by page size", misses),
         )
     )
     return units.ascii_frame(text) if plain else text
@@ -88,8 +88,7 @@ def _plot(title: str, lines: Sequence[_Series], width: int, height: int, colour:
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     high = max(high, low + 1)
     plotext.clear_figure()
-    plotext.plotsize(width, height)
-    plotext.title(title + (f" ({zeros} zeros left out)" if zeros else ""))
+    plotext.plotsize(width, height - 1)
     for index, (label, points) in enumerate(lines):
         drawn = [(math.log2(page), math.log10(v)) for page, v in points if v > 0]
         if drawn:
@@ -112,4 +111,6 @@ def _plot(title: str, lines: Sequence[_Series], width: int, height: int, colour:
     plotext.clear_figure()
     if not colour:
         text = plotext.uncolorize(text)
-    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+    # Our own title: plotext drops one that is wider than the frame.
+    heading = title + (f" ({zeros} zeros left out)" if zeros else "")
+    return "\n".join([heading[:width], *(line.rstrip() for line in text.splitlines())]) + "\n"

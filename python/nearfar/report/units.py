@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 
+# Spaces that do not break are not "printable" to Python, but they are harmless.
+_SPACES = "\u00a0\u202f"
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _TIME = (("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9))
 
@@ -71,7 +73,9 @@ def clean(text: object) -> str:
     Names come from traces and file systems; an escape sequence in one must not reach a terminal.
     """
     return "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode("ascii")
+        c
+        if c.isprintable() or c in _SPACES
+        else c.encode("unicode_escape", "backslashreplace").decode("ascii")
         for c in str(text)
     )
 

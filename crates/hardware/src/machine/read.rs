@@ -67,6 +67,9 @@ fn explain(message: &str) -> String {
             None => format!("unknown {noun} `{word}`; none is allowed here"),
         };
     }
+    if message.starts_with("wanted exactly 1 element") {
+        return "takes exactly one kind below it, such as [storage.NAME.hdd]".to_owned();
+    }
     if let Some(field) = message.strip_prefix("missing field ") {
         return format!("the key {field} is missing; add it");
     }

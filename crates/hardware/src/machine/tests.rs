@@ -173,6 +173,8 @@ fn contradictions_and_gaps_are_named() {
     let message = refused("seek = { value = \"8ms\", source = \"s\" }", "");
     assert!(message.contains("`seek` is missing"), "{message}");
     assert!(message.contains("storage.disk.hdd"), "{message}");
+    let message = refused("[storage.fast.nvm]", "[storage.fast.cxl]\n[storage.fast.nvm]");
+    assert!(message.contains("storage.fast: takes exactly one kind"), "{message}");
     let message = refused("description = \"a test\"", "description = \"\"");
     assert!(message.contains("key description"), "{message}");
     let message = refused("[tlb.first]", "[tlb.first]\n[tlb.first]");

@@ -4,7 +4,7 @@
 use nearfar_kernel::replacement::clock::{BitClock, Clock};
 
 use super::memory::{Engine, Memories, Outcome};
-use super::page_size::View;
+use super::page_size::{NO_STAND_IN, View};
 use super::window::{MOST, WRITE};
 
 /// A memory that faults at more than one in this many references gets its own loop.
@@ -189,6 +189,9 @@ fn collapse(view: &View<'_>, runs: &mut Vec<u8>) {
     let mut written = 0;
     for &byte in refs {
         let local = view.stand_in[usize::from(byte & 63)];
+        if local == NO_STAND_IN {
+            continue;
+        }
         let fresh = local != previous;
         filled += usize::from(fresh);
         written = if fresh { byte & WRITE } else { written | byte & WRITE };

@@ -6,11 +6,14 @@ pub mod direct;
 pub mod memory;
 pub mod options;
 pub mod page_size;
+pub mod sample;
 pub mod simulate;
+pub mod table;
 pub mod window;
 
 pub use options::{ClockInsert, MemorySize, Options};
-pub use simulate::{Cell, Control, Simulated, simulate};
+pub use simulate::{Cell, Simulated, simulate};
+pub use table::{Row, rows};
 
 #[cfg(test)]
 mod tests;

@@ -46,6 +46,8 @@ pub struct Options {
     pub kinds: KindSet,
     /// Threads; 0 means one a core.
     pub threads: usize,
+    /// Part of the pages to simulate (see `sample.rs`); all when `None`.
+    pub sample: Option<f64>,
 }
 
 impl Options {
@@ -120,7 +122,22 @@ impl Options {
             clock_insert,
             kinds,
             threads: 0,
+            sample: None,
         })
+    }
+
+    /// Simulate only a part of the pages, above 0 and up to 1; `None` for all.
+    pub fn sampled(mut self, rate: Option<f64>) -> Result<Self> {
+        let Some(value) = rate else { return Ok(self) };
+        let fix = if self.clock_insert == ClockInsert::Clear {
+            "leave out --clock-insert clear"
+        } else if value > 0.0 && value <= 1.0 {
+            self.sample = rate;
+            return Ok(self);
+        } else {
+            "give a part of the pages above 0 and up to 1, such as 0.01"
+        };
+        Err(Error::input("--sample", format!("cannot sample {value}"), fix))
     }
 
     /// Each memory size in bytes, and as a fraction where it was given as one.

@@ -6,6 +6,7 @@ use rustc_hash::FxHashMap;
 
 use super::direct::Direct;
 use super::memory::{Engine, Outcome};
+use super::sample::Sample;
 use super::window::{Chunk, MOST, WRITE};
 
 /// A window at one page size.
@@ -58,6 +59,27 @@ pub struct TlbOutcome {
     pub second_hits: u64,
 }
 
+/// Mark of a page that is not simulated (see `sample.rs`), in place of its id or local number.
+const NO_PAGE: u32 = u32::MAX;
+/// The same for a stand-in.
+pub const NO_STAND_IN: u8 = u8::MAX;
+
+/// What is simulated at one page size.
+pub struct Job {
+    /// log2 of the page size.
+    pub shift: u32,
+    /// log2 of the block size.
+    pub block_shift: u32,
+    /// The TLB, for a job that has one.
+    pub tlb: Option<TlbSpec>,
+    /// The pages simulated; all when `None`.
+    pub sample: Option<Sample>,
+    /// Memories, by window.
+    pub engines: Vec<Box<dyn Engine>>,
+    /// Memories that must see every record; empty unless asked for.
+    pub direct: Vec<Direct>,
+}
+
 /// A page size with everything simulated at it.
 pub struct PageSize {
     /// log2 of the page size.
@@ -67,35 +89,30 @@ pub struct PageSize {
     ids: FxHashMap<u64, u32>,
     numbers: Vec<u64>,
     local_of: Vec<u8>,
-    first: Buffer,
+    first: Option<Buffer>,
     second: Option<Buffer>,
     tlb: TlbOutcome,
+    sample: Option<Sample>,
     engines: Vec<Box<dyn Engine>>,
-    /// Memories that must see every record; empty unless asked for.
     direct: Vec<Direct>,
 }
 
 impl PageSize {
-    /// Pages of 2^`shift` bytes over blocks of 2^`block_shift`.
-    pub fn new(
-        shift: u32,
-        block_shift: u32,
-        tlb: TlbSpec,
-        engines: Vec<Box<dyn Engine>>,
-        direct: Vec<Direct>,
-    ) -> Self {
+    /// Nothing referenced yet.
+    pub fn new(job: Job) -> Self {
         Self {
-            shift,
-            block_shift,
+            shift: job.shift,
+            block_shift: job.block_shift,
             page_of: Vec::new(),
             ids: FxHashMap::default(),
             numbers: Vec::new(),
             local_of: Vec::new(),
-            first: Buffer::new(tlb.first),
-            second: tlb.second.map(Buffer::new),
+            first: job.tlb.map(|tlb| Buffer::new(tlb.first)),
+            second: job.tlb.and_then(|tlb| tlb.second).map(Buffer::new),
             tlb: TlbOutcome::default(),
-            engines,
-            direct,
+            sample: job.sample,
+            engines: job.engines,
+            direct: job.direct,
         }
     }
 
@@ -121,6 +138,10 @@ impl PageSize {
             for (local, j) in window.enumerate() {
                 let page = self.page_of[chunk.block[j] as usize];
                 pages[local] = page;
+                if page == NO_PAGE {
+                    stand_in[local] = NO_STAND_IN;
+                    continue;
+                }
                 let known = usize::from(self.local_of[page as usize]);
                 let stand = if known < local && pages[known] == page {
                     group[known] |= 1 << local;
@@ -145,7 +166,9 @@ impl PageSize {
                 local_of: &self.local_of,
                 written,
             };
-            translate(&mut self.first, &mut self.second, &mut self.tlb, &self.numbers, &view);
+            if let Some(first) = &mut self.first {
+                translate(first, &mut self.second, &mut self.tlb, &self.numbers, &view);
+            }
             for engine in &mut self.engines {
                 engine.window(&view);
             }
@@ -154,6 +177,10 @@ impl PageSize {
 
     fn new_block(&mut self, block: u64) {
         let number = block >> (self.shift - self.block_shift);
+        if self.sample.is_some_and(|sample| !sample.takes(number)) {
+            self.page_of.push(NO_PAGE);
+            return;
+        }
         let next = self.numbers.len() as u32;
         let id = *self.ids.entry(number).or_insert(next);
         if id == next {
@@ -166,6 +193,11 @@ impl PageSize {
     /// Distinct pages referenced.
     pub fn pages(&self) -> u64 {
         self.numbers.len() as u64
+    }
+
+    /// Part of all pages that is simulated.
+    pub fn rate(&self) -> f64 {
+        self.sample.map_or(1.0, |sample| sample.rate)
     }
 
     /// What the TLB came to.
@@ -248,7 +280,10 @@ impl Stack {
 impl Engine for Stack {
     fn window(&mut self, view: &View<'_>) {
         for &byte in view.refs() {
-            self.stack.access(view.page(byte & !WRITE), byte & WRITE != 0);
+            let page = view.page(byte & !WRITE);
+            if page != NO_PAGE {
+                self.stack.access(page, byte & WRITE != 0);
+            }
         }
     }
 

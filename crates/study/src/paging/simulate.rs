@@ -9,7 +9,8 @@ use super::clock::Clocks;
 use super::direct::Direct;
 use super::memory::{Engine, Memories, Outcome, SIZES};
 use super::options::{ClockInsert, Options};
-use super::page_size::{PageSize, Stack};
+use super::page_size::{Job, PageSize, Stack};
+use super::sample::{self, GROUPS, Sample};
 use super::window::{Chunk, MOST, Windower};
 
 /// Records in a chunk: enough to keep both cores busy, few enough to stay in the shared cache.
@@ -32,8 +33,10 @@ pub struct Cell {
     pub tlb_misses: u64,
     /// First-level TLB misses that the second level held.
     pub tlb_second_hits: u64,
-    /// Page faults.
+    /// Page faults; an estimate when sampled.
     pub faults: u64,
+    /// Standard error of the faults when sampled.
+    pub faults_error: Option<f64>,
     /// Evictions of written pages.
     pub dirty_evictions: u64,
     /// Distinct pages of this size: no memory can fault less.
@@ -49,18 +52,6 @@ pub struct Simulated {
     pub records: u64,
     /// Bytes of the distinct 4 KiB pages they touched.
     pub footprint_bytes: u64,
-}
-
-/// How a long run talks to its caller.
-pub trait Control: Sync {
-    /// Called now and then with the records done; false ends the run.
-    fn go_on(&self, records: u64) -> bool;
-}
-
-impl Control for () {
-    fn go_on(&self, _records: u64) -> bool {
-        true
-    }
 }
 
 fn engines(policy: Named, frames: &[u64], page_bytes: u64) -> Vec<Box<dyn Engine>> {
@@ -91,7 +82,13 @@ pub fn footprint_bytes(reader: &Reader, options: &Options) -> Result<u64> {
 }
 
 /// Simulate every page size and memory size of `options` in one pass over the trace.
-pub fn simulate(reader: &Reader, options: &Options, control: &dyn Control) -> Result<Simulated> {
+///
+/// `pulse` is called now and then with the records done so far; its error ends the run.
+pub fn simulate(
+    reader: &Reader,
+    options: &Options,
+    pulse: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<Simulated> {
     let footprint = footprint_bytes(reader, options)?;
     let memory = options.memory_bytes(footprint);
     let block_shift = options.page_sizes[0].trailing_zeros();
@@ -111,21 +108,45 @@ pub fn simulate(reader: &Reader, options: &Options, control: &dyn Control) -> Re
         })
         .collect();
     let loads_clear = options.clock_insert == ClockInsert::Clear;
-    let mut sizes: Vec<PageSize> = options
-        .page_sizes
-        .iter()
-        .zip(&different)
-        .map(|(&page, frames)| {
-            let shift = page.trailing_zeros();
-            let (engines, direct) = if loads_clear {
-                let direct = frames.chunks(SIZES).map(|f| Direct::new(shift, f, options.kinds));
-                (Vec::new(), direct.collect())
-            } else {
-                (engines(options.replacement, frames, page), Vec::new())
-            };
-            PageSize::new(shift, block_shift, options.tlb, engines, direct)
-        })
-        .collect();
+    let mut jobs: Vec<PageSize> = Vec::new();
+    // Jobs of each page size: one, or the TLB's and one a sampled group.
+    let mut places = Vec::new();
+    for (&page, frames) in options.page_sizes.iter().zip(&different) {
+        let start = jobs.len();
+        let shift = page.trailing_zeros();
+        let bare = |sample, tlb| Job {
+            shift,
+            block_shift,
+            tlb,
+            sample,
+            engines: Vec::new(),
+            direct: Vec::new(),
+        };
+        let mut job = bare(None, Some(options.tlb));
+        let pages = footprint as f64 / page.max(4096) as f64;
+        match options.sample.filter(|&rate| sample::worth_it(pages, rate)) {
+            Some(rate) => {
+                jobs.push(PageSize::new(job));
+                for group in 0..GROUPS {
+                    let sample = Sample::group(rate, group);
+                    let frames: Vec<u64> = frames.iter().map(|&f| sample.frames(f)).collect();
+                    let mut job = bare(Some(sample), None);
+                    job.engines = engines(options.replacement, &frames, page);
+                    jobs.push(PageSize::new(job));
+                }
+            }
+            None => {
+                if loads_clear {
+                    let direct = frames.chunks(SIZES);
+                    job.direct = direct.map(|f| Direct::new(shift, f, options.kinds)).collect();
+                } else {
+                    job.engines = engines(options.replacement, frames, page);
+                }
+                jobs.push(PageSize::new(job));
+            }
+        }
+        places.push(start..jobs.len());
+    }
 
     let first = options.tlb.first;
     let held = if first.ways.is_none_or(|ways| ways == first.entries) {
@@ -153,38 +174,61 @@ pub fn simulate(reader: &Reader, options: &Options, control: &dyn Control) -> Re
         let (filled, ()) = pool.install(|| {
             rayon::join(
                 || source.fill(&mut next),
-                || sizes.par_iter_mut().with_max_len(1).for_each(|size| size.chunk(&current)),
+                || jobs.par_iter_mut().with_max_len(1).for_each(|job| job.chunk(&current)),
             )
         });
         more = filled?;
         std::mem::swap(&mut current, &mut next);
-        if !control.go_on(records) {
-            return Err(Error::input("study", "interrupted", "nothing was written"));
-        }
+        pulse(records)?;
     }
 
     let mut cells = Vec::new();
-    for ((size, frames), different) in sizes.iter().zip(&frames).zip(&different) {
-        let outcomes = size.outcomes();
-        let tlb = size.tlb();
+    for ((place, frames), different) in places.into_iter().zip(&frames).zip(&different) {
+        let first = &jobs[place.start];
+        let outcomes: Vec<(Outcome, Option<f64>)> = match place.len() {
+            1 => first.outcomes().into_iter().map(|outcome| (outcome, None)).collect(),
+            _ => sampled_outcomes(&jobs[place.start + 1..place.end]),
+        };
+        let tlb = first.tlb();
         for (&frames, &(memory_bytes, memory_fraction)) in frames.iter().zip(&memory) {
-            let place = different.binary_search(&frames).unwrap_or(0);
-            let Outcome { faults, dirty_evictions } = outcomes[place];
+            let index = different.binary_search(&frames).unwrap_or(0);
+            let (Outcome { faults, dirty_evictions }, faults_error) = outcomes[index];
             cells.push(Cell {
-                page_bytes: 1 << size.shift,
+                page_bytes: 1 << first.shift,
                 memory_bytes,
                 memory_fraction,
                 frames,
-                references: records + crossings[size.shift as usize],
+                references: records + crossings[first.shift as usize],
                 tlb_misses: tlb.misses,
                 tlb_second_hits: tlb.second_hits,
                 faults,
+                faults_error,
                 dirty_evictions,
-                pages: size.pages(),
+                pages: first.pages(),
             });
         }
     }
     Ok(Simulated { cells, records, footprint_bytes: footprint })
+}
+
+/// Estimates of the whole from the groups' outcomes: faults, dirty evictions, and the standard
+/// error of the faults.
+fn sampled_outcomes(groups: &[PageSize]) -> Vec<(Outcome, Option<f64>)> {
+    let outcomes: Vec<(f64, Vec<Outcome>)> =
+        groups.iter().map(|group| (group.rate(), group.outcomes())).collect();
+    let memories = outcomes.first().map_or(0, |(_, outcomes)| outcomes.len());
+    (0..memories)
+        .map(|memory| {
+            let scaled = |count: fn(&Outcome) -> u64| -> Vec<f64> {
+                outcomes.iter().map(|(rate, o)| count(&o[memory]) as f64 / rate).collect()
+            };
+            let (faults, error) = sample::estimate(&scaled(|o| o.faults));
+            let (dirty, _) = sample::estimate(&scaled(|o| o.dirty_evictions));
+            let outcome =
+                Outcome { faults: faults.round() as u64, dirty_evictions: dirty.round() as u64 };
+            (outcome, Some(error))
+        })
+        .collect()
 }
 
 struct Source {

@@ -157,7 +157,7 @@ fn check(records: &[Record], pages: &[u64], tlb: &str, policy: &str, insert: Clo
         .chain((1..=5).map(|i| MemorySize::Bytes(i * 9001)))
         .collect();
     let options = Options::new(pages.to_vec(), memory, tlb, policy, insert, KindSet::ALL).unwrap();
-    let result = simulate(&reader, &options, &()).unwrap();
+    let result = simulate(&reader, &options, &mut |_| Ok(())).unwrap();
     assert_eq!(result.records, records.len() as u64);
     let mut seen = HashMap::new();
     for cell in &result.cells {

@@ -1,0 +1,105 @@
+//! From counts to times: the access-time model of paper 000, equations 1 to 3 (paper 001's are
+//! the same), one row per page size x memory size x storage.
+
+use nearfar_hardware::{AccessTimes, Storage};
+use nearfar_trace::{Error, Result};
+use serde::Serialize;
+
+use super::simulate::Simulated;
+
+/// A row of the study. Times are averages per reference.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// Page size, bytes.
+    pub page_bytes: u64,
+    /// Memory size, bytes.
+    pub memory_bytes: u64,
+    /// Memory size as a part of the 4 KiB footprint, where it was given so.
+    pub memory_fraction: Option<f64>,
+    /// Frames: memory / page, at least 1.
+    pub frames: u64,
+    /// References at this page size.
+    pub references: u64,
+    /// Page walks.
+    pub tlb_misses: u64,
+    /// Page walks a reference: epsilon of paper 000.
+    pub tlb_miss_rate: f64,
+    /// First-level misses that a second TLB level held.
+    pub tlb_second_hits: u64,
+    /// Page faults.
+    pub faults: u64,
+    /// Page faults a reference: delta of paper 000.
+    pub fault_rate: f64,
+    /// Standard error of the fault rate when pages were sampled; null when all were simulated.
+    pub fault_rate_error: Option<f64>,
+    /// Distinct pages, each faulted on at least once.
+    pub pages: u64,
+    /// Evictions of written pages.
+    pub dirty_evictions: u64,
+    /// The storage device of the machine.
+    pub storage: String,
+    /// T_A, ns.
+    pub translation_ns: f64,
+    /// T_D, ns.
+    pub data_ns: f64,
+    /// T_A + T_D, ns.
+    pub total_ns: f64,
+}
+
+/// Price every cell on every storage. With `write_back`, a dirty eviction costs a write.
+///
+/// T_A = (1-e) t_TLB + e (t_TLB + t_DRAM), T_D = (1-d) t_DRAM + d (t_DRAM + t_IO(p)).
+///
+/// # Errors
+/// A two-level TLB was simulated and the machine gives no time for the second level.
+pub fn rows(
+    simulated: &Simulated,
+    times: AccessTimes,
+    storages: &[Storage],
+    write_back: bool,
+) -> Result<Vec<Row>> {
+    let mut rows = Vec::with_capacity(simulated.cells.len() * storages.len());
+    for cell in &simulated.cells {
+        let per_reference = |count: u64| count as f64 / cell.references as f64;
+        let tlb_miss_rate = per_reference(cell.tlb_misses);
+        let fault_rate = per_reference(cell.faults);
+        let second_ns = match (cell.tlb_second_hits, times.stlb_ns) {
+            (0, _) => 0.0,
+            (hits, Some(ns)) => per_reference(hits) * ns,
+            (_, None) => {
+                return Err(Error::input(
+                    "--tlb",
+                    "has two levels, but the machine gives no time for the second",
+                    "add [tlb.second] to the machine file or give one level",
+                ));
+            }
+        };
+        let translation_ns = times.tlb_ns + second_ns + tlb_miss_rate * times.dram_ns;
+        for storage in storages {
+            let mut data_ns = times.dram_ns + fault_rate * storage.io_ns(cell.page_bytes);
+            if write_back {
+                data_ns += per_reference(cell.dirty_evictions) * storage.write_ns(cell.page_bytes);
+            }
+            rows.push(Row {
+                page_bytes: cell.page_bytes,
+                memory_bytes: cell.memory_bytes,
+                memory_fraction: cell.memory_fraction,
+                frames: cell.frames,
+                references: cell.references,
+                tlb_misses: cell.tlb_misses,
+                tlb_miss_rate,
+                tlb_second_hits: cell.tlb_second_hits,
+                faults: cell.faults,
+                fault_rate,
+                fault_rate_error: cell.faults_error.map(|e| e / cell.references as f64),
+                pages: cell.pages,
+                dirty_evictions: cell.dirty_evictions,
+                storage: storage.name.clone(),
+                translation_ns,
+                data_ns,
+                total_ns: translation_ns + data_ns,
+            });
+        }
+    }
+    Ok(rows)
+}

@@ -1,0 +1,123 @@
+"""``nearfar paging``: the page-size study of a trace."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+SETTINGS = {"epilog": "Example: nearfar paging app.trace --machine optane-ssd --html app.html"}
+
+FORMATS = ("table", "json", "csv", "parquet")
+
+
+def run(
+    trace: Annotated[Path, typer.Argument(help="Trace folder.")],
+    page_sizes: Annotated[
+        str, typer.Option(help="Powers of two; `...` doubles.")
+    ] = "512,1K,...,2M",
+    memory: Annotated[
+        str, typer.Option(help="Parts of the footprint (50%) or bytes (512M).")
+    ] = "10%,...,100%",
+    tlb: Annotated[
+        str, typer.Option(help="Entries (64), with ways (64x4), two levels (64+1536x12).")
+    ] = "64",
+    replacement: Annotated[str, typer.Option(help="clock, lru or linux.")] = "clock",
+    clock_insert: Annotated[
+        str, typer.Option(help="CLOCK loads a page with its bit: set or clear.")
+    ] = "set",
+    machine: Annotated[str, typer.Option(help="Machine name or file.")] = "desktop-nvm",
+    storage: Annotated[
+        str | None, typer.Option(help="Storages of the machine [default: all].")
+    ] = None,
+    kinds: Annotated[
+        str | None,
+        typer.Option(help="load, store, fetch, kernel-load, kernel-store [default: all]."),
+    ] = None,
+    write_back: Annotated[
+        bool, typer.Option("--write-back", help="Charge a write for each dirty eviction.")
+    ] = False,
+    sample: Annotated[
+        float | None, typer.Option(help="Simulate this part of the pages, with its error.")
+    ] = None,
+    threads: Annotated[int, typer.Option(min=0, max=1024, help="0: one a core.")] = 0,
+    output_format: Annotated[
+        str, typer.Option("--format", help="table, json, csv or parquet.")
+    ] = "table",
+    full: Annotated[bool, typer.Option("--full", help="Every row in the table.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Also write result.parquet and run.json.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Also write a self-contained page.")] = None,
+    heatmap: Annotated[
+        bool, typer.Option("--heatmap/--no-heatmap", help="Address x time in the page.")
+    ] = True,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing results.")] = False,
+) -> None:
+    """Find the best page size at every memory size: TLB misses, page faults, access time."""
+    from nearfar.cli._progress import progress
+    from nearfar.errors import NearfarError
+    from nearfar.output import write_aside
+    from nearfar.paging import paging, warnings
+
+    if output_format not in FORMATS:
+        raise NearfarError(
+            f"--format: {output_format!r} is not a format; choose one of {', '.join(FORMATS)}"
+        )
+    if output_format == "parquet" and sys.stdout.isatty():
+        raise NearfarError("--format parquet: not to a terminal; redirect it, or use -o FOLDER")
+    with progress(f"paging {trace}") as pulse:
+        result = paging(
+            trace,
+            page_sizes=page_sizes,
+            memory=memory,
+            tlb=tlb,
+            replacement=replacement,
+            clock_insert=clock_insert,
+            machine=machine,
+            storage=_names(storage),
+            kinds=_names(kinds),
+            write_back=write_back,
+            sample=sample,
+            threads=threads,
+            progress=pulse,
+        )
+    if out is not None:
+        result.write(out, force=force)
+    if html is not None:
+        write_aside(html, result.html(_heatmap(trace) if heatmap else None))
+    for line in warnings(result):
+        print(f"nearfar: note: {line}", file=sys.stderr)
+    if output_format == "json":
+        print(result.to_json())
+    elif output_format == "csv":
+        import pyarrow.csv
+
+        pyarrow.csv.write_csv(result.table, sys.stdout.buffer)
+    elif output_format == "parquet":
+        import pyarrow.parquet
+
+        pyarrow.parquet.write_table(result.table, sys.stdout.buffer)
+    else:
+        from nearfar.report import tables, terminal
+
+        found = result.to_dict()
+        tables.show(tables.paging(found, full=full))
+        plot = terminal.paging(found)
+        if plot:
+            print(plot)
+        if html is not None:
+            print(f"page: {html}")
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",")]
+
+
+def _heatmap(trace: Path) -> dict[str, object]:
+    from nearfar.info import info
+
+    heatmap: dict[str, object] = info(trace, reuse=False)["heatmap"]
+    return heatmap

@@ -1,0 +1,188 @@
+"""What this machine has of the tools nearfar can use, why not, and the exact fix.
+
+One function a probe, in :data:`PROBES`. Nothing here changes the machine.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+#: Free space below which a capture is likely to be cut short.
+LEAST_FREE_BYTES: Final = 1 << 30
+_SECONDS: Final = 30
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One tool or path: is it there, why (not), what to do, and what it is for."""
+
+    name: str
+    available: bool
+    why: str
+    #: The exact command or step; empty when there is nothing to mend.
+    fix: str
+    used_for: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+
+Probe = Callable[[], Iterable[Finding]]
+
+
+def capture() -> Iterable[Finding]:
+    """Ask the capture itself about QEMU, the plugin and shared memory."""
+    from nearfar.capture import probe
+
+    for found in probe():
+        fix = "" if found.available else found.fix
+        yield Finding(found.name, found.available, found.why, fix, "nearfar capture")
+
+
+def lackey() -> Iterable[Finding]:
+    """Run Valgrind's Lackey on a program that does nothing."""
+    yield _program(
+        "valgrind",
+        "traces by Valgrind Lackey, to import; bench",
+        "valgrind",
+        version=("--version",),
+        attempt=("--tool=lackey", "--log-file=/dev/null", "true"),
+    )
+
+
+def perf() -> Iterable[Finding]:
+    """Look for perf, and whether this user may sample memory with it."""
+    used_for = "sampled traces, to import from `perf script`"
+    found = _program("perf", used_for, "linux-perf", version=("--version",))
+    if found.available:
+        try:
+            level = int(Path("/proc/sys/kernel/perf_event_paranoid").read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            level = None
+        if level is None:
+            why = "this kernel has no perf events (no /proc/sys/kernel/perf_event_paranoid)"
+            found = Finding("perf", False, why, "use a kernel built with perf events", used_for)
+        elif level > 2 and os.geteuid() != 0:
+            why = f"{found.why}, but kernel.perf_event_paranoid is {level}"
+            fix = "sudo sysctl kernel.perf_event_paranoid=2"
+            found = Finding("perf", False, why, fix, used_for)
+    yield found
+
+
+def demo_programs() -> Iterable[Finding]:
+    """Look for the programs that the demonstration captures."""
+    for name, package in (
+        ("gzip", "gzip"),
+        ("pigz", "pigz"),
+        ("gs", "ghostscript"),
+        ("gnugo", "gnugo"),
+    ):
+        yield _program(name, "make demo, as a program to capture", package)
+
+
+def chromium() -> Iterable[Finding]:
+    """Look for a browser that runs without a display."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    name = next((name for name in names if shutil.which(name)), names[0])
+    found = _program(name, "make test, to open the HTML report", "chromium", version=("--version",))
+    yield Finding("chromium", found.available, found.why, found.fix, found.used_for)
+
+
+def disk() -> Iterable[Finding]:
+    """Compare the free space here with what a capture may need."""
+    free = shutil.disk_usage(Path.cwd()).free
+    enough = free >= LEAST_FREE_BYTES
+    yield Finding(
+        "disk space",
+        enough,
+        f"{free / (1 << 30):.1f} GiB free in the current folder",
+        "" if enough else "free 1 GiB, or write traces to another disk with -o",
+        "traces",
+    )
+
+
+def extras() -> Iterable[Finding]:
+    """Look for the optional Python packages."""
+    for name, used_for, install in (
+        ("polars", "results as Polars data frames", "pip install 'nearfar[polars]'"),
+        ("libcachesim", "make bench and make test, as an independent check", "make env"),
+    ):
+        there = importlib.util.find_spec(name) is not None
+        why = "not installed in this Python"
+        if there:
+            try:
+                why = f"version {importlib.metadata.version(name)}"
+            except importlib.metadata.PackageNotFoundError:
+                why = "version unknown"
+        yield Finding(name, there, why, "" if there else install, used_for)
+
+
+#: The registry: add a probe by adding its function.
+PROBES: Final[tuple[Probe, ...]] = (
+    capture,
+    lackey,
+    perf,
+    demo_programs,
+    chromium,
+    disk,
+    extras,
+)
+
+
+def examine(probes: Iterable[Probe] = PROBES) -> list[Finding]:
+    """Run every probe. A probe that fails counts as its tool not being usable, with the reason."""
+    found: list[Finding] = []
+    for probe in probes:
+        try:
+            found.extend(probe())
+        except Exception as error:  # noqa: BLE001 - a broken tool must not break the diagnosis
+            name = getattr(probe, "__name__", "probe")
+            found.append(Finding(name, False, f"the probe failed: {error}", "report this", ""))
+    return found
+
+
+def _program(
+    name: str,
+    used_for: str,
+    package: str,
+    *,
+    version: tuple[str, ...] = (),
+    attempt: tuple[str, ...] = (),
+) -> Finding:
+    """Look for a program in PATH; run it with ``version``, then ``attempt``, where given."""
+    fix = f"sudo apt-get install {package}"
+    # Debian puts games there, and root's PATH leaves them out.
+    path = shutil.which(name) or shutil.which(name, path="/usr/games")
+    if path is None:
+        return Finding(name, False, "not in PATH", fix, used_for)
+    why = path
+    for arguments in (version, attempt):
+        if not arguments:
+            continue
+        try:
+            done = subprocess.run(
+                [path, *arguments],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_SECONDS,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return Finding(name, False, f"{path} does not run: {error}", fix, used_for)
+        said = (done.stdout.strip() or done.stderr.strip()).decode(errors="replace").splitlines()
+        first = said[0].strip()[:100] if said else ""
+        if done.returncode != 0:
+            why = f"{path} {' '.join(arguments)} exits with {done.returncode}: {first}"
+            return Finding(name, False, why, fix, used_for)
+        if arguments is version and first:
+            why = first
+    return Finding(name, True, why, "", used_for)

@@ -1,0 +1,243 @@
+"""Vega-Lite specifications, made with Altair, without data: the page's script puts that in.
+
+Colours, fonts and widths come from the page (light or dark), so a specification holds only what a
+chart shows. Fields ending in ``_label`` are texts made in Python and shown in tooltips.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from nearfar.report import palette
+
+Spec = dict[str, Any]
+
+SIZE_LABEL = (
+    "datum.value >= 1073741824 ? format(datum.value / 1073741824, '~r') + ' GiB' : "
+    "datum.value >= 1048576 ? format(datum.value / 1048576, '~r') + ' MiB' : "
+    "datum.value >= 1024 ? format(datum.value / 1024, '~r') + ' KiB' : datum.value + ' B'"
+)
+TIME_LABEL = (
+    "datum.value >= 1e9 ? format(datum.value / 1e9, '~g') + ' s' : "
+    "datum.value >= 1e6 ? format(datum.value / 1e6, '~g') + ' ms' : "
+    "datum.value >= 1e3 ? format(datum.value / 1e3, '~g') + ' µs' : "
+    "format(datum.value, '~g') + ' ns'"
+)
+COUNT_LABEL = "format(datum.value, '~s')"
+
+
+def rates(pages: Sequence[int], series: int, axis: str, memory: bool) -> Spec:
+    """A rate against page size: fitted curves under measured points.
+
+    Data sets: ``points`` (``page``, ``value``, ``series``, labels) and ``curves`` (``page``,
+    ``value``, ``series``, ``verdict``). ``series`` counts the memory sizes, 0 the smallest.
+    """
+    import altair as alt
+
+    keys = [str(i) for i in range(series)]
+    x = _page_axis(alt, pages)
+    y = alt.Y(
+        "value:Q",
+        scale=alt.Scale(type="log", nice=False, padding=8),
+        axis=alt.Axis(title=axis, format="~g", tickCount=6),
+    )
+    colour = alt.Color("series:O", scale=alt.Scale(domain=keys), legend=None)
+    verdicts = list(palette.DASHES)
+    curves = (
+        alt.Chart(alt.NamedData("curves"))
+        .mark_line(strokeWidth=2, interpolate="monotone", clip=True)
+        .encode(
+            x=x,
+            y=y,
+            color=colour,
+            strokeDash=alt.StrokeDash(
+                "verdict:N",
+                scale=alt.Scale(domain=verdicts, range=[list(palette.DASHES[v]) for v in verdicts]),
+                legend=None,
+            ),
+            detail="series:O",
+        )
+    )
+    told = [alt.Tooltip("page_label:N", title="page size")]
+    if memory:
+        told.append(alt.Tooltip("series_label:N", title="memory"))
+    told += [
+        alt.Tooltip("value_label:N", title="measured"),
+        alt.Tooltip("fitted_label:N", title="fitted"),
+    ]
+    shapes = [palette.SHAPES[i % len(palette.SHAPES)] for i in range(series)]
+    points = (
+        alt.Chart(alt.NamedData("points"))
+        .mark_point(size=50, filled=True, opacity=0.95, clip=True)
+        .encode(
+            x=x,
+            y=y,
+            color=colour,
+            # Nominal: Vega-Lite warns that a shape has no order.
+            shape=alt.Shape("series:N", scale=alt.Scale(domain=keys, range=shapes), legend=None),
+            tooltip=told,
+        )
+    )
+    return _finish(alt.layer(curves, points), 320)
+
+
+def times(pages: Sequence[str]) -> Spec:
+    """Time per reference against page size, translation and data stacked, the best page marked.
+
+    Data sets: ``bars`` (``label``, ``part``, ``order``, ``value``, ``best``, labels), two rows a
+    page, and ``best`` (``label``, ``total``, ``text``), one row.
+    """
+    import altair as alt
+
+    x = alt.X(
+        "label:O",
+        sort=list(pages),
+        scale=alt.Scale(domain=list(pages), paddingInner=0.25),
+        axis=alt.Axis(title="page size", labelAngle=0, labelOverlap="greedy", labelSeparation=6),
+    )
+    y_axis = alt.Axis(title="time per reference", labelExpr=TIME_LABEL, tickCount=6)
+    parts = ["translation", "data"]
+    bars = (
+        alt.Chart(alt.NamedData("bars"))
+        .mark_bar(clip=True)
+        .encode(
+            x=x,
+            y=alt.Y("value:Q", stack="zero", scale=alt.Scale(zero=True), axis=y_axis),
+            color=alt.Color("part:N", scale=alt.Scale(domain=parts), legend=None),
+            opacity=alt.condition("datum.best", alt.value(1), alt.value(0.55)),
+            order=alt.Order("order:Q"),
+            tooltip=[
+                alt.Tooltip("label:N", title="page size"),
+                alt.Tooltip("translation_label:N", title="translation"),
+                alt.Tooltip("data_label:N", title="data"),
+                alt.Tooltip("total_label:N", title="total"),
+                alt.Tooltip("versus_label:N", title="against 4 KiB"),
+            ],
+        )
+    )
+    best = alt.Chart(alt.NamedData("best"))
+    line = best.mark_rule(strokeDash=[4, 4], strokeWidth=1).encode(y="total:Q")
+    star = best.mark_text(dy=-10, fontWeight="bold", fontSize=13).encode(
+        x=x, y="total:Q", text="text:N"
+    )
+    return _finish(alt.layer(bars, line, star), 320)
+
+
+def working_set(most: int) -> Spec:
+    """Bytes touched near each moment, at most ``most``.
+
+    Data set: ``points`` (``record``, ``bytes``, labels).
+    """
+    import altair as alt
+
+    # Whole binary units: ticks at tenths of a million would read 9.53674 MiB.
+    step = 1
+    while step * 6 < most:
+        step *= 2
+    made = (
+        alt.Chart(alt.NamedData("points"))
+        .mark_area(line={"strokeWidth": 2}, fillOpacity=0.25, interpolate="step-after")
+        .encode(
+            x=alt.X(
+                "record:Q",
+                scale=alt.Scale(nice=False),
+                axis=alt.Axis(
+                    title="record",
+                    labelExpr=COUNT_LABEL,
+                    labelOverlap="greedy",
+                    labelSeparation=8,
+                ),
+            ),
+            y=alt.Y(
+                "bytes:Q",
+                axis=alt.Axis(
+                    title="bytes touched",
+                    labelExpr=SIZE_LABEL,
+                    values=list(range(0, most + step, step)),
+                ),
+            ),
+            tooltip=[
+                alt.Tooltip("record_label:N", title="record"),
+                alt.Tooltip("bytes_label:N", title="touched"),
+            ],
+        )
+    )
+    return _finish(made, 260)
+
+
+def reuse(labels: Sequence[str]) -> Spec:
+    """References by reuse distance. Data set: ``points`` (``label``, ``count``, labels)."""
+    import altair as alt
+
+    made = (
+        alt.Chart(alt.NamedData("points"))
+        .mark_bar()
+        .encode(
+            x=alt.X(
+                "label:O",
+                sort=list(labels),
+                axis=alt.Axis(title="distinct pages between two uses", labelAngle=-40),
+            ),
+            y=alt.Y("count:Q", axis=alt.Axis(title="references", labelExpr=COUNT_LABEL)),
+            tooltip=[
+                alt.Tooltip("label:N", title="distance"),
+                alt.Tooltip("count_label:N", title="references"),
+                alt.Tooltip("share_label:N", title="share"),
+            ],
+        )
+    )
+    return _finish(made, 260)
+
+
+def regions(names: Sequence[str], parts: Sequence[str]) -> Spec:
+    """References by region and kind, stacked; ``names`` are keys, ``name`` the text shown.
+
+    Data set: ``bars`` (``key``, ``name``, ``part``, ``count``, labels).
+    """
+    import altair as alt
+
+    made = (
+        alt.Chart(alt.NamedData("bars"))
+        .mark_bar()
+        .encode(
+            y=alt.Y("name:N", sort=list(names), axis=alt.Axis(title=None, labelLimit=120)),
+            x=alt.X(
+                "count:Q",
+                stack="zero",
+                axis=alt.Axis(title="references", labelExpr=COUNT_LABEL, labelOverlap="greedy"),
+            ),
+            color=alt.Color("part:N", scale=alt.Scale(domain=list(parts)), legend=None),
+            order=alt.Order("order:Q"),
+            tooltip=[
+                alt.Tooltip("name:N", title="region"),
+                alt.Tooltip("part:N", title="kind"),
+                alt.Tooltip("count_label:N", title="references"),
+            ],
+        )
+    )
+    return _finish(made, max(120, 30 * len(names) + 40))
+
+
+def _page_axis(alt: Any, pages: Sequence[int]) -> Any:
+    return alt.X(
+        "page:Q",
+        scale=alt.Scale(type="log", base=2, domain=[min(pages), max(pages)], padding=12),
+        axis=alt.Axis(
+            title="page size",
+            values=list(pages),
+            labelExpr=SIZE_LABEL,
+            labelOverlap="greedy",
+            labelSeparation=6,
+            grid=False,
+        ),
+    )
+
+
+def _finish(made: Any, height: int) -> Spec:
+    spec: Spec = made.properties(width="container", height=height).to_dict()
+    # The page sets the theme and names the mode; the schema's address is never visited.
+    spec.pop("config", None)
+    spec.pop("$schema", None)
+    spec["autosize"] = {"type": "fit-x", "contains": "padding"}
+    return spec

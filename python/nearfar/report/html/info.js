@@ -1,0 +1,3 @@
+for (const [name, { spec, ...sets }] of Object.entries(model.charts)) {
+  new Chart(name, 1).draw(sets);
+}

@@ -1,0 +1,237 @@
+"""The frame of every page: escaping, embedded data, styles, scripts.
+
+What comes from a trace or a file system is text here and nothing else: in HTML through
+:func:`text`, in scripts through :func:`embed`. A content security policy in the page forbids
+every connection, so a mistake elsewhere could still not load anything.
+"""
+
+from __future__ import annotations
+
+import functools
+import html
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
+from typing import Any
+
+from nearfar.report import palette, units
+
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "img-src data: blob:; base-uri 'none'; form-action 'none'"
+)
+_UNIT = re.compile(r"(?<=\d) (?=(?:\d{3}(?!\d)|(?:%|ns|us|ms|s|B|[KMGTP]iB)(?:\W|$)))")
+
+
+def text(value: object) -> str:
+    """``value`` for use between tags or inside a quoted attribute."""
+    return html.escape(units.clean(value), quote=True)
+
+
+def nice(sentence: str) -> str:
+    """Our ASCII wording as a page shows it: numbers and units unbroken, a proper micro sign."""
+    return _UNIT.sub("\u00a0", sentence).replace("\u00a0us", "\u00a0\u00b5s")
+
+
+def number(value: float | None) -> float | None:
+    """``value``, or None where JSON has no such number (infinite, not a number)."""
+    return value if value is None or math.isfinite(value) else None
+
+
+def embed(identifier: str, value: object) -> str:
+    """``value`` as JSON in a script element ``data-IDENTIFIER`` of type ``application/json``.
+
+    ``<``, ``>`` and ``&`` are written as JSON escapes, so no text can end the element; it is the
+    same JSON when parsed.
+    """
+    encoded = json.dumps(_finite(value), separators=(",", ":"), ensure_ascii=True)
+    for sign in "<>&":
+        encoded = encoded.replace(sign, f"\\u{ord(sign):04x}")
+    return f'<script type="application/json" id="data-{text(identifier)}">{encoded}</script>'
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float):
+        return number(value)
+    if isinstance(value, Mapping):
+        return {str(k): _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return value
+
+
+def table(
+    headers: Sequence[str], rows: Iterable[Sequence[str]], caption: str, marked: int | None = None
+) -> str:
+    """A data table; its cells are HTML already, its first column are row headers.
+
+    Args:
+        headers: column titles, plain text.
+        rows: one sequence of cells a row, HTML.
+        caption: plain text, read out with the table.
+        marked: index of the row to set off, if any.
+    """
+    head = "".join(f'<th scope="col">{text(h)}</th>' for h in headers)
+    body = []
+    for index, cells in enumerate(rows):
+        first, *rest = cells
+        tag = ' class="marked"' if index == marked else ""
+        body.append(
+            f'<tr{tag}><th scope="row">{first}</th>' + "".join(f"<td>{c}</td>" for c in rest)
+        )
+    return (
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{text(caption)}">'
+        f"<table><caption>{text(caption)}</caption><thead><tr>{head}</thead>"
+        f"<tbody>{''.join(body)}</tbody></table></div>"
+    )
+
+
+def details(summary: str, body: str) -> str:
+    """A closed fold; ``body`` is HTML."""
+    return f"<details><summary>{text(summary)}</summary>{body}</details>"
+
+
+def section(identifier: str, title: str, body: str, wide: bool = False) -> str:
+    """A titled part of the page; ``body`` is HTML."""
+    name = ' class="wide"' if wide else ""
+    return (
+        f'<section id="{identifier}"{name} aria-labelledby="{identifier}-title">'
+        f'<h2 id="{identifier}-title">{text(title)}</h2>{body}</section>'
+    )
+
+
+def chart(identifier: str, label: str, caption: str) -> str:
+    """The place of a chart: ``label`` names it, ``caption`` says in words what it shows."""
+    return (
+        f'<figure><div class="chart" id="{identifier}-chart" role="img" '
+        f'aria-label="{text(label)}" aria-describedby="{identifier}-caption"></div>'
+        f'<figcaption id="{identifier}-caption">{text(nice(caption))}</figcaption></figure>'
+    )
+
+
+def definitions(pairs: Iterable[tuple[str, str]]) -> str:
+    """A definition list; terms are plain text, descriptions HTML."""
+    return "<dl>" + "".join(f"<dt>{text(t)}</dt><dd>{d}</dd>" for t, d in pairs) + "</dl>"
+
+
+def run_facts(run: Mapping[str, Any]) -> str:
+    """How a result was made: every entry of ``run``, nested ones as ``option: value``."""
+    pairs = []
+    for key, value in run.items():
+        name = str(key).removesuffix("_bytes").replace("_", " ")
+        if key == "command":
+            line = " ".join(map(str, value)) if isinstance(value, list) else str(value)
+            pairs.append((name, f'<code class="command">{text(line)}</code>'))
+        elif str(key).endswith("_bytes") and isinstance(value, int):
+            pairs.append((name, f"{text(nice(units.size(value)))} ({units.count(value)} bytes)"))
+        elif isinstance(value, Mapping):
+            inner = "".join(f"<li>{text(k)}: {text(_plain(v))}</li>" for k, v in value.items())
+            pairs.append((name, f"<ul>{inner}</ul>"))
+        elif isinstance(value, int) and not isinstance(value, bool):
+            pairs.append((name, text(units.count(value))))
+        else:
+            pairs.append((name, text(_plain(value))))
+    return definitions(pairs)
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(_plain(v) for v in value)
+    if isinstance(value, dict | bool) or value is None:
+        return json.dumps(value)
+    return str(value)
+
+
+def downloads(csv: bool) -> str:
+    """Buttons that save the embedded result; they work offline."""
+    more = '<button type="button" id="save-csv">Save rows as CSV</button>' if csv else ""
+    return (
+        '<p class="buttons"><button type="button" id="save-json">Save result as JSON</button>'
+        f"{more}</p>"
+    )
+
+
+def build(
+    title: str,
+    kicker: str,
+    heading: str,
+    lead: str,
+    body: str,
+    data: Mapping[str, object],
+    scripts: Sequence[str],
+) -> str:
+    """The whole page.
+
+    Args:
+        title: of the window, plain text.
+        kicker: the small line above the heading, plain text.
+        heading: HTML of the first heading.
+        lead: HTML between the heading and the sections.
+        body: HTML of the sections.
+        data: what to embed as JSON, by identifier.
+        scripts: names of this folder's scripts, run in this order after the charting library.
+    """
+    own = "\n".join(_file(name) for name in scripts)
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<title>{text(title)}</title>\n<style>\n{_file('style.css')}</style>\n</head>\n<body>\n"
+        '<a class="skip" href="#content">Skip to the content</a>\n'
+        f'<header><p class="kicker">{text(kicker)}</p><h1>{heading}</h1>{lead}</header>\n'
+        '<noscript><p class="note">The charts need JavaScript; every table below is complete '
+        "without it.</p></noscript>\n"
+        f'<main id="content">{body}</main>\n'
+        + "\n".join(embed(name, value) for name, value in data.items())
+        + "\n"
+        + embed("themes", _themes())
+        + f'\n<script>{_library()}</script>\n<script>(() => {{\n"use strict";\n{own}}})();</script>'
+        "\n</body>\n</html>\n"
+    )
+
+
+def _themes() -> dict[str, object]:
+    """What a chart needs to know of the page's two colour schemes."""
+    names = palette.OKABE_ITO
+    marks = [palette.viridis(i / 63) for i in range(64)]
+    return {
+        "heat": marks,
+        "light": {
+            "ink": "#1d1f24",
+            "muted": "#555b66",
+            "line": "#dcdfe4",
+            "surface": "#ffffff",
+            "category": [names["blue"], names["orange"], names["green"], names["vermillion"]],
+            "low": 0.0,
+            "high": 0.82,
+        },
+        "dark": {
+            "ink": "#eceef2",
+            "muted": "#a9b0bc",
+            "line": "#353a43",
+            "surface": "#1b1e24",
+            "category": [names["sky"], names["orange"], names["green"], names["vermillion"]],
+            "low": 0.3,
+            "high": 1.0,
+        },
+    }
+
+
+@functools.cache
+def _library() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script, in the version that Altair writes for."""
+    import altair
+    import vl_convert
+
+    version = ".".join(altair.SCHEMA_VERSION.lstrip("v").split(".")[:2])
+    source = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=version)
+    # Inside a script element nothing is escaped; these two would end or confuse it.
+    return str(source).replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+@functools.cache
+def _file(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,400 @@
+"""The page of the paging study."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from nearfar.report import findings, palette, units
+from nearfar.report.html import charts, heat, page
+
+Result = findings.Result
+
+_GLOSSARY = (
+    ("page", "The unit in which memory is mapped, faulted in and evicted."),
+    ("memory size", "Near memory that the program may use; a percentage is of its footprint."),
+    ("footprint", "All the memory the program touched, in pages of 4 KiB."),
+    ("page fault", "A reference to a page that is not in near memory: it is read from storage."),
+    ("fault rate", "Page faults divided by references."),
+    ("TLB", "The processor's cache of address translations; a miss costs a walk of page tables."),
+    ("translation time", "Time per reference spends to find where its page is."),
+    ("data time", "Time per reference spends to reach its data, storage included when it faults."),
+    ("R²", "Share of the points' variation that the fit explains; 1 is all of it."),
+    ("RMSE", "Typical distance of a measured point from the curve, in units of the rate."),
+    ("leave-one-out error", "The same, for a page size that the fit was not shown."),
+)
+
+
+def paging_page(
+    result: Result,
+    heatmap: Mapping[str, Any] | None = None,
+    info: Mapping[str, Any] | None = None,
+) -> str:
+    """The paging study as one HTML file.
+
+    Args:
+        result: what ``nearfar paging --format json`` prints.
+        heatmap: the trace's heat map (``counts[address][time]``), if there is one.
+        info: what ``nearfar info --format json`` prints, for the facts of the trace.
+
+    Returns:
+        The page's text, to be written as UTF-8.
+
+    Raises:
+        NearfarError: the heat map's counts have not the shape its bins say.
+    """
+    run = result["run"]
+    trace = str(run.get("trace", ""))
+    memories, storages = findings.memories(result), findings.storages(result)
+    middle = findings.middle_memory(result)
+    model = _model(result)
+    first = model["cells"].get(model["initial"], {}).get("sentence", "")
+    lead = (
+        f'<p class="finding" id="finding" aria-live="polite">{page.text(first)}</p>'
+        f'<p class="overall">{page.text(page.nice(findings.overall(result)))}</p>'
+    )
+    if memories:
+        chosen = memories.index(middle) if middle else 0
+        lead += (
+            '<div class="controls">'
+            + _select("memory", "Memory", [_memory_label(m) for m in memories], chosen)
+            + _select("storage", "Storage", storages, 0)
+            + "</div>"
+        )
+    parts = []
+    if memories:
+        parts = [
+            _times(result),
+            _grid(result),
+            _rates(
+                result,
+                "faults",
+                "Page faults",
+                "fault_rate",
+                "Fault rate against page size, a series for each memory size",
+            ),
+            _rates(
+                result,
+                "tlb",
+                "TLB misses",
+                "tlb_miss_rate",
+                "TLB miss rate against page size",
+            ),
+        ]
+    data: dict[str, object] = {"result": result, "model": model}
+    scripts = ["common.js", "paging.js"]
+    if heatmap is not None:
+        parts.append(heat.section(heatmap))
+        data["heat"] = heat.model(heatmap)
+        scripts.append("heat.js")
+    if result.get("fits"):
+        parts.append(page.section("fits", "Fitted models", _fits(result), wide=True))
+    made = page.run_facts(run)
+    if info is not None:
+        from nearfar.report.tables import info_facts
+
+        made += "<h3>The trace</h3>" + page.definitions(
+            (name, page.text(page.nice(value))) for name, value in info_facts(info)
+        )
+    parts.append(page.section("run", "How this was made", made + page.downloads(csv=True)))
+    terms = page.definitions((term, page.text(meaning)) for term, meaning in _GLOSSARY)
+    parts.append(page.section("glossary", "Terms", terms))
+    return page.build(
+        title=f"Page size for {trace} - nearfar",
+        kicker="nearfar: paging study",
+        heading=f"How big should the pages of <code>{page.text(trace)}</code> be?",
+        lead=lead,
+        body="\n".join(parts),
+        data=data,
+        scripts=scripts,
+    )
+
+
+def _memory_label(memory: findings.Memory) -> str:
+    if memory.fraction is None:
+        return memory.label
+    return f"{memory.label} ({units.size(memory.bytes)})"
+
+
+def _select(identifier: str, label: str, options: list[str], chosen: int) -> str:
+    inner = "".join(
+        f'<option value="{i}"{" selected" if i == chosen else ""}>{page.text(page.nice(option))}'
+        "</option>"
+        for i, option in enumerate(options)
+    )
+    return (
+        f'<label for="{identifier}">{page.text(label)}</label>'
+        f'<select id="{identifier}" autocomplete="off">{inner}</select>'
+    )
+
+
+def _check(identifier: str, label: str, on: bool) -> str:
+    return (
+        f'<label class="check"><input type="checkbox" id="{identifier}" autocomplete="off"'
+        f"{' checked' if on else ''}> {page.text(label)}</label>"
+    )
+
+
+def _model(result: Result) -> dict[str, Any]:
+    """What the script draws from: every text is made here, so page and tables cannot differ."""
+    memories, storages = findings.memories(result), findings.storages(result)
+    pages = findings.page_sizes(result)
+    labels = [page.nice(units.size(p)) for p in pages]
+    middle = findings.middle_memory(result)
+    best = findings.best_pages(result)
+    rows: dict[tuple[findings.Memory, str], list[findings.Row]] = {}
+    for row in sorted(result["rows"], key=lambda r: int(r["page_bytes"])):
+        rows.setdefault((findings.memory_of(row), str(row["storage"])), []).append(row)
+    cells = {
+        f"{m},{s}": {
+            "sentence": page.nice(best[memory, storage].sentence),
+            "rows": [_time_row(row, best[memory, storage]) for row in rows[memory, storage]],
+        }
+        for m, memory in enumerate(memories)
+        for s, storage in enumerate(storages)
+        if (memory, storage) in rows
+    }
+    model: dict[str, Any] = {
+        "initial": f"{memories.index(middle) if middle else 0},0",
+        "cells": cells,
+        "charts": {},
+    }
+    if pages:
+        model["charts"] = {
+            "times": {"spec": charts.times(labels)},
+            "faults": {
+                "spec": charts.rates(pages, len(memories), "faults per reference", True),
+                **_rate_data(result, "fault", "fault_rate"),
+            },
+            "tlb": {
+                "spec": charts.rates(pages, 1, "TLB misses per reference", False),
+                **_rate_data(result, "tlb", "tlb_miss_rate"),
+            },
+        }
+    return model
+
+
+def _time_row(row: findings.Row, best: findings.Best) -> dict[str, Any]:
+    versus = ""
+    if best.usual is not None and best.usual["total_ns"]:
+        change = float(row["total_ns"]) / float(best.usual["total_ns"]) - 1
+        same = int(row["page_bytes"]) == findings.USUAL_PAGE
+        versus = (
+            "the same" if same else f"{'+' if change >= 0 else '-'}{units.percent(abs(change))}"
+        )
+    return {
+        "label": page.nice(units.size(row["page_bytes"])),
+        "translation": page.number(row["translation_ns"]),
+        "data": page.number(row["data_ns"]),
+        "total": page.number(row["total_ns"]),
+        "best": int(row["page_bytes"]) == best.page_bytes,
+        "translation_label": page.nice(units.duration(row["translation_ns"])),
+        "data_label": page.nice(units.duration(row["data_ns"])),
+        "total_label": page.nice(units.duration(row["total_ns"])),
+        "versus_label": page.nice(versus),
+    }
+
+
+def _rate_data(result: Result, quantity: str, key: str) -> dict[str, Any]:
+    """Points and curves of one quantity; ``series`` is the memory size's place, or 0."""
+    memories = findings.memories(result)
+    fitted: dict[tuple[int, int], float] = {}
+    curves = []
+    fits = result.get("fits") or []
+    for fit, memory in zip(fits, findings.fit_memories(result), strict=True):
+        if fit["quantity"] != quantity or (quantity == "fault" and memory is None):
+            continue
+        series = memories.index(memory) if memory is not None else 0
+        for size, _, predicted in fit.get("points") or []:
+            fitted[series, int(size)] = float(predicted)
+        curves += [
+            {
+                "page": float(size),
+                "value": page.number(float(value)),
+                "series": str(series),
+                "verdict": fit["verdict"],
+            }
+            for size, value in fit.get("curve") or []
+        ]
+    seen: dict[tuple[int, int], float] = {}
+    for row in result["rows"]:
+        series = memories.index(findings.memory_of(row)) if quantity == "fault" else 0
+        seen.setdefault((series, int(row["page_bytes"])), float(row[key]))
+    points = [
+        {
+            "page": size,
+            "value": page.number(value),
+            "series": str(series),
+            "series_label": page.nice(_memory_label(memories[series])),
+            "page_label": page.nice(units.size(size)),
+            "value_label": units.rate(value),
+            "fitted_label": units.rate(fitted[series, size]) if (series, size) in fitted else "-",
+        }
+        for (series, size), value in sorted(seen.items())
+    ]
+    return {"points": points, "curves": curves}
+
+
+def _times(result: Result) -> str:
+    body = (
+        '<p class="key"><span class="swatch part-translation"></span> translation '
+        '<span class="swatch part-data"></span> data</p>'
+        + page.chart(
+            "times",
+            "Time per reference against page size, translation and data stacked",
+            "The dashed line is the best page's time; 4 KiB is the page most systems use.",
+        )
+        + '<p class="checks">'
+        + _check("zoom", "Cut tall bars off at four times the best", False)
+        + "</p>"
+        + page.details("The numbers", '<div id="times-table"></div>')
+    )
+    return page.section("times", "Time per reference", body)
+
+
+def _grid(result: Result) -> str:
+    """The best page of every memory size and storage; each cell chooses what the page shows."""
+    memories, storages = findings.memories(result), findings.storages(result)
+    pages = findings.page_sizes(result)
+    colours = dict(zip(pages, palette.ramp(len(pages), 0.0, 1.0), strict=True))
+    best = findings.best_pages(result)
+    rows = []
+    for m, memory in enumerate(memories):
+        cells = [page.text(page.nice(memory.label))]
+        for s, storage in enumerate(storages):
+            found = best.get((memory, storage))
+            if found is None:
+                cells.append("-")
+                continue
+            back = colours[found.page_bytes]
+            gain = found.gain
+            shown = ""
+            if gain is not None:
+                shown = "same" if gain < 0.0005 else f"-{units.percent(gain)}"
+            size = page.nice(units.size(found.page_bytes))
+            name = f"{memory.phrase}, {storage}: {size}"
+            cells.append(
+                f'<button type="button" class="cell" data-memory="{m}" data-storage="{s}" '
+                f'aria-label="{page.text(name)} {page.text(shown)}" aria-pressed="false" '
+                f'style="background:{back};color:{palette.ink(back)}">'
+                f"<b>{page.text(size)}</b><small>{page.text(page.nice(shown))}</small></button>"
+            )
+        rows.append(cells)
+    body = (
+        "<p>The best page, and its time per reference against 4&nbsp;KiB. "
+        "Choose a cell to see its bars.</p>"
+        + page.table(["memory", *storages], rows, "Best page by memory size and storage")
+    )
+    return page.section("best", "Best page", body)
+
+
+def _rates(result: Result, name: str, title: str, key: str, label: str) -> str:
+    memories = findings.memories(result)
+    faults = key == "fault_rate"
+    legend = ""
+    if faults:
+        shown = findings.spread(memories, 5)
+        inner = "".join(
+            f'<label class="check"><input type="checkbox" class="series" value="{i}" '
+            f'autocomplete="off"{" checked" if m in shown else ""}> '
+            f'<svg class="shape" data-series="{i}" '
+            f'data-shape="{palette.SHAPES[i % len(palette.SHAPES)]}" viewBox="0 0 16 16" '
+            f'aria-hidden="true"></svg> {page.text(page.nice(m.label))}</label>'
+            for i, m in enumerate(memories)
+        )
+        buttons = (
+            '<button type="button" id="series-all">All</button> '
+            '<button type="button" id="series-none">None</button>'
+        )
+        legend = (
+            f'<fieldset class="series"><legend>Memory</legend>{inner}'
+            f"<span>{buttons}</span></fieldset>"
+        )
+    toggles = (
+        '<p class="checks">'
+        + _check(f"{name}-points", "Measured points", True)
+        + _check(f"{name}-curves", "Fitted curves", True)
+        + _check(f"{name}-log", "Logarithmic rate", True)
+        + "</p>"
+    )
+    seen: dict[tuple[findings.Memory, int], float] = {}
+    for row in result["rows"]:
+        seen[findings.memory_of(row), int(row["page_bytes"])] = float(row[key])
+    columns = memories if faults else memories[:1]
+    rows = [
+        [page.text(page.nice(units.size(p)))]
+        + [page.text(units.rate(seen[m, p])) if (m, p) in seen else "-" for m in columns]
+        for p in findings.page_sizes(result)
+    ]
+    headers = ["page", *(page.nice(m.label) for m in columns)] if faults else ["page", "miss rate"]
+    caption = _rate_caption(result, seen, faults)
+    body = (
+        page.chart(name, label, caption)
+        + legend
+        + toggles
+        + page.details("The numbers", page.table(headers, rows, label))
+    )
+    return page.section(name, title, body)
+
+
+def _rate_caption(
+    result: Result, seen: Mapping[tuple[findings.Memory, int], float], faults: bool
+) -> str:
+    memory = findings.middle_memory(result)
+    pages = findings.page_sizes(result)
+    if memory is None:
+        return ""
+    line = {p: seen[memory, p] for p in pages if (memory, p) in seen}
+    least = min(line, key=lambda p: (line[p], p))
+    first, last = min(line), max(line)
+    where = f"At {memory.phrase} the" if faults else "The"
+    told = (
+        f"{where} rate is {units.rate(line[first])} with pages of {units.size(first)} and "
+        f"{units.rate(line[last])} with {units.size(last)}; it is least, "
+        f"{units.rate(line[least])}, with {units.size(least)}."
+    )
+    dashes = "Solid curve: a good fit; dashed: fair; dotted: bad."
+    return f"{told} {dashes}" if result.get("fits") else told
+
+
+def _fits(result: Result) -> str:
+    rows = []
+    signs = {"good": "\u2713", "fair": "~", "bad": "\u2717"}
+    fits = result.get("fits") or []
+    for fit, memory in zip(fits, findings.fit_memories(result), strict=True):
+        quantity, model, verdict = str(fit["quantity"]), str(fit["model"]), str(fit["verdict"])
+        lines = " ".join(
+            f"<span>{page.text(c[0])} = {page.text(findings.interval(*c[1:]))}</span>"
+            for c in findings.coefficients(fit)
+        )
+        formula = page.text(findings.MODELS.get(model, (model, ()))[0])
+        known = verdict if verdict in signs else "bad"
+        reason = fit.get("reason") or ""
+        rows.append(
+            [
+                page.text(findings.QUANTITIES.get(quantity, quantity)),
+                "any"
+                if quantity == "tlb"
+                else page.text(page.nice(memory.label) if memory else "?"),
+                f'<span class="verdict {known}">{signs[known]} {page.text(verdict)}</span>'
+                + (f"<br><small>{page.text(reason)}</small>" if reason else ""),
+                f"<i>{formula}</i><br>{lines}",
+                *(
+                    page.text("-" if fit.get(k) is None else units.digits(fit[k]))
+                    for k in ("r2", "rmse", "loo_error")
+                ),
+            ]
+        )
+    headers = ["rate", "memory", "verdict", "coefficients", "R²", "RMSE", "leave-one-out error"]
+    bad = sum(1 for fit in fits if fit["verdict"] == "bad")
+    told = (
+        f"{bad} of {len(fits)} fits are bad: do not choose a page by their curves; "
+        "the measured points hold."
+        if bad
+        else f"None of the {len(fits)} fits is bad."
+    )
+    note = (
+        f'<p class="{"warning" if bad else "plain"}">{page.text(told)}</p>'
+        "<p>p is the page size in bytes; confidence intervals in brackets.</p>"
+    )
+    return note + page.table(headers, rows, "Fitted models and how well they fit")

@@ -1,0 +1,45 @@
+"""Fixtures shared by the tests: traces made once a session, the command line as a process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+DATA = Path(__file__).parent / "data"
+
+
+@pytest.fixture(scope="session")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A generated trace with reuse, writes and scans: 200,000 references."""
+    from nearfar.generate import generate
+
+    path = tmp_path_factory.mktemp("mixed") / "mixed.trace"
+    generate(
+        "mix",
+        path,
+        refs=200_000,
+        pages=700,
+        seed=7,
+        write_ratio=0.3,
+        mix="zipf:0.7,sequential:0.3",
+    )
+    return path
+
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def nearfar() -> Run:
+    """Run the command line as a user does; answers the finished process."""
+
+    def run(*words: object, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        code = "from nearfar.cli import main; main()"
+        command = [sys.executable, "-c", code, *map(str, words)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+
+    return run

@@ -1,0 +1,85 @@
+"""The doctor says what is there, what is not, and how to get it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from nearfar import doctor
+
+
+def run(path: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    code = "from nearfar.cli import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", code, "doctor", *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PATH": path},
+    )
+
+
+def fake(folder: Path, name: str, script: str) -> None:
+    program = folder / name
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+
+
+def test_every_finding_has_a_reason_and_a_missing_one_a_fix() -> None:
+    found = doctor.examine()
+    assert len({one.name for one in found}) == len(found) >= 10
+    for one in found:
+        assert one.why and one.used_for
+        assert one.available != bool(one.fix), one
+
+
+def test_an_absent_tool_is_missed_and_a_present_one_found(tmp_path: Path) -> None:
+    fake(tmp_path, "valgrind", 'echo "valgrind-9.9"')
+    done = run(str(tmp_path), "--format", "json")
+    assert done.returncode == 0
+    found = {one["name"]: one for one in json.loads(done.stdout)["findings"]}
+    assert found["valgrind"]["available"] and found["valgrind"]["why"] == "valgrind-9.9"
+    assert not found["pigz"]["available"]
+    assert found["pigz"]["fix"] == "sudo apt-get install pigz"
+
+
+def test_a_tool_that_does_not_work_is_not_there(tmp_path: Path) -> None:
+    fake(tmp_path, "valgrind", 'test "$1" = --version || { echo no lackey >&2; exit 1; }')
+    done = run(str(tmp_path), "--format", "json")
+    found = {one["name"]: one for one in json.loads(done.stdout)["findings"]}
+    assert not found["valgrind"]["available"]
+    assert "no lackey" in found["valgrind"]["why"]
+
+
+def test_require_decides_the_exit_code(tmp_path: Path) -> None:
+    fake(tmp_path, "pigz", "exit 0")
+    assert run(str(tmp_path), "--require", "pigz").returncode == 0
+    done = run(str(tmp_path), "--require", "pigz", "--require", "perf")
+    assert done.returncode == 3
+    assert done.stderr.startswith("nearfar: error: perf: not in PATH; sudo apt-get install")
+    assert "pigz" in done.stdout
+    unknown = run(str(tmp_path), "--require", "qemu")
+    assert unknown.returncode == 2 and "no such tool" in unknown.stderr
+
+
+def test_a_full_disk_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Usage:
+        free = doctor.LEAST_FREE_BYTES - 1
+
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: Usage)
+    (found,) = doctor.disk()
+    assert not found.available and "-o" in found.fix
+
+
+def test_a_probe_that_fails_does_not_end_the_diagnosis() -> None:
+    def broken() -> Iterable[doctor.Finding]:
+        raise RuntimeError("boom")
+
+    found = doctor.examine([broken, doctor.disk])
+    assert [one.name for one in found] == ["broken", "disk space"]
+    assert not found[0].available and "boom" in found[0].why

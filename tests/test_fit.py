@@ -1,0 +1,375 @@
+"""Fits of TLB miss rate and page fault rate against what is known to be right."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import curve_fit
+
+from nearfar.errors import NearfarError
+from nearfar.fit import fit_csv, fit_rows, parse_size
+from nearfar.models import Fit, fit
+
+SIZES = [1 << power for power in range(9, 22)]
+KIB = np.array(SIZES) / 1024
+
+
+def power(p: np.ndarray, a: float, b: float) -> np.ndarray:
+    return a * p**b
+
+
+def two(p: np.ndarray, a: float, b: float, c: float, d: float) -> np.ndarray:
+    return a * np.exp(b * p) + c * np.exp(d * p)
+
+
+def rss(one: Fit) -> float:
+    return float(np.sum((np.array(one.measured) - one.predict(one.page_bytes)) ** 2))
+
+
+@settings(max_examples=40, deadline=None)
+@given(a=st.floats(1e-6, 0.9), b=st.floats(-3, -0.05))
+def test_power_law_is_recovered(a: float, b: float) -> None:
+    one = fit("tlb", SIZES, power(KIB, a, b))
+    assert one.coefficients == pytest.approx({"a": a, "b": b}, rel=1e-6)
+    assert one.verdict == "good"
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    a=st.floats(1e-5, 0.1),
+    b=st.floats(-2.0, -0.1),
+    share=st.floats(0.02, 2),
+    d=st.floats(-0.01, 0.002),
+)
+def test_two_exponentials_are_recovered(a: float, b: float, share: float, d: float) -> None:
+    rates = two(KIB, a, b, a * share, d)
+    one = fit("fault", SIZES, rates)
+    assert one.coefficients == pytest.approx({"a": a, "b": b, "c": a * share, "d": d}, rel=1e-4)
+    assert one.verdict == "good" and one.r2 == pytest.approx(1)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6), noise=st.floats(0.001, 0.05))
+def test_noise_moves_the_optimum_no_further_than_it_must(seed: int, noise: float) -> None:
+    true = (0.01, -0.3, 0.002, 0.0006)
+    clean = two(KIB, *true)
+    rates = clean + noise * clean * np.random.default_rng(seed).standard_normal(len(SIZES))
+    one = fit("fault", SIZES, np.maximum(rates, 0))
+    # The optimum is at least as good as the truth, and as what SciPy finds from the truth.
+    from_truth, _ = curve_fit(two, KIB, np.maximum(rates, 0), p0=true, maxfev=20_000)
+    best = float(np.sum((np.maximum(rates, 0) - two(KIB, *from_truth)) ** 2))
+    assert rss(one) <= best * (1 + 1e-9)
+    assert one.predict(SIZES) == pytest.approx(clean, rel=1, abs=5 * noise * clean.max())
+
+
+def test_it_agrees_with_scipy_from_the_true_start() -> None:
+    generator = np.random.default_rng(3)
+    for true in [
+        (0.01, -0.3, 0.002, 0.0006),
+        (0.02, -1.2, 0.005, -0.05),
+        (5e-4, -0.02, 1e-5, 2e-3),
+    ]:
+        rates = two(KIB, *true) * (1 + 0.01 * generator.standard_normal(len(SIZES)))
+        one = fit("fault", SIZES, rates)
+        scipys, covariance = curve_fit(
+            two, KIB, rates, p0=true, xtol=1e-14, ftol=1e-14, gtol=1e-14, maxfev=20_000
+        )
+        assert list(one.coefficients.values()) == pytest.approx(list(scipys), rel=1e-4)
+        assert one.intervals is not None
+        deviation = np.sqrt(np.diag(covariance))
+        for (low, high), sigma in zip(one.intervals.values(), deviation, strict=True):
+            # Student's t at 97.5 % with 9 degrees of freedom.
+            assert (high - low) / 2 == pytest.approx(2.2621571628 * sigma, rel=1e-2)
+    rates = power(KIB, 0.05, -0.7) * (1 + 0.05 * generator.standard_normal(len(SIZES)))
+    one = fit("tlb", SIZES, rates)
+    scipys, _ = curve_fit(power, KIB, rates, p0=(0.05, -0.7))
+    assert list(one.coefficients.values()) == pytest.approx(list(scipys), rel=1e-6)
+
+
+def test_relative_weighting_agrees_with_scipys_sigma() -> None:
+    rates = two(KIB, 0.01, -0.3, 2e-5, 0.0006) * (1 + 0.05 * np.sin(np.arange(len(SIZES))))
+    one = fit("fault", SIZES, rates, weighting="relative")
+    scipys, _ = curve_fit(
+        two, KIB, rates, p0=(0.01, -0.3, 2e-5, 0.0006), sigma=rates, maxfev=20_000
+    )
+    assert list(one.coefficients.values()) == pytest.approx(list(scipys), rel=1e-3)
+    plain = fit("fault", SIZES, rates)
+
+    def worst(which: Fit) -> float:
+        return float(np.max(np.abs(which.predict(SIZES) / rates - 1)))
+
+    assert worst(one) < worst(plain)
+
+
+def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
+    generator = np.random.default_rng(11)
+    clean = power(KIB, 0.05, -0.7)
+    hits = 0
+    for _ in range(200):
+        one = fit("tlb", SIZES, clean + 5e-4 * np.abs(clean).max() * generator.standard_normal(13))
+        assert one.intervals is not None
+        low, high = one.intervals["b"]
+        hits += low <= -0.7 <= high
+    # 95 % of 200 is 190; four standard deviations are 12.
+    assert 178 <= hits <= 200
+
+
+@given(order=st.permutations(range(len(SIZES))))
+@settings(max_examples=20, deadline=None)
+def test_the_order_of_points_does_not_matter(order: list[int]) -> None:
+    rates = two(KIB, 0.01, -0.3, 0.002, 0.0006) * (1 + 0.1 * np.cos(np.arange(13)))
+    mixed = fit("fault", [SIZES[i] for i in order], [float(rates[i]) for i in order])
+    assert mixed == fit("fault", SIZES, rates)
+
+
+def test_prediction_far_outside_the_data_is_a_number() -> None:
+    one = fit("fault", SIZES[:4], [0, 0, 0, 1])
+    assert np.isfinite(one.predict([*SIZES, 1 << 50])).all()
+    assert (one.predict([*SIZES, 1 << 50]) >= 0).all()
+
+
+def test_the_seed_does_not_matter() -> None:
+    generator = np.random.default_rng(5)
+    for _ in range(5):
+        rates = np.abs(
+            0.001 / KIB + 2e-5 * np.sqrt(KIB) * (1 + 0.2 * generator.standard_normal(13))
+        )
+        fits = [fit("fault", SIZES, rates, seed=seed) for seed in range(5)]
+        for other in fits[1:]:
+            assert other.coefficients == pytest.approx(fits[0].coefficients, rel=1e-5)
+            assert other.loo_rmse == pytest.approx(fits[0].loo_rmse, rel=1e-4)
+
+
+def test_leaving_a_size_out_is_what_it_says() -> None:
+    rates = two(KIB, 0.01, -0.3, 0.002, 0.0006) * (1 + 0.05 * np.cos(np.arange(13)))
+    for quantity, values in (("fault", rates), ("tlb", power(KIB, 0.1, -0.5) * rates / rates[0])):
+        one = fit(quantity, SIZES, values)
+        errors = []
+        for i in range(len(SIZES)):
+            rest = fit(quantity, SIZES[:i] + SIZES[i + 1 :], np.delete(values, i))
+            # Not predict(): a prediction below zero is an error in full.
+            a, b, *more = rest.coefficients.values()
+            p = KIB[i]
+            guess = power(p, a, b) if quantity == "tlb" else two(p, a, b, *more)
+            errors.append(guess - values[i])
+        assert one.loo_rmse == pytest.approx(float(np.sqrt(np.mean(np.square(errors)))), rel=1e-4)
+        relative = float(np.mean(np.abs(errors) / values))
+        assert one.loo_mean_relative == pytest.approx(relative, rel=1e-4)
+
+
+def test_quality_figures_follow_their_definitions() -> None:
+    rates = power(KIB, 0.05, -0.7) * (1 + 0.1 * np.cos(np.arange(13)))
+    one = fit("tlb", SIZES, rates)
+    explained = 1 - rss(one) / float(np.sum((rates - rates.mean()) ** 2))
+    assert one.r2 == pytest.approx(explained)
+    assert one.adjusted_r2 == pytest.approx(1 - (1 - explained) * 12 / 11)
+    assert one.rmse == pytest.approx(math.sqrt(rss(one) / 13))
+    assert one.aic == pytest.approx(13 * math.log(rss(one) / 13) + 4)
+
+
+def test_a_bad_fit_is_called_bad() -> None:
+    zigzag = [0.5 + 0.4 * (-1) ** i for i in range(13)]
+    for quantity in ("tlb", "fault"):
+        one = fit(quantity, SIZES, zigzag)
+        assert one.verdict == "bad" and "R2" in one.reason
+    noise = np.random.default_rng(0).random(13)
+    assert fit("fault", SIZES, noise).verdict == "bad"
+    # Rising with page size: a power law fits, but misses the bend by far.
+    bend = np.where(KIB < 64, 1e-3, 0.5)
+    assert fit("tlb", SIZES, bend).verdict == "bad"
+
+
+def test_few_points_are_not_dressed_up() -> None:
+    one = fit("tlb", [4096], [0.1])
+    assert one.verdict == "bad" and one.coefficients == {} and one.intervals is None
+    with pytest.raises(NearfarError, match="cannot predict"):
+        one.predict(8192)
+    two_points = fit("tlb", [4096, 16384], [0.1, 0.05])
+    # Two points, two coefficients: through both, and nothing to judge by.
+    assert two_points.predict([4096, 16384]) == pytest.approx([0.1, 0.05])
+    assert two_points.verdict == "bad" and two_points.intervals is None
+    assert two_points.loo_rmse is None and two_points.coefficients["b"] == pytest.approx(-0.5)
+    three = fit("fault", SIZES[:3], [0.01, 0.005, 0.002])
+    assert three.model == "exponential-1" and "only 3 page sizes" in three.reason
+    forced = fit("fault", SIZES[:3], [0.01, 0.005, 0.002], model="exponential-2")
+    assert forced.coefficients == {} and forced.verdict == "bad"
+    four = fit("fault", SIZES[3:7], two(KIB[3:7], 0.01, -0.1, 0.002, 0.001))
+    assert four.predict(SIZES[3:7]) == pytest.approx(four.measured, rel=1e-6)
+    assert four.verdict == "bad" and four.intervals is None and "5 or more" in four.reason
+    # The same size four times is one size.
+    assert fit("fault", [4096] * 5, [0.1, 0.2, 0.1, 0.2, 0.1]).coefficients == {}
+
+
+@pytest.mark.parametrize("quantity", ["tlb", "fault"])
+@pytest.mark.parametrize("value", [0.0, 0.25])
+def test_constant_rates_are_a_level_line(quantity: str, value: float) -> None:
+    one = fit(quantity, SIZES, [value] * 13)
+    assert one.predict([100, 4096, 1 << 30]).tolist() == [value] * 3
+    assert one.verdict == "good" and one.r2 is None and one.intervals is None
+    json.dumps(one.to_dict(), allow_nan=False)
+
+
+@given(
+    rates=st.lists(st.floats(0, 1), min_size=1, max_size=13),
+    quantity=st.sampled_from(["tlb", "fault"]),
+    weighting=st.sampled_from(["absolute", "relative"]),
+)
+@settings(max_examples=40, deadline=None)
+def test_any_rates_give_an_answer_or_say_why_not(
+    rates: list[float], quantity: str, weighting: str
+) -> None:
+    one = fit(quantity, SIZES[: len(rates)], rates, weighting=weighting)
+    json.dumps(one.to_dict(), allow_nan=False)
+    if one.coefficients:
+        assert np.isfinite(one.predict(SIZES[: len(rates)])).all()
+        assert (one.predict(SIZES) >= 0).all()
+    else:
+        assert one.verdict == "bad"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rates", "said"),
+    [
+        ([], [], "no points"),
+        ([4096], [0.1, 0.2], "1 page sizes but 2 rates"),
+        ([4096, 8192], [0.1, math.nan], "rate nan at page size 8192"),
+        ([4096, 8192], [0.1, -0.1], "rate -0.1"),
+        ([4096, 8192], [0.1, math.inf], "rate inf"),
+        ([4096, 0], [0.1, 0.1], "page size 0"),
+        ([4096, -4096], [0.1, 0.1], "page size -4096"),
+    ],
+)
+def test_bad_points_are_refused(sizes: list[int], rates: list[float], said: str) -> None:
+    with pytest.raises(NearfarError, match=said):
+        fit("tlb", sizes, rates)
+
+
+def study_rows() -> list[dict[str, object]]:
+    return [
+        {
+            "page_bytes": size,
+            "memory_bytes": memory,
+            "memory_fraction": memory / 1000,
+            "tlb_miss_rate": 0.05 * p**-0.7,
+            "fault_rate": (1000 / memory) * (0.01 * math.exp(-0.3 * p) + 1e-4),
+            "storage": storage,
+        }
+        for storage in ("hdd", "nvm-10x")
+        for memory in range(1000, 0, -100)
+        for size, p in zip(SIZES, KIB.tolist(), strict=True)
+    ]
+
+
+def test_a_study_gives_one_tlb_fit_and_one_a_memory_size() -> None:
+    fits = fit_rows(study_rows())
+    assert [one.quantity for one in fits] == ["tlb"] + ["fault"] * 10
+    assert [one.memory_bytes for one in fits[1:]] == list(range(100, 1001, 100))
+    # Both storages and all memory sizes repeat the same TLB rates: 13 points, not 260.
+    assert all(len(one.measured) == 13 for one in fits)
+    for one in fits[1:]:
+        assert one.memory_bytes is not None
+        assert one.coefficients["a"] == pytest.approx(1000 / one.memory_bytes * 0.01, rel=1e-4)
+        assert one.verdict == "good"
+    assert fits == fit_rows(reversed(study_rows()))
+    assert [one.quantity for one in fit_rows(study_rows(), "tlb")] == ["tlb"]
+    with pytest.raises(NearfarError, match="fault_rate"):
+        fit_rows([{"page_bytes": 4096, "tlb_miss_rate": 0.1}], "fault")
+
+
+CSV = """page_bytes, memory_fraction, tlb_miss_rate, fault_rate
+4K,0.5,0.021,0.00031
+16K,0.5,0.009,0.00018
+
+65536,0.5,0.004,
+"""
+
+
+def nearfar(*arguments: str) -> subprocess.CompletedProcess[str]:
+    code = "from nearfar.cli import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", code, "fit", *arguments], capture_output=True, text=True
+    )
+
+
+def test_command_prints_what_the_library_finds(tmp_path: Path) -> None:
+    path = tmp_path / "measured.csv"
+    path.write_text(CSV)
+    tlb, fault = fit_csv(path)
+    assert len(tlb.measured) == 3 and len(fault.measured) == 2
+    done = nearfar("--csv", str(path), "--predict", "1K,2MiB", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout)["fits"]
+    assert printed[0]["coefficients"] == tlb.coefficients
+    assert [row["page_bytes"] for row in printed[0]["predictions"]] == [1024, 2 << 20]
+    assert printed[0]["predictions"][1]["rate"] == tlb.predict(2 << 20)[0]
+    table = nearfar("--csv", str(path), "--quantity", "fault")
+    assert table.returncode == 0 and "bad" in table.stdout and "TLB" not in table.stdout
+    lines = nearfar("--csv", str(path), "--format", "csv").stdout.splitlines()
+    assert lines[0].startswith("quantity,") and len(lines) == 1 + 3 + 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "`page_bytes` is missing"),
+        ("page_bytes\n4K\n", "`tlb_miss_rate` or `fault_rate` is missing"),
+        ("page_bytes,tlb_mis_rate\n4K,0.1\n", "did you mean `tlb_miss_rate`?"),
+        ("page_bytes,tlb_miss_rate,tlb_miss_rate\n4K,0.1,0.1\n", "stands twice"),
+        ("tlb_miss_rate\n0.1\n", "`page_bytes` is missing"),
+        ("page_bytes,tlb_miss_rate\n", "no points"),
+        ("page_bytes,tlb_miss_rate\n4K,\n", "no values of tlb_miss_rate"),
+        ("page_bytes,tlb_miss_rate\n4K,2.1\n", "line 2 column tlb_miss_rate: `2.1`"),
+        ("page_bytes,tlb_miss_rate\n4K,nan\n", "`nan` is not a fraction"),
+        ("page_bytes,tlb_miss_rate\n4K,-0.1\n", "`-0.1` is not a fraction"),
+        ("page_bytes,tlb_miss_rate\n\n4Q,0.1\n", "line 3 column page_bytes: page size `4Q`"),
+        ("page_bytes,tlb_miss_rate\n0,0.1\n", "page size `0`"),
+        ("page_bytes,tlb_miss_rate\n4K,0.1,7\n", "line 2: 3 values for 2 columns"),
+        ('page_bytes,tlb_miss_rate\n"4K,0.1\n', "not CSV"),
+    ],
+)
+def test_a_bad_table_is_refused_in_one_line(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_text(text)
+    with pytest.raises(NearfarError) as caught:
+        fit_csv(path)
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_bad_usage_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "measured.csv"
+    path.write_text(CSV)
+    binary = tmp_path / "binary.csv"
+    binary.write_bytes(b"page_bytes\xff")
+    for arguments, said in (
+        (("--csv", str(tmp_path / "absent.csv")), "absent.csv"),
+        (("--csv", str(tmp_path)), str(tmp_path)),
+        (("--csv", str(binary)), "byte 10"),
+        (("--csv", str(path), "--predict", "1K,x"), "--predict: page size `x`"),
+        (("--csv", str(path), "--quantity", "tbl"), "tbl"),
+        ((), "--csv"),
+    ):
+        done = nearfar(*arguments)
+        assert done.returncode == 2 and said in done.stderr, done.stderr
+        assert "Traceback" not in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_sizes_are_read() -> None:
+    for text, size in (
+        ("512", 512),
+        ("4K", 4096),
+        ("1.5k", 1536),
+        ("2 MiB", 2 << 20),
+        ("1GB", 1 << 30),
+    ):
+        assert parse_size(text) == size
+    for text in ("", "K", "-4K", "4.0001K", "1e3", "9999999T", "nan"):
+        with pytest.raises(NearfarError):
+            parse_size(text)

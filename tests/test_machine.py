@@ -1,0 +1,158 @@
+"""Machine descriptions from Python and from the command line."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from nearfar.errors import NearfarError
+
+from nearfar import machine
+
+SIZES = [1 << power for power in range(9, 22)]
+
+
+def nearfar(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    code = "from nearfar.cli import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd=cwd
+    )
+
+
+def test_the_promised_machines_are_there() -> None:
+    promised = {"desktop-hdd", "desktop-nvm", "optane-ssd", "nvme", "cxl"}
+    assert promised <= set(machine.names())
+
+
+@pytest.mark.parametrize("name", machine.names())
+def test_io_time_grows_with_the_page(name: str) -> None:
+    one = machine.load(name)
+    times = one.access_times()
+    assert 0 < times.tlb_ns < times.dram_ns
+    assert one.storages
+    for storage in one.storages:
+        read = one.io_ns(storage, SIZES)
+        assert read == sorted(read) and read[0] > times.tlb_ns
+        assert one.write_ns(storage, SIZES)[0] > 0
+
+
+def test_disk_is_flat_and_nvm_is_not() -> None:
+    disk = machine.load("desktop-hdd").io_ns("hdd", SIZES)
+    assert disk[SIZES.index(65536)] < 1.05 * disk[0]
+    # Half a turn of 7200 rpm and a seek of 8.5 ms, before the first byte.
+    assert disk[0] == pytest.approx(8.5e6 + 60e9 / 7200 / 2 + 512 / 156e6 * 1e9)
+    nvm = machine.load("desktop-nvm")
+    dram = nvm.access_times().dram_ns
+    for k in (1, 10, 100):
+        assert nvm.io_ns(f"nvm-{k}x", SIZES) == [k * dram * size / 512 for size in SIZES]
+
+
+def test_every_number_has_a_source() -> None:
+    def leaves(value: object) -> int:
+        if not isinstance(value, dict):
+            return 0
+        if "value" in value:
+            assert value.keys() == {"value", "source"} and value["source"].strip()
+            return 1
+        return sum(leaves(inner) for inner in value.values())
+
+    for name in machine.names():
+        assert leaves(machine.load(name).to_dict()) > 5
+
+
+def test_the_schema_describes_the_built_in_machines() -> None:
+    schema = machine.schema()
+    definitions = schema["$defs"]
+
+    def check(value: object, rule: dict[str, object]) -> None:
+        """As much of JSON Schema as the schema uses."""
+        while "$ref" in rule:
+            rule = definitions[str(rule["$ref"]).rsplit("/", 1)[1]]
+        for choice in ("anyOf", "oneOf"):
+            if choice in rule:
+                problems = []
+                for option in rule[choice]:  # type: ignore[attr-defined]
+                    try:
+                        check(value, option)
+                        return
+                    except AssertionError as problem:
+                        problems.append(problem)
+                raise AssertionError(problems)
+        if "enum" in rule:
+            assert value in rule["enum"]  # type: ignore[operator]
+        if "const" in rule:
+            assert value == rule["const"]
+        if "pattern" in rule:
+            assert re.search(str(rule["pattern"]), str(value)), (value, rule)
+        if rule.get("type") == "object":
+            assert isinstance(value, dict), (value, rule)
+            known = rule.get("properties", {})
+            extra = rule.get("additionalProperties")
+            assert set(rule.get("required", [])) <= set(value)  # type: ignore[call-overload]
+            for key, inner in value.items():
+                if key in known:  # type: ignore[operator]
+                    check(inner, known[key])  # type: ignore[index]
+                else:
+                    assert isinstance(extra, dict), key
+                    check(inner, extra)
+
+    for name in machine.names():
+        described = machine.load(name).to_dict()
+        check(described, schema)
+        with pytest.raises(AssertionError):
+            check({**described, "cpus": {}}, schema)
+
+
+def test_list_show_check_schema(tmp_path: Path) -> None:
+    listed = json.loads(nearfar("machine", "list", "--format", "json").stdout)
+    assert [row["name"] for row in listed["machines"]] == machine.names()
+    assert "desktop-nvm" in nearfar("machine", "list").stdout
+    shown = json.loads(nearfar("machine", "show", "nvme", "--format", "json").stdout)
+    assert shown["storage"]["nvme"]["nvme"]["read_latency"]["value"] == "58.8us"
+    at_4k = [row for row in shown["io"] if row["page_bytes"] == 4096]
+    assert at_4k[0]["read_ns"] == pytest.approx(58_800)
+    table = nearfar("machine", "show", "nvme").stdout
+    assert "58.8us" in table and "\x1b" not in table
+    assert json.loads(nearfar("machine", "schema").stdout) == machine.schema()
+
+    text = Path(__file__).parents[1].joinpath("machines/nvme.toml").read_text()
+    (tmp_path / "machines").mkdir()
+    mine = tmp_path / "machines" / "mine.toml"
+    mine.write_text(text)
+    assert nearfar("machine", "check", str(mine)).stdout.endswith("good\n")
+    # A name is looked for in machines/ of the current folder first.
+    assert nearfar("machine", "show", "mine", cwd=tmp_path).returncode == 0
+
+    mine.write_text(text.replace("read_latency", "read_latecy", 1))
+    done = nearfar("machine", "check", str(mine))
+    assert done.returncode == 2 and done.stdout == ""
+    assert "did you mean `read_latency`?" in done.stderr and "mine.toml line" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("show", "nvm"), "did you mean `nvme`?"),
+        (("show",), "which machine?"),
+        (("check", "absent.toml"), "absent.toml"),
+        (("list", "nvme"), "takes no name"),
+        (("shwo", "nvme"), "shwo"),
+    ],
+)
+def test_bad_usage_is_one_line(arguments: tuple[str, ...], said: str) -> None:
+    done = nearfar("machine", *arguments)
+    assert done.returncode == 2
+    assert said in done.stderr and "Traceback" not in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_errors_reach_python() -> None:
+    with pytest.raises(NearfarError, match="a number without a unit"):
+        machine.parse("x.toml", 'description = "d"\ncpu.clock = {value = 2.4, source = "s"}')
+    with pytest.raises(NearfarError, match="did you mean `nvm-1x`"):
+        machine.load("desktop-nvm").io_ns("nvm", [4096])

@@ -1,0 +1,280 @@
+"""The paging study: against libCacheSim, its options, bad input, the shape of its output."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+
+from conftest import DATA, Run
+from nearfar.errors import NearfarError
+from nearfar.paging import paging
+from nearfar.sizes import parse_memory, parse_page_sizes
+
+CAPTURES = sorted((DATA / "captures").glob("*.trace"))
+
+
+def page_references(trace: Path, page_bytes: int) -> list[int]:
+    """Every page reference of a trace: each page that a record overlaps, in order."""
+    parts = json.loads((trace / "trace.json").read_text())["parts"]
+    pages: list[int] = []
+    for part in parts:
+        table = pyarrow.parquet.read_table(trace / part["file"], columns=["addr", "size"])
+        columns = (table.column("addr").to_pylist(), table.column("size").to_pylist())
+        for addr, size in zip(*columns, strict=True):
+            last = min(addr + max(size, 1) - 1, 2**64 - 1)
+            pages.extend(range(addr // page_bytes, last // page_bytes + 1))
+    return pages
+
+
+def peer_misses(cache: Any, pages: list[int]) -> int:
+    """Misses of a libCacheSim cache over page references."""
+    import libcachesim
+
+    request = libcachesim.Request()
+    request.obj_size = 1
+    misses = 0
+    for page in pages:
+        request.obj_id = page
+        misses += not cache.get(request)
+    return misses
+
+
+@pytest.mark.parametrize("trace", CAPTURES, ids=lambda path: path.stem)
+def test_equals_libcachesim_on_captures(trace: Path, tmp_path: Path) -> None:
+    check_against_libcachesim(trace, "4K,64K", "10%,50%,100%")
+
+
+def test_equals_libcachesim_on_generated(mixed: Path) -> None:
+    check_against_libcachesim(mixed, "512,4K,16K,1M", "10%,40%,70%,100%")
+
+
+def check_against_libcachesim(trace: Path, page_sizes: str, memory: str) -> None:
+    import libcachesim
+
+    conventions = {
+        ("lru", "set"): lambda frames: libcachesim.LRU(frames),
+        ("clock", "set"): lambda frames: libcachesim.Clock(frames, init_freq=1),
+        ("clock", "clear"): lambda frames: libcachesim.Clock(frames, init_freq=0),
+    }
+    pages: dict[int, list[int]] = {}
+    known: dict[tuple[str, str, int, int], int] = {}
+    for (policy, insert), make in conventions.items():
+        result = paging(
+            trace,
+            page_sizes=page_sizes,
+            memory=memory,
+            replacement=policy,
+            clock_insert=insert,
+            storage=["nvm-1x"],
+        )
+        assert result.rows
+        for row in result.rows:
+            size, frames = row["page_bytes"], row["frames"]
+            refs = pages.setdefault(size, page_references(trace, size))
+            assert row["references"] == len(refs)
+            key = (policy, insert, size, frames)
+            if key not in known:
+                known[key] = peer_misses(make(frames), refs)
+            assert row["faults"] == known[key], key
+            assert row["faults"] >= row["pages"] == len(set(refs))
+        tlb = {row["page_bytes"]: row["tlb_misses"] for row in result.rows}
+        if policy == "lru":
+            for size, misses in tlb.items():
+                assert misses == peer_misses(libcachesim.LRU(64), pages[size])
+
+
+def test_linux_faults_between_bounds(mixed: Path) -> None:
+    """No reclaim can fault less than once a page, and it should beat a coin toss: LRU x 2."""
+    linux, lru = (paging(mixed, replacement=r, storage=["nvm-1x"]).rows for r in ("linux", "lru"))
+    for a, b in zip(linux, lru, strict=True):
+        assert a["pages"] == b["pages"] <= a["faults"]
+        if a["frames"] >= a["pages"]:
+            assert a["faults"] == b["faults"] == a["pages"]
+        elif a["frames"] > 32:
+            assert a["faults"] < 2 * b["faults"]
+
+
+def test_lru_inclusion(mixed: Path) -> None:
+    """At one page size, more memory never faults more."""
+    rows = paging(mixed, replacement="lru", storage=["nvm-1x"]).rows
+    for a, b in zip(rows, rows[1:], strict=False):
+        if a["page_bytes"] == b["page_bytes"]:
+            assert a["faults"] >= b["faults"] and a["dirty_evictions"] >= b["dirty_evictions"]
+
+
+def test_access_time_is_the_papers_equation(mixed: Path) -> None:
+    from nearfar import machine
+
+    described = machine.load("optane-ssd")
+    times = described.access_times()
+    result = paging(mixed, machine="optane-ssd", page_sizes="4K,64K", write_back=True)
+    for row in result.rows:
+        e, d = row["tlb_misses"] / row["references"], row["faults"] / row["references"]
+        t_io = described.io_ns(row["storage"], [row["page_bytes"]])[0]
+        t_write = described.write_ns(row["storage"], [row["page_bytes"]])[0]
+        t_a = (1 - e) * times.tlb_ns + e * (times.tlb_ns + times.dram_ns)
+        t_d = (1 - d) * times.dram_ns + d * (times.dram_ns + t_io)
+        t_d += row["dirty_evictions"] / row["references"] * t_write
+        assert math.isclose(row["translation_ns"], t_a, rel_tol=1e-12)
+        assert math.isclose(row["data_ns"], t_d, rel_tol=1e-12)
+        assert math.isclose(row["total_ns"], t_a + t_d, rel_tol=1e-12)
+
+
+def test_sampling_states_an_error_that_covers(tmp_path: Path) -> None:
+    from nearfar.generate import generate
+
+    trace = tmp_path / "zipf.trace"
+    generate("scrambled-zipf", trace, refs=400_000, pages=100_000, seed=3, alpha=0.8)
+    options: dict[str, Any] = {
+        "page_sizes": "4K,2M",
+        "memory": "20%,50%,80%",
+        "storage": ["nvm-1x"],
+        "replacement": "lru",
+    }
+    exact = paging(trace, **options)
+    sampled = paging(trace, **options, sample=0.2)
+    outside = 0
+    for a, b in zip(exact.rows, sampled.rows, strict=True):
+        assert a["tlb_misses"] == b["tlb_misses"] and a["fault_rate_error"] is None
+        if a["page_bytes"] == 4096:
+            assert 0 < b["fault_rate_error"] < 0.02
+            outside += abs(a["fault_rate"] - b["fault_rate"]) > 4 * b["fault_rate_error"] + 0.002
+        else:
+            # Too few pages of 2 MiB: simulated whole.
+            assert b["fault_rate_error"] is None and a["faults"] == b["faults"]
+    assert outside == 0
+
+
+def test_same_input_same_bytes(mixed: Path, tmp_path: Path) -> None:
+    one, two = paging(mixed, threads=1), paging(mixed, threads=2)
+    assert one.to_json() == two.to_json()
+    for name, result in (("a", one), ("b", two)):
+        result.write(tmp_path / name)
+    assert (tmp_path / "a/result.parquet").read_bytes() == (
+        tmp_path / "b/result.parquet"
+    ).read_bytes()
+    with pytest.raises(NearfarError, match="exists already"):
+        one.write(tmp_path / "a")
+
+
+def test_json_has_what_it_promises(nearfar: Run, mixed: Path) -> None:
+    done = nearfar("paging", mixed, "--format", "json")
+    assert done.returncode == 0
+    found = json.loads(done.stdout)
+    assert set(found) == {"run", "rows", "fits"}
+    assert len(found["rows"]) == 13 * 10 * len({row["storage"] for row in found["rows"]})
+    promised = """page_bytes memory_bytes memory_fraction frames references tlb_misses
+        tlb_miss_rate faults fault_rate dirty_evictions storage translation_ns data_ns
+        total_ns""".split()  # noqa: SIM905
+    assert all(key in row for row in found["rows"] for key in promised)
+    assert len(found["fits"]) == 11
+    for fit in found["fits"]:
+        assert fit["verdict"] in ("good", "fair", "bad", "none")
+        assert len(fit["points"]) == 13
+
+
+@pytest.mark.parametrize("form", ["table", "csv", "parquet"])
+def test_other_formats(nearfar: Run, mixed: Path, tmp_path: Path, form: str) -> None:
+    words = ["paging", mixed, "--page-sizes", "4K,64K", "--memory", "50%,1M"]
+    if form == "parquet":
+        done = nearfar(*words, "-o", tmp_path / "run")
+        table = pyarrow.parquet.read_table(tmp_path / "run/result.parquet")
+        assert done.returncode == 0 and table.num_rows % 4 == 0
+        assert "wall_seconds" in json.loads((tmp_path / "run/run.json").read_text())
+    else:
+        done = nearfar(*words, "--format", form)
+        assert done.returncode == 0 and "\x1b" not in done.stdout
+        assert "page_bytes" in done.stdout if form == "csv" else "best page" in done.stdout
+
+
+BAD = {
+    "page size 0": (["--page-sizes", "0"], "--page-sizes"),
+    "not a power of two": (["--page-sizes", "3000"], "powers of two"),
+    "NaN page size": (["--page-sizes", "nan"], "--page-sizes"),
+    "huge page size": (["--page-sizes", "8192T"], "--page-sizes"),
+    "dangling dots": (["--page-sizes", "...,4K"], "both sides"),
+    "memory 0": (["--memory", "0"], "--memory"),
+    "memory 0 %": (["--memory", "0%"], "--memory"),
+    "memory NaN": (["--memory", "nan%"], "--memory"),
+    "negative memory": (["--memory", "-5%"], "--memory"),
+    "tlb 0": (["--tlb", "0"], "--tlb"),
+    "odd ways": (["--tlb", "64x5"], "64x5"),
+    "unknown policy": (["--replacement", "lfu"], "clock, lru, linux"),
+    "insert of lru": (["--replacement", "lru", "--clock-insert", "clear"], "--clock-insert"),
+    "unknown kind": (["--kinds", "write"], "kernel-store"),
+    "kind that is not there": (["--kinds", "fetch"], "no fetch records"),
+    "unknown storage": (["--storage", "floppy"], "floppy"),
+    "unknown machine": (["--machine", "pdp-11"], "pdp-11"),
+    "sample 0": (["--sample", "0"], "--sample"),
+    "sample NaN": (["--sample", "nan"], "--sample"),
+    "unknown format": (["--format", "xml"], "--format"),
+    "unknown flag": (["--pages", "4K"], "--pages"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_options_get_one_clear_line(nearfar: Run, mixed: Path, case: str) -> None:
+    words, says = BAD[case]
+    done = nearfar("paging", mixed, *words)
+    lines = done.stderr.strip().splitlines()
+    assert (done.returncode, len(lines), done.stdout) == (2, 1, ""), done.stderr
+    assert lines[0].startswith("nearfar: error: ") and says in lines[0]
+
+
+def test_bad_traces(nearfar: Run, mixed: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.trace"
+    shutil.copytree(mixed, broken)
+    part = broken / "part-00000.parquet"
+    part.write_bytes(part.read_bytes()[:-1000])
+    for trace, says in ((broken, "truncated or damaged"), (tmp_path / "no.trace", "no such trace")):
+        done = nearfar("paging", trace)
+        assert done.returncode == 2 and says in done.stderr and done.stderr.count("\n") == 1
+
+
+def write_records(path: Path, records: list[tuple[int, str, int]]) -> Path:
+    from nearfar.importer import import_trace
+
+    lines = ["addr,kind,size", *(f"{addr},{kind},{size}" for addr, kind, size in records)]
+    source = path.with_suffix(".csv")
+    source.write_text("\n".join(lines) + "\n")
+    import_trace(source, path)
+    return path
+
+
+def test_one_reference(tmp_path: Path) -> None:
+    trace = write_records(tmp_path / "one.trace", [(4096, "store", 8)])
+    result = paging(trace)
+    assert {(row["faults"], row["tlb_misses"], row["references"]) for row in result.rows} == {
+        (1, 1, 1)
+    }
+
+
+def test_top_of_the_address_space(tmp_path: Path) -> None:
+    trace = write_records(tmp_path / "top.trace", [(2**64 - 1, "load", 1), (0, "load", 1)])
+    rows = paging(trace, memory="1M", storage=["nvm-1x"]).rows
+    assert [row["faults"] for row in rows] == [2] * 13
+
+
+def test_empty_trace(nearfar: Run, mixed: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty.trace"
+    empty.mkdir()
+    info = json.loads((mixed / "trace.json").read_text())
+    info.update(records=0, parts=[], records_by_kind={}, pages_by_kinds={}, instructions=0)
+    (empty / "trace.json").write_text(json.dumps(info))
+    done = nearfar("paging", empty)
+    assert done.returncode == 2 and "holds no" in done.stderr
+
+
+def test_size_lists() -> None:
+    assert parse_page_sizes("512,1K,...,2M") == [2**s for s in range(9, 22)]
+    assert [m.value for m in parse_memory("10%,...,100%")] == [i / 10 for i in range(1, 11)]
+    assert [m.value for m in parse_memory("1M,3M,...,7M")] == [m << 20 for m in (1, 3, 5, 7)]
+    for bad in ("10%,...,5%", "1%,...,1G", "10%,,20%", "", "1M,...,99999G"):
+        with pytest.raises(NearfarError):
+            parse_memory(bad)

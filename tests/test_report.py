@@ -1,0 +1,534 @@
+"""Tables, plots and pages: what they say, and that the pages work in a real browser."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import browser
+import report_fixture as fixture
+from nearfar.errors import NearfarError
+from nearfar.report import findings, html, palette, tables, terminal, units
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\x1b[31m\u2028'\"&"
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def printed(renderable: Any, stream: io.StringIO | None = None) -> str:
+    stream = stream or io.StringIO()
+    tables.show(renderable, stream)
+    return stream.getvalue()
+
+
+# --- units and findings
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (units.size(512), "512 B"),
+        (units.size(4096), "4 KiB"),
+        (units.size(1.5 * 2**20), "1.5 MiB"),
+        (units.size(2**64), "16384 PiB"),
+        (units.duration(0), "0 ns"),
+        (units.duration(85.23), "85.2 ns"),
+        (units.duration(999.9), "1 us"),
+        (units.duration(1270), "1.27 us"),
+        (units.duration(8.04e6), "8.04 ms"),
+        (units.rate(0.0), "0"),
+        (units.rate(0.01234), "0.0123"),
+        (units.rate(6.72e-6), "6.72e-6"),
+        (units.percent(0.5), "50 %"),
+        (units.percent(0.0289), "2.9 %"),
+        (units.count(31_300_000), "31 300 000"),
+        (units.clean("a\x1b[31mb\n"), "a\\x1b[31mb\\n"),
+        (units.clean("[heap]"), "[heap]"),
+        (units.digits(math.inf), "inf"),
+    ],
+)
+def test_units(made: str, expected: str) -> None:
+    assert made == expected
+
+
+def test_best_page_is_the_least_time_of_its_group() -> None:
+    result = fixture.paging_result()
+    best = findings.best_pages(result)
+    assert len(best) == len(fixture.FRACTIONS) * len(fixture.STORAGES)
+    for (memory, storage), found in best.items():
+        for row in result["rows"]:
+            if row["memory_bytes"] == memory.bytes and row["storage"] == storage:
+                assert found.row["total_ns"] <= row["total_ns"]
+
+
+def row(page: int, total: float, **more: Any) -> dict[str, Any]:
+    made = dict(fixture.paging_result()["rows"][0])
+    made.update(page_bytes=page, total_ns=total, storage="disk", **more)
+    return made
+
+
+def finding(*rows: dict[str, Any]) -> str:
+    (best,) = findings.best_pages({"run": {}, "rows": rows}).values()
+    return best.sentence
+
+
+def test_sentence_says_the_saving() -> None:
+    assert finding(row(4096, 100.0), row(16384, 62.0)) == (
+        "At 10 % memory on disk the best page is 16 KiB: 38 % less time per reference than 4 KiB "
+        "(62 ns instead of 100 ns)."
+    )
+
+
+def test_sentence_when_the_usual_page_wins_or_ties() -> None:
+    told = finding(row(4096, 50.0), row(16384, 50.0), row(512, 50.0))
+    assert "best page is 4 KiB, the usual one" in told
+
+
+def test_sentence_without_the_usual_page_and_with_memory_in_bytes() -> None:
+    told = finding(row(8192, 50.0, memory_fraction=None, memory_bytes=2**26))
+    assert told.startswith("At 64 MiB of memory on disk the best page is 8 KiB: 50 ns")
+    assert "4 KiB was not among the sizes tried" in told
+
+
+@pytest.mark.parametrize("how", ["fraction", "bytes", "points"])
+def test_every_fit_finds_its_memory(how: str) -> None:
+    result = fixture.paging_result(fractions=how == "fraction")
+    fits = [f for f in result["fits"] if f["quantity"] == "fault"]
+    if how == "bytes":
+        for fit, share in zip(fits, fixture.FRACTIONS, strict=True):
+            fit["memory_bytes"] = int(fixture.FOOTPRINT * share)
+            fit["points"] = []
+    found = findings.fit_memories(result)
+    assert found[0] is None
+    assert found[1:] == findings.memories(result)
+
+
+def test_ink_keeps_contrast_on_every_colour() -> None:
+    def luminance(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    for colour in palette.ramp(64, 0, 1):
+        pair = sorted([luminance(colour), luminance(palette.ink(colour))])
+        assert (pair[1] + 0.05) / (pair[0] + 0.05) >= 4.5, colour
+
+
+# --- tables
+
+
+def test_piped_tables_are_plain_ascii_and_uncut() -> None:
+    text = printed(tables.paging(fixture.paging_result(), full=True))
+    assert text.isascii()
+    assert "\x1b" not in text
+    assert "~" not in text
+    assert sum(1 for line in text.splitlines() if re.match(r" *(optane|nvme|desktop)", line)) == 390
+    assert text.count(" * ") == 30
+
+
+def test_compact_table_names_the_best_pages_and_the_bad_fits() -> None:
+    result = fixture.paging_result()
+    text = printed(tables.paging(result))
+    first = findings.best_pages(result)
+    line = next(x for x in text.splitlines() if x.strip().startswith("50 %, 12 MiB"))
+    for name in fixture.STORAGES:
+        found = next(b for b in first.values() if b.memory.fraction == 0.5 and b.storage == name)
+        assert units.size(found.page_bytes) in line
+    assert text.count("BAD: R2 below 0.9") == 2
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_tables_fit_the_terminal(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", str(width))
+    colour = printed(tables.paging(fixture.paging_result()), Terminal())
+    assert "\x1b[" in colour
+    bare = re.sub(r"\x1b\[[0-9;]*m", "", colour)
+    assert max(map(len, bare.splitlines())) <= width
+
+
+def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("NO_COLOR", "1")
+    text = printed(tables.paging(fixture.paging_result()), Terminal())
+    assert not re.search(r"\x1b\[[0-9;]*3[0-7]", text)
+    assert "\x1b" not in terminal.paging(fixture.paging_result(), 80, stream=Terminal())
+
+
+def test_info_table_shows_names_as_they_are() -> None:
+    info = fixture.info()
+    info["regions"][0]["name"] = "[red]" + HOSTILE
+    text = printed(tables.info(info))
+    assert "[red]</script>" in text
+    assert "\x1b" not in text
+    assert "31 300 000" in text
+
+
+# --- terminal plots
+
+
+@pytest.mark.parametrize("width", [44, 80, 140])
+def test_plot_fits_its_width(width: int) -> None:
+    text = terminal.paging(fixture.paging_result(), width, 14)
+    assert text.isascii()
+    assert max(map(len, text.splitlines())) <= width
+    assert text.count("faults per reference") == 1
+    assert text.count("TLB misses per reference") == 1
+    assert "512B" in text
+    assert "2MiB" in text
+
+
+def test_plot_tells_series_apart_without_colour() -> None:
+    text = terminal.paging(fixture.paging_result(), 80, 16)
+    for mark, label in zip("ox+*", ("10 %", "40 %", "70 %", "100 %"), strict=True):
+        assert re.search(rf"{re.escape(mark * 2)} {label} memory", text)
+
+
+def test_plot_gives_way_where_there_is_no_room() -> None:
+    assert terminal.paging(fixture.paging_result(), 30) == "(no plot: 30 columns; it needs 44)\n"
+
+
+def test_plot_of_zeros_says_so() -> None:
+    result = fixture.paging_result()
+    for entry in result["rows"]:
+        entry["tlb_miss_rate"] = 0.0
+    assert "TLB misses per reference, by page size: zero" in terminal.paging(result, 80)
+
+
+# --- pages, as text
+
+
+def pages() -> dict[str, str]:
+    return {
+        "paging": html.paging_page(
+            fixture.paging_result(), heatmap=fixture.heat_map(256, 256), info=fixture.info()
+        ),
+        "info": html.info_page(fixture.info(), fixture.heat_map(256, 256)),
+    }
+
+
+def test_pages_are_small_self_contained_and_repeatable() -> None:
+    first = pages()
+    assert first == pages()
+    for text in first.values():
+        assert len(text.encode()) < 3_000_000
+        assert '<html lang="en">' in text
+        assert not re.search(r"""(?:src|href|action)\s*=\s*["']?(?:https?:)?//""", text)
+        assert not re.search(r"url\(\s*[\"']?(?:https?:)?//|@import", text)
+        assert "/root/" not in text
+
+
+def test_result_is_embedded_unchanged() -> None:
+    result = fixture.paging_result(trace=HOSTILE)
+    text = html.paging_page(result)
+    found = re.search(r'id="data-result">(.*?)</script>', text)
+    assert found
+    assert json.loads(found[1]) == result
+
+
+def test_numbers_that_json_lacks_become_null() -> None:
+    result = fixture.paging_result()
+    result["fits"][0]["rmse"] = math.nan
+    found = re.search(r'id="data-result">(.*?)</script>', html.paging_page(result))
+    assert found
+    assert json.loads(found[1])["fits"][0]["rmse"] is None
+
+
+def test_a_misshapen_heat_map_is_refused() -> None:
+    heat = fixture.heat_map(20, 10)
+    heat["counts"] = heat["counts"][:-1]
+    with pytest.raises(NearfarError, match="10 address bins of 20 time bins"):
+        html.info_page(fixture.info(), heat)
+
+
+# --- pages, in the browser
+
+
+def wide(page: Any) -> int:
+    return int(page.evaluate("document.documentElement.scrollWidth"))
+
+
+def settled(page: Any) -> None:
+    # Charts redraw in promises; two frames later they are done.
+    page.evaluate("new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)))")
+    page.wait_for_timeout(100)
+
+
+def marks(page: Any, chart: str, kind: str) -> int:
+    return int(page.locator(f"#{chart}-chart .mark-{kind} path").count())
+
+
+def visible(text: str) -> str:
+    return text.replace("\u00a0", " ").replace("\u00b5s", "us")
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pages")
+    for name, text in pages().items():
+        (folder / f"{name}.html").write_text(text, encoding="utf-8")
+    return folder
+
+
+def test_choosing_memory_and_storage_moves_the_best_page(written: Path) -> None:
+    best = findings.best_pages(fixture.paging_result())
+    sentences = {
+        (b.memory.fraction, b.storage): (b.sentence, units.size(b.page_bytes))
+        for b in best.values()
+    }
+    assert len({size for _, size in sentences.values()}) > 1
+
+    with browser.opened(written / "paging.html") as (page, problems):
+        assert wide(page) <= 1280
+
+        def check(share: float, storage: str) -> None:
+            settled(page)
+            sentence, size = sentences[share, storage]
+            assert visible(page.inner_text("#finding")) == sentence
+            page.evaluate("document.querySelector('#times details').open = true")
+            marked = page.locator("#times-table tr.marked th")
+            assert visible(marked.inner_text()) == f"{size} (best)"
+            # The one opaque pair of bars is the best page's.
+            labels = page.locator(
+                '#times-chart .mark-rect path[opacity="1"], '
+                "#times-chart .mark-rect path:not([opacity])"
+            )
+            assert {
+                visible(labels.nth(i).get_attribute("aria-label") or "").split(";")[0]
+                for i in range(labels.count())
+            } == {f"label: {size}"}
+            pressed = page.locator('button.cell[aria-pressed="true"]')
+            assert pressed.count() == 1
+            assert size in visible(pressed.inner_text())
+
+        check(0.5, "optane-ssd")
+        page.select_option("#storage", label="desktop-hdd")
+        check(0.5, "desktop-hdd")
+        # By keyboard: Tab from storage reaches the chart's controls; arrows change a select.
+        page.focus("#memory")
+        page.keyboard.press("ArrowDown")
+        check(0.6, "desktop-hdd")
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.id") == "storage"
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.id") == "zoom"
+        page.keyboard.press("Space")
+        check(0.6, "desktop-hdd")
+        page.locator('button.cell[data-memory="0"][data-storage="1"]').focus()
+        page.keyboard.press("Enter")
+        check(0.1, "nvme")
+        assert page.input_value("#memory") == "0"
+        assert page.input_value("#storage") == "1"
+    assert problems == []
+
+
+def test_curves_points_and_series_can_be_switched(written: Path) -> None:
+    with browser.opened(written / "paging.html") as (page, problems):
+        settled(page)
+        assert marks(page, "faults", "line") == 5
+        assert marks(page, "faults", "symbol") == 5 * len(fixture.PAGES)
+        # Bad fits are dotted, good ones solid.
+        dashes = page.evaluate(
+            "[...document.querySelectorAll('#faults-chart .mark-line path')]"
+            ".map(p => p.getAttribute('stroke-dasharray'))"
+        )
+        assert {d.replace(",", " ") for d in dashes} == {"1 0", "6 3", "2 3"}
+        page.uncheck("#faults-curves")
+        settled(page)
+        assert marks(page, "faults", "line") == 0
+        assert marks(page, "faults", "symbol") == 5 * len(fixture.PAGES)
+        page.focus("#faults-curves")
+        page.keyboard.press("Space")
+        page.uncheck("#faults-points")
+        page.click("#series-all")
+        settled(page)
+        assert marks(page, "faults", "line") == 10
+        assert marks(page, "faults", "symbol") == 0
+        page.click("#series-none")
+        page.uncheck("#faults-log")
+        page.check("#faults-points")
+        page.check('input.series[value="9"]')
+        settled(page)
+        assert marks(page, "faults", "line") == 1
+        page.uncheck("#tlb-curves")
+        settled(page)
+        assert marks(page, "tlb", "line") == 0
+        assert marks(page, "tlb", "symbol") == len(fixture.PAGES)
+        page.check("#tlb-curves")
+        page.uncheck("#tlb-log")
+        settled(page)
+        assert marks(page, "tlb", "line") == 1
+        page.locator("#tlb-chart .mark-symbol path").first.hover()
+        page.wait_for_selector("#vg-tooltip-element.visible")
+        assert "512" in page.inner_text("#vg-tooltip-element")
+        # The table says which fits are bad.
+        assert page.locator(".verdict.bad").count() == 2
+        assert "2 of 11 fits are bad" in page.inner_text("#fits .warning")
+    assert problems == []
+
+
+@pytest.mark.parametrize("name", ["paging", "info"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_fit_a_phone(written: Path, name: str, scheme: str) -> None:
+    with browser.opened(written / f"{name}.html", width=360, scheme=scheme) as (page, problems):
+        settled(page)
+        page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
+        assert wide(page) <= 360
+        for chart in page.locator(".chart").all():
+            box = chart.locator("svg").bounding_box()
+            assert 200 < box["width"] <= 360
+        page.set_viewport_size({"width": 800, "height": 700})
+        settled(page)
+        assert wide(page) <= 800
+        assert page.locator(".chart svg").first.bounding_box()["width"] > 500
+        other = "light" if scheme == "dark" else "dark"
+        page.emulate_media(color_scheme=other)
+        settled(page)
+        assert page.locator(".chart svg").first.is_visible()
+    assert problems == []
+
+
+def test_every_control_is_reached_by_keyboard_and_named(written: Path) -> None:
+    with browser.opened(written / "paging.html") as (page, problems):
+        settled(page)
+        wanted = page.evaluate(
+            "[...document.querySelectorAll('select,input,button,summary,#heat-map')].length"
+        )
+        reached = page.evaluate(
+            """() => [...document.querySelectorAll('select,input,button,summary,#heat-map')]
+            .filter(e => { e.focus(); return document.activeElement === e && e.tabIndex >= 0; })
+            .length"""
+        )
+        assert wanted > 50
+        assert reached == wanted
+        nameless = page.evaluate(
+            """() => [...document.querySelectorAll('select,input,button')]
+            .filter(e => !e.textContent.trim() && !e.labels?.[0]?.textContent.trim()
+              || e.tagName === 'SELECT' && !e.labels.length).map(e => e.outerHTML)"""
+        )
+        assert nameless == []
+        for figure in page.locator("figure").all():
+            assert figure.locator("figcaption").inner_text()
+            assert figure.locator("[role=img]").first.get_attribute("aria-label")
+        levels = page.evaluate(
+            "[...document.querySelectorAll('h1,h2,h3')].map(h => Number(h.tagName[1]))"
+        )
+        assert levels[0] == 1
+        assert levels.count(1) == 1
+        assert all(b - a <= 1 for a, b in zip(levels, levels[1:], strict=False))
+        ids = page.evaluate("[...document.querySelectorAll('[id]')].map(e => e.id)")
+        own = [i for i in ids if not i.startswith(("vg-", "gradient"))]
+        assert len(own) == len(set(own))
+    assert problems == []
+
+
+def test_heat_map_reads_out_cells(written: Path) -> None:
+    heat = fixture.heat_map(256, 256)
+    with browser.opened(written / "info.html") as (page, problems):
+        settled(page)
+        page.focus("#heat-map")
+        page.keyboard.press("ArrowRight")  # the first key shows the cursor: top left
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowDown")
+        told = page.inner_text("#heat-reading").replace("\u202f", "")
+        place = heat["address_bins"][254]
+        assert told.startswith(f"{heat['counts'][254][1]} references to {place['label']}")
+        assert f"{place['addr_low']:#x}" in told
+        box = page.locator("#heat-map").bounding_box()
+        page.mouse.move(box["x"] + 1, box["y"] + box["height"] - 1)
+        told = page.inner_text("#heat-reading").replace("\u202f", "")
+        assert told.startswith(f"{heat['counts'][0][0]} references to gzip")
+        # It is drawn: the canvas holds more than one colour.
+        colours = page.evaluate(
+            """() => { const c = document.getElementById('heat-map');
+            const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
+            const s = new Set(); for (let i = 0; i < d.length; i += 404) s.add(d[i] * 65536
+              + d[i + 1] * 256 + d[i + 2]); return s.size; }"""
+        )
+        assert colours > 10
+    assert problems == []
+
+
+def test_downloads_hold_the_result(written: Path) -> None:
+    result = fixture.paging_result()
+    with browser.opened(written / "paging.html") as (page, problems):
+        with page.expect_download() as saved:
+            page.click("#save-json")
+        assert json.loads(Path(saved.value.path()).read_text()) == result
+        with page.expect_download() as saved:
+            page.click("#save-csv")
+        rows = list(csv.DictReader(Path(saved.value.path()).read_text().splitlines()))
+        assert len(rows) == len(result["rows"])
+        assert list(rows[0]) == list(result["rows"][0])
+        assert float(rows[-1]["total_ns"]) == result["rows"][-1]["total_ns"]
+    assert problems == []
+
+
+def test_hostile_names_are_only_text(tmp_path: Path) -> None:
+    result = fixture.paging_result([HOSTILE, "=1+1"], trace=HOSTILE, **{HOSTILE: HOSTILE})
+    result["fits"][0]["reason"] = HOSTILE
+    info = fixture.info()
+    info["trace"] = HOSTILE
+    info["regions"][0]["name"] = HOSTILE
+    heat = fixture.heat_map(30, 20)
+    for entry in heat["address_bins"]:
+        entry["label"] = HOSTILE
+    heat["address_bins"][-1]["addr_high"] = 2**64 - 1
+    for name, text in {
+        "paging": html.paging_page(result, heat, info),
+        "info": html.info_page(info, heat),
+    }.items():
+        path = tmp_path / f"{name}.html"
+        path.write_text(text, encoding="utf-8")
+        with browser.opened(path) as (page, problems):
+            settled(page)
+            assert page.locator("img").count() == 0
+            assert "</script><script>alert(1)" in page.inner_text("h1")
+            assert page.locator(".bands span").first.inner_text().startswith("</script>")
+            bars = page.locator(".chart .mark-rect path")
+            bars.first.hover()
+            page.wait_for_selector("#vg-tooltip-element.visible")
+            assert page.locator("#vg-tooltip-element img").count() == 0
+            if name == "paging":
+                page.select_option("#storage", index=1)
+                settled(page)
+                assert "=1+1" in page.inner_text("#finding")
+        assert problems == []
+
+
+def test_small_and_odd_results_still_make_a_page(tmp_path: Path) -> None:
+    whole = fixture.paging_result()
+    one = {"run": {"trace": "t"}, "rows": whole["rows"][:1], "fits": []}
+    zero = fixture.paging_result(["nvme"], fractions=False)
+    for entry in zero["rows"]:
+        entry.update(tlb_miss_rate=0.0, fault_rate=0.0)
+    zero["fits"] = []
+    for name, result in {"one": one, "zero": zero}.items():
+        path = tmp_path / f"{name}.html"
+        path.write_text(html.paging_page(result), encoding="utf-8")
+        with browser.opened(path) as (page, problems):
+            settled(page)
+            assert page.inner_text("#finding")
+            page.uncheck("#faults-log")
+            settled(page)
+        assert [p for p in problems if "Infinite extent" not in p] == []
+    path = tmp_path / "empty.html"
+    path.write_text(html.paging_page({"run": {}, "rows": [], "fits": []}), encoding="utf-8")
+    with browser.opened(path, ready="#run") as (page, problems):
+        assert "no rows" in page.inner_text("header")
+    assert problems == []
