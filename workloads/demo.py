@@ -8,6 +8,7 @@ small captures in ``tests/data/captures``. Everything lands in ``out/demo``.
 from __future__ import annotations
 
 import gzip
+import os
 import random
 import shutil
 import subprocess
@@ -41,10 +42,15 @@ def gzip_command(work: Path) -> list[str]:
     return ["gzip", "-dc", str(source)]
 
 
+def program_path(name: str) -> str | None:
+    """Find a program, games included: root has no /usr/games in its PATH."""
+    return shutil.which(name, path=os.environ.get("PATH", os.defpath) + ":/usr/games")
+
+
 def gnugo_command(_work: Path) -> list[str]:
     """Play the first moves of a game on a small board."""
     return [
-        "gnugo", "--mode", "gtp", "--level", "1", "--boardsize", "9", "--seed", "1"
+        program_path("gnugo") or "gnugo", "--mode", "gtp", "--level", "1", "--boardsize", "9", "--seed", "1"
     ]  # fmt: skip
 
 
@@ -115,7 +121,7 @@ def traces() -> list[Path]:
     found = []
     for group in GROUPS:
         for name, make, typed in group:
-            if shutil.which(name):
+            if program_path(name):
                 found.append(capture(name, make, typed))
                 break
         else:
