@@ -1,0 +1,108 @@
+"""Types of the engine (crates/python/src): every function that its files register.
+
+Structured results are JSON text. ``progress`` is called with the number of references so far, some
+times a second; what it raises ends the run and is raised. Errors are ``nearfar.NearfarError``.
+"""
+
+from collections.abc import Callable, Sequence
+from os import PathLike
+
+__version__: str
+
+# capture.rs
+
+def capture_run(
+    command: Sequence[str | PathLike[str]],
+    output: str | PathLike[str],
+    plugin: str | PathLike[str],
+    force: bool,
+    fetch: bool,
+    max_refs: int | None,
+    arch: str | None,
+    follow_forks: bool,
+    progress: Callable[[int], object],
+) -> str: ...
+def capture_probe(plugin: str | PathLike[str]) -> str: ...
+
+# export.rs
+
+def export_formats() -> list[tuple[str, str]]: ...
+def export_trace(
+    trace: str | PathLike[str],
+    out: str | PathLike[str],
+    *,
+    format: str,
+    force: bool,
+    kinds: Sequence[str],
+    max_refs: int | None,
+    page_bytes: int | None,
+    progress: Callable[[int], object] | None,
+) -> int: ...
+
+# generate.rs
+
+def generators() -> list[tuple[str, str]]: ...
+def generate_trace(
+    name: str,
+    out: str | PathLike[str],
+    *,
+    refs: int,
+    pages: int,
+    page_bytes: int,
+    seed: int,
+    write_ratio: float,
+    threads: int,
+    alpha: float | None,
+    stride: int | None,
+    mix: str | None,
+    phase: int | None,
+    force: bool,
+    progress: Callable[[int], object] | None,
+) -> None: ...
+
+# import.rs
+
+def import_formats() -> list[tuple[str, str]]: ...
+def import_trace(
+    source: str | PathLike[str],
+    out: str | PathLike[str],
+    *,
+    format: str | None,
+    force: bool,
+    skip_bad: int,
+    max_refs: int | None,
+    object_bytes: int | None,
+    progress: Callable[[int], object] | None,
+) -> None: ...
+
+# machine.rs
+
+def machine_builtin() -> list[tuple[str, str]]: ...
+def machine_schema() -> str: ...
+def machine_load(path_or_name: str, search: str | PathLike[str]) -> str: ...
+def machine_parse(name: str, text: str) -> str: ...
+def machine_access_times(name: str, text: str) -> tuple[float, float, float | None]: ...
+def machine_io(
+    name: str, text: str, storage: str, page_bytes: Sequence[int]
+) -> tuple[list[float], list[float]]: ...
+
+# paging.rs
+
+def paging_replacements() -> list[tuple[str, str]]: ...
+def paging(
+    trace: str | PathLike[str],
+    machine: str,
+    machine_text: str,
+    *,
+    page_sizes: Sequence[int],
+    memory: Sequence[tuple[float, bool]],
+    tlb: str,
+    replacement: str,
+    clock_insert_set: bool,
+    kinds: Sequence[str] | None,
+    storages: Sequence[str] | None,
+    write_back: bool,
+    threads: int,
+    sample: float | None,
+    progress: Callable[[int], object] | None,
+) -> str: ...

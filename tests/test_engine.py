@@ -1,0 +1,100 @@
+"""The typed stub of the engine says what the engine is: names, parameters, plain results."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nearfar
+from nearfar import _engine
+
+STUB = ast.parse((Path(nearfar.__file__).parent / "_engine.pyi").read_text(encoding="utf-8"))
+STUBS = {node.name: node for node in STUB.body if isinstance(node, ast.FunctionDef)}
+REAL = {
+    name: value
+    for name, value in vars(_engine).items()
+    if isinstance(value, types.BuiltinFunctionType)
+}
+
+
+def stub_parameters(node: ast.FunctionDef) -> list[tuple[str, str, Any]]:
+    """Name, kind and default of each parameter, as `inspect` gives them."""
+    function = eval(f"lambda {strip(node.args)}: None")
+    return parameters(inspect.signature(function))
+
+
+def strip(arguments: ast.arguments) -> str:
+    """The arguments without annotations, which a lambda cannot have."""
+    for argument in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]:
+        argument.annotation = None
+    return ast.unparse(arguments)
+
+
+def parameters(signature: inspect.Signature) -> list[tuple[str, str, Any]]:
+    return [(p.name, p.kind.description, p.default) for p in signature.parameters.values()]
+
+
+def test_same_names() -> None:
+    assert set(STUBS) == set(REAL)
+    assert len(REAL) > 10
+
+
+def test_version_is_the_package_s() -> None:
+    from importlib.metadata import version
+
+    assert _engine.__version__ == version("nearfar")
+
+
+@pytest.mark.parametrize("name", sorted(REAL))
+def test_same_parameters(name: str) -> None:
+    assert stub_parameters(STUBS[name]) == parameters(inspect.signature(REAL[name]))
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("export_formats", ()),
+        ("generators", ()),
+        ("import_formats", ()),
+        ("machine_builtin", ()),
+        ("machine_schema", ()),
+        ("machine_load", ("desktop-nvm", "nowhere")),
+        ("paging_replacements", ()),
+        ("capture_probe", ("nowhere",)),
+    ],
+)
+def test_results_are_of_the_type_stated(name: str, arguments: tuple[Any, ...]) -> None:
+    returns = STUBS[name].returns
+    assert returns is not None
+    stated = eval(ast.unparse(returns))
+    assert is_of(REAL[name](*arguments), stated), f"{name} is not {stated}"
+
+
+def test_machine_times_are_of_the_type_stated() -> None:
+    text = _engine.machine_load("desktop-nvm", "nowhere")
+    times = _engine.machine_access_times("desktop-nvm", text)
+    assert is_of(times, tuple[float, float, float | None])
+    costs = _engine.machine_io("desktop-nvm", text, "nvm-1x", [512, 4096])
+    assert is_of(costs, tuple[list[float], list[float]])
+
+
+def is_of(value: Any, stated: Any) -> bool:
+    """Whether `value` is of a type made of `list`, `tuple`, unions and plain classes."""
+    origin, inner = typing.get_origin(stated), typing.get_args(stated)
+    if origin is list:
+        return type(value) is list and bool(value) and all(is_of(v, inner[0]) for v in value)
+    if origin is tuple:
+        return (
+            type(value) is tuple
+            and len(value) == len(inner)
+            and all(is_of(v, t) for v, t in zip(value, inner, strict=True))
+        )
+    if origin is types.UnionType:
+        return any(is_of(value, one) for one in inner)
+    return type(value) is stated
