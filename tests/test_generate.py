@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from nearfar.errors import NearfarError
 
 from nearfar import generate
+from nearfar.errors import NearfarError
 
 
 def table(trace: Path):

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from nearfar.errors import NearfarError
 
 from nearfar import exporter, importer
+from nearfar.errors import NearfarError
 
 DATA = Path(__file__).parent / "data"
 
