@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-RUST_SOURCES := $(shell find crates -name '*.rs' -o -name 'Cargo.toml') Cargo.toml
+RUST_SOURCES := $(shell find crates -name '*.rs' -o -name 'Cargo.toml') Cargo.toml $(wildcard machines/*.toml)
 
 .PHONY: help
 help: ## List the targets
@@ -35,3 +35,39 @@ plugin: $(PLUGIN) ## QEMU plugin for nearfar capture
 
 .PHONY: env
 env: $(VENV)/.engine $(PLUGIN) ## Virtual environment and engine, in release mode
+
+.PHONY: demo
+demo: env ## Capture real programs and study their page sizes (installs what it may)
+	@workloads/install.sh qemu-user gzip gnugo
+	$(BIN)/python workloads/demo.py
+
+.PHONY: lint
+lint: env ## Formatters and linters
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --quiet -- -D warnings
+	cd capture/qemu-plugin && cargo fmt --check && cargo clippy --quiet -- -D warnings
+	$(BIN)/ruff check python tests bench workloads
+	$(BIN)/ruff format --check python tests bench workloads
+	$(BIN)/mypy
+
+.PHONY: test-packages
+test-packages:
+	@workloads/install.sh qemu-user chromium pigz gzip
+
+.PHONY: test
+test: test-packages env lint ## Everything: lint, Rust tests, Python tests, documentation
+	cargo test --workspace --quiet
+	$(BIN)/pytest
+
+.PHONY: docs
+docs: env ## Run every command and snippet in README.md and docs/
+	$(BIN)/pytest tests/test_docs.py
+
+.PHONY: bench
+bench: env ## Ratios against peers, in one run (docs/bench.md)
+	@workloads/install.sh qemu-user gzip valgrind
+	$(BIN)/python bench/run.py
+
+.PHONY: clean
+clean: ## Remove everything made, but the captures of out/
+	rm -rf $(VENV) target fuzz/target capture/qemu-plugin/target python/nearfar/_plugin python/nearfar/*.so

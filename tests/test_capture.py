@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
 from nearfar import capture
 from nearfar.errors import NearfarError
 

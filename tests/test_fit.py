@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import curve_fit
+
 from nearfar.errors import NearfarError
 from nearfar.fit import fit_csv, fit_rows, parse_size
 from nearfar.models import Fit, fit
-from scipy.optimize import curve_fit
 
 SIZES = [1 << power for power in range(9, 22)]
 KIB = np.array(SIZES) / 1024

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+
 from nearfar import generate
-from nearfar._engine import EngineError
+from nearfar.errors import NearfarError
 
 
 def table(trace: Path):
@@ -88,9 +89,9 @@ def test_what_lies_in_the_parquet_is_what_was_asked(tmp_path):
 )
 def test_nonsense_is_refused(tmp_path, name, arguments, says):
     arguments = {"refs": 10, "pages": 10, **arguments}
-    with pytest.raises(EngineError, match=says) as caught:
+    with pytest.raises(NearfarError, match=says) as caught:
         generate.generate(name, tmp_path / "t.trace", **arguments)
-    assert caught.value.args[1] == 2
+    assert caught.value.exit_code == 2
     assert list(tmp_path.iterdir()) == []
 
 

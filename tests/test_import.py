@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from nearfar import exporter, importer
-from nearfar._engine import EngineError
+from nearfar.errors import NearfarError
 
 DATA = Path(__file__).parent / "data"
 
@@ -105,12 +106,12 @@ def test_force_replaces_a_trace_and_nothing_else(tmp_path):
     source.write_text("r 1000 4\n")
     out = tmp_path / "a.trace"
     importer.import_trace(source, out)
-    with pytest.raises(EngineError, match="exists already"):
+    with pytest.raises(NearfarError, match="exists already"):
         importer.import_trace(source, out)
     source.write_text("r 1000 4\nw 1000 4\n")
     importer.import_trace(source, out, force=True)
     assert info(out)["records"] == 2
-    with pytest.raises(EngineError, match="would replace the file it is imported from"):
+    with pytest.raises(NearfarError, match="would replace the file it is imported from"):
         importer.import_trace(source, source, force=True)
     assert source.read_text() == "r 1000 4\nw 1000 4\n"
 

@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from nearfar import machine
-from nearfar._engine import EngineError
+from nearfar.errors import NearfarError
 
 SIZES = [1 << power for power in range(9, 22)]
 
@@ -151,7 +152,7 @@ def test_bad_usage_is_one_line(arguments: tuple[str, ...], said: str) -> None:
 
 
 def test_errors_reach_python() -> None:
-    with pytest.raises(EngineError, match="a number without a unit"):
+    with pytest.raises(NearfarError, match="a number without a unit"):
         machine.parse("x.toml", 'description = "d"\ncpu.clock = {value = 2.4, source = "s"}')
-    with pytest.raises(EngineError, match="did you mean `nvm-1x`"):
+    with pytest.raises(NearfarError, match="did you mean `nvm-1x`"):
         machine.load("desktop-nvm").io_ns("nvm", [4096])

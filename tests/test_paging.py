@@ -1,4 +1,4 @@
-"""The paging study: against libCacheSim, its own options, bad input, and the shape of its output."""
+"""The paging study: against libCacheSim, its options, bad input, the shape of its output."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow.parquet
 import pytest
-from conftest import DATA, Run
 
+from conftest import DATA, Run
 from nearfar.errors import NearfarError
 from nearfar.paging import paging
 from nearfar.sizes import parse_memory, parse_page_sizes
@@ -132,7 +132,10 @@ def test_sampling_states_an_error_that_covers(tmp_path: Path) -> None:
     trace = tmp_path / "zipf.trace"
     generate("scrambled-zipf", trace, refs=400_000, pages=100_000, seed=3, alpha=0.8)
     options: dict[str, Any] = {
-        "page_sizes": "4K,2M", "memory": "20%,50%,80%", "storage": ["nvm-1x"], "replacement": "lru"
+        "page_sizes": "4K,2M",
+        "memory": "20%,50%,80%",
+        "storage": ["nvm-1x"],
+        "replacement": "lru",
     }
     exact = paging(trace, **options)
     sampled = paging(trace, **options, sample=0.2)
@@ -153,7 +156,9 @@ def test_same_input_same_bytes(mixed: Path, tmp_path: Path) -> None:
     assert one.to_json() == two.to_json()
     for name, result in (("a", one), ("b", two)):
         result.write(tmp_path / name)
-    assert (tmp_path / "a/result.parquet").read_bytes() == (tmp_path / "b/result.parquet").read_bytes()
+    assert (tmp_path / "a/result.parquet").read_bytes() == (
+        tmp_path / "b/result.parquet"
+    ).read_bytes()
     with pytest.raises(NearfarError, match="exists already"):
         one.write(tmp_path / "a")
 
@@ -164,10 +169,9 @@ def test_json_has_what_it_promises(nearfar: Run, mixed: Path) -> None:
     found = json.loads(done.stdout)
     assert set(found) == {"run", "rows", "fits"}
     assert len(found["rows"]) == 13 * 10 * len({row["storage"] for row in found["rows"]})
-    promised = (
-        "page_bytes memory_bytes memory_fraction frames references tlb_misses tlb_miss_rate faults "
-        "fault_rate dirty_evictions storage translation_ns data_ns total_ns"
-    ).split()
+    promised = """page_bytes memory_bytes memory_fraction frames references tlb_misses
+        tlb_miss_rate faults fault_rate dirty_evictions storage translation_ns data_ns
+        total_ns""".split()  # noqa: SIM905
     assert all(key in row for row in found["rows"] for key in promised)
     assert len(found["fits"]) == 11
     for fit in found["fits"]:
@@ -246,11 +250,13 @@ def write_records(path: Path, records: list[tuple[int, str, int]]) -> Path:
 def test_one_reference(tmp_path: Path) -> None:
     trace = write_records(tmp_path / "one.trace", [(4096, "store", 8)])
     result = paging(trace)
-    assert {(row["faults"], row["tlb_misses"], row["references"]) for row in result.rows} == {(1, 1, 1)}
+    assert {(row["faults"], row["tlb_misses"], row["references"]) for row in result.rows} == {
+        (1, 1, 1)
+    }
 
 
 def test_top_of_the_address_space(tmp_path: Path) -> None:
-    trace = write_records(tmp_path / "top.trace", [(2**64 - 1, "load", 64), (0, "load", 1)])
+    trace = write_records(tmp_path / "top.trace", [(2**64 - 1, "load", 1), (0, "load", 1)])
     rows = paging(trace, memory="1M", storage=["nvm-1x"]).rows
     assert [row["faults"] for row in rows] == [2] * 13
 

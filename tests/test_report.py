@@ -10,8 +10,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-import browser
 import pytest
+
+import browser
 import report_fixture as fixture
 from nearfar.errors import NearfarError
 from nearfar.report import findings, html, palette, tables, terminal, units
@@ -111,9 +112,43 @@ def test_every_fit_finds_its_memory(how: str) -> None:
         for fit, share in zip(fits, fixture.FRACTIONS, strict=True):
             fit["memory_bytes"] = int(fixture.FOOTPRINT * share)
             fit["points"] = []
-    found = findings.fit_memories(result)
+    found = [fit.memory for fit in findings.fits(result)]
     assert found[0] is None
     assert found[1:] == findings.memories(result)
+
+
+def test_fits_of_the_fitter_are_shown(tmp_path: Path) -> None:
+    from nearfar.fit import fit_rows
+
+    result = fixture.paging_result(["nvme"])
+    few = [r for r in result["rows"] if r["memory_fraction"] == 1.0][:1]
+    few = [{k: v for k, v in r.items() if k != "tlb_miss_rate"} for r in few]
+    whole = [r for r in result["rows"] if r["memory_fraction"] != 1.0]
+    made = [f.to_dict() for f in [*fit_rows(whole), *fit_rows(few)]]
+    result["fits"] = made
+    shown = findings.fits(result)
+    assert [f.memory for f in shown] == [None, *findings.memories(result)]
+    assert [f.verdict for f in shown] == [f["verdict"] for f in made]
+    assert shown[-1].verdict == "bad"
+    assert shown[-1].curve == ()
+    first = made[0]
+    name = next(iter(first["coefficients"]))
+    assert shown[0].coefficients[0] == (
+        name,
+        first["coefficients"][name],
+        *first["intervals"][name],
+    )
+    assert shown[0].points[0] == (512, first["measured"][0], first["fitted"][0])
+    text = printed(tables.paging(result, full=True))
+    assert first["formula"] in text
+    assert f"page size in {first['page_unit']}" in text
+    path = tmp_path / "page.html"
+    path.write_text(html.paging_page(result), encoding="utf-8")
+    with browser.opened(path) as (page, problems):
+        settled(page)
+        assert marks(page, "tlb", "line") == 1
+        assert page.locator("#fits tbody tr").count() == len(made)
+    assert problems == []
 
 
 def test_ink_keeps_contrast_on_every_colour() -> None:

@@ -104,21 +104,17 @@ def run(
         raise NearfarError(f"--max-refs: {max_refs} is not 1 or more; leave it out for no limit")
     path = Path(output) if output is not None else default_output(words)
     with _terminate_as_interrupt():
-        try:
-            text = _engine.capture_run(
-                words,
-                path,
-                PLUGIN,
-                force,
-                fetch,
-                max_refs,
-                arch,
-                follow_forks,
-                progress or (lambda _: None),
-            )
-        except _engine.EngineError as error:
-            message, code = error.args
-            raise NearfarError(message, code) from None
+        text = _engine.capture_run(
+            words,
+            path,
+            PLUGIN,
+            force,
+            fetch,
+            max_refs,
+            arch,
+            follow_forks,
+            progress or (lambda _: None),
+        )
     found = json.loads(text)
     end = found["end"]
     kinds = end if isinstance(end, dict) else {}

@@ -40,7 +40,7 @@ def export_trace(
         progress: called with the number of references so far, about every million.
 
     Raises:
-        EngineError: bad input, with one line that says what and where.
+        NearfarError: bad input, with one line that says what and where.
     """
     count: int = _engine.export_trace(
         Path(trace),

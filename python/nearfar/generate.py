@@ -51,7 +51,7 @@ def generate(
         progress: called with the number of references so far, about every million.
 
     Raises:
-        EngineError: an argument that makes no sense, or a disk that does not take the trace.
+        NearfarError: an argument that makes no sense, or a disk that does not take the trace.
     """
     to = Path(out)
     _engine.generate_trace(

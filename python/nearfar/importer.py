@@ -52,7 +52,7 @@ def import_trace(
         progress: called with the number of references so far, about every million.
 
     Raises:
-        EngineError: bad input, with one line that says file, record and byte.
+        NearfarError: bad input, with one line that says file, record and byte.
     """
     to = default_out(source) if out is None else Path(out)
     _engine.import_trace(

@@ -88,7 +88,7 @@ def load(path_or_name: str, search: Path = SEARCH) -> Machine:
         search: the folder to look in.
 
     Raises:
-        EngineError: there is no such machine, or its file is wrong; the message names the file,
+        NearfarError: there is no such machine, or its file is wrong; the message names the file,
             the line and the key.
     """
     text = _engine.machine_load(path_or_name, search)

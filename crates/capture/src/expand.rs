@@ -208,7 +208,7 @@ mod tests {
     }
 
     fn reference(addr: u64, index: u64, size_log2: u64, store: bool) -> u64 {
-        addr | index << INDEX_SHIFT | size_log2 << SIZE_SHIFT | u64::from(store) * STORE
+        addr | (index << INDEX_SHIFT) | (size_log2 << SIZE_SHIFT) | (u64::from(store) * STORE)
     }
 
     #[test]
@@ -306,7 +306,7 @@ mod tests {
             let words: Vec<u64> = raw
                 .iter()
                 .map(|(bits, index, block)| {
-                    if *block { BLOCK | index % (entries.len() as u64 + 1) } else { bits >> 3 }
+                    if *block { BLOCK | (index % (entries.len() as u64 + 1)) } else { bits >> 3 }
                 })
                 .collect();
             for fetch in [true, false] {

@@ -12,21 +12,19 @@ mod machine;
 mod paging;
 mod pulse;
 
-use pyo3::create_exception;
-use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 
-create_exception!(_engine, EngineError, PyException, "args: (message, exit_code)");
-
-/// A nearfar error as the Python exception that carries its exit code.
-#[allow(dead_code)]
+/// A nearfar error as `nearfar.errors.NearfarError`, which carries its exit code.
 pub(crate) fn raise(error: nearfar_trace::Error) -> PyErr {
-    EngineError::new_err((error.to_string(), error.exit_code()))
+    let raised = Python::attach(|py| {
+        let class = py.import("nearfar.errors")?.getattr("NearfarError")?;
+        Ok(PyErr::from_value(class.call1((error.to_string(), error.exit_code()))?))
+    });
+    raised.unwrap_or_else(|why: PyErr| why)
 }
 
 #[pymodule]
 fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add("EngineError", module.py().get_type::<EngineError>())?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     machine::register(module)?;
     paging::register(module)?;

@@ -38,9 +38,6 @@ def build() -> typer.Typer:
 
 def main() -> None:
     """Run the command line; no traceback reaches a user."""
-    # Imported here: the engine is a shared library and its exception is translated below.
-    from nearfar._engine import EngineError
-
     try:
         code = build()(standalone_mode=False)
         sys.stdout.flush()
@@ -51,9 +48,6 @@ def main() -> None:
         sys.exit(130)
     except NearfarError as error:
         _fail(str(error), error.exit_code)
-    except EngineError as error:
-        message, code = error.args
-        _fail(str(message), int(code))
     except KeyboardInterrupt:
         _fail("interrupted", 130)
     except BrokenPipeError:

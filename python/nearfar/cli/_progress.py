@@ -35,22 +35,9 @@ def made(trace: Path, as_json: bool) -> None:
     source = info["source"]
     threads = len(info["threads"])
     pages = sum(info["pages_by_kinds"].values())
-<<<<<<< HEAD
-    skipped = info["source"]["skipped_records"]
-    print(
-        f"{trace}: {info['source']['kind']} {info['source']['detail']}, "
-        f"{info['records']:,} references, {len(info['threads'])} threads, {pages:,} pages of 4 KiB"
-        + (f", {skipped:,} bad records skipped" if skipped else "")
-        + (
-            " (a sample: reuse distances are not the program's)"
-            if info["source"]["sampled"]
-            else ""
-        )
-=======
     line = (
         f"{trace}: {source['kind']} {source['detail']}, {info['records']:,} references, "
         f"{threads} thread{'s' if threads > 1 else ''}, {pages:,} pages of 4 KiB"
->>>>>>> formats
     )
     if source["skipped_records"]:
         line += f", {source['skipped_records']:,} bad records skipped"

@@ -165,63 +165,132 @@ def overall(result: Result) -> str:
     )
 
 
-def fit_memories(result: Result) -> list[Memory | None]:
-    """The memory size that each fit belongs to, in the order of ``fits``; None for TLB fits.
+@dataclass(frozen=True)
+class FitView:
+    """One fit of a result, as shown.
 
-    A fit names its memory by ``memory_fraction`` or, where the memory was asked in bytes, by
-    ``memory_bytes``. With neither, the measured points tell which rows it was made from.
+    Attributes:
+        quantity: ``tlb`` or ``fault``.
+        memory: the memory size it belongs to; None for the TLB, or where it cannot be told.
+        formula: the model over the page size p; unit: the unit of p.
+        coefficients: ``(name, value, low, high)``; what is unknown is None.
+        r2, rmse, loo_error: how well it fits (rates); None where unknown.
+        verdict: ``good``, ``fair`` or ``bad``; reason: why.
+        points: ``(page_bytes, measured, predicted)``, predicted None where there is no prediction.
+        curve: ``(page_bytes, predicted)`` to draw a line through.
     """
-    known = memories(result)
+
+    quantity: str
+    memory: Memory | None
+    formula: str
+    unit: str
+    coefficients: tuple[tuple[str, float | None, float | None, float | None], ...]
+    r2: float | None
+    rmse: float | None
+    loo_error: float | None
+    verdict: str
+    reason: str
+    points: tuple[tuple[int, float, float | None], ...]
+    curve: tuple[tuple[float, float], ...]
+
+    @property
+    def title(self) -> str:
+        """What the fit is of."""
+        return QUANTITIES.get(self.quantity, units.clean(self.quantity))
+
+    @property
+    def memory_label(self) -> str:
+        """The memory size as a cell of a table."""
+        if self.quantity == "tlb":
+            return "any"
+        return self.memory.label if self.memory else "?"
+
+
+def fits(result: Result) -> list[FitView]:
+    """The fits of a result, in its order.
+
+    A fit names its memory by ``memory_bytes``, ``memory_fraction`` or both; with neither, the
+    measured points tell which rows it was made from. Two spellings are read: coefficients as
+    ``{name: {"value", "low", "high"}}`` with ``points`` and ``curve``, and those of
+    :meth:`nearfar.models.Fit.to_dict`, with ``intervals``, ``page_bytes``, ``measured`` and
+    ``fitted`` aside. Without a ``curve`` the line goes through the predicted points.
+    """
     rates: dict[Memory, dict[int, float]] = {}
     for row in result["rows"]:
         rates.setdefault(memory_of(row), {})[int(row["page_bytes"])] = float(row["fault_rate"])
-    found: list[Memory | None] = []
-    for fit in result.get("fits") or []:
-        if fit["quantity"] != "fault":
-            found.append(None)
-            continue
-        fraction, size = fit.get("memory_fraction"), fit.get("memory_bytes")
-        points = {int(p[0]): float(p[1]) for p in fit.get("points") or []}
-        found.append(
-            next(
-                (
-                    memory
-                    for memory in known
-                    if (size is not None and memory.bytes == size)
-                    or (size is None and fraction is not None and memory.fraction == fraction)
-                    or (
-                        size is None
-                        and fraction is None
-                        and points
-                        and points.items() <= rates[memory].items()
-                    )
-                ),
-                None,
-            )
+    return [_view(fit, rates) for fit in result.get("fits") or []]
+
+
+def _view(fit: Mapping[str, Any], rates: Mapping[Memory, Mapping[int, float]]) -> FitView:
+    points = fit.get("points")
+    if points is None:
+        sizes = fit.get("page_bytes") or []
+        predicted = fit.get("fitted") or [None] * len(sizes)
+        points = list(zip(sizes, fit.get("measured") or [], predicted, strict=True))
+    curve = fit.get("curve")
+    if curve is None:
+        curve = [(size, value) for size, _, value in points if value is not None]
+    model, quantity = str(fit["model"]), str(fit["quantity"])
+    intervals = fit.get("intervals") or {}
+    coefficients = []
+    for name, given in (fit.get("coefficients") or {}).items():
+        if isinstance(given, Mapping):
+            told = (given["value"], given.get("low"), given.get("high"))
+        else:
+            told = (given, *(intervals.get(name) or (None, None)))
+        coefficients.append((str(name), *told))
+    loo = fit.get("loo_error")
+    return FitView(
+        quantity=quantity,
+        memory=_memory_of_fit(fit, points, rates) if quantity == "fault" else None,
+        formula=str(fit.get("formula") or MODELS.get(model, model)),
+        unit=str(fit.get("page_unit") or "bytes"),
+        coefficients=tuple(coefficients),
+        r2=fit.get("r2"),
+        rmse=fit.get("rmse"),
+        loo_error=fit.get("loo_rmse") if loo is None else loo,
+        verdict=str(fit["verdict"]),
+        reason=str(fit.get("reason") or ""),
+        points=tuple((int(p[0]), float(p[1]), p[2]) for p in points),
+        curve=tuple((float(c[0]), float(c[1])) for c in curve if c[1] is not None),
+    )
+
+
+def _memory_of_fit(
+    fit: Mapping[str, Any],
+    points: Sequence[Sequence[Any]],
+    rates: Mapping[Memory, Mapping[int, float]],
+) -> Memory | None:
+    size, fraction = fit.get("memory_bytes"), fit.get("memory_fraction")
+    if size is not None or fraction is not None:
+        return next(
+            (
+                memory
+                for memory in rates
+                if size in (None, memory.bytes) and fraction in (None, memory.fraction)
+            ),
+            None,
         )
-    return found
+    made_from = {int(p[0]): float(p[1]) for p in points}
+    return next((m for m, known in rates.items() if made_from.items() <= known.items()), None)
 
 
-MODELS = {
-    "power": ("a p^b", ("a", "b")),
-    "exponential2": ("a exp(b p) + c exp(d p)", ("a", "b", "c", "d")),
-}
-"""Formula of each model over the page size p, and the order in which its coefficients are told."""
+MODELS = {"power": "a p^b", "exponential2": "a exp(b p) + c exp(d p)"}
+"""Formula of each model over the page size p, for a fit that does not bring its own."""
 
 
-def coefficients(fit: Mapping[str, Any]) -> list[tuple[str, float, float | None, float | None]]:
-    """``(name, value, low, high)`` of each coefficient; the ends are None where unknown."""
-    order = MODELS.get(str(fit["model"]), ("", ()))[1]
-    given = fit.get("coefficients") or {}
-    names = [n for n in order if n in given] + [n for n in given if n not in order]
-    return [(n, given[n]["value"], given[n].get("low"), given[n].get("high")) for n in names]
-
-
-def interval(value: float, low: float | None, high: float | None) -> str:
+def interval(value: float | None, low: float | None, high: float | None) -> str:
     """A coefficient with its confidence interval."""
+    if value is None:
+        return "unknown"
     if low is None or high is None:
         return f"{units.digits(value)} (interval unknown)"
     return f"{units.digits(value)} ({units.digits(low)} to {units.digits(high)})"
+
+
+def page_unit(shown: Sequence[FitView]) -> str:
+    """The unit of p in the formulas of these fits."""
+    return " or ".join(sorted({fit.unit for fit in shown})) or "bytes"
 
 
 QUANTITIES = {"tlb": "TLB miss rate", "fault": "fault rate"}

@@ -166,33 +166,32 @@ def paging_rows(result: findings.Result) -> Table:
 
 def fits(result: findings.Result, full: bool = True) -> Table:
     """The fitted models: how well they fit and the verdict; intervals too when ``full``."""
-    title = "Fitted models, p: page size in bytes"
+    shown = findings.fits(result)
+    title = f"Fitted models, p: page size in {findings.page_unit(shown)}"
     table = _table(f"{title}; confidence intervals in brackets" if full else title)
     table.add_column("of", no_wrap=True)
     table.add_column("memory", justify="right", no_wrap=True)
     table.add_column("model and coefficients" if full else "coefficients", overflow="fold")
-    measures = {"R2": "r2", "RMSE": "rmse", "leave-one-out": "loo_error"}
-    for title in measures if full else ["R2"]:
-        table.add_column(title, justify="right")
+    for name in ("R2", "RMSE", "leave-one-out") if full else ("R2",):
+        table.add_column(name, justify="right")
     table.add_column("verdict", overflow="fold")
-    fitted = result.get("fits") or []
-    for fit, memory in zip(fitted, findings.fit_memories(result), strict=True):
-        quantity, model, verdict = str(fit["quantity"]), str(fit["model"]), str(fit["verdict"])
-        told = findings.coefficients(fit)
+    for fit in shown:
         if full:
-            lines = [findings.MODELS.get(model, (units.clean(model), ()))[0]]
-            lines += [f"{units.clean(c[0])} = {findings.interval(*c[1:])}" for c in told]
+            lines = [units.clean(fit.formula)]
+            lines += [
+                f"{units.clean(c[0])} = {findings.interval(*c[1:])}" for c in fit.coefficients
+            ]
         else:
-            lines = [", ".join(f"{units.clean(c[0])} {units.digits(c[1])}" for c in told)]
-        reason = units.clean(fit.get("reason") or "")
+            lines = [", ".join(f"{units.clean(c[0])} {_maybe(c[1])}" for c in fit.coefficients)]
+        verdict = fit.verdict.upper() if fit.verdict == "bad" else units.clean(fit.verdict)
         table.add_row(
-            findings.QUANTITIES.get(quantity, units.clean(quantity)),
-            "any" if quantity == "tlb" else (memory.label if memory else "?"),
+            fit.title,
+            fit.memory_label,
             Text("\n".join(lines)),
-            *(_maybe(fit.get(key)) for key in (measures.values() if full else ["r2"])),
+            *(_maybe(v) for v in ((fit.r2, fit.rmse, fit.loo_error) if full else (fit.r2,))),
             Text.assemble(
-                (verdict.upper() if verdict == "bad" else verdict, _VERDICT_STYLE.get(verdict, "")),
-                f": {reason}" if reason else "",
+                (verdict, _VERDICT_STYLE.get(fit.verdict, "")),
+                f": {units.clean(fit.reason)}" if fit.reason else "",
             ),
         )
     return table

@@ -200,21 +200,21 @@ def _rate_data(result: Result, quantity: str, key: str) -> dict[str, Any]:
     memories = findings.memories(result)
     fitted: dict[tuple[int, int], float] = {}
     curves = []
-    fits = result.get("fits") or []
-    for fit, memory in zip(fits, findings.fit_memories(result), strict=True):
-        if fit["quantity"] != quantity or (quantity == "fault" and memory is None):
+    for fit in findings.fits(result):
+        if fit.quantity != quantity or (quantity == "fault" and fit.memory is None):
             continue
-        series = memories.index(memory) if memory is not None else 0
-        for size, _, predicted in fit.get("points") or []:
-            fitted[series, int(size)] = float(predicted)
+        series = memories.index(fit.memory) if fit.memory is not None else 0
+        for size, _, predicted in fit.points:
+            if predicted is not None:
+                fitted[series, size] = float(predicted)
         curves += [
             {
-                "page": float(size),
-                "value": page.number(float(value)),
+                "page": size,
+                "value": page.number(value),
                 "series": str(series),
-                "verdict": fit["verdict"],
+                "verdict": fit.verdict,
             }
-            for size, value in fit.get("curve") or []
+            for size, value in fit.curve
         ]
     seen: dict[tuple[int, int], float] = {}
     for row in result["rows"]:
@@ -360,41 +360,45 @@ def _rate_caption(
 def _fits(result: Result) -> str:
     rows = []
     signs = {"good": "\u2713", "fair": "~", "bad": "\u2717"}
-    fits = result.get("fits") or []
-    for fit, memory in zip(fits, findings.fit_memories(result), strict=True):
-        quantity, model, verdict = str(fit["quantity"]), str(fit["model"]), str(fit["verdict"])
+    shown = findings.fits(result)
+    for fit in shown:
         lines = " ".join(
             f"<span>{page.text(c[0])} = {page.text(findings.interval(*c[1:]))}</span>"
-            for c in findings.coefficients(fit)
+            for c in fit.coefficients
         )
-        formula = page.text(findings.MODELS.get(model, (model, ()))[0])
-        known = verdict if verdict in signs else "bad"
-        reason = fit.get("reason") or ""
+        known = fit.verdict if fit.verdict in signs else "bad"
         rows.append(
             [
-                page.text(findings.QUANTITIES.get(quantity, quantity)),
-                "any"
-                if quantity == "tlb"
-                else page.text(page.nice(memory.label) if memory else "?"),
-                f'<span class="verdict {known}">{signs[known]} {page.text(verdict)}</span>'
-                + (f"<br><small>{page.text(reason)}</small>" if reason else ""),
-                f"<i>{formula}</i><br>{lines}",
+                page.text(fit.title),
+                page.text(page.nice(fit.memory_label)),
+                f'<span class="verdict {known}">{signs[known]} {page.text(fit.verdict)}</span>'
+                + (f"<br><small>{page.text(fit.reason)}</small>" if fit.reason else ""),
+                f"<i>{page.text(fit.formula)}</i><br>{lines}",
                 *(
-                    page.text("-" if fit.get(k) is None else units.digits(fit[k]))
-                    for k in ("r2", "rmse", "loo_error")
+                    page.text("-" if v is None else units.digits(v))
+                    for v in (fit.r2, fit.rmse, fit.loo_error)
                 ),
             ]
         )
-    headers = ["rate", "memory", "verdict", "coefficients", "R²", "RMSE", "leave-one-out error"]
-    bad = sum(1 for fit in fits if fit["verdict"] == "bad")
+    headers = [
+        "rate",
+        "memory",
+        "verdict",
+        "coefficients",
+        "R\u00b2",
+        "RMSE",
+        "leave-one-out error",
+    ]
+    bad = sum(1 for fit in shown if fit.verdict == "bad")
     told = (
-        f"{bad} of {len(fits)} fits are bad: do not choose a page by their curves; "
+        f"{bad} of {len(shown)} fits are bad: do not choose a page by their curves; "
         "the measured points hold."
         if bad
-        else f"None of the {len(fits)} fits is bad."
+        else f"None of the {len(shown)} fits is bad."
     )
+    unit = page.text(findings.page_unit(shown))
     note = (
         f'<p class="{"warning" if bad else "plain"}">{page.text(told)}</p>'
-        "<p>p is the page size in bytes; confidence intervals in brackets.</p>"
+        f"<p>p is the page size in {unit}; confidence intervals in brackets.</p>"
     )
     return note + page.table(headers, rows, "Fitted models and how well they fit")

@@ -1,0 +1,5 @@
+"""``python -m nearfar`` is the ``nearfar`` command."""
+
+from nearfar.cli import main
+
+main()
