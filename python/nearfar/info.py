@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from nearfar import _engine
-from nearfar.errors import NearfarError
 from nearfar.trace import Trace
 
 
@@ -17,7 +16,7 @@ def info(
     trace: str | PathLike[str] | Trace,
     *,
     reuse: bool = True,
-    heat_map: bool = False,
+    heatmap: bool = True,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """Read a trace and say what it holds.
@@ -25,25 +24,21 @@ def info(
     Args:
         trace: a trace folder, or a :class:`nearfar.trace.Trace`.
         reuse: work out the histogram of stack distances, the dearest part.
-        heat_map: add the heat map as ``heat_map``, for which the trace is read a second time.
+        heatmap: add the heat map as ``heatmap``, for which the trace is read a second time.
         progress: called with the number of references so far, about every four million.
 
     Returns:
-        What ``nearfar info --format json`` prints; every key is described in ``docs/info.md``.
+        What ``nearfar info --format json`` prints (and ``heatmap``); every key is described in ``docs/info.md``.
 
     Raises:
         NearfarError: no such trace, or a damaged one.
         KeyboardInterrupt: Ctrl-C.
     """
     path = trace.path if isinstance(trace, Trace) else Path(trace)
-    try:
-        text, heat = _engine.info_summarize(path, reuse=reuse, heat_map=heat_map, progress=progress)
-    except _engine.EngineError as error:
-        message, code = error.args
-        raise NearfarError(message, code) from None
+    text, heat = _engine.info_summarize(path, reuse=reuse, heat_map=heatmap, progress=progress)
     found: dict[str, Any] = json.loads(text)
     if heat is not None:
-        found["heat_map"] = json.loads(heat)
+        found["heatmap"] = json.loads(heat)
     return found
 
 
@@ -54,7 +49,7 @@ def rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str, str, object]]:
         found: what :func:`info` returned; its heat map is left out.
     """
     for key, value in found.items():
-        if key == "heat_map":
+        if key == "heatmap":
             continue
         if isinstance(value, Mapping):
             for quantity, one in value.items():

@@ -170,10 +170,10 @@ class Trace:
         """Give the path and the most telling numbers."""
         info = self.info
         end = "" if info["complete"] else ", incomplete"
-        pages = self.footprint_bytes // _PAGE
+        pages, threads = self.footprint_bytes // _PAGE, len(info["threads"])
         return (
             f"<nearfar.Trace {str(self.path)!r}: {len(self):,} records, "
-            f"{len(info['threads'])} threads, {pages:,} pages of 4 KiB{end}>"
+            f"{threads} thread{'s' * (threads != 1)}, {pages:,} pages of 4 KiB{end}>"
         )
 
     def _repr_html_(self) -> str:
@@ -195,12 +195,7 @@ def open(path: str | PathLike[str]) -> Trace:
             names the file and says what to do.
     """
     folder = Path(path)
-    try:
-        text = _engine.trace_open(folder)
-    except _engine.EngineError as error:
-        message, code = error.args
-        raise NearfarError(message, code) from None
-    return Trace(folder, json.loads(text))
+    return Trace(folder, json.loads(_engine.trace_open(folder)))
 
 
 def _columns(columns: Sequence[str] | None) -> list[str]:

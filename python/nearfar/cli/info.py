@@ -9,6 +9,9 @@ from typing import Annotated
 import typer
 
 
+SETTINGS = {"epilog": "Example: nearfar info app.trace --html app.html"}
+
+
 class Format(StrEnum):
     """How to print."""
 
@@ -35,16 +38,17 @@ def run(
 
     from nearfar import info
     from nearfar.cli._progress import progress
+    from nearfar.output import write_aside
 
     if html is not None:
         _check_place(html)
     with progress(f"reading {trace}") as pulse:
-        found = info.info(trace, reuse=reuse, heat_map=html is not None, progress=pulse)
-    heat_map = found.pop("heat_map", None)
+        found = info.info(trace, reuse=reuse, heatmap=html is not None, progress=pulse)
+    heatmap = found.pop("heatmap", None)
     if html is not None:
         from nearfar.report.html import info_page
 
-        _write(html, info_page(found, heat_map))
+        write_aside(html, info_page(found, heatmap))
     if format is Format.JSON:
         print(json.dumps(found, indent=2))
     elif format is Format.CSV:
@@ -65,13 +69,3 @@ def _check_place(html: Path) -> None:
         raise NearfarError(f"--html {html}: is a folder; give the name of a file")
     if not html.parent.is_dir():
         raise NearfarError(f"--html {html}: no folder {html.parent}; make it first")
-
-
-def _write(html: Path, text: str) -> None:
-    """Write the page, whole or not at all."""
-    aside = html.with_name(f".{html.name}.partial")
-    try:
-        aside.write_text(text, encoding="utf-8")
-        aside.replace(html)
-    finally:
-        aside.unlink(missing_ok=True)
