@@ -7,6 +7,7 @@ mod capture;
 mod export;
 mod generate;
 mod import;
+mod info;
 mod machine;
 mod paging;
 mod pulse;
@@ -33,6 +34,7 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     machine::register(module)?;
     paging::register(module)?;
     import::register(module)?;
+    info::register(module)?;
     export::register(module)?;
     generate::register(module)?;
     capture::register(module)?;
