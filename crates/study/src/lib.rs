@@ -1,3 +1,4 @@
 //! Studies: each composes trace, hardware and kernel into a table of results.
 
+pub mod info;
 pub mod paging;

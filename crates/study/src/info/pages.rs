@@ -1,0 +1,71 @@
+//! 4 KiB pages as dense ids, found fast.
+
+use rustc_hash::FxHashMap;
+
+/// Pages in one entry of the map: dense footprints cost about 6 bytes a page, sparse ones 80.
+const CHUNK: u64 = 16;
+const RECENT: usize = 1 << 12;
+const NONE: u32 = u32::MAX;
+
+/// Most pages that ids are given to: the stack of `reuse` needs the numbers above.
+pub const MOST: usize = u32::MAX as usize - 16;
+
+/// Page numbers (address >> 12) to ids 0, 1, 2, ... in order of first use.
+pub struct Pages {
+    /// The page last found in each place, and its id: loops are served from here.
+    recent: Vec<(u64, u32)>,
+    chunks: FxHashMap<u64, [u32; CHUNK as usize]>,
+    count: u32,
+}
+
+impl Default for Pages {
+    fn default() -> Self {
+        Self { recent: vec![(u64::MAX, 0); RECENT], chunks: FxHashMap::default(), count: 0 }
+    }
+}
+
+impl Pages {
+    /// The id of `page`, and whether it is new. A new id equals the number of pages before it.
+    #[inline]
+    pub fn intern(&mut self, page: u64) -> (u32, bool) {
+        let place = place(page);
+        let (known, id) = self.recent[place];
+        if known == page {
+            return (id, false);
+        }
+        let slot = &mut self.chunks.entry(page / CHUNK).or_insert([NONE; CHUNK as usize])
+            [(page % CHUNK) as usize];
+        let new = *slot == NONE;
+        if new {
+            *slot = self.count;
+            self.count += 1;
+        }
+        self.recent[place] = (page, *slot);
+        (*slot, new)
+    }
+
+    /// The id of `page`, if it has one.
+    #[inline]
+    pub fn find(&mut self, page: u64) -> Option<u32> {
+        let place = place(page);
+        let (known, id) = self.recent[place];
+        if known == page {
+            return Some(id);
+        }
+        let id = self.chunks.get(&(page / CHUNK))?[(page % CHUNK) as usize];
+        if id == NONE {
+            return None;
+        }
+        self.recent[place] = (page, id);
+        Some(id)
+    }
+
+    /// Number of pages.
+    pub fn len(&self) -> usize {
+        self.count as usize
+    }
+}
+
+fn place(page: u64) -> usize {
+    (page ^ page >> 12) as usize % RECENT
+}

@@ -1,0 +1,391 @@
+//! Against a map and a loop, on random traces with regions, processes and odd addresses.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
+
+use nearfar_trace::{Record, RegionEvent, RegionKind, Writer, WriterOptions};
+use proptest::prelude::*;
+
+use super::*;
+
+enum Step {
+    Record(Record),
+    Event(RegionEvent),
+}
+
+fn write(dir: &Path, processes: &[u32], steps: &[Step]) -> Reader {
+    let options = WriterOptions { overwrite: true, part_records: 1, ..WriterOptions::default() };
+    let mut writer = Writer::create(dir, Source::default(), options).unwrap();
+    for (thread, &process) in processes.iter().enumerate() {
+        writer.thread_process(thread as u32, process);
+    }
+    for step in steps {
+        match step {
+            Step::Record(record) => writer.push(*record).unwrap(),
+            Step::Event(event) => writer.region(event.clone()).unwrap(),
+        }
+    }
+    writer.finish(None).unwrap();
+    Reader::open(dir).unwrap()
+}
+
+fn all(reader: &Reader) -> (Summary, HeatMap) {
+    let options = Options { reuse: true, heat_map: true };
+    let (summary, heat) = summarize(reader, options, &mut |_| Ok(())).unwrap();
+    (summary, heat.unwrap())
+}
+
+fn pages(record: &Record) -> Vec<u64> {
+    let last = record.addr.saturating_add(u64::from(record.size) - 1);
+    (record.addr / 4096..=last / 4096).collect()
+}
+
+fn event(kind: RegionKind, thread: u32, addr: u64, length: u64, name: &str) -> Step {
+    Step::Event(RegionEvent {
+        at: 0,
+        thread,
+        event: kind,
+        addr,
+        length,
+        offset: 0,
+        prot: String::new(),
+        name: name.to_owned(),
+    })
+}
+
+fn load(addr: u64, thread: u32) -> Step {
+    Step::Record(Record { addr, kind: Kind::Load, size: 8, thread, instr: 1 })
+}
+
+/// Region name to (records, pages), by writing down the name of every page after every event.
+fn plain_regions(processes: &[u32], steps: &[Step]) -> BTreeMap<String, (u64, u64)> {
+    let mut spaces: HashMap<u32, HashMap<u64, String>> = HashMap::new();
+    let mut files: HashMap<u64, String> = HashMap::new();
+    let mut records: BTreeMap<String, u64> = BTreeMap::new();
+    let mut touched: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
+    let mut running = processes[0];
+    for step in steps {
+        match step {
+            Step::Event(e) => {
+                let process = processes[e.thread as usize];
+                let range = e.addr / 4096..=e.addr.saturating_add(e.length.max(1) - 1) / 4096;
+                if e.event == RegionKind::File {
+                    files.extend(range.map(|p| (p, format!("page cache: {}", e.name))));
+                    continue;
+                }
+                let parent = spaces.get(&running).cloned();
+                let space = spaces.entry(process).or_default();
+                match e.event {
+                    RegionKind::Fork => {
+                        if let Some(parent) = parent
+                            && running != process
+                        {
+                            *space = parent;
+                        }
+                    }
+                    RegionKind::Exec => space.clear(),
+                    RegionKind::Unmap => range.for_each(|p| drop(space.remove(&p))),
+                    RegionKind::Brk => {
+                        space.retain(|_, name| name != "[heap]");
+                        space.extend(range.map(|p| (p, "[heap]".to_owned())));
+                    }
+                    _ => space.extend(range.map(|p| (p, e.name.clone()))),
+                }
+            }
+            Step::Record(r) => {
+                running = processes[r.thread as usize];
+                for (i, page) in pages(r).into_iter().enumerate() {
+                    let own = spaces.get(&running).and_then(|space| space.get(&page));
+                    let file = if page >= 1 << 51 { files.get(&page) } else { None };
+                    let name = file.or(own).map_or(names::UNNAMED, |n| n.as_str()).to_owned();
+                    *records.entry(name.clone()).or_default() += u64::from(i == 0);
+                    touched.entry(name).or_default().insert(page);
+                }
+            }
+        }
+    }
+    touched
+        .into_iter()
+        .map(|(name, pages)| {
+            let records = records.get(&name).copied().unwrap_or(0);
+            (name, (records, pages.len() as u64))
+        })
+        .collect()
+}
+
+fn check_all(processes: &[u32], steps: &[Step], reader: &Reader) {
+    let (found, heat) = all(reader);
+    let records: Vec<Record> = steps
+        .iter()
+        .filter_map(|step| if let Step::Record(r) = step { Some(*r) } else { None })
+        .collect();
+    let total = records.len() as u64;
+    assert_eq!(found.records, total);
+
+    // Counts and footprint.
+    let mut by_kind: BTreeMap<Kind, u64> = BTreeMap::new();
+    let mut by_kind_pages: BTreeMap<Kind, BTreeSet<u64>> = BTreeMap::new();
+    let mut footprint = BTreeSet::new();
+    for r in &records {
+        *by_kind.entry(r.kind).or_default() += 1;
+        by_kind_pages.entry(r.kind).or_default().extend(pages(r));
+        footprint.extend(pages(r));
+    }
+    assert_eq!(found.records_by_kind, by_kind);
+    assert_eq!(found.footprint_bytes, footprint.len() as u64 * 4096);
+    let kinds: BTreeMap<Kind, u64> =
+        by_kind_pages.iter().map(|(kind, pages)| (*kind, pages.len() as u64 * 4096)).collect();
+    assert_eq!(found.footprint_by_kind_bytes, kinds);
+    assert_eq!(
+        found.footprint_bytes,
+        reader.info().footprint_pages(nearfar_trace::KindSet::ALL) * 4096
+    );
+    let mix = found.mix;
+    assert_eq!(mix.reads + mix.writes + by_kind.get(&Kind::Fetch).copied().unwrap_or(0), total);
+
+    // Working set.
+    let per_bin = records.len().div_ceil(256);
+    let mut seen = BTreeSet::new();
+    let mut until = 0;
+    let points: Vec<WorkingSet> = records
+        .chunks(per_bin)
+        .map(|chunk| {
+            let here: BTreeSet<u64> = chunk.iter().flat_map(pages).collect();
+            seen.extend(here.iter().copied());
+            until += chunk.len() as u64;
+            let (bytes, footprint_bytes) = (here.len() as u64 * 4096, seen.len() as u64 * 4096);
+            WorkingSet { record: until, bytes, footprint_bytes }
+        })
+        .collect();
+    assert_eq!(found.working_set, points);
+
+    // Reuse: a list with the last page first.
+    let (mut list, mut first, mut bins) = (Vec::new(), 0, BTreeMap::new());
+    for page in records.iter().flat_map(pages) {
+        match list.iter().position(|&p| p == page) {
+            Some(place) => {
+                list.remove(place);
+                *bins.entry((place as u32 + 1).ilog2()).or_insert(0) += 1;
+            }
+            None => first += 1,
+        }
+        list.insert(0, page);
+    }
+    let told: BTreeMap<u32, u64> = found
+        .reuse
+        .iter()
+        .filter_map(|bin| bin.distance_log2.map(|k| (k, bin.count)))
+        .filter(|(_, count)| *count > 0)
+        .collect();
+    assert_eq!(told, bins);
+    assert_eq!(found.reuse.last(), Some(&ReuseBin { distance_log2: None, count: first }));
+
+    // Regions.
+    if steps.iter().any(|step| matches!(step, Step::Event(_))) {
+        let told: BTreeMap<String, (u64, u64)> =
+            found.regions.iter().map(|r| (r.name.clone(), (r.records, r.pages))).collect();
+        assert_eq!(told, plain_regions(processes, steps));
+    } else {
+        // Blocks of 2 MiB that adjoin.
+        let mut clusters: Vec<Vec<u64>> = Vec::new();
+        for &page in &footprint {
+            match clusters.last_mut() {
+                Some(last) if page / 512 - last[last.len() - 1] / 512 <= 1 => last.push(page),
+                _ => clusters.push(vec![page]),
+            }
+        }
+        let told: BTreeSet<(Option<u64>, Option<u128>, u64)> =
+            found.regions.iter().map(|r| (r.addr_low, r.addr_high, r.pages)).collect();
+        let plain: BTreeSet<_> = clusters
+            .iter()
+            .map(|c| {
+                let high = u128::from(c[c.len() - 1] + 1) * 4096;
+                (Some(c[0] * 4096), Some(high), c.len() as u64)
+            })
+            .collect();
+        assert_eq!(told, plain);
+    }
+    assert_eq!(found.regions.iter().map(|r| r.records).sum::<u64>(), total);
+    assert!(found.regions.is_sorted_by_key(|r| std::cmp::Reverse(r.records)));
+
+    // Heat map: rows cover the footprint in order, cells count records.
+    assert!(heat.address_bins.len() <= ROWS && heat.time_bins == points.len());
+    assert_eq!(heat.address_bins.iter().map(|b| b.pages).sum::<u64>(), footprint.len() as u64);
+    let ends: Vec<u128> =
+        heat.address_bins.iter().flat_map(|b| [u128::from(b.addr_low), b.addr_high - 1]).collect();
+    assert!(ends.is_sorted());
+    let mut counts = vec![vec![0; heat.time_bins]; heat.address_bins.len()];
+    for (i, r) in records.iter().enumerate() {
+        let rows: BTreeSet<usize> = pages(r)
+            .into_iter()
+            .map(|page| {
+                let inside = |b: &AddressBin| {
+                    (u128::from(b.addr_low)..b.addr_high).contains(&(u128::from(page) * 4096))
+                };
+                heat.address_bins.iter().position(inside).unwrap()
+            })
+            .collect();
+        rows.into_iter().for_each(|row| counts[row][i / per_bin] += 1);
+    }
+    assert_eq!(heat.counts, counts);
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    // A few close pages, pages some megabytes apart, and both ends of the address space.
+    let base = prop_oneof![
+        8 => 0u64..40,
+        3 => (0u64..3000).prop_map(|p| 1000 + p * 300),
+        1 => (0u64..6).prop_map(|p| (1 << 52) - 1 - p),
+        1 => (0u64..6).prop_map(|p| (1 << 51) + p),
+    ];
+    let record = (base.clone(), 0u64..4096, 0u8..5, 1u16..9000, 0u32..3).prop_map(
+        |(page, offset, kind, size, thread)| {
+            let kind = Kind::from_u8(kind).unwrap();
+            let size = if size % 3 == 0 { size } else { size % 64 + 1 };
+            Step::Record(Record { addr: page * 4096 + offset, kind, size, thread, instr: 1 })
+        },
+    );
+    let range = (base, 1u64..20, 0u32..3, 0usize..3);
+    let change = (0usize..6, range).prop_map(|(what, (page, length, thread, name))| {
+        let name = ["a", "b", "c"][name];
+        let (addr, length) = (page * 4096, length * 4096 - 100);
+        match what {
+            0 => event(RegionKind::Unmap, thread, addr, length, ""),
+            1 => event(RegionKind::Brk, thread, 4 * 4096, length, "[heap]"),
+            2 => event(RegionKind::File, thread, (1 << 63) + (addr & 0xFFFF), length, name),
+            3 => event(RegionKind::Fork, thread, 0, 0, ""),
+            4 if page % 8 == 0 => event(RegionKind::Exec, thread, 0, 0, ""),
+            _ => event(RegionKind::Map, thread, addr, length, name),
+        }
+    });
+    prop_oneof![30 => record, 1 => change]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn equals_maps_and_loops(
+        mut steps in prop::collection::vec(step(), 1..1500),
+        processes in prop_oneof![Just([7, 7, 7]), Just([1, 1, 2]), Just([1, 2, 3])],
+        named in any::<bool>(),
+    ) {
+        // One map at least, so that a trace has names or has none.
+        steps.retain(|step| named || matches!(step, Step::Record(_)));
+        steps.push(load(123, 0));
+        if named {
+            steps.insert(0, event(RegionKind::Map, 0, 0, 4096 * 10, "program"));
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let reader = write(&dir.path().join("t.trace"), &processes, &steps);
+        check_all(&processes, &steps, &reader);
+    }
+
+    #[test]
+    fn rows_never_span_regions_without_need(
+        runs in prop::collection::vec((1usize..900, 0u32..5), 0..400),
+    ) {
+        let mut pages = Vec::new();
+        for (length, region) in runs {
+            for _ in 0..length {
+                pages.push((pages.len() as u64, region));
+            }
+        }
+        let rows = heat::divide(&pages);
+        let changes = pages.chunk_by(|a, b| a.1 == b.1).count();
+        prop_assert!(rows.len() <= ROWS && rows.iter().all(|&n| n > 0));
+        prop_assert_eq!(rows.iter().sum::<usize>(), pages.len());
+        let mut from = 0;
+        for share in rows {
+            let row = &pages[from..from + share];
+            from += share;
+            prop_assert!(changes > ROWS || row.iter().all(|page| page.1 == row[0].1));
+        }
+    }
+}
+
+#[test]
+fn anonymous_neighbours_are_one_region() {
+    let dir = tempfile::tempdir().unwrap();
+    let steps = [
+        event(RegionKind::Map, 0, 0x40_0000, 0x1000, "/bin/program"),
+        event(RegionKind::Map, 0, 0x7000_0000, 0x2000, ""),
+        // Grows downwards, as mmap does.
+        event(RegionKind::Map, 0, 0x6FFF_F000, 0x1000, ""),
+        event(RegionKind::Map, 0, 0x5000_0000, 0x1000, ""),
+        load(0x40_0010, 0),
+        load(0x7000_0000, 0),
+        load(0x6FFF_F000, 0),
+        load(0x5000_0000, 0),
+        load(0x9000_0000, 0),
+        load(0x9000_0000, 0),
+        load(0x9000_0000, 0),
+    ];
+    let (found, heat) = all(&write(&dir.path().join("t.trace"), &[0], &steps));
+    let told: Vec<_> =
+        found.regions.iter().map(|r| (r.name.as_str(), r.records, r.pages)).collect();
+    assert_eq!(
+        told,
+        [
+            ("(unnamed)", 3, 1),
+            ("(anonymous) 0x70000000", 2, 2),
+            ("/bin/program", 1, 1),
+            ("(anonymous) 0x50000000", 1, 1),
+        ]
+    );
+    let labels: Vec<_> = heat.address_bins.iter().map(|bin| bin.label.as_str()).collect();
+    assert_eq!(labels[0], "/bin/program");
+    assert_eq!(labels[4], "(unnamed)");
+}
+
+#[test]
+fn an_empty_trace_and_the_last_byte_of_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let (found, heat) = all(&write(&dir.path().join("none.trace"), &[0], &[]));
+    assert_eq!((found.records, found.footprint_bytes, found.regions.len()), (0, 0, 0));
+    assert_eq!((heat.time_bins, heat.counts.len()), (0, 0));
+    let end = Record { addr: u64::MAX, kind: Kind::Store, size: 65535, thread: 0, instr: 0 };
+    let (found, heat) = all(&write(&dir.path().join("end.trace"), &[0], &[Step::Record(end)]));
+    assert_eq!((found.footprint_bytes, found.mix.write_share), (4096, 1.0));
+    assert_eq!(heat.address_bins[0].addr_high, 1 << 64);
+    let text = serde_json::to_string(&heat).unwrap();
+    assert!(text.contains("18446744073709551616"), "{text}");
+}
+
+#[test]
+fn the_tail_of_regions_is_taken_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let steps: Vec<Step> =
+        (0..130u64).flat_map(|i| (0..=i % 7).map(move |_| load(i * (8 << 20), 0))).collect();
+    let (found, heat) = all(&write(&dir.path().join("t.trace"), &[0], &steps));
+    assert_eq!(found.regions.len(), REGIONS + 1);
+    let last = &found.regions[REGIONS];
+    assert_eq!((last.name.as_str(), last.pages, last.addr_low), ("(30 others)", 30, None));
+    assert_eq!(found.regions.iter().map(|r| r.records).sum::<u64>(), steps.len() as u64);
+    assert_eq!(heat.address_bins.len(), 130);
+}
+
+#[test]
+fn counts_that_contradict_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("t.trace");
+    let reader = write(&path, &[0], &[load(1, 0)]);
+    let mut info = reader.info().clone();
+    info.records = 2;
+    info.store(&path).unwrap();
+    let error = check(&Reader::open(&path).unwrap()).unwrap_err().to_string();
+    assert!(error.contains("says 2 records where its parts have 1"), "{error}");
+    info.parts[0].records = 2;
+    info.store(&path).unwrap();
+    let error = check(&Reader::open(&path).unwrap()).unwrap_err().to_string();
+    assert!(error.contains("holds 1 records where trace.json says 2"), "{error}");
+}
+
+#[test]
+fn an_error_of_the_pulse_ends_the_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let reader = write(&dir.path().join("t.trace"), &[0], &[load(1, 0)]);
+    let options = Options { reuse: false, heat_map: false };
+    let stop = &mut |_| Err(Error::input("run", "stopped", ""));
+    assert!(summarize(&reader, options, stop).is_err());
+}

@@ -1,0 +1,78 @@
+"""What a trace holds: counts, footprint, working set, regions, reuse (``docs/info.md``)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from nearfar import _engine
+from nearfar.trace import Trace
+
+
+def info(
+    trace: str | PathLike[str] | Trace,
+    *,
+    reuse: bool = True,
+    heatmap: bool = True,
+    progress: Callable[[int], None] | None = None,
+) -> dict[str, Any]:
+    """Read a trace and say what it holds.
+
+    Args:
+        trace: a trace folder, or a :class:`nearfar.trace.Trace`.
+        reuse: work out the histogram of stack distances, the dearest part.
+        heatmap: add the heat map as ``heatmap``, for which the trace is read a second time.
+        progress: called with the number of references so far, about every four million.
+
+    Returns:
+        What ``nearfar info --format json`` prints (and ``heatmap``); every key is described in ``docs/info.md``.
+
+    Raises:
+        NearfarError: no such trace, or a damaged one.
+        KeyboardInterrupt: Ctrl-C.
+    """
+    path = trace.path if isinstance(trace, Trace) else Path(trace)
+    text, heat = _engine.info_summarize(path, reuse=reuse, heat_map=heatmap, progress=progress)
+    found: dict[str, Any] = json.loads(text)
+    if heat is not None:
+        found["heatmap"] = json.loads(heat)
+    return found
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str, str, object]]:
+    """Give a result as rows (section, item, quantity, value): one number or text a row.
+
+    Args:
+        found: what :func:`info` returned; its heat map is left out.
+    """
+    for key, value in found.items():
+        if key == "heatmap":
+            continue
+        if isinstance(value, Mapping):
+            for quantity, one in value.items():
+                yield key, "", quantity, _cell(one)
+        elif isinstance(value, list):
+            for item in value:
+                name = _ITEM.get(key, "")
+                label = item.get(name)
+                for quantity, one in item.items():
+                    if quantity != name:
+                        yield key, "first" if label is None else str(label), quantity, _cell(one)
+        else:
+            yield "trace", "", key, _cell(value)
+
+
+#: What tells the items of a list apart.
+_ITEM = {
+    "threads": "index",
+    "working_set": "record",
+    "regions": "name",
+    "reuse": "distance_log2",
+}
+
+
+def _cell(value: object) -> object:
+    return " ".join(map(str, value)) if isinstance(value, list) else value

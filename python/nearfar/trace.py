@@ -1,0 +1,220 @@
+"""A trace folder, opened for Arrow, Polars and notebooks (``docs/trace.md``).
+
+>>> trace = nearfar.open("gzip.trace")
+>>> trace.table(["addr", "kind"]).num_rows == len(trace)
+True
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nearfar import _engine
+from nearfar.errors import NearfarError
+
+if TYPE_CHECKING:
+    import polars
+    import pyarrow
+    import pyarrow.dataset
+
+#: The columns of a trace, in order.
+COLUMNS = ("addr", "kind", "size", "thread", "instr")
+_PAGE = 4096
+
+
+class Trace:
+    """A trace folder whose parts were all found whole.
+
+    Attributes:
+        path: the folder.
+        info: contents of ``trace.json``.
+    """
+
+    def __init__(self, path: Path, info: dict[str, Any]) -> None:
+        """Use :func:`open` instead, which checks the folder."""
+        self.path = path
+        self.info = info
+
+    @property
+    def parts(self) -> list[Path]:
+        """Files of the finished parts, in order."""
+        return [self.path / part["file"] for part in self.info["parts"]]
+
+    @property
+    def footprint_bytes(self) -> int:
+        """Bytes of the distinct 4 KiB pages touched."""
+        return _PAGE * sum(self.info["pages_by_kinds"].values())
+
+    def __len__(self) -> int:
+        """Records in all parts."""
+        return int(self.info["records"])
+
+    def arrow(self) -> pyarrow.dataset.Dataset:
+        """Give a pyarrow Dataset over the parts, in order; nothing is read yet.
+
+        Columns: ``addr`` uint64, ``kind`` dictionary of string, ``size`` uint16, ``thread`` and
+        ``instr`` uint32.
+
+        Raises:
+            NearfarError: a part cannot be read.
+        """
+        import pyarrow
+        import pyarrow.dataset as ds
+
+        if not self.parts:
+            kind = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
+            types = [pyarrow.uint64(), kind, pyarrow.uint16(), pyarrow.uint32(), pyarrow.uint32()]
+            fields = [
+                pyarrow.field(name, kind, nullable=False)
+                for name, kind in zip(COLUMNS, types, strict=True)
+            ]
+            return ds.dataset(pyarrow.schema(fields).empty_table())
+        options = ds.ParquetReadOptions(dictionary_columns=["kind"])
+        with _reading(self.path):
+            return ds.dataset(
+                [str(part) for part in self.parts],
+                format=ds.ParquetFileFormat(read_options=options),
+            )
+
+    def table(self, columns: Sequence[str] | None = None) -> pyarrow.Table:
+        """Read every record into memory: about 20 bytes each.
+
+        Args:
+            columns: names of the columns to read; all by default.
+
+        Raises:
+            NearfarError: there is no such column, or a part cannot be read.
+        """
+        wanted = _columns(columns)
+        dataset = self.arrow()
+        with _reading(self.path):
+            return dataset.to_table(columns=wanted)
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pyarrow.RecordBatch]:
+        """Give the records in order, a pyarrow RecordBatch at a time, in little memory.
+
+        Args:
+            columns: names of the columns to read; all by default.
+
+        Raises:
+            NearfarError: there is no such column, or a part cannot be read.
+        """
+        wanted = _columns(columns)
+        dataset = self.arrow()
+        with _reading(self.path):
+            # Read ahead little: a batch can be as large as a row group.
+            scanner = dataset.scanner(columns=wanted, batch_readahead=2, fragment_readahead=1)
+            found = iter(scanner.to_batches())
+        while True:
+            with _reading(self.path):
+                batch = next(found, None)
+            if batch is None:
+                return
+            if batch.num_rows:
+                yield batch
+
+    def polars(self) -> polars.LazyFrame:
+        """Give a Polars LazyFrame over the parts, in order; nothing is read yet.
+
+        Raises:
+            NearfarError: Polars is not installed (exit code 3).
+        """
+        try:
+            import polars
+        except ImportError:
+            raise NearfarError(
+                "polars: is not installed; install it with `pip install 'nearfar[polars]'`", 3
+            ) from None
+        if not self.parts:
+            frame = polars.from_arrow(self.table())
+            assert isinstance(frame, polars.DataFrame)
+            return frame.with_columns(polars.col("kind").cast(polars.String)).lazy()
+        return polars.scan_parquet(self.parts)
+
+    @property
+    def regions(self) -> pyarrow.Table:
+        """What was mapped where and when, an event a row; empty where that is not known.
+
+        Columns: ``at`` (records before it), ``thread``, ``event``, ``addr``, ``length``,
+        ``offset``, ``prot``, ``name``.
+
+        Raises:
+            NearfarError: the file cannot be read.
+        """
+        import pyarrow
+        import pyarrow.parquet as pq
+
+        path = self.path / "regions.parquet"
+        if not path.exists():
+            long, text = pyarrow.uint64(), pyarrow.string()
+            types = [long, pyarrow.uint32(), text, long, long, long, text, text]
+            names = ["at", "thread", "event", "addr", "length", "offset", "prot", "name"]
+            return pyarrow.schema(list(zip(names, types, strict=True))).empty_table()
+        with _reading(path):
+            return pq.read_table(path)
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Give the single numbers of the trace as (name, value) texts."""
+        from nearfar.report import tables
+
+        source = self.info["source"]
+        told = tables.info_facts({**self.info, "footprint_bytes": self.footprint_bytes})
+        return [("source", f"{source['kind']} {source['detail']}".strip()), *told]
+
+    def __repr__(self) -> str:
+        """Give the path and the most telling numbers."""
+        info = self.info
+        end = "" if info["complete"] else ", incomplete"
+        pages, threads = self.footprint_bytes // _PAGE, len(info["threads"])
+        return (
+            f"<nearfar.Trace {str(self.path)!r}: {len(self):,} records, "
+            f"{threads} thread{'s' * (threads != 1)}, {pages:,} pages of 4 KiB{end}>"
+        )
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{escape(name)}</th>"
+            f"<td style='text-align:left'>{escape(value)}</td></tr>"
+            for name, value in self.facts()
+        )
+        return f"<table><caption>{escape(str(self.path))}</caption>{rows}</table>"
+
+
+def open(path: str | PathLike[str]) -> Trace:
+    """Open the trace folder ``path``; every part is checked to be there and whole at its end.
+
+    Raises:
+        NearfarError: no such trace, not a trace, a newer schema, or a damaged part; the message
+            names the file and says what to do.
+    """
+    folder = Path(path)
+    return Trace(folder, json.loads(_engine.trace_open(folder)))
+
+
+def _columns(columns: Sequence[str] | None) -> list[str]:
+    wanted = list(COLUMNS if columns is None else columns)
+    for name in wanted:
+        if name not in COLUMNS:
+            raise NearfarError(f"columns: no column {name!r}; choose from {', '.join(COLUMNS)}")
+    return wanted
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn what pyarrow raises into one line."""
+    import pyarrow
+
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError) as error:
+        why = (str(error).splitlines() or ["cannot be read"])[0]
+        raise NearfarError(
+            f"{path}: truncated or damaged: {why}; capture or import the trace again"
+        ) from None

@@ -1,0 +1,148 @@
+"""``nearfar info``; the engine's own tests, against maps and loops, are in Rust."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import nearfar as package
+from nearfar.info import info, rows
+
+CAPTURES = Path(__file__).parent / "data" / "captures"
+CAPTURE = CAPTURES / "gzip.trace"
+
+
+def pages_of(addr: int, size: int) -> range:
+    return range(addr >> 12, (min(addr + size - 1, 2**64 - 1) >> 12) + 1)
+
+
+def test_a_capture_against_a_plain_count():
+    found = info(CAPTURE)
+    table = package.open(CAPTURE).table()
+    records = list(
+        zip(
+            table["addr"].to_pylist(), table["kind"].to_pylist(), table["size"].to_pylist(),
+            strict=True,
+        )
+    )  # fmt: skip
+    assert found["records"] == len(records)
+    assert found["records_by_kind"] == dict(Counter(kind for _, kind, _ in records))
+    touches = [page for addr, _, size in records for page in pages_of(addr, size)]
+    assert found["footprint_bytes"] == 4096 * len(set(touches))
+    assert found["footprint_bytes"] == package.open(CAPTURE).footprint_bytes
+    loads = {p for a, k, s in records if k == "load" for p in pages_of(a, s)}
+    assert found["footprint_by_kind_bytes"]["load"] == 4096 * len(loads)
+
+    per = found["working_set"][0]["record"]
+    assert per == found["heatmap"]["records_per_bin"] == -(-len(records) // 256)
+    for number, point in enumerate(found["working_set"]):
+        stretch = records[number * per : (number + 1) * per]
+        here = {page for addr, _, size in stretch for page in pages_of(addr, size)}
+        assert point["bytes"] == 4096 * len(here)
+    assert found["working_set"][-1]["record"] == len(records)
+    assert found["working_set"][-1]["footprint_bytes"] == found["footprint_bytes"]
+
+    # Reuse: every touch is in one bin, and first touches are the pages.
+    assert sum(b["count"] for b in found["reuse"]) == len(touches)
+    assert found["reuse"][-1] == {"distance_log2": None, "count": len(set(touches))}
+    repeats = sum(a == b for a, b in zip(touches, touches[1:], strict=False))
+    assert found["reuse"][0] == {"distance_log2": 0, "count": repeats}
+
+
+def test_regions_of_a_capture_have_names():
+    found = info(CAPTURE, reuse=False)
+    regions = {r["name"]: r for r in found["regions"]}
+    assert {"[heap]", "[stack]", "/usr/bin/gzip"} <= set(regions)
+    assert any(name.startswith("page cache: ") for name in regions)
+    # What the program touches has a name; at most a page (vdso, kernel helpers) has none.
+    assert regions.get("(unnamed)", {"records": 0})["records"] < found["records"] / 100
+    assert regions["/usr/bin/gzip"]["fetches"] > 0 == regions["[stack]"]["fetches"]
+    assert sum(r["records"] for r in found["regions"]) == found["records"]
+    for r in found["regions"]:
+        parts = ("loads", "stores", "fetches", "kernel_loads", "kernel_stores")
+        assert r["records"] == sum(r[part] for part in parts)
+    heat = found["heatmap"]
+    assert {b["label"] for b in heat["address_bins"]} <= set(regions)
+    assert sum(map(sum, heat["counts"])) >= found["records"]
+    assert found["reuse"] == []
+
+
+def test_a_trace_without_regions_is_named_by_addresses(mixed: Path):
+    found = info(mixed, reuse=False)
+    (region,) = found["regions"]
+    assert region["name"] == f"{region['addr_low']:#x}-{region['addr_high']:#x}"
+    assert region["pages"] * 4096 == found["footprint_bytes"]
+    assert found["mix"]["write_share"] == pytest.approx(0.3, abs=0.02)
+    assert len(found["heatmap"]["address_bins"]) <= 256 == found["heatmap"]["time_bins"]
+
+
+def test_progress_and_ctrl_c(mixed: Path):
+    seen: list[int] = []
+    info(mixed, progress=seen.append)
+    assert seen
+
+    def stop(_: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        info(mixed, progress=stop)
+
+
+def test_the_command_prints_json_that_is_what_python_gives(nearfar):
+    done = nearfar("info", CAPTURE, "--format", "json")
+    assert done.returncode == 0 and done.stderr == ""
+    assert json.loads(done.stdout) == info(CAPTURE, heatmap=False)
+
+
+def test_the_table_names_regions_and_working_set(nearfar):
+    done = nearfar("info", CAPTURE, "--no-reuse")
+    assert done.returncode == 0
+    assert "[heap]" in done.stdout and "Working set" in done.stdout
+    assert "Reuse" not in done.stdout
+
+
+def test_csv_is_a_number_a_row(nearfar):
+    done = nearfar("info", CAPTURE, "--format", "csv")
+    lines = list(csv.reader(io.StringIO(done.stdout)))
+    assert lines[0] == ["section", "item", "quantity", "value"]
+    assert all(len(line) == 4 for line in lines)
+    found = info(CAPTURE)
+    assert ["trace", "", "records", str(found["records"])] in lines
+    heap = next(r for r in found["regions"] if r["name"] == "[heap]")
+    assert ["regions", "[heap]", "pages", str(heap["pages"])] in lines
+    assert ["reuse", "first", "count", str(found["reuse"][-1]["count"])] in lines
+    assert len(lines) == 1 + sum(1 for _ in rows(found))
+
+
+def test_the_page_is_whole_and_self_contained(tmp_path: Path, nearfar):
+    page = tmp_path / "page.html"
+    done = nearfar("info", CAPTURE, "--html", page)
+    assert done.returncode == 0, done.stderr
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("<!doctype html>") or text.startswith("<!DOCTYPE html>")
+    assert 'id="heat-map"' in text and "/usr/bin/gzip" in text
+    assert len(text.encode()) < 3_000_000
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+
+@pytest.mark.parametrize("place", ["", "nowhere/page.html"])
+def test_a_page_that_cannot_be_written_is_found_out_first(place: str, tmp_path: Path, nearfar):
+    done = nearfar("info", CAPTURE, "--html", tmp_path / place)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("nearfar: error: --html ") and done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_key_is_in_the_docs():
+    page = (Path(__file__).parents[1] / "docs" / "info.md").read_text()
+    found = info(CAPTURE)
+    keys = set(found) | set(found["heatmap"])
+    for key in ("regions", "working_set", "reuse"):
+        keys |= set(found[key][0])
+    missing = sorted(key for key in keys if f"`{key}`" not in page)
+    assert missing == []

@@ -1,0 +1,259 @@
+"""Opening traces: the same records for pyarrow, Polars and the engine; damage is one clear line."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import polars
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import nearfar as package
+from nearfar import exporter, importer
+from nearfar.errors import NearfarError
+
+CAPTURE = Path(__file__).parent / "data" / "captures" / "gzip.trace"
+COLUMNS = ["addr", "kind", "size", "thread", "instr"]
+
+
+def engine_records(trace: Path, to: Path) -> list[tuple[int, str, int, int, int]]:
+    """The records as the engine's own reader gives them."""
+    out = to / "engine.csv"
+    exporter.export_trace(trace, out, format="csv", force=True)
+    with out.open() as file:
+        return [
+            (int(r["addr"], 0), r["kind"], int(r["size"]), int(r["thread"]), int(r["instr"]))
+            for r in csv.DictReader(file)
+        ]
+
+
+def tuples(table: pa.Table) -> list[tuple[int, str, int, int, int]]:
+    return list(zip(*(table[name].to_pylist() for name in COLUMNS), strict=True))
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """Every kind, three threads, odd sizes, both ends of memory: 3,000 records."""
+    kinds = ["load", "store", "fetch", "kernel-load", "kernel-store"]
+    lines = ["addr,kind,size,thread,instr"]
+    for i in range(3000):
+        addr = (2**64 - 1 - i) if i % 97 == 0 else i * 7919 % 2_000_003
+        size = 1 + i * 31 % 300
+        lines.append(f"{addr},{kinds[i % 5]},{size},{i % 3},{i % 11}")
+    source = tmp_path / "small.csv"
+    source.write_text("\n".join(lines) + "\n")
+    return importer.import_trace(source, tmp_path / "small.trace", format="csv")
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The bundled capture, to be damaged."""
+    return Path(shutil.copytree(CAPTURE, tmp_path / "copy.trace"))
+
+
+@pytest.mark.parametrize("which", ["small", "capture"])
+def test_all_readers_see_the_same_records(which: str, small: Path, tmp_path: Path):
+    path = small if which == "small" else CAPTURE
+    trace = package.open(path)
+    expected = engine_records(path, tmp_path)
+    assert len(trace) == len(expected) == trace.info["records"]
+    assert tuples(trace.table()) == expected
+    assert trace.polars().collect().select(COLUMNS).rows() == expected
+    streamed = list(trace.batches(["addr", "size"]))
+    assert [a for b in streamed for a in b["addr"].to_pylist()] == [r[0] for r in expected]
+    assert streamed[0].schema.names == ["addr", "size"]
+
+
+def test_types_are_those_of_the_docs():
+    schema = package.open(CAPTURE).arrow().schema
+    kind = pa.dictionary(pa.int32(), pa.string())
+    wanted = [pa.uint64(), kind, pa.uint16(), pa.uint32(), pa.uint32()]
+    assert (schema.names, schema.types) == (COLUMNS, wanted)
+
+
+def test_an_object_says_what_it_is():
+    trace = package.open(str(CAPTURE))
+    assert "541,547 records, 1 thread, 184 pages" in repr(trace)
+    page = trace._repr_html_()
+    assert page.startswith("<table>") and "541 547" in page.replace("\u202f", " ")
+    assert trace.parts == [CAPTURE / "part-00000.parquet"]
+    events = trace.regions
+    assert events.column_names[0] == "at" and "[heap]" in events["name"].to_pylist()
+    assert trace.footprint_bytes == 184 * 4096
+
+
+def test_html_of_a_hostile_name_is_text(small: Path):
+    path = small.parent / "<img src=x onerror=alert(1)>.trace"
+    small.rename(path)
+    assert "<img" not in package.open(path)._repr_html_()
+
+
+def test_an_empty_trace(tmp_path: Path, small: Path):
+    info = json.loads((small / "trace.json").read_text())
+    info |= {"records": 0, "parts": [], "records_by_kind": {}, "pages_by_kinds": {}}
+    (small / "trace.json").write_text(json.dumps(info))
+    trace = package.open(small)
+    assert len(trace) == trace.table().num_rows == 0
+    assert trace.table().schema.names == COLUMNS == trace.polars().collect().columns
+    assert list(trace.batches()) == []
+    assert trace.polars().collect_schema()["kind"] == polars.String
+
+
+LAYOUTS = {
+    "plain": {"use_dictionary": False, "compression": "none"},
+    "delta": {
+        "use_dictionary": False,
+        "column_encoding": {
+            "addr": "DELTA_BINARY_PACKED",
+            "size": "DELTA_BINARY_PACKED",
+            "thread": "DELTA_BINARY_PACKED",
+            "instr": "DELTA_BINARY_PACKED",
+            "kind": "DELTA_LENGTH_BYTE_ARRAY",
+        },
+        "compression": "zstd",
+    },
+    "small-pages": {"data_page_size": 512, "write_batch_size": 64, "compression": "zstd"},
+    "row-groups": {"row_group_size": 700, "compression": "none"},
+    "pages-v2": {"data_page_version": "2.0", "data_page_size": 4096, "compression": "zstd"},
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_part_rewritten_by_pyarrow_reads_the_same(layout: str, small: Path, tmp_path: Path):
+    before = engine_records(small, tmp_path)
+    part = small / "part-00000.parquet"
+    table = pq.read_table(part)
+    assert not any(field.nullable for field in table.schema)
+    pq.write_table(table, part, **LAYOUTS[layout])
+    assert engine_records(small, tmp_path) == before
+    assert tuples(package.open(small).table()) == before
+
+
+def test_optional_columns_are_refused(small: Path):
+    part = small / "part-00000.parquet"
+    table = pq.read_table(part)
+    loose = pa.schema([field.with_nullable(True) for field in table.schema])
+    pq.write_table(table.cast(loose), part)
+    with pytest.raises(NearfarError, match="column `addr` is not a required"):
+        package.open(small)
+
+
+def cut(folder: Path) -> None:
+    part = folder / "part-00000.parquet"
+    part.write_bytes(part.read_bytes()[:-1000])
+
+
+def change(folder: Path, **values: object) -> None:
+    path = folder / "trace.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def other_count(folder: Path) -> None:
+    info = json.loads((folder / "trace.json").read_text())
+    info["parts"][0]["records"] += 1
+    change(folder, parts=info["parts"], records=info["records"] + 1)
+
+
+DAMAGE = {
+    "truncated part": (cut, "part-00000.parquet: truncated or damaged"),
+    "part of zero bytes": (
+        lambda f: (f / "part-00000.parquet").write_bytes(b""),
+        "part-00000.parquet: truncated or damaged",
+    ),
+    "wrong magic": (
+        lambda f: (f / "part-00000.parquet").write_bytes(b"GIF89a" * 1000),
+        "part-00000.parquet: truncated or damaged",
+    ),
+    "missing part": (
+        lambda f: (f / "part-00000.parquet").unlink(),
+        "part-00000.parquet: listed in trace.json but not there",
+    ),
+    "not JSON": (
+        lambda f: (f / "trace.json").write_text('{"schema": 1,'),
+        "trace.json: damaged",
+    ),
+    "wrong JSON": (lambda f: (f / "trace.json").write_text("[1]"), "trace.json: damaged"),
+    "key missing": (lambda f: (f / "trace.json").write_text('{"schema": 1}'), "missing field"),
+    "newer schema": (
+        lambda f: change(f, schema=2),
+        "trace.json: trace schema 2 is not the 1 that this nearfar reads",
+    ),
+    "records differ": (
+        lambda f: change(f, records=5),
+        "says 5 records where its parts have 541547",
+    ),
+    "part differs": (other_count, "holds 541547 records where trace.json says 541548"),
+    "no trace.json": (lambda f: (f / "trace.json").unlink(), "not a trace: it has no trace.json"),
+    "no folder": (lambda f: shutil.rmtree(f), "no such trace"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damage_is_one_clear_line(name: str, copy: Path, nearfar):
+    damage, message = DAMAGE[name]
+    damage(copy)
+    with pytest.raises(NearfarError) as caught:
+        package.open(copy)
+    text = str(caught.value)
+    assert message in text and "\n" not in text and caught.value.exit_code == 2
+    done = nearfar("info", copy)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr == f"nearfar: error: {text}\n"
+
+
+def test_damage_within_a_part_is_found_when_it_is_read(copy: Path, nearfar):
+    part = copy / "part-00000.parquet"
+    data = bytearray(part.read_bytes())
+    data[100:90_000] = bytes(89_900)
+    part.write_bytes(data)
+    trace = package.open(copy)
+    with pytest.raises(NearfarError, match="truncated or damaged"):
+        trace.table()
+    with pytest.raises(NearfarError, match="truncated or damaged"):
+        list(trace.batches())
+    done = nearfar("info", copy)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert done.stderr.startswith("nearfar: error: ") and done.stderr.count("\n") == 1
+
+
+def test_a_file_is_no_trace(tmp_path: Path):
+    path = tmp_path / "a.trace"
+    path.write_text("x")
+    with pytest.raises(NearfarError, match="is a file, not a trace folder"):
+        package.open(path)
+
+
+def test_an_unknown_column_is_named():
+    with pytest.raises(NearfarError, match="no column 'pc'; choose from addr, kind"):
+        package.open(CAPTURE).table(["addr", "pc"])
+
+
+def test_without_polars_the_error_says_how_to_install_it():
+    code = (
+        "import sys; sys.modules['polars'] = None\n"
+        "import nearfar\n"
+        "try:\n    nearfar.open(sys.argv[1]).polars()\n"
+        "except nearfar.NearfarError as e:\n    print(e.exit_code, e)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, CAPTURE], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("3 polars: is not installed; install it with `pip install")
+
+
+def test_the_snippets_of_the_docs_run(monkeypatch: pytest.MonkeyPatch, capsys):
+    """The Polars and pyarrow ones; DuckDB and pandas are no dependencies."""
+    page = (Path(__file__).parents[1] / "docs" / "trace.md").read_text()
+    snippets = [part.split("```")[0] for part in page.split("```python\n")[1:]]
+    ours = [s for s in snippets if "duckdb" not in s and "pandas" not in s]
+    assert len(ours) >= 3
+    monkeypatch.chdir(CAPTURE.parent)
+    for snippet in ours:
+        exec(compile(snippet, "docs/trace.md", "exec"), {})
+    assert "[stack]" in capsys.readouterr().out
