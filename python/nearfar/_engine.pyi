@@ -75,6 +75,17 @@ def import_trace(
     progress: Callable[[int], object] | None,
 ) -> None: ...
 
+# info.rs
+
+def trace_open(trace: str | PathLike[str]) -> str: ...
+def info_summarize(
+    trace: str | PathLike[str],
+    *,
+    reuse: bool,
+    heat_map: bool,
+    progress: Callable[[int], object] | None,
+) -> tuple[str, str | None]: ...
+
 # machine.rs
 
 def machine_builtin() -> list[tuple[str, str]]: ...
