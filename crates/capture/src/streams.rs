@@ -294,8 +294,7 @@ impl<'a> Streams<'a> {
             self.shared.header().stop.store(1, SeqCst);
         }
         if !self.batch.is_empty() {
-            self.writer.push_batch(&self.batch)?;
-            self.batch.clear();
+            self.writer.take_batch(&mut self.batch)?;
         }
         Ok(())
     }

@@ -359,6 +359,23 @@ impl Writer {
         Ok(())
     }
 
+    /// Append the records of `batch` and leave it empty. A batch of about a row group is taken
+    /// whole, without copying it.
+    pub fn take_batch(&mut self, batch: &mut Batch) -> Result<()> {
+        let whole = ROW_GROUP * 3 / 4..=ROW_GROUP * 2;
+        if !self.batch.is_empty() || !whole.contains(&batch.len()) {
+            self.push_batch(batch)?;
+            batch.clear();
+            return Ok(());
+        }
+        self.appended += batch.len() as u64;
+        std::mem::swap(&mut self.batch, batch);
+        let flushed = self.flush();
+        // What flush left in its place is the empty one to fill next.
+        std::mem::swap(&mut self.batch, batch);
+        flushed
+    }
+
     fn flush(&mut self) -> Result<()> {
         if self.batch.is_empty() {
             return Ok(());
