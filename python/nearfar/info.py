@@ -28,7 +28,8 @@ def info(
         progress: called with the number of references so far, about every four million.
 
     Returns:
-        What ``nearfar info --format json`` prints (and ``heatmap``); every key is described in ``docs/info.md``.
+        What ``nearfar info --format json`` prints, and ``heatmap``; ``docs/info.md`` describes
+        every key.
 
     Raises:
         NearfarError: no such trace, or a damaged one.

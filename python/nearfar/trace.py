@@ -48,7 +48,7 @@ class Trace:
     @property
     def footprint_bytes(self) -> int:
         """Bytes of the distinct 4 KiB pages touched."""
-        return _PAGE * sum(self.info["pages_by_kinds"].values())
+        return _PAGE * int(sum(self.info["pages_by_kinds"].values()))
 
     def __len__(self) -> int:
         """Records in all parts."""
@@ -57,8 +57,8 @@ class Trace:
     def arrow(self) -> pyarrow.dataset.Dataset:
         """Give a pyarrow Dataset over the parts, in order; nothing is read yet.
 
-        Columns: ``addr`` uint64, ``kind`` dictionary of string, ``size`` uint16, ``thread`` and
-        ``instr`` uint32.
+        Columns: ``addr`` uint64, ``kind`` dictionary of string (plain string in parts that another
+        tool rewrote with a delta encoding), ``size`` uint16, ``thread`` and ``instr`` uint32.
 
         Raises:
             NearfarError: a part cannot be read.
@@ -74,12 +74,25 @@ class Trace:
                 for name, kind in zip(COLUMNS, types, strict=True)
             ]
             return ds.dataset(pyarrow.schema(fields).empty_table())
-        options = ds.ParquetReadOptions(dictionary_columns=["kind"])
         with _reading(self.path):
+            # pyarrow makes no dictionary of delta-encoded strings.
+            delta = any("DELTA" in encoding for encoding in self._kind_encodings())
+            options = ds.ParquetReadOptions(dictionary_columns=[] if delta else ["kind"])
             return ds.dataset(
                 [str(part) for part in self.parts],
                 format=ds.ParquetFileFormat(read_options=options),
             )
+
+    def _kind_encodings(self) -> set[str]:
+        import pyarrow.parquet as pq
+
+        found: set[str] = set()
+        for part in self.parts:
+            metadata = pq.read_metadata(part)
+            place = metadata.schema.names.index("kind")
+            for group in range(metadata.num_row_groups):
+                found.update(metadata.row_group(group).column(place).encodings)
+        return found
 
     def table(self, columns: Sequence[str] | None = None) -> pyarrow.Table:
         """Read every record into memory: about 20 bytes each.

@@ -11,8 +11,10 @@ use crate::shared::{Shared, wake};
 use crate::transfer::Files;
 
 const WORDS: usize = RING / 8;
-/// Records handed to the writer at a time: few enough to stay in the processor's cache.
+/// Words expanded at a time: few enough to stay in the processor's cache.
 const ENOUGH: usize = 1 << 13;
+/// Records handed to the writer at a time: a row group, which it takes without copying.
+const HANDFUL: usize = 1 << 20;
 
 /// What the reader knows of an occupied slot.
 struct Stream {
@@ -191,7 +193,7 @@ impl<'a> Streams<'a> {
                 self.control((word & !CONTROL) >> 56, record, position)?;
                 words = rest;
             }
-            if self.batch.len() >= ENOUGH || self.records() >= self.most {
+            if self.batch.len() >= HANDFUL || self.records() >= self.most {
                 self.flush()?;
             }
             if self.full {
@@ -275,7 +277,6 @@ impl<'a> Streams<'a> {
         prot: &str,
         name: &str,
     ) -> Result<()> {
-        self.flush()?;
         let at = self.records();
         self.writer.region(event_of(at, thread, event, range, prot, name))
     }

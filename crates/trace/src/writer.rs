@@ -386,9 +386,10 @@ impl Writer {
         self.pool.encode(batch, &mut |encoded| sink.append(encoded))
     }
 
-    /// Note an event of the address space; `at` is filled in with the records written so far.
+    /// Note an event of the address space. Its `at` is raised to the records appended so far; a
+    /// caller that holds records back gives the number they will come to.
     pub fn region(&mut self, mut event: RegionEvent) -> Result<()> {
-        event.at = self.appended;
+        event.at = event.at.max(self.appended);
         self.sink.regions.push(event);
         Ok(())
     }

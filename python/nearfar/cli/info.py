@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-
 SETTINGS = {"epilog": "Example: nearfar info app.trace --html app.html"}
 
 

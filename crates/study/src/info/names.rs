@@ -131,10 +131,8 @@ impl Mapped {
                 return;
             }
             RegionKind::Fork => {
-                if let Some(parent) = self.spaces.get(&running)
-                    && process != running
-                {
-                    let copy = parent.clone();
+                if process != running {
+                    let copy = self.spaces.get(&running).cloned().unwrap_or_default();
                     self.spaces.insert(process, copy);
                 }
                 return;
@@ -170,7 +168,7 @@ impl Mapped {
         match id {
             Some(id) if event.event == RegionKind::Brk => {
                 // The event gives the whole heap, which may have shrunk.
-                space.forget_from(first, id);
+                space.0.retain(|_, &mut (_, known)| known != id);
                 space.map(first, last, id);
             }
             Some(id) => space.map(first, last, id),
@@ -218,12 +216,5 @@ impl Space {
     fn map(&mut self, first: u64, last: u64, id: u32) {
         self.unmap(first, last);
         self.0.insert(first, (last, id));
-    }
-
-    /// Forget the range of `id` that begins at `first`.
-    fn forget_from(&mut self, first: u64, id: u32) {
-        if self.0.get(&first).is_some_and(|&(_, known)| known == id) {
-            self.0.remove(&first);
-        }
     }
 }

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 
+#[derive(Clone, Debug)]
 enum Step {
     Record(Record),
     Event(RegionEvent),
@@ -73,13 +74,11 @@ fn plain_regions(processes: &[u32], steps: &[Step]) -> BTreeMap<String, (u64, u6
                     files.extend(range.map(|p| (p, format!("page cache: {}", e.name))));
                     continue;
                 }
-                let parent = spaces.get(&running).cloned();
+                let parent = spaces.get(&running).cloned().unwrap_or_default();
                 let space = spaces.entry(process).or_default();
                 match e.event {
                     RegionKind::Fork => {
-                        if let Some(parent) = parent
-                            && running != process
-                        {
+                        if running != process {
                             *space = parent;
                         }
                     }
@@ -231,10 +230,10 @@ fn check_all(processes: &[u32], steps: &[Step], reader: &Reader) {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    // A few close pages, pages some megabytes apart, and both ends of the address space.
+    // A few close pages, pages about a megabyte apart (fewer clusters than `REGIONS`), and both ends of the address space.
     let base = prop_oneof![
         8 => 0u64..40,
-        3 => (0u64..3000).prop_map(|p| 1000 + p * 300),
+        3 => (0u64..60).prop_map(|p| 1000 + p * 300),
         1 => (0u64..6).prop_map(|p| (1 << 52) - 1 - p),
         1 => (0u64..6).prop_map(|p| (1 << 51) + p),
     ];

@@ -1,5 +1,6 @@
 //! Encoding a row group into five Parquet column chunks.
 
+use std::collections::hash_map::Entry;
 use std::io::Write;
 
 use bytes::Bytes;
@@ -242,7 +243,11 @@ impl Encoder {
     }
 
     /// `size`, `thread` or `instr`.
-    fn number_column<T>(&mut self, column: usize, values: &[T]) -> Result<(Bytes, ColumnCloseResult)>
+    fn number_column<T>(
+        &mut self,
+        column: usize,
+        values: &[T],
+    ) -> Result<(Bytes, ColumnCloseResult)>
     where
         T: Copy + PartialEq + Into<u32>,
     {
@@ -330,11 +335,11 @@ fn indices<T: Copy + Into<u32>>(values: &[T]) -> Option<(Vec<u32>, Vec<u8>)> {
     let mut entries: Vec<u32> = Vec::new();
     for &value in values {
         let value = value.into();
-        if !known.contains_key(&value) {
+        if let Entry::Vacant(place) = known.entry(value) {
             if entries.len() == DICTIONARY {
                 return None;
             }
-            known.insert(value, 0);
+            place.insert(0);
             entries.push(value);
         }
     }
