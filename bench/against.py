@@ -80,8 +80,8 @@ def compare(
     shares = ", ".join(f"{share:.0%}" for share in fractions)
     how = (
         f"libCacheSim 0.3.5 Clock(init_freq=1), process_trace over a mapped oracleGeneral file, "
-        f"run at {len(page_sizes) * len(fractions)} configurations ({sizes} B x {shares} of memory); "
-        f"their mean x {len(cells)}; its TLB runs are not counted"
+        f"run at {len(page_sizes) * len(fractions)} configurations ({sizes} B x {shares} of "
+        f"memory); their mean x {len(cells)}; its TLB runs are not counted"
     )
     return Compared(
         study_seconds, run_seconds, study, len(cells), different, checked, requests, peak, how

@@ -43,7 +43,7 @@ class Inputs:
 
     Attributes:
         scratch: a folder of this run's own; the caller removes it.
-        refs: least references of the capture, and the references of the generated traces.
+        refs: least references of the capture; of the Zipf trace a third (all below a million).
         zipf_pages: pages of the Zipf trace.
         engine: the built `nearfar-bench`.
         remarks: what a reader of the figures must know.
@@ -103,7 +103,8 @@ class Inputs:
     def zipf(self) -> Path:
         """Zipf(1.0)."""
         to = self.scratch / "zipf.trace"
-        return self.generate("zipf", to, self.refs, self.zipf_pages, "--alpha", "1")
+        refs = self.refs if self.refs < 1_000_000 else self.refs // 3
+        return self.generate("zipf", to, refs, self.zipf_pages, "--alpha", "1")
 
     def generate(self, name: str, to: Path, refs: int, pages: int, *more: str) -> Path:
         """A generated trace of 4 KiB pages."""

@@ -57,7 +57,9 @@ def arguments() -> argparse.Namespace:
     names = ", ".join(f"{case.NAME} ({case.SUMMARY})" for case in CASES)
     parser.add_argument("--quick", action="store_true", help="small inputs; no goal is judged")
     parser.add_argument("--only", metavar="NAME,...", default="", help=f"of: {names}")
-    parser.add_argument("--refs", type=positive, help="least references [30 M; quick 200,000]")
+    parser.add_argument(
+        "--refs", type=positive, help="least references of the capture [30 M; quick 200,000]"
+    )
     parser.add_argument("--rounds", type=positive, help="alternating repeats [3; quick 1]")
     parser.add_argument(
         "--huge", type=positive, nargs="?", const=huge.PAGES, metavar="PAGES", help=huge.SUMMARY
