@@ -67,7 +67,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--check", action="store_true", help="exit 1 when a goal is missed")
     parser.add_argument("--format", choices=["table", "json"], default="table")
     parser.add_argument("-o", "--output", type=Path, help="also record: FILE.json and FILE.md")
-    parser.add_argument("--scratch", type=Path, help="folder for inputs (4 GB) [the system's]")
+    parser.add_argument("--scratch", type=Path, help="folder for inputs (5 GB) [the system's]")
     return parser.parse_args()
 
 

@@ -6,7 +6,7 @@ import shutil
 import statistics
 
 from inputs import QEMU, Inputs, info
-from measure import BenchError, Finished, Row, ratios, row, run
+from measure import BenchError, Finished, Row, nearfar, ratios, row, run
 
 NAME = "capture"
 SUMMARY = "`nearfar capture -- gzip -dc` against bare QEMU and against Lackey; size of the trace"
@@ -21,13 +21,16 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
     if not inputs.can_capture:
         return []
     command = inputs.command(inputs.text_bytes)
-    alone, bare, captured = [], [], []
+    alone, bare, captured, nothing = [], [], [], []
+    again = inputs.scratch / "again.trace"
     done: Finished | None = None
     for _ in range(rounds):
         alone.append(run(command, discard=True).seconds)
         bare.append(run([QEMU, *command], discard=True).seconds)
-        done = inputs.capture(inputs.text_bytes, inputs.scratch / "again.trace")
+        done = inputs.capture(inputs.text_bytes, again)
         captured.append(done.seconds)
+        words = nearfar("capture", "--force", "-o", again, "--", "true")
+        nothing.append(run(words, discard=True).seconds)
     assert done is not None
     found = info(trace)
     records = found["records"]
@@ -38,6 +41,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
         row(NAME, "capture / program alone", ratios(captured, alone), "x"),
         row(NAME, "bare QEMU", bare, "s"),
         row(NAME, "capture", captured, "s"),
+        row(NAME, "capture of `true`", nothing, "s", note="start-up alone, in every capture"),
         row(NAME, "capture rate", [records / s / 1e6 for s in captured], "M records/s"),
         row(NAME, "size of the trace", [size / records], "bytes/record", goal="<= 1"),
         row(

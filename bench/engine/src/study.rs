@@ -12,7 +12,6 @@ pub const OPTIONS: &[&str] = &["--rounds", "--threads", "--sample", "--page-size
 
 /// `--threads 0` is one a core; `--decode 1` also times decoding. Answers every cell.
 pub fn run(arguments: &Arguments) -> Result<Value> {
-    let reader = arguments.open()?;
     let page_sizes = arguments.list("--page-sizes")?;
     let mut options = Options::new(
         page_sizes.unwrap_or_else(|| (9..=21).map(|shift| 1 << shift).collect()),
@@ -24,6 +23,7 @@ pub fn run(arguments: &Arguments) -> Result<Value> {
     )?
     .sampled(arguments.option("--sample")?)?;
     options.threads = arguments.option("--threads")?.unwrap_or(0);
+    let reader = arguments.open()?;
     let with_decode = arguments.option("--decode")?.unwrap_or(0) == 1;
 
     let (mut all, mut paging, mut study) =
