@@ -1,0 +1,86 @@
+"""Capture against bare QEMU, the program alone, and Valgrind's Lackey."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+
+from inputs import QEMU, Inputs, info
+from measure import BenchError, Finished, Row, nearfar, ratios, row, run
+
+NAME = "capture"
+SUMMARY = "`nearfar capture -- gzip -dc` against bare QEMU and against Lackey; size of the trace"
+
+#: Lackey takes minutes for what QEMU does in a second: it gets this part of the text.
+LACKEY_PART = 40
+
+
+def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
+    """Whole processes, alternating; a capture's files are written."""
+    trace = inputs.captured
+    if not inputs.can_capture:
+        return []
+    command = inputs.command(inputs.text_bytes)
+    alone, bare, captured, nothing = [], [], [], []
+    again = inputs.scratch / "again.trace"
+    done: Finished | None = None
+    for _ in range(rounds):
+        alone.append(run(command, discard=True).seconds)
+        bare.append(run([QEMU, *command], discard=True).seconds)
+        done = inputs.capture(inputs.text_bytes, again)
+        captured.append(done.seconds)
+        words = nearfar("capture", "--force", "-o", again, "--", "true")
+        nothing.append(run(words, discard=True).seconds)
+    assert done is not None
+    found = info(trace)
+    records = found["records"]
+    size = sum(part["bytes"] for part in found["parts"])
+    told = f"{records:,} records; whole processes, files written"
+    rows = [
+        row(NAME, "capture / bare QEMU", ratios(captured, bare), "x", goal="<= 6", note=told),
+        row(NAME, "capture / program alone", ratios(captured, alone), "x"),
+        row(NAME, "bare QEMU", bare, "s"),
+        row(NAME, "capture", captured, "s"),
+        row(NAME, "capture of `true`", nothing, "s", note="start-up alone, in every capture"),
+        row(NAME, "capture rate", [records / s / 1e6 for s in captured], "M records/s"),
+        row(NAME, "size of the trace", [size / records], "bytes/record", goal="<= 1"),
+        row(
+            NAME, "peak memory, capture", [done.peak_bytes / 2**20], "MiB",
+            note="largest of its processes",
+        ),
+    ]  # fmt: skip
+    if shutil.which("valgrind") is None:
+        inputs.remarks.append("valgrind is not there: no comparison with Lackey")
+        return rows
+    return rows + lackey(inputs, found, statistics.median(captured))
+
+
+def lackey(inputs: Inputs, found: dict, captured: float) -> list[Row]:
+    """One run on a part of the text, per data reference and per instruction."""
+    log = inputs.scratch / "lackey.log"
+    part = max(inputs.text_bytes // LACKEY_PART, 1000)
+    options = ["--tool=lackey", "--trace-mem=yes", f"--log-file={log}"]
+    done = run(["valgrind", *options, *inputs.command(part)], discard=True)
+    instructions, data = 0, 0
+    with log.open("rb") as lines:
+        for line in lines:
+            start = line[:2]
+            instructions += start == b"I "
+            # A modify is a load and a store.
+            data += {b" L": 1, b" S": 1, b" M": 2}.get(start, 0)
+    log.unlink()
+    if not data:
+        raise BenchError("valgrind: its Lackey wrote no references")
+    kinds = found["records_by_kind"]
+    ours = captured / (kinds["load"] + kinds["store"])
+    note = (
+        f"one run on 1/{inputs.text_bytes / part:.0f} of the text: {data:,} data references in "
+        f"{done.seconds:.1f} s, start-up included"
+    )
+    per_instruction = (done.seconds / instructions) / (captured / found["instructions"])
+    return [
+        row(
+            NAME, "Lackey / capture, a data reference", [done.seconds / data / ours], "x", note=note
+        ),
+        row(NAME, "Lackey / capture, an instruction", [per_instruction], "x"),
+    ]

@@ -1,0 +1,56 @@
+"""The default paging study of the capture against libCacheSim and against mere decoding."""
+
+from __future__ import annotations
+
+import os
+
+from against import compare
+from inputs import Inputs
+from measure import Row, ratios, row
+
+NAME = "paging"
+SUMMARY = "the default study of the capture against libCacheSim's Clock and against decoding"
+
+
+def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
+    """One core against the peer; all cores against decoding on one."""
+    trace = inputs.captured
+    sizes = [512, 65536] if quick else [512, 4096, 65536, 2**21]
+    done = compare(inputs, trace, sizes, [0.2, 0.8], rounds)
+    records = done.study["records"]
+
+    def whole(count: int) -> list[float]:
+        return [count * a / b for a, b in zip(done.run_seconds, done.study_seconds, strict=True)]
+
+    rows = [
+        row(
+            NAME, "libCacheSim / study, all configurations", whole(done.configurations), "x",
+            goal=">= 100", cores=1, note=done.how,
+        ),
+        row(
+            NAME, "libCacheSim / study, different ones only", whole(done.different), "x", cores=1,
+            note=f"x {done.different}: memories of equally many frames run once",
+        ),
+        row(NAME, "miss counts equal", [done.checked], "of as many"),
+        row(NAME, "study", done.study_seconds, "s", cores=1, note=f"{records:,} records"),
+        row(NAME, "libCacheSim, one configuration", done.run_seconds, "s", cores=1),
+        row(
+            NAME, "peak memory, study", [done.study["study"]["peak_bytes"] / 2**20], "MiB", cores=1
+        ),
+        row(
+            NAME, "peak memory, libCacheSim", [done.peer_peak_bytes / 2**20], "MiB", cores=1,
+            note="its mapped input included",
+        ),
+    ]  # fmt: skip
+    cores = len(os.sched_getaffinity(0))
+    more = ["--threads", "0", "--decode", "1", "--rounds", str(rounds)]
+    found = inputs.measure("study", trace, *more)
+    seconds = found["study"]["seconds"]
+    for name, key, goal in (("all columns", "all", "<= 3"), ("its own columns", "paging", "")):
+        ratio = ratios(seconds, found[key]["seconds"])
+        rows.append(row(NAME, f"study / decoding {name}", ratio, "x", goal=goal, cores=cores))
+    rate = [records / s / 1e6 for s in seconds]
+    rows.append(row(NAME, "study rate", rate, "M references/s", cores=cores))
+    peak = found["study"]["peak_bytes"] / 2**20
+    rows.append(row(NAME, "peak memory, study", [peak], "MiB", cores=cores))
+    return rows

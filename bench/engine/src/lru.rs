@@ -1,0 +1,94 @@
+//! `lru`: LRU misses at every memory size at once, the engine in turn with a plain Fenwick tree,
+//! both over the same dense page numbers in memory. Equal at every single reference, or an error.
+
+use std::hint::black_box;
+
+use nearfar_kernel::replacement::stack::StackDistance;
+use nearfar_trace::{Batch, Columns, Error, Reader, Result};
+use rustc_hash::FxHashMap;
+use serde_json::{Value, json};
+
+use crate::arguments::Arguments;
+use crate::fenwick::Fenwick;
+use crate::measure::Rounds;
+
+pub const OPTIONS: &[&str] = &["--rounds", "--page-bytes"];
+
+/// Page references of the trace as dense ids (by first reference), and the number of pages. A
+/// record that lies over a border of pages is a reference to each.
+fn dense(reader: &Reader, page_bytes: u64) -> Result<(Vec<u32>, usize)> {
+    let shift = page_bytes.trailing_zeros();
+    let mut ids = FxHashMap::<u64, u32>::default();
+    let mut references = Vec::new();
+    let (mut batches, mut batch) = (reader.batches(Columns::PAGING), Batch::default());
+    while batches.next_into(&mut batch)? {
+        for (&addr, &size) in batch.addr.iter().zip(&batch.size) {
+            let last = addr.saturating_add(u64::from(size).max(1) - 1);
+            for number in addr >> shift..=last >> shift {
+                let next = ids.len() as u32;
+                references.push(*ids.entry(number).or_insert(next));
+            }
+        }
+    }
+    Ok((references, ids.len()))
+}
+
+fn by_stack(references: &[u32]) -> StackDistance {
+    let mut stack = StackDistance::new();
+    for &page in references {
+        black_box(stack.access(page, false));
+    }
+    stack
+}
+
+fn by_fenwick(references: &[u32], pages: usize) -> Fenwick {
+    let mut fenwick = Fenwick::new(references.len(), pages);
+    for &page in references {
+        black_box(fenwick.access(page));
+    }
+    fenwick
+}
+
+/// Both, reference by reference; an error at the first difference.
+fn check(references: &[u32], pages: usize) -> Result<()> {
+    let (mut stack, mut fenwick) = (StackDistance::new(), Fenwick::new(references.len(), pages));
+    for (number, &page) in references.iter().enumerate() {
+        let (ours, plain) = (stack.access(page, false), fenwick.access(page));
+        if ours != plain {
+            return Err(Error::input(
+                format!("reference {number}"),
+                format!("stack distance {ours:?}, by the plain Fenwick tree {plain:?}"),
+                "one of the two is wrong: please report it",
+            ));
+        }
+    }
+    Ok(())
+}
+
+pub fn run(arguments: &Arguments) -> Result<Value> {
+    let page_bytes = arguments.option("--page-bytes")?.unwrap_or(4096u64);
+    if !page_bytes.is_power_of_two() {
+        let what = format!("{page_bytes} is not a power of two");
+        return Err(Error::input("--page-bytes", what, "give for instance 4096"));
+    }
+    let reader = arguments.open()?;
+    let (references, pages) = dense(&reader, page_bytes)?;
+    check(&references, pages)?;
+    let (mut stack, mut fenwick) = (Rounds::default(), Rounds::default());
+    let mut curves = (Vec::new(), Vec::new());
+    // A few points of both curves, for whoever wants to compare with a third implementation.
+    let frames: Vec<usize> = (1..=10).map(|tenth| (pages * tenth / 10).max(1)).collect();
+    for _ in 0..arguments.rounds()? {
+        let ours = stack.time(|| Ok(by_stack(&references)))?;
+        curves.0 = frames.iter().map(|&f| ours.faults(f as u64)).collect::<Vec<_>>();
+        drop(ours);
+        let plain = fenwick.time(|| Ok(by_fenwick(&references, pages)))?;
+        curves.1 = frames.iter().map(|&f| plain.faults(f)).collect::<Vec<_>>();
+    }
+    Ok(json!({
+        "page_bytes": page_bytes, "references": references.len(), "pages": pages,
+        "ids_bytes": references.len() * 4, "frames": frames,
+        "stack": stack.json(), "stack_faults": curves.0,
+        "fenwick": fenwick.json(), "fenwick_faults": curves.1,
+    }))
+}

@@ -1,0 +1,135 @@
+"""What the bench measures on: a text, its capture, generated traces, libCacheSim's files.
+
+All made once a run in one scratch folder, and all but the capture the same bytes every time.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import shutil
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from measure import BenchError, Finished, nearfar, run
+
+#: Measured: `gzip -dc` makes about twelve references a byte of this text; fewer must do.
+REFS_PER_BYTE = 10
+QEMU = "qemu-x86_64"
+
+
+def text(size: int) -> bytes:
+    """Words drawn by Zipf's law, ``size`` bytes: compresses about as prose does."""
+    draw = random.Random(1)
+    letters = "etaoinshrdlucmfwypvbgkjqxz"
+    weights = [1 / (rank + 2) for rank in range(len(letters))]
+    words = ["".join(draw.choices(letters, weights, k=draw.randint(2, 10))) for _ in range(8000)]
+    shares = [1 / (rank + 1) for rank in range(len(words))]
+    made: list[str] = []
+    length = 0
+    while length < size:
+        more = " ".join(draw.choices(words, shares, k=4096)) + "\n"
+        made.append(more)
+        length += len(more)
+    return "".join(made).encode()[:size]
+
+
+@dataclass
+class Inputs:
+    """The inputs of one run.
+
+    Attributes:
+        scratch: a folder of this run's own; the caller removes it.
+        refs: least references of the capture; of the Zipf trace a third (all below a million).
+        zipf_pages: pages of the Zipf trace.
+        engine: the built `nearfar-bench`.
+        remarks: what a reader of the figures must know.
+    """
+
+    scratch: Path
+    refs: int
+    zipf_pages: int
+    engine: Path
+    remarks: list[str] = field(default_factory=list)
+
+    def compressed(self, size: int) -> Path:
+        """A gzip file of ``size`` bytes of text."""
+        path = self.scratch / f"text-{size}.gz"
+        if not path.exists():
+            path.write_bytes(gzip.compress(text(size), mtime=0))
+        return path
+
+    def command(self, size: int) -> list[str]:
+        """The program that is captured."""
+        found = shutil.which("gzip")
+        if found is None:
+            raise BenchError("gzip: not found; install it")
+        return [found, "-dc", str(self.compressed(size))]
+
+    def capture(self, size: int, to: Path) -> Finished:
+        """Capture it; the trace is complete or this is an error."""
+        words = nearfar("capture", "--force", "-o", to, "--", *self.command(size))
+        return run(words, discard=True)
+
+    @property
+    def can_capture(self) -> bool:
+        """Whether QEMU is there."""
+        return shutil.which(QEMU) is not None
+
+    @cached_property
+    def text_bytes(self) -> int:
+        """Bytes of text whose decompression makes enough references."""
+        return max(self.refs // REFS_PER_BYTE, 1000)
+
+    @cached_property
+    def captured(self) -> Path:
+        """The capture; a generated trace, and a remark, where there is no QEMU."""
+        to = self.scratch / "gzip.trace"
+        if not self.can_capture:
+            self.remarks.append(f"{QEMU} is not there: a generated mix stands in for the capture")
+            parts = "zipf:0.6,sequential:0.4"
+            return self.generate("mix", to, self.refs, 2000, "--mix", parts)
+        self.capture(self.text_bytes, to)
+        records = info(to)["records"]
+        if records < self.refs:
+            self.text_bytes = self.text_bytes * self.refs // records * 11 // 10
+            self.capture(self.text_bytes, to)
+        return to
+
+    @cached_property
+    def zipf(self) -> Path:
+        """Zipf(1.0)."""
+        to = self.scratch / "zipf.trace"
+        refs = self.refs if self.refs < 1_000_000 else self.refs // 3
+        return self.generate("zipf", to, refs, self.zipf_pages, "--alpha", "1")
+
+    def generate(self, name: str, to: Path, refs: int, pages: int, *more: str) -> Path:
+        """A generated trace of 4 KiB pages."""
+        sizes = ["--refs", str(refs), "--pages", str(pages), "--seed", "1"]
+        run(nearfar("generate", name, *sizes, "-o", to, "--force", *more), discard=True)
+        return to
+
+    def page_file(self, trace: Path, page_bytes: int) -> Path:
+        """Page references of a trace as libCacheSim reads them fastest: a binary file, mapped."""
+        to = self.scratch / f"{trace.stem}-{page_bytes}.oracleGeneral.bin"
+        if not to.exists():
+            size = ["--page-bytes", str(page_bytes)]
+            words = nearfar("export", trace, "-o", to, "--format", "oracle-general", *size)
+            run(words, discard=True)
+        return to
+
+    def measure(self, command: str, trace: Path, *more: str, cores: int = 0) -> dict[str, Any]:
+        """What `nearfar-bench COMMAND TRACE ...` prints; ``peak_bytes`` is added."""
+        done = run([self.engine, command, trace, *more], cores=cores)
+        answer: dict[str, Any] = done.json()
+        answer["peak_bytes"] = done.peak_bytes
+        return answer
+
+
+def info(trace: Path) -> dict[str, Any]:
+    """Contents of ``trace.json``."""
+    found: dict[str, Any] = json.loads((trace / "trace.json").read_text())
+    return found

@@ -1,0 +1,145 @@
+"""Child processes with their time and peak memory, and ratios over several rounds."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+
+class BenchError(Exception):
+    """Something that the person who runs the bench can mend: one line."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One printed figure.
+
+    Attributes:
+        case: the case it belongs to.
+        name: what was measured.
+        value: median over the rounds.
+        low: least of the rounds.
+        high: greatest of the rounds.
+        unit: of the three.
+        goal: ``>= 100`` or ``<= 3``; empty when there is none.
+        holds: whether the median meets the goal; ``None`` when there is none, or the run is quick.
+        cores: cores that the work could use; 0 where it does not apply.
+        rounds: how many.
+        note: how it was measured, where that is not plain.
+    """
+
+    case: str
+    name: str
+    value: float
+    low: float
+    high: float
+    unit: str
+    goal: str
+    holds: bool | None
+    cores: int
+    rounds: int
+    note: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+
+def row(
+    case: str,
+    name: str,
+    values: Sequence[float],
+    unit: str,
+    *,
+    goal: str = "",
+    cores: int = 0,
+    note: str = "",
+) -> Row:
+    """Make a row of the values of all rounds; the goal is judged by their median."""
+    middle = statistics.median(values)
+    holds = None
+    if goal:
+        sign, limit = goal.split()
+        holds = middle >= float(limit) if sign == ">=" else middle <= float(limit)
+    low, high = min(values), max(values)
+    return Row(case, name, middle, low, high, unit, goal, holds, cores, len(values), note)
+
+
+def ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
+    """Ratio of each round: both sides ran one after the other, so a busy machine hits both."""
+    return [a / b for a, b in zip(above, below, strict=True)]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A child process that ended well: seconds of wall clock, peak bytes, standard output."""
+
+    seconds: float
+    peak_bytes: int
+    output: str
+
+    def json(self) -> Any:
+        """Standard output as JSON."""
+        return json.loads(self.output)
+
+
+def run(
+    words: Sequence[str | os.PathLike[str]], *, cores: int = 0, discard: bool = False
+) -> Finished:
+    """Run a command to its end.
+
+    Args:
+        words: program and arguments.
+        cores: 1 to tie it to one core; 0 to leave it all.
+        discard: throw its standard output away.
+
+    Raises:
+        BenchError: it is not there, or failed.
+    """
+    command = [os.fspath(word) for word in words]
+
+    def tie() -> None:
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+
+    began = time.monotonic()
+    try:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL if discard else subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            preexec_fn=tie if cores == 1 else None,
+        )
+    except OSError as error:
+        raise BenchError(f"{command[0]}: {error.strerror}") from None
+    # What is said on standard error is short; standard output is read to its end first.
+    output = child.stdout.read() if child.stdout else b""
+    errors = child.stderr.read() if child.stderr else b""
+    # Not Popen.wait: its children's peak is known only to wait4. ru_maxrss counts KiB on Linux, and
+    # includes the largest of the child's own children that it has waited for.
+    _, status, usage = os.wait4(child.pid, 0)
+    seconds = time.monotonic() - began
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode != 0:
+        said = errors.decode(errors="replace").strip().splitlines() or ["said nothing"]
+        raise BenchError(f"{command[0]}: ended with {child.returncode}: {said[-1]}")
+    return Finished(seconds, usage.ru_maxrss * 1024, output.decode())
+
+
+def own_peak_bytes() -> int:
+    """Peak memory of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def nearfar(*words: str | os.PathLike[str]) -> list[str | os.PathLike[str]]:
+    """Command line of ``nearfar`` in this environment."""
+    return [Path(sys.executable).with_name("nearfar"), *words]

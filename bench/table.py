@@ -1,0 +1,57 @@
+"""The figures as a Markdown table, which a terminal shows well enough."""
+
+from __future__ import annotations
+
+from typing import Any
+
+HEAD = ["case", "what", "median", "least", "most", "unit", "goal", "", "cores"]
+
+
+def number(value: float) -> str:
+    """Three significant digits, whole numbers as they are."""
+    if value == int(value) or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    """Text of one row."""
+    one = row["rounds"] == 1
+    return [
+        row["case"],
+        row["name"],
+        number(row["value"]),
+        "" if one else number(row["low"]),
+        "" if one else number(row["high"]),
+        row["unit"],
+        row["goal"],
+        {True: "met", False: "MISSED", None: ""}[row["holds"]],
+        str(row["cores"] or ""),
+    ]
+
+
+def render(result: dict[str, Any]) -> str:
+    """Everything that one run found."""
+    lines = [HEAD, *(cells(row) for row in result["rows"])]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(HEAD))]
+    table = [
+        "| "
+        + " | ".join(text.ljust(width) for text, width in zip(line, widths, strict=True))
+        + " |"
+        for line in lines
+    ]
+    table.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    notes: dict[str, None] = {}
+    for row in result["rows"]:
+        if row["note"]:
+            notes[f"* {row['case']}, {row['name']}: {row['note']}."] = None
+    found = result["machine"]
+    before, after = (result["load_average"][when][0] for when in ("before", "after"))
+    about = (
+        f"{found['cpu']}, {found['cpus']} CPUs, {found['memory_gib']} GiB; load average "
+        f"{before:.1f} before, {after:.1f} after; median of {result['options']['rounds']} rounds"
+    )
+    if result["options"]["quick"]:
+        about += "; quick: inputs too small to judge goals by"
+    remarks = [f"* {remark}." for remark in result["remarks"]]
+    return "\n".join([about, "", *table, "", *remarks, *notes]) + "\n"

@@ -1,0 +1,138 @@
+"""The bench works from end to end on small inputs, and its references agree with the engines.
+
+Nothing here depends on how fast anything is.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCH = Path(__file__).parent.parent / "bench"
+sys.path.insert(0, str(BENCH))
+
+CASES = ["capture", "decode", "paging", "lru", "zipf", "sample"]
+
+
+def bench(*words: object, path: str | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, BENCH / "run.py", "--quick", *map(str, words)]
+    environment = {**os.environ, "PATH": path or os.environ["PATH"]}
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=900, check=False, env=environment
+    )
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    output = tmp_path_factory.mktemp("bench") / "quick.json"
+    done = bench("--format", "json", "--rounds", 2, "--huge", 20_000, "-o", output)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    assert json.loads(output.read_text()) == result
+    assert output.with_suffix(".md").read_text().count("\n|") >= len(result["rows"])
+    return result
+
+
+def named(result: dict[str, Any], case: str, start: str) -> list[dict[str, Any]]:
+    return [row for row in result["rows"] if row["case"] == case and row["name"].startswith(start)]
+
+
+def test_every_case_has_figures(quick: dict[str, Any]) -> None:
+    cases = [row["case"] for row in quick["rows"]]
+    expected = CASES if shutil.which("qemu-x86_64") else CASES[1:]
+    assert list(dict.fromkeys(cases)) == [*expected, "huge"]
+    for row in quick["rows"]:
+        assert math.isfinite(row["value"]) and row["value"] >= 0, row
+        assert row["low"] <= row["value"] <= row["high"], row
+        assert row["holds"] is None, "quick inputs are too small to judge goals by"
+
+
+def test_miss_counts_equal_libcachesim(quick: dict[str, Any]) -> None:
+    """Two page sizes x two memories x two rounds, and two TLBs; half of it for Zipf."""
+    assert [row["value"] for row in named(quick, "paging", "miss counts")] == [10]
+    assert [row["value"] for row in named(quick, "zipf", "miss counts")] == [5]
+
+
+def test_lru_equals_fenwick(quick: dict[str, Any]) -> None:
+    rows = named(quick, "lru", "Fenwick / engine")
+    assert len(rows) == 4 and all(row["note"].endswith("all equal") for row in rows)
+
+
+def test_engine_counts_equal_python(tmp_path: Path, mixed: Path) -> None:
+    """Stack and Fenwick curves of `nearfar-bench lru` against libCacheSim's LRU, size by size."""
+    from inputs import Inputs
+    from measure import run
+    from run import build
+
+    inputs = Inputs(tmp_path, 1, 1, build())
+    found = inputs.measure("lru", mixed, "--page-bytes", "4096")
+    assert found["stack_faults"] == found["fenwick_faults"]
+    runs = [f"lru:{frames}" for frames in found["frames"]]
+    file = inputs.page_file(mixed, 4096)
+    peers = run([sys.executable, BENCH / "peer.py", file, *runs]).json()
+    assert [peer["misses"] for peer in peers] == found["stack_faults"]
+    assert {peer["requests"] for peer in peers} == {found["references"]}
+
+
+def test_a_difference_is_an_error() -> None:
+    from against import same
+    from measure import BenchError
+
+    same(7, 7, "CLOCK misses", 4096, 3)
+    with pytest.raises(BenchError, match="nearfar 7, libCacheSim 8"):
+        same(7, 8, "CLOCK misses", 4096, 3)
+
+
+def test_goals_are_judged_by_the_median() -> None:
+    from measure import row
+
+    met = row("lru", "a", [1.0, 5.0, 4.0], "x", goal=">= 3")
+    assert (met.value, met.low, met.high, met.holds, met.rounds) == (4.0, 1.0, 5.0, True, 3)
+    assert row("lru", "a", [2.0, 5.0, 1.0], "x", goal=">= 3").holds is False
+    assert row("lru", "a", [2.0, 5.0, 4.0], "x", goal="<= 3").holds is False
+    assert row("lru", "a", [2.0], "x").holds is None
+
+
+def test_without_qemu_a_generated_trace_stands_in(tmp_path: Path) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for tool in ("cargo", "rustc", "rustup", "cc", "ld", "gzip"):
+        found = shutil.which(tool)
+        if found is not None:
+            (tools / tool).symlink_to(found)
+    done = bench("--only", "capture,decode", "--format", "json", path=str(tools))
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert {row["case"] for row in result["rows"]} == {"decode"}
+    assert "stands in for the capture" in result["remarks"][0]
+
+
+def test_bad_options_get_one_clear_line(tmp_path: Path) -> None:
+    done = bench("--only", "speed")
+    assert done.returncode == 2 and done.stderr.startswith("bench: error: --only: no case 'speed'")
+    done = bench("--refs", "0")
+    assert done.returncode == 2 and "is not above 0" in done.stderr
+
+
+def test_engine_refuses_what_it_does_not_know(tmp_path: Path) -> None:
+    from run import build
+
+    for words, says in (
+        (["guess", "x"], "decode, study, lru"),
+        (["lru"], "no trace given"),
+        (["lru", tmp_path / "no.trace"], "no such trace"),
+        (["lru", "x", "--pages", "3"], "no such option"),
+        (["lru", "x", "--page-bytes", "3000"], "not a power of two"),
+        (["study", "x", "--threads"], "has no value"),
+        (["study", "x", "--page-sizes", "4K"], "makes no sense"),
+    ):
+        done = subprocess.run([build(), *words], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1) and says in done.stderr
