@@ -33,10 +33,6 @@ $(PLUGIN): $(PLUGIN_SOURCES)
 .PHONY: plugin
 plugin: $(PLUGIN) ## QEMU plugin for nearfar capture
 
-.PHONY: bench
-bench: env ## Speed and memory against the peers, as a table (docs/bench.md)
-	$(BIN)/python bench/run.py
-
 .PHONY: env
 env: $(VENV)/.engine $(PLUGIN) ## Virtual environment and engine, in release mode
 

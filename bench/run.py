@@ -120,7 +120,7 @@ def bench(options: argparse.Namespace, chosen: list[Any], scratch: Path) -> dict
 def build() -> Path:
     """Build `nearfar-bench` in release mode; answer its path."""
     if shutil.which("cargo") is None:
-        raise BenchError("cargo: not found; install Rust (https://rustup.rs)")
+        raise BenchError("cargo: not found; install a Rust toolchain")
     command = ["cargo", "build", "--release", "--quiet", "-p", "nearfar-bench"]
     command += ["--message-format", "json-render-diagnostics"]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)

@@ -49,9 +49,8 @@ def program_path(name: str) -> str | None:
 
 def gnugo_command(_work: Path) -> list[str]:
     """Play the first moves of a game on a small board."""
-    return [
-        program_path("gnugo") or "gnugo", "--mode", "gtp", "--level", "1", "--boardsize", "9", "--seed", "1"
-    ]  # fmt: skip
+    gnugo = program_path("gnugo") or "gnugo"
+    return [gnugo, *["--mode", "gtp", "--level", "1", "--boardsize", "9", "--seed", "1"]]
 
 
 def gs_command(work: Path) -> list[str]:
@@ -133,7 +132,6 @@ def traces() -> list[Path]:
 def main() -> int:
     """Run everything; say where the pages are."""
     from nearfar.info import info
-
     from nearfar.paging import paging
     from nearfar.report import tables
     from nearfar.report.html import info_page

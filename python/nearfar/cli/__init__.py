@@ -11,6 +11,7 @@ import importlib
 import os
 import pkgutil
 import sys
+from typing import Annotated
 
 import typer
 
@@ -27,6 +28,7 @@ def build() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
         help="Which pages belong near, which far, and how big should they be?",
     )
+    app.callback()(_root)
     for found in sorted(pkgutil.iter_modules(__path__), key=lambda module: module.name):
         if found.name.startswith("_"):
             continue
@@ -34,6 +36,22 @@ def build() -> typer.Typer:
         settings = getattr(module, "SETTINGS", {})
         app.command(name=found.name.rstrip("_"), **settings)(module.run)
     return app
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from nearfar import __version__
+
+        print(f"nearfar {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
+    ] = False,
+) -> None:
+    """Which pages belong near, which far, and how big should they be?"""
 
 
 def main() -> None:

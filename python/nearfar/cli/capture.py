@@ -25,7 +25,7 @@ def run(
         list[str], typer.Argument(metavar="-- COMMAND...", help="Program and its arguments.")
     ],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Trace folder to make [NAME.trace].")
+        Path | None, typer.Option("-o", "--out", help="Trace folder to make [NAME.trace].")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing trace.")] = False,
     fetch: Annotated[

@@ -168,7 +168,8 @@ def fits(result: findings.Result, full: bool = True) -> Table:
     """The fitted models: how well they fit and the verdict; intervals too when ``full``."""
     shown = findings.fits(result)
     title = f"Fitted models, p: page size in {findings.page_unit(shown)}"
-    table = _table(f"{title}; confidence intervals in brackets" if full else title)
+    more = "confidence intervals in brackets" if full else "--full says why a fit is bad"
+    table = _table(f"{title}; {more}")
     table.add_column("of", no_wrap=True)
     table.add_column("memory", justify="right", no_wrap=True)
     table.add_column("model and coefficients" if full else "coefficients", overflow="fold")
@@ -191,7 +192,7 @@ def fits(result: findings.Result, full: bool = True) -> Table:
             *(_maybe(v) for v in ((fit.r2, fit.rmse, fit.loo_error) if full else (fit.r2,))),
             Text.assemble(
                 (verdict, _VERDICT_STYLE.get(fit.verdict, "")),
-                f": {units.clean(fit.reason)}" if fit.reason else "",
+                f": {units.clean(fit.reason)}" if fit.reason and full else "",
             ),
         )
     return table
