@@ -12,7 +12,8 @@ SUMMARY = "the default study of Zipf(1.0), where no reference is like the one be
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
     """One core, against libCacheSim at a few configurations."""
-    done = compare(inputs, inputs.zipf, [4096], [0.2, 0.8], rounds)
+    sizes = [4096] if quick else [512, 4096, 65536, 2**21]
+    done = compare(inputs, inputs.zipf, sizes, [0.2, 0.8], rounds)
     records = done.study["records"]
     ratio = [
         done.configurations * a / b
