@@ -14,6 +14,10 @@ use arguments::Arguments;
 use nearfar_trace::{Error, Result};
 use serde_json::Value;
 
+/// The allocator that the Python module has too: what is timed is what users run.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// A command: its name, the options it knows, and what it does.
 type Command = (&'static str, &'static [&'static str], fn(&Arguments) -> Result<Value>);
 

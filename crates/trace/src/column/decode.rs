@@ -133,8 +133,16 @@ impl Part {
 /// A column of one row group, decompressed.
 enum Column {
     Constant(u64),
-    Index8 { table: Box<[u64; 256]>, bytes: Bytes },
-    Index16 { table: Vec<u64>, bytes: Bytes },
+    /// The index is the value.
+    Bytes(Bytes),
+    Index8 {
+        table: Box<[u64; 256]>,
+        bytes: Bytes,
+    },
+    Index16 {
+        table: Vec<u64>,
+        bytes: Bytes,
+    },
     Split(Bytes),
     Values(Vec<u64>),
 }
@@ -189,6 +197,9 @@ fn fast_column(
             let most = usize::from(bytes.iter().copied().max().unwrap_or(0));
             if most >= table.len() {
                 return Err(outside(most));
+            }
+            if table.iter().enumerate().all(|(index, &value)| value == index as u64) {
+                return Ok(Some(Column::Bytes(bytes)));
             }
             let mut whole = Box::new([0u64; 256]);
             let used = table.len().min(256);
@@ -283,6 +294,9 @@ impl Column {
     fn expand<T: Copy>(&self, from: usize, to: usize, out: &mut Vec<T>, cast: impl Fn(u64) -> T) {
         match self {
             Column::Constant(value) => out.resize(out.len() + to - from, cast(*value)),
+            Column::Bytes(bytes) => {
+                out.extend(bytes[from..to].iter().map(|&value| cast(u64::from(value))));
+            }
             Column::Index8 { table, bytes } => {
                 out.extend(bytes[from..to].iter().map(|&index| cast(table[usize::from(index)])));
             }
