@@ -115,5 +115,6 @@ def paging(
     write_back: bool,
     threads: int,
     sample: float | None,
+    max_memory: int | None,
     progress: Callable[[int], object] | None,
 ) -> str: ...

@@ -143,6 +143,7 @@ def paging(
     write_back: bool = False,
     sample: float | None = None,
     threads: int = 0,
+    max_memory: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> PagingResult:
     """Run the paging study.
@@ -160,6 +161,8 @@ def paging(
         write_back: charge a write for each eviction of a dirty page.
         sample: simulate only this part of the pages (0 to 1); rows then carry a standard error.
         threads: 0 for one a core.
+        max_memory: bytes the simulation should keep to, by going over the trace more than once;
+            12 GiB by default. It changes no result.
         progress: called now and then with the records done.
 
     Raises:
@@ -189,6 +192,7 @@ def paging(
             write_back=write_back,
             threads=threads,
             sample=sample,
+            max_memory=max_memory,
             progress=progress,
         )
     )

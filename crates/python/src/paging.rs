@@ -20,7 +20,7 @@ fn paging_replacements() -> Vec<(&'static str, &'static str)> {
 #[pyfunction]
 #[pyo3(signature = (
     trace, machine, machine_text, *, page_sizes, memory, tlb, replacement, clock_insert_set, kinds,
-    storages, write_back, threads, sample, progress
+    storages, write_back, threads, sample, max_memory, progress
 ))]
 #[allow(clippy::too_many_arguments)]
 fn paging(
@@ -38,6 +38,7 @@ fn paging(
     write_back: bool,
     threads: usize,
     sample: Option<f64>,
+    max_memory: Option<u64>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
     let machine = crate::machine::restore(&machine, &machine_text)?;
@@ -76,6 +77,7 @@ fn paging(
         .and_then(|options| options.sampled(sample))
         .map_err(raise)?;
     options.threads = threads;
+    options.max_memory = max_memory.unwrap_or(options.max_memory);
     crate::pulse::run(py, progress, move |pulse| {
         let reader = Reader::open(&trace)?;
         let simulated = simulate(&reader, &options, pulse)?;

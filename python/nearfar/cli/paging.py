@@ -43,6 +43,10 @@ def run(
         float | None, typer.Option(help="Simulate this part of the pages, with its error.")
     ] = None,
     threads: Annotated[int, typer.Option(min=0, max=1024, help="0: one a core.")] = 0,
+    max_memory: Annotated[
+        str | None,
+        typer.Option(help="Keep to this much memory, in more passes if need be [default: 12G]."),
+    ] = None,
     output_format: Annotated[
         str, typer.Option("--format", help="table, json, csv or parquet.")
     ] = "table",
@@ -61,6 +65,7 @@ def run(
     from nearfar.errors import NearfarError
     from nearfar.output import write_aside
     from nearfar.paging import paging, warnings
+    from nearfar.sizes import parse_bytes
 
     if output_format not in FORMATS:
         raise NearfarError(
@@ -82,6 +87,7 @@ def run(
             write_back=write_back,
             sample=sample,
             threads=threads,
+            max_memory=None if max_memory is None else parse_bytes(max_memory, "--max-memory"),
             progress=pulse,
         )
     if out is not None:

@@ -11,6 +11,9 @@ pub const MOST_PAGE: u64 = 1 << 40;
 /// Most memory sizes in one study.
 pub const MOST_MEMORIES: usize = 1024;
 
+/// What a simulation keeps to unless told otherwise, bytes.
+pub const MAX_MEMORY: u64 = 12 << 30;
+
 /// A memory size as the user wrote it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MemorySize {
@@ -46,6 +49,8 @@ pub struct Options {
     pub kinds: KindSet,
     /// Threads; 0 means one a core.
     pub threads: usize,
+    /// Bytes that the simulation should not exceed: a large footprint takes several passes.
+    pub max_memory: u64,
     /// Part of the pages to simulate (see `sample.rs`); all when `None`.
     pub sample: Option<f64>,
 }
@@ -123,6 +128,7 @@ impl Options {
             kinds,
             threads: 0,
             sample: None,
+            max_memory: MAX_MEMORY,
         })
     }
 

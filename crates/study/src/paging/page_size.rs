@@ -85,8 +85,14 @@ pub struct PageSize {
     /// log2 of the page size.
     pub shift: u32,
     block_shift: u32,
+    /// Pages are blocks, and have their ids.
+    own: bool,
+    /// Page numbers are kept, for set-associative TLBs.
+    numbered: bool,
+    /// Page of each block, unless `own`.
     page_of: Vec<u32>,
     ids: FxHashMap<u64, u32>,
+    /// Number of each page, if `numbered`.
     numbers: Vec<u64>,
     local_of: Vec<u8>,
     first: Option<Buffer>,
@@ -100,15 +106,20 @@ pub struct PageSize {
 impl PageSize {
     /// Nothing referenced yet.
     pub fn new(job: Job) -> Self {
+        let sets = |buffer: &Buffer| matches!(buffer, Buffer::Sets(_));
+        let first = job.tlb.map(|tlb| Buffer::new(tlb.first));
+        let second = job.tlb.and_then(|tlb| tlb.second).map(Buffer::new);
         Self {
+            own: job.shift == job.block_shift && job.sample.is_none(),
+            numbered: first.iter().chain(&second).any(sets),
             shift: job.shift,
             block_shift: job.block_shift,
             page_of: Vec::new(),
             ids: FxHashMap::default(),
             numbers: Vec::new(),
             local_of: Vec::new(),
-            first: job.tlb.map(|tlb| Buffer::new(tlb.first)),
-            second: job.tlb.and_then(|tlb| tlb.second).map(Buffer::new),
+            first,
+            second,
             tlb: TlbOutcome::default(),
             sample: job.sample,
             engines: job.engines,
@@ -136,7 +147,8 @@ impl PageSize {
             }
             let (mut kinds, mut written) = (0usize, 0u64);
             for (local, j) in window.enumerate() {
-                let page = self.page_of[chunk.block[j] as usize];
+                let block = chunk.block[j];
+                let page = if self.own { block } else { self.page_of[block as usize] };
                 pages[local] = page;
                 if page == NO_PAGE {
                     stand_in[local] = NO_STAND_IN;
@@ -181,18 +193,23 @@ impl PageSize {
             self.page_of.push(NO_PAGE);
             return;
         }
-        let next = self.numbers.len() as u32;
-        let id = *self.ids.entry(number).or_insert(next);
-        if id == next {
-            self.numbers.push(number);
-            self.local_of.push(0);
+        let next = self.local_of.len() as u32;
+        if !self.own {
+            let id = *self.ids.entry(number).or_insert(next);
+            self.page_of.push(id);
+            if id != next {
+                return;
+            }
         }
-        self.page_of.push(id);
+        self.local_of.push(0);
+        if self.numbered {
+            self.numbers.push(number);
+        }
     }
 
     /// Distinct pages referenced.
     pub fn pages(&self) -> u64 {
-        self.numbers.len() as u64
+        self.local_of.len() as u64
     }
 
     /// Part of all pages that is simulated.
@@ -219,8 +236,9 @@ fn translate(
     numbers: &[u64],
     view: &View<'_>,
 ) {
+    let number = |page: u32| numbers.get(page as usize).copied().unwrap_or(0);
     let mut miss = |page: u32| {
-        let held = second.as_mut().is_some_and(|s| s.access(page, numbers[page as usize]));
+        let held = second.as_mut().is_some_and(|s| s.access(page, number(page)));
         if held { outcome.second_hits += 1 } else { outcome.misses += 1 }
     };
     match first {
@@ -255,7 +273,7 @@ fn translate(
                 // A repeat is a hit and leaves the order as it is.
                 if page != previous {
                     previous = page;
-                    if !sets.access(numbers[page as usize]) {
+                    if !sets.access(number(page)) {
                         miss(page);
                     }
                 }

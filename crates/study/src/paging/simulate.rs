@@ -81,7 +81,8 @@ pub fn footprint_bytes(reader: &Reader, options: &Options) -> Result<u64> {
     Ok(reader.info().footprint_pages(options.kinds).max(1).saturating_mul(4096))
 }
 
-/// Simulate every page size and memory size of `options` in one pass over the trace.
+/// Simulate every page size and memory size of `options`: in one pass over the trace, or in as few
+/// as keep within `options.max_memory` (see [`passes`]). The passes change no result.
 ///
 /// `pulse` is called now and then with the records done so far; its error ends the run.
 pub fn simulate(
@@ -89,12 +90,76 @@ pub fn simulate(
     options: &Options,
     pulse: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<Simulated> {
-    let footprint = footprint_bytes(reader, options)?;
+    let footprint_bytes = footprint_bytes(reader, options)?;
+    let records = reader.info().records_of(options.kinds);
+    let mut cells = Vec::new();
+    let mut done = 0;
+    for page_sizes in passes(options, footprint_bytes, records) {
+        let (some, read) = pass(reader, options, page_sizes, footprint_bytes, &mut |records| {
+            pulse(done + records)
+        })?;
+        cells.extend(some);
+        done += read;
+    }
+    Ok(Simulated { cells, records, footprint_bytes })
+}
+
+/// Bytes a page takes in the window cutter: its id and where it was last seen.
+const BLOCK_BYTES: u64 = 40;
+/// Bytes a page takes at a page size that is not the blocks' own: id, state, TLB slot.
+const PAGE_BYTES: u64 = 60;
+/// The same where pages are blocks, so that one id serves both.
+const OWN_BYTES: u64 = 20;
+
+/// Page sizes of each pass over the trace: as many together as are estimated to fit in
+/// `options.max_memory`, at least one.
+fn passes(options: &Options, footprint: u64, records: u64) -> Vec<&[u64]> {
     let memory = options.memory_bytes(footprint);
-    let block_shift = options.page_sizes[0].trailing_zeros();
+    // No more pages than the footprint has room for, nor than references to touch them.
+    let pages = |page: u64| {
+        (footprint / page.min(4096)).min(records.saturating_mul(2)).min(if page > 4096 {
+            footprint / 4096
+        } else {
+            u64::MAX
+        })
+    };
+    let cost = |page: u64, block: u64| {
+        let pages = pages(page);
+        let rings = memory.iter().map(|(bytes, _)| bytes / page).filter(|&frames| frames < pages);
+        let each = if page == block { OWN_BYTES } else { PAGE_BYTES };
+        pages.saturating_mul(each).saturating_add(rings.sum::<u64>().saturating_mul(4))
+    };
+    let mut passes = Vec::new();
+    let mut start = 0;
+    while start < options.page_sizes.len() {
+        let block = options.page_sizes[start];
+        let mut bytes = pages(block).saturating_mul(BLOCK_BYTES);
+        let mut end = start;
+        while let Some(&page) = options.page_sizes.get(end) {
+            bytes = bytes.saturating_add(cost(page, block));
+            if end > start && bytes > options.max_memory {
+                break;
+            }
+            end += 1;
+        }
+        passes.push(&options.page_sizes[start..end]);
+        start = end;
+    }
+    passes
+}
+
+/// One pass over the trace for some page sizes; answers their cells and the records read.
+fn pass(
+    reader: &Reader,
+    options: &Options,
+    page_sizes: &[u64],
+    footprint: u64,
+    pulse: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<(Vec<Cell>, u64)> {
+    let memory = options.memory_bytes(footprint);
+    let block_shift = page_sizes[0].trailing_zeros();
     // Memories with equally many frames are one memory: large pages leave few different ones.
-    let frames: Vec<Vec<u64>> = options
-        .page_sizes
+    let frames: Vec<Vec<u64>> = page_sizes
         .iter()
         .map(|page| memory.iter().map(|(bytes, _)| (bytes / page).max(1)).collect())
         .collect();
@@ -111,7 +176,7 @@ pub fn simulate(
     let mut jobs: Vec<PageSize> = Vec::new();
     // Jobs of each page size: one, or the TLB's and one a sampled group.
     let mut places = Vec::new();
-    for (&page, frames) in options.page_sizes.iter().zip(&different) {
+    for (&page, frames) in page_sizes.iter().zip(&different) {
         let start = jobs.len();
         let shift = page.trailing_zeros();
         let bare = |sample, tlb| Job {
@@ -208,7 +273,7 @@ pub fn simulate(
             });
         }
     }
-    Ok(Simulated { cells, records, footprint_bytes: footprint })
+    Ok((cells, records))
 }
 
 /// Estimates of the whole from the groups' outcomes: faults, dirty evictions, and the standard

@@ -158,6 +158,9 @@ fn check(records: &[Record], pages: &[u64], tlb: &str, policy: &str, insert: Clo
         .collect();
     let options = Options::new(pages.to_vec(), memory, tlb, policy, insert, KindSet::ALL).unwrap();
     let result = simulate(&reader, &options, &mut |_| Ok(())).unwrap();
+    // One page size a pass, and everything in one, are the same.
+    let alone = Options { max_memory: 0, ..options.clone() };
+    assert_eq!(result, simulate(&reader, &alone, &mut |_| Ok(())).unwrap());
     assert_eq!(result.records, records.len() as u64);
     let mut seen = HashMap::new();
     for cell in &result.cells {
