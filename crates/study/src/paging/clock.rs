@@ -183,21 +183,24 @@ impl Small {
 /// if one of them writes).
 fn collapse(view: &View<'_>, runs: &mut Vec<u8>) {
     let refs = view.refs();
-    runs.resize(refs.len(), 0);
-    let mut filled = 0;
-    let mut previous = ABSENT;
-    let mut written = 0;
+    // One more byte: the first reference ends a run that is not there.
+    runs.resize(refs.len() + 1, 0);
+    let out = runs.as_mut_slice();
+    let table = *view.stand_in;
+    let (mut filled, mut run) = (0, NO_STAND_IN);
     for &byte in refs {
-        let local = view.stand_in[usize::from(byte & 63)];
+        let local = table[usize::from(byte & 63)];
         if local == NO_STAND_IN {
             continue;
         }
-        let fresh = local != previous;
+        let fresh = local != run & !WRITE;
+        // Written again at each reference until the next run begins: no branch.
         filled += usize::from(fresh);
-        written = if fresh { byte & WRITE } else { written | byte & WRITE };
-        previous = local;
-        // `filled` is at least 1: no local number equals ABSENT.
-        runs[filled - 1] = local | written;
+        run = local | (byte & WRITE) | if fresh { 0 } else { run & WRITE };
+        if let Some(place) = out.get_mut(filled) {
+            *place = run;
+        }
     }
-    runs.truncate(filled);
+    runs.truncate(filled + 1);
+    runs.remove(0);
 }
