@@ -15,14 +15,24 @@ const LINE: usize = 512;
 const WORDS: usize = LINE / 64;
 const NEW: u32 = u32::MAX;
 const IN_FRONT: u32 = u32::MAX - 1;
-const CLEAN: u64 = u64::MAX;
+const CLEAN: u32 = u32::MAX;
+
+/// What is known of a page; one cache line a reference.
+#[derive(Clone, Copy, Debug)]
+struct Page {
+    /// Its slot, or [`NEW`], or [`IN_FRONT`].
+    slot: u32,
+    /// Largest distance since its last write; [`CLEAN`] when it was never written.
+    unwritten: u32,
+}
+
+const NEVER: Page = Page { slot: NEW, unwritten: CLEAN };
 
 /// The LRU stack, and what its distances add up to. Pages are dense ids.
 #[derive(Clone, Debug)]
 pub struct StackDistance {
     front: Vec<u32>,
-    /// Slot of each page, or [`NEW`], or [`IN_FRONT`].
-    slot: Vec<u32>,
+    pages: Vec<Page>,
     page_in: Vec<u32>,
     live: Vec<u64>,
     tree: Vec<u32>,
@@ -31,8 +41,6 @@ pub struct StackDistance {
     /// `distances[d]`: references at stack distance d (d distinct other pages since the last one).
     distances: Vec<u64>,
     first: u64,
-    /// Largest distance since the page's last write; [`CLEAN`] when it was never written.
-    unwritten: Vec<u64>,
     written: Vec<u64>,
 }
 
@@ -47,7 +55,7 @@ impl StackDistance {
     pub fn new() -> Self {
         let mut stack = Self {
             front: Vec::with_capacity(FRONT + 1),
-            slot: Vec::new(),
+            pages: Vec::new(),
             page_in: Vec::new(),
             live: Vec::new(),
             tree: Vec::new(),
@@ -55,7 +63,6 @@ impl StackDistance {
             below: 0,
             distances: Vec::new(),
             first: 0,
-            unwritten: Vec::new(),
             written: Vec::new(),
         };
         stack.resize_slots(LINE * 8);
@@ -65,11 +72,10 @@ impl StackDistance {
     /// Reference `page`; answers its stack distance, `None` the first time.
     pub fn access(&mut self, page: u32, write: bool) -> Option<u64> {
         let index = page as usize;
-        if index >= self.slot.len() {
-            self.slot.resize(index + 1, NEW);
-            self.unwritten.resize(index + 1, CLEAN);
+        if index >= self.pages.len() {
+            self.pages.resize(index + 1, NEVER);
         }
-        let distance = match self.slot[index] {
+        let distance = match self.pages[index].slot {
             IN_FRONT => {
                 // A page marked so is in the array; 0 is never reached for want of it.
                 let place = self.front.iter().position(|&p| p == page).unwrap_or(0);
@@ -92,17 +98,18 @@ impl StackDistance {
         match distance {
             Some(distance) => {
                 count(&mut self.distances, distance);
-                let since = &mut self.unwritten[index];
+                let since = &mut self.pages[index].unwritten;
                 if *since != CLEAN {
-                    *since = distance.max(*since);
+                    // Distances are below the number of pages, whose ids are 32 bits.
+                    *since = (distance as u32).max(*since);
                 }
             }
             None => self.first += 1,
         }
         if write {
-            let since = std::mem::replace(&mut self.unwritten[index], 0);
+            let since = std::mem::replace(&mut self.pages[index].unwritten, 0);
             if since != CLEAN {
-                count(&mut self.written, since);
+                count(&mut self.written, u64::from(since));
             }
         }
         distance
@@ -124,9 +131,9 @@ impl StackDistance {
         let mut written = self.written.clone();
         let mut depth = 0u64;
         let mut end = |page: u32, depth: u64| {
-            let since = self.unwritten[page as usize];
+            let since = self.pages[page as usize].unwritten;
             if since != CLEAN {
-                count(&mut written, since.max(depth));
+                count(&mut written, depth.max(u64::from(since)));
             }
         };
         for &page in &self.front {
@@ -144,7 +151,7 @@ impl StackDistance {
 
     fn push_front(&mut self, page: u32) {
         self.front.insert(0, page);
-        self.slot[page as usize] = IN_FRONT;
+        self.pages[page as usize].slot = IN_FRONT;
         if self.front.len() > FRONT {
             let Some(last) = self.front.pop() else { return };
             if self.next == self.page_in.len() {
@@ -153,7 +160,7 @@ impl StackDistance {
             let slot = self.next;
             self.next += 1;
             self.page_in[slot] = last;
-            self.slot[last as usize] = slot as u32;
+            self.pages[last as usize].slot = slot as u32;
             self.live[slot / 64] |= 1 << (slot % 64);
             self.add(slot / LINE, 1);
             self.below += 1;
@@ -205,7 +212,7 @@ impl StackDistance {
             if self.live[slot / 64] >> (slot % 64) & 1 == 1 {
                 let page = self.page_in[slot];
                 self.page_in[kept] = page;
-                self.slot[page as usize] = kept as u32;
+                self.pages[page as usize].slot = kept as u32;
                 kept += 1;
             }
         }

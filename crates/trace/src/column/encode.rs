@@ -156,22 +156,29 @@ impl Encoder {
         self.slots.fill(EMPTY);
         self.order.clear();
         self.ids.clear();
-        for (&addr, &kind) in batch.addr.iter().zip(&batch.kind) {
+        self.ids.resize(batch.len(), 0);
+        let slots = self.slots.as_mut_slice();
+        let records = batch.addr.iter().zip(&batch.kind);
+        for ((&addr, &kind), out) in records.zip(self.ids.iter_mut()) {
             // Fibonacci hashing: the high bits of the product.
             let mut place = (addr.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 47) as usize;
+            let bit = 1u8 << (kind & 7);
             loop {
-                let slot = &mut self.slots[place];
+                let slot = &mut slots[place & (SLOTS - 1)];
                 if slot.addr == addr && slot.kinds != 0 {
-                    slot.kinds |= 1 << kind;
-                    self.ids.push(slot.id);
+                    // Rarely new: most slots are then only read.
+                    if slot.kinds & bit == 0 {
+                        slot.kinds |= bit;
+                    }
+                    *out = slot.id;
                     break;
                 }
                 if slot.kinds == 0 {
                     if self.order.len() == DICTIONARY {
                         return false;
                     }
-                    *slot = Slot { addr, id: self.order.len() as u16, kinds: 1 << kind };
-                    self.ids.push(slot.id);
+                    *slot = Slot { addr, id: self.order.len() as u16, kinds: bit };
+                    *out = slot.id;
                     self.order.push(place as u32);
                     break;
                 }
@@ -204,8 +211,11 @@ impl Encoder {
             order.into_iter().map(|(key, _)| key).collect()
         };
         let mut page = run_header(self.ids.len(), 16);
-        page.reserve(self.ids.len() * 2 + 16);
-        page.extend(self.ids.iter().flat_map(|&id| rank[usize::from(id)].to_le_bytes()));
+        let start = page.len();
+        page.resize(start + self.ids.len() * 2, 0);
+        for (out, &id) in page[start..].as_chunks_mut::<2>().0.iter_mut().zip(&self.ids) {
+            *out = rank[usize::from(id)].to_le_bytes();
+        }
         pad(&mut page, self.ids.len(), 16);
         Addresses { dictionary: Some(dictionary), page }
     }
@@ -314,16 +324,17 @@ impl Encoder {
 
 /// Sorted dictionary and data page of a number column; `None` when it has too many values.
 fn indices<T: Copy + Into<u32>>(values: &[T]) -> Option<(Vec<u32>, Vec<u8>)> {
-    const SMALL: usize = 1 << 12;
+    /// Every size and almost every gap is below.
+    const SMALL: usize = 1 << 16;
     let most: u32 = values.iter().map(|&v| v.into()).max().unwrap_or(0);
     if (most as usize) < SMALL {
-        let mut seen = [false; SMALL];
+        let mut seen = vec![false; SMALL];
         for &value in values {
             seen[value.into() as usize] = true;
         }
         let entries: Vec<u32> = (0..SMALL as u32).filter(|&v| seen[v as usize]).collect();
         if entries.len() <= 256 {
-            let mut index = [0u8; SMALL];
+            let mut index = vec![0u8; SMALL];
             for (place, &value) in entries.iter().enumerate() {
                 index[value as usize] = place as u8;
             }
