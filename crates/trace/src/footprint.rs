@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rustc_hash::FxHashMap;
-
+use crate::hash::PageMap;
 use crate::record::KindSet;
 
 /// log2 of the page size that footprints are counted in.
@@ -14,7 +13,7 @@ const CHUNK: u64 = 64;
 /// dense footprint of 10^8 pages takes about 130 MB.
 #[derive(Debug, Default)]
 pub struct Footprint {
-    chunks: FxHashMap<u64, Box<[u8; CHUNK as usize]>>,
+    chunks: PageMap<Box<[u8; CHUNK as usize]>>,
 }
 
 impl Footprint {

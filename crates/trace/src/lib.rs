@@ -8,6 +8,7 @@ pub mod error;
 pub mod export;
 pub mod footprint;
 pub mod generate;
+pub mod hash;
 pub mod import;
 pub mod info;
 pub mod reader;

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use nearfar_trace::hash::PageMap;
 use nearfar_trace::{RegionEvent, RegionKind};
 use rustc_hash::FxHashMap;
 
@@ -21,7 +22,7 @@ pub enum Names {
     /// From region events.
     Mapped(Box<Mapped>),
     /// By 2 MiB block; merged into regions at the end.
-    Blocks(FxHashMap<u64, u32>),
+    Blocks(PageMap<u32>),
 }
 
 impl Names {
@@ -29,7 +30,7 @@ impl Names {
     pub fn new(mut events: Vec<RegionEvent>) -> Self {
         use RegionKind as K;
         if !events.iter().any(|e| matches!(e.event, K::Map | K::Brk | K::File)) {
-            return Names::Blocks(FxHashMap::default());
+            return Names::Blocks(PageMap::default());
         }
         events.sort_by_key(|event| event.at);
         let mut mapped = Mapped {

@@ -1,6 +1,6 @@
 //! 4 KiB pages as dense ids, found fast.
 
-use rustc_hash::FxHashMap;
+use nearfar_trace::hash::PageMap;
 
 /// Pages in one entry of the map: dense footprints cost about 6 bytes a page, sparse ones 80.
 const CHUNK: u64 = 16;
@@ -14,13 +14,13 @@ pub const MOST: usize = u32::MAX as usize - 16;
 pub struct Pages {
     /// The page last found in each place, and its id: loops are served from here.
     recent: Vec<(u64, u32)>,
-    chunks: FxHashMap<u64, [u32; CHUNK as usize]>,
+    chunks: PageMap<[u32; CHUNK as usize]>,
     count: u32,
 }
 
 impl Default for Pages {
     fn default() -> Self {
-        Self { recent: vec![(u64::MAX, 0); RECENT], chunks: FxHashMap::default(), count: 0 }
+        Self { recent: vec![(u64::MAX, 0); RECENT], chunks: PageMap::default(), count: 0 }
     }
 }
 

@@ -6,8 +6,8 @@
 
 use nearfar_kernel::replacement::clock::Clock;
 use nearfar_kernel::replacement::{AccessBits, Replacement};
+use nearfar_trace::hash::PageMap;
 use nearfar_trace::{Batch, Kind, KindSet};
-use rustc_hash::FxHashMap;
 
 use super::memory::{Outcome, SIZES};
 
@@ -23,7 +23,7 @@ pub struct Direct {
     shift: u32,
     kinds: KindSet,
     all: u16,
-    ids: FxHashMap<u64, u32>,
+    ids: PageMap<u32>,
     states: Vec<State>,
     clocks: Vec<Clock>,
     outcomes: Vec<Outcome>,
@@ -37,7 +37,7 @@ impl Direct {
             shift,
             kinds,
             all: ((1u32 << frames.len()) - 1) as u16,
-            ids: FxHashMap::default(),
+            ids: PageMap::default(),
             states: Vec::new(),
             clocks: frames.iter().map(|&frames| Clock::new(frames, 1 << shift)).collect(),
             outcomes: vec![Outcome::default(); frames.len()],

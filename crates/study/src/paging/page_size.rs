@@ -2,7 +2,7 @@
 
 use nearfar_hardware::tlb::{Buffer, TlbSpec};
 use nearfar_kernel::replacement::stack::StackDistance;
-use rustc_hash::FxHashMap;
+use nearfar_trace::hash::PageMap;
 
 use super::direct::Direct;
 use super::memory::{Engine, Outcome};
@@ -91,7 +91,7 @@ pub struct PageSize {
     numbered: bool,
     /// Page of each block, unless `own`.
     page_of: Vec<u32>,
-    ids: FxHashMap<u64, u32>,
+    ids: PageMap<u32>,
     /// Number of each page, if `numbered`.
     numbers: Vec<u64>,
     local_of: Vec<u8>,
@@ -115,7 +115,7 @@ impl PageSize {
             shift: job.shift,
             block_shift: job.block_shift,
             page_of: Vec::new(),
-            ids: FxHashMap::default(),
+            ids: PageMap::default(),
             numbers: Vec::new(),
             local_of: Vec::new(),
             first,

@@ -8,6 +8,8 @@
 //! Sampling fails on few pages (a group of tens of pages is mostly chance), so a page size whose
 //! groups would hold fewer than [`LEAST_PAGES`] pages is simulated whole; so are TLBs, always.
 
+use nearfar_trace::hash::mix;
+
 /// Disjoint groups of sampled pages.
 pub const GROUPS: u32 = 4;
 /// Fewest expected pages in a group for sampling to be worth it.
@@ -52,13 +54,4 @@ pub fn estimate(values: &[f64]) -> (f64, f64) {
     let mean = values.iter().sum::<f64>() / count;
     let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (count - 1.0);
     (mean, (variance / count).sqrt())
-}
-
-/// The finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): every input bit moves every
-/// output bit, which the products used for hash tables do not.
-fn mix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ z >> 31
 }

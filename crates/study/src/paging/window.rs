@@ -11,8 +11,8 @@
 //! order at the end of a window is the order of last references (see `clock.rs` and
 //! `nearfar_hardware::tlb::FullLru`).
 
+use nearfar_trace::hash::PageMap;
 use nearfar_trace::{Batch, Kind, KindSet};
-use rustc_hash::FxHashMap;
 
 /// Most distinct blocks in a window: a bit each in a mask.
 pub const MOST: usize = 64;
@@ -77,7 +77,7 @@ pub struct Windower {
     shift: u32,
     most: usize,
     kinds: KindSet,
-    ids: FxHashMap<u64, u32>,
+    ids: PageMap<u32>,
     /// Where a block was last seen as a local number; true only if the window agrees.
     local: Vec<u8>,
     tags: Box<[Tag; SLOTS]>,
@@ -104,7 +104,7 @@ impl Windower {
             shift,
             most: most.clamp(1, MOST),
             kinds,
-            ids: FxHashMap::default(),
+            ids: PageMap::default(),
             local: Vec::new(),
             tags: Box::new([NO_TAG; SLOTS]),
             last_seen: [0; MOST],

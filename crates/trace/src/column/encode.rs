@@ -15,6 +15,7 @@ use rustc_hash::FxHashMap;
 
 use super::{ADDR, INSTR, KIND, NAMES, ROW_GROUP, SIZE, THREAD, schema};
 use crate::footprint::PAGE_SHIFT;
+use crate::hash::PageMap;
 use crate::record::{Batch, Kind};
 
 /// zstd levels by measurement: level 2 pays on addresses (0.80 -> 0.65 bytes a reference on the
@@ -99,7 +100,7 @@ impl Encoder {
                 self.rank()
             }
             false => {
-                let mut seen: FxHashMap<u64, u8> = FxHashMap::default();
+                let mut seen: PageMap<u8> = PageMap::default();
                 for (a, &kind) in batch.addr.iter().zip(&batch.kind) {
                     *seen.entry(a >> PAGE_SHIFT).or_default() |= 1 << kind;
                 }
