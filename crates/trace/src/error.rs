@@ -53,7 +53,7 @@ impl Error {
                 "free some space or choose another disk with -o; finished parts are kept"
             }
             K::AlreadyExists => "choose another name or pass --force",
-            _ => "see the system's message above",
+            _ => "check the path and the disk, or choose another place with -o",
         };
         Self::input(path.display().to_string(), format!("{doing}: {error}"), fix)
     }
