@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import csv
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +20,12 @@ from typing import Any, Final
 
 from nearfar.errors import NearfarError
 from nearfar.models import QUANTITIES, Fit, fit
+from nearfar.sizes import bytes_of
 
 #: Column that holds each quantity.
 RATE_COLUMNS: Final = {"tlb": "tlb_miss_rate", "fault": "fault_rate"}
 #: Every column a CSV file may have.
 COLUMNS: Final = ("page_bytes", "tlb_miss_rate", "fault_rate", "memory_bytes", "memory_fraction")
-
-_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(|K|M|G|T)(|B|iB)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -44,13 +42,12 @@ def parse_size(text: str) -> int:
     Raises:
         NearfarError: it is not a whole number of bytes above zero.
     """
-    found = _SIZE.fullmatch(text.strip())
-    if found:
-        scale = 1024 ** " KMGT".index(found[2].upper() or " ")
-        size = float(found[1]) * scale
-        if 1 <= size <= 2**60 and size == int(size):
-            return int(size)
-    raise NearfarError(f"page size `{text.strip()[:40]}`: not a size; write for example 4096 or 4K")
+    size = bytes_of(text)
+    if size is None:
+        raise NearfarError(
+            f"page size `{text.strip()[:40]}`: not a size; write for example 4096 or 4K"
+        )
+    return size
 
 
 def fit_csv(

@@ -22,20 +22,29 @@ class Memory:
     is_fraction: bool
 
 
-def parse_bytes(text: str, flag: str) -> int:
-    """Bytes of ``4096``, ``4K``, ``2MiB`` (powers of 1024).
-
-    Raises:
-        NearfarError: naming ``flag``, if it is not a whole number of bytes from 1 to 2^60.
-    """
+def bytes_of(text: str) -> int | None:
+    """Bytes of ``4096``, ``4K``, ``2MiB`` (powers of 1024); None unless whole, from 1 to 2^60."""
     found = _BYTES.fullmatch(text.strip())
     if found:
         value = float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " ")
         if 1 <= value <= 2**60 and value == int(value):
             return int(value)
-    raise NearfarError(
-        f"{flag}: {text.strip()[:40]!r} is not a size; write a size above 0 such as 4096, 4K or 2M"
-    )
+    return None
+
+
+def parse_bytes(text: str, flag: str) -> int:
+    """Bytes as :func:`bytes_of` reads them.
+
+    Raises:
+        NearfarError: naming ``flag``, if it is not a whole number of bytes from 1 to 2^60.
+    """
+    size = bytes_of(text)
+    if size is None:
+        raise NearfarError(
+            f"{flag}: {text.strip()[:40]!r} is not a size; "
+            "write a size above 0 such as 4096, 4K or 2M"
+        )
+    return size
 
 
 def parse_page_sizes(text: str) -> list[int]:

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
+use nearfar_trace::column::ROW_GROUP;
 use nearfar_trace::{Batch, RegionEvent, RegionKind, Result, Writer};
 
 use crate::expand::{Position, expand};
@@ -13,8 +14,6 @@ use crate::transfer::Files;
 const WORDS: usize = RING / 8;
 /// Words expanded at a time: few enough to stay in the processor's cache.
 const ENOUGH: usize = 1 << 13;
-/// Records handed to the writer at a time: a row group, which it takes without copying.
-const HANDFUL: usize = 1 << 20;
 
 /// What the reader knows of an occupied slot.
 struct Stream {
@@ -193,7 +192,8 @@ impl<'a> Streams<'a> {
                 self.control((word & !CONTROL) >> 56, record, position)?;
                 words = rest;
             }
-            if self.batch.len() >= HANDFUL || self.records() >= self.most {
+            // A whole row group is what the writer takes without copying.
+            if self.batch.len() >= ROW_GROUP || self.records() >= self.most {
                 self.flush()?;
             }
             if self.full {

@@ -116,13 +116,7 @@ const OWN_BYTES: u64 = 20;
 fn passes(options: &Options, footprint: u64, records: u64) -> Vec<&[u64]> {
     let memory = options.memory_bytes(footprint);
     // No more pages than the footprint has room for, nor than references to touch them.
-    let pages = |page: u64| {
-        (footprint / page.min(4096)).min(records.saturating_mul(2)).min(if page > 4096 {
-            footprint / 4096
-        } else {
-            u64::MAX
-        })
-    };
+    let pages = |page: u64| (footprint / page.min(4096)).min(records.saturating_mul(2));
     let cost = |page: u64, block: u64| {
         let pages = pages(page);
         let rings = memory.iter().map(|(bytes, _)| bytes / page).filter(|&frames| frames < pages);
