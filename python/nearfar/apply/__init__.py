@@ -235,9 +235,9 @@ def _beside(
     pairs = (
         (
             "tlb_miss_rate",
-            "seconds",
+            "user_seconds",
             "direction",
-            "TLB misses are not measured here; fewer of them show as less time, "
+            "TLB misses are not measured here; fewer of them show as less time in the program, "
             "but time has other causes too",
         ),
         (
@@ -250,8 +250,9 @@ def _beside(
             "faults",
             "minor_faults",
             "ratio",
-            "a page faults once on both sides, but the kernel maps pages of files several at a "
-            "time and in their own size, and memory that is returned and taken again faults again",
+            "a page faults once on both sides, but the kernel maps files in their own size, "
+            "several pages at a time, gives areas that no such page fits small ones, and faults "
+            "again on memory that was returned",
         ),
     )
     rows = []

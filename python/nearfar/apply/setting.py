@@ -104,10 +104,10 @@ def plan(page_bytes: int, sysfs: Path = SYSFS) -> Plan:
     if page_bytes not in found:
         sizes = [BASE, *found]
         nearest = min(sizes, key=lambda size: (abs(math.log2(size / page_bytes)), size))
-        listed = ", ".join(_short(size) for size in sizes)
+        listed = ", ".join(short(size) for size in sizes)
         raise NearfarError(
-            f"--page {_short(page_bytes)}: this kernel cannot set it; "
-            f"the nearest that it can is {_short(nearest)} (of {listed})"
+            f"--page {short(page_bytes)}: this kernel cannot set it; "
+            f"the nearest that it can is {short(nearest)} (of {listed})"
         )
     whole = _word(sysfs / "enabled")
     changes = []
@@ -273,8 +273,8 @@ def _write(file: Path, word: str) -> None:
         raise NearfarError(f"{file}: cannot be set to {word}: {error.strerror}; {advice}") from None
 
 
-def _short(size: int) -> str:
-    """A page size as the command line takes it."""
+def short(size: int) -> str:
+    """Write a page size as the command line takes it: ``64K``, ``2M``."""
     for unit, power in (("G", 30), ("M", 20), ("K", 10)):
         if size % (1 << power) == 0:
             return f"{size >> power}{unit}"

@@ -9,11 +9,12 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from nearfar.report import tables, units
+from nearfar.report import units
 
 _BYTES = ("peak_rss_bytes", "anon_huge_bytes")
 
@@ -30,7 +31,7 @@ def report(result: Mapping[str, Any]) -> RenderableType:
     parts: list[RenderableType] = [Text(f"{told}, {runs} run{'s' * (runs > 1)} each: medians")]
     parts.append(_summary(result["summary"], size, both))
     if result["prediction"]:
-        parts += [Text(""), _prediction(result["prediction"], units.size(plan["base_bytes"]), size)]
+        parts += [_prediction(result["prediction"], units.size(plan["base_bytes"]), size)]
         for row in result["prediction"]:
             parts.append(Text(f"{_name(row['quantity'])}: {row['why']}"))
     if plan["changes"]:
@@ -61,8 +62,7 @@ def _whose(plan: Mapping[str, Any]) -> str:
 
 
 def _summary(rows: list[Mapping[str, Any]], size: str, both: bool) -> Table:
-    table = tables._table("")  # noqa: SLF001
-    table.title = None
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("measured", no_wrap=True)
     for title in (["base"] if both else []) + [size] + (["ratio"] if both else []):
         table.add_column(title, justify="right", no_wrap=True)
@@ -77,8 +77,7 @@ def _summary(rows: list[Mapping[str, Any]], size: str, both: bool) -> Table:
 
 
 def _prediction(rows: list[Mapping[str, Any]], base: str, size: str) -> Table:
-    table = tables._table("")  # noqa: SLF001
-    table.title = None
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("predicted from the trace", no_wrap=True)
     for title in (base, size, "ratio"):
         table.add_column(title, justify="right", no_wrap=True)
