@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import statistics
 from pathlib import Path
 
@@ -21,6 +22,8 @@ SUMMARY = "major faults of `sort` under a memory limit with zram, against the pr
 FRACTIONS = (0.5, 0.6, 0.7, 0.8, 0.9)
 #: Lines of the sorted file; a line is some 120 bytes, and takes 170 bytes of memory.
 LINES = 250_000
+#: Runs that may be repeated because the kernel, with old statistics, killed the program.
+MOST_KILLED = 10
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
@@ -51,10 +54,14 @@ def compare(inputs: Inputs, where: kernel.Controller, rounds: int, lines: int) -
         finished(free, command)
         sizes = [int(free.anonymous_pages * part) for part in FRACTIONS]
         measured: dict[int, list[kernel.Ran]] = {size: [] for size in sizes}
+        killed = 0
         for _ in range(rounds):
             for size in sizes:
                 limit = size * kernel.PAGE + free.kernel_bytes
                 ran = kernel.run_limited(where, command, limit, group)
+                while ran.exit_code == -signal.SIGKILL and killed < MOST_KILLED:
+                    killed += 1
+                    ran = kernel.run_limited(where, command, limit, group)
                 finished(ran, command)
                 measured[size].append(ran)
     capture = inputs.scratch / "sort.trace"
@@ -73,7 +80,8 @@ def compare(inputs: Inputs, where: kernel.Controller, rounds: int, lines: int) -
     told = (
         f"{' '.join(command[:-1])}, {lines:,} lines; control group version {where.version}, "
         f"{lists}, swap on zram, vm.page-cluster 0; limit = pages x 4096 + "
-        f"{free.kernel_bytes} bytes of the kernel's own; at most {most_file} bytes of files charged"
+        f"{free.kernel_bytes} bytes of the kernel's own; at most {most_file} bytes of files "
+        f"charged; {killed} runs killed for lack of memory and repeated"
     )
     rows = [
         row(NAME, "anonymous pages, kernel", [free.anonymous_pages], "pages", note=told),
@@ -112,5 +120,6 @@ def random_lines(count: int) -> str:
 def finished(ran: kernel.Ran, command: list[str]) -> None:
     """Refuse a run that did not end well."""
     if ran.exit_code != 0:
-        how = "killed, out of memory" if ran.exit_code == -9 else f"ended with {ran.exit_code}"
+        kill = ran.exit_code == -signal.SIGKILL
+        how = "killed, out of memory," if kill else f"ended with {ran.exit_code}"
         raise BenchError(f"{command[0]}: {how} under the memory limit")
