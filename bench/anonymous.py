@@ -46,6 +46,9 @@ def anonymous(trace: Path, to: Path) -> int:
     at, last = 0, None
     for batch in source.batches(_COLUMNS):
         pages, order = _pages(batch, numpy.ones(batch.num_rows, dtype=bool))
+        # Of each run its last record: if the page is written by then, the run counts.
+        ends = numpy.append(pages[1:] != pages[:-1], [True])[: len(pages)]
+        pages, order = pages[ends], order[ends]
         place = numpy.searchsorted(written, pages)
         place[place == len(written)] = 0
         keep = (written[place] == pages) & (at + order >= since[place])

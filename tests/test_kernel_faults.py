@@ -121,4 +121,4 @@ def test_the_real_kernel_beside_the_prediction() -> None:
     assert len(counted) == len(predicted) == len(kernel_faults.FRACTIONS)
     # Less memory, more faults, on both sides; a tenth of the size is no case for the goal.
     assert counted[0] > counted[-1] > 0 and predicted[0] > predicted[-1] > 0
-    assert rows["error of the prediction"] < 50
+    assert rows["error of `linux`"] < 50

@@ -80,6 +80,8 @@ def run(
         raise NearfarError("--dry-run: does not go with --yes; leave one of them away")
     if out is not None and out.exists() and not force:
         raise NearfarError(f"{out}: exists already; choose another name or pass --force")
+    if out is not None and not out.absolute().parent.is_dir():
+        raise NearfarError(f"{out}: its folder is not there; make it first")
     plain = output_format is Format.table
     if output_format is Format.parquet and sys.stdout.isatty():
         raise NearfarError("--format parquet: not to a terminal; redirect it, or use -o FILE")
