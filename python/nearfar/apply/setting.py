@@ -12,6 +12,7 @@ well, keeps two changes apart.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import math
@@ -35,6 +36,11 @@ RUNTIME: Final = Path("/run/nearfar")
 BASE: Final = os.sysconf("SC_PAGE_SIZE")
 _WORDS: Final = ("always", "inherit", "madvise", "never")
 _FOLDER: Final = re.compile(r"hugepages-(\d+)kB")
+_ADVICE: Final = {
+    errno.EACCES: "run as root",
+    errno.EPERM: "run as root",
+    errno.EROFS: "it is mounted read-only, as in a container; run it outside",
+}
 #: Seconds to wait for the lock: a watchdog may be putting back what a killed run has left.
 _PATIENCE: Final = 2.0
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -269,7 +275,7 @@ def _write(file: Path, word: str) -> None:
     try:
         file.write_text(word, encoding="ascii")
     except OSError as error:
-        advice = "run as root" if isinstance(error, PermissionError) else "this kernel refuses it"
+        advice = _ADVICE.get(error.errno or 0, "this kernel refuses it; choose another size")
         raise NearfarError(f"{file}: cannot be set to {word}: {error.strerror}; {advice}") from None
 
 
