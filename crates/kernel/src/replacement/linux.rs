@@ -20,8 +20,9 @@
 //! behind; if it returns before more ticks have passed than the active list has pages, it enters the
 //! active list at once (`workingset_refault`).
 //!
-//! The batch is that of the kernel from 256 frames up; below, an eighth of the frames, so that a
-//! memory of a few frames is not emptied at every fault.
+//! The batch is that of the kernel from 4096 frames (16 MiB of 4 KiB pages) up; below, 1/128 of the
+//! frames, so that a batch stays a small part of memory where a small trace stands for a large
+//! program. The kernel itself keeps to 32 and gives up that part of a small memory.
 //!
 //! Left out, as a trace has no such thing or the question is about anonymous memory alone: file
 //! pages, kswapd and watermarks, several reclaimers, huge pages, swap read-ahead, and the kernel's
@@ -195,7 +196,7 @@ impl Replacement for TwoList {
         let ends = Ends { head: NONE, tail: NONE, length: 0 };
         Self {
             frames,
-            batch: (frames / 8).clamp(1, BATCH),
+            batch: (frames / 128).clamp(1, BATCH),
             nodes: Vec::new(),
             inactive: ends,
             active: ends,

@@ -194,7 +194,7 @@ impl PlainLinux {
 fn plain_linux(refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
     let mut lists = PlainLinux {
         frames,
-        cluster: (frames / 8).clamp(1, 32),
+        cluster: (frames / 128).clamp(1, 32),
         pages: HashMap::new(),
         inactive: VecDeque::new(),
         active: VecDeque::new(),
@@ -312,4 +312,22 @@ fn the_top_of_the_address_space() {
     let records = [at(u64::MAX, 8), at(0, 1), at(u64::MAX - 5000, 5001), at(u64::MAX, 1)];
     check(&records, &PAGES, "64", "clock", ClockInsert::Set);
     check(&records[..1], &PAGES, "64", "lru", ClockInsert::Set);
+}
+
+/// Memories of over 4096 frames, which reclaim 32 pages at a time.
+#[test]
+fn linux_in_whole_batches() {
+    let mut draw = 1u64;
+    let records: Vec<Record> = (0..30_000u64)
+        .map(|i| {
+            draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let far = draw >> 33;
+            // A sweep over 8192 blocks, and between its steps a tenth of them again and again.
+            let block =
+                if i % 3 == 0 { i / 3 % 8192 } else { far % 8192 * (far >> 20 & 1) / 10 * 7 };
+            let kind = if far & 4 == 0 { Kind::Load } else { Kind::Store };
+            Record { addr: 0x40_0000 + block * 64, kind, size: 8, thread: 0, instr: 1 }
+        })
+        .collect();
+    check(&records, &[64], "1", "linux", ClockInsert::Set);
 }
