@@ -13,8 +13,11 @@ use parquet::file::statistics::Statistics;
 use parquet::file::writer::{SerializedFileWriter, SerializedPageWriter, TrackedWrite};
 use rustc_hash::FxHashMap;
 
-use super::group::{Addresses, DICTIONARY, Form, Group, Numbers, Ranked};
+use super::group::{Form, Group, Numbers};
+use super::intern::{DICTIONARY, Interner};
 use super::{ADDR, INSTR, KIND, NAMES, SIZE, THREAD, schema};
+use crate::footprint::PAGE_SHIFT;
+use crate::hash::PageMap;
 use crate::record::Kind;
 
 /// zstd level of every page. Level 2 makes the traces of programs with much data a fifth smaller
@@ -54,14 +57,20 @@ impl EncodedGroup {
 
 /// Encodes row groups.
 pub struct Encoder {
+    interner: Interner,
     zstd: zstd::bulk::Compressor<'static>,
+    /// Memory of the page encoded last, and of what it was compressed to: fresh memory for every
+    /// page would cost a tenth of the time.
+    spare: Vec<u8>,
+    compressed: Vec<u8>,
 }
 
 impl Encoder {
     /// An encoder; it may be used for any number of groups.
     pub fn new() -> Result<Self> {
         let zstd = zstd::bulk::Compressor::new(LEVEL);
-        Ok(Self { zstd: zstd.map_err(|e| ParquetError::General(e.to_string()))? })
+        let zstd = zstd.map_err(|e| ParquetError::General(e.to_string()))?;
+        Ok(Self { interner: Interner::new(), zstd, spare: Vec::new(), compressed: Vec::new() })
     }
 
     /// Encode `group` (at most [`ROW_GROUP`](super::ROW_GROUP) records), which is then spent:
@@ -69,7 +78,7 @@ impl Encoder {
     pub fn encode(&mut self, group: &mut Group) -> Result<EncodedGroup> {
         let rows = group.len();
         let mut pages = std::mem::take(&mut group.spanned);
-        let addr = self.addr_column(&mut group.addr, &group.kind, &mut pages)?;
+        let addr = self.addr_column(&group.addr, &group.kind, &mut pages)?;
         pages.sort_unstable();
         pages.dedup_by(|next, kept| {
             let same = next.0 == kept.0;
@@ -85,10 +94,10 @@ impl Encoder {
                 (name.len() as u32).to_le_bytes().into_iter().chain(name.iter().copied())
             })
             .collect();
-        let kinds = packed(rows, 8, |page| page.extend_from_slice(&group.kind));
+        let kinds = packed(self.spare(), rows, 8, |page| page.extend_from_slice(&group.kind));
         let columns = vec![
             addr,
-            self.dictionary_column(KIND, rows, &names, Kind::ALL.len(), &kinds, None)?,
+            self.dictionary_column(KIND, rows, &names, Kind::ALL.len(), kinds, None)?,
             self.number_column(SIZE, &mut group.size)?,
             self.thread_column(&group.threads.runs)?,
             self.number_column(INSTR, &mut group.instr)?,
@@ -104,26 +113,31 @@ impl Encoder {
 
     fn addr_column(
         &mut self,
-        group: &mut Addresses,
+        addr: &[u64],
         kind: &[u8],
         pages: &mut Vec<(u64, u8)>,
     ) -> Result<(Bytes, ColumnCloseResult)> {
-        let rows = kind.len();
+        let rows = addr.len();
         let range = |low: Option<&u64>, high: Option<&u64>| {
             let signed = |addr: &u64| addr.cast_signed();
             Some(Statistics::int64(low.map(signed), high.map(signed), None, Some(0), false))
         };
-        match group.rank(kind, pages) {
-            Ranked::Dictionary(entries) => {
+        match self.interner.dictionary(addr, kind, pages) {
+            Some(entries) => {
                 let range = range(entries.first(), entries.last());
-                let page = packed(rows, 16, |page| group.write_indices(page));
+                let page = packed(self.spare(), rows, 16, |page| self.interner.write_indices(page));
                 let plain: Vec<u8> = entries.iter().flat_map(|a| a.to_le_bytes()).collect();
-                self.dictionary_column(ADDR, rows, &plain, entries.len(), &page, range)
+                self.dictionary_column(ADDR, rows, &plain, entries.len(), page, range)
             }
-            Ranked::Plain(values) => {
-                let range = range(values.iter().min(), values.iter().max());
-                let page = byte_stream_split(&values);
-                self.value_column(ADDR, rows, &page, Encoding::BYTE_STREAM_SPLIT, range)
+            None => {
+                let mut seen: PageMap<u8> = PageMap::default();
+                for (addr, &kind) in addr.iter().zip(kind) {
+                    *seen.entry(addr >> PAGE_SHIFT).or_default() |= 1 << kind;
+                }
+                pages.extend(seen);
+                let range = range(addr.iter().min(), addr.iter().max());
+                let page = byte_stream_split(addr);
+                self.value_column(ADDR, rows, page, Encoding::BYTE_STREAM_SPLIT, range)
             }
         }
     }
@@ -144,21 +158,19 @@ impl Encoder {
         match indices.split_first() {
             Some((&first, rest)) if rest.iter().all(|&index| index == first) => {
                 let entry = [entries[usize::from(first)]];
-                self.numbers(column, rows, &entry, &constant(rows))
+                self.numbers(column, rows, &entry, constant(rows))
             }
-            _ => self.numbers(
-                column,
-                rows,
-                &entries,
-                &packed(rows, 8, |page| page.extend_from_slice(indices)),
-            ),
+            _ => {
+                let page = packed(self.spare(), rows, 8, |page| page.extend_from_slice(indices));
+                self.numbers(column, rows, &entries, page)
+            }
         }
     }
 
     fn thread_column(&mut self, runs: &[(u32, usize)]) -> Result<(Bytes, ColumnCloseResult)> {
         let rows = runs.iter().map(|&(_, length)| length).sum();
         if let &[(thread, _)] = runs {
-            return self.numbers(THREAD, rows, &[thread], &constant(rows));
+            return self.numbers(THREAD, rows, &[thread], constant(rows));
         }
         let values = runs.iter().flat_map(|&(thread, length)| std::iter::repeat_n(thread, length));
         self.wide_column(THREAD, &values.collect::<Vec<u32>>())
@@ -167,10 +179,10 @@ impl Encoder {
     /// Numbers of any size: a dictionary of up to 65,536, or plain.
     fn wide_column(&mut self, column: usize, values: &[u32]) -> Result<(Bytes, ColumnCloseResult)> {
         match indices(values) {
-            Some((entries, page)) => self.numbers(column, values.len(), &entries, &page),
+            Some((entries, page)) => self.numbers(column, values.len(), &entries, page),
             None => {
                 let plain: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-                self.value_column(column, values.len(), &plain, Encoding::PLAIN, None)
+                self.value_column(column, values.len(), plain, Encoding::PLAIN, None)
             }
         }
     }
@@ -180,7 +192,7 @@ impl Encoder {
         column: usize,
         rows: usize,
         entries: &[u32],
-        page: &[u8],
+        page: Vec<u8>,
     ) -> Result<(Bytes, ColumnCloseResult)> {
         let plain: Vec<u8> = entries.iter().flat_map(|v| v.to_le_bytes()).collect();
         self.dictionary_column(column, rows, &plain, entries.len(), page, None)
@@ -192,7 +204,7 @@ impl Encoder {
         rows: usize,
         dictionary: &[u8],
         entries: usize,
-        page: &[u8],
+        page: Vec<u8>,
         range: Option<Statistics>,
     ) -> Result<(Bytes, ColumnCloseResult)> {
         let dictionary_page = CompressedPage::new(
@@ -204,7 +216,7 @@ impl Encoder {
             },
             dictionary.len(),
         );
-        let data_page = data_page(self.compress(page)?, page.len(), rows, Encoding::RLE_DICTIONARY);
+        let data_page = self.data_page(page, rows, Encoding::RLE_DICTIONARY)?;
         chunk(column, rows, Some(dictionary_page), data_page, Encoding::RLE_DICTIONARY, range)
     }
 
@@ -212,17 +224,46 @@ impl Encoder {
         &mut self,
         column: usize,
         rows: usize,
-        page: &[u8],
+        page: Vec<u8>,
         encoding: Encoding,
         range: Option<Statistics>,
     ) -> Result<(Bytes, ColumnCloseResult)> {
-        let data = data_page(self.compress(page)?, page.len(), rows, encoding);
+        let data = self.data_page(page, rows, encoding)?;
         chunk(column, rows, None, data, encoding, range)
     }
 
+    fn data_page(
+        &mut self,
+        page: Vec<u8>,
+        rows: usize,
+        encoding: Encoding,
+    ) -> Result<CompressedPage> {
+        let data = Page::DataPage {
+            buf: self.compress(&page)?,
+            num_values: rows as u32,
+            encoding,
+            def_level_encoding: Encoding::RLE,
+            rep_level_encoding: Encoding::RLE,
+            statistics: None,
+        };
+        let plain = page.len();
+        self.spare = page;
+        Ok(CompressedPage::new(data, plain))
+    }
+
+    /// Memory for a page; [`Self::data_page`] has it back.
+    fn spare(&mut self) -> Vec<u8> {
+        let mut spare = std::mem::take(&mut self.spare);
+        spare.clear();
+        spare
+    }
+
     fn compress(&mut self, bytes: &[u8]) -> Result<Bytes> {
-        let failed = |e: std::io::Error| ParquetError::General(format!("zstd: {e}"));
-        self.zstd.compress(bytes).map(Bytes::from).map_err(failed)
+        self.compressed.clear();
+        self.compressed.reserve(zstd::zstd_safe::compress_bound(bytes.len()));
+        let length = self.zstd.compress_to_buffer(bytes, &mut self.compressed);
+        let length = length.map_err(|e| ParquetError::General(format!("zstd: {e}")))?;
+        Ok(Bytes::copy_from_slice(&self.compressed[..length]))
     }
 }
 
@@ -245,9 +286,9 @@ fn indices(values: &[u32]) -> Option<(Vec<u32>, Vec<u8>)> {
     }
     let found = values.iter().map(|v| known[v]);
     let page = if entries.len() <= 256 {
-        packed(values.len(), 8, |page| page.extend(found.map(|index| index as u8)))
+        packed(Vec::new(), values.len(), 8, |page| page.extend(found.map(|index| index as u8)))
     } else {
-        packed(values.len(), 16, |page| page.extend(found.flat_map(u16::to_le_bytes)))
+        packed(Vec::new(), values.len(), 16, |page| page.extend(found.flat_map(u16::to_le_bytes)))
     };
     Some((entries, page))
 }
@@ -275,11 +316,11 @@ fn varint(bytes: &mut Vec<u8>, mut value: usize) {
 }
 
 /// One bit-packed run of `count` indices of `bits` bits (8 or 16), in groups of eight; `fill`
-/// appends their bytes.
-fn packed(count: usize, bits: u8, fill: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+/// appends their bytes to `page`, which is empty.
+fn packed(mut page: Vec<u8>, count: usize, bits: u8, fill: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let groups = count.div_ceil(8);
     let length = groups * usize::from(bits);
-    let mut page = Vec::with_capacity(length + 16);
+    page.reserve(length + 16);
     page.push(bits);
     varint(&mut page, groups << 1 | 1);
     let end = page.len() + length;
@@ -296,20 +337,6 @@ fn constant(count: usize) -> Vec<u8> {
     bytes
 }
 
-fn data_page(buf: Bytes, plain: usize, rows: usize, encoding: Encoding) -> CompressedPage {
-    CompressedPage::new(
-        Page::DataPage {
-            buf,
-            num_values: rows as u32,
-            encoding,
-            def_level_encoding: Encoding::RLE,
-            rep_level_encoding: Encoding::RLE,
-            statistics: None,
-        },
-        plain,
-    )
-}
-
 fn chunk(
     column: usize,
     rows: usize,
@@ -318,7 +345,9 @@ fn chunk(
     encoding: Encoding,
     range: Option<Statistics>,
 ) -> Result<(Bytes, ColumnCloseResult)> {
-    let mut sink = TrackedWrite::new(Vec::new());
+    let length = |page: &CompressedPage| page.compressed_size() + 64;
+    let room = length(&data) + dictionary.as_ref().map_or(0, length);
+    let mut sink = TrackedWrite::new(Vec::with_capacity(room));
     let mut pages = SerializedPageWriter::new(&mut sink);
     let mut plain = 0i64;
     let mut write = |page: CompressedPage| -> Result<u64> {

@@ -1,25 +1,18 @@
-//! The records of one row group, gathered slice by slice in the form the encoder needs: one pass
-//! while a slice is still in the processor's cache, a few bytes a record kept.
+//! The records of one row group, gathered slice by slice while a slice is in the processor's cache,
+//! in few bytes a record.
 
 use rustc_hash::FxHashMap;
 
 use crate::footprint::PAGE_SHIFT;
-use crate::hash::{PageMap, mix};
 use crate::record::{Batch, Narrow};
 
-/// Most entries of a dictionary: indices have 16 bits.
-pub(super) const DICTIONARY: usize = 1 << 16;
-/// Addresses are interned by blocks of this many bytes (log2): few enough in most programs that
-/// the look-up stays in the first-level cache, and at worst 32 MiB of marks.
-const BLOCK_SHIFT: u32 = 8;
-const BLOCK: usize = 1 << BLOCK_SHIFT;
 /// Records whose columns stay in the cache over several passes.
 const SLICE: usize = 1 << 12;
 
 /// A row group being gathered. [`Group::clear`] keeps the memory.
 #[derive(Default)]
 pub struct Group {
-    pub(super) addr: Addresses,
+    pub(super) addr: Vec<u64>,
     pub(super) kind: Vec<u8>,
     pub(super) size: Numbers,
     pub(super) instr: Numbers,
@@ -77,7 +70,7 @@ impl Group {
     }
 
     fn extend_places<S: Copy + Into<u32>>(&mut self, addr: &[u64], kind: &[u8], size: &[S]) {
-        self.addr.extend(addr, kind);
+        self.addr.extend_from_slice(addr);
         self.kind.extend_from_slice(kind);
         for ((addr, size), kind) in addr.chunks(64).zip(size.chunks(64)).zip(kind.chunks(64)) {
             self.note_spanned(addr, size, kind);
@@ -102,189 +95,6 @@ impl Group {
             }
         }
     }
-}
-
-/// A slot of the block table.
-#[derive(Clone, Copy)]
-struct Slot {
-    block: u64,
-    /// Ordinal of the block, shifted to make room for an offset.
-    code: u32,
-}
-
-/// No address has this block.
-const EMPTY: Slot = Slot { block: u64::MAX, code: 0 };
-
-/// The address column: each address as (ordinal of its block, offset in it) while a dictionary of
-/// 65,536 suffices, as it is after that.
-pub(super) struct Addresses {
-    slots: Vec<Slot>,
-    /// Block numbers by ordinal.
-    blocks: Vec<u64>,
-    /// For every byte of every block, the kinds that touched that address (a bit each).
-    marks: Vec<[u16; BLOCK]>,
-    distinct: usize,
-    codes: Vec<u32>,
-    /// All addresses, once there are too many different ones.
-    plain: Option<Vec<u64>>,
-}
-
-/// What becomes of an address column.
-pub(super) enum Ranked {
-    /// Sorted distinct addresses; [`Addresses::write_indices`] has each record's place among them.
-    Dictionary(Vec<u64>),
-    /// Too many different ones.
-    Plain(Vec<u64>),
-}
-
-impl Default for Addresses {
-    fn default() -> Self {
-        Self {
-            slots: vec![EMPTY; 1 << 10],
-            blocks: Vec::new(),
-            marks: Vec::new(),
-            distinct: 0,
-            codes: Vec::new(),
-            plain: None,
-        }
-    }
-}
-
-impl Addresses {
-    fn clear(&mut self) {
-        self.slots.fill(EMPTY);
-        self.blocks.clear();
-        self.marks.clear();
-        self.codes.clear();
-        (self.distinct, self.plain) = (0, None);
-    }
-
-    fn extend(&mut self, addr: &[u64], kind: &[u8]) {
-        if let Some(plain) = &mut self.plain {
-            plain.extend_from_slice(addr);
-            return;
-        }
-        let mut done = self.codes.len();
-        self.codes.resize(done + addr.len(), 0);
-        let (mut addr, mut kind) = (addr, kind);
-        loop {
-            let known = self.intern(addr, kind, done);
-            (addr, kind) = (&addr[known..], &kind[known..]);
-            done += known;
-            match addr.first() {
-                Some(&unknown) => self.insert(unknown >> BLOCK_SHIFT),
-                None => break,
-            }
-        }
-        if self.distinct > DICTIONARY {
-            self.plain = Some(self.addresses());
-        }
-    }
-
-    /// Note the codes of addresses from record `at` on, up to the first of an unknown block.
-    /// Returns how many. No branch that depends on whether an address is new.
-    fn intern(&mut self, addr: &[u64], kind: &[u8], at: usize) -> usize {
-        let (slots, marks) = (self.slots.as_slice(), self.marks.as_flattened_mut());
-        let mask = slots.len() - 1;
-        let mut fresh = 0;
-        let mut known = 0;
-        'records: for ((&addr, &kind), code) in addr.iter().zip(kind).zip(&mut self.codes[at..]) {
-            let block = addr >> BLOCK_SHIFT;
-            let mut place = spread(block) & mask;
-            let mut slot = slots[place];
-            while slot.block != block {
-                if slot.block == EMPTY.block {
-                    break 'records;
-                }
-                place = (place + 1) & mask;
-                slot = slots[place];
-            }
-            *code = slot.code | (addr as u32 & (BLOCK as u32 - 1));
-            let mark = &mut marks[*code as usize];
-            fresh += usize::from(*mark == 0);
-            *mark |= 1 << (kind & 7);
-            known += 1;
-        }
-        self.distinct += fresh;
-        known
-    }
-
-    fn insert(&mut self, block: u64) {
-        // An eighth full at most: hardly ever a second look.
-        if (self.blocks.len() + 1) * 8 > self.slots.len() {
-            self.slots = vec![EMPTY; self.slots.len() * 2];
-            for (ordinal, &block) in self.blocks.iter().enumerate() {
-                put(&mut self.slots, block, ordinal);
-            }
-        }
-        put(&mut self.slots, block, self.blocks.len());
-        self.blocks.push(block);
-        self.marks.push([0; BLOCK]);
-    }
-
-    /// The addresses again, from their codes.
-    fn addresses(&self) -> Vec<u64> {
-        let addr = |&code: &u32| {
-            self.blocks[(code >> BLOCK_SHIFT) as usize] << BLOCK_SHIFT
-                | u64::from(code & (BLOCK as u32 - 1))
-        };
-        self.codes.iter().map(addr).collect()
-    }
-
-    /// Sort the distinct addresses and number them: neighbours in memory get neighbouring
-    /// indices, which zstd compresses better than order of appearance (0.85 -> 0.80 bytes a
-    /// reference on the gzip capture). Pages and the kinds that touched them are added to
-    /// `pages`. Call once.
-    pub(super) fn rank(&mut self, kind: &[u8], pages: &mut Vec<(u64, u8)>) -> Ranked {
-        if let Some(plain) = self.plain.take() {
-            let mut seen: PageMap<u8> = PageMap::default();
-            for (addr, &kind) in plain.iter().zip(kind) {
-                *seen.entry(addr >> PAGE_SHIFT).or_default() |= 1 << kind;
-            }
-            pages.extend(seen);
-            return Ranked::Plain(plain);
-        }
-        let mut order: Vec<usize> = (0..self.blocks.len()).collect();
-        order.sort_unstable_by_key(|&ordinal| self.blocks[ordinal]);
-        let mut dictionary = Vec::with_capacity(self.distinct.min(DICTIONARY));
-        for ordinal in order {
-            let home = self.blocks[ordinal] << BLOCK_SHIFT;
-            let mut kinds = 0;
-            for (offset, mark) in self.marks[ordinal].iter_mut().enumerate() {
-                if *mark != 0 {
-                    kinds |= *mark as u8;
-                    *mark = dictionary.len() as u16;
-                    dictionary.push(home | offset as u64);
-                }
-            }
-            pages.push((home >> PAGE_SHIFT, kinds));
-        }
-        Ranked::Dictionary(dictionary)
-    }
-
-    /// Append the index of each record in the dictionary that [`Self::rank`] made.
-    pub(super) fn write_indices(&self, out: &mut Vec<u8>) {
-        let marks = self.marks.as_flattened();
-        let start = out.len();
-        out.resize(start + self.codes.len() * 2, 0);
-        for (out, &code) in out[start..].as_chunks_mut::<2>().0.iter_mut().zip(&self.codes) {
-            *out = marks[code as usize].to_le_bytes();
-        }
-    }
-}
-
-fn put(slots: &mut [Slot], block: u64, ordinal: usize) {
-    let mask = slots.len() - 1;
-    let mut place = spread(block) & mask;
-    while slots[place].block != EMPTY.block {
-        place = (place + 1) & mask;
-    }
-    slots[place] = Slot { block, code: (ordinal << BLOCK_SHIFT) as u32 };
-}
-
-#[inline(always)]
-fn spread(block: u64) -> usize {
-    (mix(block) >> 32) as usize
 }
 
 /// A column of numbers, as bytes while that will do.

@@ -14,6 +14,7 @@
 mod decode;
 mod encode;
 mod group;
+mod intern;
 
 pub use decode::{GroupReader, Part, open_part};
 pub use encode::{EncodedGroup, Encoder};
