@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ from nearfar import settable as hardware
 from nearfar.errors import NearfarError
 from nearfar.fleet import Vm
 from nearfar.fleet import read as read_fleet
-from nearfar.paging import MACHINE, PAGE_SIZES, TLB, paging
+from nearfar.paging import MACHINE, PAGE_SIZES, TLB, paging, trace_warnings
 from nearfar.predict import (
     Costs,
     Point,
@@ -61,10 +61,12 @@ class AdviseResult:
         run: how it was made; no times of day.
         rows: one mapping a VM (docs/advise.md names the keys); ``curve`` holds the predicted and
             simulated time at every page size.
+        notes: what a reader should know of the traces, lines of plain text.
     """
 
     run: dict[str, Any]
     rows: list[dict[str, Any]]
+    notes: list[str] = field(compare=False, default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, as ``--format json`` prints it."""
@@ -140,7 +142,7 @@ def advise(
     Raises:
         NearfarError: bad input; the message says what, where and what to do.
     """
-    memories = [text.strip() for text in _single_memories(memory)]
+    memories = list(dict.fromkeys(_single_memories(memory)))
     described = {name: machines.load(name) for name in machine}
     places = [
         (name, device)
@@ -173,7 +175,7 @@ def advise(
                     )
                 )
     return advise_vms(
-        vms, sizes=sizes, model=model, page_sizes=page_sizes, progress=progress, **study
+        _distinct(vms), sizes=sizes, model=model, page_sizes=page_sizes, progress=progress, **study
     )
 
 
@@ -221,18 +223,26 @@ def advise_vms(
     """
     tried = parse_page_sizes(page_sizes) if isinstance(page_sizes, str) else list(page_sizes)
     shown = _shown(sizes, tried)
-    everything = sorted({*tried, USUAL, *(shown if isinstance(shown, list) else [])})
+    # What could be set instead is predicted and simulated as well.
+    instead = {
+        near.page_bytes
+        for vm in vms
+        for size in tried
+        for near in hardware.neighbours(vm.arch, size)
+        if near.page_bytes <= max(*tried, USUAL)
+    }
+    everything = sorted({*tried, USUAL, *instead, *(shown if isinstance(shown, list) else [])})
     loaded = {name: machines.load(name) for name in dict.fromkeys(vm.machine for vm in vms)}
     costs: dict[tuple[str, str], Costs] = {}
     for vm in vms:
-        hardware.settable(vm.arch)
         if len(_single_memories(vm.memory)) != 1:
             raise NearfarError(f"{vm.name}: memory: {vm.memory!r} is more than one size; give one")
         costs.setdefault(
             (vm.machine, vm.storage), Costs.of(loaded[vm.machine], vm.storage, everything)
         )
     rows: dict[int, dict[str, Any]] = {}
-    hashes = {}
+    hashes: dict[str, str] = {}
+    notes: list[str] = []
     for trace in dict.fromkeys(vm.trace for vm in vms):
         own = [(index, vm) for index, vm in enumerate(vms) if vm.trace == trace]
         texts = list(dict.fromkeys(vm.memory for _, vm in own))
@@ -246,6 +256,7 @@ def advise_vms(
             progress=progress,
             **study,
         )
+        notes += trace_warnings(found.run)
         hashes[str(trace)] = found.run["trace_json_sha256"]
         by_memory = _by_memory(found.rows, texts)
         for index, vm in own:
@@ -267,7 +278,7 @@ def advise_vms(
         "options": {"sizes": sizes, "model": model, "page_sizes": tried, **asked},
         "version": _engine.__version__,
     }
-    return AdviseResult(run, [rows[index] for index in range(len(vms))])
+    return AdviseResult(run, [rows[index] for index in range(len(vms))], notes)
 
 
 # --- one VM
@@ -501,6 +512,16 @@ def evaluate(rows: Iterable[Mapping[str, Any]], sizes: str = SIZES) -> dict[str,
 # --- pieces
 
 
+def _distinct(vms: Sequence[Vm]) -> list[Vm]:
+    """The VMs, ``-2``, ``-3``, ... added to a name that came before: files bear these names."""
+    seen: dict[str, int] = {}
+    told = []
+    for vm in vms:
+        seen[vm.name] = again = seen.get(vm.name, 0) + 1
+        told.append(replace(vm, name=f"{vm.name}-{again}") if again > 1 else vm)
+    return told
+
+
 def _single_memories(text: str) -> list[str]:
     """The sizes of a list, each as text again."""
     return [
@@ -536,9 +557,11 @@ def _shown(sizes: str, tried: Sequence[int]) -> list[int] | int:
     try:
         shown = sorted(set(parse_page_sizes(text)))
     except NearfarError as error:
-        raise NearfarError(
-            f"--sizes: {str(error).partition(': ')[2]}; or give `all`, or a number below 64"
-        ) from None
+        shown, told = [0], str(error).partition(": ")[2]
+    else:
+        told = f"{text[:60]!r} holds what is not a power of two from 64 bytes to 1 TiB"
+    if any(size.bit_count() != 1 or not 64 <= size <= 1 << 40 for size in shown):
+        raise NearfarError(f"--sizes: {told}; give such as 512,4K,64K,2M, `all`, or 4")
     return shown
 
 

@@ -58,7 +58,7 @@ def run(
         typer.Option(help="Print configuration: libvirt, qemu, sysfs, systemd, kernel-cmdline."),
     ] = None,
     evaluate: Annotated[
-        bool, typer.Option("--evaluate", help="Regret over all rows against the goals.")
+        bool, typer.Option("--evaluate", help="Regret over all rows; exit 1 if a goal is missed.")
     ] = False,
     output_format: Annotated[
         str, typer.Option("--format", help="table, json, csv or parquet.")
@@ -137,10 +137,14 @@ def run(
             write_aside(out / name, text)
     if html is not None:
         write_aside(html, result.html())
-    _print(result, output_format, sizes if evaluate else None, emitted if out is None else {})
-    for line in failed:
+    missed = False
+    if evaluate:
+        missed = _evaluate(result, sizes, output_format)
+    else:
+        _print(result, output_format, emitted if out is None else {})
+    for line in [*result.notes, *failed]:
         print(f"nearfar: note: {line}", file=sys.stderr)
-    return 1 if failed else 0
+    return 1 if failed or missed else 0
 
 
 def _names(text: str | None) -> list[str] | None:
@@ -156,26 +160,33 @@ def _emitted(result: AdviseResult, kind: str | None) -> tuple[dict[str, str], li
     failed = []
     for row in result.rows if kind is not None else []:
         try:
-            told[emitters.file_name(str(kind), row)] = emitters.emit(str(kind), row)
+            name = emitters.file_name(str(kind), row)
+            if name in told:
+                raise NearfarError(
+                    f"{row['vm']}: another VM has the file {name} already; rename it"
+                )
+            told[name] = emitters.emit(str(kind), row)
         except NearfarError as error:
             failed.append(str(error))
     return told, failed
 
 
-def _print(
-    result: AdviseResult, output_format: str, evaluated: str | None, emitted: dict[str, str]
-) -> None:
-    if evaluated is not None:
-        from nearfar.advise import evaluate
-        from nearfar.report import advise as tables
-        from nearfar.report.tables import show
+def _evaluate(result: AdviseResult, sizes: str, output_format: str) -> bool:
+    """Print the regret over all rows; whether a goal was missed."""
+    from nearfar.advise import evaluate
+    from nearfar.report import advise as tables
+    from nearfar.report.tables import show
 
-        found = evaluate(result.rows, evaluated)
-        if output_format == "json":
-            print(json.dumps(found, indent=1))
-        else:
-            show(tables.evaluation(found))
-    elif emitted:
+    found = evaluate(result.rows, sizes)
+    if output_format == "json":
+        print(json.dumps(found, indent=1))
+    else:
+        show(tables.evaluation(found))
+    return not found["summary"][0]["holds"]
+
+
+def _print(result: AdviseResult, output_format: str, emitted: dict[str, str]) -> None:
+    if emitted:
         print("\n".join(emitted.values()), end="")
     elif output_format == "json":
         print(result.to_json())

@@ -21,7 +21,7 @@ def advice(result: Mapping[str, Any]) -> RenderableType:
     table = _table("Advised page size, time per reference, and the gain over 4 KiB")
     for name in ("vm", "storage"):
         table.add_column(name, overflow="fold")
-    for name in ("memory", "page", "set", "predicted", "simulated", "4 KiB", "gain", "regret"):
+    for name in ("memory", "page", "set", "predicted", "simulated", "gain", "regret"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("confidence", no_wrap=True)
     parts: list[RenderableType] = [table, Text("")]
@@ -34,7 +34,6 @@ def advice(result: Mapping[str, Any]) -> RenderableType:
             units.size(row["settable_page_bytes"]),
             units.duration(row["predicted_ns"]),
             units.duration(row["simulated_ns"]),
-            units.duration(row["baseline_4k_ns"]),
             units.percent(row["gain"]),
             units.percent(row["regret"]),
             Text(row["confidence"], style=_STYLE[row["confidence"]]),
@@ -53,13 +52,17 @@ def memory(row: Mapping[str, Any]) -> str:
 
 
 def evaluation(found: Mapping[str, Any], most: int = 10) -> RenderableType:
-    """What :func:`nearfar.advise.evaluate` gives: regret by storage, and the worst rows."""
+    """What :func:`nearfar.advise.evaluate` gives: regret by storage, and the worst rows.
+
+    Columns: regret of the model's page; ``exceed``: rows above the goal of the 95th percentile;
+    ``papers``: rows that used the papers' forms; ``advised``: 95th percentile with the threshold.
+    """
     goal = f"{units.percent(found['goal_median'])} / {units.percent(found['goal_p95'])}"
     table = _table(f"Regret of the model's page (goal: median / 95th percentile <= {goal})")
-    table.add_column("storage", overflow="fold")
-    for name in ("rows", "median", "p95", "worst", "exceed", "papers' forms", "advised p95"):
+    table.add_column("storage", overflow="fold", min_width=14)
+    for name in ("rows", "median", "p95", "worst", "exceed", "papers", "advised"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("goal")
+    table.add_column("goal", no_wrap=True)
     for group in found["summary"]:
         table.add_row(
             Text(units.clean(group["group"])),

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nearfar.errors import NearfarError
 from nearfar.report import palette, units
 from nearfar.report.advise import memory
 from nearfar.report.html import charts, page
 
 Row = Mapping[str, Any]
 
+#: VMs on one page: their curves are embedded, and a page stays under 3 MB.
+MOST = 200
 #: Page size of a system that was told nothing.
 _USUAL = 4096
 _SIGNS = {"good": "\u2713", "fair": "~", "poor": "\u2717", "unknown": "?"}
@@ -35,8 +38,15 @@ def fleet_page(result: Mapping[str, Any]) -> str:
 
     Returns:
         The page's text, to be written as UTF-8.
+
+    Raises:
+        NearfarError: there are more than :data:`MOST` VMs.
     """
     rows: Sequence[Row] = result["rows"]
+    if len(rows) > MOST:
+        raise NearfarError(
+            f"--html: {len(rows)} VMs are more than one page holds; give at most {MOST}"
+        )
     sizes = sorted({point["page_bytes"] for row in rows for point in row["curve"]})
     model = {
         "vms": [_vm(row) for row in rows],
@@ -85,9 +95,10 @@ def summary(rows: Sequence[Row]) -> str:
         return f"{count}: 4 KiB for all, as no other page size gains enough."
     mean = sum(row["gain"] for row in leaving) / len(leaving)
     most = max(leaving, key=lambda row: row["gain"])
+    mean_text, most_text = units.percent(mean), units.percent(most["gain"])
     return (
-        f"{count}: {len(leaving)} should leave 4 KiB and save {units.percent(mean)} of the time "
-        f"per reference on average, {units.percent(most['gain'])} at most ({units.clean(most['vm'])})."
+        f"{count}: {len(leaving)} should leave 4 KiB and save {mean_text} of the time per "
+        f"reference on average, {most_text} at most ({units.clean(most['vm'])})."
     )
 
 
