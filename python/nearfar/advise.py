@@ -416,12 +416,13 @@ def why(row: Mapping[str, Any]) -> str:
     time = units.duration(row["predicted_ns"])
     lines = []
     if row["advised_page_bytes"] == USUAL:
+        cost = f"{time} a reference predicted, {usual} simulated"
         if row["model_page_bytes"] == USUAL:
-            lines.append(f"4 KiB is predicted to be best: {time} a reference.")
+            lines.append(f"4 KiB is predicted to be best: {cost}.")
         else:
             lines.append(
-                f"Stay at 4 KiB: {units.size(row['model_page_bytes'])} would be best, but its "
-                f"gain is below {units.percent(row['min_gain'])}."
+                f"Stay at 4 KiB ({cost}): {units.size(row['model_page_bytes'])} is predicted to be "
+                f"best, but gains less than {units.percent(row['min_gain'])}."
             )
     else:
         lines.append(
@@ -435,7 +436,10 @@ def why(row: Mapping[str, Any]) -> str:
             f"{units.percent(row['regret'])} regret."
         )
     error = row["left_out_error"]
-    known = "not known" if error is None else f"{units.percent(error)} near it"
+    if error is None:
+        known = "not known"
+    else:
+        known = "below 0.1 %" if error < 0.0005 else units.percent(error)
     lines.append(
         f"Confidence {row['confidence']}: error at a size left out {known} ({row['model']})."
     )

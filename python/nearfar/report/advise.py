@@ -18,12 +18,14 @@ _STYLE = {"good": "green", "fair": "yellow", "poor": "bold red", "unknown": "yel
 
 def advice(result: Mapping[str, Any]) -> RenderableType:
     """The dict that ``nearfar advise --format json`` prints: a table, and why for each VM."""
-    table = _table("Advised page size, time per reference, and the gain over 4 KiB")
+    table = _table(
+        "Advised page size, predicted time per reference and gain over 4 KiB, simulated regret"
+    )
     for name in ("vm", "storage"):
         table.add_column(name, overflow="fold")
-    for name in ("memory", "page", "set", "predicted", "simulated", "gain", "regret"):
+    for name in ("memory", "page", "set", "predicted", "gain", "regret"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("confidence", no_wrap=True)
+    table.add_column("fit", no_wrap=True)
     parts: list[RenderableType] = [table, Text("")]
     for row in result["rows"]:
         table.add_row(
@@ -33,7 +35,6 @@ def advice(result: Mapping[str, Any]) -> RenderableType:
             Text(units.size(row["advised_page_bytes"]), style="bold"),
             units.size(row["settable_page_bytes"]),
             units.duration(row["predicted_ns"]),
-            units.duration(row["simulated_ns"]),
             units.percent(row["gain"]),
             units.percent(row["regret"]),
             Text(row["confidence"], style=_STYLE[row["confidence"]]),
@@ -62,7 +63,7 @@ def evaluation(found: Mapping[str, Any], most: int = 10) -> RenderableType:
     table.add_column("storage", overflow="fold", min_width=14)
     for name in ("rows", "median", "p95", "worst", "exceed", "papers", "advised"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("goal", no_wrap=True)
+    table.add_column("goal", no_wrap=True, min_width=6)
     for group in found["summary"]:
         table.add_row(
             Text(units.clean(group["group"])),
@@ -93,4 +94,10 @@ def evaluation(found: Mapping[str, Any], most: int = 10) -> RenderableType:
 
 
 def _table(title: str) -> Table:
-    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    return Table(
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
