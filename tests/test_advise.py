@@ -457,7 +457,7 @@ def test_a_row_shows_its_curve_and_why(tmp_path: Path, fleet: Path) -> None:
             assert points.count() == len(row["curve"])
             shapes = {points.nth(i).get_attribute("d") for i in range(points.count())}
             assert len(shapes) == 2, "sizes shown to the model and others differ by shape"
-            words = page.locator("#curve-chart .mark-text text").all_inner_texts()
+            words = page.locator("#curve-chart .mark-text text").all_text_contents()
             assert any("advised" in word for word in words), words
             page.evaluate("document.querySelector('#curve details').open = true")
             assert page.locator("#curve-table tbody tr").count() == len(row["curve"])
