@@ -265,6 +265,18 @@ def test_evaluation_counts_by_hand() -> None:
     assert found["exceeding"][0]["model_regret"] == 0.2
 
 
+def test_a_storage_is_enough_to_find_its_machine(tmp_path: Path) -> None:
+    (row,) = advise(GNUGO, memory="60%", storage=["optane-ssd"]).rows
+    assert (row["machine"], row["storage"]) == ("optane-ssd", "optane-ssd")
+    assert advise([GNUGO], storage=["nvm-1x"]).rows[0]["machine"] == "desktop-nvm"
+    path = tmp_path / "fleet.toml"
+    path.write_text("[vm.a]\ntrace='x'\nstorage='hdd'\n")
+    defaults = {"memory": "50%", "arch": "x86-64", "min_gain": "5%"}
+    assert read(path, defaults)[0].machine == "desktop-hdd"
+    with pytest.raises(NearfarError, match="did you mean optane-ssd"):
+        advise([GNUGO], storage=["optane-sdd"])
+
+
 def test_same_input_same_bytes() -> None:
     options: dict[str, Any] = {"memory": "20%,80%", "machine": ["nvme"], "sizes": "4"}
     assert (

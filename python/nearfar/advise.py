@@ -4,7 +4,7 @@ For each VM (what it runs, memory size, storage) the page size of least *predict
 reference, leaving 4 KiB only for a gain above a threshold; then the sizes that the architecture can
 really set, and what the simulation says of all of it (docs/advise.md).
 
->>> result = advise(["app.trace"], memory="60%", storage=["optane-ssd"])    # doctest: +SKIP
+>>> result = advise("app.trace", memory="60%", storage=["optane-ssd"])      # doctest: +SKIP
 >>> result.rows[0]["advised_page_bytes"]                                    # doctest: +SKIP
 32768
 """
@@ -109,10 +109,10 @@ class AdviseResult:
 
 
 def advise(
-    traces: Sequence[str | Path],
+    traces: str | Path | Sequence[str | Path],
     *,
     memory: str = MEMORY,
-    machine: Sequence[str] = (MACHINE,),
+    machine: Sequence[str] | None = None,
     storage: Sequence[str] | None = None,
     arch: str = ARCH,
     min_gain: float = MIN_GAIN,
@@ -125,9 +125,10 @@ def advise(
     """Advise a page size for each trace x memory size x storage.
 
     Args:
-        traces: trace folders.
+        traces: a trace folder, or several.
         memory: memory sizes, as :func:`nearfar.paging.paging` takes them.
-        machine: names or paths of machine files.
+        machine: names or paths of machine files; by default ``desktop-nvm``, or, where ``storage``
+            is given, a built-in machine that has it.
         storage: storages to page to; all of each machine by default. A storage that only some of
             several machines have is priced for those.
         arch: ``x86-64`` or ``aarch64``.
@@ -143,20 +144,25 @@ def advise(
         NearfarError: bad input; the message says what, where and what to do.
     """
     memories = list(dict.fromkeys(_single_memories(memory)))
-    described = {name: machines.load(name) for name in machine}
-    places = [
-        (name, device)
-        for name, found in described.items()
-        for device in (found.storages if storage is None else storage)
-        if storage is None or len(described) == 1 or device in found.storages
-    ]
-    if not places:
-        wanted = "" if storage is None else f" among {', '.join(storage)}"
-        raise NearfarError(f"--storage: none{wanted} on {', '.join(machine)}; see "
-                           "`nearfar machine list`")  # fmt: skip
+    if machine is None and storage is not None:
+        places = [(machines.with_storage(device, MACHINE), device) for device in storage]
+    else:
+        wanted = [MACHINE] if machine is None else machine
+        described = {name: machines.load(name) for name in wanted}
+        places = [
+            (name, device)
+            for name, found in described.items()
+            for device in (found.storages if storage is None else storage)
+            if len(described) == 1 or device in found.storages
+        ]
+        if not places:
+            raise NearfarError(
+                f"--storage: no {', '.join(storage or ['storage'])} on {', '.join(wanted)}; "
+                "see `nearfar machine list`"
+            )
     several = len(memories) * len(places) > 1
     vms = []
-    for trace in traces:
+    for trace in [traces] if isinstance(traces, str | Path) else traces:
         path = Path(trace)
         stem = path.name.removesuffix(".trace")
         for text in memories:
@@ -183,7 +189,7 @@ def advise_fleet(
     path: str | Path,
     *,
     memory: str = MEMORY,
-    machine: str = MACHINE,
+    machine: str | None = None,
     storage: str | None = None,
     arch: str = ARCH,
     min_gain: str = "5%",
@@ -194,16 +200,16 @@ def advise_fleet(
     Args:
         path: the file; the next five are defaults for what it leaves out.
         memory: one memory size.
-        machine: name or path of a machine file.
+        machine: name or path of a machine file; by default a built-in one that has the storage.
         storage: a storage of the machine.
         arch: ``x86-64`` or ``aarch64``.
         min_gain: such as ``5%``.
         options: as :func:`advise` takes them: ``sizes``, ``model``, ``page_sizes``, ``progress``,
             and those of the study.
     """
-    defaults = {"memory": memory, "machine": machine, "arch": arch, "min_gain": min_gain}
-    if storage is not None:
-        defaults["storage"] = storage
+    defaults = {"memory": memory, "arch": arch, "min_gain": min_gain}
+    defaults |= {"machine": machine} if machine is not None else {}
+    defaults |= {"storage": storage} if storage is not None else {}
     return advise_vms(read_fleet(path, defaults), **options, fleet=path)
 
 

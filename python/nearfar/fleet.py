@@ -31,6 +31,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from nearfar.errors import NearfarError
+from nearfar.machine import with_storage
+from nearfar.paging import MACHINE
 
 #: A fleet file is some pages of text; anything much larger is a mistake.
 _LARGEST: Final = 4 << 20
@@ -87,7 +89,8 @@ def read(path: str | Path, defaults: Mapping[str, str]) -> list[Vm]:
     Args:
         path: the file.
         defaults: text for each shared key that neither the VM nor the top of the file has:
-            ``memory``, ``machine``, ``storage`` (may be missing), ``arch`` and ``min_gain``.
+            ``memory``, ``arch`` and ``min_gain``; ``storage`` and ``machine`` may be missing, and a
+            VM without a machine gets a built-in one that has its storage.
 
     Raises:
         NearfarError: the file cannot be read, or a key or value is wrong.
@@ -121,7 +124,7 @@ def _vm(file: Path, where: str, name: str, told: Mapping[str, str]) -> Vm:
     if "storage" not in told:
         raise NearfarError(f"{file}: {where}storage: is missing; name a storage of the machine")
     trace = file.parent / told["trace"]
-    machine = told["machine"]
+    machine = told.get("machine") or with_storage(told["storage"], MACHINE)
     if machine.endswith(".toml") and (file.parent / machine).is_file():
         machine = str(file.parent / machine)
     return Vm(

@@ -24,8 +24,12 @@ def run(
         typer.Option(help="Parts of the footprint (60%) or bytes (512M) [default: 50%]."),
     ] = None,
     machine: Annotated[
-        str, typer.Option(help="Machine names or files; `all`: every built-in one.")
-    ] = "desktop-nvm",
+        str | None,
+        typer.Option(
+            help="Machine names or files; `all`: every built-in one [default: desktop-nvm, or one "
+            "that has --storage]."
+        ),
+    ] = None,
     storage: Annotated[
         str | None, typer.Option(help="Storages of the machine [default: all].")
     ] = None,
@@ -119,7 +123,7 @@ def run(
             result = study.advise(
                 inputs,
                 memory=memory or ("10%,...,100%" if evaluate else study.MEMORY),
-                machine=machines.names() if machine == "all" else _names(machine) or [],
+                machine=machines.names() if machine == "all" else _names(machine),
                 storage=_names(storage),
                 arch=arch,
                 min_gain=gain,
