@@ -218,6 +218,15 @@ def test_4k_is_left_only_for_a_gain() -> None:
             assert all("Stay at 4 KiB" in r["why"] for r in rows if r["model_page_bytes"] != 4096)
 
 
+def test_4k_can_be_stayed_at_and_nothing_is_taken_beyond_what_is_known() -> None:
+    (row,) = advise(GNUGO, storage=["nvm-1x"], page_sizes=[64, 128]).rows
+    assert row["advised_page_bytes"] == 4096 and row["regret"] >= 0
+    (row,) = advise(GNUGO, storage=["nvme"], sizes="1G").rows
+    assert row["model_page_bytes"] == 4096, "one known size of 1 GiB says nothing of others"
+    (row,) = advise(GNUGO, storage=["hdd"], sizes="4K,8K").rows
+    assert row["model_page_bytes"] in (4096, 8192)
+
+
 def test_what_can_be_set() -> None:
     assert [s.page_bytes for s in neighbours("x86-64", 512)] == [4096]
     assert [s.page_bytes for s in neighbours("x86-64", 8192)] == [4096, 16384]

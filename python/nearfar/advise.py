@@ -227,7 +227,9 @@ def advise_vms(
 
     Each trace is simulated once for all its VMs: rates depend on page size and memory size only.
     """
-    tried = parse_page_sizes(page_sizes) if isinstance(page_sizes, str) else list(page_sizes)
+    asked_sizes = parse_page_sizes(page_sizes) if isinstance(page_sizes, str) else page_sizes
+    # 4 KiB can always be stayed at.
+    tried = sorted({*asked_sizes, USUAL})
     shown = _shown(sizes, tried)
     # What could be set instead is predicted and simulated as well.
     instead = {
@@ -235,9 +237,9 @@ def advise_vms(
         for vm in vms
         for size in tried
         for near in hardware.neighbours(vm.arch, size)
-        if near.page_bytes <= max(*tried, USUAL)
+        if near.page_bytes <= max(tried)
     }
-    everything = sorted({*tried, USUAL, *instead, *(shown if isinstance(shown, list) else [])})
+    everything = sorted({*tried, *instead, *(shown if isinstance(shown, list) else [])})
     loaded = {name: machines.load(name) for name in dict.fromkeys(vm.machine for vm in vms)}
     costs: dict[tuple[str, str], Costs] = {}
     for vm in vms:

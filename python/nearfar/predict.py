@@ -50,7 +50,7 @@ MODEL_CHOICES: Final = ("auto", "papers", "bridge")
 PAPER_TOLERANCE: Final = 0.01
 #: Known sizes from which on the two-term exponential (four coefficients) is a fit, not a threading.
 PAPER_POINTS: Final = 6
-#: An unknown size is preferred to the best known one only if its predicted time is this much less.
+#: An unknown size is preferred only if the best known time is this much above its predicted one.
 CAUTION: Final = 0.3
 #: Measured first when the sizes are chosen: the usual page, then one 16 times it; or the smallest,
 #: where the usual page faults more than :data:`THRASHES` times for each of its pages.
@@ -175,14 +175,19 @@ class Prediction:
         return float(self.total[self.sizes.index(size)])
 
     def best(self, among: Sequence[int]) -> int:
-        """The size to take of ``among``: of least time, an unknown one only for :data:`CAUTION`."""
+        """The size to take of ``among``: of least time.
+
+        An unknown one only between known ones, and only for :data:`CAUTION`; where none of
+        ``among`` lies between, the one nearest to the usual page.
+        """
+        inside = [size for size in among if min(self.known) <= size <= max(self.known)]
 
         def rank(size: int) -> tuple[float, float]:
             # Of equal times the one nearest to the usual page.
             caution = 1.0 if size in self.known else 1.0 + CAUTION
             return caution * self.at(size), abs(float(np.log2(size / FIRST[0])))
 
-        return min(among, key=rank)
+        return min(inside or [min(among, key=lambda size: rank(size)[1])], key=rank)
 
 
 def predict(
