@@ -20,7 +20,7 @@ import browser
 from conftest import DATA, Run
 from nearfar import advise as study
 from nearfar import machine as machines
-from nearfar.advise import advise, advise_fleet, evaluate
+from nearfar.advise import advise, advise_fleet
 from nearfar.errors import NearfarError
 from nearfar.fleet import parse_gain, read
 from nearfar.paging import paging
@@ -33,6 +33,7 @@ from nearfar.predict import (
     points_of,
     predict,
 )
+from nearfar.regret import evaluate
 from nearfar.settable import neighbours, settable
 
 GNUGO = DATA / "captures" / "gnugo.trace"

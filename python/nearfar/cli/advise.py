@@ -177,7 +177,7 @@ def _emitted(result: AdviseResult, kind: str | None) -> tuple[dict[str, str], li
 
 def _evaluate(result: AdviseResult, sizes: str, output_format: str) -> bool:
     """Print the regret over all rows; whether a goal was missed."""
-    from nearfar.advise import evaluate
+    from nearfar.regret import evaluate
     from nearfar.report import advise as tables
     from nearfar.report.tables import show
 

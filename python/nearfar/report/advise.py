@@ -53,7 +53,7 @@ def memory(row: Mapping[str, Any]) -> str:
 
 
 def evaluation(found: Mapping[str, Any], most: int = 10) -> RenderableType:
-    """What :func:`nearfar.advise.evaluate` gives: regret by storage, and the worst rows.
+    """What :func:`nearfar.regret.evaluate` gives: regret by storage, and the worst rows.
 
     Columns: regret of the model's page; ``exceed``: rows above the goal of the 95th percentile;
     ``papers``: rows that used the papers' forms; ``advised``: 95th percentile with the threshold.
