@@ -52,7 +52,7 @@ lint: env ## Formatters and linters
 
 .PHONY: test-packages
 test-packages:
-	@workloads/install.sh qemu-user chromium pigz gzip
+	@workloads/install.sh qemu-user chromium pigz gzip libvirt-clients libxml2-utils qemu-system-x86 systemd
 
 .PHONY: test
 test: test-packages env lint ## Everything: lint, Rust tests, Python tests, documentation

@@ -89,6 +89,14 @@ def demo_programs() -> Iterable[Finding]:
         yield _program(name, "make demo, as a program to capture", package)
 
 
+def emitters() -> Iterable[Finding]:
+    """Look for the tools that check what ``nearfar advise --emit`` makes."""
+    used_for = "make test, to check what nearfar advise --emit makes"
+    yield _program("virt-xml-validate", used_for, "libvirt-clients libxml2-utils")
+    yield _program("qemu-system-x86_64", used_for, "qemu-system-x86", version=("--version",))
+    yield _program("systemd-analyze", used_for, "systemd", version=("--version",))
+
+
 def chromium() -> Iterable[Finding]:
     """Look for a browser that runs without a display."""
     names = ("chromium", "chromium-browser", "google-chrome")
@@ -152,6 +160,7 @@ PROBES: Final[tuple[Probe, ...]] = (
     demo_programs,
     chromium,
     page_sizes,
+    emitters,
     disk,
     extras,
 )

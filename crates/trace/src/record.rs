@@ -128,6 +128,15 @@ impl Batch {
         self.instr.clear();
     }
 
+    /// Keep the first `length` records.
+    pub fn truncate(&mut self, length: usize) {
+        self.addr.truncate(length);
+        self.kind.truncate(length);
+        self.size.truncate(length);
+        self.thread.truncate(length);
+        self.instr.truncate(length);
+    }
+
     /// Append one record.
     pub fn push(&mut self, record: Record) {
         self.addr.push(record.addr);
@@ -151,5 +160,43 @@ impl Batch {
     /// All records, one by one.
     pub fn iter(&self) -> impl Iterator<Item = Record> + '_ {
         (0..self.len()).map(|index| self.get(index))
+    }
+}
+
+/// Records of one thread whose sizes and gaps all fit a byte, as nearly all do: the form in which
+/// a capture has them. All columns are of one length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Narrow<'a> {
+    /// Virtual byte addresses.
+    pub addr: &'a [u64],
+    /// On-disk numbers of [`Kind`], already checked to be valid.
+    pub kind: &'a [u8],
+    /// Bytes touched.
+    pub size: &'a [u8],
+    /// Instruction gaps.
+    pub instr: &'a [u8],
+    /// The thread of all of them.
+    pub thread: u32,
+}
+
+impl Narrow<'_> {
+    /// Number of records.
+    pub fn len(&self) -> usize {
+        self.addr.len()
+    }
+
+    /// Whether there is no record.
+    pub fn is_empty(&self) -> bool {
+        self.addr.is_empty()
+    }
+
+    /// Only the first `length` records.
+    #[must_use]
+    pub fn first(mut self, length: usize) -> Self {
+        self.addr = &self.addr[..length];
+        self.kind = &self.kind[..length];
+        self.size = &self.size[..length];
+        self.instr = &self.instr[..length];
+        self
     }
 }
