@@ -15,6 +15,9 @@ from typing import Any
 
 from nearfar import _engine
 
+#: The machine that is meant unless another is named.
+USUAL = "desktop-nvm"
+
 #: Folder in which a machine given by name is looked for before the built-in ones.
 SEARCH = Path("machines")
 

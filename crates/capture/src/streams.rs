@@ -30,6 +30,8 @@ pub(crate) struct Streams<'a> {
     writer: Writer,
     fetch: bool,
     most: u64,
+    /// Records still to be left out before the first that is kept.
+    pub(crate) skip: u64,
     batch: Batch,
     events: Vec<RegionEvent>,
     files: Files,
@@ -49,12 +51,19 @@ pub(crate) struct Streams<'a> {
 }
 
 impl<'a> Streams<'a> {
-    pub(crate) fn new(shared: &'a Shared, writer: Writer, fetch: bool, most: Option<u64>) -> Self {
+    pub(crate) fn new(
+        shared: &'a Shared,
+        writer: Writer,
+        fetch: bool,
+        skip: u64,
+        most: Option<u64>,
+    ) -> Self {
         Self {
             shared,
             writer,
             fetch,
             most: most.unwrap_or(u64::MAX),
+            skip,
             batch: Batch::default(),
             events: Vec::new(),
             files: Files::default(),
@@ -192,6 +201,9 @@ impl<'a> Streams<'a> {
                 self.control((word & !CONTROL) >> 56, record, position)?;
                 words = rest;
             }
+            if self.skip > 0 {
+                self.leave_out();
+            }
             // A whole row group is what the writer takes without copying.
             if self.batch.len() >= ROW_GROUP || self.records() >= self.most {
                 self.flush()?;
@@ -201,6 +213,19 @@ impl<'a> Streams<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Forget the records that `--skip-refs` leaves out. What their threads executed is no part of
+    /// the trace either: a thread's first record has the gap since the one before it.
+    fn leave_out(&mut self) {
+        let left_out = (self.batch.len() as u64).min(self.skip);
+        self.skip -= left_out;
+        let count = left_out as usize;
+        self.batch.addr.drain(..count);
+        self.batch.kind.drain(..count);
+        self.batch.size.drain(..count);
+        self.batch.thread.drain(..count);
+        self.batch.instr.drain(..count);
     }
 
     fn control(&mut self, kind: u64, words: &[u64], position: &mut Position) -> Result<()> {
