@@ -22,7 +22,7 @@ def words(path: Path, *, seed: int = 1, bytes: int = 3_000_000, line: int = 12) 
 
 
 def photo(path: Path, *, seed: int = 1, width: int = 2000, height: int = 1500) -> None:
-    """Write a colour image (PPM) with the spectrum of photographs: smooth, with detail and grain."""
+    """Write a colour image (PPM): patches of halving size and strength, as photographs have."""
     image = _texture(seed, height, width, 3)
     path.write_bytes(f"P6 {width} {height} 255\n".encode() + image.tobytes())
 
@@ -119,8 +119,8 @@ def spreadsheet(path: Path, *, seed: int = 1, rows: int = 4000) -> None:
         item, region = f"item{chance.randint(1, 300)}", chance.choice(regions)
         units, price = chance.randint(1, 500), chance.randint(100, 99999) / 100
         running = f"=E{row}" if row == 2 else f"=F{row - 1}+E{row}"
-        share = f'"=E{row}/SUM(E${max(2, row - 50)}:E${row})"'
-        rank = f'"=IF(E{row}>AVERAGE(E${max(2, row - 50)}:E${row}),1,0)"'
+        share = f'"=E{row}/SUM(E${max(2, row - 10)}:E${row})"'
+        rank = f'"=IF(E{row}>AVERAGE(E${max(2, row - 10)}:E${row}),1,0)"'
         text = f'"=CONCATENATE(A{row},""-"",B{row},""-"",TEXT(C{row},""0""))"'
         cells = [item, region, units, price, f"=C{row}*D{row}", running, share, rank, text]
         out.append(",".join(map(str, cells)))
@@ -130,9 +130,7 @@ def spreadsheet(path: Path, *, seed: int = 1, rows: int = 4000) -> None:
     path.write_text("\n".join(out) + "\n", encoding="ascii")
 
 
-def sql_tables(
-    path: Path, *, seed: int = 1, customers: int = 3000, orders: int = 20_000
-) -> None:
+def sql_tables(path: Path, *, seed: int = 1, customers: int = 3000, orders: int = 20_000) -> None:
     """SQL that makes three tables: customers, their orders, the lines of these; with indices."""
     chance = random.Random(seed)
     out = [
@@ -146,7 +144,7 @@ def sql_tables(
         out.append(f"INSERT INTO customer VALUES({key},'{name}',{chance.randint(0, 24)},'{note}');")
     for key in range(1, orders + 1):
         # A few customers place most orders.
-        customer = min(customers, int(chance.paretovariate(0.7)))
+        customer = min(customers, int(chance.paretovariate(0.4)))
         day, state = chance.randint(0, 2400), chance.choice("fop")
         out.append(f"INSERT INTO orders VALUES({key},{customer},{day},'{state}');")
         for _ in range(chance.randint(1, 6)):
@@ -179,8 +177,8 @@ def sql_queries(path: Path, *, seed: int = 1, rounds: int = 6) -> None:
             "SELECT item, avg(price), max(units) FROM line GROUP BY item "
             "HAVING count(*)>20 ORDER BY 2 LIMIT 10;",
         ]
-        for _ in range(400):
-            key = min(3000, int(chance.paretovariate(0.6)))
+        for _ in range(40):
+            key = min(2000, int(chance.paretovariate(0.4)))
             out.append(
                 "SELECT c.name, o.day, l.units FROM customer c JOIN orders o ON o.customer=c.id "
                 f"JOIN line l ON l.orders=o.id WHERE c.id={key} ORDER BY o.day LIMIT 5;"
@@ -189,7 +187,7 @@ def sql_queries(path: Path, *, seed: int = 1, rounds: int = 6) -> None:
 
 
 def redis_load(path: Path, *, seed: int = 1, keys: int = 20_000, commands: int = 60_000) -> None:
-    """Commands for ``redis-cli``: a store of ``keys`` filled, then read and changed, a few often."""
+    """Commands for ``redis-cli``: ``keys`` values stored, then read and changed, a few often."""
     chance = random.Random(seed)
     text = " ".join(_words(chance, 3000))
 

@@ -310,7 +310,9 @@ def capture(
     limits += ["--max-refs", str(most)] if most is not None else []
     program = shutil.which(workload.command[0], path=_path()) or workload.command[0]
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nearfar-")))
+        outside = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nearfar-")))
+        folder = outside / "work"
+        folder.mkdir()
         surroundings = _environment(workload, folder)
         make_inputs(workload, folder)
         for words in workload.prepare:
@@ -318,9 +320,9 @@ def capture(
         if workload.display:
             surroundings["DISPLAY"] = stack.enter_context(_display(workload, surroundings))
         began = time.monotonic()
-        made = folder / trace.name
+        made = outside / trace.name
         nearfar = [sys.executable, "-P", "-m", "nearfar", "capture", "-o", str(made), *limits, "--"]
-        said = stack.enter_context((folder / ".said").open("w+b"))
+        said = stack.enter_context((outside / "said").open("w+b"))
         stdin = folder / workload.stdin if workload.stdin else Path(os.devnull)
         with stdin.open("rb") as typed:
             child = subprocess.Popen(
@@ -372,7 +374,8 @@ def _path() -> str:
 
 def _environment(workload: Workload, folder: Path) -> dict[str, str]:
     """Nothing of the user's settings; the same surroundings everywhere."""
-    kept = {key: os.environ[key] for key in ("QEMU_LD_PREFIX", "LD_LIBRARY_PATH") if key in os.environ}
+    theirs = ("QEMU_LD_PREFIX", "LD_LIBRARY_PATH")
+    kept = {key: os.environ[key] for key in theirs if key in os.environ}
     plain = {
         "PATH": _path(),
         "HOME": str(folder),
@@ -449,7 +452,16 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 def _display(workload: Workload, environment: dict[str, str]) -> Iterator[str]:
     """Make a display of its own, without a screen; gives its name (``:7``)."""
     reads, writes = os.pipe()
-    command = ["Xvfb", "-displayfd", str(writes), "-screen", "0", "1280x1024x24", "-nolisten", "tcp"]
+    command = [
+        "Xvfb",
+        "-displayfd",
+        str(writes),
+        "-screen",
+        "0",
+        "1280x1024x24",
+        "-nolisten",
+        "tcp",
+    ]
     server = subprocess.Popen(
         command,
         pass_fds=(writes,),

@@ -84,6 +84,7 @@ def _capture(
     found: list[Workload], every: bool, small: bool, out: Path, force: bool, as_json: bool
 ) -> None:
     import json
+    import sys
 
     from nearfar import workload
     from nearfar.errors import NearfarError
@@ -112,11 +113,10 @@ def _capture(
         left_out = [str(error) for error in failed]
         print(json.dumps({"captured": rows, "left_out": left_out}, indent=2))
     if failed:
-        lines = "\n".join(f"nearfar: {error}" for error in failed[:-1])
-        last = str(failed[-1])
-        code = max(error.exit_code for error in failed)
-        raise NearfarError(f"{len(failed)} left out\n{lines}\nnearfar: {last}".replace("\n\n", "\n"),
-                           code)  # fmt: skip
+        for each in failed:
+            print(f"nearfar: {each}", file=sys.stderr)
+        told = f"workload capture --all: {len(failed)} of {len(found)} left out, as said above"
+        raise NearfarError(told, max(each.exit_code for each in failed))
 
 
 def _print_list(found: list[Workload]) -> None:
