@@ -69,7 +69,7 @@ def test_a_small_capture_of_its_work_is_bundled(name: str) -> None:
     ("text", "wanted"),
     [
         ("x = [", "mine.toml: "),
-        (short(comand="[]"), "line 9 key comand: unknown key `comand`; did you mean `command`?"),
+        (short(comand="[]"), "line 10 key comand: unknown key `comand`; did you mean `command`?"),
         (short().replace('command = ["sort", "text"]\n', ""), "key command: is missing"),
         (short(command="[]"), "key command: is empty"),
         (short(command='"sort"'), "key command: is not a list of texts"),

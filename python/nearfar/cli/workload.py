@@ -121,9 +121,10 @@ def _capture(
 
 def _print_list(found: list[Workload]) -> None:
     from rich import box
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
+
+    from nearfar.report import tables
 
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("workload", no_wrap=True)
@@ -139,15 +140,19 @@ def _print_list(found: list[Workload]) -> None:
             one.name, " ".join(one.papers), here, f"{records:.0f}", f"{pages:.0f}",
             escape(one.description),
         )  # fmt: skip
-    Console().print(table)
+    tables.show(table)
 
 
 def _print_one(one: Workload) -> None:
     import shlex
 
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from nearfar.report import tables
+
+    def line(words: list[str]) -> str:
+        return " ".join(word if word == "<" else shlex.quote(word) for word in words)
 
     gone = one.missing()
     facts = {
@@ -162,9 +167,9 @@ def _print_one(one: Workload) -> None:
             f"{name}: {made.get('make', 'text of the workload file')}"
             for name, made in one.files.items()
         ),
-        "before": "\n".join(shlex.join(words) for words in one.prepare),
-        "runs": shlex.join(one.command) + (f" < {one.stdin}" if one.stdin else ""),
-        "beside it": "\n".join(shlex.join(words) for words in one.client),
+        "before": "\n".join(map(line, one.prepare)),
+        "runs": line(one.command) + (f" < {one.stdin}" if one.stdin else ""),
+        "beside it": "\n".join(map(line, one.client)),
         "display": "its own (Xvfb)" if one.display else "",
         "environment": "\n".join(f"{key}={value}" for key, value in one.environment.items()),
         "whole": "about {records:,} records, {pages:,} pages of 4 KiB, {seconds} s".format(
@@ -176,4 +181,4 @@ def _print_one(one: Workload) -> None:
     for label, value in facts.items():
         if value:
             table.add_row(Text(label, style="bold"), Text(value, overflow="fold"))
-    Console(highlight=False, soft_wrap=False).print(table)
+    tables.show(table)

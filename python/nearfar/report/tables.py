@@ -223,7 +223,7 @@ def info_facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         facts.append(("instructions", units.count(found["instructions"])))
     facts.append(("footprint", units.size(found["footprint_bytes"])))
     if found.get("filter", "none") != "none":
-        facts.append(("of the", units.clean(found["view"])))
+        facts.append(("view", units.clean(found["view"])))
     facts.append(("threads", str(len(found.get("threads") or []))))
     total = float(found["records"]) or 1.0
     for kind, number in (found.get("records_by_kind") or {}).items():
