@@ -119,6 +119,19 @@ def test_missing_programs_get_the_command_to_install_them(nearfar: Run, tmp_path
     )
 
 
+def test_all_goes_on_and_tells_what_is_left_out(
+    nearfar: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = nearfar("workload", "capture", "--all", "--small", "-o", tmp_path / "out")
+    assert done.returncode == 3
+    *each, last = done.stderr.splitlines()
+    assert len(each) == len(workload.names())
+    assert "nearfar: workload redis: not installed: redis-server, redis-cli; apt-get" in done.stderr
+    assert last.endswith(f"{len(each)} of {len(each)} left out, as said above")
+    assert not list(tmp_path.glob("out/*.trace"))
+
+
 def test_list_and_show(nearfar: Run) -> None:
     listed = json.loads(nearfar("workload", "list", "--format", "json").stdout)["workloads"]
     assert [one["name"] for one in listed] == workload.names()

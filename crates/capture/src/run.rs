@@ -103,8 +103,11 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> bool) -> Result<Outco
         arch: program.arch.into(),
         ..Source::default()
     };
+    // The program and the expansion keep a processor each busy; encoding takes about two more.
+    let processors = std::thread::available_parallelism().map_or(2, usize::from);
+    let threads = processors.saturating_sub(2).clamp(2, 4);
     let written =
-        WriterOptions { overwrite: options.force, in_place: true, threads: 2, ..<_>::default() };
+        WriterOptions { overwrite: options.force, in_place: true, threads, ..<_>::default() };
     let writer = Writer::create(&options.output, source, written)?;
 
     let mut plugin = OsString::from("");
@@ -151,7 +154,7 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> bool) -> Result<Outco
     let status = child.wait().map_err(|e| Error::io(&emulator, "cannot be waited for", &e))?;
     let interrupted = driven?;
     if shared.header().attached.load(Relaxed) == 0 || shared.header().blocks.load(Relaxed) < 2 {
-        discard(streams.into_writer()?, &options.output);
+        discard(streams.into_writer(), &options.output);
         return Err(not_started(&emulator, status, interrupted));
     }
     finish(&shared, streams, status, interrupted)
@@ -273,13 +276,12 @@ fn finish(
         let noun = if count == 1 { "child process" } else { "child processes" };
         warnings.push(format!("{count} {noun} ran unrecorded; --follow-forks records them"));
     }
-    if streams.skip > 0 {
-        warnings.push(
-            "the program ended before the references to skip did: nothing is recorded".into(),
-        );
+    if streams.skipping() {
+        warnings
+            .push("the program ended before the records to skip did: nothing is recorded".into());
     }
-    let full = streams.full;
-    let mut writer = streams.into_writer()?;
+    let full = streams.full();
+    let mut writer = streams.into_writer();
     for warning in &warnings {
         let source = writer.source_mut();
         source.detail = format!("{}; {warning}", source.detail);
