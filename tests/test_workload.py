@@ -190,6 +190,15 @@ def test_a_server_and_its_client(tmp_path: Path) -> None:
 
 
 @needs_qemu
+def test_a_program_that_stays_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workload, "PATIENCE", 1.0)
+    text = short(command='["sleep", "1000"]', client='[["true"]]')
+    with pytest.raises(NearfarError, match="did not end within 1 s of its last client"):
+        workload.capture(workload.parse("mine.toml", text), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_qemu
 @pytest.mark.skipif(
     not (shutil.which("Xvfb") and shutil.which("xdotool")), reason="Xvfb is not installed"
 )

@@ -335,7 +335,12 @@ def capture(
             )
         stack.callback(_end, child)
         _clients(workload, folder, surroundings, child)
-        code = child.wait()
+        try:
+            # A window that missed what was typed would stay for ever.
+            code = child.wait(PATIENCE if workload.client else None)
+        except subprocess.TimeoutExpired:
+            told = f"did not end within {PATIENCE:.0f} s of its last client"
+            raise NearfarError(f"workload {workload.name}: {told}", 1) from None
         seconds = time.monotonic() - began
         said.seek(0)
         told = said.read().decode(errors="replace").strip().splitlines()
