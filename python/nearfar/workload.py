@@ -339,8 +339,8 @@ def capture(
             # A window that missed what was typed would stay for ever.
             code = child.wait(PATIENCE if workload.client else None)
         except subprocess.TimeoutExpired:
-            told = f"did not end within {PATIENCE:.0f} s of its last client"
-            raise NearfarError(f"workload {workload.name}: {told}", 1) from None
+            late = f"did not end within {PATIENCE:.0f} s of its last client"
+            raise NearfarError(f"workload {workload.name}: {late}", 1) from None
         seconds = time.monotonic() - began
         said.seek(0)
         told = said.read().decode(errors="replace").strip().splitlines()
