@@ -5,12 +5,14 @@
 
 mod capture;
 mod export;
+mod filter;
 mod generate;
 mod import;
 mod info;
 mod machine;
 mod paging;
 mod pulse;
+mod workload;
 
 use pyo3::prelude::*;
 
@@ -36,7 +38,9 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     import::register(module)?;
     info::register(module)?;
     export::register(module)?;
+    filter::register(module)?;
     generate::register(module)?;
     capture::register(module)?;
+    workload::register(module)?;
     Ok(())
 }
