@@ -1,27 +1,46 @@
-//! Lists `workloads/*.toml` of the repository for embedding, so that a new one is one new file.
+//! Lists `workloads/*.toml` and `papers/*/*.toml` of the repository for embedding, so that a new one
+//! is one new file.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 fn main() {
-    let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default());
-    let folder = root.join("../../workloads");
-    println!("cargo::rerun-if-changed={}", folder.display());
-    let mut files: Vec<PathBuf> = fs::read_dir(&folder)
+    let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default()).join("../..");
+    embed(&[root.join("workloads")], "workloads.rs", false);
+    let papers = root.join("papers");
+    println!("cargo::rerun-if-changed={}", papers.display());
+    embed(&entries(&papers, Path::is_dir), "papers.rs", true);
+}
+
+/// What `folder` holds and `wanted` says yes to, sorted.
+fn entries(folder: &Path, wanted: fn(&Path) -> bool) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = fs::read_dir(folder)
         .unwrap_or_else(|e| panic!("{}: {e}", folder.display()))
         .filter_map(|entry| entry.ok().map(|entry| entry.path()))
-        .filter(|path| path.extension().is_some_and(|extension| extension == "toml"))
+        .filter(|path| wanted(path))
         .collect();
-    files.sort();
+    found.sort();
+    found
+}
+
+/// Write `&[(name, text), ...]` of the folders' TOML files to `to`; `FOLDER/NAME` if `nested`.
+fn embed(folders: &[PathBuf], to: &str, nested: bool) {
     let mut list = String::from("&[\n");
-    for path in files {
-        println!("cargo::rerun-if-changed={}", path.display());
-        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let path = path.canonicalize().unwrap_or(path);
-        let _ = writeln!(list, "    ({name:?}, include_str!({path:?})),");
+    for folder in folders {
+        println!("cargo::rerun-if-changed={}", folder.display());
+        for path in entries(folder, |path| path.extension().is_some_and(|e| e == "toml")) {
+            println!("cargo::rerun-if-changed={}", path.display());
+            let mut name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            if nested {
+                let outer = folder.file_name().unwrap_or_default().to_string_lossy();
+                name = format!("{outer}/{name}");
+            }
+            let path = path.canonicalize().unwrap_or(path);
+            let _ = writeln!(list, "    ({name:?}, include_str!({path:?})),");
+        }
     }
     list.push(']');
-    let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join("workloads.rs");
+    let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join(to);
     fs::write(&out, list).unwrap_or_else(|e| panic!("{}: {e}", out.display()));
 }

@@ -132,6 +132,10 @@ def paging(
     progress: Callable[[int], object] | None,
 ) -> str: ...
 
+# paper.rs
+
+def paper_builtin() -> list[tuple[str, str]]: ...
+
 # workload.rs
 
 def workload_builtin() -> list[tuple[str, str]]: ...

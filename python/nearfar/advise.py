@@ -271,7 +271,7 @@ def advise_vms(
             }
             points = {point.page_bytes: point for point in points_of(known)}
             price = costs[vm.machine, vm.storage]
-            rows[index] = _advice(
+            rows[index] = advice(
                 vm, facts, points, tried, shown, price, str(study.get("tlb", TLB)), model
             )
     asked = {key: value for key, value in study.items() if key not in ("threads", "max_memory")}
@@ -289,7 +289,7 @@ def advise_vms(
 # --- one VM
 
 
-def _advice(
+def advice(
     vm: Vm,
     facts: Mapping[str, Any],
     points: Mapping[int, Point],
@@ -299,7 +299,18 @@ def _advice(
     tlb: str,
     model: str = "auto",
 ) -> dict[str, Any]:
-    """The row of one VM. ``points`` holds every simulated size; the model sees some only."""
+    """The row of one VM.
+
+    Args:
+        vm: the machine; its trace is not read.
+        facts: ``memory_bytes``, ``memory_fraction`` and ``references`` of the study.
+        points: every simulated size; the model sees some only.
+        tried: sizes that may be advised.
+        shown: sizes that the model is shown, or how many it may choose.
+        costs: of the storage.
+        tlb: the TLB of the study.
+        model: as :func:`nearfar.predict.predict`.
+    """
     every = sorted(points)
     memory = int(facts["memory_bytes"])
     if isinstance(shown, int):

@@ -11,6 +11,7 @@ mod import;
 mod info;
 mod machine;
 mod paging;
+mod paper;
 mod pulse;
 mod workload;
 
@@ -35,6 +36,7 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     machine::register(module)?;
     paging::register(module)?;
+    paper::register(module)?;
     import::register(module)?;
     info::register(module)?;
     export::register(module)?;

@@ -1,0 +1,241 @@
+"""Published results beside ours: ``papers/`` holds what was published, a module here makes ours.
+
+A study is one file here, found by its name, with a function ``rows`` that answers one mapping for
+each published number or statement, with exactly the keys :data:`KEYS`. Options are keyword
+arguments with defaults, of those in :data:`OPTIONS`; a study has only those it can use. A study
+with more to show than rows has ``study`` too, with the same arguments, which answers a
+:class:`Reproduced`; ``rows`` is then its rows.
+
+``papers/NNN/statements.toml`` holds one ``[[statement]]`` each (:class:`Statement`); ``holds`` is
+computed by :func:`judge` from the tolerance beside the published value, never typed in. A statement
+in words is measured as well: as a share of cases, a count, a ratio.
+
+>>> rows("paging")[0]["holds"]                              # doctest: +SKIP
+True
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import json
+import math
+import pkgutil
+import re
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from nearfar import _engine
+from nearfar.errors import NearfarError
+
+Row = dict[str, Any]
+
+#: Keys of a row.
+KEYS: Final = ("paper", "item", "published", "ours", "unit", "tolerance", "holds", "note")
+#: What a study may be asked: ``full`` runs (or captures) in place of small ones, ``traces`` (a
+#: folder that holds them), ``threads`` (0: one a core), ``progress``.
+OPTIONS: Final = ("full", "traces", "threads", "progress")
+
+_NUMBER: Final = r"([-+]?\d+(?:\.\d+)?)"
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A published result.
+
+    Attributes:
+        key: names it in its paper, and what measures it.
+        place: figure, table or section; says: what is stated, in a sentence.
+        published: the number printed, or ``stated``; unit: of it and of ours.
+        tolerance: when ours counts as the same (:func:`judge`); why: why that tolerance.
+        paper: the paper's number.
+    """
+
+    key: str
+    place: str
+    says: str
+    published: float | str
+    unit: str
+    tolerance: str
+    why: str
+    paper: str
+
+    def row(self, ours: float | None, note: str) -> Row:
+        """The row of this statement; ``ours`` is None where it could not be had."""
+        holds = ours is not None and judge(self.published, ours, self.tolerance)
+        item = f"{self.place}: {self.says}"
+        values = (self.paper, item, self.published, ours, self.unit, self.tolerance, holds, note)
+        return dict(zip(KEYS, values, strict=True))
+
+
+@dataclass(frozen=True)
+class Reproduced:
+    """What a study found.
+
+    Attributes:
+        rows: see :data:`KEYS`.
+        run: how it was made; no times of day.
+        sensitivity: rows that hold when what the papers leave open is chosen otherwise:
+            ``setting``, ``why``, ``holds``, ``rows``, ``more`` and ``fewer`` (items).
+        figures: for the page: ``title``, ``caption``, ``axis``, ``time`` (nanoseconds), ``series``
+            of ``name``, ``points`` and perhaps ``curve`` as (page bytes, value).
+        tables: for the page: ``title``, ``headers``, ``rows`` of texts.
+    """
+
+    rows: list[Row]
+    run: dict[str, Any]
+    sensitivity: list[Row] = field(default_factory=list)
+    figures: list[Row] = field(default_factory=list)
+    tables: list[Row] = field(default_factory=list)
+
+    @property
+    def holding(self) -> int:
+        """How many rows hold."""
+        return sum(bool(row["holds"]) for row in self.rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as ``--format json`` prints them."""
+        return {"run": self.run, "rows": self.rows, "sensitivity": self.sensitivity}
+
+    def to_json(self) -> str:
+        """Rows, run and sensitivity as JSON text."""
+        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
+
+    @property
+    def table(self) -> Any:
+        """The rows as a ``pyarrow.Table``; ``published`` as text."""
+        import pyarrow
+
+        types = dict.fromkeys(KEYS, pyarrow.string())
+        types |= {"ours": pyarrow.float64(), "holds": pyarrow.bool_()}
+        rows = [{**row, "published": _told(row["published"])} for row in self.rows]
+        return pyarrow.Table.from_pylist(rows, schema=pyarrow.schema(list(types.items())))
+
+    def html(self) -> str:
+        """Draw a self-contained page."""
+        from nearfar.report.html import reproduce_page
+
+        return reproduce_page(self)
+
+
+def _told(value: float | str | None) -> str | None:
+    return f"{value:g}" if isinstance(value, int | float) else value
+
+
+def names() -> list[str]:
+    """Names of the studies, sorted."""
+    found = [module.name for module in pkgutil.iter_modules(__path__)]
+    return sorted(name for name in found if not name.startswith("_"))
+
+
+def reproduce(study: str, **options: Any) -> Reproduced:
+    """Run a study of the papers.
+
+    Args:
+        study: one of :func:`names`.
+        options: of :data:`OPTIONS`; None stands for not given.
+
+    Raises:
+        NearfarError: unknown study, an option that it has not, or what the study raises.
+    """
+    if study not in names():
+        near = difflib.get_close_matches(study, names(), 1, 0.0)
+        raise NearfarError(
+            f"reproduce: no study {study[:40]!r}; did you mean {near[0]}? "
+            f"(studies: {', '.join(names())})"
+        )
+    module = importlib.import_module(f"{__name__}.{study}")
+    run: Callable[..., Any] = getattr(module, "study", module.rows)
+    taken = inspect.signature(run).parameters
+    given = {key: value for key, value in options.items() if value not in (None, False)}
+    for key in given:
+        if key not in taken and key in ("full", "traces"):
+            raise NearfarError(f"--{key}: reproduce {study} has no such option; leave it out")
+    found = run(**{key: value for key, value in given.items() if key in taken})
+    return found if isinstance(found, Reproduced) else Reproduced(list(found), {"study": study})
+
+
+def rows(study: str, **options: Any) -> list[Row]:
+    """Only the rows of :func:`reproduce`."""
+    return reproduce(study, **options).rows
+
+
+def statements(paper: str) -> list[Statement]:
+    """What a paper states, in the order of its file, ``papers/PAPER/statements.toml``.
+
+    Raises:
+        NearfarError: there is no such file.
+    """
+    content = tomllib.loads(published(f"{paper}/statements"))
+    found = [Statement(paper=content["paper"], **given) for given in content["statement"]]
+    for one in found:
+        judge(one.published, 0.0, one.tolerance)
+    return found
+
+
+def published(name: str) -> str:
+    """Text of ``papers/NAME.toml``, such as ``000/fleet``; it is built into the package."""
+    known = dict(_engine.paper_builtin())
+    if name not in known:
+        raise NearfarError(f"papers: no {name[:60]!r}; known are {', '.join(known)}")
+    return known[name]
+
+
+def judge(published: float | str, ours: float, tolerance: str) -> bool:
+    """Whether ``ours`` agrees with what was published.
+
+    Tolerances: ``>= 3``, ``<= 3``, ``3 to 9`` (ours alone); ``equal``, ``within 0.1`` (absolute),
+    ``within 10%`` (of the published), ``factor 2`` (either way).
+
+    Raises:
+        NearfarError: it is none of these, or needs a published number and there is none.
+    """
+    for pattern, holds in _ALONE.items():
+        if found := re.fullmatch(pattern, tolerance):
+            return not math.isnan(ours) and holds(ours, [float(part) for part in found.groups()])
+    for pattern, agrees in _BESIDE.items():
+        if (found := re.fullmatch(pattern, tolerance)) and not isinstance(published, str):
+            limits = [float(part) for part in found.groups()]
+            return not math.isnan(ours) and agrees(float(published), ours, limits)
+    raise NearfarError(
+        f"papers: tolerance {tolerance!r} of {published!r} cannot be judged; "
+        "see nearfar.reproduce.judge"
+    )
+
+
+#: Room for the last digit of a computed value.
+_HAIR: Final = 1e-9
+_ALONE: Final[dict[str, Callable[[float, Sequence[float]], bool]]] = {
+    rf">= {_NUMBER}": lambda ours, limit: ours >= limit[0] - _HAIR,
+    rf"<= {_NUMBER}": lambda ours, limit: ours <= limit[0] + _HAIR,
+    rf"{_NUMBER} to {_NUMBER}": lambda ours, limit: limit[0] <= ours <= limit[1],
+}
+_BESIDE: Final[dict[str, Callable[[float, float, Sequence[float]], bool]]] = {
+    "equal": lambda value, ours, _: abs(value - ours) <= _HAIR,
+    rf"within {_NUMBER}": lambda value, ours, limit: abs(value - ours) <= limit[0] + _HAIR,
+    rf"within {_NUMBER}%": lambda value, ours, limit: (
+        abs(value - ours) <= limit[0] / 100 * abs(value) + _HAIR
+    ),
+    rf"factor {_NUMBER}": lambda value, ours, limit: (
+        ours > 0 and value > 0 and max(ours / value, value / ours) <= limit[0] + _HAIR
+    ),
+}
+
+
+def bundled() -> Path:
+    """The folder of the small captures that come with the sources.
+
+    Raises:
+        NearfarError: they are not there (3), as in an installed package.
+    """
+    folder = Path(__file__).resolve().parents[3] / "tests" / "data" / "captures"
+    if not folder.is_dir():
+        raise NearfarError(
+            "reproduce: the small captures are not part of the installed package; "
+            "give --traces FOLDER, or --full to capture", 3,
+        )  # fmt: skip
+    return folder

@@ -1,0 +1,304 @@
+"""What papers 000 and 001 are judged by: their programs' rates, and the times that follow.
+
+Rates are simulated once for each view of the references and each TLB; times, fits and choices
+follow from them under a :class:`Setting`, which holds everything that the papers leave open.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from nearfar import advise, models
+from nearfar import machine as machines
+from nearfar.errors import NearfarError
+from nearfar.filter import view
+from nearfar.fleet import Vm, parse_gain
+from nearfar.paging import paging
+from nearfar.predict import Costs, Point, points_of, predict
+from nearfar.reproduce import published
+
+Array = npt.NDArray[np.float64]
+
+#: Programs of 001 and of 000 (workloads/*.toml says what stands for each).
+PAPER_001: Final = ("freecell", "gedit", "gqview", "kghostview")
+PAPER_000: Final = ("game", "office", "photo", "pdf", "multimedia")
+#: Half the smallest page that the papers choose, up to eight times the largest.
+SIZES: Final = tuple(512 << step for step in range(10))
+#: Where the axes of 001's figures end, by its text.
+AXIS: Final = 8192
+MEMORIES: Final = tuple(percent / 100 for percent in range(10, 101, 10))
+#: The desktop of both papers, with NVM and with a disk; they differ in nothing else.
+NVM_MACHINE, HDD_MACHINE = "desktop-nvm", "desktop-hdd"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the papers do not say, and is chosen once for all figures.
+
+    Attributes:
+        view: which references (:data:`nearfar.filter.FILTERS`).
+        tlb: as ``nearfar paging --tlb``.
+        memory: share of the footprint in figures that do not give it.
+        unit: bytes that one NVM access moves; None: as the machine file has it.
+        nvm: the storage that is 000's NVM; machine: the file that has it.
+        model: 000's model: the papers' forms, or nearfar's own choice (``auto``).
+    """
+
+    view: str = "cache"
+    tlb: str = "64"
+    memory: float = 0.5
+    unit: str | None = None
+    nvm: str = "nvm-10x"
+    machine: str = NVM_MACHINE
+    model: str = "papers"
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What the simulation of one workload gave.
+
+    Attributes:
+        points: by memory share, a point for each of :data:`SIZES`.
+        memory_bytes: by memory share.
+        references: in the view; footprint_bytes: of 4 KiB pages.
+    """
+
+    points: Mapping[float, list[Point]]
+    memory_bytes: Mapping[float, int]
+    references: int
+    footprint_bytes: int
+
+
+class Simulation:
+    """Rates of the papers' programs, simulated when first asked for.
+
+    Use :func:`simulation`, which closes the views.
+    """
+
+    def __init__(
+        self,
+        traces: Path,
+        stack: ExitStack,
+        threads: int,
+        progress: Callable[[int], None] | None,
+    ) -> None:
+        """Read captures from the folder ``traces``: ``freecell.trace`` and so on."""
+        self.traces = traces
+        self._stack, self._threads, self._progress = stack, threads, progress
+        self._views: dict[tuple[str, str], Path] = {}
+        self._rates: dict[tuple[str, str, str], Rates] = {}
+
+    def rates(self, workload: str, setting: Setting) -> Rates:
+        """Rates of a workload.
+
+        Raises:
+            NearfarError: its trace is missing or damaged.
+        """
+        key = (workload, setting.view, setting.tlb)
+        if key not in self._rates:
+            self._rates[key] = self._simulate(workload, setting)
+        return self._rates[key]
+
+    def _simulate(self, workload: str, setting: Setting) -> Rates:
+        seen = (workload, setting.view)
+        if seen not in self._views:
+            trace = self.traces / f"{workload}.trace"
+            caches = machines.load(NVM_MACHINE)
+            opened = view(trace, setting.view, caches, self._progress)
+            self._views[seen] = self._stack.enter_context(opened).path
+        found = paging(
+            self._views[seen],
+            page_sizes=SIZES,
+            memory=",".join(f"{100 * share:g}%" for share in MEMORIES),
+            tlb=setting.tlb,
+            machine=NVM_MACHINE,
+            storage=["nvm-1x"],
+            threads=self._threads,
+            progress=self._progress,
+        )
+        by_memory = {
+            share: [row for row in found.rows if abs(row["memory_fraction"] - share) < 1e-9]
+            for share in MEMORIES
+        }
+        return Rates(
+            {share: points_of(rows) for share, rows in by_memory.items()},
+            {share: int(rows[0]["memory_bytes"]) for share, rows in by_memory.items()},
+            int(found.run["references"]),
+            int(found.run["footprint_bytes"]),
+        )
+
+
+@contextmanager
+def simulation(
+    traces: Path, threads: int = 0, progress: Callable[[int], None] | None = None
+) -> Iterator[Simulation]:
+    """Open a :class:`Simulation`; its views are gone when it is closed."""
+    missing = [name for name in (*PAPER_001, *PAPER_000) if not _there(traces, name)]
+    if missing:
+        raise NearfarError(
+            f"{traces}: has no {missing[0]}.trace; capture it with "
+            f"`nearfar workload capture {' '.join(missing)} -o {traces}`", 3,
+        )  # fmt: skip
+    with ExitStack() as stack:
+        yield Simulation(traces, stack, threads, progress)
+
+
+def _there(traces: Path, name: str) -> bool:
+    return (traces / f"{name}.trace" / "trace.json").is_file()
+
+
+class Evidence:
+    """Times, fits and choices under one setting; page sizes are :data:`SIZES` everywhere."""
+
+    def __init__(self, simulated: Simulation, setting: Setting) -> None:
+        """Nothing is computed until it is asked for."""
+        self.simulated, self.setting = simulated, setting
+        self._costs: dict[str, Costs] = {}
+
+    # --- rates
+
+    def rates(self, workload: str) -> Rates:
+        """What was simulated of a workload."""
+        return self.simulated.rates(workload, self.setting)
+
+    def points(self, workload: str, memory: float | None = None) -> list[Point]:
+        """Points of a workload; at the setting's memory unless told otherwise."""
+        return self.rates(workload).points[self.setting.memory if memory is None else memory]
+
+    def misses(self, workload: str) -> Array:
+        """TLB miss rate at each size."""
+        return np.array([point.misses for point in self.points(workload)])
+
+    def faults(self, workload: str, memory: float | None = None) -> Array:
+        """Page fault rate at each size."""
+        return np.array([point.faults for point in self.points(workload, memory)])
+
+    def fit(
+        self, quantity: str, workload: str, memory: float | None = None, model: str | None = None
+    ) -> models.Fit:
+        """A model fitted to the rates at all sizes; the papers' one unless ``model`` is given."""
+        share = self.setting.memory if memory is None else memory
+        name = model or models.QUANTITIES[quantity]
+        rates = self.misses(workload) if quantity == "tlb" else self.faults(workload, share)
+        return _fit(quantity, tuple(rates.tolist()), name)
+
+    # --- times
+
+    def costs(self, storage: str) -> Costs:
+        """Costs on a storage: of the papers' desktop, whatever machine the storage is of."""
+        if storage not in self._costs:
+            desktop = machines.load(HDD_MACHINE if storage == "hdd" else NVM_MACHINE)
+            if storage not in desktop.storages:
+                other = machines.load(self.setting.machine)
+                base = Costs.of(desktop, next(iter(desktop.storages)), SIZES)
+                read = dict(zip(SIZES, other.io_ns(storage, SIZES), strict=True))
+                self._costs[storage] = Costs(base.tlb_ns, base.stlb_ns, base.dram_ns, read)
+            else:
+                self._costs[storage] = Costs.of(self._with_unit(desktop), storage, SIZES)
+        return self._costs[storage]
+
+    def _with_unit(self, machine: machines.Machine) -> machines.Machine:
+        if self.setting.unit is None or machine.name != NVM_MACHINE:
+            return machine
+        changed = machine.to_dict()
+        for device in changed["storage"].values():
+            device["nvm"]["unit"]["value"] = self.setting.unit
+        return machines.Machine(machine.name, json.dumps(changed))
+
+    def parts(
+        self, workload: str, storage: str, memory: float | None = None
+    ) -> tuple[Array, Array]:
+        """T_A and T_D at each size, nanoseconds a reference, as simulated."""
+        return self.costs(storage).exact(self.points(workload, memory))
+
+    def times(self, workload: str, storage: str, memory: float | None = None) -> Array:
+        """T_A + T_D at each size."""
+        translation, data = self.parts(workload, storage, memory)
+        return translation + data
+
+    def waits(
+        self, workload: str, storage: str, memory: float | None = None
+    ) -> tuple[Array, Array]:
+        """What TLB misses and what faults add, at each size, nanoseconds a reference."""
+        costs = self.costs(storage)
+        translation, data = self.parts(workload, storage, memory)
+        return translation - costs.tlb_ns, data - costs.dram_ns
+
+    def best(self, workload: str, storage: str, memory: float | None = None) -> int:
+        """The size of least simulated time."""
+        return SIZES[int(np.argmin(self.times(workload, storage, memory)))]
+
+    def predicted(self, workload: str, storage: str, memory: float) -> Array:
+        """The papers' model of the total time at each size."""
+        found = self.rates(workload)
+        points, costs = found.points[memory], self.costs(storage)
+        return predict(
+            points, SIZES, costs, found.memory_bytes[memory], self.setting.tlb, "papers"
+        ).total
+
+    # --- the virtual machines of 000
+
+    @functools.cached_property
+    def vms(self) -> dict[str, dict[str, Any]]:
+        """Advice for each VM of 000's table 1, rows as ``nearfar advise`` gives them."""
+        told = {}
+        for vm in fleet(self.setting):
+            name, memory = vm.workload.lower(), float(vm.memory.removesuffix("%")) / 100
+            found = self.rates(name)
+            facts = {
+                "memory_bytes": found.memory_bytes[memory],
+                "memory_fraction": memory,
+                "references": found.references,
+            }
+            told[vm.name] = advise.advice(
+                vm,
+                facts,
+                {point.page_bytes: point for point in found.points[memory]},
+                SIZES,
+                list(SIZES),
+                self.costs(vm.storage),
+                self.setting.tlb,
+                self.setting.model,
+            )
+        return told
+
+
+@functools.lru_cache(maxsize=4096)
+def _fit(quantity: str, rates: tuple[float, ...], model: str) -> models.Fit:
+    """One fit; many settings share the same rates."""
+    return models.fit(quantity, SIZES, rates, model=model)
+
+
+def fleet(setting: Setting) -> list[Vm]:
+    """000's table 1, from papers/000/fleet.toml; NVM is the setting's."""
+    content: dict[str, dict[str, dict[str, str]]] = tomllib.loads(published("000/fleet"))
+    return [
+        Vm(
+            name=name,
+            trace=Path(given["trace"]),
+            workload=given["workload"],
+            memory=given["memory"],
+            machine=given["machine"] if given["storage"] == "hdd" else setting.machine,
+            storage=given["storage"] if given["storage"] == "hdd" else setting.nvm,
+            arch=advise.ARCH,
+            min_gain=parse_gain("5%", "papers/000/fleet.toml"),
+            scenario=given["scenario"],
+        )
+        for name, given in content["vm"].items()
+    ]
+
+
+def falling(values: Sequence[float] | Array) -> list[bool]:
+    """Whether each value is below the one before it."""
+    listed = [float(value) for value in values]
+    return [later < earlier for earlier, later in zip(listed, listed[1:], strict=False)]

@@ -1,0 +1,269 @@
+"""How each statement of paper 000 is measured: a function a key of papers/000/statements.toml.
+
+Each answers our number, in the statement's unit, and a note that says what was seen.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from nearfar.report import units
+from nearfar.reproduce import statements
+from nearfar.reproduce._evidence import MEMORIES, PAPER_000, SIZES, Evidence, falling
+from nearfar.reproduce._paper_001 import by_workload, share, turns
+
+Measure = Callable[[Evidence], tuple[float, str]]
+
+_USUAL: Final = SIZES.index(4096)
+_SMALL: Final = ("VM-2", "VM-9")
+_LARGE: Final = ("VM-1", "VM-3", "VM-4", "VM-5", "VM-7", "VM-8", "VM-10")
+
+
+@functools.cache
+def chosen() -> dict[str, int]:
+    """Sizes that the paper's model chose, bytes, by VM."""
+    return {
+        one.key.removeprefix("page-"): 1024 * int(one.published)
+        for one in statements("000")
+        if one.key.startswith("page-VM-")
+    }
+
+
+def _on_nvm(evidence: Evidence) -> list[dict[str, Any]]:
+    return [row for row in evidence.vms.values() if row["storage"] != "hdd"]
+
+
+def _hdd_data(evidence: Evidence) -> tuple[float, str]:
+    shares = {}
+    for name in PAPER_000:
+        translation, data = evidence.parts(name, "hdd")
+        shares[name] = float((data / (translation + data)).min())
+    return min(shares.values()), f"memory {units.percent(evidence.setting.memory)}"
+
+
+def _hdd_flat(evidence: Evidence) -> tuple[float, str]:
+    ratios = {}
+    for name in PAPER_000:
+        times = evidence.times(name, "hdd")[_USUAL : SIZES.index(65536) + 1]
+        ratios[name] = float(times.max() / times.min())
+    told = {name: f"{ratio:.2g}" for name, ratio in ratios.items()}
+    return float(np.median(list(ratios.values()))), by_workload(told)
+
+
+def _nvm_translation(evidence: Evidence) -> tuple[float, str]:
+    cases, told = [], {}
+    for name in PAPER_000:
+        parts = [evidence.parts(name, storage) for storage in ("hdd", evidence.setting.nvm)]
+        hdd, nvm = (float(t[_USUAL] / (t[_USUAL] + d[_USUAL])) for t, d in parts)
+        cases.append(nvm > hdd)
+        told[name] = f"{100 * nvm:.0f} % against {100 * hdd:.2g} %"
+    return share(cases), f"share at 4 KiB: {by_workload(told)}"
+
+
+def _nvm_turn(evidence: Evidence) -> tuple[float, str]:
+    best = {name: evidence.best(name, evidence.setting.nvm) for name in PAPER_000}
+    told = {name: units.size(size) for name, size in best.items()}
+    inside = [SIZES[0] < size < SIZES[-1] for size in best.values()]
+    return share(inside), f"best: {by_workload(told)}"
+
+
+def _nvm_steep(evidence: Evidence) -> tuple[float, str]:
+    ratios = {}
+    for name in PAPER_000:
+        times = evidence.times(name, evidence.setting.nvm)
+        ratios[name] = float(times[-1] / times.min())
+    told = {name: f"{ratio:.2g}" for name, ratio in ratios.items()}
+    return float(np.median(list(ratios.values()))), by_workload(told)
+
+
+def _trend_varies(evidence: Evidence) -> tuple[float, str]:
+    nvm = evidence.setting.nvm
+    best = {evidence.best(name, nvm, memory) for name in PAPER_000 for memory in MEMORIES}
+    return len(best), f"{units.size(min(best))} to {units.size(max(best))}"
+
+
+def _tlb_improves(evidence: Evidence) -> tuple[float, str]:
+    steps = [falls for name in PAPER_000 for falls in falling(evidence.misses(name))]
+    return share(steps), f"{sum(steps)} of {len(steps)} steps, 512 B to 256 KiB"
+
+
+def _fault_turns(evidence: Evidence) -> tuple[float, str]:
+    return turns(evidence, PAPER_000)
+
+
+def _one_term(evidence: Evidence) -> tuple[float, str]:
+    quality = [
+        max(
+            float(evidence.fit("fault", name, memory, model).r2 or 0.0)
+            for model in ("exponential-1", "power")
+        )
+        for name in PAPER_000
+        for memory in MEMORIES
+    ]
+    middle = float(np.median(quality))
+    return share([r2 < 0.95 for r2 in quality]), (
+        f"R2 of the better of one exponential and a power law: median {middle:.3f}"
+    )
+
+
+def _model_time(evidence: Evidence) -> tuple[float, str]:
+    nvm = evidence.setting.nvm
+    errors = np.concatenate(
+        [
+            np.abs(evidence.predicted(name, nvm, memory) / evidence.times(name, nvm, memory) - 1)
+            for name in PAPER_000
+            for memory in MEMORIES
+        ]
+    )
+    high, worst = float(np.quantile(errors, 0.95)), float(errors.max())
+    return float(np.median(errors)), (
+        f"95th percentile {units.percent(high)}, worst {units.percent(worst)}"
+    )
+
+
+def _gain_mean(evidence: Evidence) -> tuple[float, str]:
+    gains = [row["simulated_gain"] for row in _on_nvm(evidence)]
+    every = [row["simulated_gain"] for row in evidence.vms.values()]
+    return float(np.mean(gains)), f"with the two on disks {units.percent(float(np.mean(every)))}"
+
+
+def _gain_most(evidence: Evidence) -> tuple[float, str]:
+    row = max(evidence.vms.values(), key=lambda row: float(row["simulated_gain"]))
+    return float(row["simulated_gain"]), f"{row['vm']}; {_bound(evidence, row)}"
+
+
+def _gain_least(evidence: Evidence) -> tuple[float, str]:
+    row = min(_on_nvm(evidence), key=lambda row: float(row["simulated_gain"]))
+    return float(row["simulated_gain"]), str(row["vm"])
+
+
+def _first(evidence: Evidence) -> tuple[float, str]:
+    ranked = sorted(evidence.vms.values(), key=lambda row: -float(row["simulated_gain"]))
+    order = [row["vm"] for row in ranked]
+    return order.index("VM-4") + 1, f"first is {order[0]}"
+
+
+def _gain_all(evidence: Evidence) -> tuple[float, str]:
+    rows = _on_nvm(evidence)
+    without = [row["vm"] for row in rows if row["simulated_gain"] <= 0]
+    told = f"not {', '.join(without)}" if without else "all"
+    return 1 - len(without) / len(rows), told
+
+
+def _gain_by_memory(evidence: Evidence) -> tuple[float, str]:
+    from scipy import stats
+
+    rows = _on_nvm(evidence)
+    gains = [row["simulated_gain"] for row in rows]
+    if len(set(gains)) == 1:
+        return 0.0, "all gains are equal"
+    found = stats.spearmanr([row["memory_fraction"] for row in rows], gains)
+    return float(found.statistic), "Spearman; ten VMs of five programs"
+
+
+def _office_sensitive(evidence: Evidence) -> tuple[float, str]:
+    times = evidence.times("office", evidence.setting.nvm, 0.1)[1 : SIZES.index(32768) + 1]
+    return float(times.max() / times.min()), "10 % memory"
+
+
+def _gain(evidence: Evidence, vm: str) -> tuple[float, str]:
+    row = evidence.vms[vm]
+    size, best = (units.size(row[key]) for key in ("advised_page_bytes", "best_page_bytes"))
+    told = f"at {size}, simulated; best is {best}"
+    if row["storage"] != "hdd":
+        told += f"; {_bound(evidence, row)}"
+    return float(row["simulated_gain"]), told
+
+
+def _bound(evidence: Evidence, row: dict[str, Any]) -> str:
+    """What a page could gain at most by translation alone, by the papers' equations 1 to 3."""
+    translation, _ = evidence.waits(row["workload"].lower(), row["storage"], row["memory_fraction"])
+    most = float(translation[_USUAL]) / row["baseline_4k_ns"]
+    return f"no TLB miss at all would gain {units.percent(most)}"
+
+
+def _page(evidence: Evidence, vm: str) -> tuple[float, str]:
+    row = evidence.vms[vm]
+    place = SIZES.index(chosen()[vm])
+    theirs = evidence.times(row["workload"].lower(), row["storage"], row["memory_fraction"])[place]
+    best = units.size(row["best_page_bytes"])
+    more = units.percent(float(theirs / row["best_ns"] - 1))
+    regret = units.percent(row["regret"])
+    return row["advised_page_bytes"] / 1024, (
+        f"simulated best {best}; ours costs {regret} more than that, the published size {more}"
+    )
+
+
+def _page_least(evidence: Evidence) -> tuple[float, str]:
+    row = min(evidence.vms.values(), key=lambda row: int(row["advised_page_bytes"]))
+    return row["advised_page_bytes"] / 1024, str(row["vm"])
+
+
+def _page_most(evidence: Evidence) -> tuple[float, str]:
+    row = max(evidence.vms.values(), key=lambda row: int(row["advised_page_bytes"]))
+    return row["advised_page_bytes"] / 1024, str(row["vm"])
+
+
+def _sizes(evidence: Evidence, vms: tuple[str, ...]) -> dict[str, int]:
+    return {vm: int(evidence.vms[vm]["advised_page_bytes"]) for vm in vms}
+
+
+def _small_memory(evidence: Evidence) -> tuple[float, str]:
+    sizes = _sizes(evidence, _SMALL)
+    told = by_workload({vm: units.size(size) for vm, size in sizes.items()})
+    return sum(size < 4096 for size in sizes.values()), told
+
+
+def _large_memory(evidence: Evidence) -> tuple[float, str]:
+    sizes = _sizes(evidence, _LARGE)
+    told = by_workload({vm: units.size(size) for vm, size in sizes.items()})
+    return sum(size > 4096 for size in sizes.values()), told
+
+
+def _weights(evidence: Evidence, vms: tuple[str, ...], part: int) -> dict[str, float]:
+    """What TLB misses (0) or faults (1) are of the time at 4 KiB."""
+    told = {}
+    for vm in vms:
+        row = evidence.vms[vm]
+        case = (row["workload"].lower(), row["storage"], row["memory_fraction"])
+        told[vm] = float(evidence.waits(*case)[part][_USUAL] / evidence.times(*case)[_USUAL])
+    return told
+
+
+def _weigh(evidence: Evidence, vms: tuple[str, ...], part: int, least: float) -> tuple[float, str]:
+    weights = _weights(evidence, vms, part)
+    told = by_workload({vm: units.percent(weight) for vm, weight in weights.items()})
+    return sum(weight >= least for weight in weights.values()), told
+
+
+MEASURES: Final[dict[str, Measure]] = {
+    "hdd-data": _hdd_data,
+    "hdd-flat": _hdd_flat,
+    "nvm-translation": _nvm_translation,
+    "nvm-turn": _nvm_turn,
+    "nvm-steep": _nvm_steep,
+    "trend-varies": _trend_varies,
+    "tlb-improves": _tlb_improves,
+    "fault-turns": _fault_turns,
+    "one-term": _one_term,
+    "model-time": _model_time,
+    "gain-mean": _gain_mean,
+    "gain-most": _gain_most,
+    "gain-least": _gain_least,
+    "gain-VM-4-first": _first,
+    "gain-nvm-all": _gain_all,
+    "gain-by-memory": _gain_by_memory,
+    "office-sensitive": _office_sensitive,
+    **{f"gain-{vm}": functools.partial(_gain, vm=vm) for vm in ("VM-2", "VM-4", "VM-6", "VM-12")},
+    **{f"page-{vm}": functools.partial(_page, vm=vm) for vm in chosen()},
+    "page-least": _page_least,
+    "page-most": _page_most,
+    "small-memory": _small_memory,
+    "large-memory": _large_memory,
+    "faults-weigh": functools.partial(_weigh, vms=_SMALL, part=1, least=0.25),
+    "translation-weighs": functools.partial(_weigh, vms=_LARGE, part=0, least=0.1),
+}

@@ -1,0 +1,286 @@
+"""How each statement of paper 001 is measured: a function a key of papers/001/statements.toml.
+
+Each answers our number, in the statement's unit, and a note that says what was seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+
+from nearfar import machine as machines
+from nearfar.report import units
+from nearfar.reproduce._evidence import AXIS, MEMORIES, PAPER_001, SIZES, Evidence, falling
+
+Measure = Callable[[Evidence], tuple[float, str]]
+
+STORAGES: Final = ("nvm-1x", "nvm-10x", "nvm-100x")
+#: Index of 8 KiB, and how many sizes the axes of 001's figures show.
+_LAST: Final = SIZES.index(AXIS)
+_SHOWN: Final = _LAST + 1
+_USUAL: Final = SIZES.index(4096)
+#: Memory sizes of figure 5.
+_FIGURE_5: Final = tuple(memory for memory in MEMORIES if memory >= 0.3)
+
+
+def share(cases: Sequence[bool]) -> float:
+    """Part of the cases that are true."""
+    return sum(cases) / len(cases)
+
+
+def by_workload(values: dict[str, str]) -> str:
+    """``freecell 4 KiB, gedit 8 KiB``."""
+    return ", ".join(f"{name} {value}" for name, value in values.items())
+
+
+def fewest(evidence: Evidence, workload: str, memory: float | None = None) -> int:
+    """Index of the size of fewest faults."""
+    return int(np.argmin(evidence.faults(workload, memory)))
+
+
+def turns(evidence: Evidence, workloads: Sequence[str]) -> tuple[float, str]:
+    """Share of workloads whose faults fall, then rise, and where they are fewest."""
+    places = {name: fewest(evidence, name) for name in workloads}
+    told = {name: units.size(SIZES[place]) for name, place in places.items()}
+    inside = [0 < place < len(SIZES) - 1 for place in places.values()]
+    return share(inside), f"fewest faults: {by_workload(told)}"
+
+
+def _io(machine: str, storage: str, size: int = 4096) -> float:
+    return machines.load(machine).io_ns(storage, [size])[0]
+
+
+def _dram(machine: str) -> float:
+    return machines.load(machine).access_times().dram_ns
+
+
+def _hdd_time(_: Evidence) -> tuple[float, str]:
+    return _io("desktop-hdd", "hdd") / 1e6, "machines/desktop-hdd.toml, a random 4 KiB"
+
+
+def _hdd_gap(_: Evidence) -> tuple[float, str]:
+    gap = _io("desktop-hdd", "hdd") / _dram("desktop-hdd")
+    return gap, "machines/desktop-hdd.toml, a random 4 KiB against 50 ns"
+
+
+def _flash_time(_: Evidence) -> tuple[float, str]:
+    return _io("nvme", "nvme") / 1e3, "machines/nvme.toml, a random 4 KiB"
+
+
+def _flash_gap(_: Evidence) -> tuple[float, str]:
+    told = "machines/nvme.toml, a random 4 KiB of a consumer drive against 50 ns"
+    return _io("nvme", "nvme") / _dram("nvme"), told
+
+
+def _nvm_gap(_: Evidence) -> tuple[float, str]:
+    optane = _io("optane-ssd", "optane-ssd") / _dram("optane-ssd")
+    pmem = _io("optane-ssd", "optane-pmem", 512) / _dram("optane-ssd")
+    return optane, (
+        f"an Optane SSD behind NVMe, 4 KiB; Optane persistent memory: {pmem:.2g} times for 512 B"
+    )
+
+
+def _influence(evidence: Evidence) -> tuple[float, str]:
+    told, more = {}, []
+    for name in PAPER_001:
+        translation, data = (float(part[_USUAL]) for part in evidence.waits(name, "nvm-1x"))
+        more.append(translation > data)
+        told[name] = f"{units.duration(translation)} against {units.duration(data)}"
+    return share(more), f"TLB misses against faults, a reference: {by_workload(told)}"
+
+
+def _slower_smaller(evidence: Evidence) -> tuple[float, str]:
+    cases, told = [], {}
+    for name in PAPER_001:
+        best = [evidence.best(name, storage) for storage in STORAGES]
+        cases.append(best[0] >= best[1] >= best[2] and best[0] > best[2])
+        told[name] = " > ".join(units.size(size) for size in best)
+    return share(cases), f"best at 1x > 10x > 100x: {by_workload(told)}"
+
+
+def _at_1x(evidence: Evidence, name: str) -> list[bool]:
+    return falling(evidence.times(name, "nvm-1x")[:_SHOWN])
+
+
+def _gqview_1x(evidence: Evidence) -> tuple[float, str]:
+    best = units.size(evidence.best("gqview", "nvm-1x"))
+    return share(_at_1x(evidence, "gqview")), f"best at {best}"
+
+
+def _others_1x(evidence: Evidence) -> tuple[float, str]:
+    others = [name for name in PAPER_001 if name != "gqview"]
+    rises = [not falls for name in others for falls in _at_1x(evidence, name)]
+    told = {name: units.size(evidence.best(name, "nvm-1x")) for name in others}
+    return share(rises), f"best: {by_workload(told)}"
+
+
+def _best_by_workload(evidence: Evidence) -> tuple[float, str]:
+    best = {name: evidence.best(name, "nvm-1x") for name in PAPER_001}
+    told = {name: units.size(size) for name, size in best.items()}
+    return len(set(best.values())), by_workload(told)
+
+
+def _best_by_storage(evidence: Evidence) -> tuple[float, str]:
+    best = {evidence.best(name, storage) for name in PAPER_001 for storage in STORAGES}
+    return len(best), ", ".join(units.size(size) for size in sorted(best))
+
+
+def _data_time(evidence: Evidence) -> tuple[float, str]:
+    by_storage = {
+        storage: [
+            not falls
+            for name in PAPER_001
+            for falls in falling(evidence.parts(name, storage)[1][:_SHOWN])
+        ]
+        for storage in STORAGES
+    }
+    told = {storage: f"{share(rises):.2f}" for storage, rises in by_storage.items()}
+    return share([one for rises in by_storage.values() for one in rises]), by_workload(told)
+
+
+def _translation_time(evidence: Evidence) -> tuple[float, str]:
+    steps = [
+        falls for name in PAPER_001 for falls in falling(evidence.parts(name, "nvm-1x")[0][:_SHOWN])
+    ]
+    return share(steps), f"{sum(steps)} of {len(steps)} steps"
+
+
+def _tlb_falls(evidence: Evidence) -> tuple[float, str]:
+    steps = [falls for name in PAPER_001 for falls in falling(evidence.misses(name)[:_SHOWN])]
+    return share(steps), f"{sum(steps)} of {len(steps)} steps"
+
+
+def _tlb_steep(evidence: Evidence) -> tuple[float, str]:
+    ratios = {
+        name: float(evidence.misses(name)[_LAST] / evidence.misses(name)[_LAST - 1])
+        for name in PAPER_001
+    }
+    told = {name: f"{ratio:.2f}" for name, ratio in ratios.items()}
+    return float(np.median(list(ratios.values()))), by_workload(told)
+
+
+def _tlb_flattens(evidence: Evidence) -> tuple[float, str]:
+    saved = -np.diff(evidence.misses("kghostview")[_LAST - 1 :])
+    told = ", ".join(f"{value:.2g}" for value in saved)
+    return share(falling(saved)), f"misses a reference saved by each doubling from 4 KiB: {told}"
+
+
+def _power_fit(evidence: Evidence) -> tuple[float, str]:
+    found = evidence.fit("tlb", "kghostview")
+    told = ", ".join(f"{key} = {value:.3g}" for key, value in found.coefficients.items())
+    return float(found.r2 or 0.0), f"a p^b, p in KiB: {told}"
+
+
+def _power_fit_all(evidence: Evidence) -> tuple[float, str]:
+    quality = {name: float(evidence.fit("tlb", name).r2 or 0.0) for name in PAPER_001}
+    told = {name: f"{r2:.3f}" for name, r2 in quality.items()}
+    return float(np.median(list(quality.values()))), by_workload(told)
+
+
+def _power_best(evidence: Evidence) -> tuple[float, str]:
+    better, told = [], {}
+    for name in PAPER_001:
+        power, other = (
+            float(evidence.fit("tlb", name, model=model).r2 or 0.0)
+            for model in ("power", "exponential-1")
+        )
+        better.append(power > other)
+        told[name] = f"{power:.3f} against {other:.3f}"
+    return share(better), f"R2 of the power fit against the exponential: {by_workload(told)}"
+
+
+def _fault_shapes(evidence: Evidence) -> tuple[float, str]:
+    _, told = turns(evidence, PAPER_001)
+    return len({fewest(evidence, name) for name in PAPER_001}), told
+
+
+def _fault_turns(evidence: Evidence) -> tuple[float, str]:
+    return turns(evidence, PAPER_001)
+
+
+def _places(evidence: Evidence, name: str) -> list[int]:
+    return [fewest(evidence, name, memory) for memory in _FIGURE_5]
+
+
+def _memory_shapes(evidence: Evidence) -> tuple[float, str]:
+    cases, told = [], {}
+    for name in PAPER_001:
+        places = _places(evidence, name)
+        cases.append(len(set(places)) > 1)
+        told[name] = f"{units.size(SIZES[places[0]])} to {units.size(SIZES[places[-1]])}"
+    return share(cases), f"fewest faults, 30 % to 100 %: {by_workload(told)}"
+
+
+def _turn_earlier(evidence: Evidence) -> tuple[float, str]:
+    steps = [
+        later >= earlier
+        for places in (_places(evidence, name) for name in PAPER_001)
+        for earlier, later in zip(places, places[1:], strict=False)
+    ]
+    return share(steps), f"{sum(steps)} of {len(steps)} steps"
+
+
+def _exponential_fit(evidence: Evidence) -> tuple[float, str]:
+    quality = {name: float(evidence.fit("fault", name).r2 or 0.0) for name in PAPER_001}
+    told = {name: f"{r2:.3f}" for name, r2 in quality.items()}
+    return float(np.median(list(quality.values()))), by_workload(told)
+
+
+def _exponential_fit_all(evidence: Evidence) -> tuple[float, str]:
+    quality = [
+        float(evidence.fit("fault", name, memory).r2 or 0.0)
+        for name in PAPER_001
+        for memory in MEMORIES
+    ]
+    return float(np.median(quality)), f"worst {min(quality):.3f}"
+
+
+def _exponential_best(evidence: Evidence) -> tuple[float, str]:
+    wins = []
+    for name in PAPER_001:
+        for memory in MEMORIES:
+            scores = {
+                model: evidence.fit("fault", name, memory, model).aic
+                for model in ("exponential-2", "exponential-1", "power")
+            }
+            # An exact fit has no AIC: nothing is better.
+            wins.append(
+                scores["exponential-2"] is None
+                or all(
+                    score is not None and scores["exponential-2"] <= score
+                    for score in scores.values()
+                )
+            )
+    return share(wins), f"{sum(wins)} of {len(wins)}; against one exponential and a power law"
+
+
+MEASURES: Final[dict[str, Measure]] = {
+    "hdd-time": _hdd_time,
+    "hdd-gap": _hdd_gap,
+    "flash-time": _flash_time,
+    "flash-gap": _flash_gap,
+    "nvm-gap": _nvm_gap,
+    "influence": _influence,
+    "slower-smaller": _slower_smaller,
+    "gqview-1x": _gqview_1x,
+    "others-1x": _others_1x,
+    "best-by-workload": _best_by_workload,
+    "best-by-storage": _best_by_storage,
+    "data-time": _data_time,
+    "translation-time": _translation_time,
+    "tlb-falls": _tlb_falls,
+    "tlb-steep": _tlb_steep,
+    "tlb-flattens": _tlb_flattens,
+    "power-fit": _power_fit,
+    "power-fit-all": _power_fit_all,
+    "power-best": _power_best,
+    "fault-shapes": _fault_shapes,
+    "fault-turns": _fault_turns,
+    "memory-shapes": _memory_shapes,
+    "turn-earlier": _turn_earlier,
+    "exponential-fit": _exponential_fit,
+    "exponential-fit-all": _exponential_fit_all,
+    "exponential-best": _exponential_best,
+}

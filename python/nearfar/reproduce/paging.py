@@ -1,0 +1,288 @@
+"""Papers 000 and 001 against the ``paging`` study and ``advise``.
+
+Their programs, or what stands for them, are simulated once (:mod:`._evidence`); each statement is
+then measured (:mod:`._paper_001`, :mod:`._paper_000`). What the papers leave open is chosen once,
+as :class:`~nearfar.reproduce._evidence.Setting` has it; :data:`VARIANTS` are other choices, all
+rows judged anew under each.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Final
+
+from nearfar import _engine, workload
+from nearfar.report import units
+from nearfar.reproduce import Reproduced, Row, bundled, statements
+from nearfar.reproduce import _paper_000 as paper_000
+from nearfar.reproduce import _paper_001 as paper_001
+from nearfar.reproduce._evidence import (
+    PAPER_000,
+    PAPER_001,
+    SIZES,
+    Evidence,
+    Setting,
+    Simulation,
+    simulation,
+)
+
+Progress = Callable[[int], None] | None
+
+MEASURES: Final = {"001": paper_001.MEASURES, "000": paper_000.MEASURES}
+
+#: What else could have been chosen, and what it stands for.
+VARIANTS: Final[tuple[tuple[str, str, dict[str, str | float]], ...]] = (
+    ("every reference", "no CPU cache before the TLB and memory", {"view": "none"}),
+    ("TLB of 32", "half the entries", {"tlb": "32"}),
+    ("TLB of 128", "twice the entries", {"tlb": "128"}),
+    ("TLB 64x4+1536x12", "the two levels of the desktop's own processor", {"tlb": "64x4+1536x12"}),
+    ("NVM unit 64 B", "k times DRAM for each cache line", {"unit": "64B"}),
+    ("NVM unit 4 KiB", "k times DRAM for each 4 KiB", {"unit": "4KiB"}),
+    ("memory 30 %", "in figures that give no memory size", {"memory": 0.3}),
+    ("memory 80 %", "the same", {"memory": 0.8}),
+    ("000's NVM is nvm-1x", "as fast as DRAM", {"nvm": "nvm-1x"}),
+    ("000's NVM is nvm-100x", "as slow as flash", {"nvm": "nvm-100x"}),
+    ("000's NVM is an Optane SSD", "7 us before the first byte",
+     {"nvm": "optane-ssd", "machine": "optane-ssd"}),
+    ("000's NVM is Optane memory", "persistent memory modules",
+     {"nvm": "optane-pmem", "machine": "optane-ssd"}),
+    ("model auto", "nearfar's model in place of the papers' forms", {"model": "auto"}),
+)  # fmt: skip
+
+
+def rows(
+    *,
+    full: bool = False,
+    traces: str | Path | None = None,
+    threads: int = 0,
+    progress: Progress = None,
+) -> list[Row]:
+    """Rows of :func:`study`, without the sensitivity."""
+    with ExitStack() as stack:
+        folder = _traces(full, traces, stack)
+        simulated = stack.enter_context(simulation(folder, threads, progress))
+        return judged(Evidence(simulated, Setting()))
+
+
+def study(
+    *,
+    full: bool = False,
+    traces: str | Path | None = None,
+    threads: int = 0,
+    progress: Progress = None,
+) -> Reproduced:
+    """Every result of papers 000 and 001 beside ours.
+
+    Args:
+        full: capture the whole workloads first, into a temporary folder or ``traces``.
+        traces: a folder of captures, ``freecell.trace`` and so on; the small ones that come with
+            the sources by default.
+        threads: 0 for one a core.
+        progress: called now and then with the references done.
+
+    Raises:
+        NearfarError: a trace is missing (3) or damaged, or a program is not installed (3).
+    """
+    with ExitStack() as stack:
+        folder = _traces(full, traces, stack)
+        simulated = stack.enter_context(simulation(folder, threads, progress))
+        evidence = Evidence(simulated, Setting())
+        found = judged(evidence)
+        run = {
+            "study": "reproduce paging",
+            "captures": "bundled small" if traces is None and not full else "given or captured",
+            "setting": asdict(evidence.setting),
+            "page_sizes": list(SIZES),
+            "workloads": {
+                name: {
+                    "references": evidence.rates(name).references,
+                    "footprint_bytes": evidence.rates(name).footprint_bytes,
+                }
+                for name in (*PAPER_001, *PAPER_000)
+            },
+            "version": _engine.__version__,
+        }
+        return Reproduced(
+            rows=found,
+            run=run,
+            sensitivity=sensitivity(simulated, found),
+            figures=figures(evidence),
+            tables=[_machines(evidence)],
+        )
+
+
+def judged(evidence: Evidence) -> list[Row]:
+    """A row for each statement of both papers, under the evidence's setting."""
+    found = []
+    for paper, measures in MEASURES.items():
+        for one in statements(paper):
+            ours, note = measures[one.key](evidence)
+            found.append(one.row(float(f"{ours:.6g}"), note))
+    return found
+
+
+def sensitivity(simulated: Simulation, usual: Sequence[Row]) -> list[Row]:
+    """How many rows hold under each of :data:`VARIANTS`, and which change."""
+    told = [_compared("as chosen", "this run", usual, usual)]
+    for setting, why, changed in VARIANTS:
+        other = judged(Evidence(simulated, replace(Setting(), **changed)))  # type: ignore[arg-type]
+        told.append(_compared(setting, why, other, usual))
+    return told
+
+
+def _compared(setting: str, why: str, rows: Sequence[Row], usual: Sequence[Row]) -> Row:
+    pairs = list(zip(rows, usual, strict=True))
+    return {
+        "setting": setting,
+        "why": why,
+        "holds": sum(row["holds"] for row in rows),
+        "rows": len(rows),
+        "more": [row["item"] for row, was in pairs if row["holds"] and not was["holds"]],
+        "fewer": [row["item"] for row, was in pairs if was["holds"] and not row["holds"]],
+    }
+
+
+def _traces(full: bool, traces: str | Path | None, stack: ExitStack) -> Path:
+    """The folder to read; with ``full`` its captures are made first, but not those it has."""
+    if not full:
+        return bundled() if traces is None else Path(traces)
+    if traces is None:
+        folder = Path(tempfile.mkdtemp(prefix="nearfar-"))
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    else:
+        folder = Path(traces)
+    wanted = [workload.load(name) for name in (*PAPER_001, *PAPER_000)]
+    wanted = [one for one in wanted if not (folder / f"{one.name}.trace").exists()]
+    for one in wanted:
+        one.check_there()
+    for one in wanted:
+        workload.capture(one, folder)
+    return folder
+
+
+# --- for the page
+
+
+def figures(evidence: Evidence) -> list[Row]:
+    """The papers' figures, from our numbers."""
+    told = [_access_times(evidence, storage) for storage in paper_001.STORAGES]
+    told.append(
+        {
+            "title": "001, figures 2 and 3: TLB miss rate, and the power fit",
+            "caption": "Points: simulated. Lines: a p^b.",
+            "axis": "TLB miss rate",
+            "time": False,
+            "series": [
+                _series(name, evidence.misses(name), evidence.fit("tlb", name).predict(SIZES))
+                for name in PAPER_001
+            ],
+        }
+    )
+    told.append(
+        {
+            "title": "001, figures 4 and 6: page fault rate and the two-term exponential",
+            "caption": f"Memory {units.percent(evidence.setting.memory)}. Points: simulated. "
+            "Lines: a e^(bp) + c e^(dp).",
+            "axis": "page fault rate",
+            "time": False,
+            "series": [
+                _series(name, evidence.faults(name), evidence.fit("fault", name).predict(SIZES))
+                for name in PAPER_001
+            ],
+        }
+    )
+    told.append(
+        {
+            "title": "001, figure 5: page fault rate by memory size",
+            "caption": "kghostview; the paper does not name the workload of its figure.",
+            "axis": "page fault rate",
+            "time": False,
+            "series": [
+                _series(units.percent(memory), evidence.faults("kghostview", memory))
+                for memory in (0.3, 0.5, 0.8, 1.0)
+            ],
+        }
+    )
+    for name, storage in (("a disk", "hdd"), ("NVM", evidence.setting.nvm)):
+        mean = [
+            sum(evidence.parts(one, storage)[part] for one in PAPER_000) / len(PAPER_000)
+            for part in (0, 1)
+        ]
+        told.append(
+            {
+                "title": f"000, figure 2: access time on {name}",
+                "caption": f"Mean of five workloads on {storage}, memory "
+                f"{units.percent(evidence.setting.memory)}.",
+                "axis": "time per reference",
+                "time": True,
+                "series": [_series("translation", mean[0]), _series("data", mean[1])],
+            }
+        )
+    told.append(
+        {
+            "title": "000, figure 3: model against simulation",
+            "caption": f"{evidence.setting.nvm}, memory "
+            f"{units.percent(evidence.setting.memory)}. Points: simulated. Lines: the model.",
+            "axis": "time per reference",
+            "time": True,
+            "series": [
+                _series(
+                    name,
+                    evidence.times(name, evidence.setting.nvm),
+                    evidence.predicted(name, evidence.setting.nvm, evidence.setting.memory),
+                )
+                for name in PAPER_000[:4]
+            ],
+        }
+    )
+    return told
+
+
+def _access_times(evidence: Evidence, storage: str) -> Row:
+    times = storage.removeprefix("nvm-")
+    return {
+        "title": f"001, figure 1: access time, NVM {times} DRAM",
+        "caption": f"Memory {units.percent(evidence.setting.memory)}; the paper does not give it.",
+        "axis": "time per reference",
+        "time": True,
+        "series": [_series(name, evidence.times(name, storage)) for name in PAPER_001],
+    }
+
+
+def _series(name: str, points: Any, curve: Any = None) -> dict[str, Any]:
+    lines = points if curve is None else curve
+    return {
+        "name": name,
+        "points": [[size, float(value)] for size, value in zip(SIZES, points, strict=True)],
+        "curve": [[size, float(value)] for size, value in zip(SIZES, lines, strict=True)],
+    }
+
+
+def _machines(evidence: Evidence) -> Row:
+    """000's table 1 and figure 4: the virtual machines, published and ours."""
+    lines = []
+    for vm, row in evidence.vms.items():
+        lines.append(
+            [
+                vm,
+                str(row["scenario"]),
+                str(row["workload"]),
+                units.percent(row["memory_fraction"]),
+                "disk" if row["storage"] == "hdd" else "NVM",
+                units.size(paper_000.chosen()[vm]),
+                units.size(row["advised_page_bytes"]),
+                units.size(row["best_page_bytes"]),
+                units.duration(row["baseline_4k_ns"]),
+                units.duration(row["simulated_ns"]),
+                units.percent(row["simulated_gain"]),
+                units.percent(row["regret"]),
+            ]
+        )
+    headers = ["vm", "scenario", "workload", "memory", "storage", "published", "ours"]
+    headers += ["simulated best", "time at 4 KiB", "time at ours", "gain", "regret"]
+    return {"title": "000, table 1 and figure 4: twelve VMs", "headers": headers, "rows": lines}
