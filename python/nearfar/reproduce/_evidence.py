@@ -18,13 +18,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from nearfar import advise, models
+from nearfar import _engine, advise, models
 from nearfar import machine as machines
 from nearfar.errors import NearfarError
 from nearfar.filter import view
 from nearfar.fleet import Vm, parse_gain
-from nearfar.paging import paging
-from nearfar.predict import Costs, Point, points_of, predict
+from nearfar.predict import Costs, Point, points_of
 from nearfar.reproduce import published
 
 Array = npt.NDArray[np.float64]
@@ -32,7 +31,8 @@ Array = npt.NDArray[np.float64]
 #: Programs of 001 and of 000 (workloads/*.toml says what stands for each).
 PAPER_001: Final = ("freecell", "gedit", "gqview", "kghostview")
 PAPER_000: Final = ("game", "office", "photo", "pdf", "multimedia")
-#: Half the smallest page that the papers choose, up to eight times the largest.
+#: Simulated and fitted: from half the smallest page that the papers choose to eight times the
+#: largest, so that curves that turn are seen to.
 SIZES: Final = tuple(512 << step for step in range(10))
 #: Where the axes of 001's figures end, by its text.
 AXIS: Final = 8192
@@ -51,7 +51,10 @@ class Setting:
         memory: share of the footprint in figures that do not give it.
         unit: bytes that one NVM access moves; None: as the machine file has it.
         nvm: the storage that is 000's NVM; machine: the file that has it.
-        model: 000's model: the papers' forms, or nearfar's own choice (``auto``).
+        model: that chooses 000's pages: the papers' forms, or what ``nearfar advise`` takes
+            (``auto``), which leaves those forms where they miss known times by more than 1 %.
+        most: largest page that a VM may be given and that its model is shown, bytes; one doubling
+            beyond the largest that 000 chose, as :data:`SIZES` begins one below the smallest.
     """
 
     view: str = "cache"
@@ -60,7 +63,8 @@ class Setting:
     unit: str | None = None
     nvm: str = "nvm-10x"
     machine: str = NVM_MACHINE
-    model: str = "papers"
+    model: str = "auto"
+    most: int = 65536
 
 
 @dataclass(frozen=True)
@@ -116,25 +120,36 @@ class Simulation:
             caches = machines.load(NVM_MACHINE)
             opened = view(trace, setting.view, caches, self._progress)
             self._views[seen] = self._stack.enter_context(opened).path
-        found = paging(
-            self._views[seen],
-            page_sizes=SIZES,
-            memory=",".join(f"{100 * share:g}%" for share in MEMORIES),
-            tlb=setting.tlb,
-            machine=NVM_MACHINE,
-            storage=["nvm-1x"],
-            threads=self._threads,
-            progress=self._progress,
+        described = machines.load(NVM_MACHINE)
+        # The engine itself: the models of `nearfar paging` are not asked for here.
+        found = json.loads(
+            _engine.paging(
+                self._views[seen],
+                described.name,
+                described.json,
+                page_sizes=list(SIZES),
+                memory=[(share, True) for share in MEMORIES],
+                tlb=setting.tlb,
+                replacement="clock",
+                clock_insert_set=True,
+                kinds=None,
+                storages=["nvm-1x"],
+                write_back=False,
+                threads=self._threads,
+                sample=None,
+                max_memory=None,
+                progress=self._progress,
+            )
         )
         by_memory = {
-            share: [row for row in found.rows if abs(row["memory_fraction"] - share) < 1e-9]
+            share: [row for row in found["rows"] if abs(row["memory_fraction"] - share) < 1e-9]
             for share in MEMORIES
         }
         return Rates(
             {share: points_of(rows) for share, rows in by_memory.items()},
             {share: int(rows[0]["memory_bytes"]) for share, rows in by_memory.items()},
-            int(found.run["references"]),
-            int(found.run["footprint_bytes"]),
+            int(found["records"]),
+            int(found["footprint_bytes"]),
         )
 
 
@@ -240,11 +255,11 @@ class Evidence:
 
     def predicted(self, workload: str, storage: str, memory: float) -> Array:
         """The papers' model of the total time at each size."""
-        found = self.rates(workload)
-        points, costs = found.points[memory], self.costs(storage)
-        return predict(
-            points, SIZES, costs, found.memory_bytes[memory], self.setting.tlb, "papers"
-        ).total
+        costs = self.costs(storage)
+        misses = self.fit("tlb", workload).predict(SIZES)
+        faults = self.fit("fault", workload, memory).predict(SIZES)
+        total: Array = costs.translation(misses, np.zeros(len(SIZES))) + costs.data(SIZES, faults)
+        return total
 
     # --- the virtual machines of 000
 
@@ -252,6 +267,7 @@ class Evidence:
     def vms(self) -> dict[str, dict[str, Any]]:
         """Advice for each VM of 000's table 1, rows as ``nearfar advise`` gives them."""
         told = {}
+        tried = [size for size in SIZES if size <= self.setting.most]
         for vm in fleet(self.setting):
             name, memory = vm.workload.lower(), float(vm.memory.removesuffix("%")) / 100
             found = self.rates(name)
@@ -263,9 +279,9 @@ class Evidence:
             told[vm.name] = advise.advice(
                 vm,
                 facts,
-                {point.page_bytes: point for point in found.points[memory]},
-                SIZES,
-                list(SIZES),
+                {point.page_bytes: point for point in found.points[memory][: len(tried)]},
+                tried,
+                tried,
                 self.costs(vm.storage),
                 self.setting.tlb,
                 self.setting.model,

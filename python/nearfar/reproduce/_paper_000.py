@@ -132,7 +132,7 @@ def _gain_mean(evidence: Evidence) -> tuple[float, str]:
 
 
 def _gain_most(evidence: Evidence) -> tuple[float, str]:
-    row = max(evidence.vms.values(), key=lambda row: float(row["simulated_gain"]))
+    row = max(_on_nvm(evidence), key=lambda row: float(row["simulated_gain"]))
     return float(row["simulated_gain"]), f"{row['vm']}; {_bound(evidence, row)}"
 
 
@@ -142,7 +142,7 @@ def _gain_least(evidence: Evidence) -> tuple[float, str]:
 
 
 def _first(evidence: Evidence) -> tuple[float, str]:
-    ranked = sorted(evidence.vms.values(), key=lambda row: -float(row["simulated_gain"]))
+    ranked = sorted(_on_nvm(evidence), key=lambda row: -float(row["simulated_gain"]))
     order = [row["vm"] for row in ranked]
     return order.index("VM-4") + 1, f"first is {order[0]}"
 
@@ -199,12 +199,12 @@ def _page(evidence: Evidence, vm: str) -> tuple[float, str]:
 
 
 def _page_least(evidence: Evidence) -> tuple[float, str]:
-    row = min(evidence.vms.values(), key=lambda row: int(row["advised_page_bytes"]))
+    row = min(_on_nvm(evidence), key=lambda row: int(row["advised_page_bytes"]))
     return row["advised_page_bytes"] / 1024, str(row["vm"])
 
 
 def _page_most(evidence: Evidence) -> tuple[float, str]:
-    row = max(evidence.vms.values(), key=lambda row: int(row["advised_page_bytes"]))
+    row = max(_on_nvm(evidence), key=lambda row: int(row["advised_page_bytes"]))
     return row["advised_page_bytes"] / 1024, str(row["vm"])
 
 

@@ -22,6 +22,7 @@ from nearfar.reproduce import Reproduced, Row, bundled, statements
 from nearfar.reproduce import _paper_000 as paper_000
 from nearfar.reproduce import _paper_001 as paper_001
 from nearfar.reproduce._evidence import (
+    NVM_MACHINE,
     PAPER_000,
     PAPER_001,
     SIZES,
@@ -36,7 +37,7 @@ Progress = Callable[[int], None] | None
 MEASURES: Final = {"001": paper_001.MEASURES, "000": paper_000.MEASURES}
 
 #: What else could have been chosen, and what it stands for.
-VARIANTS: Final[tuple[tuple[str, str, dict[str, str | float]], ...]] = (
+VARIANTS: Final[tuple[tuple[str, str, dict[str, str | float | int]], ...]] = (
     ("every reference", "no CPU cache before the TLB and memory", {"view": "none"}),
     ("TLB of 32", "half the entries", {"tlb": "32"}),
     ("TLB of 128", "twice the entries", {"tlb": "128"}),
@@ -51,7 +52,8 @@ VARIANTS: Final[tuple[tuple[str, str, dict[str, str | float]], ...]] = (
      {"nvm": "optane-ssd", "machine": "optane-ssd"}),
     ("000's NVM is Optane memory", "persistent memory modules",
      {"nvm": "optane-pmem", "machine": "optane-ssd"}),
-    ("model auto", "nearfar's model in place of the papers' forms", {"model": "auto"}),
+    ("VM pages up to 256 KiB", "eight times the largest chosen", {"most": 262144}),
+    ("VM pages by the papers' forms", "whatever their error", {"model": "papers"}),
 )  # fmt: skip
 
 
@@ -93,9 +95,14 @@ def study(
         simulated = stack.enter_context(simulation(folder, threads, progress))
         evidence = Evidence(simulated, Setting())
         found = judged(evidence)
+        small = traces is None and not full
+        seen = [evidence.rates(name) for name in (*PAPER_001, *PAPER_000)]
+        reuse = sorted(one.references * 4096 / one.footprint_bytes for one in seen)
         run = {
             "study": "reproduce paging",
-            "captures": "bundled small" if traces is None and not full else "given or captured",
+            "captures": "the bundled small ones" if small else "whole runs, or those given",
+            "view": f"references that miss the caches of {NVM_MACHINE} (--filter cache)",
+            "references_per_page": [round(reuse[0], 1), round(reuse[-1], 1)],
             "setting": asdict(evidence.setting),
             "page_sizes": list(SIZES),
             "workloads": {

@@ -1,0 +1,97 @@
+"""Published results beside ours as text tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from nearfar.report import units
+
+Row = Mapping[str, Any]
+
+_WORDS = {True: Text("yes", style="green"), False: Text("NO", style="bold red")}
+
+
+def summary(result: Mapping[str, Any]) -> str:
+    """How many rows hold, by paper, in one sentence."""
+    rows: Sequence[Row] = result["rows"]
+    papers = dict.fromkeys(row["paper"] for row in rows)
+    parts = []
+    for paper in papers:
+        own = [row for row in rows if row["paper"] == paper]
+        parts.append(f"{sum(row['holds'] for row in own)} of {len(own)} of paper {paper}")
+    return f"{sum(row['holds'] for row in rows)} of {len(rows)} rows hold: {', '.join(parts)}."
+
+
+def captures(run: Mapping[str, Any]) -> str:
+    """What the rows were made from, in a sentence; empty where the study does not say."""
+    if "references_per_page" not in run:
+        return ""
+    low, high = run["references_per_page"]
+    return f"From {run['captures']}: {run['view']}, {low:g} to {high:g} for each page of 4 KiB." + (
+        "" if low >= 50 else " So few that first touches decide: see --full."
+    )
+
+
+def value(number: float | str | None) -> str:
+    """A published or measured value, four digits of it."""
+    if isinstance(number, str):
+        return number
+    return "-" if number is None else f"{number:.4g}"
+
+
+def rows(result: Mapping[str, Any]) -> RenderableType:
+    """The dict that ``nearfar reproduce --format json`` prints: rows, then the sensitivity."""
+    parts: list[RenderableType] = [Text(summary(result), style="bold")]
+    if told := captures(result["run"]):
+        parts.append(Text(told))
+    table = _table("")
+    for name, width in (("paper", None), ("item", 62), ("published", None), ("ours", None)):
+        table.add_column(name, max_width=width, justify="right" if name == "ours" else "left")
+    table.add_column("unit", max_width=34)
+    table.add_column("tolerance", no_wrap=True)
+    table.add_column("holds", no_wrap=True)
+    for row in result["rows"]:
+        table.add_row(
+            Text(row["paper"]),
+            Text(units.clean(row["item"])),
+            value(row["published"]),
+            value(row["ours"]),
+            Text(row["unit"]),
+            str(row["tolerance"]),
+            _WORDS[bool(row["holds"])],
+        )
+    parts.append(table)
+    parts += [Text("What was seen where a row does not hold:", style="bold")]
+    parts += [
+        Text(units.clean(f"{row['paper']}, {row['item']}. Ours: {row['note']}."))
+        for row in result["rows"]
+        if not row["holds"]
+    ]
+    if result["sensitivity"]:
+        other = _table("Rows that hold when what the papers leave open is chosen otherwise")
+        for name in ("setting", "stands for"):
+            other.add_column(name)
+        for name in ("hold", "more", "fewer"):
+            other.add_column(name, justify="right", no_wrap=True)
+        for case in result["sensitivity"]:
+            more, fewer = (f"{len(case[key])}" for key in ("more", "fewer"))
+            hold = f"{case['holds']} of {case['rows']}"
+            other.add_row(case["setting"], case["why"], hold, f"+{more}", f"-{fewer}")
+        parts += [Text(""), other]
+    return Group(*parts)
+
+
+def _table(title: str) -> Table:
+    return Table(
+        title=title or None,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
