@@ -24,6 +24,7 @@ TIME_LABEL = (
     "datum.value >= 1e3 ? format(datum.value / 1e3, '~g') + ' µs' : "
     "format(datum.value, '~g') + ' ns'"
 )
+RATE_LABEL = "format(datum.value, '~g')"
 COUNT_LABEL = "format(datum.value, '~s')"
 
 
@@ -175,6 +176,48 @@ def advice(pages: Sequence[int]) -> Spec:
     return _finish(
         alt.layer(alt.layer(rule, line, points), name).resolve_scale(y="independent"), 320
     )
+
+
+def published(pages: Sequence[int], names: Sequence[str], axis: str, time: bool) -> Spec:
+    """Curves of a paper's figure: a value against page size, a colour and shape a series.
+
+    Data sets: ``points`` and ``curves`` (``page``, ``value``, ``series``, labels). Values are
+    nanoseconds if ``time``.
+    """
+    import altair as alt
+
+    x = _page_axis(alt, pages)
+    y = alt.Y(
+        "value:Q",
+        scale=alt.Scale(type="log", nice=False, padding=8),
+        axis=alt.Axis(title=axis, tickCount=6, labelExpr=TIME_LABEL if time else RATE_LABEL),
+    )
+    legend = alt.Legend(title=None, orient="top")
+    colour = alt.Color("series:N", scale=alt.Scale(domain=list(names)), legend=legend)
+    shapes = [palette.SHAPES[i % len(palette.SHAPES)] for i in range(len(names))]
+    curves = (
+        alt.Chart(alt.NamedData("curves"))
+        .mark_line(strokeWidth=2, clip=True)
+        .encode(x=x, y=y, color=colour)
+    )
+    points = (
+        alt.Chart(alt.NamedData("points"))
+        .mark_point(size=50, filled=True, opacity=0.95, clip=True)
+        .encode(
+            x=x,
+            y=y,
+            color=colour,
+            shape=alt.Shape(
+                "series:N", scale=alt.Scale(domain=list(names), range=shapes), legend=legend
+            ),
+            tooltip=[
+                alt.Tooltip("series:N", title="curve"),
+                alt.Tooltip("page_label:N", title="page size"),
+                alt.Tooltip("value_label:N", title="simulated"),
+            ],
+        )
+    )
+    return _finish(alt.layer(curves, points), 320)
 
 
 def working_set(most: int) -> Spec:

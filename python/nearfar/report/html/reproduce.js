@@ -1,0 +1,3 @@
+for (const [name, figure] of Object.entries(model.charts)) {
+  new Chart(name, figure.series).draw({ points: figure.points, curves: figure.curves });
+}

@@ -1,0 +1,246 @@
+"""Published results beside ours: a row for every statement, `holds` as its tolerance says."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import browser
+from conftest import Run
+from nearfar import fleet, machine, reproduce
+from nearfar.errors import NearfarError
+from nearfar.reproduce import KEYS, Reproduced, judge, statements
+from nearfar.reproduce import _paper_000 as paper_000
+from nearfar.reproduce import paging as study
+from nearfar.reproduce._evidence import MEMORIES, SIZES, Evidence, Setting, simulation
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def found() -> Reproduced:
+    return reproduce.reproduce("paging")
+
+
+def files(paper: str) -> list[dict]:
+    """Statements as the repository's file has them, not as the package read them."""
+    path = ROOT / "papers" / paper / "statements.toml"
+    return tomllib.loads(path.read_text(encoding="utf-8"))["statement"]
+
+
+@pytest.mark.parametrize("paper", ["000", "001"])
+def test_every_statement_has_a_row(found: Reproduced, paper: str) -> None:
+    rows = {row["item"]: row for row in found.rows if row["paper"] == paper}
+    stated = files(paper)
+    assert len(rows) == len(stated)
+    for one in stated:
+        row = rows[f"{one['place']}: {one['says']}"]
+        assert tuple(row) == KEYS
+        assert (row["published"], row["unit"], row["tolerance"]) == (
+            one["published"],
+            one["unit"],
+            one["tolerance"],
+        )
+        assert one["why"], one["key"]
+        assert row["note"]
+
+
+def agrees(published: float | str, ours: float, tolerance: str) -> bool:
+    """A second reading of the tolerances, by other means."""
+    words = tolerance.split()
+    match words:
+        case [">=", limit]:
+            return round(ours - float(limit), 8) >= 0
+        case ["<=", limit]:
+            return round(float(limit) - ours, 8) >= 0
+        case [low, "to", high]:
+            return float(low) <= ours <= float(high)
+        case ["equal"]:
+            return round(ours - float(published), 8) == 0
+        case ["factor", limit]:
+            low, high = sorted((ours, float(published)))
+            return low > 0 and high <= float(limit) * low
+        case ["within", limit] if limit.endswith("%"):
+            return abs(ours / float(published) - 1) <= float(limit[:-1]) / 100
+        case ["within", limit]:
+            return abs(ours - float(published)) <= float(limit)
+    raise AssertionError(tolerance)
+
+
+def test_holds_is_computed(found: Reproduced) -> None:
+    for row in found.rows:
+        assert row["holds"] is agrees(row["published"], row["ours"], row["tolerance"]), row["item"]
+    assert {row["holds"] for row in found.rows} == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("published", "ours", "tolerance", "holds"),
+    [
+        (16, 32.0, "factor 2", True),
+        (16, 8.0, "factor 2", True),
+        (16, 64.0, "factor 2", False),
+        (16, 0.0, "factor 2", False),
+        (0.38, 0.47, "within 0.10", True),
+        (0.38, 0.27, "within 0.10", False),
+        (200, 209.0, "within 5%", True),
+        (200, 211.0, "within 5%", False),
+        ("stated", 0.95, ">= 0.95", True),
+        ("stated", 0.9499, ">= 0.95", False),
+        ("stated", float("nan"), "<= 1", False),
+        ("stated", 58.0, "10 to 100", True),
+        ("stated", 101.0, "10 to 100", False),
+        (7, 7.0, "equal", True),
+        (7, 6.0, "equal", False),
+    ],
+)
+def test_judge(published: float | str, ours: float, tolerance: str, holds: bool) -> None:
+    assert judge(published, ours, tolerance) is holds
+
+
+@pytest.mark.parametrize("wrong", [("stated", "equal"), (3, "about right"), ("stated", "factor 2")])
+def test_a_tolerance_that_cannot_be_judged_is_an_error(wrong: tuple[float | str, str]) -> None:
+    with pytest.raises(NearfarError, match="cannot be judged"):
+        judge(wrong[0], 3.0, wrong[1])
+
+
+def test_every_statement_is_measured_and_nothing_else() -> None:
+    for paper, measures in study.MEASURES.items():
+        keys = [one.key for one in statements(paper)]
+        assert len(set(keys)) == len(keys)
+        assert set(keys) == set(measures)
+
+
+def test_the_paper_s_twelve_machines() -> None:
+    """Table 1 as the issue and the paper have it, and a file that `advise` reads."""
+    read = fleet.read(ROOT / "papers/000/fleet.toml", {"arch": "x86-64", "min_gain": "5%"})
+    assert [vm.name for vm in read] == [f"VM-{number}" for number in range(1, 13)]
+    assert {vm.name for vm in read if vm.storage == "hdd"} == {"VM-6", "VM-12"}
+    assert [vm.scenario for vm in read] == [*"111222334455"]
+    assert all((vm.trace / "trace.json").is_file() for vm in read)
+    kib = {name: size // 1024 for name, size in paper_000.chosen().items()}
+    assert kib == {
+        **{"VM-1": 16, "VM-2": 1, "VM-3": 16, "VM-4": 32, "VM-5": 16, "VM-6": 4},
+        **{"VM-7": 32, "VM-8": 16, "VM-9": 2, "VM-10": 32, "VM-11": 8, "VM-12": 4},
+    }
+
+
+def test_disk_and_nvm_are_of_one_computer() -> None:
+    disk, nvm = (machine.load(name).to_dict() for name in ("desktop-hdd", "desktop-nvm"))
+    for part in ("cpu", "cache", "tlb", "node"):
+        assert disk[part] == nvm[part]
+
+
+def test_choices_are_those_of_advise(nearfar: Run, found: Reproduced, tmp_path: Path) -> None:
+    """The rows of the fleet are what `nearfar advise` says of the same view."""
+    from nearfar.advise import advise_fleet
+
+    told = advise_fleet(ROOT / "papers/000/fleet.toml", page_sizes="512,1K,...,64K", filter="cache")
+    rows = {row["item"]: row["ours"] for row in found.rows if row["paper"] == "000"}
+    for vm in told.rows:
+        (ours,) = [size for item, size in rows.items() if f" {vm['vm']} (" in item]
+        assert ours * 1024 == vm["advised_page_bytes"], vm["vm"]
+    nvm = [vm["simulated_gain"] for vm in told.rows if vm["storage"] != "hdd"]
+    (mean,) = [ours for item, ours in rows.items() if item.endswith("Mean gain over 4 KiB")]
+    assert mean == pytest.approx(sum(nvm) / len(nvm), rel=1e-4)
+
+
+def test_rates_and_times_are_those_of_paging() -> None:
+    from nearfar.paging import paging
+
+    trace = ROOT / "tests/data/captures/pdf.trace"
+    told = paging(
+        trace, page_sizes=SIZES, memory="30%,50%", storage=["nvm-10x"], filter="cache"
+    ).rows
+    with simulation(trace.parent) as simulated:
+        evidence = Evidence(simulated, Setting())
+        for memory in (0.3, 0.5):
+            rows = [row for row in told if row["memory_fraction"] == memory]
+            assert evidence.faults("pdf", memory) == pytest.approx([r["fault_rate"] for r in rows])
+            times = evidence.times("pdf", "nvm-10x", memory)
+            assert times == pytest.approx([row["total_ns"] for row in rows])
+        assert evidence.misses("pdf") == pytest.approx([row["tlb_miss_rate"] for row in rows])
+
+
+def test_a_setting_changes_what_it_says() -> None:
+    with simulation(ROOT / "tests/data/captures") as simulated:
+        usual = Evidence(simulated, Setting())
+        lines = Evidence(simulated, Setting(unit="64B"))
+        assert lines.costs("nvm-1x").io_ns[4096] == 8 * usual.costs("nvm-1x").io_ns[4096]
+        assert lines.costs("hdd") == usual.costs("hdd")
+        optane = Evidence(simulated, Setting(nvm="optane-ssd", machine="optane-ssd"))
+        direct = machine.load("optane-ssd").io_ns("optane-ssd", [4096])[0]
+        assert optane.costs("optane-ssd").io_ns[4096] == direct
+        assert optane.costs("optane-ssd").dram_ns == usual.costs("nvm-1x").dram_ns
+        more = Evidence(simulated, Setting(tlb="128")).misses("office")
+        assert (more < usual.misses("office")).any()
+        assert (more <= usual.misses("office")).all()
+        assert usual.rates("pdf").points.keys() == set(MEMORIES)
+
+
+def test_same_input_same_rows(found: Reproduced) -> None:
+    assert reproduce.rows("paging", threads=1) == found.rows
+
+
+def test_sensitivity_counts_its_changes(found: Reproduced) -> None:
+    usual, *others = found.sensitivity
+    assert (usual["holds"], usual["more"], usual["fewer"]) == (found.holding, [], [])
+    assert len(others) == len(study.VARIANTS)
+    for case in others:
+        assert case["holds"] == found.holding + len(case["more"]) - len(case["fewer"])
+    assert any(case["more"] or case["fewer"] for case in others)
+
+
+def test_command_line(nearfar: Run, found: Reproduced) -> None:
+    done = nearfar("reproduce", "paging", "--format", "json", "--check")
+    assert done.returncode == 1
+    told = json.loads(done.stdout)
+    assert told == json.loads(found.to_json())
+    assert done.stderr == ""
+    assert str(ROOT) not in done.stdout
+
+
+def test_table_as_csv(found: Reproduced) -> None:
+    import pyarrow.csv
+
+    sink = io.BytesIO()
+    pyarrow.csv.write_csv(found.table, sink)
+    rows = list(csv.DictReader(io.StringIO(sink.getvalue().decode())))
+    assert [row["item"] for row in rows] == [row["item"] for row in found.rows]
+    assert tuple(rows[0]) == KEYS
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["pagign"], 2, r"no study 'pagign'; did you mean paging\?"),
+        (["paging", "--format", "xml"], 2, "--format: 'xml' is not a format"),
+        (["paging", "--traces", "nowhere"], 3, r"nowhere: has no freecell.trace; capture it with"),
+    ],
+)
+def test_errors(nearfar: Run, words: list[str], code: int, says: str) -> None:
+    done = nearfar("reproduce", *words)
+    assert done.returncode == code
+    assert re.search(says, done.stderr), done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+def test_page(found: Reproduced, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(found.html(), encoding="utf-8")
+    assert path.stat().st_size < 3_000_000
+    with browser.opened(path) as (page, problems):
+        charts = page.locator("svg.marks")
+        charts.nth(len(found.figures) - 1).wait_for()
+        assert charts.count() == len(found.figures)
+        assert page.locator("#rows tbody tr").count() == len(found.rows)
+        assert page.locator("#rows .verdict.good").count() == found.holding
+        assert f"{found.holding} of {len(found.rows)} rows hold" in page.inner_text("#finding")
+        assert page.locator("#table-0 tbody tr").count() == 12
+    assert problems == []
