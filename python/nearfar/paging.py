@@ -16,7 +16,7 @@ import os
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -238,18 +238,23 @@ def paging(
 
 def warnings(result: PagingResult) -> list[str]:
     """What a reader of the result should know: lines of plain text."""
-    lines = []
-    run = result.run
-    if not run["trace_complete"]:
-        lines.append(f"{run['trace']}: the trace is incomplete; this is what it holds so far")
-    if run["sampled_trace"]:
-        lines.append(f"{run['trace']}: a sampled trace; reuse, and so every rate, is not exact")
+    lines = trace_warnings(result.run)
     fewest = min(row["frames"] for row in result.rows)
     if fewest < 8:
         lines.append(
             f"some memories hold only {fewest} page(s) of the largest sizes: those rows thrash "
             "and say little about a larger program"
         )
+    return lines
+
+
+def trace_warnings(run: Mapping[str, Any]) -> list[str]:
+    """What a reader should know of the trace of a run."""
+    lines = []
+    if not run["trace_complete"]:
+        lines.append(f"{run['trace']}: the trace is incomplete; this is what it holds so far")
+    if run["sampled_trace"]:
+        lines.append(f"{run['trace']}: a sampled trace; reuse, and so every rate, is not exact")
     return lines
 
 
