@@ -56,7 +56,8 @@ lint: env ## Formatters and linters
 
 .PHONY: test-packages
 test-packages:
-	@workloads/install.sh qemu-user chromium pigz gzip libvirt-clients libxml2-utils qemu-system-x86 systemd sqlite3 redis-server redis-tools xvfb xdotool
+	@workloads/install.sh qemu-user chromium pigz gzip libvirt-clients libxml2-utils qemu-system-x86 systemd \
+	  sqlite3 redis-server redis-tools xvfb xdotool
 
 .PHONY: test
 test: test-packages env lint ## Everything: lint, Rust tests, Python tests, documentation
