@@ -130,10 +130,17 @@ def test_the_paper_s_twelve_machines() -> None:
     }
 
 
-def test_disk_and_nvm_are_of_one_computer() -> None:
-    disk, nvm = (machine.load(name).to_dict() for name in ("desktop-hdd", "desktop-nvm"))
+def test_the_machine_of_000_is_made_of_built_in_ones() -> None:
+    own = machine.load(str(ROOT / "papers/000/machine.toml")).to_dict()
+    disk, nvm, optane = (
+        machine.load(name).to_dict() for name in ("desktop-hdd", "desktop-nvm", "optane-ssd")
+    )
     for part in ("cpu", "cache", "tlb", "node"):
-        assert disk[part] == nvm[part]
+        assert own[part] == disk[part] == nvm[part]
+    assert own["storage"] == {
+        "hdd": disk["storage"]["hdd"],
+        "nvm": optane["storage"]["optane-ssd"],
+    }
 
 
 def test_choices_are_those_of_advise(nearfar: Run, found: Reproduced, tmp_path: Path) -> None:
@@ -173,10 +180,9 @@ def test_a_setting_changes_what_it_says() -> None:
         lines = Evidence(simulated, Setting(unit="64B"))
         assert lines.costs("nvm-1x").io_ns[4096] == 8 * usual.costs("nvm-1x").io_ns[4096]
         assert lines.costs("hdd") == usual.costs("hdd")
-        optane = Evidence(simulated, Setting(nvm="optane-ssd", machine="optane-ssd"))
-        direct = machine.load("optane-ssd").io_ns("optane-ssd", [4096])[0]
-        assert optane.costs("optane-ssd").io_ns[4096] == direct
-        assert optane.costs("optane-ssd").dram_ns == usual.costs("nvm-1x").dram_ns
+        direct = machine.load("optane-ssd").io_ns("optane-pmem", [4096])[0]
+        assert usual.costs("optane-pmem").io_ns[4096] == direct
+        assert usual.costs("optane-pmem").dram_ns == usual.costs("nvm-1x").dram_ns
         more = Evidence(simulated, Setting(tlb="128")).misses("office")
         assert (more < usual.misses("office")).any()
         assert (more <= usual.misses("office")).all()

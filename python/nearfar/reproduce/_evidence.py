@@ -37,8 +37,10 @@ SIZES: Final = tuple(512 << step for step in range(10))
 #: Where the axes of 001's figures end, by its text.
 AXIS: Final = 8192
 MEMORIES: Final = tuple(percent / 100 for percent in range(10, 101, 10))
-#: The desktop of both papers, with NVM and with a disk; they differ in nothing else.
-NVM_MACHINE, HDD_MACHINE = "desktop-nvm", "desktop-hdd"
+#: The machine of 001, whose caches and TLB are also those of 000's, papers/000/machine.toml.
+NVM_MACHINE: Final = "desktop-nvm"
+#: Another machine whose storages 000's NVM may be.
+_OTHER: Final = "optane-ssd"
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Setting:
         tlb: as ``nearfar paging --tlb``.
         memory: share of the footprint in figures that do not give it.
         unit: bytes that one NVM access moves; None: as the machine file has it.
-        nvm: the storage that is 000's NVM; machine: the file that has it.
+        nvm: the storage that is 000's NVM: of its machine, of 001's or of ``optane-ssd``.
         model: that chooses 000's pages: the papers' forms, or what ``nearfar advise`` takes
             (``auto``), which leaves those forms where they miss known times by more than 1 %.
         most: largest page that a VM may be given and that its model is shown, bytes; one doubling
@@ -61,8 +63,7 @@ class Setting:
     tlb: str = "64"
     memory: float = 0.5
     unit: str | None = None
-    nvm: str = "nvm-10x"
-    machine: str = NVM_MACHINE
+    nvm: str = "nvm"
     model: str = "auto"
     most: int = 65536
 
@@ -210,20 +211,19 @@ class Evidence:
     # --- times
 
     def costs(self, storage: str) -> Costs:
-        """Costs on a storage: of the papers' desktop, whatever machine the storage is of."""
+        """Costs on a storage: TLB and DRAM are those of the papers' desktop, whatever machine the
+        storage is of."""
         if storage not in self._costs:
-            desktop = machines.load(HDD_MACHINE if storage == "hdd" else NVM_MACHINE)
-            if storage not in desktop.storages:
-                other = machines.load(self.setting.machine)
-                base = Costs.of(desktop, next(iter(desktop.storages)), SIZES)
-                read = dict(zip(SIZES, other.io_ns(storage, SIZES), strict=True))
-                self._costs[storage] = Costs(base.tlb_ns, base.stlb_ns, base.dram_ns, read)
-            else:
-                self._costs[storage] = Costs.of(self._with_unit(desktop), storage, SIZES)
+            desktop = self._with_unit(machines.load(NVM_MACHINE))
+            base = Costs.of(desktop, "nvm-1x", SIZES)
+            candidates = (paper_machine(), desktop, machines.load(_OTHER))
+            owner = next((one for one in candidates if storage in one.storages), desktop)
+            read = dict(zip(SIZES, owner.io_ns(storage, SIZES), strict=True))
+            self._costs[storage] = Costs(base.tlb_ns, base.stlb_ns, base.dram_ns, read)
         return self._costs[storage]
 
     def _with_unit(self, machine: machines.Machine) -> machines.Machine:
-        if self.setting.unit is None or machine.name != NVM_MACHINE:
+        if self.setting.unit is None:
             return machine
         changed = machine.to_dict()
         for device in changed["storage"].values():
@@ -295,6 +295,12 @@ def _fit(quantity: str, rates: tuple[float, ...], model: str) -> models.Fit:
     return models.fit(quantity, SIZES, rates, model=model)
 
 
+@functools.cache
+def paper_machine() -> machines.Machine:
+    """The machine of 000's virtual machines, papers/000/machine.toml."""
+    return machines.parse("papers/000/machine.toml", published("000/machine"))
+
+
 def fleet(setting: Setting) -> list[Vm]:
     """000's table 1, from papers/000/fleet.toml; NVM is the setting's."""
     content: dict[str, dict[str, dict[str, str]]] = tomllib.loads(published("000/fleet"))
@@ -304,7 +310,7 @@ def fleet(setting: Setting) -> list[Vm]:
             trace=Path(given["trace"]),
             workload=given["workload"],
             memory=given["memory"],
-            machine=given["machine"] if given["storage"] == "hdd" else setting.machine,
+            machine="papers/000/machine.toml",
             storage=given["storage"] if given["storage"] == "hdd" else setting.nvm,
             arch=advise.ARCH,
             min_gain=parse_gain("5%", "papers/000/fleet.toml"),
