@@ -42,7 +42,9 @@ def value(number: float | str | None) -> str:
     """A published or measured value, four digits of it."""
     if isinstance(number, str):
         return number
-    return "-" if number is None else f"{number:.4g}"
+    if number is None:
+        return "-"
+    return f"{number:,.0f}" if abs(number) >= 10_000 else f"{number:.4g}"
 
 
 def rows(result: Mapping[str, Any]) -> RenderableType:
