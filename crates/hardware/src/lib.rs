@@ -3,6 +3,7 @@
 //! No policy in here, and nothing about kernels or studies.
 
 pub mod machine;
+pub mod node;
 pub mod storage;
 pub mod tlb;
 pub mod units;
