@@ -2,3 +2,4 @@
 
 pub mod info;
 pub mod paging;
+pub mod tiering;

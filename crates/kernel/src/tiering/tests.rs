@@ -4,54 +4,8 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
-use super::plain::{Action, PlainMemory, Prices};
+use super::plain::{Action, PRICES, PlainMemory, toy};
 use super::*;
-
-/// Prices at which copies are slow enough for writes to come between.
-pub(super) const PRICES: Prices = Prices {
-    access: Time::from_ps(500_000),
-    hint_fault: Time::from_ps(800_000),
-    write_fault: Time::from_ps(900_000),
-    entry: Time::from_ps(20_000),
-    copy: Time::from_ps(1_300_000),
-    migrate: Time::from_ps(1_100_000),
-    wake: Time::from_ps(1_000_000),
-};
-
-/// Settings that make a toy of a policy: everything happens within a few hundred references.
-pub(super) fn toy(name: &str) -> Settings {
-    let wanted = [
-        ("scan_size", "32KiB"),
-        ("scan_period_min", "20us"),
-        ("scan_period_max", "80us"),
-        ("scan_delay", "10us"),
-        ("min_free", "4KiB"),
-        ("pagevec", "3"),
-        ("batch", "4"),
-        ("mpq_size", "4"),
-        ("run_pages", "3"),
-        ("run_passes", "2"),
-        ("hot_threshold", "40us"),
-        ("rate_window", "50us"),
-        ("rate_limit", "24KiB"),
-        ("adjust_period", "100us"),
-        ("load_period", "3"),
-        ("store_period", "5"),
-        ("cooling_samples", "60"),
-        ("adapt_samples", "15"),
-        ("migrate_period", "30us"),
-        ("demote_least", "4KiB"),
-        ("promote_least", "8KiB"),
-        ("demote_most", "8KiB"),
-        ("promote_most", "16KiB"),
-    ];
-    let known: BTreeSet<_> = (find(name).unwrap().knobs)().iter().map(|knob| knob.name).collect();
-    let values = wanted.iter().filter(|(key, _)| known.contains(key));
-    Settings {
-        values: values.map(|(key, value)| ((*key).into(), (*value).into())).collect(),
-        scale: 1.0,
-    }
-}
 
 fn run(
     name: &str,
@@ -94,10 +48,10 @@ proptest! {
     fn nothing_is_lost(steps in steps(), three: bool) {
         let nodes: &[usize] = if three { &[8, 12, 24] } else { &[10, 26] };
         for (name, _) in POLICIES {
-            run(name, &toy(name), nodes, &steps, false);
+            run(name, &toy(name).unwrap(), nodes, &steps, false);
         }
         for notice in ["write-protect", "shadow-fault"] {
-            let mut settings = toy("ssp");
+            let mut settings = toy("ssp").unwrap();
             settings.values.insert("notice".into(), notice.into());
             run("ssp", &settings, nodes, &steps, false);
         }
@@ -106,7 +60,7 @@ proptest! {
     #[test]
     fn nothing_is_lost_in_huge_pages(steps in prop::collection::vec((0..4 * HUGE, any::<bool>()), 1..200)) {
         for (name, _) in POLICIES {
-            run(name, &toy(name), &[2 * HUGE as usize, 5 * HUGE as usize], &steps, true);
+            run(name, &toy(name).unwrap(), &[2 * HUGE as usize, 5 * HUGE as usize], &steps, true);
         }
     }
 }
@@ -125,7 +79,7 @@ fn count(memory: &PlainMemory, what: fn(&Action) -> bool) -> usize {
 /// A path that never runs is not tested: each policy must do what it is known for.
 #[test]
 fn every_path_runs() {
-    let go = |name: &str, writes| run(name, &toy(name), &[10, 26], &thrash(writes), false);
+    let go = |name: &str, writes| run(name, &toy(name).unwrap(), &[10, 26], &thrash(writes), false);
     let up = |action: &Action| matches!(action, Action::Moved(_, NodeId::FAST));
     let down = |action: &Action| matches!(action, Action::Moved(_, NodeId(1)));
     for name in ["autonuma", "tpp", "memtis"] {
@@ -146,16 +100,16 @@ fn every_path_runs() {
     assert!(count(&ssp, shadowed) > 0 && count(&ssp, plain) > 0);
     assert_eq!(count(&go("none", 3), |_| true), 0);
     // A slow node with hardly any room: shadows must give way.
-    let tight = run("nomad", &toy("nomad"), &[10, 17], &thrash(1), false);
+    let tight = run("nomad", &toy("nomad").unwrap(), &[10, 17], &thrash(1), false);
     assert!(count(&tight, |action| matches!(action, Action::Dropped(_, Drop::Reclaimed))) > 0);
 }
 
 /// Without writes in the fast node SSP is NOMAD.
 #[test]
 fn ssp_of_reads_is_nomad() {
-    let nomad = run("nomad", &toy("nomad"), &[10, 26], &thrash(0), false);
+    let nomad = run("nomad", &toy("nomad").unwrap(), &[10, 26], &thrash(0), false);
     for notice in ["dirty-bit", "write-protect", "shadow-fault"] {
-        let mut settings = toy("ssp");
+        let mut settings = toy("ssp").unwrap();
         settings.values.insert("notice".into(), notice.into());
         let ssp = run("ssp", &settings, &[10, 26], &thrash(0), false);
         assert_eq!(nomad.actions, ssp.actions);
@@ -167,8 +121,13 @@ fn memtis_splits_skewed_huge_pages() {
     // One base page of each huge page is hot: half of the huge pages fit, all hot base pages would.
     let all = (0..4).map(|huge| (huge * HUGE, false));
     let steps: Vec<_> = all.chain((0..4000u32).map(|i| (i % 4 * HUGE + 7, false))).collect();
-    let memory =
-        run("memtis", &toy("memtis"), &[2 * HUGE as usize, 5 * HUGE as usize], &steps, true);
+    let memory = run(
+        "memtis",
+        &toy("memtis").unwrap(),
+        &[2 * HUGE as usize, 5 * HUGE as usize],
+        &steps,
+        true,
+    );
     assert!(count(&memory, |action| matches!(action, Action::Split(_))) > 0);
 }
 
