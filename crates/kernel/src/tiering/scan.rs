@@ -2,8 +2,9 @@
 //!
 //! Follows Linux 5.13 `task_numa_work` with the change that TPP and NOMAD make: only pages of slow
 //! nodes are armed. A scan arms so many bytes of pages or passes over eight times as many
-//! addresses, whichever comes first. The kernel's period follows the share of local faults; here
-//! it is the shortest while there are faults and doubles, up to the longest, while there are none.
+//! addresses, whichever comes first. The kernel looks at its period once a pass over all addresses and
+//! lets it follow the share of local faults; as only slow pages fault here, it is the shortest after
+//! a pass with faults and doubles, up to the longest, after one without.
 
 use super::knobs::{Frames, Knobs, Settings};
 use super::{Memory, Next, NodeId, Page, Time};
@@ -69,14 +70,14 @@ impl Scanner {
             self.cursor = self.cursor.saturating_add(span);
             if self.cursor >= pages {
                 self.cursor = 0;
+                let (least, most) = (self.knobs.scan_period_min, self.knobs.scan_period_max);
+                self.period = match self.faults {
+                    0 => self.period.plus(self.period).min(most).max(least),
+                    _ => least,
+                };
+                self.faults = 0;
             }
         }
-        let (least, most) = (self.knobs.scan_period_min, self.knobs.scan_period_max);
-        self.period = match self.faults {
-            0 => self.period.plus(self.period).min(most).max(least),
-            _ => least,
-        };
-        self.faults = 0;
         Next::At(mem.now().plus(self.period))
     }
 }
