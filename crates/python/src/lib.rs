@@ -10,7 +10,9 @@ mod import;
 mod info;
 mod machine;
 mod paging;
+mod policy;
 mod pulse;
+mod tiering;
 
 use pyo3::prelude::*;
 
@@ -38,5 +40,6 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     export::register(module)?;
     generate::register(module)?;
     capture::register(module)?;
+    tiering::register(module)?;
     Ok(())
 }

@@ -116,8 +116,11 @@ pub struct Outcome {
 
 /// Accesses generated at a time: they stay in the processor's cache.
 const BLOCK: usize = 1 << 14;
+/// Accesses from one pulse to the next.
+const PULSE: u64 = 1 << 20;
 
-/// Run every policy with every seed. `pulse` is told the accesses so far and may stop the run.
+/// Run every policy with every seed. `pulse` is told the accesses so far and may stop the run. One
+/// thread is the calling one.
 ///
 /// # Errors
 /// Input errors: no policy or seed, memory that does not suffice, a knob, a bad trace.
@@ -136,6 +139,9 @@ pub fn run(
     }
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let wanted = if options.threads == 0 { cores } else { options.threads };
+    if wanted == 1 || jobs.len() == 1 {
+        return in_turn(options, workload, &jobs, pulse);
+    }
     let (next, done, stop) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let mut found: Vec<Option<Outcome>> = vec![None; jobs.len()];
     thread::scope(|scope| {
@@ -183,6 +189,34 @@ pub fn run(
         all.rows.extend(outcome.rows);
         all.series.extend(outcome.series);
     }
+    Ok(all)
+}
+
+/// One job after another on this thread.
+fn in_turn(
+    options: &Options,
+    workload: &Arc<Prepared>,
+    jobs: &[(&PolicySource<'_>, u64)],
+    pulse: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<Outcome> {
+    let (mut all, mut done, mut stopped) = (Outcome::default(), 0, None);
+    for (policy, seed) in jobs {
+        let mut told = done;
+        let result = one(options, workload, policy, *seed, &mut |count| {
+            done += count;
+            if done - told < PULSE {
+                return true;
+            }
+            told = done;
+            stopped = pulse(done).err();
+            stopped.is_none()
+        });
+        // What stopped the run comes before what the stopping caused.
+        let outcome = result.map_err(|error| stopped.take().unwrap_or(error))?;
+        all.rows.extend(outcome.rows);
+        all.series.extend(outcome.series);
+    }
+    pulse(done)?;
     Ok(all)
 }
 

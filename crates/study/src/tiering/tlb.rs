@@ -12,14 +12,15 @@ const WRITTEN: u8 = 4;
 #[derive(Clone, Debug)]
 pub struct Tlb {
     tags: Vec<[u32; WAYS]>,
-    info: Vec<[u8; WAYS]>,
+    /// A byte for each way, the first lowest.
+    info: Vec<u32>,
 }
 
 impl Tlb {
     /// A TLB of `entries`, rounded up to sets of four; none at all for 0.
     pub fn new(entries: u64) -> Self {
         let sets = (entries as usize).div_ceil(WAYS);
-        Self { tags: vec![[NONE; WAYS]; sets], info: vec![[0; WAYS]; sets] }
+        Self { tags: vec![[NONE; WAYS]; sets], info: vec![0; sets] }
     }
 
     #[inline]
@@ -29,35 +30,41 @@ impl Tlb {
         (hash * self.tags.len() as u64 >> 32) as usize
     }
 
+    /// A bit for each way that holds the page.
+    #[inline]
+    fn ways(tags: &[u32; WAYS], page: u32) -> u32 {
+        (0..WAYS).fold(0, |found, way| found | u32::from(tags[way] == page) << way)
+    }
+
     /// The node of the page, if an entry allows the access without a walk.
     #[inline]
     pub fn hit(&self, page: u32, write: bool) -> Option<u8> {
         let set = self.set(page);
-        let tags = self.tags.get(set)?;
-        let info = &self.info[set];
-        for way in 0..WAYS {
-            if tags[way] == page && (!write || info[way] & WRITTEN != 0) {
-                return Some(info[way] & 3);
-            }
+        let found = Self::ways(self.tags.get(set)?, page);
+        if found == 0 {
+            return None;
         }
-        None
+        let entry = (self.info.get(set)? >> (8 * found.trailing_zeros())) as u8;
+        (!write || entry & WRITTEN != 0).then_some(entry & 3)
     }
 
-    /// Keep a translation; `write` if the walk was for a write.
+    /// Keep a translation after a walk; `write` if the walk was for a write.
     #[inline]
     pub fn fill(&mut self, page: u32, node: u8, write: bool) {
         let set = self.set(page);
-        let Some(tags) = self.tags.get_mut(set) else { return };
-        let info = &mut self.info[set];
-        let entry = node | if write { WRITTEN } else { 0 };
-        // The page may be there as one not written yet.
-        let last = tags.iter().position(|tag| *tag == page).unwrap_or(WAYS - 1);
-        for way in (0..last).rev() {
-            tags[way + 1] = tags[way];
-            info[way + 1] = info[way];
+        let (Some(tags), Some(info)) = (self.tags.get_mut(set), self.info.get_mut(set)) else {
+            return;
+        };
+        let entry = u32::from(node | if write { WRITTEN } else { 0 });
+        let found = Self::ways(tags, page);
+        if found != 0 {
+            // It was there as one not written yet.
+            let shift = 8 * found.trailing_zeros();
+            *info = *info & !(0xff << shift) | entry << shift;
+            return;
         }
-        tags[0] = page;
-        info[0] = entry;
+        *tags = [page, tags[0], tags[1], tags[2]];
+        *info = *info << 8 | entry;
     }
 
     /// Forget a page.
