@@ -5,6 +5,7 @@
 //! defaults. On the base `nomad` it may also decide which promoted pages keep a shadow.
 
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nearfar_kernel::tiering::nomad::{Nomad, ShadowRule};
@@ -17,14 +18,28 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
 /// The first exception of a run; after it the object is not called any more.
-pub(crate) type Raised = Arc<Mutex<Option<PyErr>>>;
+#[derive(Clone, Default)]
+pub(crate) struct Raised(Arc<(AtomicBool, Mutex<Option<PyErr>>)>);
 
-fn note(raised: &Raised, error: PyErr) {
-    raised.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-}
+impl Raised {
+    pub(crate) fn note(&self, error: PyErr) {
+        self.0.1.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        self.0.0.store(true, Ordering::Release);
+    }
 
-fn failed(raised: &Raised) -> bool {
-    raised.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    fn failed(&self) -> bool {
+        self.0.0.load(Ordering::Acquire)
+    }
+
+    /// The exception, once.
+    pub(crate) fn take(&self) -> Option<PyErr> {
+        self.0.1.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// An error, to end the run, once there is an exception.
+    pub(crate) fn stop(&self) -> Result<()> {
+        if self.failed() { Err(Error::input("policy", "raised an exception", "")) } else { Ok(()) }
+    }
 }
 
 /// A borrowed memory without its lifetime; see [`lend`].
@@ -234,10 +249,10 @@ impl Hooks {
 
     /// Run `call`; an exception is kept, and ends the run.
     fn guarded<T>(&self, call: impl FnOnce(Python<'_>) -> PyResult<T>) -> Option<T> {
-        if failed(&self.raised) {
+        if self.raised.failed() {
             return None;
         }
-        Python::attach(call).map_err(|error| note(&self.raised, error)).ok()
+        Python::attach(call).map_err(|error| self.raised.note(error)).ok()
     }
 
     /// Call the hook `name` with the memory and `arguments`; `None` if it is not defined. `Some`
@@ -480,9 +495,4 @@ impl Policy for PyPolicy {
             base.foresee(mem, counts);
         }
     }
-}
-
-/// Whether an exception was raised by now.
-pub(crate) fn stop(raised: &Raised) -> Result<()> {
-    if failed(raised) { Err(Error::input("policy", "raised an exception", "")) } else { Ok(()) }
 }

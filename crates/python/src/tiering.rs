@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use nearfar_kernel::tiering::{POLICIES, Settings, find, make};
 use nearfar_study::tiering::options::Size;
@@ -12,7 +12,7 @@ use nearfar_study::tiering::{Options, PolicySource, run};
 use nearfar_trace::Error;
 use pyo3::prelude::*;
 
-use crate::policy::{MemoryHandle, Raised, policy, stop};
+use crate::policy::{MemoryHandle, Raised, policy};
 use crate::raise;
 
 /// Policies as JSON text: `[{"name", "what", "foresees", "knobs": [{"name", "kind", "default",
@@ -91,7 +91,7 @@ fn tiering_run(
     let shape = Shape { scrambled, hottest_first, mix, rounds, scale, huge };
     let python = policies.iter().any(|(_, _, object, _)| object.is_some());
     options.threads = if python { 1 } else { threads };
-    let raised: Raised = Arc::new(Mutex::new(None));
+    let raised = Raised::default();
     let inner = raised.clone();
     let work = move |pulse: &mut dyn FnMut(u64) -> nearfar_trace::Result<()>| {
         let prepared = match (&workload, &trace) {
@@ -131,10 +131,7 @@ fn tiering_run(
                             .and_then(|object| policy(&object, &settings, &raised))
                             .map_err(|error| {
                                 let said = error.to_string();
-                                raised
-                                    .lock()
-                                    .unwrap_or_else(PoisonError::into_inner)
-                                    .get_or_insert(error);
+                                raised.note(error);
                                 Error::input("policy", said, "")
                             })
                     }),
@@ -144,7 +141,7 @@ fn tiering_run(
             sources.push(PolicySource { label, foresees, make: built });
         }
         let mut watched = |count| {
-            stop(&inner)?;
+            inner.stop()?;
             pulse(count)
         };
         let found = run(&options, &prepared, &sources, &seeds, &mut watched)?;
@@ -165,7 +162,7 @@ fn tiering_run(
     } else {
         crate::pulse::run(py, progress, work)
     };
-    match raised.lock().unwrap_or_else(PoisonError::into_inner).take() {
+    match raised.take() {
         Some(error) => Err(error),
         None => result,
     }
