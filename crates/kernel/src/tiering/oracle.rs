@@ -3,8 +3,9 @@
 //! At the start of each phase it is told how often every page will be referenced in it and puts
 //! the pages of most references per frame into the fast node, free of charge: no policy that keeps
 //! a page where it is throughout a phase has a higher share of references to fast memory. Not a
-//! policy anyone can run; it says how far each of the others is from the limit. A policy that
-//! follows changes within a phase may pass it.
+//! policy anyone can run; it says how far each of the others is from the limit. One that moves a
+//! page before the reference that asked for it is over (TPP) may have a higher share, at the price
+//! of those moves.
 
 use super::{Memory, Named, NodeId, Page, Policy};
 

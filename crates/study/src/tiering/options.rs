@@ -54,9 +54,10 @@ impl Options {
                 "give a number from 0, such as 2",
             ));
         }
+        let nodes = machine.nodes()?;
         let costs = machine.kernel_costs()?.scaled(cost_scale);
         Ok(Self {
-            nodes: machine.nodes()?,
+            nodes,
             // A first touch is a minor fault; the machine files give it as the write fault.
             first_touch: costs.write_protect_fault,
             costs,

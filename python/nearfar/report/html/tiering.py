@@ -150,7 +150,7 @@ def _curve(
             ),
             y=alt.Y("value:Q", axis=alt.Axis(**_axis(kind, axis))),
             color=_colour(alt, names, True),
-            strokeDash=alt.StrokeDash("policy:N", scale=alt.Scale(domain=names), legend=None),
+            strokeDash=alt.StrokeDash("policy:N", scale=alt.Scale(domain=names)),
             tooltip=[
                 alt.Tooltip("policy:N", title="policy"),
                 alt.Tooltip("phase:N", title="phase"),
