@@ -169,6 +169,8 @@ def tiering_run(
     seeds: Sequence[int],
     fast: tuple[float, bool] | None,
     slow: tuple[float, bool] | None,
+    rss_bytes: int | None,
+    wss_bytes: int | None,
     huge: bool,
     cost_scale: float,
     cache_bytes: int,

@@ -180,6 +180,8 @@ def tiering(
     seeds: int | Sequence[int] = 1,
     fast: str | None = None,
     slow: str | None = None,
+    rss: str | None = None,
+    wss: str | None = None,
     huge: bool = False,
     knobs: Mapping[str, str] | None = None,
     cost_scale: float = 1.0,
@@ -194,7 +196,8 @@ def tiering(
         workload: a name of :func:`workloads`, or a trace folder.
         policy: names of :func:`policies`, classes or objects that follow :class:`Policy`.
         machine: name or path of a machine file with two to four nodes and ``[cost]``.
-        mix: ``read``, ``write`` or ``mixed`` (a generated workload's rounds).
+        mix: of a generated workload's rounds: ``read``, ``write``, ``mixed`` (1:1 by operation) or
+            ``split`` (1:1 by page: half of the pages are only read, the others only written).
         pattern: ``scrambled-zipf`` or ``zipf``, both of YCSB.
         placement: of the most popular pages: ``uniform`` or ``hottest-first``.
         rounds: rounds after the warm-up, 4 by default; replays of a trace, 1 by default.
@@ -205,6 +208,8 @@ def tiering(
         fast: size of the fastest node in place of the machine's: ``30%`` of the program's memory,
             or bytes at full scale.
         slow: the same of the slowest node.
+        rss: memory that a generated workload maps, at full scale, in place of its own.
+        wss: the part of it that is used, the last one, in place of its own.
         huge: map memory as huge pages of 2 MiB.
         knobs: values by ``policy.knob``, as text.
         cost_scale: all costs of kernel primitives times this.
@@ -256,6 +261,8 @@ def tiering(
             seeds=chosen,
             fast=_size(fast, "--fast"),
             slow=_size(slow, "--slow"),
+            rss_bytes=None if rss is None else parse_bytes(rss, "--rss"),
+            wss_bytes=None if wss is None else parse_bytes(wss, "--wss"),
             huge=huge,
             cost_scale=cost_scale,
             cache_bytes=cache_bytes,
@@ -278,6 +285,8 @@ def tiering(
         "seeds": chosen,
         "fast": fast,
         "slow": slow,
+        "rss": rss,
+        "wss": wss,
         "huge": huge,
         "cost_scale": cost_scale,
         "cache_bytes": cache_bytes if trace is not None else None,

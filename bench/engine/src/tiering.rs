@@ -25,7 +25,16 @@ pub fn run(arguments: &Arguments) -> Result<Value> {
     let asked: String = arguments.option("--mix")?.unwrap_or_else(|| "write".to_owned());
     let mix = Mix::ALL.iter().find(|(name, _)| *name == asked).map(|(_, mix)| *mix);
     let mix = mix.ok_or_else(|| Error::input("--mix", "no such mix", ""))?;
-    let shape = Shape { scrambled: true, hottest_first: false, mix, rounds: 4, scale, huge: false };
+    let shape = Shape {
+        scrambled: true,
+        hottest_first: false,
+        mix,
+        rounds: 4,
+        scale,
+        huge: false,
+        rss_gib: None,
+        wss_gib: None,
+    };
     let machine: String = arguments.option("--machine")?.unwrap_or_else(|| "cxl-a".to_owned());
     let mut options = Options::new(&Machine::load(&machine, Path::new("machines"))?, 1.0)?;
     options.scale = scale;

@@ -49,7 +49,7 @@ fn tiering_workloads() -> Vec<(&'static str, &'static str)> {
 #[pyfunction]
 #[pyo3(signature = (
     machine, machine_text, *, policies, workload, trace, mix, scrambled, hottest_first, rounds,
-    scale, policy_scale, seeds, fast, slow, huge, cost_scale, cache_bytes, threads, points,
+    scale, policy_scale, seeds, fast, slow, rss_bytes, wss_bytes, huge, cost_scale, cache_bytes, threads, points,
     progress
 ))]
 #[allow(clippy::too_many_arguments, clippy::type_complexity)]
@@ -69,6 +69,8 @@ fn tiering_run(
     seeds: Vec<u64>,
     fast: Option<(f64, bool)>,
     slow: Option<(f64, bool)>,
+    rss_bytes: Option<u64>,
+    wss_bytes: Option<u64>,
     huge: bool,
     cost_scale: f64,
     cache_bytes: u64,
@@ -88,7 +90,9 @@ fn tiering_run(
         let names = Mix::ALL.map(|(name, _)| name).join(", ");
         return Err(raise(Error::input("--mix", format!("no mix {mix:?}"), names)));
     };
-    let shape = Shape { scrambled, hottest_first, mix, rounds, scale, huge };
+    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+    let (rss_gib, wss_gib) = (rss_bytes.map(gib), wss_bytes.map(gib));
+    let shape = Shape { scrambled, hottest_first, mix, rounds, scale, huge, rss_gib, wss_gib };
     let python = policies.iter().any(|(_, _, object, _)| object.is_some());
     options.threads = if python { 1 } else { threads };
     let raised = Raised::default();

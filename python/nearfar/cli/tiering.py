@@ -24,7 +24,9 @@ def run(
         str, typer.Option(help="none, autonuma, tpp, memtis, nomad, ssp, oracle.")
     ] = "none,autonuma,tpp,memtis,nomad,ssp,oracle",
     machine: Annotated[str, typer.Option(help="Machine name or file.")] = "cxl-a",
-    mix: Annotated[str, typer.Option(help="read, write or mixed.")] = "write",
+    mix: Annotated[
+        str, typer.Option(help="read, write, mixed (by operation) or split (by page).")
+    ] = "write",
     pattern: Annotated[str, typer.Option(help="scrambled-zipf or zipf.")] = "scrambled-zipf",
     placement: Annotated[
         str, typer.Option(help="Hot pages first in memory (hottest-first) or scattered (uniform).")
@@ -41,6 +43,8 @@ def run(
         str | None, typer.Option(help="Fast node: 30% of the program's memory, or bytes.")
     ] = None,
     slow: Annotated[str | None, typer.Option(help="Slow node: the same.")] = None,
+    rss: Annotated[str | None, typer.Option(help="Memory a generated workload maps.")] = None,
+    wss: Annotated[str | None, typer.Option(help="The part of it that is used.")] = None,
     huge: Annotated[bool, typer.Option("--huge", help="Map memory as 2 MiB pages.")] = False,
     knob: Annotated[
         list[str] | None, typer.Option(help="policy.knob=value; may be repeated.")
@@ -110,6 +114,8 @@ def run(
             seeds=range(seed, seed + seeds),
             fast=fast,
             slow=slow,
+            rss=rss,
+            wss=wss,
             huge=huge,
             knobs=values,
             cost_scale=cost_scale,

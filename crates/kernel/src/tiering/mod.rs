@@ -278,7 +278,8 @@ pub trait Memory {
 
     /// Let an idle thread of this policy run; nothing happens if it is not idle.
     fn wake(&mut self, thread: Thread);
-    /// Report every so-many-th cache line loaded, and stored, by [`Policy::sample`]; 0 for none.
+    /// Report every so-many-th cache line whose load misses, and every so-many-th stored, by
+    /// [`Policy::sample`]; 0 for none.
     fn sample_every(&mut self, loads: u64, stores: u64);
 }
 

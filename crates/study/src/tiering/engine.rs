@@ -39,6 +39,9 @@ impl Access {
 
 /// The program's share of bandwidth is measured this often.
 const METER: Time = Time::from_ps(1_000_000_000);
+/// Lines of one access that miss when they are loaded: those after are there already, fetched ahead
+/// by the processor's streamer. Assumption: it follows after three lines in a row.
+const DEMAND_LINES: i64 = 3;
 /// Hint faults of one access after which the policy is at fault.
 const MOST_FAULTS: u32 = 10_000;
 
@@ -150,6 +153,7 @@ impl<'a> Engine<'a> {
         let mut clock = world.clock.ps();
         let cost = world.cost;
         let lines = (world.hardware().access_bytes / LINE).max(1) as i64;
+        let lines = [lines.min(DEMAND_LINES), lines];
         let walk = world.walk;
         let huge = !world.huge.is_empty();
         let mut left = world.left;
@@ -186,7 +190,7 @@ impl<'a> Engine<'a> {
             let way = usize::from(write);
             clock += cost[node][way];
             count[node][way] += 1;
-            left[way] -= lines;
+            left[way] -= lines[way];
             if left[way] <= 0 {
                 (done, stop) = (index + 1, Stop::Sample);
                 break;

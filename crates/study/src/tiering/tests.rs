@@ -186,7 +186,16 @@ fn options(scale: f64) -> Options {
 }
 
 fn shape(mix: Mix, scale: f64) -> Shape {
-    Shape { scrambled: true, hottest_first: false, mix, rounds: 2, scale, huge: false }
+    Shape {
+        scrambled: true,
+        hottest_first: false,
+        mix,
+        rounds: 2,
+        scale,
+        huge: false,
+        rss_gib: None,
+        wss_gib: None,
+    }
 }
 
 fn source(name: &'static str, scale: f64) -> PolicySource<'static> {

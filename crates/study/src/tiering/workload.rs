@@ -78,20 +78,24 @@ pub enum Mix {
     Read,
     /// Stores only.
     Write,
-    /// One to one.
+    /// One to one, drawn for each operation.
     Mixed,
+    /// One to one by page: half of the pages are only loaded, the others only stored to.
+    Split,
 }
 
 impl Mix {
     /// Every mix, by name.
-    pub const ALL: [(&'static str, Mix); 3] =
-        [("read", Mix::Read), ("write", Mix::Write), ("mixed", Mix::Mixed)];
+    pub const ALL: [(&'static str, Mix); 4] =
+        [("read", Mix::Read), ("write", Mix::Write), ("mixed", Mix::Mixed), ("split", Mix::Split)];
 
-    fn write(self, random: u64) -> bool {
+    fn write(self, page: u32, random: u64) -> bool {
         match self {
             Mix::Read => false,
             Mix::Write => true,
             Mix::Mixed => random & 1 == 1,
+            // The top bit of a product with an odd constant: no pattern of places shows in it.
+            Mix::Split => page.wrapping_mul(0x9E37_79B1) >> 31 == 1,
         }
     }
 }
@@ -111,6 +115,10 @@ pub struct Shape {
     pub scale: f64,
     /// Memory is a whole number of huge pages.
     pub huge: bool,
+    /// Memory mapped, GiB, in place of the workload's.
+    pub rss_gib: Option<f64>,
+    /// The working set, GiB, in place of the workload's.
+    pub wss_gib: Option<f64>,
 }
 
 /// One phase of a run.
@@ -167,7 +175,17 @@ pub fn generated(name: &str, shape: &Shape) -> Result<Prepared> {
         let frames = gib * shape.scale * (1u64 << 30) as f64 / FRAME as f64;
         (frames as u64 / u64::from(unit)) as u32 * unit
     };
-    let (rss, wss) = (frames(workload.rss_gib), frames(workload.wss_gib));
+    let rss_gib = shape.rss_gib.unwrap_or(workload.rss_gib);
+    let wss_gib = shape.wss_gib.unwrap_or(workload.wss_gib.min(rss_gib));
+    // Access::MAX_PAGES of 4 KiB are 8 TiB.
+    if !(0.0..=8192.0).contains(&(rss_gib * shape.scale)) || wss_gib > rss_gib {
+        return Err(Error::input(
+            "--rss",
+            format!("{wss_gib} GiB used of {rss_gib} GiB"),
+            "give --wss not above --rss, and at most 8 TiB",
+        ));
+    }
+    let (rss, wss) = (frames(rss_gib), frames(wss_gib));
     let operations = (workload.operations as f64 * shape.scale) as u64;
     if !(shape.scale > 0.0 && shape.scale <= 16.0) || wss < 16 || operations < 1 {
         return Err(Error::input(
@@ -257,7 +275,8 @@ impl Source {
                 let (mut rng, mix) = (self.rng.clone(), self.mix);
                 out.extend((0..count).map(|_| {
                     let random = rng.next_u64();
-                    Access::new(first + draws.draw(random), mix.write(random))
+                    let page = first + draws.draw(random);
+                    Access::new(page, mix.write(page, random))
                 }));
                 self.rng = rng;
             }
@@ -265,8 +284,8 @@ impl Source {
                 for _ in 0..count {
                     let page = order.get(self.at).copied().unwrap_or_default();
                     self.at = if self.at + 1 >= order.len() { 0 } else { self.at + 1 };
-                    let write = self.mix == Mix::Write
-                        || self.mix == Mix::Mixed && self.mix.write(self.rng.next_u64());
+                    let random = if self.mix == Mix::Mixed { self.rng.next_u64() } else { 0 };
+                    let write = self.mix.write(first + page, random);
                     out.push(Access::new(first + page, write));
                 }
             }

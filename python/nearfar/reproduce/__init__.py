@@ -1,0 +1,1 @@
+"""Published results against ours: one module a study, each with ``rows``."""
