@@ -89,12 +89,38 @@ def demo_programs() -> Iterable[Finding]:
         yield _program(name, "make demo, as a program to capture", package)
 
 
+def emitters() -> Iterable[Finding]:
+    """Look for the tools that check what ``nearfar advise --emit`` makes."""
+    used_for = "make test, to check what nearfar advise --emit makes"
+    yield _program("virt-xml-validate", used_for, "libvirt-clients libxml2-utils")
+    yield _program("qemu-system-x86_64", used_for, "qemu-system-x86", version=("--version",))
+    yield _program("systemd-analyze", used_for, "systemd", version=("--version",))
+
+
 def chromium() -> Iterable[Finding]:
     """Look for a browser that runs without a display."""
     names = ("chromium", "chromium-browser", "google-chrome")
     name = next((name for name in names if shutil.which(name)), names[0])
     found = _program(name, "make test, to open the HTML report", "chromium", version=("--version",))
     yield Finding("chromium", found.available, found.why, found.fix, found.used_for)
+
+
+def page_sizes() -> Iterable[Finding]:
+    """Ask the kernel for the page sizes that a command can be given."""
+    from nearfar.apply.setting import SYSFS, short, switches
+    from nearfar.errors import NearfarError
+
+    name, used_for = "huge pages", "nearfar apply"
+    try:
+        found = switches()
+    except NearfarError as error:
+        why, _, reason = str(error).partition("; ")
+        yield Finding(name, False, why, f"use another kernel: {reason}", used_for)
+        return
+    sizes = ", ".join(short(size) for size in found)
+    mine = os.access(SYSFS / "enabled", os.W_OK)
+    why = f"this kernel can set {sizes}" + ("" if mine else ", but only root may")
+    yield Finding(name, mine, why, "" if mine else "sudo nearfar apply ...", used_for)
 
 
 def disk() -> Iterable[Finding]:
@@ -133,6 +159,8 @@ PROBES: Final[tuple[Probe, ...]] = (
     perf,
     demo_programs,
     chromium,
+    page_sizes,
+    emitters,
     disk,
     extras,
 )

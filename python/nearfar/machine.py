@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from nearfar import _engine
+from nearfar.errors import NearfarError
+
+#: The machine that is meant unless another is named.
+USUAL = "desktop-nvm"
 
 #: Folder in which a machine given by name is looked for before the built-in ones.
 SEARCH = Path("machines")
@@ -93,6 +98,25 @@ def load(path_or_name: str, search: Path = SEARCH) -> Machine:
     """
     text = _engine.machine_load(path_or_name, search)
     return Machine(Path(path_or_name).name.removesuffix(".toml"), text)
+
+
+def with_storage(storage: str, first: str) -> str:
+    """Name of a built-in machine that has ``storage``: ``first`` if it does, else by name.
+
+    Raises:
+        NearfarError: no built-in machine has it; the message names the nearest that one has.
+    """
+    known: dict[str, str] = {}
+    for name in [first, *names()]:
+        for device in load(name).storages:
+            known.setdefault(device, name)
+    if storage not in known:
+        near = difflib.get_close_matches(storage, known, 1, 0.0)
+        raise NearfarError(
+            f"storage {storage[:40]!r}: no built-in machine has it; did you mean {near[0]}? "
+            "or name the machine (see `nearfar machine list`)"
+        )
+    return known[storage]
 
 
 def parse(name: str, text: str) -> Machine:

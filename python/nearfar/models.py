@@ -320,7 +320,9 @@ def _solve(
         for row in range(1, len(weights)):
             out = weights[row] == 0
             errors[out] = (values - at(row))[out]
-        quality["loo_rmse"] = _finite(float(np.sqrt(np.mean(errors**2))))
+        # A left-out size may be extrapolated beyond all numbers.
+        with np.errstate(over="ignore"):
+            quality["loo_rmse"] = _finite(float(np.sqrt(np.mean(errors**2))))
         seen = values > 0
         quality["loo_mean_relative"] = _finite(float(np.mean(np.abs(errors[seen]) / values[seen])))
     intervals = None

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use nearfar_trace::{Batch, Kind, Record};
+use nearfar_trace::{Batch, Kind, Narrow, Record, Result};
 
 use crate::layout::{
     ADDR_BITS, BLOCK, BLOCKS, Block, INDEX_MASK, INDEX_SHIFT, OTHER, SIZE_SHIFT, STORE,
@@ -46,142 +46,298 @@ impl Position {
     }
 }
 
-/// Append the records of `words` to `out`, up to the first control word that is not a block.
-/// Returns how many words that took. Without `FETCH`, blocks only count instructions.
+/// Takes what [`Expander::expand`] makes, in order.
+pub trait Sink {
+    /// Records whose sizes and gaps fit a byte.
+    fn narrow(&mut self, records: Narrow<'_>) -> Result<()>;
+    /// Any other records; empties the batch.
+    fn wide(&mut self, records: &mut Batch) -> Result<()>;
+}
+
+/// Most references of a block that are handled at once.
+const LANES: usize = 7;
+/// Words expanded at a time: what they become stays in the processor's cache.
+const MOST: usize = 1 << 12;
+/// What the bits of a word above its address say of the instruction.
+const TOP: u64 = !((1 << ADDR_BITS) - 1);
+
+/// What a block did when it last ran: which references, in what order. It does the same nearly
+/// every time, and then its records are this one with other addresses.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Shape {
+    /// Bits above the address of each reference.
+    tops: [u64; LANES],
+    /// Address of the block.
+    home: u64,
+    /// Columns of its records: the fetch, if it is recorded, then the references.
+    kind: [u8; LANES + 1],
+    size: [u8; LANES + 1],
+    instr: [u8; LANES + 1],
+    /// Instructions in the block, and those after its last record.
+    count: u32,
+    rest: u32,
+    /// Records before the references: the fetch, or none.
+    lead: u8,
+    /// References; more than any block here has when nothing is known yet.
+    references: u8,
+}
+
+const UNKNOWN: Shape = Shape {
+    tops: [0; LANES],
+    home: 0,
+    kind: [0; LANES + 1],
+    size: [0; LANES + 1],
+    instr: [0; LANES + 1],
+    count: 0,
+    rest: 0,
+    lead: 0,
+    references: u8::MAX,
+};
+
+/// [`TOP`] for as many references as there are, then zeros.
+const MASKS: [[u64; LANES]; LANES + 1] = {
+    let mut masks = [[0; LANES]; LANES + 1];
+    let mut references = 0;
+    while references <= LANES {
+        let mut lane = 0;
+        while lane < references {
+            masks[references][lane] = TOP;
+            lane += 1;
+        }
+        references += 1;
+    }
+    masks
+};
+
+impl Shape {
+    /// The shape of a block from what it did now; `None` when its records do not fit.
+    fn of(block: &Block, fetch: bool, references: &[u64]) -> Option<Shape> {
+        let (addr, code) = (block.addr.load(Relaxed), block.shape.load(Relaxed));
+        let count = (code >> 32) as u32;
+        let mut shape = Shape { home: addr, count, references: references.len() as u8, ..UNKNOWN };
+        let mut made = 0;
+        // A block that found no place in the table has no size, and makes no record.
+        if fetch && code as u16 != 0 {
+            shape.lead = 1;
+            shape.kind[0] = Kind::Fetch as u8;
+            shape.size[0] = u8::try_from(code as u16).ok()?;
+            made = 1;
+        }
+        let mut noted = 0;
+        for (lane, &word) in references.iter().enumerate() {
+            let within = within(word);
+            *shape.tops.get_mut(lane)? = word & TOP;
+            shape.kind[made] = kind(word) as u8;
+            shape.size[made] = size(word) as u8;
+            shape.instr[made] = u8::try_from(within.checked_sub(noted)?).ok()?;
+            noted = within;
+            made += 1;
+        }
+        shape.rest = if made > 0 { count.checked_sub(noted as u32)? } else { count };
+        Some(shape)
+    }
+
+    /// Records made.
+    #[inline(always)]
+    fn records(&self) -> usize {
+        usize::from(self.lead + self.references)
+    }
+
+    /// Whether the block did the same now.
+    #[inline(always)]
+    fn fits(&self, references: usize, lanes: &[u64; LANES]) -> bool {
+        let mask = &MASKS[references.min(LANES)];
+        let mut other = 0;
+        for lane in 0..LANES {
+            other |= (lanes[lane] ^ self.tops[lane]) & mask[lane];
+        }
+        usize::from(self.references) == references && other == 0
+    }
+}
+
+/// Instructions of the current block that a reference counts as executed.
+fn within(word: u64) -> u64 {
+    ((word >> INDEX_SHIFT) & INDEX_MASK) + 1
+}
+
+fn kind(word: u64) -> Kind {
+    if word & STORE != 0 { Kind::Store } else { Kind::Load }
+}
+
+fn size(word: u64) -> u16 {
+    1 << ((word >> SIZE_SHIFT) & 7)
+}
+
+/// Expands words into records; remembers what blocks do.
 ///
 /// An instruction counts as executed from its own first reference on; a fetch comes before the
 /// first instruction of its block.
-pub fn expand<const FETCH: bool>(
-    words: &[u64],
-    blocks: &[Block; BLOCKS],
-    position: &mut Position,
-    out: &mut Batch,
-) -> usize {
-    let end = words.iter().position(|&word| word >= OTHER).unwrap_or(words.len());
-    let words = &words[..end];
-    if !quick::<FETCH>(words, blocks, position, out) {
-        plain::<FETCH>(words, blocks, position, out);
-    }
-    end
+pub struct Expander {
+    fetch: bool,
+    /// By index of the block.
+    shapes: Vec<Shape>,
+    /// Where blocks begin in the words at hand.
+    starts: Vec<u32>,
+    columns: Box<Columns>,
+    wide: Batch,
 }
 
-/// What a word says, given the block table.
-#[derive(Clone, Copy)]
-struct Meaning {
-    is_block: bool,
-    /// Instructions in the block; 0 for a reference.
-    count: u64,
-    /// Instructions of the current block that the reference counts as executed; 0 for a block.
-    within: u64,
-    addr: u64,
-    kind: Kind,
-    size: u16,
+/// Records being made: room for those of [`MOST`] words and one block more.
+struct Columns {
+    addr: [u64; MOST + LANES + 1],
+    kind: [u8; MOST + LANES + 1],
+    size: [u8; MOST + LANES + 1],
+    instr: [u8; MOST + LANES + 1],
 }
 
-impl Meaning {
-    /// No branches: blocks and references follow each other in no order that could be guessed.
-    #[inline(always)]
-    fn of(word: u64, blocks: &[Block; BLOCKS]) -> Self {
-        let is_block = word >= BLOCK;
-        // Entry 0 stands for no block, and is all zeros.
-        let block = &blocks[if is_block { word as usize & (BLOCKS - 1) } else { 0 }];
-        let shape = block.shape.load(Relaxed);
-        let home = block.addr.load(Relaxed);
-        let kind = if word & STORE != 0 { Kind::Store } else { Kind::Load };
+impl Expander {
+    /// With `fetch`, a block is a record; without, blocks only count instructions.
+    pub fn new(fetch: bool) -> Self {
+        const ROOM: usize = MOST + LANES + 1;
+        let columns =
+            Columns { addr: [0; ROOM], kind: [0; ROOM], size: [0; ROOM], instr: [0; ROOM] };
         Self {
-            is_block,
-            count: shape >> 32,
-            within: if is_block { 0 } else { ((word >> INDEX_SHIFT) & INDEX_MASK) + 1 },
-            addr: if is_block { home } else { word & ((1 << ADDR_BITS) - 1) },
-            kind: if is_block { Kind::Fetch } else { kind },
-            size: if is_block { shape as u16 } else { 1 << ((word >> SIZE_SHIFT) & 7) },
+            fetch,
+            shapes: Vec::new(),
+            starts: vec![0; MOST + 1],
+            columns: Box::new(columns),
+            wide: Batch::default(),
         }
     }
 
-    /// A block that found no place in the table has no size, and makes no record.
-    #[inline(always)]
-    fn makes_record<const FETCH: bool>(&self) -> bool {
-        if FETCH { self.size != 0 } else { !self.is_block }
-    }
-}
-
-/// One word after the other; the meaning of [`quick`], and what happens when that gives up.
-fn plain<const FETCH: bool>(
-    words: &[u64],
-    blocks: &[Block; BLOCKS],
-    position: &mut Position,
-    out: &mut Batch,
-) {
-    for &word in words {
-        let meaning = Meaning::of(word, blocks);
-        if meaning.is_block {
+    /// Hand the records of `words` to `sink`, up to the first control word that is not a block or
+    /// as far as is handled at once. Returns how many words that took; none only when there are
+    /// none or the first is such a control word.
+    pub fn expand(
+        &mut self,
+        words: &[u64],
+        blocks: &[Block; BLOCKS],
+        position: &mut Position,
+        sink: &mut impl Sink,
+    ) -> Result<usize> {
+        let words = &words[..words.len().min(MOST)];
+        let count = self.find_blocks(words);
+        let (first, end) = (self.starts[0] as usize, self.starts[count] as usize);
+        // What follows a block whose start was in words seen earlier.
+        self.plain(&words[..first], blocks, position, sink)?;
+        let mut made = 0;
+        for block in 0..count {
+            let (start, after) = (self.starts[block] as usize, self.starts[block + 1] as usize);
+            let index = words[start] as usize & (BLOCKS - 1);
+            let references = after - start - 1;
+            let mut padded = [0; LANES];
+            let lanes = match words.get(start + 1..).and_then(|rest| rest.first_chunk()) {
+                Some(lanes) => lanes,
+                None => {
+                    let rest = &words[start + 1..];
+                    padded[..rest.len()].copy_from_slice(rest);
+                    &padded
+                }
+            };
+            let known = self.shapes.get(index).is_some_and(|shape| shape.fits(references, lanes));
+            let gap = position.next.wrapping_sub(position.noted);
+            if !(known || self.learn(index, &blocks[index], &words[start + 1..after]))
+                || gap.saturating_add(u64::from(self.shapes[index].instr[0])) > u64::from(u8::MAX)
+            {
+                self.hand_over(made, position.thread, sink)?;
+                made = 0;
+                self.plain(&words[start..after], blocks, position, sink)?;
+                continue;
+            }
+            let shape = &self.shapes[index];
+            let (columns, to) = (&mut *self.columns, made + LANES + 1);
+            columns.addr[made] = shape.home;
+            let addrs = &mut columns.addr[made..][usize::from(shape.lead)..][..LANES];
+            for (out, word) in addrs.iter_mut().zip(lanes) {
+                *out = word & !TOP;
+            }
+            columns.kind[made..to].copy_from_slice(&shape.kind);
+            columns.size[made..to].copy_from_slice(&shape.size);
+            columns.instr[made..to].copy_from_slice(&shape.instr);
+            columns.instr[made] += gap as u8;
+            let records = shape.records();
+            made += records;
             position.block = position.next;
-            position.next += meaning.count;
+            position.next += u64::from(shape.count);
+            if records > 0 {
+                position.noted = position.next - u64::from(shape.rest);
+            }
         }
-        if !meaning.makes_record::<FETCH>() {
-            continue;
-        }
-        let at = position.block + meaning.within;
-        // What does not fit the column is carried over to the next record.
-        let gap = at.saturating_sub(position.noted).min(u64::from(u32::MAX));
-        position.noted += gap;
-        out.push(Record {
-            addr: meaning.addr,
-            kind: meaning.kind,
-            size: meaning.size,
-            thread: position.thread,
-            instr: gap as u32,
-        });
+        self.hand_over(made, position.thread, sink)?;
+        Ok(end)
     }
-}
 
-/// The same without branches, a few nanoseconds a record. Gives up, with nothing changed, when a
-/// gap does not fit its column.
-fn quick<const FETCH: bool>(
-    words: &[u64],
-    blocks: &[Block; BLOCKS],
-    position: &mut Position,
-    out: &mut Batch,
-) -> bool {
-    let start = out.len();
-    out.addr.reserve(words.len());
-    out.kind.reserve(words.len());
-    out.size.reserve(words.len());
-    out.instr.reserve(words.len());
-    let mut made = start;
-    let mut too_large = 0;
-    let Position { mut block, mut next, mut noted, .. } = *position;
-    // SAFETY: there is room for as many values as there are words, and `made - start` is never
-    // more than the number of words seen. The lengths are set to what has been written.
-    unsafe {
-        let (addrs, kinds) = (out.addr.as_mut_ptr(), out.kind.as_mut_ptr());
-        let (sizes, instrs) = (out.size.as_mut_ptr(), out.instr.as_mut_ptr());
-        for &word in words {
-            let meaning = Meaning::of(word, blocks);
-            block = if meaning.is_block { next } else { block };
-            next += meaning.count;
-            let at = block + meaning.within;
-            let gap = at.wrapping_sub(noted);
-            addrs.add(made).write(meaning.addr);
-            kinds.add(made).write(meaning.kind as u8);
-            sizes.add(made).write(meaning.size);
-            instrs.add(made).write(gap as u32);
-            let kept = meaning.makes_record::<FETCH>();
-            made += usize::from(kept);
-            noted = if kept { at } else { noted };
-            too_large |= if kept { gap } else { 0 };
+    /// Note where blocks begin, and after the last one where the words end: at their end, or at a
+    /// control word that is not a block. Returns how many blocks.
+    fn find_blocks(&mut self, words: &[u64]) -> usize {
+        let mut count = 0;
+        for (at, &word) in words.iter().enumerate() {
+            self.starts[count] = at as u32;
+            if word >= OTHER {
+                return count;
+            }
+            count += usize::from(word >= BLOCK);
         }
-        if too_large > u64::from(u32::MAX) {
-            return false;
-        }
-        out.addr.set_len(made);
-        out.kind.set_len(made);
-        out.size.set_len(made);
-        out.instr.set_len(made);
+        self.starts[count] = words.len() as u32;
+        count
     }
-    out.thread.resize(made, position.thread);
-    (position.block, position.next, position.noted) = (block, next, noted);
-    true
+
+    /// Remember what a block did; false when that cannot be.
+    #[cold]
+    #[inline(never)]
+    fn learn(&mut self, index: usize, block: &Block, references: &[u64]) -> bool {
+        let Some(shape) = Shape::of(block, self.fetch, references) else { return false };
+        if index >= self.shapes.len() {
+            self.shapes.resize(index + 1, UNKNOWN);
+        }
+        self.shapes[index] = shape;
+        true
+    }
+
+    fn hand_over(&mut self, made: usize, thread: u32, sink: &mut impl Sink) -> Result<()> {
+        if made == 0 {
+            return Ok(());
+        }
+        let columns = &*self.columns;
+        sink.narrow(Narrow {
+            addr: &columns.addr[..made],
+            kind: &columns.kind[..made],
+            size: &columns.size[..made],
+            instr: &columns.instr[..made],
+            thread,
+        })
+    }
+
+    /// One word after the other: the meaning of [`Self::expand`], for what fits no shape.
+    fn plain(
+        &mut self,
+        words: &[u64],
+        blocks: &[Block; BLOCKS],
+        position: &mut Position,
+        sink: &mut impl Sink,
+    ) -> Result<()> {
+        for &word in words {
+            let (addr, kind, size, at) = if word >= BLOCK {
+                let block = &blocks[word as usize & (BLOCKS - 1)];
+                let code = block.shape.load(Relaxed);
+                position.block = position.next;
+                position.next += code >> 32;
+                (block.addr.load(Relaxed), Kind::Fetch, code as u16, position.block)
+            } else {
+                (word & !TOP, kind(word), size(word), position.block + within(word))
+            };
+            if kind == Kind::Fetch && (!self.fetch || size == 0) {
+                continue;
+            }
+            // What does not fit the column is carried over to the next record.
+            let gap = at.saturating_sub(position.noted).min(u64::from(u32::MAX));
+            position.noted += gap;
+            let (thread, instr) = (position.thread, gap as u32);
+            self.wide.push(Record { addr, kind, size, thread, instr });
+        }
+        if self.wide.is_empty() { Ok(()) } else { sink.wide(&mut self.wide) }
+    }
 }
 
 #[cfg(test)]
@@ -211,6 +367,27 @@ mod tests {
         addr | (index << INDEX_SHIFT) | (size_log2 << SIZE_SHIFT) | (u64::from(store) * STORE)
     }
 
+    /// Everything in one batch.
+    #[derive(Default)]
+    struct All(Batch);
+
+    impl Sink for All {
+        fn narrow(&mut self, records: Narrow<'_>) -> Result<()> {
+            self.0.addr.extend(records.addr);
+            self.0.kind.extend(records.kind);
+            self.0.size.extend(records.size.iter().map(|&size| u16::from(size)));
+            self.0.instr.extend(records.instr.iter().map(|&instr| u32::from(instr)));
+            self.0.thread.resize(self.0.addr.len(), records.thread);
+            Ok(())
+        }
+
+        fn wide(&mut self, records: &mut Batch) -> Result<()> {
+            records.iter().for_each(|record| self.0.push(record));
+            records.clear();
+            Ok(())
+        }
+    }
+
     #[test]
     fn a_block_and_its_references() {
         let blocks = table(&[(0xffff_ffff_ff60_0000, 17, 5), (0x2000, 4, 1)]);
@@ -223,8 +400,10 @@ mod tests {
             BLOCK | 1,
         ];
         let mut position = Position::new(3);
-        let mut out = Batch::default();
-        assert_eq!(expand::<true>(&words, &blocks, &mut position, &mut out), 6);
+        let mut out = All::default();
+        let mut expander = Expander::new(true);
+        assert_eq!(expander.expand(&words, &blocks, &mut position, &mut out).unwrap(), 6);
+        let out = out.0;
         let found: Vec<_> =
             out.iter().map(|r| (r.addr, r.kind, r.size, r.thread, r.instr)).collect();
         let expected = [
@@ -243,9 +422,11 @@ mod tests {
     fn stops_at_other_control_words() {
         let blocks = table(&[(0x1000, 4, 1)]);
         let words = [BLOCK | 1, CONTROL | tag::PAD << 56, BLOCK | 1];
-        let mut out = Batch::default();
-        assert_eq!(expand::<true>(&words, &blocks, &mut Position::new(0), &mut out), 1);
-        assert_eq!(out.len(), 1);
+        let mut out = All::default();
+        let (mut expander, mut position) = (Expander::new(true), Position::new(0));
+        assert_eq!(expander.expand(&words, &blocks, &mut position, &mut out).unwrap(), 1);
+        assert_eq!(expander.expand(&words[1..], &blocks, &mut position, &mut out).unwrap(), 0);
+        assert_eq!(out.0.len(), 1);
     }
 
     #[test]
@@ -258,9 +439,10 @@ mod tests {
             .chain([reference(0x30, 0, 0, false), reference(0x40, 2, 0, false)])
             .collect::<Vec<_>>();
         let mut position = Position::new(0);
-        let mut out = Batch::default();
-        expand::<false>(&words, &blocks, &mut position, &mut out);
-        assert_eq!(out.instr, [u32::MAX, u32::MAX, 1, 2]);
+        let mut out = All::default();
+        let mut expander = Expander::new(false);
+        expander.expand(&words, &blocks, &mut position, &mut out).unwrap();
+        assert_eq!(out.0.instr, [u32::MAX, u32::MAX, 1, 2]);
         assert_eq!(position.rest(), 7);
     }
 
@@ -294,38 +476,82 @@ mod tests {
         records
     }
 
+    /// What `expander` makes of `words`, `step` at a time as rings are read.
+    fn expanded(
+        words: &[u64],
+        step: usize,
+        blocks: &[Block; BLOCKS],
+        position: &mut Position,
+        fetch: bool,
+    ) -> Vec<Record> {
+        let mut expander = Expander::new(fetch);
+        let mut out = All::default();
+        for mut piece in words.chunks(step) {
+            while !piece.is_empty() {
+                let taken = expander.expand(piece, blocks, position, &mut out).unwrap();
+                assert!(taken > 0);
+                piece = &piece[taken..];
+            }
+        }
+        assert_eq!(out.0.thread.len(), out.0.len());
+        out.0.iter().collect()
+    }
+
     proptest! {
+        /// Words in any order, and blocks of a few kinds that mostly do the same again.
         #[test]
         fn agrees_with_the_reference(
-            entries in prop::collection::vec((any::<u64>(), 1u64..8000, 1u64..=512), 1..20),
-            // Most indices rise within a block; some do not.
+            entries in prop::collection::vec((any::<u64>(), 1u64..600, 0u64..=512), 1..20),
             raw in prop::collection::vec((any::<u64>(), 0u64..30, any::<bool>()), 0..300),
-            cut in 0usize..300,
+            bodies in prop::collection::vec(
+                prop::collection::vec((0u64..12, 0u64..8, any::<bool>()), 0..10), 1..4),
+            turns in prop::collection::vec((0usize..4, any::<u32>(), 0u8..20), 0..200),
+            step in 1usize..300,
         ) {
             let blocks = table(&entries);
-            let words: Vec<u64> = raw
+            let block = |index: u64| BLOCK | (index % (entries.len() as u64 + 1));
+            let mut words: Vec<u64> = raw
                 .iter()
-                .map(|(bits, index, block)| {
-                    if *block { BLOCK | (index % (entries.len() as u64 + 1)) } else { bits >> 3 }
-                })
+                .map(|&(bits, index, is_block)| if is_block { block(index) } else { bits >> 3 })
                 .collect();
+            for (body, addr, cut) in turns {
+                let index = body % bodies.len();
+                words.push(block(index as u64 + 1));
+                let (mut at, body) = (0, &bodies[index]);
+                // Now and then one reference less.
+                for (more, size, store) in &body[usize::from(cut == 0).min(body.len())..] {
+                    at += more;
+                    words.push(reference(u64::from(addr) + at, at, *size, *store));
+                }
+            }
             for fetch in [true, false] {
                 let mut position = Position::new(9);
-                let mut out = Batch::default();
-                // In two pieces, as rings are read.
-                let (a, b) = words.split_at(cut.min(words.len()));
-                for piece in [a, b] {
-                    let taken = if fetch {
-                        expand::<true>(piece, &blocks, &mut position, &mut out)
-                    } else {
-                        expand::<false>(piece, &blocks, &mut position, &mut out)
-                    };
-                    prop_assert_eq!(taken, piece.len());
-                }
-                let expected = reference_records(&words, &entries, fetch);
-                prop_assert_eq!(out.iter().collect::<Vec<_>>(), expected);
-                prop_assert_eq!(out.thread.len(), out.len());
+                let found = expanded(&words, step, &blocks, &mut position, fetch);
+                prop_assert_eq!(found, reference_records(&words, &entries, fetch));
+                let executed: u64 = words
+                    .iter()
+                    .filter(|&&word| word >> 63 == 1 && word & 0xffff_ffff != 0)
+                    .map(|word| entries[(word & 0xffff_ffff) as usize - 1].2)
+                    .sum();
+                prop_assert_eq!(position.next, executed);
             }
+        }
+    }
+
+    /// More words than are handled at once.
+    #[test]
+    fn many_words() {
+        let entries = [(0x1000, 12, 4), (0x2000, 300, 200), (0x3000, 9, 3)];
+        let blocks = table(&entries);
+        let words: Vec<u64> = (0..MOST as u64 * 3)
+            .map(|i| match i % 7 {
+                0 => BLOCK | (1 + i / 7 % 3),
+                n => reference(0x7000_0000 + i * 64, n, n % 4, n == 2),
+            })
+            .collect();
+        for fetch in [true, false] {
+            let found = expanded(&words, words.len(), &blocks, &mut Position::new(9), fetch);
+            assert_eq!(found, reference_records(&words, &entries, fetch));
         }
     }
 }

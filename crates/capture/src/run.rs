@@ -31,6 +31,9 @@ pub struct Options {
     pub force: bool,
     /// Record instruction fetches.
     pub fetch: bool,
+    /// Leave out this many records before the first that is kept; the address space is recorded
+    /// from the beginning.
+    pub skip_refs: u64,
     /// Stop recording after this many records; the program runs on.
     pub max_refs: Option<u64>,
     /// `x86_64` or `aarch64`; `None` takes it from the program's ELF header.
@@ -83,9 +86,11 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> bool) -> Result<Outco
         Error::input("memory", what, "check the limits (`ulimit -v`, `ulimit -f`)")
     })?;
     let mut detail = format!("qemu-{} with the nearfar plugin", program.arch);
+    let skipped = format!("recording began after {} records", options.skip_refs);
     for (set, text) in [
         (!options.fetch, "without instruction fetches"),
         (options.follow_forks, "child processes recorded"),
+        (options.skip_refs > 0, skipped.as_str()),
     ] {
         if set {
             detail = format!("{detail}; {text}");
@@ -98,8 +103,11 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> bool) -> Result<Outco
         arch: program.arch.into(),
         ..Source::default()
     };
+    // The program and the expansion keep a processor each busy; encoding takes about two more.
+    let processors = std::thread::available_parallelism().map_or(2, usize::from);
+    let threads = processors.saturating_sub(2).clamp(2, 4);
     let written =
-        WriterOptions { overwrite: options.force, in_place: true, threads: 2, ..<_>::default() };
+        WriterOptions { overwrite: options.force, in_place: true, threads, ..<_>::default() };
     let writer = Writer::create(&options.output, source, written)?;
 
     let mut plugin = OsString::from("");
@@ -128,7 +136,8 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> bool) -> Result<Outco
         }
     };
     let pid = child.id();
-    let mut streams = Streams::new(&shared, writer, options.fetch, options.max_refs);
+    let mut streams =
+        Streams::new(&shared, writer, options.fetch, options.skip_refs, options.max_refs);
     let ended = AtomicBool::new(false);
     let driven = std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -145,7 +154,7 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> bool) -> Result<Outco
     let status = child.wait().map_err(|e| Error::io(&emulator, "cannot be waited for", &e))?;
     let interrupted = driven?;
     if shared.header().attached.load(Relaxed) == 0 || shared.header().blocks.load(Relaxed) < 2 {
-        discard(streams.into_writer()?, &options.output);
+        discard(streams.into_writer(), &options.output);
         return Err(not_started(&emulator, status, interrupted));
     }
     finish(&shared, streams, status, interrupted)
@@ -267,8 +276,12 @@ fn finish(
         let noun = if count == 1 { "child process" } else { "child processes" };
         warnings.push(format!("{count} {noun} ran unrecorded; --follow-forks records them"));
     }
-    let full = streams.full;
-    let mut writer = streams.into_writer()?;
+    if streams.skipping() {
+        warnings
+            .push("the program ended before the records to skip did: nothing is recorded".into());
+    }
+    let full = streams.full();
+    let mut writer = streams.into_writer();
     for warning in &warnings {
         let source = writer.source_mut();
         source.detail = format!("{}; {warning}", source.detail);

@@ -1,19 +1,17 @@
 //! All streams of one capture: finds new ones, drains them in turn, turns events into regions.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
-use nearfar_trace::column::ROW_GROUP;
-use nearfar_trace::{Batch, RegionEvent, RegionKind, Result, Writer};
+use nearfar_trace::{Batch, Narrow, RegionEvent, RegionKind, Result, Writer};
 
-use crate::expand::{Position, expand};
-use crate::layout::{CHUNK, CONTROL, Event, RING, Slot, state, tag, what};
+use crate::expand::{Expander, Position, Sink};
+use crate::layout::{CHUNK, CONTROL, Event, OTHER, RING, Slot, state, tag, what};
 use crate::shared::{Shared, wake};
 use crate::transfer::Files;
 
 const WORDS: usize = RING / 8;
-/// Words expanded at a time: few enough to stay in the processor's cache.
-const ENOUGH: usize = 1 << 13;
 
 /// What the reader knows of an occupied slot.
 struct Stream {
@@ -27,9 +25,8 @@ struct Stream {
 /// The receiver's state.
 pub(crate) struct Streams<'a> {
     shared: &'a Shared,
-    writer: Writer,
-    fetch: bool,
-    most: u64,
+    out: Output<'a>,
+    expander: Expander,
     batch: Batch,
     events: Vec<RegionEvent>,
     files: Files,
@@ -44,17 +41,60 @@ pub(crate) struct Streams<'a> {
     pub(crate) lost_programs: Vec<String>,
     /// Child processes that ran unrecorded.
     pub(crate) lost_forks: u64,
+}
+
+/// Where the records go, cut where `--skip-refs` and `--max-refs` say. What is left out at the
+/// beginning is no part of the trace: a thread's first record has the gap since the one before it.
+struct Output<'a> {
+    shared: &'a Shared,
+    writer: Writer,
+    /// Records still to be left out, by `--skip-refs`, before the first that is kept.
+    skip: u64,
+    most: u64,
     /// `--max-refs` was reached.
-    pub(crate) full: bool,
+    full: bool,
+}
+
+impl Output<'_> {
+    /// Which of `records` further ones are wanted.
+    fn wanted(&mut self, records: usize) -> Range<usize> {
+        let start = self.skip.min(records as u64);
+        self.skip -= start;
+        let (records, left) = (records as u64 - start, self.most - self.writer.records());
+        if records >= left {
+            self.full = true;
+            self.shared.header().stop.store(1, SeqCst);
+        }
+        start as usize..(start + left.min(records)) as usize
+    }
+}
+
+impl Sink for Output<'_> {
+    fn narrow(&mut self, records: Narrow<'_>) -> Result<()> {
+        let wanted = self.wanted(records.len());
+        self.writer.push_narrow(records.part(wanted))
+    }
+
+    fn wide(&mut self, records: &mut Batch) -> Result<()> {
+        records.keep(self.wanted(records.len()));
+        let pushed = self.writer.push_batch(records);
+        records.clear();
+        pushed
+    }
 }
 
 impl<'a> Streams<'a> {
-    pub(crate) fn new(shared: &'a Shared, writer: Writer, fetch: bool, most: Option<u64>) -> Self {
+    pub(crate) fn new(
+        shared: &'a Shared,
+        writer: Writer,
+        fetch: bool,
+        skip: u64,
+        most: Option<u64>,
+    ) -> Self {
         Self {
             shared,
-            writer,
-            fetch,
-            most: most.unwrap_or(u64::MAX),
+            out: Output { shared, writer, skip, most: most.unwrap_or(u64::MAX), full: false },
+            expander: Expander::new(fetch),
             batch: Batch::default(),
             events: Vec::new(),
             files: Files::default(),
@@ -65,13 +105,22 @@ impl<'a> Streams<'a> {
             exec: HashMap::new(),
             lost_programs: Vec::new(),
             lost_forks: 0,
-            full: false,
         }
+    }
+
+    /// Whether the records to leave out have not all come yet.
+    pub(crate) fn skipping(&self) -> bool {
+        self.out.skip > 0
+    }
+
+    /// Whether `--max-refs` was reached.
+    pub(crate) fn full(&self) -> bool {
+        self.out.full
     }
 
     /// Records so far.
     pub(crate) fn records(&self) -> u64 {
-        self.writer.records() + self.batch.len() as u64
+        self.out.writer.records()
     }
 
     /// Take everything that is there. `gone` says which processes have ended without closing
@@ -125,10 +174,10 @@ impl<'a> Streams<'a> {
             position: Position::new(thread),
             next: 0,
         });
-        if self.full {
+        if self.out.full {
             return Ok(());
         }
-        self.writer.thread_process(thread, process);
+        self.out.writer.thread_process(thread, process);
         if parent != 0 {
             self.region(thread, RegionKind::Fork, [0; 3], "", &format!("process {process}"))?;
         }
@@ -138,14 +187,12 @@ impl<'a> Streams<'a> {
     fn end(&mut self, stream: Stream) -> Result<()> {
         let thread = stream.position.thread;
         if let Some(event) = self.exec.remove(&thread) {
-            self.flush()?;
-            self.writer.region(event)?;
+            self.out.writer.region(event)?;
         }
-        if self.full {
+        if self.out.full {
             return Ok(());
         }
-        self.flush()?;
-        self.writer.add_instructions(thread, stream.position.rest());
+        self.out.writer.add_instructions(thread, stream.position.rest());
         self.region(thread, RegionKind::ThreadExit, [0; 3], "", "")
     }
 
@@ -160,7 +207,7 @@ impl<'a> Streams<'a> {
             let end = end.min((stream.next / (CHUNK / 8) + 1) * (CHUNK / 8));
             // SAFETY: published, and `taken` is only moved on afterwards.
             let words = unsafe { shared.words(index, stream.next, end) };
-            if !self.full {
+            if !self.out.full {
                 self.expand(words, &mut stream.position)?;
             }
             slot.taken.fetch_add((end - stream.next) as u64, SeqCst);
@@ -175,29 +222,17 @@ impl<'a> Streams<'a> {
 
     fn expand(&mut self, mut words: &[u64], position: &mut Position) -> Result<()> {
         let blocks = self.shared.blocks();
-        while !words.is_empty() {
-            let few = &words[..words.len().min(ENOUGH)];
-            let step = if self.fetch {
-                expand::<true>(few, blocks, position, &mut self.batch)
-            } else {
-                expand::<false>(few, blocks, position, &mut self.batch)
-            };
+        while !words.is_empty() && !self.out.full {
+            let step = self.expander.expand(words, blocks, position, &mut self.out)?;
             words = &words[step..];
             // The expansion stops at words that are neither references nor blocks.
             if let [word, rest @ ..] = words
-                && step < few.len()
+                && *word >= OTHER
             {
                 let length = ((word & ((1 << 56) - 1)) as usize).min(rest.len());
                 let (record, rest) = rest.split_at(length);
                 self.control((word & !CONTROL) >> 56, record, position)?;
                 words = rest;
-            }
-            // A whole row group is what the writer takes without copying.
-            if self.batch.len() >= ROW_GROUP || self.records() >= self.most {
-                self.flush()?;
-            }
-            if self.full {
-                break;
             }
         }
         Ok(())
@@ -210,8 +245,9 @@ impl<'a> Streams<'a> {
                 // Ranges are announced before the records that use them are written: a reader
                 // that replays events by position then knows them in time.
                 for event in std::mem::take(&mut self.events) {
-                    self.writer.region(event)?;
+                    self.out.writer.region(event)?;
                 }
+                self.out.wide(&mut self.batch)?;
             }
             tag::FILE => {
                 if let [device, inode, rest @ ..] = words {
@@ -278,32 +314,12 @@ impl<'a> Streams<'a> {
         name: &str,
     ) -> Result<()> {
         let at = self.records();
-        self.writer.region(event_of(at, thread, event, range, prot, name))
-    }
-
-    /// Hand over what is ready, cut where `--max-refs` says.
-    pub(crate) fn flush(&mut self) -> Result<()> {
-        let left = self.most.saturating_sub(self.writer.records());
-        if self.batch.len() as u64 >= left {
-            let left = left as usize;
-            self.batch.addr.truncate(left);
-            self.batch.kind.truncate(left);
-            self.batch.size.truncate(left);
-            self.batch.thread.truncate(left);
-            self.batch.instr.truncate(left);
-            self.full = true;
-            self.shared.header().stop.store(1, SeqCst);
-        }
-        if !self.batch.is_empty() {
-            self.writer.take_batch(&mut self.batch)?;
-        }
-        Ok(())
+        self.out.writer.region(event_of(at, thread, event, range, prot, name))
     }
 
     /// Everything has been drained: give the writer back.
-    pub(crate) fn into_writer(mut self) -> Result<Writer> {
-        self.flush()?;
-        Ok(self.writer)
+    pub(crate) fn into_writer(self) -> Writer {
+        self.out.writer
     }
 }
 

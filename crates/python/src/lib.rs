@@ -5,6 +5,7 @@
 
 mod capture;
 mod export;
+mod filter;
 mod generate;
 mod import;
 mod info;
@@ -13,6 +14,7 @@ mod paging;
 mod policy;
 mod pulse;
 mod tiering;
+mod workload;
 
 use pyo3::prelude::*;
 
@@ -38,8 +40,10 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     import::register(module)?;
     info::register(module)?;
     export::register(module)?;
+    filter::register(module)?;
     generate::register(module)?;
     capture::register(module)?;
     tiering::register(module)?;
+    workload::register(module)?;
     Ok(())
 }

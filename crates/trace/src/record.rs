@@ -1,5 +1,7 @@
 //! The record: one memory reference of one thread, and columns of many.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 /// What kind of reference a record is. The numbers are the on-disk values.
@@ -128,6 +130,19 @@ impl Batch {
         self.instr.clear();
     }
 
+    /// Keep only the records of `range`. Panics when out of range, as indexing does.
+    pub fn keep(&mut self, range: Range<usize>) {
+        fn keep<T>(column: &mut Vec<T>, range: &Range<usize>) {
+            column.truncate(range.end);
+            column.drain(..range.start);
+        }
+        keep(&mut self.addr, &range);
+        keep(&mut self.kind, &range);
+        keep(&mut self.size, &range);
+        keep(&mut self.thread, &range);
+        keep(&mut self.instr, &range);
+    }
+
     /// Append one record.
     pub fn push(&mut self, record: Record) {
         self.addr.push(record.addr);
@@ -151,5 +166,43 @@ impl Batch {
     /// All records, one by one.
     pub fn iter(&self) -> impl Iterator<Item = Record> + '_ {
         (0..self.len()).map(|index| self.get(index))
+    }
+}
+
+/// Records of one thread whose sizes and gaps all fit a byte, as nearly all do: the form in which
+/// a capture has them. All columns are of one length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Narrow<'a> {
+    /// Virtual byte addresses.
+    pub addr: &'a [u64],
+    /// On-disk numbers of [`Kind`], already checked to be valid.
+    pub kind: &'a [u8],
+    /// Bytes touched.
+    pub size: &'a [u8],
+    /// Instruction gaps.
+    pub instr: &'a [u8],
+    /// The thread of all of them.
+    pub thread: u32,
+}
+
+impl Narrow<'_> {
+    /// Number of records.
+    pub fn len(&self) -> usize {
+        self.addr.len()
+    }
+
+    /// Whether there is no record.
+    pub fn is_empty(&self) -> bool {
+        self.addr.is_empty()
+    }
+
+    /// Only the records of `range`. Panics when out of range, as indexing does.
+    #[must_use]
+    pub fn part(mut self, range: Range<usize>) -> Self {
+        self.addr = &self.addr[range.clone()];
+        self.kind = &self.kind[range.clone()];
+        self.size = &self.size[range.clone()];
+        self.instr = &self.instr[range];
+        self
     }
 }

@@ -12,11 +12,11 @@ use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 
-use crate::column::{EncodedGroup, Encoder, ROW_GROUP, schema};
+use crate::column::{EncodedGroup, Encoder, Group, ROW_GROUP, schema};
 use crate::error::{Error, Result};
 use crate::footprint::Footprint;
 use crate::info::{Info, PartInfo, Source, ThreadInfo};
-use crate::record::{Batch, Kind, Record};
+use crate::record::{Batch, Kind, Narrow, Record};
 use crate::region::{self, RegionEvent};
 
 /// How a trace is written.
@@ -39,23 +39,26 @@ impl Default for WriterOptions {
     }
 }
 
+/// Records appended one by one that are gathered at a time.
+const SINGLE: usize = 1 << 12;
+
 type Encoded = std::result::Result<EncodedGroup, ParquetError>;
 
 /// Encodes in the caller's thread or in a few others; answers come in the order of the questions.
 struct Pool {
     inline: Option<Encoder>,
-    work: Option<SyncSender<(u64, Batch)>>,
-    done: Receiver<(u64, Encoded, Batch)>,
+    work: Option<SyncSender<(u64, Group)>>,
+    done: Receiver<(u64, Encoded, Group)>,
     workers: Vec<JoinHandle<()>>,
     asked: u64,
     answered: u64,
     early: BTreeMap<u64, Encoded>,
-    spare: Vec<Batch>,
+    spare: Vec<Group>,
 }
 
 impl Pool {
     fn new(threads: usize) -> std::result::Result<Self, ParquetError> {
-        let (work, queue) = sync_channel::<(u64, Batch)>(threads.max(1));
+        let (work, queue) = sync_channel::<(u64, Group)>(threads.max(1));
         let (answers, done) = sync_channel(threads.max(1) * 2 + 2);
         let queue = Arc::new(Mutex::new(queue));
         let mut workers = Vec::new();
@@ -65,9 +68,9 @@ impl Pool {
             workers.push(std::thread::spawn(move || {
                 loop {
                     let next = queue.lock().ok().and_then(|queue| queue.recv().ok());
-                    let Some((number, batch)) = next else { break };
-                    let encoded = encoder.encode(&batch);
-                    if answers.send((number, encoded, batch)).is_err() {
+                    let Some((number, mut group)) = next else { break };
+                    let encoded = encoder.encode(&mut group);
+                    if answers.send((number, encoded, group)).is_err() {
                         break;
                     }
                 }
@@ -86,23 +89,23 @@ impl Pool {
         })
     }
 
-    /// Encode `batch`; what is finished by now goes to `take`, in order.
+    /// Encode `group`; what is finished by now goes to `take`, in order.
     fn encode(
         &mut self,
-        mut batch: Batch,
+        mut group: Group,
         take: &mut dyn FnMut(Encoded) -> Result<()>,
     ) -> Result<()> {
         self.asked += 1;
         if let Some(encoder) = &mut self.inline {
             self.answered += 1;
-            let encoded = encoder.encode(&batch);
-            batch.clear();
-            self.spare.push(batch);
+            let encoded = encoder.encode(&mut group);
+            group.clear();
+            self.spare.push(group);
             return take(encoded);
         }
         if let Some(work) = &self.work {
             // A worker only ends when this sender goes: the send cannot fail before that.
-            let _ = work.send((self.asked - 1, batch));
+            let _ = work.send((self.asked - 1, group));
         }
         let most = self.workers.len() as u64 + 1;
         while self.asked - self.answered > most {
@@ -113,11 +116,11 @@ impl Pool {
 
     fn wait(&mut self, take: &mut dyn FnMut(Encoded) -> Result<()>) -> Result<()> {
         while !self.early.contains_key(&self.answered) {
-            let Ok((number, encoded, mut batch)) = self.done.recv() else {
+            let Ok((number, encoded, mut group)) = self.done.recv() else {
                 return Err(Error::input("writer", "an encoding thread ended", "report this"));
             };
-            batch.clear();
-            self.spare.push(batch);
+            group.clear();
+            self.spare.push(group);
             self.early.insert(number, encoded);
         }
         while let Some(encoded) = self.early.remove(&self.answered) {
@@ -274,7 +277,9 @@ impl Drop for Sink {
 pub struct Writer {
     sink: Sink,
     pool: Pool,
-    batch: Batch,
+    group: Group,
+    /// Records that came one by one, to be gathered together.
+    single: Batch,
     appended: u64,
 }
 
@@ -330,60 +335,60 @@ impl Writer {
             sink.store()?;
         }
         let pool = Pool::new(options.threads).map_err(|e| sink.failed(e))?;
-        Ok(Self { sink, pool, batch: Batch::default(), appended: 0 })
+        Ok(Self { sink, pool, group: Group::default(), single: Batch::default(), appended: 0 })
     }
 
     /// Append one record.
     pub fn push(&mut self, record: Record) -> Result<()> {
-        self.batch.push(record);
+        self.single.push(record);
         self.appended += 1;
-        if self.batch.len() == ROW_GROUP { self.flush() } else { Ok(()) }
+        if self.single.len() == SINGLE { self.gather_single() } else { Ok(()) }
     }
 
     /// Append many records (columns of equal length, valid kinds).
     pub fn push_batch(&mut self, batch: &Batch) -> Result<()> {
+        self.gather_single()?;
+        self.appended += batch.len() as u64;
+        self.gather(batch.len(), |group, from, to| group.extend(batch, from, to))
+    }
+
+    /// Append many records of one thread, none of them wide.
+    pub fn push_narrow(&mut self, narrow: Narrow<'_>) -> Result<()> {
+        self.gather_single()?;
+        self.appended += narrow.len() as u64;
+        self.gather(narrow.len(), |group, from, to| group.extend_narrow(narrow, from, to))
+    }
+
+    fn gather_single(&mut self) -> Result<()> {
+        let mut single = std::mem::take(&mut self.single);
+        let gathered = self.gather(single.len(), |group, from, to| group.extend(&single, from, to));
+        single.clear();
+        self.single = single;
+        gathered
+    }
+
+    /// Fill row groups with `records` records, of which `extend` appends a range.
+    fn gather(&mut self, records: usize, extend: impl Fn(&mut Group, usize, usize)) -> Result<()> {
         let mut from = 0;
-        while from < batch.len() {
-            let to = batch.len().min(from + ROW_GROUP - self.batch.len());
-            self.batch.addr.extend_from_slice(&batch.addr[from..to]);
-            self.batch.kind.extend_from_slice(&batch.kind[from..to]);
-            self.batch.size.extend_from_slice(&batch.size[from..to]);
-            self.batch.thread.extend_from_slice(&batch.thread[from..to]);
-            self.batch.instr.extend_from_slice(&batch.instr[from..to]);
-            self.appended += (to - from) as u64;
+        while from < records {
+            let to = records.min(from + ROW_GROUP - self.group.len());
+            extend(&mut self.group, from, to);
             from = to;
-            if self.batch.len() == ROW_GROUP {
+            if self.group.len() == ROW_GROUP {
                 self.flush()?;
             }
         }
         Ok(())
     }
 
-    /// Append the records of `batch` and leave it empty. A batch of about a row group is taken
-    /// whole, without copying it.
-    pub fn take_batch(&mut self, batch: &mut Batch) -> Result<()> {
-        let whole = ROW_GROUP * 3 / 4..=ROW_GROUP * 2;
-        if !self.batch.is_empty() || !whole.contains(&batch.len()) {
-            self.push_batch(batch)?;
-            batch.clear();
-            return Ok(());
-        }
-        self.appended += batch.len() as u64;
-        std::mem::swap(&mut self.batch, batch);
-        let flushed = self.flush();
-        // What flush left in its place is the empty one to fill next.
-        std::mem::swap(&mut self.batch, batch);
-        flushed
-    }
-
     fn flush(&mut self) -> Result<()> {
-        if self.batch.is_empty() {
+        if self.group.is_empty() {
             return Ok(());
         }
         let empty = self.pool.spare.pop().unwrap_or_default();
-        let batch = std::mem::replace(&mut self.batch, empty);
+        let group = std::mem::replace(&mut self.group, empty);
         let sink = &mut self.sink;
-        self.pool.encode(batch, &mut |encoded| sink.append(encoded))
+        self.pool.encode(group, &mut |encoded| sink.append(encoded))
     }
 
     /// Note an event of the address space. Its `at` is raised to the records appended so far; a
@@ -417,6 +422,7 @@ impl Writer {
 
     /// End the trace. With `incomplete`, it is kept readable but marked incomplete for this reason.
     pub fn finish(mut self, incomplete: Option<&str>) -> Result<Info> {
+        self.gather_single()?;
         self.flush()?;
         let sink = &mut self.sink;
         self.pool.drain(&mut |encoded| sink.append(encoded))?;

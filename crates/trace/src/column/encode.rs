@@ -13,29 +13,17 @@ use parquet::file::statistics::Statistics;
 use parquet::file::writer::{SerializedFileWriter, SerializedPageWriter, TrackedWrite};
 use rustc_hash::FxHashMap;
 
-use super::{ADDR, INSTR, KIND, NAMES, ROW_GROUP, SIZE, THREAD, schema};
+use super::group::{Form, Group, Numbers};
+use super::intern::{DICTIONARY, Interner};
+use super::{ADDR, INSTR, KIND, NAMES, SIZE, THREAD, schema};
 use crate::footprint::PAGE_SHIFT;
 use crate::hash::PageMap;
-use crate::record::{Batch, Kind};
+use crate::record::Kind;
 
-/// zstd levels by measurement: level 2 pays on addresses (0.80 -> 0.65 bytes a reference on the
-/// gzip capture), nowhere else.
-const LEVEL_ADDR: i32 = 2;
-const LEVEL_OTHER: i32 = 1;
-/// Most entries of a dictionary: indices have 16 bits.
-const DICTIONARY: usize = 1 << 16;
-const SLOTS: usize = DICTIONARY * 2;
-
-/// A slot of the address table: all that a look-up needs in one cache line.
-#[derive(Clone, Copy)]
-struct Slot {
-    addr: u64,
-    id: u16,
-    /// Kinds that touched the address; 0 marks an empty slot.
-    kinds: u8,
-}
-
-const EMPTY: Slot = Slot { addr: 0, id: 0, kinds: 0 };
+/// zstd level of every page. Level 2 makes the traces of programs with much data a fifth smaller
+/// (0.93 -> 0.75 bytes a reference on the gzip capture), but a capture must keep up with the
+/// program, and costs a nanosecond a reference more with it.
+const LEVEL: i32 = 1;
 
 /// One encoded row group, with what the writer needs to know about its records.
 pub struct EncodedGroup {
@@ -51,6 +39,11 @@ pub struct EncodedGroup {
 }
 
 impl EncodedGroup {
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> impl Iterator<Item = &Bytes> {
+        self.columns.iter().map(|(bytes, _)| bytes)
+    }
+
     /// Append the group to a part.
     pub fn append_to<W: Write + Send>(self, file: &mut SerializedFileWriter<W>) -> Result<()> {
         let mut group = file.next_row_group()?;
@@ -62,53 +55,30 @@ impl EncodedGroup {
     }
 }
 
-/// Encodes row groups; keeps its tables from one to the next.
+/// Encodes row groups.
 pub struct Encoder {
-    slots: Vec<Slot>,
-    /// Slot of each distinct address, in order of appearance.
-    order: Vec<u32>,
-    ids: Vec<u16>,
+    interner: Interner,
     zstd: zstd::bulk::Compressor<'static>,
-}
-
-struct Addresses {
-    /// Sorted distinct addresses; `None` when there are too many.
-    dictionary: Option<Vec<u64>>,
-    /// The data page, not compressed.
-    page: Vec<u8>,
+    /// Memory of the page encoded last, and of what it was compressed to: fresh memory for every
+    /// page would cost a tenth of the time.
+    spare: Vec<u8>,
+    compressed: Vec<u8>,
 }
 
 impl Encoder {
-    /// Tables take about 2 MiB.
+    /// An encoder; it may be used for any number of groups.
     pub fn new() -> Result<Self> {
-        Ok(Self {
-            slots: vec![EMPTY; SLOTS],
-            order: Vec::with_capacity(DICTIONARY),
-            ids: Vec::with_capacity(ROW_GROUP),
-            zstd: zstd::bulk::Compressor::new(LEVEL_OTHER)
-                .map_err(|e| ParquetError::General(e.to_string()))?,
-        })
+        let zstd = zstd::bulk::Compressor::new(LEVEL);
+        let zstd = zstd.map_err(|e| ParquetError::General(e.to_string()))?;
+        Ok(Self { interner: Interner::new(), zstd, spare: Vec::new(), compressed: Vec::new() })
     }
 
-    /// Encode `batch` (at most [`ROW_GROUP`] records) as one row group.
-    pub fn encode(&mut self, batch: &Batch) -> Result<EncodedGroup> {
-        let mut pages = Vec::new();
-        let addresses = match self.intern(batch) {
-            true => {
-                let slots = self.order.iter().map(|&slot| self.slots[slot as usize]);
-                pages.extend(slots.map(|slot| (slot.addr >> PAGE_SHIFT, slot.kinds)));
-                self.rank()
-            }
-            false => {
-                let mut seen: PageMap<u8> = PageMap::default();
-                for (a, &kind) in batch.addr.iter().zip(&batch.kind) {
-                    *seen.entry(a >> PAGE_SHIFT).or_default() |= 1 << kind;
-                }
-                pages.extend(seen);
-                Addresses { dictionary: None, page: byte_stream_split(&batch.addr) }
-            }
-        };
-        spanned_pages(batch, &mut pages);
+    /// Encode `group` (at most [`ROW_GROUP`](super::ROW_GROUP) records), which is then spent:
+    /// clear it before it is filled again.
+    pub fn encode(&mut self, group: &mut Group) -> Result<EncodedGroup> {
+        let rows = group.len();
+        let mut pages = std::mem::take(&mut group.spanned);
+        let addr = self.addr_column(&group.addr, &group.kind, &mut pages)?;
         pages.sort_unstable();
         pages.dedup_by(|next, kept| {
             let same = next.0 == kept.0;
@@ -117,8 +87,6 @@ impl Encoder {
             }
             same
         });
-
-        let mut columns = vec![self.addr_column(batch, addresses)?];
         let names: Vec<u8> = Kind::ALL
             .iter()
             .flat_map(|kind| {
@@ -126,160 +94,110 @@ impl Encoder {
                 (name.len() as u32).to_le_bytes().into_iter().chain(name.iter().copied())
             })
             .collect();
-        let page = packed(&batch.kind, 8);
-        columns.push(self.dictionary_column(
-            KIND,
-            batch.len(),
-            &names,
-            5,
-            page,
-            LEVEL_OTHER,
-            None,
-        )?);
-        columns.push(self.number_column(SIZE, &batch.size)?);
-        columns.push(self.number_column(THREAD, &batch.thread)?);
-        columns.push(self.number_column(INSTR, &batch.instr)?);
-
-        // A vectorised count a kind beats one histogram, whose sums wait for each other.
-        let by_kind =
-            Kind::ALL.map(|kind| batch.kind.iter().filter(|&&k| k == kind as u8).count() as u64);
+        let kinds = packed(self.spare(), rows, 8, |page| page.extend_from_slice(&group.kind));
+        let columns = vec![
+            addr,
+            self.dictionary_column(KIND, rows, &names, Kind::ALL.len(), kinds, None)?,
+            self.number_column(SIZE, &mut group.size)?,
+            self.thread_column(&group.threads.runs)?,
+            self.number_column(INSTR, &mut group.instr)?,
+        ];
         Ok(EncodedGroup {
             columns,
-            records: batch.len(),
+            records: rows,
             pages,
-            by_kind,
-            threads: thread_totals(batch),
+            by_kind: Kind::ALL.map(|kind| count_of(&group.kind, kind as u8)),
+            threads: group.threads.totals(),
         })
-    }
-
-    /// Give each address its number in order of appearance; false when there are too many.
-    fn intern(&mut self, batch: &Batch) -> bool {
-        self.slots.fill(EMPTY);
-        self.order.clear();
-        self.ids.clear();
-        self.ids.resize(batch.len(), 0);
-        let slots = self.slots.as_mut_slice();
-        let records = batch.addr.iter().zip(&batch.kind);
-        for ((&addr, &kind), out) in records.zip(self.ids.iter_mut()) {
-            // Fibonacci hashing: the high bits of the product.
-            let mut place = (addr.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 47) as usize;
-            let bit = 1u8 << (kind & 7);
-            loop {
-                let slot = &mut slots[place & (SLOTS - 1)];
-                if slot.addr == addr && slot.kinds != 0 {
-                    // Rarely new: most slots are then only read.
-                    if slot.kinds & bit == 0 {
-                        slot.kinds |= bit;
-                    }
-                    *out = slot.id;
-                    break;
-                }
-                if slot.kinds == 0 {
-                    if self.order.len() == DICTIONARY {
-                        return false;
-                    }
-                    *slot = Slot { addr, id: self.order.len() as u16, kinds: bit };
-                    *out = slot.id;
-                    self.order.push(place as u32);
-                    break;
-                }
-                place = (place + 1) & (SLOTS - 1);
-            }
-        }
-        true
-    }
-
-    /// Sort the interned addresses and renumber: neighbours in memory get neighbouring indices,
-    /// which zstd compresses better than order of appearance (0.85 -> 0.80 bytes a reference).
-    fn rank(&self) -> Addresses {
-        let keys = || self.order.iter().map(|&slot| self.slots[slot as usize].addr);
-        let mut rank = vec![0u16; self.order.len()];
-        let dictionary: Vec<u64> = if keys().all(|key| key >> 48 == 0) {
-            let mut order: Vec<u64> =
-                keys().enumerate().map(|(id, key)| key << 16 | id as u64).collect();
-            order.sort_unstable();
-            for (place, packed) in order.iter().enumerate() {
-                rank[(packed & 0xFFFF) as usize] = place as u16;
-            }
-            order.into_iter().map(|packed| packed >> 16).collect()
-        } else {
-            let mut order: Vec<(u64, u16)> =
-                keys().enumerate().map(|(id, key)| (key, id as u16)).collect();
-            order.sort_unstable();
-            for (place, (_, id)) in order.iter().enumerate() {
-                rank[usize::from(*id)] = place as u16;
-            }
-            order.into_iter().map(|(key, _)| key).collect()
-        };
-        let mut page = run_header(self.ids.len(), 16);
-        let start = page.len();
-        page.resize(start + self.ids.len() * 2, 0);
-        for (out, &id) in page[start..].as_chunks_mut::<2>().0.iter_mut().zip(&self.ids) {
-            *out = rank[usize::from(id)].to_le_bytes();
-        }
-        pad(&mut page, self.ids.len(), 16);
-        Addresses { dictionary: Some(dictionary), page }
     }
 
     fn addr_column(
         &mut self,
-        batch: &Batch,
-        addresses: Addresses,
+        addr: &[u64],
+        kind: &[u8],
+        pages: &mut Vec<(u64, u8)>,
     ) -> Result<(Bytes, ColumnCloseResult)> {
-        let low = batch.addr.iter().min().map(|&a| a as i64);
-        let high = batch.addr.iter().max().map(|&a| a as i64);
-        let range = Statistics::int64(low, high, None, Some(0), false);
-        match addresses.dictionary {
+        let rows = addr.len();
+        let range = |low: Option<&u64>, high: Option<&u64>| {
+            let signed = |addr: &u64| addr.cast_signed();
+            Some(Statistics::int64(low.map(signed), high.map(signed), None, Some(0), false))
+        };
+        match self.interner.dictionary(addr, kind, pages) {
             Some(entries) => {
+                let range = range(entries.first(), entries.last());
+                let page = packed(self.spare(), rows, 16, |page| self.interner.write_indices(page));
                 let plain: Vec<u8> = entries.iter().flat_map(|a| a.to_le_bytes()).collect();
-                let count = entries.len();
-                self.dictionary_column(
-                    ADDR,
-                    batch.len(),
-                    &plain,
-                    count,
-                    addresses.page,
-                    LEVEL_ADDR,
-                    Some(range),
-                )
+                self.dictionary_column(ADDR, rows, &plain, entries.len(), page, range)
             }
-            None => self.value_column(
-                ADDR,
-                batch.len(),
-                &addresses.page,
-                Encoding::BYTE_STREAM_SPLIT,
-                Some(range),
-            ),
+            None => {
+                let mut seen: PageMap<u8> = PageMap::default();
+                for (addr, &kind) in addr.iter().zip(kind) {
+                    *seen.entry(addr >> PAGE_SHIFT).or_default() |= 1 << kind;
+                }
+                pages.extend(seen);
+                let range = range(addr.iter().min(), addr.iter().max());
+                let page = byte_stream_split(addr);
+                self.value_column(ADDR, rows, page, Encoding::BYTE_STREAM_SPLIT, range)
+            }
         }
     }
 
-    /// `size`, `thread` or `instr`.
-    fn number_column<T>(
+    /// `size` or `instr`.
+    fn number_column(
         &mut self,
         column: usize,
-        values: &[T],
-    ) -> Result<(Bytes, ColumnCloseResult)>
-    where
-        T: Copy + PartialEq + Into<u32>,
-    {
-        let rows = values.len();
-        let (entries, page) = match values.split_first() {
-            Some((&first, rest)) if rest.iter().any(|&v| v != first) => match indices(values) {
-                Some(found) => found,
-                None => {
-                    let plain: Vec<u8> =
-                        values.iter().flat_map(|&v| Into::<u32>::into(v).to_le_bytes()).collect();
-                    return self.value_column(column, rows, &plain, Encoding::PLAIN, None);
-                }
-            },
-            Some((&first, _)) => (vec![first.into()], constant(rows)),
-            None => (Vec::new(), constant(0)),
+        numbers: &mut Numbers,
+    ) -> Result<(Bytes, ColumnCloseResult)> {
+        let (form, bytes) = numbers.sorted();
+        let rows = bytes.len();
+        let (entries, indices) = match form {
+            Form::Plain(values) => return self.wide_column(column, values),
+            Form::Same(largest) => ((0..=u32::from(*largest)).collect(), bytes),
+            Form::Dictionary(entries) => (entries.clone(), bytes),
         };
-        let plain: Vec<u8> = entries.iter().flat_map(|v| v.to_le_bytes()).collect();
-        self.dictionary_column(column, rows, &plain, entries.len(), page, LEVEL_OTHER, None)
+        match indices.split_first() {
+            Some((&first, rest)) if rest.iter().all(|&index| index == first) => {
+                let entry = [entries[usize::from(first)]];
+                self.numbers(column, rows, &entry, constant(rows))
+            }
+            _ => {
+                let page = packed(self.spare(), rows, 8, |page| page.extend_from_slice(indices));
+                self.numbers(column, rows, &entries, page)
+            }
+        }
     }
 
-    #[allow(clippy::too_many_arguments)]
+    fn thread_column(&mut self, runs: &[(u32, usize)]) -> Result<(Bytes, ColumnCloseResult)> {
+        let rows = runs.iter().map(|&(_, length)| length).sum();
+        if let &[(thread, _)] = runs {
+            return self.numbers(THREAD, rows, &[thread], constant(rows));
+        }
+        let values = runs.iter().flat_map(|&(thread, length)| std::iter::repeat_n(thread, length));
+        self.wide_column(THREAD, &values.collect::<Vec<u32>>())
+    }
+
+    /// Numbers of any size: a dictionary of up to 65,536, or plain.
+    fn wide_column(&mut self, column: usize, values: &[u32]) -> Result<(Bytes, ColumnCloseResult)> {
+        match indices(values) {
+            Some((entries, page)) => self.numbers(column, values.len(), &entries, page),
+            None => {
+                let plain: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+                self.value_column(column, values.len(), plain, Encoding::PLAIN, None)
+            }
+        }
+    }
+
+    fn numbers(
+        &mut self,
+        column: usize,
+        rows: usize,
+        entries: &[u32],
+        page: Vec<u8>,
+    ) -> Result<(Bytes, ColumnCloseResult)> {
+        let plain: Vec<u8> = entries.iter().flat_map(|v| v.to_le_bytes()).collect();
+        self.dictionary_column(column, rows, &plain, entries.len(), page, None)
+    }
+
     fn dictionary_column(
         &mut self,
         column: usize,
@@ -287,20 +205,18 @@ impl Encoder {
         dictionary: &[u8],
         entries: usize,
         page: Vec<u8>,
-        level: i32,
         range: Option<Statistics>,
     ) -> Result<(Bytes, ColumnCloseResult)> {
         let dictionary_page = CompressedPage::new(
             Page::DictionaryPage {
-                buf: self.compress(dictionary, LEVEL_OTHER)?,
+                buf: self.compress(dictionary)?,
                 num_values: entries as u32,
                 encoding: Encoding::PLAIN,
                 is_sorted: column == ADDR,
             },
             dictionary.len(),
         );
-        let data_page =
-            data_page(self.compress(&page, level)?, page.len(), rows, Encoding::RLE_DICTIONARY);
+        let data_page = self.data_page(page, rows, Encoding::RLE_DICTIONARY)?;
         chunk(column, rows, Some(dictionary_page), data_page, Encoding::RLE_DICTIONARY, range)
     }
 
@@ -308,45 +224,54 @@ impl Encoder {
         &mut self,
         column: usize,
         rows: usize,
-        page: &[u8],
+        page: Vec<u8>,
         encoding: Encoding,
         range: Option<Statistics>,
     ) -> Result<(Bytes, ColumnCloseResult)> {
-        let data = data_page(self.compress(page, LEVEL_OTHER)?, page.len(), rows, encoding);
+        let data = self.data_page(page, rows, encoding)?;
         chunk(column, rows, None, data, encoding, range)
     }
 
-    fn compress(&mut self, bytes: &[u8], level: i32) -> Result<Bytes> {
-        let failed = |e: std::io::Error| ParquetError::General(format!("zstd: {e}"));
-        self.zstd.set_compression_level(level).map_err(failed)?;
-        self.zstd.compress(bytes).map(Bytes::from).map_err(failed)
+    fn data_page(
+        &mut self,
+        page: Vec<u8>,
+        rows: usize,
+        encoding: Encoding,
+    ) -> Result<CompressedPage> {
+        let data = Page::DataPage {
+            buf: self.compress(&page)?,
+            num_values: rows as u32,
+            encoding,
+            def_level_encoding: Encoding::RLE,
+            rep_level_encoding: Encoding::RLE,
+            statistics: None,
+        };
+        let plain = page.len();
+        self.spare = page;
+        Ok(CompressedPage::new(data, plain))
+    }
+
+    /// Memory for a page; [`Self::data_page`] has it back.
+    fn spare(&mut self) -> Vec<u8> {
+        let mut spare = std::mem::take(&mut self.spare);
+        spare.clear();
+        spare
+    }
+
+    fn compress(&mut self, bytes: &[u8]) -> Result<Bytes> {
+        self.compressed.clear();
+        self.compressed.reserve(zstd::zstd_safe::compress_bound(bytes.len()));
+        let length = self.zstd.compress_to_buffer(bytes, &mut self.compressed);
+        let length = length.map_err(|e| ParquetError::General(format!("zstd: {e}")))?;
+        Ok(Bytes::copy_from_slice(&self.compressed[..length]))
     }
 }
 
-/// Sorted dictionary and data page of a number column; `None` when it has too many values.
-fn indices<T: Copy + Into<u32>>(values: &[T]) -> Option<(Vec<u32>, Vec<u8>)> {
-    /// Every size and almost every gap is below.
-    const SMALL: usize = 1 << 16;
-    let most: u32 = values.iter().map(|&v| v.into()).max().unwrap_or(0);
-    if (most as usize) < SMALL {
-        let mut seen = vec![false; SMALL];
-        for &value in values {
-            seen[value.into() as usize] = true;
-        }
-        let entries: Vec<u32> = (0..SMALL as u32).filter(|&v| seen[v as usize]).collect();
-        if entries.len() <= 256 {
-            let mut index = vec![0u8; SMALL];
-            for (place, &value) in entries.iter().enumerate() {
-                index[value as usize] = place as u8;
-            }
-            let bytes: Vec<u8> = values.iter().map(|&v| index[v.into() as usize]).collect();
-            return Some((entries, packed(&bytes, 8)));
-        }
-    }
+/// Sorted dictionary and data page of numbers; `None` when there are too many different ones.
+fn indices(values: &[u32]) -> Option<(Vec<u32>, Vec<u8>)> {
     let mut known: FxHashMap<u32, u16> = FxHashMap::default();
     let mut entries: Vec<u32> = Vec::new();
     for &value in values {
-        let value = value.into();
         if let Entry::Vacant(place) = known.entry(value) {
             if entries.len() == DICTIONARY {
                 return None;
@@ -359,40 +284,19 @@ fn indices<T: Copy + Into<u32>>(values: &[T]) -> Option<(Vec<u32>, Vec<u8>)> {
     for (place, value) in entries.iter().enumerate() {
         known.insert(*value, place as u16);
     }
-    let found = values.iter().map(|&v| known[&v.into()]);
+    let found = values.iter().map(|v| known[v]);
     let page = if entries.len() <= 256 {
-        packed(&found.map(|index| index as u8).collect::<Vec<u8>>(), 8)
+        packed(Vec::new(), values.len(), 8, |page| page.extend(found.map(|index| index as u8)))
     } else {
-        packed(&found.flat_map(u16::to_le_bytes).collect::<Vec<u8>>(), 16)
+        packed(Vec::new(), values.len(), 16, |page| page.extend(found.flat_map(u16::to_le_bytes)))
     };
     Some((entries, page))
 }
 
-/// Pages past the first of records that lie over a 4 KiB border.
-fn spanned_pages(batch: &Batch, pages: &mut Vec<(u64, u8)>) {
-    let mask = (1u64 << PAGE_SHIFT) - 1;
-    for ((&addr, &size), &kind) in batch.addr.iter().zip(&batch.size).zip(&batch.kind) {
-        if (addr & mask) + u64::from(size) > mask + 1 {
-            let last = addr.saturating_add(u64::from(size) - 1) >> PAGE_SHIFT;
-            pages.extend(((addr >> PAGE_SHIFT) + 1..=last).map(|page| (page, 1 << kind)));
-        }
-    }
-}
-
-fn thread_totals(batch: &Batch) -> Vec<(u32, u64, u64)> {
-    let mut totals: FxHashMap<u32, (u64, u64)> = FxHashMap::default();
-    let mut start = 0;
-    // Threads come in long runs: one map access a run.
-    for run in batch.thread.chunk_by(|a, b| a == b) {
-        let end = start + run.len();
-        let total = totals.entry(run[0]).or_default();
-        total.0 += run.len() as u64;
-        total.1 += batch.instr[start..end].iter().map(|&n| u64::from(n)).sum::<u64>();
-        start = end;
-    }
-    let mut totals: Vec<_> = totals.into_iter().map(|(t, (n, i))| (t, n, i)).collect();
-    totals.sort_unstable();
-    totals
+/// How often `wanted` is there: counted in bytes, of which a vector register holds many.
+fn count_of(kinds: &[u8], wanted: u8) -> u64 {
+    let part = |kinds: &[u8]| kinds.iter().map(|&kind| u8::from(kind == wanted)).sum::<u8>();
+    kinds.chunks(255).map(|kinds| u64::from(part(kinds))).sum()
 }
 
 fn byte_stream_split(values: &[u64]) -> Vec<u8> {
@@ -411,24 +315,18 @@ fn varint(bytes: &mut Vec<u8>, mut value: usize) {
     bytes.push(value as u8);
 }
 
-/// Bit width, then the header of one bit-packed run of `count` values (groups of eight).
-fn run_header(count: usize, bits: u8) -> Vec<u8> {
-    let mut bytes = vec![bits];
-    varint(&mut bytes, count.div_ceil(8) << 1 | 1);
-    bytes
-}
-
-fn pad(bytes: &mut Vec<u8>, count: usize, bits: usize) {
-    let missing = (count.div_ceil(8) * 8 - count) * bits / 8;
-    bytes.resize(bytes.len() + missing, 0);
-}
-
-fn packed(indices: &[u8], bits: u8) -> Vec<u8> {
-    let count = indices.len() / usize::from(bits / 8);
-    let mut bytes = run_header(count, bits);
-    bytes.extend_from_slice(indices);
-    pad(&mut bytes, count, usize::from(bits));
-    bytes
+/// One bit-packed run of `count` indices of `bits` bits (8 or 16), in groups of eight; `fill`
+/// appends their bytes to `page`, which is empty.
+fn packed(mut page: Vec<u8>, count: usize, bits: u8, fill: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let groups = count.div_ceil(8);
+    let length = groups * usize::from(bits);
+    page.reserve(length + 16);
+    page.push(bits);
+    varint(&mut page, groups << 1 | 1);
+    let end = page.len() + length;
+    fill(&mut page);
+    page.resize(end, 0);
+    page
 }
 
 /// One run-length run of index 0.
@@ -439,20 +337,6 @@ fn constant(count: usize) -> Vec<u8> {
     bytes
 }
 
-fn data_page(buf: Bytes, plain: usize, rows: usize, encoding: Encoding) -> CompressedPage {
-    CompressedPage::new(
-        Page::DataPage {
-            buf,
-            num_values: rows as u32,
-            encoding,
-            def_level_encoding: Encoding::RLE,
-            rep_level_encoding: Encoding::RLE,
-            statistics: None,
-        },
-        plain,
-    )
-}
-
 fn chunk(
     column: usize,
     rows: usize,
@@ -461,7 +345,9 @@ fn chunk(
     encoding: Encoding,
     range: Option<Statistics>,
 ) -> Result<(Bytes, ColumnCloseResult)> {
-    let mut sink = TrackedWrite::new(Vec::new());
+    let length = |page: &CompressedPage| page.compressed_size() + 64;
+    let room = length(&data) + dictionary.as_ref().map_or(0, length);
+    let mut sink = TrackedWrite::new(Vec::with_capacity(room));
     let mut pages = SerializedPageWriter::new(&mut sink);
     let mut plain = 0i64;
     let mut write = |page: CompressedPage| -> Result<u64> {
@@ -483,7 +369,7 @@ fn chunk(
     debug_assert_eq!(descriptor.name(), NAMES[column]);
     let mut metadata = ColumnChunkMetaData::builder(descriptor)
         .set_encodings(encodings)
-        .set_compression(Compression::ZSTD(ZstdLevel::try_new(LEVEL_OTHER)?))
+        .set_compression(Compression::ZSTD(ZstdLevel::try_new(LEVEL)?))
         .set_num_values(rows as i64)
         .set_total_compressed_size(bytes.len() as i64)
         .set_total_uncompressed_size(plain)

@@ -9,13 +9,16 @@
 //! |---|---|
 //! | `addr` | sorted dictionary, 16-bit indices; byte-stream split when a group has over 65,536 addresses |
 //! | `kind` | dictionary of the five names, 8-bit indices |
-//! | `size`, `thread`, `instr` | dictionary, 8- or 16-bit indices, one run when constant; plain past 65,536 values |
+//! | `size`, `thread`, `instr` | dictionary (0, 1, 2, ... when all are below 256), 8- or 16-bit indices, one run when constant; plain past 65,536 values |
 
 mod decode;
 mod encode;
+mod group;
+mod intern;
 
 pub use decode::{GroupReader, Part, open_part};
 pub use encode::{EncodedGroup, Encoder};
+pub use group::Group;
 
 use std::sync::{Arc, OnceLock};
 

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::info::Source;
 use crate::reader::{Columns, Reader};
-use crate::record::{Batch, Kind, KindSet, Record};
+use crate::record::{Batch, Kind, KindSet, Narrow, Record};
 use crate::writer::{Writer, WriterOptions};
 
 fn write_and_read(batch: &Batch, options: WriterOptions) -> (Batch, crate::Info) {
@@ -59,6 +59,58 @@ proptest! {
                 .collect();
             prop_assert_eq!(info.footprint_pages(kinds), pages.len() as u64);
         }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    /// Whatever pieces records come in, and whether as narrow ones, the same bytes are written.
+    #[test]
+    fn pieces_do_not_show(
+        records in prop::collection::vec(record(), 1..3000),
+        many in any::<bool>(),
+        pieces in prop::collection::vec((1usize..400, any::<bool>()), 1..20),
+    ) {
+        let mut batch = Batch::default();
+        for record in &records {
+            let mut record = *record;
+            if many && record.size > 4200 {
+                // Mostly narrow, now and then a page: what a capture has.
+                (record.size, record.instr, record.thread) = (record.size as u8 as u16 | 1, 7, 3);
+            }
+            batch.push(record);
+        }
+        let mut whole = Group::default();
+        whole.extend(&batch, 0, batch.len());
+        let mut parts = Group::default();
+        let mut from = 0;
+        for &(length, narrow) in pieces.iter().cycle() {
+            let to = batch.len().min(from + length);
+            let size: Option<Vec<u8>> =
+                batch.size[from..to].iter().map(|&size| size.try_into().ok()).collect();
+            let instr: Option<Vec<u8>> =
+                batch.instr[from..to].iter().map(|&instr| instr.try_into().ok()).collect();
+            let one = batch.thread[from..to].iter().all(|&thread| thread == batch.thread[from]);
+            match (size, instr) {
+                (Some(size), Some(instr)) if narrow && one && from < to => {
+                    let (addr, kind) = (&batch.addr[from..to], &batch.kind[from..to]);
+                    let (size, instr, thread) = (&size[..], &instr[..], batch.thread[from]);
+                    let narrow = Narrow { addr, kind, size, instr, thread };
+                    parts.extend_narrow(narrow, 0, to - from);
+                }
+                _ => parts.extend(&batch, from, to),
+            }
+            from = to;
+            if from == batch.len() {
+                break;
+            }
+        }
+        let mut encoder = Encoder::new().unwrap();
+        let [whole, parts] = [&mut whole, &mut parts].map(|group| encoder.encode(group).unwrap());
+        prop_assert!(whole.bytes().eq(parts.bytes()));
+        prop_assert_eq!(whole.pages, parts.pages);
+        prop_assert_eq!(whole.by_kind, parts.by_kind);
+        prop_assert_eq!(whole.threads, parts.threads);
     }
 }
 

@@ -124,6 +124,59 @@ def times(pages: Sequence[str]) -> Spec:
     return _finish(alt.layer(bars, line, star), 320)
 
 
+def advice(pages: Sequence[int]) -> Spec:
+    """Time per reference against page size: a predicted line, simulated points, marked sizes.
+
+    Data sets: ``curve`` (``page``, ``predicted``, ``simulated``, ``fitted``, labels) and ``marks``
+    (``page``, ``place``: 0 at the top, ``text``).
+    """
+    import altair as alt
+
+    x = _page_axis(alt, pages)
+    axis = alt.Axis(title="time per reference", labelExpr=TIME_LABEL, tickCount=6)
+    scale = alt.Scale(type="log", nice=False, padding=14)
+    curve = alt.Chart(alt.NamedData("curve"))
+    line = curve.mark_line(strokeWidth=2, clip=True).encode(
+        x=x, y=alt.Y("predicted:Q", scale=scale, axis=axis)
+    )
+    points = curve.mark_point(size=60, filled=True, opacity=0.95, clip=True).encode(
+        x=x,
+        y=alt.Y("simulated:Q", scale=scale, axis=axis),
+        shape=alt.Shape(
+            "fitted:N",
+            scale=alt.Scale(domain=["shown to the model", "not shown"], range=["circle", "cross"]),
+            legend=None,
+        ),
+        color=alt.value("#d55e00"),
+        tooltip=[
+            alt.Tooltip("page_label:N", title="page size"),
+            alt.Tooltip("predicted_label:N", title="predicted"),
+            alt.Tooltip("simulated_label:N", title="simulated"),
+            alt.Tooltip("translation_label:N", title="translation, simulated"),
+            alt.Tooltip("data_label:N", title="data, simulated"),
+            alt.Tooltip("fitted:N", title="this size was"),
+        ],
+    )
+    marks = alt.Chart(alt.NamedData("marks"))
+    rule = marks.mark_rule(strokeDash=[4, 4], strokeWidth=1).encode(x=x)
+    # Names of the marked sizes from the top down, so that none lies on another; the last ones
+    # stand to the left of their line.
+    late = f"datum.page > {sorted(pages)[len(pages) * 2 // 3]}"
+    name = marks.mark_text(
+        align={"expr": f"{late} ? 'right' : 'left'"},
+        dx={"expr": f"{late} ? -4 : 4"},
+        fontWeight="bold",
+        baseline="top",
+    ).encode(
+        x=x,
+        y=alt.Y("place:Q", scale=alt.Scale(domain=[20, 0], nice=False), axis=None),
+        text="text:N",
+    )
+    return _finish(
+        alt.layer(alt.layer(rule, line, points), name).resolve_scale(y="independent"), 320
+    )
+
+
 def working_set(most: int) -> Spec:
     """Bytes touched near each moment, at most ``most``.
 

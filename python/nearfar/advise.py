@@ -1,0 +1,566 @@
+"""``advise``: which page size should each virtual machine be given? (paper 000)
+
+For each VM (what it runs, memory size, storage) the page size of least *predicted* time per
+reference, leaving 4 KiB only for a gain above a threshold; then the sizes that the architecture can
+really set, and what the simulation says of all of it (docs/advise.md).
+
+>>> result = advise("app.trace", memory="60%", storage=["optane-ssd"])      # doctest: +SKIP
+>>> result.rows[0]["advised_page_bytes"]                                    # doctest: +SKIP
+32768
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from nearfar import _engine
+from nearfar import machine as machines
+from nearfar import settable as hardware
+from nearfar.errors import NearfarError
+from nearfar.fleet import Vm
+from nearfar.fleet import read as read_fleet
+from nearfar.paging import MACHINE, PAGE_SIZES, TLB, paging, trace_warnings
+from nearfar.predict import (
+    Costs,
+    Point,
+    Prediction,
+    choose_sizes,
+    left_out_error,
+    points_of,
+    predict,
+)
+from nearfar.report import units
+from nearfar.sizes import parse_memory, parse_page_sizes
+
+#: What advice is given for unless told otherwise.
+MEMORY: Final = "50%"
+ARCH: Final = "x86-64"
+MIN_GAIN: Final = 0.05
+SIZES: Final = "all"
+#: The page that is left only for a gain.
+USUAL: Final = 4096
+#: Words for the largest error of the time at a size left out: up to 5 % good, up to 20 % fair.
+CONFIDENCE: Final = ((0.05, "good"), (0.20, "fair"), (float("inf"), "poor"))
+
+
+@dataclass(frozen=True)
+class AdviseResult:
+    """Advice for one or many VMs.
+
+    Attributes:
+        run: how it was made; no times of day.
+        rows: one mapping a VM (docs/advise.md names the keys); ``curve`` holds the predicted and
+            simulated time at every page size.
+        notes: what a reader should know of the traces, lines of plain text.
+    """
+
+    run: dict[str, Any]
+    rows: list[dict[str, Any]]
+    notes: list[str] = field(compare=False, default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values, as ``--format json`` prints it."""
+        return {"run": self.run, "rows": self.rows}
+
+    def to_json(self) -> str:
+        """Everything as JSON text."""
+        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
+
+    @property
+    def table(self) -> Any:
+        """The rows as a ``pyarrow.Table``, without the curves."""
+        import pyarrow
+
+        flat = [{k: v for k, v in row.items() if k not in NESTED} for row in self.rows]
+        return pyarrow.Table.from_pylist(flat, schema=_schema())
+
+    def html(self) -> str:
+        """Draw a self-contained page: a row a VM, its curve, and why."""
+        from nearfar.report.html import fleet_page
+
+        return fleet_page(self.to_dict())
+
+    def write(self, folder: str | Path, *, force: bool = False) -> Path:
+        """Write ``result.parquet`` and ``run.json`` as a folder, whole or not at all."""
+        import pyarrow.parquet
+
+        path = Path(folder)
+        if path.exists() and not (force and (path / "run.json").is_file()):
+            raise NearfarError(f"{path}: exists already; choose another name or pass --force")
+        aside = path.with_name(f".{path.name}.partial")
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        pyarrow.parquet.write_table(self.table, aside / "result.parquet", compression="zstd")
+        (aside / "run.json").write_text(json.dumps(self.run, indent=1) + "\n", encoding="utf-8")
+        if path.exists():
+            shutil.rmtree(path)
+        aside.rename(path)
+        return path
+
+
+def advise(
+    traces: str | Path | Sequence[str | Path],
+    *,
+    memory: str = MEMORY,
+    machine: Sequence[str] | None = None,
+    storage: Sequence[str] | None = None,
+    arch: str = ARCH,
+    min_gain: float = MIN_GAIN,
+    sizes: str = SIZES,
+    model: str = "auto",
+    page_sizes: str | Sequence[int] = PAGE_SIZES,
+    progress: Callable[[int], None] | None = None,
+    **study: Any,
+) -> AdviseResult:
+    """Advise a page size for each trace x memory size x storage.
+
+    Args:
+        traces: a trace folder, or several.
+        memory: memory sizes, as :func:`nearfar.paging.paging` takes them.
+        machine: names or paths of machine files; by default ``desktop-nvm``, or, where ``storage``
+            is given, a built-in machine that has it.
+        storage: storages to page to; all of each machine by default. A storage that only some of
+            several machines have is priced for those.
+        arch: ``x86-64`` or ``aarch64``.
+        min_gain: share of the 4 KiB page's time that another page must save to be advised.
+        sizes: the page sizes whose rates the model is shown: ``all``, a list such as
+            ``512,4K,64K,2M``, or a number below 64: that many, chosen one after another.
+        model: ``auto``, ``papers`` or ``bridge`` (:mod:`nearfar.predict`).
+        page_sizes: what may be advised, and what is simulated to know the regret.
+        progress: called now and then with the records done.
+        study: further options of :func:`nearfar.paging.paging`, such as ``tlb``.
+
+    Raises:
+        NearfarError: bad input; the message says what, where and what to do.
+    """
+    memories = list(dict.fromkeys(_single_memories(memory)))
+    if machine is None and storage is not None:
+        places = [(machines.with_storage(device, MACHINE), device) for device in storage]
+    else:
+        wanted = [MACHINE] if machine is None else machine
+        described = {name: machines.load(name) for name in wanted}
+        places = [
+            (name, device)
+            for name, found in described.items()
+            for device in (found.storages if storage is None else storage)
+            if len(described) == 1 or device in found.storages
+        ]
+        if not places:
+            raise NearfarError(
+                f"--storage: no {', '.join(storage or ['storage'])} on {', '.join(wanted)}; "
+                "see `nearfar machine list`"
+            )
+    several = len(memories) * len(places) > 1
+    vms = []
+    for trace in [traces] if isinstance(traces, str | Path) else traces:
+        path = Path(trace)
+        stem = path.name.removesuffix(".trace")
+        for text in memories:
+            for name, device in places:
+                own = [text.replace(" ", "").replace("%", ""), device]
+                vms.append(
+                    Vm(
+                        name="-".join([stem, *own]) if several else stem,
+                        trace=path,
+                        workload=stem,
+                        memory=text,
+                        machine=name,
+                        storage=device,
+                        arch=arch,
+                        min_gain=min_gain,
+                    )
+                )
+    return advise_vms(
+        _distinct(vms), sizes=sizes, model=model, page_sizes=page_sizes, progress=progress, **study
+    )
+
+
+def advise_fleet(
+    path: str | Path,
+    *,
+    memory: str = MEMORY,
+    machine: str | None = None,
+    storage: str | None = None,
+    arch: str = ARCH,
+    min_gain: str = "5%",
+    **options: Any,
+) -> AdviseResult:
+    """Advise a page size for every VM of a fleet file (:mod:`nearfar.fleet`).
+
+    Args:
+        path: the file; the next five are defaults for what it leaves out.
+        memory: one memory size.
+        machine: name or path of a machine file; by default a built-in one that has the storage.
+        storage: a storage of the machine.
+        arch: ``x86-64`` or ``aarch64``.
+        min_gain: such as ``5%``.
+        options: as :func:`advise` takes them: ``sizes``, ``model``, ``page_sizes``, ``progress``,
+            and those of the study.
+    """
+    defaults = {"memory": memory, "arch": arch, "min_gain": min_gain}
+    defaults |= {"machine": machine} if machine is not None else {}
+    defaults |= {"storage": storage} if storage is not None else {}
+    return advise_vms(read_fleet(path, defaults), **options, fleet=path)
+
+
+def advise_vms(
+    vms: Sequence[Vm],
+    *,
+    sizes: str = SIZES,
+    model: str = "auto",
+    page_sizes: str | Sequence[int] = PAGE_SIZES,
+    progress: Callable[[int], None] | None = None,
+    fleet: str | Path | None = None,
+    **study: Any,
+) -> AdviseResult:
+    """Advise a page size for each of ``vms``; arguments as :func:`advise`.
+
+    Each trace is simulated once for all its VMs: rates depend on page size and memory size only.
+    """
+    asked_sizes = parse_page_sizes(page_sizes) if isinstance(page_sizes, str) else page_sizes
+    # 4 KiB can always be stayed at.
+    tried = sorted({*asked_sizes, USUAL})
+    shown = _shown(sizes, tried)
+    # What could be set instead is predicted and simulated as well.
+    instead = {
+        near.page_bytes
+        for vm in vms
+        for size in tried
+        for near in hardware.neighbours(vm.arch, size)
+        if near.page_bytes <= max(tried)
+    }
+    everything = sorted({*tried, *instead, *(shown if isinstance(shown, list) else [])})
+    loaded = {name: machines.load(name) for name in dict.fromkeys(vm.machine for vm in vms)}
+    costs: dict[tuple[str, str], Costs] = {}
+    for vm in vms:
+        if len(_single_memories(vm.memory)) != 1:
+            raise NearfarError(f"{vm.name}: memory: {vm.memory!r} is more than one size; give one")
+        costs.setdefault(
+            (vm.machine, vm.storage), Costs.of(loaded[vm.machine], vm.storage, everything)
+        )
+    rows: dict[int, dict[str, Any]] = {}
+    hashes: dict[str, str] = {}
+    notes: list[str] = []
+    for trace in dict.fromkeys(vm.trace for vm in vms):
+        own = [(index, vm) for index, vm in enumerate(vms) if vm.trace == trace]
+        texts = list(dict.fromkeys(vm.memory for _, vm in own))
+        first = own[0][1]
+        found = paging(
+            trace,
+            page_sizes=everything,
+            memory=",".join(texts),
+            machine=first.machine,
+            storage=[first.storage],
+            progress=progress,
+            **study,
+        )
+        notes += trace_warnings(found.run)
+        hashes[str(trace)] = found.run["trace_json_sha256"]
+        by_memory = _by_memory(found.rows, texts)
+        for index, vm in own:
+            known = by_memory[vm.memory]
+            facts = {
+                key: known[0][key] for key in ("memory_bytes", "memory_fraction", "references")
+            }
+            points = {point.page_bytes: point for point in points_of(known)}
+            price = costs[vm.machine, vm.storage]
+            rows[index] = _advice(
+                vm, facts, points, tried, shown, price, str(study.get("tlb", TLB)), model
+            )
+    asked = {key: value for key, value in study.items() if key not in ("threads", "max_memory")}
+    run = {
+        "study": "advise",
+        "fleet": None if fleet is None else str(fleet),
+        "traces": hashes,
+        "machines": {name: found.to_dict() for name, found in loaded.items()},
+        "options": {"sizes": sizes, "model": model, "page_sizes": tried, **asked},
+        "version": _engine.__version__,
+    }
+    return AdviseResult(run, [rows[index] for index in range(len(vms))], notes)
+
+
+# --- one VM
+
+
+def _advice(
+    vm: Vm,
+    facts: Mapping[str, Any],
+    points: Mapping[int, Point],
+    tried: Sequence[int],
+    shown: list[int] | int,
+    costs: Costs,
+    tlb: str,
+    model: str = "auto",
+) -> dict[str, Any]:
+    """The row of one VM. ``points`` holds every simulated size; the model sees some only."""
+    every = sorted(points)
+    memory = int(facts["memory_bytes"])
+    if isinstance(shown, int):
+        open_to = {size: points[size] for size in tried}
+        fitted = sorted(choose_sizes(open_to, shown, tried, costs, memory, tlb))
+    else:
+        fitted = shown
+    seen = [points[size] for size in fitted]
+    told = predict(seen, every, costs, memory, tlb, model)
+    choice = _choose(vm, told, tried)
+
+    # From here on the simulation is looked at, to say how good the choice was.
+    translation, data = costs.exact([points[size] for size in every])
+    simulated = dict(zip(every, (translation + data).tolist(), strict=True))
+    best = min(tried, key=lambda size: (simulated[size], abs(np.log2(size / USUAL))))
+    error = left_out_error(seen, choice.advised, costs, memory, tlb)
+    worst = max(abs(told.at(size) / simulated[size] - 1) for size in tried)
+    place = told.sizes.index(choice.advised)
+    limit = _limit(
+        float(told.translation[place]) - costs.tlb_ns, float(told.data[place]) - costs.dram_ns,
+        told.at(choice.advised),
+    )  # fmt: skip
+    row = {
+        "vm": vm.name,
+        "workload": vm.workload,
+        "memory_fraction": facts["memory_fraction"],
+        "storage": vm.storage,
+        "advised_page_bytes": choice.advised,
+        "settable_page_bytes": choice.settable.page_bytes,
+        "predicted_ns": told.at(choice.advised),
+        "simulated_ns": simulated[choice.advised],
+        "baseline_4k_ns": simulated[USUAL],
+        "gain": 1 - told.at(choice.advised) / told.at(USUAL),
+        "regret": simulated[choice.advised] / simulated[best] - 1,
+        "best_page_bytes": best,
+        "scenario": vm.scenario,
+        "trace": str(vm.trace),
+        "machine": vm.machine,
+        "arch": vm.arch,
+        "memory_bytes": memory,
+        "min_gain": vm.min_gain,
+        "model": told.model,
+        "model_reason": told.reason,
+        "fitted_page_bytes": fitted,
+        "model_page_bytes": choice.model,
+        "model_regret": simulated[choice.model] / simulated[best] - 1,
+        "baseline_4k_predicted_ns": told.at(USUAL),
+        "simulated_gain": 1 - simulated[choice.advised] / simulated[USUAL],
+        "best_ns": simulated[best],
+        "confidence": _word(error),
+        "left_out_error": error,
+        "largest_error": worst,
+        "limit": limit,
+        "mechanism": choice.settable.mechanism,
+        "settable_predicted_ns": told.at(choice.settable.page_bytes),
+        "settable_ns": simulated[choice.settable.page_bytes],
+        "settable_price": told.at(choice.settable.page_bytes) / told.at(choice.advised) - 1,
+        "curve": [
+            {
+                "page_bytes": size,
+                "predicted_ns": float(told.total[i]),
+                "simulated_ns": simulated[size],
+                "translation_ns": float(translation[i]),
+                "data_ns": float(data[i]),
+                "fitted": size in fitted,
+            }
+            for i, size in enumerate(every)
+        ],
+    }
+    row["why"] = why(row)
+    return row
+
+
+@dataclass(frozen=True)
+class _Choice:
+    model: int
+    advised: int
+    settable: hardware.Settable
+
+
+def _choose(vm: Vm, told: Prediction, tried: Sequence[int]) -> _Choice:
+    """The model's page, the advised one, and the one to set, from predictions alone."""
+    model = told.best(tried)
+
+    def worth(size: int) -> bool:
+        return size == USUAL or 1 - told.at(size) / told.at(USUAL) >= vm.min_gain
+
+    advised = model if worth(model) else USUAL
+    near = [size for size in hardware.neighbours(vm.arch, advised) if size.page_bytes in told.sizes]
+    usual = hardware.settable(vm.arch)[0]
+    setting = min(near, key=lambda size: told.at(size.page_bytes), default=usual)
+    return _Choice(model, advised, setting if worth(setting.page_bytes) else usual)
+
+
+def _limit(translation: float, storage: float, total: float) -> str:
+    """What a reference waits for beyond a TLB hit and one access to memory."""
+    if max(translation, storage) < 0.01 * total:
+        return "memory"
+    return "translation" if translation > storage else "storage"
+
+
+def _word(error: float | None) -> str:
+    if error is None:
+        return "unknown"
+    return next(word for most, word in CONFIDENCE if error <= most)
+
+
+#: What :func:`why` says of each limit.
+LIMITS: Final = {
+    "memory": "hardly any time goes to translation or storage",
+    "translation": "what is left is mostly TLB misses",
+    "storage": "what is left is mostly page faults",
+}
+
+
+def why(row: Mapping[str, Any]) -> str:
+    """The advice of a row in a few plain sentences."""
+    size, usual = units.size(row["advised_page_bytes"]), units.duration(row["baseline_4k_ns"])
+    time = units.duration(row["predicted_ns"])
+    lines = []
+    if row["advised_page_bytes"] == USUAL:
+        cost = f"{time} a reference predicted, {usual} simulated"
+        if row["model_page_bytes"] == USUAL:
+            lines.append(f"4 KiB is predicted to be best: {cost}.")
+        else:
+            lines.append(
+                f"Stay at 4 KiB ({cost}): {units.size(row['model_page_bytes'])} is predicted to be "
+                f"best, but gains less than {units.percent(row['min_gain'])}."
+            )
+    else:
+        lines.append(
+            f"{size}: predicted {time} a reference, {units.percent(row['gain'])} less than 4 KiB; "
+            f"simulated {units.duration(row['simulated_ns'])} against {usual}."
+        )
+    lines.append(f"{LIMITS[row['limit']].capitalize()}.")
+    if row["regret"] > 0.0005:
+        lines.append(
+            f"The simulation's best is {units.size(row['best_page_bytes'])}: "
+            f"{units.percent(row['regret'])} regret."
+        )
+    error = row["left_out_error"]
+    if error is None:
+        known = "not known"
+    else:
+        known = "below 0.1 %" if error < 0.0005 else units.percent(error)
+    lines.append(
+        f"Confidence {row['confidence']}: error at a size left out {known} ({row['model']})."
+    )
+    if row["settable_page_bytes"] != row["advised_page_bytes"]:
+        price = row["settable_price"]
+        sign = "+" if price >= 0 else "-"
+        why_not = (
+            "no x86-64 or arm64 kernel offers less than 4 KiB"
+            if row["advised_page_bytes"] < USUAL
+            else f"{row['arch']} cannot set {size}"
+        )
+        lines.append(
+            f"Set {units.size(row['settable_page_bytes'])}: {why_not}; "
+            f"{sign}{units.percent(abs(price))} time."
+        )
+    return " ".join(lines)
+
+
+# --- pieces
+
+
+def _distinct(vms: Sequence[Vm]) -> list[Vm]:
+    """The VMs, ``-2``, ``-3``, ... added to a name that came before: files bear these names."""
+    seen: dict[str, int] = {}
+    told = []
+    for vm in vms:
+        seen[vm.name] = again = seen.get(vm.name, 0) + 1
+        told.append(replace(vm, name=f"{vm.name}-{again}") if again > 1 else vm)
+    return told
+
+
+def _single_memories(text: str) -> list[str]:
+    """The sizes of a list, each as text again."""
+    return [
+        f"{round(100 * size.value, 6):g}%" if size.is_fraction else str(int(size.value))
+        for size in parse_memory(text)
+    ]
+
+
+def _by_memory(
+    rows: Sequence[dict[str, Any]], texts: Sequence[str]
+) -> dict[str, list[dict[str, Any]]]:
+    told: dict[str, list[dict[str, Any]]] = {}
+    for text in texts:
+        (size,) = parse_memory(text)
+        key = "memory_fraction" if size.is_fraction else "memory_bytes"
+        told[text] = [row for row in rows if _same(row[key], size.value, row, size.is_fraction)]
+    return told
+
+
+def _same(value: float | None, wanted: float, row: Mapping[str, Any], fraction: bool) -> bool:
+    if value is None or (not fraction and row["memory_fraction"] is not None):
+        return False
+    return abs(value - wanted) <= 1e-9 * wanted
+
+
+def _shown(sizes: str, tried: Sequence[int]) -> list[int] | int:
+    """Which sizes the model is shown: a list of them, or how many to choose."""
+    text = sizes.strip()
+    if text == "all":
+        return sorted(tried)
+    if text.isdigit() and 0 < int(text) < 64:
+        return int(text)
+    try:
+        shown = sorted(set(parse_page_sizes(text)))
+    except NearfarError as error:
+        shown, told = [0], str(error).partition(": ")[2]
+    else:
+        told = f"{text[:60]!r} holds what is not a power of two from 64 bytes to 1 TiB"
+    if any(size.bit_count() != 1 or not 64 <= size <= 1 << 40 for size in shown):
+        raise NearfarError(f"--sizes: {told}; give such as 512,4K,64K,2M, `all`, or 4")
+    return shown
+
+
+#: Keys of a row that hold lists.
+NESTED: Final = ("curve", "fitted_page_bytes")
+
+
+def _schema() -> Any:
+    import pyarrow
+
+    whole, real, text = pyarrow.int64(), pyarrow.float64(), pyarrow.string()
+    columns = {
+        "vm": text,
+        "workload": text,
+        "memory_fraction": real,
+        "storage": text,
+        "advised_page_bytes": whole,
+        "settable_page_bytes": whole,
+        "predicted_ns": real,
+        "simulated_ns": real,
+        "baseline_4k_ns": real,
+        "gain": real,
+        "regret": real,
+        "best_page_bytes": whole,
+        "scenario": text,
+        "trace": text,
+        "machine": text,
+        "arch": text,
+        "memory_bytes": whole,
+        "min_gain": real,
+        "model": text,
+        "model_reason": text,
+        "model_page_bytes": whole,
+        "model_regret": real,
+        "baseline_4k_predicted_ns": real,
+        "simulated_gain": real,
+        "best_ns": real,
+        "confidence": text,
+        "left_out_error": real,
+        "largest_error": real,
+        "limit": text,
+        "mechanism": text,
+        "settable_predicted_ns": real,
+        "settable_ns": real,
+        "settable_price": real,
+        "why": text,
+    }
+    return pyarrow.schema(list(columns.items()))

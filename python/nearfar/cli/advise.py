@@ -1,0 +1,209 @@
+"""``nearfar advise``: a page size for a workload, or for every VM of a fleet."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from nearfar.advise import AdviseResult
+
+SETTINGS = {"epilog": "Example: nearfar advise app.trace --memory 60% --machine optane-ssd"}
+
+FORMATS = ("table", "json", "csv", "parquet")
+
+
+def run(
+    inputs: Annotated[list[Path], typer.Argument(help="Trace folders, or one fleet.toml.")],
+    memory: Annotated[
+        str | None,
+        typer.Option(help="Parts of the footprint (60%) or bytes (512M) [default: 50%]."),
+    ] = None,
+    machine: Annotated[
+        str | None,
+        typer.Option(
+            help="Machine names or files; `all`: every built-in one [default: desktop-nvm, or one "
+            "that has --storage]."
+        ),
+    ] = None,
+    storage: Annotated[
+        str | None, typer.Option(help="Storages of the machine [default: all].")
+    ] = None,
+    arch: Annotated[str, typer.Option(help="x86-64 or aarch64.")] = "x86-64",
+    min_gain: Annotated[str, typer.Option(help="Leave 4 KiB only for at least this gain.")] = "5%",
+    sizes: Annotated[
+        str,
+        typer.Option(help="What the model is shown: all, 512,4K,64K,2M, or 4 that it chooses."),
+    ] = "all",
+    model: Annotated[
+        str, typer.Option(help="auto, papers (their forms only) or bridge (never them).")
+    ] = "auto",
+    page_sizes: Annotated[
+        str, typer.Option(help="What may be advised; powers of two, `...` doubles.")
+    ] = "512,1K,...,2M",
+    tlb: Annotated[
+        str, typer.Option(help="Entries (64), with ways (64x4), two levels (64+1536x12).")
+    ] = "64",
+    replacement: Annotated[str, typer.Option(help="clock, lru or linux.")] = "clock",
+    clock_insert: Annotated[
+        str, typer.Option(help="CLOCK loads a page with its bit: set or clear.")
+    ] = "set",
+    kinds: Annotated[
+        str | None,
+        typer.Option(help="load, store, fetch, kernel-load, kernel-store [default: all]."),
+    ] = None,
+    threads: Annotated[int, typer.Option(min=0, max=1024, help="0: one a core.")] = 0,
+    emit: Annotated[
+        str | None,
+        typer.Option(help="Print configuration: libvirt, qemu, sysfs, systemd, kernel-cmdline."),
+    ] = None,
+    evaluate: Annotated[
+        bool, typer.Option("--evaluate", help="Regret over all rows; exit 1 if a goal is missed.")
+    ] = False,
+    output_format: Annotated[
+        str, typer.Option("--format", help="table, json, csv or parquet.")
+    ] = "table",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--out", help="Also write result.parquet, run.json and what --emit made."
+        ),
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Also write a self-contained page.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing results.")] = False,
+) -> int:
+    """Advise a page size: predicted and simulated time, gain, regret, and what can be set."""
+    from nearfar import advise as study
+    from nearfar import emit as emitters
+    from nearfar import machine as machines
+    from nearfar.cli._progress import progress
+    from nearfar.errors import NearfarError
+    from nearfar.fleet import parse_gain
+    from nearfar.output import write_aside
+
+    if output_format not in FORMATS:
+        raise NearfarError(
+            f"--format: {output_format!r} is not a format; choose one of {', '.join(FORMATS)}"
+        )
+    if output_format == "parquet" and sys.stdout.isatty():
+        raise NearfarError("--format parquet: not to a terminal; redirect it, or use -o FOLDER")
+    if emit is not None:
+        emitters.emitter(emit)  # an unknown one is said before the work, not after
+    options: dict[str, Any] = {
+        "sizes": sizes,
+        "model": model,
+        "page_sizes": page_sizes,
+        "tlb": tlb,
+        "replacement": replacement,
+        "clock_insert": clock_insert,
+        "kinds": _names(kinds),
+        "threads": threads,
+    }
+    fleet = [path for path in inputs if path.suffix == ".toml"]
+    if fleet and len(inputs) > 1:
+        raise NearfarError(f"{fleet[0]}: give one fleet file and nothing else, or traces only")
+    gain = parse_gain(min_gain, "--min-gain")
+    with progress(f"advise {inputs[0]}") as pulse:
+        if fleet:
+            result = study.advise_fleet(
+                fleet[0],
+                memory=memory or study.MEMORY,
+                machine=machine,
+                storage=storage,
+                arch=arch,
+                min_gain=min_gain,
+                progress=pulse,
+                **options,
+            )
+        else:
+            result = study.advise(
+                inputs,
+                memory=memory or ("10%,...,100%" if evaluate else study.MEMORY),
+                machine=machines.names() if machine == "all" else _names(machine),
+                storage=_names(storage),
+                arch=arch,
+                min_gain=gain,
+                progress=pulse,
+                **options,
+            )
+    if emit is not None and out is None and len(result.rows) > 1:
+        raise NearfarError(f"--emit: {len(result.rows)} VMs make as many files; give -o FOLDER")
+    emitted, failed = _emitted(result, emit)
+    if failed and not emitted:
+        raise NearfarError(failed[0])
+    if out is not None:
+        result.write(out, force=force)
+        for name, text in emitted.items():
+            write_aside(out / name, text)
+    if html is not None:
+        write_aside(html, result.html())
+    missed = False
+    if evaluate:
+        missed = _evaluate(result, sizes, output_format)
+    else:
+        _print(result, output_format, emitted if out is None else {})
+    for line in [*result.notes, *failed]:
+        print(f"nearfar: note: {line}", file=sys.stderr)
+    return 1 if failed or missed else 0
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",")]
+
+
+def _emitted(result: AdviseResult, kind: str | None) -> tuple[dict[str, str], list[str]]:
+    """Text of each VM by file name, and why others have none."""
+    from nearfar import emit as emitters
+    from nearfar.errors import NearfarError
+
+    told: dict[str, str] = {}
+    failed = []
+    for row in result.rows if kind is not None else []:
+        try:
+            name = emitters.file_name(str(kind), row)
+            if name in told:
+                raise NearfarError(
+                    f"{row['vm']}: another VM has the file {name} already; rename it"
+                )
+            told[name] = emitters.emit(str(kind), row)
+        except NearfarError as error:
+            failed.append(str(error))
+    return told, failed
+
+
+def _evaluate(result: AdviseResult, sizes: str, output_format: str) -> bool:
+    """Print the regret over all rows; whether a goal was missed."""
+    from nearfar.regret import evaluate
+    from nearfar.report import advise as tables
+    from nearfar.report.tables import show
+
+    found = evaluate(result.rows, sizes)
+    if output_format == "json":
+        print(json.dumps(found, indent=1))
+    else:
+        show(tables.evaluation(found))
+    return not found["summary"][0]["holds"]
+
+
+def _print(result: AdviseResult, output_format: str, emitted: dict[str, str]) -> None:
+    if emitted:
+        print("\n".join(emitted.values()), end="")
+    elif output_format == "json":
+        print(result.to_json())
+    elif output_format == "csv":
+        import pyarrow.csv
+
+        pyarrow.csv.write_csv(result.table, sys.stdout.buffer)
+    elif output_format == "parquet":
+        import pyarrow.parquet
+
+        pyarrow.parquet.write_table(result.table, sys.stdout.buffer)
+    else:
+        from nearfar.report import advise as tables
+        from nearfar.report.tables import show
+
+        show(tables.advice(result.to_dict()))

@@ -1,0 +1,74 @@
+"""Configuration for other tools, made from a study's advice: one file an emitter.
+
+An emitter is a module of this package, found by its name (``_`` in it becomes ``-``)::
+
+    SUMMARY = "one line"                       # what it makes
+    SUFFIX = ".xml"                            # of the file it would be
+    NEEDS = ("vm", "settable_page_bytes")      # keys of a row that it reads
+    def emit(row): ...                         # the text, ending in a newline
+
+Its docstring is its contract: what it sets, what it cannot, when not to use it. A row is a mapping
+such as those of :class:`nearfar.advise.AdviseResult`; rows of another study do as well, as long as
+they have the keys. What an emitter cannot express it refuses with :class:`NearfarError`: no text
+that looks like the advice and is not.
+
+To add one: its file, a test that runs the real tool on its output, and a row in docs/emit.md.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+import re
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+from nearfar.errors import NearfarError
+
+Row = Mapping[str, Any]
+
+
+def names() -> list[str]:
+    """Names of the emitters, sorted."""
+    found = (module.name for module in pkgutil.iter_modules(__path__))
+    return sorted(name.replace("_", "-") for name in found if not name.startswith("_"))
+
+
+def emitter(kind: str) -> ModuleType:
+    """The module of an emitter.
+
+    Raises:
+        NearfarError: there is none of this name.
+    """
+    known = names()
+    if kind not in known:
+        near = difflib.get_close_matches(kind, known, 1, 0.0)
+        raise NearfarError(
+            f"--emit: no emitter {kind[:40]!r}; did you mean {near[0]}? (one of {', '.join(known)})"
+        )
+    return importlib.import_module(f"{__name__}.{kind.replace('-', '_')}")
+
+
+def emit(kind: str, row: Row) -> str:
+    """The configuration that puts a row's advice into effect, as text; emitters see a safe name.
+
+    Raises:
+        NearfarError: no such emitter, the row lacks a key, or the tool cannot express the advice.
+    """
+    module = emitter(kind)
+    lacking = [key for key in module.NEEDS if row.get(key) is None]
+    if lacking:
+        raise NearfarError(f"--emit {kind}: needs {', '.join(lacking)}, which this study gives not")
+    return str(module.emit({**row, "vm": safe_name(row)}))
+
+
+def safe_name(row: Row) -> str:
+    """The row's VM as a word that means nothing to a shell, to XML or to systemd."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", str(row["vm"]))
+
+
+def file_name(kind: str, row: Row) -> str:
+    """A file name for the configuration of a row: ``VM.xml``."""
+    return safe_name(row) + str(emitter(kind).SUFFIX)

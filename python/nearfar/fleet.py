@@ -1,0 +1,173 @@
+"""``fleet.toml``: many virtual machines, what each runs, and with how much memory on what storage.
+
+::
+
+    storage = "optane-ssd"        # a default for every VM
+    machine = "optane-ssd"
+
+    [vm.web]
+    trace = "web.trace"           # relative to this file
+    memory = "60%"                # of the footprint, or bytes: "512MiB"
+
+    [vm.archive]
+    trace = "archive.trace"
+    memory = "64MiB"
+    machine = "desktop-hdd"
+    storage = "hdd"
+    min_gain = "10%"
+
+Strict: an unknown key is an error that names the file, the key and the nearest valid key. Sizes and
+shares carry their unit.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from nearfar.errors import NearfarError
+from nearfar.machine import with_storage
+from nearfar.paging import MACHINE
+
+#: A fleet file is some pages of text; anything much larger is a mistake.
+_LARGEST: Final = 4 << 20
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_PERCENT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*%")
+
+
+@dataclass(frozen=True)
+class Vm:
+    """A virtual machine to advise: one workload, memory size and storage.
+
+    Attributes:
+        name: letters, digits, ``.``, ``_`` and ``-``.
+        trace: the trace folder of what it runs; workload: a word for that.
+        memory: ``60%`` of the footprint or bytes, as ``nearfar paging --memory`` takes one size.
+        machine: name or path of a machine file; storage: one of its storages.
+        arch: a key of :data:`nearfar.settable.ARCHITECTURES`.
+        min_gain: share of the 4 KiB page's time that another page must save to be advised.
+        scenario: a group it belongs to, such as the host it shares with others; may be empty.
+    """
+
+    name: str
+    trace: Path
+    workload: str
+    memory: str
+    machine: str
+    storage: str
+    arch: str
+    min_gain: float
+    scenario: str = ""
+
+
+#: Keys that may stand at the top, as defaults, and in each VM.
+_SHARED: Final = ("memory", "machine", "storage", "arch", "min_gain")
+_TOP: Final = (*_SHARED, "vm")
+_EACH: Final = (*_SHARED, "trace", "workload", "scenario")
+
+
+def parse_gain(text: str, flag: str) -> float:
+    """A share from text such as ``5%``.
+
+    Raises:
+        NearfarError: naming ``flag``, if it is not a percentage from 0 to below 100.
+    """
+    found = _PERCENT.fullmatch(text.strip())
+    if found is None or not float(found[1]) < 100:
+        raise NearfarError(f"{flag}: {text.strip()[:40]!r} is no share below 100 %; write 5%")
+    return float(found[1]) / 100
+
+
+def read(path: str | Path, defaults: Mapping[str, str]) -> list[Vm]:
+    """Read a fleet file; the VMs in its order.
+
+    Args:
+        path: the file.
+        defaults: text for each shared key that neither the VM nor the top of the file has:
+            ``memory``, ``arch`` and ``min_gain``; ``storage`` and ``machine`` may be missing, and a
+            VM without a machine gets a built-in one that has its storage.
+
+    Raises:
+        NearfarError: the file cannot be read, or a key or value is wrong.
+    """
+    file = Path(path)
+    content = _load(file)
+    _known(file, "", content, _TOP)
+    top: dict[str, str] = {key: _text(file, key, content[key]) for key in _SHARED if key in content}
+    machines = content.get("vm")
+    if not isinstance(machines, dict) or not machines:
+        raise NearfarError(f"{file}: no virtual machines; add a section such as [vm.web]")
+    found = []
+    for name, given in machines.items():
+        where = f"[vm.{name[:70]}] "
+        if not _NAME.fullmatch(name):
+            raise NearfarError(
+                f"{file}: {where}is no name for a VM; use letters, digits, `.`, `_` and `-`, "
+                "64 at most"
+            )
+        if not isinstance(given, dict):
+            raise NearfarError(f"{file}: vm.{name} is not a section; write [vm.{name}]")
+        _known(file, where, given, _EACH)
+        own: dict[str, str] = {key: _text(file, where + key, value) for key, value in given.items()}
+        found.append(_vm(file, where, name, {**defaults, **top, **own}))
+    return found
+
+
+def _vm(file: Path, where: str, name: str, told: Mapping[str, str]) -> Vm:
+    if "trace" not in told:
+        raise NearfarError(f"{file}: {where}trace: is missing; name the trace folder of the VM")
+    if "storage" not in told:
+        raise NearfarError(f"{file}: {where}storage: is missing; name a storage of the machine")
+    trace = file.parent / told["trace"]
+    machine = told.get("machine") or with_storage(told["storage"], MACHINE)
+    if machine.endswith(".toml") and (file.parent / machine).is_file():
+        machine = str(file.parent / machine)
+    return Vm(
+        name=name,
+        trace=trace,
+        workload=told.get("workload", trace.name.removesuffix(".trace")),
+        memory=told["memory"],
+        machine=machine,
+        storage=told["storage"],
+        arch=told["arch"],
+        min_gain=parse_gain(told["min_gain"], f"{file}: {where}min_gain"),
+        scenario=told.get("scenario", ""),
+    )
+
+
+def _load(file: Path) -> dict[str, Any]:
+    try:
+        if file.stat().st_size > _LARGEST:
+            raise NearfarError(f"{file}: over 4 MiB; a fleet file is some pages of TOML")
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise NearfarError(f"{file}: byte {error.start} is not UTF-8; save it as UTF-8") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise NearfarError(
+            f"{file}: not TOML: {error}; see the example in docs/advise.md"
+        ) from None
+    except OSError as error:
+        raise NearfarError(f"{file}: {error.strerror}; check the path") from None
+
+
+def _known(file: Path, where: str, given: Mapping[str, Any], keys: Sequence[str]) -> None:
+    for key in given:
+        if key not in keys:
+            near = difflib.get_close_matches(key, keys, 1, 0.0)
+            raise NearfarError(
+                f"{file}: {where}{key[:40]}: unknown key; did you mean `{near[0]}`? "
+                f"(keys: {', '.join(keys)})"
+            )
+
+
+def _text(file: Path, key: str, value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise NearfarError(
+            f'{file}: {key}: is not text; write its unit and quote it, as in "60%" or "512MiB"'
+        )
+    return value.strip()

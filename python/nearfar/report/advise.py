@@ -1,0 +1,103 @@
+"""Advice as text tables: a line a VM, and the evaluation of many."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from nearfar.report import units
+
+#: As they are shown; the percentile's figures are the goals' own.
+_STYLE = {"good": "green", "fair": "yellow", "poor": "bold red", "unknown": "yellow"}
+
+
+def advice(result: Mapping[str, Any]) -> RenderableType:
+    """The dict that ``nearfar advise --format json`` prints: a table, and why for each VM."""
+    table = _table(
+        "Advised page size, predicted time per reference and gain over 4 KiB, simulated regret"
+    )
+    for name in ("vm", "storage"):
+        table.add_column(name, overflow="fold")
+    for name in ("memory", "page", "set", "predicted", "gain", "regret"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("fit", no_wrap=True)
+    parts: list[RenderableType] = [table, Text("")]
+    for row in result["rows"]:
+        table.add_row(
+            Text(units.clean(row["vm"])),
+            Text(units.clean(row["storage"])),
+            memory(row),
+            Text(units.size(row["advised_page_bytes"]), style="bold"),
+            units.size(row["settable_page_bytes"]),
+            units.duration(row["predicted_ns"]),
+            units.percent(row["gain"]),
+            units.percent(row["regret"]),
+            Text(row["confidence"], style=_STYLE[row["confidence"]]),
+        )
+        parts.append(
+            Text.assemble((units.clean(row["vm"]), "bold"), f": {units.clean(row['why'])}")
+        )
+    return Group(*parts)
+
+
+def memory(row: Mapping[str, Any]) -> str:
+    """The memory size of a row as it was asked for."""
+    if row["memory_fraction"] is None:
+        return units.size(row["memory_bytes"])
+    return units.percent(row["memory_fraction"])
+
+
+def evaluation(found: Mapping[str, Any], most: int = 10) -> RenderableType:
+    """What :func:`nearfar.regret.evaluate` gives: regret by storage, and the worst rows.
+
+    Columns: regret of the model's page; ``exceed``: rows above the goal of the 95th percentile;
+    ``papers``: rows that used the papers' forms; ``advised``: 95th percentile with the threshold.
+    """
+    goal = f"{units.percent(found['goal_median'])} / {units.percent(found['goal_p95'])}"
+    table = _table(f"Regret of the model's page (goal: median / 95th percentile <= {goal})")
+    table.add_column("storage", overflow="fold", min_width=14)
+    for name in ("rows", "median", "p95", "worst", "exceed", "papers", "advised"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("goal", no_wrap=True, min_width=6)
+    for group in found["summary"]:
+        table.add_row(
+            Text(units.clean(group["group"])),
+            units.count(group["rows"]),
+            *(units.percent(group[key]) for key in ("median", "p95", "worst")),
+            units.count(group["exceed"]),
+            units.count(group["papers"]),
+            units.percent(group["advised_p95"]),
+            Text("holds") if group["holds"] else Text("MISSED", style="bold red"),
+        )
+    parts: list[RenderableType] = [table]
+    if found["exceeding"]:
+        worst = _table(f"Worst rows above {units.percent(found['goal_p95'])}")
+        for name in ("vm", "machine/storage"):
+            worst.add_column(name, overflow="fold")
+        for name in ("model's page", "best page", "regret"):
+            worst.add_column(name, justify="right", no_wrap=True)
+        for row in found["exceeding"][:most]:
+            worst.add_row(
+                Text(units.clean(row["vm"])),
+                Text(units.clean(f"{row['machine']}/{row['storage']}")),
+                units.size(row["model_page_bytes"]),
+                units.size(row["best_page_bytes"]),
+                units.percent(row["model_regret"]),
+            )
+        parts += [Text(""), worst]
+    return Group(*parts)
+
+
+def _table(title: str) -> Table:
+    return Table(
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )

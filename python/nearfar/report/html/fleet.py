@@ -1,0 +1,184 @@
+"""The page of ``nearfar advise``: a row a VM, its curve on choosing it, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nearfar.errors import NearfarError
+from nearfar.report import palette, units
+from nearfar.report.advise import memory
+from nearfar.report.html import charts, page
+
+Row = Mapping[str, Any]
+
+#: VMs on one page: their curves are embedded, and a page stays under 3 MB.
+MOST = 200
+#: Page size of a system that was told nothing.
+_USUAL = 4096
+_SIGNS = {"good": "\u2713", "fair": "~", "poor": "\u2717", "unknown": "?"}
+
+_GLOSSARY = (
+    ("advised", "The page size of least predicted time; 4 KiB unless it gains enough."),
+    ("set", "The size that the architecture can really be set to."),
+    ("predicted", "Time per reference by the model, from the page sizes that it was shown."),
+    ("simulated", "The same by the simulation of the whole trace."),
+    ("gain", "Share of the 4 KiB page's predicted time that the advised page saves."),
+    ("regret", "How much longer the advised page takes than the simulation's best."),
+    ("confidence", "By the error of the predicted time at a size that the model is not shown."),
+    ("limit", "What a reference still waits for: translation (TLB misses) or storage (faults)."),
+)
+
+
+def fleet_page(result: Mapping[str, Any]) -> str:
+    """Advice for one or many VMs as one HTML file.
+
+    Args:
+        result: what ``nearfar advise --format json`` prints.
+
+    Returns:
+        The page's text, to be written as UTF-8.
+
+    Raises:
+        NearfarError: there are more than :data:`MOST` VMs.
+    """
+    rows: Sequence[Row] = result["rows"]
+    if len(rows) > MOST:
+        raise NearfarError(
+            f"--html: {len(rows)} VMs are more than one page holds; give at most {MOST}"
+        )
+    sizes = sorted({point["page_bytes"] for row in rows for point in row["curve"]})
+    model = {
+        "vms": [_vm(row) for row in rows],
+        "charts": {"curve": {"spec": charts.advice(sizes or [_USUAL])}},
+    }
+    parts = [page.section("fleet", "Virtual machines", _table(rows), wide=True)]
+    if rows:
+        parts += [
+            page.section(
+                "curve",
+                "Time per reference by page size",
+                page.chart(
+                    "curve",
+                    "Predicted and simulated time per reference against page size",
+                    "Line: predicted. Circles: simulated, at sizes that the model was shown; "
+                    "crosses: at sizes that it was not. Dashed: 4 KiB, advised, best.",
+                )
+                + page.details("The numbers", '<div id="curve-table"></div>'),
+            ),
+            page.section("why", "Why", '<div id="why-text" aria-live="polite"></div>'),
+        ]
+    # Machines are pages of numbers with their sources: named here, whole in what is saved.
+    run = {**result["run"], "machines": list(result["run"].get("machines", {}))}
+    made = page.run_facts(run) + page.downloads(csv=False)
+    parts.append(page.section("run", "How this was made", made))
+    terms = page.definitions((term, page.text(meaning)) for term, meaning in _GLOSSARY)
+    parts.append(page.section("glossary", "Terms", terms))
+    return page.build(
+        title="Page sizes - nearfar",
+        kicker="nearfar: advise",
+        heading="Which page size should each virtual machine be given?",
+        lead=f'<p class="finding" id="finding">{page.text(page.nice(summary(rows)))}</p>',
+        body="\n".join(parts),
+        data={"result": result, "model": model},
+        scripts=["common.js", "fleet.js"],
+    )
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """One sentence over all VMs."""
+    if not rows:
+        return "There are no virtual machines."
+    leaving = [row for row in rows if row["advised_page_bytes"] != _USUAL]
+    count = f"{len(rows)} virtual machine" + ("s" if len(rows) > 1 else "")
+    if not leaving:
+        return f"{count}: 4 KiB for all, as no other page size gains enough."
+    mean = sum(row["gain"] for row in leaving) / len(leaving)
+    most = max(leaving, key=lambda row: row["gain"])
+    mean_text, most_text = units.percent(mean), units.percent(most["gain"])
+    return (
+        f"{count}: {len(leaving)} should leave 4 KiB and save {mean_text} of the time per "
+        f"reference on average, {most_text} at most ({units.clean(most['vm'])})."
+    )
+
+
+def _table(rows: Sequence[Row]) -> str:
+    pages = sorted({int(row["advised_page_bytes"]) for row in rows})
+    colours = dict(zip(pages, palette.ramp(len(pages), 0.0, 1.0), strict=True)) if pages else {}
+    cells = []
+    for index, row in enumerate(rows):
+        back = colours[int(row["advised_page_bytes"])]
+        word = str(row["confidence"])
+        known = word if word in _SIGNS else "unknown"
+        cells.append(
+            [
+                f'<button type="button" class="pick" data-vm="{index}" aria-pressed="false">'
+                f"{page.text(row['vm'])}</button>",
+                page.text(row["workload"]),
+                page.text(page.nice(memory(row))),
+                page.text(row["storage"]),
+                f'<span class="size" style="background:{back};color:{palette.ink(back)}">'
+                f"{page.text(page.nice(units.size(row['advised_page_bytes'])))}</span>",
+                page.text(page.nice(units.size(row["settable_page_bytes"]))),
+                *(
+                    page.text(page.nice(units.duration(row[key])))
+                    for key in ("predicted_ns", "simulated_ns", "baseline_4k_ns")
+                ),
+                *(page.text(page.nice(units.percent(row[key]))) for key in ("gain", "regret")),
+                f'<span class="verdict {known}">{_SIGNS[known]} {page.text(word)}</span>',
+            ]
+        )
+    headers = ["vm", "workload", "memory", "storage", "advised", "set", "predicted", "simulated"]
+    headers += ["4 KiB", "gain", "regret", "confidence"]
+    return "<p>Choose a machine to see its curve and why.</p>" + page.table(
+        headers, cells, "Advised page size of each virtual machine"
+    )
+
+
+def _vm(row: Row) -> dict[str, Any]:
+    """What the script draws from: every text is made here."""
+    marks: dict[int, list[str]] = {}
+    named = (("4 KiB", _USUAL), ("advised", row["advised_page_bytes"]))
+    for name, size in (*named, ("best", row["best_page_bytes"])):
+        marks.setdefault(int(size), []).append(name)
+    price = row["settable_price"]
+    facts = [
+        ("limit", str(row["limit"])),
+        ("model", f"{row['model']}: {row['model_reason']}"),
+        ("shown to the model", ", ".join(units.size(size) for size in row["fitted_page_bytes"])),
+        ("set", f"{units.size(row['settable_page_bytes'])}, {_mechanism(row)}"),
+        ("price of what can be set", f"{'+' if price >= 0 else '-'}{units.percent(abs(price))}"),
+        ("best simulated", f"{units.size(row['best_page_bytes'])}: "
+                           f"{units.duration(row['best_ns'])}"),
+    ]  # fmt: skip
+    return {
+        "name": units.clean(row["vm"]),
+        "why": page.nice(units.clean(row["why"])),
+        "facts": [[name, page.nice(units.clean(value))] for name, value in facts],
+        "curve": [_point(point) for point in row["curve"]],
+        "marks": [
+            {"page": size, "place": i, "text": " = ".join(names)}
+            for i, (size, names) in enumerate(sorted(marks.items()))
+        ],
+    }
+
+
+def _mechanism(row: Row) -> str:
+    from nearfar.settable import MECHANISMS
+
+    return MECHANISMS[str(row["mechanism"])]
+
+
+def _point(point: Mapping[str, Any]) -> dict[str, Any]:
+    labels = {
+        f"{key}_label": page.nice(units.duration(point[f"{key}_ns"]))
+        for key in ("predicted", "simulated", "translation", "data")
+    }
+    return {
+        "page": point["page_bytes"],
+        "page_label": page.nice(units.size(point["page_bytes"])),
+        "predicted": page.number(point["predicted_ns"]),
+        "simulated": page.number(point["simulated_ns"]),
+        "fitted": "shown to the model" if point["fitted"] else "not shown",
+        **labels,
+    }

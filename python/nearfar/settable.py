@@ -1,0 +1,85 @@
+"""Page sizes that an architecture can really be set to, and by what.
+
+Sources: Linux ``Documentation/admin-guide/mm/transhuge.rst`` and ``hugetlbpage.rst`` (6.8 and later
+for multi-size THP), ``Documentation/arch/arm64/hugetlbpage.rst``. A base page of 4 KiB is assumed;
+``granules`` are base pages that an arm64 kernel can be built with instead.
+
+To add an architecture: one entry of :data:`ARCHITECTURES`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import Final
+
+from nearfar.errors import NearfarError
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+#: What each mechanism is, in a few words.
+MECHANISMS: Final = {
+    "base": "the base page: nothing to set",
+    "granule": "a kernel built with this base page",
+    "mthp": "multi-size transparent huge pages (Linux 6.8), anonymous memory only",
+    "thp": "transparent huge pages",
+    "hugetlb": "hugetlbfs: reserved at boot, never swapped out",
+}
+
+
+@dataclass(frozen=True)
+class Settable:
+    """A page size that can be set, and the mechanism (a key of :data:`MECHANISMS`)."""
+
+    page_bytes: int
+    mechanism: str
+
+
+def _multi() -> tuple[Settable, ...]:
+    return tuple(Settable(16 * KIB << k, "mthp") for k in range(7))
+
+
+#: By name: what can be set, smallest first.
+ARCHITECTURES: Final[dict[str, tuple[Settable, ...]]] = {
+    "x86-64": (
+        Settable(4 * KIB, "base"),
+        *_multi(),
+        Settable(2 * MIB, "thp"),
+        Settable(1024 * MIB, "hugetlb"),
+    ),
+    # 16 and 64 KiB as base pages are the literal unit of faults, so they come before mTHP.
+    "aarch64": (
+        Settable(4 * KIB, "base"),
+        Settable(16 * KIB, "granule"),
+        Settable(32 * KIB, "mthp"),
+        Settable(64 * KIB, "granule"),
+        *(Settable(128 * KIB << k, "mthp") for k in range(4)),
+        Settable(2 * MIB, "thp"),
+        Settable(1024 * MIB, "hugetlb"),
+    ),
+}
+
+
+def settable(arch: str) -> tuple[Settable, ...]:
+    """What ``arch`` can be set to.
+
+    Raises:
+        NearfarError: there is no such architecture.
+    """
+    if arch not in ARCHITECTURES:
+        near = difflib.get_close_matches(arch, ARCHITECTURES, 1, 0.0)
+        raise NearfarError(
+            f"--arch: no architecture {arch[:40]!r}; did you mean {near[0]}? "
+            f"(one of {', '.join(ARCHITECTURES)})"
+        )
+    return ARCHITECTURES[arch]
+
+
+def neighbours(arch: str, page_bytes: int) -> list[Settable]:
+    """The settable size itself, or the nearest below and above (only above under the smallest)."""
+    sizes = settable(arch)
+    same = [size for size in sizes if size.page_bytes == page_bytes]
+    below = [size for size in sizes if size.page_bytes < page_bytes]
+    above = [size for size in sizes if size.page_bytes > page_bytes]
+    return same or [*below[-1:], *above[:1]]

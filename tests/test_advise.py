@@ -1,0 +1,532 @@
+"""Advice: the model sees only what it is shown, its figures are the engine's, the goals hold."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import browser
+from conftest import DATA, Run
+from nearfar import advise as study
+from nearfar import machine as machines
+from nearfar.advise import advise, advise_fleet
+from nearfar.errors import NearfarError
+from nearfar.fleet import parse_gain, read
+from nearfar.paging import paging
+from nearfar.predict import (
+    PAPER_TOLERANCE,
+    Costs,
+    Point,
+    choose_sizes,
+    left_out_error,
+    points_of,
+    predict,
+)
+from nearfar.regret import evaluate
+from nearfar.settable import neighbours, settable
+
+GNUGO = DATA / "captures" / "gnugo.trace"
+GZIP = DATA / "captures" / "gzip.trace"
+SIZES = [512 << k for k in range(13)]
+#: The keys that stand first, in this order.
+KEYS = [
+    "vm", "workload", "memory_fraction", "storage", "advised_page_bytes", "settable_page_bytes",
+    "predicted_ns", "simulated_ns", "baseline_4k_ns", "gain", "regret", "best_page_bytes",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def captured() -> dict[str, list[dict[str, Any]]]:
+    """Rows of the paging study of both captures, priced on one machine."""
+    return {
+        trace.stem: paging(trace, machine="optane-ssd", memory="10%,50%,100%").rows
+        for trace in (GNUGO, GZIP)
+    }
+
+
+def one(rows: list[dict[str, Any]], fraction: float, storage: str) -> list[dict[str, Any]]:
+    return [r for r in rows if r["memory_fraction"] == fraction and r["storage"] == storage]
+
+
+def costs(machine: str, storage: str, sizes: list[int] = SIZES) -> Costs:
+    return Costs.of(machines.load(machine), storage, sizes)
+
+
+# --- the model
+
+
+@pytest.mark.parametrize("tlb", ["64", "16+512x4"])
+def test_prices_are_those_of_the_engine(tlb: str) -> None:
+    rows = paging(GZIP, machine="optane-ssd", memory="30%", tlb=tlb).rows
+    for storage in ("optane-ssd", "optane-pmem"):
+        own = one(rows, 0.3, storage)
+        translation, data = costs("optane-ssd", storage).exact(points_of(own))
+        assert translation == pytest.approx([r["translation_ns"] for r in own], rel=1e-12)
+        assert data == pytest.approx([r["data_ns"] for r in own], rel=1e-12)
+
+
+points = st.lists(
+    st.tuples(
+        st.sampled_from(SIZES),
+        st.floats(0, 1),
+        st.floats(0, 1),
+        st.floats(1e-7, 0.1),
+    ),
+    min_size=1,
+    max_size=13,
+    unique_by=lambda p: p[0],
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(points, st.integers(4096, 2**33), st.sampled_from(["64", "64x4", "64+1536x12"]))
+def test_any_rates_are_predicted_and_kept_where_known(
+    drawn: list[tuple[int, float, float, float]], memory: int, tlb: str
+) -> None:
+    known = [Point(size, m, 0.0, max(f, g), g) for size, m, f, g in sorted(drawn)]
+    price = costs("nvme", "nvme")
+    told = predict(known, SIZES, price, memory, tlb, "bridge")
+    translation, data = price.exact(known)
+    for point, exact in zip(known, translation + data, strict=True):
+        assert told.at(point.page_bytes) == pytest.approx(exact, rel=1e-6)
+    assert np.isfinite(told.total).all() and (told.total >= price.tlb_ns + price.dram_ns).all()
+    assert (told.low <= told.total).all()
+    assert told.best(SIZES) in SIZES
+    error = left_out_error(known, known[0].page_bytes, price, memory, tlb)
+    assert (error is None) == (len(known) < 4)
+
+
+def test_the_papers_forms_are_used_where_they_hold() -> None:
+    price = costs("desktop-nvm", "nvm-10x")
+    kib = np.array(SIZES) / 1024
+    misses = 0.02 * kib**-0.7
+    faults = 0.002 * np.exp(-0.3 * kib) + 0.0005 * np.exp(0.0005 * kib)
+    known = [Point(s, m, 0.0, f, 1e-6) for s, m, f in zip(SIZES, misses, faults, strict=True)]
+    told = predict(known, SIZES, price, 1 << 26)
+    assert told.model == "papers", told.reason
+    truth = sum(price.exact(known))
+    assert np.abs(told.total / truth - 1).max() <= PAPER_TOLERANCE
+    # A jump that no exponential follows: thrashing at the largest size.
+    jump = [*known[:-1], replace(known[-1], faults=0.6)]
+    other = predict(jump, SIZES, price, 1 << 26)
+    assert (other.model, other.at(2 << 20)) == ("bridge", pytest.approx(sum(price.exact(jump))[-1]))
+    assert "miss the known time" in other.reason
+    assert predict(jump, SIZES, price, 1 << 26, model="papers").model == "papers"
+    few = predict(known[:5], SIZES, price, 1 << 26)
+    assert few.model == "bridge" and "5 sizes known" in few.reason
+
+
+def test_the_memory_is_known_from_the_tlb() -> None:
+    """Frames = entries at 64 KiB: between two sizes the fault rate is the TLB's miss rate there."""
+    known = [Point(4096, 0.04, 0.0, 1e-4, 1e-5), Point(1 << 20, 0.02, 0.0, 0.2, 1e-6)]
+    price = costs("nvme", "nvme")
+    told = predict(known, SIZES, price, 64 * 65536, "64")
+    rate = (told.data[SIZES.index(65536)] - price.dram_ns) / price.io_ns[65536]
+    assert rate == pytest.approx(0.04 * 0.5 ** (4 / 8), rel=1e-6)
+
+
+def test_measuring_sees_only_what_was_measured(captured: dict[str, Any]) -> None:
+    """Rates at sizes that were not chosen, made absurd, change neither choice nor prediction."""
+    for fraction in (0.1, 0.5, 1.0):
+        for storage in ("optane-ssd", "optane-pmem"):
+            rows = one(captured["gnugo"], fraction, storage)
+            known = {p.page_bytes: p for p in points_of(rows)}
+            memory = rows[0]["memory_bytes"]
+            price = costs("optane-ssd", storage)
+            order = choose_sizes(known, 4, SIZES, price, memory)
+            assert len(set(order)) == 4 and order[0] == 4096
+            absurd = {
+                size: p if size in order else Point(size, 0.9, 0.0, 0.9, 0.9)
+                for size, p in known.items()
+            }
+            assert choose_sizes(absurd, 4, SIZES, price, memory) == order
+            # One after another: fewer measurements are the first of more.
+            assert choose_sizes(known, 3, SIZES, price, memory) == order[:3]
+
+
+def test_advice_of_four_sizes_does_not_peek(
+    captured: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told() -> dict[str, Any]:
+        result = advise([GNUGO], memory="50%", machine=["optane-ssd"], storage=["optane-ssd"],
+                        sizes="512,4K,64K,2M")  # fmt: skip
+        return result.rows[0]
+
+    honest = told()
+    real = study.paging
+
+    def spoiled(*words: Any, **options: Any) -> Any:
+        found = real(*words, **options)
+        for entry in found.rows:
+            if entry["page_bytes"] not in (512, 4096, 65536, 2 << 20):
+                entry.update(tlb_miss_rate=0.9, fault_rate=1e-9, pages=1)
+        return found
+
+    monkeypatch.setattr(study, "paging", spoiled)
+    other = told()
+    kept = ("advised_page_bytes", "settable_page_bytes", "predicted_ns", "gain", "confidence")
+    assert {k: honest[k] for k in kept} == {k: other[k] for k in kept}
+    assert honest["regret"] != other["regret"], "the simulation did change"
+
+
+# --- the advice
+
+
+def test_rows_are_the_least_time_of_the_study(captured: dict[str, Any]) -> None:
+    result = advise([GNUGO, GZIP], memory="10%,50%,100%", machine=["optane-ssd"], min_gain=0.0)
+    assert len(result.rows) == 12
+    for row in result.rows:
+        assert list(row)[: len(KEYS)] == KEYS
+        own = one(captured[row["workload"]], row["memory_fraction"], row["storage"])
+        times = {r["page_bytes"]: r["total_ns"] for r in own}
+        best = min(times.values())
+        assert times[row["best_page_bytes"]] == pytest.approx(best)
+        assert row["best_ns"] == pytest.approx(best)
+        assert row["simulated_ns"] == pytest.approx(times[row["advised_page_bytes"]])
+        assert row["baseline_4k_ns"] == pytest.approx(times[4096])
+        assert row["regret"] == pytest.approx(times[row["advised_page_bytes"]] / best - 1)
+        assert row["simulated_gain"] == pytest.approx(1 - row["simulated_ns"] / times[4096])
+        assert row["gain"] == pytest.approx(
+            1 - row["predicted_ns"] / row["baseline_4k_predicted_ns"]
+        )
+        assert [p["page_bytes"] for p in row["curve"]] == SIZES
+        assert row["why"] and row["confidence"] in ("good", "fair", "poor")
+
+
+def test_4k_is_left_only_for_a_gain() -> None:
+    for gain in (0.0, 0.05, 0.5, 0.99):
+        rows = advise([GNUGO, GZIP], memory="30%,60%", machine=["optane-ssd", "desktop-hdd"],
+                      min_gain=gain, sizes="4").rows  # fmt: skip
+        for row in rows:
+            assert row["advised_page_bytes"] == 4096 or row["gain"] >= gain
+            if row["settable_page_bytes"] != 4096:
+                saved = 1 - row["settable_predicted_ns"] / row["baseline_4k_predicted_ns"]
+                assert saved >= gain
+        if gain == 0.99:
+            assert {row["advised_page_bytes"] for row in rows} == {4096}
+            assert any(row["model_page_bytes"] != 4096 for row in rows)
+            assert all("Stay at 4 KiB" in r["why"] for r in rows if r["model_page_bytes"] != 4096)
+
+
+def test_4k_can_be_stayed_at_and_nothing_is_taken_beyond_what_is_known() -> None:
+    (row,) = advise(GNUGO, storage=["nvm-1x"], page_sizes=[64, 128]).rows
+    assert row["advised_page_bytes"] == 4096 and row["regret"] >= 0
+    (row,) = advise(GNUGO, storage=["nvme"], sizes="1G").rows
+    assert row["model_page_bytes"] == 4096, "one known size of 1 GiB says nothing of others"
+    (row,) = advise(GNUGO, storage=["hdd"], sizes="4K,8K").rows
+    assert row["model_page_bytes"] in (4096, 8192)
+
+
+def test_what_can_be_set() -> None:
+    assert [s.page_bytes for s in neighbours("x86-64", 512)] == [4096]
+    assert [s.page_bytes for s in neighbours("x86-64", 8192)] == [4096, 16384]
+    assert [(s.page_bytes, s.mechanism) for s in neighbours("x86-64", 65536)] == [(65536, "mthp")]
+    assert neighbours("aarch64", 65536)[0].mechanism == "granule"
+    assert neighbours("x86-64", 2 << 30)[0].page_bytes == 1 << 30
+    for arch in ("x86-64", "aarch64"):
+        assert min(s.page_bytes for s in settable(arch)) == 4096, "nothing below 4 KiB is offered"
+    with pytest.raises(NearfarError, match="did you mean x86-64"):
+        settable("x86_64")
+    (row,) = advise([GNUGO], memory="10%", storage=["nvm-100x"], page_sizes="512,1K").rows
+    assert row["advised_page_bytes"] == 512 and row["settable_page_bytes"] == 4096
+    assert "no x86-64 or arm64 kernel offers less than 4 KiB" in row["why"]
+    assert row["settable_price"] > 0 and row["mechanism"] == "base"
+
+
+@pytest.mark.parametrize("sizes", ["all", "4"])
+def test_goals_hold_on_the_captures(sizes: str) -> None:
+    rows = advise([GNUGO, GZIP], memory="10%,...,100%", machine=machines.names(), sizes=sizes).rows
+    found = evaluate(rows, sizes)
+    assert len(rows) == 2 * 10 * 8 and found["summary"][0]["rows"] == len(rows)
+    assert found["summary"][0]["holds"], found["summary"][0]
+    regrets = sorted(row["model_regret"] for row in rows)
+    assert found["summary"][0]["worst"] == regrets[-1] >= 0
+    assert found["summary"][0]["exceed"] == len(found["exceeding"])
+    # A threshold costs at most its share.
+    for row in rows:
+        if row["advised_page_bytes"] != row["model_page_bytes"]:
+            limit = (1 + row["largest_error"]) / (1 - row["min_gain"])
+            assert row["regret"] <= limit * (1 + row["model_regret"]) - 1 + 1e-9
+
+
+def test_evaluation_counts_by_hand() -> None:
+    def row(storage: str, regret: float) -> dict[str, Any]:
+        return {"machine": "m", "storage": storage, "model_regret": regret, "regret": regret / 2,
+                "model": "bridge", "vm": "v", "workload": "w", "memory_fraction": 0.5,
+                "model_page_bytes": 4096, "best_page_bytes": 8192}  # fmt: skip
+
+    found = evaluate([row("a", 0.0), row("a", 0.2), row("b", 0.04)], "all")
+    total, first, second = found["summary"]
+    assert (total["median"], total["worst"], total["exceed"]) == (0.04, 0.2, 1)
+    assert (first["group"], first["median"], first["holds"]) == ("m/a", pytest.approx(0.1), False)
+    assert (second["group"], second["p95"], second["holds"]) == ("m/b", 0.04, False)
+    assert evaluate([row("b", 0.04)], "4")["summary"][0]["holds"] is True
+    assert found["exceeding"][0]["model_regret"] == 0.2
+
+
+def test_a_storage_is_enough_to_find_its_machine(tmp_path: Path) -> None:
+    (row,) = advise(GNUGO, memory="60%", storage=["optane-ssd"]).rows
+    assert (row["machine"], row["storage"]) == ("optane-ssd", "optane-ssd")
+    assert advise([GNUGO], storage=["nvm-1x"]).rows[0]["machine"] == "desktop-nvm"
+    path = tmp_path / "fleet.toml"
+    path.write_text("[vm.a]\ntrace='x'\nstorage='hdd'\n")
+    defaults = {"memory": "50%", "arch": "x86-64", "min_gain": "5%"}
+    assert read(path, defaults)[0].machine == "desktop-hdd"
+    with pytest.raises(NearfarError, match="did you mean optane-ssd"):
+        advise([GNUGO], storage=["optane-sdd"])
+
+
+def test_same_input_same_bytes() -> None:
+    options: dict[str, Any] = {"memory": "20%,80%", "machine": ["nvme"], "sizes": "4"}
+    assert (
+        advise([GZIP], **options, threads=1).to_json()
+        == advise([GZIP], **options, threads=2).to_json()
+    )
+
+
+# --- fleets
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Path:
+    for trace in (GNUGO, GZIP):
+        shutil.copytree(trace, tmp_path / trace.name)
+    path = tmp_path / "fleet.toml"
+    path.write_text(
+        'machine = "optane-ssd"\nstorage = "optane-ssd"\n'
+        '[vm.web]\ntrace = "gnugo.trace"\nmemory = "60%"\nscenario = "1"\n'
+        '[vm.small]\ntrace = "gnugo.trace"\nmemory = "10%"\nmachine = "desktop-nvm"\n'
+        'storage = "nvm-100x"\narch = "aarch64"\n'
+        '[vm.archive]\ntrace = "gzip.trace"\nworkload = "backup"\nmemory = "512KiB"\n'
+        'machine = "desktop-hdd"\nstorage = "hdd"\nmin_gain = "90%"\n'
+    )
+    return path
+
+
+def test_a_fleet_is_its_vms(fleet: Path) -> None:
+    result = advise_fleet(fleet)
+    assert [row["vm"] for row in result.rows] == ["web", "small", "archive"]
+    web, small, archive = result.rows
+    (alone,) = advise([GNUGO], memory="60%", machine=["optane-ssd"], storage=["optane-ssd"]).rows
+    same = ("advised_page_bytes", "predicted_ns", "regret", "curve")
+    assert {k: web[k] for k in same} == {k: alone[k] for k in same}
+    assert (web["scenario"], small["arch"], archive["workload"]) == ("1", "aarch64", "backup")
+    assert (archive["memory_bytes"], archive["memory_fraction"]) == (512 * 1024, None)
+    assert archive["advised_page_bytes"] == 4096 and archive["min_gain"] == 0.9
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[vm.a]\ntrce = 'x'\n", "[vm.a] trce: unknown key; did you mean `trace`?"),
+        ("storag = 'x'\n", "storag: unknown key; did you mean `storage`?"),
+        ("[vm.a]\nmemory = 60\n", "[vm.a] memory: is not text; write its unit"),
+        ("[vm.a]\nmemory = '60%'\n", "[vm.a] trace: is missing"),
+        ("[vm.a]\ntrace = 'x'\n", "[vm.a] storage: is missing"),
+        ("storage = 'hdd'\n", "no virtual machines"),
+        ("vm = 3\n", "no virtual machines"),
+        ("[vm]\na = 3\n", "vm.a is not a section"),
+        ("[vm.'a b']\ntrace = 'x'\n", "is no name for a VM"),
+        ("[vm.a]\ntrace='x'\nstorage='y'\nmin_gain='5'\n", "[vm.a] min_gain: '5' is no share"),
+        ("[vm.a\n", "not TOML"),
+    ],
+)
+def test_a_bad_fleet_is_one_line(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "fleet.toml"
+    path.write_text(text)
+    defaults = {"memory": "50%", "machine": "nvme", "arch": "x86-64", "min_gain": "5%"}
+    with pytest.raises(NearfarError) as caught:
+        read(path, defaults)
+    assert says in str(caught.value) and str(caught.value).count("\n") == 0
+    assert str(path) in str(caught.value) and caught.value.exit_code == 2
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_fleet_or_an_error(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
+    path = tmp_path_factory.mktemp("any") / "fleet.toml"
+    path.write_bytes(data)
+    with pytest.raises(NearfarError):
+        read(path, {"memory": "50%", "machine": "nvme", "arch": "x86-64", "min_gain": "5%"})
+
+
+def test_shares() -> None:
+    assert parse_gain("5%", "x") == 0.05 and parse_gain(" 0 % ", "x") == 0.0
+    for bad in ("5", "100%", "-1%", "", "five%"):
+        with pytest.raises(NearfarError, match="--min-gain"):
+            parse_gain(bad, "--min-gain")
+
+
+# --- the command
+
+
+def test_formats_agree(nearfar: Run, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    words = ["advise", GNUGO, "--memory", "60%", "--machine", "optane-ssd"]
+    rows = json.loads(nearfar(*words, "--format", "json").stdout)["rows"]
+    assert list(rows[0])[: len(KEYS)] == KEYS
+    told = list(csv.DictReader(io.StringIO(nearfar(*words, "--format", "csv").stdout)))
+    assert [float(r["predicted_ns"]) for r in told] == [r["predicted_ns"] for r in rows]
+    out = tmp_path / "out"
+    assert nearfar(*words, "-o", out, "--emit", "sysfs").returncode == 0
+    table = pq.read_table(out / "result.parquet")
+    nested = {"curve", "fitted_page_bytes"}
+    assert table.column_names == [k for k in rows[0] if k not in nested]
+    assert table.to_pylist() == [{k: v for k, v in r.items() if k not in nested} for r in rows]
+    assert json.loads((out / "run.json").read_text())["study"] == "advise"
+    assert {p.name for p in out.glob("*.sh")} == {
+        "gnugo-60-optane-ssd.sh",
+        "gnugo-60-optane-pmem.sh",
+    }
+    shown = nearfar(*words).stdout
+    assert "64 KiB" in shown and "Confidence" in shown
+    again = nearfar(*words, "-o", out)
+    assert again.returncode == 2 and "exists already" in again.stderr
+
+
+def test_emitting_one_and_many(nearfar: Run, fleet: Path, tmp_path: Path) -> None:
+    one = nearfar("advise", GNUGO, "--memory", "60%", "--machine", "optane-ssd", "--storage",
+                  "optane-ssd", "--emit", "kernel-cmdline")  # fmt: skip
+    assert one.stdout == "thp_anon=64K:always\n"
+    done = nearfar("advise", fleet, "--emit", "libvirt")
+    assert done.returncode == 2 and "give -o FOLDER" in done.stderr
+    done = nearfar("advise", fleet, "--emit", "libvirt", "-o", tmp_path / "made")
+    assert done.returncode == 0, done.stderr
+    assert {p.stem for p in (tmp_path / "made").glob("*.xml")} == {"web", "small", "archive"}
+
+
+def test_an_advice_that_cannot_be_emitted_is_said(nearfar: Run, tmp_path: Path) -> None:
+    words = ["advise", GNUGO, "--memory", "60%", "--machine", "optane-ssd", "--arch", "aarch64"]
+    done = nearfar(*words, "--storage", "optane-ssd", "--emit", "sysfs")
+    assert done.returncode == 2 and "CONFIG_ARM64_64K_PAGES" in done.stderr and not done.stdout
+    done = nearfar(*words, "--emit", "sysfs", "-o", tmp_path / "made")
+    assert done.returncode == 1 and "nearfar: note: " in done.stderr
+    assert [p.name for p in (tmp_path / "made").glob("*.sh")] == ["gnugo-60-optane-pmem.sh"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--sizes", "5000"], "--sizes: '5000' holds what is not a power of two"),
+        (["--sizes", "0"], "--sizes:"),
+        (["--model", "best"], "--model: 'best' is no model"),
+        (["--arch", "sparc"], "--arch: no architecture 'sparc'"),
+        (["--storage", "floppy"], "floppy"),
+        (["--min-gain", "5"], "--min-gain: '5' is no share"),
+        (["--emit", "xen"], "--emit: no emitter 'xen'"),
+        (["--format", "xml"], "--format: 'xml' is not a format"),
+        (["--page-sizes", "3"], "--page-sizes"),
+        (["--memory", "none"], "--memory"),
+        (["fleet.toml"], "give one fleet file and nothing else"),
+    ],
+)
+def test_mistakes_are_one_line(nearfar: Run, words: list[str], says: str) -> None:
+    done = nearfar("advise", GNUGO, *words)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.count("\n") == 1 and done.stderr.startswith("nearfar: error: ")
+    assert says in done.stderr
+
+
+def test_evaluation_exits_with_1_when_a_goal_is_missed(nearfar: Run) -> None:
+    words = ["advise", GNUGO, "--evaluate", "--memory", "30%,100%", "--machine", "desktop-hdd"]
+    done = nearfar(*words, "--model", "papers", "--format", "json")
+    found = json.loads(done.stdout)
+    assert done.returncode == 1 and not found["summary"][0]["holds"] and found["exceeding"]
+    done = nearfar(*words)
+    assert done.returncode == 0 and "holds" in done.stdout
+
+
+# --- the page
+
+
+def page_of(tmp_path: Path, fleet: Path) -> tuple[Path, list[dict[str, Any]]]:
+    result = advise_fleet(fleet, sizes="4")
+    result.rows[1]["vm"] = "</script><img src=x onerror=alert(1)>"
+    path = tmp_path / "fleet.html"
+    path.write_text(result.html(), encoding="utf-8")
+    assert result.html() == path.read_text(encoding="utf-8"), "the same bytes"
+    return path, result.rows
+
+
+def test_a_row_shows_its_curve_and_why(tmp_path: Path, fleet: Path) -> None:
+    path, rows = page_of(tmp_path, fleet)
+    assert path.stat().st_size < 3_000_000
+    with browser.opened(path) as (page, problems):
+        picks = page.locator("button.pick")
+        assert picks.count() == len(rows)
+
+        def check(index: int) -> None:
+            page.wait_for_timeout(300)
+            row = rows[index]
+            told = page.inner_text("#why-text").replace("\u00a0", " ").replace("\u00b5", "u")
+            assert row["why"] in told and row["vm"] in told and row["limit"] in told
+            assert page.locator('button.pick[aria-pressed="true"]').inner_text() == row["vm"]
+            points = page.locator("#curve-chart .mark-symbol path")
+            assert points.count() == len(row["curve"])
+            shapes = {points.nth(i).get_attribute("d") for i in range(points.count())}
+            assert len(shapes) == 2, "sizes shown to the model and others differ by shape"
+            words = page.locator("#curve-chart .mark-text text").all_text_contents()
+            assert any("advised" in word for word in words), words
+            page.evaluate("document.querySelector('#curve details').open = true")
+            assert page.locator("#curve-table tbody tr").count() == len(row["curve"])
+
+        check(0)
+        picks.nth(2).click()
+        check(2)
+        picks.nth(1).focus()
+        page.keyboard.press("Enter")
+        check(1)
+        with page.expect_download() as saved:
+            page.click("#save-json")
+        assert json.loads(Path(saved.value.path()).read_text())["rows"] == rows
+        assert page.locator("img").count() == 0
+    assert problems == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_fits_a_phone(tmp_path: Path, fleet: Path, scheme: str) -> None:
+    path, _ = page_of(tmp_path, fleet)
+    with browser.opened(path, width=360, scheme=scheme) as (page, problems):
+        page.wait_for_timeout(300)
+        page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        box = page.locator("#curve-chart svg").bounding_box()
+        assert 200 < box["width"] <= 360
+        reached = page.evaluate(
+            "[...document.querySelectorAll('button,summary')].every(e => { e.focus(); "
+            "return document.activeElement === e; })"
+        )
+        assert reached
+    assert problems == []
+
+
+def test_the_page_has_a_limit(fleet: Path) -> None:
+    from nearfar.report.html import fleet_page
+    from nearfar.report.html.fleet import MOST
+
+    result = advise_fleet(fleet).to_dict()
+    full = {**result, "rows": (result["rows"] * MOST)[:MOST]}
+    assert len(fleet_page(full).encode()) < 3_000_000
+    with pytest.raises(NearfarError, match="at most"):
+        fleet_page({**result, "rows": [*full["rows"], result["rows"][0]]})
+
+
+def test_nothing_is_colour_alone(fleet: Path) -> None:
+    """Each verdict has a word and a sign, each advised size its number."""
+    text = advise_fleet(fleet).html()
+    assert text.count('class="verdict ') == 3 and text.count('class="size"') == 3
+    assert os.linesep and "\u2713 good" in text
