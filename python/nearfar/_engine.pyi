@@ -186,7 +186,6 @@ def tiering_run(
     wss_bytes: int | None,
     huge: bool,
     cost_scale: float,
-    cache_bytes: int,
     threads: int,
     points: int,
     progress: Callable[[int], object] | None,

@@ -17,6 +17,7 @@ import shutil
 import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -25,6 +26,7 @@ from typing import Any, ClassVar
 from nearfar import _engine
 from nearfar import machine as machines
 from nearfar.errors import NearfarError
+from nearfar.filter import View, view
 from nearfar.sizes import parse_bytes, parse_memory
 
 #: What a study runs with unless told otherwise.
@@ -185,7 +187,7 @@ def tiering(
     huge: bool = False,
     knobs: Mapping[str, str] | None = None,
     cost_scale: float = 1.0,
-    cache: str | int = 32768,
+    filter: str = "cache",  # noqa: A002
     threads: int = 0,
     points: int = 40,
     progress: Callable[[int], None] | None = None,
@@ -213,7 +215,8 @@ def tiering(
         huge: map memory as huge pages of 2 MiB.
         knobs: values by ``policy.knob``, as text.
         cost_scale: all costs of kernel primitives times this.
-        cache: bytes of the cache that filters a trace, 0 for none.
+        filter: which references of a trace reach memory: ``cache`` (those that miss the machine's
+            caches), ``cache-write-backs`` or ``none`` (all of them count) (:mod:`nearfar.filter`).
         threads: runs at the same time, 0 for one a core. A policy in Python makes it 1.
         points: points of the time series in each phase.
         progress: called now and then with the accesses done.
@@ -240,37 +243,39 @@ def tiering(
     count = rounds if rounds is not None else (4 if trace is None else 1)
     if not 0 <= count <= 1000 or (trace is not None and count < 1):
         raise NearfarError(f"--rounds: {count} rounds; give 1 to 1000")
-    cache_bytes = 0 if cache in (0, "0") else parse_bytes(str(cache), "--cache")
     began = time.monotonic()
-    answer = json.loads(
-        _engine.tiering_run(
-            described.name,
-            described.json,
-            policies=[
-                (label, name, None if make is None else make, values)
-                for label, name, make, values in labelled
-            ],
-            workload=None if trace is not None else str(workload),
-            trace=trace,
-            mix=mix,
-            scrambled=pattern == "scrambled-zipf",
-            hottest_first=placement == "hottest-first",
-            rounds=count,
-            scale=1.0 if trace is not None else share,
-            policy_scale=None,
-            seeds=chosen,
-            fast=_size(fast, "--fast"),
-            slow=_size(slow, "--slow"),
-            rss_bytes=None if rss is None else parse_bytes(rss, "--rss"),
-            wss_bytes=None if wss is None else parse_bytes(wss, "--wss"),
-            huge=huge,
-            cost_scale=cost_scale,
-            cache_bytes=cache_bytes,
-            threads=threads,
-            points=points,
-            progress=progress,
+    seen: View | None = None
+    with ExitStack() as opened:
+        if trace is not None:
+            seen = opened.enter_context(view(trace, filter, described, progress))
+        answer = json.loads(
+            _engine.tiering_run(
+                described.name,
+                described.json,
+                policies=[
+                    (label, name, None if make is None else make, values)
+                    for label, name, make, values in labelled
+                ],
+                workload=None if trace is not None else str(workload),
+                trace=None if seen is None else seen.path,
+                mix=mix,
+                scrambled=pattern == "scrambled-zipf",
+                hottest_first=placement == "hottest-first",
+                rounds=count,
+                scale=1.0 if trace is not None else share,
+                policy_scale=None,
+                seeds=chosen,
+                fast=_size(fast, "--fast"),
+                slow=_size(slow, "--slow"),
+                rss_bytes=None if rss is None else parse_bytes(rss, "--rss"),
+                wss_bytes=None if wss is None else parse_bytes(wss, "--wss"),
+                huge=huge,
+                cost_scale=cost_scale,
+                threads=threads,
+                points=points,
+                progress=progress,
+            )
         )
-    )
     told = {"workload": str(workload), "mix": mix if trace is None else "trace"}
     rows = [_placed(row, told) for row in answer["rows"]]
     series = [_placed(point, told) for point in answer["series"]]
@@ -289,7 +294,7 @@ def tiering(
         "wss": wss,
         "huge": huge,
         "cost_scale": cost_scale,
-        "cache_bytes": cache_bytes if trace is not None else None,
+        "filter": filter if trace is not None else None,
     }
     run: dict[str, Any] = {
         "study": "tiering",
@@ -302,7 +307,8 @@ def tiering(
         "node_bytes": dict(zip(answer["nodes"], answer["node_bytes"], strict=True)),
         "version": _engine.__version__,
     }
-    if trace is not None:
+    if trace is not None and seen is not None:
+        run["view"] = seen.sentence
         run["trace_json_sha256"] = hashlib.sha256((trace / "trace.json").read_bytes()).hexdigest()
     return TieringResult(run, rows, series, time.monotonic() - began)
 

@@ -49,7 +49,7 @@ fn tiering_workloads() -> Vec<(&'static str, &'static str)> {
 #[pyfunction]
 #[pyo3(signature = (
     machine, machine_text, *, policies, workload, trace, mix, scrambled, hottest_first, rounds,
-    scale, policy_scale, seeds, fast, slow, rss_bytes, wss_bytes, huge, cost_scale, cache_bytes, threads, points,
+    scale, policy_scale, seeds, fast, slow, rss_bytes, wss_bytes, huge, cost_scale, threads, points,
     progress
 ))]
 #[allow(clippy::too_many_arguments, clippy::type_complexity)]
@@ -73,7 +73,6 @@ fn tiering_run(
     wss_bytes: Option<u64>,
     huge: bool,
     cost_scale: f64,
-    cache_bytes: u64,
     threads: usize,
     points: u32,
     progress: Option<Py<PyAny>>,
@@ -99,9 +98,7 @@ fn tiering_run(
     let inner = raised.clone();
     let work = move |pulse: &mut dyn FnMut(u64) -> nearfar_trace::Result<()>| {
         let prepared = match (&workload, &trace) {
-            (_, Some(path)) => {
-                Prepared::trace(TracePages::open(path, cache_bytes, huge, pulse)?, rounds)
-            }
+            (_, Some(path)) => Prepared::trace(TracePages::open(path, huge, pulse)?, rounds),
             (Some(name), None) => generated(name, &shape)?,
             (None, None) => return Err(Error::input("--workload", "none given", "give one")),
         };

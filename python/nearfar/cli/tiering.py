@@ -55,7 +55,9 @@ def run(
     cost_scale: Annotated[
         float, typer.Option(help="All costs of kernel primitives times this.")
     ] = 1.0,
-    cache: Annotated[str, typer.Option(help="Cache that filters a trace; 0: none.")] = "32K",
+    filter: Annotated[  # noqa: A002
+        str, typer.Option(help="Of a trace: cache, cache-write-backs or none.")
+    ] = "cache",
     threads: Annotated[int, typer.Option(min=0, max=1024, help="0: one a core.")] = 0,
     list_policies: Annotated[
         bool, typer.Option("--list", help="List policies and their knobs.")
@@ -119,7 +121,7 @@ def run(
             huge=huge,
             knobs=values,
             cost_scale=cost_scale,
-            cache=cache,
+            filter=filter,
             threads=threads,
             progress=pulse,
         )

@@ -1,12 +1,11 @@
 //! A captured trace as a stream of page accesses.
 //!
-//! Pages are numbered in the order of their addresses. References to a line that a small
-//! direct-mapped cache holds never reach memory and are left out; without it every reference to
-//! the stack would count as an access to memory.
+//! Pages are numbered in the order of their addresses. Every reference of the trace counts as an
+//! access to each page it touches: give the view of a trace that its caches leave
+//! ([`crate::filter`]), or the stack will count as traffic to memory.
 
 use std::path::Path;
 
-use nearfar_hardware::node::LINE;
 use nearfar_kernel::tiering::{FRAME, HUGE};
 use nearfar_trace::hash::PageMap;
 use nearfar_trace::reader::Batches;
@@ -21,7 +20,6 @@ pub struct TracePages {
     numbers: PageMap<u32>,
     pages: u32,
     accesses: u64,
-    lines: usize,
 }
 
 /// Where a replay is.
@@ -29,61 +27,25 @@ pub struct Replay {
     batches: Batches,
     batch: Batch,
     at: usize,
-    cache: Cache,
-}
-
-/// A direct-mapped cache of lines that only filters.
-struct Cache(Vec<u64>);
-
-impl Cache {
-    fn new(lines: usize) -> Self {
-        Self(vec![u64::MAX; lines])
-    }
-
-    /// Whether the line is there; it is afterwards. A line is written back whole, so the first
-    /// store to a line counts like a load: `key` tells the two apart.
-    fn hit(&mut self, line: u64, write: bool) -> bool {
-        if self.0.is_empty() {
-            return false;
-        }
-        let slot = (line % self.0.len() as u64) as usize;
-        let held = self.0[slot];
-        let hit = held == line << 1 | 1 || held == line << 1 && !write;
-        if !hit {
-            self.0[slot] = line << 1 | u64::from(write);
-        }
-        hit
-    }
 }
 
 impl TracePages {
-    /// Read the trace once. `cache_bytes` is the size of the filter, 0 for none; with `huge` the
-    /// numbers keep 2 MiB groups together. `pulse` is told the references so far and may stop.
+    /// Read the trace once. With `huge` the numbers keep 2 MiB groups together. `pulse` is told the
+    /// references so far and may stop.
     ///
     /// # Errors
     /// The trace cannot be read, has no references, or more than 2^31 pages.
-    pub fn open(
-        path: &Path,
-        cache_bytes: u64,
-        huge: bool,
-        pulse: &mut dyn FnMut(u64) -> Result<()>,
-    ) -> Result<Self> {
+    pub fn open(path: &Path, huge: bool, pulse: &mut dyn FnMut(u64) -> Result<()>) -> Result<Self> {
         let reader = Reader::open(path)?;
-        let mut trace = Self {
-            reader,
-            numbers: PageMap::default(),
-            pages: 0,
-            accesses: 0,
-            lines: (cache_bytes / LINE) as usize,
-        };
+        let mut trace = Self { reader, numbers: PageMap::default(), pages: 0, accesses: 0 };
         let mut replay = trace.replay()?;
         let mut seen = 0;
         while replay.batches.next_into(&mut replay.batch)? {
             for index in 0..replay.batch.len() {
-                let reference = Reference::of(&replay.batch, index);
-                trace.accesses += each(reference, &mut replay.cache, |page, _| {
+                for page in pages(&replay.batch, index).0 {
                     trace.numbers.entry(page).or_default();
-                });
+                    trace.accesses += 1;
+                }
             }
             seen += replay.batch.len() as u64;
             pulse(seen)?;
@@ -122,7 +84,7 @@ impl TracePages {
         self.pages
     }
 
-    /// Accesses that pass the filter.
+    /// Accesses to pages.
     pub fn accesses(&self) -> u64 {
         self.accesses
     }
@@ -134,12 +96,7 @@ impl TracePages {
 
     /// From the beginning.
     pub(super) fn replay(&self) -> Result<Replay> {
-        Ok(Replay {
-            batches: self.reader.batches(Columns { thread: false, instr: false, ..Columns::ALL }),
-            batch: Batch::default(),
-            at: 0,
-            cache: Cache::new(self.lines),
-        })
+        Ok(Replay { batches: self.reader.batches(Columns::PAGING), batch: Batch::default(), at: 0 })
     }
 
     /// Further accesses, up to about `count`.
@@ -156,43 +113,19 @@ impl TracePages {
                     return Ok(());
                 }
             }
-            let reference = Reference::of(&replay.batch, replay.at);
+            let (touched, write) = pages(&replay.batch, replay.at);
             replay.at += 1;
-            each(reference, &mut replay.cache, |page, write| {
-                if let Some(number) = self.numbers.get(&page) {
-                    out.push(Access::new(*number, write));
-                }
-            });
+            let numbers = touched.filter_map(|page| self.numbers.get(&page));
+            out.extend(numbers.map(|number| Access::new(*number, write)));
         }
         Ok(())
     }
 }
 
-struct Reference {
-    addr: u64,
-    size: u64,
-    write: bool,
-}
-
-impl Reference {
-    fn of(batch: &Batch, index: usize) -> Self {
-        Self {
-            addr: batch.addr[index],
-            size: u64::from(batch.size[index]).max(1),
-            write: Kind::from_u8(batch.kind[index]).is_some_and(Kind::writes),
-        }
-    }
-}
-
-/// Tell the page of every line of a reference that the cache does not hold; how many those are.
-fn each(reference: Reference, cache: &mut Cache, mut page: impl FnMut(u64, bool)) -> u64 {
-    let Reference { addr, size, write } = reference;
-    let mut count = 0;
-    for line in addr / LINE..=addr.saturating_add(size - 1) / LINE {
-        if !cache.hit(line, write) {
-            page(line / (FRAME / LINE), write);
-            count += 1;
-        }
-    }
-    count
+/// The pages of a reference, and whether it writes.
+fn pages(batch: &Batch, index: usize) -> (std::ops::RangeInclusive<u64>, bool) {
+    let addr = batch.addr[index];
+    let last = addr.saturating_add(u64::from(batch.size[index]).max(1) - 1);
+    let write = Kind::from_u8(batch.kind[index]).is_some_and(Kind::writes);
+    (addr / FRAME..=last / FRAME, write)
 }
