@@ -192,6 +192,11 @@ def test_a_trace(mixed: Path) -> None:
     assert {row["phase"] for row in result.rows} == {"round-1", "round-2"}
     last = {row["policy"]: row for row in result.rows if row["phase"] == "round-2"}
     assert last["oracle"]["fast_hit_ratio"] > last["none"]["fast_hit_ratio"]
+    # Pages are placed by the future at their first touch, too.
+    first = {row["policy"]: row for row in result.rows if row["phase"] == "round-1"}
+    assert first["oracle"]["bandwidth_mb_s"] >= 0.99 * max(
+        row["bandwidth_mb_s"] for row in first.values()
+    )
     assert last["nomad"]["promotions"] > 0
     # Without the filter every reference counts.
     whole = tiering(mixed, policy="none", fast="30%", filter="none")

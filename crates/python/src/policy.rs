@@ -401,15 +401,17 @@ impl Policy for PyPolicy {
         first
     }
 
-    fn place(&mut self, mem: &dyn Memory, frames: u32) -> NodeId {
+    fn place(&mut self, mem: &dyn Memory, page: Page, frames: u32) -> NodeId {
         // A look only: what a placement may ask for is counted out beforehand.
         if let Some(method) = self.hooks.method("place") {
             let free: Vec<u64> = NodeId::all(mem.nodes()).map(|node| mem.free(node)).collect();
-            let node = self.hooks.guarded(|py| method.call1(py, (free, frames))?.extract::<u8>(py));
+            let node = self
+                .hooks
+                .guarded(|py| method.call1(py, (page.number(), free, frames))?.extract::<u8>(py));
             return NodeId::new(node.unwrap_or(0).min(mem.nodes() - 1));
         }
         match &mut self.base {
-            Some(base) => base.place(mem, frames),
+            Some(base) => base.place(mem, page, frames),
             None => NodeId::all(mem.nodes())
                 .find(|node| mem.free(*node) >= u64::from(frames))
                 .unwrap_or(NodeId::FAST),

@@ -50,23 +50,31 @@ def headline(result: Result) -> str:
 
 
 def tiering(result: Result) -> RenderableType:
-    """The finding and a table of means."""
+    """The finding and a table of means: pages moved up and down, of those down the remapped ones,
+    shadows made, lost by a write (fault) and by need (reclaim), hint faults.
+    """
     seeds = len({row["seed"] for row in result["rows"]})
     title = "" if seeds == 1 else f"Means of {seeds} seeds"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
     table.add_column("policy", no_wrap=True)
     table.add_column("phase", no_wrap=True)
     for name in (
         "MiB/s",
         "access",
-        "fast hits",
-        "promoted",
-        "demoted",
-        "remapped",
-        "shadowed",
-        "sh. faults",
-        "reclaimed",
-        "hint faults",
+        "fast",
+        "up",
+        "down",
+        "remap",
+        "shadow",
+        "fault",
+        "reclaim",
+        "hints",
     ):
         table.add_column(name, justify="right", no_wrap=True)
     before = None
@@ -78,7 +86,7 @@ def tiering(result: Result) -> RenderableType:
             units.duration(row["mean_latency_ns"]),
             f"{row['fast_hit_ratio'] * 100:.1f} %",
             *(
-                units.count(round(row[key]))
+                _count(row[key])
                 for key in (
                     "promotions",
                     "demotions",
@@ -92,6 +100,14 @@ def tiering(result: Result) -> RenderableType:
         )
         before = row["policy"]
     return Group(Text(headline(result), style="bold"), Text(""), table)
+
+
+def _count(value: float) -> str:
+    """A count in a few characters: ``982``, ``28.1k``, ``1.24M``."""
+    for factor, unit in ((1e6, "M"), (1e3, "k")):
+        if value >= factor * 0.9995:
+            return f"{units.digits(value / factor)}{unit}"
+    return units.count(round(value))
 
 
 def policies(found: list[dict[str, Any]]) -> RenderableType:

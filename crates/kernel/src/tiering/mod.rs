@@ -298,7 +298,8 @@ pub trait Policy: Send {
     }
     /// A page is about to be touched for the first time and needs `frames`: which node to try
     /// first. Where that has no room the next slower and then the faster ones are tried.
-    fn place(&mut self, mem: &dyn Memory, frames: u32) -> NodeId {
+    fn place(&mut self, mem: &dyn Memory, page: Page, frames: u32) -> NodeId {
+        let _ = page;
         NodeId::all(mem.nodes())
             .find(|node| mem.free(*node) >= u64::from(frames))
             .unwrap_or(NodeId::FAST)
@@ -333,7 +334,7 @@ pub trait Policy: Send {
         Next::Idle
     }
     /// For a policy whose [`Named::foresees`]: how often each base page will be referenced in the
-    /// phase that begins now. Its actions cost no time.
+    /// phase (of a trace: the fortieth of it) that begins now. Its actions cost no time.
     fn foresee(&mut self, mem: &mut dyn Memory, counts: &[u32]) {
         let _ = (mem, counts);
     }

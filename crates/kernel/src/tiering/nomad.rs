@@ -260,7 +260,7 @@ impl<R: ShadowRule> Policy for Nomad<R> {
         vec![(SCANNER, self.scanner.begin(mem))]
     }
 
-    fn place(&mut self, mem: &dyn Memory, frames: u32) -> NodeId {
+    fn place(&mut self, mem: &dyn Memory, _: Page, frames: u32) -> NodeId {
         self.kernel.as_ref().map_or(NodeId::FAST, |kernel| kernel.reclaim.place(mem, frames))
     }
 

@@ -7,6 +7,7 @@
 //! page before the reference that asked for it is over (TPP) may have a higher share, at the price
 //! of those moves.
 
+use super::pages::PageSet;
 use super::{Memory, Named, NodeId, Page, Policy};
 
 /// The registry's entry.
@@ -14,57 +15,82 @@ pub static POLICY: Named = Named {
     what: "clairvoyant placement at the start of each phase, free of charge: a bound",
     foresees: true,
     knobs: Vec::new,
-    make: |_| Ok(Box::new(Oracle)),
+    make: |_| Ok(Box::new(Oracle::default())),
 };
 
 /// Places by the future.
-#[derive(Debug)]
-pub struct Oracle;
+#[derive(Debug, Default)]
+pub struct Oracle {
+    /// Pages that belong into the fast node, mapped already or not.
+    chosen: PageSet,
+}
 
 impl Policy for Oracle {
+    fn place(&mut self, mem: &dyn Memory, page: Page, frames: u32) -> NodeId {
+        let room = |node: &NodeId| mem.free(*node) >= u64::from(frames);
+        let first = usize::from(!self.chosen.is_empty() && !self.chosen.contains(page));
+        NodeId::all(mem.nodes()).skip(first).find(room).unwrap_or(NodeId::FAST)
+    }
+
     fn write_fault(&mut self, mem: &mut dyn Memory, page: Page) {
         let _ = mem.unprotect(page);
     }
 
     fn foresee(&mut self, mem: &mut dyn Memory, counts: &[u32]) {
-        let mut mappings = Vec::new();
-        for number in 0..mem.pages() {
+        let mut heat = Vec::new();
+        let mut number = 0;
+        while number < mem.pages() {
             let page = Page::new(number);
-            if mem.mapped(page) {
-                let (from, span) = (page.index(), mem.span(page));
-                let inner = counts.get(from..from + span as usize).unwrap_or_default();
-                let sum: u64 = inner.iter().map(|count| u64::from(*count)).sum();
-                mappings.push((sum / u64::from(span), page, span));
-            }
+            let span = if mem.mapped(page) { mem.span(page) } else { 1 };
+            let inner = counts.get(page.index()..page.index() + span as usize).unwrap_or_default();
+            let sum: u64 = inner.iter().map(|count| u64::from(*count)).sum();
+            heat.push((sum / u64::from(span), page, span));
+            number += span;
         }
         // Among equals those that are there already, so that they do not move.
-        mappings.sort_unstable_by_key(|(heat, page, _)| {
-            (std::cmp::Reverse(*heat), mem.node_of(*page), *page)
+        heat.sort_unstable_by_key(|(heat, page, _)| {
+            let there = mem.mapped(*page) && mem.node_of(*page) == NodeId::FAST;
+            (std::cmp::Reverse(*heat), !there, *page)
         });
-        // Keep room to swap through: a frame or huge page of the fast node may have to stay free.
+        self.chosen = PageSet::new(mem.pages());
         let mut room = mem.capacity(NodeId::FAST);
-        let mut wanted = Vec::new();
-        let mut unwanted = Vec::new();
-        for (heat, page, span) in mappings {
+        let (mut wanted, mut unwanted) = (Vec::new(), Vec::new());
+        for (heat, page, span) in heat {
             let fits = heat > 0 && room >= u64::from(span);
             if fits {
                 room -= u64::from(span);
+                self.chosen.insert(page);
             }
-            match (fits, mem.node_of(page) == NodeId::FAST) {
-                (true, false) => wanted.push(page),
-                // The coldest are given up first, and only as far as needed.
-                (false, true) => unwanted.push(page),
+            match (fits, mem.mapped(page), mem.node_of(page) == NodeId::FAST) {
+                (true, true, false) => wanted.push(page),
+                // The coldest are given up first.
+                (false, true, true) => unwanted.push(page),
                 _ => {}
             }
         }
+        let down = |mem: &mut dyn Memory, page: Page| {
+            NodeId::all(mem.nodes()).skip(1).any(|node| mem.move_page(page, node).is_ok())
+        };
         for page in wanted {
             while mem.move_page(page, NodeId::FAST).is_err() {
                 let Some(victim) = unwanted.pop() else { return };
-                let down = NodeId::all(mem.nodes()).skip(1);
-                if !down.into_iter().any(|node| mem.move_page(victim, node).is_ok()) {
+                if !down(mem, victim) {
                     return;
                 }
             }
         }
+        // Room for chosen pages that are yet to be mapped.
+        let room = room_wanted(mem, &self.chosen);
+        while mem.free(NodeId::FAST) < room {
+            let Some(victim) = unwanted.pop() else { return };
+            if !down(mem, victim) {
+                return;
+            }
+        }
     }
+}
+
+/// Frames of chosen pages that are not mapped.
+fn room_wanted(mem: &dyn Memory, chosen: &PageSet) -> u64 {
+    (0..mem.pages()).map(Page::new).filter(|p| chosen.contains(*p) && !mem.mapped(*p)).count() as u64
 }

@@ -233,7 +233,8 @@ impl PlainMemory {
         page: Page,
     ) -> std::result::Result<(), Refused> {
         let span = if self.huge { HUGE } else { 1 };
-        let first = policy.place(self, span);
+        let page = Page::new(page.number() / span * span);
+        let first = policy.place(self, page, span);
         let order = NodeId::all(self.nodes() - first.index() as u8)
             .map(|node| NodeId::new((node.index() + first.index()) as u8))
             .chain(NodeId::all(first.index() as u8));
@@ -244,7 +245,6 @@ impl PlainMemory {
                 frames = self.take(node, span as usize);
             }
             if let Some(frames) = frames {
-                let page = Page::new(page.number() / span * span);
                 let mapping = Mapping {
                     node,
                     frames,

@@ -70,7 +70,7 @@ impl Policy for Tpp {
         vec![(SCANNER, self.scanner.begin(mem))]
     }
 
-    fn place(&mut self, mem: &dyn Memory, frames: u32) -> NodeId {
+    fn place(&mut self, mem: &dyn Memory, _: Page, frames: u32) -> NodeId {
         self.reclaim.as_ref().map_or(NodeId::FAST, |reclaim| reclaim.place(mem, frames))
     }
 

@@ -90,7 +90,7 @@ impl<'a> Engine<'a> {
         let world = &mut self.world;
         let span = if self.huge { HUGE } else { 1 };
         let page = Page::new(at.number() / span * span);
-        let first = self.policy.place(world, span);
+        let first = self.policy.place(world, page, span);
         let nodes = world.nodes();
         let slower = NodeId::all(nodes).filter(|node| *node >= first);
         for node in slower.chain(NodeId::all(nodes).filter(|node| *node < first)) {

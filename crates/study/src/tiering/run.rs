@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::engine::{Access, Engine};
 use super::options::Options;
-use super::workload::{Phase, Prepared};
+use super::workload::{Phase, Prepared, Source};
 use super::world::{Counters, World};
 
 /// Makes a fresh policy for each run.
@@ -245,9 +245,7 @@ fn one(
         if phase.sleep > Time::default() {
             engine.sleep(phase.sleep);
         }
-        if source.foresees {
-            engine.foresee(&counts(workload, index, seed, phase)?);
-        }
+        let mut ahead = workload.source(index, seed)?;
         engine.world.forget_peak();
         let (from, began) = (*engine.world.counters(), engine.world.clock());
         let (mut last, mut last_clock) = (from, began);
@@ -255,6 +253,12 @@ fn one(
         let mut done = 0;
         for point in 1..=u64::from(options.points.max(1)) {
             let until = phase.accesses * point / u64::from(options.points.max(1));
+            // A trace changes on the way: its future is told piece by piece.
+            if source.foresees && (point == 1 || workload.is_trace()) {
+                let told =
+                    if workload.is_trace() { until - done.min(until) } else { phase.accesses };
+                engine.foresee(&counts(&mut ahead, told, workload.pages)?);
+            }
             while done < until {
                 accesses.fill(&mut block, BLOCK.min((until - done) as usize))?;
                 if block.is_empty() {
@@ -321,12 +325,11 @@ impl Span {
     }
 }
 
-/// How often each page will be accessed in a phase.
-fn counts(workload: &Arc<Prepared>, index: usize, seed: u64, phase: &Phase) -> Result<Vec<u32>> {
-    let mut counts = vec![0u32; workload.pages as usize];
-    let mut source = workload.source(index, seed)?;
+/// How often each page will be accessed in the next `accesses` of a source.
+fn counts(source: &mut Source, accesses: u64, pages: u32) -> Result<Vec<u32>> {
+    let mut counts = vec![0u32; pages as usize];
     let mut block: Vec<Access> = Vec::with_capacity(BLOCK);
-    let mut left = phase.accesses;
+    let mut left = accesses;
     while left > 0 {
         source.fill(&mut block, BLOCK.min(left as usize))?;
         if block.is_empty() {

@@ -238,6 +238,11 @@ impl Prepared {
         }
     }
 
+    /// Whether it is a trace, whose hot set may change within a phase.
+    pub fn is_trace(&self) -> bool {
+        matches!(self.kind, Kind::Trace(_))
+    }
+
     /// The accesses of a phase, from its beginning. Every round of a seed has the same.
     ///
     /// # Errors
