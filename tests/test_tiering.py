@@ -211,7 +211,7 @@ def test_huge_pages() -> None:
 
 def test_three_nodes(tmp_path: Path) -> None:
     text = (Path(__file__).resolve().parents[1] / "machines" / "cxl-a.toml").read_text()
-    third = text[text.index("[node.slow]") : text.index("# The slow node again")]
+    third = text[text.index("[node.slow]") : text.index("# Weak sources")]
     third = third.replace("node.slow", "node.slower").replace("407ns", "900ns")
     (tmp_path / "three.toml").write_text(text + "\n" + third)
     machine = str(tmp_path / "three.toml")

@@ -54,7 +54,7 @@ def tiering(result: Result) -> RenderableType:
     shadows made, lost by a write (fault) and by need (reclaim), hint faults.
     """
     seeds = len({row["seed"] for row in result["rows"]})
-    title = "" if seeds == 1 else f"Means of {seeds} seeds"
+    title = None if seeds == 1 else f"Means of {seeds} seeds"
     table = Table(
         title=title,
         title_justify="left",
@@ -99,7 +99,7 @@ def tiering(result: Result) -> RenderableType:
             ),
         )
         before = row["policy"]
-    return Group(Text(headline(result), style="bold"), Text(""), table)
+    return Group(Text(headline(result), style="bold"), table)
 
 
 def _count(value: float) -> str:
