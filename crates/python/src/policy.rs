@@ -104,6 +104,15 @@ impl MemoryHandle {
         self.with(|mem| Self::page(mem, page).is_some_and(|page| action(mem, page).is_ok()))
     }
 
+    /// An action that is never refused.
+    fn set(&self, page: u32, action: impl FnOnce(&mut dyn Memory, Page)) -> PyResult<()> {
+        self.with(|mem| {
+            if let Some(page) = Self::page(mem, page) {
+                action(mem, page);
+            }
+        })
+    }
+
     fn node(mem: &dyn Memory, node: u8) -> Option<NodeId> {
         (node < mem.nodes()).then(|| NodeId::new(node))
     }
@@ -169,15 +178,15 @@ impl MemoryHandle {
     }
     /// Let the next reference be a hint fault.
     fn arm_hint(&self, page: u32) -> PyResult<()> {
-        self.act(page, |mem, page| Ok(mem.arm_hint(page))).map(|_| ())
+        self.set(page, |mem, page| mem.arm_hint(page))
     }
     /// Let references go through.
     fn disarm_hint(&self, page: u32) -> PyResult<()> {
-        self.act(page, |mem, page| Ok(mem.disarm_hint(page))).map(|_| ())
+        self.set(page, |mem, page| mem.disarm_hint(page))
     }
     /// Let the next write be a write-protect fault.
     fn write_protect(&self, page: u32) -> PyResult<()> {
-        self.act(page, |mem, page| Ok(mem.write_protect(page))).map(|_| ())
+        self.set(page, |mem, page| mem.write_protect(page))
     }
     /// Let writes go through; False while the page has a shadow.
     fn unprotect(&self, page: u32) -> PyResult<bool> {

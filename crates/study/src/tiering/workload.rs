@@ -154,7 +154,7 @@ pub struct Prepared {
 enum Kind {
     Draws { first: u32, draws: Draws },
     Chase { first: u32, order: Vec<u32> },
-    Trace(TracePages),
+    Trace(Box<TracePages>),
 }
 
 /// The generated workload of this name.
@@ -234,7 +234,7 @@ impl Prepared {
             access_bytes: 64,
             phases: phases.collect(),
             threads: pages.threads(),
-            kind: Kind::Trace(pages),
+            kind: Kind::Trace(Box::new(pages)),
         }
     }
 
