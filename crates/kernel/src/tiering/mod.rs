@@ -21,6 +21,7 @@ pub mod reclaim;
 pub mod scan;
 #[cfg(test)]
 mod tests;
+pub mod toy;
 
 pub use knobs::{Knob, Knobs, Settings};
 

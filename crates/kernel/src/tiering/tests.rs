@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
-use super::plain::{Action, PRICES, PlainMemory, toy};
+use super::plain::{Action, PlainMemory};
+use super::toy::{PRICES, toy};
 use super::*;
 
 fn run(

@@ -5,7 +5,7 @@ use nearfar_hardware::node::{KernelCosts, NodeModel};
 use nearfar_kernel::tiering::FRAME;
 use nearfar_trace::{Error, Result};
 
-use super::world::Hardware;
+use super::counters::Hardware;
 
 /// A size of the fast or slow node.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -9,10 +9,11 @@ use nearfar_kernel::tiering::{FRAME, Page, Policy, Time};
 use nearfar_trace::{Error, Result};
 use serde::Serialize;
 
+use super::counters::Counters;
 use super::engine::{Access, Engine};
 use super::options::Options;
 use super::workload::{Phase, Prepared, Source};
-use super::world::{Counters, World};
+use super::world::World;
 
 /// Makes a fresh policy for each run.
 pub type Make<'a> = Box<dyn Fn() -> Result<Box<dyn Policy + 'a>> + Sync + 'a>;

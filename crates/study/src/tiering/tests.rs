@@ -6,15 +6,17 @@ use std::sync::Arc;
 
 use nearfar_hardware::Machine;
 use nearfar_hardware::node::{Direction, KernelCosts, NodeModel};
-use nearfar_kernel::tiering::plain::{Action, PRICES, PlainMemory, toy};
+use nearfar_kernel::tiering::plain::{Action, PlainMemory};
+use nearfar_kernel::tiering::toy::{PRICES, toy};
 use nearfar_kernel::tiering::{HUGE, Memory, NodeId, POLICIES, Page, Settings, Time, make};
 use proptest::prelude::*;
 
+use super::counters::Hardware;
 use super::engine::{Access, Engine};
 use super::options::Size;
 use super::run::{PolicySource, Row, run};
 use super::workload::{Mix, Prepared, Shape, generated};
-use super::world::{Hardware, World};
+use super::world::World;
 use super::*;
 
 /// Hardware that has the plain memory's prices: bandwidth without end, no TLB.
