@@ -19,7 +19,7 @@ import pytest
 BENCH = Path(__file__).parent.parent / "bench"
 sys.path.insert(0, str(BENCH))
 
-CASES = ["capture", "decode", "paging", "lru", "zipf", "sample", "kernel-faults"]
+CASES = ["capture", "decode", "paging", "lru", "zipf", "sample", "kernel-faults", "tiering"]
 
 
 def bench(*words: object, path: str | None = None) -> subprocess.CompletedProcess[str]:

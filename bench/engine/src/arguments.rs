@@ -36,6 +36,11 @@ impl Arguments {
         Reader::open(&self.trace)
     }
 
+    /// The first word, where it is a name and no trace.
+    pub fn name(&self) -> &str {
+        self.trace.to_str().unwrap_or_default()
+    }
+
     /// The value of option `name`, if given.
     pub fn option<T: FromStr>(&self, name: &str) -> Result<Option<T>> {
         let given = self.options.iter().rev().find(|(key, _)| key == name);

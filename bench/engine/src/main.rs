@@ -7,6 +7,7 @@ mod fenwick;
 mod lru;
 mod measure;
 mod study;
+mod tiering;
 
 use std::process::ExitCode;
 
@@ -26,6 +27,7 @@ const COMMANDS: &[Command] = &[
     ("decode", decode::OPTIONS, decode::run),
     ("study", study::OPTIONS, study::run),
     ("lru", lru::OPTIONS, lru::run),
+    ("tiering", tiering::OPTIONS, tiering::run),
 ];
 
 fn run() -> Result<Value> {

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 #[derive(Default)]
 pub struct Rounds {
     seconds: Vec<f64>,
+    cpu_seconds: Vec<f64>,
     peak_bytes: u64,
 }
 
@@ -16,18 +17,30 @@ impl Rounds {
     /// Time `work` once more.
     pub fn time<T>(&mut self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         forget_peak();
-        let began = Instant::now();
+        let (began, cpu) = (Instant::now(), cpu_seconds());
         let done = work()?;
+        self.cpu_seconds.push(cpu_seconds() - cpu);
         self.seconds.push(began.elapsed().as_secs_f64());
         self.peak_bytes = self.peak_bytes.max(peak_bytes());
         Ok(done)
     }
 
-    /// `{"seconds": [...], "peak_bytes": n}`. The peak is of the whole process: what was there
+    /// `{"seconds": [...], "cpu_seconds": [...], "peak_bytes": n}`. Processor time is that of the
+    /// calling thread alone: for work that does not share it with others. The peak is of the whole process: what was there
     /// before the work is in it.
     pub fn json(&self) -> Value {
-        json!({ "seconds": self.seconds, "peak_bytes": self.peak_bytes })
+        json!({
+            "seconds": self.seconds,
+            "cpu_seconds": self.cpu_seconds,
+            "peak_bytes": self.peak_bytes,
+        })
     }
+}
+
+/// How long this thread has run (`man 5 proc`, `schedstat`), 0 where that is not told.
+fn cpu_seconds() -> f64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    text.split(' ').next().and_then(|ns| ns.parse::<f64>().ok()).unwrap_or(0.0) / 1e9
 }
 
 /// Begin a new peak (`man 5 proc`, `clear_refs`). Where that is not allowed the peak stays that

@@ -4,6 +4,7 @@
 
 pub mod cache;
 pub mod machine;
+pub mod node;
 pub mod storage;
 pub mod tlb;
 pub mod units;

@@ -1,5 +1,6 @@
-//! What the kernel decides: page replacement now; tiering and placement beside it.
+//! What the kernel decides: page replacement, tiering.
 //!
 //! Nothing here knows a time: costs belong to hardware, their sum to a study.
 
 pub mod replacement;
+pub mod tiering;

@@ -12,7 +12,9 @@ mod info;
 mod machine;
 mod paging;
 mod paper;
+mod policy;
 mod pulse;
+mod tiering;
 mod workload;
 
 use pyo3::prelude::*;
@@ -43,6 +45,7 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     filter::register(module)?;
     generate::register(module)?;
     capture::register(module)?;
+    tiering::register(module)?;
     workload::register(module)?;
     Ok(())
 }

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::units::{Bandwidth, Count, Frequency, Ratio, Rotation, Size, Sourced, Time};
 
 pub use library::builtin;
+pub use read::nearest;
 pub use resolve::AccessTimes;
 
 /// A machine. Sections are used as needed: a study that lacks one says which.
@@ -130,6 +131,9 @@ pub struct Node {
     pub kind: NodeKind,
     /// Capacity.
     pub size: Sourced<Size>,
+    /// What the kernel and the firmware keep of it; nothing when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserved: Option<Sourced<Size>>,
     /// Bytes the medium moves at once; 64 B when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access_unit: Option<Sourced<Size>>,
@@ -310,6 +314,15 @@ pub struct Cost {
     /// Kernel work of migrating one 4 KiB page, without the copy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page_migration: Option<Sourced<Time>>,
+    /// Looking at or changing one entry of a page table.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page_scan: Option<Sourced<Time>>,
+    /// A walk of the page table after a TLB miss.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page_walk: Option<Sourced<Time>>,
+    /// Taking in one sample of the processor's event sampling.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sample: Option<Sourced<Time>>,
     /// How late a sleeping thread may be woken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timer_slack: Option<Sourced<Time>>,

@@ -82,7 +82,7 @@ pub(super) fn clip(word: &str) -> String {
 }
 
 /// The word of `known` that takes the fewest single-character edits; the first of equals.
-pub(super) fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
+pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     let word: Vec<char> = word.chars().take(64).collect();
     known.iter().copied().min_by_key(|candidate| {
         let mut row: Vec<usize> = (0..=word.len()).collect();

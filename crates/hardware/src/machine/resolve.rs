@@ -122,7 +122,7 @@ impl Machine {
             .ok_or_else(|| self.lacks("[node.NAME] of kind \"dram\""))
     }
 
-    fn lacks(&self, section: &str) -> Error {
+    pub(crate) fn lacks(&self, section: &str) -> Error {
         Error::input(
             format!("machine {}", self.name),
             format!("has no {section}"),
@@ -168,6 +168,12 @@ impl Machine {
                     let path = format!("node.{name}.{place}.read_latency.value");
                     return Err((path, "memory takes time; write for example \"80ns\"".into()));
                 }
+            }
+        }
+        for (name, node) in &self.node {
+            if node.reserved.as_ref().is_some_and(|r| r.value.bytes() >= node.size.value.bytes()) {
+                let path = format!("node.{name}.reserved.value");
+                return Err((path, "is not less than the node's size".into()));
             }
         }
         for (name, device) in &self.storage {

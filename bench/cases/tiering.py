@@ -1,0 +1,52 @@
+"""The tiering study at full size: accesses a second, where the time goes, memory a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from inputs import Inputs
+from measure import Row, row
+
+NAME = "tiering"
+SUMMARY = "the tiering study: NOMAD's medium micro-benchmark, five rounds, and its break-down"
+POLICIES = ("none", "nomad", "ssp", "tpp")
+
+
+def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
+    """Processor time of one thread. Generating the accesses is timed alone, too."""
+    scale = 1 / 64 if quick else 1.0
+    more = ["--scale", str(scale), "--rounds", str(rounds), "--policy", ",".join(POLICIES)]
+    found = inputs.measure("tiering", Path("nomad-medium"), *more, cores=1)
+    accesses, pages = found["accesses"], found["pages"]
+    generate = found["generate"]["cpu_seconds"]
+    rows = [
+        row(NAME, "generating accesses alone", [accesses / s / 1e6 for s in generate], "M/s",
+            cores=1, note=f"{accesses:,} accesses to {pages:,} pages; processor time"),
+    ]  # fmt: skip
+    simulated = {
+        policy: sum(r["seconds"] for r in found["rows"] if r["policy"] == policy)
+        for policy in POLICIES
+    }
+    for policy in POLICIES:
+        seconds = found["policies"][policy]["cpu_seconds"]
+        engine = [all_of - part for all_of, part in zip(seconds, generate, strict=True)]
+        rows += [
+            row(NAME, f"{policy}, engine without generating",
+                [accesses / s / 1e6 for s in engine], "M accesses/s",
+                goal=">= 50" if policy == "none" else "", cores=1),
+            row(NAME, f"{policy}, whole run", [accesses / s / 1e6 for s in seconds],
+                "M accesses/s", cores=1, note="accesses generated, migrations included"),
+            row(NAME, f"{policy}, simulated time / run time",
+                [simulated[policy] / s for s in seconds], "x", goal=">= 1", cores=1),
+        ]  # fmt: skip
+    three = [
+        sum(found["policies"][p]["cpu_seconds"][i] for p in ("nomad", "ssp", "tpp"))
+        for i in range(len(generate))
+    ]
+    rows.append(row(NAME, "three policies, one seed", three, "s", goal="<= 60", cores=1))
+    peak = max(found["policies"][p]["peak_bytes"] for p in POLICIES)
+    rows.append(
+        row(NAME, "peak memory a page", [peak / pages], "B", goal="<= 24", cores=1,
+            note="everything in the process, the table that accesses are drawn from included")
+    )  # fmt: skip
+    return rows

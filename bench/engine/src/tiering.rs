@@ -1,0 +1,98 @@
+//! `tiering`: a workload through the tiering engine, and where its time goes.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use nearfar_hardware::Machine;
+use nearfar_kernel::tiering::{Settings, find, make};
+use nearfar_study::tiering::engine::Access;
+use nearfar_study::tiering::workload::{Mix, Shape, generated};
+use nearfar_study::tiering::{Options, PolicySource, run as simulate};
+use nearfar_trace::{Error, Result};
+use serde_json::{Value, json};
+
+use crate::arguments::Arguments;
+use crate::measure::Rounds;
+
+pub const OPTIONS: &[&str] =
+    &["--rounds", "--policy", "--mix", "--scale", "--threads", "--seeds", "--machine", "--knob"];
+
+/// The place of the trace is that of the workload's name. Answers seconds of generating the
+/// accesses alone and of each policy with it, the policies' rows, and the peak memory.
+pub fn run(arguments: &Arguments) -> Result<Value> {
+    let scale: f64 = arguments.option("--scale")?.unwrap_or(1.0);
+    let asked: String = arguments.option("--mix")?.unwrap_or_else(|| "write".to_owned());
+    let mix = Mix::ALL.iter().find(|(name, _)| *name == asked).map(|(_, mix)| *mix);
+    let mix = mix.ok_or_else(|| Error::input("--mix", "no such mix", ""))?;
+    let shape = Shape {
+        scrambled: true,
+        hottest_first: false,
+        mix,
+        rounds: 4,
+        scale,
+        huge: false,
+        rss_gib: None,
+        wss_gib: None,
+    };
+    let machine: String = arguments.option("--machine")?.unwrap_or_else(|| "cxl-a".to_owned());
+    let mut options = Options::new(&Machine::load(&machine, Path::new("machines"))?, 1.0)?;
+    options.scale = scale;
+    options.threads = arguments.option("--threads")?.unwrap_or(1);
+    let seeds: u64 = arguments.option("--seeds")?.unwrap_or(1);
+    let seeds: Vec<u64> = (1..=seeds).collect();
+    let names: Vec<String> =
+        arguments.list("--policy")?.unwrap_or_else(|| vec!["nomad".to_owned()]);
+    let mut settings = Settings { scale, ..Settings::default() };
+    for knob in arguments.list::<String>("--knob")?.unwrap_or_default() {
+        let (name, value) = knob.split_once('=').unwrap_or((&knob, ""));
+        settings.values.insert(name.to_owned(), value.to_owned());
+    }
+
+    let began = Instant::now();
+    let workload = Arc::new(generated(arguments.name(), &shape)?);
+    let prepare = began.elapsed().as_secs_f64();
+    let accesses: u64 = workload.phases.iter().map(|phase| phase.accesses).sum();
+    let mut generate = Rounds::default();
+    let mut policies: Vec<_> = names.iter().map(|_| Rounds::default()).collect();
+    let mut rows = Vec::new();
+    for _ in 0..arguments.rounds()? {
+        generate.time(|| {
+            let mut sum = 0u64;
+            let mut block: Vec<Access> = Vec::new();
+            for (index, phase) in workload.phases.iter().enumerate() {
+                let mut source = workload.source(index, 1)?;
+                let mut left = phase.accesses;
+                while left > 0 {
+                    source.fill(&mut block, left.min(1 << 14) as usize)?;
+                    left -= block.len() as u64;
+                    sum +=
+                        block.iter().map(|access| u64::from(access.page().number())).sum::<u64>();
+                }
+            }
+            Ok(std::hint::black_box(sum))
+        })?;
+        rows.clear();
+        for (name, rounds) in names.iter().zip(&mut policies) {
+            let foresees = find(name)?.foresees;
+            let source = PolicySource {
+                label: name.clone(),
+                foresees,
+                make: Box::new(|| make(name, &settings)),
+            };
+            let found = rounds
+                .time(|| simulate(&options, &workload, &[source], &seeds, &mut |_| Ok(())))?;
+            rows.extend(found.rows);
+        }
+    }
+    let policies: serde_json::Map<String, Value> =
+        names.into_iter().zip(policies.iter().map(Rounds::json)).collect();
+    Ok(json!({
+        "pages": workload.pages,
+        "accesses": accesses,
+        "prepare_seconds": prepare,
+        "generate": generate.json(),
+        "policies": policies,
+        "rows": rows,
+    }))
+}

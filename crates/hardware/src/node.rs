@@ -1,0 +1,226 @@
+//! Memory nodes as a tiering study needs them: how long a reference takes, how much of a node's
+//! bandwidth it uses, and what the kernel's primitives cost.
+
+use nearfar_trace::Result;
+
+use crate::machine::{Cost, Machine, Node};
+use crate::units::{Sourced, Time};
+
+/// Bytes of a cache line.
+pub const LINE: u64 = 64;
+
+/// One way of using a node: loads or stores.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Direction {
+    /// The first line, idle, picoseconds.
+    pub latency_ps: f64,
+    /// Each further byte of the same access by one thread, picoseconds.
+    pub byte_ps: f64,
+    /// The node's time that a byte takes when it is busy, picoseconds: one over its peak.
+    pub busy_ps: f64,
+}
+
+/// A memory node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeModel {
+    /// Its name in the machine file.
+    pub name: String,
+    /// Bytes that programs may use: its size less what is reserved.
+    pub bytes: u64,
+    /// Loads.
+    pub read: Direction,
+    /// Stores.
+    pub write: Direction,
+}
+
+impl NodeModel {
+    /// Loads or stores.
+    pub fn direction(&self, write: bool) -> &Direction {
+        if write { &self.write } else { &self.read }
+    }
+
+    /// Picoseconds of one access to `bytes` adjacent bytes by one thread, where other traffic uses
+    /// the share `busy` (0 and up) of the node: latency, then the rest at the thread's bandwidth;
+    /// when thread and others together want more than the peak, the transfer is stretched by as
+    /// much as they are over it.
+    pub fn access_ps(&self, bytes: u64, write: bool, busy: f64) -> f64 {
+        let way = self.direction(write);
+        let rest = bytes.saturating_sub(LINE) as f64 * way.byte_ps;
+        let own = if way.byte_ps > 0.0 { way.busy_ps / way.byte_ps } else { 0.0 };
+        way.latency_ps + rest * (own + busy).max(1.0)
+    }
+
+    /// Picoseconds to copy `bytes` from here to `to` by one thread, with the share of each node
+    /// that others use: the slower of reading and writing sets the pace.
+    pub fn copy_ps(&self, to: &NodeModel, bytes: u64, busy_here: f64, busy_there: f64) -> f64 {
+        let pace = self.read.byte_ps.max(to.write.byte_ps);
+        let stretch = |busy_ps: f64, busy: f64| (busy_ps / pace + busy).max(1.0);
+        let slowest =
+            stretch(self.read.busy_ps, busy_here).max(stretch(to.write.busy_ps, busy_there));
+        bytes as f64 * pace * slowest
+    }
+}
+
+/// What the kernel's primitives cost, picoseconds; see [`Cost`] for what each is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct KernelCosts {
+    /// A NUMA hint fault.
+    pub hint_fault: f64,
+    /// A write-protect fault.
+    pub write_protect_fault: f64,
+    /// Waking a thread.
+    pub context_switch: f64,
+    /// Being interrupted.
+    pub exception: f64,
+    /// Shooting a page out of other cores' TLBs.
+    pub shootdown: f64,
+    /// Migrating a page, without the copy.
+    pub page_migration: f64,
+    /// Handling one page-table entry.
+    pub page_scan: f64,
+    /// A TLB miss.
+    pub page_walk: f64,
+    /// Taking in a sample.
+    pub sample: f64,
+}
+
+impl KernelCosts {
+    /// All costs times `factor`, for sensitivity studies.
+    #[must_use]
+    pub fn scaled(self, factor: f64) -> Self {
+        Self {
+            hint_fault: self.hint_fault * factor,
+            write_protect_fault: self.write_protect_fault * factor,
+            context_switch: self.context_switch * factor,
+            exception: self.exception * factor,
+            shootdown: self.shootdown * factor,
+            page_migration: self.page_migration * factor,
+            page_scan: self.page_scan * factor,
+            page_walk: self.page_walk * factor,
+            sample: self.sample * factor,
+        }
+    }
+}
+
+impl Machine {
+    /// The nodes, seen from their own socket, the quickest to read first (by name among equals).
+    ///
+    /// # Errors
+    /// An input error when there are fewer than two or more than four, or one lacks a bandwidth.
+    pub fn nodes(&self) -> Result<Vec<NodeModel>> {
+        if !(2..=4).contains(&self.node.len()) {
+            return Err(self.lacks("two to four [node.NAME] sections"));
+        }
+        let nodes = self.node.iter().map(|(name, node)| self.node_model(name, node));
+        let mut nodes = nodes.collect::<Result<Vec<_>>>()?;
+        nodes.sort_by(|a, b| a.read.latency_ps.total_cmp(&b.read.latency_ps));
+        Ok(nodes)
+    }
+
+    fn node_model(&self, name: &str, node: &Node) -> Result<NodeModel> {
+        let local = &node.local;
+        let lacks = |key: &str| self.lacks(&format!("node.{name}.local.{key}"));
+        let read = local.read_latency.value.ns() * 1e3;
+        let write = local.write_latency.as_ref().map_or(read, |latency| latency.value.ns() * 1e3);
+        let way = |latency_ps, thread: &Option<Sourced<_>>, peak: &Option<Sourced<_>>, key| {
+            let byte = |b: &Option<Sourced<crate::units::Bandwidth>>| {
+                b.as_ref().map(|bandwidth| bandwidth.value.ns_for(1) * 1e3)
+            };
+            let peak = byte(peak).or(byte(thread)).ok_or_else(|| lacks(key))?;
+            Ok(Direction { latency_ps, byte_ps: byte(thread).unwrap_or(peak), busy_ps: peak })
+        };
+        let reserved = node.reserved.as_ref().map_or(0, |size| size.value.bytes());
+        Ok(NodeModel {
+            name: name.to_owned(),
+            bytes: node.size.value.bytes().saturating_sub(reserved),
+            read: way(read, &local.thread_read_bandwidth, &local.read_bandwidth, "read_bandwidth")?,
+            write: way(
+                write,
+                &local.thread_write_bandwidth,
+                &local.write_bandwidth,
+                "write_bandwidth",
+            )?,
+        })
+    }
+
+    /// What the kernel's primitives cost.
+    ///
+    /// # Errors
+    /// An input error that names the key of `[cost]` that is missing.
+    pub fn kernel_costs(&self) -> Result<KernelCosts> {
+        let none = Cost::default();
+        let cost = self.cost.as_ref().unwrap_or(&none);
+        let ps = |time: &Option<Sourced<Time>>, key: &str| {
+            let time = time.as_ref().ok_or_else(|| self.lacks(&format!("cost.{key}")))?;
+            Ok(time.value.ps() as f64)
+        };
+        Ok(KernelCosts {
+            hint_fault: ps(&cost.hint_fault, "hint_fault")?,
+            write_protect_fault: ps(&cost.write_protect_fault, "write_protect_fault")?,
+            context_switch: ps(&cost.context_switch, "context_switch")?,
+            exception: ps(&cost.exception, "exception")?,
+            shootdown: ps(&cost.shootdown, "shootdown")?,
+            page_migration: ps(&cost.page_migration, "page_migration")?,
+            page_scan: ps(&cost.page_scan, "page_scan")?,
+            page_walk: ps(&cost.page_walk, "page_walk")?,
+            sample: ps(&cost.sample, "sample")?,
+        })
+    }
+
+    /// Entries of the last level of the data TLB; 0 when the machine has none.
+    pub fn tlb_reach(&self) -> u64 {
+        self.tlb.as_ref().map_or(0, |tlb| tlb.second.as_ref().unwrap_or(&tlb.first).entries.value.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn machine(name: &str) -> Machine {
+        Machine::load(name, Path::new("")).unwrap()
+    }
+
+    /// Read latencies and 4 KiB copies that the NOMAD paper's table 1 gives or implies.
+    #[test]
+    fn platforms_of_nomad() {
+        let expected = [
+            ("cxl-a", 150, 407, 910, 341),
+            ("pmem-c", 64, 276, 1024, 506),
+            ("cxl-d", 106, 192, 202, 108),
+        ];
+        for (name, fast, slow, up, down) in expected {
+            let nodes = machine(name).nodes().unwrap();
+            assert_eq!(nodes.len(), 2);
+            let latency = |n: usize| (nodes[n].read.latency_ps / 1e3).round() as u64;
+            assert_eq!((latency(0), latency(1)), (fast, slow), "{name}");
+            let copy = |a: usize, b: usize| {
+                (nodes[a].copy_ps(&nodes[b], 4096, 0.0, 0.0) / 1e3).round() as u64
+            };
+            assert_eq!((copy(1, 0), copy(0, 1)), (up, down), "{name}");
+            assert_eq!(nodes[0].bytes, 16 << 30);
+            assert!(machine(name).kernel_costs().unwrap().hint_fault > 0.0);
+        }
+    }
+
+    #[test]
+    fn traffic_of_others_slows_transfers_down_once_the_node_is_full() {
+        let nodes = machine("cxl-a").nodes().unwrap();
+        let time = |busy| nodes[1].access_ps(4096, false, busy);
+        assert_eq!(time(0.0), time(0.5));
+        assert!(time(1.0) > time(0.5));
+        assert_eq!(nodes[1].access_ps(64, false, 9.0), 407_000.0);
+        let copy = |busy| nodes[1].copy_ps(&nodes[0], 4096, busy, 0.0);
+        assert!(copy(0.9) > copy(0.5) && copy(0.5) == copy(0.0));
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let said = machine("desktop-hdd").nodes().unwrap_err().to_string();
+        assert!(said.contains("two to four"), "{said}");
+        let said = machine("cxl").kernel_costs().unwrap_err().to_string();
+        assert!(said.contains("cost.hint_fault"), "{said}");
+    }
+}

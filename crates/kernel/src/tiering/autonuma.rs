@@ -1,0 +1,194 @@
+//! `autonuma`: NUMA balancing in memory-tiering mode, Linux 6.3.
+//!
+//! Follows `kernel/sched/fair.c`, `should_numa_migrate_memory`: a hint fault promotes at once while
+//! the fast node has free memory to spare; else only a page whose fault comes soon enough after it
+//! was armed (the hot threshold, which adapts), and not more than the rate limit allows. Demotion
+//! by kswapd. Promotion stops the program, as in TPP, but a page faults only once.
+//!
+//! Not to be used where accesses are spread evenly: every page is then about as quick to fault.
+
+use super::knobs::{Frames, Knobs, Settings};
+use super::reclaim::{Reclaim, ReclaimKnobs};
+use super::scan::{ScanKnobs, Scanner};
+use super::tpp::scan_and_demote;
+use super::{Memory, Named, Next, NodeId, Page, Policy, Thread, ThreadSpec, Time};
+use crate::knobs;
+
+knobs! {
+    /// What tiering mode adds to scanner and kswapd.
+    AutonumaKnobs {
+        hot_threshold: Time = "1s", "most time from arming to fault of a hot page",
+            "Linux 6.3, debugfs numa_balancing/hot_threshold_ms";
+        rate_limit: Frames = "65536MB", "memory promoted in `rate_window`",
+            "Linux 6.3, sysctl numa_balancing_promote_rate_limit_MBps";
+        rate_window: Time = "1s", "the time that the rate limit speaks of", "by definition";
+        adjust_period: Time = "60s", "time between adjustments of the threshold",
+            "Linux 6.3, sysctl numa_balancing_scan_period_max_ms";
+        spare: Frames = "1GiB", "most free memory above `high` that counts as to spare",
+            "Linux 6.3, pgdat_free_space_enough: the smaller of 1 GiB and 1/16 of the node";
+    }
+}
+
+/// Steps of the threshold up to twice its start: NUMA_MIGRATION_ADJUST_STEPS.
+const STEPS: u64 = 16;
+const KSWAPD: Thread = Thread(0);
+const SCANNER: Thread = Thread(1);
+/// Arming times are kept in units of 2^20 ps, about a microsecond, modulo 2^32.
+const TICK: u32 = 20;
+
+/// The registry's entry.
+pub static POLICY: Named = Named {
+    what: "NUMA balancing, memory tiering mode of Linux 6.3: hot by hint-fault latency",
+    foresees: false,
+    knobs: || {
+        [AutonumaKnobs::declared(), ScanKnobs::declared(), ReclaimKnobs::declared()].concat()
+    },
+    make: |settings| {
+        let knobs = AutonumaKnobs::read(settings)?;
+        Ok(Box::new(Autonuma {
+            threshold: knobs.hot_threshold,
+            knobs,
+            scanner: Scanner::new(settings)?,
+            settings: without_headroom(settings)?,
+            reclaim: None,
+            armed: Vec::new(),
+            window: Window::default(),
+            adjusted: Window::default(),
+        }))
+    },
+};
+
+/// Plain Linux has no demotion watermark: kswapd stops at `high`. Unless told otherwise.
+fn without_headroom(settings: &Settings) -> nearfar_trace::Result<ReclaimKnobs> {
+    let mut knobs = ReclaimKnobs::read(settings)?;
+    if !settings.values.contains_key("demote_scale") {
+        knobs.demote_scale = 0.0;
+    }
+    Ok(knobs)
+}
+
+/// Frames counted since a moment.
+#[derive(Clone, Copy, Debug, Default)]
+struct Window {
+    since: Time,
+    frames: u64,
+}
+
+/// NUMA balancing.
+#[derive(Debug)]
+pub struct Autonuma {
+    knobs: AutonumaKnobs,
+    scanner: Scanner,
+    settings: ReclaimKnobs,
+    reclaim: Option<Reclaim>,
+    armed: Vec<u32>,
+    threshold: Time,
+    window: Window,
+    adjusted: Window,
+}
+
+impl Autonuma {
+    /// Whether a page that faulted now is worth promoting.
+    fn hot(&mut self, mem: &dyn Memory, page: Page, high: u64) -> bool {
+        let spare = self.knobs.spare.0.min(mem.capacity(NodeId::FAST) / 16);
+        if mem.free(NodeId::FAST) > high + spare {
+            // The threshold begins anew once memory is short.
+            self.threshold = self.knobs.hot_threshold;
+            return true;
+        }
+        let now = mem.now();
+        self.adjust(now);
+        let then = self.armed.get(page.index()).copied().unwrap_or_default();
+        let latency = u64::from(((now.ps() >> TICK) as u32).wrapping_sub(then)) << TICK;
+        if latency >= self.threshold.ps() {
+            return false;
+        }
+        let span = u64::from(mem.span(page));
+        self.adjusted.frames += span;
+        if now.since(self.window.since) >= self.knobs.rate_window {
+            self.window = Window { since: now, frames: 0 };
+        }
+        self.window.frames += span;
+        self.window.frames <= self.knobs.rate_limit.0
+    }
+
+    /// Move the threshold so that about as many pages are hot as the rate limit lets through.
+    fn adjust(&mut self, now: Time) {
+        let elapsed = now.since(self.adjusted.since);
+        if elapsed < self.knobs.adjust_period {
+            return;
+        }
+        let windows = elapsed.ps() as f64 / self.knobs.rate_window.ps().max(1) as f64;
+        let wanted = self.knobs.rate_limit.0 as f64 * windows;
+        let step = self.knobs.hot_threshold.ps() * 2 / STEPS;
+        let found = self.adjusted.frames as f64;
+        let threshold = self.threshold.ps();
+        if found > wanted * 1.1 {
+            self.threshold = Time::from_ps(threshold.saturating_sub(step).max(step));
+        } else if found < wanted * 0.9 {
+            let most = self.knobs.hot_threshold.ps() * 2;
+            self.threshold = Time::from_ps((threshold + step).min(most));
+        }
+        self.adjusted = Window { since: now, frames: 0 };
+    }
+}
+
+impl Policy for Autonuma {
+    fn threads(&self) -> Vec<ThreadSpec> {
+        scan_and_demote()
+    }
+
+    fn start(&mut self, mem: &mut dyn Memory) -> Vec<(Thread, Time)> {
+        self.reclaim = Some(Reclaim::new(mem, &self.settings));
+        self.armed = vec![0; mem.pages() as usize];
+        vec![(SCANNER, self.scanner.begin(mem))]
+    }
+
+    fn place(&mut self, mem: &dyn Memory, _: Page, frames: u32) -> NodeId {
+        self.reclaim.as_ref().map_or(NodeId::FAST, |reclaim| reclaim.place(mem, frames))
+    }
+
+    fn allocated(&mut self, mem: &mut dyn Memory, page: Page) {
+        let Some(reclaim) = &mut self.reclaim else { return };
+        reclaim.allocated(mem, page);
+        if reclaim.any_short(mem) {
+            mem.wake(KSWAPD);
+        }
+    }
+
+    fn hint_fault(&mut self, mem: &mut dyn Memory, page: Page, _: bool) {
+        self.scanner.fault();
+        let high = self.reclaim.as_ref().map_or(0, |reclaim| reclaim.marks(NodeId::FAST).high);
+        let promote = mem.node_of(page) != NodeId::FAST && self.hot(mem, page, high);
+        let Some(reclaim) = &mut self.reclaim else { return mem.disarm_hint(page) };
+        if promote {
+            let span = mem.span(page);
+            let min = reclaim.marks(NodeId::FAST).min;
+            if mem.free(NodeId::FAST) >= min + u64::from(span)
+                && mem.move_page(page, NodeId::FAST).is_ok()
+            {
+                reclaim.moved(mem, page, true);
+            }
+            if reclaim.any_short(mem) {
+                mem.wake(KSWAPD);
+            }
+        }
+        mem.disarm_hint(page);
+    }
+
+    fn write_fault(&mut self, mem: &mut dyn Memory, page: Page) {
+        let _ = mem.unprotect(page);
+    }
+
+    fn work(&mut self, mem: &mut dyn Memory, thread: Thread) -> Next {
+        if thread == SCANNER {
+            let now = (mem.now().ps() >> TICK) as u32;
+            let armed = &mut self.armed;
+            return self.scanner.work(mem, |page| armed[page.index()] = now);
+        }
+        let Some(reclaim) = &mut self.reclaim else { return Next::Idle };
+        let mut demote =
+            |mem: &mut dyn Memory, page: Page, to: NodeId| mem.move_page(page, to).is_ok();
+        reclaim.kswapd(mem, &mut demote, &mut |_, _, _| 0)
+    }
+}

@@ -1,0 +1,186 @@
+//! Knobs: a policy's constants as data, which is also their schema.
+//!
+//! A group is declared once by [`knobs!`](crate::knobs): name, type, default, what it is, where
+//! the default comes from. The declaration makes the struct that the policy reads, the list that
+//! people see, and the reader of settings.
+
+use std::collections::BTreeMap;
+
+use nearfar_hardware::machine::nearest;
+use nearfar_hardware::units;
+use nearfar_trace::{Error, Result};
+
+use super::{FRAME, Time};
+
+/// One constant of a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Knob {
+    /// Its name.
+    pub name: &'static str,
+    /// What may be written: "a count", "a time", ...
+    pub kind: &'static str,
+    /// The default, as it is written.
+    pub default: &'static str,
+    /// What it is.
+    pub what: &'static str,
+    /// Where the default comes from.
+    pub source: &'static str,
+}
+
+/// What a user set, as text by knob name, and the scale of the run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// Values by knob name.
+    pub values: BTreeMap<String, String>,
+    /// Times and amounts of memory shrink by this: a run of 1/64 of the memory and of the work
+    /// takes 1/64 of the time, so that rates stay what they are. 1 is full scale.
+    pub scale: f64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { values: BTreeMap::new(), scale: 1.0 }
+    }
+}
+
+impl Settings {
+    /// Refuse names that are not in `known`.
+    pub(super) fn check(&self, policy: &str, known: &[Knob]) -> Result<()> {
+        let names: Vec<&str> = known.iter().map(|knob| knob.name).collect();
+        match self.values.keys().find(|key| !names.contains(&key.as_str())) {
+            None => Ok(()),
+            Some(key) if names.is_empty() => Err(Error::input(
+                format!("knob {policy}.{}", clip(key)),
+                format!("{policy} has no knobs"),
+                "leave it out",
+            )),
+            Some(key) => Err(Error::input(
+                format!("knob {policy}.{}", clip(key)),
+                "there is no such knob",
+                suggest(key, &names),
+            )),
+        }
+    }
+}
+
+/// At most 40 plain characters of a word of unknown origin.
+pub(super) fn clip(word: &str) -> String {
+    word.chars().take(40).map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// The nearest of `names`, and all of them.
+pub(super) fn suggest(word: &str, names: &[&str]) -> String {
+    let best = nearest(word, names).unwrap_or_default();
+    format!("did you mean `{best}`? (there are: {})", names.join(", "))
+}
+
+/// A type that a knob may have.
+pub trait KnobValue: Sized {
+    /// What may be written.
+    const KIND: &'static str;
+    /// Read it; the error says what would be right.
+    fn read(text: &str, scale: f64) -> std::result::Result<Self, String>;
+}
+
+impl KnobValue for u64 {
+    const KIND: &'static str = "a count";
+    fn read(text: &str, _: f64) -> std::result::Result<Self, String> {
+        text.parse().ok().filter(|n| *n <= 1 << 40).ok_or_else(|| "write a whole number".into())
+    }
+}
+
+impl KnobValue for f64 {
+    const KIND: &'static str = "a number";
+    fn read(text: &str, _: f64) -> std::result::Result<Self, String> {
+        text.parse()
+            .ok()
+            .filter(|n: &f64| n.is_finite() && *n >= 0.0)
+            .ok_or_else(|| "write a number that is not negative, such as 0.5".into())
+    }
+}
+
+impl KnobValue for bool {
+    const KIND: &'static str = "true or false";
+    fn read(text: &str, _: f64) -> std::result::Result<Self, String> {
+        text.parse().map_err(|_| "write true or false".into())
+    }
+}
+
+/// A time; shrinks with the scale of the run.
+impl KnobValue for Time {
+    const KIND: &'static str = "a time";
+    fn read(text: &str, scale: f64) -> std::result::Result<Self, String> {
+        let ps = units::Time::parse(text)?.ps();
+        Ok(Time::from_ps(((ps as f64 * scale) as u64).max(1)))
+    }
+}
+
+/// Memory, kept in frames; shrinks with the scale of the run, to one frame at least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frames(pub u64);
+
+impl KnobValue for Frames {
+    const KIND: &'static str = "an amount of memory";
+    fn read(text: &str, scale: f64) -> std::result::Result<Self, String> {
+        let bytes = units::Size::parse(text)?.bytes();
+        Ok(Frames(((bytes as f64 * scale / FRAME as f64) as u64).max(1)))
+    }
+}
+
+/// A group of knobs.
+pub trait Knobs: Sized {
+    /// Its knobs.
+    fn declared() -> Vec<Knob>;
+    /// The values that `settings` gives, or the defaults.
+    ///
+    /// # Errors
+    /// An input error that names the knob.
+    fn read(settings: &Settings) -> Result<Self>;
+}
+
+/// The value of one knob.
+#[doc(hidden)]
+pub fn value<V: KnobValue>(name: &str, default: &str, settings: &Settings) -> Result<V> {
+    let text = settings.values.get(name).map_or(default, String::as_str);
+    V::read(text, settings.scale)
+        .map_err(|why| Error::input(format!("knob {name}"), format!("{:?}: {why}", clip(text)), ""))
+}
+
+/// Declare a group of knobs.
+#[macro_export]
+macro_rules! knobs {
+    (
+        $(#[$doc:meta])*
+        $group:ident {
+            $($name:ident: $type:ty = $default:literal, $what:literal, $source:literal;)*
+        }
+    ) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug)]
+        pub struct $group {
+            $(#[doc = $what] pub $name: $type,)*
+        }
+
+        impl $crate::tiering::knobs::Knobs for $group {
+            fn declared() -> Vec<$crate::tiering::knobs::Knob> {
+                vec![$($crate::tiering::knobs::Knob {
+                    name: stringify!($name),
+                    kind: <$type as $crate::tiering::knobs::KnobValue>::KIND,
+                    default: $default,
+                    what: $what,
+                    source: $source,
+                },)*]
+            }
+
+            fn read(
+                settings: &$crate::tiering::knobs::Settings,
+            ) -> nearfar_trace::Result<Self> {
+                Ok(Self {
+                    $($name: $crate::tiering::knobs::value(
+                        stringify!($name), $default, settings,
+                    )?,)*
+                })
+            }
+        }
+    };
+}

@@ -1,0 +1,197 @@
+//! Watermarks, and kswapd that demotes from the inactive end of a node's lists.
+//!
+//! Follows Linux 5.13 `mm/vmscan.c` for anonymous pages without swap, with the demotion of TPP and
+//! NOMAD: batches of 32 from the old end of the inactive list; a page whose accessed bit is set is
+//! kept once (PG_referenced) and activated the second time; an unreferenced one is demoted; pages
+//! move from the active to the inactive list, whatever their accessed bit, while the inactive list
+//! is smaller than the active one divided by sqrt(10 x GiB). A node is scanned at most twice over
+//! without a page freed; then kswapd sleeps until it is woken again.
+
+use super::knobs::Frames;
+use super::lists::Lists;
+use super::{FRAME, Memory, Next, NodeId, Page};
+use crate::knobs;
+
+knobs! {
+    /// Watermarks and lists.
+    ReclaimKnobs {
+        min_free: Frames = "33MiB", "watermark `min` of a node",
+            "Linux 5.13: half of the 66 MiB that khugepaged sets for two nodes";
+        watermark_scale: f64 = "10", "distance of `low` and `high`, in 1/10000 of the node",
+            "Linux 5.13, sysctl watermark_scale_factor";
+        demote_scale: f64 = "1000", "free share of the fast node that kswapd aims at, in 1/10000",
+            "NOMAD's runs set demote_scale_factor to 1000, TPP's default is 200";
+        pagevec: u64 = "15", "activations applied at a time", "Linux 5.13, PAGEVEC_SIZE";
+        batch: u64 = "32", "pages that kswapd isolates at a time", "Linux 5.13, SWAP_CLUSTER_MAX";
+    }
+}
+
+/// Free frames of one node at which something happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Watermarks {
+    /// Below it nothing is allocated without reclaim.
+    pub min: u64,
+    /// Below it kswapd is woken.
+    pub low: u64,
+    /// kswapd stops.
+    pub high: u64,
+    /// Below it pages are demoted (on nodes that have a slower one).
+    pub demote: u64,
+}
+
+/// Lists and watermarks of all nodes.
+#[derive(Debug)]
+pub struct Reclaim {
+    /// The page lists.
+    pub lists: Lists,
+    marks: Vec<Watermarks>,
+    /// Frames scanned since the last one was freed, by node.
+    fruitless: Vec<u64>,
+    batch: u64,
+}
+
+impl Reclaim {
+    /// For the pages and nodes of `mem`.
+    pub fn new(mem: &dyn Memory, knobs: &ReclaimKnobs) -> Self {
+        let marks = NodeId::all(mem.nodes()).map(|node| {
+            let capacity = mem.capacity(node);
+            // A toy node must not consist of watermarks.
+            let min = knobs.min_free.0.min(capacity / 8);
+            let step = (capacity as f64 * knobs.watermark_scale / 1e4) as u64;
+            let step = step.max(min / 4).max(1);
+            let high = min + 2 * step;
+            let demote = (capacity as f64 * knobs.demote_scale / 1e4) as u64;
+            Watermarks { min, low: min + step, high, demote: demote.max(2 * high) }
+        });
+        let marks: Vec<_> = marks.collect();
+        Self {
+            lists: Lists::new(mem.pages(), mem.nodes(), knobs.pagevec as usize),
+            fruitless: vec![0; marks.len()],
+            marks,
+            batch: knobs.batch.max(1),
+        }
+    }
+
+    /// The watermarks of a node.
+    pub fn marks(&self, node: NodeId) -> Watermarks {
+        self.marks[node.index()]
+    }
+
+    /// Free frames that kswapd aims at, and below which it is woken.
+    pub fn target(&self, mem: &dyn Memory, node: NodeId) -> u64 {
+        match node.slower(mem.nodes()) {
+            Some(_) => self.marks(node).demote,
+            None => self.marks(node).low,
+        }
+    }
+
+    /// Whether kswapd has something to do on a node.
+    pub fn short(&self, mem: &dyn Memory, node: NodeId) -> bool {
+        mem.free(node) < self.target(mem, node)
+    }
+
+    /// A new page.
+    pub fn allocated(&mut self, mem: &dyn Memory, page: Page) {
+        self.lists.add(page, mem.span(page), mem.node_of(page).index() as u8, false);
+    }
+
+    /// Where to put a new page: as [`Policy::place`](super::Policy::place), keeping `high` free.
+    pub fn place(&self, mem: &dyn Memory, frames: u32) -> NodeId {
+        NodeId::all(mem.nodes())
+            .find(|node| mem.free(*node) >= u64::from(frames) + self.marks(*node).high)
+            .unwrap_or(NodeId::FAST)
+    }
+
+    /// The page was moved: list it on its node.
+    pub fn moved(&mut self, mem: &dyn Memory, page: Page, active: bool) {
+        let span = mem.span(page);
+        self.lists.remove(page, span);
+        self.lists.add(page, span, mem.node_of(page).index() as u8, active);
+    }
+
+    /// One batch of kswapd on the fastest node that is short: `demote` moves a page to the next
+    /// slower node and answers whether it could, `relieve` frees frames of the slowest node and
+    /// answers how many.
+    pub fn kswapd(
+        &mut self,
+        mem: &mut dyn Memory,
+        demote: &mut dyn FnMut(&mut dyn Memory, Page, NodeId) -> bool,
+        relieve: &mut dyn FnMut(&mut dyn Memory, NodeId, u64) -> u64,
+    ) -> Next {
+        let nodes = mem.nodes();
+        for node in NodeId::all(nodes) {
+            if !self.short(mem, node) {
+                continue;
+            }
+            let next = match node.slower(nodes) {
+                Some(to) => self.shrink(mem, node, &mut |mem, page| demote(mem, page, to)),
+                None if relieve(mem, node, self.marks(node).high) > 0 => Next::Again,
+                None => Next::Idle,
+            };
+            if next != Next::Idle {
+                return next;
+            }
+        }
+        Next::Idle
+    }
+
+    /// Whether any node is short.
+    pub fn any_short(&self, mem: &dyn Memory) -> bool {
+        NodeId::all(mem.nodes()).any(|node| self.short(mem, node))
+    }
+
+    /// One batch of kswapd on a node that has a slower one. `demote` moves a page down and answers
+    /// whether it could.
+    fn shrink(
+        &mut self,
+        mem: &mut dyn Memory,
+        node: NodeId,
+        demote: &mut dyn FnMut(&mut dyn Memory, Page) -> bool,
+    ) -> Next {
+        if !self.short(mem, node) {
+            self.fruitless[node.index()] = 0;
+            return Next::Idle;
+        }
+        let on = node.index() as u8;
+        self.lists.drain();
+        let (active, inactive) = (self.lists.frames(on, true), self.lists.frames(on, false));
+        let total = active + inactive;
+        if self.fruitless[node.index()] > 2 * total {
+            self.fruitless[node.index()] = 0;
+            return Next::Idle;
+        }
+        let gib = (total * FRAME) >> 30;
+        let ratio = if gib > 0 { (10 * gib).isqrt() } else { 1 };
+        if inactive * ratio < active {
+            for _ in 0..self.batch {
+                let Some(page) = self.lists.oldest(on, true) else { break };
+                mem.clear_accessed(page);
+                self.lists.relist(page, mem.span(page), false);
+            }
+        }
+        let mut freed = false;
+        for _ in 0..self.batch {
+            let Some(page) = self.lists.oldest(on, false) else { break };
+            let span = mem.span(page);
+            self.fruitless[node.index()] += u64::from(span);
+            let used = mem.clear_accessed(page);
+            let referenced = self.lists.is_referenced(page);
+            self.lists.set_referenced(page, used);
+            if used {
+                self.lists.relist(page, span, referenced);
+            } else if demote(mem, page) {
+                self.moved(mem, page, false);
+                freed = true;
+            } else {
+                self.lists.relist(page, span, false);
+            }
+        }
+        if freed {
+            self.fruitless[node.index()] = 0;
+        }
+        if self.lists.oldest(on, false).is_none() && self.lists.oldest(on, true).is_none() {
+            return Next::Idle;
+        }
+        Next::Again
+    }
+}

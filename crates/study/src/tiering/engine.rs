@@ -1,0 +1,341 @@
+//! The program's accesses on the event clock.
+//!
+//! Most accesses change nothing that anyone waits for: a stretch of them runs in one tight loop
+//! until a fault, a sample or a thread that is due. Then the policy is told.
+
+use nearfar_hardware::node::LINE;
+use nearfar_kernel::tiering::plain::SHORTEST_STEP;
+use nearfar_kernel::tiering::{Context, HUGE, Memory, Next, NodeId, Page, Policy, Thread, Time};
+use nearfar_trace::{Error, Result};
+
+use super::world::{ACCESSED, ARMED, DIRTY, MAPPED, NODE, PROTECTED, World};
+
+/// An access to a base page: its number, and whether it stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access(u32);
+
+impl Access {
+    /// Most pages: 31 bits.
+    pub const MAX_PAGES: u32 = 1 << 31;
+
+    /// An access to `page`, below [`MAX_PAGES`](Access::MAX_PAGES).
+    #[inline]
+    pub const fn new(page: u32, write: bool) -> Self {
+        Self(page << 1 | write as u32)
+    }
+
+    /// The page.
+    #[inline]
+    pub const fn page(self) -> Page {
+        Page::new(self.0 >> 1)
+    }
+
+    /// Whether it stores.
+    #[inline]
+    pub const fn write(self) -> bool {
+        self.0 & 1 == 1
+    }
+}
+
+/// The program's share of bandwidth is measured this often.
+const METER: Time = Time::from_ps(1_000_000_000);
+/// Lines of one access that miss when they are loaded: those after are there already, fetched ahead
+/// by the processor's streamer. Assumption: it follows after three lines in a row.
+const DEMAND_LINES: i64 = 3;
+/// Accesses whose page-table entries are loaded together.
+const AHEAD: usize = 64;
+/// Hint faults of one access after which the policy is at fault.
+const MOST_FAULTS: u32 = 10_000;
+
+/// Why a stretch ended.
+enum Stop {
+    /// All accesses are done.
+    End,
+    /// The access needs the kernel.
+    Fault,
+    /// The access was sampled.
+    Sample,
+    /// Somebody is due.
+    Due,
+}
+
+/// A world with a policy in it.
+pub struct Engine<'a> {
+    /// The machine.
+    pub world: World,
+    /// The policy.
+    pub policy: &'a mut dyn Policy,
+    meter: Time,
+    huge: bool,
+}
+
+impl<'a> Engine<'a> {
+    /// Put `policy` into `world`; pages are mapped as huge pages if `huge`.
+    pub fn new(mut world: World, policy: &'a mut dyn Policy, huge: bool) -> Self {
+        if huge {
+            world.use_huge_pages();
+        }
+        world.install(&policy.threads());
+        for (thread, at) in policy.start(&mut world) {
+            if let Some(worker) = world.workers.get_mut(usize::from(thread.0)) {
+                worker.due = at;
+            }
+        }
+        Self { world, policy, meter: METER, huge }
+    }
+
+    /// Map a page at its first touch.
+    ///
+    /// # Errors
+    /// No node has room.
+    pub fn allocate(&mut self, at: Page) -> Result<()> {
+        let world = &mut self.world;
+        let span = if self.huge { HUGE } else { 1 };
+        let page = Page::new(at.number() / span * span);
+        let first = self.policy.place(world, page, span);
+        let nodes = world.nodes();
+        let slower = NodeId::all(nodes).filter(|node| *node >= first);
+        for node in slower.chain(NodeId::all(nodes).filter(|node| *node < first)) {
+            let mut done = world.map(page, node, self.huge);
+            if !done {
+                self.policy.pressure(world, node);
+                done = world.map(page, node, self.huge);
+            }
+            if done {
+                self.policy.allocated(world, page);
+                return Ok(());
+            }
+        }
+        Err(Error::input(
+            "tiering",
+            format!("memory is full at page {}", page.number()),
+            "choose a larger --fast or --slow, a machine with more memory, or a smaller --scale",
+        ))
+    }
+
+    /// Run the program's accesses.
+    ///
+    /// # Errors
+    /// Memory is full; a page number out of bounds; a policy that never lets a page go.
+    pub fn run(&mut self, accesses: &[Access]) -> Result<()> {
+        let mut rest = accesses;
+        self.run_due(self.world.clock, true);
+        while !rest.is_empty() {
+            let (done, stop) = self.stretch(rest);
+            let last = rest.get(done.wrapping_sub(1)).copied();
+            rest = rest.get(done..).unwrap_or_default();
+            match stop {
+                Stop::End => {}
+                Stop::Due => self.run_due(self.world.clock, true),
+                Stop::Sample => {
+                    if let Some(access) = last {
+                        self.sample(access);
+                    }
+                    self.run_due(self.world.clock, true);
+                }
+                Stop::Fault => {
+                    if let Some(access) = rest.first() {
+                        self.fault(*access)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// When the next thread, or the meter, is due.
+    fn due(&self) -> Time {
+        self.world.workers.iter().map(|worker| worker.due).fold(self.meter, Time::min)
+    }
+
+    /// The tight loop. Answers how many accesses are done and why it ended.
+    fn stretch(&mut self, accesses: &[Access]) -> (usize, Stop) {
+        let due = self.due().ps();
+        let world = &mut self.world;
+        let mut clock = world.clock.ps();
+        let cost = world.cost;
+        let lines = (world.hardware().access_bytes / LINE).max(1) as i64;
+        let lines = [lines.min(DEMAND_LINES), lines];
+        let walk = world.walk;
+        let huge = !world.huge.is_empty();
+        let mut left = world.left;
+        let mut done = accesses.len();
+        let mut stop = Stop::End;
+        let mut misses = 0;
+        let mut count = [[0u64; 2]; 4];
+        for (index, access) in accesses.iter().enumerate() {
+            if index % AHEAD == 0 {
+                // The loads of many accesses at once: one by one, each would wait for memory.
+                let next = accesses.get(index..).unwrap_or_default().iter().take(AHEAD);
+                let bits = next.map(|access| world.bits.get(access.page().index()));
+                std::hint::black_box(bits.fold(0, |all, bits| all | bits.map_or(0, |bits| *bits)));
+            }
+            let write = access.write();
+            let page = if huge { world.mapping_of(access.page()) } else { access.page() };
+            let node = match world.tlb.hit(page.number(), write) {
+                Some(node) => usize::from(node & NODE),
+                None => {
+                    let wrong = ARMED | if write { PROTECTED } else { 0 };
+                    let set = ACCESSED | if write { DIRTY } else { 0 };
+                    let Some(bits) = world.bits.get_mut(page.index()) else {
+                        (done, stop) = (index, Stop::Fault);
+                        break;
+                    };
+                    if *bits & (MAPPED | wrong) != MAPPED {
+                        (done, stop) = (index, Stop::Fault);
+                        break;
+                    }
+                    if *bits & set != set {
+                        *bits |= set;
+                    }
+                    let node = *bits & NODE;
+                    world.tlb.fill(page.number(), node, write);
+                    misses += 1;
+                    clock += walk;
+                    usize::from(node)
+                }
+            };
+            let way = usize::from(write);
+            clock += cost[node][way];
+            count[node][way] += 1;
+            left[way] -= lines[way];
+            if left[way] <= 0 {
+                (done, stop) = (index + 1, Stop::Sample);
+                break;
+            }
+            if clock >= due {
+                (done, stop) = (index + 1, Stop::Due);
+                break;
+            }
+        }
+        world.clock = Time::from_ps(clock);
+        world.left = left;
+        for (total, count) in
+            world.counters.accesses.iter_mut().flatten().zip(count.iter().flatten())
+        {
+            *total += count;
+        }
+        world.counters.tlb_misses += misses;
+        (done, stop)
+    }
+
+    /// One fault of the access that comes next; it is tried again afterwards.
+    fn fault(&mut self, access: Access) -> Result<()> {
+        for _ in 0..MOST_FAULTS {
+            let world = &mut self.world;
+            let page = world.mapping_of(access.page());
+            let Some(bits) = world.bits.get(page.index()).copied() else {
+                return Err(Error::input(
+                    "tiering",
+                    format!("page {} is out of bounds", page.number()),
+                    "",
+                ));
+            };
+            world.event = world.clock;
+            if bits & MAPPED == 0 {
+                world.charge(world.hardware().first_touch);
+                self.allocate(access.page())?;
+            } else if bits & ARMED != 0 {
+                world.counters.hint_faults += 1;
+                world.charge(world.hardware().costs.hint_fault);
+                self.policy.hint_fault(world, page, access.write());
+            } else if access.write() && bits & PROTECTED != 0 {
+                world.counters.write_faults += 1;
+                world.charge(world.hardware().costs.write_protect_fault);
+                self.policy.write_fault(world, page);
+            } else {
+                return Ok(());
+            }
+            self.settle();
+            self.run_due(self.world.clock, true);
+        }
+        Err(Error::input(
+            "tiering",
+            format!("the policy lets page {} fault for ever", access.page().number()),
+            "a hint fault must in the end disarm the page, a write fault unprotect it",
+        ))
+    }
+
+    /// What the event cost is the program's time.
+    fn settle(&mut self) {
+        let cost = self.world.bill();
+        self.world.clock = self.world.clock.plus(cost);
+    }
+
+    fn sample(&mut self, access: Access) {
+        let world = &mut self.world;
+        let page = world.mapping_of(access.page());
+        let way = usize::from(access.write());
+        world.left[way] += world.period[way] as i64;
+        if world.left[way] <= 0 {
+            // Periods shorter than an access: one sample an access.
+            world.left[way] = 1;
+        }
+        world.event = world.clock;
+        world.charge(world.hardware().costs.sample);
+        self.policy.sample(world, page, access.page(), access.write());
+        self.settle();
+    }
+
+    /// The program sleeps; kernel threads go on.
+    pub fn sleep(&mut self, span: Time) {
+        let until = self.world.clock.plus(span);
+        self.run_due(until, false);
+        self.world.clock = self.world.clock.max(until);
+        self.meter = self.world.clock.plus(METER);
+        self.world.meter();
+    }
+
+    /// Tell the policy the future.
+    pub fn foresee(&mut self, counts: &[u32]) {
+        self.world.event = self.world.clock;
+        self.world.free_of_charge = true;
+        self.policy.foresee(&mut self.world, counts);
+        self.world.free_of_charge = false;
+    }
+
+    /// Run threads that are due, the earliest first, the first of equals.
+    fn run_due(&mut self, until: Time, program: bool) {
+        let mut until = until;
+        loop {
+            let mut next: Option<(usize, Time)> = None;
+            for (index, worker) in self.world.workers.iter().enumerate() {
+                let runs = program || worker.context == Context::Kernel;
+                if runs && worker.due <= until && next.is_none_or(|(_, due)| worker.due < due) {
+                    next = Some((index, worker.due));
+                }
+            }
+            let Some((index, due)) = next else { break };
+            let before = self.world.clock;
+            let worker = &self.world.workers[index];
+            let for_program = worker.context == Context::Program;
+            self.world.event = if for_program { before } else { due };
+            self.world.running = Some(index);
+            let next = self.policy.work(&mut self.world, Thread(index as u8));
+            self.world.running = None;
+            let cost = self.world.bill();
+            let end = self.world.event.plus(cost.max(SHORTEST_STEP));
+            if for_program {
+                self.world.clock = self.world.clock.plus(cost);
+            } else {
+                self.world.stepped(index, cost.max(SHORTEST_STEP));
+            }
+            if program {
+                // The program may have lost time to the step: more may be due by now.
+                until = until.max(self.world.clock);
+            } else {
+                // A sleeping program is not interrupted.
+                self.world.clock = before;
+            }
+            self.world.workers[index].due = match next {
+                Next::Again => end,
+                Next::At(time) => time.max(end),
+                Next::Idle => Time::NEVER,
+            };
+        }
+        if program && self.meter <= self.world.clock {
+            self.world.meter();
+            self.meter = self.world.clock.plus(METER);
+        }
+    }
+}

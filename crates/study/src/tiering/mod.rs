@@ -1,0 +1,22 @@
+//! The `tiering` study (paper 003 and what it builds on): policies that move pages between fast
+//! and slow memory, in a simulated machine on an event clock.
+//!
+//! [`world`] is the machine: page table, TLB, frames, the costs of actions; it carries out what a
+//! [`nearfar_kernel::tiering::Policy`] asks for. [`engine`] runs a program's accesses through it
+//! and lets the policy's threads run when they are due. [`workload`] is where accesses come from,
+//! [`run`](mod@run) makes rows of it all.
+
+pub mod counters;
+pub mod engine;
+pub mod options;
+pub mod run;
+#[cfg(test)]
+mod tests;
+pub mod tlb;
+pub mod trace;
+pub mod workload;
+pub mod world;
+pub mod zipf;
+
+pub use options::Options;
+pub use run::{Outcome, Point, PolicySource, Row, run};

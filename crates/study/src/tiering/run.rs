@@ -1,0 +1,387 @@
+//! Policies x seeds, in parallel, into rows and time series.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use nearfar_kernel::tiering::{FRAME, Page, Policy, Time};
+use nearfar_trace::{Error, Result};
+use serde::Serialize;
+
+use super::counters::Counters;
+use super::engine::{Access, Engine};
+use super::options::Options;
+use super::workload::{Phase, Prepared, Source};
+use super::world::World;
+
+/// Makes a fresh policy for each run.
+pub type Make<'a> = Box<dyn Fn() -> Result<Box<dyn Policy + 'a>> + Sync + 'a>;
+
+/// A policy to run, by its label in results.
+pub struct PolicySource<'a> {
+    /// Its label.
+    pub label: String,
+    /// Whether it is told the future.
+    pub foresees: bool,
+    /// Makes one.
+    pub make: Make<'a>,
+}
+
+/// One policy x seed x phase.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// The policy's label.
+    pub policy: String,
+    /// The seed of the draws.
+    pub seed: u64,
+    /// The phase.
+    pub phase: String,
+    /// The program's accesses.
+    pub accesses: u64,
+    /// How long they took, simulated.
+    pub seconds: f64,
+    /// MiB a second.
+    pub bandwidth_mb_s: f64,
+    /// Time of an access, all its faults included.
+    pub mean_latency_ns: f64,
+    /// Share of accesses to the fastest node.
+    pub fast_hit_ratio: f64,
+    /// Pages moved up.
+    pub promotions: u64,
+    /// Pages moved down.
+    pub demotions: u64,
+    /// Of these, onto their shadow.
+    pub demotions_remapped: u64,
+    /// Of these, by a copy.
+    pub demotions_copied: u64,
+    /// Promotions that kept a shadow.
+    pub shadow_copies: u64,
+    /// Shadows freed by a write.
+    pub shadow_faults: u64,
+    /// Shadows freed for their frame.
+    pub shadow_reclaims: u64,
+    /// Copies given up.
+    pub aborts: u64,
+    /// Hint faults.
+    pub hint_faults: u64,
+    /// Write-protect faults in all.
+    pub write_faults: u64,
+    /// Bytes copied between nodes.
+    pub bytes_migrated: u64,
+    /// Most bytes in shadows.
+    pub shadow_bytes_peak: u64,
+    /// Pages of the fastest node in use at the end.
+    pub fast_pages: u64,
+}
+
+/// A point of the time series: what happened since the one before.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Point {
+    /// The policy's label.
+    pub policy: String,
+    /// The seed of the draws.
+    pub seed: u64,
+    /// The phase.
+    pub phase: String,
+    /// Share of the run's accesses done, 0 to 1.
+    pub progress: f64,
+    /// Simulated time since the start.
+    pub seconds: f64,
+    /// MiB a second.
+    pub bandwidth_mb_s: f64,
+    /// Share of accesses to the fastest node.
+    pub fast_hit_ratio: f64,
+    /// Shadows made since the start.
+    pub shadow_copies: u64,
+    /// Pages promoted since the start.
+    pub promotions: u64,
+    /// Pages demoted since the start.
+    pub demotions: u64,
+    /// Bytes in use on the fastest node.
+    pub fast_bytes: u64,
+    /// Bytes in use on the other nodes.
+    pub slow_bytes: u64,
+    /// Of these, shadows.
+    pub shadow_bytes: u64,
+}
+
+/// What a study found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Outcome {
+    /// A row for each policy, seed and phase.
+    pub rows: Vec<Row>,
+    /// The time series, in the same order.
+    pub series: Vec<Point>,
+}
+
+/// Accesses generated at a time: they stay in the processor's cache.
+const BLOCK: usize = 1 << 14;
+/// Accesses from one pulse to the next.
+const PULSE: u64 = 1 << 20;
+
+/// Run every policy with every seed. `pulse` is told the accesses so far and may stop the run. One
+/// thread is the calling one.
+///
+/// # Errors
+/// Input errors: no policy or seed, memory that does not suffice, a knob, a bad trace.
+pub fn run(
+    options: &Options,
+    workload: &Arc<Prepared>,
+    policies: &[PolicySource<'_>],
+    seeds: &[u64],
+    pulse: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<Outcome> {
+    options.frames(workload.pages)?;
+    let jobs: Vec<(&PolicySource<'_>, u64)> =
+        policies.iter().flat_map(|policy| seeds.iter().map(move |seed| (policy, *seed))).collect();
+    if jobs.is_empty() {
+        return Err(Error::input("tiering", "no policy or no seed", "give at least one of each"));
+    }
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let wanted = if options.threads == 0 { cores } else { options.threads };
+    if wanted == 1 || jobs.len() == 1 {
+        return in_turn(options, workload, &jobs, pulse);
+    }
+    let (next, done, stop) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    let mut found: Vec<Option<Outcome>> = vec![None; jobs.len()];
+    thread::scope(|scope| {
+        let (send, receive) = mpsc::channel();
+        for _ in 0..wanted.min(jobs.len()) {
+            let send = send.clone();
+            let (next, done, stop, jobs) = (&next, &done, &stop, &jobs);
+            scope.spawn(move || {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some((policy, seed)) = jobs.get(index) else { return };
+                    let mut tick = |count| {
+                        done.fetch_add(count, Ordering::Relaxed);
+                        !stop.load(Ordering::Relaxed)
+                    };
+                    let result = one(options, workload, policy, *seed, &mut tick);
+                    if send.send((index, result)).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(send);
+        let mut failed = None;
+        loop {
+            match receive.recv_timeout(Duration::from_millis(100)) {
+                Ok((index, Ok(outcome))) => found[index] = Some(outcome),
+                Ok((_, Err(error))) => {
+                    stop.store(true, Ordering::Relaxed);
+                    failed.get_or_insert(error);
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            }
+            if let Err(error) = pulse(done.load(Ordering::Relaxed)) {
+                stop.store(true, Ordering::Relaxed);
+                // What stopped the run comes before what the stopping caused.
+                failed = Some(error);
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    })?;
+    let mut all = Outcome::default();
+    for outcome in found.into_iter().flatten() {
+        all.rows.extend(outcome.rows);
+        all.series.extend(outcome.series);
+    }
+    Ok(all)
+}
+
+/// One job after another on this thread.
+fn in_turn(
+    options: &Options,
+    workload: &Arc<Prepared>,
+    jobs: &[(&PolicySource<'_>, u64)],
+    pulse: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<Outcome> {
+    let (mut all, mut done, mut stopped) = (Outcome::default(), 0, None);
+    for (policy, seed) in jobs {
+        let mut told = done;
+        let result = one(options, workload, policy, *seed, &mut |count| {
+            done += count;
+            if done - told < PULSE {
+                return true;
+            }
+            told = done;
+            stopped = pulse(done).err();
+            stopped.is_none()
+        });
+        // What stopped the run comes before what the stopping caused.
+        let outcome = result.map_err(|error| stopped.take().unwrap_or(error))?;
+        all.rows.extend(outcome.rows);
+        all.series.extend(outcome.series);
+    }
+    pulse(done)?;
+    Ok(all)
+}
+
+/// One policy with one seed. `tick` is told accesses and answers whether to go on.
+fn one(
+    options: &Options,
+    workload: &Arc<Prepared>,
+    source: &PolicySource<'_>,
+    seed: u64,
+    tick: &mut dyn FnMut(u64) -> bool,
+) -> Result<Outcome> {
+    let frames = options.frames(workload.pages)?;
+    let hardware = options.hardware(workload.threads, workload.access_bytes);
+    let world = World::new(hardware, &frames, workload.pages);
+    let mut policy = (source.make)()?;
+    let mut engine = Engine::new(world, &mut *policy, options.huge);
+    let step = if options.huge { nearfar_kernel::tiering::HUGE as usize } else { 1 };
+    for page in (0..workload.mapped).step_by(step) {
+        engine.allocate(Page::new(page))?;
+    }
+    let total: u64 = workload.phases.iter().map(|phase| phase.accesses).sum();
+    let mut outcome = Outcome::default();
+    let mut before = 0;
+    let mut block = Vec::with_capacity(BLOCK);
+    for (index, phase) in workload.phases.iter().enumerate() {
+        if phase.sleep > Time::default() {
+            engine.sleep(phase.sleep);
+        }
+        let mut ahead = workload.source(index, seed)?;
+        engine.world.forget_peak();
+        let (from, began) = (*engine.world.counters(), engine.world.clock());
+        let (mut last, mut last_clock) = (from, began);
+        let mut accesses = workload.source(index, seed)?;
+        let mut done = 0;
+        for point in 1..=u64::from(options.points.max(1)) {
+            let until = phase.accesses * point / u64::from(options.points.max(1));
+            // A trace changes on the way: its future is told piece by piece.
+            if source.foresees && (point == 1 || workload.is_trace()) {
+                let told =
+                    if workload.is_trace() { until - done.min(until) } else { phase.accesses };
+                engine.foresee(&counts(&mut ahead, told, workload.pages)?);
+            }
+            while done < until {
+                accesses.fill(&mut block, BLOCK.min((until - done) as usize))?;
+                if block.is_empty() {
+                    return Err(Error::input("tiering", "the trace changed while it was read", ""));
+                }
+                engine.run(&block)?;
+                done += block.len() as u64;
+                if !tick(block.len() as u64) {
+                    return Err(Error::input("run", "stopped", ""));
+                }
+            }
+            let (now, clock) = (*engine.world.counters(), engine.world.clock());
+            let used = engine.world.used();
+            let fast = used.first().copied().unwrap_or_default();
+            let span = Span {
+                accesses: 0,
+                bytes: workload.access_bytes,
+                elapsed: clock.since(last_clock),
+            };
+            let (rate, hits) = span.rates(&last, &now);
+            outcome.series.push(Point {
+                policy: source.label.clone(),
+                seed,
+                phase: phase.name.clone(),
+                progress: (before + done) as f64 / total.max(1) as f64,
+                seconds: clock.ps() as f64 / 1e12,
+                bandwidth_mb_s: rate,
+                fast_hit_ratio: hits,
+                shadow_copies: now.shadow_copies,
+                promotions: now.promotions,
+                demotions: now.demotions,
+                fast_bytes: fast * FRAME,
+                slow_bytes: used.iter().skip(1).sum::<u64>() * FRAME,
+                shadow_bytes: engine.world.shadows().0 * FRAME,
+            });
+            (last, last_clock) = (now, clock);
+        }
+        before += phase.accesses;
+        debug_assert_eq!(engine.world.check(), Ok(()));
+        outcome.rows.push(row(&engine, workload, source, seed, phase, &from, began));
+    }
+    Ok(outcome)
+}
+
+/// What rates are of.
+struct Span {
+    accesses: u64,
+    bytes: u64,
+    elapsed: Time,
+}
+
+impl Span {
+    /// MiB a second and the fastest node's share of accesses, between two counts.
+    fn rates(mut self, from: &Counters, to: &Counters) -> (f64, f64) {
+        let mut fast = 0;
+        for (node, (was, is)) in from.accesses.iter().zip(&to.accesses).enumerate() {
+            let count = is[0] + is[1] - was[0] - was[1];
+            self.accesses += count;
+            fast += if node == 0 { count } else { 0 };
+        }
+        let mib = (self.accesses * self.bytes) as f64 / f64::from(1 << 20);
+        let seconds = (self.elapsed.ps() as f64 / 1e12).max(1e-12);
+        (mib / seconds, fast as f64 / self.accesses.max(1) as f64)
+    }
+}
+
+/// How often each page will be accessed in the next `accesses` of a source.
+fn counts(source: &mut Source, accesses: u64, pages: u32) -> Result<Vec<u32>> {
+    let mut counts = vec![0u32; pages as usize];
+    let mut block: Vec<Access> = Vec::with_capacity(BLOCK);
+    let mut left = accesses;
+    while left > 0 {
+        source.fill(&mut block, BLOCK.min(left as usize))?;
+        if block.is_empty() {
+            break;
+        }
+        left = left.saturating_sub(block.len() as u64);
+        for access in &block {
+            if let Some(count) = counts.get_mut(access.page().index()) {
+                *count += 1;
+            }
+        }
+    }
+    Ok(counts)
+}
+
+fn row(
+    engine: &Engine<'_>,
+    workload: &Prepared,
+    source: &PolicySource<'_>,
+    seed: u64,
+    phase: &Phase,
+    from: &Counters,
+    began: Time,
+) -> Row {
+    let now = engine.world.counters();
+    let elapsed = engine.world.clock().since(began);
+    let span = Span { accesses: 0, bytes: workload.access_bytes, elapsed };
+    let (bandwidth_mb_s, fast_hit_ratio) = span.rates(from, now);
+    let count = |of: fn(&Counters) -> u64| of(now) - of(from);
+    let accesses = count(|c| c.accesses.iter().flatten().sum());
+    Row {
+        policy: source.label.clone(),
+        seed,
+        phase: phase.name.clone(),
+        accesses,
+        seconds: elapsed.ps() as f64 / 1e12,
+        bandwidth_mb_s,
+        mean_latency_ns: elapsed.ps() as f64 / 1e3 / accesses.max(1) as f64,
+        fast_hit_ratio,
+        promotions: count(|c| c.promotions),
+        demotions: count(|c| c.demotions),
+        demotions_remapped: count(|c| c.demotions_remapped),
+        demotions_copied: count(|c| c.demotions_copied),
+        shadow_copies: count(|c| c.shadow_copies),
+        shadow_faults: count(|c| c.shadow_faults),
+        shadow_reclaims: count(|c| c.shadow_reclaims),
+        aborts: count(|c| c.aborts),
+        hint_faults: count(|c| c.hint_faults),
+        write_faults: count(|c| c.write_faults),
+        bytes_migrated: count(|c| c.frames_copied) * FRAME,
+        shadow_bytes_peak: engine.world.shadows().1 * FRAME,
+        fast_pages: engine.world.used().first().copied().unwrap_or_default(),
+    }
+}

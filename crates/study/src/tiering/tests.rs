@@ -1,0 +1,318 @@
+//! The simulator against the plain memory, decision by decision; invariants; known answers.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use nearfar_hardware::Machine;
+use nearfar_hardware::node::{Direction, KernelCosts, NodeModel};
+use nearfar_kernel::tiering::plain::{Action, PlainMemory};
+use nearfar_kernel::tiering::toy::{PRICES, toy};
+use nearfar_kernel::tiering::{HUGE, Memory, NodeId, POLICIES, Page, Settings, Time, make};
+use proptest::prelude::*;
+
+use super::counters::Hardware;
+use super::engine::{Access, Engine};
+use super::options::Size;
+use super::run::{PolicySource, Row, run};
+use super::workload::{Mix, Prepared, Shape, generated};
+use super::world::World;
+use super::*;
+
+/// Hardware that has the plain memory's prices: bandwidth without end, no TLB.
+fn flat(nodes: usize) -> Hardware {
+    let ps = |time: Time| time.ps() as f64;
+    let way = Direction {
+        latency_ps: ps(PRICES.access),
+        byte_ps: ps(PRICES.copy) / 4096.0,
+        busy_ps: 0.0,
+    };
+    let node = |name| NodeModel { name: format!("{name}"), bytes: 0, read: way, write: way };
+    Hardware {
+        nodes: (0..nodes).map(node).collect(),
+        costs: KernelCosts {
+            hint_fault: ps(PRICES.hint_fault),
+            write_protect_fault: ps(PRICES.write_fault),
+            context_switch: ps(PRICES.wake),
+            exception: 0.0,
+            shootdown: 0.0,
+            page_migration: ps(PRICES.migrate),
+            page_scan: ps(PRICES.entry),
+            page_walk: 0.0,
+            sample: 0.0,
+        },
+        first_touch: 0.0,
+        tlb_entries: 0,
+        program_threads: 1,
+        access_bytes: 64,
+    }
+}
+
+/// Run the same accesses in both worlds; every action must be the same at the same moment.
+fn compare(name: &str, settings: &Settings, nodes: &[usize], steps: &[(u32, bool)], huge: bool) {
+    let pages = if huge { 4 * HUGE } else { 24 };
+    let nap = Time::from_ps(50_000_000);
+    let (mut one, mut two) = (make(name, settings).unwrap(), make(name, settings).unwrap());
+    let mut plain = PlainMemory::new(PRICES, nodes, pages, huge);
+    plain.start(&mut *one);
+    let frames: Vec<u64> = nodes.iter().map(|n| *n as u64).collect();
+    let mut world = World::new(flat(nodes.len()), &frames, pages);
+    world.log = Some(Vec::new());
+    let mut engine = Engine::new(world, &mut *two, huge);
+    // Stretches of different lengths must not matter.
+    for (number, part) in steps.chunks(97).enumerate() {
+        if number > 0 {
+            plain.sleep(&mut *one, nap);
+            engine.sleep(nap);
+        }
+        let accesses: Vec<Access> =
+            part.iter().map(|(page, write)| Access::new(page % pages, *write)).collect();
+        for access in &accesses {
+            plain.access(&mut *one, access.page(), access.write()).unwrap();
+        }
+        engine.run(&accesses).unwrap();
+        assert_eq!(engine.world.check(), Ok(()), "{name}");
+        let log = engine.world.log.as_deref().unwrap_or_default();
+        let differs = plain.actions.iter().zip(log).position(|(a, b)| a != b);
+        if let Some(at) = differs {
+            panic!("{name}: action {at}: plain {:?}, simulated {:?}", plain.actions[at], log[at]);
+        }
+        assert_eq!(plain.actions.len(), log.len(), "{name}");
+        assert_eq!(plain.clock(), engine.world.clock(), "{name}");
+        for number in 0..pages {
+            let page = Page::new(number);
+            let state = |m: &dyn Memory| {
+                (
+                    (m.mapped(page), m.span(page), m.node_of(page), m.shadow_of(page)),
+                    (m.accessed(page), m.dirty(page), m.hint_armed(page), m.write_protected(page)),
+                )
+            };
+            if plain.mapped(page) {
+                assert_eq!(state(&plain), state(&engine.world), "{name}: {page:?}");
+            }
+        }
+    }
+    counted(&engine.world);
+}
+
+/// The counters are what the log says.
+fn counted(world: &World) {
+    let log = world.log.as_deref().unwrap_or_default();
+    let count = world.counters();
+    let remapped = log.iter().filter(|(_, action)| matches!(action, Action::Remapped(_))).count();
+    let whole = world.huge.is_empty();
+    assert!(!whole || count.demotions_remapped == remapped as u64);
+}
+
+fn steps() -> impl Strategy<Value = Vec<(u32, bool)>> {
+    let part = (0..24u32, 1..6u32, 1..150usize, 0..=10u32).prop_flat_map(|(at, hot, n, writes)| {
+        prop::collection::vec(
+            (0..10u32, 0..hot, 0..24u32, 0..10u32).prop_map(move |(far, near, any, write)| {
+                (if far == 0 { any } else { at + near }, write < writes)
+            }),
+            n,
+        )
+    });
+    prop::collection::vec(part, 1..8).prop_map(|parts| parts.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn same_decisions_as_in_the_plain_memory(steps in steps(), three: bool) {
+        let nodes: &[usize] = if three { &[8, 12, 24] } else { &[10, 26] };
+        for (name, _) in POLICIES {
+            compare(name, &toy(name).unwrap(), nodes, &steps, false);
+        }
+        for notice in ["write-protect", "shadow-fault"] {
+            let mut settings = toy("ssp").unwrap();
+            settings.values.insert("notice".into(), notice.into());
+            compare("ssp", &settings, nodes, &steps, false);
+        }
+    }
+
+    #[test]
+    fn same_decisions_with_huge_pages(
+        steps in prop::collection::vec((0..4 * HUGE, any::<bool>()), 1..300)
+    ) {
+        for (name, _) in POLICIES {
+            compare(name, &toy(name).unwrap(), &[2 * HUGE as usize, 5 * HUGE as usize], &steps, true);
+        }
+    }
+
+    /// With everything switched on (TLB, traffic, interrupts) the invariants hold as well, and
+    /// promotions less demotions are the change of what the fast node holds.
+    #[test]
+    fn frames_are_conserved(steps in steps(), which in 0..POLICIES.len(), huge: bool) {
+        let name = POLICIES[which].0;
+        let mut policy = make(name, &toy(name).unwrap()).unwrap();
+        let machine = Machine::load("cxl-a", Path::new("")).unwrap();
+        let mut hardware = Options::new(&machine, 1.0).unwrap().hardware(2, 4096);
+        hardware.tlb_entries = 8;
+        let unit = if huge { u64::from(HUGE) } else { 1 };
+        let pages = 24 * unit as u32;
+        let world = World::new(hardware, &[10 * unit, 26 * unit], pages);
+        let mut engine = Engine::new(world, &mut *policy, huge);
+        for page in (0..pages).step_by(unit as usize) {
+            engine.allocate(Page::new(page)).unwrap();
+        }
+        let fast = |world: &World| {
+            let on = |page: &u32| {
+                let head = world.mapping_of(Page::new(*page));
+                world.mapped(head) && world.node_of(head) == NodeId::FAST
+            };
+            (0..pages).filter(on).count() as i64
+        };
+        let began = fast(&engine.world);
+        for part in steps.chunks(31) {
+            let part: Vec<_> = part
+                .iter()
+                .map(|(page, write)| Access::new(page % 24 * unit as u32 + page % 3, *write))
+                .map(|access| Access::new(access.page().number() % pages, access.write()))
+                .collect();
+            engine.run(&part).unwrap();
+            prop_assert_eq!(engine.world.check(), Ok(()));
+            let count = engine.world.counters();
+            let change = count.promotions as i64 - count.demotions as i64;
+            prop_assert_eq!(fast(&engine.world) - began, change);
+        }
+    }
+}
+
+fn options(scale: f64) -> Options {
+    let machine = Machine::load("cxl-a", Path::new("")).unwrap();
+    let mut options = Options::new(&machine, 1.0).unwrap();
+    options.scale = scale;
+    options
+}
+
+fn shape(mix: Mix, scale: f64) -> Shape {
+    Shape {
+        scrambled: true,
+        hottest_first: false,
+        mix,
+        rounds: 2,
+        scale,
+        huge: false,
+        rss_gib: None,
+        wss_gib: None,
+    }
+}
+
+fn source(name: &'static str, scale: f64) -> PolicySource<'static> {
+    let settings = Settings { scale, ..Settings::default() };
+    let foresees = nearfar_kernel::tiering::find(name).unwrap().foresees;
+    let make: super::run::Make<'static> = Box::new(move || make(name, &settings));
+    PolicySource { label: name.to_owned(), foresees, make }
+}
+
+fn rows(names: &[&'static str], workload: &Arc<Prepared>, options: &Options) -> Vec<Row> {
+    let sources: Vec<_> = names.iter().map(|name| source(name, options.scale)).collect();
+    run(options, workload, &sources, &[1], &mut |_| Ok(())).unwrap().rows
+}
+
+#[test]
+fn nothing_beats_the_oracle_and_none_moves_nothing() {
+    let scale = 1.0 / 256.0;
+    let workload = Arc::new(generated("nomad-medium", &shape(Mix::Read, scale)).unwrap());
+    let names: Vec<_> = POLICIES.iter().map(|(name, _)| *name).collect();
+    let rows = rows(&names, &workload, &options(scale));
+    let of = |name: &str, phase: &str| {
+        rows.iter().find(|row| row.policy == name && row.phase == phase).unwrap().clone()
+    };
+    for (name, _) in POLICIES {
+        for phase in ["warm-up", "round-1", "round-2"] {
+            let (row, bound) = (of(name, phase), of("oracle", phase));
+            let (has, most) = (row.fast_hit_ratio, bound.fast_hit_ratio);
+            assert!(has <= most, "{name} {phase}: {has} > {most}");
+            assert_eq!(row.accesses, workload.phases[0].accesses);
+        }
+    }
+    let still = of("none", "round-2");
+    assert_eq!((still.promotions, still.demotions, still.hint_faults), (0, 0, 0));
+    // 2.5 of 13.5 GiB were put into the fast node, popularity scattered.
+    assert!((0.15..0.35).contains(&still.fast_hit_ratio), "{}", still.fast_hit_ratio);
+    assert!(of("nomad", "round-2").fast_hit_ratio > still.fast_hit_ratio);
+    let read = of("nomad", "round-1");
+    assert_eq!(read.shadow_faults, 0, "reads free no shadow");
+}
+
+/// Latency and bandwidth of a machine without a policy are those of its table.
+#[test]
+fn bandwidth_is_the_machines() {
+    let scale = 1.0 / 512.0;
+    let workload = Arc::new(generated("nomad-small", &shape(Mix::Read, scale)).unwrap());
+    let mut all_fast = options(scale);
+    all_fast.fast = Some(Size::Fraction(1.0));
+    all_fast.costs.page_walk = 0.0;
+    let row = rows(&["none"], &workload, &all_fast).pop().unwrap();
+    assert_eq!(row.fast_hit_ratio, 1.0);
+    // 150 ns for the first line, the other 4032 bytes at 12 GB/s.
+    assert!(
+        (row.mean_latency_ns - (150.0 + 4032.0 / 12.0)).abs() < 0.01,
+        "{}",
+        row.mean_latency_ns
+    );
+    let expected = 4096.0 / row.mean_latency_ns * 1e9 / f64::from(1 << 20);
+    assert!((row.bandwidth_mb_s - expected).abs() < 0.1);
+}
+
+#[test]
+fn the_same_whatever_the_threads() {
+    let scale = 1.0 / 512.0;
+    let workload = Arc::new(generated("nomad-large", &shape(Mix::Mixed, scale)).unwrap());
+    let run_with = |threads| {
+        let mut options = options(scale);
+        options.threads = threads;
+        let sources = [source("nomad", scale), source("ssp", scale)];
+        run(&options, &workload, &sources, &[1, 2, 3], &mut |_| Ok(())).unwrap()
+    };
+    let (one, four) = (run_with(1), run_with(4));
+    assert_eq!(one, four);
+    assert_eq!(one.rows.len(), 2 * 3 * 3);
+    let labels: BTreeSet<_> = one.series.iter().map(|point| (&point.policy, point.seed)).collect();
+    assert_eq!(labels.len(), 6);
+    assert!(one.series.iter().all(|point| (0.0..=1.0).contains(&point.fast_hit_ratio)));
+}
+
+#[test]
+fn mistakes_are_explained() {
+    let scale = 1.0 / 512.0;
+    let say = |result: nearfar_trace::Result<_>| match result {
+        Ok(()) => String::new(),
+        Err(error) => error.to_string(),
+    };
+    let workload = Arc::new(generated("nomad-medium", &shape(Mix::Read, scale)).unwrap());
+    let mut small = options(scale);
+    small.slow = Some(Size::Bytes(1 << 30));
+    let none = || [source("none", scale)];
+    let said = say(run(&small, &workload, &none(), &[1], &mut |_| Ok(())).map(|_| ()));
+    assert!(said.contains("frames") && said.contains("--slow"), "{said}");
+    let said = say(generated("nomad-tiny", &shape(Mix::Read, 1.0)).map(|_| ()));
+    assert!(said.contains("nomad-medium"), "{said}");
+    let said = say(generated("nomad-small", &shape(Mix::Read, 1e-9)).map(|_| ()));
+    assert!(said.contains("--scale"), "{said}");
+    let stop = |_| Err(nearfar_trace::Error::input("here", "enough", ""));
+    let stopped = run(&options(scale), &workload, &none(), &[1], &mut { stop });
+    assert!(say(stopped.map(|_| ())).contains("enough"));
+    assert!(Options::new(&Machine::load("nvme", Path::new("")).unwrap(), 1.0).is_err());
+}
+
+/// A policy that never lets a page go is an error, not a hang.
+#[test]
+fn a_page_that_faults_for_ever_is_an_error() {
+    #[derive(Debug)]
+    struct Stubborn;
+    impl nearfar_kernel::tiering::Policy for Stubborn {
+        fn allocated(&mut self, mem: &mut dyn Memory, page: Page) {
+            mem.arm_hint(page);
+        }
+        fn hint_fault(&mut self, _: &mut dyn Memory, _: Page, _: bool) {}
+        fn write_fault(&mut self, _: &mut dyn Memory, _: Page) {}
+    }
+    let mut policy = Stubborn;
+    let mut engine = Engine::new(World::new(flat(2), &[4, 4], 4), &mut policy, false);
+    let said = engine.run(&[Access::new(1, false)]).unwrap_err().to_string();
+    assert!(said.contains("fault for ever"), "{said}");
+}

@@ -1,0 +1,254 @@
+"""The page of the tiering study: bars, curves over the run, box plots over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nearfar.report import palette, units
+from nearfar.report import tiering as texts
+from nearfar.report.html import charts, page
+
+Result = Mapping[str, Any]
+
+#: What is drawn over the run: title, axis, unit, and what it shows.
+_CURVES = {
+    "bandwidth": ("bandwidth_mb_s", "Bandwidth", "MiB/s", "count"),
+    "hits": ("fast_hit_ratio", "Accesses to fast memory", "share of accesses", "share"),
+    "shadows": ("shadow_copies", "Shadow copies made", "pages since the start", "count"),
+    "held": ("shadow_bytes", "Memory held by shadows", "bytes", "size"),
+    "fast": ("fast_bytes", "Fast memory in use", "bytes", "size"),
+}
+#: What is drawn as boxes over seeds, summed over the run.
+_BOXES = {
+    "shadow_faults": "Shadow faults",
+    "shadow_reclaims": "Shadows reclaimed",
+    "demotions_remapped": "Demotions by remapping",
+    "shadow_copies": "Shadow copies",
+    "promotions": "Promotions",
+}
+_GLOSSARY = (
+    ("promotion", "A page moves to the fast node."),
+    ("demotion", "A page moves to a slower node: copied, or remapped to its shadow."),
+    ("shadow", "A promoted page's old frame, kept so that it can be demoted without a copy."),
+    ("shadow fault", "The first write to a page with a shadow: the shadow is freed."),
+    ("reclaimed", "A shadow freed because its frame was needed."),
+    ("hint fault", "A fault the kernel arranged to see whether a slow page is used."),
+    ("oracle", "Told how often each page will be used: a bound, not a policy."),
+)
+
+
+def tiering_page(result: Result) -> str:
+    """The study as one HTML file.
+
+    Args:
+        result: what ``nearfar tiering --format json`` prints.
+
+    Returns:
+        The page's text, to be written as UTF-8.
+    """
+    run = result["run"]
+    names = list(dict.fromkeys(row["policy"] for row in result["rows"]))
+    seeds = list(dict.fromkeys(row["seed"] for row in result["rows"]))
+    drawn: dict[str, Any] = {}
+    rows = texts.means(result)
+    parts = [_bars(rows, names, drawn)]
+    parts += [
+        _curve(identifier, result["series"], names, seeds[0], drawn) for identifier in _CURVES
+    ]
+    parts.append(_boxes(result["rows"], names, seeds, drawn))
+    parts.append(_numbers(rows))
+    parts.append(page.section("words", "Words", page.definitions(_GLOSSARY)))
+    shown = {k: v for k, v in run.items() if k != "machine_description"}
+    parts.append(page.section("run", "The run", page.run_facts(shown) + page.downloads(csv=False)))
+    where = units.clean(run["workload"])
+    return page.build(
+        title=f"{where} - nearfar tiering",
+        kicker="nearfar: tiering",
+        heading=f"Which policy for <code>{page.text(where)}</code>?",
+        lead=f'<p class="finding">{page.text(page.nice(texts.headline(result)))}</p>',
+        body="\n".join(parts),
+        data={"result": result, "model": {"charts": drawn}},
+        scripts=["common.js", "info.js"],
+    )
+
+
+def _axis(kind: str, title: str) -> dict[str, Any]:
+    label = {"count": charts.COUNT_LABEL, "size": charts.SIZE_LABEL, "share": None}[kind]
+    made: dict[str, Any] = {"title": title, "tickCount": 6}
+    return made if label is None else made | {"labelExpr": label}
+
+
+def _colour(alt: Any, names: Sequence[str], legend: bool) -> Any:
+    """A policy keeps its colour in every chart; the legend also wraps on a phone."""
+    colours = [palette.OKABE_ITO[c] for c in ("blue", "orange", "green", "vermillion", "purple")]
+    colours += [palette.OKABE_ITO["sky"], "#8c8c8c"]
+    key = alt.Legend(title=None, orient="top", columns=3, labelLimit=140) if legend else None
+    return alt.Color(
+        "policy:N",
+        scale=alt.Scale(domain=list(names), range=(colours * len(names))[: len(names)]),
+        legend=key,
+    )
+
+
+def _bars(rows: Sequence[Mapping[str, Any]], names: list[str], drawn: dict[str, Any]) -> str:
+    import altair as alt
+
+    phases = list(dict.fromkeys(row["phase"] for row in rows))
+    made = (
+        alt.Chart(alt.NamedData("bars"))
+        .mark_bar()
+        .encode(
+            x=alt.X("phase:N", sort=phases, axis=alt.Axis(title=None, labelAngle=0)),
+            xOffset=alt.XOffset("policy:N", sort=names),
+            y=alt.Y("value:Q", axis=alt.Axis(**_axis("count", "MiB/s"))),
+            color=_colour(alt, names, True),
+            tooltip=[
+                alt.Tooltip("policy:N", title="policy"),
+                alt.Tooltip("phase:N", title="phase"),
+                alt.Tooltip("label:N", title="bandwidth"),
+            ],
+        )
+    )
+    drawn["bars"] = {
+        "spec": charts._finish(made, 300),  # noqa: SLF001
+        "bars": [
+            {
+                "policy": row["policy"],
+                "phase": row["phase"],
+                "value": row["bandwidth_mb_s"],
+                "label": f"{units.count(round(row['bandwidth_mb_s']))} MiB/s",
+            }
+            for row in rows
+        ],
+    }
+    best = max(rows, key=lambda row: float(row["bandwidth_mb_s"]))
+    caption = f"Highest: {best['policy']} in {best['phase']}. Means over seeds."
+    return page.section(
+        "bars", "Bandwidth by phase", page.chart("bars", "Bandwidth by phase and policy", caption)
+    )
+
+
+def _curve(
+    identifier: str,
+    series: Sequence[Mapping[str, Any]],
+    names: list[str],
+    seed: int,
+    drawn: dict[str, Any],
+) -> str:
+    import altair as alt
+
+    key, title, axis, kind = _CURVES[identifier]
+    made = (
+        alt.Chart(alt.NamedData("points"))
+        .mark_line(strokeWidth=2)
+        .encode(
+            x=alt.X(
+                "progress:Q",
+                scale=alt.Scale(domain=[0, 1]),
+                axis=alt.Axis(title="progress of the run", format="%", tickCount=6),
+            ),
+            y=alt.Y("value:Q", axis=alt.Axis(**_axis(kind, axis))),
+            color=_colour(alt, names, True),
+            strokeDash=alt.StrokeDash("policy:N", scale=alt.Scale(domain=names)),
+            tooltip=[
+                alt.Tooltip("policy:N", title="policy"),
+                alt.Tooltip("phase:N", title="phase"),
+                alt.Tooltip("label:N", title=title.lower()),
+            ],
+        )
+    )
+
+    def label(value: float) -> str:
+        if kind == "size":
+            return page.nice(units.size(value))
+        return units.percent(value) if kind == "share" else units.count(round(value))
+
+    chosen = [point for point in series if point["seed"] == seed]
+    drawn[identifier] = {
+        "spec": charts._finish(made, 260),  # noqa: SLF001
+        "points": [
+            {
+                "policy": point["policy"],
+                "phase": point["phase"],
+                "progress": point["progress"],
+                "value": point[key],
+                "label": label(point[key]),
+            }
+            for point in chosen
+        ],
+    }
+    last = {point["policy"]: point[key] for point in chosen}
+    ends = ", ".join(f"{name} {label(value)}" for name, value in last.items())
+    body = page.chart(identifier, f"{title} over the run", f"At the end: {ends}. Seed {seed}.")
+    return page.section(identifier, title, body)
+
+
+def _boxes(
+    rows: Sequence[Mapping[str, Any]], names: list[str], seeds: list[int], drawn: dict[str, Any]
+) -> str:
+    import altair as alt
+
+    totals = {
+        (name, seed, key): sum(
+            row[key] for row in rows if row["policy"] == name and row["seed"] == seed
+        )
+        for name in names
+        for seed in seeds
+        for key in _BOXES
+    }
+    body = ""
+    for key, title in _BOXES.items():
+        made = (
+            alt.Chart(alt.NamedData("boxes"))
+            .mark_boxplot(extent="min-max", size=18)
+            .encode(
+                x=alt.X("policy:N", sort=names, axis=alt.Axis(title=None, labelAngle=0)),
+                y=alt.Y("value:Q", axis=alt.Axis(**_axis("count", "pages in a run"))),
+                color=_colour(alt, names, False),
+            )
+        )
+        identifier = "box-" + key.replace("_", "-")
+        drawn[identifier] = {
+            "spec": charts._finish(made, 220),  # noqa: SLF001
+            "boxes": [
+                {"policy": name, "value": totals[name, seed, key]}
+                for name in names
+                for seed in seeds
+            ],
+        }
+        caption = f"{title} of a whole run: least, quartiles and most of {len(seeds)} seed(s)."
+        body += page.chart(identifier, title, caption)
+    return page.section("boxes", "Over seeds", body)
+
+
+def _numbers(rows: Sequence[Mapping[str, Any]]) -> str:
+    keys = (
+        "bandwidth_mb_s",
+        "mean_latency_ns",
+        "fast_hit_ratio",
+        "promotions",
+        "demotions",
+        "demotions_remapped",
+        "shadow_copies",
+        "shadow_faults",
+        "shadow_reclaims",
+        "aborts",
+        "hint_faults",
+    )
+    body = [
+        [
+            page.text(f"{row['policy']}, {row['phase']}"),
+            *(
+                page.text(
+                    f"{row[key]:.3f}" if key == "fast_hit_ratio" else units.count(round(row[key]))
+                )
+                for key in keys
+            ),
+        ]
+        for row in rows
+    ]
+    headers = ["policy, phase", *(key.replace("_", " ") for key in keys)]
+    return page.section(
+        "numbers", "The numbers", page.table(headers, body, "Means over seeds, by phase"), wide=True
+    )

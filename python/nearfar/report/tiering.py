@@ -1,0 +1,129 @@
+"""The tiering study as text: means over seeds, a row a policy and phase."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from nearfar.report import units
+
+Result = Mapping[str, Any]
+
+
+def means(result: Result) -> list[dict[str, Any]]:
+    """Each policy and phase with the mean over seeds of everything that is a number."""
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in result["rows"]:
+        groups.setdefault((row["policy"], row["phase"]), []).append(row)
+    return [
+        {
+            key: sum(row[key] for row in rows) / len(rows)
+            if isinstance(value, int | float)
+            else value
+            for key, value in rows[0].items()
+        }
+        for rows in groups.values()
+    ]
+
+
+def headline(result: Result) -> str:
+    """Which policy is quickest in the last phase, and how it compares with the others."""
+    rows = means(result)
+    last = rows[-1]["phase"]
+    final = [row for row in rows if row["phase"] == last and row["policy"] != "oracle"]
+    if not final:
+        return f"{last}: the bound alone was run."
+    best = max(final, key=lambda row: float(row["bandwidth_mb_s"]))
+    rate = units.count(round(best["bandwidth_mb_s"]))
+    told = f"{last}: {best['policy']} is quickest with {rate} MiB/s"
+    others = [
+        f"{row['policy']} {best['bandwidth_mb_s'] / row['bandwidth_mb_s']:.2f}"
+        for row in final
+        if row is not best and row["bandwidth_mb_s"] > 0
+    ]
+    return told + (f"; times as much as {', '.join(others)}." if others else ".")
+
+
+def tiering(result: Result) -> RenderableType:
+    """The finding and a table of means: pages moved up and down, of those down the remapped ones,
+    shadows made, lost by a write (fault) and by need (reclaim), hint faults.
+    """
+    seeds = len({row["seed"] for row in result["rows"]})
+    title = None if seeds == 1 else f"Means of {seeds} seeds"
+    table = Table(
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("policy", no_wrap=True)
+    table.add_column("phase", no_wrap=True)
+    for name in (
+        "MiB/s",
+        "access",
+        "fast",
+        "up",
+        "down",
+        "remap",
+        "shadow",
+        "fault",
+        "reclaim",
+        "hints",
+    ):
+        table.add_column(name, justify="right", no_wrap=True)
+    before = None
+    for row in means(result):
+        table.add_row(
+            Text(units.clean(row["policy"]) if row["policy"] != before else ""),
+            row["phase"],
+            units.count(round(row["bandwidth_mb_s"])),
+            units.duration(row["mean_latency_ns"]),
+            f"{row['fast_hit_ratio'] * 100:.1f} %",
+            *(
+                _count(row[key])
+                for key in (
+                    "promotions",
+                    "demotions",
+                    "demotions_remapped",
+                    "shadow_copies",
+                    "shadow_faults",
+                    "shadow_reclaims",
+                    "hint_faults",
+                )
+            ),
+        )
+        before = row["policy"]
+    return Group(Text(headline(result), style="bold"), table)
+
+
+def _count(value: float) -> str:
+    """A count in a few characters: ``982``, ``28.1k``, ``1.24M``."""
+    for factor, unit in ((1e6, "M"), (1e3, "k")):
+        if value >= factor * 0.9995:
+            return f"{units.digits(value / factor)}{unit}"
+    return units.count(round(value))
+
+
+def policies(found: list[dict[str, Any]]) -> RenderableType:
+    """Every policy with its knobs."""
+    parts: list[RenderableType] = []
+    for policy in found:
+        parts.append(Text.assemble((policy["name"], "bold"), f": {policy['what']}"))
+        if policy["knobs"]:
+            table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+            table.add_column("knob", no_wrap=True)
+            table.add_column("default", no_wrap=True)
+            table.add_column("what", overflow="fold")
+            table.add_column("source", overflow="fold")
+            for knob in policy["knobs"]:
+                table.add_row(knob["name"], knob["default"], knob["what"], knob["source"])
+            parts.append(table)
+        else:
+            parts.append(Text(""))
+    return Group(*parts)

@@ -1,0 +1,360 @@
+"""The tiering study: what it finds, that policies in Python decide alike, what bad input gets."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+
+import browser
+from conftest import Run
+from nearfar.errors import NearfarError
+from nearfar.tiering import Policy, parse_scale, policies, read_knobs, tiering, workloads
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+SMALL: dict[str, Any] = {"scale": "1/256", "rounds": 2, "fast": "13G"}
+COUNTS = ("promotions", "demotions", "shadow_copies", "shadow_faults", "shadow_reclaims")
+
+
+def counts(result: Any, policy: str) -> dict[str, float]:
+    return {count: result.total(policy, count) for count in COUNTS}
+
+
+def test_every_policy_runs_and_is_described() -> None:
+    known = {policy["name"]: policy for policy in policies()}
+    assert list(known) == ["none", "autonuma", "tpp", "memtis", "nomad", "ssp", "oracle"]
+    for policy in known.values():
+        assert all(knob["source"] and knob["what"] for knob in policy["knobs"])
+    result = tiering("nomad-medium", policy=",".join(known), **SMALL)
+    assert [row["phase"] for row in result.rows] == ["warm-up", "round-1", "round-2"] * 7
+    for row in result.rows:
+        assert row["accesses"] == 30_000_000 // 256
+        assert row["demotions"] == row["demotions_remapped"] + row["demotions_copied"]
+        assert row["bandwidth_mb_s"] == pytest.approx(
+            row["accesses"] * 4096 / 2**20 / row["seconds"]
+        )
+        assert row["mean_latency_ns"] == pytest.approx(row["seconds"] / row["accesses"] * 1e9)
+    by_policy = {row["policy"]: row for row in result.rows if row["phase"] == "round-2"}
+    bound = by_policy.pop("oracle")["bandwidth_mb_s"]
+    assert all(row["bandwidth_mb_s"] <= bound for row in by_policy.values())
+    assert by_policy["nomad"]["fast_hit_ratio"] > by_policy["none"]["fast_hit_ratio"]
+
+
+def test_ssp_makes_fewer_shadows_of_written_pages_and_as_many_of_read_ones() -> None:
+    options = {**SMALL, "rounds": 4, "policy": "nomad,ssp"}
+    written = tiering("nomad-medium", mix="write", **options)
+    mixed = tiering("nomad-medium", mix="mixed", **options)
+    read = tiering("nomad-medium", mix="read", **options)
+
+    def ratio(result: Any, count: str, rounds_only: bool = False) -> float:
+        one, other = (result.total(p, count, rounds_only=rounds_only) for p in ("ssp", "nomad"))
+        return float(one / other)
+
+    assert ratio(written, "shadow_copies") < ratio(mixed, "shadow_copies") + 0.1
+    assert ratio(written, "shadow_copies") < 0.75
+    assert ratio(read, "shadow_copies", True) > 0.9
+    assert ratio(written, "shadow_faults") < 1
+    assert ratio(written, "shadow_reclaims") < 0.5
+
+
+def test_the_same_every_time_and_other_seeds_differ() -> None:
+    one = tiering("nomad-small", policy="nomad", seeds=2, **SMALL)
+    again = tiering("nomad-small", policy="nomad", seeds=2, threads=1, **SMALL)
+    assert one.to_json() == again.to_json()
+    first, second = ([r for r in one.rows if r["seed"] == seed] for seed in (1, 2))
+    assert [r["seconds"] for r in first] != [r["seconds"] for r in second]
+
+
+def test_ssp_in_python_decides_as_in_rust(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    from ssp import Ssp
+
+    assert len((EXAMPLES / "ssp.py").read_text().splitlines()) < 60
+    rust = tiering("nomad-medium", policy="ssp", mix="mixed", **SMALL)
+    python = tiering("nomad-medium", policy=Ssp(), mix="mixed", **SMALL)
+    assert rust.total("ssp", "promotions") > 1000
+
+    def plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [{**row, "policy": ""} for row in rows]
+
+    assert plain(rust.rows) == plain(python.rows)
+    assert plain(rust.series) == plain(python.series)
+
+
+class PromoteAtOnce(Policy):
+    """Starts from nothing: every slow page is armed when it is mapped, and moved when used."""
+
+    threads = ("watcher",)
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int]] = []
+        self.fifo: list[int] = []
+
+    def start(self, memory: Any) -> list[tuple[int, float]]:
+        assert memory.nodes() == 2
+        assert memory.capacity(0) > 0
+        return [(0, 1000.0)]
+
+    def allocated(self, memory: Any, page: int) -> None:
+        assert memory.mapped(page)
+        if memory.node_of(page):
+            memory.arm_hint(page)
+        else:
+            self.fifo.append(page)
+
+    def hint_fault(self, memory: Any, page: int, write: bool) -> None:
+        if not memory.free(0):
+            victim = self.fifo.pop(0)
+            assert memory.move_page(victim, 1)
+            memory.arm_hint(victim)
+        assert memory.move_page(page, 0)
+        assert not memory.move_page(page, 0)
+        assert not memory.remap_to_shadow(page)
+        self.fifo.append(page)
+
+    def write_fault(self, memory: Any, page: int) -> None:
+        raise AssertionError("nothing is write-protected")
+
+    def work(self, memory: Any, thread: int) -> float | None:
+        self.seen.append((thread, memory.now()))
+        return 50_000.0 if len(self.seen) < 10 else None
+
+
+def test_a_policy_from_nothing() -> None:
+    # The object is copied for the run: a class attribute sees what happened.
+    made: list[PromoteAtOnce] = []
+
+    class Noted(PromoteAtOnce):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+
+    result = tiering("nomad-medium", policy=Noted, scale="1/1024", rounds=1, fast="14G")
+    rows = result.rows
+    assert rows[0]["policy"] == "noted"
+    assert sum(row["promotions"] for row in rows) == sum(row["hint_faults"] for row in rows) > 0
+    assert rows[-1]["fast_hit_ratio"] == 1.0
+    assert [thread for thread, _ in made[0].seen] == [0] * 10
+    times = [at for _, at in made[0].seen]
+    assert times[0] >= 1000
+    assert all(later - earlier >= 50_000 for earlier, later in zip(times, times[1:], strict=False))
+
+
+def raising(hook: str) -> type[Policy]:
+    def fail(self: object, *arguments: object) -> None:
+        raise KeyError("the policy's own mistake")
+
+    return type("Bad", (Policy,), {"base": "nomad", hook: fail})
+
+
+@pytest.mark.parametrize(
+    "hook", ["start", "allocated", "hint_fault", "write_fault", "keep_shadow", "demoting"]
+)
+def test_an_exception_in_a_hook_comes_out_and_ends_the_run(hook: str) -> None:
+    with pytest.raises(KeyError, match="own mistake"):
+        tiering("nomad-medium", policy=raising(hook), **SMALL)
+
+
+def test_memory_is_gone_after_a_hook() -> None:
+    kept: list[Any] = []
+
+    class Keeps(Policy):
+        def start(self, memory: Any) -> None:
+            kept.append(memory)
+
+    tiering("nomad-medium", policy=Keeps, scale="1/1024", rounds=1)
+    with pytest.raises(RuntimeError, match="while a hook runs"):
+        kept[0].pages()
+
+
+def test_progress_may_stop_a_run() -> None:
+    def stop(count: int) -> None:
+        raise KeyboardInterrupt
+
+    class Idle(Policy):
+        pass
+
+    for policy in ("nomad", Idle):
+        with pytest.raises(KeyboardInterrupt):
+            tiering("nomad-medium", policy=policy, scale="1/64", progress=stop)
+
+
+def test_a_trace(mixed: Path) -> None:
+    result = tiering(mixed, policy="none,nomad,tpp,oracle", fast="30%", rounds=2)
+    pages = result.run["footprint_bytes"] // 4096
+    assert 300 < pages <= 700
+    assert result.run["node_bytes"]["fast"] == -(-pages * 3 // 10) * 4096
+    assert {row["phase"] for row in result.rows} == {"round-1", "round-2"}
+    last = {row["policy"]: row for row in result.rows if row["phase"] == "round-2"}
+    assert last["oracle"]["fast_hit_ratio"] > last["none"]["fast_hit_ratio"]
+    # Pages are placed by the future at their first touch, too.
+    first = {row["policy"]: row for row in result.rows if row["phase"] == "round-1"}
+    assert first["oracle"]["bandwidth_mb_s"] >= 0.99 * max(
+        row["bandwidth_mb_s"] for row in first.values()
+    )
+    assert last["nomad"]["promotions"] > 0
+    # Without the filter every reference counts.
+    whole = tiering(mixed, policy="none", fast="30%", filter="none")
+    assert whole.rows[0]["accesses"] == 200_000 > last["none"]["accesses"]
+
+
+def test_huge_pages() -> None:
+    result = tiering("nomad-medium", policy="tpp,memtis", huge=True, scale="1/64", rounds=1)
+    row = next(row for row in result.rows if row["policy"] == "tpp" and row["promotions"])
+    assert row["promotions"] % 512 == 0
+
+
+def test_three_nodes(tmp_path: Path) -> None:
+    text = (Path(__file__).resolve().parents[1] / "machines" / "cxl-a.toml").read_text()
+    third = text[text.index("[node.slow]") : text.index("# Weak sources")]
+    third = third.replace("node.slow", "node.slower").replace("407ns", "900ns")
+    (tmp_path / "three.toml").write_text(text + "\n" + third)
+    machine = str(tmp_path / "three.toml")
+    result = tiering("nomad-medium", policy="nomad,tpp", machine=machine, **SMALL)
+    assert list(result.run["node_bytes"]) == ["fast", "slow", "slower"]
+    assert result.total("nomad", "promotions") > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"policy": "nomat"}, "did you mean `nomad`"),
+        ({"policy": "nomad,nomad"}, "given twice"),
+        ({"knobs": {"nomad.mqp_size": "3"}, "policy": "nomad"}, "did you mean `mpq_size`"),
+        ({"knobs": {"tpp.batch": "3"}, "policy": "nomad"}, "no such policy in this run"),
+        ({"knobs": {"batch": "3"}}, "policy.knob=value"),
+        ({"knobs": {"nomad.batch": "x"}, "policy": "nomad"}, "whole number"),
+        ({"mix": "blend"}, "--mix"),
+        ({"pattern": "bell"}, "scrambled-zipf, zipf"),
+        ({"placement": "left"}, "uniform, hottest-first"),
+        ({"scale": "1/0"}, "--scale"),
+        ({"scale": "-1"}, "--scale"),
+        ({"seeds": 0}, "--seeds"),
+        ({"rounds": -1}, "--rounds"),
+        ({"fast": "lots"}, "--fast"),
+        ({"slow": "1G"}, "frames"),
+        ({"machine": "nvme"}, "two to four"),
+        ({"machine": "cxl"}, "cost.hint_fault"),
+        ({"cost_scale": -1.0}, "--cost-scale"),
+        ({"workload": "nomad-tiny"}, "nomad-medium"),
+        ({"workload": "no/such.trace"}, "no/such.trace"),
+    ],
+)
+def test_mistakes_are_one_clear_line(options: dict[str, Any], says: str) -> None:
+    options = {"workload": "nomad-medium", "scale": "1/512", **options}
+    with pytest.raises(NearfarError) as raised:
+        tiering(options.pop("workload"), **options)
+    assert says in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert raised.value.exit_code == 2
+
+
+def test_a_rule_needs_its_base() -> None:
+    class Odd(Policy):
+        base = "tpp"
+
+        def keep_shadow(self, page: int) -> bool:
+            return True
+
+    with pytest.raises(NearfarError, match="on the base `nomad`"):
+        tiering("nomad-medium", policy=Odd, scale="1/512")
+
+
+def test_knobs_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "knobs.toml"
+    file.write_text('[ssp]\nnotice = "write-protect"\npagevec = 7\narm_demoted = true\n')
+    assert read_knobs(file) == {
+        "ssp.notice": "write-protect",
+        "ssp.pagevec": "7",
+        "ssp.arm_demoted": "true",
+    }
+    options = {**SMALL, "rounds": 4}
+    watched = tiering("nomad-medium", policy="ssp", knobs=read_knobs(file), **options)
+    plain = tiering("nomad-medium", policy="ssp", knobs={"ssp.pagevec": "7"}, **options)
+    assert watched.total("ssp", "write_faults") > plain.total("ssp", "write_faults")
+    file.write_text("notice = 3\n")
+    with pytest.raises(NearfarError, match="under a table"):
+        read_knobs(file)
+    with pytest.raises(NearfarError, match=r"none\.toml"):
+        read_knobs(tmp_path / "none.toml")
+
+
+def test_scale() -> None:
+    assert parse_scale("1/64") == 1 / 64
+    assert parse_scale(0.5) == 0.5
+    assert set(workloads()) == {"nomad-small", "nomad-medium", "nomad-large", "pointer-chase"}
+
+
+def test_pointer_chase_pays_latency_only() -> None:
+    row = tiering("pointer-chase", policy="none", mix="read", scale="1/256", rounds=1).rows[-1]
+    fast = row["fast_hit_ratio"]
+    # NOMAD's table 1, platform A, and the walk that nearly every access needs.
+    expected = fast * 150 + (1 - fast) * 407 + 30
+    assert row["mean_latency_ns"] == pytest.approx(expected, rel=0.01)
+
+
+# --- the command
+
+
+def test_command(nearfar: Run, tmp_path: Path) -> None:
+    words = ("tiering", "--scale", "1/512", "--policy", "nomad,ssp", "--seeds", "2", "--rounds", 1)
+    done = nearfar(
+        *words, "-o", tmp_path / "out", "--html", tmp_path / "p.html", "--format", "json"
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert done.stderr == ""
+    assert [row["seed"] for row in found["rows"]] == [1, 1, 2, 2] * 2
+    assert list(found["rows"][0])[:5] == ["policy", "workload", "mix", "seed", "phase"]
+    rows = pyarrow.parquet.read_table(tmp_path / "out" / "result.parquet").to_pylist()
+    assert rows == found["rows"]
+    series = pyarrow.parquet.read_table(tmp_path / "out" / "series.parquet").to_pylist()
+    assert series == found["series"]
+    assert len(series) == 2 * 2 * 2 * 40
+    again = nearfar(*words, "-o", tmp_path / "out")
+    assert again.returncode == 2
+    assert "--force" in again.stderr
+    csv = nearfar(*words, "--format", "csv").stdout.splitlines()
+    assert len(csv) == 9
+    assert csv[0].startswith('"policy","workload"')
+    bad = nearfar("tiering", "--format", "xml")
+    assert (bad.returncode, "Traceback" in bad.stderr) == (2, False)
+    listed = nearfar("tiering", "--list")
+    assert "mpq_size" in listed.stdout
+    assert nearfar("tiering", "--knob", "nomad.batch").returncode == 2
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    result = tiering("nomad-medium", policy="none,nomad,ssp", seeds=3, **SMALL)
+    path = tmp_path_factory.mktemp("page") / "tiering.html"
+    text = result.html()
+    assert text == result.html()
+    assert len(text) < 3_000_000
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1280])
+def test_page_in_a_browser(page: Path, width: int, scheme: str) -> None:
+    with browser.opened(page, width, scheme) as (shown, problems):
+        shown.wait_for_function("document.querySelectorAll('svg.marks').length >= 11")
+        assert shown.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        assert "quickest" in shown.text_content(".finding")
+        assert shown.locator("table").first.is_visible()
+    assert problems == []
+
+
+def test_example_runs(nearfar: Callable[..., Any]) -> None:
+    import subprocess
+
+    command = [sys.executable, str(EXAMPLES / "ssp.py"), "1/512"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "the same decisions" in done.stdout
