@@ -71,7 +71,7 @@ def rows(result: Mapping[str, Any]) -> RenderableType:
     parts.append(table)
     parts += [Text("What was seen where a row does not hold:", style="bold")]
     parts += [
-        Text(units.clean(f"{row['paper']}, {row['item']}. Ours: {row['note']}."))
+        Text(units.clean(f"{row['paper']}, {row['item']}. Ours: {_seen(row)}."))
         for row in result["rows"]
         if not row["holds"]
     ]
@@ -87,6 +87,11 @@ def rows(result: Mapping[str, Any]) -> RenderableType:
             other.add_row(case["setting"], case["why"], hold, f"+{more}", f"-{fewer}")
         parts += [Text(""), other]
     return Group(*parts)
+
+
+def _seen(row: Row) -> str:
+    """What a row saw, or its numbers where it has no more to say."""
+    return str(row["note"] or f"{value(row['ours'])} {row['unit']}, not {value(row['published'])}")
 
 
 def _table(title: str) -> Table:

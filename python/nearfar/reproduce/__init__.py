@@ -207,6 +207,19 @@ def judge(published: float | str, ours: float, tolerance: str) -> bool:
     )
 
 
+def compared(setting: str, why: str, rows: Sequence[Row], usual: Sequence[Row]) -> Row:
+    """Entry of :attr:`Reproduced.sensitivity`: ``rows`` under a setting, beside the usual ones."""
+    pairs = list(zip(rows, usual, strict=True))
+    return {
+        "setting": setting,
+        "why": why,
+        "holds": sum(row["holds"] for row in rows),
+        "rows": len(rows),
+        "more": [row["item"] for row, was in pairs if row["holds"] and not was["holds"]],
+        "fewer": [row["item"] for row, was in pairs if was["holds"] and not row["holds"]],
+    }
+
+
 #: Room for the last digit of a computed value.
 _HAIR: Final = 1e-9
 _ALONE: Final[dict[str, Callable[[float, Sequence[float]], bool]]] = {

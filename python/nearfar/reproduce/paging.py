@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from nearfar import _engine, workload
 from nearfar.report import units
-from nearfar.reproduce import Reproduced, Row, bundled, statements
+from nearfar.reproduce import Reproduced, Row, bundled, compared, statements
 from nearfar.reproduce import _paper_000 as paper_000
 from nearfar.reproduce import _paper_001 as paper_001
 from nearfar.reproduce._evidence import (
@@ -133,23 +133,11 @@ def judged(evidence: Evidence) -> list[Row]:
 
 def sensitivity(simulated: Simulation, usual: Sequence[Row]) -> list[Row]:
     """How many rows hold under each of :data:`VARIANTS`, and which change."""
-    told = [_compared("as chosen", "this run", usual, usual)]
+    told = [compared("as chosen", "this run", usual, usual)]
     for setting, why, changed in VARIANTS:
         other = judged(Evidence(simulated, replace(Setting(), **changed)))  # type: ignore[arg-type]
-        told.append(_compared(setting, why, other, usual))
+        told.append(compared(setting, why, other, usual))
     return told
-
-
-def _compared(setting: str, why: str, rows: Sequence[Row], usual: Sequence[Row]) -> Row:
-    pairs = list(zip(rows, usual, strict=True))
-    return {
-        "setting": setting,
-        "why": why,
-        "holds": sum(row["holds"] for row in rows),
-        "rows": len(rows),
-        "more": [row["item"] for row, was in pairs if row["holds"] and not was["holds"]],
-        "fewer": [row["item"] for row, was in pairs if was["holds"] and not row["holds"]],
-    }
 
 
 def _traces(full: bool, traces: str | Path | None, stack: ExitStack) -> Path:

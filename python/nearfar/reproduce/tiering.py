@@ -2,20 +2,19 @@
 
 Published numbers are data, ``papers/003/*.toml``. Every row says how close ours is and whether that
 is within the stated tolerance; nothing is adjusted to make it hold. Assumptions that the papers
-leave open are varied one at a time (:func:`sensitivity`).
+leave open are varied one at a time (:data:`VARIANTS`).
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from nearfar.errors import NearfarError
+from nearfar.reproduce import Reproduced, Row, compared
+from nearfar.reproduce import published as text_of
 from nearfar.tiering import TieringResult, tiering
 
-Row = dict[str, Any]
 Tick = Callable[[int], None] | None
 
 #: The machine of paper 003 after its kernel has taken its part of two nodes of 16 GB. Fast: what
@@ -30,72 +29,56 @@ _ORDER = 10.0
 _FEW = 20_000
 
 
+#: What paper 003 leaves open, one thing changed at a time: name, what it stands for, options.
+VARIANTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("half kernel costs", "sources are weak", {"cost_scale": 0.5}),
+    ("double kernel costs", "sources are weak", {"cost_scale": 2.0}),
+    ("hottest pages first", "NOMAD's scripts", {"placement": "hottest-first"}),
+    ("plain Zipf", "the text says Zipfian", {"pattern": "zipf"}),
+    ("write protection", "how SSP notices a write", {"knobs": {"ssp.notice": "write-protect"}}),
+    ("shadow faults only", "how SSP notices a write", {"knobs": {"ssp.notice": "shadow-fault"}}),
+    ("slow node -0.4 GiB", "what the kernel takes", {"slow": "15800M"}),
+    ("slow node 16 GiB", "the kernel takes nothing", {"slow": "16G"}),
+    ("fast node +1 GiB", "what the kernel takes", {"fast": "13824M", "slow": "15176M"}),
+    ("three times the rounds", "how long a run is", {"rounds": 12}),
+)
+
+
 def published(name: str) -> dict[str, Any]:
     """The data of ``papers/003/NAME.toml``.
 
     Raises:
-        NearfarError: the file is not there (3).
+        NearfarError: there is none of that name.
     """
-    path = Path(__file__).resolve().parents[3] / "papers" / "003" / f"{name}.toml"
-    if not path.is_file():
-        raise NearfarError(f"{path}: not there; run from a checkout of the sources", 3)
-    found: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    return found
+    return tomllib.loads(text_of(f"003/{name}"))
 
 
-def rows(scale: str = "1/16", seeds: int = 2, threads: int = 0, progress: Tick = None) -> list[Row]:
-    """Every published number and statement, with ours.
+def rows(full: bool = False, threads: int = 0, progress: Tick = None) -> list[Row]:
+    """Every published number and statement, with ours; arguments as :func:`study`."""
+    return study(full, threads, progress).rows
+
+
+def study(full: bool = False, threads: int = 0, progress: Tick = None) -> Reproduced:
+    """Rows, and how many of paper 003's hold under each of :data:`VARIANTS`.
 
     Args:
-        scale: of memory and work; ``1/1`` is the papers' size and takes 16 times as long.
-        seeds: runs of paper 003's experiment (it has eight).
+        full: the papers' size; else a 64th of memory and work, which takes that much less long.
         threads: runs at the same time; 0 for one a core.
         progress: called now and then with accesses done.
     """
+    scale = "1/1" if full else "1/64"
     options = {"scale": scale, "threads": threads, "progress": progress}
-    found = list(_paper_003(seeds, options))
-    found += _table_2(options)
-    found += _table_3(options)
-    found += _table_4(options)
-    found += sensitivity(scale, threads, progress)
-    return found
-
-
-def sensitivity(scale: str = "1/16", threads: int = 0, progress: Tick = None) -> list[Row]:
-    """Paper 003's shadow-copy ratios under other assumptions, one changed at a time."""
-    goals = published("ssp")["figures"]["shadow_copies"]
-    cases: list[tuple[str, dict[str, Any]]] = [
-        ("costs of kernel primitives x 0.5", {"cost_scale": 0.5}),
-        ("costs of kernel primitives x 2", {"cost_scale": 2.0}),
-        ("hottest pages first in memory", {"placement": "hottest-first"}),
-        ("Zipf that is not scrambled", {"pattern": "zipf"}),
-        ("writes noticed by write protection", {"knobs": {"ssp.notice": "write-protect"}}),
-        ("writes noticed by shadow faults only", {"knobs": {"ssp.notice": "shadow-fault"}}),
-        ("slow node 0.4 GiB smaller", {"slow": "15800M"}),
-        ("slow node 16 GiB, nothing taken", {"slow": "16G"}),
-        ("fast node 1 GiB larger", {"fast": "13824M", "slow": "15176M"}),
-        ("three times the rounds", {"rounds": 12}),
-    ]
-    found = []
-    for name, changed in cases:
-        for mix, goal in goals.items():
-            made = _pair(
-                mix, 1, {"scale": scale, "threads": threads, "progress": progress} | changed
-            )
-            ours = _ratio(made, "shadow_copies")
-            pace = _bandwidth(made)
-            found.append(
-                _near(
-                    "003",
-                    f"sensitivity: {name}: shadow copies, {mix}",
-                    goal,
-                    ours,
-                    _COPIES[mix],
-                    "SSP / NOMAD",
-                    f"bandwidth of the last round x {pace:.2f}",
-                )
-            )
-    return found
+    usual = list(_paper_003(1, options))
+    told = [compared("as chosen", "this run", usual, usual)]
+    for name, why, changed in VARIANTS:
+        told.append(compared(name, why, list(_paper_003(1, options | changed)), usual))
+    found = [*usual, *_table_2(options), *_table_3(options), *_table_4(options)]
+    run = {
+        "study": "tiering",
+        "captures": f"memory and work at scale {scale}, one seed",
+        "setting": {"scale": scale, "fast": FAST, "slow": SLOW},
+    }
+    return Reproduced(found, run, told)
 
 
 def _pair(mix: str, seeds: int, options: dict[str, Any]) -> TieringResult:
@@ -310,8 +293,3 @@ def _row(
         "holds": bool(holds),
         "note": note,
     }
-
-
-def failing(found: Sequence[Row]) -> list[Row]:
-    """Rows that do not hold, sensitivity aside."""
-    return [r for r in found if not r["holds"] and not r["item"].startswith("sensitivity")]
