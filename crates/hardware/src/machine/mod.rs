@@ -248,6 +248,17 @@ pub enum OverProvisioning {
     OfUser,
 }
 
+/// Which block of a plane is collected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum VictimPolicy {
+    /// The one with the fewest valid pages.
+    #[default]
+    Greedy,
+    /// Any.
+    Random,
+}
+
 /// The flash array of a solid-state drive.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -283,6 +294,9 @@ pub struct Flash {
     /// Collection stops when this share of blocks is free; after one block when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gc_stop_free: Option<Sourced<Ratio>>,
+    /// Which block is collected; `greedy` when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gc_victim: Option<VictimPolicy>,
 }
 
 /// What the kernel's primitives cost; a study that needs one that is left out says so.

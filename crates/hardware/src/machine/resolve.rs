@@ -114,7 +114,7 @@ impl Machine {
     }
 
     /// The DRAM node: the one named `dram`, else the first of kind `dram` by name.
-    fn dram(&self) -> Result<&Node> {
+    pub(crate) fn dram(&self) -> Result<&Node> {
         let is_dram = |node: &&Node| node.kind == NodeKind::Dram;
         let named = self.node.get("dram").filter(is_dram);
         named
@@ -122,7 +122,7 @@ impl Machine {
             .ok_or_else(|| self.lacks("[node.NAME] of kind \"dram\""))
     }
 
-    fn lacks(&self, section: &str) -> Error {
+    pub(crate) fn lacks(&self, section: &str) -> Error {
         Error::input(
             format!("machine {}", self.name),
             format!("has no {section}"),
