@@ -3,3 +3,4 @@
 pub mod filter;
 pub mod info;
 pub mod paging;
+pub mod ssd;

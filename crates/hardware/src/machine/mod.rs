@@ -327,6 +327,9 @@ pub struct Cost {
     /// How late a sleeping thread may be woken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timer_slack: Option<Sourced<Time>>,
+    /// How long a thread runs while others are ready; until it blocks when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_slice: Option<Sourced<Time>>,
 }
 
 /// The JSON Schema of a machine file (2020-12), as pretty JSON ending in a newline.
