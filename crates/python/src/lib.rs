@@ -12,6 +12,7 @@ mod info;
 mod machine;
 mod paging;
 mod pulse;
+mod ssd;
 mod workload;
 
 use pyo3::prelude::*;
@@ -35,6 +36,7 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     machine::register(module)?;
     paging::register(module)?;
+    ssd::register(module)?;
     import::register(module)?;
     info::register(module)?;
     export::register(module)?;

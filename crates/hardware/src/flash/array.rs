@@ -190,6 +190,13 @@ impl Array {
         self.finished.pop_front()
     }
 
+    /// Nanoseconds of the steps that an unfinished job has before it, the present one in full: what
+    /// the device can tell by counting operations.
+    pub fn left_ns(&self, id: u32) -> u64 {
+        let job = &self.jobs[id as usize];
+        job.steps.iter().skip(job.at).map(|step| step.ns()).sum()
+    }
+
     /// Nanoseconds that each die has worked, by die.
     pub fn die_ns(&self) -> impl Iterator<Item = u64> + '_ {
         self.dies.iter().map(|die| die.used_ns)

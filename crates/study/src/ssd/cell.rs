@@ -23,7 +23,7 @@ pub struct Cell {
     pub accesses: u64,
     /// Page-table walks.
     pub tlb_misses: u64,
-    /// References to a page that the device had to move, or was moving.
+    /// Page-table walks that found the page on its way or in need of a move: EPF results.
     pub embedded_faults: u64,
     /// Embedded faults an access.
     pub embedded_fault_rate: f64,
@@ -35,7 +35,7 @@ pub struct Cell {
     pub passed_share: f64,
     /// Of those, how often the thread slept; the others were in a section that may not.
     pub slept: u64,
-    /// How often a thread woke before its page was there, and waited for the rest.
+    /// Embedded faults of a thread that slept for this page and woke before it was there.
     pub overruns: u64,
     /// Ordinary page faults: first touches.
     pub page_faults: u64,

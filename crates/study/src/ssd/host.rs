@@ -4,9 +4,7 @@
 //! requests in the order of time. Within a turn a core goes from reference to reference
 //! ([`stretch`]) until something needs more than a hit.
 
-use nearfar_hardware::cache::Filter;
 use nearfar_hardware::flash::Conditioned;
-use nearfar_hardware::tlb::FullLru;
 use nearfar_hardware::umd::Umd;
 use nearfar_kernel::epf::{Epf, Fault};
 use nearfar_kernel::scheduler::{RunQueue, wake_at};
@@ -14,59 +12,11 @@ use nearfar_trace::hash::PageMap;
 use nearfar_trace::{Error, Kind, KindSet, Result};
 
 use super::cell::{Cell, Detail};
-use super::feed::{Feed, Reference, Source};
+use super::core::{Core, Counts, Event, Thread, Waits, stretch};
+use super::feed::{Feed, Source};
 use super::histogram::Histogram;
 use super::options::{Host, READ_AHEAD_BYTES};
 use super::timeline::{State, Timeline};
-
-const NO_PAGE: (u64, u32) = (u64::MAX, u32::MAX);
-/// Pages whose numbers a core finds without the table of all.
-const DIRECTORY: usize = 256;
-
-struct Core {
-    time: u64,
-    /// Picoseconds of execution not yet in `time`.
-    ps: u64,
-    thread: Option<u32>,
-    /// The page of the device that the core waits for.
-    stalled: Option<u32>,
-    /// Since when the thread runs, or the core is stalled.
-    since: u64,
-    slice_end: u64,
-    caches: Option<Filter>,
-    /// Data's, instructions'.
-    tlbs: [FullLru; 2],
-    /// The last page each side used: number, number on the device.
-    last: [(u64, u32); 2],
-    directory: Vec<(u64, u32)>,
-    busy: u64,
-    stall: u64,
-    switch: u64,
-    idle: u64,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Waits {
-    /// For references: none was read for it yet, or it is ahead of the others, or at its end.
-    References,
-    /// For a core, a timer or the disk: it is in the run queue.
-    Queued,
-    /// It has a core.
-    Nothing,
-}
-
-struct Thread {
-    piece: Vec<Reference>,
-    at: usize,
-    waits: Waits,
-    /// The present reference: its instructions are paid for, so many of its pages were used, the
-    /// page table was walked for the next.
-    charged: bool,
-    pages_done: u64,
-    walked: bool,
-    /// The page it slept for.
-    slept_for: Option<u32>,
-}
 
 /// How far a page has come to the device.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -82,20 +32,6 @@ struct Job {
     page: u32,
     submitted: u64,
     predicted: u64,
-}
-
-/// Why a core left the fast path.
-enum Event {
-    Until,
-    Exhausted,
-    Miss { page: u64, side: usize, kind: Kind },
-}
-
-#[derive(Default)]
-struct Counts {
-    references: u64,
-    instructions: u64,
-    accesses: u64,
 }
 
 /// One cell being simulated.
@@ -132,66 +68,6 @@ pub struct Run<'a> {
     finished: u64,
 }
 
-/// References that hit: from the present one of `thread` until something else is needed or the
-/// clock reaches `until`.
-#[inline]
-fn stretch(
-    core: &mut Core,
-    thread: &mut Thread,
-    umd: &mut Umd,
-    host: &Host,
-    shift: u32,
-    counts: &mut Counts,
-    until: u64,
-) -> Event {
-    while let Some(&reference) = thread.piece.get(thread.at) {
-        if core.time >= until {
-            return Event::Until;
-        }
-        let Reference { addr, instr, size, kind } = reference;
-        if !thread.charged {
-            let ps = core.ps + u64::from(instr) * host.instruction_ps;
-            core.time += ps / 1000;
-            core.ps = ps % 1000;
-            counts.instructions += u64::from(instr);
-            thread.charged = true;
-        }
-        let side = usize::from(kind == Kind::Fetch && host.instruction_tlb_entries > 0);
-        let last = addr.saturating_add(u64::from(size.max(1)) - 1) >> shift;
-        let mut page = (addr >> shift) + thread.pages_done;
-        loop {
-            if core.last[side].0 != page {
-                let found = core.directory[page as usize % DIRECTORY];
-                if found.0 != page || !core.tlbs[side].contains(found.1) {
-                    return Event::Miss { page, side, kind };
-                }
-                core.tlbs[side].access(found.1);
-                core.last[side] = found;
-            }
-            umd.touch(core.last[side].1, kind.writes());
-            if page == last {
-                break;
-            }
-            page += 1;
-            thread.pages_done += 1;
-        }
-        let lines = match &mut core.caches {
-            Some(caches) => {
-                let traffic = caches.access(addr, u64::from(size), kind);
-                counts.accesses += u64::from(traffic.write_backs);
-                u64::from(traffic.fills)
-            }
-            None => thread.pages_done + 1,
-        };
-        counts.accesses += lines;
-        core.time += lines * host.dram_ns;
-        counts.references += 1;
-        thread.at += 1;
-        (thread.charged, thread.pages_done) = (false, 0);
-    }
-    Event::Exhausted
-}
-
 impl<'a> Run<'a> {
     /// Before the first reference: the device preconditioned, its DRAM empty.
     pub fn new(
@@ -202,25 +78,9 @@ impl<'a> Run<'a> {
         conditioned: Conditioned,
         window: usize,
     ) -> Self {
-        let core = || Core {
-            time: 0,
-            ps: 0,
-            thread: None,
-            stalled: None,
-            since: 0,
-            slice_end: u64::MAX,
-            caches: host.caches.as_ref().map(|geometry| Filter::new(geometry, true)),
-            tlbs: [host.tlb_entries, host.instruction_tlb_entries.max(1)].map(FullLru::new),
-            last: [NO_PAGE; 2],
-            directory: vec![NO_PAGE; DIRECTORY],
-            busy: 0,
-            stall: 0,
-            switch: 0,
-            idle: 0,
-        };
         Self {
             shift: umd.ftl().geometry().page_bytes.trailing_zeros(),
-            cores: (0..host.cores).map(|_| core()).collect(),
+            cores: (0..host.cores).map(|_| Core::new(host)).collect(),
             host,
             policy,
             atomic,
@@ -393,15 +253,13 @@ impl<'a> Run<'a> {
                     self.translate(number, thread, page, device_page, side);
                     return Ok(());
                 };
-                if self.threads[thread as usize].slept_for == Some(device_page) {
-                    self.cell.overruns += 1;
-                    self.stall(number, device_page);
-                } else {
-                    self.cell.embedded_faults += 1;
-                    self.cell.joined_faults += 1;
-                    let left = (job.submitted + job.predicted).saturating_sub(now);
-                    self.handle(number, thread, device_page, left, kind);
-                }
+                // The fault is raised anew, with what the device still has to do.
+                let early = self.threads[thread as usize].slept_for == Some(device_page);
+                self.cell.overruns += u64::from(early);
+                self.cell.joined_faults += u64::from(!early);
+                self.cell.embedded_faults += 1;
+                let left = self.umd.array().left_ns(job);
+                self.handle(number, thread, device_page, left, false, kind);
                 return Ok(());
             }
             _ => {}
@@ -411,7 +269,7 @@ impl<'a> Run<'a> {
         self.known[device_page as usize] = Known::Placed;
         let loading = self.umd.load(now, device_page, new);
         if let Some(evicted) = loading.evicted {
-            self.shoot_down(evicted);
+            self.cores.iter_mut().for_each(|core| core.forget(evicted));
         }
         match loading.service {
             None => self.translate(number, thread, page, device_page, side),
@@ -426,7 +284,8 @@ impl<'a> Run<'a> {
                 self.submitted += 1;
                 self.predicted.add(predicted);
                 self.cell.embedded_faults += 1;
-                self.handle(number, thread, device_page, predicted, kind);
+                let again = self.threads[thread as usize].slept_for == Some(device_page);
+                self.handle(number, thread, device_page, predicted, again, kind);
             }
         }
         Ok(())
@@ -472,9 +331,17 @@ impl<'a> Run<'a> {
         (there > now).then_some(there)
     }
 
-    /// An embedded page fault that will take `predicted`: pass it on, or wait.
-    fn handle(&mut self, number: usize, thread: u32, page: u32, predicted: u64, kind: Kind) {
-        let again = self.threads[thread as usize].slept_for == Some(page);
+    /// An embedded page fault that will take `predicted`: pass it on, or wait. `again`: the thread
+    /// slept for this page, and it came and went.
+    fn handle(
+        &mut self,
+        number: usize,
+        thread: u32,
+        page: u32,
+        predicted: u64,
+        again: bool,
+        kind: Kind,
+    ) {
         if !self.policy.pass(&Fault { predicted_ns: predicted }) {
             return self.stall(number, page);
         }
@@ -486,7 +353,7 @@ impl<'a> Run<'a> {
         let state = &mut self.threads[thread as usize];
         // A thread whose page came and went while it slept stays awake: else two threads that need
         // one frame could take it from each other for ever.
-        if predicted == 0 || self.atomic.contains(kind) || again {
+        if self.atomic.contains(kind) || again {
             return self.stall(number, page);
         }
         self.cell.slept += 1;
@@ -513,30 +380,15 @@ impl<'a> Run<'a> {
 
     /// The page is there: the TLB learns where.
     fn translate(&mut self, number: usize, thread: u32, page: u64, device_page: u32, side: usize) {
-        let core = &mut self.cores[number];
-        core.tlbs[side].access(device_page);
-        core.last[side] = (page, device_page);
-        core.directory[page as usize % DIRECTORY] = (page, device_page);
+        self.cores[number].learn(side, page, device_page);
         let thread = &mut self.threads[thread as usize];
         (thread.walked, thread.slept_for) = (false, None);
         // The reference itself comes at once; it must not find the page gone again.
         self.umd.touch(device_page, false);
     }
 
-    fn shoot_down(&mut self, page: u32) {
-        for core in &mut self.cores {
-            for (tlb, last) in core.tlbs.iter_mut().zip(&mut core.last) {
-                tlb.remove(page);
-                if last.1 == page {
-                    *last = NO_PAGE;
-                }
-            }
-        }
-    }
-
-    fn job_of(&self, page: u32) -> Option<Job> {
-        let (_, job) = self.arriving.iter().find(|(arriving, _)| *arriving == page)?;
-        Some(self.jobs[*job as usize])
+    fn job_of(&self, page: u32) -> Option<u32> {
+        self.arriving.iter().find(|(arriving, _)| *arriving == page).map(|(_, job)| *job)
     }
 
     /// Let the device work until `now`.
@@ -624,15 +476,7 @@ impl<'a> Run<'a> {
         self.feed.fill(source)?;
         pulse(self.feed.read())?;
         while self.threads.len() < self.feed.threads() {
-            self.threads.push(Thread {
-                piece: Vec::new(),
-                at: 0,
-                waits: Waits::References,
-                charged: false,
-                pages_done: 0,
-                walked: false,
-                slept_for: None,
-            });
+            self.threads.push(Thread::default());
         }
         if self.threads.len() as u64 >= u64::from(self.umd.frames()) {
             return Err(Error::input(

@@ -6,6 +6,7 @@
 //! table, the device's DRAM or a service by its flash, the CPU caches. `docs/ssd.md` has the model.
 
 pub mod cell;
+pub mod core;
 pub mod feed;
 pub mod histogram;
 pub mod host;

@@ -14,6 +14,11 @@ use super::cell::{Cell, Detail};
 use super::host::Run;
 use super::options::{Options, Setting};
 
+/// What a cell answers that was stopped as another failed.
+const STOPPED: &str = "run: stopped";
+
+type Outcome = Result<(Cell, Detail)>;
+
 /// Simulate every cell of `options`; answers them in its order. Each goes over the trace on its
 /// own; the number of threads changes no result.
 ///
@@ -40,7 +45,7 @@ pub fn simulate(
     let workers = if options.threads == 0 { cores } else { options.threads };
     let workers = workers.min(options.settings.len());
     let (next, done, stop) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicBool::new(false));
-    let results: Mutex<Vec<Option<Result<(Cell, Detail)>>>> =
+    let results: Mutex<Vec<Option<Outcome>>> =
         Mutex::new(options.settings.iter().map(|_| None).collect());
     let mut stopped = Ok(());
     std::thread::scope(|scope| {
@@ -85,22 +90,12 @@ pub fn simulate(
     stopped?;
     let results = results.into_inner().unwrap_or_default();
     // The first cell that failed of itself, not one that was stopped because of it.
-    let mut cells = Vec::with_capacity(results.len());
-    let mut failed = None;
-    for result in results.into_iter().flatten() {
-        match result {
-            Ok(cell) => cells.push(cell),
-            Err(error) if failed.is_none() || error.to_string() != "run: stopped" => {
-                if failed.as_ref().is_none_or(|e: &Error| e.to_string() == "run: stopped") {
-                    failed = Some(error);
-                }
-            }
-            Err(_) => {}
-        }
-    }
-    match failed {
+    let (cells, errors): (Vec<_>, Vec<_>) = results.into_iter().flatten().partition(Result::is_ok);
+    let mut errors: Vec<Error> = errors.into_iter().filter_map(Result::err).collect();
+    errors.sort_by_key(|error| error.to_string() == STOPPED);
+    match errors.into_iter().next() {
         Some(error) => Err(error),
-        None => Ok(cells),
+        None => cells.into_iter().collect(),
     }
 }
 

@@ -1,4 +1,5 @@
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use nearfar_hardware::Machine;
 use nearfar_hardware::flash::Precondition;
@@ -110,11 +111,14 @@ fn plain(records: &[Record], host: &Host, frames: usize) -> (u64, [u64; 4]) {
                             service += 50 + 200_000;
                         }
                     }
-                    if dirty.contains_key(&page) {
-                        reads += 1;
-                        service += 25_000 + 50;
-                    } else {
-                        dirty.insert(page, true);
+                    match dirty.entry(page) {
+                        Entry::Occupied(_) => {
+                            reads += 1;
+                            service += 25_000 + 50;
+                        }
+                        Entry::Vacant(entry) => {
+                            entry.insert(true);
+                        }
                     }
                     faults += u64::from(service > 0);
                     ps += service * 1000;

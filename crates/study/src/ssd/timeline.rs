@@ -91,7 +91,7 @@ mod tests {
         ) {
             let states = [State::Run, State::Stall, State::Sleep, State::Disk];
             let mut timeline = Timeline::default();
-            let mut sums = vec![Shares::default(); 3];
+            let mut sums = [Shares::default(); 3];
             for (thread, state, start, length) in spans {
                 timeline.add(thread, states[state], start, start + length);
                 sums[thread as usize][state] += length;
