@@ -163,5 +163,7 @@ def parse_shares(text: str, flag: str, count: int) -> list[float]:
             )
         shares.append(share)
     if len(shares) != count:
-        raise NearfarError(f"{flag}: {len(shares)} shares, not {count}; write for example {example}")
+        raise NearfarError(
+            f"{flag}: {len(shares)} shares, not {count}; write for example {example}"
+        )
     return shares

@@ -19,9 +19,10 @@ def ssd(result: Mapping[str, Any]) -> RenderableType:
 
 
 def _times(result: Mapping[str, Any]) -> Table:
-    table = _table("Time by the device's DRAM and the policy for embedded page faults (EPF)")
-    columns = ("DRAM", "EPF", "time", "vs first", "busy", "stall", "switch", "idle", "EPF/access")
-    for title in (*columns, "passed"):
+    table = _table("Time by DRAM and policy; embedded page faults (EPF) an access, share passed on")
+    table.collapse_padding = True
+    titles = ("DRAM", "EPF", "time", "change", "busy", "stall", "switch", "idle", "faults")
+    for title in (*titles, "passed"):
         table.add_column(title, justify="left" if title == "EPF" else "right", no_wrap=True)
     for rows in _by_size(result):
         first = float(rows[0]["seconds"])
@@ -47,8 +48,9 @@ def _times(result: Mapping[str, Any]) -> Table:
 
 
 def _flash(result: Mapping[str, Any]) -> Table:
-    table = _table("What the device did; times are those of one service, queueing included")
-    titles = ("DRAM", "EPF", "services", "predicted", "actual", "reads", "programs", "GC", "moved")
+    table = _table("The device: mean time of a service as predicted and as it was, flash commands")
+    table.collapse_padding = True
+    titles = ("DRAM", "EPF", "predicted", "actual", "reads", "programs", "GC", "moved")
     for title in (*titles, "WA"):
         table.add_column(title, justify="left" if title == "EPF" else "right", no_wrap=True)
     for rows in _by_size(result):
@@ -56,7 +58,6 @@ def _flash(result: Mapping[str, Any]) -> Table:
             table.add_row(
                 units.size(row["dram_bytes"]),
                 units.clean(row["epf"]),
-                units.count(row["services"]),
                 units.duration(row["predicted_us_mean"] * 1e3),
                 units.duration(row["actual_us_mean"] * 1e3),
                 units.count(row["flash_reads"]),

@@ -117,7 +117,7 @@ impl<'a> Run<'a> {
         source: &mut Source<'_>,
         pulse: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<(Cell, Detail)> {
-        self.fill(source, 0, pulse)?;
+        self.fill_window(source, 0, pulse)?;
         loop {
             let ready = self.queue.ready_at();
             let mut turn: Option<(u64, usize)> = None;
@@ -460,7 +460,17 @@ impl<'a> Run<'a> {
             }
             self.fill(source, now, pulse)?;
         }
-        while self.feed.room() && self.threads.iter().any(|t| t.waits == Waits::References) {
+        self.fill_window(source, now, pulse)
+    }
+
+    /// Read on until as many references are in flight as may be.
+    fn fill_window(
+        &mut self,
+        source: &mut Source<'_>,
+        now: u64,
+        pulse: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<()> {
+        while self.feed.room() {
             self.fill(source, now, pulse)?;
         }
         Ok(())

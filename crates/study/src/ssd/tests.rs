@@ -293,6 +293,23 @@ fn queueing_makes_predictions_short() {
     assert!(error.abs() < 1e-6);
 }
 
+/// Two threads that follow each other in the trace: within a narrow window they stay in turn, in a
+/// wide one the second runs while the first sleeps.
+#[test]
+fn the_window_keeps_threads_in_the_order_of_the_trace() {
+    let mut records = mix(1, 64, 4000, 1000, 0.0, 1);
+    let second = records.clone();
+    records.extend(second.iter().map(|r| Record { thread: 1, addr: r.addr + (64 << 12), ..*r }));
+    let seconds = |window| {
+        let ask = Ask { window, ..ask(&free(), "all", 32) };
+        ask.cell(&records).seconds
+    };
+    let (narrow, wide) = (seconds(1), seconds(1 << 20));
+    // Together they also share the frames that each had alone.
+    assert!(wide < 0.9 * narrow, "{wide} {narrow}");
+    assert_eq!(seconds(8000), wide);
+}
+
 #[test]
 fn a_used_drive_collects_and_it_shows_in_the_prediction() {
     let records = mix(2, 3000, 6000, 100, 1.0, 5);
