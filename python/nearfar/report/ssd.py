@@ -48,7 +48,7 @@ def _times(result: Mapping[str, Any]) -> Table:
 
 
 def _flash(result: Mapping[str, Any]) -> Table:
-    table = _table("The device: mean time of a service as predicted and as it was, flash commands")
+    table = _table("The device: mean time of a service, predicted and actual; commands")
     table.collapse_padding = True
     titles = ("DRAM", "EPF", "predicted", "actual", "reads", "programs", "GC", "moved")
     for title in (*titles, "WA"):

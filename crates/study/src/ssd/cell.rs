@@ -23,19 +23,19 @@ pub struct Cell {
     pub accesses: u64,
     /// Page-table walks.
     pub tlb_misses: u64,
-    /// Page-table walks that found the page on its way or in need of a move: EPF results.
+    /// Page-table walks that found the page in need of a move, or on its way for another thread.
     pub embedded_faults: u64,
     /// Embedded faults an access.
     pub embedded_fault_rate: f64,
     /// Embedded faults on a page that was on its way for another thread.
     pub joined_faults: u64,
-    /// Embedded faults that went to the kernel.
+    /// Embedded faults that went to the kernel; those raised anew are in `overruns`.
     pub passed_to_kernel: u64,
     /// Their share of all embedded faults.
     pub passed_share: f64,
-    /// Of those, how often the thread slept; the others were in a section that may not.
+    /// How often a thread slept; not where it was in a section that may not.
     pub slept: u64,
-    /// Embedded faults of a thread that slept for this page and woke before it was there.
+    /// How often a thread woke before its page was there, and raised the fault anew.
     pub overruns: u64,
     /// Ordinary page faults: first touches.
     pub page_faults: u64,

@@ -27,6 +27,16 @@ enum Known {
     Placed,
 }
 
+/// Whether a fault is the thread's second for one page.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Again {
+    No,
+    /// It slept and woke before the page was there.
+    Early,
+    /// It slept, and the page came and went.
+    Lost,
+}
+
 #[derive(Clone, Copy, Default)]
 struct Job {
     page: u32,
@@ -254,12 +264,15 @@ impl<'a> Run<'a> {
                     return Ok(());
                 };
                 // The fault is raised anew, with what the device still has to do.
-                let early = self.threads[thread as usize].slept_for == Some(device_page);
-                self.cell.overruns += u64::from(early);
-                self.cell.joined_faults += u64::from(!early);
-                self.cell.embedded_faults += 1;
                 let left = self.umd.array().left_ns(job);
-                self.handle(number, thread, device_page, left, false, kind);
+                let again = if self.threads[thread as usize].slept_for == Some(device_page) {
+                    self.cell.overruns += 1;
+                    Again::Early
+                } else {
+                    self.cell.joined_faults += 1;
+                    Again::No
+                };
+                self.handle(number, thread, device_page, left, again, kind);
                 return Ok(());
             }
             _ => {}
@@ -283,8 +296,10 @@ impl<'a> Run<'a> {
                 self.arriving.push((device_page, service.job));
                 self.submitted += 1;
                 self.predicted.add(predicted);
-                self.cell.embedded_faults += 1;
-                let again = self.threads[thread as usize].slept_for == Some(device_page);
+                let again = match self.threads[thread as usize].slept_for {
+                    Some(slept_for) if slept_for == device_page => Again::Lost,
+                    _ => Again::No,
+                };
                 self.handle(number, thread, device_page, predicted, again, kind);
             }
         }
@@ -331,29 +346,30 @@ impl<'a> Run<'a> {
         (there > now).then_some(there)
     }
 
-    /// An embedded page fault that will take `predicted`: pass it on, or wait. `again`: the thread
-    /// slept for this page, and it came and went.
+    /// An embedded page fault that will take `predicted`: pass it on, or wait.
     fn handle(
         &mut self,
         number: usize,
         thread: u32,
         page: u32,
         predicted: u64,
-        again: bool,
+        again: Again,
         kind: Kind,
     ) {
+        let counts = u64::from(again != Again::Early);
+        self.cell.embedded_faults += counts;
         if !self.policy.pass(&Fault { predicted_ns: predicted }) {
             return self.stall(number, page);
         }
-        self.cell.passed_to_kernel += 1;
+        self.cell.passed_to_kernel += counts;
         let core = &mut self.cores[number];
         let raised = core.time;
         core.time += self.host.exception_ns;
         core.switch += self.host.exception_ns;
         let state = &mut self.threads[thread as usize];
-        // A thread whose page came and went while it slept stays awake: else two threads that need
-        // one frame could take it from each other for ever.
-        if self.atomic.contains(kind) || again {
+        // A thread that lost its page stays awake: else two threads that need one frame could take
+        // it from each other for ever.
+        if self.atomic.contains(kind) || again == Again::Lost {
             return self.stall(number, page);
         }
         self.cell.slept += 1;

@@ -196,6 +196,7 @@ proptest! {
         // A thread that is passed to the kernel and may not sleep runs through the exception.
         let more = of(0) - cell.cpu_busy;
         prop_assert!(more > -1e-9 && more < cell.cpu_switch + 1e-9, "{more} {}", cell.cpu_switch);
+        prop_assert_eq!(cell.embedded_faults, cell.services + cell.joined_faults);
         let services: u64 = detail.service.iter().map(|class| class.actual).sum();
         prop_assert_eq!(services, cell.services);
         match policy {
