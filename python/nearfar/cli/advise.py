@@ -123,7 +123,7 @@ def run(
             result = study.advise(
                 inputs,
                 memory=memory or ("10%,...,100%" if evaluate else study.MEMORY),
-                machine=machines.names() if machine == "all" else _names(machine),
+                machine=machines.paging_to_storage() if machine == "all" else _names(machine),
                 storage=_names(storage),
                 arch=arch,
                 min_gain=gain,

@@ -328,7 +328,10 @@ fn a_used_drive_collects_and_it_shows_in_the_prediction() {
 /// The file is read from disk once for each 128 KiB; the thread sleeps meanwhile and another runs.
 #[test]
 fn the_disk_reads_ahead() {
-    let host = Host::new(&machine(), Some("disk")).unwrap();
+    let mut machine = machine();
+    let desktop = Machine::load("desktop-hdd", "".as_ref()).unwrap();
+    machine.storage.insert("disk".into(), desktop.storage["hdd"].clone());
+    let host = Host::new(&machine, Some("disk")).unwrap();
     let mut records: Vec<Record> =
         (0..64).map(|page| record(0, 1000 + page, Kind::KernelLoad, 10)).collect();
     records.extend((0..64).map(|_| record(1, 5, Kind::Load, 1000)));
