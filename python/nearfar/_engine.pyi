@@ -132,6 +132,26 @@ def paging(
     progress: Callable[[int], object] | None,
 ) -> str: ...
 
+# ssd.rs
+
+def ssd_policies() -> list[tuple[str, str, str]]: ...
+def ssd(
+    trace: str | PathLike[str],
+    machine: str,
+    machine_text: str,
+    *,
+    epf: Sequence[str],
+    dram_bytes: Sequence[int],
+    disk: str | None,
+    sequential: float,
+    random: float,
+    seed: int,
+    sleep_granularity_ns: int | None,
+    window: int,
+    threads: int,
+    progress: Callable[[int], object] | None,
+) -> str: ...
+
 # paper.rs
 
 def paper_builtin() -> list[tuple[str, str]]: ...

@@ -84,6 +84,11 @@ def names() -> list[str]:
     return [name for name, _ in _engine.machine_builtin()]
 
 
+def paging_to_storage() -> list[str]:
+    """Names of the built-in machines that have a storage to page to, sorted."""
+    return [name for name in names() if load(name).storages]
+
+
 def load(path_or_name: str, search: Path = SEARCH) -> Machine:
     """Load a machine.
 

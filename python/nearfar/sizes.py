@@ -124,3 +124,46 @@ def _steps(before: list[Memory], last: Memory, flag: str) -> list[Memory]:
         raise NearfarError(f"{flag}: `...` must rise in at most {MOST} steps, as in 10%,...,100%")
     between = range(start + step, stop, step)
     return [Memory(round(value * unit, 6), last.is_fraction) for value in between]
+
+
+_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|ms|s)")
+
+
+def parse_time(text: str, flag: str) -> int:
+    """Nanoseconds of ``50us``, ``0ns``, ``1.5ms``.
+
+    Raises:
+        NearfarError: naming ``flag``, if it is not a whole number of nanoseconds up to 1000 s.
+    """
+    found = _TIME.fullmatch(text.strip())
+    if found:
+        value = float(found[1]) * {"ns": 1, "us": 1e3, "ms": 1e6, "s": 1e9}[found[2]]
+        if value <= 1e12 and value == int(value):
+            return int(value)
+    raise NearfarError(
+        f"{flag}: {text.strip()[:40]!r} is not a time in whole nanoseconds; write for example 50us"
+    )
+
+
+def parse_shares(text: str, flag: str, count: int) -> list[float]:
+    """``count`` shares, each ``60%`` or ``0.6``.
+
+    Raises:
+        NearfarError: naming ``flag``, if there are more or fewer or one is not from 0 to 1.
+    """
+    example = ",".join(["50%"] * count)
+    shares = []
+    for item in text.split(","):
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)(\s*%)?", item.strip())
+        share = float(found[1]) / (100 if found[2] else 1) if found else -1.0
+        if not 0 <= share <= 1:
+            raise NearfarError(
+                f"{flag}: {item.strip()[:40]!r} is not a share from 0 to 100 %; "
+                f"write for example {example}"
+            )
+        shares.append(share)
+    if len(shares) != count:
+        raise NearfarError(
+            f"{flag}: {len(shares)} shares, not {count}; write for example {example}"
+        )
+    return shares

@@ -111,6 +111,15 @@ impl Cache {
     }
 }
 
+/// What one reference asks of memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Lines read from memory.
+    pub fills: u32,
+    /// Dirty lines written to memory.
+    pub write_backs: u32,
+}
+
 /// From a program's references to those that memory must answer: one for each line that no cache
 /// holds, at the line's address, of the line's size, and of the kind that missed.
 ///
@@ -163,6 +172,30 @@ impl Filter {
         }
     }
 
+    /// One reference, without a record: the lines that memory supplies for it, and the dirty lines
+    /// that go to memory because of it.
+    #[inline]
+    pub fn access(&mut self, addr: u64, size: u64, kind: Kind) -> Traffic {
+        let mut line = addr >> self.shift;
+        let last = addr.saturating_add(size.max(1) - 1) >> self.shift;
+        let mut traffic = Traffic::default();
+        loop {
+            let first = match &mut self.instruction {
+                Some(cache) if kind == Kind::Fetch => cache,
+                _ => &mut self.data,
+            };
+            if let Some(old) = first.access(line, Entry::from(kind.writes())) {
+                let (memory, leaves) = self.next_level(line, old);
+                traffic.fills += u32::from(memory);
+                traffic.write_backs += leaves.map(|old| (old & DIRTY) as u32).iter().sum::<u32>();
+            }
+            if line == last {
+                return traffic;
+            }
+            line += 1;
+        }
+    }
+
     /// Instructions of each thread that no record has taken yet.
     pub fn carried(&self) -> &[u64] {
         &self.carried
@@ -180,8 +213,9 @@ impl Filter {
         }
     }
 
-    /// The first level missed `line` and pushed out `old`.
-    fn beyond(&mut self, line: u64, old: Entry, kind: u8, thread: u32, out: &mut Batch) {
+    /// The first level missed `line` and pushed out `old`: whether memory supplies the line, and
+    /// what leaves the caches.
+    fn next_level(&mut self, line: u64, old: Entry) -> (bool, [Entry; 2]) {
         let mut leaves = [0; 2];
         let memory = match &mut self.second {
             Some(second) => {
@@ -197,6 +231,12 @@ impl Filter {
                 true
             }
         };
+        (memory, leaves)
+    }
+
+    /// The first level missed `line` and pushed out `old`.
+    fn beyond(&mut self, line: u64, old: Entry, kind: u8, thread: u32, out: &mut Batch) {
+        let (memory, leaves) = self.next_level(line, old);
         if memory {
             self.push(line, Kind::from_u8(kind).unwrap_or(Kind::Load), thread, out);
         }
@@ -358,6 +398,20 @@ mod tests {
             let found: Vec<Record> =
                 filtered(&records, &geometry, write_backs, cut).iter().collect();
             prop_assert_eq!(found, plain(&records, &geometry, write_backs));
+        }
+
+        /// The same traffic without records.
+        #[test]
+        fn traffic_is_that_of_the_records(records in records(), geometry in geometry()) {
+            let found = filtered(&records, &geometry, true, 0).len() as u32;
+            let mut caches = Filter::new(&geometry, false);
+            let traffic: Vec<Traffic> = records
+                .iter()
+                .map(|r| caches.access(r.addr, u64::from(r.size), r.kind))
+                .collect();
+            let fills = filtered(&records, &geometry, false, 0).len() as u32;
+            prop_assert_eq!(traffic.iter().map(|t| t.fills).sum::<u32>(), fills);
+            prop_assert_eq!(traffic.iter().map(|t| t.fills + t.write_backs).sum::<u32>(), found);
         }
 
         /// No instruction is lost or counted twice, for any thread.

@@ -3,10 +3,12 @@
 //! No policy in here, and nothing about kernels or studies.
 
 pub mod cache;
+pub mod flash;
 pub mod machine;
 pub mod node;
 pub mod storage;
 pub mod tlb;
+pub mod umd;
 pub mod units;
 
 pub use machine::{AccessTimes, Machine};

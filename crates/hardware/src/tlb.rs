@@ -142,6 +142,37 @@ impl FullLru {
         hit
     }
 
+    /// Whether `page` is held; changes nothing.
+    #[inline]
+    pub fn contains(&self, page: u32) -> bool {
+        self.slot_of.get(page as usize).is_some_and(|slot| *slot != NONE)
+    }
+
+    /// Drop `page`, as a shootdown does; true when it was held. Its entry is the next to be used.
+    pub fn remove(&mut self, page: u32) -> bool {
+        if !self.contains(page) {
+            return false;
+        }
+        let slot = std::mem::replace(&mut self.slot_of[page as usize], NONE);
+        self.unlink(slot);
+        // Entries in use are the first ones: the last of them moves to the gap.
+        self.used -= 1;
+        if slot != self.used {
+            let moved = self.slots[self.used as usize];
+            self.slots[slot as usize] = moved;
+            self.slot_of[moved.page as usize] = slot;
+            match moved.newer {
+                NONE => self.newest = slot,
+                newer => self.slots[newer as usize].older = slot,
+            }
+            match moved.older {
+                NONE => self.oldest = slot,
+                older => self.slots[older as usize].newer = slot,
+            }
+        }
+        true
+    }
+
     /// First reference to `page` in a stretch; true when it hits. The page is held until released.
     #[inline]
     pub fn touch(&mut self, page: u32) -> bool {
@@ -299,6 +330,28 @@ mod tests {
             let mut tlb = Buffer::new(Level { entries: sets * ways, ways: Some(ways) });
             let hits: Vec<bool> = refs.iter().map(|&p| tlb.access(p as u32, p)).collect();
             prop_assert_eq!(hits, plain(&refs, (sets * ways) as usize, ways as usize));
+        }
+
+        /// Pages dropped in between are gone, and nothing else is.
+        #[test]
+        fn dropped_pages_leave_the_list(
+            refs in prop::collection::vec((0u32..40, 0u8..4), 1..800),
+            entries in 1u32..20,
+        ) {
+            let mut tlb = FullLru::new(entries);
+            let mut list = Vec::<u32>::new();
+            for (page, what) in refs {
+                let place = list.iter().position(|&p| p == page);
+                prop_assert_eq!(tlb.contains(page), place.is_some());
+                place.map(|place| list.remove(place));
+                if what == 0 {
+                    prop_assert_eq!(tlb.remove(page), place.is_some());
+                } else {
+                    prop_assert_eq!(tlb.access(page), place.is_some());
+                    list.push(page);
+                    if list.len() > entries as usize { list.remove(0); }
+                }
+            }
         }
 
         /// Held stretches give the misses of single references.

@@ -2,5 +2,7 @@
 //!
 //! Nothing here knows a time: costs belong to hardware, their sum to a study.
 
+pub mod epf;
 pub mod replacement;
+pub mod scheduler;
 pub mod tiering;

@@ -14,6 +14,7 @@ mod paging;
 mod paper;
 mod policy;
 mod pulse;
+mod ssd;
 mod tiering;
 mod workload;
 
@@ -39,6 +40,7 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     machine::register(module)?;
     paging::register(module)?;
     paper::register(module)?;
+    ssd::register(module)?;
     import::register(module)?;
     info::register(module)?;
     export::register(module)?;

@@ -3,4 +3,5 @@
 pub mod filter;
 pub mod info;
 pub mod paging;
+pub mod ssd;
 pub mod tiering;

@@ -83,6 +83,7 @@ def run(
     """Advise a page size: predicted and simulated time, gain, regret, and what can be set."""
     from nearfar import advise as study
     from nearfar import emit as emitters
+    from nearfar import machine as machines
     from nearfar.cli._progress import progress
     from nearfar.errors import NearfarError
     from nearfar.fleet import parse_gain
@@ -127,7 +128,7 @@ def run(
             result = study.advise(
                 inputs,
                 memory=memory or ("10%,...,100%" if evaluate else study.MEMORY),
-                machine=_with_storage() if machine == "all" else _names(machine),
+                machine=machines.paging_to_storage() if machine == "all" else _names(machine),
                 storage=_names(storage),
                 arch=arch,
                 min_gain=gain,
@@ -211,10 +212,3 @@ def _print(result: AdviseResult, output_format: str, emitted: dict[str, str]) ->
         from nearfar.report.tables import show
 
         show(tables.advice(result.to_dict()))
-
-
-def _with_storage() -> list[str]:
-    """Built-in machines that have something to page to."""
-    from nearfar import machine as machines
-
-    return [name for name in machines.names() if machines.load(name).storages]

@@ -252,6 +252,17 @@ pub enum OverProvisioning {
     OfUser,
 }
 
+/// Which block of a plane is collected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum VictimPolicy {
+    /// The one with the fewest valid pages.
+    #[default]
+    Greedy,
+    /// Any.
+    Random,
+}
+
 /// The flash array of a solid-state drive.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -287,6 +298,9 @@ pub struct Flash {
     /// Collection stops when this share of blocks is free; after one block when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gc_stop_free: Option<Sourced<Ratio>>,
+    /// Which block is collected; `greedy` when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gc_victim: Option<VictimPolicy>,
 }
 
 /// What the kernel's primitives cost; a study that needs one that is left out says so.
@@ -326,6 +340,9 @@ pub struct Cost {
     /// How late a sleeping thread may be woken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timer_slack: Option<Sourced<Time>>,
+    /// How long a thread runs while others are ready; until it blocks when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_slice: Option<Sourced<Time>>,
 }
 
 /// The JSON Schema of a machine file (2020-12), as pretty JSON ending in a newline.

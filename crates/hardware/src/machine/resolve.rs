@@ -114,7 +114,7 @@ impl Machine {
     }
 
     /// The DRAM node: the one named `dram`, else the first of kind `dram` by name.
-    fn dram(&self) -> Result<&Node> {
+    pub(crate) fn dram(&self) -> Result<&Node> {
         let is_dram = |node: &&Node| node.kind == NodeKind::Dram;
         let named = self.node.get("dram").filter(is_dram);
         named

@@ -1,0 +1,273 @@
+//! Dies and channels: who waits for whom, and for how long.
+//!
+//! A job is a list of steps that follow one another. A die serves one job at a time, first come
+//! first served, and a job keeps its die as long as its next step is on the same one: a collection
+//! is not broken into. A transfer holds both the die and its channel. Steps of different jobs on
+//! different dies overlap.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use nearfar_trace::Result;
+
+use super::{Command, Geometry, Op};
+use crate::machine::Machine;
+
+/// Times of commands, nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// Sense a page.
+    pub read_ns: u64,
+    /// Program a page.
+    pub program_ns: u64,
+    /// Erase a block.
+    pub erase_ns: u64,
+    /// Move a page over its channel; 0 where transfers are free.
+    pub transfer_ns: u64,
+}
+
+impl Times {
+    /// The times of a machine, rounded to whole nanoseconds.
+    ///
+    /// # Errors
+    /// An input error where it has no `[flash]`.
+    pub fn new(machine: &Machine) -> Result<Self> {
+        let flash = machine.flash.as_ref().ok_or_else(|| machine.lacks("[flash]"))?;
+        let page = flash.page_size.value.bytes();
+        let transfer = flash.channel_bandwidth.as_ref().map_or(0.0, |rate| rate.value.ns_for(page));
+        Ok(Self {
+            read_ns: flash.read.value.ns().round() as u64,
+            program_ns: flash.program.value.ns().round() as u64,
+            erase_ns: flash.erase.value.ns().round() as u64,
+            transfer_ns: transfer.round() as u64,
+        })
+    }
+
+    /// Append the steps of `command`. Neighbouring steps of one die become one.
+    pub fn steps(&self, command: Command, steps: &mut Vec<Step>) {
+        let die = command.die;
+        match command.op {
+            Op::Read => {
+                Step::Die { die, ns: self.read_ns }.append(steps);
+                Step::Channel { die, ns: self.transfer_ns }.append(steps);
+            }
+            Op::Program => {
+                Step::Channel { die, ns: self.transfer_ns }.append(steps);
+                Step::Die { die, ns: self.program_ns }.append(steps);
+            }
+            Op::Erase => Step::Die { die, ns: self.erase_ns }.append(steps),
+        }
+    }
+}
+
+/// A part of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Work inside a die.
+    Die {
+        /// Which.
+        die: u32,
+        /// How long, nanoseconds.
+        ns: u64,
+    },
+    /// A transfer between a die and the controller.
+    Channel {
+        /// The die, which also says the channel.
+        die: u32,
+        /// How long, nanoseconds.
+        ns: u64,
+    },
+    /// Time that no part of the array is needed for.
+    Delay {
+        /// How long, nanoseconds.
+        ns: u64,
+    },
+}
+
+impl Step {
+    /// Nanoseconds it takes once it has what it needs.
+    pub fn ns(self) -> u64 {
+        match self {
+            Step::Die { ns, .. } | Step::Channel { ns, .. } | Step::Delay { ns } => ns,
+        }
+    }
+
+    /// Put it at the end of `steps`, or add it to an equal one there; nothing where it takes no
+    /// time.
+    pub fn append(self, steps: &mut Vec<Step>) {
+        if self.ns() == 0 {
+            return;
+        }
+        match (steps.last_mut(), self) {
+            (Some(Step::Die { die: last, ns }), Step::Die { die, ns: more }) if *last == die => {
+                *ns += more;
+            }
+            (Some(Step::Delay { ns }), Step::Delay { ns: more }) => *ns += more,
+            _ => steps.push(self),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Job {
+    steps: Vec<Step>,
+    at: usize,
+    die: Option<u32>,
+}
+
+/// Something one job uses at a time, and who waits for it.
+#[derive(Clone, Default)]
+struct Server {
+    busy: bool,
+    waiting: VecDeque<u32>,
+    used_ns: u64,
+}
+
+/// The array at work. Time only moves when [`Array::step`] is called.
+pub struct Array {
+    dies: Vec<Server>,
+    channels: Vec<Server>,
+    jobs: Vec<Job>,
+    spare: Vec<u32>,
+    events: BinaryHeap<Reverse<(u64, u64, u32)>>,
+    scheduled: u64,
+    finished: VecDeque<(u64, u32)>,
+}
+
+impl Array {
+    /// An idle array.
+    pub fn new(geometry: &Geometry) -> Self {
+        Self {
+            dies: vec![Server::default(); geometry.dies as usize],
+            channels: vec![Server::default(); geometry.channels as usize],
+            jobs: Vec::new(),
+            spare: Vec::new(),
+            events: BinaryHeap::new(),
+            scheduled: 0,
+            finished: VecDeque::new(),
+        }
+    }
+
+    /// Begin a job at time `now`, which may not lie before an event already taken. Its number is
+    /// free to be used again once it is finished.
+    pub fn submit(&mut self, now: u64, steps: &[Step]) -> u32 {
+        let id = self.spare.pop().unwrap_or_else(|| {
+            self.jobs.push(Job::default());
+            self.jobs.len() as u32 - 1
+        });
+        let job = &mut self.jobs[id as usize];
+        job.steps.clear();
+        job.steps.extend_from_slice(steps);
+        (job.at, job.die) = (0, None);
+        self.proceed(id, now);
+        id
+    }
+
+    /// When something happens next; `None` when all jobs are finished.
+    pub fn next_event(&self) -> Option<u64> {
+        self.events.peek().map(|Reverse((time, _, _))| *time)
+    }
+
+    /// Take the next event; false when there is none.
+    pub fn step(&mut self) -> bool {
+        let Some(Reverse((now, _, id))) = self.events.pop() else { return false };
+        let job = &mut self.jobs[id as usize];
+        let step = job.steps[job.at];
+        job.at += 1;
+        if let Step::Channel { die, .. } = step {
+            let channel = die as usize % self.channels.len();
+            self.channels[channel].busy = false;
+            if let Some(next) = self.channels[channel].waiting.pop_front() {
+                self.transfer(next, now);
+            }
+        }
+        self.proceed(id, now);
+        true
+    }
+
+    /// The next finished job: when, and its number.
+    pub fn finished(&mut self) -> Option<(u64, u32)> {
+        self.finished.pop_front()
+    }
+
+    /// Nanoseconds of the steps that an unfinished job has before it, the present one in full: what
+    /// the device can tell by counting operations.
+    pub fn left_ns(&self, id: u32) -> u64 {
+        let job = &self.jobs[id as usize];
+        job.steps.iter().skip(job.at).map(|step| step.ns()).sum()
+    }
+
+    /// Nanoseconds that each die has worked, by die.
+    pub fn die_ns(&self) -> impl Iterator<Item = u64> + '_ {
+        self.dies.iter().map(|die| die.used_ns)
+    }
+
+    fn schedule(&mut self, id: u32, at: u64) {
+        self.scheduled += 1;
+        self.events.push(Reverse((at, self.scheduled, id)));
+    }
+
+    /// Start the job's present step, or have it wait for what the step needs.
+    fn proceed(&mut self, id: u32, now: u64) {
+        let job = &self.jobs[id as usize];
+        let step = job.steps.get(job.at).copied();
+        let wanted = match step {
+            Some(Step::Die { die, .. } | Step::Channel { die, .. }) => Some(die),
+            _ => None,
+        };
+        if let Some(held) = job.die
+            && wanted != Some(held)
+        {
+            self.release(held, now);
+            self.jobs[id as usize].die = None;
+        }
+        if let Some(die) = wanted
+            && self.jobs[id as usize].die.is_none()
+        {
+            let server = &mut self.dies[die as usize];
+            if server.busy {
+                server.waiting.push_back(id);
+                return;
+            }
+            server.busy = true;
+            self.jobs[id as usize].die = Some(die);
+        }
+        match step {
+            Some(Step::Channel { .. }) => self.transfer(id, now),
+            Some(Step::Die { die, ns }) => {
+                self.dies[die as usize].used_ns += ns;
+                self.schedule(id, now + ns);
+            }
+            Some(Step::Delay { ns }) => self.schedule(id, now + ns),
+            None => {
+                self.finished.push_back((now, id));
+                self.spare.push(id);
+            }
+        }
+    }
+
+    /// Use the channel for the job's present step, now or when it is free.
+    fn transfer(&mut self, id: u32, now: u64) {
+        let job = &self.jobs[id as usize];
+        let Some(Step::Channel { die, ns }) = job.steps.get(job.at).copied() else { return };
+        let count = self.channels.len();
+        let channel = &mut self.channels[die as usize % count];
+        if channel.busy {
+            channel.waiting.push_back(id);
+            return;
+        }
+        channel.busy = true;
+        channel.used_ns += ns;
+        self.dies[die as usize].used_ns += ns;
+        self.schedule(id, now + ns);
+    }
+
+    /// Give the die to the next job that waits for it.
+    fn release(&mut self, die: u32, now: u64) {
+        let server = &mut self.dies[die as usize];
+        server.busy = false;
+        if let Some(next) = server.waiting.pop_front() {
+            self.proceed(next, now);
+        }
+    }
+}

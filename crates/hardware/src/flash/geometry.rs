@@ -1,0 +1,147 @@
+//! How many pages there are, which of them a user sees, and when collection runs.
+
+use nearfar_trace::{Error, Result};
+
+use crate::machine::{Flash, Machine, OverProvisioning, VictimPolicy};
+
+/// Counts of the array, checked by [`Geometry::new`].
+///
+/// Planes are numbered so that neighbours lie on different channels, then on different dies: plane
+/// p is on die p mod dies, die d on channel d mod channels. A logical page belongs to the plane of
+/// its number modulo the planes, for good (the static allocation of MQSim and others): each plane
+/// is then a small drive of its own whose share of the user's pages is known, so that its
+/// collection can always free something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Channels.
+    pub channels: u32,
+    /// Dies, on all channels.
+    pub dies: u32,
+    /// Planes, on all dies. A plane divides the blocks of its die, not its time: a die carries out
+    /// one command at a time.
+    pub planes: u32,
+    /// Blocks of a plane.
+    pub blocks: u32,
+    /// Pages of a block.
+    pub pages: u32,
+    /// Bytes of a page.
+    pub page_bytes: u64,
+    /// Logical pages: what the user sees (U; T is [`Geometry::total_pages`]).
+    pub user_pages: u32,
+    /// A plane that needs a new block collects when it has this many free ones or fewer.
+    pub gc_start: u32,
+    /// It goes on until it has this many; after one collected block when `None`.
+    pub gc_stop: Option<u32>,
+    /// Which block is collected.
+    pub victim: VictimPolicy,
+}
+
+/// The mapping tables take 8 bytes a page; 2^28 pages are 1 TiB in pages of 4 KiB.
+const MOST_PAGES: u64 = 1 << 28;
+
+impl Geometry {
+    /// The array of a machine.
+    ///
+    /// # Errors
+    /// An input error where the machine has no `[flash]`, or one that cannot work: so many pages
+    /// that their tables would not fit, or less spare space than the thresholds of collection keep.
+    pub fn new(machine: &Machine) -> Result<Self> {
+        let flash = machine.flash.as_ref().ok_or_else(|| machine.lacks("[flash]"))?;
+        let wrong = |key: &str, what: String, fix: &str| {
+            Error::input(format!("machine {} key flash.{key}", machine.name), what, fix)
+        };
+        let counts = [
+            flash.channels.value.0,
+            flash.dies_per_channel.value.0,
+            flash.planes_per_die.as_ref().map_or(1, |planes| planes.value.0),
+            flash.blocks_per_plane.value.0,
+            flash.pages_per_block.value.0,
+        ];
+        let total = counts.iter().try_fold(1u64, |product, count| product.checked_mul(*count));
+        let Some(total) = total.filter(|total| *total <= MOST_PAGES) else {
+            let what = format!("{counts:?} make more than {MOST_PAGES} pages");
+            return Err(wrong("blocks_per_plane", what, "describe a smaller array"));
+        };
+        let [channels, dies, planes, blocks, pages] = counts.map(|count| count as u32);
+        let page_bytes = flash.page_size.value.bytes();
+        if !page_bytes.is_power_of_two() || !(512..=1 << 20).contains(&page_bytes) {
+            let what = format!("is {page_bytes} bytes, not a power of two from 512 to 1 MiB");
+            return Err(wrong("page_size", what, "write for example \"4KiB\""));
+        }
+        let share = |ratio: f64| (ratio * f64::from(blocks)).floor() as u32;
+        let geometry = Self {
+            channels,
+            dies: channels * dies,
+            planes: channels * dies * planes,
+            blocks,
+            pages,
+            page_bytes,
+            user_pages: user_pages(total, flash),
+            // One free block is what a collection copies into.
+            gc_start: share(flash.gc_start_free.value.0).max(1),
+            gc_stop: flash.gc_stop_free.as_ref().map(|stop| share(stop.value.0).max(1)),
+            victim: flash.gc_victim.unwrap_or_default(),
+        };
+        if geometry.user_pages == 0 {
+            let what = "leaves no page to the user".into();
+            return Err(wrong("over_provisioning", what, "lower it"));
+        }
+        geometry.check().map_err(|(key, what)| {
+            wrong(key, what, "raise over_provisioning or lower the thresholds of collection")
+        })?;
+        Ok(geometry)
+    }
+
+    /// That collection always finds a block with an invalid page: with `keep` blocks free, the
+    /// others of a plane must have more pages than the user can fill.
+    ///
+    /// # Errors
+    /// The key and what is wrong.
+    pub fn check(&self) -> std::result::Result<(), (&'static str, String)> {
+        let keep = self.gc_start.max(self.gc_stop.unwrap_or(0));
+        let filled = self.user_pages.div_ceil(self.planes);
+        let room = u64::from(self.blocks.saturating_sub(keep)) * u64::from(self.pages);
+        if room > u64::from(filled) {
+            return Ok(());
+        }
+        let key = if keep == self.gc_start { "gc_start_free" } else { "gc_stop_free" };
+        Err((
+            key,
+            format!(
+                "keeps {keep} of {} blocks of a plane free, but the others cannot hold the {filled} \
+                 pages of the user and one more",
+                self.blocks
+            ),
+        ))
+    }
+
+    /// Physical pages (T).
+    pub fn total_pages(&self) -> u64 {
+        u64::from(self.planes) * u64::from(self.blocks) * u64::from(self.pages)
+    }
+
+    /// Bytes that a user sees.
+    pub fn user_bytes(&self) -> u64 {
+        u64::from(self.user_pages) * self.page_bytes
+    }
+
+    /// The plane that a logical page lives in.
+    pub fn plane_of(&self, page: u32) -> u32 {
+        page % self.planes
+    }
+
+    /// The die of a plane.
+    pub fn die_of(&self, plane: u32) -> u32 {
+        plane % self.dies
+    }
+}
+
+/// U of `total` T: T (1 - op) where op = (T-U)/T, T / (1 + op) where op = (T-U)/U; rounded down.
+fn user_pages(total: u64, flash: &Flash) -> u32 {
+    let op = flash.over_provisioning.value.0;
+    let user = match flash.over_provisioning_definition {
+        OverProvisioning::OfTotal => total as f64 * (1.0 - op),
+        OverProvisioning::OfUser => total as f64 / (1.0 + op),
+    };
+    user.max(0.0) as u32
+}

@@ -1,0 +1,359 @@
+//! A DRAM-interface SSD (paper 002: "unified memory device"): flash that holds every page, a small
+//! DRAM that caches some of them and that the host reads and writes directly.
+//!
+//! The DRAM is managed by LRU over all accesses and is write-back. A page that is not in it comes
+//! by a *service*: the least recently used page makes way, is programmed if it was written to (with
+//! the collection this may need), then the wanted page is read. These follow one another, as one
+//! frame of DRAM takes part in all of them; services of different pages overlap where they use
+//! different dies. A page that no one has written to the device yet needs no flash read.
+
+use nearfar_trace::{Error, Result};
+
+use crate::flash::{Array, Conditioned, Ftl, Geometry, Precondition, Step, Times};
+use crate::machine::Machine;
+
+/// A service begun: what the device tells the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// Its number until it is finished.
+    pub job: u32,
+    /// How long it will take by the flash and DRAM operations it needs, collection included, were
+    /// nothing else going on. The device knows no better when the host asks.
+    pub predicted_ns: u64,
+}
+
+/// What became of a page asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loading {
+    /// The page that left the DRAM for it: the host must forget where it was.
+    pub evicted: Option<u32>,
+    /// The work to wait for; `None` when the page is there at once.
+    pub service: Option<Service>,
+}
+
+const NONE: u32 = u32::MAX;
+const RESIDENT: u8 = 1;
+const DIRTY: u8 = 2;
+const ARRIVING: u8 = 4;
+
+#[derive(Clone, Copy)]
+struct Link {
+    newer: u32,
+    older: u32,
+}
+
+/// The device.
+pub struct Umd {
+    ftl: Ftl,
+    array: Array,
+    times: Times,
+    /// Moving a page out of, and into, the DRAM.
+    page_out_ns: u64,
+    page_in_ns: u64,
+    frames: u32,
+    used: u32,
+    state: Vec<u8>,
+    links: Vec<Link>,
+    newest: u32,
+    oldest: u32,
+    /// Evictions of pages that had to be programmed.
+    dirty_evictions: u64,
+    clean_evictions: u64,
+    steps: Vec<Step>,
+}
+
+impl Umd {
+    /// The device of a machine with this much DRAM, its DRAM empty.
+    ///
+    /// # Errors
+    /// Input errors: the machine has no `[flash]` or no DRAM, or the size is not between one page
+    /// and the device's capacity.
+    pub fn new(machine: &Machine, dram_bytes: u64) -> Result<Self> {
+        let geometry = Geometry::new(machine)?;
+        let times = Times::new(machine)?;
+        let dram = &machine.dram()?.local;
+        let frames = dram_bytes / geometry.page_bytes;
+        if frames == 0 || frames > u64::from(geometry.user_pages) {
+            return Err(Error::input(
+                "--dram",
+                format!("{dram_bytes} bytes do not lie between a page and the device's capacity"),
+                format!("give {} to {} bytes", geometry.page_bytes, geometry.user_bytes()),
+            ));
+        }
+        let page_ns = |latency: f64, rate: Option<f64>| (latency + rate.unwrap_or(0.0)).round();
+        let rate = |timing: &Option<crate::units::Sourced<crate::units::Bandwidth>>| {
+            timing.as_ref().map(|rate| rate.value.ns_for(geometry.page_bytes))
+        };
+        let read = dram.read_latency.value.ns();
+        let write = dram.write_latency.as_ref().map_or(read, |latency| latency.value.ns());
+        let pages = geometry.user_pages as usize;
+        Ok(Self {
+            array: Array::new(&geometry),
+            times,
+            page_out_ns: page_ns(read, rate(&dram.read_bandwidth)) as u64,
+            page_in_ns: page_ns(write, rate(&dram.write_bandwidth)) as u64,
+            frames: frames as u32,
+            used: 0,
+            state: vec![0; pages],
+            links: vec![Link { newer: NONE, older: NONE }; pages],
+            newest: NONE,
+            oldest: NONE,
+            dirty_evictions: 0,
+            clean_evictions: 0,
+            steps: Vec::new(),
+            ftl: Ftl::new(geometry),
+        })
+    }
+
+    /// Fill and overwrite the flash before use.
+    pub fn precondition(&mut self, how: &Precondition) -> Conditioned {
+        how.apply(&mut self.ftl)
+    }
+
+    /// The translation layer: counts, wear, capacity.
+    pub fn ftl(&self) -> &Ftl {
+        &self.ftl
+    }
+
+    /// The dies.
+    pub fn array(&mut self) -> &mut Array {
+        &mut self.array
+    }
+
+    /// Pages that the DRAM holds at most.
+    pub fn frames(&self) -> u32 {
+        self.frames
+    }
+
+    /// Pages of the DRAM that are taken.
+    pub fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// Evictions so far: of pages written to, of others.
+    pub fn evictions(&self) -> (u64, u64) {
+        (self.dirty_evictions, self.clean_evictions)
+    }
+
+    /// Whether `page` is in the DRAM, arrived or not.
+    #[inline]
+    pub fn resident(&self, page: u32) -> bool {
+        self.state[page as usize] & RESIDENT != 0
+    }
+
+    /// The host used `page`, which is in the DRAM.
+    #[inline]
+    pub fn touch(&mut self, page: u32, writes: bool) {
+        self.state[page as usize] |= if writes { DIRTY } else { 0 };
+        if self.newest != page {
+            self.unlink(page);
+            self.link(page);
+        }
+    }
+
+    /// Bring `page` in at time `now`. A `new` page has no content yet that the flash could have: it
+    /// is not read, and counts as written. The page must not be resident.
+    pub fn load(&mut self, now: u64, page: u32, new: bool) -> Loading {
+        self.steps.clear();
+        let mut evicted = None;
+        if self.used == self.frames {
+            evicted = self.evict();
+        } else {
+            self.used += 1;
+        }
+        let read = if new { None } else { self.ftl.read(page) };
+        if let Some(command) = read {
+            self.times.steps(command, &mut self.steps);
+            Step::Delay { ns: self.page_in_ns }.append(&mut self.steps);
+        }
+        self.state[page as usize] = RESIDENT | if new || read.is_none() { DIRTY } else { 0 };
+        self.link(page);
+        if self.steps.is_empty() {
+            return Loading { evicted, service: None };
+        }
+        self.state[page as usize] |= ARRIVING;
+        let predicted_ns = self.steps.iter().map(|step| step.ns()).sum();
+        let job = self.array.submit(now, &self.steps);
+        Loading { evicted, service: Some(Service { job, predicted_ns }) }
+    }
+
+    /// The service of `page` is finished: it may be evicted again.
+    pub fn arrived(&mut self, page: u32) {
+        self.state[page as usize] &= !ARRIVING;
+    }
+
+    /// Take out the least recently used page that is not on its way in, and program it if it was
+    /// written to.
+    ///
+    /// # Panics
+    /// Where every page is on its way: the caller sees to it that there are more frames than
+    /// services at a time.
+    fn evict(&mut self) -> Option<u32> {
+        let mut page = self.oldest;
+        while self.state[page as usize] & ARRIVING != 0 {
+            page = self.links[page as usize].newer;
+        }
+        self.unlink(page);
+        let dirty = self.state[page as usize] & DIRTY != 0;
+        self.state[page as usize] = 0;
+        if dirty {
+            self.dirty_evictions += 1;
+            Step::Delay { ns: self.page_out_ns }.append(&mut self.steps);
+            let (times, steps) = (self.times, &mut self.steps);
+            self.ftl.write(page, |command| times.steps(command, steps));
+        } else {
+            self.clean_evictions += 1;
+        }
+        Some(page)
+    }
+
+    #[inline]
+    fn unlink(&mut self, page: u32) {
+        let Link { newer, older } = self.links[page as usize];
+        match newer {
+            NONE => self.newest = older,
+            newer => self.links[newer as usize].older = older,
+        }
+        match older {
+            NONE => self.oldest = newer,
+            older => self.links[older as usize].newer = newer,
+        }
+    }
+
+    #[inline]
+    fn link(&mut self, page: u32) {
+        let older = std::mem::replace(&mut self.newest, page);
+        self.links[page as usize] = Link { newer: NONE, older };
+        match older {
+            NONE => self.oldest = page,
+            older => self.links[older as usize].newer = page,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nearfar_trace::generate::rng::Rng;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn machine() -> Machine {
+        Machine::load("umd", std::path::Path::new("")).unwrap()
+    }
+
+    fn device(frames: u64) -> Umd {
+        Umd::new(&machine(), frames * 4096).unwrap()
+    }
+
+    /// Wait for whatever runs; answers when the last job ended.
+    fn wait(umd: &mut Umd, page: u32, now: u64) -> u64 {
+        while umd.array().step() {}
+        let mut end = now;
+        while let Some((time, _)) = umd.array().finished() {
+            end = end.max(time);
+        }
+        umd.arrived(page);
+        end
+    }
+
+    /// LRU hit ratios of Zipf references to 10,000 pages, against Che's approximation: each page
+    /// hits with probability 1 - exp(-q t), t such that those sum to the frames.
+    #[test]
+    fn hits_are_those_of_ches_approximation() {
+        let pages = 10_000u64;
+        for alpha in [0.6, 0.8, 1.0, 1.2] {
+            let weights: Vec<f64> = (1..=pages).map(|k| (k as f64).powf(-alpha)).collect();
+            let sum: f64 = weights.iter().sum();
+            let cumulative: Vec<f64> = weights
+                .iter()
+                .scan(0.0, |total, weight| {
+                    *total += weight / sum;
+                    Some(*total)
+                })
+                .collect();
+            for frames in [100, 1000, 5000] {
+                let (mut low, mut high) = (0.0, 1e9);
+                for _ in 0..200 {
+                    let t = (low + high) / 2.0;
+                    let held: f64 = weights.iter().map(|w| 1.0 - (-w / sum * t).exp()).sum();
+                    if held < frames as f64 { low = t } else { high = t }
+                }
+                let che: f64 =
+                    weights.iter().map(|w| w / sum * (1.0 - (-w / sum * low).exp())).sum();
+                let mut umd = device(frames);
+                let mut rng = Rng::new(3);
+                let (mut hits, count) = (0, 600_000);
+                for number in 0..count + 200_000 {
+                    let draw = rng.unit();
+                    let page = cumulative.partition_point(|c| *c <= draw).min(9_999) as u32;
+                    if umd.resident(page) {
+                        hits += u32::from(number >= 200_000);
+                        umd.touch(page, false);
+                    } else if umd.load(0, page, false).service.is_some() {
+                        wait(&mut umd, page, 0);
+                    }
+                }
+                let found = f64::from(hits) / f64::from(count);
+                assert!((found - che).abs() < 0.004, "{alpha} {frames}: {found} Che {che}");
+            }
+        }
+    }
+
+    proptest! {
+        /// The DRAM against a list: the same pages in, the same pages out, in the same order;
+        /// alone, a service takes as long as predicted; and nothing that was written is lost.
+        #[test]
+        fn equals_the_list(
+            frames in 1usize..20,
+            refs in prop::collection::vec((0u32..40, any::<bool>()), 1..600),
+        ) {
+            let mut umd = device(frames as u64);
+            // The oldest first, with what was written since it came.
+            let mut list: Vec<(u32, bool)> = Vec::new();
+            let mut flash = std::collections::BTreeSet::new();
+            let mut now = 0;
+            for (page, writes) in refs {
+                let place = list.iter().position(|(p, _)| *p == page);
+                prop_assert_eq!(umd.resident(page), place.is_some());
+                if let Some(place) = place {
+                    let (_, dirty) = list.remove(place);
+                    list.push((page, dirty || writes));
+                    umd.touch(page, writes);
+                    continue;
+                }
+                let mut expected = 0;
+                let out = (list.len() == frames).then(|| list.remove(0));
+                if let Some((old, true)) = out {
+                    flash.insert(old);
+                    expected += 50 + 200_000;
+                }
+                let new = !flash.contains(&page);
+                expected += if new { 0 } else { 25_000 + 50 };
+                list.push((page, writes || new));
+                let loading = umd.load(now, page, new);
+                prop_assert_eq!(loading.evicted, out.map(|(old, _)| old));
+                prop_assert_eq!(loading.service.map_or(0, |s| s.predicted_ns), expected);
+                prop_assert_eq!(wait(&mut umd, page, now), now + expected);
+                now += expected;
+                umd.touch(page, writes);
+                for page in &flash {
+                    prop_assert!(umd.ftl().place(*page).is_some());
+                }
+            }
+            umd.ftl().verify();
+            prop_assert_eq!(u64::from(umd.ftl().mapped()), flash.len() as u64);
+        }
+    }
+
+    #[test]
+    fn sizes_that_make_no_sense_are_refused() {
+        for bytes in [0, 4095, 4 << 30] {
+            let error = Umd::new(&machine(), bytes).err().unwrap().to_string();
+            assert!(error.starts_with("--dram: ") && error.contains("give 4096 to"), "{error}");
+        }
+        let plain = Machine::load("nvme", std::path::Path::new("")).unwrap();
+        let error = Umd::new(&plain, 4096).err().unwrap().to_string();
+        assert!(error.contains("has no [flash]"), "{error}");
+    }
+}

@@ -1,0 +1,19 @@
+//! `all` (the paper's all_EPF): every embedded page fault goes to the kernel.
+
+use super::{Epf, Fault, Named, bare};
+
+/// See the module.
+pub struct All;
+
+impl Epf for All {
+    fn pass(&self, _: &Fault) -> bool {
+        true
+    }
+}
+
+pub(super) const NAMED: Named = Named {
+    name: "all",
+    usage: "all",
+    what: "every embedded page fault goes to the kernel",
+    make: |argument| bare(argument, All),
+};

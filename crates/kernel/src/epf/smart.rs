@@ -1,0 +1,30 @@
+//! `smart:TIME` (the paper's smart_EPF, with 50 us): only faults predicted to take TIME or longer
+//! go to the kernel.
+
+use nearfar_hardware::units::Time;
+
+use super::{Epf, Fault, Named};
+
+/// See the module.
+pub struct Smart {
+    /// The least predicted time that is passed on, picoseconds.
+    threshold_ps: u128,
+}
+
+impl Epf for Smart {
+    fn pass(&self, fault: &Fault) -> bool {
+        u128::from(fault.predicted_ns) * 1000 >= self.threshold_ps
+    }
+}
+
+pub(super) const NAMED: Named = Named {
+    name: "smart",
+    usage: "smart:50us",
+    what: "those predicted to take the stated time or longer go to the kernel",
+    make: |argument| {
+        // The caller adds an example of its own.
+        let threshold = Time::parse(argument.unwrap_or(""))
+            .map_err(|what| what.split("; write").next().unwrap_or_default().to_owned())?;
+        Ok(Box::new(Smart { threshold_ps: u128::from(threshold.ps()) }))
+    },
+};

@@ -1,0 +1,61 @@
+//! `nearfar_study::ssd` as one function: options in, JSON out.
+
+use std::path::PathBuf;
+
+use nearfar_hardware::flash::Precondition;
+use nearfar_kernel::epf::POLICIES;
+use nearfar_study::ssd::options::Host;
+use nearfar_study::ssd::{Options, simulate};
+use nearfar_trace::Reader;
+use pyo3::prelude::*;
+
+use crate::raise;
+
+/// Policies for embedded page faults: name, how it is written, a line on each.
+#[pyfunction]
+fn ssd_policies() -> Vec<(&'static str, &'static str, &'static str)> {
+    POLICIES.iter().map(|policy| (policy.name, policy.usage, policy.what)).collect()
+}
+
+/// Run the study; answers `{"rows": [...], "details": [...]}` as JSON text, in the same order.
+#[pyfunction]
+#[pyo3(signature = (
+    trace, machine, machine_text, *, epf, dram_bytes, disk, sequential, random, seed,
+    sleep_granularity_ns, window, threads, progress
+))]
+#[allow(clippy::too_many_arguments)]
+fn ssd(
+    py: Python<'_>,
+    trace: PathBuf,
+    machine: String,
+    machine_text: String,
+    epf: Vec<String>,
+    dram_bytes: Vec<u64>,
+    disk: Option<String>,
+    sequential: f64,
+    random: f64,
+    seed: u64,
+    sleep_granularity_ns: Option<u64>,
+    window: usize,
+    threads: usize,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<String> {
+    let machine = crate::machine::restore(&machine, &machine_text)?;
+    let mut host = Host::new(&machine, disk.as_deref()).map_err(raise)?;
+    host.sleep_granularity_ns = sleep_granularity_ns.unwrap_or(host.sleep_granularity_ns);
+    let precondition = Precondition { sequential, random, seed };
+    let mut options = Options::new(&epf, &dram_bytes, host, precondition).map_err(raise)?;
+    options.threads = threads;
+    options.window = window.max(1);
+    crate::pulse::run(py, progress, move |pulse| {
+        let reader = Reader::open(&trace)?;
+        let (rows, details): (Vec<_>, Vec<_>) =
+            simulate(&reader, &machine, &options, pulse)?.into_iter().unzip();
+        Ok(serde_json::json!({ "rows": rows, "details": details }).to_string())
+    })
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(ssd_policies, module)?)?;
+    module.add_function(wrap_pyfunction!(ssd, module)?)
+}

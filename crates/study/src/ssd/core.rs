@@ -1,0 +1,201 @@
+//! A core and a thread, and the fast path: references that hit.
+
+use nearfar_hardware::cache::Filter;
+use nearfar_hardware::tlb::FullLru;
+use nearfar_hardware::umd::Umd;
+use nearfar_trace::Kind;
+
+use super::feed::Reference;
+use super::options::Host;
+
+const NO_PAGE: (u64, u32) = (u64::MAX, u32::MAX);
+/// Pages whose numbers a core finds without the table of all.
+const DIRECTORY: usize = 256;
+
+/// A core, and where its time went.
+pub struct Core {
+    /// Its clock, nanoseconds.
+    pub time: u64,
+    /// Picoseconds of execution not yet in `time`.
+    ps: u64,
+    /// The thread that has it.
+    pub thread: Option<u32>,
+    /// The page of the device that it waits for.
+    pub stalled: Option<u32>,
+    /// Since when the thread runs, or the core is stalled.
+    pub since: u64,
+    /// When another thread may have it.
+    pub slice_end: u64,
+    caches: Option<Filter>,
+    /// Data's, instructions'.
+    tlbs: [FullLru; 2],
+    /// The last page each side used: number, number on the device.
+    last: [(u64, u32); 2],
+    directory: Vec<(u64, u32)>,
+    /// Nanoseconds of executing and waiting for DRAM.
+    pub busy: u64,
+    /// Nanoseconds of waiting for the device's flash.
+    pub stall: u64,
+    /// Nanoseconds of exceptions and context switches.
+    pub switch: u64,
+    /// Nanoseconds without a thread.
+    pub idle: u64,
+}
+
+impl Core {
+    /// An idle core, its caches and TLBs empty.
+    pub fn new(host: &Host) -> Self {
+        Self {
+            time: 0,
+            ps: 0,
+            thread: None,
+            stalled: None,
+            since: 0,
+            slice_end: u64::MAX,
+            caches: host.caches.as_ref().map(|geometry| Filter::new(geometry, true)),
+            tlbs: [host.tlb_entries, host.instruction_tlb_entries.max(1)].map(FullLru::new),
+            last: [NO_PAGE; 2],
+            directory: vec![NO_PAGE; DIRECTORY],
+            busy: 0,
+            stall: 0,
+            switch: 0,
+            idle: 0,
+        }
+    }
+
+    /// The TLB of `side` learns where `page` is.
+    pub fn learn(&mut self, side: usize, page: u64, device_page: u32) {
+        self.tlbs[side].access(device_page);
+        self.last[side] = (page, device_page);
+        self.directory[page as usize % DIRECTORY] = (page, device_page);
+    }
+
+    /// A page left the device's DRAM: no TLB may lead to it any more.
+    pub fn forget(&mut self, device_page: u32) {
+        for (tlb, last) in self.tlbs.iter_mut().zip(&mut self.last) {
+            tlb.remove(device_page);
+            if last.1 == device_page {
+                *last = NO_PAGE;
+            }
+        }
+    }
+}
+
+/// What a thread waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Waits {
+    /// References: none was read for it yet, or it is ahead of the others, or at its end.
+    #[default]
+    References,
+    /// A core, a timer or the disk: it is in the run queue.
+    Queued,
+    /// Nothing: it has a core.
+    Nothing,
+}
+
+/// A thread and how far it is.
+#[derive(Debug, Default)]
+pub struct Thread {
+    /// References handed to it.
+    pub piece: Vec<Reference>,
+    /// The present one.
+    pub at: usize,
+    /// What it waits for.
+    pub waits: Waits,
+    /// The instructions of the present reference are paid for.
+    charged: bool,
+    /// Pages of the present reference that were used.
+    pages_done: u64,
+    /// The page table was walked for the next page.
+    pub walked: bool,
+    /// The page of the device that it slept for.
+    pub slept_for: Option<u32>,
+}
+
+/// Why a core left the fast path.
+pub enum Event {
+    /// Its clock reached the limit.
+    Until,
+    /// The thread used up its references.
+    Exhausted,
+    /// A TLB miss.
+    Miss {
+        /// The page.
+        page: u64,
+        /// 0 for data, 1 for instructions.
+        side: usize,
+        /// What the reference does.
+        kind: Kind,
+    },
+}
+
+/// What was done on the fast path.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// References.
+    pub references: u64,
+    /// Instructions.
+    pub instructions: u64,
+    /// Lines read from and written to the device.
+    pub accesses: u64,
+}
+
+/// References that hit: from the present one of `thread` until something else is needed or the
+/// clock reaches `until`.
+#[inline]
+pub fn stretch(
+    core: &mut Core,
+    thread: &mut Thread,
+    umd: &mut Umd,
+    host: &Host,
+    shift: u32,
+    counts: &mut Counts,
+    until: u64,
+) -> Event {
+    while let Some(&reference) = thread.piece.get(thread.at) {
+        if core.time >= until {
+            return Event::Until;
+        }
+        let Reference { addr, instr, size, kind } = reference;
+        if !thread.charged {
+            let ps = core.ps + u64::from(instr) * host.instruction_ps;
+            core.time += ps / 1000;
+            core.ps = ps % 1000;
+            counts.instructions += u64::from(instr);
+            thread.charged = true;
+        }
+        let side = usize::from(kind == Kind::Fetch && host.instruction_tlb_entries > 0);
+        let last = addr.saturating_add(u64::from(size.max(1)) - 1) >> shift;
+        let mut page = (addr >> shift) + thread.pages_done;
+        loop {
+            if core.last[side].0 != page {
+                let found = core.directory[page as usize % DIRECTORY];
+                if found.0 != page || !core.tlbs[side].contains(found.1) {
+                    return Event::Miss { page, side, kind };
+                }
+                core.tlbs[side].access(found.1);
+                core.last[side] = found;
+            }
+            umd.touch(core.last[side].1, kind.writes());
+            if page == last {
+                break;
+            }
+            page += 1;
+            thread.pages_done += 1;
+        }
+        let lines = match &mut core.caches {
+            Some(caches) => {
+                let traffic = caches.access(addr, u64::from(size), kind);
+                counts.accesses += u64::from(traffic.write_backs);
+                u64::from(traffic.fills)
+            }
+            None => thread.pages_done + 1,
+        };
+        counts.accesses += lines;
+        core.time += lines * host.dram_ns;
+        counts.references += 1;
+        thread.at += 1;
+        (thread.charged, thread.pages_done) = (false, 0);
+    }
+    Event::Exhausted
+}

@@ -1,0 +1,22 @@
+//! The `ssd` study (paper 002): a program on a machine whose memory is a DRAM-interface SSD, under
+//! each policy for embedded page faults and each size of the device's DRAM.
+//!
+//! A discrete-event simulation in whole nanoseconds. Threads replay their own references; what a
+//! reference meets on its way is, in order: a TLB, the page-table walk and the device's mapping
+//! table, the device's DRAM or a service by its flash, the CPU caches. `docs/ssd.md` has the model.
+
+pub mod cell;
+pub mod core;
+pub mod feed;
+pub mod histogram;
+pub mod host;
+pub mod options;
+pub mod simulate;
+pub mod timeline;
+
+pub use cell::Cell;
+pub use options::{Options, Setting};
+pub use simulate::simulate;
+
+#[cfg(test)]
+mod tests;

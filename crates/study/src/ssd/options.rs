@@ -1,0 +1,192 @@
+//! What an ssd study is asked, and the machine's numbers it works with: checked once, here.
+
+use nearfar_hardware::cache::Geometry as Caches;
+use nearfar_hardware::flash::Precondition;
+use nearfar_hardware::machine::TlbLevel;
+use nearfar_hardware::units::{Sourced, Time};
+use nearfar_hardware::{Machine, Storage};
+use nearfar_kernel::epf;
+use nearfar_trace::{Error, KindSet, Result};
+
+/// Pages that the kernel reads from disk at once: 128 KiB in pages of 4 KiB, the default of
+/// `/sys/block/*/queue/read_ahead_kb`.
+pub const READ_AHEAD_BYTES: u64 = 128 << 10;
+
+/// Most cells of one study.
+pub const MOST_CELLS: usize = 4096;
+
+/// One cell: a policy and a size of the device's DRAM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// The policy as it was written.
+    pub epf: String,
+    /// Bytes of DRAM in the device.
+    pub dram_bytes: u64,
+}
+
+/// Costs and sizes of the host, whole nanoseconds unless said otherwise.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Host {
+    /// Cores.
+    pub cores: u32,
+    /// Picoseconds of an instruction that misses no cache.
+    pub instruction_ps: u64,
+    /// Caches of a core; every reference goes to memory where there are none.
+    pub caches: Option<Caches>,
+    /// Entries of the TLB for data, and of the one for instructions (0: data's serves both).
+    pub tlb_entries: u32,
+    /// See `tlb_entries`.
+    pub instruction_tlb_entries: u32,
+    /// A line from the device's DRAM.
+    pub dram_ns: u64,
+    /// A TLB miss: the page-table walk and the device's mapping table, a DRAM access each.
+    pub walk_ns: u64,
+    /// Entering and leaving the kernel for an embedded page fault.
+    pub exception_ns: u64,
+    /// Giving a core to a thread.
+    pub switch_ns: u64,
+    /// An ordinary page fault, without its I/O.
+    pub page_fault_ns: u64,
+    /// Sleeping threads wake at multiples of this.
+    pub sleep_granularity_ns: u64,
+    /// How long a thread runs while others are ready; `None`: until it blocks.
+    pub time_slice_ns: Option<u64>,
+    /// Where pages come from that the device does not hold; `None`: no time is charged for it.
+    pub disk: Option<Storage>,
+}
+
+impl Host {
+    /// The host of a machine, reading from its storage `disk` (none: pages that the device does not
+    /// hold appear without I/O).
+    ///
+    /// # Errors
+    /// Input errors that name the section or key the machine lacks.
+    pub fn new(machine: &Machine, disk: Option<&str>) -> Result<Self> {
+        let lacks = |key: &str| {
+            Error::input(
+                format!("machine {}", machine.name),
+                format!("has no {key}, which the ssd study needs"),
+                "add it to its file, or use --machine umd",
+            )
+        };
+        let cpu = machine.cpu.as_ref().ok_or_else(|| lacks("[cpu]"))?;
+        let ipc = cpu.ipc.as_ref().ok_or_else(|| lacks("cpu.ipc"))?.value.0;
+        if ipc <= 0.0 {
+            let place = format!("machine {} key cpu.ipc", machine.name);
+            return Err(Error::input(place, "is 0", "write for example 1.0"));
+        }
+        let tlb = machine.tlb.as_ref().ok_or_else(|| lacks("[tlb.first]"))?;
+        if tlb.second.is_some() {
+            let place = format!("machine {} key tlb.second", machine.name);
+            let what = "the ssd study knows TLBs of one level";
+            return Err(Error::input(place, what, "take it out of the file"));
+        }
+        let entries = |name: &str, level: &TlbLevel| {
+            let entries = level.entries.value.0;
+            let full = level.ways.as_ref().is_none_or(|ways| ways.value.0 == entries);
+            match u32::try_from(entries) {
+                Ok(entries) if full && entries <= 1 << 20 => Ok(entries),
+                _ => Err(Error::input(
+                    format!("machine {} key tlb.{name}", machine.name),
+                    "the ssd study knows fully associative TLBs of up to 1048576 entries",
+                    "leave out ways, as in --machine umd",
+                )),
+            }
+        };
+        let times = machine.access_times()?;
+        let dram_ns = times.dram_ns.round() as u64;
+        let cost = machine.cost.as_ref().ok_or_else(|| lacks("[cost]"))?;
+        let ns = |key: &str, time: &Option<Sourced<Time>>| {
+            let time = time.as_ref().ok_or_else(|| lacks(&format!("cost.{key}")))?;
+            Ok::<u64, Error>(time.value.ns().round() as u64)
+        };
+        Ok(Self {
+            cores: u32::try_from(cpu.cores.value.0).unwrap_or(u32::MAX),
+            instruction_ps: (cpu.clock.value.cycle_ns() * 1000.0 / ipc).round() as u64,
+            caches: machine.cache.contains_key("l1d").then(|| machine.caches()).transpose()?,
+            tlb_entries: entries("first", &tlb.first)?,
+            instruction_tlb_entries: match &tlb.instruction {
+                Some(level) => entries("instruction", level)?,
+                None => 0,
+            },
+            dram_ns,
+            walk_ns: 2 * dram_ns,
+            exception_ns: ns("exception", &cost.exception)?,
+            switch_ns: ns("context_switch", &cost.context_switch)?,
+            page_fault_ns: ns("page_fault", &cost.page_fault)?,
+            sleep_granularity_ns: ns("timer_slack", &cost.timer_slack)?,
+            time_slice_ns: cost.time_slice.as_ref().map(|time| time.value.ns().round() as u64),
+            disk: disk.map(|name| machine.storage(name)).transpose()?,
+        })
+    }
+}
+
+/// A study.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Cells, in the order of the rows.
+    pub settings: Vec<Setting>,
+    /// The host.
+    pub host: Host,
+    /// What is done to the flash before.
+    pub precondition: Precondition,
+    /// Kinds of references during which a thread may not sleep.
+    pub atomic: KindSet,
+    /// References that a thread may run ahead of the others in the trace.
+    pub window: usize,
+    /// Cells simulated at a time; 0 means one a core.
+    pub threads: usize,
+}
+
+impl Options {
+    /// Every policy with every size, by size. Checks what does not depend on the trace.
+    ///
+    /// # Errors
+    /// Input errors that name the option.
+    pub fn new(
+        epf: &[String],
+        dram_bytes: &[u64],
+        host: Host,
+        precondition: Precondition,
+    ) -> Result<Self> {
+        for policy in epf {
+            epf::parse(policy)?;
+        }
+        let cells = epf.len().saturating_mul(dram_bytes.len());
+        if cells == 0 || cells > MOST_CELLS {
+            return Err(Error::input(
+                "--epf, --dram",
+                format!("make {cells} cells"),
+                format!("give 1 to {MOST_CELLS}, such as --epf none,all --dram 100M,150M"),
+            ));
+        }
+        for (flag, share) in
+            [("sequential", precondition.sequential), ("random", precondition.random)]
+        {
+            if !(0.0..=1.0).contains(&share) {
+                return Err(Error::input(
+                    "--precondition",
+                    format!("the {flag} share {share} does not lie between 0 and 1"),
+                    "write for example 60%,50%",
+                ));
+            }
+        }
+        if host.cores > 1024 {
+            return Err(Error::input("cpu.cores", "more than 1024 cores", "describe fewer"));
+        }
+        let settings = dram_bytes
+            .iter()
+            .flat_map(|&dram_bytes| {
+                epf.iter().map(move |epf| Setting { epf: epf.clone(), dram_bytes })
+            })
+            .collect();
+        Ok(Self {
+            settings,
+            host,
+            precondition,
+            atomic: KindSet(0b1_1000),
+            window: 1 << 20,
+            threads: 0,
+        })
+    }
+}

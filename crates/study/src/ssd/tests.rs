@@ -1,0 +1,390 @@
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use nearfar_hardware::Machine;
+use nearfar_hardware::flash::Precondition;
+use nearfar_hardware::umd::Umd;
+use nearfar_kernel::epf;
+use nearfar_trace::generate::rng::Rng;
+use nearfar_trace::{Batch, Kind, KindSet, Record};
+use proptest::prelude::*;
+
+use super::cell::{Cell, Detail};
+use super::host::Run;
+use super::options::{Host, Options};
+
+fn machine() -> Machine {
+    Machine::load("umd", std::path::Path::new("")).unwrap()
+}
+
+/// The host of paper 002 without CPU caches and disk.
+fn bare() -> Host {
+    Host { caches: None, ..Host::new(&machine(), None).unwrap() }
+}
+
+/// The same with a kernel that costs nothing and timers that fire on time.
+fn free() -> Host {
+    Host { exception_ns: 0, switch_ns: 0, page_fault_ns: 0, sleep_granularity_ns: 0, ..bare() }
+}
+
+const FRESH: Precondition = Precondition { sequential: 0.0, random: 0.0, seed: 0 };
+
+struct Ask<'a> {
+    host: Host,
+    epf: &'a str,
+    frames: u64,
+    window: usize,
+    precondition: Precondition,
+}
+
+fn ask(host: &Host, epf: &'static str, frames: u64) -> Ask<'static> {
+    Ask { host: host.clone(), epf, frames, window: 1 << 20, precondition: FRESH }
+}
+
+impl Ask<'_> {
+    fn run(&self, records: &[Record]) -> (Cell, Detail) {
+        let mut umd = Umd::new(&machine(), self.frames * 4096).unwrap();
+        let conditioned = umd.precondition(&self.precondition);
+        let policy = epf::parse(self.epf).unwrap();
+        let atomic = KindSet(Kind::KernelLoad.bit() | Kind::KernelStore.bit());
+        let run = Run::new(&self.host, policy, atomic, umd, conditioned, self.window);
+        let mut pieces = records.chunks(1000);
+        let mut source = |batch: &mut Batch| {
+            batch.clear();
+            let piece = pieces.next();
+            piece.unwrap_or_default().iter().for_each(|record| batch.push(*record));
+            Ok(piece.is_some())
+        };
+        run.run(&mut source, &mut |_| Ok(())).unwrap()
+    }
+
+    fn cell(&self, records: &[Record]) -> Cell {
+        self.run(records).0
+    }
+}
+
+fn record(thread: u32, page: u64, kind: Kind, instr: u32) -> Record {
+    Record { addr: page * 4096 + 8, kind, size: 8, thread, instr }
+}
+
+/// Threads that each go over their own pages at random: `instr` instructions between references.
+fn mix(threads: u32, pages: u64, length: u32, instr: u32, write: f64, seed: u64) -> Vec<Record> {
+    let mut rng = Rng::new(seed);
+    (0..length)
+        .flat_map(|_| 0..threads)
+        .map(|thread| {
+            let page = u64::from(thread) * pages + rng.below(pages);
+            let kind = if rng.unit() < write { Kind::Store } else { Kind::Load };
+            record(thread, page, kind, instr)
+        })
+        .collect()
+}
+
+/// One thread, no CPU caches, policy `none`: lists and loops, from the description in docs/ssd.md.
+/// Answers nanoseconds, TLB misses, embedded faults, flash reads and programs for the host.
+fn plain(records: &[Record], host: &Host, frames: usize) -> (u64, [u64; 4]) {
+    let mut ps = host.switch_ns * 1000;
+    let (mut misses, mut faults, mut reads, mut programs) = (0, 0, 0, 0);
+    let mut tlbs = [Vec::<u64>::new(), Vec::new()];
+    let mut dram: Vec<u64> = Vec::new();
+    let mut dirty: HashMap<u64, bool> = HashMap::new();
+    for r in records {
+        ps += u64::from(r.instr) * host.instruction_ps;
+        let side = usize::from(r.kind == Kind::Fetch);
+        for page in r.addr / 4096..=(r.addr + u64::from(r.size) - 1) / 4096 {
+            let tlb = &mut tlbs[side];
+            if let Some(place) = tlb.iter().position(|p| *p == page) {
+                tlb.remove(place);
+            } else {
+                misses += 1;
+                ps += host.walk_ns * 1000;
+                if !dirty.contains_key(&page) {
+                    ps += host.page_fault_ns * 1000;
+                }
+                if !dram.contains(&page) {
+                    let mut service = 0;
+                    if dram.len() == frames {
+                        let old = dram.remove(0);
+                        tlbs.iter_mut().for_each(|tlb| tlb.retain(|p| *p != old));
+                        if dirty.insert(old, false) == Some(true) {
+                            programs += 1;
+                            service += 50 + 200_000;
+                        }
+                    }
+                    match dirty.entry(page) {
+                        Entry::Occupied(_) => {
+                            reads += 1;
+                            service += 25_000 + 50;
+                        }
+                        Entry::Vacant(entry) => {
+                            entry.insert(true);
+                        }
+                    }
+                    faults += u64::from(service > 0);
+                    ps += service * 1000;
+                }
+                tlbs[side].truncate(31);
+            }
+            let tlb = &mut tlbs[side];
+            tlb.insert(0, page);
+            dram.retain(|p| *p != page);
+            dram.push(page);
+            if r.kind.writes() {
+                dirty.insert(page, true);
+            }
+            ps += host.dram_ns * 1000;
+        }
+    }
+    (ps / 1000, [misses, faults, reads, programs])
+}
+
+fn anything(pages: u64, threads: u32) -> impl Strategy<Value = Vec<Record>> {
+    let one = (0..pages, 0u8..5, 0u32..threads, 0u32..300, 0u64..4096, 1u16..400);
+    prop::collection::vec(one, 1..600).prop_map(|records| {
+        records
+            .into_iter()
+            .map(|(page, kind, thread, instr, offset, size)| {
+                let kind = Kind::from_u8(kind).unwrap();
+                Record { addr: page * 4096 + offset, kind, size, thread, instr }
+            })
+            .collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// The whole host against lists and loops: the same nanoseconds, the same counts.
+    #[test]
+    fn equals_the_lists(records in anything(90, 1), frames in 2u64..80) {
+        let host = bare();
+        let (ns, [misses, faults, reads, programs]) = plain(&records, &host, frames as usize);
+        let cell = ask(&host, "none", frames).cell(&records);
+        prop_assert_eq!((cell.seconds * 1e9).round() as u64, ns);
+        prop_assert_eq!([cell.tlb_misses, cell.embedded_faults], [misses, faults]);
+        prop_assert_eq!([cell.flash_reads, cell.flash_programs], [reads, programs]);
+    }
+
+    /// Any threads, cores, windows and policies: everything adds up (asserted by the run itself),
+    /// twice the same, and no limit of theory is broken.
+    #[test]
+    fn adds_up_and_repeats(
+        records in anything(60, 5),
+        frames in 6u64..60,
+        cores in 1u32..4,
+        window in 1usize..3000,
+        slice in proptest::option::of(1000u64..100_000),
+        policy in prop_oneof![Just("none"), Just("all"), Just("smart:50us")],
+    ) {
+        let host = Host { cores, time_slice_ns: slice, ..bare() };
+        let ask = Ask { window, ..ask(&host, policy, frames) };
+        let (cell, detail) = ask.run(&records);
+        prop_assert_eq!(ask.run(&records), (cell.clone(), detail.clone()));
+        prop_assert_eq!(cell.references as usize, records.len());
+        let instructions: u64 = records.iter().map(|r| u64::from(r.instr)).sum();
+        prop_assert_eq!(cell.instructions, instructions);
+        let cpu = cell.cpu_busy + cell.cpu_stall + cell.cpu_switch + cell.cpu_idle;
+        prop_assert!((cpu - cell.seconds * f64::from(cores)).abs() < 1e-9);
+        // Neither the cores nor one die can have worked longer than there was time.
+        prop_assert!(cell.seconds + 1e-12 >= cell.cpu_busy / f64::from(cores));
+        prop_assert!(cell.die_busy <= cell.seconds * 8.0 + 1e-12);
+        let of = |state: usize| -> f64 {
+            let ns: u64 = detail.timeline.threads.iter().flatten().map(|s| s[state]).sum();
+            ns as f64 / 1e9
+        };
+        prop_assert!((of(1) - cell.cpu_stall).abs() < 1e-9);
+        // A thread that is passed to the kernel and may not sleep runs through the exception.
+        let more = of(0) - cell.cpu_busy;
+        prop_assert!(more > -1e-9 && more < cell.cpu_switch + 1e-9, "{more} {}", cell.cpu_switch);
+        prop_assert_eq!(cell.embedded_faults, cell.services + cell.joined_faults);
+        let services: u64 = detail.service.iter().map(|class| class.actual).sum();
+        prop_assert_eq!(services, cell.services);
+        match policy {
+            "none" => prop_assert_eq!(cell.passed_to_kernel + cell.slept, 0),
+            "all" => prop_assert_eq!(cell.passed_to_kernel, cell.embedded_faults),
+            _ => prop_assert!(cell.passed_to_kernel <= cell.embedded_faults),
+        }
+    }
+
+    /// A threshold of 0 is `all`, one that nothing reaches is `none`.
+    #[test]
+    fn thresholds_at_their_limits(records in anything(60, 4), frames in 6u64..50) {
+        for (threshold, policy) in [("smart:0ns", "all"), ("smart:1000s", "none")] {
+            prop_assert_eq!(
+                ask(&bare(), threshold, frames).run(&records),
+                ask(&bare(), policy, frames).run(&records)
+            );
+        }
+    }
+
+    /// With one thread there is nothing to run meanwhile: sleeping never wins, and the prediction
+    /// is always right.
+    #[test]
+    fn alone_sleeping_never_wins(records in anything(60, 1), frames in 6u64..50) {
+        let none = ask(&bare(), "none", frames).cell(&records);
+        for policy in ["all", "smart:50us"] {
+            let cell = ask(&bare(), policy, frames).cell(&records);
+            prop_assert!(cell.seconds >= none.seconds);
+            prop_assert_eq!(cell.prediction_error_us_max, 0.0);
+            prop_assert_eq!(cell.overruns, 0);
+        }
+        prop_assert_eq!(none.prediction_error_us_max, 0.0);
+    }
+
+    /// A thread that may not sleep does not, whatever the policy.
+    #[test]
+    fn atomic_sections_never_sleep(records in anything(60, 4), frames in 6u64..50) {
+        let kernel: Vec<Record> = records
+            .iter()
+            .map(|r| Record {
+                kind: if r.kind.writes() { Kind::KernelStore } else { Kind::KernelLoad },
+                ..*r
+            })
+            .collect();
+        let cell = ask(&bare(), "all", frames).cell(&kernel);
+        prop_assert_eq!((cell.slept, cell.passed_to_kernel), (0, cell.embedded_faults));
+    }
+}
+
+/// Where nothing costs anything and there are threads enough, handing every fault to the kernel is
+/// never slower than waiting, and much faster while the flash has time to spare.
+#[test]
+fn free_switches_never_lose() {
+    for seed in 0..8 {
+        for (threads, instr, write) in [(2, 20_000, 0.0), (4, 20_000, 0.0), (8, 60_000, 0.3)] {
+            let records = mix(threads, 64, 400, instr, write, seed);
+            let frames = 16 * u64::from(threads);
+            let none = ask(&free(), "none", frames).cell(&records);
+            let all = ask(&free(), "all", frames).cell(&records);
+            assert!(all.seconds < none.seconds, "{threads} {seed}: {all:?} {none:?}");
+            assert!(none.cpu_idle == 0.0 && all.slept > 100);
+        }
+    }
+}
+
+/// Asymptotic bounds of a closed system (Denning and Buzen 1978): with CPU demand D and flash
+/// demand F of a reference and N threads, X <= min(1/D, 1/F, N/(D+F)); and with N = 1, X = 1/(D+F).
+#[test]
+fn throughput_keeps_to_its_bounds() {
+    for threads in [1, 2, 4, 16] {
+        for instr in [2_000, 50_000, 200_000] {
+            let records = mix(threads, 64, 300, instr, 0.0, 7);
+            let frames = 20 * u64::from(threads);
+            let cell = ask(&free(), "all", frames).cell(&records);
+            let n = f64::from(threads);
+            let flash = cell.services as f64 * cell.predicted_us_mean / 1e6;
+            let least = cell.cpu_busy.max(cell.die_busy / 8.0).max((cell.cpu_busy + flash) / n);
+            assert!(cell.seconds >= least - 1e-9, "{threads} {instr}: {cell:?}");
+            if threads == 1 {
+                assert!((cell.seconds / (cell.cpu_busy + flash) - 1.0).abs() < 1e-9, "{cell:?}");
+            }
+        }
+    }
+}
+
+/// Threads whose pages lie on the same dies wait for one another: services take longer than
+/// predicted, and some sleepers wake too early.
+#[test]
+fn queueing_makes_predictions_short() {
+    let records = mix(16, 64, 300, 100, 0.5, 3);
+    let cell = ask(&free(), "all", 200).cell(&records);
+    assert!(cell.prediction_error_us_mean > 10.0, "{cell:?}");
+    assert!(cell.actual_us_mean > cell.predicted_us_mean && cell.overruns > 0, "{cell:?}");
+    let error = cell.actual_us_mean - cell.predicted_us_mean - cell.prediction_error_us_mean;
+    assert!(error.abs() < 1e-6);
+}
+
+/// Two threads that follow each other in the trace: within a narrow window they stay in turn, in a
+/// wide one the second runs while the first sleeps.
+#[test]
+fn the_window_keeps_threads_in_the_order_of_the_trace() {
+    let mut records = mix(1, 64, 4000, 1000, 0.0, 1);
+    let second = records.clone();
+    records.extend(second.iter().map(|r| Record { thread: 1, addr: r.addr + (64 << 12), ..*r }));
+    let seconds = |window| {
+        let ask = Ask { window, ..ask(&free(), "all", 32) };
+        ask.cell(&records).seconds
+    };
+    let (narrow, wide) = (seconds(1), seconds(1 << 20));
+    // Together they also share the frames that each had alone.
+    assert!(wide < 0.9 * narrow, "{wide} {narrow}");
+    assert_eq!(seconds(8000), wide);
+}
+
+#[test]
+fn a_used_drive_collects_and_it_shows_in_the_prediction() {
+    let records = mix(2, 3000, 6000, 100, 1.0, 5);
+    let used = Precondition { sequential: 0.6, random: 0.5, seed: 1 };
+    let fresh = ask(&bare(), "smart:50us", 1000).cell(&records);
+    let ask = Ask { precondition: used, ..ask(&bare(), "smart:50us", 1000) };
+    let (cell, detail) = ask.run(&records);
+    assert_eq!((fresh.gc_collections, fresh.write_amplification), (0, 1.0));
+    assert!(detail.conditioned.unwrap().collecting);
+    assert!(cell.gc_collections > 10 && cell.write_amplification > 1.0, "{cell:?}");
+    assert!(cell.predicted_us_mean > fresh.predicted_us_mean);
+    assert!(cell.erases_most > cell.erases_least);
+}
+
+/// The file is read from disk once for each 128 KiB; the thread sleeps meanwhile and another runs.
+#[test]
+fn the_disk_reads_ahead() {
+    let mut machine = machine();
+    let desktop = Machine::load("desktop-hdd", "".as_ref()).unwrap();
+    machine.storage.insert("disk".into(), desktop.storage["hdd"].clone());
+    let host = Host::new(&machine, Some("disk")).unwrap();
+    let mut records: Vec<Record> =
+        (0..64).map(|page| record(0, 1000 + page, Kind::KernelLoad, 10)).collect();
+    records.extend((0..64).map(|_| record(1, 5, Kind::Load, 1000)));
+    let (cell, detail) = ask(&host, "all", 200).run(&records);
+    assert_eq!((cell.disk_reads, cell.page_faults, cell.embedded_faults), (2, 65, 0));
+    // Two accesses of a disk: seek, half a turn, 128 KiB.
+    let access = 8.5e-3 + 4.166_667e-3 + 131_072.0 / 156e6;
+    assert!((cell.seconds - 2.0 * access).abs() < 2e-4, "{cell:?}");
+    let disk: u64 = detail.timeline.threads[0].iter().map(|s| s[3]).sum();
+    assert!((disk as f64 / 1e9 - 2.0 * access).abs() < 1e-4);
+}
+
+#[test]
+fn caches_filter_what_reaches_the_device() {
+    let host = Host::new(&machine(), None).unwrap();
+    let records = mix(2, 4, 4000, 10, 0.3, 1);
+    let all = ask(&bare(), "none", 20).cell(&records);
+    let cell = ask(&host, "none", 20).cell(&records);
+    assert_eq!((all.accesses, cell.accesses), (8000, 8));
+    assert!(cell.seconds < all.seconds);
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let none = || Ok(Host::new(&machine(), None).unwrap());
+    let options = |epf: &[&str], dram: &[u64], share: f64| {
+        let epf: Vec<String> = epf.iter().map(|text| (*text).to_owned()).collect();
+        let how = Precondition { sequential: share, random: 0.5, seed: 0 };
+        none().and_then(|host| Options::new(&epf, dram, host, how))
+    };
+    assert_eq!(options(&["none", "all"], &[1 << 20, 1 << 21], 0.6).unwrap().settings.len(), 4);
+    for (error, part) in [
+        (options(&["some"], &[1], 0.6), "no policy"),
+        (options(&[], &[1], 0.6), "make 0 cells"),
+        (options(&["none"], &[1], 1.5), "does not lie between 0 and 1"),
+    ] {
+        assert!(error.unwrap_err().to_string().contains(part), "{part}");
+    }
+    let error = Host::new(&Machine::load("nvme", "".as_ref()).unwrap(), None).unwrap_err();
+    assert!(error.to_string().contains("key tlb.second: the ssd study knows"), "{error}");
+    let error = Host::new(&Machine::load("cxl", "".as_ref()).unwrap(), None).unwrap_err();
+    assert!(error.to_string().contains("has no [cpu], which the ssd study needs"), "{error}");
+    let umd = Umd::new(&machine(), 3 * 4096).unwrap();
+    let conditioned = { umd }.precondition(&FRESH);
+    let umd = Umd::new(&machine(), 3 * 4096).unwrap();
+    let host = bare();
+    let run = Run::new(&host, epf::parse("none").unwrap(), KindSet(0), umd, conditioned, 10);
+    let mut records = mix(3, 4, 1, 1, 0.0, 1).into_iter();
+    let mut source = |batch: &mut Batch| {
+        batch.clear();
+        records.by_ref().for_each(|record| batch.push(record));
+        Ok(!batch.is_empty())
+    };
+    let error = run.run(&mut source, &mut |_| Ok(())).unwrap_err().to_string();
+    assert!(error.contains("too few for 3 threads"), "{error}");
+}

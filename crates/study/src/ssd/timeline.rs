@@ -1,0 +1,108 @@
+//! What each thread did when: shares of equal stretches of time, at most [`MOST`] of them.
+
+use serde::Serialize;
+
+/// Most stretches; when a run outgrows them, two become one.
+pub const MOST: usize = 2048;
+
+/// What a thread does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Runs; through the exception too, where it may not sleep after one.
+    Run = 0,
+    /// Holds the core and waits for the device.
+    Stall = 1,
+    /// Sleeps, as an embedded page fault made it.
+    Sleep = 2,
+    /// Waits for the disk.
+    Disk = 3,
+}
+
+/// Nanoseconds in each state, of one thread in one stretch.
+pub type Shares = [u64; 4];
+
+/// A timeline.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Timeline {
+    /// Nanoseconds of a stretch.
+    pub stretch_ns: u64,
+    /// By thread, by stretch: nanoseconds of running, stalling, sleeping, waiting for the disk.
+    pub threads: Vec<Vec<Shares>>,
+}
+
+impl Default for Timeline {
+    fn default() -> Self {
+        Self { stretch_ns: 1024, threads: Vec::new() }
+    }
+}
+
+impl Timeline {
+    /// `thread` was in `state` from `start` to `end`, nanoseconds.
+    pub fn add(&mut self, thread: u32, state: State, start: u64, end: u64) {
+        if end <= start {
+            return;
+        }
+        while (end - 1) / self.stretch_ns >= MOST as u64 {
+            self.halve();
+        }
+        if thread as usize >= self.threads.len() {
+            self.threads.resize_with(thread as usize + 1, Vec::new);
+        }
+        let stretches = &mut self.threads[thread as usize];
+        let last = ((end - 1) / self.stretch_ns) as usize;
+        if last >= stretches.len() {
+            stretches.resize(last + 1, Shares::default());
+        }
+        let first = (start / self.stretch_ns) as usize;
+        for (number, stretch) in stretches.iter_mut().enumerate().take(last + 1).skip(first) {
+            let low = start.max(number as u64 * self.stretch_ns);
+            let high = end.min((number as u64 + 1) * self.stretch_ns);
+            stretch[state as usize] += high - low;
+        }
+    }
+
+    fn halve(&mut self) {
+        self.stretch_ns *= 2;
+        for stretches in &mut self.threads {
+            *stretches = stretches
+                .chunks(2)
+                .map(|pair| {
+                    let mut sum = pair[0];
+                    if let Some(second) = pair.get(1) {
+                        sum.iter_mut().zip(second).for_each(|(sum, ns)| *sum += ns);
+                    }
+                    sum
+                })
+                .collect();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn no_time_is_lost(
+            spans in prop::collection::vec((0u32..3, 0usize..4, 0u64..50_000_000, 0u64..9_000_000), 1..60),
+        ) {
+            let states = [State::Run, State::Stall, State::Sleep, State::Disk];
+            let mut timeline = Timeline::default();
+            let mut sums = [Shares::default(); 3];
+            for (thread, state, start, length) in spans {
+                timeline.add(thread, states[state], start, start + length);
+                sums[thread as usize][state] += length;
+            }
+            for (thread, stretches) in timeline.threads.iter().enumerate() {
+                prop_assert!(stretches.len() <= MOST);
+                for state in 0..4 {
+                    let sum: u64 = stretches.iter().map(|s| s[state]).sum();
+                    prop_assert_eq!(sum, sums[thread][state]);
+                }
+            }
+        }
+    }
+}

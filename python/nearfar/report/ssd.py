@@ -1,0 +1,94 @@
+"""Tables of the ``ssd`` study, made from its result alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from nearfar.report import units
+from nearfar.report.tables import _table
+
+
+def ssd(result: Mapping[str, Any]) -> RenderableType:
+    """Time and faults of every policy at every size of DRAM, then what the flash did."""
+    return Group(_times(result), Text(""), _flash(result), Text(""), Text(_state(result)))
+
+
+def _times(result: Mapping[str, Any]) -> Table:
+    table = _table("Time by DRAM and policy; embedded page faults (EPF) an access, share passed on")
+    table.collapse_padding = True
+    titles = ("DRAM", "EPF", "time", "change", "busy", "stall", "switch", "idle", "faults")
+    for title in (*titles, "passed"):
+        table.add_column(title, justify="left" if title == "EPF" else "right", no_wrap=True)
+    for rows in _by_size(result):
+        first = float(rows[0]["seconds"])
+        least = min(float(row["seconds"]) for row in rows)
+        for row in rows:
+            seconds = float(row["seconds"])
+            cores = (
+                row["cpu_busy"] + row["cpu_stall"] + row["cpu_switch"] + row["cpu_idle"]
+            ) or 1.0
+            shares = ("cpu_busy", "cpu_stall", "cpu_switch", "cpu_idle")
+            table.add_row(
+                units.size(row["dram_bytes"]),
+                units.clean(row["epf"]),
+                units.duration(seconds * 1e9),
+                "" if row is rows[0] else _change(seconds, first),
+                *(units.percent(row[share] / cores) for share in shares),
+                units.rate(row["embedded_fault_rate"]),
+                units.percent(row["passed_share"]),
+                style="bold" if seconds == least else None,
+            )
+        table.add_section()
+    return table
+
+
+def _flash(result: Mapping[str, Any]) -> Table:
+    table = _table("The device: mean time of a service, predicted and actual; commands")
+    table.collapse_padding = True
+    titles = ("DRAM", "EPF", "predicted", "actual", "reads", "programs", "GC", "moved")
+    for title in (*titles, "WA"):
+        table.add_column(title, justify="left" if title == "EPF" else "right", no_wrap=True)
+    for rows in _by_size(result):
+        for row in rows:
+            table.add_row(
+                units.size(row["dram_bytes"]),
+                units.clean(row["epf"]),
+                units.duration(row["predicted_us_mean"] * 1e3),
+                units.duration(row["actual_us_mean"] * 1e3),
+                units.count(row["flash_reads"]),
+                units.count(row["flash_programs"]),
+                units.count(row["gc_collections"]),
+                units.count(row["gc_moved"]),
+                units.digits(row["write_amplification"]),
+            )
+        table.add_section()
+    return table
+
+
+def _state(result: Mapping[str, Any]) -> str:
+    state = result["details"][0]["conditioned"]
+    writes = state["sequential_writes"] + state["random_writes"] + state["further_writes"]
+    return (
+        f"Flash at the start: {units.count(state['mapped_pages'])} pages hold data after "
+        f"{units.count(writes)} writes ({units.count(state['further_writes'])} more than asked "
+        f"for), {units.count(state['collections'])} collections, at least "
+        f"{state['least_free_blocks']} free blocks a plane; collection is "
+        f"{'due' if state['collecting'] else 'not due'} in every plane."
+    )
+
+
+def _by_size(result: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
+    groups: dict[int, list[Mapping[str, Any]]] = {}
+    for row in result["rows"]:
+        groups.setdefault(row["dram_bytes"], []).append(row)
+    return list(groups.values())
+
+
+def _change(seconds: float, first: float) -> str:
+    change = seconds / first - 1
+    return f"{'+' if change >= 0 else '-'}{units.percent(abs(change))}"

@@ -1,0 +1,210 @@
+"""The ``ssd`` study: a DRAM-interface SSD as memory, and what to do while it moves a page.
+
+Paper 002 (UMD). The engine replays a trace on the machine once for each policy and each size of the
+device's DRAM (docs/ssd.md); this module packages the result.
+
+>>> result = ssd("app.trace", dram=["100M", "150M"])            # doctest: +SKIP
+>>> result.best(dram_bytes=100 << 20)["epf"]                    # doctest: +SKIP
+'all'
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nearfar import _engine
+from nearfar import machine as machines
+from nearfar.errors import NearfarError
+from nearfar.sizes import parse_bytes
+
+#: What a study runs with unless told otherwise.
+EPF = ("none", "all", "smart:50us")
+DRAM = ("100M", "150M")
+MACHINE = "umd"
+PRECONDITION = (0.6, 0.5)
+WINDOW = 1 << 20
+
+
+@dataclass(frozen=True)
+class SsdResult:
+    """What an ssd study found.
+
+    Attributes:
+        run: how it was made: trace, machine, options, version; no times of day.
+        rows: one mapping per size of DRAM x policy (docs/ssd.md names the keys).
+        details: for each row the state of the flash at the start, histograms of predicted and
+            actual service times and of the error, and a timeline of the threads.
+        wall_seconds: how long it took; kept out of everything that must be the same every time.
+    """
+
+    run: dict[str, Any]
+    rows: list[dict[str, Any]]
+    details: list[dict[str, Any]]
+    wall_seconds: float = field(compare=False, default=0.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values, as ``--format json`` prints it."""
+        return {"run": self.run, "rows": self.rows, "details": self.details}
+
+    def to_json(self) -> str:
+        """Everything as JSON text."""
+        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
+
+    @property
+    def table(self) -> Any:
+        """The rows as a ``pyarrow.Table``."""
+        import pyarrow
+
+        return pyarrow.Table.from_pylist(self.rows)
+
+    def best(self, *, dram_bytes: int | None = None) -> dict[str, Any]:
+        """Answer the row of least time among those of a size of DRAM.
+
+        Raises:
+            NearfarError: no row is of that size.
+        """
+        rows = [row for row in self.rows if dram_bytes in (None, row["dram_bytes"])]
+        if not rows:
+            raise NearfarError("best: no such size of DRAM in this result")
+        return min(rows, key=lambda row: row["seconds"])
+
+    def write(self, folder: str | Path, *, force: bool = False) -> Path:
+        """Write ``result.parquet`` and ``run.json`` as a folder, whole or not at all."""
+        import pyarrow.parquet
+
+        path = Path(folder)
+        if path.exists() and not (force and (path / "run.json").is_file()):
+            raise NearfarError(f"{path}: exists already; choose another name or pass --force")
+        aside = path.with_name(f".{path.name}.partial")
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        pyarrow.parquet.write_table(self.table, aside / "result.parquet", compression="zstd")
+        run = {**self.run, "details": self.details, "wall_seconds": round(self.wall_seconds, 3)}
+        (aside / "run.json").write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
+        if path.exists():
+            shutil.rmtree(path)
+        aside.rename(path)
+        return path
+
+
+def ssd(
+    trace: str | Path,
+    *,
+    machine: str = MACHINE,
+    dram: Sequence[str | int] = DRAM,
+    epf: Sequence[str] = EPF,
+    disk: str | None = None,
+    precondition: tuple[float, float] = PRECONDITION,
+    sleep_granularity_ns: int | None = None,
+    window: int = WINDOW,
+    seed: int = 1,
+    threads: int = 0,
+    progress: Callable[[int], None] | None = None,
+) -> SsdResult:
+    """Run the ssd study.
+
+    Args:
+        trace: a trace folder.
+        machine: name or path of a machine file with ``[flash]``, ``[cpu]`` and ``[cost]``.
+        dram: sizes of the device's DRAM: bytes, or text such as ``100M``.
+        epf: policies: ``none``, ``all``, ``smart:TIME``.
+        disk: storage of the machine that files are read from; None: they are there at first touch,
+            at the cost of a page fault without I/O.
+        precondition: share of the device written in order, share then written at random.
+        sleep_granularity_ns: threads wake at multiples of it; the machine's timer slack by default.
+        window: references that a thread may run ahead of the others in the trace.
+        seed: of the random writes of the preconditioning.
+        threads: cells simulated at a time; 0 for one a core. It changes no result.
+        progress: called now and then with the references done in all cells.
+
+    Raises:
+        NearfarError: bad input; the message says what, where and what to do.
+    """
+    described = machines.load(machine)
+    path = Path(trace)
+    sizes = [parse_bytes(size, "--dram") if isinstance(size, str) else size for size in dram]
+    if window < 1:
+        raise NearfarError("--window: give at least 1 reference, such as 1000000")
+    began = time.monotonic()
+    answer = json.loads(
+        _engine.ssd(
+            path,
+            described.name,
+            described.json,
+            epf=list(epf),
+            dram_bytes=sizes,
+            disk=disk,
+            sequential=precondition[0],
+            random=precondition[1],
+            seed=seed,
+            sleep_granularity_ns=sleep_granularity_ns,
+            window=window,
+            threads=threads,
+            progress=progress,
+        )
+    )
+    options = {
+        "dram_bytes": sizes,
+        "epf": list(epf),
+        "disk": disk,
+        "precondition": list(precondition),
+        "sleep_granularity_ns": sleep_granularity_ns,
+        "window": window,
+        "seed": seed,
+    }
+    text = (path / "trace.json").read_bytes()
+    info = json.loads(text)
+    run = {
+        "study": "ssd",
+        "command": _command(path, machine, options),
+        "trace": str(path),
+        "trace_json_sha256": hashlib.sha256(text).hexdigest(),
+        "traced": shlex.join(info["source"]["command"]) or info["source"]["detail"],
+        "trace_complete": info["complete"],
+        "sampled_trace": info["source"]["sampled"],
+        "machine": described.name,
+        "machine_description": described.to_dict(),
+        "options": options,
+        "version": _engine.__version__,
+    }
+    return SsdResult(run, answer["rows"], answer["details"], time.monotonic() - began)
+
+
+def policies() -> list[tuple[str, str, str]]:
+    """Policies for embedded page faults: name, how it is written, a line on each."""
+    return _engine.ssd_policies()
+
+
+def warnings(result: SsdResult) -> list[str]:
+    """What a reader of the result should know: lines of plain text."""
+    from nearfar.paging import trace_warnings
+
+    lines = trace_warnings(result.run)
+    first = result.details[0]["conditioned"]
+    if not first["collecting"]:
+        lines.append("the flash was not filled so far that it must collect: see --precondition")
+    if not any(row["embedded_faults"] for row in result.rows):
+        lines.append("the program fits the device's DRAM: no embedded page fault at any size")
+    return lines
+
+
+def _command(path: Path, machine: str, options: Mapping[str, Any]) -> str:
+    words = ["nearfar", "ssd", os.fspath(path), "--machine", machine]
+    words += ["--dram", ",".join(str(size) for size in options["dram_bytes"])]
+    words += ["--epf", ",".join(options["epf"])]
+    if options["disk"] is not None:
+        words += ["--disk", options["disk"]]
+    words += ["--precondition", ",".join(f"{share:.15g}" for share in options["precondition"])]
+    if options["sleep_granularity_ns"] is not None:
+        words += ["--sleep-granularity", f"{options['sleep_granularity_ns']}ns"]
+    words += ["--window", str(options["window"]), "--seed", str(options["seed"])]
+    return shlex.join(words)
