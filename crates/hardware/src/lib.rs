@@ -3,9 +3,12 @@
 //! No policy in here, and nothing about kernels or studies.
 
 pub mod machine;
+pub mod memory_side_cache;
 pub mod storage;
 pub mod tlb;
+pub mod topology;
 pub mod units;
 
 pub use machine::{AccessTimes, Machine};
 pub use storage::Storage;
+pub use topology::Topology;
