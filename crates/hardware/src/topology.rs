@@ -95,7 +95,7 @@ impl Topology {
         self.nodes.iter().position(|node| node.cpus > 0).unwrap_or(0)
     }
 
-    /// `Node 4 (pmem)`-like text for messages and tables.
+    /// Kind and number, such as `pmem4`, for messages and tables.
     pub fn label(&self, node: usize) -> String {
         let kind = match self.nodes[node].kind {
             NodeKind::Dram => "dram",

@@ -1,4 +1,5 @@
 //! Studies: each composes trace, hardware and kernel into a table of results.
 
 pub mod info;
+pub mod numa;
 pub mod paging;

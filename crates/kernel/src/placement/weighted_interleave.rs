@@ -47,7 +47,12 @@ impl Mode for WeightedInterleave {
 /// Weights in proportion to the bandwidth of `nodes` seen from `from`, when the share `writes` of
 /// the bytes are stores (1/B = r/B_read + (1-r)/B_write): whole numbers, the largest 32, then
 /// divided by what they have in common.
-pub fn bandwidth_weights(topology: &Topology, from: usize, nodes: &[usize], writes: f64) -> Vec<u64> {
+pub fn bandwidth_weights(
+    topology: &Topology,
+    from: usize,
+    nodes: &[usize],
+    writes: f64,
+) -> Vec<u64> {
     let speed = |node: &usize| {
         let view = topology.view(from, *node);
         let of = |write| view.bandwidth(Pattern { write, random: false });
