@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-RUST_SOURCES := $(shell find crates -name '*.rs' -o -name 'Cargo.toml') Cargo.toml $(wildcard machines/*.toml)
+RUST_SOURCES := $(shell find crates -name '*.rs' -o -name 'Cargo.toml') Cargo.toml $(wildcard machines/*.toml workloads/*.toml)
 
 .PHONY: help
 help: ## List the targets
@@ -41,6 +41,10 @@ demo: env ## Capture real programs and study their page sizes (installs what it 
 	@workloads/install.sh qemu-user gzip gnugo
 	$(BIN)/python workloads/demo.py
 
+.PHONY: workloads
+workloads: env ## Install the programs of every workload (nearfar workload list)
+	@workloads/install.sh qemu-user $$($(BIN)/python -c "from nearfar import workload as w; print(*sorted({p for n in w.names() for p in w.load(n).packages}))")
+
 .PHONY: lint
 lint: env ## Formatters and linters
 	cargo fmt --all --check
@@ -52,7 +56,8 @@ lint: env ## Formatters and linters
 
 .PHONY: test-packages
 test-packages:
-	@workloads/install.sh qemu-user chromium pigz gzip libvirt-clients libxml2-utils qemu-system-x86 systemd
+	@workloads/install.sh qemu-user chromium pigz gzip libvirt-clients libxml2-utils qemu-system-x86 systemd \
+	  sqlite3 redis-server redis-tools xvfb xdotool
 
 .PHONY: test
 test: test-packages env lint ## Everything: lint, Rust tests, Python tests, documentation

@@ -530,3 +530,16 @@ def test_nothing_is_colour_alone(fleet: Path) -> None:
     text = advise_fleet(fleet).html()
     assert text.count('class="verdict ') == 3 and text.count('class="size"') == 3
     assert os.linesep and "\u2713 good" in text
+
+
+def test_filter_is_of_the_machine_of_each_vm() -> None:
+    trace = DATA / "captures" / "sqlite.trace"
+    whole, filtered = (
+        advise(trace, machine=["desktop-hdd", "desktop-nvm"], filter=name).to_dict()
+        for name in ("none", "cache")
+    )
+    assert whole["run"]["view"].startswith("every reference")
+    assert {"desktop-hdd", "desktop-nvm"} <= set(filtered["run"]["view"].replace(":", " ").split())
+    by_hand = advise(trace, machine=["desktop-hdd"], filter="cache").rows
+    assert by_hand[0]["simulated_ns"] == filtered["rows"][0]["simulated_ns"]
+    assert by_hand[0]["simulated_ns"] > whole["rows"][0]["simulated_ns"]

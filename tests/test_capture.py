@@ -153,6 +153,22 @@ def test_max_refs(build: Callable[..., Path], tmp_path: Path) -> None:
     )
 
 
+@needs_qemu
+@needs_cc
+def test_skip_refs(build: Callable[..., Path], tmp_path: Path) -> None:
+    program = build(LOOP, *ALONE, suffix=".s")
+    whole = capture.run([program], tmp_path / "whole.trace")
+    rest = capture.run([program], tmp_path / "rest.trace", skip_refs=1234)
+    assert columns(rest.path) == columns(whole.path)[1234:]
+    assert "recording began after 1234 records" in rest.info["source"]["detail"]
+    mapped = [{**event, "at": 0} for event in regions(whole.path)]
+    assert [{**event, "at": 0} for event in regions(rest.path)] == mapped
+    some = capture.run([program], tmp_path / "some.trace", skip_refs=70, max_refs=100)
+    assert columns(some.path) == columns(whole.path)[70:170]
+    none = capture.run([program], tmp_path / "none.trace", skip_refs=10**9)
+    assert none.info["records"] == 0 and "nothing is recorded" in none.warnings[0]
+
+
 THREADS = r"""
 #include <pthread.h>
 #include <stdio.h>

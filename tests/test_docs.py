@@ -275,7 +275,8 @@ def test_every_command_is_in_the_table_and_has_a_page(nearfar: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["advise", "capture", "export", "fit", "generate", "import", "info", "paging"]
+    "command",
+    ["advise", "apply", "capture", "export", "fit", "generate", "import", "info", "paging"],
 )
 def test_every_option_is_in_the_page_of_its_command(command: str) -> None:
     """By any of its names, as the program defines it."""

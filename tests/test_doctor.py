@@ -83,3 +83,21 @@ def test_a_probe_that_fails_does_not_end_the_diagnosis() -> None:
     found = doctor.examine([broken, doctor.disk])
     assert [one.name for one in found] == ["broken", "disk space"]
     assert not found[0].available and "boom" in found[0].why
+
+
+def test_page_sizes_are_those_of_the_kernel(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from nearfar.apply import setting
+
+    monkeypatch.setattr(setting, "switches", lambda: {65536: "a", 2 << 20: "b"})
+    monkeypatch.setattr(setting, "SYSFS", tmp_path)
+    (found,) = doctor.page_sizes()
+    assert not found.available and "64K, 2M" in found.why and "sudo" in found.fix
+    (tmp_path / "enabled").touch()
+    (found,) = doctor.page_sizes()
+    assert found.available and not found.fix
+    monkeypatch.undo()
+    monkeypatch.setattr(setting.switches, "__defaults__", (tmp_path / "none",))
+    (found,) = doctor.page_sizes()
+    assert not found.available and "CONFIG_TRANSPARENT_HUGEPAGE" in found.fix

@@ -16,7 +16,8 @@ from nearfar.errors import NearfarError
 from nearfar.paging import paging
 from nearfar.sizes import parse_memory, parse_page_sizes
 
-CAPTURES = sorted((DATA / "captures").glob("*.trace"))
+#: A few of them: libCacheSim takes seconds for each.
+CAPTURES = [DATA / "captures" / f"{name}.trace" for name in ("gnugo", "gzip", "sqlite")]
 
 
 def page_references(trace: Path, page_bytes: int) -> list[int]:

@@ -17,6 +17,7 @@ def capture_run(
     plugin: str | PathLike[str],
     force: bool,
     fetch: bool,
+    skip_refs: int,
     max_refs: int | None,
     arch: str | None,
     follow_forks: bool,
@@ -38,6 +39,18 @@ def export_trace(
     page_bytes: int | None,
     progress: Callable[[int], object] | None,
 ) -> int: ...
+
+# filter.rs
+
+def filter_cache(
+    trace: str | PathLike[str],
+    out: str | PathLike[str],
+    machine: str,
+    machine_text: str,
+    *,
+    write_backs: bool,
+    progress: Callable[[int], object] | None,
+) -> str: ...
 
 # generate.rs
 
@@ -118,3 +131,7 @@ def paging(
     max_memory: int | None,
     progress: Callable[[int], object] | None,
 ) -> str: ...
+
+# workload.rs
+
+def workload_builtin() -> list[tuple[str, str]]: ...

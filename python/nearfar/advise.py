@@ -222,7 +222,8 @@ def advise_vms(
 ) -> AdviseResult:
     """Advise a page size for each of ``vms``; arguments as :func:`advise`.
 
-    Each trace is simulated once for all its VMs: rates depend on page size and memory size only.
+    Each trace is simulated once for all its VMs: rates depend on page size and memory size only
+    (and on the machine's caches, where ``filter`` asks for the references that miss them).
     """
     asked_sizes = parse_page_sizes(page_sizes) if isinstance(page_sizes, str) else page_sizes
     # 4 KiB can always be stayed at.
@@ -247,11 +248,15 @@ def advise_vms(
         )
     rows: dict[int, dict[str, Any]] = {}
     hashes: dict[str, str] = {}
+    views: dict[str, str] = {}
     notes: list[str] = []
-    for trace in dict.fromkeys(vm.trace for vm in vms):
-        own = [(index, vm) for index, vm in enumerate(vms) if vm.trace == trace]
+    filtered = study.get("filter", "none") != "none"
+    seen_by = [(vm.trace, vm.machine if filtered else "") for vm in vms]
+    for group in dict.fromkeys(seen_by):
+        own = [(index, vm) for index, vm in enumerate(vms) if seen_by[index] == group]
         texts = list(dict.fromkeys(vm.memory for _, vm in own))
         first = own[0][1]
+        trace = first.trace
         found = paging(
             trace,
             page_sizes=everything,
@@ -263,6 +268,7 @@ def advise_vms(
         )
         notes += trace_warnings(found.run)
         hashes[str(trace)] = found.run["trace_json_sha256"]
+        views[first.machine if filtered else "all"] = found.run["view"]
         by_memory = _by_memory(found.rows, texts)
         for index, vm in own:
             known = by_memory[vm.memory]
@@ -280,6 +286,7 @@ def advise_vms(
         "fleet": None if fleet is None else str(fleet),
         "traces": hashes,
         "machines": {name: found.to_dict() for name, found in loaded.items()},
+        "view": "; ".join(views.values()),
         "options": {"sizes": sizes, "model": model, "page_sizes": tried, **asked},
         "version": _engine.__version__,
     }

@@ -73,6 +73,7 @@ def run(
     output: str | os.PathLike[str] | None = None,
     *,
     fetch: bool = True,
+    skip_refs: int = 0,
     max_refs: int | None = None,
     arch: str | None = None,
     follow_forks: bool = False,
@@ -87,6 +88,8 @@ def run(
         command: the program (a path, or a name in ``PATH``) and its arguments.
         output: trace folder to make; by default ``NAME.trace`` in the current folder.
         fetch: record instruction fetches, one for each block of straight-line code.
+        skip_refs: leave out this many records before the first that is kept; the regions of the
+            address space are recorded from the beginning.
         max_refs: stop recording after this many records; the program runs on.
         arch: ``x86_64`` or ``aarch64``; by default what the ELF header says.
         follow_forks: record child processes as well.
@@ -110,6 +113,7 @@ def run(
             PLUGIN,
             force,
             fetch,
+            skip_refs,
             max_refs,
             arch,
             follow_forks,
@@ -133,6 +137,7 @@ def capture(
     output: str | os.PathLike[str] | None = None,
     *,
     fetch: bool = True,
+    skip_refs: int = 0,
     max_refs: int | None = None,
     arch: str | None = None,
     follow_forks: bool = False,
@@ -148,6 +153,7 @@ def capture(
         command,
         output,
         fetch=fetch,
+        skip_refs=skip_refs,
         max_refs=max_refs,
         arch=arch,
         follow_forks=follow_forks,

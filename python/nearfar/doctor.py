@@ -105,6 +105,24 @@ def chromium() -> Iterable[Finding]:
     yield Finding("chromium", found.available, found.why, found.fix, found.used_for)
 
 
+def page_sizes() -> Iterable[Finding]:
+    """Ask the kernel for the page sizes that a command can be given."""
+    from nearfar.apply.setting import SYSFS, short, switches
+    from nearfar.errors import NearfarError
+
+    name, used_for = "huge pages", "nearfar apply"
+    try:
+        found = switches()
+    except NearfarError as error:
+        why, _, reason = str(error).partition("; ")
+        yield Finding(name, False, why, f"use another kernel: {reason}", used_for)
+        return
+    sizes = ", ".join(short(size) for size in found)
+    mine = os.access(SYSFS / "enabled", os.W_OK)
+    why = f"this kernel can set {sizes}" + ("" if mine else ", but only root may")
+    yield Finding(name, mine, why, "" if mine else "sudo nearfar apply ...", used_for)
+
+
 def disk() -> Iterable[Finding]:
     """Compare the free space here with what a capture may need."""
     free = shutil.disk_usage(Path.cwd()).free
@@ -141,6 +159,7 @@ PROBES: Final[tuple[Probe, ...]] = (
     perf,
     demo_programs,
     chromium,
+    page_sizes,
     emitters,
     disk,
     extras,

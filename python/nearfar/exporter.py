@@ -7,6 +7,8 @@ from os import PathLike
 from pathlib import Path
 
 from nearfar import _engine
+from nearfar import machine as machines
+from nearfar.filter import view
 
 
 def formats() -> dict[str, str]:
@@ -21,6 +23,8 @@ def export_trace(
     format: str,
     force: bool = False,
     kinds: Sequence[str] = (),
+    filter: str = "none",  # noqa: A002
+    machine: str = machines.USUAL,
     max_refs: int | None = None,
     page_bytes: int | None = None,
     progress: Callable[[int], None] | None = None,
@@ -35,6 +39,9 @@ def export_trace(
         force: replace an existing file.
         kinds: kinds of references to export (``load``, ``store``, ``fetch``, ``kernel-load``,
             ``kernel-store``); all if empty.
+        filter: which references there are: ``none`` (all), ``cache`` (those that miss the CPU
+            caches of ``machine``) or ``cache-write-backs`` (:mod:`nearfar.filter`).
+        machine: name or path of the machine file whose caches ``filter`` means.
         max_refs: stop after this many references.
         page_bytes: bytes of the pages that ``oracle-general`` numbers; 4096 by default.
         progress: called with the number of references so far, about every million.
@@ -42,14 +49,15 @@ def export_trace(
     Raises:
         NearfarError: bad input, with one line that says what and where.
     """
-    count: int = _engine.export_trace(
-        Path(trace),
-        Path(out),
-        format=format,
-        force=force,
-        kinds=list(kinds),
-        max_refs=max_refs,
-        page_bytes=page_bytes,
-        progress=progress,
-    )
+    with view(Path(trace), filter, machines.load(machine), progress) as seen:
+        count: int = _engine.export_trace(
+            seen.path,
+            Path(out),
+            format=format,
+            force=force,
+            kinds=list(kinds),
+            max_refs=max_refs,
+            page_bytes=page_bytes,
+            progress=progress,
+        )
     return count

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from nearfar import _engine
+from nearfar import machine as machines
+from nearfar.filter import view
 from nearfar.trace import Trace
 
 
@@ -17,6 +19,8 @@ def info(
     *,
     reuse: bool = True,
     heatmap: bool = True,
+    filter: str = "none",  # noqa: A002
+    machine: str = machines.USUAL,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """Read a trace and say what it holds.
@@ -25,6 +29,9 @@ def info(
         trace: a trace folder, or a :class:`nearfar.trace.Trace`.
         reuse: work out the histogram of stack distances, the dearest part.
         heatmap: add the heat map as ``heatmap``, for which the trace is read a second time.
+        filter: which references there are: ``none`` (all), ``cache`` (those that miss the CPU
+            caches of ``machine``) or ``cache-write-backs`` (:mod:`nearfar.filter`).
+        machine: name or path of the machine file whose caches ``filter`` means.
         progress: called with the number of references so far, about every four million.
 
     Returns:
@@ -36,8 +43,16 @@ def info(
         KeyboardInterrupt: Ctrl-C.
     """
     path = trace.path if isinstance(trace, Trace) else Path(trace)
-    text, heat = _engine.info_summarize(path, reuse=reuse, heat_map=heatmap, progress=progress)
-    found: dict[str, Any] = json.loads(text)
+    with view(path, filter, machines.load(machine), progress) as seen:
+        text, heat = _engine.info_summarize(
+            seen.path, reuse=reuse, heat_map=heatmap, progress=progress
+        )
+    found: dict[str, Any] = {
+        **json.loads(text),
+        "trace": str(path),
+        "filter": filter,
+        "view": seen.sentence,
+    }
     if heat is not None:
         found["heatmap"] = json.loads(heat)
     return found

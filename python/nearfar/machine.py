@@ -17,6 +17,9 @@ from typing import Any
 from nearfar import _engine
 from nearfar.errors import NearfarError
 
+#: The machine that is meant unless another is named.
+USUAL = "desktop-nvm"
+
 #: Folder in which a machine given by name is looked for before the built-in ones.
 SEARCH = Path("machines")
 

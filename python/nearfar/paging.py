@@ -24,13 +24,14 @@ from typing import Any
 from nearfar import _engine
 from nearfar import machine as machines
 from nearfar.errors import NearfarError
+from nearfar.filter import view
 from nearfar.sizes import parse_memory, parse_page_sizes
 
 #: What a study runs with unless told otherwise.
 PAGE_SIZES = "512,1K,...,2M"
 MEMORY = "10%,...,100%"
 TLB = "64"
-MACHINE = "desktop-nvm"
+MACHINE = machines.USUAL
 
 #: Points of a fitted curve that go into results, between the smallest and largest page size.
 _CURVE = 49
@@ -140,6 +141,7 @@ def paging(
     machine: str = MACHINE,
     storage: Sequence[str] | None = None,
     kinds: Sequence[str] | None = None,
+    filter: str = "none",  # noqa: A002
     write_back: bool = False,
     sample: float | None = None,
     threads: int = 0,
@@ -158,6 +160,8 @@ def paging(
         machine: name or path of a machine file.
         storage: storages of the machine to price; all by default.
         kinds: kinds of references that count; all by default.
+        filter: which references there are: ``none`` (all), ``cache`` (those that miss the CPU
+            caches of the machine) or ``cache-write-backs`` (:mod:`nearfar.filter`).
         write_back: charge a write for each eviction of a dirty page.
         sample: simulate only this part of the pages (0 to 1); rows then carry a standard error.
         threads: 0 for one a core.
@@ -177,25 +181,26 @@ def paging(
     described = machines.load(machine)
     path = Path(trace)
     began = time.monotonic()
-    answer = json.loads(
-        _engine.paging(
-            path,
-            described.name,
-            described.json,
-            page_sizes=sizes,
-            memory=[(float(m.value), m.is_fraction) for m in memories],
-            tlb=tlb,
-            replacement=replacement,
-            clock_insert_set=clock_insert == "set",
-            kinds=list(kinds) if kinds is not None else None,
-            storages=list(storage) if storage is not None else None,
-            write_back=write_back,
-            threads=threads,
-            sample=sample,
-            max_memory=max_memory,
-            progress=progress,
+    with view(path, filter, described, progress) as seen:
+        answer = json.loads(
+            _engine.paging(
+                seen.path,
+                described.name,
+                described.json,
+                page_sizes=sizes,
+                memory=[(float(m.value), m.is_fraction) for m in memories],
+                tlb=tlb,
+                replacement=replacement,
+                clock_insert_set=clock_insert == "set",
+                kinds=list(kinds) if kinds is not None else None,
+                storages=list(storage) if storage is not None else None,
+                write_back=write_back,
+                threads=threads,
+                sample=sample,
+                max_memory=max_memory,
+                progress=progress,
+            )
         )
-    )
     rows: list[dict[str, Any]] = answer["rows"]
     fits = [_fit_dict(fit, sizes) for fit in fit_rows(rows)]
     options = {
@@ -206,6 +211,7 @@ def paging(
         "clock_insert": clock_insert,
         "storage": list(storage) if storage is not None else None,
         "kinds": list(kinds) if kinds is not None else None,
+        "filter": filter,
         "write_back": write_back,
         "sample": sample,
     }
@@ -222,6 +228,7 @@ def paging(
         "machine": described.name,
         "machine_description": described.to_dict(),
         "options": options,
+        "view": seen.sentence,
         "references": answer["records"],
         "footprint_bytes": answer["footprint_bytes"],
         "version": _engine.__version__,
@@ -290,6 +297,8 @@ def _command(path: Path, machine: str, options: dict[str, Any]) -> str:
     for name in ("storage", "kinds"):
         if options[name] is not None:
             words += [f"--{name}", ",".join(options[name])]
+    if options["filter"] != "none":
+        words += ["--filter", options["filter"]]
     if options["write_back"]:
         words.append("--write-back")
     if options["sample"] is not None:

@@ -31,6 +31,9 @@ pub struct Options {
     pub force: bool,
     /// Record instruction fetches.
     pub fetch: bool,
+    /// Leave out this many records before the first that is kept; the address space is recorded
+    /// from the beginning.
+    pub skip_refs: u64,
     /// Stop recording after this many records; the program runs on.
     pub max_refs: Option<u64>,
     /// `x86_64` or `aarch64`; `None` takes it from the program's ELF header.
@@ -83,9 +86,11 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> bool) -> Result<Outco
         Error::input("memory", what, "check the limits (`ulimit -v`, `ulimit -f`)")
     })?;
     let mut detail = format!("qemu-{} with the nearfar plugin", program.arch);
+    let skipped = format!("recording began after {} records", options.skip_refs);
     for (set, text) in [
         (!options.fetch, "without instruction fetches"),
         (options.follow_forks, "child processes recorded"),
+        (options.skip_refs > 0, skipped.as_str()),
     ] {
         if set {
             detail = format!("{detail}; {text}");
@@ -131,7 +136,8 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> bool) -> Result<Outco
         }
     };
     let pid = child.id();
-    let mut streams = Streams::new(&shared, writer, options.fetch, options.max_refs);
+    let mut streams =
+        Streams::new(&shared, writer, options.fetch, options.skip_refs, options.max_refs);
     let ended = AtomicBool::new(false);
     let driven = std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -269,6 +275,10 @@ fn finish(
         let count = streams.lost_forks;
         let noun = if count == 1 { "child process" } else { "child processes" };
         warnings.push(format!("{count} {noun} ran unrecorded; --follow-forks records them"));
+    }
+    if streams.skipping() {
+        warnings
+            .push("the program ended before the records to skip did: nothing is recorded".into());
     }
     let full = streams.full();
     let mut writer = streams.into_writer();

@@ -1,6 +1,7 @@
 //! All streams of one capture: finds new ones, drains them in turn, turns events into regions.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 use nearfar_trace::{Batch, Narrow, RegionEvent, RegionKind, Result, Writer};
@@ -42,35 +43,40 @@ pub(crate) struct Streams<'a> {
     pub(crate) lost_forks: u64,
 }
 
-/// Where the records go, cut where `--max-refs` says.
+/// Where the records go, cut where `--skip-refs` and `--max-refs` say. What is left out at the
+/// beginning is no part of the trace: a thread's first record has the gap since the one before it.
 struct Output<'a> {
     shared: &'a Shared,
     writer: Writer,
+    /// Records still to be left out, by `--skip-refs`, before the first that is kept.
+    skip: u64,
     most: u64,
     /// `--max-refs` was reached.
     full: bool,
 }
 
 impl Output<'_> {
-    /// How many of `records` further ones are wanted.
-    fn wanted(&mut self, records: usize) -> usize {
-        let left = self.most - self.writer.records();
-        if records as u64 >= left {
+    /// Which of `records` further ones are wanted.
+    fn wanted(&mut self, records: usize) -> Range<usize> {
+        let start = self.skip.min(records as u64);
+        self.skip -= start;
+        let (records, left) = (records as u64 - start, self.most - self.writer.records());
+        if records >= left {
             self.full = true;
             self.shared.header().stop.store(1, SeqCst);
         }
-        left.min(records as u64) as usize
+        start as usize..(start + left.min(records)) as usize
     }
 }
 
 impl Sink for Output<'_> {
     fn narrow(&mut self, records: Narrow<'_>) -> Result<()> {
         let wanted = self.wanted(records.len());
-        self.writer.push_narrow(records.first(wanted))
+        self.writer.push_narrow(records.part(wanted))
     }
 
     fn wide(&mut self, records: &mut Batch) -> Result<()> {
-        records.truncate(self.wanted(records.len()));
+        records.keep(self.wanted(records.len()));
         let pushed = self.writer.push_batch(records);
         records.clear();
         pushed
@@ -78,10 +84,16 @@ impl Sink for Output<'_> {
 }
 
 impl<'a> Streams<'a> {
-    pub(crate) fn new(shared: &'a Shared, writer: Writer, fetch: bool, most: Option<u64>) -> Self {
+    pub(crate) fn new(
+        shared: &'a Shared,
+        writer: Writer,
+        fetch: bool,
+        skip: u64,
+        most: Option<u64>,
+    ) -> Self {
         Self {
             shared,
-            out: Output { shared, writer, most: most.unwrap_or(u64::MAX), full: false },
+            out: Output { shared, writer, skip, most: most.unwrap_or(u64::MAX), full: false },
             expander: Expander::new(fetch),
             batch: Batch::default(),
             events: Vec::new(),
@@ -94,6 +106,11 @@ impl<'a> Streams<'a> {
             lost_programs: Vec::new(),
             lost_forks: 0,
         }
+    }
+
+    /// Whether the records to leave out have not all come yet.
+    pub(crate) fn skipping(&self) -> bool {
+        self.out.skip > 0
     }
 
     /// Whether `--max-refs` was reached.

@@ -1,7 +1,8 @@
-//! What the hardware does: machine descriptions, memory and storage timing, TLBs.
+//! What the hardware does: machine descriptions, memory and storage timing, TLBs, CPU caches.
 //!
 //! No policy in here, and nothing about kernels or studies.
 
+pub mod cache;
 pub mod machine;
 pub mod memory_side_cache;
 pub mod storage;

@@ -19,12 +19,14 @@ fn capture_run(
     plugin: PathBuf,
     force: bool,
     fetch: bool,
+    skip_refs: u64,
     max_refs: Option<u64>,
     arch: Option<String>,
     follow_forks: bool,
     progress: Py<PyAny>,
 ) -> PyResult<String> {
-    let options = Options { command, output, plugin, force, fetch, max_refs, arch, follow_forks };
+    let options =
+        Options { command, output, plugin, force, fetch, skip_refs, max_refs, arch, follow_forks };
     let mut raised: Option<PyErr> = None;
     let outcome = py.detach(|| {
         run(&options, &mut |records| {

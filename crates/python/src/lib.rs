@@ -5,12 +5,15 @@
 
 mod capture;
 mod export;
+mod filter;
 mod generate;
 mod import;
 mod info;
 mod machine;
+mod numa;
 mod paging;
 mod pulse;
+mod workload;
 
 use pyo3::prelude::*;
 
@@ -33,10 +36,13 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     machine::register(module)?;
     paging::register(module)?;
+    numa::register(module)?;
     import::register(module)?;
     info::register(module)?;
     export::register(module)?;
+    filter::register(module)?;
     generate::register(module)?;
     capture::register(module)?;
+    workload::register(module)?;
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! The record: one memory reference of one thread, and columns of many.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 /// What kind of reference a record is. The numbers are the on-disk values.
@@ -128,13 +130,17 @@ impl Batch {
         self.instr.clear();
     }
 
-    /// Keep the first `length` records.
-    pub fn truncate(&mut self, length: usize) {
-        self.addr.truncate(length);
-        self.kind.truncate(length);
-        self.size.truncate(length);
-        self.thread.truncate(length);
-        self.instr.truncate(length);
+    /// Keep only the records of `range`. Panics when out of range, as indexing does.
+    pub fn keep(&mut self, range: Range<usize>) {
+        fn keep<T>(column: &mut Vec<T>, range: &Range<usize>) {
+            column.truncate(range.end);
+            column.drain(..range.start);
+        }
+        keep(&mut self.addr, &range);
+        keep(&mut self.kind, &range);
+        keep(&mut self.size, &range);
+        keep(&mut self.thread, &range);
+        keep(&mut self.instr, &range);
     }
 
     /// Append one record.
@@ -190,13 +196,13 @@ impl Narrow<'_> {
         self.addr.is_empty()
     }
 
-    /// Only the first `length` records.
+    /// Only the records of `range`. Panics when out of range, as indexing does.
     #[must_use]
-    pub fn first(mut self, length: usize) -> Self {
-        self.addr = &self.addr[..length];
-        self.kind = &self.kind[..length];
-        self.size = &self.size[..length];
-        self.instr = &self.instr[..length];
+    pub fn part(mut self, range: Range<usize>) -> Self {
+        self.addr = &self.addr[range.clone()];
+        self.kind = &self.kind[range.clone()];
+        self.size = &self.size[range.clone()];
+        self.instr = &self.instr[range];
         self
     }
 }

@@ -56,6 +56,10 @@ def run(
         str | None,
         typer.Option(help="load, store, fetch, kernel-load, kernel-store [default: all]."),
     ] = None,
+    filter: Annotated[  # noqa: A002
+        str,
+        typer.Option(help="none, or cache: only references that miss the machine's caches."),
+    ] = "none",
     threads: Annotated[int, typer.Option(min=0, max=1024, help="0: one a core.")] = 0,
     emit: Annotated[
         str | None,
@@ -101,6 +105,7 @@ def run(
         "replacement": replacement,
         "clock_insert": clock_insert,
         "kinds": _names(kinds),
+        "filter": filter,
         "threads": threads,
     }
     fleet = [path for path in inputs if path.suffix == ".toml"]

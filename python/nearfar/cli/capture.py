@@ -31,6 +31,10 @@ def run(
     fetch: Annotated[
         bool, typer.Option("--fetch/--no-fetch", help="Record instruction fetches.")
     ] = True,
+    skip_refs: Annotated[
+        int,
+        typer.Option(min=0, max=2**63, metavar="N", help="Leave out the first N records."),
+    ] = 0,
     max_refs: Annotated[
         int | None,
         typer.Option(help="Stop recording after this many records; the program runs on."),
@@ -54,6 +58,7 @@ def run(
         command,
         output,
         fetch=fetch,
+        skip_refs=skip_refs,
         max_refs=max_refs,
         arch=arch.value,
         follow_forks=follow_forks,

@@ -28,6 +28,11 @@ def run(
             help="Of load,store,fetch,kernel-load,kernel-store only these [default: all].",
         ),
     ] = "",
+    filter: Annotated[  # noqa: A002
+        str,
+        typer.Option(help="none, or cache: only references that miss the machine's caches."),
+    ] = "none",
+    machine: Annotated[str, typer.Option(help="Machine of --filter.")] = "desktop-nvm",
     max_refs: Annotated[
         int | None, typer.Option(min=1, max=MOST, metavar="N", help="Stop after N references.")
     ] = None,
@@ -48,6 +53,8 @@ def run(
             format=format,
             force=force,
             kinds=[kind.strip() for kind in kinds.split(",")] if kinds else (),
+            filter=filter,
+            machine=machine,
             max_refs=max_refs,
             page_bytes=page_bytes,
             progress=pulse,

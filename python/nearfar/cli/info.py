@@ -26,6 +26,11 @@ def run(
         Path | None,
         typer.Option("--html", metavar="FILE", help="Write a page with a heat map as well."),
     ] = None,
+    filter: Annotated[  # noqa: A002
+        str,
+        typer.Option(help="none, or cache: only references that miss the machine's caches."),
+    ] = "none",
+    machine: Annotated[str, typer.Option(help="Machine of --filter.")] = "desktop-nvm",
     reuse: Annotated[
         bool, typer.Option("--reuse/--no-reuse", help="Work out the distances of reuse.")
     ] = True,
@@ -42,7 +47,14 @@ def run(
     if html is not None:
         _check_place(html)
     with progress(f"reading {trace}") as pulse:
-        found = info.info(trace, reuse=reuse, heatmap=html is not None, progress=pulse)
+        found = info.info(
+            trace,
+            reuse=reuse,
+            heatmap=html is not None,
+            filter=filter,
+            machine=machine,
+            progress=pulse,
+        )
     heatmap = found.pop("heatmap", None)
     if html is not None:
         from nearfar.report.html import info_page

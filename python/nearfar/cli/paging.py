@@ -36,6 +36,10 @@ def run(
         str | None,
         typer.Option(help="load, store, fetch, kernel-load, kernel-store [default: all]."),
     ] = None,
+    filter: Annotated[  # noqa: A002
+        str,
+        typer.Option(help="none, or cache: only references that miss the machine's caches."),
+    ] = "none",
     write_back: Annotated[
         bool, typer.Option("--write-back", help="Charge a write for each dirty eviction.")
     ] = False,
@@ -84,6 +88,7 @@ def run(
             machine=machine,
             storage=_names(storage),
             kinds=_names(kinds),
+            filter=filter,
             write_back=write_back,
             sample=sample,
             threads=threads,
@@ -93,7 +98,8 @@ def run(
     if out is not None:
         result.write(out, force=force)
     if html is not None:
-        write_aside(html, result.html(_heatmap(trace) if heatmap else None))
+        found = _heatmap(trace, filter, machine) if heatmap else None
+        write_aside(html, result.html(found))
     for line in warnings(result):
         print(f"nearfar: note: {line}", file=sys.stderr)
     if output_format == "json":
@@ -122,8 +128,9 @@ def _names(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",")]
 
 
-def _heatmap(trace: Path) -> dict[str, object]:
+def _heatmap(trace: Path, filter: str, machine: str) -> dict[str, object]:  # noqa: A002
     from nearfar.info import info
 
-    heatmap: dict[str, object] = info(trace, reuse=False)["heatmap"]
+    found = info(trace, reuse=False, filter=filter, machine=machine)
+    heatmap: dict[str, object] = found["heatmap"]
     return heatmap

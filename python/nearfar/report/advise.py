@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from nearfar.report import units
+from nearfar.report import findings, units
 
 #: As they are shown; the percentile's figures are the goals' own.
 _STYLE = {"good": "green", "fair": "yellow", "poor": "bold red", "unknown": "yellow"}
@@ -27,6 +27,8 @@ def advice(result: Mapping[str, Any]) -> RenderableType:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("fit", no_wrap=True)
     parts: list[RenderableType] = [table, Text("")]
+    if findings.filtered(result):
+        parts.insert(0, Text(units.clean(f"Of the {result['run']['view']}.")))
     for row in result["rows"]:
         table.add_row(
             Text(units.clean(row["vm"])),

@@ -89,6 +89,11 @@ class Best:
         return f"{text}: {saved} less time per reference than 4 KiB ({time} instead of {usual})."
 
 
+def filtered(result: Result) -> bool:
+    """Whether the study saw only a part of the program's references (``--filter``)."""
+    return bool(result["run"].get("options", {}).get("filter", "none") != "none")
+
+
 def memories(result: Result) -> list[Memory]:
     """The memory sizes, smallest first."""
     found = {(int(r["memory_bytes"]), r.get("memory_fraction")) for r in result["rows"]}

@@ -50,7 +50,10 @@ def console(stream: IO[str] | None = None, width: int | None = None) -> Console:
 
 def paging(result: findings.Result, full: bool = False) -> RenderableType:
     """The paging study: the finding, the best pages, the fits; every row when ``full``."""
-    parts: list[RenderableType] = [Text(headline(result), style="bold"), Text("")]
+    parts: list[RenderableType] = [Text(headline(result), style="bold")]
+    if findings.filtered(result):
+        parts.append(Text(units.clean(f"Of the {result['run']['view']}.")))
+    parts.append(Text(""))
     parts.append(paging_rows(result) if full else best_pages(result))
     if result.get("fits"):
         parts += [Text(""), fits(result, full)]
@@ -219,6 +222,8 @@ def info_facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     if found.get("instructions"):
         facts.append(("instructions", units.count(found["instructions"])))
     facts.append(("footprint", units.size(found["footprint_bytes"])))
+    if found.get("filter", "none") != "none":
+        facts.append(("view", units.clean(found["view"])))
     facts.append(("threads", str(len(found.get("threads") or []))))
     total = float(found["records"]) or 1.0
     for kind, number in (found.get("records_by_kind") or {}).items():

@@ -6,8 +6,9 @@ use nearfar_trace::{Error, Result};
 
 use super::read::{clip, nearest};
 use super::{
-    Disk, Flash, Linear, Machine, Node, NodeKind, StorageDevice, TlbLevel, TopologySection,
+    Cache, Disk, Flash, Linear, Machine, Node, NodeKind, StorageDevice, TlbLevel, TopologySection,
 };
+use crate::cache::{Geometry, Level};
 use crate::storage::{Cost, Storage};
 
 /// Times of one memory reference, nanoseconds: T_TLB and T_DRAM of papers 000 and 001.
@@ -81,6 +82,39 @@ impl Machine {
     /// As [`Machine::storage`].
     pub fn storages(&self) -> Result<Vec<Storage>> {
         self.storage.keys().map(|name| self.storage(name)).collect()
+    }
+
+    /// The caches of a core: `l1i`, `l1d` and `l2`. Without `l1i` the data cache serves both; `l2`
+    /// may be left out; further levels are not of a core.
+    ///
+    /// # Errors
+    /// An input error when there is no `l1d`, or lines that differ in size or are no power of two.
+    pub fn caches(&self) -> Result<Geometry> {
+        let data = self.cache.get("l1d").ok_or_else(|| self.lacks("[cache.l1d]"))?;
+        let line_bytes = data.line.value.bytes();
+        let level = |name: &str, cache: &Cache| {
+            let wrong = |what: String| {
+                let place = format!("machine {} key cache.{name}.line", self.name);
+                Err(Error::input(place, what, "write for example \"64B\" in every level"))
+            };
+            let line = cache.line.value.bytes();
+            if line != line_bytes {
+                return wrong(format!("is {line} bytes where the line of l1d has {line_bytes}"));
+            }
+            if !line.is_power_of_two() || !(8..=32768).contains(&line) {
+                return wrong(format!("is {line} bytes, not a power of two from 8 to 32768"));
+            }
+            let lines = cache.size.value.bytes() / line;
+            let ways = cache.ways.as_ref().map_or(lines, |ways| ways.value.0);
+            Ok(Level { sets: lines / ways, ways: ways as usize })
+        };
+        let named = |name: &str| self.cache.get(name).map(|cache| level(name, cache)).transpose();
+        Ok(Geometry {
+            data: level("l1d", data)?,
+            instruction: named("l1i")?,
+            second: named("l2")?,
+            line_bytes,
+        })
     }
 
     /// The DRAM node: the one named `dram`, else the first of kind `dram` by name.

@@ -18,6 +18,8 @@ pub struct Clock {
 }
 
 impl Replacement for Clock {
+    type Evicted = Option<u32>;
+
     fn new(frames: u64, _page_bytes: u64) -> Self {
         Self { frames: frames.max(1), resident: 0, ring: Vec::new(), hand: 0 }
     }

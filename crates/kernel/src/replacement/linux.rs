@@ -1,29 +1,54 @@
-//! Linux's two lists, as `mm/vmscan.c` and `mm/workingset.c` of 6.x treat mapped anonymous memory.
+//! Linux's two lists for anonymous memory under a memory limit, as `mm/vmscan.c` and
+//! `mm/workingset.c` of 5.9 to 6.18 treat them without multi-generational LRU.
 //!
-//! New pages enter at the head of the inactive list. Reclaim looks at the inactive tail: a page
-//! referenced since it was last looked at is marked and given another round (first time) or
-//! activated (second time: the two-touch rule of `folio_check_references`); an unreferenced one is
-//! evicted. When the inactive list is too short for the active one (`inactive_is_low`: active >
-//! inactive x sqrt(10 x memory in GiB), at least 1), pages go from the active tail to the inactive
-//! head with their bit cleared. A page that returns within a refault distance of the active list's
-//! size is activated at once (`workingset_refault`).
+//! A new page enters at the head of the inactive list. When no frame is left, reclaim
+//! (`do_try_to_free_pages`) frees a batch of 32 pages (`SWAP_CLUSTER_MAX`). It goes over the lists
+//! with a falling priority, from 12 to 0, until the batch is free; at priority `k` it looks at
+//! length / 2^k pages of each list (`get_scan_count`), 32 at a time:
 //!
-//! Left out, as a trace has no such thing: memory cgroups, the split between file and anonymous
-//! memory, batches of 32 pages, several reclaimers. Do not use it for multi-generational LRU
-//! kernels (`CONFIG_LRU_GEN`).
+//! * **Inactive tail** (`shrink_inactive_list`, `folio_check_references`): a page referenced since
+//!   it was last looked at is marked (`PG_referenced`) and goes on: to the inactive head, or to the
+//!   active list if it had the mark already. Any other page is evicted. Pages that stay are put back
+//!   when the 32 are done.
+//! * **Active tail** (`shrink_active_list`), only while the inactive list is low or a page was
+//!   activated at refault since the last reclaim (`prepare_scan_control`): to the inactive head,
+//!   accessed bit cleared, mark kept.
+//! * After each priority, 32 more from the active tail if the inactive list is low
+//!   (`inactive_is_low`: inactive x sqrt(10 x memory in GiB), at least x 1, < active).
+//!
+//! Evictions and activations advance a clock (`nonresident_age`). An evicted page leaves the time
+//! behind; if it returns before more ticks have passed than the active list has pages, it enters the
+//! active list at once (`workingset_refault`).
+//!
+//! The batch is that of the kernel from 4096 frames (16 MiB of 4 KiB pages) up; below, 1/128 of the
+//! frames, so that a batch stays a small part of memory where a small trace stands for a large
+//! program. The kernel itself keeps to 32 and gives up that part of a small memory.
+//!
+//! Left out, as a trace has no such thing or the question is about anonymous memory alone: file
+//! pages, kswapd and watermarks, several reclaimers, huge pages, swap read-ahead, and the kernel's
+//! statistics of a memory cgroup, which may be seconds old when it compares the lists. Compared with
+//! a running kernel in `bench/cases/kernel_faults.py`. Do not use it for multi-generational LRU
+//! kernels (`/sys/kernel/mm/lru_gen/enabled` other than 0).
 
 use super::{AccessBits, Replacement};
 
 const NONE: u32 = u32::MAX;
+
+/// `SWAP_CLUSTER_MAX`: pages that one reclaim frees, and that are looked at together.
+const BATCH: u64 = 32;
+
+/// `DEF_PRIORITY`: reclaim begins by looking at 1 / 2^12 of each list.
+const PRIORITY: u32 = 12;
 
 #[derive(Clone, Copy, Debug)]
 struct Node {
     newer: u32,
     older: u32,
     list: List,
-    /// `PG_referenced`: it was found referenced once while inactive.
+    /// `PG_referenced`: it was found referenced while inactive. Kept until a look finds it not
+    /// referenced, through activation and deactivation.
     marked: bool,
-    /// Eviction count + 1 when it was last evicted, 0 if never: the shadow entry.
+    /// Age just after it was last evicted, 0 if never: the shadow entry and its own tick.
     evicted_at: u64,
 }
 
@@ -45,11 +70,17 @@ struct Ends {
 #[derive(Clone, Debug)]
 pub struct TwoList {
     frames: u64,
+    batch: u64,
     nodes: Vec<Node>,
     inactive: Ends,
     active: Ends,
-    evictions: u64,
+    /// Evictions and activations so far: `nonresident_age`.
+    age: u64,
+    /// Whether a page was activated at refault since the last reclaim.
+    refaulted: bool,
     ratio: u64,
+    /// Pages looked at that stay: where they go when the batch is done.
+    kept: Vec<(u32, List)>,
 }
 
 impl TwoList {
@@ -87,60 +118,111 @@ impl TwoList {
         page
     }
 
-    fn balance(&mut self, bits: &mut impl AccessBits) {
-        while self.active.length > 0 && self.inactive.length * self.ratio < self.active.length {
+    fn inactive_is_low(&self) -> bool {
+        self.inactive.length * self.ratio < self.active.length
+    }
+
+    /// Move up to `count` pages from the active tail to the inactive head.
+    fn shrink_active(&mut self, count: u64, bits: &mut impl AccessBits) {
+        for _ in 0..count.min(self.active.length) {
             let page = self.take_tail(List::Active);
             bits.clear(page);
-            self.nodes[page as usize].marked = false;
             self.push_head(page, List::Inactive);
         }
     }
 
-    fn evict(&mut self, bits: &mut impl AccessBits) -> u32 {
-        loop {
-            self.balance(bits);
-            // balance() leaves an inactive page whenever any page is resident.
+    /// Look at up to `count` pages of the inactive tail.
+    fn shrink_inactive(&mut self, count: u64, bits: &mut impl AccessBits, evicted: &mut Vec<u32>) {
+        for _ in 0..count.min(self.inactive.length) {
             let page = self.take_tail(List::Inactive);
             let node = &mut self.nodes[page as usize];
             if bits.test(page) {
                 bits.clear(page);
-                let again = node.marked;
-                node.marked = !again;
-                self.push_head(page, if again { List::Active } else { List::Inactive });
-                continue;
+                self.kept.push((page, if node.marked { List::Active } else { List::Inactive }));
+                node.marked = true;
+            } else {
+                self.age += 1;
+                (node.list, node.marked, node.evicted_at) = (List::Out, false, self.age);
+                evicted.push(page);
             }
-            self.evictions += 1;
-            (node.list, node.marked, node.evicted_at) = (List::Out, false, self.evictions);
-            return page;
         }
+        let kept = std::mem::take(&mut self.kept);
+        for &(page, list) in &kept {
+            self.age += u64::from(list == List::Active);
+            self.push_head(page, list);
+        }
+        self.kept = kept;
+        self.kept.clear();
+    }
+
+    /// Evict at least one page, a batch if the lists give one.
+    fn reclaim(&mut self, bits: &mut impl AccessBits) -> Vec<u32> {
+        let mut evicted = Vec::with_capacity(2 * self.batch as usize);
+        let wanted = self.batch as usize;
+        // Accessed bits are only cleared here, and an empty inactive list is low: pages that are
+        // looked at without end become unreferenced inactive ones, so this ends.
+        while evicted.is_empty() {
+            for priority in (0..=PRIORITY).rev() {
+                let deactivate = self.refaulted || self.inactive_is_low();
+                let mut inactive = self.inactive.length >> priority;
+                let mut active = if deactivate { self.active.length >> priority } else { 0 };
+                while inactive > 0 && evicted.len() < wanted {
+                    let count = inactive.min(self.batch);
+                    inactive -= count;
+                    self.shrink_inactive(count, bits, &mut evicted);
+                    let count = active.min(self.batch);
+                    active -= count;
+                    self.shrink_active(count, bits);
+                }
+                if self.inactive_is_low() {
+                    self.shrink_active(self.batch, bits);
+                }
+                if evicted.len() >= wanted {
+                    break;
+                }
+            }
+            self.refaulted = false;
+        }
+        evicted
     }
 }
 
 impl Replacement for TwoList {
+    type Evicted = Vec<u32>;
+
     fn new(frames: u64, page_bytes: u64) -> Self {
-        let gib = (frames.max(1) as u128 * u128::from(page_bytes) >> 30) as u64;
+        let frames = frames.max(1);
+        let gib = (u128::from(frames) * u128::from(page_bytes) >> 30) as u64;
         let ends = Ends { head: NONE, tail: NONE, length: 0 };
         Self {
-            frames: frames.max(1),
+            frames,
+            batch: (frames / 128).clamp(1, BATCH),
             nodes: Vec::new(),
             inactive: ends,
             active: ends,
-            evictions: 0,
+            age: 0,
+            refaulted: false,
             ratio: if gib == 0 { 1 } else { (10 * gib).isqrt() },
+            kept: Vec::new(),
         }
     }
 
-    fn fault(&mut self, page: u32, bits: &mut impl AccessBits) -> Option<u32> {
+    fn fault(&mut self, page: u32, bits: &mut impl AccessBits) -> Vec<u32> {
         if self.nodes.len() <= page as usize {
             let fresh =
                 Node { newer: NONE, older: NONE, list: List::Out, marked: false, evicted_at: 0 };
             self.nodes.resize(page as usize + 1, fresh);
         }
         let full = self.inactive.length + self.active.length == self.frames;
-        let victim = full.then(|| self.evict(bits));
+        let evicted = if full { self.reclaim(bits) } else { Vec::new() };
         let evicted_at = self.nodes[page as usize].evicted_at;
-        let refault = evicted_at > 0 && self.evictions - evicted_at <= self.active.length;
+        // The page's own eviction is one of the ticks since.
+        let refault = evicted_at > 0 && self.age - (evicted_at - 1) <= self.active.length;
+        if refault {
+            self.age += 1;
+            self.refaulted = true;
+        }
         self.push_head(page, if refault { List::Active } else { List::Inactive });
-        victim
+        evicted
     }
 }

@@ -26,13 +26,16 @@ pub trait AccessBits {
 /// [`fault`](Replacement::fault) exactly for references to pages that are not resident, in order;
 /// between two calls it sets accessed bits for every page referenced, resident or just made so.
 pub trait Replacement: Send {
+    /// The pages that one fault evicts: an option for policies that make room for one page at a
+    /// time, a list for those that reclaim in batches.
+    type Evicted: IntoIterator<Item = u32>;
     /// A policy over `frames` (at least 1) of `page_bytes` each.
     fn new(frames: u64, page_bytes: u64) -> Self
     where
         Self: Sized;
-    /// Make `page` resident; answers the page evicted for it, if any. The caller sets `page`'s own
+    /// Make `page` resident; answers the pages evicted for it. The caller sets `page`'s own
     /// accessed bit after the call.
-    fn fault(&mut self, page: u32, bits: &mut impl AccessBits) -> Option<u32>
+    fn fault(&mut self, page: u32, bits: &mut impl AccessBits) -> Self::Evicted
     where
         Self: Sized;
 }

@@ -150,7 +150,12 @@ pub fn alloc(
     Ok(row)
 }
 
-fn check(topology: &Topology, memories: &[Memory], options: &AllocOptions) -> Result<()> {
+/// Refuse options that contradict the machine or each other.
+pub(super) fn check(
+    topology: &Topology,
+    memories: &[Memory],
+    options: &AllocOptions,
+) -> Result<()> {
     let refuse = |flag: &str, what: String, fix: String| Err(Error::input(flag, what, fix));
     let cores = topology.nodes.get(options.from).map_or(0, |node| node.cpus);
     if cores == 0 {

@@ -3,7 +3,9 @@ use std::path::Path;
 use nearfar_hardware::{Machine, Topology};
 use nearfar_kernel::placement::{Allocator, MODES, Policy, mode};
 
-use super::{AllocOptions, AllocRow, alloc, clear_page};
+use nearfar_trace::{Kind, Reader, Record, Source, Writer, WriterOptions};
+
+use super::{AllocOptions, AllocRow, Guest, Load, RunRow, Stream, alloc, clear_page, pair, run};
 
 fn topology(name: &str) -> Topology {
     Machine::load(name, Path::new("")).unwrap().topology().unwrap()
@@ -131,4 +133,118 @@ fn wrong_options_are_named() {
     assert!(refused(&|o| o.threads = 0).starts_with("--threads"));
     let error = alloc(&self::topology("cxl"), interleave, 1 << 30, &options(Allocator::User));
     assert!(error.unwrap_err().to_string().contains("page_allocation"));
+}
+
+fn stream(mode_name: &str, stream: Stream, change: &dyn Fn(&mut AllocOptions)) -> RunRow {
+    let mut options = options(Allocator::User);
+    change(&mut options);
+    let topology = topology("optane-4node");
+    let mode = mode(mode_name).unwrap();
+    run(&topology, mode, &Load::Stream(stream), &options, None, &mut |_| Ok(())).unwrap()
+}
+
+#[test]
+fn table_one_comes_out_of_the_model() {
+    // Paper 004, table 1: GB/s a module. Enough threads to fill it, loads or stores alone.
+    for (node, figures) in [(4, [7.6, 2.4, 2.3, 0.5]), (0, [15.0; 4])] {
+        for (figure, (writes, random)) in
+            figures.into_iter().zip([(0.0, false), (0.0, true), (1.0, false), (1.0, true)])
+        {
+            let row = stream("kmem-dax", Stream { bytes: 1 << 30, random, writes }, &|o| {
+                o.policy.nodes = vec![node];
+                o.threads = 24;
+            });
+            let module = row.gb_per_second.unwrap() / 3.0;
+            assert!((module / figure - 1.0).abs() < 1e-9, "{node} {writes} {random}: {module}");
+            assert_eq!(row.store_share, writes);
+        }
+    }
+}
+
+#[test]
+fn interleaving_helps_many_threads_and_not_one() {
+    let load = Stream { bytes: 10 << 30, random: false, writes: 0.0 };
+    let speed = |mode_name, threads| {
+        let both = |o: &mut AllocOptions| {
+            o.threads = threads;
+            o.policy.nodes = vec![0, 4];
+        };
+        stream(mode_name, load, &both).gb_per_second.unwrap()
+    };
+    // One stream sees the mean latency of its pages (weights 32 to 16); many the sum of bandwidths.
+    assert!(speed("weighted-interleave", 1) < speed("kmem-dax", 1));
+    let sum = speed("weighted-interleave", 64);
+    assert!((sum / (45.0 + 22.8) - 1.0).abs() < 0.02, "{sum}");
+    let loaded = Stream { writes: 0.3, bytes: 4000 << 30, ..load };
+    assert!(!stream("alius", loaded, &|_| ()).possible);
+}
+
+fn traced(accesses: &[(u64, bool)]) -> (tempfile::TempDir, Reader) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.trace");
+    let mut writer = Writer::create(&path, Source::default(), WriterOptions::default()).unwrap();
+    for (line, write) in accesses {
+        let kind = if *write { Kind::Store } else { Kind::Load };
+        let record = Record { addr: line * 64, kind, size: 8, thread: 0, instr: 1 };
+        writer.push(record).unwrap();
+    }
+    writer.finish(None).unwrap();
+    let reader = Reader::open(&path).unwrap();
+    (folder, reader)
+}
+
+#[test]
+fn a_trace_is_counted_access_by_access() {
+    // Memory mode on a machine of 64 KiB of DRAM a node: sixteen pages of cache.
+    let mut small = topology("optane-4node");
+    for node in &mut small.nodes {
+        (node.reserved, node.bytes) = (0, if node.cpus > 0 { 64 << 10 } else { 256 << 10 });
+    }
+    // Two pages that collide (0 and 16) and one that does not, twenty rounds.
+    let mut accesses: Vec<(u64, bool)> = (0..32).map(|page| (page * 64, false)).collect();
+    for _ in 0..20 {
+        accesses.extend([(0, true), (16 * 64, false), (1, false)]);
+    }
+    let (_folder, reader) = traced(&accesses);
+    let mode = mode("memory-mode").unwrap();
+    let load = Load::Trace(&reader, None);
+    let row = run(&small, mode, &load, &options(Allocator::User), None, &mut |_| Ok(())).unwrap();
+    assert_eq!(row.accesses, 92.0);
+    assert_eq!(row.footprint_bytes, 32 * 4096);
+    // Clearing leaves each page in the cache when it is touched first; then 0 and 16 take turns.
+    // Line 1 misses once, as page 16 was cleared over it.
+    let hits = 92.0 - 40.0 - 1.0;
+    assert!((row.cache_hit_rate.unwrap() - hits / 92.0).abs() < 1e-12, "{row:?}");
+    assert!((row.store_share - 20.0 / 92.0).abs() < 1e-12);
+    assert_eq!(row.local_far_share, 1.0);
+}
+
+#[test]
+fn a_pair_hurts_each_other_as_far_as_it_overlaps() {
+    let topology = topology("optane-4node");
+    let memories = mode("memory-mode").unwrap().memories(&topology).unwrap();
+    let half = Guest::Uniform(48 << 30);
+    let rows = pair(&topology, 0, &memories[0], [&half, &half], &[0.0, 0.5, 1.0], None, 1).unwrap();
+    let near = |found: f64, stated: f64| assert!((found - stated).abs() < 0.02, "{found} {stated}");
+    // Alone a guest of half the cache has no conflict; in pieces, only what overlaps conflicts.
+    // Shuffled: of `ways` pages that share a place, each is used with the same chance.
+    let ways = memories[0].free as f64 * 4096.0 / (96u64 << 30) as f64;
+    let shuffled = |load: f64| (1.0 - (1.0 - load / ways).powf(ways)) / load;
+    for (row, together) in rows.iter().zip([1.0, 0.75, 0.5, shuffled(1.0)]) {
+        near(row.together_hit_rate[0], together);
+        near(row.together_hit_rate[1], together);
+        near(row.alone_hit_rate[0], if row.shuffled { shuffled(0.5) } else { 1.0 });
+    }
+    near(rows[2].slowdown[0], (101.0 + 0.5 * 305.0) / 101.0);
+    assert_eq!(rows[1].overlap, Some(0.5));
+    assert!(rows[3].shuffled && rows[3].slowdown[0] < rows[2].slowdown[0]);
+    // Too large to lie side by side: more is shared than asked for.
+    let large = Guest::Uniform(72 << 30);
+    let rows = pair(&topology, 0, &memories[0], [&large, &large], &[0.0], None, 1).unwrap();
+    near(rows[0].overlap.unwrap(), 2.0 / 3.0);
+    let (_folder, reader) = traced(&[(0, false), (64, true)]);
+    let tiny = Guest::Trace(&reader);
+    let rows = pair(&topology, 0, &memories[0], [&tiny, &tiny], &[1.0], Some(8192), 1).unwrap();
+    assert_eq!(rows[0].together_hit_rate, [0.0, 0.0]);
+    assert!(pair(&topology, 0, &memories[0], [&half, &half], &[2.0], None, 1).is_err());
 }

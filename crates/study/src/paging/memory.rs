@@ -134,7 +134,7 @@ impl<P: Replacement> Memories<P> {
             missing &= missing - 1;
             self.outcomes[index].faults += 1;
             let mut bits = Bits { states: &mut self.states, bit, run };
-            if let Some(victim) = self.policies[index].fault(page, &mut bits) {
+            for victim in self.policies[index].fault(page, &mut bits) {
                 let group = run.group_of(victim);
                 run.attention |= group;
                 let state = &mut self.states[victim as usize];

@@ -82,59 +82,129 @@ fn plain_lru(refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
     (faults, flushed)
 }
 
-/// Linux's lists as two deques, newest first.
-fn plain_linux(refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
-    #[derive(Default, Clone)]
-    struct Page {
-        accessed: bool,
-        marked: bool,
-        dirty: bool,
-        evicted_at: u64,
-    }
-    let mut pages: HashMap<u64, Page> = HashMap::new();
-    let (mut inactive, mut active) = (VecDeque::<u64>::new(), VecDeque::<u64>::new());
-    let (mut faults, mut flushed, mut evictions) = (0, 0, 0u64);
-    for &(page, write) in refs {
-        if !inactive.contains(&page) && !active.contains(&page) {
-            faults += 1;
-            if inactive.len() + active.len() == frames {
-                loop {
-                    while !active.is_empty() && inactive.len() < active.len() {
-                        let p = active.pop_back().unwrap();
-                        let entry = pages.get_mut(&p).unwrap();
-                        (entry.accessed, entry.marked) = (false, false);
-                        inactive.push_front(p);
-                    }
-                    let p = inactive.pop_back().unwrap();
-                    let entry = pages.get_mut(&p).unwrap();
-                    if !entry.accessed {
-                        evictions += 1;
-                        flushed += u64::from(entry.dirty);
-                        *entry = Page { evicted_at: evictions, ..Page::default() };
-                        break;
-                    }
-                    entry.accessed = false;
-                    if entry.marked {
-                        active.push_front(p)
-                    } else {
-                        inactive.push_front(p)
-                    }
-                    entry.marked = !entry.marked;
-                }
-            }
-            let entry = pages.entry(page).or_default();
-            let at = entry.evicted_at;
-            if at > 0 && evictions - at <= active.len() as u64 {
-                active.push_front(page);
+/// Linux's lists as two deques, newest first, with the words of `mm/vmscan.c`.
+struct PlainLinux {
+    frames: usize,
+    cluster: usize,
+    pages: HashMap<u64, PlainPage>,
+    inactive: VecDeque<u64>,
+    active: VecDeque<u64>,
+    nonresident_age: u64,
+    activated_at_refault: u64,
+    seen_at_last_reclaim: u64,
+    flushed: u64,
+}
+
+#[derive(Default, Clone)]
+struct PlainPage {
+    young: bool,
+    referenced: bool,
+    dirty: bool,
+    shadow: Option<u64>,
+}
+
+impl PlainLinux {
+    /// Look at the inactive tail; answers how many pages were evicted.
+    fn shrink_inactive(&mut self, count: usize) -> usize {
+        let isolated = self.inactive.split_off(self.inactive.len().saturating_sub(count));
+        let (mut evicted, mut stay) = (0, Vec::new());
+        for &p in isolated.iter().rev() {
+            let page = self.pages.get_mut(&p).unwrap();
+            let was_referenced = std::mem::take(&mut page.referenced);
+            if std::mem::take(&mut page.young) {
+                page.referenced = true;
+                stay.push((p, was_referenced));
             } else {
-                inactive.push_front(page);
+                evicted += 1;
+                self.flushed += u64::from(page.dirty);
+                *page = PlainPage { shadow: Some(self.nonresident_age), ..PlainPage::default() };
+                self.nonresident_age += 1;
             }
         }
-        let entry = pages.get_mut(&page).unwrap();
-        entry.accessed = true;
-        entry.dirty |= write;
+        for (p, activate) in stay {
+            if activate {
+                self.active.push_front(p);
+                self.nonresident_age += 1;
+            } else {
+                self.inactive.push_front(p);
+            }
+        }
+        evicted
     }
-    (faults, flushed)
+
+    fn shrink_active(&mut self, count: usize) {
+        for _ in 0..count {
+            let Some(p) = self.active.pop_back() else { return };
+            self.pages.get_mut(&p).unwrap().young = false;
+            self.inactive.push_front(p);
+        }
+    }
+
+    /// `do_try_to_free_pages`; the footprints here are below a GiB, so the ratio is 1.
+    fn try_to_free_pages(&mut self) -> usize {
+        let mut freed = 0;
+        for priority in (0..=12).rev() {
+            let may_deactivate = self.activated_at_refault != self.seen_at_last_reclaim
+                || self.inactive.len() < self.active.len();
+            let mut to_scan = (self.inactive.len() >> priority, self.active.len() >> priority);
+            while to_scan.0 > 0 {
+                let now = (to_scan.0.min(self.cluster), to_scan.1.min(self.cluster));
+                to_scan = (to_scan.0 - now.0, to_scan.1 - now.1);
+                freed += self.shrink_inactive(now.0);
+                if may_deactivate {
+                    self.shrink_active(now.1);
+                }
+                if freed >= self.cluster {
+                    break;
+                }
+            }
+            if self.inactive.len() < self.active.len() {
+                self.shrink_active(self.cluster);
+            }
+            if freed >= self.cluster {
+                break;
+            }
+        }
+        self.seen_at_last_reclaim = self.activated_at_refault;
+        freed
+    }
+
+    fn reference(&mut self, p: u64, write: bool) -> bool {
+        let fault = !self.inactive.contains(&p) && !self.active.contains(&p);
+        if fault {
+            if self.inactive.len() + self.active.len() == self.frames {
+                while self.try_to_free_pages() == 0 {}
+            }
+            let shadow = self.pages.entry(p).or_default().shadow;
+            if shadow.is_some_and(|at| self.nonresident_age - at <= self.active.len() as u64) {
+                self.nonresident_age += 1;
+                self.activated_at_refault += 1;
+                self.active.push_front(p);
+            } else {
+                self.inactive.push_front(p);
+            }
+        }
+        let page = self.pages.get_mut(&p).unwrap();
+        page.young = true;
+        page.dirty |= write;
+        fault
+    }
+}
+
+fn plain_linux(refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
+    let mut lists = PlainLinux {
+        frames,
+        cluster: (frames / 128).clamp(1, 32),
+        pages: HashMap::new(),
+        inactive: VecDeque::new(),
+        active: VecDeque::new(),
+        nonresident_age: 0,
+        activated_at_refault: 0,
+        seen_at_last_reclaim: 0,
+        flushed: 0,
+    };
+    let faults = refs.iter().filter(|&&(page, write)| lists.reference(page, write)).count();
+    (faults as u64, lists.flushed)
 }
 
 fn store(records: &[Record], folder: &std::path::Path) -> nearfar_trace::Reader {
@@ -242,4 +312,22 @@ fn the_top_of_the_address_space() {
     let records = [at(u64::MAX, 8), at(0, 1), at(u64::MAX - 5000, 5001), at(u64::MAX, 1)];
     check(&records, &PAGES, "64", "clock", ClockInsert::Set);
     check(&records[..1], &PAGES, "64", "lru", ClockInsert::Set);
+}
+
+/// Memories of over 4096 frames, which reclaim 32 pages at a time.
+#[test]
+fn linux_in_whole_batches() {
+    let mut draw = 1u64;
+    let records: Vec<Record> = (0..30_000u64)
+        .map(|i| {
+            draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let far = draw >> 33;
+            // A sweep over 8192 blocks, and between its steps a tenth of them again and again.
+            let block =
+                if i % 3 == 0 { i / 3 % 8192 } else { far % 8192 * (far >> 20 & 1) / 10 * 7 };
+            let kind = if far & 4 == 0 { Kind::Load } else { Kind::Store };
+            Record { addr: 0x40_0000 + block * 64, kind, size: 8, thread: 0, instr: 1 }
+        })
+        .collect();
+    check(&records, &[64], "1", "linux", ClockInsert::Set);
 }

@@ -1,0 +1,256 @@
+"""A program under a memory limit with swap on zram: what the kernel itself counts.
+
+Everything changed on the machine (a zram device, swap on it, two settings, a control group) is put
+back when the block ends. Needs root.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+PAGE = 4096
+_CONTROL = Path("/sys/class/zram-control")
+_LRU_GEN = Path("/sys/kernel/mm/lru_gen/enabled")
+_PAGE_CLUSTER = Path("/proc/sys/vm/page-cluster")
+_SWAPPINESS = Path("/proc/sys/vm/swappiness")
+#: Reclaim from anonymous memory only, and the most that kernels before 5.8 take.
+_ANONYMOUS_ONLY = ("200", "100")
+#: The kernel compares its lists by statistics of the group that it brings up to date every two
+#: seconds; reading them does it too. This often, they are as good as exact.
+_FRESH_SECONDS = 0.001
+_PR_SET_THP_DISABLE = 41
+_ADDR_NO_RANDOMIZE = 0x0040000
+
+
+class Unfit(Exception):
+    """This machine cannot do it: why, in a few words."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What one run came to.
+
+    Attributes:
+        exit_code: of the program, negative for a signal.
+        major: major faults: pages read back from swap, or from a file.
+        anonymous_pages: most anonymous pages that the group held at once.
+        kernel_bytes: most memory of the kernel that was charged to the group, page tables mostly.
+        file_bytes: most page cache that was charged to the group.
+    """
+
+    exit_code: int
+    major: int
+    anonymous_pages: int
+    kernel_bytes: int
+    file_bytes: int
+
+
+@dataclass(frozen=True)
+class Controller:
+    """Where groups with a memory limit are made, and what its files are called."""
+
+    root: Path
+    version: int
+
+    @property
+    def limit(self) -> str:
+        """File of the limit in bytes."""
+        return "memory.max" if self.version == 2 else "memory.limit_in_bytes"
+
+    def kernel_bytes(self, group: Path, stat: dict[str, int]) -> int:
+        """Memory of the kernel itself that is charged to ``group``."""
+        if self.version == 1:
+            return int(_read(group / "memory.kmem.usage_in_bytes"))
+        parts = ("kernel_stack", "pagetables", "slab")
+        return stat["kernel"] if "kernel" in stat else sum(stat.get(part, 0) for part in parts)
+
+
+def controller(mounts: str) -> Controller:
+    """Find the memory controller in the text of ``/proc/mounts``: version 1, or else 2.
+
+    Raises:
+        Unfit: there is none.
+    """
+    lines = [line.split() for line in mounts.splitlines()]
+    for words in lines:
+        if words[2] == "cgroup" and "memory" in words[3].split(","):
+            return Controller(Path(words[1]), 1)
+    for words in lines:
+        if words[2] == "cgroup2":
+            root = Path(words[1])
+            with _told(f"{root}: cannot be read"):
+                if "memory" in _read(root / "cgroup.controllers").split():
+                    return Controller(root, 2)
+    raise Unfit("this kernel has no memory control group mounted")
+
+
+@contextmanager
+def swapping(swap_bytes: int) -> Iterator[str]:
+    """Swap on a zram device of its own, no read-ahead, classic LRU lists; answers a description.
+
+    Raises:
+        Unfit: this machine or user cannot.
+    """
+    if os.geteuid() != 0:
+        raise Unfit("it needs root")
+    if not _CONTROL.exists():
+        subprocess.run(["modprobe", "zram"], capture_output=True, check=False)
+    if not _CONTROL.exists():
+        raise Unfit("this kernel has no zram (CONFIG_ZRAM)")
+    with ExitStack() as undo:
+        number = _read(_CONTROL / "hot_add").strip()
+        undo.callback(_write, _CONTROL / "hot_remove", number)
+        block = Path("/sys/block") / f"zram{number}"
+        device = f"/dev/zram{number}"
+        with _told(f"{device}: cannot be set up"):
+            _write(block / "disksize", str(swap_bytes))
+            undo.callback(_write, block / "reset", "1")
+            if not Path(device).exists():
+                major, minor = _read(block / "dev").split(":")
+                os.mknod(device, 0o060600, os.makedev(int(major), int(minor)))
+                undo.callback(os.unlink, device)
+            _command("mkswap", device)
+            _command("swapon", "--priority", "100", device)
+            undo.callback(_command, "swapoff", device)
+            _set(undo, _PAGE_CLUSTER, "0")
+            _set(undo, _SWAPPINESS, *_ANONYMOUS_ONLY)
+            if not _LRU_GEN.exists():
+                lists = "classic LRU (this kernel has no multi-generational LRU)"
+            elif int(_read(_LRU_GEN), 0) & 1 == 0:
+                lists = "classic LRU (multi-generational LRU is off)"
+            else:
+                _set(undo, _LRU_GEN, "0")
+                lists = "classic LRU (multi-generational LRU switched off for it)"
+        yield lists
+
+
+def run_limited(where: Controller, command: Sequence[str], limit: int | None, name: str) -> Ran:
+    """Run a program to its end in a group of its own, tied to one core, without huge pages.
+
+    Args:
+        where: the memory controller.
+        command: program (full path) and arguments; its output is thrown away.
+        limit: of the memory charged to the group, bytes; None for no limit.
+        name: of the group, which must not exist.
+
+    Raises:
+        Unfit: the group cannot be made.
+    """
+    with ExitStack() as undo:
+        group = where.root / name
+        with _told(f"{group}: cannot be made"):
+            if where.version == 2:
+                control = where.root / "cgroup.subtree_control"
+                if "memory" not in _read(control).split():
+                    _write(control, "+memory")
+                    undo.callback(_write, control, "-memory")
+            group.mkdir()
+            undo.callback(_remove, group)
+            if where.version == 1:
+                _write(group / "memory.swappiness", *_ANONYMOUS_ONLY)
+            if limit is not None:
+                _write(group / where.limit, str(limit))
+        return _watch(where, group, command)
+
+
+def _watch(where: Controller, group: Path, command: Sequence[str]) -> Ran:
+    libc = ctypes.CDLL(None)
+    core = max(os.sched_getaffinity(0))
+
+    def settle() -> None:
+        _write(group / "cgroup.procs", str(os.getpid()))
+        os.sched_setaffinity(0, {core})
+        libc.prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)
+        libc.personality(_ADDR_NO_RANDOMIZE)
+
+    child = subprocess.Popen(
+        list(command),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={"LC_ALL": "C", "PATH": "/usr/bin:/bin"},
+        preexec_fn=settle,
+    )
+    anonymous = kernel = file = 0
+    try:
+        while True:
+            found, status, usage = os.wait4(child.pid, os.WNOHANG)
+            if found:
+                child.returncode = os.waitstatus_to_exitcode(status)
+                return Ran(child.returncode, usage.ru_majflt, anonymous, kernel, file)
+            stat = statistics(group)
+            anonymous = max(anonymous, (stat["active_anon"] + stat["inactive_anon"]) // PAGE)
+            kernel = max(kernel, where.kernel_bytes(group, stat))
+            file = max(file, stat["active_file"] + stat["inactive_file"])
+            time.sleep(_FRESH_SECONDS)
+    finally:
+        if child.returncode is None:
+            child.kill()
+            child.wait()
+
+
+def statistics(group: Path) -> dict[str, int]:
+    """The numbers of ``memory.stat``; reading them makes the kernel bring them up to date."""
+    lines = (line.split() for line in _read(group / "memory.stat").splitlines())
+    return {name: int(value) for name, value in lines}
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="ascii")
+
+
+def _write(path: Path, *values: str) -> None:
+    """Write the first value that the kernel takes."""
+    for value in values:
+        try:
+            path.write_text(value, encoding="ascii")
+            return
+        except OSError:
+            if value == values[-1]:
+                raise
+
+
+def _set(undo: ExitStack, path: Path, *values: str) -> None:
+    """Change a setting until ``undo`` is closed."""
+    undo.callback(_write, path, _read(path).strip())
+    _write(path, *values)
+
+
+def _command(*words: str) -> None:
+    """Run a tool of the system.
+
+    Raises:
+        Unfit: it is not there or fails.
+    """
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise Unfit(f"{words[0]}: {error.strerror}") from None
+    if done.returncode != 0:
+        raise Unfit(f"{words[0]}: {done.stderr.strip() or done.returncode}")
+
+
+def _remove(group: Path) -> None:
+    """Remove a group; the last process may take a moment to leave it."""
+    for _ in range(100):
+        try:
+            group.rmdir()
+            return
+        except OSError:
+            time.sleep(0.05)
+    group.rmdir()
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise Unfit(f"{what} ({error.strerror})") from None

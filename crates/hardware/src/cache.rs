@@ -1,0 +1,422 @@
+//! CPU caches: which references must be answered by memory.
+//!
+//! First-level instruction and data caches and a unified second level, set-associative, true LRU,
+//! write-back and write-allocate, as one core has them; every thread of a trace runs on that core.
+//! The levels neither include nor exclude each other: a line that misses everywhere is placed in
+//! both, and each level evicts on its own. A dirty line that leaves the first level marks its copy
+//! in the second, which is no use of it; where there is no copy it is placed there as the newest.
+//! Lines are indexed by the addresses of the trace, which are virtual. No prefetching, no
+//! coherence between the first-level caches.
+//!
+//! Third levels are left out: what comes out are the references that leave a core.
+
+use std::fmt;
+use std::ops::Range;
+
+use nearfar_trace::{Batch, Kind, Record};
+
+/// One level: `sets` of `ways` lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Level {
+    /// Sets; a line goes to the set of its number modulo this.
+    pub sets: u64,
+    /// Lines of a set.
+    pub ways: usize,
+}
+
+/// The caches of a core. [`Machine::caches`](crate::Machine::caches) reads them from a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// First level for instructions; the data cache serves both when `None`.
+    pub instruction: Option<Level>,
+    /// First level for data.
+    pub data: Level,
+    /// Second level, unified, if any.
+    pub second: Option<Level>,
+    /// Bytes of a line in every level: a power of two, 8 to 32768.
+    pub line_bytes: u64,
+}
+
+impl fmt::Display for Geometry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let first = if self.instruction.is_some() { "L1D" } else { "L1" };
+        let levels = [("L1I", self.instruction), (first, Some(self.data)), ("L2", self.second)];
+        for (name, level) in levels {
+            if let Some(Level { sets, ways }) = level {
+                let bytes = sets * ways as u64 * self.line_bytes;
+                match bytes % 1024 {
+                    0 => write!(f, "{name} {} KiB x{ways}, ", bytes / 1024)?,
+                    _ => write!(f, "{name} {bytes} B x{ways}, ")?,
+                }
+            }
+        }
+        write!(f, "lines of {} B", self.line_bytes)
+    }
+}
+
+/// A line as it stands in a set: (number + 1) x 2, odd when dirty; 0 is no line.
+type Entry = u64;
+const DIRTY: Entry = 1;
+
+/// One cache, by set the newest line first.
+#[derive(Clone, Debug)]
+struct Cache {
+    sets: u64,
+    ways: usize,
+    lines: Vec<Entry>,
+}
+
+impl Cache {
+    fn new(Level { sets, ways }: Level) -> Self {
+        Self { sets, ways, lines: vec![0; sets as usize * ways] }
+    }
+
+    #[inline]
+    fn set(&mut self, line: u64) -> &mut [Entry] {
+        // A division takes as long as the rest of a reference.
+        let sets = self.sets;
+        let set = if sets.is_power_of_two() { line & (sets - 1) } else { line % sets };
+        let start = set as usize * self.ways;
+        &mut self.lines[start..start + self.ways]
+    }
+
+    /// Use a line: `None` when it was there, else what it pushed out (0: nothing).
+    #[inline]
+    fn access(&mut self, line: u64, dirty: Entry) -> Option<Entry> {
+        let wanted = (line + 1) << 1;
+        let set = self.set(line);
+        if set[0] & !DIRTY == wanted {
+            set[0] |= dirty;
+            return None;
+        }
+        let found = set.iter().position(|entry| entry & !DIRTY == wanted);
+        let place = found.unwrap_or(set.len() - 1);
+        let old = set[place];
+        set.copy_within(0..place, 1);
+        set[0] = wanted | dirty | if found.is_some() { old & DIRTY } else { 0 };
+        if found.is_some() { None } else { Some(old) }
+    }
+
+    /// Take a dirty line from the level above: what it pushed out (0: nothing).
+    fn write_back(&mut self, line: u64) -> Entry {
+        let wanted = (line + 1) << 1;
+        let set = self.set(line);
+        match set.iter_mut().find(|entry| **entry & !DIRTY == wanted) {
+            Some(entry) => {
+                *entry |= DIRTY;
+                0
+            }
+            None => self.access(line, DIRTY).unwrap_or(0),
+        }
+    }
+}
+
+/// From a program's references to those that memory must answer: one for each line that no cache
+/// holds, at the line's address, of the line's size, and of the kind that missed.
+///
+/// The instructions of references that hit go to the thread's next record, so that none is lost.
+#[derive(Clone, Debug)]
+pub struct Filter {
+    shift: u32,
+    line_bytes: u64,
+    instruction: Option<Cache>,
+    data: Cache,
+    second: Option<Cache>,
+    write_backs: bool,
+    /// Instructions not yet in a record, by thread.
+    carried: Vec<u64>,
+}
+
+impl Filter {
+    /// Empty caches. With `write_backs`, a dirty line that goes to memory is a record too: a store
+    /// of the whole line by the thread whose miss pushed it out, after that miss.
+    pub fn new(geometry: &Geometry, write_backs: bool) -> Self {
+        Self {
+            shift: geometry.line_bytes.trailing_zeros(),
+            line_bytes: geometry.line_bytes,
+            instruction: geometry.instruction.map(Cache::new),
+            data: Cache::new(geometry.data),
+            second: geometry.second.map(Cache::new),
+            write_backs,
+            carried: Vec::new(),
+        }
+    }
+
+    /// Append what memory must answer of the records `range` of `from` (every column, valid kinds).
+    pub fn records(&mut self, from: &Batch, range: Range<usize>, out: &mut Batch) {
+        let most = from.thread[range.clone()].iter().max().map_or(0, |&thread| thread as usize + 1);
+        if self.carried.len() < most {
+            self.carried.resize(most, 0);
+        }
+        for at in range {
+            let (addr, kind, thread) = (from.addr[at], from.kind[at], from.thread[at]);
+            let last = addr.saturating_add(u64::from(from.size[at].max(1)) - 1) >> self.shift;
+            let mut line = addr >> self.shift;
+            self.carried[thread as usize] += u64::from(from.instr[at]);
+            loop {
+                self.line(line, kind, thread, out);
+                if line == last {
+                    break;
+                }
+                line += 1;
+            }
+        }
+    }
+
+    /// Instructions of each thread that no record has taken yet.
+    pub fn carried(&self) -> &[u64] {
+        &self.carried
+    }
+
+    #[inline]
+    fn line(&mut self, line: u64, kind: u8, thread: u32, out: &mut Batch) {
+        let first = match &mut self.instruction {
+            Some(cache) if kind == Kind::Fetch as u8 => cache,
+            _ => &mut self.data,
+        };
+        let writes = kind == Kind::Store as u8 || kind == Kind::KernelStore as u8;
+        if let Some(old) = first.access(line, Entry::from(writes)) {
+            self.beyond(line, old, kind, thread, out);
+        }
+    }
+
+    /// The first level missed `line` and pushed out `old`.
+    fn beyond(&mut self, line: u64, old: Entry, kind: u8, thread: u32, out: &mut Batch) {
+        let mut leaves = [0; 2];
+        let memory = match &mut self.second {
+            Some(second) => {
+                let missed = second.access(line, 0);
+                leaves[0] = missed.unwrap_or(0);
+                if old & DIRTY != 0 {
+                    leaves[1] = second.write_back((old >> 1) - 1);
+                }
+                missed.is_some()
+            }
+            None => {
+                leaves[0] = old;
+                true
+            }
+        };
+        if memory {
+            self.push(line, Kind::from_u8(kind).unwrap_or(Kind::Load), thread, out);
+        }
+        for old in leaves {
+            if self.write_backs && old & DIRTY != 0 {
+                self.push((old >> 1) - 1, Kind::Store, thread, out);
+            }
+        }
+    }
+
+    fn push(&mut self, line: u64, kind: Kind, thread: u32, out: &mut Batch) {
+        let carried = &mut self.carried[thread as usize];
+        let instr = (*carried).min(u64::from(u32::MAX)) as u32;
+        *carried -= u64::from(instr);
+        let size = self.line_bytes as u16;
+        out.push(Record { addr: line << self.shift, kind, size, thread, instr });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A set as a list of (line, dirty), the oldest first; by set number.
+    #[derive(Default)]
+    struct PlainCache(HashMap<u64, Vec<(u64, bool)>>);
+
+    impl PlainCache {
+        fn holds(&self, level: Level, line: u64) -> bool {
+            self.0.get(&(line % level.sets)).is_some_and(|set| set.iter().any(|l| l.0 == line))
+        }
+
+        /// Make `line` the newest; answers a dirty line pushed out.
+        fn newest(&mut self, level: Level, line: u64, dirty: bool) -> Option<u64> {
+            let set = self.0.entry(line % level.sets).or_default();
+            let was = set.iter().position(|l| l.0 == line).map(|at| set.remove(at).1);
+            set.push((line, dirty || was.unwrap_or(false)));
+            if set.len() > level.ways {
+                let (old, dirty) = set.remove(0);
+                return dirty.then_some(old);
+            }
+            None
+        }
+    }
+
+    /// The module's description, with lists: records as (line, kind, thread) and instructions.
+    fn plain(records: &[Record], geometry: &Geometry, write_backs: bool) -> Vec<Record> {
+        let mut caches: [PlainCache; 3] = Default::default();
+        let mut carried: HashMap<u32, u64> = HashMap::new();
+        let mut out: Vec<Record> = Vec::new();
+        for r in records {
+            *carried.entry(r.thread).or_default() += u64::from(r.instr);
+            let end = u128::from(r.addr) + u128::from(r.size.max(1));
+            let lines = (r.addr / geometry.line_bytes)
+                ..=(((end - 1) / u128::from(geometry.line_bytes)) as u64)
+                    .min(u64::MAX / geometry.line_bytes);
+            for line in lines {
+                let (which, level) = match geometry.instruction {
+                    Some(level) if r.kind == Kind::Fetch => (0, level),
+                    _ => (1, geometry.data),
+                };
+                let hit = caches[which].holds(level, line);
+                let pushed = caches[which].newest(level, line, r.kind.writes());
+                if hit {
+                    continue;
+                }
+                let mut memory = Vec::new();
+                let missed = geometry.second.is_none_or(|level| !caches[2].holds(level, line));
+                if missed {
+                    memory.push((line, r.kind));
+                }
+                match geometry.second {
+                    None => memory.extend(pushed.map(|old| (old, Kind::Store))),
+                    Some(level) => {
+                        let old = caches[2].newest(level, line, false);
+                        memory.extend(old.map(|old| (old, Kind::Store)));
+                        if let Some(down) = pushed {
+                            if caches[2].holds(level, down) {
+                                let set = caches[2].0.get_mut(&(down % level.sets)).unwrap();
+                                set.iter_mut().find(|l| l.0 == down).unwrap().1 = true;
+                            } else {
+                                let old = caches[2].newest(level, down, true);
+                                memory.extend(old.map(|old| (old, Kind::Store)));
+                            }
+                        }
+                    }
+                }
+                if !write_backs {
+                    memory.truncate(usize::from(missed));
+                }
+                for (line, kind) in memory {
+                    let instr = carried.insert(r.thread, 0).unwrap_or(0) as u32;
+                    let addr = line * geometry.line_bytes;
+                    let size = geometry.line_bytes as u16;
+                    out.push(Record { addr, kind, size, thread: r.thread, instr });
+                }
+            }
+        }
+        out
+    }
+
+    fn level() -> impl Strategy<Value = Level> {
+        (1u64..9, 1usize..5).prop_map(|(sets, ways)| Level { sets, ways })
+    }
+
+    fn geometry() -> impl Strategy<Value = Geometry> {
+        (proptest::option::of(level()), level(), proptest::option::of(level()), 3u32..8).prop_map(
+            |(instruction, data, second, shift)| Geometry {
+                instruction,
+                data,
+                second,
+                line_bytes: 1 << shift,
+            },
+        )
+    }
+
+    fn records() -> impl Strategy<Value = Vec<Record>> {
+        let addr = prop_oneof![9 => 0u64..4000, 1 => (u64::MAX - 500)..=u64::MAX];
+        let one = (addr, 0u8..5, prop_oneof![1u16..20, 1u16..700], 0u32..3, 0u32..9).prop_map(
+            |(addr, kind, size, thread, instr)| Record {
+                addr,
+                kind: Kind::from_u8(kind).unwrap(),
+                size,
+                thread,
+                instr,
+            },
+        );
+        prop::collection::vec(one, 1..400)
+    }
+
+    fn batch(records: &[Record]) -> Batch {
+        let mut batch = Batch::default();
+        records.iter().for_each(|record| batch.push(*record));
+        batch
+    }
+
+    fn filtered(records: &[Record], geometry: &Geometry, write_backs: bool, cut: usize) -> Batch {
+        let mut filter = Filter::new(geometry, write_backs);
+        let (from, mut out) = (batch(records), Batch::default());
+        let cut = cut.min(from.len());
+        filter.records(&from, 0..cut, &mut out);
+        filter.records(&from, cut..from.len(), &mut out);
+        out
+    }
+
+    proptest! {
+        /// Record by record the same as lists and loops, however the batches are cut.
+        #[test]
+        fn equals_the_lists(
+            records in records(),
+            geometry in geometry(),
+            write_backs: bool,
+            cut in 0usize..400,
+        ) {
+            let found: Vec<Record> =
+                filtered(&records, &geometry, write_backs, cut).iter().collect();
+            prop_assert_eq!(found, plain(&records, &geometry, write_backs));
+        }
+
+        /// No instruction is lost or counted twice, for any thread.
+        #[test]
+        fn instructions_are_conserved(records in records(), geometry in geometry()) {
+            let mut filter = Filter::new(&geometry, true);
+            let mut out = Batch::default();
+            filter.records(&batch(&records), 0..records.len(), &mut out);
+            for thread in 0..3u32 {
+                let of = |all: &mut dyn Iterator<Item = Record>| -> u64 {
+                    all.filter(|r| r.thread == thread).map(|r| u64::from(r.instr)).sum()
+                };
+                let left = filter.carried().get(thread as usize).copied().unwrap_or(0);
+                let before = of(&mut records.iter().copied());
+                prop_assert_eq!(of(&mut out.iter()) + left, before);
+            }
+        }
+
+        /// LRU includes: of equally many sets, more ways never miss more (one level).
+        #[test]
+        fn more_ways_hold_what_fewer_do(records in records(), level in level(), more in 1usize..4) {
+            let misses = |ways| {
+                let data = Level { ways, ..level };
+                let geometry = Geometry { instruction: None, data, second: None, line_bytes: 64 };
+                filtered(&records, &geometry, false, 0).len()
+            };
+            prop_assert!(misses(level.ways + more) <= misses(level.ways));
+        }
+
+        /// Every line touched comes from memory at least once, and nothing else does.
+        #[test]
+        fn the_lines_stay_the_same(records in records(), geometry in geometry()) {
+            let touched = plain(&records, &Geometry {
+                instruction: None,
+                data: Level { sets: 1, ways: 1 },
+                second: None,
+                ..geometry
+            }, false);
+            let lines = |all: &mut dyn Iterator<Item = Record>| {
+                let mut lines: Vec<u64> = all.map(|r| r.addr).collect();
+                lines.sort_unstable();
+                lines.dedup();
+                lines
+            };
+            let found = filtered(&records, &geometry, false, 0);
+            prop_assert_eq!(lines(&mut found.iter()), lines(&mut touched.into_iter()));
+        }
+    }
+
+    #[test]
+    fn gaps_beyond_the_column_are_carried_on() {
+        let geometry = Geometry {
+            instruction: None,
+            data: Level { sets: 1, ways: 1 },
+            second: None,
+            line_bytes: 64,
+        };
+        let record = |addr| Record { addr, kind: Kind::Load, size: 1, thread: 0, instr: u32::MAX };
+        let found = filtered(&[record(0), record(1), record(64), record(0)], &geometry, false, 0);
+        assert_eq!(found.instr, [u32::MAX; 3]);
+    }
+}

@@ -1,0 +1,34 @@
+//! `nearfar_study::filter` as a function.
+
+use std::path::PathBuf;
+
+use nearfar_study::filter;
+use nearfar_trace::Reader;
+use pyo3::prelude::*;
+
+use crate::raise;
+
+/// Write the references of a trace that miss the caches of a machine as the trace `out`; answers
+/// the caches in words.
+#[pyfunction]
+#[pyo3(signature = (trace, out, machine, machine_text, *, write_backs, progress))]
+fn filter_cache(
+    py: Python<'_>,
+    trace: PathBuf,
+    out: PathBuf,
+    machine: String,
+    machine_text: String,
+    write_backs: bool,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<String> {
+    let machine = crate::machine::restore(&machine, &machine_text)?;
+    let caches = machine.caches().map_err(raise)?;
+    crate::pulse::run(py, progress, move |pulse| {
+        filter::cache(&Reader::open(&trace)?, &out, &caches, write_backs, pulse)?;
+        Ok(caches.to_string())
+    })
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(filter_cache, module)?)
+}

@@ -1,0 +1,122 @@
+//! Views of a trace: the same program seen from another place, as a trace of its own.
+//!
+//! A study reads a view as it reads any trace, so that every count and footprint is that of the
+//! view. [`cache`] gives the references that miss the caches of a core.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use nearfar_hardware::cache::{Filter, Geometry};
+use nearfar_trace::{Batch, Columns, Info, Reader, Result, Source, Writer, WriterOptions};
+
+/// Write to `to` what of the trace `from` memory must answer (see [`nearfar_hardware::cache`]);
+/// answers its `trace.json`. Instructions, processes and the address space stay those of `from`.
+///
+/// `pulse` is called now and then with the records read so far; its error ends the run.
+pub fn cache(
+    from: &Reader,
+    to: &Path,
+    geometry: &Geometry,
+    write_backs: bool,
+    pulse: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<Info> {
+    let info = from.info();
+    let detail = format!("{}; misses of {geometry}", info.source.detail);
+    let source = Source { detail, ..info.source.clone() };
+    let mut writer = Writer::create(to, source, WriterOptions::default())?;
+    for thread in &info.threads {
+        writer.thread_process(thread.index, thread.process);
+    }
+    let mut events = from.regions()?.into_iter().peekable();
+    let mut filter = Filter::new(geometry, write_backs);
+    let mut batches = from.batches(Columns::ALL);
+    let (mut batch, mut kept) = (Batch::default(), Batch::default());
+    let mut written: HashMap<u32, u64> = HashMap::new();
+    let mut done = 0u64;
+    while batches.next_into(&mut batch)? {
+        let mut start = 0;
+        while start < batch.len() {
+            // An event stays between the same references, by their numbers in the view.
+            while events.peek().is_some_and(|event| event.at <= done) {
+                if let Some(mut event) = events.next() {
+                    event.at = writer.records();
+                    writer.region(event)?;
+                }
+            }
+            let until = events.peek().map_or(u64::MAX, |event| event.at) - done;
+            let end = start + usize::try_from(until).unwrap_or(usize::MAX).min(batch.len() - start);
+            filter.records(&batch, start..end, &mut kept);
+            for (&thread, &instr) in kept.thread.iter().zip(&kept.instr) {
+                *written.entry(thread).or_default() += u64::from(instr);
+            }
+            writer.push_batch(&kept)?;
+            kept.clear();
+            done += (end - start) as u64;
+            start = end;
+        }
+        pulse(done)?;
+    }
+    for mut event in events {
+        event.at = writer.records();
+        writer.region(event)?;
+    }
+    for thread in &info.threads {
+        let written = written.get(&thread.index).copied().unwrap_or(0);
+        writer.add_instructions(thread.index, thread.instructions.saturating_sub(written));
+    }
+    let unfinished = info.incomplete_reason.as_deref().unwrap_or("the trace was not finished");
+    writer.finish((!info.complete).then_some(unfinished))
+}
+
+#[cfg(test)]
+mod tests {
+    use nearfar_hardware::cache::Level;
+    use nearfar_trace::{Kind, Record, RegionEvent, RegionKind};
+
+    use super::*;
+
+    fn map(at: u64, addr: u64) -> RegionEvent {
+        let (prot, name) = (String::from("rw-"), format!("at {addr}"));
+        let event = RegionKind::Map;
+        RegionEvent { at, thread: 0, event, addr, length: 4096, offset: 0, prot, name }
+    }
+
+    #[test]
+    fn a_view_keeps_instructions_processes_and_the_place_of_events() {
+        let folder = tempfile::tempdir().unwrap();
+        let (whole, view) = (folder.path().join("a.trace"), folder.path().join("b.trace"));
+        let source = Source { kind: "test".into(), ..Source::default() };
+        let mut writer = Writer::create(&whole, source, WriterOptions::default()).unwrap();
+        writer.thread_process(0, 1);
+        writer.thread_process(1, 2);
+        // Ten references to each line in turn, an event before every fortieth; lines return after
+        // 50, more than the two caches hold.
+        for i in 0..40_000u64 {
+            if i.is_multiple_of(40) {
+                writer.region(map(i, i)).unwrap();
+            }
+            let addr = i / 10 % 50 * 64;
+            let (thread, kind) = ((i / 1000 % 2) as u32, Kind::ALL[(i % 3) as usize]);
+            writer.push(Record { addr, kind, size: 4, thread, instr: 3 }).unwrap();
+        }
+        writer.add_instructions(1, 7);
+        let before = writer.finish(Some("interrupted")).unwrap();
+        let level = Level { sets: 2, ways: 4 };
+        let geometry =
+            Geometry { instruction: None, data: level, second: Some(level), line_bytes: 64 };
+        let reader = Reader::open(&whole).unwrap();
+        let after = cache(&reader, &view, &geometry, false, &mut |_| Ok(())).unwrap();
+        assert_eq!(after.records, 4000);
+        assert_eq!(after.instructions, before.instructions);
+        for (old, new) in before.threads.iter().zip(&after.threads) {
+            let of = |t: &nearfar_trace::ThreadInfo| (t.index, t.process, t.instructions);
+            assert_eq!(of(old), of(new));
+        }
+        assert_eq!(after.incomplete_reason.as_deref(), Some("interrupted"));
+        let events = Reader::open(&view).unwrap().regions().unwrap();
+        assert_eq!(events.len(), 1000);
+        for (event, old) in events.iter().zip(0u64..) {
+            assert_eq!(event.at, old * 4, "{}", event.name);
+        }
+    }
+}

@@ -1,0 +1,120 @@
+"""``nearfar apply``: a page size for one command on this machine, everything put back after it."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+SETTINGS = {
+    "context_settings": {"ignore_unknown_options": False, "allow_interspersed_args": False},
+    "epilog": "Example: nearfar apply --page 64K --yes --compare --repeat 3 -- sort big.txt",
+}
+
+
+class Format(StrEnum):
+    """How to print."""
+
+    table = "table"
+    json = "json"
+    csv = "csv"
+    parquet = "parquet"
+
+
+def run(
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="-- COMMAND...", help="Program and its arguments.")
+    ] = None,
+    page: Annotated[
+        str | None, typer.Option(help="Page size; 4K means no huge pages on x86-64.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be done, as without --yes.")
+    ] = False,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Also run it without any change, in turn.")
+    ] = False,
+    repeat: Annotated[int, typer.Option(help="Runs at each setting.")] = 1,
+    trace: Annotated[
+        Path | None, typer.Option(help="Trace of the command: put its study beside the runs.")
+    ] = None,
+    restore: Annotated[
+        bool, typer.Option("--restore", help="Only put back what a killed run has left.")
+    ] = False,
+    threads: Annotated[int, typer.Option(min=0, max=1024, help="Of the study; 0: one a core.")] = 0,
+    output_format: Annotated[
+        Format,
+        typer.Option(
+            "--format",
+            help="table on standard error; the others on standard output, and the command's on "
+            "standard error.",
+        ),
+    ] = Format.table,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Also write the result as JSON.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+) -> None:
+    """Run a command with pages of one size, put everything back, and measure what it did.
+
+    Without --yes nothing is changed or run. Exit code: that of the command, 128 + N when signal N
+    ended it; 2 or 3, with a line that begins `nearfar: error:`, when nearfar itself failed.
+    """
+    from nearfar import apply as study
+    from nearfar.errors import NearfarError
+    from nearfar.output import write_aside
+
+    if restore:
+        if command or page is not None or yes:
+            raise NearfarError("--restore: stands alone; leave the command, --page and --yes away")
+        for change in study.restore():
+            print(f"{change.file}: {change.becomes} -> {change.was}")
+        return
+    if page is None:
+        raise NearfarError("--page: is missing; give a size such as 64K")
+    if yes and dry_run:
+        raise NearfarError("--dry-run: does not go with --yes; leave one of them away")
+    if out is not None and out.exists() and not force:
+        raise NearfarError(f"{out}: exists already; choose another name or pass --force")
+    if out is not None and not out.absolute().parent.is_dir():
+        raise NearfarError(f"{out}: its folder is not there; make it first")
+    plain = output_format is Format.table
+    if output_format is Format.parquet and sys.stdout.isatty():
+        raise NearfarError("--format parquet: not to a terminal; redirect it, or use -o FILE")
+
+    def show(done: int, runs: int) -> None:
+        if runs > 1 and sys.stderr.isatty():
+            print(f"nearfar: run {done + 1} of {runs}", file=sys.stderr)
+
+    result = study.apply(
+        command or [],
+        page=page,
+        yes=yes,
+        compare=compare,
+        repeat=repeat,
+        trace=trace,
+        threads=threads,
+        stdout=None if plain else sys.stderr.fileno(),
+        progress=show,
+    )
+    if out is not None:
+        write_aside(out, result.to_json() + "\n")
+    if output_format is Format.json:
+        print(result.to_json())
+    elif output_format is Format.csv:
+        import pyarrow.csv
+
+        pyarrow.csv.write_csv(result.table, sys.stdout.buffer)
+    elif output_format is Format.parquet:
+        import pyarrow.parquet
+
+        pyarrow.parquet.write_table(result.table, sys.stdout.buffer)
+    else:
+        from nearfar.report import applied, tables
+
+        tables.show(applied.report(result.to_dict()), sys.stderr if result.done else sys.stdout)
+    raise typer.Exit(result.exit_code)

@@ -1,0 +1,113 @@
+"""``nearfar apply`` as text: the plan of a dry run; the runs, their medians and the prediction.
+
+Takes the dict that the command prints as JSON.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from nearfar.report import units
+
+_BYTES = ("peak_rss_bytes", "anon_huge_bytes")
+
+
+def report(result: Mapping[str, Any]) -> RenderableType:
+    """All that there is to say about one ``ApplyResult``."""
+    if not result["done"]:
+        return Group(*(Text(line) for line in plan_lines(result)))
+    plan = result["plan"]
+    both = any(row["setting"] == "base" for row in result["rows"])
+    size = units.size(plan["page_bytes"])
+    runs = max(row["run"] for row in result["rows"])
+    told = f"{size} pages" + (" against the machine as it is" if both else "")
+    parts: list[RenderableType] = [Text(f"{told}, {runs} run{'s' * (runs > 1)} each: medians")]
+    parts.append(_summary(result["summary"], size, both))
+    if result["prediction"]:
+        parts += [_prediction(result["prediction"], units.size(plan["base_bytes"]), size)]
+        for row in result["prediction"]:
+            parts.append(Text(f"{_name(row['quantity'])}: {row['why']}"))
+    if plan["changes"]:
+        parts.append(Text("The switches of the machine are as they were."))
+    return Group(*parts)
+
+
+def plan_lines(result: Mapping[str, Any]) -> list[str]:
+    """What would be done, a line each."""
+    plan = result["plan"]
+    lines = [f"{units.clean(shlex.join(result['command']))}: would run with {_whose(plan)}"]
+    lines += [f"  {c['file']}: {c['was']} -> {c['becomes']}" for c in plan["changes"]]
+    if plan["disable"]:
+        lines.append("  for the command alone: PR_SET_THP_DISABLE (prctl); nothing else changes")
+    elif not plan["changes"]:
+        lines.append("  no switch needs changing")
+    else:
+        lines.append(
+            "  for the whole machine while it runs: other programs get such pages too; "
+            "put back after it"
+        )
+    return [*lines, "Nothing was changed or run; --yes does it."]
+
+
+def _whose(plan: Mapping[str, Any]) -> str:
+    size = units.size(plan["page_bytes"])
+    return f"{size} pages only" if plan["disable"] else f"{size} pages where they fit"
+
+
+def _summary(rows: list[Mapping[str, Any]], size: str, both: bool) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("measured", no_wrap=True)
+    for title in (["base"] if both else []) + [size] + (["ratio"] if both else []):
+        table.add_column(title, justify="right", no_wrap=True)
+    for row in rows:
+        if row["page"] is None and row["base"] is None:
+            continue
+        quantity = row["quantity"]
+        cells = [_value(quantity, row["base"])] if both else []
+        cells.append(_value(quantity, row["page"]))
+        table.add_row(_name(quantity), *cells, *([_ratio(row["ratio"])] if both else []))
+    return table
+
+
+def _prediction(rows: list[Mapping[str, Any]], base: str, size: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("predicted from the trace", no_wrap=True)
+    for title in (base, size, "ratio"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("measured", no_wrap=True)
+    table.add_column("ratio", justify="right", no_wrap=True)
+    table.add_column("to compare", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            _name(row["quantity"]),
+            units.digits(row["base"]),
+            units.digits(row["page"]),
+            _ratio(row["ratio"]),
+            _name(row["measured"]) if row["measured"] else "-",
+            _ratio(row["measured_ratio"]),
+            str(row["comparable"]),
+        )
+    return table
+
+
+def _name(quantity: object) -> str:
+    return str(quantity).replace("_bytes", "").replace("_", " ")
+
+
+def _value(quantity: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    if quantity in _BYTES:
+        return units.size(value)
+    return units.duration(value * 1e9) if quantity.endswith("seconds") else units.count(value)
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else units.digits(value)

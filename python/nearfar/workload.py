@@ -1,0 +1,490 @@
+"""Workloads: real programs doing real work, described by a file each and captured by one command.
+
+``workloads/NAME.toml`` says what a workload stands for, what it needs, which inputs the project
+makes for it, and what runs. ``docs/workload.md`` describes the keys.
+
+>>> load("sqlite").packages
+['sqlite3']
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import inspect
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final
+
+from nearfar import _engine
+from nearfar.errors import NearfarError
+from nearfar.inputs import INPUTS
+
+#: Folder in which a workload given by name is looked for before the built-in ones.
+SEARCH: Final = Path("workloads")
+#: Debian puts games there, and root's PATH leaves them out.
+GAMES: Final = "/usr/games"
+#: Seconds in which what a client waits for must have come.
+PATIENCE: Final = 300.0
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One workload, already checked. Commands run in a folder that holds the inputs.
+
+    Attributes:
+        name: its file's stem.
+        description: what the program does, in a sentence.
+        stands_for: the program of a paper, or the kind of server, that it stands for.
+        differs: how it differs from that.
+        papers: the papers concerned (``000``); empty for a server.
+        packages: Debian packages.
+        command: the program that is captured, and its arguments.
+        expected: ``records``, ``pages`` (of 4 KiB) and ``seconds`` of a full capture, about.
+        small: ``skip_refs`` and ``max_refs`` of the small capture.
+        max_refs: most records of a full capture; all when ``None``.
+        files: what is made first: by name ``{"text": ...}`` or ``{"make": GENERATOR, ...}``.
+        prepare: commands that run before, unrecorded.
+        stdin: the file that the program reads; nothing by default.
+        environment: variables set for it.
+        needs: files that must be there beside the programs of the commands.
+        display: whether it needs a display, which is made for it (Xvfb).
+        ready: a file that the program makes when clients may start.
+        client: commands that run beside it; the last one makes it end. A client's standard input
+            may be named after ``<``.
+    """
+
+    name: str
+    description: str
+    stands_for: str
+    differs: str
+    papers: list[str]
+    packages: list[str]
+    command: list[str]
+    expected: dict[str, int]
+    small: dict[str, int]
+    max_refs: int | None = None
+    files: dict[str, dict[str, Any]] = field(default_factory=dict)
+    prepare: list[list[str]] = field(default_factory=list)
+    stdin: str | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    needs: list[str] = field(default_factory=list)
+    display: bool = False
+    ready: str | None = None
+    client: list[list[str]] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+    def missing(self) -> list[str]:
+        """Programs and files that are not here."""
+        programs = [self.command[0], *(words[0] for words in (*self.prepare, *self.client))]
+        programs += ["Xvfb"] if self.display else []
+        wanted = dict.fromkeys([program for program in programs if program not in self.files])
+        gone = [name for name in wanted if not shutil.which(name, path=_path())]
+        return gone + [name for name in self.needs if not Path(name).exists()]
+
+    def check_there(self) -> None:
+        """Raise the one line (exit code 3) that says what to install, if something is missing."""
+        gone = self.missing()
+        if gone:
+            told = f"workload {self.name}: not installed: {', '.join(gone)}"
+            fix = f"apt-get install {' '.join(self.packages)}"
+            raise NearfarError(f"{told}; {fix}", 3)
+
+
+@dataclass(frozen=True)
+class Captured:
+    """What came of capturing one workload.
+
+    Attributes:
+        name: the workload.
+        trace: the trace folder.
+        records: records in it.
+        pages: distinct pages of 4 KiB.
+        seconds: how long it took; kept out of everything that must be the same every time.
+    """
+
+    name: str
+    trace: Path
+    records: int
+    pages: int
+    seconds: float = field(compare=False, default=0.0)
+
+
+def names() -> list[str]:
+    """Names of the built-in workloads, sorted."""
+    return [name for name, _ in _engine.workload_builtin()]
+
+
+def load(path_or_name: str, search: Path = SEARCH) -> Workload:
+    """Load a workload.
+
+    Args:
+        path_or_name: a path (it holds a ``/`` or ends in ``.toml``), or a name, looked for as
+            ``search/NAME.toml`` and then among the built-in workloads.
+        search: the folder to look in.
+
+    Raises:
+        NearfarError: there is no such workload, or its file is wrong; the message names the file,
+            the line and the key.
+    """
+    is_path = "/" in path_or_name or path_or_name.endswith(".toml")
+    file = Path(path_or_name) if is_path else search / f"{path_or_name}.toml"
+    if is_path or file.is_file():
+        try:
+            return parse(str(file), file.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or "is not UTF-8"
+            raise NearfarError(f"{file}: cannot be read: {why}; check the path") from None
+    builtin = dict(_engine.workload_builtin())
+    if path_or_name in builtin:
+        return parse(path_or_name, builtin[path_or_name])
+    meant = difflib.get_close_matches(path_or_name, builtin, 1)
+    hint = f"; did you mean `{meant[0]}`?" if meant else ""
+    known = ", ".join(builtin)
+    raise NearfarError(
+        f"workload {path_or_name[:60]!r}: no such workload{hint}; give a path to a .toml file or "
+        f"one of: {known}"
+    )
+
+
+def parse(name: str, text: str) -> Workload:
+    """Check the text of a workload file; ``name`` is used in messages. Raises as :func:`load`."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise NearfarError(f"{name}: {error}") from None
+    wrong = _Complaint(name, text)
+    known = {one.name: one for one in fields(Workload) if one.name != "name"}
+    for key in table:
+        wrong.unless_known(key, key, known)
+    for key, one in known.items():
+        if key in table:
+            _SHAPES[str(one.type)](wrong, key, table[key])
+        elif one.default is MISSING and one.default_factory is MISSING:
+            raise wrong(key, "is missing")
+    found = Workload(name=Path(name).name.removesuffix(".toml"), **table)
+    _check(found, wrong)
+    return found
+
+
+class _Complaint:
+    """Makes the error that names the file, the line and the key."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name, self.lines = name, text.splitlines()
+
+    def __call__(self, key: str, what: str) -> NearfarError:
+        *table, last = key.split(".", 1)
+        wanted = [re.escape(last), re.escape(f'"{last}"')]
+        line_of = re.compile(rf"\s*(\[{re.escape(key)}\]|({'|'.join(wanted)})\s*=)")
+        header = re.compile(rf"\s*\[?{re.escape(table[0])}\b" if table else "")
+        numbers = [at for at, line in enumerate(self.lines, 1) if line_of.match(line)]
+        numbers += [at for at, line in enumerate(self.lines, 1) if table and header.match(line)]
+        line = f" line {numbers[0]}" if numbers else ""
+        return NearfarError(f"{self.name}{line} key {key}: {what}")
+
+    def unless_known(self, path: str, key: str, known: Mapping[str, Any]) -> None:
+        """Raise if ``key`` is none of ``known``, with the nearest of them."""
+        if key not in known:
+            meant = difflib.get_close_matches(key, known, 1)
+            hint = f"; did you mean `{meant[0]}`?" if meant else ""
+            listed = ", ".join(known)
+            raise self(path, f"unknown key `{key[:60]}`{hint} (keys here: {listed})")
+
+
+def _shape(what: str, holds: Callable[[Any], bool]) -> Callable[[_Complaint, str, Any], None]:
+    def check(wrong: _Complaint, key: str, value: Any) -> None:
+        if not holds(value):
+            raise wrong(key, f"is not {what}")
+
+    return check
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _table(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, dict) and all(map(holds, value.values()))
+
+
+#: How a value of each type of :class:`Workload` is checked.
+_SHAPES: Final = {
+    "str": _shape("a text that says something", lambda v: isinstance(v, str) and bool(v.strip())),
+    "str | None": _shape("a text", lambda value: isinstance(value, str)),
+    "bool": _shape("true or false", lambda value: isinstance(value, bool)),
+    "int | None": _shape("a whole number from 1", lambda value: _count(value) and value > 0),
+    "list[str]": _shape("a list of texts", _texts),
+    "list[list[str]]": _shape(
+        "a list of commands, each a list of texts",
+        lambda v: isinstance(v, list) and all(_texts(one) and one for one in v),
+    ),
+    "dict[str, int]": _shape("a table of whole numbers", _table(_count)),
+    "dict[str, str]": _shape("a table of texts", _table(lambda value: isinstance(value, str))),
+    "dict[str, dict[str, Any]]": _shape("a table of files", _table(lambda v: isinstance(v, dict))),
+}
+
+
+def _check(found: Workload, wrong: _Complaint) -> None:
+    """What no single key can tell."""
+    if not found.command:
+        raise wrong("command", "is empty; give the program and its arguments")
+    for key, wanted in (("expected", ("records", "pages", "seconds")),
+                        ("small", ("skip_refs", "max_refs"))):  # fmt: skip
+        table = getattr(found, key)
+        for one in table:
+            wrong.unless_known(f"{key}.{one}", one, dict.fromkeys(wanted))
+        for one in wanted:
+            if one not in table:
+                raise wrong(key, f"lacks `{one}`")
+    if found.small["max_refs"] < 1:
+        raise wrong("small.max_refs", "is not 1 or more")
+    for name, made in found.files.items():
+        path = f"files.{name}"
+        if Path(name).name != name or name in ("", ".", ".."):
+            raise wrong(path, "is no plain file name")
+        if made.keys() == {"text"} and isinstance(made["text"], str):
+            continue
+        make = made.get("make")
+        if not isinstance(make, str):
+            raise wrong(path, 'has neither `text = "..."` nor `make = "GENERATOR"`')
+        if make not in INPUTS:
+            meant = difflib.get_close_matches(make, INPUTS, 1)
+            hint = f"; did you mean `{meant[0]}`?" if meant else ""
+            raise wrong(path, f"no generator {make[:60]!r}{hint} (there are: {', '.join(INPUTS)})")
+        taken = [key for key in inspect.signature(INPUTS[make]).parameters if key != "path"]
+        for key, value in made.items():
+            wrong.unless_known(path, key, dict.fromkeys(["make", *taken]))
+            if key != "make" and not _count(value):
+                raise wrong(path, f"`{key}` is not a whole number from 0")
+    if found.ready is not None and not found.client:
+        raise wrong("ready", "says when clients may start, but there is no `client`")
+
+
+def capture(
+    workload: Workload,
+    out: str | os.PathLike[str] = ".",
+    *,
+    small: bool = False,
+    force: bool = False,
+) -> Captured:
+    """Make a workload's inputs, run it under capture, and write ``out/NAME.trace``.
+
+    Args:
+        workload: from :func:`load`.
+        out: the folder to write to, made if it is not there.
+        small: the stretch that ``small`` of the workload says, as committed in
+            ``tests/data/captures``, in place of the whole run.
+        force: replace an existing trace.
+
+    Raises:
+        NearfarError: something is missing (exit code 3), a command failed, or the program did
+            not do its work.
+    """
+    workload.check_there()
+    trace = Path(out).absolute() / f"{workload.name}.trace"
+    if trace.exists() and not force:
+        raise NearfarError(f"{trace}: exists already; choose another -o or replace it with --force")
+    trace.parent.mkdir(parents=True, exist_ok=True)
+    limits = ["--skip-refs", str(workload.small["skip_refs"])] if small else []
+    most = workload.small["max_refs"] if small else workload.max_refs
+    limits += ["--max-refs", str(most)] if most is not None else []
+    program = shutil.which(workload.command[0], path=_path()) or workload.command[0]
+    with contextlib.ExitStack() as stack:
+        outside = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nearfar-")))
+        folder = outside / "work"
+        folder.mkdir()
+        surroundings = _environment(workload, folder)
+        make_inputs(workload, folder)
+        for words in workload.prepare:
+            _run(workload, words, folder, surroundings)
+        if workload.display:
+            surroundings["DISPLAY"] = stack.enter_context(_display(workload, surroundings))
+        began = time.monotonic()
+        made = outside / trace.name
+        nearfar = [sys.executable, "-P", "-m", "nearfar", "capture", "-o", str(made), *limits, "--"]
+        said = stack.enter_context((outside / "said").open("w+b"))
+        stdin = folder / workload.stdin if workload.stdin else Path(os.devnull)
+        with stdin.open("rb") as typed:
+            child = subprocess.Popen(
+                [*nearfar, program, *workload.command[1:]],
+                cwd=folder,
+                env=surroundings,
+                stdin=typed,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+            )
+        stack.callback(_end, child)
+        _clients(workload, folder, surroundings, child)
+        try:
+            # A window that missed what was typed would stay for ever.
+            code = child.wait(PATIENCE if workload.client else None)
+        except subprocess.TimeoutExpired:
+            late = f"did not end within {PATIENCE:.0f} s of its last client"
+            raise NearfarError(f"workload {workload.name}: {late}", 1) from None
+        seconds = time.monotonic() - began
+        said.seek(0)
+        told = said.read().decode(errors="replace").strip().splitlines()
+        if code != 0 or any("the program exited" in line for line in told):
+            last = [line for line in told if line.strip()][-3:]
+            why = " | ".join(last) if last else f"status {code}"
+            raise NearfarError(f"workload {workload.name}: did not run to its end: {why}",
+                               code if code in (2, 3, 130) else 1)  # fmt: skip
+        info = json.loads((made / "trace.json").read_text(encoding="utf-8"))
+        if info["records"] == 0:
+            raise NearfarError(f"workload {workload.name}: ended before `small.skip_refs`", 1)
+        if trace.exists():
+            shutil.rmtree(trace)
+        aside = trace.with_name(f".{trace.name}.partial")
+        shutil.rmtree(aside, ignore_errors=True)
+        shutil.move(made, aside)
+        aside.rename(trace)
+    pages = sum(info["pages_by_kinds"].values())
+    return Captured(workload.name, trace, info["records"], pages, seconds)
+
+
+def make_inputs(workload: Workload, folder: Path) -> None:
+    """Write the files of a workload into ``folder``."""
+    for name, made in workload.files.items():
+        path = folder / name
+        if "text" in made:
+            path.write_text(made["text"], encoding="utf-8")
+        else:
+            options = {key: value for key, value in made.items() if key != "make"}
+            INPUTS[made["make"]](path, **options)
+
+
+def _path() -> str:
+    return os.environ.get("PATH", os.defpath) + f":{GAMES}"
+
+
+def _environment(workload: Workload, folder: Path) -> dict[str, str]:
+    """Nothing of the user's settings; the same surroundings everywhere."""
+    theirs = ("QEMU_LD_PREFIX", "LD_LIBRARY_PATH")
+    kept = {key: os.environ[key] for key in theirs if key in os.environ}
+    plain = {
+        "PATH": _path(),
+        "HOME": str(folder),
+        "TMPDIR": str(folder),
+        "LC_ALL": "C.UTF-8",
+        "TZ": "UTC",
+        "PYTHONHASHSEED": "0",
+    }
+    return {**kept, **plain, **workload.environment}
+
+
+def _run(workload: Workload, words: list[str], folder: Path, environment: dict[str, str]) -> None:
+    """Run a command natively, with what follows ``<`` as its standard input."""
+    typed = Path(os.devnull)
+    if "<" in words:
+        at = words.index("<")
+        words, typed = words[:at], folder / words[at + 1]
+    try:
+        with typed.open("rb") as stdin:
+            done = subprocess.run(
+                words,
+                cwd=folder,
+                env=environment,
+                stdin=stdin,
+                capture_output=True,
+                timeout=4 * PATIENCE,
+                check=False,
+            )
+        why = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or [""]
+        code = done.returncode
+    except (OSError, subprocess.TimeoutExpired) as error:
+        why, code = [str(error)], -1
+    if code != 0:
+        shown = shlex.join(words)[:120]
+        raise NearfarError(f"workload {workload.name}: `{shown}` failed ({code}): {why[0]}", 1)
+
+
+def _clients(
+    workload: Workload,
+    folder: Path,
+    environment: dict[str, str],
+    child: subprocess.Popen[bytes],
+) -> None:
+    """Wait until the program is ready, then run its clients one after the other."""
+    if not workload.client:
+        return
+    if workload.ready is not None:
+        since = time.monotonic()
+        while not (folder / workload.ready).exists():
+            if child.poll() is not None:
+                return
+            if time.monotonic() - since > PATIENCE:
+                told = f"made no `{workload.ready}` within {PATIENCE:.0f} s"
+                raise NearfarError(f"workload {workload.name}: {told}", 1)
+            time.sleep(0.05)
+    for words in workload.client:
+        if child.poll() is not None:
+            return
+        _run(workload, words, folder, environment)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Leave no program behind, whatever happened."""
+    if child.poll() is None:
+        child.terminate()
+        try:
+            child.wait(20)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+@contextlib.contextmanager
+def _display(workload: Workload, environment: dict[str, str]) -> Iterator[str]:
+    """Make a display of its own, without a screen; gives its name (``:7``)."""
+    reads, writes = os.pipe()
+    command = [
+        "Xvfb",
+        "-displayfd",
+        str(writes),
+        "-screen",
+        "0",
+        "1280x1024x24",
+        "-nolisten",
+        "tcp",
+    ]
+    server = subprocess.Popen(
+        command,
+        pass_fds=(writes,),
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(writes)
+    try:
+        with os.fdopen(reads) as answer:
+            late = threading.Timer(30, server.kill)
+            late.start()
+            number = answer.readline().strip()
+            late.cancel()
+        if not number:
+            raise NearfarError(f"workload {workload.name}: Xvfb did not start", 3)
+        yield f":{number}"
+    finally:
+        server.terminate()
+        server.wait()

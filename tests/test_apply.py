@@ -1,0 +1,429 @@
+"""``nearfar apply`` on a folder that stands in for the kernel's, and as root on the real one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from conftest import Run
+from nearfar.apply import apply, plan, restore
+from nearfar.apply.setting import SYSFS, applied
+from nearfar.errors import NearfarError
+
+SLEEP = "import time; print('up', flush=True); time.sleep(60)"
+#: A program in which each of 16 MiB's pages is touched once.
+TOUCH = """
+import mmap
+m = mmap.mmap(-1, 16 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for at in range(0, 16 << 20, 4096): m[at] = 1
+import time; time.sleep(0.3)
+"""
+
+
+@pytest.fixture
+def sysfs(tmp_path: Path) -> Path:
+    """Switches as the kernel shows them: 8K cannot be set, 2M follows the whole."""
+    root = tmp_path / "transparent_hugepage"
+    root.mkdir()
+    (root / "enabled").write_text("always [madvise] never\n")
+    for size, word in ((16, "never"), (64, "never"), (128, "always"), (2048, "inherit")):
+        folder = root / f"hugepages-{size}kB"
+        folder.mkdir()
+        (folder / "enabled").write_text(
+            " ".join(
+                f"[{w}]" if w == word else w for w in ("always", "inherit", "madvise", "never")
+            )
+        )
+    (root / "hugepages-8kB").mkdir()
+    return root
+
+
+def words(sysfs: Path) -> dict[str, str]:
+    found = {}
+    for file in sysfs.glob("**/enabled"):
+        text = file.read_text()
+        inside = text.partition("[")[2].partition("]")[0]
+        found[str(file.relative_to(sysfs))] = inside or text
+    return found
+
+
+def until(condition: Callable[[], bool], seconds: float = 30) -> bool:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+# --- what would be done
+
+
+def test_a_plan_changes_what_it_must(sysfs: Path) -> None:
+    found = plan(64 << 10, sysfs)
+    assert not found.disable
+    assert [(c.file, c.was, c.becomes) for c in found.changes] == [
+        ("hugepages-64kB/enabled", "never", "always"),
+        ("hugepages-128kB/enabled", "always", "madvise"),
+    ]
+    assert [c.file for c in plan(2 << 20, sysfs).changes] == [
+        "hugepages-128kB/enabled",
+        "hugepages-2048kB/enabled",
+    ]
+    assert plan(128 << 10, sysfs).changes == ()
+
+
+def test_what_follows_the_whole_is_seen_through(sysfs: Path) -> None:
+    (sysfs / "enabled").write_text("[always] madvise never\n")
+    changed = {c.file: (c.was, c.becomes) for c in plan(64 << 10, sysfs).changes}
+    assert changed["hugepages-2048kB/enabled"] == ("inherit", "madvise")
+    assert "hugepages-2048kB/enabled" not in {c.file for c in plan(2 << 20, sysfs).changes}
+
+
+def test_the_base_size_needs_no_switch(tmp_path: Path) -> None:
+    found = plan(os.sysconf("SC_PAGE_SIZE"), tmp_path / "none")
+    assert found.disable and found.changes == ()
+
+
+def test_kernels_before_6_8_have_one_switch(tmp_path: Path) -> None:
+    (tmp_path / "enabled").write_text("always [madvise] never\n")
+    (tmp_path / "hpage_pmd_size").write_text("2097152\n")
+    (change,) = plan(2 << 20, tmp_path).changes
+    assert (change.file, change.was, change.becomes) == ("enabled", "madvise", "always")
+    with pytest.raises(NearfarError, match="the nearest that it can is 2M"):
+        plan(512 << 10, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("size", "nearest"), [(32 << 10, "16K"), (8 << 10, "4K"), (1 << 30, "2M"), (96 << 10, "128K")]
+)
+def test_a_size_that_cannot_be_set_names_the_nearest(sysfs: Path, size: int, nearest: str) -> None:
+    with pytest.raises(NearfarError, match=f"the nearest that it can is {nearest} ") as raised:
+        plan(size, sysfs)
+    assert raised.value.exit_code == 2
+
+
+def test_no_huge_pages_at_all(tmp_path: Path) -> None:
+    with pytest.raises(NearfarError, match="CONFIG_TRANSPARENT_HUGEPAGE") as raised:
+        plan(64 << 10, tmp_path)
+    assert raised.value.exit_code == 3
+
+
+def test_without_yes_nothing_happens(sysfs: Path, tmp_path: Path) -> None:
+    before, mark = words(sysfs), tmp_path / "mark"
+    found = apply(["touch", str(mark)], page="64K", sysfs=sysfs, runtime=tmp_path / "run")
+    assert not found.done and found.rows == [] and found.exit_code == 0
+    assert words(sysfs) == before and not mark.exists() and not (tmp_path / "run").exists()
+
+
+# --- doing it, and putting it back
+
+
+def test_switches_hold_while_the_command_runs(sysfs: Path, tmp_path: Path) -> None:
+    before = words(sysfs)
+    seen = tmp_path / "seen"
+    command = ["cp", f"{sysfs}/hugepages-64kB/enabled", str(seen)]
+    found = apply(command, page="64K", yes=True, sysfs=sysfs, runtime=tmp_path / "run")
+    assert seen.read_text() == "always"
+    assert words(sysfs) == before
+    assert not (tmp_path / "run" / "apply.json").exists()
+    assert found.exit_code == 0 and [row["setting"] for row in found.rows] == ["page"]
+
+
+def test_runs_alternate(sysfs: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    script = f"cat {sysfs}/hugepages-64kB/enabled >> {log}; echo >> {log}"
+    found = apply(
+        ["sh", "-c", script],
+        page="64K",
+        yes=True,
+        compare=True,
+        repeat=2,
+        sysfs=sysfs,
+        runtime=tmp_path / "run",
+    )
+    lines = [line for line in log.read_text().splitlines() if line]
+    assert ["[never]" in line or line == "never" for line in lines] == [True, False, True, False]
+    assert [(row["run"], row["setting"]) for row in found.rows] == [
+        (1, "base"), (1, "page"), (2, "base"), (2, "page"),
+    ]  # fmt: skip
+    for row in found.summary:
+        values = [r[row["quantity"]] for r in found.rows if r["setting"] == "page"]
+        if None not in values:
+            assert min(values) <= row["page"] <= max(values)
+    assert found.table.num_rows == 4
+
+
+@pytest.mark.parametrize(
+    ("script", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 128 + 9)]
+)
+def test_the_exit_code_is_that_of_the_command(
+    sysfs: Path, tmp_path: Path, script: str, code: int
+) -> None:
+    before = words(sysfs)
+    found = apply(["sh", "-c", script], page="64K", yes=True, sysfs=sysfs, runtime=tmp_path / "r")
+    assert found.exit_code == code == found.rows[0]["exit_code"]
+    assert words(sysfs) == before
+
+
+def test_what_others_set_meanwhile_stays(sysfs: Path, tmp_path: Path) -> None:
+    script = f"echo madvise > {sysfs}/hugepages-64kB/enabled"
+    apply(["sh", "-c", script], page="64K", yes=True, sysfs=sysfs, runtime=tmp_path / "r")
+    found = words(sysfs)
+    assert found["hugepages-64kB/enabled"].strip() == "madvise"
+    assert found["hugepages-128kB/enabled"] == "always"
+
+
+def start(sysfs: Path, runtime: Path, page: str = "64K") -> subprocess.Popen[str]:
+    """An apply of a command that does not end, in a process of its own; waits until it is up."""
+    code = (
+        "import sys; from pathlib import Path; from nearfar.apply import apply\n"
+        f"found = apply([sys.executable, '-c', {SLEEP!r}], page={page!r}, yes=True,"
+        f" sysfs=Path({str(sysfs)!r}), runtime=Path({str(runtime)!r}))\n"
+        "sys.exit(found.exit_code)"
+    )
+    running = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert running.stdout is not None and running.stdout.readline() == "up\n"
+    return running
+
+
+def finish(running: subprocess.Popen[str]) -> None:
+    """End the command, too, which outlives an apply that was killed."""
+    os.killpg(running.pid, signal.SIGKILL)
+    running.wait()
+    assert running.stdout is not None
+    running.stdout.close()
+
+
+def children(pid: int) -> list[int]:
+    return [int(c) for c in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+
+
+def test_killed_the_watchdog_puts_back(sysfs: Path, tmp_path: Path) -> None:
+    before, runtime = words(sysfs), tmp_path / "run"
+    running = start(sysfs, runtime)
+    try:
+        assert words(sysfs) != before
+        running.kill()
+        assert until(lambda: words(sysfs) == before)
+        assert until(lambda: not (runtime / "apply.json").exists())
+    finally:
+        finish(running)
+
+
+def test_killed_with_its_watchdog_the_next_run_puts_back(sysfs: Path, tmp_path: Path) -> None:
+    before, runtime = words(sysfs), tmp_path / "run"
+    for put_back in ("restore", "next run"):
+        running = start(sysfs, runtime)
+        try:
+            changed = words(sysfs)
+            # The watchdog has a session of its own; it was started first.
+            watchdog = next(c for c in children(running.pid) if os.getsid(c) == c)
+            os.kill(watchdog, signal.SIGKILL)
+            # Killed first, or it would do what it is there for.
+            assert until(lambda pid=watchdog: state(pid) in "ZX")
+            running.kill()
+            running.wait()
+        finally:
+            finish(running)
+        assert words(sysfs) == changed != before
+        assert (runtime / "apply.json").exists()
+        if put_back == "restore":
+            undone = {change.file for change in restore(sysfs, runtime)}
+            assert undone == {"hugepages-64kB/enabled", "hugepages-128kB/enabled"}
+        else:
+            apply(["true"], page="16K", yes=True, sysfs=sysfs, runtime=runtime)
+        assert {k: v.strip("[]") for k, v in words(sysfs).items()} == before
+        assert not (runtime / "apply.json").exists()
+    assert restore(sysfs, runtime) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_told_to_end_it_ends_the_command_and_puts_back(
+    sysfs: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    before = words(sysfs)
+    running = start(sysfs, tmp_path / "run")
+    try:
+        running.send_signal(number)
+        # Python ends by KeyboardInterrupt, which it passes on as the signal.
+        assert running.wait(timeout=60) == 128 + number
+        assert words(sysfs) == before
+    finally:
+        if running.poll() is None:
+            finish(running)
+        elif running.stdout is not None:
+            running.stdout.close()
+
+
+def test_two_do_not_fight(sysfs: Path, tmp_path: Path) -> None:
+    running = start(sysfs, tmp_path / "run")
+    try:
+        during = words(sysfs)
+        with pytest.raises(NearfarError, match="another `nearfar apply` is under way"):
+            apply(["true"], page="16K", yes=True, sysfs=sysfs, runtime=tmp_path / "run")
+        with pytest.raises(NearfarError, match="another `nearfar apply` is under way"):
+            restore(sysfs, tmp_path / "run")
+        assert words(sysfs) == during
+    finally:
+        finish(running)
+
+
+def test_a_journal_of_another_boot_is_only_removed(sysfs: Path, tmp_path: Path) -> None:
+    before = words(sysfs)
+    change = {"file": "hugepages-16kB/enabled", "was": "always", "becomes": "never"}
+    journal = tmp_path / "apply.json"
+    journal.write_text(json.dumps({"boot": "another", "changes": [change]}))
+    assert restore(sysfs, tmp_path) == []
+    assert words(sysfs) == before and not journal.exists()
+
+
+def test_a_switch_that_fails_undoes_the_others(sysfs: Path, tmp_path: Path) -> None:
+    """Not even root may write to a file that is immutable, as little as to a switch of a kernel
+    that refuses the word."""
+    before, ours = words(sysfs), sysfs / "hugepages-128kB" / "enabled"
+    if subprocess.run(["chattr", "+i", ours], capture_output=True, check=False).returncode:
+        pytest.skip("cannot make a file immutable here")
+    try:
+        with (
+            pytest.raises(NearfarError, match="128kB/enabled: cannot be set to madvise"),
+            applied(64 << 10, sysfs, tmp_path / "run"),
+        ):
+            pytest.fail("the block must not begin")
+        assert words(sysfs) == before
+        assert not (tmp_path / "run" / "apply.json").exists()
+    finally:
+        subprocess.run(["chattr", "-i", ours], check=True)
+
+
+# --- what is measured
+
+
+def test_faults_of_a_command_and_its_children() -> None:
+    """Sixteen MiB touched in a child are 4096 faults of 4 KiB, whoever else faults."""
+    if os.sysconf("SC_PAGE_SIZE") != 4096:
+        pytest.skip("the base page is not 4 KiB")
+    found = apply(["sh", "-c", '"$0" -c "$1"; true', sys.executable, TOUCH], page="4K", yes=True)
+    (row,) = found.rows
+    assert 4096 <= row["minor_faults"] < 4096 + 40_000
+    assert row["peak_rss_bytes"] >= 16 << 20
+    assert row["seconds"] > 0 and row["user_seconds"] + row["system_seconds"] > 0
+
+
+def test_a_trace_is_put_beside_it(mixed: Path, sysfs: Path, tmp_path: Path) -> None:
+    from nearfar.paging import paging
+
+    found = apply(
+        ["true"], page="64K", yes=True, compare=True, trace=mixed, sysfs=sysfs, runtime=tmp_path
+    )
+    rows = {row["quantity"]: row for row in found.prediction}
+    study = paging(mixed, page_sizes="4K,64K", memory="100%", kinds=["load", "store", "fetch"]).rows
+    for row in study:
+        key = "base" if row["page_bytes"] == 4096 else "page"
+        assert rows["tlb_miss_rate"][key] == row["tlb_miss_rate"]
+        assert rows["faults"][key] == row["pages"]
+        assert rows["fault_rate"][key] == pytest.approx(row["pages"] / row["references"])
+    minor = next(row for row in found.summary if row["quantity"] == "minor_faults")
+    assert rows["faults"]["measured_ratio"] == minor["ratio"]
+    assert rows["tlb_miss_rate"]["comparable"] == "direction"
+    assert rows["fault_rate"]["comparable"] == "no" and rows["fault_rate"]["why"]
+
+
+# --- the command line
+
+
+def test_command_line_says_and_refuses(nearfar: Run) -> None:
+    base = f"{os.sysconf('SC_PAGE_SIZE') // 1024}K"
+    said = nearfar("apply", "--page", base, "--", "sleep", "60")
+    assert said.returncode == 0 and "PR_SET_THP_DISABLE" in said.stdout
+    assert "Nothing was changed or run" in said.stdout
+    for options, told in (
+        (["--page", base, "--yes", "--dry-run", "--", "true"], "--dry-run"),
+        (["--", "true"], "--page: is missing"),
+        (["--page", "fast", "--", "true"], "is not a size"),
+        (["--page", base, "--yes", "--", "no-such-program"], "no such program"),
+        (["--page", base], "command: is empty"),
+        (["--page", base, "-o", "/no/such/x.json", "--", "true"], "its folder is not there"),
+        (["--page", base, "--yes", "--trace", "/no/such.trace", "--", "true"], "/no/such.trace"),
+        (["--page", base, "--repeat", "0", "--", "true"], "--repeat"),
+        (["--restore", "--page", base], "stands alone"),
+        (["--page", base, "--format", "xml", "--", "true"], "xml"),
+    ):
+        done = nearfar("apply", *options)
+        assert done.returncode == 2, (options, done)
+        assert done.stderr.startswith("nearfar: error:") and told in done.stderr, done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+def test_streams_and_exit_code(nearfar: Run, tmp_path: Path) -> None:
+    base = f"{os.sysconf('SC_PAGE_SIZE') // 1024}K"
+    script = ["sh", "-c", "echo out; exit 5"]
+    plain = nearfar("apply", "--page", base, "--yes", "--", *script)
+    assert (plain.returncode, plain.stdout) == (5, "out\n") and "minor faults" in plain.stderr
+    out = tmp_path / "result.json"
+    done = nearfar("apply", "--page", base, "--yes", "--format", "json", "-o", out, "--", *script)
+    assert done.returncode == 5 and done.stderr == "out\n"
+    assert json.loads(done.stdout) == json.loads(out.read_text())
+    assert json.loads(done.stdout)["rows"][0]["exit_code"] == 5
+    assert nearfar("apply", "--page", base, "--yes", "-o", out, "--", "true").returncode == 2
+    csv = nearfar("apply", "--page", base, "--yes", "--format", "csv", "--", "true").stdout
+    assert csv.startswith('"run","setting","page_bytes","exit_code","seconds"')
+
+
+def test_where_the_lock_cannot_be_made(sysfs: Path) -> None:
+    before = words(sysfs)
+    with pytest.raises(NearfarError, match="/dev/null/run: Not a directory; run as root"):
+        apply(["true"], page="64K", yes=True, sysfs=sysfs, runtime=Path("/dev/null/run"))
+    assert words(sysfs) == before
+
+
+# --- the real kernel
+
+
+def real() -> None:
+    if os.geteuid() != 0 or not (SYSFS / "hugepages-64kB" / "enabled").exists():
+        pytest.skip("needs root and a kernel with a switch for 64 KiB pages")
+    if not os.access(SYSFS / "hugepages-64kB" / "enabled", os.W_OK):
+        pytest.skip("the switches may not be written here")
+
+
+def test_real_kernel_gives_such_pages(nearfar: Run) -> None:
+    real()
+    before = words(SYSFS)
+    words_of = ["--page", "64K", "--yes", "--compare", "--format", "json"]
+    done = nearfar("apply", *words_of, "--", sys.executable, "-c", TOUCH)
+    assert done.returncode == 0, done.stderr
+    assert words(SYSFS) == before
+    base, page = json.loads(done.stdout)["rows"]
+    assert base["setting"] == "base" and page["setting"] == "page"
+    # 256 pages of 64 KiB hold what 4096 of 4 KiB do; the start of Python faults in both.
+    assert page["minor_faults"] < base["minor_faults"] - 3000
+    if page["huge_allocations"] is not None:
+        assert page["huge_allocations"] >= 250
+
+
+def test_real_kernel_is_put_back_after_kill(tmp_path: Path) -> None:
+    real()
+    before = words(SYSFS)
+    # A journal of the test's own: the lock of the machine may be in use.
+    running = start(SYSFS, tmp_path / "run")
+    try:
+        assert words(SYSFS)["hugepages-64kB/enabled"] == "always"
+        running.kill()
+        assert until(lambda: words(SYSFS) == before)
+    finally:
+        finish(running)

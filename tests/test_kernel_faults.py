@@ -1,0 +1,124 @@
+"""The bench against the real kernel: its parts anywhere, itself as root where there is zram."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+
+import nearfar
+
+BENCH = Path(__file__).parent.parent / "bench"
+sys.path.insert(0, str(BENCH))
+
+import kernel  # noqa: E402
+from anonymous import anonymous  # noqa: E402
+from cases import kernel_faults  # noqa: E402
+
+
+def plain(records: list[tuple[int, int, bool]]) -> list[int]:
+    """Pages below 2^63 from their first write on, repeats in a row left out."""
+    written: set[int] = set()
+    pages: list[int] = []
+    for address, size, store in records:
+        if address >= 1 << 63:
+            continue
+        for page in range(address >> 12, (address + size - 1 >> 12) + 1):
+            if store:
+                written.add(page)
+            if page in written and pages[-1:] != [page]:
+                pages.append(page)
+    return pages
+
+
+def test_anonymous_pages_are_those_written(tmp_path: Path) -> None:
+    draw = random.Random(5)
+    records = []
+    for _ in range(4000):
+        base = draw.choice([0x40_0000, 0x7F00_0000_0000, 0x8000_0000_0000_0000])
+        size = draw.choice([1, 8, 8, 8, 6000])
+        records.append((base + draw.randrange(40 * 4096), size, draw.random() < 0.02))
+    text = tmp_path / "t.csv"
+    rows = [f"{hex(a)},{'store' if w else 'load'},{s}" for a, s, w in records]
+    text.write_text("addr,kind,size\n" + "\n".join(rows) + "\n")
+    from nearfar.importer import import_trace
+
+    whole = tmp_path / "t.trace"
+    import_trace(text, whole)
+    expected = plain(records)
+    assert anonymous(whole, tmp_path / "a.trace") == len(set(expected)) < 80
+    found = nearfar.open(tmp_path / "a.trace")
+    assert [a >> 12 for a in found.table(["addr"])["addr"].to_pylist()] == expected
+    assert len(found) == len(expected)
+    assert found.footprint_bytes == 4096 * len(set(expected))
+    part = pyarrow.parquet.read_table(found.parts[0])
+    assert set(part["kind"].to_pylist()) == {"store"}
+
+
+def test_the_memory_controller_is_found(tmp_path: Path) -> None:
+    v1 = "cgroup /c/cpu cgroup rw,cpu 0 0\ncgroup /c/memory cgroup rw,memory 0 0\n"
+    v2 = f"cgroup2 {tmp_path} cgroup2 rw 0 0\n"
+    (tmp_path / "cgroup.controllers").write_text("cpu io\n")
+    assert kernel.controller(v1 + v2) == kernel.Controller(Path("/c/memory"), 1)
+    with pytest.raises(kernel.Unfit, match="no memory control group"):
+        kernel.controller(v2)
+    (tmp_path / "cgroup.controllers").write_text("cpu memory\n")
+    found = kernel.controller(v2)
+    assert found == kernel.Controller(tmp_path, 2) and found.limit == "memory.max"
+    assert found.kernel_bytes(tmp_path, {"kernel": 9}) == 9
+    assert found.kernel_bytes(tmp_path, {"slab": 1, "pagetables": 4}) == 5
+    with pytest.raises(kernel.Unfit, match="cannot be read"):
+        kernel.controller("cgroup2 /no/such cgroup2 rw 0 0\n")
+
+
+def test_a_machine_that_cannot_is_skipped_with_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs: Any = SimpleNamespace(remarks=[], can_capture=True)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(kernel.Unfit, match="needs root"), kernel.swapping(1 << 20):
+        pass
+
+    def none(*_: object) -> None:
+        raise kernel.Unfit("this kernel has no zram (CONFIG_ZRAM)")
+
+    monkeypatch.setattr(kernel_faults, "compare", none)
+    monkeypatch.setattr(kernel, "controller", lambda _: kernel.Controller(Path("/c"), 1))
+    assert kernel_faults.run_case(inputs, 1, True) == []
+    assert inputs.remarks == ["kernel-faults skipped: this kernel has no zram (CONFIG_ZRAM)"]
+
+
+def settings() -> dict[str, str]:
+    files = ("/proc/swaps", "/proc/sys/vm/page-cluster", "/proc/sys/vm/swappiness")
+    found = {name: Path(name).read_text() for name in files}
+    return {**found, "zram": " ".join(sorted(p.name for p in Path("/sys/block").glob("zram*")))}
+
+
+def test_the_real_kernel_beside_the_prediction() -> None:
+    before = settings()
+    done = subprocess.run(
+        [BENCH / "kernel-faults", "--quick", "--format", "json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert settings() == before
+    result = json.loads(done.stdout)
+    if not result["rows"]:
+        assert result["remarks"][0].startswith("kernel-faults skipped: ")
+        pytest.skip(result["remarks"][0])
+    rows = {row["name"]: row["value"] for row in result["rows"]}
+    assert rows["anonymous pages, trace"] == pytest.approx(rows["anonymous pages, kernel"], rel=0.1)
+    counted = [v for name, v in rows.items() if name.startswith("major faults, kernel")]
+    predicted = [v for name, v in rows.items() if name.startswith("major faults, predicted")]
+    assert len(counted) == len(predicted) == len(kernel_faults.FRACTIONS)
+    # Less memory, more faults, on both sides; a tenth of the size is no case for the goal.
+    assert counted[0] > counted[-1] > 0 and predicted[0] > predicted[-1] > 0
+    assert rows["error of `linux`"] < 50

@@ -1,0 +1,212 @@
+"""Workloads: strict files, inputs that are the same every time, real programs captured."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from conftest import DATA, Run
+from nearfar import inputs, workload
+from nearfar.errors import NearfarError
+
+needs_qemu = pytest.mark.skipif(
+    shutil.which("qemu-x86_64") is None, reason="qemu-user is not installed"
+)
+
+SHORT = """
+description = "does something"
+stands_for = "nothing"
+differs = "it does not"
+papers = []
+packages = ["coreutils", "nothing-else"]
+command = ["sort", "text"]
+expected = { records = 1, pages = 1, seconds = 1 }
+small = { skip_refs = 200_000, max_refs = 5_000 }
+
+[files]
+text = { make = "words", bytes = 5000, seed = 3 }
+"""
+
+
+def short(**changes: str) -> str:
+    """The file above with keys replaced or put before the table of files."""
+    lines = SHORT.strip().splitlines()
+    for key, value in changes.items():
+        lines = [line for line in lines if not line.startswith(f"{key} =")]
+        lines.insert(lines.index("[files]"), f"{key} = {value}")
+    return "\n".join(lines)
+
+
+def test_the_programs_of_the_papers_are_there() -> None:
+    found = {name: workload.load(name) for name in workload.names()}
+    of = {paper: {n for n, w in found.items() if paper in w.papers} for paper in ("000", "001")}
+    assert of["001"] == {"freecell", "gedit", "gqview", "kghostview"}
+    assert of["000"] == {"game", "office", "photo", "pdf", "multimedia"}
+    assert {"redis", "sqlite", "graph"} <= found.keys()
+
+
+@pytest.mark.parametrize("name", workload.names())
+def test_a_small_capture_of_its_work_is_bundled(name: str) -> None:
+    described = workload.load(name)
+    info = json.loads((DATA / "captures" / f"{name}.trace" / "trace.json").read_text())
+    assert info["complete"] and info["records"] == described.small["max_refs"]
+    command = info["source"]["command"]
+    assert Path(command[0]).name == Path(described.command[0]).name
+    assert command[1:] == described.command[1:]
+    assert (
+        f"recording began after {described.small['skip_refs']} records"
+        in (info["source"]["detail"])
+    )
+    # The dynamic loader and a program that waits touch a few pages only.
+    assert sum(info["pages_by_kinds"].values()) >= 30
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("x = [", "mine.toml: "),
+        (short(comand="[]"), "line 10 key comand: unknown key `comand`; did you mean `command`?"),
+        (short().replace('command = ["sort", "text"]\n', ""), "key command: is missing"),
+        (short(command="[]"), "key command: is empty"),
+        (short(command='"sort"'), "key command: is not a list of texts"),
+        (short(description='" "'), "key description: is not a text that says something"),
+        (short(display="1"), "key display: is not true or false"),
+        (short(max_refs="0"), "key max_refs: is not a whole number from 1"),
+        (short(client="[[]]"), "key client: is not a list of commands"),
+        (short(small="{ skip_refs = 1 }"), "key small: lacks `max_refs`"),
+        (short(small="{ skip = 1 }"), "unknown key `skip`; did you mean `skip_refs`?"),
+        (short(small="{ skip_refs = 0, max_refs = 0 }"), "key small.max_refs: is not 1 or more"),
+        (short(ready='"socket"'), "there is no `client`"),
+        (short() + '\n"../x" = { text = "" }', "is no plain file name"),
+        (short() + "\nx = { make = 'word' }", "no generator 'word'; did you mean `words`?"),
+        (short() + "\nx = { make = 'words', byte = 3 }", "did you mean `bytes`?"),
+        (short() + "\nx = { make = 'words', bytes = -3 }", "`bytes` is not a whole number"),
+        (short() + "\nx = {}", "has neither `text"),
+    ],
+)
+def test_wrong_files_get_one_clear_line(text: str, wanted: str) -> None:
+    with pytest.raises(NearfarError, match="^[^\n]*$") as caught:
+        workload.parse("mine.toml", text)
+    assert wanted in str(caught.value) and caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("name", inputs.INPUTS)
+def test_inputs_are_the_same_every_time(name: str, tmp_path: Path) -> None:
+    sizes = {"photo": {"width": 70, "height": 50}, "video": {"frames": 3},
+             "redis-load": {"keys": 50, "commands": 300}}.get(name, {})  # fmt: skip
+
+    def digest(seed: int) -> str:
+        path = tmp_path / f"{seed}"
+        inputs.INPUTS[name](path, seed=seed, **sizes)
+        assert path.stat().st_size > 1000
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+
+    assert digest(1) == digest(1) != digest(2)
+
+
+def test_missing_programs_get_the_command_to_install_them(nearfar: Run, tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(short(command='["no-such-program"]'))
+    done = nearfar("workload", "capture", path, "-o", tmp_path)
+    assert done.returncode == 3
+    assert done.stderr == (
+        "nearfar: error: workload mine: not installed: no-such-program; "
+        "apt-get install coreutils nothing-else\n"
+    )
+
+
+def test_all_goes_on_and_tells_what_is_left_out(
+    nearfar: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = nearfar("workload", "capture", "--all", "--small", "-o", tmp_path / "out")
+    assert done.returncode == 3
+    *each, last = done.stderr.splitlines()
+    assert len(each) == len(workload.names())
+    assert "nearfar: workload redis: not installed: redis-server, redis-cli; apt-get" in done.stderr
+    assert last.endswith(f"{len(each)} of {len(each)} left out, as said above")
+    assert not list(tmp_path.glob("out/*.trace"))
+
+
+def test_list_and_show(nearfar: Run) -> None:
+    listed = json.loads(nearfar("workload", "list", "--format", "json").stdout)["workloads"]
+    assert [one["name"] for one in listed] == workload.names()
+    shown = nearfar("workload", "show", "graph", "redis")
+    assert shown.returncode == 0 and "igraph" in shown.stdout and "redis.sock" in shown.stdout
+    for words in (["list", "redis"], ["show"], ["capture", "--all", "redis"], ["show", "redi"]):
+        done = nearfar("workload", *words)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1, words
+
+
+@needs_qemu
+def test_capture_whole_and_small(nearfar: Run, tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(short())
+    whole = workload.capture(workload.load(str(path)), tmp_path / "whole")
+    small = workload.capture(workload.load(str(path)), tmp_path / "small", small=True)
+    assert small.records == 5000 < whole.records and small.pages < whole.pages
+    info = json.loads((whole.trace / "trace.json").read_text())
+    assert info["source"]["command"][1:] == ["text"]
+    assert "sort" in info["source"]["command"][0]
+    again = nearfar("workload", "capture", path, "-o", tmp_path / "small")
+    assert again.returncode == 2 and "exists already" in again.stderr
+    done = nearfar("workload", "capture", path, "-o", tmp_path / "small", "--force")
+    assert done.returncode == 0 and done.stdout.startswith(f"{tmp_path / 'small' / 'mine.trace'}:")
+
+
+@needs_qemu
+@pytest.mark.parametrize(
+    ("changes", "code", "wanted"),
+    [
+        ({"command": '["sort", "no-such-file"]'}, 1, "did not run to its end: "),
+        ({"prepare": '[["false"]]'}, 1, "`false` failed (1)"),
+        ({"small": "{ skip_refs = 100_000_000, max_refs = 1 }"}, 1, "ended before `small"),
+    ],
+)
+def test_work_not_done_is_no_capture(
+    changes: dict[str, str], code: int, wanted: str, tmp_path: Path
+) -> None:
+    one = workload.parse("mine.toml", short(**changes))
+    with pytest.raises(NearfarError, match="^[^\n]*$") as caught:
+        workload.capture(one, tmp_path, small="small" in changes)
+    assert wanted in str(caught.value) and caught.value.exit_code == code
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_qemu
+@pytest.mark.skipif(workload.load("redis").missing() != [], reason="redis is not installed")
+def test_a_server_and_its_client(tmp_path: Path) -> None:
+    text = Path("workloads/redis.toml")
+    path = Path(__file__).parent.parent / text
+    few = path.read_text().replace("keys = 15_000, commands = 30_000", "keys = 50, commands = 90")
+    one = workload.parse("redis.toml", few)
+    assert one.files["load.txt"]["keys"] == 50
+    made = workload.capture(one, tmp_path)
+    assert made.records > 1_000_000
+
+
+@needs_qemu
+def test_a_program_that_stays_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workload, "PATIENCE", 1.0)
+    text = short(command='["sleep", "1000"]', client='[["true"]]')
+    with pytest.raises(NearfarError, match="did not end within 1 s of its last client"):
+        workload.capture(workload.parse("mine.toml", text), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_qemu
+@pytest.mark.skipif(
+    not (shutil.which("Xvfb") and shutil.which("xdotool")), reason="Xvfb is not installed"
+)
+def test_a_display_of_its_own(tmp_path: Path) -> None:
+    text = short(command='["xdotool", "getdisplaygeometry"]', display="true")
+    made = workload.capture(workload.parse("mine.toml", text), tmp_path)
+    assert made.records > 10_000
+    # Without a display the same program fails.
+    with pytest.raises(NearfarError, match="did not run to its end"):
+        bare = workload.parse("other.toml", short(command='["xdotool", "getdisplaygeometry"]'))
+        workload.capture(bare, tmp_path)
