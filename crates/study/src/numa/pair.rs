@@ -65,13 +65,14 @@ impl Player {
             Guest::Trace(reader) => reader,
         };
         let (mut known, mut lines) = (FxHashMap::default(), Vec::new());
-        let mut batches = reader.batches(Columns::PAGING);
+        let mut batches =
+            reader.batches(Columns { kind: false, size: false, thread: false, instr: false });
         let mut batch = Batch::default();
         while lines.len() < MOST && batches.next_into(&mut batch)? {
-            for record in batch.iter() {
+            for addr in &batch.addr {
                 let next = known.len() as u64;
-                let page = *known.entry(record.addr / PAGE).or_insert(next);
-                lines.push(page * LINES + record.addr / LINE % LINES);
+                let page = *known.entry(addr / PAGE).or_insert(next);
+                lines.push(page * LINES + addr / LINE % LINES);
             }
         }
         if lines.is_empty() {
