@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import tomllib
@@ -290,6 +291,9 @@ def test_the_command(nearfar: Run, tmp_path: Path, mixed: Path) -> None:
     answer = json.loads(found.stdout)
     assert [row["possible"] for row in answer["rows"]] == [True, False, True, True]
     assert json.loads((tmp_path / "out" / "run.json").read_text()) == answer
+    # The command that a result names makes it again.
+    again = nearfar(*shlex.split(answer["run"]["command"])[1:], "--format", "json")
+    assert json.loads(again.stdout) == answer
     import pyarrow.parquet
 
     table = pyarrow.parquet.read_table(tmp_path / "out" / "result.parquet")
@@ -328,3 +332,23 @@ def test_mistakes_get_one_line(nearfar: Run, words: list[str], part: str) -> Non
     found = nearfar("numa", *words)
     assert found.returncode == 2 and part in found.stderr, found.stderr
     assert found.stderr.count("\n") == 1 and "Traceback" not in found.stderr
+
+
+def test_the_page_draws_the_machine(nearfar: Run, tmp_path: Path) -> None:
+    out = tmp_path / "numa.html"
+    words = ["numa", "alloc", "--mode", "memory-mode,alius", "--size", "80G,1000G,3000G"]
+    found = nearfar(*words, "--html", out)
+    assert found.returncode == 0, found.stderr
+    text = out.read_text()
+    assert len(text.encode()) < 3_000_000 and "Content-Security-Policy" in text
+    main = text[text.index("<main") : text.index("</main>")]
+    # Every picture has both sockets and all eight nodes; five can be done, five are on the chart.
+    assert main.count("<figcaption>") == 7 and main.count(">socket 1<") == 6
+    assert main.count("<title>pmem6, 757 GiB") == 6
+    assert main.count("<circle") == 5 and main.count("<title>published:") == 9
+    assert "impossible" in main
+    # 1000 GiB of aliusM: what DRAM cannot hold is split evenly.
+    assert "<title>pmem4, 757 GiB: 44.7 % filled</title>" in main
+    assert "<title>pmem5, 757 GiB: 44.7 % filled</title>" in main
+    nearfar(*words, "--html", tmp_path / "again.html")
+    assert (tmp_path / "again.html").read_bytes() == out.read_bytes()

@@ -105,6 +105,7 @@ def alloc(
     ] = False,
     output_format: Format = "table",
     out: Out = None,
+    html: Annotated[Path | None, typer.Option(help="Also write a self-contained page.")] = None,
     force: Force = False,
 ) -> None:
     """Time allocating and clearing memory; where pages land; why it cannot be done."""
@@ -123,6 +124,12 @@ def alloc(
         threads=threads,
         clean_cache=clean_cache,
     )
+    if html is not None:
+        from nearfar.output import write_aside
+        from nearfar.report.html import numa_page
+
+        published = numa.published(found)
+        write_aside(html, numa_page(found.to_dict(), numa.topology(machine), published))
     _print(found, output_format, out, force, tables.alloc)
 
 
@@ -200,6 +207,58 @@ def pair(
         first, second, machine=machine, overlap=shares, cache=cache, origin=origin, seed=seed
     )
     _print(found, output_format, out, force, tables.pair)
+
+
+@APP.command(epilog="Example: nearfar numa plan --capacity 500G --threads 24 --emit numactl")
+def plan(
+    capacity: Annotated[str, typer.Option(help="What must fit, such as 500G.")],
+    working_set: Annotated[
+        str | None, typer.Option(help="In use at a time, touched first [default: all].")
+    ] = None,
+    bandwidth: Annotated[float, typer.Option(help="GB/s that are needed.")] = 0.0,
+    machine: Machine = "optane-4node",
+    pattern: Annotated[str, typer.Option(help="random or sequential.")] = "random",
+    writes: Annotated[float, typer.Option(help="Share of stores, 0 to 1.")] = 0.0,
+    origin: From = None,
+    threads: Threads = 1,
+    emit: Annotated[
+        str | None,
+        typer.Option(
+            help="Print configuration: numactl, daxctl, weighted-interleave, "
+            "numa-cmdline, numa-systemd."
+        ),
+    ] = None,
+    output_format: Format = "table",
+    out: Out = None,
+    force: Force = False,
+) -> int:
+    """Choose a mode, nodes and weights; exit 1 if the bandwidth cannot be had."""
+    from nearfar import emit as emitters
+    from nearfar.numa.plan import plan as choose
+    from nearfar.report import numa as tables
+
+    _known(output_format, FORMATS)
+    if emit is not None:
+        emitters.emitter(emit)
+    found = choose(
+        capacity,
+        working_set=working_set,
+        bandwidth=bandwidth,
+        writes=writes,
+        pattern=pattern,
+        threads=threads,
+        machine=machine,
+        origin=origin,
+    )
+    best = next(row for row in found.rows if row["chosen"])
+    if emit is not None:
+        text = emitters.emit(emit, best)
+        if out is not None:
+            found.write(out, force=force)
+        print(text, end="")
+    else:
+        _print(found, output_format, out, force, tables.plan)
+    return 0 if best["enough"] else 1
 
 
 def _known(output_format: str, formats: tuple[str, ...]) -> None:

@@ -1,9 +1,9 @@
 """The ``numa`` study: DRAM, persistent memory and CXL as system memory (paper 004).
 
 Where pages land and how long clearing them takes (:func:`alloc`), what a program then sees
-(:func:`run`), how two virtual machines hurt each other in memory mode (:func:`pair`). Machines come
-from machine files or from this machine's own description (:func:`describe`). docs/numa.md has the
-model and every key.
+(:func:`run`), how two virtual machines hurt each other in memory mode (:func:`pair`), what to use
+for a need (:func:`nearfar.numa.plan.plan`). Machines come from machine files or from this machine's
+own description (:func:`describe`). docs/numa.md has the model and every key.
 
 >>> alloc(["80G"], machine="optane-4node", modes=["alius"]).rows[0]["local_dram_bytes"] >> 30
 80
@@ -34,15 +34,35 @@ __all__ = [
     "describe",
     "modes",
     "pair",
+    "published",
     "run",
+    "run_of",
     "to_machine",
     "topology",
+    "weights",
 ]
 
 #: The machine that is meant unless another is named: paper 004's.
 MACHINE: Final = "optane-4node"
 #: Who may allocate.
 ALLOCATORS: Final = ("vmalloc", "user")
+
+#: Options that a command is told by, and what they are when it is not.
+_FLAGS: Final = {
+    "modes": "--mode",
+    "nodes": "--nodes",
+    "weights": "--weights",
+    "origin": "--from",
+    "threads": "--threads",
+    "pattern": "--pattern",
+    "writes": "--writes",
+    "working_set": "--working-set",
+    "bandwidth": "--bandwidth",
+    "overlap": "--overlap",
+    "cache": "--cache",
+    "seed": "--seed",
+}
+_USUAL: Final = {"threads": 1, "writes": 0.0, "bandwidth": 0.0, "seed": 1, "pattern": "random"}
 
 Progress = Callable[[int], None] | None
 
@@ -251,6 +271,46 @@ def pair(
     return NumaResult(_run("pair", one, options, [str(first), str(second)]), json.loads(answer))
 
 
+def weights(
+    nodes: Sequence[int],
+    *,
+    machine: str = MACHINE,
+    origin: int | None = None,
+    writes: float = 0.0,
+) -> list[int]:
+    """Weights of interleaving that give ``nodes`` the most bandwidth together.
+
+    Args:
+        nodes: the kernel's numbers.
+        writes: share of the bytes that are stores.
+        machine, origin: see :func:`alloc`.
+    """
+    one = machines.load(machine)
+    told = _engine.numa_weights(one.name, one.json, nodes=list(nodes), origin=origin, writes=writes)
+    return list(told)
+
+
+def run_of(
+    question: str, machine: str, options: Mapping[str, Any], words: Sequence[str]
+) -> dict[str, Any]:
+    """How a result was made, as :class:`NumaResult` holds it."""
+    return _run(question, machines.load(machine), options, words)
+
+
+def published(found: NumaResult) -> list[dict[str, Any]]:
+    """Times of paper 004 to put beside an allocation's; none for another machine or allocator."""
+    from nearfar.numa.paper import TABLE_2
+
+    if found.run["machine"] != MACHINE or not found.run["options"]["vmalloc"]:
+        return []
+    asked = {row["mode"] for row in found.rows}
+    return [
+        {"mode": mode, "size_bytes": size << 30, "seconds": seconds}
+        for (mode, size), seconds in TABLE_2.items()
+        if mode in asked
+    ]
+
+
 def _load(load: str | Path) -> tuple[Path | None, int]:
     """A trace folder, or bytes."""
     if isinstance(load, str) and not Path(load).exists():
@@ -281,6 +341,17 @@ def _run(
     question: str, one: machines.Machine, options: Mapping[str, Any], words: Sequence[str]
 ) -> dict[str, Any]:
     command = ["nearfar", "numa", question, *words, "--machine", one.name]
+    for key, flag in _FLAGS.items():
+        value = options.get(key)
+        if value not in (None, [], _USUAL.get(key)):
+            text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+            command += [flag, text]
+    if options.get("random") is False:
+        command += ["--pattern", "sequential"]
+    if options.get("dirty_cache") is False:
+        command.append("--clean-cache")
+    if options.get("shuffle") is not None:
+        command += ["--shuffle", "--seed", str(options["shuffle"])]
     return {
         "study": "numa",
         "question": question,
@@ -300,8 +371,10 @@ def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row for a table: pairs become two columns, lists of mappings are left out."""
     flat: dict[str, Any] = {}
     for key, value in row.items():
-        if isinstance(value, list) and value and isinstance(value[0], int | float):
+        if isinstance(value, list) and value and isinstance(value[0], float):
             flat |= {f"{key}_{place}": item for place, item in zip("ab", value, strict=True)}
+        elif isinstance(value, list) and not any(isinstance(item, dict) for item in value):
+            flat[key] = ",".join(map(str, value))
         elif not isinstance(value, list | dict):
             flat[key] = value
     return flat

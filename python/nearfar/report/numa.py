@@ -78,6 +78,39 @@ def pair(rows: Rows) -> RenderableType:
     return shown
 
 
+def plan(rows: Rows) -> RenderableType:
+    """The candidates, the chosen one marked, and what it gains over plain Linux."""
+    shown = table("Ways to place it")
+    _columns(shown, "", "mode", "nodes", "weights", "latency", "GB/s", "bound by", "to clear")
+    for row in rows:
+        lists = (",".join(map(str, row[key])) for key in ("nodes", "weights"))
+        if not row["possible"]:
+            shown.add_row("", row["mode"], *lists, "no room")
+            continue
+        shown.add_row(
+            "*" if row["chosen"] else "",
+            row["mode"],
+            *lists,
+            f"{row['latency_ns']:.0f} ns",
+            f"{row['gb_per_second']:.2f}",
+            row["bound_by"],
+            _seconds(row["clear_seconds"]),
+        )
+    usual = next(row for row in rows if row["possible"])
+    best = next(row for row in rows if row["chosen"])
+    told = f"* {best['mode']}"
+    if best is usual:
+        told += ": nothing is better than what Linux does by itself"
+    else:
+        told += (
+            f": against {usual['mode']} latency {-100 * best['latency_gain']:+.0f} %, "
+            f"bandwidth {100 * best['bandwidth_gain']:+.0f} %"
+        )
+    if not best["enough"]:
+        told += "; the bandwidth asked for cannot be had"
+    return Group(shown, Text(told + "."))
+
+
 def nodes(rows: Rows) -> RenderableType:
     """Nodes as a description tells them."""
     shown = table("Memory nodes")

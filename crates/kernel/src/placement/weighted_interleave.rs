@@ -9,8 +9,10 @@ use nearfar_trace::Result;
 use super::interleave::turns;
 use super::{Group, Memory, Mode, Policy, chosen, flat};
 
-/// Largest weight given to a node: coarse enough for short turns.
-const LARGEST: f64 = 32.0;
+/// Largest weight tried: coarse enough for short turns.
+const LARGEST: u64 = 64;
+/// Weights as good as this share of the best are good enough if they are smaller.
+const ENOUGH: f64 = 0.99;
 
 pub(super) struct WeightedInterleave;
 
@@ -44,9 +46,9 @@ impl Mode for WeightedInterleave {
     }
 }
 
-/// Weights in proportion to the bandwidth of `nodes` seen from `from`, when the share `writes` of
-/// the bytes are stores (1/B = r/B_read + (1-r)/B_write): whole numbers, the largest 32, then
-/// divided by what they have in common.
+/// Weights for the most bandwidth of `nodes` seen from `from`, when the share `writes` of the bytes
+/// are stores (1/B = r/B_read + (1-r)/B_write). The best are in proportion to bandwidth; of whole
+/// numbers up to 64 the smallest that give 99 % of what any of them gives.
 pub fn bandwidth_weights(
     topology: &Topology,
     from: usize,
@@ -60,13 +62,16 @@ pub fn bandwidth_weights(
     };
     let speeds: Vec<f64> = nodes.iter().map(speed).collect();
     let most = speeds.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
-    let weight = |speed: &f64| ((LARGEST * speed / most).round() as u64).max(1);
-    let weights: Vec<u64> = speeds.iter().map(weight).collect();
-    let common = weights.iter().copied().fold(0, divisor).max(1);
-    weights.into_iter().map(|weight| weight / common).collect()
-}
-
-/// The greatest common divisor.
-fn divisor(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { divisor(b, a % b) }
+    let weights = |largest: u64| -> Vec<u64> {
+        let weight = |speed: &f64| ((largest as f64 * speed / most).round() as u64).max(1);
+        speeds.iter().map(weight).collect()
+    };
+    // The node that is busy longest for its weight sets the pace of all.
+    let together = |weights: &[u64]| {
+        let busy = weights.iter().zip(&speeds).map(|(weight, speed)| *weight as f64 / speed);
+        weights.iter().sum::<u64>() as f64 / busy.fold(f64::MIN_POSITIVE, f64::max)
+    };
+    let best = (1..=LARGEST).map(|k| together(&weights(k))).fold(0.0, f64::max);
+    let enough = (1..=LARGEST).find(|k| together(&weights(*k)) >= ENOUGH * best);
+    weights(enough.unwrap_or(1))
 }

@@ -171,7 +171,7 @@ fn interleaving_helps_many_threads_and_not_one() {
         };
         stream(mode_name, load, &both).gb_per_second.unwrap()
     };
-    // One stream sees the mean latency of its pages (weights 32 to 16); many the sum of bandwidths.
+    // One stream sees the mean latency of its pages (weights 2 to 1); many the sum of bandwidths.
     assert!(speed("weighted-interleave", 1) < speed("kmem-dax", 1));
     let sum = speed("weighted-interleave", 64);
     assert!((sum / (45.0 + 22.8) - 1.0).abs() < 0.02, "{sum}");
