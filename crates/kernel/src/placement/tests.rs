@@ -171,6 +171,8 @@ fn memory_mode_has_the_persistent_memorys_size() {
 #[test]
 fn weights_are_in_proportion_to_bandwidth() {
     let topology = topology("cxl-2socket");
+    // 218 GB/s and a link of 48.
+    assert_eq!(super::bandwidth_weights(&topology, 0, &[0, 1], 0.0), [9, 2]);
     // 218 and 24 GB/s: 9.08 to 1.
     assert_eq!(super::bandwidth_weights(&topology, 0, &[0, 2], 0.0), [9, 1]);
     assert_eq!(super::bandwidth_weights(&self::topology("optane-4node"), 0, &[0, 4], 0.0), [2, 1]);

@@ -47,7 +47,8 @@ impl Mode for WeightedInterleave {
 }
 
 /// Weights for the most bandwidth of `nodes` seen from `from`, when the share `writes` of the bytes
-/// are stores (1/B = r/B_read + (1-r)/B_write). The best are in proportion to bandwidth; of whole
+/// are stores (1/B = r/B_read + (1-r)/B_write), and a node of another socket gives no more than the
+/// link between. The best are in proportion to bandwidth; of whole
 /// numbers up to 64 the smallest that give 99 % of what any of them gives.
 pub fn bandwidth_weights(
     topology: &Topology,
@@ -58,7 +59,9 @@ pub fn bandwidth_weights(
     let speed = |node: &usize| {
         let view = topology.view(from, *node);
         let of = |write| view.bandwidth(Pattern { write, random: false });
-        1.0 / ((1.0 - writes) / of(false) + writes / of(true))
+        let rate = 1.0 / ((1.0 - writes) / of(false) + writes / of(true));
+        let crosses = topology.nodes[from].socket != topology.nodes[*node].socket;
+        topology.link.filter(|_| crosses).map_or(rate, |link| rate.min(link))
     };
     let speeds: Vec<f64> = nodes.iter().map(speed).collect();
     let most = speeds.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
