@@ -56,7 +56,7 @@ lint: env ## Formatters and linters
 
 .PHONY: test-packages
 test-packages:
-	@workloads/install.sh qemu-user chromium pigz gzip libvirt-clients libxml2-utils qemu-system-x86 systemd \
+	@workloads/install.sh qemu-user chromium pigz gzip libvirt-clients libxml2-utils qemu-system-x86 systemd hwloc-nox numactl \
 	  sqlite3 redis-server redis-tools xvfb xdotool
 
 .PHONY: test

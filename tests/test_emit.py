@@ -18,6 +18,8 @@ from nearfar.settable import ARCHITECTURES
 
 MIB = 1024 * 1024
 SIZES = [(size.page_bytes, size.mechanism) for size in ARCHITECTURES["x86-64"]]
+#: Emitters of a page size; those of placement are in test_numa_emit.py.
+PAGES = ["kernel-cmdline", "libvirt", "qemu", "sysfs", "systemd"]
 THP = Path("/sys/kernel/mm/transparent_hugepage")
 
 
@@ -51,12 +53,13 @@ def run(*command: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_emitter_keeps_the_contract() -> None:
-    assert emit.names() == ["kernel-cmdline", "libvirt", "qemu", "sysfs", "systemd"]
     for name in emit.names():
         module = emit.emitter(name)
         assert module.SUMMARY and module.SUFFIX.startswith(".")
         for word in ("Sets:", "Cannot:", "Do not use:"):
             assert word in module.__doc__, f"{name} does not say: {word}"
+        assert (name in PAGES) == ("settable_page_bytes" in module.NEEDS)
+    for name in PAGES:
         for size, mechanism in SIZES:
             text = emit.emit(name, row(size, mechanism))
             assert text.endswith("\n") and text == emit.emit(name, row(size, mechanism))
@@ -153,14 +156,14 @@ def test_kernel_parameters() -> None:
 
 
 def test_a_base_page_of_another_kernel_is_refused() -> None:
-    for name in emit.names():
+    for name in PAGES:
         with pytest.raises(NearfarError, match="CONFIG_ARM64_64K_PAGES"):
             emit.emit(name, row(65536, "granule", arch="aarch64"))
 
 
 def test_names_mean_nothing_to_any_tool(tmp_path: Path) -> None:
     hostile = "a'; touch x; <b> %h\n--> & \u2028ExecStart=/bin/false"
-    for name in emit.names():
+    for name in PAGES:
         told = emit.emit(name, row(2 * MIB, "thp", vm=hostile))
         assert told.count("\n") == emit.emit(name, row(2 * MIB, "thp")).count("\n")
         assert "%h" not in told and "touch x" not in told

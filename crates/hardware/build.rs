@@ -13,7 +13,7 @@ fn main() {
         .filter_map(|entry| entry.ok().map(|entry| entry.path()))
         .filter(|path| path.extension().is_some_and(|extension| extension == "toml"))
         .collect();
-    files.sort();
+    files.sort_by_key(|path| path.file_stem().map(std::ffi::OsStr::to_owned));
     let mut list = String::from("&[\n");
     for path in files {
         println!("cargo::rerun-if-changed={}", path.display());

@@ -218,3 +218,56 @@ def tiering_run(
 # workload.rs
 
 def workload_builtin() -> list[tuple[str, str]]: ...
+
+# numa.rs
+
+def numa_modes() -> list[tuple[str, str]]: ...
+def numa_topology(machine: str, machine_text: str) -> str: ...
+def numa_alloc(
+    machine: str,
+    machine_text: str,
+    *,
+    mode_name: str,
+    size: int,
+    vmalloc: bool,
+    nodes: Sequence[int],
+    weights: Sequence[int],
+    origin: int | None,
+    threads: int,
+    dirty_cache: bool,
+) -> str: ...
+def numa_run(
+    machine: str,
+    machine_text: str,
+    *,
+    mode_name: str,
+    trace: str | PathLike[str] | None,
+    bytes: int,
+    random: bool,
+    writes: float,
+    nodes: Sequence[int],
+    weights: Sequence[int],
+    origin: int | None,
+    threads: int,
+    shuffle: int | None,
+    progress: Callable[[int], object] | None,
+) -> str: ...
+def numa_pair(
+    machine: str,
+    machine_text: str,
+    *,
+    traces: Sequence[str | PathLike[str] | None],
+    bytes: Sequence[int],
+    overlaps: Sequence[float],
+    cache_bytes: int | None,
+    origin: int | None,
+    seed: int,
+) -> str: ...
+def numa_weights(
+    machine: str,
+    machine_text: str,
+    *,
+    nodes: Sequence[int],
+    origin: int | None,
+    writes: float,
+) -> list[int]: ...

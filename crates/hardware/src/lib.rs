@@ -5,11 +5,14 @@
 pub mod cache;
 pub mod flash;
 pub mod machine;
+pub mod memory_side_cache;
 pub mod node;
 pub mod storage;
 pub mod tlb;
+pub mod topology;
 pub mod umd;
 pub mod units;
 
 pub use machine::{AccessTimes, Machine};
 pub use storage::Storage;
+pub use topology::Topology;

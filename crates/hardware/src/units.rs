@@ -450,6 +450,72 @@ impl JsonSchema for Ratio {
     }
 }
 
+/// Reads a whole number of at most 65,535, the largest that a list of small numbers may hold.
+struct Small(u64);
+
+impl<'de> Deserialize<'de> for Small {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match i64::deserialize(deserializer)? {
+            value @ 0..=65_535 => Ok(Small(value as u64)),
+            value => Err(de::Error::custom(format!("{value} does not lie within 0 to 65535"))),
+        }
+    }
+}
+
+/// Small whole numbers, one a node: 0 to 65,535.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Indices(pub Vec<u64>);
+
+impl Value for Indices {
+    const WHAT: &'static str = "a list of whole numbers";
+    const EXAMPLE: &'static str = "[0, 0, 1, 1]";
+}
+
+impl<'de> Deserialize<'de> for Indices {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let items = Vec::<Small>::deserialize(deserializer)?;
+        Ok(Indices(items.into_iter().map(|item| item.0).collect()))
+    }
+}
+
+impl JsonSchema for Indices {
+    fn schema_name() -> Cow<'static, str> {
+        "Indices".into()
+    }
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let item = json_schema!({ "type": "integer", "minimum": 0, "maximum": 65_535 });
+        json_schema!({ "type": "array", "items": item })
+    }
+}
+
+/// A square of small whole numbers, row by row.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Grid(pub Vec<Vec<u64>>);
+
+impl Value for Grid {
+    const WHAT: &'static str = "rows of whole numbers";
+    const EXAMPLE: &'static str = "[[10, 21], [21, 10]]";
+}
+
+impl<'de> Deserialize<'de> for Grid {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let rows = Vec::<Indices>::deserialize(deserializer)?;
+        Ok(Grid(rows.into_iter().map(|row| row.0).collect()))
+    }
+}
+
+impl JsonSchema for Grid {
+    fn schema_name() -> Cow<'static, str> {
+        "Grid".into()
+    }
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let row = generator.subschema_for::<Indices>();
+        json_schema!({ "type": "array", "items": row })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

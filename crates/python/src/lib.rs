@@ -10,6 +10,7 @@ mod generate;
 mod import;
 mod info;
 mod machine;
+mod numa;
 mod paging;
 mod paper;
 mod policy;
@@ -41,6 +42,7 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     paging::register(module)?;
     paper::register(module)?;
     ssd::register(module)?;
+    numa::register(module)?;
     import::register(module)?;
     info::register(module)?;
     export::register(module)?;

@@ -2,6 +2,7 @@
 
 pub mod filter;
 pub mod info;
+pub mod numa;
 pub mod paging;
 pub mod ssd;
 pub mod tiering;

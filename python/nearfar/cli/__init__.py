@@ -1,7 +1,8 @@
 """The ``nearfar`` command: one file a command, found by its name.
 
 A command file ``NAME.py`` (a trailing underscore is dropped) in this package defines ``run``, a
-function whose signature Typer turns into options and whose docstring is the help text. Heavy
+function whose signature Typer turns into options and whose docstring is the help text; one that has
+commands of its own defines ``APP``, a Typer application, in place of it. Heavy
 imports belong inside ``run``, so that ``nearfar --help`` stays quick.
 """
 
@@ -33,6 +34,9 @@ def build() -> typer.Typer:
         if found.name.startswith("_"):
             continue
         module = importlib.import_module(f"{__name__}.{found.name}")
+        if hasattr(module, "APP"):  # a command with commands of its own
+            app.add_typer(module.APP, name=found.name)
+            continue
         settings = getattr(module, "SETTINGS", {})
         app.command(name=found.name.rstrip("_"), **settings)(module.run)
     return app

@@ -12,7 +12,9 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::units::{Bandwidth, Count, Frequency, Ratio, Rotation, Size, Sourced, Time};
+use crate::units::{
+    Bandwidth, Count, Frequency, Grid, Indices, Ratio, Rotation, Size, Sourced, Time,
+};
 
 pub use library::builtin;
 pub use read::nearest;
@@ -39,6 +41,9 @@ pub struct Machine {
     /// Memory, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub node: BTreeMap<String, Node>,
+    /// Which memory nodes the kernel numbers, and how they hang together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub topology: Option<TopologySection>,
     /// Storage devices by name, each of one kind: `[storage.NAME.KIND]`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub storage: BTreeMap<String, StorageDevice>,
@@ -64,6 +69,9 @@ pub struct Cpu {
     /// Sockets; one when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sockets: Option<Sourced<Count>>,
+    /// Cache lines that a core can have under way to and from memory; 10 when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fill_buffers: Option<Sourced<Count>>,
 }
 
 /// One level of CPU cache.
@@ -171,12 +179,33 @@ pub struct Timing {
     /// Random access in the medium's unit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub random_write_bandwidth: Option<Sourced<Bandwidth>>,
+    /// Loads and stores at once, where they hinder each other; no such limit when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mixed_bandwidth: Option<Sourced<Bandwidth>>,
     /// One thread.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread_read_bandwidth: Option<Sourced<Bandwidth>>,
     /// One thread.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread_write_bandwidth: Option<Sourced<Bandwidth>>,
+}
+
+/// The kernel's memory nodes and what joins them. All lists are in the order of the kernel's node
+/// numbers, one item a node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TopologySection {
+    /// The `[node.NAME]` section that describes each node; several nodes may share one.
+    pub nodes: Vec<String>,
+    /// The socket that each node belongs to.
+    pub sockets: Sourced<Indices>,
+    /// Cores of each node; 0 for a node of memory alone.
+    pub cpus: Sourced<Indices>,
+    /// The firmware's distances (SLIT): a row for each node, 10 for itself.
+    pub distances: Sourced<Grid>,
+    /// Between two sockets, one direction; no limit of its own when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link_bandwidth: Option<Sourced<Bandwidth>>,
 }
 
 /// A storage device; the key under its name is its kind.
@@ -325,6 +354,9 @@ pub struct Cost {
     /// Shooting one page out of the other cores' TLBs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shootdown: Option<Sourced<Time>>,
+    /// Kernel work of allocating one 4 KiB page, without clearing it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page_allocation: Option<Sourced<Time>>,
     /// Kernel work of migrating one 4 KiB page, without the copy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page_migration: Option<Sourced<Time>>,

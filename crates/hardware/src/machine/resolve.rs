@@ -1,9 +1,13 @@
 //! From sections to the plain numbers a study works with, and the checks that need several keys.
 
+use std::collections::BTreeMap;
+
 use nearfar_trace::{Error, Result};
 
 use super::read::{clip, nearest};
-use super::{Cache, Disk, Flash, Linear, Machine, Node, NodeKind, StorageDevice, TlbLevel};
+use super::{
+    Cache, Disk, Flash, Linear, Machine, Node, NodeKind, StorageDevice, TlbLevel, TopologySection,
+};
 use crate::cache::{Geometry, Level};
 use crate::storage::{Cost, Storage};
 
@@ -176,6 +180,7 @@ impl Machine {
                 return Err((path, "is not less than the node's size".into()));
             }
         }
+        self.topology.as_ref().map_or(Ok(()), |t| check_topology(t, &self.node))?;
         for (name, device) in &self.storage {
             match device {
                 StorageDevice::Nvme(linear) => check_linear(name, "nvme", linear)?,
@@ -191,6 +196,41 @@ impl Machine {
         }
         self.flash.as_ref().map_or(Ok(()), check_flash)
     }
+}
+
+fn check_topology(
+    topology: &TopologySection,
+    nodes: &BTreeMap<String, Node>,
+) -> std::result::Result<(), Complaint> {
+    let count = topology.nodes.len();
+    if count == 0 || count > 1024 {
+        return Err(("topology.nodes".into(), "names 1 to 1024 nodes".into()));
+    }
+    if let Some(unknown) = topology.nodes.iter().find(|name| !nodes.contains_key(*name)) {
+        let what = format!("names `{}`, but there is no [node.{0}]", clip(unknown));
+        return Err(("topology.nodes".into(), what));
+    }
+    for (key, list) in [("sockets", &topology.sockets), ("cpus", &topology.cpus)] {
+        if list.value.0.len() != count {
+            let what = format!("has {} items for {count} nodes", list.value.0.len());
+            return Err((format!("topology.{key}.value"), what));
+        }
+    }
+    if topology.cpus.value.0.iter().all(|cpus| *cpus == 0) {
+        return Err(("topology.cpus.value".into(), "gives no node a core".into()));
+    }
+    let rows = &topology.distances.value.0;
+    let square = rows.len() == count && rows.iter().all(|row| row.len() == count);
+    let own = |(index, row): (usize, &Vec<u64>)| {
+        row.iter().enumerate().all(|(other, d)| if other == index { *d == 10 } else { *d > 10 })
+    };
+    if !square || !rows.iter().enumerate().all(own) {
+        let what = format!(
+            "is not {count} rows of {count} distances, 10 for a node itself and more for others"
+        );
+        return Err(("topology.distances.value".into(), what));
+    }
+    Ok(())
 }
 
 fn check_tlb(path: &str, level: &TlbLevel) -> std::result::Result<(), Complaint> {

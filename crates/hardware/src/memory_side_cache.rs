@@ -1,0 +1,268 @@
+//! Memory mode's cache: DRAM in front of larger, slower memory; direct-mapped, 64 B lines,
+//! write-back, invisible to the kernel. Two physical addresses that differ by a multiple of the
+//! cache's size share a line. Each access also says how many accesses to DRAM and to the memory
+//! behind it the controller makes (Hildebrand et al., A Case Against Hardware Managed DRAM Caches,
+//! ISPASS'21, table 1: up to five for a store that misses on a dirty line).
+
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+
+use crate::topology::{LINE, PAGE};
+
+const LINES: usize = (PAGE / LINE) as usize;
+
+/// Accesses to the two memories, in lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Read from DRAM: the tags lie beside the data, so every access looks there first.
+    pub dram_reads: u64,
+    /// Written to DRAM: data, and lines taken in.
+    pub dram_writes: u64,
+    /// Read from the memory behind: lines taken in.
+    pub far_reads: u64,
+    /// Written to the memory behind: dirty lines put out.
+    pub far_writes: u64,
+}
+
+/// What one access found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The line is in DRAM.
+    Hit,
+    /// It is not, and the line in its place can be dropped.
+    CleanMiss,
+    /// It is not, and the line in its place must be written back first.
+    DirtyMiss,
+}
+
+impl Outcome {
+    /// What an access with this outcome costs.
+    pub fn traffic(self, write: bool) -> Traffic {
+        let miss = u64::from(self != Outcome::Hit);
+        Traffic {
+            dram_reads: 1,
+            dram_writes: miss + u64::from(write),
+            far_reads: miss,
+            far_writes: u64::from(self == Outcome::DirtyMiss),
+        }
+    }
+}
+
+/// Numbers are already spread by multiplication: no more is needed.
+#[derive(Default)]
+struct Spread(u64);
+
+impl std::hash::Hasher for Spread {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+    fn write_u64(&mut self, value: u64) {
+        self.0 = (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(26);
+    }
+}
+
+/// Tag + 1 shifted left by one, and the dirty bit; 0 while nothing is there.
+type Frame = [u64; LINES];
+
+/// A direct-mapped cache of any size; memory is used only for the frames that were touched.
+pub struct MemorySideCache {
+    frames: u64,
+    index: HashMap<u64, usize, BuildHasherDefault<Spread>>,
+    state: Vec<Frame>,
+    last: Option<(u64, usize)>,
+}
+
+impl MemorySideCache {
+    /// A cache of `bytes` (rounded down to whole pages, at least one), empty.
+    pub fn new(bytes: u64) -> Self {
+        let frames = (bytes / PAGE).max(1);
+        Self { frames, index: HashMap::default(), state: Vec::new(), last: None }
+    }
+
+    /// Lines that fit.
+    pub fn lines(&self) -> u64 {
+        self.frames * LINES as u64
+    }
+
+    /// Load or store the line at physical byte address `address`.
+    pub fn access(&mut self, address: u64, write: bool) -> Outcome {
+        let page = address / PAGE;
+        let (frame, tag) = (page % self.frames, page / self.frames);
+        let slot = match self.last {
+            Some((last, slot)) if last == frame => slot,
+            _ => {
+                let next = self.state.len();
+                let slot = *self.index.entry(frame).or_insert(next);
+                if slot == next {
+                    self.state.push([0; LINES]);
+                }
+                self.last = Some((frame, slot));
+                slot
+            }
+        };
+        let line = &mut self.state[slot][(address / LINE) as usize % LINES];
+        let held = (tag + 1) << 1;
+        if *line >> 1 == held >> 1 {
+            *line |= u64::from(write);
+            return Outcome::Hit;
+        }
+        let dirty = *line & 1 == 1;
+        *line = held | u64::from(write);
+        if dirty { Outcome::DirtyMiss } else { Outcome::CleanMiss }
+    }
+}
+
+/// Hit rates in closed form, of a working set `load` times the cache's size.
+///
+/// Uniform and cyclic references over a region that lies in one piece, or over pages spread at
+/// random, where the number of working-set lines that share a cache line is Binomial, in the limit
+/// Poisson with mean `load`.
+pub mod closed_form {
+    /// Uniform references, one piece: a line shares its place with `load` others at a time.
+    pub fn uniform_contiguous(load: f64) -> f64 {
+        (1.0 / load).min(1.0)
+    }
+
+    /// Uniform references, pages at random: the expected share of occupied cache lines over `load`.
+    pub fn uniform_shuffled(load: f64) -> f64 {
+        (1.0 - (-load).exp()) / load
+    }
+
+    /// Round after round in order, one piece: only places with a single line keep it.
+    pub fn cyclic_contiguous(load: f64) -> f64 {
+        ((2.0 - load) / load).clamp(0.0, 1.0)
+    }
+
+    /// Round after round in order, pages at random: a line hits when it is alone in its place.
+    pub fn cyclic_shuffled(load: f64) -> f64 {
+        (-load).exp()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The same by definition: an entry a set, division and remainder on lines.
+    struct Naive {
+        tags: Vec<Option<(u64, bool)>>,
+    }
+
+    impl Naive {
+        fn access(&mut self, address: u64, write: bool) -> Outcome {
+            let line = address / LINE;
+            let sets = self.tags.len() as u64;
+            let entry = &mut self.tags[(line % sets) as usize];
+            let tag = line / sets;
+            match entry {
+                Some((held, dirty)) if *held == tag => {
+                    *dirty |= write;
+                    Outcome::Hit
+                }
+                _ => {
+                    let dirty = entry.is_some_and(|(_, dirty)| dirty);
+                    *entry = Some((tag, write));
+                    if dirty { Outcome::DirtyMiss } else { Outcome::CleanMiss }
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_the_naive_one(
+            pages in 1u64..9,
+            accesses in prop::collection::vec((0u64..200_000, any::<bool>()), 0..2000),
+        ) {
+            let mut cache = MemorySideCache::new(pages * PAGE + 17);
+            let mut naive = Naive { tags: vec![None; cache.lines() as usize] };
+            for (address, write) in accesses {
+                prop_assert_eq!(cache.access(address, write), naive.access(address, write));
+            }
+        }
+    }
+
+    /// A bundled capture, line by line; a cache of 16 pages, so that there is much to miss.
+    #[test]
+    fn agrees_with_the_naive_one_on_a_real_program() {
+        let capture = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/captures/gzip.trace");
+        let reader = nearfar_trace::Reader::open(std::path::Path::new(capture)).unwrap();
+        let mut cache = MemorySideCache::new(16 * PAGE);
+        let mut naive = Naive { tags: vec![None; cache.lines() as usize] };
+        let mut batches = reader.batches(nearfar_trace::Columns::PAGING);
+        let (mut batch, mut seen) = (nearfar_trace::Batch::default(), [0u64; 3]);
+        while batches.next_into(&mut batch).unwrap() {
+            for (address, kind) in batch.addr.iter().zip(&batch.kind) {
+                let write = nearfar_trace::Kind::from_u8(*kind).unwrap().writes();
+                let outcome = cache.access(*address, write);
+                assert_eq!(outcome, naive.access(*address, write));
+                seen[outcome as usize] += 1;
+            }
+        }
+        assert!(seen.iter().all(|count| *count > 1000), "{seen:?}");
+    }
+
+    #[test]
+    fn a_store_that_misses_on_a_dirty_line_costs_five_accesses() {
+        let traffic = Outcome::DirtyMiss.traffic(true);
+        let sum = |t: Traffic| t.dram_reads + t.dram_writes + t.far_reads + t.far_writes;
+        assert_eq!(sum(traffic), 5);
+        assert_eq!(sum(Outcome::Hit.traffic(false)), 1);
+        assert_eq!(sum(Outcome::CleanMiss.traffic(false)), 3);
+    }
+
+    fn next(state: &mut u64) -> u64 {
+        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (*state ^ *state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed ^ mixed >> 27
+    }
+
+    /// Hit rate of the steady state; `place` gives the physical page of each page of the set.
+    fn measure(pages: u64, cache_pages: u64, place: &[u64], uniform: bool) -> f64 {
+        let mut cache = MemorySideCache::new(cache_pages * PAGE);
+        let lines = pages * LINES as u64;
+        let (mut seed, mut hits, rounds) = (7, 0u64, 6);
+        for round in 0..rounds {
+            for step in 0..lines {
+                let line = if uniform { next(&mut seed) % lines } else { step };
+                let page = place[(line / LINES as u64) as usize];
+                let address = page * PAGE + line % LINES as u64 * LINE;
+                let hit = cache.access(address, false) == Outcome::Hit;
+                hits += u64::from(hit && round >= 3);
+            }
+        }
+        hits as f64 / (lines * (rounds - 3)) as f64
+    }
+
+    #[test]
+    fn closed_forms_hold() {
+        let cache_pages = 10_000u64;
+        for load in [0.5, 1.0, 1.5, 3.0] {
+            let pages = (cache_pages as f64 * load) as u64;
+            let piece: Vec<u64> = (0..pages).collect();
+            // Drawn without repetition from a memory 64 times the cache.
+            let mut all: Vec<u64> = (0..64 * cache_pages).collect();
+            let mut seed = 1;
+            for index in 0..pages as usize {
+                let other = index + (next(&mut seed) % (all.len() - index) as u64) as usize;
+                all.swap(index, other);
+            }
+            for (place, uniform, form) in [
+                (&piece, true, closed_form::uniform_contiguous(load)),
+                (&all, true, closed_form::uniform_shuffled(load)),
+                (&piece, false, closed_form::cyclic_contiguous(load)),
+                (&all, false, closed_form::cyclic_shuffled(load)),
+            ] {
+                let found = measure(pages, cache_pages, place, uniform);
+                assert!((found - form).abs() < 0.02, "{load} {uniform}: {found} for {form}");
+            }
+        }
+    }
+}

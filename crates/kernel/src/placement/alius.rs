@@ -1,0 +1,57 @@
+//! aliusM (paper 004): DRAM and persistent memory are both system memory, for kernel and programs
+//! alike. DRAM first, near before far; then persistent memory, interleaved over the modules of a
+//! socket, the own socket before the other.
+//!
+//! The paper does not say where the page structures of persistent memory lie; as the kernel does
+//! for added memory, they are counted in the nearest DRAM.
+
+use nearfar_hardware::Topology;
+use nearfar_hardware::machine::NodeKind;
+use nearfar_trace::Result;
+
+use super::{Group, Member, Memory, Mode, Policy, flat, one, route};
+
+pub(super) struct Alius;
+
+impl Mode for Alius {
+    fn name(&self) -> &'static str {
+        "alius"
+    }
+
+    fn summary(&self) -> &'static str {
+        "DRAM near and far first, then far memory interleaved, own socket first (aliusM)"
+    }
+
+    fn memories(&self, topology: &Topology) -> Result<Vec<Memory>> {
+        Ok(flat(topology, false, |_| true))
+    }
+
+    fn order(
+        &self,
+        topology: &Topology,
+        memories: &[Memory],
+        from: usize,
+        _: &Policy,
+    ) -> Vec<Group> {
+        let (dram, rest): (Vec<usize>, Vec<usize>) = route(topology, memories, from)
+            .into_iter()
+            .partition(|index| topology.nodes[memories[*index].node].kind == NodeKind::Dram);
+        let mut groups = vec![one(dram)];
+        let socket = |index: usize| topology.nodes[memories[index].node].socket;
+        let mut sockets: Vec<u64> = Vec::new();
+        for index in &rest {
+            if !sockets.contains(&socket(*index)) {
+                sockets.push(socket(*index));
+            }
+        }
+        sockets.sort_by_key(|s| *s != topology.nodes[from].socket);
+        for wanted in sockets {
+            let mut there: Vec<usize> =
+                rest.iter().copied().filter(|index| socket(*index) == wanted).collect();
+            there.sort_unstable();
+            let turn = |index| Member { weight: 1, route: vec![index] };
+            groups.push(there.into_iter().map(turn).collect());
+        }
+        groups
+    }
+}

@@ -1,0 +1,43 @@
+//! The order in which Linux tries nodes when the one asked for is full (`build_zonelists` and
+//! `find_next_best_node` of mm/page_alloc.c, Linux 5.18 and later).
+
+/// Nodes that a node with cores is worse than one without, in units of distance.
+const PENALTY_FOR_CPUS: u64 = 1;
+/// Larger than any sum of loads, so that load only decides between equals.
+const MAX_NODES: u64 = 1024;
+
+/// The fallback order of every node, by node number: nodes of `shown` (those that have memory)
+/// from near to far. Equally distant nodes: the next higher number first, and those that were
+/// chosen first by fewer others, so that not all spill on the same one.
+pub fn fallback_orders(distances: &[Vec<u64>], cpus: &[bool], shown: &[usize]) -> Vec<Vec<usize>> {
+    let count = distances.len();
+    let mut load = vec![0u64; count];
+    (0..count)
+        .map(|from| {
+            let mut left: Vec<usize> = shown.to_vec();
+            let mut order: Vec<usize> = Vec::with_capacity(left.len());
+            let mut previous = from;
+            while !left.is_empty() {
+                let cost = |node: usize| {
+                    let mut cost = distances[from][node] + u64::from(node < from);
+                    if cpus[node] {
+                        cost += PENALTY_FOR_CPUS;
+                    }
+                    cost * MAX_NODES + load[node]
+                };
+                // The node itself always comes first, whatever its load.
+                let best = match left.iter().position(|node| *node == from) {
+                    Some(own) => own,
+                    None => (0..left.len()).min_by_key(|i| cost(left[*i])).unwrap_or(0),
+                };
+                let node = left.remove(best);
+                if distances[from][node] != distances[from][previous] {
+                    load[node] += 1;
+                }
+                order.push(node);
+                previous = node;
+            }
+            order
+        })
+        .collect()
+}

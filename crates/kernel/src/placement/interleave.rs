@@ -1,0 +1,48 @@
+//! `MPOL_INTERLEAVE`: the nodes in turn, a page each; a page meant for a full node goes where that
+//! node's fallback order leads.
+
+use nearfar_hardware::Topology;
+use nearfar_trace::Result;
+
+use super::{Group, Member, Memory, Mode, Policy, chosen, flat, route};
+
+pub(super) struct Interleave;
+
+impl Mode for Interleave {
+    fn name(&self) -> &'static str {
+        "interleave"
+    }
+
+    fn summary(&self) -> &'static str {
+        "the nodes in turn, a page each"
+    }
+
+    fn memories(&self, topology: &Topology) -> Result<Vec<Memory>> {
+        Ok(flat(topology, true, |_| true))
+    }
+
+    fn order(
+        &self,
+        topology: &Topology,
+        memories: &[Memory],
+        _: usize,
+        policy: &Policy,
+    ) -> Vec<Group> {
+        turns(topology, memories, &chosen(memories, policy), &[])
+    }
+}
+
+/// A single group: `members` in turn with their weights (1 each where there are none), each with
+/// its node's fallback order as its route.
+pub(super) fn turns(
+    topology: &Topology,
+    memories: &[Memory],
+    members: &[usize],
+    weights: &[u64],
+) -> Vec<Group> {
+    let one = |(turn, index): (usize, &usize)| Member {
+        weight: weights.get(turn).copied().unwrap_or(1),
+        route: route(topology, memories, memories[*index].node),
+    };
+    vec![members.iter().enumerate().map(one).collect()]
+}

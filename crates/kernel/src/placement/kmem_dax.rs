@@ -1,0 +1,37 @@
+//! KMEM DAX: persistent or CXL memory added to the running system as nodes without cores, in
+//! ZONE_MOVABLE, as `daxctl reconfigure-device --mode=system-ram` does. Programs get it when the
+//! DRAM before it in the fallback order is full, or when they ask for it (`nodes`: `numactl
+//! --membind`); the kernel's own pages never lie there.
+
+use nearfar_hardware::Topology;
+use nearfar_trace::Result;
+
+use super::{Group, Memory, Mode, Policy, chosen, flat, one, route};
+
+pub(super) struct KmemDax;
+
+impl Mode for KmemDax {
+    fn name(&self) -> &'static str {
+        "kmem-dax"
+    }
+
+    fn summary(&self) -> &'static str {
+        "far memory as nodes without cores, for programs only; --nodes binds to them"
+    }
+
+    fn memories(&self, topology: &Topology) -> Result<Vec<Memory>> {
+        Ok(flat(topology, true, |_| true))
+    }
+
+    fn order(
+        &self,
+        topology: &Topology,
+        memories: &[Memory],
+        from: usize,
+        policy: &Policy,
+    ) -> Vec<Group> {
+        let bound = chosen(memories, policy);
+        let order = route(topology, memories, from);
+        vec![one(order.into_iter().filter(|index| bound.contains(index)).collect())]
+    }
+}

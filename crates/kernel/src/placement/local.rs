@@ -1,0 +1,36 @@
+//! Linux as it comes: pages from the node of the core that touches them, then in fallback order.
+//! Persistent memory stays a device; CXL memory is system memory.
+
+use nearfar_hardware::Topology;
+use nearfar_hardware::machine::NodeKind;
+use nearfar_trace::Result;
+
+use super::{Group, Memory, Mode, Policy, chosen, flat, one, route};
+
+pub(super) struct Local;
+
+impl Mode for Local {
+    fn name(&self) -> &'static str {
+        "local"
+    }
+
+    fn summary(&self) -> &'static str {
+        "the core's own node, then in fallback order; persistent memory stays a device"
+    }
+
+    fn memories(&self, topology: &Topology) -> Result<Vec<Memory>> {
+        Ok(flat(topology, true, |kind| kind != NodeKind::Pmem))
+    }
+
+    fn order(
+        &self,
+        topology: &Topology,
+        memories: &[Memory],
+        from: usize,
+        policy: &Policy,
+    ) -> Vec<Group> {
+        let bound = chosen(memories, policy);
+        let order = route(topology, memories, from);
+        vec![one(order.into_iter().filter(|index| bound.contains(index)).collect())]
+    }
+}

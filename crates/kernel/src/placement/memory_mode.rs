@@ -1,0 +1,71 @@
+//! Memory mode: DRAM is a direct-mapped cache of the persistent memory behind the same controller,
+//! invisible to the kernel, which sees the persistent memory's size on the DRAM's node numbers.
+
+use nearfar_hardware::Topology;
+use nearfar_hardware::machine::NodeKind;
+use nearfar_trace::{Error, Result};
+
+use super::{Group, Memory, Mode, Policy, one, page_structs, route, whole_pages};
+
+pub(super) struct MemoryMode;
+
+impl Mode for MemoryMode {
+    fn name(&self) -> &'static str {
+        "memory-mode"
+    }
+
+    fn summary(&self) -> &'static str {
+        "DRAM caches persistent memory, whose size is all there is"
+    }
+
+    fn memories(&self, topology: &Topology) -> Result<Vec<Memory>> {
+        let of = |kind| {
+            let nodes = &topology.nodes;
+            (0..nodes.len()).filter(move |node| nodes[*node].kind == kind)
+        };
+        let refuse = |what: String| {
+            Error::input(
+                format!("machine {}", topology.machine),
+                format!("cannot be in memory mode: {what}"),
+                "choose another --mode or --machine",
+            )
+        };
+        let mut memories = Vec::new();
+        for dram in of(NodeKind::Dram) {
+            let nearest = |pmem: &usize| {
+                let near = of(NodeKind::Dram).min_by_key(|d| topology.distances[*pmem][*d]);
+                near == Some(dram)
+            };
+            let behind: Vec<usize> = of(NodeKind::Pmem).filter(nearest).collect();
+            let [pmem] = behind[..] else {
+                let count = behind.len();
+                let what = format!("{count} nodes of persistent memory behind node {dram}, not 1");
+                return Err(refuse(what));
+            };
+            // Firmware and kernel keep as much as they do of DRAM; page structures lie on the node.
+            let reserved = topology.nodes[dram].reserved / nearfar_hardware::topology::PAGE;
+            let kept = reserved + page_structs(topology.nodes[pmem].bytes);
+            memories.push(Memory {
+                node: dram,
+                backing: pmem,
+                cache: Some(dram),
+                free: whole_pages(topology, pmem).saturating_sub(kept),
+                movable: false,
+            });
+        }
+        if of(NodeKind::Cxl).next().is_some() {
+            return Err(refuse("it has CXL memory beside it".into()));
+        }
+        Ok(memories)
+    }
+
+    fn order(
+        &self,
+        topology: &Topology,
+        memories: &[Memory],
+        from: usize,
+        _: &Policy,
+    ) -> Vec<Group> {
+        vec![one(route(topology, memories, from))]
+    }
+}

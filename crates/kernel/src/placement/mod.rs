@@ -1,0 +1,296 @@
+//! On which memory node a page lands: what the kernel sees of the machine's memory, and in which
+//! order it takes from it. One file a mode; pages are placed by extents, so terabytes take no
+//! longer than megabytes, and the result is that of placing page by page.
+
+mod alius;
+mod fallback;
+mod interleave;
+mod kmem_dax;
+mod local;
+mod memory_mode;
+mod preferred_many;
+#[cfg(test)]
+mod tests;
+mod weighted_interleave;
+
+use nearfar_hardware::machine::NodeKind;
+use nearfar_hardware::topology::PAGE;
+use nearfar_hardware::topology::Topology;
+use nearfar_trace::{Error, Result};
+
+pub use fallback::fallback_orders;
+pub use weighted_interleave::bandwidth_weights;
+
+/// Bytes of the kernel's description of one page (`struct page` on 64-bit Linux).
+const PAGE_STRUCT: u64 = 64;
+
+/// Memory that the kernel gives out: one of its nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// The kernel's number of the node, an index of the topology's distances.
+    pub node: usize,
+    /// The topology's node whose medium holds the bytes: another one in memory mode.
+    pub backing: usize,
+    /// The DRAM node that caches it, in memory mode.
+    pub cache: Option<usize>,
+    /// Pages that can be given out.
+    pub free: u64,
+    /// In ZONE_MOVABLE, where the kernel's own pages (`vmalloc`, page tables) may not lie.
+    pub movable: bool,
+}
+
+/// Who wants pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allocator {
+    /// The kernel's `vmalloc`: an array of page pointers and page tables beside the pages.
+    Vmalloc,
+    /// A program that touches memory it mapped: page tables beside the pages.
+    User,
+}
+
+impl Allocator {
+    /// Pages that the kernel needs beside `pages`: eight bytes a page for each table.
+    pub fn overhead(self, pages: u64) -> u64 {
+        let tables = if self == Allocator::Vmalloc { 2 } else { 1 };
+        tables * (8 * pages).div_ceil(PAGE)
+    }
+}
+
+/// What a mode may be told; each says which parts it heeds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// Nodes to use, by the kernel's numbers; all when empty.
+    pub nodes: Vec<usize>,
+    /// A weight for each of `nodes`; by bandwidth when empty.
+    pub weights: Vec<u64>,
+}
+
+/// One of the nodes that a group takes turns with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Pages in a row when its turn comes.
+    pub weight: u64,
+    /// Indices of memories to take such a page from: the first that has one.
+    pub route: Vec<usize>,
+}
+
+/// Members in their turns, until none of them has a page left.
+pub type Group = Vec<Member>;
+
+/// A mode of using memory: how the machine is set up, and the order in which pages are taken.
+pub trait Mode: Sync {
+    /// Its name on the command line and in tables.
+    fn name(&self) -> &'static str;
+
+    /// A line on it.
+    fn summary(&self) -> &'static str;
+
+    /// The memories that the kernel sees under it, in the order of node numbers.
+    ///
+    /// # Errors
+    /// An input error when the machine cannot be set up so.
+    fn memories(&self, topology: &Topology) -> Result<Vec<Memory>>;
+
+    /// Groups for a program on a core of `from`, used one after the other.
+    fn order(
+        &self,
+        topology: &Topology,
+        memories: &[Memory],
+        from: usize,
+        policy: &Policy,
+    ) -> Vec<Group>;
+}
+
+/// Every mode. To add one: its file and a line here.
+pub const MODES: &[&dyn Mode] = &[
+    &memory_mode::MemoryMode,
+    &kmem_dax::KmemDax,
+    &alius::Alius,
+    &local::Local,
+    &interleave::Interleave,
+    &weighted_interleave::WeightedInterleave,
+    &preferred_many::PreferredMany,
+];
+
+/// The mode of this name.
+///
+/// # Errors
+/// An input error that lists the names.
+pub fn mode(name: &str) -> Result<&'static dyn Mode> {
+    MODES.iter().copied().find(|mode| mode.name() == name).ok_or_else(|| {
+        let known: Vec<_> = MODES.iter().map(|mode| mode.name()).collect();
+        let name: String = name.chars().take(40).collect();
+        let fix = format!("choose from {}", known.join(", "));
+        Error::input("--mode", format!("no mode {name:?}"), fix)
+    })
+}
+
+/// Consecutive pages of an allocation whose nodes repeat a pattern.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Pages.
+    pub pages: u64,
+    /// The memory (index) of each page, repeated as long as the extent lasts.
+    pub pattern: Vec<usize>,
+}
+
+/// Where the pages of an allocation landed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Placement {
+    /// In the order of the pages.
+    pub extents: Vec<Extent>,
+    /// Pages for which there was no memory.
+    pub missing: u64,
+}
+
+impl Placement {
+    /// Pages on each of `memories` memories.
+    pub fn pages(&self, memories: usize) -> Vec<u64> {
+        let mut pages = vec![0; memories];
+        for extent in &self.extents {
+            let round = extent.pattern.len() as u64;
+            let (rounds, rest) = (extent.pages / round, (extent.pages % round) as usize);
+            for (slot, memory) in extent.pattern.iter().enumerate() {
+                pages[*memory] += rounds + u64::from(slot < rest);
+            }
+        }
+        pages
+    }
+
+    /// The memory of page `page` (0 is the first); none past the end.
+    pub fn memory_of(&self, mut page: u64) -> Option<usize> {
+        for extent in &self.extents {
+            if page < extent.pages {
+                return extent.pattern.get((page % extent.pattern.len() as u64) as usize).copied();
+            }
+            page -= extent.pages;
+        }
+        None
+    }
+}
+
+/// Take `pages` pages for `allocator` from `memories`, whose `free` goes down.
+pub fn place(
+    memories: &mut [Memory],
+    groups: &[Group],
+    pages: u64,
+    allocator: Allocator,
+) -> Placement {
+    let usable = |memory: &Memory| memory.free > 0 && may_use(memory, allocator);
+    let mut placement = Placement { extents: Vec::new(), missing: pages };
+    for group in groups {
+        while placement.missing > 0 {
+            let mut pattern = Vec::new();
+            for member in group {
+                let target = member.route.iter().copied().find(|index| usable(&memories[*index]));
+                if let Some(target) = target {
+                    pattern.extend(std::iter::repeat_n(target, member.weight as usize));
+                }
+            }
+            if pattern.is_empty() {
+                break;
+            }
+            let mut counts = vec![0u64; memories.len()];
+            for target in &pattern {
+                counts[*target] += 1;
+            }
+            let round = pattern.len() as u64;
+            let full = |(memory, count): (&Memory, &u64)| {
+                if *count > 0 { memory.free / count } else { u64::MAX }
+            };
+            let fitting = memories.iter().zip(&counts).map(full).min().unwrap_or(0);
+            let rounds = fitting.min(placement.missing / round);
+            if rounds > 0 {
+                for (memory, count) in memories.iter_mut().zip(&counts) {
+                    memory.free -= rounds * count;
+                }
+                placement.missing -= rounds * round;
+                placement.extents.push(Extent { pages: rounds * round, pattern });
+                continue;
+            }
+            // A round that does not fit whole: page by page, each to the first that has one.
+            let mut pattern = Vec::new();
+            for member in group {
+                for _ in 0..member.weight {
+                    let target = member.route.iter().copied().find(|i| usable(&memories[*i]));
+                    let Some(target) = target else { break };
+                    if placement.missing == 0 {
+                        break;
+                    }
+                    memories[target].free -= 1;
+                    placement.missing -= 1;
+                    pattern.push(target);
+                }
+            }
+            placement.extents.push(Extent { pages: pattern.len() as u64, pattern });
+        }
+    }
+    placement
+}
+
+/// Whether `allocator` may take pages of `memory` at all.
+pub fn may_use(memory: &Memory, allocator: Allocator) -> bool {
+    !(memory.movable && allocator == Allocator::Vmalloc)
+}
+
+/// Pages of a node less what is reserved, before page structures are taken off.
+fn whole_pages(topology: &Topology, node: usize) -> u64 {
+    let node = &topology.nodes[node];
+    node.bytes.saturating_sub(node.reserved) / PAGE
+}
+
+/// Pages that describe all `bytes` of a node to the kernel.
+fn page_structs(bytes: u64) -> u64 {
+    (bytes / PAGE * PAGE_STRUCT).div_ceil(PAGE)
+}
+
+/// Every node whose kind passes, each a node of the kernel. What is not DRAM is added to the
+/// running system: in ZONE_MOVABLE if `movable`, its page structures in the nearest DRAM, as the
+/// kernel puts them unless `memmap_on_memory` is set.
+fn flat(topology: &Topology, movable: bool, passes: impl Fn(NodeKind) -> bool) -> Vec<Memory> {
+    let nodes = &topology.nodes;
+    let mut memories: Vec<Memory> = (0..nodes.len())
+        .filter(|node| passes(nodes[*node].kind))
+        .map(|node| Memory {
+            node,
+            backing: node,
+            cache: None,
+            free: whole_pages(topology, node),
+            movable: movable && nodes[node].kind != NodeKind::Dram,
+        })
+        .collect();
+    for index in 0..memories.len() {
+        let node = memories[index].node;
+        let own = nodes[node].kind == NodeKind::Dram;
+        let nearest = memories
+            .iter()
+            .enumerate()
+            .filter(|(_, memory)| nodes[memory.node].kind == NodeKind::Dram)
+            .min_by_key(|(_, memory)| topology.distances[node][memory.node])
+            .map_or(index, |(other, _)| other);
+        let host = if own { index } else { nearest };
+        memories[host].free = memories[host].free.saturating_sub(page_structs(nodes[node].bytes));
+    }
+    memories
+}
+
+/// The kernel's fallback order of a node as indices of `memories`.
+fn route(topology: &Topology, memories: &[Memory], node: usize) -> Vec<usize> {
+    let shown: Vec<usize> = memories.iter().map(|memory| memory.node).collect();
+    let cpus: Vec<bool> = topology.nodes.iter().map(|node| node.cpus > 0).collect();
+    let orders = fallback_orders(&topology.distances, &cpus, &shown);
+    let order = orders.get(node).map_or(&[][..], Vec::as_slice);
+    order.iter().filter_map(|n| shown.iter().position(|other| other == n)).collect()
+}
+
+/// The memories (indices) that a policy names: all where it names none.
+fn chosen(memories: &[Memory], policy: &Policy) -> Vec<usize> {
+    (0..memories.len())
+        .filter(|index| policy.nodes.is_empty() || policy.nodes.contains(&memories[*index].node))
+        .collect()
+}
+
+/// One member that takes from `route` in order.
+fn one(route: Vec<usize>) -> Group {
+    vec![Member { weight: 1, route }]
+}

@@ -1,0 +1,37 @@
+//! `MPOL_PREFERRED_MANY` (Linux 5.15): the nodes named, near before far; when they are full, all
+//! others in fallback order.
+
+use nearfar_hardware::Topology;
+use nearfar_trace::Result;
+
+use super::{Group, Memory, Mode, Policy, chosen, flat, one, route};
+
+pub(super) struct PreferredMany;
+
+impl Mode for PreferredMany {
+    fn name(&self) -> &'static str {
+        "preferred-many"
+    }
+
+    fn summary(&self) -> &'static str {
+        "the nodes of --nodes, near before far, then all others"
+    }
+
+    fn memories(&self, topology: &Topology) -> Result<Vec<Memory>> {
+        Ok(flat(topology, true, |_| true))
+    }
+
+    fn order(
+        &self,
+        topology: &Topology,
+        memories: &[Memory],
+        from: usize,
+        policy: &Policy,
+    ) -> Vec<Group> {
+        let preferred = chosen(memories, policy);
+        let (first, then): (Vec<usize>, Vec<usize>) = route(topology, memories, from)
+            .into_iter()
+            .partition(|index| preferred.contains(index));
+        vec![one(first), one(then)]
+    }
+}

@@ -1,0 +1,80 @@
+//! `MPOL_WEIGHTED_INTERLEAVE` (Linux 6.9): the nodes in turn, as many pages in a row as each has
+//! weight. Weights in proportion to bandwidth make the whole as fast as all nodes together, for
+//! threads enough to fill them; a single stream sees the harmonic mean and gains nothing.
+
+use nearfar_hardware::Topology;
+use nearfar_hardware::topology::Pattern;
+use nearfar_trace::Result;
+
+use super::interleave::turns;
+use super::{Group, Memory, Mode, Policy, chosen, flat};
+
+/// Largest weight tried: coarse enough for short turns.
+const LARGEST: u64 = 64;
+/// Weights as good as this share of the best are good enough if they are smaller.
+const ENOUGH: f64 = 0.99;
+
+pub(super) struct WeightedInterleave;
+
+impl Mode for WeightedInterleave {
+    fn name(&self) -> &'static str {
+        "weighted-interleave"
+    }
+
+    fn summary(&self) -> &'static str {
+        "the nodes in turn, pages in proportion to bandwidth or --weights"
+    }
+
+    fn memories(&self, topology: &Topology) -> Result<Vec<Memory>> {
+        Ok(flat(topology, true, |_| true))
+    }
+
+    fn order(
+        &self,
+        topology: &Topology,
+        memories: &[Memory],
+        from: usize,
+        policy: &Policy,
+    ) -> Vec<Group> {
+        let members = chosen(memories, policy);
+        let nodes: Vec<usize> = members.iter().map(|index| memories[*index].node).collect();
+        let weights = match policy.weights.is_empty() {
+            true => bandwidth_weights(topology, from, &nodes, 0.0),
+            false => policy.weights.clone(),
+        };
+        turns(topology, memories, &members, &weights)
+    }
+}
+
+/// Weights for the most bandwidth of `nodes` seen from `from`, when the share `writes` of the bytes
+/// are stores (1/B = r/B_read + (1-r)/B_write), and a node of another socket gives no more than the
+/// link between. The best are in proportion to bandwidth; of whole
+/// numbers up to 64 the smallest that give 99 % of what any of them gives.
+pub fn bandwidth_weights(
+    topology: &Topology,
+    from: usize,
+    nodes: &[usize],
+    writes: f64,
+) -> Vec<u64> {
+    let speed = |node: &usize| {
+        let view = topology.view(from, *node);
+        let of = |write| view.bandwidth(Pattern { write, random: false });
+        let rate = 1.0 / ((1.0 - writes) / of(false) + writes / of(true));
+        let crosses = topology.nodes[from].socket != topology.nodes[*node].socket;
+        topology.link.filter(|_| crosses).map_or(rate, |link| rate.min(link))
+    };
+    let speeds: Vec<f64> = nodes.iter().map(speed).collect();
+    let most = speeds.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+    let weights = |largest: u64| -> Vec<u64> {
+        let weight = |speed: &f64| ((largest as f64 * speed / most).round() as u64).max(1);
+        speeds.iter().map(weight).collect()
+    };
+    // The node that is busy longest for its weight sets the pace of all.
+    let together = |weights: &[u64]| {
+        let busy = weights.iter().zip(&speeds).map(|(weight, speed)| *weight as f64 / speed);
+        weights.iter().sum::<u64>() as f64 / busy.fold(f64::MIN_POSITIVE, f64::max)
+    };
+    let best = (1..=LARGEST).map(|k| together(&weights(k))).fold(0.0, f64::max);
+    let enough = (1..=LARGEST).find(|k| together(&weights(*k)) >= ENOUGH * best);
+    weights(enough.unwrap_or(1))
+}

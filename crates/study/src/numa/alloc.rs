@@ -1,0 +1,214 @@
+//! How long allocating takes, where the pages land, and why it cannot be done when it cannot.
+
+use nearfar_hardware::Topology;
+use nearfar_hardware::machine::NodeKind;
+use nearfar_hardware::topology::PAGE;
+use nearfar_kernel::placement::{Allocator, Extent, Memory, Mode, Policy, may_use, place};
+use nearfar_trace::{Error, Result};
+use serde::Serialize;
+
+use super::clear::clear_page;
+
+/// Who allocates, and how.
+#[derive(Clone, Debug)]
+pub struct AllocOptions {
+    /// `vmalloc` of the kernel, or a program.
+    pub allocator: Allocator,
+    /// What the mode is told.
+    pub policy: Policy,
+    /// The node whose cores allocate.
+    pub from: usize,
+    /// Cores at work.
+    pub threads: u64,
+    /// Whether memory mode's cache is full of dirty lines, as after any use of the machine.
+    pub dirty_cache: bool,
+}
+
+/// What landed on one node.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Landed {
+    /// The topology's number of the node whose medium holds it.
+    pub node: usize,
+    /// Kind and number, such as `pmem4`.
+    pub label: String,
+    /// `dram`, `pmem` or `cxl`.
+    pub kind: NodeKind,
+    /// On the socket of the cores that allocate.
+    pub local: bool,
+    /// Bytes of the allocation; the kernel's tables are in `tables_bytes`.
+    pub bytes: u64,
+    /// Bytes of page tables and the like.
+    pub tables_bytes: u64,
+    /// What is left of what the kernel can give out, in bytes.
+    pub free_bytes: u64,
+    /// Nanoseconds to allocate and clear a page.
+    pub page_ns: f64,
+    /// Which part sets the pace: `core`, `medium` or `link`.
+    pub bound_by: &'static str,
+}
+
+/// One allocation.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct AllocRow {
+    /// The mode's name.
+    pub mode: &'static str,
+    /// Bytes asked for.
+    pub size_bytes: u64,
+    /// Whether all of it could be had.
+    pub possible: bool,
+    /// Why not.
+    pub why_not: Option<String>,
+    /// Seconds, when possible.
+    pub seconds: Option<f64>,
+    /// Bytes a nanosecond, when possible.
+    pub gb_per_second: Option<f64>,
+    /// Bytes that the kernel could have given out.
+    pub capacity_bytes: u64,
+    /// On DRAM of the own socket.
+    pub local_dram_bytes: u64,
+    /// On DRAM of others.
+    pub remote_dram_bytes: u64,
+    /// On persistent or CXL memory of the own socket.
+    pub local_far_bytes: u64,
+    /// On persistent or CXL memory of others.
+    pub remote_far_bytes: u64,
+    /// Stretches of pages whose nodes repeat one pattern.
+    pub extents: u64,
+    /// Node by node, those that the kernel sees.
+    pub landed: Vec<Landed>,
+}
+
+/// Allocate and clear `size` bytes (rounded up to pages) under `mode`.
+///
+/// # Errors
+/// Input errors: a machine that cannot be in this mode or lacks figures, or a `from` without cores.
+pub fn alloc(
+    topology: &Topology,
+    mode: &dyn Mode,
+    size: u64,
+    options: &AllocOptions,
+) -> Result<AllocRow> {
+    let mut memories = mode.memories(topology)?;
+    check(topology, &memories, options)?;
+    let all = memories.clone();
+    let capacity: u64 = all.iter().filter(|m| may_use(m, options.allocator)).map(|m| m.free).sum();
+    let groups = mode.order(topology, &memories, options.from, &options.policy);
+    let pages = size.div_ceil(PAGE);
+    let overhead = options.allocator.overhead(pages);
+    // The kernel's own tables are never movable and are taken on the way: the array first.
+    let order = [groups.clone(), mode.order(topology, &memories, options.from, &Policy::default())];
+    let tables = place(&mut memories, &order.concat(), overhead, Allocator::Vmalloc);
+    let placement = place(&mut memories, &groups, pages, options.allocator);
+    let mut row = AllocRow {
+        mode: mode.name(),
+        size_bytes: size,
+        possible: placement.missing + tables.missing == 0,
+        why_not: None,
+        seconds: None,
+        gb_per_second: None,
+        capacity_bytes: capacity * PAGE,
+        local_dram_bytes: 0,
+        remote_dram_bytes: 0,
+        local_far_bytes: 0,
+        remote_far_bytes: 0,
+        extents: placement.extents.len() as u64,
+        landed: Vec::new(),
+    };
+    let (data, kept) = (placement.pages(memories.len()), tables.pages(memories.len()));
+    let mut ns = 0.0;
+    for (index, memory) in memories.iter().enumerate() {
+        let node = &topology.nodes[memory.backing];
+        let local = node.socket == topology.nodes[options.from].socket;
+        let time =
+            clear_page(topology, options.from, memory, options.dirty_cache, options.threads)?;
+        ns += (data[index] + kept[index]) as f64 * time.ns();
+        let bytes = data[index] * PAGE;
+        *match (node.kind == NodeKind::Dram, local) {
+            (true, true) => &mut row.local_dram_bytes,
+            (true, false) => &mut row.remote_dram_bytes,
+            (false, true) => &mut row.local_far_bytes,
+            (false, false) => &mut row.remote_far_bytes,
+        } += bytes;
+        row.landed.push(Landed {
+            node: memory.backing,
+            label: topology.label(memory.backing),
+            kind: node.kind,
+            local,
+            bytes,
+            tables_bytes: kept[index] * PAGE,
+            free_bytes: memory.free * PAGE,
+            page_ns: time.ns(),
+            bound_by: time.bound_by(),
+        });
+    }
+    if row.possible {
+        row.seconds = Some(ns / 1e9);
+        row.gb_per_second = Some(size as f64 / ns);
+    } else {
+        row.why_not = Some(why(&all, options, size, overhead, &placement.extents, capacity));
+    }
+    Ok(row)
+}
+
+/// Refuse options that contradict the machine or each other.
+pub(super) fn check(
+    topology: &Topology,
+    memories: &[Memory],
+    options: &AllocOptions,
+) -> Result<()> {
+    let refuse = |flag: &str, what: String, fix: String| Err(Error::input(flag, what, fix));
+    let cores = topology.nodes.get(options.from).map_or(0, |node| node.cpus);
+    if cores == 0 {
+        let with: Vec<String> = (0..topology.nodes.len())
+            .filter(|node| topology.nodes[*node].cpus > 0)
+            .map(|node| node.to_string())
+            .collect();
+        let fix = format!("choose from {}", with.join(", "));
+        return refuse("--from", format!("node {} has no cores", options.from), fix);
+    }
+    let policy = &options.policy;
+    let there: Vec<String> = memories.iter().map(|memory| memory.node.to_string()).collect();
+    if let Some(node) = policy.nodes.iter().find(|n| !memories.iter().any(|m| m.node == **n)) {
+        let fix = format!("choose from {}", there.join(", "));
+        return refuse("--nodes", format!("no node {node} in this mode"), fix);
+    }
+    let members = if policy.nodes.is_empty() { memories.len() } else { policy.nodes.len() };
+    if !policy.weights.is_empty() && policy.weights.len() != members {
+        let what = format!("{} weights for {members} nodes", policy.weights.len());
+        return refuse("--weights", what, "give one for each node".into());
+    }
+    if policy.weights.iter().any(|weight| !(1..=255).contains(weight)) {
+        return refuse("--weights", "a weight lies within 1 to 255".into(), String::new());
+    }
+    if options.threads == 0 || options.threads > 1 << 16 {
+        return refuse("--threads", "lies within 1 to 65536".into(), String::new());
+    }
+    Ok(())
+}
+
+/// Why an allocation cannot be done, in a sentence.
+fn why(
+    memories: &[Memory],
+    options: &AllocOptions,
+    size: u64,
+    overhead: u64,
+    extents: &[Extent],
+    capacity: u64,
+) -> String {
+    let gib = |pages: u64| (pages * PAGE) as f64 / (1u64 << 30) as f64;
+    let had: u64 = extents.iter().map(|extent| extent.pages).sum();
+    let mut text = format!(
+        "needs {:.1} GiB and {:.1} GiB of tables; of {:.1} GiB that can be given out, {:.1} GiB \
+         could be had",
+        gib(size.div_ceil(PAGE)),
+        gib(overhead),
+        gib(capacity),
+        gib(had),
+    );
+    let barred: u64 =
+        memories.iter().filter(|m| !may_use(m, options.allocator)).map(|m| m.free).sum();
+    if barred > 0 {
+        text += &format!("; {:.1} GiB are movable memory, not for the kernel", gib(barred));
+    }
+    text
+}

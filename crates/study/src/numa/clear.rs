@@ -1,0 +1,112 @@
+//! What clearing a page costs at its first touch, from device figures alone.
+//!
+//! Three things work at once and the slowest sets the pace:
+//!
+//! * the **core**: the kernel's work on the page, then each of its 64 lines is owned before it is
+//!   written, one latency each with as many under way as the core has fill buffers. Where the
+//!   medium's unit spans several lines, the module serves the rest of a unit from its buffer: the
+//!   sequential latency. Elsewhere the random one, as nothing is fetched ahead of stores;
+//! * the **medium**: modules are interleaved page by page, so the page's lines drain to one module
+//!   at its sequential store bandwidth. In memory mode each line costs the accesses that
+//!   [`Outcome::traffic`] counts, one after the other on the DRAM and the persistent module;
+//! * the **link** to another socket: the node's mixed bandwidth from there, as owning loads and
+//!   clearing stores.
+//!
+//! `threads` cores divide the core's share, and the medium's up to the number of modules; a link
+//! is shared by all.
+
+use nearfar_hardware::Topology;
+use nearfar_hardware::memory_side_cache::Outcome;
+use nearfar_hardware::topology::{LINE, MemoryNode, PAGE, Pattern, View};
+use nearfar_kernel::placement::Memory;
+use nearfar_trace::{Error, Result};
+
+/// Nanoseconds that each part needs for one page, threads taken into account.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PageTime {
+    /// Cores.
+    pub core_ns: f64,
+    /// Modules.
+    pub medium_ns: f64,
+    /// The link to the other socket; 0 on the own one.
+    pub link_ns: f64,
+}
+
+impl PageTime {
+    /// The slowest part's time.
+    pub fn ns(&self) -> f64 {
+        self.core_ns.max(self.medium_ns).max(self.link_ns)
+    }
+
+    /// Which part is the slowest.
+    pub fn bound_by(&self) -> &'static str {
+        let slowest = self.ns();
+        if self.link_ns == slowest {
+            "link"
+        } else if self.medium_ns == slowest {
+            "medium"
+        } else {
+            "core"
+        }
+    }
+}
+
+/// What `threads` cores of `from` need to clear a page of `memory`; in memory mode with the cache
+/// full of dirty lines or, if not `dirty`, of clean ones.
+///
+/// # Errors
+/// An input error when the machine file lacks `cost.page_allocation`.
+pub fn clear_page(
+    topology: &Topology,
+    from: usize,
+    memory: &Memory,
+    dirty: bool,
+    threads: u64,
+) -> Result<PageTime> {
+    let kernel_ns = topology.page_allocation_ns.ok_or_else(|| {
+        Error::input(
+            format!("machine {}", topology.machine),
+            "has no [cost] page_allocation",
+            "add it to the machine file, or choose another machine",
+        )
+    })?;
+    let node = &topology.nodes[memory.backing];
+    let far = own_ns(node, topology.view(from, memory.backing));
+    let lines = (PAGE / LINE) as f64;
+    let module = |node: &MemoryNode, write| {
+        node.local.bandwidth(Pattern { write, random: false }) / node.modules as f64
+    };
+    let (latency, medium_ns) = match memory.cache {
+        None => (far, PAGE as f64 / module(node, true)),
+        Some(cache) => {
+            let front = &topology.nodes[cache];
+            let outcome = if dirty { Outcome::DirtyMiss } else { Outcome::CleanMiss };
+            let traffic = outcome.traffic(true);
+            let bytes = |count: u64| (count * PAGE) as f64;
+            let medium = bytes(traffic.dram_reads) / module(front, false)
+                + bytes(traffic.dram_writes) / module(front, true)
+                + bytes(traffic.far_reads) / module(node, false)
+                + bytes(traffic.far_writes) / module(node, true);
+            (own_ns(front, topology.view(from, cache)) + far, medium)
+        }
+    };
+    let remote = topology.nodes[from].socket != node.socket;
+    let link_ns = if remote { PAGE as f64 / remote_bandwidth(topology, node) } else { 0.0 };
+    Ok(PageTime {
+        core_ns: (kernel_ns + lines * latency / topology.fill_buffers as f64) / threads as f64,
+        medium_ns: medium_ns / threads.min(node.modules) as f64,
+        link_ns,
+    })
+}
+
+/// The latency of owning a line of a page that is being written from front to back.
+fn own_ns(node: &MemoryNode, view: &View) -> f64 {
+    if node.access_unit > LINE { view.sequential_ns } else { view.read_ns }
+}
+
+/// GB/s of loads and stores together over the link.
+fn remote_bandwidth(topology: &Topology, node: &MemoryNode) -> f64 {
+    let written = node.remote.bandwidth(Pattern { write: true, random: false });
+    let mixed = node.remote.mixed.unwrap_or(written);
+    mixed.min(topology.link.unwrap_or(f64::INFINITY))
+}

@@ -1,0 +1,15 @@
+//! The `numa` study (paper 004): memory of several kinds and places as system memory. How long
+//! allocating and clearing takes and where pages land ([`alloc`]), what a program then sees
+//! ([`run`]), and how two virtual machines hurt each other in memory mode ([`pair`]).
+
+mod alloc;
+mod clear;
+mod pair;
+mod run;
+#[cfg(test)]
+mod tests;
+
+pub use alloc::{AllocOptions, AllocRow, Landed, alloc};
+pub use clear::{PageTime, clear_page};
+pub use pair::{FRAMES, Guest, PairRow, pair};
+pub use run::{Load, NodeUse, RunRow, Stream, run};

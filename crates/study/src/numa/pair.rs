@@ -1,0 +1,236 @@
+//! Two virtual machines in memory mode: how they hurt each other when their pages share lines of
+//! the direct-mapped cache, by how much their places in it overlap, and when pages are shuffled.
+//!
+//! Both take turns, an access each. A virtual machine is a size, whose lines it loads uniformly at
+//! random, or a trace. Sizes are simulated on a cache scaled down to [`FRAMES`] pages: hit rates
+//! depend on the ratio of working set to cache alone.
+
+use nearfar_hardware::Topology;
+use nearfar_hardware::memory_side_cache::{MemorySideCache, Outcome};
+use nearfar_hardware::topology::{LINE, PAGE};
+use nearfar_kernel::placement::Memory;
+use nearfar_trace::generate::permutation::Permutation;
+use nearfar_trace::generate::rng::Rng;
+use nearfar_trace::{Batch, Columns, Error, Reader, Result};
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+
+/// Pages of the scaled cache.
+pub const FRAMES: u64 = 4096;
+/// Most accesses of a trace that are played, again and again.
+const MOST: usize = 1 << 22;
+const LINES: u64 = PAGE / LINE;
+
+/// What a virtual machine does.
+pub enum Guest<'a> {
+    /// Loads uniformly at random from this many bytes.
+    Uniform(u64),
+    /// A recorded program.
+    Trace(&'a Reader),
+}
+
+/// How a pair fares.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PairRow {
+    /// Whether pages lie at random.
+    pub shuffled: bool,
+    /// Share of the smaller guest's pages that share cache lines with the other's, when in pieces.
+    pub overlap: Option<f64>,
+    /// Hit rates alone, first and second guest.
+    pub alone_hit_rate: [f64; 2],
+    /// Hit rates together.
+    pub together_hit_rate: [f64; 2],
+    /// Nanoseconds an access takes alone.
+    pub alone_ns: [f64; 2],
+    /// Nanoseconds an access takes together.
+    pub together_ns: [f64; 2],
+    /// Together over alone.
+    pub slowdown: [f64; 2],
+}
+
+/// A guest ready to play.
+struct Player {
+    pages: u64,
+    /// Lines in order, for a trace.
+    lines: Option<Vec<u64>>,
+}
+
+impl Player {
+    fn new(guest: &Guest<'_>, scale: f64) -> Result<Self> {
+        let reader = match guest {
+            Guest::Uniform(bytes) => {
+                let pages = ((*bytes / PAGE) as f64 * scale).round() as u64;
+                return Ok(Self { pages: pages.max(1), lines: None });
+            }
+            Guest::Trace(reader) => reader,
+        };
+        let (mut known, mut lines) = (FxHashMap::default(), Vec::new());
+        let mut batches =
+            reader.batches(Columns { kind: false, size: false, thread: false, instr: false });
+        let mut batch = Batch::default();
+        while lines.len() < MOST && batches.next_into(&mut batch)? {
+            for addr in &batch.addr {
+                let next = known.len() as u64;
+                let page = *known.entry(addr / PAGE).or_insert(next);
+                lines.push(page * LINES + addr / LINE % LINES);
+            }
+        }
+        if lines.is_empty() {
+            let place = reader.path().display().to_string();
+            return Err(Error::input(place, "holds no references", "capture it again"));
+        }
+        Ok(Self { pages: known.len() as u64, lines: Some(lines) })
+    }
+
+    /// Accesses of one round.
+    fn round(&self) -> u64 {
+        self.lines.as_ref().map_or(self.pages * LINES, |lines| lines.len() as u64)
+    }
+
+    fn line(&self, step: u64, rng: &mut Rng) -> u64 {
+        match &self.lines {
+            Some(lines) => lines[(step % lines.len() as u64) as usize],
+            None => rng.below(self.pages * LINES),
+        }
+    }
+}
+
+/// Where a guest's pages lie.
+enum Place {
+    /// From this page of the memory on.
+    Piece(u64),
+    /// Spread by a permutation of the memory, from this index on.
+    Spread(Permutation, u64),
+}
+
+impl Place {
+    fn address(&self, line: u64) -> u64 {
+        let page = line / LINES;
+        let frame = match self {
+            Place::Piece(start) => start + page,
+            Place::Spread(order, start) => order.apply(start + page),
+        };
+        frame * PAGE + line % LINES * LINE
+    }
+}
+
+/// Play both guests on `memory` (one with a cache in front), for a program of the node `from`.
+///
+/// `overlaps` are the shares wanted, 0 to 1; where the two do not fit the cache side by side they
+/// share more than asked for, and rows say how much. A last row has the pages shuffled.
+/// `cache_bytes` stands for the DRAM's size where it is given.
+///
+/// # Errors
+/// Input errors: no such cache, guests larger than the memory, a trace that cannot be read.
+pub fn pair(
+    topology: &Topology,
+    from: usize,
+    memory: &Memory,
+    guests: [&Guest<'_>; 2],
+    overlaps: &[f64],
+    cache_bytes: Option<u64>,
+    seed: u64,
+) -> Result<Vec<PairRow>> {
+    let Some(front) = memory.cache else {
+        let what = "has no cache in front of its memory";
+        return Err(Error::input(format!("machine {}", topology.machine), what, "choose another"));
+    };
+    let cache = cache_bytes.unwrap_or(topology.nodes[front].bytes) / PAGE;
+    if cache == 0 {
+        return Err(Error::input("--cache", "is less than a page", "give for example 96G"));
+    }
+    // Traces have the size they have; then nothing is scaled.
+    let traced = guests.iter().any(|guest| matches!(guest, Guest::Trace(_)));
+    let (frames, scale) =
+        if traced { (cache, 1.0) } else { (FRAMES, FRAMES as f64 / cache as f64) };
+    let players = [Player::new(guests[0], scale)?, Player::new(guests[1], scale)?];
+    let behind = ((memory.free as f64 * scale) as u64).max(2 * frames);
+    if players[0].pages + players[1].pages > behind {
+        let what = "the guests together are larger than a node's memory";
+        return Err(Error::input("pair", what, "give smaller sizes"));
+    }
+    let hit_ns = topology.view(from, front).read_ns;
+    let miss_ns = hit_ns + topology.view(from, memory.backing).read_ns;
+    let measure = |places: [Place; 2], overlap: Option<f64>| {
+        let alone = [0, 1].map(|guest| {
+            let mut turns = [false; 2];
+            turns[guest] = true;
+            play(&players, &places, turns, frames, seed)[guest]
+        });
+        let together = play(&players, &places, [true; 2], frames, seed);
+        let ns = |rates: [f64; 2]| rates.map(|rate| rate * hit_ns + (1.0 - rate) * miss_ns);
+        let (alone_ns, together_ns) = (ns(alone), ns(together));
+        PairRow {
+            shuffled: overlap.is_none(),
+            overlap,
+            alone_hit_rate: alone,
+            together_hit_rate: together,
+            alone_ns,
+            together_ns,
+            slowdown: [0, 1].map(|guest| together_ns[guest] / alone_ns[guest]),
+        }
+    };
+    let mut rows = Vec::new();
+    let (first, second) = (players[0].pages, players[1].pages);
+    for overlap in overlaps {
+        if !(0.0..=1.0).contains(overlap) {
+            return Err(Error::input(
+                "--overlap",
+                "lies within 0 to 1",
+                "give for example 0,0.5,1",
+            ));
+        }
+        // The second starts so far into the first's places, a whole number of caches further on.
+        let shared = (overlap * first.min(second) as f64).round() as u64;
+        let start = first - shared + first.div_ceil(frames) * frames;
+        let places = [Place::Piece(0), Place::Piece(start)];
+        rows.push(measure(places, Some(overlap_of(first, second, start, frames))));
+    }
+    let order = Permutation::new(behind, seed);
+    rows.push(measure([Place::Spread(order.clone(), 0), Place::Spread(order, first)], None));
+    Ok(rows)
+}
+
+/// Share of the smaller guest's pages whose place in the cache the other uses too.
+fn overlap_of(first: u64, second: u64, start: u64, frames: u64) -> f64 {
+    let mut used = vec![0u8; frames as usize];
+    for page in 0..first.min(frames) {
+        used[(page % frames) as usize] |= 1;
+    }
+    for page in 0..second.min(frames) {
+        used[((start + page) % frames) as usize] |= 2;
+    }
+    let both = used.iter().filter(|mask| **mask == 3).count() as f64;
+    (both / first.min(second).min(frames) as f64).min(1.0)
+}
+
+/// Hit rates of the guests whose turn it is, after a warm-up of as many rounds as are counted.
+fn play(
+    players: &[Player; 2],
+    places: &[Place; 2],
+    turns: [bool; 2],
+    frames: u64,
+    seed: u64,
+) -> [f64; 2] {
+    let mut cache = MemorySideCache::new(frames * PAGE);
+    let mut rngs = [Rng::stream(seed, 1), Rng::stream(seed, 2)];
+    let longest = players[0].round().max(players[1].round());
+    let steps = longest * if players.iter().any(|p| p.lines.is_some()) { 1 } else { 4 };
+    let mut hits = [0u64; 2];
+    // Every line once, or those that chance leaves out would miss while it counts.
+    for guest in (0..2).filter(|guest| turns[*guest] && players[*guest].lines.is_none()) {
+        for line in 0..players[guest].round() {
+            cache.access(places[guest].address(line), false);
+        }
+    }
+    for step in 0..2 * steps {
+        for guest in 0..2 {
+            if turns[guest] {
+                let line = players[guest].line(step, &mut rngs[guest]);
+                let hit = cache.access(places[guest].address(line), false) == Outcome::Hit;
+                hits[guest] += u64::from(hit && step >= steps);
+            }
+        }
+    }
+    hits.map(|count| count as f64 / steps as f64)
+}

@@ -1,0 +1,424 @@
+//! What a program sees: average latency and bandwidth, and the shares of its memory accesses that
+//! go to near and far, DRAM and other memory, under a mode of placement.
+//!
+//! A stream is counted in closed form ([`closed_form`] in memory mode), a trace access by access,
+//! after the CPU caches of the machine and, in memory mode, through the simulated cache. The time
+//! is that of the slowest of: cores (each access one latency, as many under way as there are fill
+//! buffers, over all threads), each medium (bytes read and written at its bandwidth), and the links
+//! between sockets. A page is cleared into memory mode's cache when it is first touched.
+
+use nearfar_hardware::Topology;
+use nearfar_hardware::cache::{Filter, Geometry};
+use nearfar_hardware::machine::NodeKind;
+use nearfar_hardware::memory_side_cache::{MemorySideCache, Outcome, closed_form};
+use nearfar_hardware::topology::{LINE, PAGE, Pattern};
+use nearfar_kernel::placement::{Allocator, Memory, Mode, Placement, place};
+use nearfar_trace::generate::permutation::Permutation;
+use nearfar_trace::{Batch, Columns, Kind, Reader, Result};
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+
+use super::alloc::{AllocOptions, check};
+
+/// References in closed form: every line of `bytes` as often as every other.
+#[derive(Clone, Copy, Debug)]
+pub struct Stream {
+    /// Bytes of the working set.
+    pub bytes: u64,
+    /// In random order rather than round after round.
+    pub random: bool,
+    /// Share of stores, which go past the caches.
+    pub writes: f64,
+}
+
+/// What is run.
+pub enum Load<'a> {
+    /// A recorded program, behind caches if there are any.
+    Trace(&'a Reader, Option<Geometry>),
+    /// A made one.
+    Stream(Stream),
+}
+
+/// A node at work.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct NodeUse {
+    /// The topology's number.
+    pub node: usize,
+    /// Kind and number.
+    pub label: String,
+    /// Bytes read from the medium.
+    pub read_bytes: f64,
+    /// Bytes written to the medium.
+    pub written_bytes: f64,
+    /// Share of the time that the medium is busy.
+    pub busy: f64,
+}
+
+/// What a program sees under a mode.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RunRow {
+    /// The mode's name.
+    pub mode: &'static str,
+    /// Bytes of the pages touched.
+    pub footprint_bytes: u64,
+    /// Whether all of them find memory; nothing else is known when they do not.
+    pub possible: bool,
+    /// Accesses to memory, in lines; 1 for a stream, whose bytes are shares.
+    pub accesses: f64,
+    /// Share of accesses that store.
+    pub store_share: f64,
+    /// Share of accesses on DRAM of the own socket.
+    pub local_dram_share: f64,
+    /// Share on DRAM of others.
+    pub remote_dram_share: f64,
+    /// Share on persistent or CXL memory of the own socket.
+    pub local_far_share: f64,
+    /// Share on persistent or CXL memory of others.
+    pub remote_far_share: f64,
+    /// Share of accesses that memory mode's cache answers.
+    pub cache_hit_rate: Option<f64>,
+    /// Nanoseconds an access takes on average when the machine is idle.
+    pub latency_ns: Option<f64>,
+    /// Bytes a nanosecond over all threads.
+    pub gb_per_second: Option<f64>,
+    /// What sets the pace: `cores`, a node's label or `link`.
+    pub bound_by: Option<String>,
+    /// Media at work.
+    pub nodes: Vec<NodeUse>,
+}
+
+/// Counts of accesses to one memory: by store, by random, by outcome. Memory without a cache in
+/// front has them all in the first outcome.
+#[derive(Clone, Debug, Default)]
+struct Use([[[f64; 3]; 2]; 2]);
+
+const OUTCOMES: [Outcome; 3] = [Outcome::Hit, Outcome::CleanMiss, Outcome::DirtyMiss];
+
+/// Run `load` under `mode`. With `shuffle`, pages lie at random in each memory (seeded), as with
+/// `page_alloc.shuffle=1` or after long use; otherwise in one piece.
+///
+/// # Errors
+/// As for an allocation; a trace that cannot be read; what `pulse` answers.
+pub fn run(
+    topology: &Topology,
+    mode: &dyn Mode,
+    load: &Load<'_>,
+    options: &AllocOptions,
+    shuffle: Option<u64>,
+    pulse: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<RunRow> {
+    let mut memories = mode.memories(topology)?;
+    check(topology, &memories, options)?;
+    let frames: Vec<u64> = memories.iter().map(|memory| memory.free).collect();
+    let groups = mode.order(topology, &memories, options.from, &options.policy);
+    let wanted = match load {
+        Load::Trace(..) => frames.iter().sum(),
+        Load::Stream(stream) => stream.bytes.div_ceil(PAGE),
+    };
+    let placement = place(&mut memories, &groups, wanted, Allocator::User);
+    let (uses, pages) = match load {
+        Load::Stream(stream) => {
+            (stream_uses(topology, &memories, &placement, stream, shuffle.is_some()), wanted)
+        }
+        Load::Trace(reader, caches) => {
+            let mut walk = Walk::new(topology, &memories, &placement, &frames, shuffle);
+            walk.trace(reader, caches.as_ref(), pulse)?;
+            let pages = walk.pages.len() as u64;
+            (if walk.missing { None } else { Some(walk.uses) }, pages)
+        }
+    };
+    let row = RunRow {
+        mode: mode.name(),
+        footprint_bytes: pages * PAGE,
+        possible: uses.is_some(),
+        accesses: 0.0,
+        store_share: 0.0,
+        local_dram_share: 0.0,
+        remote_dram_share: 0.0,
+        local_far_share: 0.0,
+        remote_far_share: 0.0,
+        cache_hit_rate: None,
+        latency_ns: None,
+        gb_per_second: None,
+        bound_by: None,
+        nodes: Vec::new(),
+    };
+    Ok(match uses {
+        Some(uses) => price(topology, &memories, &uses, options, row),
+        None => row,
+    })
+}
+
+/// Shares of a stream's accesses; none when it has no room.
+fn stream_uses(
+    topology: &Topology,
+    memories: &[Memory],
+    placement: &Placement,
+    stream: &Stream,
+    shuffled: bool,
+) -> Option<Vec<Use>> {
+    if placement.missing > 0 {
+        return None;
+    }
+    let pages = placement.pages(memories.len());
+    let total: u64 = pages.iter().sum();
+    let form = match (stream.random, shuffled) {
+        (true, false) => closed_form::uniform_contiguous,
+        (true, true) => closed_form::uniform_shuffled,
+        (false, false) => closed_form::cyclic_contiguous,
+        (false, true) => closed_form::cyclic_shuffled,
+    };
+    let one = |(memory, pages): (&Memory, u64)| {
+        let mut counts = Use::default();
+        let share = pages as f64 / total.max(1) as f64;
+        let hit = match memory.cache {
+            Some(_) if pages == 0 => 1.0,
+            Some(cache) => form((pages * PAGE) as f64 / topology.nodes[cache].bytes as f64),
+            None => 1.0,
+        };
+        // A line stays for a geometric number of accesses; it leaves clean if none was a store.
+        let loads = 1.0 - stream.writes;
+        let clean = loads * (1.0 - hit) / (1.0 - loads * hit).max(f64::MIN_POSITIVE);
+        for (write, part) in [(0, loads), (1, stream.writes)] {
+            let miss = share * part * (1.0 - hit);
+            counts.0[write][usize::from(stream.random)] =
+                [share * part * hit, miss * clean, miss * (1.0 - clean)];
+        }
+        counts
+    };
+    Some(memories.iter().zip(pages).map(one).collect())
+}
+
+/// A trace on its way through placement and memory mode's caches.
+struct Walk<'a> {
+    memories: &'a [Memory],
+    placement: &'a Placement,
+    /// Memory and frame of each page, by page number of the trace.
+    pages: FxHashMap<u64, (u32, u64)>,
+    taken: Vec<u64>,
+    order: Vec<Option<Permutation>>,
+    caches: Vec<Option<MemorySideCache>>,
+    /// The last line of each thread.
+    last: Vec<u64>,
+    uses: Vec<Use>,
+    missing: bool,
+}
+
+impl<'a> Walk<'a> {
+    fn new(
+        topology: &Topology,
+        memories: &'a [Memory],
+        placement: &'a Placement,
+        frames: &[u64],
+        shuffle: Option<u64>,
+    ) -> Self {
+        let order = |count: &u64| shuffle.map(|seed| Permutation::new((*count).max(1), seed));
+        let cache = |memory: &Memory| {
+            memory.cache.map(|node| MemorySideCache::new(topology.nodes[node].bytes))
+        };
+        Self {
+            memories,
+            placement,
+            pages: FxHashMap::default(),
+            taken: vec![0; memories.len()],
+            order: frames.iter().map(order).collect(),
+            caches: memories.iter().map(cache).collect(),
+            last: Vec::new(),
+            uses: vec![Use::default(); memories.len()],
+            missing: false,
+        }
+    }
+
+    fn trace(
+        &mut self,
+        reader: &Reader,
+        caches: Option<&Geometry>,
+        pulse: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<()> {
+        let mut filter = caches.map(|geometry| Filter::new(geometry, true));
+        let mut batches = reader.batches(Columns::ALL);
+        let (mut batch, mut missed, mut done) = (Batch::default(), Batch::default(), 0u64);
+        while batches.next_into(&mut batch)? {
+            done += batch.len() as u64;
+            let taken = match &mut filter {
+                Some(filter) => {
+                    missed.clear();
+                    filter.records(&batch, 0..batch.len(), &mut missed);
+                    &missed
+                }
+                None => &batch,
+            };
+            for record in taken.iter() {
+                let last = record.addr.saturating_add(u64::from(record.size.max(1)) - 1) / LINE;
+                for line in record.addr / LINE..=last {
+                    self.line(line, record.kind, record.thread as usize);
+                }
+            }
+            pulse(done)?;
+        }
+        Ok(())
+    }
+
+    fn line(&mut self, line: u64, kind: Kind, thread: usize) {
+        if self.last.len() <= thread {
+            self.last.resize(thread + 1, u64::MAX);
+        }
+        let random = line.wrapping_sub(self.last[thread]) > 1;
+        self.last[thread] = line;
+        let (page, within) = (line / (PAGE / LINE), line % (PAGE / LINE));
+        let known = self.pages.get(&page).copied();
+        let Some((memory, frame)) = known.or_else(|| self.first_touch(page)) else {
+            self.missing = true;
+            return;
+        };
+        let memory = memory as usize;
+        let outcome = match &mut self.caches[memory] {
+            Some(cache) => cache.access(frame * PAGE + within * LINE, kind.writes()),
+            None => Outcome::Hit,
+        };
+        let slot = OUTCOMES.iter().position(|o| *o == outcome).unwrap_or(0);
+        self.uses[memory].0[usize::from(kind.writes())][usize::from(random)][slot] += 1.0;
+    }
+
+    /// Give a page its frame and clear it.
+    fn first_touch(&mut self, page: u64) -> Option<(u32, u64)> {
+        let memory = self.placement.memory_of(self.pages.len() as u64)?;
+        let next = self.taken[memory];
+        self.taken[memory] += 1;
+        let frame = self.order[memory].as_ref().map_or(next, |order| order.apply(next));
+        if let Some(cache) = &mut self.caches[memory] {
+            for line in 0..PAGE / LINE {
+                cache.access(frame * PAGE + line * LINE, true);
+            }
+        }
+        debug_assert!(memory < self.memories.len());
+        self.pages.insert(page, (memory as u32, frame));
+        Some((memory as u32, frame))
+    }
+}
+
+/// Bytes of one node: loads and stores, sequential and random.
+type Moved = [[f64; 2]; 2];
+
+/// Latency, time and shares of counted accesses.
+fn price(
+    topology: &Topology,
+    memories: &[Memory],
+    uses: &[Use],
+    options: &AllocOptions,
+    mut row: RunRow,
+) -> RunRow {
+    let socket = topology.nodes[options.from].socket;
+    let mut moved: Vec<Moved> = vec![Moved::default(); topology.nodes.len()];
+    let (mut latency, mut hits, mut cached) = (0.0, 0.0, 0.0);
+    let (mut link_ns, mut crossing) = (0.0f64, [0.0f64; 2]);
+    for (memory, counts) in memories.iter().zip(uses) {
+        let node = &topology.nodes[memory.backing];
+        let far = topology.view(options.from, memory.backing);
+        let remote = node.socket != socket;
+        let (mut sum, mut bytes) = (0.0, [0.0; 2]);
+        for write in [false, true] {
+            for random in [false, true] {
+                for (slot, outcome) in OUTCOMES.into_iter().enumerate() {
+                    let count = counts.0[usize::from(write)][usize::from(random)][slot];
+                    if count == 0.0 {
+                        continue;
+                    }
+                    let time = |v: &nearfar_hardware::topology::View| {
+                        if random { v.read_ns } else { v.sequential_ns }
+                    };
+                    sum += count;
+                    bytes[usize::from(write)] += count * LINE as f64;
+                    row.store_share += if write { count } else { 0.0 };
+                    let mut add = |node: usize, write: bool, lines: u64| {
+                        moved[node][usize::from(write)][usize::from(random)] +=
+                            count * (lines * LINE) as f64;
+                    };
+                    match memory.cache {
+                        None => {
+                            add(memory.backing, write, 1);
+                            latency += count * time(far);
+                        }
+                        Some(front) => {
+                            let traffic = outcome.traffic(write);
+                            add(front, false, traffic.dram_reads);
+                            add(front, true, traffic.dram_writes);
+                            add(memory.backing, false, traffic.far_reads);
+                            add(memory.backing, true, traffic.far_writes);
+                            let hit = outcome == Outcome::Hit;
+                            cached += count;
+                            hits += if hit { count } else { 0.0 };
+                            latency += count * time(topology.view(options.from, front));
+                            latency += if hit { 0.0 } else { count * time(far) };
+                        }
+                    }
+                }
+            }
+        }
+        row.accesses += sum;
+        *match (node.kind == NodeKind::Dram, remote) {
+            (true, false) => &mut row.local_dram_share,
+            (true, true) => &mut row.remote_dram_share,
+            (false, false) => &mut row.local_far_share,
+            (false, true) => &mut row.remote_far_share,
+        } += sum;
+        if remote && sum > 0.0 {
+            let seen = memory.cache.map_or(far, |front| topology.view(options.from, front));
+            let at = |write| seen.bandwidth(Pattern { write, random: false });
+            let apart = bytes[0] / at(false) + bytes[1] / at(true);
+            let mixed = seen.mixed.filter(|_| bytes[0] > 0.0 && bytes[1] > 0.0);
+            let own = mixed.map_or(apart, |mixed| (bytes[0] + bytes[1]) / mixed);
+            link_ns = link_ns.max(own);
+            crossing[0] += bytes[0];
+            crossing[1] += bytes[1];
+        }
+    }
+    if row.accesses == 0.0 {
+        return row;
+    }
+    if let Some(link) = topology.link {
+        link_ns = link_ns.max(crossing[0].max(crossing[1]) / link);
+    }
+    let core_ns = latency / (topology.fill_buffers * options.threads) as f64;
+    let mut slowest = (core_ns, "cores".to_owned());
+    if link_ns > slowest.0 {
+        slowest = (link_ns, "link".to_owned());
+    }
+    let mut busy = vec![0.0; topology.nodes.len()];
+    for (node, moved) in moved.iter().enumerate() {
+        for write in [false, true] {
+            for random in [false, true] {
+                let rate = topology.nodes[node].local.bandwidth(Pattern { write, random });
+                busy[node] += moved[usize::from(write)][usize::from(random)] / rate;
+            }
+        }
+        if busy[node] > slowest.0 {
+            slowest = (busy[node], topology.label(node));
+        }
+    }
+    let total = row.accesses;
+    for share in [
+        &mut row.store_share,
+        &mut row.local_dram_share,
+        &mut row.remote_dram_share,
+        &mut row.local_far_share,
+        &mut row.remote_far_share,
+    ] {
+        *share /= total;
+    }
+    row.cache_hit_rate = (cached > 0.0).then(|| hits / cached);
+    row.latency_ns = Some(latency / total);
+    row.gb_per_second = Some(total * LINE as f64 / slowest.0);
+    row.nodes = (0..moved.len())
+        .filter(|node| busy[*node] > 0.0)
+        .map(|node| NodeUse {
+            node,
+            label: topology.label(node),
+            read_bytes: moved[node][0].iter().sum(),
+            written_bytes: moved[node][1].iter().sum(),
+            busy: busy[node] / slowest.0,
+        })
+        .collect();
+    row.bound_by = Some(slowest.1);
+    row
+}

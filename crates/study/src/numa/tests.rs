@@ -1,0 +1,250 @@
+use std::path::Path;
+
+use nearfar_hardware::{Machine, Topology};
+use nearfar_kernel::placement::{Allocator, MODES, Policy, mode};
+
+use nearfar_trace::{Kind, Reader, Record, Source, Writer, WriterOptions};
+
+use super::{AllocOptions, AllocRow, Guest, Load, RunRow, Stream, alloc, clear_page, pair, run};
+
+fn topology(name: &str) -> Topology {
+    Machine::load(name, Path::new("")).unwrap().topology().unwrap()
+}
+
+fn options(allocator: Allocator) -> AllocOptions {
+    let policy = Policy::default();
+    AllocOptions { allocator, policy, from: 0, threads: 1, dirty_cache: true }
+}
+
+fn paper(mode_name: &str, gib: u64) -> AllocRow {
+    let mode = mode(mode_name).unwrap();
+    let size = gib << 30;
+    alloc(&topology("optane-4node"), mode, size, &options(Allocator::Vmalloc)).unwrap()
+}
+
+#[test]
+fn a_page_costs_what_its_slowest_part_costs() {
+    let topology = topology("optane-4node");
+    let of = |mode_name: &str, index: usize, dirty| {
+        let memories = mode(mode_name).unwrap().memories(&topology).unwrap();
+        clear_page(&topology, 0, &memories[index], dirty, 1).unwrap()
+    };
+    let near = |found: f64, stated: f64| assert!((found - stated).abs() < 1e-6, "{found} {stated}");
+    // By hand: 219 ns of kernel and 64 lines of 101 ns, ten at a time.
+    near(of("alius", 0, true).ns(), 219.0 + 6.4 * 101.0);
+    near(of("alius", 2, true).ns(), 219.0 + 6.4 * 135.0);
+    // One module at 2.3 GB/s; 1 GB/s from the other socket.
+    near(of("alius", 4, true).ns(), 4096.0 / 2.3);
+    near(of("alius", 6, true).ns(), 4096.0);
+    // Three accesses to DRAM, a load and a store behind it.
+    let five = 3.0 * 4096.0 / 15.0 + 4096.0 / 7.6 + 4096.0 / 2.3;
+    near(of("memory-mode", 0, true).ns(), five);
+    assert_eq!(of("memory-mode", 0, true).bound_by(), "medium");
+    // Clean lines are dropped: the core is slower than the medium then.
+    near(of("memory-mode", 0, false).ns(), 219.0 + 6.4 * (101.0 + 169.0));
+    assert_eq!(of("memory-mode", 2, true).bound_by(), "link");
+}
+
+#[test]
+fn table_two_is_met() {
+    // Paper 004, table 2; goal: each within 10 %, the mean within 5 %.
+    let mut errors = Vec::new();
+    for (mode_name, cells) in [
+        ("memory-mode", [64.74, 581.29, 847.93, 1805.33].as_slice()),
+        ("alius", &[19.12, 258.19, 383.88, 911.55, 2005.21]),
+    ] {
+        for (gib, published) in [80, 700, 1000, 2000, 3000].into_iter().zip(cells) {
+            let error = paper(mode_name, gib).seconds.unwrap() / published - 1.0;
+            assert!(error.abs() < 0.10, "{mode_name} {gib}: {error}");
+            errors.push(error.abs());
+        }
+    }
+    let mean = errors.iter().sum::<f64>() / errors.len() as f64;
+    assert!(errors.len() == 9 && mean < 0.05, "{mean}");
+    let row = paper("memory-mode", 3000);
+    assert!(!row.possible && row.seconds.is_none());
+    assert!(row.why_not.unwrap().starts_with("needs 3000.0 GiB and 11.7 GiB of tables"));
+}
+
+#[test]
+fn every_page_is_accounted_for() {
+    for name in ["optane-4node", "cxl-2socket", "laptop"] {
+        let topology = topology(name);
+        for mode in MODES {
+            for allocator in [Allocator::User, Allocator::Vmalloc] {
+                let Ok(memories) = mode.memories(&topology) else { continue };
+                let before: u64 = memories.iter().map(|m| m.free * 4096).sum();
+                for gib in [1u64, 50, 400, 4000] {
+                    let row = alloc(&topology, *mode, gib << 30, &options(allocator)).unwrap();
+                    let sum =
+                        |of: fn(&super::Landed) -> u64| row.landed.iter().map(of).sum::<u64>();
+                    let (data, tables) = (sum(|l| l.bytes), sum(|l| l.tables_bytes));
+                    assert_eq!(before, data + tables + sum(|l| l.free_bytes));
+                    let places = row.local_dram_bytes
+                        + row.remote_dram_bytes
+                        + row.local_far_bytes
+                        + row.remote_far_bytes;
+                    assert_eq!(places, data);
+                    assert_eq!(row.possible, row.why_not.is_none());
+                    assert_eq!(row.possible, row.seconds.is_some());
+                    if row.possible {
+                        assert_eq!(data, gib << 30);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn predictions_of_the_model() {
+    // Several threads beat one module's 2.3 GB/s on the own socket.
+    let topology = topology("optane-4node");
+    let mut many = options(Allocator::User);
+    let time = |options: &AllocOptions| {
+        let row = alloc(&topology, mode("kmem-dax").unwrap(), 100 << 30, options).unwrap();
+        assert_eq!(row.local_far_bytes, 100 << 30);
+        row.seconds.unwrap()
+    };
+    many.policy.nodes = vec![4];
+    let one = time(&many);
+    many.threads = 3;
+    assert!(time(&many) < one / 2.5);
+    // Kinks: a GiB more costs most where the remote modules begin.
+    let at = |gib| paper("alius", gib).seconds.unwrap();
+    let slope = |gib| at(gib + 1) - at(gib);
+    assert!(slope(40) < slope(250) && slope(250) < slope(1000) && slope(1000) < slope(2500));
+}
+
+#[test]
+fn wrong_options_are_named() {
+    let topology = topology("optane-4node");
+    let interleave = mode("interleave").unwrap();
+    let refused = |change: &dyn Fn(&mut AllocOptions)| {
+        let mut options = options(Allocator::User);
+        change(&mut options);
+        alloc(&topology, interleave, 1 << 30, &options).unwrap_err().to_string()
+    };
+    assert!(refused(&|o| o.from = 4).starts_with("--from: node 4 has no cores; choose from 0, 1"));
+    assert!(refused(&|o| o.from = 99).starts_with("--from"));
+    assert!(refused(&|o| o.policy.nodes = vec![9]).starts_with("--nodes: no node 9"));
+    assert!(refused(&|o| o.policy.weights = vec![1]).starts_with("--weights: 1 weights for 8"));
+    assert!(refused(&|o| o.policy.weights = vec![0; 8]).contains("1 to 255"));
+    assert!(refused(&|o| o.threads = 0).starts_with("--threads"));
+    let error = alloc(&self::topology("cxl"), interleave, 1 << 30, &options(Allocator::User));
+    assert!(error.unwrap_err().to_string().contains("page_allocation"));
+}
+
+fn stream(mode_name: &str, stream: Stream, change: &dyn Fn(&mut AllocOptions)) -> RunRow {
+    let mut options = options(Allocator::User);
+    change(&mut options);
+    let topology = topology("optane-4node");
+    let mode = mode(mode_name).unwrap();
+    run(&topology, mode, &Load::Stream(stream), &options, None, &mut |_| Ok(())).unwrap()
+}
+
+#[test]
+fn table_one_comes_out_of_the_model() {
+    // Paper 004, table 1: GB/s a module. Enough threads to fill it, loads or stores alone.
+    for (node, figures) in [(4, [7.6, 2.4, 2.3, 0.5]), (0, [15.0; 4])] {
+        for (figure, (writes, random)) in
+            figures.into_iter().zip([(0.0, false), (0.0, true), (1.0, false), (1.0, true)])
+        {
+            let row = stream("kmem-dax", Stream { bytes: 1 << 30, random, writes }, &|o| {
+                o.policy.nodes = vec![node];
+                o.threads = 24;
+            });
+            let module = row.gb_per_second.unwrap() / 3.0;
+            assert!((module / figure - 1.0).abs() < 1e-9, "{node} {writes} {random}: {module}");
+            assert_eq!(row.store_share, writes);
+        }
+    }
+}
+
+#[test]
+fn interleaving_helps_many_threads_and_not_one() {
+    let load = Stream { bytes: 10 << 30, random: false, writes: 0.0 };
+    let speed = |mode_name, threads| {
+        let both = |o: &mut AllocOptions| {
+            o.threads = threads;
+            o.policy.nodes = vec![0, 4];
+        };
+        stream(mode_name, load, &both).gb_per_second.unwrap()
+    };
+    // One stream sees the mean latency of its pages (weights 2 to 1); many the sum of bandwidths.
+    assert!(speed("weighted-interleave", 1) < speed("kmem-dax", 1));
+    let sum = speed("weighted-interleave", 64);
+    assert!((sum / (45.0 + 22.8) - 1.0).abs() < 0.02, "{sum}");
+    let loaded = Stream { writes: 0.3, bytes: 4000 << 30, ..load };
+    assert!(!stream("alius", loaded, &|_| ()).possible);
+}
+
+fn traced(accesses: &[(u64, bool)]) -> (tempfile::TempDir, Reader) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.trace");
+    let mut writer = Writer::create(&path, Source::default(), WriterOptions::default()).unwrap();
+    for (line, write) in accesses {
+        let kind = if *write { Kind::Store } else { Kind::Load };
+        let record = Record { addr: line * 64, kind, size: 8, thread: 0, instr: 1 };
+        writer.push(record).unwrap();
+    }
+    writer.finish(None).unwrap();
+    let reader = Reader::open(&path).unwrap();
+    (folder, reader)
+}
+
+#[test]
+fn a_trace_is_counted_access_by_access() {
+    // Memory mode on a machine of 64 KiB of DRAM a node: sixteen pages of cache.
+    let mut small = topology("optane-4node");
+    for node in &mut small.nodes {
+        (node.reserved, node.bytes) = (0, if node.cpus > 0 { 64 << 10 } else { 256 << 10 });
+    }
+    // Two pages that collide (0 and 16) and one that does not, twenty rounds.
+    let mut accesses: Vec<(u64, bool)> = (0..32).map(|page| (page * 64, false)).collect();
+    for _ in 0..20 {
+        accesses.extend([(0, true), (16 * 64, false), (1, false)]);
+    }
+    let (_folder, reader) = traced(&accesses);
+    let mode = mode("memory-mode").unwrap();
+    let load = Load::Trace(&reader, None);
+    let row = run(&small, mode, &load, &options(Allocator::User), None, &mut |_| Ok(())).unwrap();
+    assert_eq!(row.accesses, 92.0);
+    assert_eq!(row.footprint_bytes, 32 * 4096);
+    // Clearing leaves each page in the cache when it is touched first; then 0 and 16 take turns.
+    // Line 1 misses once, as page 16 was cleared over it.
+    let hits = 92.0 - 40.0 - 1.0;
+    assert!((row.cache_hit_rate.unwrap() - hits / 92.0).abs() < 1e-12, "{row:?}");
+    assert!((row.store_share - 20.0 / 92.0).abs() < 1e-12);
+    assert_eq!(row.local_far_share, 1.0);
+}
+
+#[test]
+fn a_pair_hurts_each_other_as_far_as_it_overlaps() {
+    let topology = topology("optane-4node");
+    let memories = mode("memory-mode").unwrap().memories(&topology).unwrap();
+    let half = Guest::Uniform(48 << 30);
+    let rows = pair(&topology, 0, &memories[0], [&half, &half], &[0.0, 0.5, 1.0], None, 1).unwrap();
+    let near = |found: f64, stated: f64| assert!((found - stated).abs() < 0.02, "{found} {stated}");
+    // Alone a guest of half the cache has no conflict; in pieces, only what overlaps conflicts.
+    // Shuffled: of `ways` pages that share a place, each is used with the same chance.
+    let ways = memories[0].free as f64 * 4096.0 / (96u64 << 30) as f64;
+    let shuffled = |load: f64| (1.0 - (1.0 - load / ways).powf(ways)) / load;
+    for (row, together) in rows.iter().zip([1.0, 0.75, 0.5, shuffled(1.0)]) {
+        near(row.together_hit_rate[0], together);
+        near(row.together_hit_rate[1], together);
+        near(row.alone_hit_rate[0], if row.shuffled { shuffled(0.5) } else { 1.0 });
+    }
+    near(rows[2].slowdown[0], (101.0 + 0.5 * 305.0) / 101.0);
+    assert_eq!(rows[1].overlap, Some(0.5));
+    assert!(rows[3].shuffled && rows[3].slowdown[0] < rows[2].slowdown[0]);
+    // Too large to lie side by side: more is shared than asked for.
+    let large = Guest::Uniform(72 << 30);
+    let rows = pair(&topology, 0, &memories[0], [&large, &large], &[0.0], None, 1).unwrap();
+    near(rows[0].overlap.unwrap(), 2.0 / 3.0);
+    let (_folder, reader) = traced(&[(0, false), (64, true)]);
+    let tiny = Guest::Trace(&reader);
+    let rows = pair(&topology, 0, &memories[0], [&tiny, &tiny], &[1.0], Some(8192), 1).unwrap();
+    assert_eq!(rows[0].together_hit_rate, [0.0, 0.0]);
+    assert!(pair(&topology, 0, &memories[0], [&half, &half], &[2.0], None, 1).is_err());
+}

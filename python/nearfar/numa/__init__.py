@@ -1,0 +1,380 @@
+"""The ``numa`` study: DRAM, persistent memory and CXL as system memory (paper 004).
+
+Where pages land and how long clearing them takes (:func:`alloc`), what a program then sees
+(:func:`run`), how two virtual machines hurt each other in memory mode (:func:`pair`), what to use
+for a need (:func:`nearfar.numa.plan.plan`). Machines come from machine files or from this machine's
+own description (:func:`describe`). docs/numa.md has the model and every key.
+
+>>> alloc(["80G"], machine="optane-4node", modes=["alius"]).rows[0]["local_dram_bytes"] >> 30
+80
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from nearfar import _engine
+from nearfar import machine as machines
+from nearfar.errors import NearfarError
+from nearfar.numa.describe import Node, describe, to_machine
+from nearfar.sizes import bytes_of, parse_bytes
+
+__all__ = [
+    "ALLOCATORS",
+    "MACHINE",
+    "Node",
+    "NumaResult",
+    "alloc",
+    "describe",
+    "modes",
+    "pair",
+    "published",
+    "run",
+    "run_of",
+    "to_machine",
+    "topology",
+    "weights",
+]
+
+#: The machine that is meant unless another is named: paper 004's.
+MACHINE: Final = "optane-4node"
+#: Who may allocate.
+ALLOCATORS: Final = ("vmalloc", "user")
+
+#: Options that a command is told by, and what they are when it is not.
+_FLAGS: Final = {
+    "modes": "--mode",
+    "nodes": "--nodes",
+    "weights": "--weights",
+    "origin": "--from",
+    "threads": "--threads",
+    "pattern": "--pattern",
+    "writes": "--writes",
+    "working_set": "--working-set",
+    "bandwidth": "--bandwidth",
+    "overlap": "--overlap",
+    "cache": "--cache",
+    "seed": "--seed",
+}
+_USUAL: Final = {"threads": 1, "writes": 0.0, "bandwidth": 0.0, "seed": 1, "pattern": "random"}
+
+Progress = Callable[[int], None] | None
+
+
+@dataclass(frozen=True)
+class NumaResult:
+    """What a question found.
+
+    Attributes:
+        run: how it was made; no times of day.
+        rows: one mapping a case (docs/numa.md names the keys).
+    """
+
+    run: dict[str, Any]
+    rows: list[dict[str, Any]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as ``--format json`` prints them."""
+        return {"run": self.run, "rows": self.rows}
+
+    def to_json(self) -> str:
+        """Everything as JSON text."""
+        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
+
+    @property
+    def table(self) -> Any:
+        """The rows as a ``pyarrow.Table``, without what has rows of its own (``landed``)."""
+        import pyarrow
+
+        flat = [_flat(row) for row in self.rows]
+        return pyarrow.Table.from_pylist(flat)
+
+    def write(self, folder: str | Path, *, force: bool = False) -> Path:
+        """Write ``result.parquet`` and ``run.json`` as a folder, whole or not at all."""
+        import pyarrow.parquet
+
+        path = Path(folder)
+        if path.exists() and not (force and (path / "run.json").is_file()):
+            raise NearfarError(f"{path}: exists already; choose another name or pass --force")
+        aside = path.with_name(f".{path.name}.partial")
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        pyarrow.parquet.write_table(self.table, aside / "result.parquet", compression="zstd")
+        (aside / "run.json").write_text(self.to_json() + "\n", encoding="utf-8")
+        if path.exists():
+            shutil.rmtree(path)
+        aside.rename(path)
+        return path
+
+
+def modes() -> dict[str, str]:
+    """Names of the modes of placement, with a line on each."""
+    return dict(_engine.numa_modes())
+
+
+def topology(machine: str = MACHINE) -> dict[str, Any]:
+    """Nodes, distances and the kernel's fallback order of each node."""
+    one = machines.load(machine)
+    answer: dict[str, Any] = json.loads(_engine.numa_topology(one.name, one.json))
+    return answer
+
+
+def alloc(
+    sizes: Sequence[str | int],
+    *,
+    machine: str = MACHINE,
+    modes: Sequence[str] | None = None,
+    allocator: str = "vmalloc",
+    nodes: Sequence[int] = (),
+    weights: Sequence[int] = (),
+    origin: int | None = None,
+    threads: int = 1,
+    clean_cache: bool = False,
+) -> NumaResult:
+    """How long allocating and clearing takes, where pages land, whether it can be done.
+
+    Args:
+        sizes: bytes, or text such as ``80G`` (powers of 1024).
+        machine: name or path of a machine file.
+        modes: of :func:`modes`; all that the machine can be in by default.
+        allocator: ``vmalloc`` (the kernel's, as in paper 004) or ``user`` (a program).
+        nodes: nodes to use, for the modes that are told (docs/numa.md).
+        weights: a weight for each of ``nodes``; in proportion to bandwidth by default.
+        origin: the node whose cores allocate; the first with cores by default.
+        threads: cores at work.
+        clean_cache: memory mode's cache holds no dirty lines.
+
+    Raises:
+        NearfarError: bad input; the message says what, where and what to do.
+    """
+    if allocator not in ALLOCATORS:
+        raise NearfarError(f"--allocator: {allocator!r} is neither of {', '.join(ALLOCATORS)}")
+    one = machines.load(machine)
+    asked = [parse_bytes(size, "--size") if isinstance(size, str) else size for size in sizes]
+    told: dict[str, Any] = {
+        "vmalloc": allocator == "vmalloc",
+        "dirty_cache": not clean_cache,
+        "nodes": list(nodes),
+        "weights": list(weights),
+        "origin": origin,
+        "threads": threads,
+    }
+
+    def one_mode(mode: str) -> list[dict[str, Any]]:
+        return [
+            json.loads(_engine.numa_alloc(one.name, one.json, mode_name=mode, size=size, **told))
+            for size in asked
+        ]
+
+    options = {**told, "size": asked, "modes": _given(modes)}
+    words = ["--size", ",".join(str(size) for size in sizes), "--allocator", allocator]
+    return NumaResult(_run("alloc", one, options, words), _each(one_mode, modes))
+
+
+def run(
+    load: str | Path,
+    *,
+    machine: str = MACHINE,
+    modes: Sequence[str] | None = None,
+    pattern: str = "random",
+    writes: float = 0.0,
+    nodes: Sequence[int] = (),
+    weights: Sequence[int] = (),
+    origin: int | None = None,
+    threads: int = 1,
+    shuffle: bool = False,
+    seed: int = 1,
+    progress: Progress = None,
+) -> NumaResult:
+    """What a program sees: latency, bandwidth, and where its memory accesses go.
+
+    Args:
+        load: a trace folder, or a size such as ``40G``: a stream over that much memory.
+        pattern: ``random`` or ``sequential`` order of a stream.
+        writes: share of a stream's accesses that store, 0 to 1.
+        threads: cores that run it at once.
+        shuffle: pages lie at random in each node (``page_alloc.shuffle=1``, or long use).
+        seed: of the shuffle.
+        progress: called now and then with the references done.
+        machine, modes, nodes, weights, origin: see :func:`alloc`.
+
+    Raises:
+        NearfarError: bad input; the message says what, where and what to do.
+    """
+    if pattern not in ("random", "sequential"):
+        raise NearfarError(f"--pattern: {pattern!r} is neither random nor sequential")
+    if not 0 <= writes <= 1:
+        raise NearfarError(f"--writes: {writes} does not lie within 0 to 1")
+    one = machines.load(machine)
+    trace, size = _load(load)
+    told: dict[str, Any] = {
+        "random": pattern == "random",
+        "writes": writes,
+        "nodes": list(nodes),
+        "weights": list(weights),
+        "origin": origin,
+        "threads": threads,
+        "shuffle": seed if shuffle else None,
+    }
+
+    def one_mode(mode: str) -> list[dict[str, Any]]:
+        answer = _engine.numa_run(
+            one.name, one.json, mode_name=mode, trace=trace, bytes=size, progress=progress, **told
+        )
+        return [json.loads(answer)]
+
+    options = {**told, "load": str(load), "modes": _given(modes)}
+    return NumaResult(_run("run", one, options, [str(load)]), _each(one_mode, modes))
+
+
+def pair(
+    first: str | Path,
+    second: str | Path,
+    *,
+    machine: str = MACHINE,
+    overlap: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0),
+    cache: str | int | None = None,
+    origin: int | None = None,
+    seed: int = 1,
+) -> NumaResult:
+    """Two virtual machines in memory mode: conflict misses and slowdown, in pieces and shuffled.
+
+    Args:
+        first, second: trace folders, or sizes such as ``48G`` that are loaded at random.
+        overlap: shares, 0 to 1, of the smaller one's pages that share the other's cache lines.
+        cache: bytes of DRAM in front of the node; the machine's by default.
+        seed: of random loads and of the shuffle.
+        machine, origin: see :func:`alloc`.
+
+    Raises:
+        NearfarError: bad input; the message says what, where and what to do.
+    """
+    one = machines.load(machine)
+    (trace_a, bytes_a), (trace_b, bytes_b) = _load(first), _load(second)
+    answer = _engine.numa_pair(
+        one.name,
+        one.json,
+        traces=[trace_a, trace_b],
+        bytes=[bytes_a, bytes_b],
+        overlaps=list(overlap),
+        cache_bytes=parse_bytes(cache, "--cache") if isinstance(cache, str) else cache,
+        origin=origin,
+        seed=seed,
+    )
+    options = {"overlap": list(overlap), "cache": cache, "origin": origin, "seed": seed}
+    return NumaResult(_run("pair", one, options, [str(first), str(second)]), json.loads(answer))
+
+
+def weights(
+    nodes: Sequence[int],
+    *,
+    machine: str = MACHINE,
+    origin: int | None = None,
+    writes: float = 0.0,
+) -> list[int]:
+    """Weights of interleaving that give ``nodes`` the most bandwidth together.
+
+    Args:
+        nodes: the kernel's numbers.
+        writes: share of the bytes that are stores.
+        machine, origin: see :func:`alloc`.
+    """
+    one = machines.load(machine)
+    told = _engine.numa_weights(one.name, one.json, nodes=list(nodes), origin=origin, writes=writes)
+    return list(told)
+
+
+def run_of(
+    question: str, machine: str, options: Mapping[str, Any], words: Sequence[str]
+) -> dict[str, Any]:
+    """How a result was made, as :class:`NumaResult` holds it."""
+    return _run(question, machines.load(machine), options, words)
+
+
+def published(found: NumaResult) -> list[dict[str, Any]]:
+    """Times of paper 004 to put beside an allocation's; none for another machine or allocator."""
+    from nearfar.numa.paper import TABLE_2
+
+    if found.run["machine"] != MACHINE or not found.run["options"]["vmalloc"]:
+        return []
+    asked = {row["mode"] for row in found.rows}
+    return [
+        {"mode": mode, "size_bytes": size << 30, "seconds": seconds}
+        for (mode, size), seconds in TABLE_2.items()
+        if mode in asked
+    ]
+
+
+def _load(load: str | Path) -> tuple[Path | None, int]:
+    """A trace folder, or bytes."""
+    if isinstance(load, str) and not Path(load).exists():
+        size = bytes_of(load)
+        if size is None:
+            raise NearfarError(f"{load[:60]}: neither a trace folder nor a size such as 40G")
+        return None, size
+    return Path(load), 0
+
+
+def _each(
+    ask: Callable[[str], list[dict[str, Any]]], asked: Sequence[str] | None
+) -> list[dict[str, Any]]:
+    """Rows of every mode; where none is named, of those that the machine can be in."""
+    if asked is not None:
+        return [row for mode in asked for row in ask(mode)]
+    rows: list[dict[str, Any]] = []
+    for mode in modes():
+        try:
+            rows += ask(mode)
+        except NearfarError as error:
+            if "cannot be in" not in str(error):
+                raise
+    return rows
+
+
+def _run(
+    question: str, one: machines.Machine, options: Mapping[str, Any], words: Sequence[str]
+) -> dict[str, Any]:
+    command = ["nearfar", "numa", question, *words, "--machine", one.name]
+    for key, flag in _FLAGS.items():
+        value = options.get(key)
+        if value not in (None, [], _USUAL.get(key)):
+            text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+            command += [flag, text]
+    if options.get("random") is False:
+        command += ["--pattern", "sequential"]
+    if options.get("dirty_cache") is False:
+        command.append("--clean-cache")
+    if options.get("shuffle") is not None:
+        command += ["--shuffle", "--seed", str(options["shuffle"])]
+    return {
+        "study": "numa",
+        "question": question,
+        "command": shlex.join(command),
+        "machine": one.name,
+        "machine_description": one.to_dict(),
+        "options": dict(options),
+        "version": _engine.__version__,
+    }
+
+
+def _given(values: Sequence[str] | None) -> list[str] | None:
+    return None if values is None else list(values)
+
+
+def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row for a table: pairs become two columns, lists of mappings are left out."""
+    flat: dict[str, Any] = {}
+    for key, value in row.items():
+        if isinstance(value, list) and value and isinstance(value[0], float):
+            flat |= {f"{key}_{place}": item for place, item in zip("ab", value, strict=True)}
+        elif isinstance(value, list) and not any(isinstance(item, dict) for item in value):
+            flat[key] = ",".join(map(str, value))
+        elif not isinstance(value, list | dict):
+            flat[key] = value
+    return flat

@@ -1,0 +1,202 @@
+"""A machine's memory nodes as its own tools tell them, and a machine file made from that.
+
+What the sources do not tell is not made up silently: a value that a machine file needs and nobody
+gave is written as an assumption, and :func:`to_machine` names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from nearfar.errors import NearfarError
+
+#: Nanoseconds for each unit of distance where the firmware gives no latency (10 is local).
+NS_PER_DISTANCE: Final = 10
+#: Bytes per second where the firmware gives no bandwidth, by kind.
+GUESSED_BANDWIDTH: Final = {"dram": 20_000_000_000, "cxl": 20_000_000_000, "pmem": 2_000_000_000}
+#: Distance from which on cores count as another socket's where nobody tells the sockets.
+_OTHER_SOCKET: Final = 20
+#: What a later source may fill in.
+_FILLED: Final = ("kind", "socket", "distances", "cpus", "size", "read_latency", "write_latency",
+                  "read_bandwidth", "write_bandwidth")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Node:
+    """A memory node, as far as it is known.
+
+    Attributes:
+        node: the kernel's number.
+        size: bytes.
+        source: what told it, such as ``/sys/devices/system/node``.
+        kind: ``dram``, ``pmem`` or ``cxl``; None where nobody said.
+        cpus: logical processors.
+        socket: the package it belongs to; None where nobody said.
+        distances: to each node by number.
+        read_latency, write_latency: nanoseconds from the nearest cores.
+        read_bandwidth, write_bandwidth: bytes a second from the nearest cores.
+        online: whether it is system memory now, rather than a device that could become it.
+    """
+
+    node: int
+    size: int
+    source: str
+    kind: str | None = None
+    cpus: int = 0
+    socket: int | None = None
+    distances: dict[int, int] = field(default_factory=dict)
+    read_latency: int | None = None
+    write_latency: int | None = None
+    read_bandwidth: int | None = None
+    write_bandwidth: int | None = None
+    online: bool = True
+
+
+def describe(sources: Sequence[str | Path] = ()) -> list[Node]:
+    """Read memory nodes from files or folders, the first that tells something believed.
+
+    Args:
+        sources: ``/sys/devices/system/node`` (also the default) or a copy of it, an ``lstopo`` XML
+            file, the JSON of ``daxctl list`` or ``cxl list -v``, the text of ``numactl -H``.
+
+    Raises:
+        NearfarError: a source that is none of these, or is damaged.
+    """
+    from nearfar.numa.sources import read
+
+    known: dict[int, Node] = {}
+    for source in sources or ["/sys/devices/system/node"]:
+        for node in read(Path(source)):
+            known[node.node] = _merged(known[node.node], node) if node.node in known else node
+    if not known:
+        raise NearfarError("numa import: no memory node in what was given")
+    sockets = _sockets(known)
+    return [
+        replace(node, socket=sockets[number], kind=node.kind or ("dram" if node.cpus else "cxl"))
+        for number, node in sorted(known.items())
+    ]
+
+
+def _merged(first: Node, second: Node) -> Node:
+    """``first``, with what only ``second`` tells."""
+    filled: dict[str, Any] = {}
+    for name in _FILLED:
+        mine, other = getattr(first, name), getattr(second, name)
+        known = mine is not None if name == "socket" else bool(mine)
+        if not known and other is not None:
+            filled[name] = other
+    told = f"{first.source}, {second.source}" if filled else first.source
+    return replace(first, **filled, source=told)
+
+
+def _sockets(known: dict[int, Node]) -> dict[int, int]:
+    """The socket of each node: as told; else with cores, that of cores nearer than 20."""
+    sockets: dict[int, int] = {}
+    hosts = [known[number] for number in sorted(known) if known[number].cpus]
+    for host in hosts:
+        near = [
+            other.node
+            for other in hosts
+            if other.node in sockets and host.distances.get(other.node, 255) < _OTHER_SOCKET
+        ]
+        fresh = max(sockets.values(), default=-1) + 1
+        told = host.socket
+        sockets[host.node] = told if told is not None else sockets[near[0]] if near else fresh
+    for number, node in known.items():
+        if number not in sockets:
+            ways = {
+                host.node: node.distances.get(host.node, host.distances.get(number, 255))
+                for host in hosts
+            }
+            best = min(ways, key=lambda host: (ways[host], host), default=None)
+            told = node.socket
+            sockets[number] = told if told is not None else 0 if best is None else sockets[best]
+    return sockets
+
+
+def to_machine(nodes: Sequence[Node], name: str = "this machine") -> tuple[str, list[str]]:
+    """The text of a machine file, and what in it is an assumption.
+
+    Args:
+        nodes: of :func:`describe`.
+        name: what the machine is called in the description.
+    """
+    assumed: list[str] = []
+    place = {node.node: index for index, node in enumerate(nodes)}
+    if sorted(place.values()) != sorted(place):
+        assumed.append(
+            "nodes are renumbered from 0 on: " + ", ".join(f"{n} -> {i}" for n, i in place.items())
+        )
+    rows = [[_distance(a, b, assumed) for b in nodes] for a in nodes]
+    told = _quoted(nodes[0].source)
+    lines = [
+        f"description = {_quoted(f'{name}, as its own tools describe it')}",
+        "",
+        "[topology]",
+        "nodes = [" + ", ".join(f'"node{node.node}"' for node in nodes) + "]",
+        f"sockets = {{ value = {[node.socket or 0 for node in nodes]}, source = {told} }}",
+        f"cpus = {{ value = {[node.cpus for node in nodes]}, source = {told} }}",
+        f"distances = {{ value = {rows}, source = {told} }}",
+    ]
+    several = len({node.socket for node in nodes}) > 1
+    for node in nodes:
+        lines += ["", *_section(node, nodes, assumed, remote=several)]
+    return "\n".join(lines) + "\n", assumed
+
+
+def _section(node: Node, nodes: Sequence[Node], assumed: list[str], *, remote: bool) -> list[str]:
+    lines = [
+        f"[node.node{node.node}]",
+        f'kind = "{node.kind}"',
+        f'size = {{ value = "{node.size}B", source = {_quoted(node.source)} }}',
+        "",
+        f"[node.node{node.node}.local]",
+    ]
+    hosts = [host for host in nodes if host.cpus]
+    near = min((_distance(host, node, []) for host in hosts), default=10)
+    latency = node.read_latency or near * NS_PER_DISTANCE
+    guess = GUESSED_BANDWIDTH[node.kind or "dram"]
+
+    def line(key: str, value: str, told: bool, how: str) -> str:
+        if not told:
+            assumed.append(f"node {node.node}: {key} {value}")
+        source = node.source if told else f"assumption: {how}"
+        return f'{key} = {{ value = "{value}", source = {_quoted(source)} }}'
+
+    how = f"{NS_PER_DISTANCE} ns for each unit of distance, as the firmware gives no latency"
+    lines.append(line("read_latency", f"{latency}ns", node.read_latency is not None, how))
+    if node.write_latency is not None:
+        lines.append(line("write_latency", f"{node.write_latency}ns", True, ""))
+    for key in ("read_bandwidth", "write_bandwidth"):
+        known = getattr(node, key)
+        rate = f"{known or guess}B/s"
+        how = f"usual for {node.kind}, as the firmware gives no bandwidth"
+        lines.append(line(key, rate, known is not None, how))
+    if remote:
+        others = [host for host in hosts if host.socket != node.socket]
+        far = min((_distance(host, node, []) for host in others), default=near)
+        grown = round(latency * max(far / near, 1.0))
+        lines += ["", f"[node.node{node.node}.remote]"]
+        how = "the local latency in proportion to distance; firmware tables hold the best only"
+        lines.append(line("read_latency", f"{grown}ns", False, how))
+    return lines
+
+
+def _distance(a: Node, b: Node, assumed: list[str]) -> int:
+    """Distance from ``a`` to ``b``; 20 where nobody told."""
+    if a.node == b.node:
+        return 10
+    found = a.distances.get(b.node) or b.distances.get(a.node)
+    if found is None:
+        assumed.append(f"distance {a.node} to {b.node}: 20")
+        return 20
+    return max(found, 11)
+
+
+def _quoted(text: str) -> str:
+    """A TOML basic string."""
+    safe = "".join(c if c.isprintable() and c not in '"\\' else "?" for c in text)
+    return f'"{safe}"'

@@ -1,0 +1,99 @@
+"""What the model gives for each result of paper 004 (``papers/004/statements.toml``).
+
+Table 2 comes from table 1 and published latencies (``machines/optane-4node.toml``) by the model of
+docs/numa.md; nothing in it is fitted to the nine times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from nearfar.numa import alloc, pair, run
+
+#: Modules of a node of the paper's machine.
+_MODULES: Final = 3
+#: Seconds of table 2, by mode and size; to measure the mean residual.
+TABLE_2: Final = {
+    ("memory-mode", 80): 64.74,
+    ("memory-mode", 700): 581.29,
+    ("memory-mode", 1000): 847.93,
+    ("memory-mode", 2000): 1805.33,
+    ("alius", 80): 19.12,
+    ("alius", 700): 258.19,
+    ("alius", 1000): 383.88,
+    ("alius", 2000): 911.55,
+    ("alius", 3000): 2005.21,
+}
+
+
+def measures() -> dict[str, tuple[float, str]]:
+    """Our value of each statement by its key, and a note on it."""
+    found: dict[str, tuple[float, str]] = {}
+    for kind, node in (("pmem", 4), ("dram", 0)):
+        for pattern in ("sequential", "random"):
+            for way, writes in (("read", 0.0), ("write", 1.0)):
+                row = run(
+                    "1G", modes=["kmem-dax"], nodes=[node], threads=24,
+                    pattern=pattern, writes=writes,
+                ).rows[0]  # fmt: skip
+                note = f"node {node}, 24 threads, a third of its {_MODULES} modules"
+                found[f"{kind}-{pattern}-{way}"] = (row["gb_per_second"] / _MODULES, note)
+    for (mode, size), published in TABLE_2.items():
+        row = _cell(mode, size)
+        residual = 100 * (row["seconds"] / published - 1)
+        slowest = {entry["bound_by"] for entry in row["landed"] if entry["bytes"]}
+        note = f"residual {residual:+.1f} %; bound by {', '.join(sorted(slowest))}"
+        found[f"{mode}-{size}"] = (row["seconds"], note)
+    impossible = _cell("memory-mode", 3000)
+    found["memory-mode-3000"] = (float(impossible["possible"]), str(impossible["why_not"]))
+    residuals = [abs(found[f"{m}-{s}"][0] / told - 1) for (m, s), told in TABLE_2.items()]
+    found["mean-residual"] = (sum(residuals) / len(residuals), f"largest {max(residuals):.3f}")
+    return found | {key: measure(found) for key, measure in _TEXT.items()}
+
+
+def _cell(mode: str, size: int, **options: Any) -> dict[str, Any]:
+    return alloc([f"{size}G"], modes=[mode], **options).rows[0]
+
+
+Found = dict[str, tuple[float, str]]
+
+
+def _alius_faster(found: Found) -> tuple[float, str]:
+    sizes = (80, 700, 1000, 2000)
+    ratios = {size: found[f"memory-mode-{size}"][0] / found[f"alius-{size}"][0] for size in sizes}
+    least = min(ratios, key=lambda size: ratios[size])
+    return ratios[least], f"at {least} GB"
+
+
+def _dram_only(found: Found) -> tuple[float, str]:
+    return found["alius-80"][0] / _cell("local", 80)["seconds"], "local: DRAM alone is memory"
+
+
+def _no_benefit(found: Found) -> tuple[float, str]:
+    ours = found["memory-mode-80"][0] / 80 / (found["memory-mode-700"][0] / 700)
+    return ours, "the cache is full of dirty lines before"
+
+
+def _remote(found: Found) -> tuple[float, str]:
+    at = {size: found[f"alius-{size}"][0] for size in (1000, 2000, 3000)}
+    return (at[3000] - at[2000]) / (at[2000] - at[1000]), "table 2: 2.07"
+
+
+def _pair(overlap: float) -> Callable[[Found], tuple[float, str]]:
+    def measure(_: Found) -> tuple[float, str]:
+        row = pair("48G", "48G", overlap=[overlap]).rows[0]
+        together, alone = row["together_hit_rate"][0], row["alone_hit_rate"][0]
+        return row["slowdown"][0], f"hit rate {alone:.2f} alone, {together:.2f} together"
+
+    return measure
+
+
+_TEXT: Final[dict[str, Callable[[Found], tuple[float, str]]]] = {
+    "alius-faster": _alius_faster,
+    "dram-only": _dram_only,
+    "no-benefit": _no_benefit,
+    "remote-pmem": _remote,
+    "pair": _pair(1.0),
+    "pair-apart": _pair(0.0),
+}

@@ -1,0 +1,42 @@
+"""Where descriptions of memory nodes are read from: one file a source, found by its name.
+
+A source is a module of this package with ``SUMMARY`` (a line), ``knows(path, text)`` (whether it is
+of this form; ``text`` is empty for a folder) and ``read(path, text)``, which answers
+:class:`~nearfar.numa.describe.Node`\\ s or raises :class:`~nearfar.errors.NearfarError`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from pathlib import Path
+
+from nearfar.errors import NearfarError
+from nearfar.numa.describe import Node
+
+#: No description is larger; a trace given by mistake would be.
+_LARGEST = 64 << 20
+
+
+def names() -> list[str]:
+    """Names of the sources, sorted."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+
+
+def read(path: Path) -> list[Node]:
+    """Read the nodes that a file or folder tells.
+
+    Raises:
+        NearfarError: no source knows it, or what it holds is damaged.
+    """
+    text = ""
+    if not path.is_dir():
+        if path.stat().st_size > _LARGEST:
+            raise NearfarError(f"{path}: over 64 MiB; not the description of a machine")
+        text = path.read_text(encoding="utf-8", errors="replace")
+    for name in names():
+        module = importlib.import_module(f"{__name__}.{name}")
+        if module.knows(path, text):
+            found: list[Node] = module.read(path, text)
+            return found
+    raise NearfarError(f"{path}: not a description that is known; one of {', '.join(names())}")

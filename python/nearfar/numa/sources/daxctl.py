@@ -1,0 +1,48 @@
+"""The JSON of ``daxctl list``: devices that are, or can become, nodes of system memory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from nearfar.errors import NearfarError
+from nearfar.numa.describe import Node
+
+SUMMARY = "daxctl list"
+
+
+def knows(path: Path, text: str) -> bool:
+    """Whether it is JSON that tells of ``chardev``."""
+    return text.lstrip()[:1] in "[{" and '"chardev"' in text
+
+
+def read(path: Path, text: str) -> list[Node]:
+    """Read the node of every device; devices of one node add up."""
+    try:
+        listed = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise NearfarError(f"{path}: not JSON ({error}); save `daxctl list` again") from None
+    nodes: dict[int, Node] = {}
+    for device in _devices(listed):
+        name = str(device["chardev"])[:40]
+        number, size = device.get("target_node"), device.get("size")
+        if not isinstance(number, int) or not isinstance(size, int) or number < 0 or size <= 0:
+            raise NearfarError(f"{path}: {name} has no size and target_node; save it again")
+        before = nodes[number].size if number in nodes else 0
+        # Soft-reserved (hmem) and CXL devices have no persistent region above them.
+        kind = "cxl" if "cxl" in json.dumps(device).lower() else "pmem"
+        online = device.get("mode") == "system-ram"
+        source = f"daxctl list ({path.name}: {name})"
+        nodes[number] = Node(number, before + size, source, kind=kind, online=online)
+    return list(nodes.values())
+
+
+def _devices(listed: Any) -> list[dict[str, Any]]:
+    """Every mapping with ``chardev``, however regions are nested."""
+    if isinstance(listed, list):
+        return [device for item in listed for device in _devices(item)]
+    if isinstance(listed, dict):
+        own = [listed] if "chardev" in listed else []
+        return own + [device for item in listed.values() for device in _devices(item)]
+    return []

@@ -1,0 +1,104 @@
+"""The kernel's own description, ``/sys/devices/system/node``, or a copy of that folder.
+
+Latency and bandwidth are those of the best initiators (``access0``): the kernel shows no others.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from nearfar.errors import NearfarError
+from nearfar.numa.describe import Node
+
+SUMMARY = "/sys/devices/system/node"
+
+
+def knows(path: Path, text: str) -> bool:
+    """Whether the folder has ``node0``-like folders."""
+    return path.is_dir() and any(_nodes(path))
+
+
+def read(path: Path, text: str) -> list[Node]:
+    """Read every node that has memory."""
+    numbers = {number for number, _ in _nodes(path)}
+    found = []
+    for number, folder in _nodes(path):
+        size = _size(folder)
+        if size == 0:
+            continue
+        cpus = _list(_text(folder / "cpulist"))
+        row = [int(word) for word in _text(folder / "distance").split() if word.isdigit()]
+        told = dict(zip(sorted(numbers), row, strict=False))
+        best = folder / "access0" / "initiators"
+        found.append(
+            Node(
+                node=number,
+                size=size,
+                source=str(path),
+                kind="dram" if cpus else _kind(path, number),
+                cpus=len(cpus),
+                socket=_socket(path, cpus),
+                distances=told,
+                read_latency=_number(best / "read_latency"),
+                write_latency=_number(best / "write_latency"),
+                read_bandwidth=_mega(_number(best / "read_bandwidth")),
+                write_bandwidth=_mega(_number(best / "write_bandwidth")),
+            )
+        )
+    return found
+
+
+def _nodes(path: Path) -> list[tuple[int, Path]]:
+    folders = [(re.fullmatch(r"node(\d+)", child.name), child) for child in path.iterdir()]
+    return sorted((int(match[1]), child) for match, child in folders if match and child.is_dir())
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path)
+    return int(text) if text.isdigit() and int(text) > 0 else None
+
+
+def _mega(value: int | None) -> int | None:
+    """The kernel gives bandwidth in MB/s."""
+    return None if value is None else value * 1_000_000
+
+
+def _size(folder: Path) -> int:
+    found = re.search(r"MemTotal:\s*(\d+) kB", _text(folder / "meminfo"))
+    if not found:
+        raise NearfarError(f"{folder / 'meminfo'}: no MemTotal; copy the folder again")
+    return int(found[1]) * 1024
+
+
+def _list(text: str) -> list[int]:
+    """Numbers of a list such as ``0-3,8``."""
+    numbers: list[int] = []
+    for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):
+        numbers += range(int(first), min(int(last or first), int(first) + 65536) + 1)
+    return numbers
+
+
+def _socket(path: Path, cpus: list[int]) -> int | None:
+    """Package of the first processor; its folder lies beside the nodes'."""
+    if not cpus:
+        return None
+    package = path.parent / "cpu" / f"cpu{cpus[0]}" / "topology" / "physical_package_id"
+    text = _text(package)
+    return int(text) if text.isdigit() else None
+
+
+def _kind(path: Path, number: int) -> str | None:
+    """What a node without cores is made of, from the device it came from."""
+    devices = path.parents[2] / "bus" / "dax" / "devices" if len(path.parents) > 2 else path
+    for device in sorted(devices.glob("dax*")) if devices.is_dir() else []:
+        if _text(device / "target_node") == str(number):
+            return "cxl" if "cxl" in str(device.resolve()) else "pmem"
+    return None

@@ -1,0 +1,148 @@
+"""Results of the ``numa`` study as text tables. Every function takes what is printed as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from nearfar.report import units
+from nearfar.report.tables import _table as table
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def alloc(rows: Rows) -> RenderableType:
+    """Times and where the bytes landed; below it why what could not be done could not."""
+    shown = table("Allocate and clear")
+    _columns(shown, "mode", "size", "time", "GB/s", "DRAM near", "DRAM far",
+             "other near", "other far")  # fmt: skip
+    places = ("local_dram_bytes", "remote_dram_bytes", "local_far_bytes", "remote_far_bytes")
+    for row in rows:
+        done = row["possible"]
+        shown.add_row(
+            row["mode"],
+            units.size(row["size_bytes"]),
+            _seconds(row["seconds"]) if done else "impossible",
+            f"{row['gb_per_second']:.2f}" if done else "",
+            *(_gib(row[place]) if done else "" for place in places),
+        )
+    lines = [
+        f"{row['mode']}, {units.size(row['size_bytes'])}: {row['why_not']}."
+        for row in rows
+        if not row["possible"]
+    ]
+    return Group(shown, *map(Text, lines))
+
+
+def run(rows: Rows) -> RenderableType:
+    """What a program sees under each mode."""
+    shown = table("Memory accesses")
+    _columns(shown, "mode", "latency", "GB/s", "bound by", "DRAM near", "DRAM far",
+             "other near", "other far", "cache hits")  # fmt: skip
+    places = ("local_dram_share", "remote_dram_share", "local_far_share", "remote_far_share")
+    for row in rows:
+        if not row["possible"]:
+            shown.add_row(row["mode"], "no room")
+            continue
+        if row["latency_ns"] is None:
+            shown.add_row(row["mode"], "no access")
+            continue
+        hits = row["cache_hit_rate"]
+        shown.add_row(
+            row["mode"],
+            f"{row['latency_ns']:.0f} ns",
+            f"{row['gb_per_second']:.2f}",
+            row["bound_by"],
+            *(_percent(row[place]) for place in places),
+            "" if hits is None else _percent(hits),
+        )
+    return shown
+
+
+def pair(rows: Rows) -> RenderableType:
+    """How two virtual machines fare."""
+    shown = table("Two virtual machines in memory mode")
+    _columns(shown, "places in the cache", "hits alone", "hits together", "slowdown")
+    for row in rows:
+        place = "shuffled" if row["shuffled"] else f"{_percent(row['overlap'])} shared"
+        shown.add_row(
+            place,
+            " / ".join(map(_percent, row["alone_hit_rate"])),
+            " / ".join(map(_percent, row["together_hit_rate"])),
+            " / ".join(f"{value:.2f}x" for value in row["slowdown"]),
+        )
+    return shown
+
+
+def plan(rows: Rows) -> RenderableType:
+    """The candidates, the chosen one marked, and what it gains over plain Linux."""
+    shown = table("Ways to place it")
+    _columns(shown, "", "mode", "nodes", "weights", "latency", "GB/s", "bound by", "to clear")
+    for row in rows:
+        lists = (",".join(map(str, row[key])) for key in ("nodes", "weights"))
+        if not row["possible"]:
+            shown.add_row("", row["mode"], *lists, "no room")
+            continue
+        shown.add_row(
+            "*" if row["chosen"] else "",
+            row["mode"],
+            *lists,
+            f"{row['latency_ns']:.0f} ns",
+            f"{row['gb_per_second']:.2f}",
+            row["bound_by"],
+            _seconds(row["clear_seconds"]),
+        )
+    usual = next(row for row in rows if row["possible"])
+    best = next(row for row in rows if row["chosen"])
+    told = f"* {best['mode']}"
+    if best is usual:
+        told += ": nothing is better than what Linux does by itself"
+    else:
+        told += (
+            f": against {usual['mode']} latency {-100 * best['latency_gain']:+.0f} %, "
+            f"bandwidth {100 * best['bandwidth_gain']:+.0f} %"
+        )
+    if not best["enough"]:
+        told += "; the bandwidth asked for cannot be had"
+    return Group(shown, Text(told + "."))
+
+
+def nodes(rows: Rows) -> RenderableType:
+    """Nodes as a description tells them."""
+    shown = table("Memory nodes")
+    _columns(shown, "node", "kind", "size", "CPUs", "socket", "read", "bandwidth", "told by")
+    for row in rows:
+        latency, rate = row["read_latency"], row["read_bandwidth"]
+        shown.add_row(
+            str(row["node"]),
+            row["kind"] + ("" if row["online"] else " (not system memory yet)"),
+            units.size(row["size"]),
+            str(row["cpus"]),
+            str(row["socket"]),
+            "" if latency is None else f"{latency} ns",
+            "" if rate is None else f"{rate / 1e9:.1f} GB/s",
+            row["source"],
+        )
+    return shown
+
+
+def _columns(shown: Table, first: str, *others: str) -> None:
+    shown.add_column(first, no_wrap=True)
+    for name in others:
+        shown.add_column(name, justify="right", no_wrap=True)
+
+
+def _seconds(value: float) -> str:
+    return f"{value:,.2f} s" if value >= 0.01 else f"{value * 1e3:.3g} ms"
+
+
+def _gib(value: int) -> str:
+    return f"{value / 2**30:,.1f} GiB" if value else "-"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f} %" if value else "-"

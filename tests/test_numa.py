@@ -1,0 +1,354 @@
+"""Placement on DRAM, persistent memory and CXL: the API, the command, what machines tell."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from conftest import Run
+from nearfar import machine, numa
+from nearfar.errors import NearfarError
+from nearfar.numa import paper
+from nearfar.numa.sources import names
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_every_result_of_the_paper_is_measured() -> None:
+    stated = tomllib.loads((ROOT / "papers/004/statements.toml").read_text())["statement"]
+    found = paper.measures()
+    assert {one["key"] for one in stated} == found.keys()
+    for one in stated:
+        ours, note = found[one["key"]]
+        assert note
+        if near := re.fullmatch(r"within (\d+)%", one["tolerance"]):
+            assert abs(ours / one["published"] - 1) <= int(near[1]) / 100, (one["key"], ours)
+        elif least := re.fullmatch(r">= ([\d.]+)", one["tolerance"]):
+            assert ours >= float(least[1]), (one["key"], ours)
+        elif most := re.fullmatch(r"<= ([\d.]+)", one["tolerance"]):
+            assert ours <= float(most[1]), (one["key"], ours)
+        else:
+            low, high = one["tolerance"].split(" to ")
+            assert float(low) <= ours <= float(high), (one["key"], ours)
+
+
+def test_the_cells_of_table_two_are_the_papers() -> None:
+    stated = tomllib.loads((ROOT / "papers/004/statements.toml").read_text())["statement"]
+    printed = {one["key"]: one["published"] for one in stated if one["place"] == "table 2"}
+    assert {f"{m}-{s}": v for (m, s), v in paper.TABLE_2.items()} == {
+        key: value for key, value in printed.items() if value != "stated"
+    }
+
+
+@pytest.mark.parametrize("name", ["optane-4node", "cxl-2socket", "laptop"])
+def test_an_allocation_is_conserved(name: str) -> None:
+    for allocator in numa.ALLOCATORS:
+        for row in numa.alloc(["1G", "100G"], machine=name, allocator=allocator).rows:
+            landed = sum(node["bytes"] for node in row["landed"])
+            tables = sum(node["tables_bytes"] for node in row["landed"])
+            assert row["possible"] == (landed == row["size_bytes"])
+            assert row["possible"] == (row["seconds"] is not None)
+            assert row["possible"] or row["why_not"]
+            assert row["capacity_bytes"] >= landed + tables or allocator == "user"
+
+
+def test_modes_that_a_machine_cannot_be_in_are_left_out_unless_named() -> None:
+    found = {row["mode"] for row in numa.alloc(["1G"], machine="laptop").rows}
+    assert found == set(numa.modes()) - {"memory-mode"}
+    with pytest.raises(NearfarError, match="cannot be in memory mode"):
+        numa.alloc(["1G"], machine="laptop", modes=["memory-mode"])
+
+
+def test_far_memory_is_asked_for_by_node() -> None:
+    row = numa.alloc(["10G"], modes=["kmem-dax"], allocator="user", nodes=[6]).rows[0]
+    assert row["remote_far_bytes"] == 10 << 30
+    kernels = numa.alloc(["10G"], modes=["kmem-dax"], nodes=[6]).rows[0]
+    assert not kernels["possible"] and "movable memory" in kernels["why_not"]
+    weighted = numa.alloc(
+        ["19M"], modes=["weighted-interleave"], allocator="user", nodes=[0, 4], weights=[16, 3]
+    ).rows[0]
+    assert [e["bytes"] >> 20 for e in weighted["landed"] if e["bytes"]] == [16, 3]
+
+
+def test_the_fallback_order_follows_distances() -> None:
+    told = numa.topology()
+    # As Linux 6.1 and 6.12 build it with these distances.
+    assert told["fallback"][0] == [0, 1, 4, 5, 2, 3, 6, 7]
+    assert [node["label"] for node in told["nodes"]][3:5] == ["dram3", "pmem4"]
+
+
+def test_a_trace_runs_under_every_mode(mixed: Path) -> None:
+    rows = numa.run(mixed, threads=2).rows
+    assert [row["mode"] for row in rows] == list(numa.modes())
+    places = ("local_dram_share", "remote_dram_share", "local_far_share", "remote_far_share")
+    for row in rows:
+        assert row["possible"] and row["accesses"] == rows[0]["accesses"] > 0
+        assert sum(row[place] for place in places) == pytest.approx(1)
+        assert row["footprint_bytes"] == rows[0]["footprint_bytes"]
+        assert row["gb_per_second"] > 0 and 80 < row["latency_ns"] < 400
+    by_mode = {row["mode"]: row for row in rows}
+    assert by_mode["local"]["latency_ns"] < by_mode["interleave"]["latency_ns"]
+    # All of it was cleared into the cache at first touch, and it fits.
+    assert by_mode["memory-mode"]["cache_hit_rate"] == 1
+    shuffled = numa.run(mixed, modes=["memory-mode"], shuffle=True).rows[0]
+    assert 0.99 < shuffled["cache_hit_rate"] <= 1
+
+
+def test_a_stream_that_does_not_fit_the_cache_misses() -> None:
+    row = numa.run("192G", modes=["memory-mode"]).rows[0]
+    assert row["cache_hit_rate"] == pytest.approx(0.5, abs=0.001)
+    assert row["latency_ns"] == pytest.approx(101 + 0.5 * 305, rel=0.01)
+    shuffled = numa.run("192G", modes=["memory-mode"], shuffle=True).rows[0]
+    assert shuffled["cache_hit_rate"] == pytest.approx(0.432, abs=0.001)
+    assert numa.run("9000G", modes=["alius"]).rows[0]["possible"] is False
+
+
+def test_a_pair_is_hurt_by_what_it_shares(mixed: Path) -> None:
+    rows = numa.pair("48G", "48G", overlap=[0, 1]).rows
+    apart, same, shuffled = (row["slowdown"][0] for row in rows)
+    assert apart == pytest.approx(1, abs=0.01)
+    assert 1 < shuffled < same
+    assert numa.pair("48G", "48G", overlap=[0, 1]).rows == rows
+    traced = numa.pair(mixed, mixed, overlap=[1.0], cache="2M").rows[0]
+    assert traced["together_hit_rate"][0] < traced["alone_hit_rate"][0]
+
+
+SLIT = {0: [10, 21, 17, 28], 1: [21, 10, 28, 17], 2: [17, 28, 10, 28], 3: [28, 17, 28, 10]}
+
+
+def sysfs(root: Path) -> Path:
+    """Two nodes with cores and two without, as Linux shows them."""
+    folder = root / "devices" / "system" / "node"
+    for number, row in SLIT.items():
+        node = folder / f"node{number}"
+        best = node / "access0" / "initiators"
+        best.mkdir(parents=True)
+        (node / "meminfo").write_text(f"Node {number} MemTotal:  {(number + 1) << 20} kB\n")
+        (node / "cpulist").write_text({0: "0-1\n", 1: "2,3\n"}.get(number, "\n"))
+        (node / "distance").write_text(" ".join(map(str, row)) + "\n")
+        (best / "read_latency").write_text("101\n" if number < 2 else "305\n")
+        (best / "read_bandwidth").write_text("45000\n")
+        (best / "write_bandwidth").write_text("0\n")
+    for cpu in range(4):
+        package = root / "devices" / "system" / "cpu" / f"cpu{cpu}" / "topology"
+        package.mkdir(parents=True)
+        (package / "physical_package_id").write_text(f"{cpu // 2}\n")
+    device = root / "bus" / "dax" / "devices" / "dax0.0"
+    device.mkdir(parents=True)
+    (device / "target_node").write_text("2\n")
+    return folder
+
+
+def test_sysfs_is_read(tmp_path: Path) -> None:
+    found = numa.describe([sysfs(tmp_path)])
+    assert [node.size >> 30 for node in found] == [1, 2, 3, 4]
+    assert [node.cpus for node in found] == [2, 2, 0, 0]
+    assert [node.socket for node in found] == [0, 1, 0, 1]
+    assert [node.kind for node in found] == ["dram", "dram", "pmem", "cxl"]
+    assert found[2].read_latency == 305 and found[2].write_bandwidth is None
+    assert found[0].read_bandwidth == 45_000_000_000
+    text, assumed = numa.to_machine(found)
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    one = machine.load(str(path)).to_dict()
+    assert one["topology"]["distances"]["value"] == list(SLIT.values())
+    assert any("write_bandwidth" in line for line in assumed)
+    assert one["node"]["node2"]["local"]["write_bandwidth"]["source"].startswith("assumption")
+    assert one["node"]["node2"]["local"]["read_latency"]["source"] == str(found[2].source)
+    # It serves the study at once.
+    row = numa.run("5G", machine=str(path), modes=["kmem-dax"]).rows[0]
+    assert row["possible"] and row["local_far_share"] > 0
+
+
+NUMACTL = """available: 4 nodes (0-3)
+node 0 cpus: 0 1
+node 0 size: 1024 MB
+node 0 free: 1000 MB
+node 1 cpus: 2 3
+node 1 size: 2048 MB
+node 1 free: 1000 MB
+node 2 cpus:
+node 2 size: 3072 MB
+node 2 free: 3072 MB
+node 3 cpus:
+node 3 size: 4096 MB
+node 3 free: 4096 MB
+node distances:
+node   0   1   2   3
+  0:  10  21  17  28
+  1:  21  10  28  17
+  2:  17  28  10  28
+  3:  28  17  28  10
+"""
+DAXCTL = [
+    {"path": "/platform/x", "devices": [
+        {"chardev": "dax0.0", "size": 3 << 30, "target_node": 2, "mode": "system-ram"},
+        {"chardev": "dax1.0", "size": 4 << 30, "target_node": 3, "mode": "devdax"},
+    ]},
+]  # fmt: skip
+CXL = [{"memdev": "mem0", "ram_size": 1 << 30, "serial": "0", "numa_node": 1, "host": "0000:0d"}]
+
+
+def test_tools_output_is_read_and_combined(tmp_path: Path) -> None:
+    for name, text in (("h.txt", NUMACTL), ("dax.json", json.dumps(DAXCTL)),
+                       ("cxl.json", json.dumps(CXL))):  # fmt: skip
+        (tmp_path / name).write_text(text)
+    found = numa.describe([tmp_path / "h.txt", tmp_path / "dax.json"])
+    assert [node.kind for node in found] == ["dram", "dram", "pmem", "pmem"]
+    # Sockets are not told: cores 20 or more apart lie on different ones.
+    assert [node.socket for node in found] == [0, 1, 0, 1]
+    assert found[3].distances == {0: 28, 1: 17, 2: 28, 3: 10}
+    assert "dax.json" in found[2].source and "h.txt" in found[2].source
+    alone = numa.describe([tmp_path / "dax.json"])
+    assert [node.online for node in alone] == [True, False]
+    more = numa.describe([tmp_path / "h.txt", tmp_path / "cxl.json"])
+    assert (more[4].kind, more[4].size, more[4].socket, more[4].online) == (
+        "cxl",
+        1 << 30,
+        1,
+        False,
+    )
+    text, assumed = numa.to_machine(more)
+    assert any("renumbered" in line for line in assumed)
+    assert len(tomllib.loads(text)["topology"]["nodes"]) == 5
+
+
+@pytest.mark.skipif(not shutil.which("lstopo-no-graphics"), reason="hwloc is not installed")
+def test_lstopo_xml_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "two.xml"
+    shape = "pack:2 [numa(memory=1073741824)] core:3 pu:1"
+    subprocess.run(["lstopo-no-graphics", "-i", shape, "--of", "xml", str(path)], check=True)
+    found = numa.describe([path])
+    assert [(n.node, n.size, n.cpus, n.socket) for n in found] == [
+        (0, 1 << 30, 3, 0),
+        (1, 1 << 30, 3, 1),
+    ]
+    path.write_text(path.read_text()[:-200])
+    with pytest.raises(NearfarError, match="not XML"):
+        numa.describe([path])
+
+
+LSTOPO = """<?xml version="1.0"?><!DOCTYPE topology SYSTEM "hwloc2.dtd"><topology version="2.0">
+<object type="Machine"><object type="Package" os_index="0">
+<object type="NUMANode" os_index="0" cpuset="0x0000000f" gp_index="5" local_memory="1073741824"/>
+<object type="NUMANode" os_index="1" cpuset="0x0" gp_index="6" local_memory="2147483648"
+ subtype="NVM"/></object></object>
+<distances2 type="NUMANode" nbobjs="2" kind="5" name="NUMALatency" indexing="os">
+<indexes length="4">0 1 </indexes><u64values length="12">10 17 17 10 </u64values></distances2>
+<memattr name="Latency" flags="6">
+<memattr_value target_obj_gp_index="6" value="305"/>
+<memattr_value target_obj_gp_index="6" value="359"/></memattr>
+<memattr name="Bandwidth" flags="5">
+<memattr_value target_obj_gp_index="6" value="22800"/></memattr></topology>"""
+
+
+def test_lstopo_speeds_and_kinds_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "one.xml"
+    path.write_text(LSTOPO)
+    far = numa.describe([path])[1]
+    assert (far.kind, far.socket, far.cpus) == ("pmem", 0, 0)
+    assert (far.read_latency, far.read_bandwidth) == (305, 22_800_000_000)
+    assert far.distances == {0: 17, 1: 10}
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("", "not a description that is known; one of cxl, daxctl, lstopo, numactl, sysfs"),
+        ("available: 1 nodes (0)\n", "no `node N size:` line"),
+        (NUMACTL.replace("21  17  28\n", "21\n", 1), "node 0 has 2 distances"),
+        ('[{"chardev":', "not JSON"),
+        ('[{"chardev": "dax0.0", "size": -1, "target_node": 0}]', "dax0.0 has no size"),
+        ('[{"memdev": "mem0", "serial": 1}]', "mem0 has no ram_size"),
+        (LSTOPO.replace('os_index="1"', 'os_index="x"'), "'x' where a number belongs"),
+        (LSTOPO.replace("0x0000000f", "0xzz"), "not a set of processors"),
+        (LSTOPO.replace("<object", "<!ENTITY a><object", 1), "defines entities"),
+    ],
+)
+def test_damaged_descriptions_are_refused(tmp_path: Path, text: str, part: str) -> None:
+    path = tmp_path / "given"
+    path.write_text(text)
+    with pytest.raises(NearfarError, match=re.escape(part)) as caught:
+        numa.describe([path])
+    assert "\n" not in str(caught.value)
+
+
+def test_sources_are_found_by_name() -> None:
+    assert names() == ["cxl", "daxctl", "lstopo", "numactl", "sysfs"]
+
+
+def test_the_command(nearfar: Run, tmp_path: Path, mixed: Path) -> None:
+    found = nearfar("numa", "alloc", "--size", "80G,3000G", "--mode", "memory-mode,alius",
+                    "--format", "json", "-o", tmp_path / "out")  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    answer = json.loads(found.stdout)
+    assert [row["possible"] for row in answer["rows"]] == [True, False, True, True]
+    assert json.loads((tmp_path / "out" / "run.json").read_text()) == answer
+    # The command that a result names makes it again.
+    again = nearfar(*shlex.split(answer["run"]["command"])[1:], "--format", "json")
+    assert json.loads(again.stdout) == answer
+    import pyarrow.parquet
+
+    table = pyarrow.parquet.read_table(tmp_path / "out" / "result.parquet")
+    assert table.num_rows == 4 and "seconds" in table.column_names
+    again = nearfar("numa", "alloc", "--size", "1G", "-o", tmp_path / "out")
+    assert again.returncode == 2 and "exists already" in again.stderr
+    csv = nearfar("numa", "pair", "48G", "24G", "--overlap", "1", "--format", "csv")
+    assert csv.stdout.splitlines()[0].count(",") == 11 and len(csv.stdout.splitlines()) == 3
+    shown = nearfar("numa", "run", mixed, "--mode", "local,interleave")
+    assert "local " in shown.stdout and shown.stderr == ""
+    made = nearfar("numa", "import", "-o", tmp_path / "here.toml")
+    assert made.returncode == 0 and "note: assumed" in made.stderr
+    assert machine.load(str(tmp_path / "here.toml")).to_dict()["topology"]["nodes"]
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["alloc", "--size", "80X"], "--size: '80X' is not a size"),
+        (["alloc", "--size", "1G", "--mode", "memroy"], "--mode: no mode"),
+        (["alloc", "--size", "1G", "--from", "4"], "--from: node 4 has no cores"),
+        (["alloc", "--size", "1G", "--nodes", "x"], "--nodes: 'x'"),
+        (["alloc", "--size", "1G", "--allocator", "brk"], "--allocator: 'brk'"),
+        (["alloc", "--size", "1G", "--machine", "nvme"], "machine nvme: node.dram.local has no"),
+        (["run", "nosuch"], "nosuch: neither a trace folder nor a size"),
+        (["run", "1G", "--pattern", "odd"], "--pattern: 'odd'"),
+        (["run", "1G", "--writes", "2"], "--writes: 2.0"),
+        (["pair", "48G", "48G", "--overlap", "1,x"], "--overlap"),
+        (["pair", "48G", "48G", "--machine", "laptop"], "cannot be in memory mode"),
+        (["pair", "4000G", "48G"], "larger than a node's memory"),
+        (["import", "/nonexistent"], "/nonexistent: No such file"),
+        (["alloc", "--size", "1G", "--format", "xml"], "--format: 'xml'"),
+    ],
+)
+def test_mistakes_get_one_line(nearfar: Run, words: list[str], part: str) -> None:
+    found = nearfar("numa", *words)
+    assert found.returncode == 2 and part in found.stderr, found.stderr
+    assert found.stderr.count("\n") == 1 and "Traceback" not in found.stderr
+
+
+def test_the_page_draws_the_machine(nearfar: Run, tmp_path: Path) -> None:
+    out = tmp_path / "numa.html"
+    words = ["numa", "alloc", "--mode", "memory-mode,alius", "--size", "80G,1000G,3000G"]
+    found = nearfar(*words, "--html", out)
+    assert found.returncode == 0, found.stderr
+    text = out.read_text()
+    assert len(text.encode()) < 3_000_000 and "Content-Security-Policy" in text
+    main = text[text.index("<main") : text.index("</main>")]
+    # Every picture has both sockets and all eight nodes; five can be done, five are on the chart.
+    assert main.count("<figcaption>") == 7 and main.count(">socket 1<") == 6
+    assert main.count("<title>pmem6, 757 GiB") == 6
+    assert main.count("<circle") == 5 and main.count("<title>published:") == 9
+    assert "impossible" in main
+    # 1000 GiB of aliusM: what DRAM cannot hold is split evenly.
+    assert "<title>pmem4, 757 GiB: 44.7 % filled</title>" in main
+    assert "<title>pmem5, 757 GiB: 44.7 % filled</title>" in main
+    nearfar(*words, "--html", tmp_path / "again.html")
+    assert (tmp_path / "again.html").read_bytes() == out.read_bytes()
