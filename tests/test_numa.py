@@ -17,6 +17,7 @@ from nearfar import machine, numa
 from nearfar.errors import NearfarError
 from nearfar.numa import paper
 from nearfar.numa.sources import names
+from nearfar.reproduce import reproduce
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -37,6 +38,12 @@ def test_every_result_of_the_paper_is_measured() -> None:
         else:
             low, high = one["tolerance"].split(" to ")
             assert float(low) <= ours <= float(high), (one["key"], ours)
+
+
+def test_reproduce_has_a_row_for_each() -> None:
+    found = reproduce("numa")
+    assert [row["paper"] for row in found.rows] == ["004"] * 25
+    assert found.holding == 25
 
 
 def test_the_cells_of_table_two_are_the_papers() -> None:

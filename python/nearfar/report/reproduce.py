@@ -69,11 +69,11 @@ def rows(result: Mapping[str, Any]) -> RenderableType:
             _WORDS[bool(row["holds"])],
         )
     parts.append(table)
-    parts += [Text("What was seen where a row does not hold:", style="bold")]
+    missed = [row for row in result["rows"] if not row["holds"]]
+    if missed:
+        parts.append(Text("What was seen where a row does not hold:", style="bold"))
     parts += [
-        Text(units.clean(f"{row['paper']}, {row['item']}. Ours: {_seen(row)}."))
-        for row in result["rows"]
-        if not row["holds"]
+        Text(units.clean(f"{row['paper']}, {row['item']}. Ours: {_seen(row)}.")) for row in missed
     ]
     if result["sensitivity"]:
         other = _table("Rows that hold when what the papers leave open is chosen otherwise")

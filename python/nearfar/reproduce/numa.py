@@ -1,0 +1,13 @@
+"""Paper 004 (aliusM) against the ``numa`` study: tables 1 and 2 and what the text states."""
+
+from __future__ import annotations
+
+from nearfar.numa.paper import measures
+from nearfar.reproduce import Row, statements
+
+
+def rows() -> list[Row]:
+    """A row for each statement of ``papers/004/statements.toml``."""
+    found = measures()
+    return [one.row(float(f"{ours:.6g}"), note)
+            for one in statements("004") for ours, note in [found[one.key]]]  # fmt: skip
