@@ -206,7 +206,7 @@ impl Numbers {
             let mut order: Vec<(u32, usize)> = entries.iter().copied().zip(0..).collect();
             order.sort_unstable();
             let mut places = [0u8; 256];
-            (0..).zip(&order).for_each(|(place, &(_, index))| places[index] = place);
+            (0..=u8::MAX).zip(&order).for_each(|(place, &(_, index))| places[index] = place);
             self.bytes.iter_mut().for_each(|byte| *byte = places[usize::from(*byte)]);
             *entries = order.into_iter().map(|(number, _)| number).collect();
         }

@@ -114,6 +114,17 @@ proptest! {
     }
 }
 
+/// As many different numbers as a byte can index, one of them wide, largest first.
+#[test]
+fn a_full_dictionary_survives() {
+    let mut batch = Batch::default();
+    for i in (0..256u32).rev() {
+        let instr = if i == 200 { 60_000 } else { i };
+        batch.push(Record { addr: 0x1000, kind: Kind::Load, size: 8, thread: 0, instr });
+    }
+    assert_eq!(write_and_read(&batch, WriterOptions::default()).0, batch);
+}
+
 /// Every layout of every column, over several row groups and parts, encoded by threads or not.
 #[test]
 fn every_layout_survives() {
