@@ -2,9 +2,8 @@
 //! node's fallback order leads.
 
 use nearfar_hardware::Topology;
-use nearfar_trace::Result;
 
-use super::{Group, Member, Memory, Mode, Policy, chosen, flat, route};
+use super::{Group, Member, Memory, Mode, Policy, chosen, route};
 
 pub(super) struct Interleave;
 
@@ -15,10 +14,6 @@ impl Mode for Interleave {
 
     fn summary(&self) -> &'static str {
         "the nodes in turn, a page each"
-    }
-
-    fn memories(&self, topology: &Topology) -> Result<Vec<Memory>> {
-        Ok(flat(topology, true, |_| true))
     }
 
     fn order(

@@ -4,9 +4,8 @@
 //! --membind`); the kernel's own pages never lie there.
 
 use nearfar_hardware::Topology;
-use nearfar_trace::Result;
 
-use super::{Group, Memory, Mode, Policy, chosen, flat, one, route};
+use super::{Group, Memory, Mode, Policy, bound};
 
 pub(super) struct KmemDax;
 
@@ -19,10 +18,6 @@ impl Mode for KmemDax {
         "far memory as nodes without cores, for programs only; --nodes binds to them"
     }
 
-    fn memories(&self, topology: &Topology) -> Result<Vec<Memory>> {
-        Ok(flat(topology, true, |_| true))
-    }
-
     fn order(
         &self,
         topology: &Topology,
@@ -30,8 +25,6 @@ impl Mode for KmemDax {
         from: usize,
         policy: &Policy,
     ) -> Vec<Group> {
-        let bound = chosen(memories, policy);
-        let order = route(topology, memories, from);
-        vec![one(order.into_iter().filter(|index| bound.contains(index)).collect())]
+        bound(topology, memories, from, policy)
     }
 }

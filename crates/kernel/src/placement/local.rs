@@ -5,7 +5,7 @@ use nearfar_hardware::Topology;
 use nearfar_hardware::machine::NodeKind;
 use nearfar_trace::Result;
 
-use super::{Group, Memory, Mode, Policy, chosen, flat, one, route};
+use super::{Group, Memory, Mode, Policy, bound, flat};
 
 pub(super) struct Local;
 
@@ -29,8 +29,6 @@ impl Mode for Local {
         from: usize,
         policy: &Policy,
     ) -> Vec<Group> {
-        let bound = chosen(memories, policy);
-        let order = route(topology, memories, from);
-        vec![one(order.into_iter().filter(|index| bound.contains(index)).collect())]
+        bound(topology, memories, from, policy)
     }
 }

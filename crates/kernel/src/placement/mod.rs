@@ -85,11 +85,14 @@ pub trait Mode: Sync {
     /// A line on it.
     fn summary(&self) -> &'static str;
 
-    /// The memories that the kernel sees under it, in the order of node numbers.
+    /// The memories that the kernel sees under it, in the order of node numbers. Unless a mode says
+    /// otherwise: every node, those that are not DRAM added to the running system.
     ///
     /// # Errors
     /// An input error when the machine cannot be set up so.
-    fn memories(&self, topology: &Topology) -> Result<Vec<Memory>>;
+    fn memories(&self, topology: &Topology) -> Result<Vec<Memory>> {
+        Ok(flat(topology, true, |_| true))
+    }
 
     /// Groups for a program on a core of `from`, used one after the other.
     fn order(
@@ -288,6 +291,13 @@ fn chosen(memories: &[Memory], policy: &Policy) -> Vec<usize> {
     (0..memories.len())
         .filter(|index| policy.nodes.is_empty() || policy.nodes.contains(&memories[*index].node))
         .collect()
+}
+
+/// The fallback order of `from`, of the memories that a policy names alone.
+fn bound(topology: &Topology, memories: &[Memory], from: usize, policy: &Policy) -> Vec<Group> {
+    let named = chosen(memories, policy);
+    let order = route(topology, memories, from);
+    vec![one(order.into_iter().filter(|index| named.contains(index)).collect())]
 }
 
 /// One member that takes from `route` in order.

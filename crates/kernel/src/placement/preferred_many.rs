@@ -2,9 +2,8 @@
 //! others in fallback order.
 
 use nearfar_hardware::Topology;
-use nearfar_trace::Result;
 
-use super::{Group, Memory, Mode, Policy, chosen, flat, one, route};
+use super::{Group, Memory, Mode, Policy, chosen, one, route};
 
 pub(super) struct PreferredMany;
 
@@ -15,10 +14,6 @@ impl Mode for PreferredMany {
 
     fn summary(&self) -> &'static str {
         "the nodes of --nodes, near before far, then all others"
-    }
-
-    fn memories(&self, topology: &Topology) -> Result<Vec<Memory>> {
-        Ok(flat(topology, true, |_| true))
     }
 
     fn order(

@@ -4,10 +4,9 @@
 
 use nearfar_hardware::Topology;
 use nearfar_hardware::topology::Pattern;
-use nearfar_trace::Result;
 
 use super::interleave::turns;
-use super::{Group, Memory, Mode, Policy, chosen, flat};
+use super::{Group, Memory, Mode, Policy, chosen};
 
 /// Largest weight tried: coarse enough for short turns.
 const LARGEST: u64 = 64;
@@ -23,10 +22,6 @@ impl Mode for WeightedInterleave {
 
     fn summary(&self) -> &'static str {
         "the nodes in turn, pages in proportion to bandwidth or --weights"
-    }
-
-    fn memories(&self, topology: &Topology) -> Result<Vec<Memory>> {
-        Ok(flat(topology, true, |_| true))
     }
 
     fn order(

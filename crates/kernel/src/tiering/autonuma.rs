@@ -31,7 +31,6 @@ knobs! {
 
 /// Steps of the threshold up to twice its start: NUMA_MIGRATION_ADJUST_STEPS.
 const STEPS: u64 = 16;
-const KSWAPD: Thread = Thread(0);
 const SCANNER: Thread = Thread(1);
 /// Arming times are kept in units of 2^20 ps, about a microsecond, modulo 2^32.
 const TICK: u32 = 20;
@@ -151,9 +150,6 @@ impl Policy for Autonuma {
     fn allocated(&mut self, mem: &mut dyn Memory, page: Page) {
         let Some(reclaim) = &mut self.reclaim else { return };
         reclaim.allocated(mem, page);
-        if reclaim.any_short(mem) {
-            mem.wake(KSWAPD);
-        }
     }
 
     fn hint_fault(&mut self, mem: &mut dyn Memory, page: Page, _: bool) {
@@ -169,9 +165,7 @@ impl Policy for Autonuma {
             {
                 reclaim.moved(mem, page, true);
             }
-            if reclaim.any_short(mem) {
-                mem.wake(KSWAPD);
-            }
+            reclaim.wake_if_short(mem);
         }
         mem.disarm_hint(page);
     }

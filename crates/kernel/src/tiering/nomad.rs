@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 
 use super::knobs::{Knob, Knobs, Settings};
 use super::pages::PageSet;
-use super::reclaim::{Reclaim, ReclaimKnobs};
+use super::reclaim::{KSWAPD, Reclaim, ReclaimKnobs};
 use super::scan::{ScanKnobs, Scanner};
 use super::{
     Commit, Context, Drop, Memory, Named, Next, NodeId, Page, Policy, Thread, ThreadSpec, Time,
@@ -97,7 +97,6 @@ impl ShadowRule for Always {
     }
 }
 
-const KSWAPD: Thread = Thread(0);
 const SCANNER: Thread = Thread(1);
 const KPROMOTE: Thread = Thread(2);
 
@@ -224,9 +223,7 @@ impl Kernel {
             mem.write_protect(page);
         }
         self.reclaim.moved(mem, page, true);
-        if self.reclaim.any_short(mem) {
-            mem.wake(KSWAPD);
-        }
+        self.reclaim.wake_if_short(mem);
     }
 }
 
@@ -267,9 +264,6 @@ impl<R: ShadowRule> Policy for Nomad<R> {
     fn allocated(&mut self, mem: &mut dyn Memory, page: Page) {
         let Some(kernel) = &mut self.kernel else { return };
         kernel.reclaim.allocated(mem, page);
-        if kernel.reclaim.any_short(mem) {
-            mem.wake(KSWAPD);
-        }
     }
 
     fn pressure(&mut self, mem: &mut dyn Memory, node: NodeId) {

@@ -9,7 +9,7 @@
 
 use super::knobs::Frames;
 use super::lists::Lists;
-use super::{FRAME, Memory, Next, NodeId, Page};
+use super::{FRAME, Memory, Next, NodeId, Page, Thread};
 use crate::knobs;
 
 knobs! {
@@ -25,6 +25,9 @@ knobs! {
         batch: u64 = "32", "pages that kswapd isolates at a time", "Linux 5.13, SWAP_CLUSTER_MAX";
     }
 }
+
+/// The thread of every policy that reclaims that runs [`Reclaim::kswapd`].
+pub const KSWAPD: Thread = Thread(0);
 
 /// Free frames of one node at which something happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,8 +94,9 @@ impl Reclaim {
     }
 
     /// A new page.
-    pub fn allocated(&mut self, mem: &dyn Memory, page: Page) {
+    pub fn allocated(&mut self, mem: &mut dyn Memory, page: Page) {
         self.lists.add(page, mem.span(page), mem.node_of(page).index() as u8, false);
+        self.wake_if_short(mem);
     }
 
     /// Where to put a new page: as [`Policy::place`](super::Policy::place), keeping `high` free.
@@ -135,12 +139,14 @@ impl Reclaim {
         Next::Idle
     }
 
-    /// Whether any node is short.
-    pub fn any_short(&self, mem: &dyn Memory) -> bool {
-        NodeId::all(mem.nodes()).any(|node| self.short(mem, node))
+    /// Wake kswapd if any node is short.
+    pub fn wake_if_short(&self, mem: &mut dyn Memory) {
+        if NodeId::all(mem.nodes()).any(|node| self.short(mem, node)) {
+            mem.wake(KSWAPD);
+        }
     }
 
-    /// One batch of kswapd on a node that has a slower one. `demote` moves a page down and answers
+    /// One batch of kswapd on a short node that has a slower one. `demote` moves a page down and answers
     /// whether it could.
     fn shrink(
         &mut self,
@@ -148,10 +154,6 @@ impl Reclaim {
         node: NodeId,
         demote: &mut dyn FnMut(&mut dyn Memory, Page) -> bool,
     ) -> Next {
-        if !self.short(mem, node) {
-            self.fruitless[node.index()] = 0;
-            return Next::Idle;
-        }
         let on = node.index() as u8;
         self.lists.drain();
         let (active, inactive) = (self.lists.frames(on, true), self.lists.frames(on, false));

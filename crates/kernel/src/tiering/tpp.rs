@@ -39,7 +39,6 @@ pub static POLICY: Named = Named {
     },
 };
 
-const KSWAPD: Thread = Thread(0);
 const SCANNER: Thread = Thread(1);
 
 /// The threads of a policy that scans and demotes.
@@ -77,9 +76,6 @@ impl Policy for Tpp {
     fn allocated(&mut self, mem: &mut dyn Memory, page: Page) {
         let Some(reclaim) = &mut self.reclaim else { return };
         reclaim.allocated(mem, page);
-        if reclaim.any_short(mem) {
-            mem.wake(KSWAPD);
-        }
     }
 
     fn hint_fault(&mut self, mem: &mut dyn Memory, page: Page, _: bool) {
@@ -95,9 +91,7 @@ impl Policy for Tpp {
             if room && mem.move_page(page, NodeId::FAST).is_ok() {
                 reclaim.moved(mem, page, true);
             }
-            if reclaim.any_short(mem) {
-                mem.wake(KSWAPD);
-            }
+            reclaim.wake_if_short(mem);
         }
         mem.disarm_hint(page);
     }

@@ -2,6 +2,7 @@
 
 use std::collections::hash_map::Entry;
 use std::io::Write;
+use std::iter::repeat_n;
 
 use bytes::Bytes;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
@@ -13,7 +14,7 @@ use parquet::file::statistics::Statistics;
 use parquet::file::writer::{SerializedFileWriter, SerializedPageWriter, TrackedWrite};
 use rustc_hash::FxHashMap;
 
-use super::group::{Form, Group, Numbers};
+use super::group::{Form, Group, Numbers, Threads};
 use super::intern::{DICTIONARY, Interner};
 use super::{ADDR, INSTR, KIND, NAMES, SIZE, THREAD, schema};
 use crate::footprint::PAGE_SHIFT;
@@ -99,7 +100,7 @@ impl Encoder {
             addr,
             self.dictionary_column(KIND, rows, &names, Kind::ALL.len(), kinds, None)?,
             self.number_column(SIZE, &mut group.size)?,
-            self.thread_column(&group.threads.runs)?,
+            self.thread_column(&group.threads)?,
             self.number_column(INSTR, &mut group.instr)?,
         ];
         Ok(EncodedGroup {
@@ -167,13 +168,23 @@ impl Encoder {
         }
     }
 
-    fn thread_column(&mut self, runs: &[(u32, usize)]) -> Result<(Bytes, ColumnCloseResult)> {
-        let rows = runs.iter().map(|&(_, length)| length).sum();
-        if let &[(thread, _)] = runs {
+    /// Threads come in long runs: they are looked up once a run.
+    fn thread_column(&mut self, threads: &Threads) -> Result<(Bytes, ColumnCloseResult)> {
+        let rows = threads.runs.iter().map(|&(_, length)| length).sum();
+        let entries: Vec<u32> = threads.totals().into_iter().map(|(thread, ..)| thread).collect();
+        if let [thread] = entries[..] {
             return self.numbers(THREAD, rows, &[thread], constant(rows));
         }
-        let values = runs.iter().flat_map(|&(thread, length)| std::iter::repeat_n(thread, length));
-        self.wide_column(THREAD, &values.collect::<Vec<u32>>())
+        let runs = threads.runs.iter();
+        if entries.len() > DICTIONARY {
+            let plain = runs.flat_map(|&(thread, length)| repeat_n(thread.to_le_bytes(), length));
+            let plain = plain.flatten().collect();
+            return self.value_column(THREAD, rows, plain, Encoding::PLAIN, None);
+        }
+        let place = |thread: u32| entries.partition_point(|&entry| entry < thread) as u16;
+        let found = runs.flat_map(|&(thread, length)| repeat_n(place(thread), length));
+        let page = index_page(self.spare(), rows, entries.len(), found);
+        self.numbers(THREAD, rows, &entries, page)
     }
 
     /// Numbers of any size: a dictionary of up to 65,536, or plain.
@@ -285,12 +296,22 @@ fn indices(values: &[u32]) -> Option<(Vec<u32>, Vec<u8>)> {
         known.insert(*value, place as u16);
     }
     let found = values.iter().map(|v| known[v]);
-    let page = if entries.len() <= 256 {
-        packed(Vec::new(), values.len(), 8, |page| page.extend(found.map(|index| index as u8)))
-    } else {
-        packed(Vec::new(), values.len(), 16, |page| page.extend(found.flat_map(u16::to_le_bytes)))
-    };
+    let page = index_page(Vec::new(), values.len(), entries.len(), found);
     Some((entries, page))
+}
+
+/// Indices into a dictionary of `entries`, in as few whole bytes as it takes.
+fn index_page(
+    page: Vec<u8>,
+    count: usize,
+    entries: usize,
+    indices: impl Iterator<Item = u16>,
+) -> Vec<u8> {
+    if entries <= 256 {
+        packed(page, count, 8, |page| page.extend(indices.map(|index| index as u8)))
+    } else {
+        packed(page, count, 16, |page| page.extend(indices.flat_map(u16::to_le_bytes)))
+    }
 }
 
 /// How often `wanted` is there: counted in bytes, of which a vector register holds many.
