@@ -11,8 +11,6 @@ really set, and what the simulation says of all of it (docs/advise.md).
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,6 +35,7 @@ from nearfar.predict import (
     predict,
 )
 from nearfar.report import units
+from nearfar.result import FolderResult
 from nearfar.sizes import parse_memory, parse_page_sizes
 
 #: What advice is given for unless told otherwise.
@@ -51,7 +50,7 @@ CONFIDENCE: Final = ((0.05, "good"), (0.20, "fair"), (float("inf"), "poor"))
 
 
 @dataclass(frozen=True)
-class AdviseResult:
+class AdviseResult(FolderResult):
     """Advice for one or many VMs.
 
     Attributes:
@@ -69,9 +68,8 @@ class AdviseResult:
         """Everything as plain values, as ``--format json`` prints it."""
         return {"run": self.run, "rows": self.rows}
 
-    def to_json(self) -> str:
-        """Everything as JSON text."""
-        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
+    def _run(self) -> dict[str, Any]:
+        return self.run
 
     @property
     def table(self) -> Any:
@@ -86,23 +84,6 @@ class AdviseResult:
         from nearfar.report.html import fleet_page
 
         return fleet_page(self.to_dict())
-
-    def write(self, folder: str | Path, *, force: bool = False) -> Path:
-        """Write ``result.parquet`` and ``run.json`` as a folder, whole or not at all."""
-        import pyarrow.parquet
-
-        path = Path(folder)
-        if path.exists() and not (force and (path / "run.json").is_file()):
-            raise NearfarError(f"{path}: exists already; choose another name or pass --force")
-        aside = path.with_name(f".{path.name}.partial")
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
-        pyarrow.parquet.write_table(self.table, aside / "result.parquet", compression="zstd")
-        (aside / "run.json").write_text(json.dumps(self.run, indent=1) + "\n", encoding="utf-8")
-        if path.exists():
-            shutil.rmtree(path)
-        aside.rename(path)
-        return path
 
 
 def advise(

@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import shlex
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from nearfar import _engine
 from nearfar import machine as machines
 from nearfar.errors import NearfarError
 from nearfar.filter import view
+from nearfar.result import FolderResult
 from nearfar.sizes import parse_memory, parse_page_sizes
 
 #: What a study runs with unless told otherwise.
@@ -38,7 +38,7 @@ _CURVE = 49
 
 
 @dataclass(frozen=True)
-class PagingResult:
+class PagingResult(FolderResult):
     """What a paging study found.
 
     Attributes:
@@ -57,9 +57,8 @@ class PagingResult:
         """Everything as plain values, as ``--format json`` prints it."""
         return {"run": self.run, "rows": self.rows, "fits": self.fits}
 
-    def to_json(self) -> str:
-        """Everything as JSON text."""
-        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
+    def _run(self) -> dict[str, Any]:
+        return {**self.run, "fits": self.fits, "wall_seconds": round(self.wall_seconds, 3)}
 
     @property
     def table(self) -> Any:
@@ -67,14 +66,6 @@ class PagingResult:
         import pyarrow
 
         return pyarrow.Table.from_pylist(self.rows, schema=_arrow_schema())
-
-    def to_polars(self) -> Any:
-        """The rows as a Polars data frame."""
-        try:
-            import polars
-        except ImportError:
-            raise NearfarError("polars: not installed; pip install 'nearfar[polars]'", 3) from None
-        return polars.from_arrow(self.table)
 
     def best(
         self, *, storage: str | None = None, memory_fraction: float | None = None
@@ -99,24 +90,6 @@ class PagingResult:
         from nearfar.report.html import paging_page
 
         return paging_page(self.to_dict(), heatmap)
-
-    def write(self, folder: str | Path, *, force: bool = False) -> Path:
-        """Write ``result.parquet`` and ``run.json`` as a folder, whole or not at all."""
-        import pyarrow.parquet
-
-        path = Path(folder)
-        if path.exists() and not (force and (path / "run.json").is_file()):
-            raise NearfarError(f"{path}: exists already; choose another name or pass --force")
-        aside = path.with_name(f".{path.name}.partial")
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
-        pyarrow.parquet.write_table(self.table, aside / "result.parquet", compression="zstd")
-        run = {**self.run, "fits": self.fits, "wall_seconds": round(self.wall_seconds, 3)}
-        (aside / "run.json").write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
-        if path.exists():
-            shutil.rmtree(path)
-        aside.rename(path)
-        return path
 
     def _repr_html_(self) -> str:
         """Show the best pages in a notebook."""

@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import shlex
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from typing import Any
 from nearfar import _engine
 from nearfar import machine as machines
 from nearfar.errors import NearfarError
+from nearfar.result import FolderResult
 from nearfar.sizes import parse_bytes
 
 #: What a study runs with unless told otherwise.
@@ -35,7 +35,7 @@ WINDOW = 1 << 20
 
 
 @dataclass(frozen=True)
-class SsdResult:
+class SsdResult(FolderResult):
     """What an ssd study found.
 
     Attributes:
@@ -55,9 +55,8 @@ class SsdResult:
         """Everything as plain values, as ``--format json`` prints it."""
         return {"run": self.run, "rows": self.rows, "details": self.details}
 
-    def to_json(self) -> str:
-        """Everything as JSON text."""
-        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
+    def _run(self) -> dict[str, Any]:
+        return {**self.run, "details": self.details, "wall_seconds": round(self.wall_seconds, 3)}
 
     @property
     def table(self) -> Any:
@@ -76,24 +75,6 @@ class SsdResult:
         if not rows:
             raise NearfarError("best: no such size of DRAM in this result")
         return min(rows, key=lambda row: row["seconds"])
-
-    def write(self, folder: str | Path, *, force: bool = False) -> Path:
-        """Write ``result.parquet`` and ``run.json`` as a folder, whole or not at all."""
-        import pyarrow.parquet
-
-        path = Path(folder)
-        if path.exists() and not (force and (path / "run.json").is_file()):
-            raise NearfarError(f"{path}: exists already; choose another name or pass --force")
-        aside = path.with_name(f".{path.name}.partial")
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
-        pyarrow.parquet.write_table(self.table, aside / "result.parquet", compression="zstd")
-        run = {**self.run, "details": self.details, "wall_seconds": round(self.wall_seconds, 3)}
-        (aside / "run.json").write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
-        if path.exists():
-            shutil.rmtree(path)
-        aside.rename(path)
-        return path
 
 
 def ssd(

@@ -13,7 +13,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import shutil
 import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +26,7 @@ from nearfar import _engine
 from nearfar import machine as machines
 from nearfar.errors import NearfarError
 from nearfar.filter import View, view
+from nearfar.result import FolderResult
 from nearfar.sizes import parse_bytes, parse_memory
 
 #: What a study runs with unless told otherwise.
@@ -76,7 +76,7 @@ class Policy:
 
 
 @dataclass(frozen=True)
-class TieringResult:
+class TieringResult(FolderResult):
     """What a tiering study found.
 
     Attributes:
@@ -95,9 +95,11 @@ class TieringResult:
         """Everything as plain values, as ``--format json`` prints it."""
         return {"run": self.run, "rows": self.rows, "series": self.series}
 
-    def to_json(self) -> str:
-        """Everything as JSON text."""
-        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
+    def _run(self) -> dict[str, Any]:
+        return {**self.run, "wall_seconds": round(self.wall_seconds, 3)}
+
+    def _tables(self) -> dict[str, Any]:
+        return {"result": self.table, "series": self.series_table}
 
     @property
     def table(self) -> Any:
@@ -108,14 +110,6 @@ class TieringResult:
     def series_table(self) -> Any:
         """The time series as a ``pyarrow.Table``."""
         return _table(self.series)
-
-    def to_polars(self) -> Any:
-        """The rows as a Polars data frame."""
-        try:
-            import polars
-        except ImportError:
-            raise NearfarError("polars: not installed; pip install 'nearfar[polars]'", 3) from None
-        return polars.from_arrow(self.table)
 
     def total(self, policy: str, count: str, *, rounds_only: bool = False) -> float:
         """Answer a count summed over the phases of ``policy``, the mean over seeds.
@@ -137,25 +131,6 @@ class TieringResult:
         from nearfar.report.html.tiering import tiering_page
 
         return tiering_page(self.to_dict())
-
-    def write(self, folder: str | Path, *, force: bool = False) -> Path:
-        """Write ``result.parquet``, ``series.parquet`` and ``run.json``, whole or not at all."""
-        import pyarrow.parquet
-
-        path = Path(folder)
-        if path.exists() and not (force and (path / "run.json").is_file()):
-            raise NearfarError(f"{path}: exists already; choose another name or pass --force")
-        aside = path.with_name(f".{path.name}.partial")
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
-        pyarrow.parquet.write_table(self.table, aside / "result.parquet", compression="zstd")
-        pyarrow.parquet.write_table(self.series_table, aside / "series.parquet", compression="zstd")
-        run = {**self.run, "wall_seconds": round(self.wall_seconds, 3)}
-        (aside / "run.json").write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
-        if path.exists():
-            shutil.rmtree(path)
-        aside.rename(path)
-        return path
 
 
 def policies() -> list[dict[str, Any]]:

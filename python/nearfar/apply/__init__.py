@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import statistics
 import subprocess
@@ -19,6 +18,7 @@ from typing import IO, Any, Final
 from nearfar.apply.measure import Measured, run
 from nearfar.apply.setting import BASE, RUNTIME, SYSFS, Change, Plan, applied, plan, restore
 from nearfar.errors import NearfarError
+from nearfar.result import Result
 from nearfar.sizes import parse_bytes
 
 __all__ = ["ApplyResult", "Change", "Plan", "apply", "plan", "restore"]
@@ -40,7 +40,7 @@ _SUMMARY: Final = (
 
 
 @dataclass(frozen=True)
-class ApplyResult:
+class ApplyResult(Result):
     """What would be, or was, done, and what was measured.
 
     Attributes:
@@ -64,10 +64,6 @@ class ApplyResult:
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, as ``--format json`` prints it."""
         return asdict(self)
-
-    def to_json(self) -> str:
-        """Everything as JSON text."""
-        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
 
     @property
     def table(self) -> Any:

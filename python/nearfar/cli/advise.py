@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nearfar.cli._study import check_format, names, print_rows
+
 if TYPE_CHECKING:
     from nearfar.advise import AdviseResult
 
 SETTINGS = {"epilog": "Example: nearfar advise app.trace --memory 60% --machine optane-ssd"}
-
-FORMATS = ("table", "json", "csv", "parquet")
 
 
 def run(
@@ -89,12 +89,7 @@ def run(
     from nearfar.fleet import parse_gain
     from nearfar.output import write_aside
 
-    if output_format not in FORMATS:
-        raise NearfarError(
-            f"--format: {output_format!r} is not a format; choose one of {', '.join(FORMATS)}"
-        )
-    if output_format == "parquet" and sys.stdout.isatty():
-        raise NearfarError("--format parquet: not to a terminal; redirect it, or use -o FOLDER")
+    check_format(output_format)
     if emit is not None:
         emitters.emitter(emit)  # an unknown one is said before the work, not after
     options: dict[str, Any] = {
@@ -104,7 +99,7 @@ def run(
         "tlb": tlb,
         "replacement": replacement,
         "clock_insert": clock_insert,
-        "kinds": _names(kinds),
+        "kinds": names(kinds),
         "filter": filter,
         "threads": threads,
     }
@@ -128,8 +123,8 @@ def run(
             result = study.advise(
                 inputs,
                 memory=memory or ("10%,...,100%" if evaluate else study.MEMORY),
-                machine=machines.paging_to_storage() if machine == "all" else _names(machine),
-                storage=_names(storage),
+                machine=machines.paging_to_storage() if machine == "all" else names(machine),
+                storage=names(storage),
                 arch=arch,
                 min_gain=gain,
                 progress=pulse,
@@ -154,10 +149,6 @@ def run(
     for line in [*result.notes, *failed]:
         print(f"nearfar: note: {line}", file=sys.stderr)
     return 1 if failed or missed else 0
-
-
-def _names(text: str | None) -> list[str] | None:
-    return None if text is None else [name.strip() for name in text.split(",")]
 
 
 def _emitted(result: AdviseResult, kind: str | None) -> tuple[dict[str, str], list[str]]:
@@ -197,17 +188,7 @@ def _evaluate(result: AdviseResult, sizes: str, output_format: str) -> bool:
 def _print(result: AdviseResult, output_format: str, emitted: dict[str, str]) -> None:
     if emitted:
         print("\n".join(emitted.values()), end="")
-    elif output_format == "json":
-        print(result.to_json())
-    elif output_format == "csv":
-        import pyarrow.csv
-
-        pyarrow.csv.write_csv(result.table, sys.stdout.buffer)
-    elif output_format == "parquet":
-        import pyarrow.parquet
-
-        pyarrow.parquet.write_table(result.table, sys.stdout.buffer)
-    else:
+    elif not print_rows(result, output_format):
         from nearfar.report import advise as tables
         from nearfar.report.tables import show
 

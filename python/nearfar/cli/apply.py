@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from nearfar.cli._study import check_format, print_rows
+
 SETTINGS = {
     "context_settings": {"ignore_unknown_options": False, "allow_interspersed_args": False},
     "epilog": "Example: nearfar apply --page 64K --yes --compare --repeat 3 -- sort big.txt",
@@ -83,8 +85,7 @@ def run(
     if out is not None and not out.absolute().parent.is_dir():
         raise NearfarError(f"{out}: its folder is not there; make it first")
     plain = output_format is Format.table
-    if output_format is Format.parquet and sys.stdout.isatty():
-        raise NearfarError("--format parquet: not to a terminal; redirect it, or use -o FILE")
+    check_format(output_format, instead=", or use -o FILE")
 
     def show(done: int, runs: int) -> None:
         if runs > 1 and sys.stderr.isatty():
@@ -103,17 +104,7 @@ def run(
     )
     if out is not None:
         write_aside(out, result.to_json() + "\n")
-    if output_format is Format.json:
-        print(result.to_json())
-    elif output_format is Format.csv:
-        import pyarrow.csv
-
-        pyarrow.csv.write_csv(result.table, sys.stdout.buffer)
-    elif output_format is Format.parquet:
-        import pyarrow.parquet
-
-        pyarrow.parquet.write_table(result.table, sys.stdout.buffer)
-    else:
+    if not print_rows(result, output_format):
         from nearfar.report import applied, tables
 
         tables.show(applied.report(result.to_dict()), sys.stderr if result.done else sys.stdout)

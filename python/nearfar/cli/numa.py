@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nearfar.cli._study import check_format, names, print_rows
+
 if TYPE_CHECKING:
     from nearfar.numa import NumaResult
 
@@ -18,8 +20,6 @@ APP = typer.Typer(
     help="Place memory on DRAM, persistent memory and CXL nodes: time, latency, bandwidth.",
     epilog="Example: nearfar numa alloc --size 80G,3000G --mode memory-mode,alius",
 )
-
-FORMATS = ("table", "json", "csv", "parquet")
 
 Machine = Annotated[str, typer.Option(help="Machine name or file.")]
 Mode = Annotated[
@@ -66,7 +66,7 @@ def import_(
     from nearfar.report import numa as tables
     from nearfar.report.tables import show
 
-    _known(output_format, ("table", "json", "toml"))
+    check_format(output_format, ("table", "json", "toml"))
     found = describe(list(sources or []))
     text, assumed = to_machine(found, "A machine" if sources else "This machine")
     if out is not None:
@@ -112,11 +112,11 @@ def alloc(
     from nearfar import numa
     from nearfar.report import numa as tables
 
-    _known(output_format, FORMATS)
+    check_format(output_format)
     found = numa.alloc(
-        _words(size) or [],
+        names(size) or [],
         machine=machine,
-        modes=_words(mode),
+        modes=names(mode),
         allocator=allocator,
         nodes=_numbers(nodes, "--nodes"),
         weights=_numbers(weights, "--weights"),
@@ -157,12 +157,12 @@ def run(
     from nearfar.cli._progress import progress
     from nearfar.report import numa as tables
 
-    _known(output_format, FORMATS)
+    check_format(output_format)
     with progress(f"numa run {load}") as pulse:
         found = numa.run(
             load,
             machine=machine,
-            modes=_words(mode),
+            modes=names(mode),
             pattern=pattern,
             writes=writes,
             nodes=_numbers(nodes, "--nodes"),
@@ -198,9 +198,9 @@ def pair(
     from nearfar.errors import NearfarError
     from nearfar.report import numa as tables
 
-    _known(output_format, FORMATS)
+    check_format(output_format)
     try:
-        shares = [float(word) for word in _words(overlap) or []]
+        shares = [float(word) for word in names(overlap) or []]
     except ValueError:
         raise NearfarError(f"--overlap: {overlap[:40]!r}: write for example 0,0.5,1") from None
     found = numa.pair(
@@ -237,7 +237,7 @@ def plan(
     from nearfar.numa.plan import plan as choose
     from nearfar.report import numa as tables
 
-    _known(output_format, FORMATS)
+    check_format(output_format)
     if emit is not None:
         emitters.emitter(emit)
     found = choose(
@@ -261,25 +261,10 @@ def plan(
     return 0 if best["enough"] else 1
 
 
-def _known(output_format: str, formats: tuple[str, ...]) -> None:
-    from nearfar.errors import NearfarError
-
-    if output_format not in formats:
-        raise NearfarError(
-            f"--format: {output_format!r} is not a format; choose one of {', '.join(formats)}"
-        )
-    if output_format == "parquet" and sys.stdout.isatty():
-        raise NearfarError("--format parquet: not to a terminal; redirect it, or use -o FOLDER")
-
-
-def _words(text: str | None) -> list[str] | None:
-    return None if text is None else [word.strip() for word in text.split(",")]
-
-
 def _numbers(text: str | None, flag: str) -> list[int]:
     from nearfar.errors import NearfarError
 
-    words = _words(text) or []
+    words = names(text) or []
     if not all(word.isascii() and word.isdigit() and len(word) < 6 for word in words):
         raise NearfarError(f"{flag}: {str(text)[:40]!r}: write whole numbers such as 0,4")
     return [int(word) for word in words]
@@ -294,17 +279,7 @@ def _print(
 ) -> None:
     if out is not None:
         found.write(out, force=force)
-    if output_format == "json":
-        print(found.to_json())
-    elif output_format == "csv":
-        import pyarrow.csv
-
-        pyarrow.csv.write_csv(found.table, sys.stdout.buffer)
-    elif output_format == "parquet":
-        import pyarrow.parquet
-
-        pyarrow.parquet.write_table(found.table, sys.stdout.buffer)
-    else:
+    if not print_rows(found, output_format):
         from nearfar.report.tables import show
 
         show(table(found.rows))

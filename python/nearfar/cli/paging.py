@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-SETTINGS = {"epilog": "Example: nearfar paging app.trace --machine optane-ssd --html app.html"}
+from nearfar.cli._study import check_format, names, print_rows
 
-FORMATS = ("table", "json", "csv", "parquet")
+SETTINGS = {"epilog": "Example: nearfar paging app.trace --machine optane-ssd --html app.html"}
 
 
 def run(
@@ -66,17 +66,11 @@ def run(
 ) -> None:
     """Find the best page size at every memory size: TLB misses, page faults, access time."""
     from nearfar.cli._progress import progress
-    from nearfar.errors import NearfarError
     from nearfar.output import write_aside
     from nearfar.paging import paging, warnings
     from nearfar.sizes import parse_bytes
 
-    if output_format not in FORMATS:
-        raise NearfarError(
-            f"--format: {output_format!r} is not a format; choose one of {', '.join(FORMATS)}"
-        )
-    if output_format == "parquet" and sys.stdout.isatty():
-        raise NearfarError("--format parquet: not to a terminal; redirect it, or use -o FOLDER")
+    check_format(output_format)
     with progress(f"paging {trace}") as pulse:
         result = paging(
             trace,
@@ -86,8 +80,8 @@ def run(
             replacement=replacement,
             clock_insert=clock_insert,
             machine=machine,
-            storage=_names(storage),
-            kinds=_names(kinds),
+            storage=names(storage),
+            kinds=names(kinds),
             filter=filter,
             write_back=write_back,
             sample=sample,
@@ -102,17 +96,7 @@ def run(
         write_aside(html, result.html(found))
     for line in warnings(result):
         print(f"nearfar: note: {line}", file=sys.stderr)
-    if output_format == "json":
-        print(result.to_json())
-    elif output_format == "csv":
-        import pyarrow.csv
-
-        pyarrow.csv.write_csv(result.table, sys.stdout.buffer)
-    elif output_format == "parquet":
-        import pyarrow.parquet
-
-        pyarrow.parquet.write_table(result.table, sys.stdout.buffer)
-    else:
+    if not print_rows(result, output_format):
         from nearfar.report import tables, terminal
 
         found = result.to_dict()
@@ -122,10 +106,6 @@ def run(
             print(plot)
         if html is not None:
             print(f"page: {html}")
-
-
-def _names(text: str | None) -> list[str] | None:
-    return None if text is None else [name.strip() for name in text.split(",")]
 
 
 def _heatmap(trace: Path, filter: str, machine: str) -> dict[str, object]:  # noqa: A002

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-SETTINGS = {"epilog": "Example: nearfar reproduce paging --html paging.html"}
+from nearfar.cli._study import check_format, print_rows
 
-FORMATS = ("table", "json", "csv", "parquet")
+SETTINGS = {"epilog": "Example: nearfar reproduce paging --html paging.html"}
 
 
 def run(
@@ -33,31 +32,15 @@ def run(
 ) -> int:
     """Show every published number and statement of a study's papers beside ours."""
     from nearfar.cli._progress import progress
-    from nearfar.errors import NearfarError
     from nearfar.output import write_aside
     from nearfar.reproduce import reproduce
 
-    if output_format not in FORMATS:
-        raise NearfarError(
-            f"--format: {output_format!r} is not a format; choose one of {', '.join(FORMATS)}"
-        )
-    if output_format == "parquet" and sys.stdout.isatty():
-        raise NearfarError("--format parquet: not to a terminal; redirect it")
+    check_format(output_format, instead="")
     with progress(f"reproduce {study}") as pulse:
         found = reproduce(study, full=full, traces=traces, threads=threads, progress=pulse)
     if html is not None:
         write_aside(html, found.html())
-    if output_format == "json":
-        print(found.to_json())
-    elif output_format == "csv":
-        import pyarrow.csv
-
-        pyarrow.csv.write_csv(found.table, sys.stdout.buffer)
-    elif output_format == "parquet":
-        import pyarrow.parquet
-
-        pyarrow.parquet.write_table(found.table, sys.stdout.buffer)
-    else:
+    if not print_rows(found, output_format):
         from nearfar.report import reproduce as report
         from nearfar.report.tables import show
 

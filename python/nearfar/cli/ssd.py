@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
+from nearfar.cli._study import check_format, print_rows
+
 SETTINGS = {
     "epilog": "Example: nearfar ssd app.trace --machine umd --dram 100M,150M --epf none,smart:50us"
 }
-
-FORMATS = ("table", "json", "csv", "parquet")
 
 
 def run(
@@ -50,16 +50,10 @@ def run(
 ) -> None:
     """Replay a program on a DRAM-interface SSD: wait for its flash, or run something else?"""
     from nearfar.cli._progress import progress
-    from nearfar.errors import NearfarError
     from nearfar.sizes import parse_shares, parse_time
     from nearfar.ssd import ssd, warnings
 
-    if output_format not in FORMATS:
-        raise NearfarError(
-            f"--format: {output_format!r} is not a format; choose one of {', '.join(FORMATS)}"
-        )
-    if output_format == "parquet" and sys.stdout.isatty():
-        raise NearfarError("--format parquet: not to a terminal; redirect it, or use -o FOLDER")
+    check_format(output_format)
     shares = parse_shares(precondition, "--precondition", 2)
     granularity = sleep_granularity
     with progress(f"ssd {trace}") as pulse:
@@ -82,17 +76,7 @@ def run(
         result.write(out, force=force)
     for line in warnings(result):
         print(f"nearfar: note: {line}", file=sys.stderr)
-    if output_format == "json":
-        print(result.to_json())
-    elif output_format == "csv":
-        import pyarrow.csv
-
-        pyarrow.csv.write_csv(result.table, sys.stdout.buffer)
-    elif output_format == "parquet":
-        import pyarrow.parquet
-
-        pyarrow.parquet.write_table(result.table, sys.stdout.buffer)
-    else:
+    if not print_rows(result, output_format):
         from nearfar.report import ssd as report
         from nearfar.report import tables
 

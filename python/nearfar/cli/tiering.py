@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-SETTINGS = {"epilog": "Example: nearfar tiering --policy nomad,ssp --mix write --seeds 8"}
+from nearfar.cli._study import check_format, print_rows
 
-FORMATS = ("table", "json", "csv", "parquet")
+SETTINGS = {"epilog": "Example: nearfar tiering --policy nomad,ssp --mix write --seeds 8"}
 
 
 def run(
@@ -80,12 +79,7 @@ def run(
     from nearfar.report import tiering as texts
     from nearfar.tiering import policies, read_knobs, tiering
 
-    if output_format not in FORMATS:
-        raise NearfarError(
-            f"--format: {output_format!r} is not a format; choose one of {', '.join(FORMATS)}"
-        )
-    if output_format == "parquet" and sys.stdout.isatty():
-        raise NearfarError("--format parquet: not to a terminal; redirect it, or use -o FOLDER")
+    check_format(output_format)
     if list_policies:
         found = policies()
         if output_format == "json":
@@ -129,17 +123,7 @@ def run(
         result.write(out, force=force)
     if html is not None:
         write_aside(html, result.html())
-    if output_format == "json":
-        print(result.to_json())
-    elif output_format == "csv":
-        import pyarrow.csv
-
-        pyarrow.csv.write_csv(result.table, sys.stdout.buffer)
-    elif output_format == "parquet":
-        import pyarrow.parquet
-
-        pyarrow.parquet.write_table(result.table, sys.stdout.buffer)
-    else:
+    if not print_rows(result, output_format):
         tables.show(texts.tiering(result.to_dict()))
         if html is not None:
             print(f"page: {html}")

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from nearfar import _engine
 from nearfar import machine as machines
 from nearfar.errors import NearfarError
 from nearfar.numa.describe import Node, describe, to_machine
+from nearfar.result import FolderResult
 from nearfar.sizes import bytes_of, parse_bytes
 
 __all__ = [
@@ -68,7 +68,7 @@ Progress = Callable[[int], None] | None
 
 
 @dataclass(frozen=True)
-class NumaResult:
+class NumaResult(FolderResult):
     """What a question found.
 
     Attributes:
@@ -83,9 +83,8 @@ class NumaResult:
         """Plain values, as ``--format json`` prints them."""
         return {"run": self.run, "rows": self.rows}
 
-    def to_json(self) -> str:
-        """Everything as JSON text."""
-        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
+    def _run(self) -> dict[str, Any]:
+        return self.to_dict()
 
     @property
     def table(self) -> Any:
@@ -94,23 +93,6 @@ class NumaResult:
 
         flat = [_flat(row) for row in self.rows]
         return pyarrow.Table.from_pylist(flat)
-
-    def write(self, folder: str | Path, *, force: bool = False) -> Path:
-        """Write ``result.parquet`` and ``run.json`` as a folder, whole or not at all."""
-        import pyarrow.parquet
-
-        path = Path(folder)
-        if path.exists() and not (force and (path / "run.json").is_file()):
-            raise NearfarError(f"{path}: exists already; choose another name or pass --force")
-        aside = path.with_name(f".{path.name}.partial")
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
-        pyarrow.parquet.write_table(self.table, aside / "result.parquet", compression="zstd")
-        (aside / "run.json").write_text(self.to_json() + "\n", encoding="utf-8")
-        if path.exists():
-            shutil.rmtree(path)
-        aside.rename(path)
-        return path
 
 
 def modes() -> dict[str, str]:

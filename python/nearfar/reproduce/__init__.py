@@ -19,7 +19,6 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-import json
 import math
 import pkgutil
 import re
@@ -31,6 +30,7 @@ from typing import Any, Final
 
 from nearfar import _engine
 from nearfar.errors import NearfarError
+from nearfar.result import Result
 
 Row = dict[str, Any]
 
@@ -73,7 +73,7 @@ class Statement:
 
 
 @dataclass(frozen=True)
-class Reproduced:
+class Reproduced(Result):
     """What a study found.
 
     Attributes:
@@ -100,10 +100,6 @@ class Reproduced:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as ``--format json`` prints them."""
         return {"run": self.run, "rows": self.rows, "sensitivity": self.sensitivity}
-
-    def to_json(self) -> str:
-        """Rows, run and sensitivity as JSON text."""
-        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
 
     @property
     def table(self) -> Any:

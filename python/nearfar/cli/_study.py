@@ -1,0 +1,51 @@
+"""What the commands of the studies share: formats, how a result is printed, lists of names."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from nearfar.errors import NearfarError
+
+if TYPE_CHECKING:
+    from nearfar.result import Result
+
+#: What ``--format`` may be.
+FORMATS = ("table", "json", "csv", "parquet")
+
+
+def check_format(
+    output_format: str, formats: tuple[str, ...] = FORMATS, instead: str = ", or use -o FOLDER"
+) -> None:
+    """Refuse a format that is none, and binary output to a terminal; ``instead``: what else helps.
+
+    Before the work, not after.
+    """
+    if output_format not in formats:
+        raise NearfarError(
+            f"--format: {output_format!r} is not a format; choose one of {', '.join(formats)}"
+        )
+    if output_format == "parquet" and sys.stdout.isatty():
+        raise NearfarError(f"--format parquet: not to a terminal; redirect it{instead}")
+
+
+def print_rows(result: Result, output_format: str) -> bool:
+    """Print a result for programs; False for ``table``, which the command prints itself."""
+    if output_format == "json":
+        print(result.to_json())
+    elif output_format == "csv":
+        import pyarrow.csv
+
+        pyarrow.csv.write_csv(result.table, sys.stdout.buffer)
+    elif output_format == "parquet":
+        import pyarrow.parquet
+
+        pyarrow.parquet.write_table(result.table, sys.stdout.buffer)
+    else:
+        return False
+    return True
+
+
+def names(text: str | None) -> list[str] | None:
+    """The items of a comma-separated option; None stays None."""
+    return None if text is None else [name.strip() for name in text.split(",")]

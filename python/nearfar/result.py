@@ -1,0 +1,66 @@
+"""What the result of every study can do: JSON, a Polars table, a folder on disk."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from nearfar.errors import NearfarError
+
+
+class Result:
+    """Base of the results: a study adds fields, ``to_dict``, ``table`` and what it is asked."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values, as ``--format json`` prints it."""
+        raise NotImplementedError
+
+    @property
+    def table(self) -> Any:
+        """The rows as a ``pyarrow.Table``."""
+        raise NotImplementedError
+
+    def to_json(self) -> str:
+        """Everything as JSON text."""
+        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
+
+    def to_polars(self) -> Any:
+        """The rows as a Polars data frame."""
+        try:
+            import polars
+        except ImportError:
+            raise NearfarError("polars: not installed; pip install 'nearfar[polars]'", 3) from None
+        return polars.from_arrow(self.table)
+
+
+class FolderResult(Result):
+    """A result that can be kept as a folder."""
+
+    def write(self, folder: str | Path, *, force: bool = False) -> Path:
+        """Write ``result.parquet``, further tables and ``run.json``, whole or not at all."""
+        import pyarrow.parquet
+
+        path = Path(folder)
+        if path.exists() and not (force and (path / "run.json").is_file()):
+            raise NearfarError(f"{path}: exists already; choose another name or pass --force")
+        aside = path.with_name(f".{path.name}.partial")
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        for name, table in self._tables().items():
+            pyarrow.parquet.write_table(table, aside / f"{name}.parquet", compression="zstd")
+        text = json.dumps(self._run(), indent=1) + "\n"
+        (aside / "run.json").write_text(text, encoding="utf-8")
+        if path.exists():
+            shutil.rmtree(path)
+        aside.rename(path)
+        return path
+
+    def _tables(self) -> dict[str, Any]:
+        """The tables of the folder by file name."""
+        return {"result": self.table}
+
+    def _run(self) -> dict[str, Any]:
+        """What ``run.json`` holds."""
+        raise NotImplementedError
