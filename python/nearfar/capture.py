@@ -166,8 +166,8 @@ def capture(
 
 
 def meter() -> Callable[[int], None] | None:
-    """Show the number of records on standard error; ``None`` when that is no terminal."""
-    if not sys.stderr.isatty():
+    """Show the number of records on standard error; ``None`` when nobody looks."""
+    if not watched():
         return None
     started = time.monotonic()
 

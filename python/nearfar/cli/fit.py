@@ -11,6 +11,8 @@ import typer
 if TYPE_CHECKING:
     from nearfar.models import Fit
 
+SETTINGS = {"epilog": "Example: nearfar fit --csv measured.csv --predict 8K,32K"}
+
 
 class Quantity(StrEnum):
     """What was measured."""
@@ -103,16 +105,16 @@ def _memory(one: Fit) -> str:
 
 def _print(one: Fit, sizes: list[int] | None) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from nearfar.models import MODELS
+    from nearfar.report.tables import show
 
-    console = Console(highlight=False)
     name = {"tlb": "TLB miss rate", "fault": "Page fault rate"}[one.quantity]
     style = {"good": "green", "fair": "yellow", "bad": "bold red"}[one.verdict]
-    console.print(f"[bold]{name}[/bold]{_memory(one)}: {MODELS[one.model].formula}, p in KiB")
-    console.print(f"[{style}]{one.verdict}[/]: {one.reason}")
+    show(Text.assemble((name, "bold"), f"{_memory(one)}: {MODELS[one.model].formula}, p in KiB"))
+    show(Text.assemble((one.verdict, style), f": {one.reason}"))
     if not one.coefficients:
         return
     table = Table(box=box.SIMPLE_HEAD)
@@ -126,13 +128,13 @@ def _print(one: Fit, sizes: list[int] | None) -> None:
             f"{value:.6g}",
             f"{pair[0]:.6g} .. {pair[1]:.6g}" if pair else "not determined",
         )
-    console.print(table)
+    show(table)
     table = Table(box=box.SIMPLE_HEAD)
     for heading in ("page bytes", "predicted", "measured"):
         table.add_column(heading, justify="right")
     for size, rate, measured in _points(one, sizes):
         table.add_row(str(size), f"{rate:.6g}", "" if measured is None else f"{measured:.6g}")
-    console.print(table)
+    show(table)
 
 
 def _print_csv(fits: list[Fit], sizes: list[int] | None) -> None:
