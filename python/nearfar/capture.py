@@ -16,6 +16,7 @@ from typing import Any
 
 from nearfar import _engine
 from nearfar.errors import NearfarError
+from nearfar.output import watched
 
 PLUGIN = Path(__file__).parent / "_plugin" / "libnearfar_qemu_plugin.so"
 """The QEMU plugin, built by ``make plugin``."""

@@ -1,8 +1,8 @@
 """Results as text tables (rich), fitted to where they are printed.
 
 On a terminal: its width. In a pipe or file: plain ASCII text, wide enough that nothing is cut.
-Colours as :func:`nearfar.output.coloured` says. Every function takes the dict that the command prints
-as JSON.
+Colours as :func:`nearfar.output.coloured` says. Every function takes the dict that the command
+prints as JSON.
 """
 
 from __future__ import annotations
