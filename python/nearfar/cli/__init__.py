@@ -98,11 +98,9 @@ def _run() -> int:
         if isinstance(stop.__context__, BrokenPipeError):
             raise stop.__context__ from None
         return stop.code if isinstance(stop.code, int) else 0
-    except typer.Abort:
-        return 130
     except NearfarError as error:
         return _fail(str(error), error.exit_code)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", 130)
     except typer._click.exceptions.ClickException as error:  # noqa: SLF001
         return _fail(error.format_message().replace("Value error, ", ""), 2)

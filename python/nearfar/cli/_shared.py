@@ -15,6 +15,8 @@ from typing import Annotated, Any
 import typer
 from typer.models import ParameterInfo
 
+from nearfar.errors import NearfarError
+
 
 class When(StrEnum):
     """Choices of ``--color`` and ``--progress``."""
@@ -59,7 +61,10 @@ def furnish(command: str, run: Callable[..., Any]) -> Callable[..., Any]:
 
         for name in added:
             choose(name, told.pop(name).value)
-        return run(*args, **told)
+        try:
+            return run(*args, **told)
+        except KeyboardInterrupt:  # Typer would end without a word
+            raise NearfarError("interrupted", 130) from None
 
     more = [
         inspect.Parameter(
