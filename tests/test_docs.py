@@ -80,7 +80,7 @@ def commands(block: Block) -> Iterator[Command]:
             if current:
                 yield current
             current = Command(number, line[2:], [])
-        elif current and not current.shown and line.startswith("> "):
+        elif current and not current.shown and (line.startswith("> ") or line == ">"):
             current = Command(current.line, f"{current.text}\n{line[2:]}", [])
         else:
             assert current, f"line {number}: a console block begins with a command"
