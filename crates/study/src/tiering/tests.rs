@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nearfar_hardware::Machine;
-use nearfar_hardware::node::{Direction, KernelCosts, NodeModel};
+use nearfar_hardware::machine::NodeKind;
+use nearfar_hardware::node::{Direction, KernelCosts, LINE, NodeModel, View};
 use nearfar_kernel::tiering::plain::{Action, PlainMemory};
 use nearfar_kernel::tiering::toy::{PRICES, toy};
 use nearfar_kernel::tiering::{HUGE, Memory, NodeId, POLICIES, Page, Settings, Time, make};
@@ -26,8 +27,19 @@ fn flat(nodes: usize) -> Hardware {
         latency_ps: ps(PRICES.access),
         byte_ps: ps(PRICES.copy) / 4096.0,
         busy_ps: 0.0,
+        random_busy_ps: 0.0,
     };
-    let node = |name| NodeModel { name: format!("{name}"), bytes: 0, read: way, write: way };
+    let local = View { read: way, write: way, sequential_ps: way.latency_ps, mixed: None };
+    let node = |name| NodeModel {
+        name: format!("{name}"),
+        kind: NodeKind::Dram,
+        bytes: 0,
+        reserved: 0,
+        access_unit: LINE,
+        modules: 1,
+        local,
+        remote: None,
+    };
     Hardware {
         nodes: (0..nodes).map(node).collect(),
         costs: KernelCosts {

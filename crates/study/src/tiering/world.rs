@@ -201,8 +201,8 @@ impl World {
         let (busy_from, busy_to) = (self.traffic(from), self.traffic(to));
         let nodes = &self.hardware.nodes;
         let ps = nodes[from].copy_ps(&nodes[to], bytes, busy_from, busy_to);
-        self.moved[from] += bytes as f64 * nodes[from].read.busy_ps;
-        self.moved[to] += bytes as f64 * nodes[to].write.busy_ps;
+        self.moved[from] += bytes as f64 * nodes[from].local.read.busy_ps;
+        self.moved[to] += bytes as f64 * nodes[to].local.write.busy_ps;
         self.charge(ps);
     }
 
@@ -226,7 +226,7 @@ impl World {
                 let now = self.counters.accesses[node];
                 let busy = [false, true].map(|write| {
                     let count = now[usize::from(write)] - self.metered.1[node][usize::from(write)];
-                    count as f64 * model.direction(write).busy_ps
+                    count as f64 * model.local.direction(write).busy_ps
                 });
                 self.program_busy[node] =
                     (busy[0] + busy[1]) * self.hardware.access_bytes as f64 / elapsed;
