@@ -70,4 +70,6 @@ def test_the_whole_study() -> None:
         assert case["rows"] == 15
         assert case["holds"] == usual["holds"] + len(case["more"]) - len(case["fewer"])
     assert any(case["fewer"] for case in others)
+    for row in found.rows:
+        assert ("; why: " in f"; {row['note']}") is not row["holds"], row["item"]
     assert "108 rows hold" in report.summary(found.to_dict())

@@ -166,8 +166,9 @@ def parse(name: str, text: str) -> Workload:
     """Check the text of a workload file; ``name`` is used in messages. Raises as :func:`load`."""
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise NearfarError(f"{name}: {error}") from None
+    # Huge numbers and deep nesting are no TOML errors to Python.
+    except (ValueError, RecursionError) as error:
+        raise NearfarError(f"{name}: not TOML: {error}") from None
     wrong = _Complaint(name, text)
     known = {one.name: one for one in fields(Workload) if one.name != "name"}
     for key in table:
@@ -352,12 +353,10 @@ def capture(
         info = json.loads((made / "trace.json").read_text(encoding="utf-8"))
         if info["records"] == 0:
             raise NearfarError(f"workload {workload.name}: ended before `small.skip_refs`", 1)
-        if trace.exists():
-            shutil.rmtree(trace)
         aside = trace.with_name(f".{trace.name}.partial")
         shutil.rmtree(aside, ignore_errors=True)
         shutil.move(made, aside)
-        aside.rename(trace)
+        _engine.folder_replace(aside, trace)
     pages = sum(info["pages_by_kinds"].values())
     return Captured(workload.name, trace, info["records"], pages, seconds)
 
