@@ -22,6 +22,7 @@ import importlib.util
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -54,7 +55,8 @@ class Case:
         words: the command, given the folder that it works in.
         result: name of the file or folder that it makes.
         force: what makes it replace an earlier one; empty where it needs no asking.
-        same: whether it gives the same bytes every time.
+        look: for results that are not the same bytes every time, or that grow: raises
+            :class:`Broken` if what is there is damaged, and answers whether it is whole.
         slow: left out of the few rounds of ``make test``.
     """
 
@@ -62,7 +64,7 @@ class Case:
     words: Callable[[Path], list[str]]
     result: str
     force: tuple[str, ...] = ("--force",)
-    same: bool = True
+    look: Callable[[Path], bool] | None = None
     slow: bool = False
 
 
@@ -122,17 +124,30 @@ def cases() -> list[Case]:
             "out", (), slow=True,
         ),
     ]  # fmt: skip
+    found += [
+        Case(
+            "sweep",
+            lambda f: ["sweep", str(_grid(f)), "-o", str(f / "out"), "--workers", "1",
+                       "--format", "json"],
+            "out", (), look=look_at_cells, slow=True,
+        ),
+        Case(
+            "report",
+            lambda f: ["report", str(_run(f)), "-o", str(f / "out")],
+            "out", slow=True,
+        ),
+    ]  # fmt: skip
     if shutil.which("qemu-x86_64"):
         found += [
             Case(
                 "capture",
                 lambda f: ["capture", "-o", str(f / "out"), "--", "sort", "-n", str(_dinero(f))],
-                "out", same=False, slow=True,
+                "out", look=look_at_trace, slow=True,
             ),
             Case(
                 "workload",
                 lambda f: ["workload", "capture", "gzip", "--small", "-o", str(f)],
-                "gzip.trace", same=False, slow=True,
+                "gzip.trace", look=look_at_trace, slow=True,
             ),
         ]  # fmt: skip
     return [one for one in found if _exists(one.words(Path("/nonexistent"))[0])]
@@ -151,6 +166,33 @@ def _dinero(folder: Path) -> Path:
         draw = random.Random(1)
         lines = (f"{draw.randrange(3)} {draw.getrandbits(32):x}\n" for _ in range(150_000))
         path.write_text("".join(lines), encoding="ascii")
+    return path
+
+
+def _grid(folder: Path) -> Path:
+    """A sweep of a few quick cells."""
+    path = folder / "grid.toml"
+    if folder.is_dir() and not path.exists():
+        path.write_text(
+            f"""study = "paging"
+[grid]
+trace = ["{_trace("pdf")}"]
+replacement = ["clock", "lru"]
+[options]
+memory = "50%"
+page_sizes = "4K,64K"
+""",
+            encoding="utf-8",
+        )
+    return path
+
+
+def _run(folder: Path) -> Path:
+    """A finished run to report of."""
+    path = folder / "run"
+    if folder.is_dir() and not path.exists():
+        words = ["paging", _trace("pdf"), "-o", str(path), "--page-sizes", "4K,64K"]
+        run([*words, "--format", "json"], folder)
     return path
 
 
@@ -254,11 +296,12 @@ def alive(pid: int) -> bool:
 
 
 def content(path: Path) -> dict[str, bytes] | None:
-    """Files of a folder, or a file, by name; None where there is nothing."""
+    """Files of a folder, or a file, by name, without times; None where there is nothing."""
     if not path.exists():
         return None
     files = [path] if path.is_file() else sorted(one for one in path.rglob("*") if one.is_file())
-    return {str(one.relative_to(path.parent)): one.read_bytes() for one in files}
+    timed = re.compile(rb'"wall_seconds": [-+.e\d]+')
+    return {str(one.relative_to(path.parent)): timed.sub(b"", one.read_bytes()) for one in files}
 
 
 def check_said(ended: Ended) -> None:
@@ -269,8 +312,8 @@ def check_said(ended: Ended) -> None:
         raise Broken(f"said: {ended.said!r}")
 
 
-def check_trace(path: Path) -> None:
-    """Whether a trace that is there can be read as far as it says that it goes."""
+def look_at_trace(path: Path) -> bool:
+    """Whether a trace holds what it says; answers whether it says that it is whole."""
     import pyarrow.parquet as pq
 
     info = json.loads((path / "trace.json").read_text(encoding="utf-8"))
@@ -284,9 +327,23 @@ def check_trace(path: Path) -> None:
     # A part is named before trace.json lists it; only the last can be unlisted.
     if len(stray) > (0 if info["complete"] else 1):
         raise Broken(f"{path}: parts that trace.json does not list: {sorted(stray)}")
+    return bool(info["complete"])
 
 
-def check_left(case: Case, folder: Path, old: dict[str, bytes] | None, new: object) -> None:
+def look_at_cells(path: Path) -> bool:
+    """Whether every finished cell of a sweep can be read."""
+    import pyarrow.parquet as pq
+
+    for one in path.rglob("[!.]*.parquet"):
+        # What is being written is in a hidden folder.
+        if not any(part.startswith(".") for part in one.relative_to(path).parts):
+            pq.read_table(one)
+    return True
+
+
+def check_left(
+    case: Case, folder: Path, old: dict[str, bytes] | None, new: dict[str, bytes] | None
+) -> None:
     """Whether what a killed command left is the old result, the new one, or says what it is."""
     path = folder / case.result
     left = content(path)
@@ -294,29 +351,31 @@ def check_left(case: Case, folder: Path, old: dict[str, bytes] | None, new: obje
         if old is not None:
             raise Broken(f"{case.name}: the earlier result is gone")
         return
-    if left == old or (case.same and left == new):
+    if left == old or (case.look is None and left == new):
         return
-    if case.same:
+    if case.look is None:
         raise Broken(f"{case.name}: half a result: {sorted(left)}")
-    check_trace(path)
-    info = json.loads(left[f"{case.result}/trace.json"])
-    kept = content(folder / f".{case.result}.replaced")
-    if old is not None and info["records"] == 0 and kept is None:
+    whole = case.look(path)
+    kept = (folder / f".{case.result}.replaced").exists()
+    begun = any(name.endswith(".parquet") for name in left if "regions" not in name)
+    if old is not None and not (whole or kept or begun):
         raise Broken(f"{case.name}: the earlier result is gone, and nothing came of the new one")
 
 
-def check_whole(case: Case, folder: Path, ended: Ended, new: object) -> None:
+def check_whole(case: Case, folder: Path, ended: Ended, new: dict[str, bytes] | None) -> None:
     """Whether a command that was let be has done all it should."""
     if ended.code != 0:
         raise Broken(f"{case.name}: again: exit code {ended.code}: {ended.said}")
     check_said(ended)
     left = content(folder / case.result)
-    if left is None or (case.same and left != new):
-        raise Broken(f"{case.name}: again: not the same result")
-    if not case.same:
-        check_trace(folder / case.result)
-        if not json.loads(left[f"{case.result}/trace.json"])["complete"]:
-            raise Broken(f"{case.name}: again: not complete")
+    if left is None:
+        raise Broken(f"{case.name}: again: no result")
+    if case.look is not None:
+        if not case.look(folder / case.result):
+            raise Broken(f"{case.name}: again: not whole")
+    elif left != new:
+        differ = [name for name in left if left[name] != (new or {}).get(name)]
+        raise Broken(f"{case.name}: again: not the same result: {differ}")
     if stray := [one.name for one in folder.iterdir() if one.name.startswith(".")]:
         raise Broken(f"{case.name}: left beside the result: {stray}")
 
@@ -339,12 +398,18 @@ def kills(case: Case, folder: Path, rounds: int, draw: random.Random) -> Iterato
         # Half of the kills come near the end, where results are put in their place.
         share = draw.uniform(0.7, 1.05) if draw.random() < 0.5 else draw.uniform(0, 1)
         sent = draw.choice(SIGNALS)
-        ended = run([*words, *(case.force if there else ())], folder, share * first.seconds, sent)
+        ended = run(forced(case, words, there), folder, share * first.seconds, sent)
         check_said(ended)
         check_left(case, folder, old, new)
-        again = run([*words, *(case.force if path.exists() else ())], folder)
+        again = run(forced(case, words, path.exists()), folder)
         check_whole(case, folder, again, new)
         yield f"{sent.name} at {share:.0%}: ended with {ended.code}"
+
+
+def forced(case: Case, words: list[str], replace: bool) -> list[str]:
+    """The command, made to replace a result if there is one to ``replace``."""
+    end = words.index("--") if "--" in words else len(words)
+    return [*words[:end], *(case.force if replace else ()), *words[end:]]
 
 
 def full_disk(case: Case, folder: Path) -> str:
@@ -358,7 +423,7 @@ def full_disk(case: Case, folder: Path) -> str:
         raise Broken(f"{case.name}: exit code 0 where nothing could be written")
     if ended.code not in (0, 1, 2, 3):
         raise Broken(f"{case.name}: no room: exit code {ended.code}: {ended.said}")
-    if ended.code != 0 and (left := content(path)) is not None and case.same:
+    if ended.code != 0 and (left := content(path)) is not None and case.look is None:
         raise Broken(f"{case.name}: no room, and yet something is there: {sorted(left)}")
     remove(path)
     again = run(words, folder)
