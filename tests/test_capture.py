@@ -549,13 +549,13 @@ def test_a_trace_stays_until_there_is_one_to_replace_it(
 ) -> None:
     """A program that cannot be started, and a kill before the first part, lose no earlier trace."""
     trace = tmp_path / "ever.trace"
-    done = nearfar("capture", "-o", trace, "--", "/bin/true")
+    done = nearfar("-o", trace, "--", "/bin/true")
     assert done.returncode == 0, done.stderr
     before = info(trace)
     broken = tmp_path / "broken"
     broken.write_bytes(Path("/bin/true").read_bytes()[:200])
     broken.chmod(0o755)
-    done = nearfar("capture", "--force", "-o", trace, "--", broken)
+    done = nearfar("--force", "-o", trace, "--", broken)
     assert done.returncode == 2, done.stderr
     assert info(trace) == before and records(trace).num_rows == before["records"]
     kept = tmp_path / ".ever.trace.replaced"
@@ -565,7 +565,7 @@ def test_a_trace_stays_until_there_is_one_to_replace_it(
     run.capture.wait(timeout=60)
     assert info(trace)["records"] == 0 and not info(trace)["complete"]
     assert info(kept) == before
-    done = nearfar("capture", "--force", "-o", trace, "--", "/bin/true")
+    done = nearfar("--force", "-o", trace, "--", "/bin/true")
     assert done.returncode == 0 and info(trace)["complete"]
     assert [path.name for path in tmp_path.glob(".*")] == []
 

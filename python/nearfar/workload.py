@@ -10,6 +10,7 @@ makes for it, and what runs. ``docs/workload.md`` describes the keys.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import difflib
 import inspect
 import json
@@ -17,6 +18,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -333,6 +335,7 @@ def capture(
                 stdin=typed,
                 stdout=subprocess.DEVNULL,
                 stderr=said,
+                preexec_fn=_end_with_us,
             )
         stack.callback(_end, child)
         _clients(workload, folder, surroundings, child)
@@ -441,6 +444,11 @@ def _clients(
         _run(workload, words, folder, environment)
 
 
+def _end_with_us() -> None:
+    """In a child: end when this process does, even by SIGKILL (``PR_SET_PDEATHSIG``)."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
 def _end(child: subprocess.Popen[bytes]) -> None:
     """Leave no program behind, whatever happened."""
     if child.poll() is None:
@@ -473,6 +481,7 @@ def _display(workload: Workload, environment: dict[str, str]) -> Iterator[str]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        preexec_fn=_end_with_us,
     )
     os.close(writes)
     try:
