@@ -234,7 +234,7 @@ def test_patterns_explain_rows() -> None:
         {"item": "table 2: a, y", "holds": True, "note": "seen"},
         {"item": "table 3", "holds": False, "note": ""},
     ]
-    reasons = [{"items": ["*b*", "table 2: a,*"], "why": "because"}]
+    reasons = [{"items": ["*q*", "table 2: a,*"], "why": "because"}]
     told = reproduce.explained(rows, reasons)
     assert [row["note"] for row in told] == ["seen; why: because", "seen", ""]
 

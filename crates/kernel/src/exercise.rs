@@ -26,7 +26,9 @@ pub fn knobs(text: &str) -> bool {
 
 /// Read `text` as each of the short notations of the command line; answers whether it is one.
 pub fn words(text: &str) -> bool {
-    let unit = |read: Result<(), String>| read.map_or_else(|error| line(&error), |()| true);
+    // As readers of files pass them on.
+    let unit =
+        |read: Result<(), String>| one_line(read.map_err(|what| Error::input("text", what, "")));
     [
         unit(Size::parse(text).map(drop)),
         unit(Time::parse(text).map(drop)),
@@ -39,10 +41,9 @@ pub fn words(text: &str) -> bool {
 }
 
 fn one_line(read: Result<(), Error>) -> bool {
-    read.map_or_else(|error| line(&error.to_string()), |()| true)
-}
-
-fn line(error: &str) -> bool {
-    assert!(!error.is_empty() && error.lines().count() == 1, "{error:?}");
-    false
+    if let Err(error) = &read {
+        let text = error.to_string();
+        assert!(!text.is_empty() && text.lines().count() == 1, "{text:?}");
+    }
+    read.is_ok()
 }
