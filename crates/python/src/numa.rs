@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use nearfar_hardware::Topology;
+use nearfar_hardware::machine::NodeKind;
 use nearfar_kernel::placement::{
     Allocator, MODES, Policy, bandwidth_weights, fallback_orders, mode,
 };
@@ -23,6 +24,9 @@ fn numa_modes() -> Vec<(&'static str, &'static str)> {
 fn numa_topology(machine: &str, machine_text: &str) -> PyResult<String> {
     let topology = topology(machine, machine_text)?;
     let shown: Vec<usize> = (0..topology.nodes.len()).collect();
+    // Nodes of other memory than DRAM are added to the running system, which makes the order anew.
+    let added = topology.nodes.iter().any(|node| node.kind != NodeKind::Dram);
+    let cpus: Vec<bool> = topology.cpus.iter().map(|cores| added && *cores > 0).collect();
     let nodes: Vec<_> = topology
         .nodes
         .iter()
@@ -45,7 +49,7 @@ fn numa_topology(machine: &str, machine_text: &str) -> PyResult<String> {
         "machine": topology.machine,
         "nodes": nodes,
         "distances": topology.distances,
-        "fallback": fallback_orders(&topology.distances, &topology.with_cores(), &shown),
+        "fallback": fallback_orders(&topology.distances, &cpus, &shown),
     });
     Ok(answer.to_string())
 }

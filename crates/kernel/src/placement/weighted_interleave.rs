@@ -1,5 +1,5 @@
 //! `MPOL_WEIGHTED_INTERLEAVE` (Linux 6.9): the nodes in turn, as many pages in a row as each has
-//! weight. Weights in proportion to bandwidth make the whole as fast as all nodes together, for
+//! weight; by page number, as interleaving. Weights in proportion to bandwidth make the whole as fast as all nodes together, for
 //! threads enough to fill them; a single stream sees the harmonic mean and gains nothing.
 
 use nearfar_hardware::Topology;
@@ -22,6 +22,10 @@ impl Mode for WeightedInterleave {
 
     fn summary(&self) -> &'static str {
         "the nodes in turn, pages in proportion to bandwidth or --weights"
+    }
+
+    fn by_number(&self) -> bool {
+        true
     }
 
     fn order(

@@ -220,6 +220,27 @@ fn a_trace_is_counted_access_by_access() {
 }
 
 #[test]
+fn interleaving_goes_by_page_number() {
+    // Every fourth page, from high to low: by number they are all node 0's turn of four.
+    let accesses: Vec<(u64, bool)> = (0..40).rev().map(|page| (page * 4 * 64, false)).collect();
+    let (_folder, reader) = traced(&accesses);
+    let shares = |mode_name: &str, nodes: &[usize], weights: &[u64]| {
+        let mut options = options(Allocator::User);
+        options.policy = Policy { nodes: nodes.to_vec(), weights: weights.to_vec() };
+        let load = Load::Trace(&reader, None);
+        let mode = mode(mode_name).unwrap();
+        let row = run(&topology("optane-4node"), mode, &load, &options, None, &mut |_| Ok(()));
+        let row = row.unwrap();
+        [row.local_dram_share, row.remote_dram_share, row.local_far_share, row.remote_far_share]
+    };
+    assert_eq!(shares("interleave", &[0, 1, 2, 3], &[]), [1.0, 0.0, 0.0, 0.0]);
+    // Turns 0, 1 and 2 are of node 0, turn 3 of node 4: pages 0, 4, 8 .. have turn 0 alone.
+    assert_eq!(shares("weighted-interleave", &[0, 4], &[3, 1]), [1.0, 0.0, 0.0, 0.0]);
+    // Of five turns, four of node 0: multiples of four meet each of the five alike.
+    assert_eq!(shares("weighted-interleave", &[0, 4], &[4, 1]), [0.8, 0.0, 0.2, 0.0]);
+}
+
+#[test]
 fn a_pair_hurts_each_other_as_far_as_it_overlaps() {
     let topology = topology("optane-4node");
     let memories = mode("memory-mode").unwrap().memories(&topology).unwrap();
