@@ -7,7 +7,7 @@ use nearfar_hardware::machine::NodeKind;
 use nearfar_kernel::placement::{
     Allocator, MODES, Policy, bandwidth_weights, fallback_orders, mode,
 };
-use nearfar_study::numa::{AllocOptions, Guest, Load, Stream, alloc, pair, run};
+use nearfar_study::numa::{AllocOptions, Guest, Load, PairOptions, Stream, alloc, pair, run};
 use nearfar_trace::{Error, Reader};
 use pyo3::prelude::*;
 
@@ -126,7 +126,9 @@ fn numa_run(
 
 /// Two guests in memory mode, each a trace or bytes, as JSON text.
 #[pyfunction]
-#[pyo3(signature = (machine, machine_text, *, traces, bytes, overlaps, cache_bytes, origin, seed))]
+#[pyo3(signature = (
+    machine, machine_text, *, traces, bytes, overlaps, cache_bytes, origin, seed, progress
+))]
 #[allow(clippy::too_many_arguments)]
 fn numa_pair(
     py: Python<'_>,
@@ -138,11 +140,12 @@ fn numa_pair(
     cache_bytes: Option<u64>,
     origin: Option<usize>,
     seed: u64,
+    progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
     let topology = topology(machine, machine_text)?;
     let from = origin.unwrap_or(topology.first_cpu());
     let memories = mode("memory-mode").and_then(|mode| mode.memories(&topology)).map_err(raise)?;
-    let rows = crate::pulse::run(py, None, move |_| {
+    let rows = crate::pulse::run(py, progress, move |pulse| {
         let Some(memory) = memories.iter().find(|memory| memory.node == from) else {
             let what = format!("no node {from} in memory mode");
             return Err(Error::input("--from", what, "choose a node with cores"));
@@ -155,7 +158,7 @@ fn numa_pair(
         };
         let guests = [guest(0), guest(1)];
         let both = [&guests[0], &guests[1]];
-        pair(&topology, from, memory, both, &overlaps, cache_bytes, seed)
+        pair(&topology, from, memory, both, &PairOptions { overlaps, cache_bytes, seed }, pulse)
     })?;
     json(&rows)
 }

@@ -199,6 +199,7 @@ def pair(
 ) -> None:
     """Show how two virtual machines in memory mode slow each other down."""
     from nearfar import numa
+    from nearfar.cli._progress import progress
     from nearfar.errors import NearfarError
     from nearfar.report import numa as tables
 
@@ -207,9 +208,17 @@ def pair(
         shares = [float(word) for word in names(overlap) or []]
     except ValueError:
         raise NearfarError(f"--overlap: {overlap[:40]!r}: write for example 0,0.5,1") from None
-    found = numa.pair(
-        first, second, machine=machine, overlap=shares, cache=cache, origin=origin, seed=seed
-    )
+    with progress(f"numa pair {first} {second}") as pulse:
+        found = numa.pair(
+            first,
+            second,
+            machine=machine,
+            overlap=shares,
+            cache=cache,
+            origin=origin,
+            seed=seed,
+            progress=pulse,
+        )
     _print(found, output_format, out, force, tables.pair)
 
 

@@ -225,6 +225,7 @@ def pair(
     cache: str | int | None = None,
     origin: int | None = None,
     seed: int = 1,
+    progress: Progress = None,
 ) -> NumaResult:
     """Two virtual machines in memory mode: conflict misses and slowdown, in pieces and shuffled.
 
@@ -233,6 +234,7 @@ def pair(
         overlap: shares, 0 to 1, of the smaller one's pages that share the other's cache lines.
         cache: bytes of DRAM in front of the node; the machine's by default.
         seed: of random loads and of the shuffle.
+        progress: called now and then with the accesses of the round under way.
         machine, origin: see :func:`alloc`.
 
     Raises:
@@ -249,6 +251,7 @@ def pair(
         cache_bytes=parse_bytes(cache, "--cache") if isinstance(cache, str) else cache,
         origin=origin,
         seed=seed,
+        progress=progress,
     )
     options = {"overlap": list(overlap), "cache": cache, "origin": origin, "seed": seed}
     return NumaResult(_run("pair", one, options, [str(first), str(second)]), json.loads(answer))

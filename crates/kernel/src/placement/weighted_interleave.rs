@@ -39,7 +39,15 @@ impl Mode for WeightedInterleave {
         let nodes: Vec<usize> = members.iter().map(|index| memories[*index].node).collect();
         let weights = match policy.weights.is_empty() {
             true => bandwidth_weights(topology, from, &nodes, 0.0),
-            false => policy.weights.clone(),
+            // Weights belong to nodes, in whatever order these were named.
+            false => {
+                let named = if policy.nodes.is_empty() { &nodes } else { &policy.nodes };
+                let weight = |node: &usize| {
+                    let place = named.iter().position(|other| other == node);
+                    place.and_then(|place| policy.weights.get(place)).copied().unwrap_or(1)
+                };
+                nodes.iter().map(weight).collect()
+            }
         };
         turns(topology, memories, &members, &weights)
     }

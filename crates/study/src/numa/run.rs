@@ -202,7 +202,7 @@ struct Walk<'a> {
     order: Vec<Option<Permutation>>,
     caches: Vec<Option<MemorySideCache>>,
     /// The last line of each thread.
-    last: Vec<u64>,
+    last: FxHashMap<u32, u64>,
     uses: Vec<Use>,
     missing: bool,
 }
@@ -228,7 +228,7 @@ impl<'a> Walk<'a> {
             taken: vec![0; memories.len()],
             order: frames.iter().map(order).collect(),
             caches: memories.iter().map(cache).collect(),
-            last: Vec::new(),
+            last: FxHashMap::default(),
             uses: vec![Use::default(); memories.len()],
             missing: false,
         }
@@ -256,7 +256,7 @@ impl<'a> Walk<'a> {
             for record in taken.iter() {
                 let last = record.addr.saturating_add(u64::from(record.size.max(1)) - 1) / LINE;
                 for line in record.addr / LINE..=last {
-                    self.line(line, record.kind, record.thread as usize);
+                    self.line(line, record.kind, record.thread);
                 }
             }
             pulse(done)?;
@@ -264,12 +264,9 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    fn line(&mut self, line: u64, kind: Kind, thread: usize) {
-        if self.last.len() <= thread {
-            self.last.resize(thread + 1, u64::MAX);
-        }
-        let random = line.wrapping_sub(self.last[thread]) > 1;
-        self.last[thread] = line;
+    fn line(&mut self, line: u64, kind: Kind, thread: u32) {
+        let before = self.last.insert(thread, line);
+        let random = before.is_none_or(|before| line.wrapping_sub(before) > 1);
         let (page, within) = (line / (PAGE / LINE), line % (PAGE / LINE));
         let known = self.pages.get(&page).copied();
         let Some((memory, frame)) = known.or_else(|| self.first_touch(page)) else {
