@@ -42,6 +42,17 @@ def test_the_model_agrees_with_the_kernel(path: Path) -> None:
         last = {str(node): pages for node, pages in enumerate(case["path"][-1][1:]) if pages}
         assert case["maps"] == last
         assert sum(last.values()) == case["pages"]
+        # And with the pages that are free no more, node by node; page tables take some.
+        for node, (free, left) in enumerate(zip(case["free"], case["left"], strict=True)):
+            gone = free - left - case["path"][-1][1 + node]
+            assert abs(gone) <= agree.TOLERANCE * case["pages"]
+
+
+def test_the_table_marks_what_is_apart() -> None:
+    near = agree.Agreement("one", "1 2", "1 2", 0.0)
+    far = agree.Agreement("another", "1 2", "2 1", 0.5)
+    lines = agree.table({"machine": "m", "kernel": "6", "qemu": "7"}, [near, far])
+    assert lines[1] == "  one      1 2  1 2   0.00%" and lines[2].endswith("2 1  50.00%  APART")
 
 
 def test_two_machines_are_recorded() -> None:

@@ -49,11 +49,13 @@ def agreements(record: dict[str, Any]) -> list[Agreement]:
 
 
 def table(record: dict[str, Any], found: list[Agreement]) -> list[str]:
-    """Lines that show a machine's comparisons."""
+    """Lines of a machine's comparisons: what of, the kernel's side, the model's, how far apart."""
+    cells = [(one.item, one.kernel, one.model, f"{one.apart:.2%}", one.holds) for one in found]
+    wide = [max(len(row[column]) for row in cells) for column in range(3)]
     lines = [f"{record['machine']}: Linux {record['kernel']}, {record['qemu']}"]
-    for one in found:
-        lines.append(f"  {'' if one.holds else 'APART  '}{one.item} ({one.apart:.2%} apart)")
-        lines += [f"    kernel  {one.kernel}", f"    model   {one.model}"]
+    for item, kernel, model, apart, holds in cells:
+        sides = f"{item:<{wide[0]}}  {kernel:<{wide[1]}}  {model:<{wide[2]}}"
+        lines.append(f"  {sides}  {apart:>6}{'' if holds else '  APART'}")
     return lines
 
 
