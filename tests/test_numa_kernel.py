@@ -163,6 +163,10 @@ def test_a_dump_tells_the_same(tmp_path: Path) -> None:
         return [(n.node, n.size, n.cpus, n.distances, n.seen) for n in numa.describe(sources)]
 
     assert plain([text]) == plain(list(files.values()))
+    if shutil.which("acpixtract"):
+        subprocess.run(["acpixtract", "-a", text], check=True, capture_output=True, cwd=tmp_path)
+        for name, file in files.items():
+            assert (tmp_path / f"{name.lower()}.dat").read_bytes() == file.read_bytes()
     if shutil.which("iasl"):
         made = []
         for name, file in files.items():

@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 from nearfar.errors import NearfarError
+from nearfar.numa import xml
 from nearfar.numa.describe import Node
 
 SUMMARY = "virsh capabilities"
@@ -21,19 +22,14 @@ def knows(path: Path, text: str) -> bool:
 
 def read(path: Path, text: str) -> list[Node]:
     """Read every cell of the host that has memory."""
-    if "<!ENTITY" in text:
-        raise NearfarError(f"{path}: defines entities, which virsh never does; save it again")
-    try:
-        root = ET.fromstring(text)
-    except ET.ParseError as error:
-        raise NearfarError(f"{path}: not XML ({error}); save it again") from None
-    cells = root.findall("./host/topology/cells/cell")
+    whole = xml.root(path, text, "virsh")
+    cells = whole.findall("./host/topology/cells/cell")
     if not cells:
         raise NearfarError(f"{path}: no cell of the host's topology; save virsh capabilities again")
-    seen = _seen(root, path)
+    seen = _seen(whole, path)
     found = []
     for cell in cells:
-        number = _int(cell.get("id"), path)
+        number = xml.number(cell.get("id"), path)
         memory = cell.find("memory")
         size = 0 if memory is None else _bytes(memory.text, memory.get("unit"), path)
         if size == 0:
@@ -48,25 +44,33 @@ def read(path: Path, text: str) -> list[Node]:
                 source=f"virsh capabilities ({path.name})",
                 kind="dram" if cpus else None,
                 cpus=len(cpus),
-                socket=_int(sockets[0], path) if sockets else None,
-                distances={_int(s.get("id"), path): _int(s.get("value"), path) for s in siblings},
+                socket=xml.number(sockets[0], path) if sockets else None,
+                distances={
+                    xml.number(s.get("id"), path): xml.number(s.get("value"), path)
+                    for s in siblings
+                },
                 seen=seen.get(number, {}),
             )
         )
     return found
 
 
-def _seen(root: ET.Element, path: Path) -> dict[int, dict[int, dict[str, int]]]:
+def _seen(whole: ET.Element, path: Path) -> dict[int, dict[int, dict[str, int]]]:
     """Speeds of each cell from each other, nanoseconds and bytes a second."""
     found: dict[int, dict[int, dict[str, int]]] = {}
     for word in ("latency", "bandwidth"):
-        for told in root.findall(f"./host/topology//interconnects/{word}"):
+        for told in whole.findall(f"./host/topology//interconnects/{word}"):
             if told.get("cache") is not None:
                 continue
-            start, end = _int(told.get("initiator"), path), _int(told.get("target"), path)
+            start, end = (
+                xml.number(told.get("initiator"), path),
+                xml.number(told.get("target"), path),
+            )
             value = told.get("value")
             number = (
-                _bytes(value, told.get("unit"), path) if word == "bandwidth" else _int(value, path)
+                _bytes(value, told.get("unit"), path)
+                if word == "bandwidth"
+                else xml.number(value, path)
             )
             for way in _KEYS.get(told.get("type", ""), ()):
                 found.setdefault(end, {}).setdefault(start, {})[f"{way}_{word}"] = number
@@ -77,10 +81,4 @@ def _bytes(text: str | None, unit: str | None, path: Path) -> int:
     scale = _UNITS.get(unit or "KiB")
     if scale is None:
         raise NearfarError(f"{path}: {str(unit)[:20]!r} is no unit of memory; save it again")
-    return _int((text or "").strip(), path) * scale
-
-
-def _int(text: str | None, path: Path) -> int:
-    if text is None or not (text.isascii() and text.isdigit()) or len(text) > 18:
-        raise NearfarError(f"{path}: {str(text)[:40]!r} where a number belongs; save it again")
-    return int(text)
+    return xml.number((text or "").strip(), path) * scale
