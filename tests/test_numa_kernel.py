@@ -51,12 +51,18 @@ def test_the_model_agrees_with_the_kernel(path: Path) -> None:
 def test_the_table_marks_what_is_apart() -> None:
     near = agree.Agreement("one", "1 2", "1 2", 0.0)
     far = agree.Agreement("another", "1 2", "2 1", 0.5)
-    lines = agree.table({"machine": "m", "kernel": "6", "qemu": "7"}, [near, far])
+    told = {"machine": "m", "kernel": "6", "qemu": "7", "added": False}
+    lines = agree.table(told, [near, far])
     assert lines[1] == "  one      1 2  1 2   0.00%" and lines[2].endswith("2 1  50.00%  APART")
 
 
-def test_two_machines_are_recorded() -> None:
-    assert [path.stem for path in RECORDS] == ["kernel-cxl-2socket", "kernel-optane-4node"]
+def test_machines_are_recorded() -> None:
+    made = ["kernel-cxl-2socket", "kernel-optane-4node-added", "kernel-optane-4node"]
+    assert sorted(path.stem for path in RECORDS) == sorted(made)
+    orders = {path.stem: recorded(path)["fallback"][4] for path in RECORDS[1:]}
+    # Processors are counted only once the system runs: added memory comes before its DRAM.
+    assert orders["kernel-optane-4node"] == [4, 0, 5, 1, 6, 7, 2, 3]
+    assert orders["kernel-optane-4node-added"] == [4, 5, 0, 1, 6, 7, 2, 3]
 
 
 def test_a_kernel_that_does_otherwise_is_noticed() -> None:
@@ -122,6 +128,12 @@ def tables(record: dict[str, Any], folder: Path) -> dict[str, Path]:
     return files
 
 
+def test_notices_are_read_from_the_last_on() -> None:
+    told = "@@fallback 1: 1 0\n@@fallback 0: 0 1\n@@fallback 1: 1 0\n@@distance 0 10 20\n"
+    found = qemu.parse(told + "@@fallback 0: 1 0\n", [])
+    assert found["fallback"] == [[1, 0], [1, 0]] and found["distances"] == [[10, 20]]
+
+
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
 def test_the_firmwares_tables_tell_what_the_machine_file_does(path: Path, tmp_path: Path) -> None:
     record = recorded(path)
@@ -134,6 +146,8 @@ def test_the_firmwares_tables_tell_what_the_machine_file_does(path: Path, tmp_pa
     for node, wanted in zip(found, told["nodes"], strict=True):
         assert node.read_latency == round(wanted["local_read_ns"])
         assert bool(node.cpus) == bool(wanted["cpus"]) and node.socket == wanted["socket"]
+        # What is kept free for memory to be added, 62 GiB in one record, is no memory.
+        assert 128 << 19 <= node.size <= 256 << 20
     text, assumed = numa.to_machine(found)
     assert not assumed
     machine = tmp_path / "mine.toml"

@@ -52,7 +52,8 @@ def table(record: dict[str, Any], found: list[Agreement]) -> list[str]:
     """Lines of a machine's comparisons: what of, the kernel's side, the model's, how far apart."""
     cells = [(one.item, one.kernel, one.model, f"{one.apart:.2%}", one.holds) for one in found]
     wide = [max(len(row[column]) for row in cells) for column in range(3)]
-    lines = [f"{record['machine']}: Linux {record['kernel']}, {record['qemu']}"]
+    how = ", nodes without cores added later" if record["added"] else ""
+    lines = [f"{record['machine']}{how}: Linux {record['kernel']}, {record['qemu']}"]
     for item, kernel, model, apart, holds in cells:
         sides = f"{item:<{wide[0]}}  {kernel:<{wide[1]}}  {model:<{wide[2]}}"
         lines.append(f"  {sides}  {apart:>6}{'' if holds else '  APART'}")
@@ -62,10 +63,17 @@ def table(record: dict[str, Any], found: list[Agreement]) -> list[str]:
 def described(record: dict[str, Any], free: list[int]) -> str:
     """A machine file with the nodes of the emulated machine and as many free pages.
 
-    Nodes without cores are there at boot: ordinary memory to the kernel, hence of kind ``dram``.
-    The model takes 64 bytes for each page off a node; they are put on before.
+    Nodes without cores that are there at boot are ordinary memory to the kernel: of kind ``dram``.
+    The model takes 64 bytes for each page off a node, or for memory added off the nearest DRAM;
+    they are put on before.
     """
     nodes = numa.topology(record["machine"])["nodes"]
+    later = [node["node"] for node in nodes if record["added"] and not node["cpus"]]
+    hosts = [node["node"] for node in nodes if node["node"] not in later]
+    kept = [0] * len(nodes)
+    for node in later:
+        near = min(hosts, key=lambda host: record["distances"][node][host])
+        kept[near] += -(-free[node] // 64)
     lines = [
         'description = "The emulated machine"',
         "[topology]",
@@ -79,11 +87,11 @@ def described(record: dict[str, Any], free: list[int]) -> str:
         lines.append(f'{key} = {{ value = {value}, source = "the emulated machine" }}')
     for node, pages in enumerate(free):
         size = pages
-        while size - -(-size // 64) < pages:
+        while node in hosts and size - -(-size // 64) - kept[node] < pages:
             size += 1
         lines += [
             f"[node.n{node}]",
-            'kind = "dram"',
+            f'kind = "{nodes[node]["kind"] if node in later else "dram"}"',
             f'size = {{ value = "{size * _PAGE}B", source = "free pages and their structures" }}',
         ]
         for place in ("local", "remote"):

@@ -21,8 +21,9 @@ from nearfar import numa
 HERE = Path(__file__).parent
 #: Debian's package of the kernel that knows weighted interleaving (6.9 and later).
 KERNEL = "linux-image-6.12-cloud-amd64"
-#: MiB of a node of DRAM and of another; and what the kernel has of the node that it boots on.
-_DRAM, _FAR, _KERNEL = 128, 192, 128
+#: MiB of a node of DRAM and of another; what the kernel has of the node that it boots on; and what
+#: another node has at boot where the rest is added later, a part that the kernel can add.
+_DRAM, _FAR, _KERNEL, _PART = 128, 256, 128, 128
 #: Linux's numbers of the policies (include/uapi/linux/mempolicy.h).
 _POLICIES = {
     "default": 0,
@@ -108,8 +109,14 @@ def cases(topology: dict[str, Any]) -> list[Case]:
     ]
 
 
-def record(machine: str, image: Path, scratch: Path) -> dict[str, Any]:
+def record(machine: str, image: Path, scratch: Path, *, added: bool = False) -> dict[str, Any]:
     """Boot with the nodes of ``machine``, run its cases, answer what the kernel told.
+
+    Args:
+        machine: name of a machine with nodes without cores.
+        image: the kernel.
+        scratch: a folder to work in.
+        added: half of each node without cores is added to the running system, as movable memory.
 
     Raises:
         Unfit: no QEMU or Rust compiler, or the machine did not come to its end.
@@ -125,8 +132,10 @@ def record(machine: str, image: Path, scratch: Path) -> dict[str, Any]:
     (scratch / "initrd").write_bytes(archive({"init": init.read_bytes(), "cases": lines.encode()}))
     console = scratch / "console"
     words = ["console=ttyS0", "quiet", "transparent_hugepage=never", "init_on_alloc=0", "panic=-1"]
-    words += ["numa_balancing=disable", "log_buf_len=1M", "nokaslr"]
-    command = ["qemu-system-x86_64", *_hardware(machine, topology), "-kernel", str(image)]
+    # On a busy host the emulated timer may be late enough to be taken for broken.
+    words += ["numa_balancing=disable", "log_buf_len=1M", "nokaslr", "no_timer_check"]
+    words += ["memhp_default_state=online_movable"] if added else []
+    command = ["qemu-system-x86_64", *_hardware(machine, topology, added), "-kernel", str(image)]
     command += ["-initrd", str(scratch / "initrd"), "-append", " ".join(words)]
     command += ["-display", "none", "-monitor", "none", "-no-reboot"]
     command += ["-serial", f"file:{console}"]
@@ -134,6 +143,7 @@ def record(machine: str, image: Path, scratch: Path) -> dict[str, Any]:
     told = console.read_text(errors="replace")
     return {
         "machine": machine,
+        "added": added,
         "qemu": _output("qemu-system-x86_64", "--version").splitlines()[0],
         **parse(told, asked),
     }
@@ -145,7 +155,8 @@ def parse(console: str, asked: Sequence[Case]) -> dict[str, Any]:
     Raises:
         Unfit: it ended early, or refused a case.
     """
-    found: dict[str, Any] = {"kernel": "", "distances": [], "fallback": [], "tables": {}}
+    found: dict[str, Any] = {"kernel": "", "tables": {}}
+    rows: dict[str, dict[int, list[int]]] = {"distance": {}, "fallback": {}}
     told: dict[str, dict[str, Any]] = {}
     at: dict[str, Any] = {}
     done = 0
@@ -158,10 +169,10 @@ def parse(console: str, asked: Sequence[Case]) -> dict[str, Any]:
         elif word == "table":
             name, _, digits = rest.partition(" ")
             found["tables"][name] = digits
-        elif word in ("distance", "fallback"):
-            place, _, row = rest.partition(" ")
-            name = "distances" if word == "distance" else word
-            found[name].append([int(number) for number in row.split()])
+        elif word in rows:
+            # The order is told anew whenever memory is added: the last counts.
+            place, *row = rest.replace(":", "").split()
+            rows[word][int(place)] = [int(number) for number in row]
         elif word == "case":
             at = told.setdefault(rest, {"path": []})
         elif word in ("free", "left", "first"):
@@ -180,6 +191,9 @@ def parse(console: str, asked: Sequence[Case]) -> dict[str, Any]:
     if done != len(asked) or any("left" not in told.get(case.name, {}) for case in asked):
         last = " / ".join(console.strip().splitlines()[-3:])
         raise Unfit(f"{done} of {len(asked)} cases came to their end; last words: {last[:300]}")
+    found["distances"], found["fallback"] = (
+        [table[node] for node in sorted(table)] for table in rows.values()
+    )
     found["cases"] = [asdict(case) | told[case.name] for case in asked]
     return found
 
@@ -212,7 +226,7 @@ def _line(case: Case, topology: dict[str, Any]) -> str:
     return "|".join(map(str, words)) + "\n"
 
 
-def _hardware(machine: str, topology: dict[str, Any]) -> list[str]:
+def _hardware(machine: str, topology: dict[str, Any], added: bool) -> list[str]:
     """QEMU's options for a machine's nodes."""
     nodes = topology["nodes"]
     hosts = [node for node in nodes if node["cpus"]]
@@ -223,15 +237,19 @@ def _hardware(machine: str, topology: dict[str, Any]) -> list[str]:
         raise Unfit(f"{machine}: QEMU wants as many nodes with cores on each socket")
     mib = [pages // 256 for pages in _pages(nodes)]
     mib[hosts[0]["node"]] += _KERNEL
+    later = [0 if node["cpus"] or not added else _PART for node in nodes]
     # Little below 4 GiB: policies pass over the kernel's lower zones.
     words = ["-machine", "q35,hmat=on,max-ram-below-4g=128M", "-accel", "tcg", "-cpu", "qemu64"]
-    words += ["-m", f"{sum(mib)}M"]
+    words += ["-m", f"{sum(mib) - sum(later)}M,slots=64,maxmem=64G"]
     words += ["-smp", f"{len(hosts)},sockets={len(sockets)},dies={dies},cores=1,threads=1"]
     numbers = range(len(nodes))
     for node in numbers:
         near = min((host["node"] for host in hosts), key=lambda h: topology["distances"][h][node])
-        words += ["-object", f"memory-backend-ram,id=m{node},size={mib[node]}M"]
+        words += ["-object", f"memory-backend-ram,id=m{node},size={mib[node] - later[node]}M"]
         words += ["-numa", f"node,nodeid={node},memdev=m{node},initiator={near}"]
+        if later[node]:
+            words += ["-object", f"memory-backend-ram,id=l{node},size={later[node]}M"]
+            words += ["-device", f"pc-dimm,memdev=l{node},node={node}"]
     for socket, there in on.items():
         for die, node in enumerate(there):
             place = f"cpu,node-id={node['node']},socket-id={sockets.index(socket)}"

@@ -104,7 +104,8 @@ def _srat(table: bytes, nodes: dict[int, Node], source: str) -> None:
             raise IndexError
         if kind == 1:
             domain, _, size, flags = struct.unpack_from("<I2x QQ 4xI", table[at + 2 : at + length])
-            if flags & 1 and size:
+            # In use, and not merely kept free for memory to be plugged in.
+            if flags & 3 == 1 and size:
                 known = _node(nodes, domain, source)
                 far = "pmem" if flags & 4 else known.kind
                 _change(nodes, domain, source, size=known.size + size, kind=far)
