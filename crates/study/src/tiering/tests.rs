@@ -250,6 +250,26 @@ fn nothing_beats_the_oracle_and_none_moves_nothing() {
     assert_eq!(read.shadow_faults, 0, "reads free no shadow");
 }
 
+/// NOMAD's benchmark warms up pages that its rounds do not use, where there are any.
+#[test]
+fn the_warm_up_has_pages_of_its_own() {
+    for (name, apart) in [("nomad-medium", true), ("nomad-large", false)] {
+        let workload = Arc::new(generated(name, &shape(Mix::Read, 1.0 / 1024.0)).unwrap());
+        let pages = |phase| {
+            let (mut source, mut all) = (workload.source(phase, 1).unwrap(), BTreeSet::new());
+            let mut block = Vec::new();
+            source.fill(&mut block, workload.phases[phase].accesses as usize).unwrap();
+            all.extend(block.iter().map(|access| access.page().number()));
+            all
+        };
+        let (warm, round) = (pages(0), pages(1));
+        assert_eq!(warm.is_disjoint(&round), apart, "{name}");
+        assert_eq!(warm.first().unwrap() < round.first().unwrap(), apart, "{name}");
+        assert!(warm.len() > 1000 && round.len() > 1000);
+        assert_eq!(round, pages(2), "every round has the same accesses");
+    }
+}
+
 /// Latency and bandwidth of a machine without a policy are those of its table.
 #[test]
 fn bandwidth_is_the_machines() {
