@@ -56,7 +56,7 @@ lint: env ## Formatters and linters
 
 .PHONY: test-packages
 test-packages:
-	@workloads/install.sh qemu-user chromium pigz gzip libvirt-clients libxml2-utils qemu-system-x86 systemd hwloc-nox numactl \
+	@workloads/install.sh qemu-user chromium pigz gzip libvirt-clients libxml2-utils qemu-system-x86 systemd hwloc-nox numactl acpica-tools cpio \
 	  sqlite3 redis-server redis-tools xvfb xdotool
 
 .PHONY: test
@@ -93,6 +93,11 @@ wheel: env ## A wheel, installed into a clean environment and used there
 bench: env ## Ratios against peers, in one run (docs/bench.md)
 	@workloads/install.sh qemu-user gzip valgrind
 	$(BIN)/python bench/run.py
+
+.PHONY: validate
+validate: env ## The real kernel's placement of memory beside the model's, under QEMU (docs/numa.md)
+	@workloads/install.sh qemu-system-x86
+	$(BIN)/python bench/numa-kernel/run.py
 
 .PHONY: clean
 clean: ## Remove everything made, but the captures of out/

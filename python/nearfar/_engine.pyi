@@ -266,6 +266,7 @@ def numa_pair(
     cache_bytes: int | None,
     origin: int | None,
     seed: int,
+    progress: Callable[[int], object] | None,
 ) -> str: ...
 def numa_weights(
     machine: str,
