@@ -1,6 +1,7 @@
 //! `MPOL_WEIGHTED_INTERLEAVE` (Linux 6.9): the nodes in turn, as many pages in a row as each has
-//! weight; by page number, as interleaving. Weights in proportion to bandwidth make the whole as fast as all nodes together, for
-//! threads enough to fill them; a single stream sees the harmonic mean and gains nothing.
+//! weight; by page number, as interleaving. Weights in proportion to bandwidth make the whole as
+//! fast as all nodes together, for threads enough to fill them; a single stream sees the harmonic
+//! mean and gains nothing.
 
 use nearfar_hardware::Topology;
 use nearfar_hardware::node::Pattern;
