@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 
@@ -14,3 +15,15 @@ def write_aside(path: Path, text: str) -> None:
     except OSError:
         aside.unlink(missing_ok=True)
         raise
+
+
+def settle(aside: Path, path: Path) -> None:
+    """Rename ``aside`` to ``path`` so that after a power cut it is there whole or not at all."""
+    for step in (aside, path.parent):
+        if step is not aside:
+            aside.replace(path)
+        handle = os.open(step, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 from rich import box
@@ -282,6 +282,17 @@ def reuse_label(exponent: int | None) -> str:
 
 def _table(title: str) -> Table:
     return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+
+
+def listing(title: str, headers: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+    """Rows under their headers; columns of numbers to the right."""
+    table = _table(title)
+    for place, header in enumerate(headers):
+        numbers = all(isinstance(row[place], int | float) for row in rows)
+        table.add_column(header, justify="right" if numbers else "left", no_wrap=not numbers)
+    for row in rows:
+        table.add_row(*(_name(cell) for cell in row))
+    return table
 
 
 def show(renderable: RenderableType, stream: IO[str] | None = None) -> None:
