@@ -204,6 +204,52 @@ def _reach(xs: Sequence[float], ys: Sequence[float], paired: bool) -> float | No
     return float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom)) * math.sqrt(sum(parts))
 
 
+def across(
+    rows: Sequence[Row], by: str, keys: Sequence[str], metric: str, better: str
+) -> list[dict[str, Any]]:
+    """Levels of a column against its first one, over rows that are alike in all other keys.
+
+    Args:
+        rows: flat rows; by: the column whose levels are compared; keys: all columns that pair rows,
+            ``by`` among them; metric, better: what is compared.
+
+    Returns:
+        A mapping for each level but the first: ``level``, ``base``, ``pairs``, ``relative`` (mean
+        over the pairs), ``low`` and ``high`` (95 %, null for one pair), ``verdict``.
+    """
+    others = [key for key in keys if key != by]
+    levels: dict[Any, dict[Key, float]] = {}
+    for row in rows:
+        value = row[metric]
+        if value is not None:
+            place = tuple(row[key] for key in others)
+            levels.setdefault(row[by], {})[place] = float(value)
+    found = []
+    (base, first), *rest = levels.items() or [(None, {})]
+    for level, own in rest:
+        steps = {key: own[key] / first[key] - 1 for key in first if key in own and first[key]}
+        one = compare(dict.fromkeys(steps, 1.0), {k: 1 + step for k, step in steps.items()}, better)
+        if one is not None:
+            told = {key: one[key] for key in ("pairs", "relative", "low", "high", "verdict")}
+            found.append({"level": level, "base": base, **told})
+    return found
+
+
+def flat(run: Run) -> tuple[list[dict[str, Any]], list[str]]:
+    """Rows of a run with one column a key, and the names of these; metrics are kept as they are."""
+    keys = {_label(key): key for key in run.columns.keys}
+    if run.columns.seed is not None and run.columns.seed in run.result.table.column_names:
+        keys[run.columns.seed] = run.columns.seed
+    rows = [
+        {
+            **{name: value_of(row, key) for name, key in keys.items()},
+            **{name: row.get(name) for name in run.columns.metrics},
+        }
+        for row in run.result.table.to_pylist()
+    ]
+    return rows, list(keys)
+
+
 def _size(row: Row) -> float:
     """How large a difference is; from nothing to something is more than any share."""
     return math.inf if row["relative"] is None else abs(float(row["relative"]))

@@ -78,7 +78,7 @@ def open_run(folder: str | Path) -> Run:
     except (pyarrow.ArrowException, OSError) as error:
         line = (str(error).splitlines() or [""])[0]
         raise NearfarError(f"{path}: is damaged: {line}; run the study again") from None
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise NearfarError(
             f"{path}: lacks {error}; it was written by another version: run the study again"
         ) from None

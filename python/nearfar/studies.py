@@ -175,7 +175,7 @@ def find(name: object) -> Study:
 
 def of_run(run: Mapping[str, Any]) -> Study:
     """The study that ``run.json`` is of. Raises as :func:`find`."""
-    inner = run.get("run", run)
+    inner = run["run"] if isinstance(run.get("run"), Mapping) else run
     question = inner.get("question")
     return find(f"{inner.get('study')}-{question}" if question else inner.get("study"))
 

@@ -23,7 +23,7 @@ from typing import Any, Final
 from nearfar.errors import NearfarError
 from nearfar.output import settle, write_aside
 from nearfar.result import Columns, Result
-from nearfar.studies import Study, find
+from nearfar.studies import STUDIES, Study, find
 from nearfar.sweep import local
 from nearfar.sweep.cell import job_of, outcome_of, parameter_columns
 from nearfar.sweep.cluster import Cluster
@@ -218,8 +218,8 @@ def load(folder: str | Path) -> SweepResult:
     if run is None:
         raise NearfarError(f"{path}: holds no sweep; name a folder that `nearfar sweep` made")
     keys = run.pop("cells", None)
-    find(run.get("of"))
-    if not isinstance(keys, list) or not isinstance(run.get("grid"), dict):
+    known = run.get("of") in STUDIES and isinstance(run.get("grid"), dict)
+    if not known or not isinstance(keys, list):
         raise NearfarError(f"{path / 'run.json'}: is damaged; run the sweep again")
     return _gather(run, path, keys, 0)
 
