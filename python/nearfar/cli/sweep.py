@@ -22,7 +22,7 @@ _TOLD = 20
 
 
 def run(
-    study: Annotated[Path, typer.Argument(help="TOML file: study, [grid] and [options].")],
+    study: Annotated[Path, typer.Argument(help="TOML file of a study, its grid and options.")],
     workers: Annotated[int, typer.Option(min=0, max=4096, help="Processes; 0: one a core.")] = 0,
     threads: Annotated[
         int,
@@ -58,6 +58,7 @@ def run(
         output_format = "none"  # there are no rows
     if not print_rows(result, output_format) and output_format == "table":
         _table(result)
+    sys.stdout.flush()  # what is said on standard error comes after
     for cell in result.failed[:_TOLD]:
         print(f"nearfar: note: cell {_name(result, cell)}: {cell['error']}", file=sys.stderr)
     if len(result.failed) > _TOLD:
@@ -99,6 +100,8 @@ def _say(found: Estimate, output_format: str) -> None:
     before = f", {found.failed} of them failed before" if found.failed else ""
     print(f"{found.cells} cells: {found.done} done, {left} to run{before}")
     long = "not known" if found.seconds is None else f"about {_time(found.seconds)}"
+    if not left:
+        long = "none"
     print(f"time: {long} ({found.basis})")
 
 

@@ -11,8 +11,8 @@ from rich.text import Text
 from nearfar.report import findings, units
 from nearfar.report.tables import listing
 
-#: Regions and ranges that a table shows.
-SHOWN = 12
+#: Regions, and ranges, that the tables show.
+SHOWN = (12, 6)
 
 
 def explain(found: Mapping[str, Any]) -> RenderableType:
@@ -58,7 +58,7 @@ def _ranges(found: Mapping[str, Any]) -> RenderableType:
 
 def _places(title: str, places: Sequence[Mapping[str, Any]], named: bool) -> RenderableType:
     rows = []
-    for place in [place for place in places if place["ns"] > 0][:SHOWN]:
+    for place in [place for place in places if place["ns"] > 0][: SHOWN[not named]]:
         counts = [
             units.count(place["tlb_misses"]),
             units.count(place["faults"]),

@@ -285,11 +285,15 @@ def _table(title: str) -> Table:
 
 
 def listing(title: str, headers: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
-    """Rows under their headers; columns of numbers to the right."""
+    """Rows under their headers, numbers to the right; the last column gives way where it must."""
     table = _table(title)
     for place, header in enumerate(headers):
-        numbers = all(isinstance(row[place], int | float) for row in rows)
-        table.add_column(header, justify="right" if numbers else "left", no_wrap=not numbers)
+        texts = [str(row[place]) for row in rows]
+        right = all(text[:1] in "+-0123456789" and text[:2] != "0x" for text in texts)
+        last = place == len(headers) - 1
+        table.add_column(
+            header, justify="right" if right else "left", no_wrap=not last, overflow="fold"
+        )
     for row in rows:
         table.add_row(*(_name(cell) for cell in row))
     return table
