@@ -130,6 +130,23 @@ def test_rows_of_one_run_only_are_named(runs: Path) -> None:
     assert len(found.only_a) == 4
 
 
+def test_numbers_of_one_run_only_are_named(tmp_path: Path) -> None:
+    """What became impossible has no time: that is said, not passed over."""
+    from nearfar.numa import alloc
+
+    first = alloc(["1G", "90G"], modes=["local", "interleave"])
+    second = alloc(["1G", "90G"], modes=["local", "interleave"])
+    for row in second.rows:
+        if (row["mode"], row["size_bytes"]) == ("local", 90 << 30):
+            row["seconds"] = row["gb_per_second"] = None
+    first.write(tmp_path / "a")
+    second.write(tmp_path / "b")
+    found = diff(tmp_path / "a", tmp_path / "b")
+    assert len(found.rows) == 3
+    assert found.only_a == [{"mode": "local", "size_bytes": 90 << 30, "metric": "seconds"}]
+    assert found.only_b == []
+
+
 def test_over_seeds(runs: Path) -> None:
     found = diff(runs / "cheap", runs / "dear", metrics=["bandwidth_mb_s", "seconds"])
     assert {row["pairs"] for row in found.rows} == {4}

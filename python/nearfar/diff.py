@@ -39,7 +39,7 @@ class DiffResult(Result):
             have), ``a`` and ``b`` (means), ``difference`` (mean of b - a), ``relative`` (share of
             ``a``; null where that is 0), ``low`` and ``high`` (the 95 % interval of the relative
             difference over seeds; null for one seed), ``verdict``.
-        only_a, only_b: keys that one run lacks.
+        only_a, only_b: keys that the other run lacks; with ``metric``, where it lacks that number.
     """
 
     run: dict[str, Any]
@@ -95,23 +95,23 @@ def diff(a: str | Path, b: str | Path, *, metrics: Sequence[str] | None = None) 
             f"{', '.join(map(_label, keys))}); compare runs with the same options"
         )
     names = [_label(key) for key in keys]
-    rows = [
-        {**dict(zip(names, key, strict=True)), "metric": metric, **compared}
-        for key in common
-        for metric in chosen
-        for compared in [
-            compare(
-                {s: row[metric] for s, row in by_a[key].items()},
-                {s: row[metric] for s, row in by_b[key].items()},
-                first.columns.metrics[metric],
-            )
-        ]
-        if compared is not None
-    ]
-    only = [
+    rows: list[dict[str, Any]] = []
+    only_a, only_b = (
         [dict(zip(names, key, strict=True)) for key in mine if key not in other]
         for mine, other in ((by_a, by_b), (by_b, by_a))
-    ]
+    )
+    for key in common:
+        told = dict(zip(names, key, strict=True))
+        for metric in chosen:
+            in_a, in_b = ({s: row[metric] for s, row in by[key].items()} for by in (by_a, by_b))
+            compared = compare(in_a, in_b, first.columns.metrics[metric])
+            if compared is not None:
+                rows.append({**told, "metric": metric, **compared})
+                continue
+            # A number that only one of them has, such as the time of what is not possible.
+            for values, only in ((in_a, only_a), (in_b, only_b)):
+                if any(value is not None for value in values.values()):
+                    only.append({**told, "metric": metric})
     run = {
         "a": str(a),
         "b": str(b),
@@ -121,7 +121,7 @@ def diff(a: str | Path, b: str | Path, *, metrics: Sequence[str] | None = None) 
         "differs": constants,
         "confidence": CONFIDENCE,
     }
-    return DiffResult(run, rows, *only)
+    return DiffResult(run, rows, only_a, only_b)
 
 
 def choose(columns: Columns, metrics: Sequence[str] | None) -> list[str]:

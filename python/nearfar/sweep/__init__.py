@@ -171,12 +171,12 @@ def sweep(
         NearfarError: bad input, no cluster (exit code 3), or another sweep is at work in ``out``.
     """
     plan, folder = _plan(study, out)
-    processes = workers or len(os.sched_getaffinity(0))
-    share = max(1, (threads or len(os.sched_getaffinity(0))) // processes)
+    cores = len(os.sched_getaffinity(0))
     with _ours(folder):
         cells, seconds = _prepare(plan, folder, force)
         open_cells = [cell for cell in cells if cell.key not in seconds]
-        each = max(1, threads) if dask is not None else share
+        processes = max(1, min(workers or cores, len(open_cells)))
+        each = max(1, threads) if dask is not None else max(1, (threads or cores) // processes)
         jobs = [job_of(cell, plan.study, folder, each) for cell in open_cells]
         ran = 0
         if jobs:
