@@ -23,7 +23,6 @@ fn numa_modes() -> Vec<(&'static str, &'static str)> {
 fn numa_topology(machine: &str, machine_text: &str) -> PyResult<String> {
     let topology = topology(machine, machine_text)?;
     let shown: Vec<usize> = (0..topology.nodes.len()).collect();
-    let cpus: Vec<bool> = topology.nodes.iter().map(|node| node.cpus > 0).collect();
     let nodes: Vec<_> = topology
         .nodes
         .iter()
@@ -34,11 +33,11 @@ fn numa_topology(machine: &str, machine_text: &str) -> PyResult<String> {
                 "label": topology.label(number),
                 "kind": node.kind,
                 "bytes": node.bytes,
-                "socket": node.socket,
-                "cpus": node.cpus,
+                "socket": topology.sockets[number],
+                "cpus": topology.cpus[number],
                 "modules": node.modules,
-                "local_read_ns": node.local.read_ns,
-                "remote_read_ns": node.remote.read_ns,
+                "local_read_ns": node.local.load_ns(true),
+                "remote_read_ns": node.remote.unwrap_or(node.local).load_ns(true),
             })
         })
         .collect();
@@ -46,7 +45,7 @@ fn numa_topology(machine: &str, machine_text: &str) -> PyResult<String> {
         "machine": topology.machine,
         "nodes": nodes,
         "distances": topology.distances,
-        "fallback": fallback_orders(&topology.distances, &cpus, &shown),
+        "fallback": fallback_orders(&topology.distances, &topology.with_cores(), &shown),
     });
     Ok(answer.to_string())
 }

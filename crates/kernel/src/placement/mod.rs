@@ -14,7 +14,7 @@ mod tests;
 mod weighted_interleave;
 
 use nearfar_hardware::machine::NodeKind;
-use nearfar_hardware::topology::PAGE;
+use nearfar_hardware::node::PAGE;
 use nearfar_hardware::topology::Topology;
 use nearfar_trace::{Error, Result};
 
@@ -238,8 +238,7 @@ pub fn may_use(memory: &Memory, allocator: Allocator) -> bool {
 
 /// Pages of a node less what is reserved, before page structures are taken off.
 fn whole_pages(topology: &Topology, node: usize) -> u64 {
-    let node = &topology.nodes[node];
-    node.bytes.saturating_sub(node.reserved) / PAGE
+    topology.nodes[node].available() / PAGE
 }
 
 /// Pages that describe all `bytes` of a node to the kernel.
@@ -280,8 +279,7 @@ fn flat(topology: &Topology, movable: bool, passes: impl Fn(NodeKind) -> bool) -
 /// The kernel's fallback order of a node as indices of `memories`.
 fn route(topology: &Topology, memories: &[Memory], node: usize) -> Vec<usize> {
     let shown: Vec<usize> = memories.iter().map(|memory| memory.node).collect();
-    let cpus: Vec<bool> = topology.nodes.iter().map(|node| node.cpus > 0).collect();
-    let orders = fallback_orders(&topology.distances, &cpus, &shown);
+    let orders = fallback_orders(&topology.distances, &topology.with_cores(), &shown);
     let order = orders.get(node).map_or(&[][..], Vec::as_slice);
     order.iter().filter_map(|n| shown.iter().position(|other| other == n)).collect()
 }

@@ -1,6 +1,6 @@
 use std::path::Path;
 
-use nearfar_hardware::topology::PAGE;
+use nearfar_hardware::node::PAGE;
 use nearfar_hardware::{Machine, Topology};
 use proptest::prelude::*;
 

@@ -3,7 +3,7 @@
 //! threads enough to fill them; a single stream sees the harmonic mean and gains nothing.
 
 use nearfar_hardware::Topology;
-use nearfar_hardware::topology::Pattern;
+use nearfar_hardware::node::Pattern;
 
 use super::interleave::turns;
 use super::{Group, Memory, Mode, Policy, chosen};
@@ -55,7 +55,7 @@ pub fn bandwidth_weights(
         let view = topology.view(from, *node);
         let of = |write| view.bandwidth(Pattern { write, random: false });
         let rate = 1.0 / ((1.0 - writes) / of(false) + writes / of(true));
-        let crosses = topology.nodes[from].socket != topology.nodes[*node].socket;
+        let crosses = !topology.same_socket(from, *node);
         topology.link.filter(|_| crosses).map_or(rate, |link| rate.min(link))
     };
     let speeds: Vec<f64> = nodes.iter().map(speed).collect();

@@ -7,7 +7,7 @@
 
 use nearfar_hardware::Topology;
 use nearfar_hardware::memory_side_cache::{MemorySideCache, Outcome};
-use nearfar_hardware::topology::{LINE, PAGE};
+use nearfar_hardware::node::{LINE, PAGE};
 use nearfar_kernel::placement::Memory;
 use nearfar_trace::generate::permutation::Permutation;
 use nearfar_trace::generate::rng::Rng;
@@ -149,8 +149,8 @@ pub fn pair(
         let what = "the guests together are larger than a node's memory";
         return Err(Error::input("pair", what, "give smaller sizes"));
     }
-    let hit_ns = topology.view(from, front).read_ns;
-    let miss_ns = hit_ns + topology.view(from, memory.backing).read_ns;
+    let hit_ns = topology.view(from, front).load_ns(true);
+    let miss_ns = hit_ns + topology.view(from, memory.backing).load_ns(true);
     let measure = |places: [Place; 2], overlap: Option<f64>| {
         let alone = [0, 1].map(|guest| {
             let mut turns = [false; 2];

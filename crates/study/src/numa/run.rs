@@ -11,7 +11,7 @@ use nearfar_hardware::Topology;
 use nearfar_hardware::cache::{Filter, Geometry};
 use nearfar_hardware::machine::NodeKind;
 use nearfar_hardware::memory_side_cache::{MemorySideCache, Outcome, closed_form};
-use nearfar_hardware::topology::{LINE, PAGE, Pattern};
+use nearfar_hardware::node::{LINE, PAGE, Pattern, View};
 use nearfar_kernel::placement::{Allocator, Memory, Mode, Placement, place};
 use nearfar_trace::generate::permutation::Permutation;
 use nearfar_trace::{Batch, Columns, Kind, Reader, Result};
@@ -308,14 +308,13 @@ fn price(
     options: &AllocOptions,
     mut row: RunRow,
 ) -> RunRow {
-    let socket = topology.nodes[options.from].socket;
     let mut moved: Vec<Moved> = vec![Moved::default(); topology.nodes.len()];
     let (mut latency, mut hits, mut cached) = (0.0, 0.0, 0.0);
     let (mut link_ns, mut crossing) = (0.0f64, [0.0f64; 2]);
     for (memory, counts) in memories.iter().zip(uses) {
         let node = &topology.nodes[memory.backing];
         let far = topology.view(options.from, memory.backing);
-        let remote = node.socket != socket;
+        let remote = !topology.same_socket(memory.backing, options.from);
         let (mut sum, mut bytes) = (0.0, [0.0; 2]);
         for write in [false, true] {
             for random in [false, true] {
@@ -324,9 +323,7 @@ fn price(
                     if count == 0.0 {
                         continue;
                     }
-                    let time = |v: &nearfar_hardware::topology::View| {
-                        if random { v.read_ns } else { v.sequential_ns }
-                    };
+                    let time = |view: &View| view.load_ns(random);
                     sum += count;
                     bytes[usize::from(write)] += count * LINE as f64;
                     row.store_share += if write { count } else { 0.0 };

@@ -197,8 +197,8 @@ fn traced(accesses: &[(u64, bool)]) -> (tempfile::TempDir, Reader) {
 fn a_trace_is_counted_access_by_access() {
     // Memory mode on a machine of 64 KiB of DRAM a node: sixteen pages of cache.
     let mut small = topology("optane-4node");
-    for node in &mut small.nodes {
-        (node.reserved, node.bytes) = (0, if node.cpus > 0 { 64 << 10 } else { 256 << 10 });
+    for (node, cpus) in small.nodes.iter_mut().zip(&small.cpus) {
+        (node.reserved, node.bytes) = (0, if *cpus > 0 { 64 << 10 } else { 256 << 10 });
     }
     // Two pages that collide (0 and 16) and one that does not, twenty rounds.
     let mut accesses: Vec<(u64, bool)> = (0..32).map(|page| (page * 64, false)).collect();
