@@ -235,7 +235,7 @@ def _fitting(
             return rows, told
     step = math.ceil(size(rows) / MOST)
     some = rows[::step]
-    while size(some) > MOST:
+    while size(some) > MOST and len(some) > 1:
         step += 1
         some = rows[::step]
     return some, f"{told}{len(some)} of {len(rows)} rows, every {step}th: all are in the folder."
