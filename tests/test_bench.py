@@ -19,7 +19,17 @@ import pytest
 BENCH = Path(__file__).parent.parent / "bench"
 sys.path.insert(0, str(BENCH))
 
-CASES = ["capture", "decode", "paging", "lru", "zipf", "sample", "kernel-faults", "tiering"]
+CASES = [
+    "capture",
+    "decode",
+    "paging",
+    "lru",
+    "zipf",
+    "sample",
+    "kernel-faults",
+    "tiering",
+    "sweep",
+]
 
 
 def bench(*words: object, path: str | None = None) -> subprocess.CompletedProcess[str]:

@@ -135,6 +135,17 @@ def paging(
     max_memory: int | None,
     progress: Callable[[int], object] | None,
 ) -> str: ...
+def paging_explain(
+    trace: str | PathLike[str],
+    *,
+    page_bytes: int,
+    memory: tuple[float, bool],
+    tlb: str,
+    replacement: str,
+    clock_insert_set: bool,
+    kinds: Sequence[str] | None,
+    progress: Callable[[int], object] | None,
+) -> str: ...
 
 # ssd.rs
 

@@ -18,12 +18,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from nearfar import _engine
 from nearfar import machine as machines
 from nearfar.errors import NearfarError
-from nearfar.result import FolderResult
+from nearfar.result import Columns, FolderResult
 from nearfar.sizes import parse_bytes
 
 #: What a study runs with unless told otherwise.
@@ -50,6 +50,33 @@ class SsdResult(FolderResult):
     rows: list[dict[str, Any]]
     details: list[dict[str, Any]]
     wall_seconds: float = field(compare=False, default=0.0)
+
+    columns: ClassVar[Columns] = Columns(
+        keys=("dram_bytes", "epf"),
+        metrics={
+            "seconds": "less",
+            "embedded_faults": "less",
+            "embedded_fault_rate": "less",
+            "passed_share": "less",
+            "cpu_idle": "less",
+            "cpu_stall": "less",
+            "cpu_switch": "less",
+            "actual_us_mean": "less",
+            "prediction_error_us_mean": "less",
+            "flash_reads": "less",
+            "flash_programs": "less",
+            "gc_collections": "less",
+            "write_amplification": "less",
+        },
+        seed="seed",
+    )
+
+    @classmethod
+    def restore(cls, run: dict[str, Any], tables: Mapping[str, Any]) -> SsdResult:
+        """The result again that :meth:`write` wrote."""
+        kept = dict(run)
+        details, seconds = kept.pop("details"), kept.pop("wall_seconds")
+        return cls(kept, tables["result"].to_pylist(), details, seconds)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, as ``--format json`` prints it."""
