@@ -6,6 +6,7 @@ times a second; what it raises ends the run and is raised. Errors are ``nearfar.
 
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
+from typing import final
 
 __version__: str
 
@@ -173,6 +174,7 @@ def paper_builtin() -> list[tuple[str, str]]: ...
 
 # tiering.rs
 
+@final
 class Memory:
     """Memory as a Python policy sees it (docs/tiering.md); there only while a hook runs."""
 
