@@ -125,11 +125,6 @@ impl Umd {
         self.frames
     }
 
-    /// Pages of the DRAM that are taken.
-    pub fn used(&self) -> u32 {
-        self.used
-    }
-
     /// Evictions so far: of pages written to, of others.
     pub fn evictions(&self) -> (u64, u64) {
         (self.dirty_evictions, self.clean_evictions)
@@ -151,15 +146,32 @@ impl Umd {
         }
     }
 
+    /// Whether a page can come without another leaving.
+    pub fn has_room(&self) -> bool {
+        self.used < self.frames
+    }
+
+    /// Put `page`, which is not resident, in a free frame at no cost, as the newest. Written to: the
+    /// flash does not have it as it is.
+    ///
+    /// # Panics
+    /// Where no frame is free: see [`Umd::has_room`].
+    pub fn fill(&mut self, page: u32, written: bool) {
+        assert!(self.has_room(), "no frame is free");
+        self.used += 1;
+        self.state[page as usize] = RESIDENT | if written { DIRTY } else { 0 };
+        self.link(page);
+    }
+
     /// Bring `page` in at time `now`. A `new` page has no content yet that the flash could have: it
     /// is not read, and counts as written. The page must not be resident.
     pub fn load(&mut self, now: u64, page: u32, new: bool) -> Loading {
         self.steps.clear();
         let mut evicted = None;
-        if self.used == self.frames {
-            evicted = self.evict();
-        } else {
+        if self.has_room() {
             self.used += 1;
+        } else {
+            evicted = Some(self.evict());
         }
         let read = if new { None } else { self.ftl.read(page) };
         if let Some(command) = read {
@@ -188,7 +200,7 @@ impl Umd {
     /// # Panics
     /// Where every page is on its way: the caller sees to it that there are more frames than
     /// services at a time.
-    fn evict(&mut self) -> Option<u32> {
+    fn evict(&mut self) -> u32 {
         let mut page = self.oldest;
         while self.state[page as usize] & ARRIVING != 0 {
             page = self.links[page as usize].newer;
@@ -204,7 +216,7 @@ impl Umd {
         } else {
             self.clean_evictions += 1;
         }
-        Some(page)
+        page
     }
 
     #[inline]

@@ -5,7 +5,7 @@ use nearfar_hardware::tlb::FullLru;
 use nearfar_hardware::umd::Umd;
 use nearfar_trace::Kind;
 
-use super::feed::Reference;
+use super::feed::{Piece, Reference};
 use super::options::Host;
 
 const NO_PAGE: (u64, u32) = (u64::MAX, u32::MAX);
@@ -97,7 +97,7 @@ pub enum Waits {
 #[derive(Debug, Default)]
 pub struct Thread {
     /// References handed to it.
-    pub piece: Vec<Reference>,
+    pub piece: Piece,
     /// The present one.
     pub at: usize,
     /// What it waits for.
@@ -152,7 +152,7 @@ pub fn stretch(
     counts: &mut Counts,
     until: u64,
 ) -> Event {
-    while let Some(&reference) = thread.piece.get(thread.at) {
+    while let Some(&reference) = thread.piece.references.get(thread.at) {
         if core.time >= until {
             return Event::Until;
         }
