@@ -5,7 +5,9 @@
 //! by a *service*: the least recently used page makes way, is programmed if it was written to (with
 //! the collection this may need), then the wanted page is read. These follow one another, as one
 //! frame of DRAM takes part in all of them; services of different pages overlap where they use
-//! different dies. A page that no one has written to the device yet needs no flash read.
+//! different dies. A page that no one has written to the device yet needs no flash read. Where the
+//! DRAM is full even a new page that takes the place of a clean one is a service, of one access of the
+//! DRAM: the paper counts every page that comes from then on.
 
 use nearfar_trace::{Error, Result};
 
@@ -176,6 +178,8 @@ impl Umd {
         let read = if new { None } else { self.ftl.read(page) };
         if let Some(command) = read {
             self.times.steps(command, &mut self.steps);
+        }
+        if read.is_some() || evicted.is_some() {
             Step::Delay { ns: self.page_in_ns }.append(&mut self.steps);
         }
         self.state[page as usize] = RESIDENT | if new || read.is_none() { DIRTY } else { 0 };
@@ -341,7 +345,8 @@ mod tests {
                     expected += 50 + 200_000;
                 }
                 let new = !flash.contains(&page);
-                expected += if new { 0 } else { 25_000 + 50 };
+                expected += if new { 0 } else { 25_000 };
+                expected += if new && out.is_none() { 0 } else { 50 };
                 list.push((page, writes || new));
                 let loading = umd.load(now, page, new);
                 prop_assert_eq!(loading.evicted, out.map(|(old, _)| old));

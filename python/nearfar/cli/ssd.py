@@ -107,3 +107,5 @@ def run(
         from nearfar.report import tables
 
         tables.show(report.ssd(result.to_dict()))
+        if html is not None:
+            print(f"page: {html}")

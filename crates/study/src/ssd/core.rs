@@ -24,6 +24,8 @@ pub struct Core {
     pub stalled: Option<u32>,
     /// Since when the thread runs, or the core is stalled.
     pub since: u64,
+    /// Since when the thread has the core.
+    pub taken: u64,
     /// When another thread may have it.
     pub slice_end: u64,
     caches: Option<Filter>,
@@ -51,6 +53,7 @@ impl Core {
             thread: None,
             stalled: None,
             since: 0,
+            taken: 0,
             slice_end: u64::MAX,
             caches: host.caches.as_ref().map(|geometry| Filter::new(geometry, true)),
             tlbs: [host.tlb_entries, host.instruction_tlb_entries.max(1)].map(FullLru::new),

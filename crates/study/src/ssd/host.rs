@@ -7,7 +7,7 @@
 use nearfar_hardware::flash::Conditioned;
 use nearfar_hardware::umd::Umd;
 use nearfar_kernel::epf::{Epf, Fault};
-use nearfar_kernel::scheduler::{RunQueue, wake_at};
+use nearfar_kernel::scheduler::{Fairness, RunQueue, wake_at};
 use nearfar_trace::hash::PageMap;
 use nearfar_trace::{Error, Kind, Result};
 
@@ -55,6 +55,7 @@ pub struct Run<'a> {
     cores: Vec<Core>,
     threads: Vec<Thread>,
     queue: RunQueue,
+    fairness: Fairness,
     feed: Feed,
     /// Numbers on the device, in order of first touch.
     pages: PageMap<u32>,
@@ -105,6 +106,7 @@ impl<'a> Run<'a> {
             conditioned,
             threads: Vec::new(),
             queue: RunQueue::default(),
+            fairness: Fairness::default(),
             feed: Feed::new(replay.window.max(1)),
             pages: PageMap::default(),
             known: vec![Known::Placed; background as usize],
@@ -180,12 +182,8 @@ impl<'a> Run<'a> {
         if core.thread.is_none() {
             let Some(thread) = self.queue.take(time) else { return Ok(()) };
             core.idle += time - core.time;
-            core.time = time + self.host.switch_ns;
-            core.switch += self.host.switch_ns;
-            core.thread = Some(thread);
-            core.since = core.time;
-            core.slice_end = self.host.time_slice_ns.map_or(u64::MAX, |slice| core.time + slice);
-            self.threads[thread as usize].waits = Waits::Nothing;
+            core.time = time;
+            self.dispatch(number, thread);
         } else if core.time >= core.slice_end {
             if self.queue.ready_at().is_some_and(|ready| ready <= core.time) {
                 let time = core.time;
@@ -196,8 +194,13 @@ impl<'a> Run<'a> {
             }
             core.slice_end = core.time + self.host.time_slice_ns.unwrap_or(u64::MAX - core.time);
         }
+        if self.preempt(number) {
+            return Ok(());
+        }
         self.woken = false;
-        let until = until.min(self.cores[number].slice_end).max(self.cores[number].time + 1);
+        let core = &self.cores[number];
+        let wakes = self.host.wakeup_ns.and_then(|_| self.queue.next_after(core.time));
+        let until = until.min(core.slice_end).min(wakes.unwrap_or(u64::MAX)).max(core.time + 1);
         loop {
             let core = &mut self.cores[number];
             let (Some(index), None) = (core.thread, core.stalled) else { return Ok(()) };
@@ -227,6 +230,39 @@ impl<'a> Run<'a> {
                 }
             }
         }
+    }
+
+    /// Give an idle core to `thread`.
+    fn dispatch(&mut self, number: usize, thread: u32) {
+        let core = &mut self.cores[number];
+        core.time += self.host.switch_ns;
+        core.switch += self.host.switch_ns;
+        core.thread = Some(thread);
+        (core.since, core.taken) = (core.time, core.time);
+        core.slice_end = self.host.time_slice_ns.map_or(u64::MAX, |slice| core.time + slice);
+        self.threads[thread as usize].waits = Waits::Nothing;
+    }
+
+    /// Let a thread that woke up take core `number` from the one that runs there, if it has run less
+    /// and no core is idle.
+    fn preempt(&mut self, number: usize) -> bool {
+        let core = &self.cores[number];
+        let (Some(granularity), Some(running)) = (self.host.wakeup_ns, core.thread) else {
+            return false;
+        };
+        let (now, since) = (core.time, core.time - core.taken);
+        if self.cores.iter().any(|core| core.thread.is_none()) {
+            return false;
+        }
+        let fairness = &self.fairness;
+        let preempts = |woken| fairness.preempts(woken, running, since, granularity);
+        let Some(woken) = self.queue.take_if(now, preempts) else { return false };
+        if let Some(thread) = self.give_up(number) {
+            self.sleep(thread, now);
+        }
+        self.fairness.settle(woken, running, granularity);
+        self.dispatch(number, woken);
+        true
     }
 
     /// The page table was walked for `page`: one of the three outcomes.
@@ -463,6 +499,7 @@ impl<'a> Run<'a> {
     fn give_up_at(&mut self, number: usize, stopped: u64) -> Option<u32> {
         let core = &mut self.cores[number];
         let thread = core.thread.take()?;
+        self.fairness.add(thread, core.time - core.taken);
         self.timeline.add(thread, State::Run, core.since, stopped);
         Some(thread)
     }

@@ -49,6 +49,9 @@ pub struct Host {
     pub page_fault_ns: u64,
     /// Sleeping threads wake at multiples of this.
     pub sleep_granularity_ns: u64,
+    /// A thread that wakes takes the core from one that has run longer by more than this; `None`: it
+    /// waits its turn.
+    pub wakeup_ns: Option<u64>,
     /// How long a thread runs while others are ready; `None`: until it blocks.
     pub time_slice_ns: Option<u64>,
     /// Where pages come from that the device does not hold; `None`: no time is charged for it.
@@ -115,6 +118,7 @@ impl Host {
             switch_ns: ns("context_switch", &cost.context_switch)?,
             page_fault_ns: ns("page_fault", &cost.page_fault)?,
             sleep_granularity_ns: ns("timer_slack", &cost.timer_slack)?,
+            wakeup_ns: cost.wakeup_granularity.as_ref().map(|time| time.value.ns().round() as u64),
             time_slice_ns: cost.time_slice.as_ref().map(|time| time.value.ns().round() as u64),
             disk: disk.map(|name| machine.storage(name)).transpose()?,
         })

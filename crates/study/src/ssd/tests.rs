@@ -109,11 +109,12 @@ fn plain(records: &[Record], host: &Host, frames: usize) -> (u64, [u64; 4]) {
                             programs += 1;
                             service += 50 + 200_000;
                         }
+                        service += 50;
                     }
                     match dirty.entry(page) {
                         Entry::Occupied(_) => {
                             reads += 1;
-                            service += 25_000 + 50;
+                            service += if service == 0 { 25_000 + 50 } else { 25_000 };
                         }
                         Entry::Vacant(entry) => {
                             entry.insert(true);
@@ -173,9 +174,10 @@ proptest! {
         cores in 1u32..4,
         window in 1u64..300_000,
         slice in proptest::option::of(1000u64..100_000),
+        wakeup_ns in proptest::option::of(1000u64..100_000),
         policy in prop_oneof![Just("none"), Just("all"), Just("smart:50us")],
     ) {
-        let host = Host { cores, time_slice_ns: slice, ..bare() };
+        let host = Host { cores, time_slice_ns: slice, wakeup_ns, ..bare() };
         let ask = Ask { replay: Replay { window, ..Replay::default() }, ..ask(&host, policy, frames) };
         let (cell, detail) = ask.run(&records);
         prop_assert_eq!(ask.run(&records), (cell.clone(), detail.clone()));
@@ -380,7 +382,7 @@ fn the_window_keeps_threads_in_the_order_of_the_trace() {
         .chunks(100)
         .flat_map(|turn| {
             let second = turn.iter().map(|r| Record { thread: 1, addr: r.addr + (64 << 12), ..*r });
-            turn.to_vec().into_iter().chain(second)
+            turn.iter().copied().chain(second)
         })
         .collect();
     let seconds = |window| {
@@ -394,6 +396,27 @@ fn the_window_keeps_threads_in_the_order_of_the_trace() {
     let alone: Vec<Record> = records.iter().map(|r| Record { thread: 0, ..*r }).collect();
     let alone = ask(&free(), "all", 64).cell(&alone).seconds;
     assert!((all[0] / alone - 1.0).abs() < 0.02, "{all:?} {alone}");
+}
+
+/// A thread that only computes and one that sleeps for flash again and again: where a thread that
+/// wakes takes the core, it is done long before the other; where it waits its turn, only after it.
+#[test]
+fn sleepers_take_the_core_when_they_wake() {
+    let sleeper = mix(1, 64, 200, 10, 0.0, 3);
+    let hog = (0..1000).map(|_| record(1, 4000, Kind::Load, 100_000));
+    let records: Vec<Record> = sleeper.into_iter().chain(hog).collect();
+    let asleep = |wakeup_ns| {
+        let host = Host { wakeup_ns, ..free() };
+        let window = 1 << 40;
+        let ask = Ask { replay: Replay { window, ..Replay::default() }, ..ask(&host, "all", 20) };
+        let (cell, detail) = ask.run(&records);
+        assert!(cell.slept > 50, "{cell:?}");
+        detail.timeline.threads[0].len() as f64 * detail.timeline.stretch_ns as f64
+            / 1e9
+            / cell.seconds
+    };
+    let (takes, waits) = (asleep(Some(1000)), asleep(None));
+    assert!(takes < 0.3 && waits > 0.9, "{takes} {waits}");
 }
 
 #[test]

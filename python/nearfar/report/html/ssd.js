@@ -2,10 +2,12 @@ const cells = read("cells");
 const states = read("states");
 const which = byId("which");
 const chart = new Chart("service", 2);
-const sets = (cell) => ({
-  bars: cell.bars,
-  threshold: cell.threshold > 0 ? [{ low: cell.threshold, label: time(cell.threshold) }] : [],
-});
+/* Never an empty set: Vega warns that it has no extent. What is not there is drawn unseen. */
+const sets = (cell) => {
+  const bars = cell.bars.length ? cell.bars : [{ low: 1, high: 2, value: 0, kind: "actual" }];
+  const [low, shown] = cell.threshold > 0 ? [cell.threshold, 1] : [bars[0].low, 0];
+  return { bars, threshold: [{ low, shown, label: time(low) }] };
+};
 
 function time(ns) {
   for (const [unit, size] of [["s", 1e9], ["ms", 1e6], ["\u00b5s", 1e3]]) {

@@ -78,9 +78,9 @@ def ssd_page(result: Result) -> str:
                 "eight classes an octave. The line is the threshold of the policy.",
             ),
         ),
-        page.section("timeline", "Who ran when", _timeline()),
-        page.section("rows", "The numbers", _table(rows), wide=True),
         page.section("words", "Words", page.definitions(_GLOSSARY)),
+        page.section("timeline", "Who ran when", _timeline(), wide=True),
+        page.section("numbers", "The numbers", _table(rows), wide=True),
     ]
     run = {key: value for key, value in result["run"].items() if key != "machine_description"}
     made = page.run_facts(run) + page.downloads(csv=False)
@@ -215,6 +215,7 @@ def _histogram() -> charts.Spec:
         .encode(
             x=x,
             x2="high:Q",
+            y2=alt.Y2Datum(0),
             y=alt.Y("value:Q", stack=None, axis=alt.Axis(title="services", tickCount=6,
                     labelExpr=charts.COUNT_LABEL)),
             color=alt.Color("kind:N", scale=alt.Scale(domain=kinds, range=colours),
@@ -229,7 +230,11 @@ def _histogram() -> charts.Spec:
     rule = (
         alt.Chart(alt.NamedData("threshold"))
         .mark_rule(strokeDash=[4, 4], strokeWidth=2)
-        .encode(x="low:Q", tooltip=[alt.Tooltip("label:N", title="threshold")])
+        .encode(
+            x="low:Q",
+            opacity=alt.Opacity("shown:Q", scale=None),
+            tooltip=[alt.Tooltip("label:N", title="threshold")],
+        )
     )
     return charts._finish(alt.layer(bars, rule), 300)  # noqa: SLF001
 
