@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +11,10 @@ from pathlib import Path
 import pytest
 
 DATA = Path(__file__).parent / "data"
+
+# Where the tests were started in the background SIGINT is ignored, and what they start would
+# inherit that: Ctrl-C could not be tested.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

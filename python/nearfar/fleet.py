@@ -147,7 +147,7 @@ def _load(file: Path) -> dict[str, Any]:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
         raise NearfarError(f"{file}: byte {error.start} is not UTF-8; save it as UTF-8") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # TOML errors, huge numbers, deep nesting
         raise NearfarError(
             f"{file}: not TOML: {error}; see the example in docs/advise.md"
         ) from None

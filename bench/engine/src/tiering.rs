@@ -7,6 +7,7 @@ use std::time::Instant;
 use nearfar_hardware::Machine;
 use nearfar_kernel::tiering::{Settings, find, make};
 use nearfar_study::tiering::engine::Access;
+use nearfar_study::tiering::options::Size;
 use nearfar_study::tiering::workload::{Mix, Shape, generated};
 use nearfar_study::tiering::{Options, PolicySource, run as simulate};
 use nearfar_trace::{Error, Result};
@@ -15,8 +16,19 @@ use serde_json::{Value, json};
 use crate::arguments::Arguments;
 use crate::measure::Rounds;
 
-pub const OPTIONS: &[&str] =
-    &["--rounds", "--policy", "--mix", "--scale", "--threads", "--seeds", "--machine", "--knob"];
+pub const OPTIONS: &[&str] = &[
+    "--rounds",
+    "--policy",
+    "--mix",
+    "--scale",
+    "--threads",
+    "--seeds",
+    "--machine",
+    "--knob",
+    "--fast-mib",
+    "--slow-mib",
+    "--cost-scale",
+];
 
 /// The place of the trace is that of the workload's name. Answers seconds of generating the
 /// accesses alone and of each policy with it, the policies' rows, and the peak memory.
@@ -36,8 +48,11 @@ pub fn run(arguments: &Arguments) -> Result<Value> {
         wss_gib: None,
     };
     let machine: String = arguments.option("--machine")?.unwrap_or_else(|| "cxl-a".to_owned());
-    let mut options = Options::new(&Machine::load(&machine, Path::new("machines"))?, 1.0)?;
+    let machine = Machine::load(&machine, Path::new("machines"))?;
+    let mut options = Options::new(&machine, arguments.option("--cost-scale")?.unwrap_or(1.0))?;
     options.scale = scale;
+    let mib = |flag| Ok::<_, Error>(arguments.option(flag)?.map(|mib: u64| Size::Bytes(mib << 20)));
+    (options.fast, options.slow) = (mib("--fast-mib")?, mib("--slow-mib")?);
     options.threads = arguments.option("--threads")?.unwrap_or(1);
     let seeds: u64 = arguments.option("--seeds")?.unwrap_or(1);
     let seeds: Vec<u64> = (1..=seeds).collect();

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
-use crate::topology::{LINE, PAGE};
+use crate::node::{LINE, PAGE};
 
 const LINES: usize = (PAGE / LINE) as usize;
 

@@ -1,62 +1,114 @@
-//! Memory nodes as a tiering study needs them: how long a reference takes, how much of a node's
-//! bandwidth it uses, and what the kernel's primitives cost.
+//! Memory nodes, as the kernel numbers them: what each is made of, how large it is, and how it looks
+//! from a core, near or far. Here too: what the kernel's primitives cost.
 
 use nearfar_trace::Result;
 
-use crate::machine::{Cost, Machine, Node};
-use crate::units::{Sourced, Time};
+use crate::machine::{Cost, Machine, Node, NodeKind, Timing};
+use crate::units::{Bandwidth, Sourced, Time};
 
 /// Bytes of a cache line.
 pub const LINE: u64 = 64;
+/// Bytes of a base page.
+pub const PAGE: u64 = 4096;
 
 /// One way of using a node: loads or stores.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Direction {
-    /// The first line, idle, picoseconds.
+    /// The first line, random, idle, picoseconds.
     pub latency_ps: f64,
     /// Each further byte of the same access by one thread, picoseconds.
     pub byte_ps: f64,
     /// The node's time that a byte takes when it is busy, picoseconds: one over its peak.
     pub busy_ps: f64,
+    /// The same of random accesses, a line at a time.
+    pub random_busy_ps: f64,
 }
 
-/// A memory node.
-#[derive(Clone, Debug, PartialEq)]
-pub struct NodeModel {
-    /// Its name in the machine file.
-    pub name: String,
-    /// Bytes that programs may use: its size less what is reserved.
-    pub bytes: u64,
+/// A load or a store stream, sequential or random.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pattern {
+    /// Stores rather than loads.
+    pub write: bool,
+    /// In random order, a line at a time.
+    pub random: bool,
+}
+
+/// How a node looks from a core: the medium and the link to it together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct View {
     /// Loads.
     pub read: Direction,
     /// Stores.
     pub write: Direction,
+    /// One line loaded in a sequential stream, picoseconds; the random one where it is not known.
+    pub sequential_ps: f64,
+    /// GB/s of loads and stores at once, where they hinder each other.
+    pub mixed: Option<f64>,
 }
 
-impl NodeModel {
+impl View {
     /// Loads or stores.
     pub fn direction(&self, write: bool) -> &Direction {
         if write { &self.write } else { &self.read }
     }
 
-    /// Picoseconds of one access to `bytes` adjacent bytes by one thread, where other traffic uses
-    /// the share `busy` (0 and up) of the node: latency, then the rest at the thread's bandwidth;
-    /// when thread and others together want more than the peak, the transfer is stretched by as
-    /// much as they are over it.
+    /// Nanoseconds to load one line.
+    pub fn load_ns(&self, random: bool) -> f64 {
+        (if random { self.read.latency_ps } else { self.sequential_ps }) / 1e3
+    }
+
+    /// Bytes per nanosecond (GB/s) of the whole node, many threads.
+    pub fn bandwidth(&self, pattern: Pattern) -> f64 {
+        let way = self.direction(pattern.write);
+        1e3 / if pattern.random { way.random_busy_ps } else { way.busy_ps }
+    }
+}
+
+/// A memory node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeModel {
+    /// The machine file's name of its section.
+    pub name: String,
+    /// What it is made of.
+    pub kind: NodeKind,
+    /// Bytes.
+    pub bytes: u64,
+    /// Bytes of them that firmware and kernel keep.
+    pub reserved: u64,
+    /// Bytes the medium moves at once.
+    pub access_unit: u64,
+    /// Modules that its pages are interleaved over.
+    pub modules: u64,
+    /// From its own socket.
+    pub local: View,
+    /// From another one, where the machine file tells.
+    pub remote: Option<View>,
+}
+
+impl NodeModel {
+    /// Bytes that programs may use.
+    pub fn available(&self) -> u64 {
+        self.bytes.saturating_sub(self.reserved)
+    }
+
+    /// Picoseconds of one access to `bytes` adjacent bytes by one thread of its own socket, where
+    /// other traffic uses the share `busy` (0 and up) of the node: latency, then the rest at the
+    /// thread's bandwidth; when thread and others together want more than the peak, the transfer is
+    /// stretched by as much as they are over it.
     pub fn access_ps(&self, bytes: u64, write: bool, busy: f64) -> f64 {
-        let way = self.direction(write);
+        let way = self.local.direction(write);
         let rest = bytes.saturating_sub(LINE) as f64 * way.byte_ps;
         let own = if way.byte_ps > 0.0 { way.busy_ps / way.byte_ps } else { 0.0 };
         way.latency_ps + rest * (own + busy).max(1.0)
     }
 
-    /// Picoseconds to copy `bytes` from here to `to` by one thread, with the share of each node
-    /// that others use: the slower of reading and writing sets the pace.
+    /// Picoseconds to copy `bytes` from here to `to` by one thread near both, with the share of each
+    /// node that others use: the slower of reading and writing sets the pace.
     pub fn copy_ps(&self, to: &NodeModel, bytes: u64, busy_here: f64, busy_there: f64) -> f64 {
-        let pace = self.read.byte_ps.max(to.write.byte_ps);
+        let (read, write) = (&self.local.read, &to.local.write);
+        let pace = read.byte_ps.max(write.byte_ps);
         let stretch = |busy_ps: f64, busy: f64| (busy_ps / pace + busy).max(1.0);
-        let slowest =
-            stretch(self.read.busy_ps, busy_here).max(stretch(to.write.busy_ps, busy_there));
+        let slowest = stretch(read.busy_ps, busy_here).max(stretch(write.busy_ps, busy_there));
         bytes as f64 * pace * slowest
     }
 }
@@ -103,7 +155,7 @@ impl KernelCosts {
 }
 
 impl Machine {
-    /// The nodes, seen from their own socket, the quickest to read first (by name among equals).
+    /// The nodes, quickest to read from their own socket first (by name among equals).
     ///
     /// # Errors
     /// An input error when there are fewer than two or more than four, or one lacks a bandwidth.
@@ -113,34 +165,42 @@ impl Machine {
         }
         let nodes = self.node.iter().map(|(name, node)| self.node_model(name, node));
         let mut nodes = nodes.collect::<Result<Vec<_>>>()?;
-        nodes.sort_by(|a, b| a.read.latency_ps.total_cmp(&b.read.latency_ps));
+        nodes.sort_by(|a, b| a.local.read.latency_ps.total_cmp(&b.local.read.latency_ps));
         Ok(nodes)
     }
 
-    fn node_model(&self, name: &str, node: &Node) -> Result<NodeModel> {
-        let local = &node.local;
-        let lacks = |key: &str| self.lacks(&format!("node.{name}.local.{key}"));
-        let read = local.read_latency.value.ns() * 1e3;
-        let write = local.write_latency.as_ref().map_or(read, |latency| latency.value.ns() * 1e3);
-        let way = |latency_ps, thread: &Option<Sourced<_>>, peak: &Option<Sourced<_>>, key| {
-            let byte = |b: &Option<Sourced<crate::units::Bandwidth>>| {
-                b.as_ref().map(|bandwidth| bandwidth.value.ns_for(1) * 1e3)
-            };
-            let peak = byte(peak).or(byte(thread)).ok_or_else(|| lacks(key))?;
-            Ok(Direction { latency_ps, byte_ps: byte(thread).unwrap_or(peak), busy_ps: peak })
-        };
-        let reserved = node.reserved.as_ref().map_or(0, |size| size.value.bytes());
+    pub(crate) fn node_model(&self, name: &str, node: &Node) -> Result<NodeModel> {
+        let local = self.view(name, &node.local)?;
         Ok(NodeModel {
             name: name.to_owned(),
-            bytes: node.size.value.bytes().saturating_sub(reserved),
-            read: way(read, &local.thread_read_bandwidth, &local.read_bandwidth, "read_bandwidth")?,
-            write: way(
-                write,
-                &local.thread_write_bandwidth,
-                &local.write_bandwidth,
-                "write_bandwidth",
-            )?,
+            kind: node.kind,
+            bytes: node.size.value.bytes(),
+            reserved: node.reserved.as_ref().map_or(0, |size| size.value.bytes()),
+            access_unit: node.access_unit.as_ref().map_or(LINE, |size| size.value.bytes()),
+            modules: node.modules.as_ref().map_or(1, |count| count.value.0),
+            local,
+            remote: node.remote.as_ref().map(|timing| beside(&local, timing)),
         })
+    }
+
+    /// A node from its own socket. A peak stands for a thread's bandwidth and the other way round,
+    /// where one of them is missing.
+    fn view(&self, name: &str, timing: &Timing) -> Result<View> {
+        let way = |latency_ps, thread: &Option<_>, peak: &Option<_>, key| {
+            let busy_ps = byte_ps(peak).or(byte_ps(thread));
+            let busy_ps = busy_ps.ok_or_else(|| self.lacks(&format!("node.{name}.local.{key}")))?;
+            let byte_ps = byte_ps(thread).unwrap_or(busy_ps);
+            Ok(Direction { latency_ps, byte_ps, busy_ps, random_busy_ps: busy_ps })
+        };
+        let read_ps = timing.read_latency.value.ps() as f64;
+        let (reads, writes) = (&timing.read_bandwidth, &timing.write_bandwidth);
+        let base = View {
+            read: way(read_ps, &timing.thread_read_bandwidth, reads, "read_bandwidth")?,
+            write: way(read_ps, &timing.thread_write_bandwidth, writes, "write_bandwidth")?,
+            sequential_ps: read_ps,
+            mixed: None,
+        };
+        Ok(beside(&base, timing))
     }
 
     /// What the kernel's primitives cost.
@@ -173,6 +233,49 @@ impl Machine {
     }
 }
 
+/// `base` with what `timing` says put in its place; random access is never quicker than sequential.
+fn beside(base: &View, timing: &Timing) -> View {
+    let read_ps = timing.read_latency.value.ps() as f64;
+    let way = |latency_ps, known: &Direction, thread, peak, random| {
+        let busy_ps = byte_ps(peak).unwrap_or(known.busy_ps);
+        Direction {
+            latency_ps,
+            byte_ps: byte_ps(thread).unwrap_or(known.byte_ps.max(busy_ps)),
+            busy_ps,
+            random_busy_ps: byte_ps(random).unwrap_or(known.random_busy_ps.max(busy_ps)),
+        }
+    };
+    let ps = |time: &Option<Sourced<Time>>| time.as_ref().map(|t| t.value.ps() as f64);
+    View {
+        read: way(
+            read_ps,
+            &base.read,
+            &timing.thread_read_bandwidth,
+            &timing.read_bandwidth,
+            &timing.random_read_bandwidth,
+        ),
+        write: way(
+            ps(&timing.write_latency).unwrap_or(read_ps),
+            &base.write,
+            &timing.thread_write_bandwidth,
+            &timing.write_bandwidth,
+            &timing.random_write_bandwidth,
+        ),
+        sequential_ps: ps(&timing.sequential_read_latency).unwrap_or(read_ps),
+        mixed: timing.mixed_bandwidth.as_ref().map(per_ns),
+    }
+}
+
+/// Picoseconds that a byte takes.
+fn byte_ps(bandwidth: &Option<Sourced<Bandwidth>>) -> Option<f64> {
+    bandwidth.as_ref().map(|bandwidth| bandwidth.value.ns_for(1) * 1e3)
+}
+
+/// Bytes a nanosecond.
+pub(crate) fn per_ns(bandwidth: &Sourced<Bandwidth>) -> f64 {
+    bandwidth.value.bytes_per_second() as f64 / 1e9
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -194,13 +297,13 @@ mod tests {
         for (name, fast, slow, up, down) in expected {
             let nodes = machine(name).nodes().unwrap();
             assert_eq!(nodes.len(), 2);
-            let latency = |n: usize| (nodes[n].read.latency_ps / 1e3).round() as u64;
+            let latency = |n: usize| (nodes[n].local.read.latency_ps / 1e3).round() as u64;
             assert_eq!((latency(0), latency(1)), (fast, slow), "{name}");
             let copy = |a: usize, b: usize| {
                 (nodes[a].copy_ps(&nodes[b], 4096, 0.0, 0.0) / 1e3).round() as u64
             };
             assert_eq!((copy(1, 0), copy(0, 1)), (up, down), "{name}");
-            assert_eq!(nodes[0].bytes, 16 << 30);
+            assert_eq!(nodes[0].available(), 16 << 30);
             assert!(machine(name).kernel_costs().unwrap().hint_fault > 0.0);
         }
     }

@@ -37,14 +37,14 @@ impl Mode for Alius {
             .into_iter()
             .partition(|index| topology.nodes[memories[*index].node].kind == NodeKind::Dram);
         let mut groups = vec![one(dram)];
-        let socket = |index: usize| topology.nodes[memories[index].node].socket;
+        let socket = |index: usize| topology.sockets[memories[index].node];
         let mut sockets: Vec<u64> = Vec::new();
         for index in &rest {
             if !sockets.contains(&socket(*index)) {
                 sockets.push(socket(*index));
             }
         }
-        sockets.sort_by_key(|s| *s != topology.nodes[from].socket);
+        sockets.sort_by_key(|s| *s != topology.sockets[from]);
         for wanted in sockets {
             let mut there: Vec<usize> =
                 rest.iter().copied().filter(|index| socket(*index) == wanted).collect();

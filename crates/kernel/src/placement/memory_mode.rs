@@ -3,6 +3,7 @@
 
 use nearfar_hardware::Topology;
 use nearfar_hardware::machine::NodeKind;
+use nearfar_hardware::node::PAGE;
 use nearfar_trace::{Error, Result};
 
 use super::{Group, Memory, Mode, Policy, one, page_structs, route, whole_pages};
@@ -43,7 +44,7 @@ impl Mode for MemoryMode {
                 return Err(refuse(what));
             };
             // Firmware and kernel keep as much as they do of DRAM; page structures lie on the node.
-            let reserved = topology.nodes[dram].reserved / nearfar_hardware::topology::PAGE;
+            let reserved = topology.nodes[dram].reserved / PAGE;
             let kept = reserved + page_structs(topology.nodes[pmem].bytes);
             memories.push(Memory {
                 node: dram,

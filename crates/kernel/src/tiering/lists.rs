@@ -4,7 +4,8 @@
 //! Follows Linux 5.13: `mm/swap.c`, `mark_page_accessed` (the first mark sets PG_referenced, the
 //! second clears it and queues the page for activation) and `activate_page` (a per-processor
 //! pagevec of 15, duplicates allowed, applied when it is full or drained). Generations (MGLRU) and
-//! file pages are left out. 9 bytes a page.
+//! file pages are left out. 12 bytes a page, together: a page taken off a list is one look into
+//! memory for itself and one for each neighbour.
 
 use super::Page;
 
@@ -23,12 +24,18 @@ struct List {
 
 const EMPTY: List = List { newest: NONE, oldest: NONE, frames: 0 };
 
+/// What a page knows of its list.
+#[derive(Clone, Copy, Debug)]
+struct Links {
+    newer: u32,
+    older: u32,
+    flags: u8,
+}
+
 /// The lists of all nodes.
 #[derive(Clone, Debug)]
 pub struct Lists {
-    newer: Vec<u32>,
-    older: Vec<u32>,
-    flags: Vec<u8>,
+    links: Vec<Links>,
     /// By node x 2 + active.
     lists: Vec<List>,
     batch: Vec<(Page, u32)>,
@@ -40,9 +47,7 @@ impl Lists {
     /// applied `batch_size` at a time.
     pub fn new(pages: u32, nodes: u8, batch_size: usize) -> Self {
         Self {
-            newer: vec![NONE; pages as usize],
-            older: vec![NONE; pages as usize],
-            flags: vec![0; pages as usize],
+            links: vec![Links { newer: NONE, older: NONE, flags: 0 }; pages as usize],
             lists: vec![EMPTY; usize::from(nodes) * 2],
             batch: Vec::with_capacity(batch_size),
             batch_size: batch_size.max(1),
@@ -62,33 +67,33 @@ impl Lists {
 
     /// Whether the page is on an active list.
     pub fn is_active(&self, page: Page) -> bool {
-        self.flags[page.index()] & ACTIVE != 0
+        self.links[page.index()].flags & ACTIVE != 0
     }
 
     /// PG_referenced.
     pub fn is_referenced(&self, page: Page) -> bool {
-        self.flags[page.index()] & REFERENCED != 0
+        self.links[page.index()].flags & REFERENCED != 0
     }
 
     /// Set or clear PG_referenced.
     pub fn set_referenced(&mut self, page: Page, on: bool) {
-        let flags = &mut self.flags[page.index()];
+        let flags = &mut self.links[page.index()].flags;
         *flags = *flags & !REFERENCED | if on { REFERENCED } else { 0 };
     }
 
     /// Put a page of `span` frames that is on no list at the young end of one.
     pub fn add(&mut self, page: Page, span: u32, node: u8, active: bool) {
         let at = page.number();
-        let flags = &mut self.flags[page.index()];
-        debug_assert_eq!(*flags & NODE, 0, "a page on two lists");
-        *flags = *flags & REFERENCED | (node + 1) << 1 | u8::from(active);
         let list = &mut self.lists[usize::from(node) * 2 + usize::from(active)];
-        self.older[page.index()] = list.newest;
-        self.newer[page.index()] = NONE;
+        let links = &mut self.links[page.index()];
+        debug_assert_eq!(links.flags & NODE, 0, "a page on two lists");
+        links.flags = links.flags & REFERENCED | (node + 1) << 1 | u8::from(active);
+        links.older = list.newest;
+        links.newer = NONE;
         if list.newest == NONE {
             list.oldest = at;
         } else {
-            self.newer[list.newest as usize] = at;
+            self.links[list.newest as usize].newer = at;
         }
         list.newest = at;
         list.frames += u64::from(span);
@@ -96,28 +101,27 @@ impl Lists {
 
     /// Take a page of `span` frames off its list; whether it was on one.
     pub fn remove(&mut self, page: Page, span: u32) -> bool {
-        let flags = self.flags[page.index()];
+        let Links { newer, older, flags } = self.links[page.index()];
         let Some(node) = (flags & NODE).checked_sub(1 << 1) else { return false };
         let list = &mut self.lists[usize::from(node) + usize::from(flags & ACTIVE)];
-        let (newer, older) = (self.newer[page.index()], self.older[page.index()]);
         if newer == NONE {
             list.newest = older;
         } else {
-            self.older[newer as usize] = older;
+            self.links[newer as usize].older = older;
         }
         if older == NONE {
             list.oldest = newer;
         } else {
-            self.newer[older as usize] = newer;
+            self.links[older as usize].newer = newer;
         }
         list.frames -= u64::from(span);
-        self.flags[page.index()] = flags & REFERENCED;
+        self.links[page.index()].flags = flags & REFERENCED;
         true
     }
 
     /// Move a page to the young end of a list of the node it is listed on.
     pub fn relist(&mut self, page: Page, span: u32, active: bool) {
-        if let Some(node) = (self.flags[page.index()] & NODE).checked_sub(1 << 1) {
+        if let Some(node) = (self.links[page.index()].flags & NODE).checked_sub(1 << 1) {
             self.remove(page, span);
             self.add(page, span, node >> 1, active);
         }

@@ -308,7 +308,8 @@ impl<R: ShadowRule> Policy for Nomad<R> {
             mem.wake(KPROMOTE);
         }
         if !kernel.pending.contains(page) {
-            self.pcq.push_back(page);
+            // The kernel's list has the newest first; so the look-back is of the latest faults.
+            self.pcq.push_front(page);
         }
     }
 

@@ -23,8 +23,9 @@ pub const PRICES: Prices = Prices {
 pub fn toy(name: &str) -> Result<Settings> {
     let wanted = [
         ("scan_size", "32KiB"),
-        ("scan_period_min", "20us"),
-        ("scan_period_max", "80us"),
+        ("scan_period_min", "60us"),
+        ("scan_period_max", "240us"),
+        ("scan_floor", "20us"),
         ("scan_delay", "10us"),
         ("min_free", "4KiB"),
         ("pagevec", "3"),

@@ -2,7 +2,7 @@
 
 use nearfar_hardware::Topology;
 use nearfar_hardware::machine::NodeKind;
-use nearfar_hardware::topology::PAGE;
+use nearfar_hardware::node::PAGE;
 use nearfar_kernel::placement::{Allocator, Extent, Memory, Mode, Policy, may_use, place};
 use nearfar_trace::{Error, Result};
 use serde::Serialize;
@@ -118,7 +118,7 @@ pub fn alloc(
     let mut ns = 0.0;
     for (index, memory) in memories.iter().enumerate() {
         let node = &topology.nodes[memory.backing];
-        let local = node.socket == topology.nodes[options.from].socket;
+        let local = topology.same_socket(memory.backing, options.from);
         let time =
             clear_page(topology, options.from, memory, options.dirty_cache, options.threads)?;
         ns += (data[index] + kept[index]) as f64 * time.ns();
@@ -157,10 +157,10 @@ pub(super) fn check(
     options: &AllocOptions,
 ) -> Result<()> {
     let refuse = |flag: &str, what: String, fix: String| Err(Error::input(flag, what, fix));
-    let cores = topology.nodes.get(options.from).map_or(0, |node| node.cpus);
+    let cores = topology.cpus.get(options.from).copied().unwrap_or(0);
     if cores == 0 {
         let with: Vec<String> = (0..topology.nodes.len())
-            .filter(|node| topology.nodes[*node].cpus > 0)
+            .filter(|node| topology.cpus[*node] > 0)
             .map(|node| node.to_string())
             .collect();
         let fix = format!("choose from {}", with.join(", "));
@@ -171,6 +171,12 @@ pub(super) fn check(
     if let Some(node) = policy.nodes.iter().find(|n| !memories.iter().any(|m| m.node == **n)) {
         let fix = format!("choose from {}", there.join(", "));
         return refuse("--nodes", format!("no node {node} in this mode"), fix);
+    }
+    if let Some(node) =
+        (1..policy.nodes.len()).find(|at| policy.nodes[..*at].contains(&policy.nodes[*at]))
+    {
+        let what = format!("node {} is named twice", policy.nodes[node]);
+        return refuse("--nodes", what, "name each once".into());
     }
     let members = if policy.nodes.is_empty() { memories.len() } else { policy.nodes.len() };
     if !policy.weights.is_empty() && policy.weights.len() != members {

@@ -17,7 +17,7 @@
 
 use nearfar_hardware::Topology;
 use nearfar_hardware::memory_side_cache::Outcome;
-use nearfar_hardware::topology::{LINE, MemoryNode, PAGE, Pattern, View};
+use nearfar_hardware::node::{LINE, NodeModel, PAGE, Pattern, View};
 use nearfar_kernel::placement::Memory;
 use nearfar_trace::{Error, Result};
 
@@ -71,9 +71,10 @@ pub fn clear_page(
         )
     })?;
     let node = &topology.nodes[memory.backing];
-    let far = own_ns(node, topology.view(from, memory.backing));
+    let view = topology.view(from, memory.backing);
+    let far = own_ns(node, view);
     let lines = (PAGE / LINE) as f64;
-    let module = |node: &MemoryNode, write| {
+    let module = |node: &NodeModel, write| {
         node.local.bandwidth(Pattern { write, random: false }) / node.modules as f64
     };
     let (latency, medium_ns) = match memory.cache {
@@ -90,8 +91,8 @@ pub fn clear_page(
             (own_ns(front, topology.view(from, cache)) + far, medium)
         }
     };
-    let remote = topology.nodes[from].socket != node.socket;
-    let link_ns = if remote { PAGE as f64 / remote_bandwidth(topology, node) } else { 0.0 };
+    let remote = !topology.same_socket(from, memory.backing);
+    let link_ns = if remote { PAGE as f64 / remote_bandwidth(topology, view) } else { 0.0 };
     Ok(PageTime {
         core_ns: (kernel_ns + lines * latency / topology.fill_buffers as f64) / threads as f64,
         medium_ns: medium_ns / threads.min(node.modules) as f64,
@@ -100,13 +101,12 @@ pub fn clear_page(
 }
 
 /// The latency of owning a line of a page that is being written from front to back.
-fn own_ns(node: &MemoryNode, view: &View) -> f64 {
-    if node.access_unit > LINE { view.sequential_ns } else { view.read_ns }
+fn own_ns(node: &NodeModel, view: &View) -> f64 {
+    view.load_ns(node.access_unit <= LINE)
 }
 
 /// GB/s of loads and stores together over the link.
-fn remote_bandwidth(topology: &Topology, node: &MemoryNode) -> f64 {
-    let written = node.remote.bandwidth(Pattern { write: true, random: false });
-    let mixed = node.remote.mixed.unwrap_or(written);
-    mixed.min(topology.link.unwrap_or(f64::INFINITY))
+fn remote_bandwidth(topology: &Topology, view: &View) -> f64 {
+    let written = view.bandwidth(Pattern { write: true, random: false });
+    view.mixed.unwrap_or(written).min(topology.link.unwrap_or(f64::INFINITY))
 }

@@ -101,7 +101,7 @@ impl Options {
             let frames = match asked {
                 Some(Size::Fraction(part)) => (f64::from(pages) * part).ceil() as u64,
                 Some(Size::Bytes(size)) => bytes(size),
-                None => bytes(node.bytes),
+                None => bytes(node.available()),
             };
             if frames == 0 {
                 let flag = if index == 0 { "--fast" } else { "--slow" };

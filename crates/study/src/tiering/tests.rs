@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nearfar_hardware::Machine;
-use nearfar_hardware::node::{Direction, KernelCosts, NodeModel};
+use nearfar_hardware::machine::NodeKind;
+use nearfar_hardware::node::{Direction, KernelCosts, LINE, NodeModel, View};
 use nearfar_kernel::tiering::plain::{Action, PlainMemory};
 use nearfar_kernel::tiering::toy::{PRICES, toy};
 use nearfar_kernel::tiering::{HUGE, Memory, NodeId, POLICIES, Page, Settings, Time, make};
@@ -26,8 +27,19 @@ fn flat(nodes: usize) -> Hardware {
         latency_ps: ps(PRICES.access),
         byte_ps: ps(PRICES.copy) / 4096.0,
         busy_ps: 0.0,
+        random_busy_ps: 0.0,
     };
-    let node = |name| NodeModel { name: format!("{name}"), bytes: 0, read: way, write: way };
+    let local = View { read: way, write: way, sequential_ps: way.latency_ps, mixed: None };
+    let node = |name| NodeModel {
+        name: format!("{name}"),
+        kind: NodeKind::Dram,
+        bytes: 0,
+        reserved: 0,
+        access_unit: LINE,
+        modules: 1,
+        local,
+        remote: None,
+    };
     Hardware {
         nodes: (0..nodes).map(node).collect(),
         costs: KernelCosts {
@@ -236,6 +248,26 @@ fn nothing_beats_the_oracle_and_none_moves_nothing() {
     assert!(of("nomad", "round-2").fast_hit_ratio > still.fast_hit_ratio);
     let read = of("nomad", "round-1");
     assert_eq!(read.shadow_faults, 0, "reads free no shadow");
+}
+
+/// NOMAD's benchmark warms up pages that its rounds do not use, where there are any.
+#[test]
+fn the_warm_up_has_pages_of_its_own() {
+    for (name, apart) in [("nomad-medium", true), ("nomad-large", false)] {
+        let workload = Arc::new(generated(name, &shape(Mix::Read, 1.0 / 1024.0)).unwrap());
+        let pages = |phase| {
+            let (mut source, mut all) = (workload.source(phase, 1).unwrap(), BTreeSet::new());
+            let mut block = Vec::new();
+            source.fill(&mut block, workload.phases[phase].accesses as usize).unwrap();
+            all.extend(block.iter().map(|access| access.page().number()));
+            all
+        };
+        let (warm, round) = (pages(0), pages(1));
+        assert_eq!(warm.is_disjoint(&round), apart, "{name}");
+        assert_eq!(warm.first().unwrap() < round.first().unwrap(), apart, "{name}");
+        assert!(warm.len() > 1000 && round.len() > 1000);
+        assert_eq!(round, pages(2), "every round has the same accesses");
+    }
 }
 
 /// Latency and bandwidth of a machine without a policy are those of its table.

@@ -18,7 +18,7 @@ pub struct Workload {
     pub name: &'static str,
     /// One line for lists.
     pub what: &'static str,
-    /// Memory it maps, GiB: a part that is never used again, and the working set after it.
+    /// Memory it maps, GiB: a part for the warm-up only, and the working set after it.
     pub rss_gib: f64,
     /// The working set, GiB.
     pub wss_gib: f64,
@@ -29,6 +29,9 @@ pub struct Workload {
     /// Whether pages are chased in one cycle in place of being drawn by popularity.
     pub chase: bool,
 }
+
+/// Fewest pages beside the working set for the warm-up to be there and not on the working set.
+const WARM: u32 = 16;
 
 /// Every generated workload. Sizes and operations: NOMAD, OSDI'24, micro-benchmark; an operation
 /// of it copies a page, in its pointer chase it loads a line.
@@ -152,8 +155,17 @@ pub struct Prepared {
 
 #[derive(Debug)]
 enum Kind {
-    Draws { first: u32, draws: Draws },
-    Chase { first: u32, order: Vec<u32> },
+    /// Records drawn in the rounds from `first`, before them from `warm`: NOMAD's warm-up is a draw
+    /// of its own on pages of its own, where there are any.
+    Draws {
+        first: u32,
+        draws: Draws,
+        warm: Option<Draws>,
+    },
+    Chase {
+        first: u32,
+        order: Vec<u32>,
+    },
     Trace(Box<TracePages>),
 }
 
@@ -199,8 +211,9 @@ pub fn generated(name: &str, shape: &Shape) -> Result<Prepared> {
         let order = Permutation::new(u64::from(wss), 0);
         Kind::Chase { first, order: (0..wss).map(|i| order.apply(u64::from(i)) as u32).collect() }
     } else {
-        let popularity = arrange(popularity(wss, shape.scrambled), shape.hottest_first);
-        Kind::Draws { first, draws: Draws::new(&popularity) }
+        let draws = |of| Draws::new(&arrange(popularity(of, shape.scrambled), shape.hottest_first));
+        let warm = (first >= WARM).then(|| draws(first));
+        Kind::Draws { first, draws: draws(wss), warm }
     };
     let pause = Time::from_ps((10e12 * shape.scale) as u64);
     let mut phases = vec![Phase {
@@ -255,7 +268,7 @@ impl Prepared {
             Kind::Trace(pages) => Some(pages.replay()?),
             _ => None,
         };
-        Ok(Source { workload: self.clone(), rng, mix, at: 0, replay })
+        Ok(Source { workload: self.clone(), rng, mix, warm_up: phase == 0, at: 0, replay })
     }
 }
 
@@ -264,6 +277,7 @@ pub struct Source {
     workload: Arc<Prepared>,
     rng: Rng,
     mix: Mix,
+    warm_up: bool,
     at: usize,
     replay: Option<Replay>,
 }
@@ -276,7 +290,11 @@ impl Source {
     pub fn fill(&mut self, out: &mut Vec<Access>, count: usize) -> Result<()> {
         out.clear();
         match (&self.workload.kind, &mut self.replay) {
-            (Kind::Draws { first, draws }, _) => {
+            (Kind::Draws { first, draws, warm }, _) => {
+                let (first, draws) = match warm {
+                    Some(warm) if self.warm_up => (0, warm),
+                    _ => (*first, draws),
+                };
                 let (mut rng, mix) = (self.rng.clone(), self.mix);
                 out.extend((0..count).map(|_| {
                     let random = rng.next_u64();

@@ -163,22 +163,26 @@ impl World {
         Time::from_ps(std::mem::take(&mut self.charged).round() as u64)
     }
 
-    /// Other cores forget a translation: the one that asks waits, the program is interrupted.
-    fn shoot(&mut self, page: Page) {
+    /// Other cores forget a translation, as part of a migration: the program is interrupted. The
+    /// price of a migration has the wait for one core in it; more are waited for here.
+    fn flush(&mut self, page: Page) {
         self.tlb.flush(page.number());
         if self.free_of_charge {
             return;
         }
-        let by_kernel = self
-            .running
-            .and_then(|index| self.workers.get(index))
-            .is_some_and(|worker| worker.context == Context::Kernel);
-        if by_kernel {
+        if self.by_kernel() {
             self.clock = self.clock.plus(Time::from_ps(self.hardware.costs.exception as u64));
         }
-        if by_kernel || self.hardware.program_threads > 1 {
+        if self.hardware.program_threads > 1 {
             self.charge(self.hardware.costs.shootdown);
         }
+    }
+
+    /// Whether a kernel thread acts.
+    fn by_kernel(&self) -> bool {
+        self.running
+            .and_then(|index| self.workers.get(index))
+            .is_some_and(|worker| worker.context == Context::Kernel)
     }
 
     /// Traffic on a node by all threads but the running one and, for a kernel thread, the program.
@@ -187,10 +191,7 @@ impl World {
         let others = others.filter(|(index, worker)| {
             self.running != Some(*index) && worker.busy_until > self.event
         });
-        let by_kernel = self.running.is_some_and(|i| {
-            self.workers.get(i).is_some_and(|worker| worker.context == Context::Kernel)
-        });
-        let program = if by_kernel { self.program_busy[node] } else { 0.0 };
+        let program = if self.by_kernel() { self.program_busy[node] } else { 0.0 };
         others.map(|(_, worker)| worker.busy[node]).sum::<f64>() + program
     }
 
@@ -200,8 +201,8 @@ impl World {
         let (busy_from, busy_to) = (self.traffic(from), self.traffic(to));
         let nodes = &self.hardware.nodes;
         let ps = nodes[from].copy_ps(&nodes[to], bytes, busy_from, busy_to);
-        self.moved[from] += bytes as f64 * nodes[from].read.busy_ps;
-        self.moved[to] += bytes as f64 * nodes[to].write.busy_ps;
+        self.moved[from] += bytes as f64 * nodes[from].local.read.busy_ps;
+        self.moved[to] += bytes as f64 * nodes[to].local.write.busy_ps;
         self.charge(ps);
     }
 
@@ -225,7 +226,7 @@ impl World {
                 let now = self.counters.accesses[node];
                 let busy = [false, true].map(|write| {
                     let count = now[usize::from(write)] - self.metered.1[node][usize::from(write)];
-                    count as f64 * model.direction(write).busy_ps
+                    count as f64 * model.local.direction(write).busy_ps
                 });
                 self.program_busy[node] =
                     (busy[0] + busy[1]) * self.hardware.access_bytes as f64 / elapsed;
@@ -481,7 +482,7 @@ impl Memory for World {
         }
         self.charge_copy(from.index(), to.index(), frames);
         self.charge(self.hardware.costs.page_migration);
-        self.shoot(page);
+        self.flush(page);
         self.note(Action::Moved(page, to));
         Ok(())
     }
@@ -495,7 +496,11 @@ impl Memory for World {
         self.change(page, 0, DIRTY);
         self.more[page.index()] |= COPY | (to.index() as u8) << COPY_NODE;
         self.charge_copy(from.index(), to.index(), frames);
-        self.shoot(page);
+        self.flush(page);
+        if self.by_kernel() && self.hardware.program_threads == 1 {
+            // A flush that a plain migration does not have.
+            self.charge(self.hardware.costs.shootdown);
+        }
         self.note(Action::Began(page, to));
         Ok(())
     }
@@ -529,7 +534,7 @@ impl Memory for World {
                 self.counters.demotions_copied += frames;
             }
         }
-        self.shoot(page);
+        self.flush(page);
         self.note(Action::Committed(page, Commit::Done, keep_shadow));
         Ok(Commit::Done)
     }
@@ -545,7 +550,7 @@ impl Memory for World {
         self.count(from, to, frames);
         self.counters.demotions_remapped += frames;
         self.charge(self.hardware.costs.page_migration);
-        self.shoot(page);
+        self.flush(page);
         self.note(Action::Remapped(page));
         Ok(())
     }
@@ -574,7 +579,7 @@ impl Memory for World {
         }
         self.counters.splits += 1;
         self.charge(self.hardware.costs.page_migration);
-        self.shoot(page);
+        self.flush(page);
         self.note(Action::Split(page));
         Ok(())
     }
