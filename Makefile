@@ -50,13 +50,13 @@ lint: env ## Formatters and linters
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --quiet -- -D warnings
 	cd capture/qemu-plugin && cargo fmt --check && cargo clippy --quiet -- -D warnings
-	$(BIN)/ruff check python tests bench workloads
-	$(BIN)/ruff format --check python tests bench workloads
+	$(BIN)/ruff check python tests bench workloads fuzz
+	$(BIN)/ruff format --check python tests bench workloads fuzz
 	$(BIN)/mypy
 
 .PHONY: test-packages
 test-packages:
-	@workloads/install.sh qemu-user chromium pigz gzip libvirt-clients libxml2-utils qemu-system-x86 systemd hwloc-nox numactl \
+	@workloads/install.sh qemu-user chromium pigz gzip libvirt-clients libxml2-utils qemu-system-x86 systemd hwloc-nox numactl acpica-tools cpio \
 	  sqlite3 redis-server redis-tools xvfb xdotool
 
 .PHONY: test
@@ -68,11 +68,37 @@ test: test-packages env lint ## Everything: lint, Rust tests, Python tests, docu
 docs: env ## Run every command and snippet in README.md and docs/
 	$(BIN)/pytest tests/test_docs.py
 
+FUZZ_SECONDS ?= 600
+.PHONY: fuzz
+fuzz: env ## Fuzz every reader for FUZZ_SECONDS in all (docs/robustness.md)
+	$(BIN)/python fuzz/run.py --seconds $(FUZZ_SECONDS)
+
+CHAOS_ROUNDS ?= 30
+.PHONY: chaos
+chaos: env ## Kill commands at random points, CHAOS_ROUNDS times each; full disks
+	$(BIN)/python tests/chaos.py --rounds $(CHAOS_ROUNDS)
+
+.PHONY: deny
+deny: env ## Licences and origins of dependencies; advisories where cargo-deny is installed
+	$(BIN)/python tests/licences.py
+	if command -v cargo-deny > /dev/null; then cargo deny --all-features check; fi
+
+.PHONY: wheel
+wheel: env ## A wheel, installed into a clean environment and used there
+	rm -rf target/wheels
+	$(BIN)/maturin build --release --quiet --out target/wheels
+	$(BIN)/python tests/wheel.py target/wheels/*.whl
+
 .PHONY: bench
 bench: env ## Ratios against peers, in one run (docs/bench.md)
 	@workloads/install.sh qemu-user gzip valgrind
 	$(BIN)/python bench/run.py
 
+.PHONY: validate
+validate: env ## The real kernel's placement of memory beside the model's, under QEMU (docs/numa.md)
+	@workloads/install.sh qemu-system-x86
+	$(BIN)/python bench/numa-kernel/run.py
+
 .PHONY: clean
 clean: ## Remove everything made, but the captures of out/
-	rm -rf $(VENV) target fuzz/target capture/qemu-plugin/target python/nearfar/_plugin python/nearfar/*.so
+	rm -rf $(VENV) target fuzz/target fuzz/artifacts capture/qemu-plugin/target python/nearfar/_plugin python/nearfar/*.so

@@ -1,7 +1,7 @@
 """A program under a memory limit with swap on zram: what the kernel itself counts.
 
 Everything changed on the machine (a zram device, swap on it, two settings, a control group) is put
-back when the block ends. Needs root.
+back when the block ends, or by the next run if this one was killed. Needs root.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from undo import Undo, clean, undoing
 
 PAGE = 4096
 _CONTROL = Path("/sys/class/zram-control")
@@ -104,21 +106,22 @@ def swapping(swap_bytes: int) -> Iterator[str]:
         subprocess.run(["modprobe", "zram"], capture_output=True, check=False)
     if not _CONTROL.exists():
         raise Unfit("this kernel has no zram (CONFIG_ZRAM)")
-    with ExitStack() as undo:
+    clean()
+    with undoing("swap") as undo:
         number = _read(_CONTROL / "hot_add").strip()
-        undo.callback(_write, _CONTROL / "hot_remove", number)
+        undo.later("write", _CONTROL / "hot_remove", number)
         block = Path("/sys/block") / f"zram{number}"
         device = f"/dev/zram{number}"
         with _told(f"{device}: cannot be set up"):
             _write(block / "disksize", str(swap_bytes))
-            undo.callback(_write, block / "reset", "1")
+            undo.later("write", block / "reset", "1")
             if not Path(device).exists():
                 major, minor = _read(block / "dev").split(":")
+                undo.later("unlink", device)
                 os.mknod(device, 0o060600, os.makedev(int(major), int(minor)))
-                undo.callback(os.unlink, device)
             _command("mkswap", device)
             _command("swapon", "--priority", "100", device)
-            undo.callback(_command, "swapoff", device)
+            undo.later("command", "swapoff", device)
             _set(undo, _PAGE_CLUSTER, "0")
             _set(undo, _SWAPPINESS, *_ANONYMOUS_ONLY)
             if not _LRU_GEN.exists():
@@ -143,16 +146,16 @@ def run_limited(where: Controller, command: Sequence[str], limit: int | None, na
     Raises:
         Unfit: the group cannot be made.
     """
-    with ExitStack() as undo:
+    with undoing("group") as undo:
         group = where.root / name
         with _told(f"{group}: cannot be made"):
             if where.version == 2:
                 control = where.root / "cgroup.subtree_control"
                 if "memory" not in _read(control).split():
+                    undo.later("write", control, "-memory")
                     _write(control, "+memory")
-                    undo.callback(_write, control, "-memory")
+            undo.later("group", group)
             group.mkdir()
-            undo.callback(_remove, group)
             if where.version == 1:
                 _write(group / "memory.swappiness", *_ANONYMOUS_ONLY)
             if limit is not None:
@@ -217,9 +220,9 @@ def _write(path: Path, *values: str) -> None:
                 raise
 
 
-def _set(undo: ExitStack, path: Path, *values: str) -> None:
+def _set(undo: Undo, path: Path, *values: str) -> None:
     """Change a setting until ``undo`` is closed."""
-    undo.callback(_write, path, _read(path).strip())
+    undo.later("write", path, _read(path).strip())
     _write(path, *values)
 
 
@@ -235,17 +238,6 @@ def _command(*words: str) -> None:
         raise Unfit(f"{words[0]}: {error.strerror}") from None
     if done.returncode != 0:
         raise Unfit(f"{words[0]}: {done.stderr.strip() or done.returncode}")
-
-
-def _remove(group: Path) -> None:
-    """Remove a group; the last process may take a moment to leave it."""
-    for _ in range(100):
-        try:
-            group.rmdir()
-            return
-        except OSError:
-            time.sleep(0.05)
-    group.rmdir()
 
 
 @contextmanager

@@ -12,8 +12,8 @@ import pytest
 
 DATA = Path(__file__).parent / "data"
 
-# Where the tests were started in the background SIGINT is ignored, and what they start would inherit
-# that: Ctrl-C could not be tested.
+# Where the tests were started in the background SIGINT is ignored, and what they start would
+# inherit that: Ctrl-C could not be tested.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -20,6 +20,7 @@ BENCH = Path(__file__).parent.parent / "bench"
 sys.path.insert(0, str(BENCH))
 
 import kernel  # noqa: E402
+import undo  # noqa: E402
 from anonymous import anonymous  # noqa: E402
 from cases import kernel_faults  # noqa: E402
 
@@ -122,3 +123,36 @@ def test_the_real_kernel_beside_the_prediction() -> None:
     # Less memory, more faults, on both sides; a tenth of the size is no case for the goal.
     assert counted[0] > counted[-1] > 0 and predicted[0] > predicted[-1] > 0
     assert rows["error of `linux`"] < 50
+
+
+def test_what_a_killed_run_has_left_is_undone(tmp_path: Path) -> None:
+    """The journal of a process that is gone is followed, last step first; of one at work, not."""
+    setting, other = tmp_path / "setting", tmp_path / "other"
+    setting.write_text("old")
+    killed = f"""
+import os, pathlib, signal, sys
+sys.path[:0] = {[str(BENCH)]!r}
+from undo import undoing
+setting, other = map(pathlib.Path, sys.argv[2:4])
+with undoing("test", pathlib.Path(sys.argv[1])) as steps:
+    steps.later("write", setting, setting.read_text())
+    setting.write_text("new")
+    steps.later("unlink", other)
+    other.write_text("x")
+    steps.later("group", "/sys/fs/cgroup/there-is-none")
+    steps.later("write", "/no/such/file", "1")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    words = [sys.executable, "-c", killed, tmp_path, setting, other]
+    assert subprocess.run(words, check=False).returncode == -9
+    assert (setting.read_text(), other.exists()) == ("new", True)
+    told = undo.clean(tmp_path)
+    assert len(told) == 4 and told[0].startswith("write /no/such/file 1: ")
+    assert (setting.read_text(), other.exists()) == ("old", False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["setting"]
+    with undo.undoing("test", tmp_path) as steps:
+        steps.later("write", setting, "undone")
+        assert undo.clean(tmp_path) == []
+        assert setting.read_text() == "old"
+    assert setting.read_text() == "undone"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["setting"]

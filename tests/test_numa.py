@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Run
+import browser
+from conftest import DATA, Run
 from nearfar import machine, numa
 from nearfar.errors import NearfarError
 from nearfar.numa import paper
@@ -268,7 +269,7 @@ def test_lstopo_speeds_and_kinds_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("", "not a description that is known; one of cxl, daxctl, lstopo, numactl, sysfs"),
+        ("", "not a description that is known; one of acpi, cxl, daxctl, libvirt, lstopo"),
         ("available: 1 nodes (0)\n", "no `node N size:` line"),
         (NUMACTL.replace("21  17  28\n", "21\n", 1), "node 0 has 2 distances"),
         ('[{"chardev":', "not JSON"),
@@ -288,7 +289,7 @@ def test_damaged_descriptions_are_refused(tmp_path: Path, text: str, part: str) 
 
 
 def test_sources_are_found_by_name() -> None:
-    assert names() == ["cxl", "daxctl", "lstopo", "numactl", "sysfs"]
+    assert names() == ["acpi", "cxl", "daxctl", "libvirt", "lstopo", "numactl", "sysfs"]
 
 
 def test_the_command(nearfar: Run, tmp_path: Path, mixed: Path) -> None:
@@ -324,8 +325,8 @@ def test_the_command(nearfar: Run, tmp_path: Path, mixed: Path) -> None:
         (["alloc", "--size", "1G", "--from", "4"], "--from: node 4 has no cores"),
         (["alloc", "--size", "1G", "--nodes", "x"], "--nodes: 'x'"),
         (["alloc", "--size", "1G", "--allocator", "brk"], "--allocator: 'brk'"),
-        (["alloc", "--size", "1G", "--machine", "nvme"], "machine nvme: node.dram.local has no"),
-        (["run", "nosuch"], "nosuch: neither a trace folder nor a size"),
+        (["alloc", "--size", "1G", "--machine", "nvme"], "machine nvme: has no node.dram.local."),
+        (["run", "nosuch"], "nosuch: neither a trace folder nor a workload"),
         (["run", "1G", "--pattern", "odd"], "--pattern: 'odd'"),
         (["run", "1G", "--writes", "2"], "--writes: 2.0"),
         (["pair", "48G", "48G", "--overlap", "1,x"], "--overlap"),
@@ -339,6 +340,53 @@ def test_mistakes_get_one_line(nearfar: Run, words: list[str], part: str) -> Non
     found = nearfar("numa", *words)
     assert found.returncode == 2 and part in found.stderr, found.stderr
     assert found.stderr.count("\n") == 1 and "Traceback" not in found.stderr
+
+
+def test_the_page_fits_a_telephone(nearfar: Run, tmp_path: Path) -> None:
+    out = tmp_path / "numa.html"
+    words = ["numa", "alloc", "--mode", "memory-mode,alius", "--size", "80G,700G,3000G"]
+    assert nearfar(*words, "--html", out).returncode == 0
+    for width in (360, 1280):
+        with browser.opened(out, width=width, ready="figure svg") as (page, problems):
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+            # What the pictures show is said in words, and the table can be reached by keyboard.
+            label = page.get_attribute("figure svg >> nth=0", "aria-label")
+            assert "pmem4, 757 GiB: 10.6 % filled" in label and "dram0, 96 GiB: not the" in label
+            for _ in range(2):
+                page.keyboard.press("Tab")
+            assert page.evaluate("document.activeElement.getAttribute('aria-label')") == (
+                "Allocations"
+            )
+        assert problems == []
+
+
+def test_a_workload_stands_for_its_capture(
+    nearfar: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = DATA / "captures" / "gunzip.trace"
+    monkeypatch.chdir(tmp_path)
+    by_name = numa.run("gunzip", modes=["alius"], threads=4).rows
+    assert by_name == numa.run(small, modes=["alius"], threads=4).rows
+    pairs = numa.pair("gunzip", "redis", overlap=[1.0], cache="256K").rows
+    assert pairs == numa.pair(small, DATA / "captures" / "redis.trace", overlap=[1.0],
+                              cache="256K").rows  # fmt: skip
+    # A whole capture in the current folder comes first.
+    shutil.copytree(DATA / "captures" / "sqlite.trace", tmp_path / "gunzip.trace")
+    sqlite = numa.run(DATA / "captures" / "sqlite.trace", modes=["alius"]).rows
+    assert numa.run("gunzip", modes=["alius"]).rows == sqlite
+    found = nearfar("numa", "run", "gunzipp")
+    assert found.returncode == 2 and "nor a workload" in found.stderr
+
+
+def test_bandwidth_is_shared_by_threads() -> None:
+    def speed(threads: int) -> tuple[float, str]:
+        row = numa.run("gunzip", modes=["local"], threads=threads).rows[0]
+        return row["gb_per_second"], row["bound_by"]
+
+    one, few, many = speed(1), speed(2), speed(256)
+    assert one[1] == "cores" and few[0] == pytest.approx(2 * one[0])
+    # So many that the memory is the limit: no more than it gives, and no gain from yet more.
+    assert many[1] == "dram0" and few[0] < many[0] < 256 * one[0] and speed(512) == many
 
 
 def test_the_page_draws_the_machine(nearfar: Run, tmp_path: Path) -> None:

@@ -211,6 +211,70 @@ def test_command_line(nearfar: Run, found: Reproduced) -> None:
     assert str(ROOT) not in done.stdout
 
 
+def test_a_row_that_does_not_hold_says_why(found: Reproduced) -> None:
+    reasons = {
+        (one["place"], one["says"]): (one.get("differs", ""), one.get("captured", True))
+        for paper in ("000", "001")
+        for one in files(paper)
+    }
+    for row in found.rows:
+        place, _, says = row["item"].partition(": ")
+        differs, captured = reasons[place, says]
+        _, told, why = row["note"].partition("; why: ")
+        assert bool(told) is not row["holds"], row["item"]
+        if told and captured:
+            assert why.endswith(f"not hold either: {differs}" if differs else "it holds")
+        elif told:
+            assert why == differs
+
+
+def test_patterns_explain_rows() -> None:
+    rows = [
+        {"item": "table 2: a, x", "holds": False, "note": "seen"},
+        {"item": "table 2: a, y", "holds": True, "note": "seen"},
+        {"item": "table 3", "holds": False, "note": ""},
+    ]
+    reasons = [{"items": ["*q*", "table 2: a,*"], "why": "because"}]
+    told = reproduce.explained(rows, reasons)
+    assert [row["note"] for row in told] == ["seen; why: because", "seen", ""]
+
+
+STUDY = """
+def rows(threads=0, progress=None):
+    if progress is not None:
+        progress(1)
+    return [dict(paper={paper!r}, item="table 1: x", published=1, ours={ours}, unit="s",
+                 tolerance="equal", holds={holds}, note="threads " + str(threads))]
+"""
+
+
+def test_every_study_in_one_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Studies are found as files; each is asked for its rows alone, with the options it has."""
+    real = reproduce.names()
+    for name, paper, ours, holds in (("aa", "8", 1.0, True), ("zz", "9", 2.0, False)):
+        text = STUDY.format(paper=paper, ours=ours, holds=holds)
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(reproduce, "__path__", [str(tmp_path)])
+    began: list[str] = []
+    pulses: list[int] = []
+
+    def begin(name: str) -> object:
+        began.append(name)
+        return pulses.append
+
+    told = reproduce.everything(threads=3, traces="here", progress=begin)
+    assert (began, pulses) == (["aa", "zz"], [1, 1])
+    assert [(row["paper"], row["holds"]) for row in told.rows] == [("8", True), ("9", False)]
+    assert all(tuple(row) == KEYS and row["note"] == "threads 3" for row in told.rows)
+    assert told.run["studies"] == {"aa": {"rows": 1, "hold": 1}, "zz": {"rows": 1, "hold": 0}}
+    assert told.run["captures"] == "those of here"
+    page = told.html()
+    assert "1 of 2 rows hold" in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    assert len(page) < 3_000_000
+    assert {"numa", "paging", "ssd", "tiering"} >= set(real) >= {"numa", "paging", "tiering"}
+
+
 def test_table_as_csv(found: Reproduced) -> None:
     import pyarrow.csv
 
@@ -225,6 +289,8 @@ def test_table_as_csv(found: Reproduced) -> None:
     ("words", "code", "says"),
     [
         (["pagign"], 2, r"no study 'pagign'; did you mean paging\?"),
+        ([], 2, r"give a study \(.*paging.*\) or --all"),
+        (["paging", "--all"], 2, r"give a study \(.*paging.*\) or --all"),
         (["paging", "--format", "xml"], 2, "--format: 'xml' is not a format"),
         (["paging", "--traces", "nowhere"], 3, r"nowhere: has no freecell.trace; capture it with"),
     ],

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from nearfar.errors import NearfarError
-from nearfar.report import reproduce as report
-from nearfar.reproduce import reproduce
 from nearfar.reproduce import tiering as study
 
 KEYS = ["paper", "item", "published", "ours", "unit", "tolerance", "holds", "note"]

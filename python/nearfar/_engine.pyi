@@ -52,6 +52,10 @@ def filter_cache(
     progress: Callable[[int], object] | None,
 ) -> str: ...
 
+# folder.rs
+
+def folder_replace(aside: str | PathLike[str], path: str | PathLike[str]) -> None: ...
+
 # generate.rs
 
 def generators() -> list[tuple[str, str]]: ...
@@ -273,6 +277,7 @@ def numa_pair(
     cache_bytes: int | None,
     origin: int | None,
     seed: int,
+    progress: Callable[[int], object] | None,
 ) -> str: ...
 def numa_weights(
     machine: str,

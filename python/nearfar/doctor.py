@@ -93,8 +93,28 @@ def emitters() -> Iterable[Finding]:
     """Look for the tools that check what ``nearfar advise --emit`` makes."""
     used_for = "make test, to check what nearfar advise --emit makes"
     yield _program("virt-xml-validate", used_for, "libvirt-clients libxml2-utils")
-    yield _program("qemu-system-x86_64", used_for, "qemu-system-x86", version=("--version",))
+    boots = f"{used_for}; make validate, to boot a kernel with a machine's memory nodes"
+    yield _program("qemu-system-x86_64", boots, "qemu-system-x86", version=("--version",))
     yield _program("systemd-analyze", used_for, "systemd", version=("--version",))
+
+
+def memory_nodes() -> Iterable[Finding]:
+    """Look for the tools that describe memory nodes, set them up, or stand in for them."""
+    reads = "nearfar numa import, which reads what it prints"
+    does = "nearfar numa plan --emit, whose script runs it"
+    for name, package, used_for in (
+        ("numactl", "numactl", f"{reads}; {does}"),
+        ("daxctl", "daxctl", f"{reads}; {does}"),
+        ("cxl", "cxl", reads),
+        ("lstopo", "hwloc", reads),
+        ("iasl", "acpica-tools", "nearfar numa import, which reads ACPI tables that it prints"),
+    ):
+        # Debian's package without a graphic has the program under a longer name.
+        other = "lstopo-no-graphics" if name == "lstopo" and not shutil.which(name) else name
+        found = _program(other, used_for, package)
+        yield Finding(name, found.available, found.why, found.fix, found.used_for)
+    validate = "make validate, to compare nearfar numa with the real kernel"
+    yield _program("rustc", validate, "rustc", version=("--version",))
 
 
 def chromium() -> Iterable[Finding]:
@@ -160,6 +180,7 @@ PROBES: Final[tuple[Probe, ...]] = (
     demo_programs,
     chromium,
     page_sizes,
+    memory_nodes,
     emitters,
     disk,
     extras,

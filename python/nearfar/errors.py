@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+#: Characters of a message, whatever a file held.
+_MOST = 3000
+
 
 class NearfarError(Exception):
     """Something the user can mend.
@@ -13,5 +16,13 @@ class NearfarError(Exception):
 
     def __init__(self, message: str, exit_code: int = 2) -> None:
         """Keep the message and the exit code."""
-        super().__init__(message)
+        plain = "".join(map(_plain, message))
+        if len(plain) > _MOST:
+            plain = f"{plain[: _MOST // 2]} ... {plain[-_MOST // 2 :]}"
+        super().__init__(plain)
         self.exit_code = exit_code
+
+
+def _plain(letter: str) -> str:
+    """A letter as it is; what would end the line or tell the terminal something, escaped."""
+    return letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from nearfar import _engine
 from nearfar.errors import NearfarError
 
 
@@ -69,8 +70,23 @@ class FolderResult(Result):
         """
         raise NotImplementedError
 
-    def write(self, folder: str | Path, *, force: bool = False) -> Path:
-        """Write ``result.parquet``, further tables and ``run.json``, whole or not at all."""
+    def write(
+        self,
+        folder: str | Path,
+        *,
+        force: bool = False,
+        texts: Mapping[str, str] | None = None,
+    ) -> Path:
+        """Write ``result.parquet``, further tables and ``run.json``, whole or not at all.
+
+        Args:
+            folder: to be made.
+            force: replace an earlier result; it is there until this one takes its place.
+            texts: further files, by name.
+
+        Raises:
+            NearfarError: there is something already, or it cannot be written.
+        """
         import pyarrow.parquet
 
         path = Path(folder)
@@ -78,14 +94,21 @@ class FolderResult(Result):
             raise NearfarError(f"{path}: exists already; choose another name or pass --force")
         aside = path.with_name(f".{path.name}.partial")
         shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
-        for name, table in self._tables().items():
-            pyarrow.parquet.write_table(table, aside / f"{name}.parquet", compression="zstd")
-        text = json.dumps(self._run(), indent=1) + "\n"
-        (aside / "run.json").write_text(text, encoding="utf-8")
-        if path.exists():
-            shutil.rmtree(path)
-        aside.rename(path)
+        try:
+            aside.mkdir(parents=True)
+            for name, table in self._tables().items():
+                pyarrow.parquet.write_table(table, aside / f"{name}.parquet", compression="zstd")
+            run = json.dumps(self._run(), indent=1) + "\n"
+            for name, text in {**(texts or {}), "run.json": run}.items():
+                (aside / name).write_text(text, encoding="utf-8")
+            _engine.folder_replace(aside, path)
+        except OSError as error:
+            # Room on a full disk is given back.
+            shutil.rmtree(aside, ignore_errors=True)
+            raise NearfarError(
+                f"{path}: cannot be written: {error.strerror or error}; "
+                "check the path, permissions and free space"
+            ) from None
         return path
 
     def _tables(self) -> dict[str, Any]:

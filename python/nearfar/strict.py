@@ -39,7 +39,7 @@ def parse_toml(file: Path, text: str, see: str) -> dict[str, Any]:
     """
     try:
         return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # TOML errors, huge numbers, deep nesting
         raise NearfarError(f"{file}: not TOML: {error}; see the example in {see}") from None
 
 

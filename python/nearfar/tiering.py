@@ -336,7 +336,7 @@ def read_knobs(path: str | Path) -> dict[str, str]:
     """
     try:
         tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise NearfarError(f"{path}: {error}; give a TOML file of [policy] tables") from None
     values: dict[str, str] = {}
     for policy, knobs in tables.items():

@@ -10,12 +10,14 @@ makes for it, and what runs. ``docs/workload.md`` describes the keys.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import difflib
 import inspect
 import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -166,8 +168,9 @@ def parse(name: str, text: str) -> Workload:
     """Check the text of a workload file; ``name`` is used in messages. Raises as :func:`load`."""
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise NearfarError(f"{name}: {error}") from None
+    # Huge numbers and deep nesting are no TOML errors to Python.
+    except (ValueError, RecursionError) as error:
+        raise NearfarError(f"{name}: not TOML: {error}") from None
     wrong = Complaint(name, text)
     known = {one.name: one for one in fields(Workload) if one.name != "name"}
     for key in table:
@@ -307,6 +310,7 @@ def capture(
                 stdin=typed,
                 stdout=subprocess.DEVNULL,
                 stderr=said,
+                preexec_fn=_end_with_us,
             )
         stack.callback(_end, child)
         _clients(workload, folder, surroundings, child)
@@ -327,12 +331,10 @@ def capture(
         info = json.loads((made / "trace.json").read_text(encoding="utf-8"))
         if info["records"] == 0:
             raise NearfarError(f"workload {workload.name}: ended before `small.skip_refs`", 1)
-        if trace.exists():
-            shutil.rmtree(trace)
         aside = trace.with_name(f".{trace.name}.partial")
         shutil.rmtree(aside, ignore_errors=True)
         shutil.move(made, aside)
-        aside.rename(trace)
+        _engine.folder_replace(aside, trace)
     pages = sum(info["pages_by_kinds"].values())
     return Captured(workload.name, trace, info["records"], pages, seconds)
 
@@ -417,6 +419,11 @@ def _clients(
         _run(workload, words, folder, environment)
 
 
+def _end_with_us() -> None:
+    """In a child: end when this process does, even by SIGKILL (``PR_SET_PDEATHSIG``)."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
 def _end(child: subprocess.Popen[bytes]) -> None:
     """Leave no program behind, whatever happened."""
     if child.poll() is None:
@@ -449,6 +456,7 @@ def _display(workload: Workload, environment: dict[str, str]) -> Iterator[str]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        preexec_fn=_end_with_us,
     )
     os.close(writes)
     try:

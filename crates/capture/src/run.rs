@@ -128,10 +128,11 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> bool) -> Result<Outco
         Path::new(".").join(program.file)
     });
     command.args(rest);
+    end_with_us(&mut command);
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(e) => {
-            discard(writer, &options.output);
+            writer.discard();
             return Err(Error::io(&emulator, "cannot be started", &e));
         }
     };
@@ -154,10 +155,31 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> bool) -> Result<Outco
     let status = child.wait().map_err(|e| Error::io(&emulator, "cannot be waited for", &e))?;
     let interrupted = driven?;
     if shared.header().attached.load(Relaxed) == 0 || shared.header().blocks.load(Relaxed) < 2 {
-        discard(streams.into_writer(), &options.output);
+        streams.into_writer().discard();
         return Err(not_started(&emulator, status, interrupted));
     }
     finish(&shared, streams, status, interrupted)
+}
+
+/// Let the program end when this process does, however that ends: nothing would record it any
+/// more, and it would run on at a fraction of its speed.
+fn end_with_us(command: &mut Command) {
+    let parent = std::process::id();
+    let tie = move || {
+        // SAFETY: both are system calls that a child may make between fork and exec.
+        unsafe {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            // Our end may have come before the call.
+            if libc::getppid() as u32 != parent {
+                libc::_exit(1);
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: `tie` neither allocates nor takes locks.
+    unsafe { command.pre_exec(tie) };
 }
 
 /// Take from the streams until every recorded process has ended. Answers whether the user
@@ -306,12 +328,6 @@ fn finish(
     };
     let info = writer.finish(reason.as_deref())?;
     Ok(Outcome { end, info, warnings })
-}
-
-/// Nothing was recorded: leave no trace behind.
-fn discard(writer: Writer, output: &Path) {
-    drop(writer);
-    let _ = fs::remove_dir_all(output);
 }
 
 fn not_started(emulator: &Path, status: ExitStatus, interrupted: bool) -> Error {

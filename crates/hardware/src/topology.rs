@@ -40,11 +40,6 @@ impl Topology {
         self.sockets[one] == self.sockets[other]
     }
 
-    /// Which nodes have cores.
-    pub fn with_cores(&self) -> Vec<bool> {
-        self.cpus.iter().map(|count| *count > 0).collect()
-    }
-
     /// The first node with cores: where a program starts unless it is told otherwise.
     pub fn first_cpu(&self) -> usize {
         self.cpus.iter().position(|count| *count > 0).unwrap_or(0)

@@ -4,6 +4,7 @@
 //! Nothing here knows a time: costs belong to hardware, their sum to a study.
 
 pub mod epf;
+pub mod exercise;
 pub mod placement;
 pub mod replacement;
 pub mod scheduler;

@@ -6,6 +6,7 @@
 mod capture;
 mod export;
 mod filter;
+mod folder;
 mod generate;
 mod import;
 mod info;
@@ -47,6 +48,7 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     info::register(module)?;
     export::register(module)?;
     filter::register(module)?;
+    folder::register(module)?;
     generate::register(module)?;
     capture::register(module)?;
     tiering::register(module)?;

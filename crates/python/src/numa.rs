@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use nearfar_hardware::Topology;
+use nearfar_hardware::machine::NodeKind;
 use nearfar_kernel::placement::{
     Allocator, MODES, Policy, bandwidth_weights, fallback_orders, mode,
 };
-use nearfar_study::numa::{AllocOptions, Guest, Load, Stream, alloc, pair, run};
+use nearfar_study::numa::{AllocOptions, Guest, Load, PairOptions, Stream, alloc, pair, run};
 use nearfar_trace::{Error, Reader};
 use pyo3::prelude::*;
 
@@ -23,6 +24,9 @@ fn numa_modes() -> Vec<(&'static str, &'static str)> {
 fn numa_topology(machine: &str, machine_text: &str) -> PyResult<String> {
     let topology = topology(machine, machine_text)?;
     let shown: Vec<usize> = (0..topology.nodes.len()).collect();
+    // Nodes of other memory than DRAM are added to the running system, which makes the order anew.
+    let added = topology.nodes.iter().any(|node| node.kind != NodeKind::Dram);
+    let cpus: Vec<bool> = topology.cpus.iter().map(|cores| added && *cores > 0).collect();
     let nodes: Vec<_> = topology
         .nodes
         .iter()
@@ -45,7 +49,7 @@ fn numa_topology(machine: &str, machine_text: &str) -> PyResult<String> {
         "machine": topology.machine,
         "nodes": nodes,
         "distances": topology.distances,
-        "fallback": fallback_orders(&topology.distances, &topology.with_cores(), &shown),
+        "fallback": fallback_orders(&topology.distances, &cpus, &shown),
     });
     Ok(answer.to_string())
 }
@@ -122,7 +126,9 @@ fn numa_run(
 
 /// Two guests in memory mode, each a trace or bytes, as JSON text.
 #[pyfunction]
-#[pyo3(signature = (machine, machine_text, *, traces, bytes, overlaps, cache_bytes, origin, seed))]
+#[pyo3(signature = (
+    machine, machine_text, *, traces, bytes, overlaps, cache_bytes, origin, seed, progress
+))]
 #[allow(clippy::too_many_arguments)]
 fn numa_pair(
     py: Python<'_>,
@@ -134,11 +140,12 @@ fn numa_pair(
     cache_bytes: Option<u64>,
     origin: Option<usize>,
     seed: u64,
+    progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
     let topology = topology(machine, machine_text)?;
     let from = origin.unwrap_or(topology.first_cpu());
     let memories = mode("memory-mode").and_then(|mode| mode.memories(&topology)).map_err(raise)?;
-    let rows = crate::pulse::run(py, None, move |_| {
+    let rows = crate::pulse::run(py, progress, move |pulse| {
         let Some(memory) = memories.iter().find(|memory| memory.node == from) else {
             let what = format!("no node {from} in memory mode");
             return Err(Error::input("--from", what, "choose a node with cores"));
@@ -151,7 +158,7 @@ fn numa_pair(
         };
         let guests = [guest(0), guest(1)];
         let both = [&guests[0], &guests[1]];
-        pair(&topology, from, memory, both, &overlaps, cache_bytes, seed)
+        pair(&topology, from, memory, both, &PairOptions { overlaps, cache_bytes, seed }, pulse)
     })?;
     json(&rows)
 }

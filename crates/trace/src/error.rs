@@ -1,6 +1,6 @@
 //! The one error type of nearfar: what went wrong, where, and what to do.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::path::Path;
 
 /// Why a run cannot go on; decides the process exit code (DESIGN: Errors).
@@ -74,12 +74,25 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.place, self.what)?;
+        line(f, &self.place)?;
+        f.write_str(": ")?;
+        line(f, &self.what)?;
         if !self.fix.is_empty() {
-            write!(f, "; {}", self.fix)?;
+            f.write_str("; ")?;
+            line(f, &self.fix)?;
         }
         Ok(())
     }
+}
+
+/// Whatever a file or a flag held, an error stays one line and tells the terminal nothing.
+fn line(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
+    text.chars().try_for_each(|letter| match letter {
+        _ if letter.is_control() || matches!(letter, '\u{2028}' | '\u{2029}') => {
+            write!(f, "{}", letter.escape_default())
+        }
+        _ => f.write_char(letter),
+    })
 }
 
 impl std::error::Error for Error {}

@@ -5,7 +5,9 @@
 
 pub mod column;
 pub mod error;
+pub mod exercise;
 pub mod export;
+pub mod folder;
 pub mod footprint;
 pub mod generate;
 pub mod hash;

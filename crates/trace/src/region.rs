@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use parquet::column::reader::ColumnReader;
 use parquet::data_type::{ByteArray, ByteArrayType, Int32Type, Int64Type};
+use parquet::errors::{ParquetError, Result as ParquetResult};
 use parquet::file::properties::WriterProperties;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 
+use crate::column::guard;
 use crate::error::{Error, Result};
 
 /// What happened to an address range or a thread.
@@ -140,53 +142,60 @@ pub fn load(dir: &Path) -> Result<Vec<RegionEvent>> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(e) => return Err(Error::io(&path, "cannot open", &e)),
     };
-    let damaged = |why: String| {
-        Error::input(path.display().to_string(), format!("damaged: {why}"), "delete it to go on")
-    };
-    let bad = |e: parquet::errors::ParquetError| damaged(e.to_string());
-    let reader = SerializedFileReader::new(file).map_err(bad)?;
+    // A damaged file must end in one line whatever the decoder does.
+    guard(&path.display().to_string(), "delete it to go on", || read(file))
+}
+
+/// Most events a row group may claim: bounds what a hostile file can make us allocate.
+const MAX_ROWS: usize = 1 << 22;
+
+fn read(file: File) -> ParquetResult<Vec<RegionEvent>> {
+    let damaged = |why: &str| ParquetError::General(why.to_owned());
+    let reader = SerializedFileReader::new(file)?;
     let mut events = Vec::new();
     for index in 0..reader.num_row_groups() {
-        let group = reader.get_row_group(index).map_err(bad)?;
-        let rows = usize::try_from(group.metadata().num_rows()).unwrap_or(0);
-        if group.num_columns() != 8 {
-            return Err(damaged("it has not the 8 columns of a region table".into()));
+        let group = reader.get_row_group(index)?;
+        let rows = usize::try_from(group.metadata().num_rows()).unwrap_or(usize::MAX);
+        if rows > MAX_ROWS {
+            return Err(damaged("a row group claims more than 4 million events"));
         }
-        let long = |i| -> Result<Vec<i64>> {
+        if group.num_columns() != 8 {
+            return Err(damaged("it has not the 8 columns of a region table"));
+        }
+        let long = |i| -> ParquetResult<Vec<i64>> {
             let mut values = Vec::new();
-            if let ColumnReader::Int64ColumnReader(mut r) =
-                group.get_column_reader(i).map_err(bad)?
-            {
-                read_all::<Int64Type>(&mut r, rows, &mut values).map_err(bad)?;
+            if let ColumnReader::Int64ColumnReader(mut r) = group.get_column_reader(i)? {
+                read_all::<Int64Type>(&mut r, rows, &mut values)?;
             }
             Ok(values)
         };
-        let text = |i| -> Result<Vec<String>> {
+        let text = |i| -> ParquetResult<Vec<String>> {
             let mut values: Vec<ByteArray> = Vec::new();
-            if let ColumnReader::ByteArrayColumnReader(mut r) =
-                group.get_column_reader(i).map_err(bad)?
-            {
-                read_all::<ByteArrayType>(&mut r, rows, &mut values).map_err(bad)?;
+            if let ColumnReader::ByteArrayColumnReader(mut r) = group.get_column_reader(i)? {
+                read_all::<ByteArrayType>(&mut r, rows, &mut values)?;
             }
             Ok(values.iter().map(|v| String::from_utf8_lossy(v.data()).into_owned()).collect())
         };
         let mut threads = Vec::new();
-        if let ColumnReader::Int32ColumnReader(mut r) = group.get_column_reader(1).map_err(bad)? {
-            read_all::<Int32Type>(&mut r, rows, &mut threads).map_err(bad)?;
+        if let ColumnReader::Int32ColumnReader(mut r) = group.get_column_reader(1)? {
+            read_all::<Int32Type>(&mut r, rows, &mut threads)?;
         }
         let (at, addr, length, offset) = (long(0)?, long(3)?, long(4)?, long(5)?);
         let (event, prot, name) = (text(2)?, text(6)?, text(7)?);
         let lengths =
             [at.len(), threads.len(), event.len(), addr.len(), length.len(), offset.len()];
         if lengths.iter().chain(&[prot.len(), name.len()]).any(|&n| n != rows) {
-            return Err(damaged("its columns differ in length".into()));
+            return Err(damaged("its columns differ in length"));
         }
         for i in 0..rows {
+            let Some(kind) = RegionKind::from_name(&event[i]) else {
+                let what: String = event[i].chars().take(40).collect();
+                return Err(damaged(&format!("unknown event {what:?} in row {i}")));
+            };
             events.push(RegionEvent {
                 at: at[i] as u64,
                 thread: threads[i] as u32,
-                event: RegionKind::from_name(&event[i])
-                    .ok_or_else(|| damaged(format!("unknown event {:?} in row {i}", event[i])))?,
+                event: kind,
                 addr: addr[i] as u64,
                 length: length[i] as u64,
                 offset: offset[i] as u64,

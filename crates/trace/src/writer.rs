@@ -14,6 +14,7 @@ use parquet::file::writer::SerializedFileWriter;
 
 use crate::column::{EncodedGroup, Encoder, Group, ROW_GROUP, schema};
 use crate::error::{Error, Result};
+use crate::folder;
 use crate::footprint::Footprint;
 use crate::info::{Info, PartInfo, Source, ThreadInfo};
 use crate::record::{Batch, Kind, Narrow, Record};
@@ -161,6 +162,8 @@ struct Sink {
     footprint: Footprint,
     regions: Vec<RegionEvent>,
     part: Option<(SerializedFileWriter<BufWriter<File>>, usize)>,
+    /// The trace that was at `path`, kept until there is something of this one to keep.
+    replaced: Option<PathBuf>,
     finished: bool,
 }
 
@@ -250,7 +253,25 @@ impl Sink {
         std::fs::rename(&aside, self.dir.join(&name)).map_err(io)?;
         self.info.records += records as u64;
         self.info.parts.push(PartInfo { file: name, records: records as u64, bytes });
-        self.store()
+        self.store()?;
+        self.forget_replaced()
+    }
+
+    /// From here on the trace is at its own path, not yet complete.
+    fn take_place(&mut self) -> Result<()> {
+        let aside = std::mem::replace(&mut self.dir, self.path.clone());
+        folder::exchange(&aside, &self.path)?;
+        if aside.exists() {
+            let old = folder::beside(&self.path, "replaced")?;
+            folder::remove(&old)?;
+            std::fs::rename(&aside, &old).map_err(|e| Error::io(&old, "cannot replace", &e))?;
+            self.replaced = Some(old);
+        }
+        Ok(())
+    }
+
+    fn forget_replaced(&mut self) -> Result<()> {
+        self.replaced.take().map_or(Ok(()), |old| folder::remove(&old))
     }
 
     fn store(&mut self) -> Result<()> {
@@ -266,14 +287,16 @@ impl Drop for Sink {
             return;
         }
         let _ = std::fs::remove_file(self.aside());
-        if !self.in_place {
+        if self.dir != self.path {
             let _ = std::fs::remove_dir_all(&self.dir);
+        } else if let Some(old) = self.replaced.take() {
+            let _ = folder::replace(&old, &self.path);
         }
     }
 }
 
-/// Writes one trace. Dropping it without [`finish`](Writer::finish) leaves nothing behind, or,
-/// in place, a trace marked incomplete.
+/// Writes one trace. Dropping it without [`finish`](Writer::finish) leaves nothing behind, or, in
+/// place, a trace marked incomplete; one that it replaces stays until a part of this one is whole.
 pub struct Writer {
     sink: Sink,
     pool: Pool,
@@ -305,20 +328,8 @@ impl Writer {
                 ));
             }
         }
-        let dir = if options.in_place {
-            path.to_owned()
-        } else {
-            let name = path.file_name().ok_or_else(|| {
-                Error::input(path.display().to_string(), "is no file name", "name a folder with -o")
-            })?;
-            path.with_file_name(format!(".{}.partial", name.to_string_lossy()))
-        };
-        for old in [&dir, path]
-            .into_iter()
-            .filter(|old| old.exists() && (options.in_place || **old == dir))
-        {
-            std::fs::remove_dir_all(old).map_err(|e| Error::io(old, "cannot replace", &e))?;
-        }
+        let dir = folder::beside(path, "partial")?;
+        folder::remove(&dir)?;
         std::fs::create_dir_all(&dir).map_err(|e| Error::io(&dir, "cannot create", &e))?;
         let mut sink = Sink {
             path: path.to_owned(),
@@ -329,10 +340,12 @@ impl Writer {
             footprint: Footprint::default(),
             regions: Vec::new(),
             part: None,
+            replaced: None,
             finished: false,
         };
         if options.in_place {
             sink.store()?;
+            sink.take_place()?;
         }
         let pool = Pool::new(options.threads).map_err(|e| sink.failed(e))?;
         Ok(Self { sink, pool, group: Group::default(), single: Batch::default(), appended: 0 })
@@ -430,15 +443,21 @@ impl Writer {
         sink.info.complete = incomplete.is_none();
         sink.info.incomplete_reason = incomplete.map(str::to_owned);
         sink.store()?;
-        if !sink.in_place {
-            if sink.path.exists() {
-                std::fs::remove_dir_all(&sink.path)
-                    .map_err(|e| Error::io(&sink.path, "cannot replace", &e))?;
-            }
-            std::fs::rename(&sink.dir, &sink.path)
-                .map_err(|e| Error::io(&sink.path, "cannot rename into place", &e))?;
+        if sink.in_place {
+            sink.forget_replaced()?;
+        } else {
+            folder::replace(&sink.dir, &sink.path)?;
         }
         sink.finished = true;
         Ok(sink.info.clone())
+    }
+
+    /// Leave nothing of this trace behind; one that it was to replace is there again.
+    pub fn discard(self) {
+        let (dir, replaced) = (self.sink.dir.clone(), self.sink.replaced.is_some());
+        drop(self);
+        if !replaced {
+            let _ = std::fs::remove_dir_all(dir);
+        }
     }
 }

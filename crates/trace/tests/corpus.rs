@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use nearfar_trace::import::{IMPORTERS, exercise, exercise_guess};
-use nearfar_trace::{Info, KindSet};
+use nearfar_trace::exercise;
+use nearfar_trace::import::{IMPORTERS, exercise as import, exercise_guess};
 
 fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
@@ -24,7 +24,7 @@ fn every_importer_has_a_target_and_takes_its_corpus() {
         let target = importer.name().replace('-', "_");
         for (path, bytes) in corpus(&target) {
             println!("{}", path.display());
-            exercise(*importer, &bytes);
+            import(*importer, &bytes);
         }
         let source = format!("../../fuzz/fuzz_targets/{target}.rs");
         assert!(Path::new(env!("CARGO_MANIFEST_DIR")).join(source).is_file(), "no target {target}");
@@ -37,7 +37,7 @@ fn every_importer_takes_every_corpus() {
     for other in IMPORTERS {
         for (_, bytes) in corpus(&other.name().replace('-', "_")) {
             for importer in IMPORTERS {
-                exercise(*importer, &bytes);
+                import(*importer, &bytes);
             }
             exercise_guess(&bytes);
         }
@@ -53,20 +53,20 @@ fn guessing_takes_its_corpus() {
 }
 
 #[test]
-fn trace_json_takes_its_corpus() {
+fn readers_of_a_trace_take_their_corpus() {
     let folder = tempfile::tempdir().unwrap();
-    let mut good = 0;
-    for (path, bytes) in corpus("trace_json") {
+    let good = |path: &Path, bytes: &[u8]| {
         println!("{}", path.display());
-        std::fs::write(folder.path().join("trace.json"), bytes).unwrap();
-        match Info::load(folder.path()) {
-            Ok(info) => {
-                good += 1;
-                let _ = info.footprint_pages(KindSet::ALL);
-                let _ = info.records_of(KindSet::ALL);
-            }
-            Err(error) => assert_eq!(error.to_string().lines().count(), 1, "{error}"),
+        exercise::trace_json(folder.path(), bytes)
+    };
+    let read = corpus("trace_json");
+    assert!(read.iter().any(|(path, bytes)| good(path, bytes)), "no good trace.json");
+    let readers: [(&str, fn(&Path, &[u8])); 2] =
+        [("part", exercise::part), ("regions", exercise::regions)];
+    for (target, read) in readers {
+        for (path, bytes) in corpus(target) {
+            println!("{}", path.display());
+            read(folder.path(), &bytes);
         }
     }
-    assert!(good > 0, "no good trace.json in the corpus");
 }

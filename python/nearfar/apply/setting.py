@@ -22,7 +22,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -208,12 +208,20 @@ def _undo(journal: Path, sysfs: Path) -> list[Change]:
     """Undo what the journal says and remove it; a switch that others have set since stays."""
     try:
         kept = json.loads(journal.read_text(encoding="utf-8"))
+        boot, changes = kept["boot"], [Change(**each) for each in kept["changes"]]
+        if not all(isinstance(word, str) for each in changes for word in astuple(each)):
+            raise TypeError("a change holds more than words")
     except FileNotFoundError:
         return []
+    except (ValueError, RecursionError, KeyError, TypeError) as error:
+        # It is written aside and renamed: this is no half of one.
+        raise NearfarError(
+            f"{journal}: damaged ({error}); see what is set below {sysfs}, then delete it"
+        ) from None
     undone, failed = [], None
     # After a boot the kernel has its own words again.
-    if kept["boot"] == _BOOT.read_text(encoding="ascii").strip():
-        for change in (Change(**each) for each in reversed(kept["changes"])):
+    if boot == _BOOT.read_text(encoding="ascii").strip():
+        for change in reversed(changes):
             file = sysfs / change.file
             try:
                 if change.was in _WORDS and file.exists() and _word(file) == change.becomes:

@@ -136,9 +136,7 @@ def run(
     if failed and not emitted:
         raise NearfarError(failed[0])
     if out is not None:
-        result.write(out, force=force)
-        for name, text in emitted.items():
-            write_aside(out / name, text)
+        result.write(out, force=force, texts=emitted)
     if html is not None:
         write_aside(html, result.html())
     missed = False

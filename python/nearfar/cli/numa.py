@@ -48,8 +48,8 @@ def import_(
     sources: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="lstopo XML, daxctl or cxl JSON, numactl -H text, a sysfs node folder "
-            "[default: this machine's]."
+            help="lstopo or virsh capabilities XML, daxctl or cxl JSON, numactl -H text, ACPI "
+            "tables, a sysfs node folder [default: this machine's]."
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="Write a machine file.")] = None,
@@ -135,7 +135,9 @@ def alloc(
 
 @APP.command(epilog="Example: nearfar numa run app.trace --mode local,memory-mode")
 def run(
-    load: Annotated[str, typer.Argument(help="Trace folder, or a size: a stream over it.")],
+    load: Annotated[
+        str, typer.Argument(help="Trace folder, workload, or a size: a stream over it.")
+    ],
     machine: Machine = "optane-4node",
     mode: Mode = None,
     pattern: Annotated[str, typer.Option(help="Of a stream: random or sequential.")] = "random",
@@ -178,7 +180,9 @@ def run(
 
 @APP.command(epilog="Example: nearfar numa pair 48G 48G --overlap 0,0.5,1")
 def pair(
-    first: Annotated[str, typer.Argument(help="Trace folder, or a size loaded at random.")],
+    first: Annotated[
+        str, typer.Argument(help="Trace folder, workload, or a size loaded at random.")
+    ],
     second: Annotated[str, typer.Argument(help="The other virtual machine.")],
     machine: Machine = "optane-4node",
     overlap: Annotated[
@@ -195,6 +199,7 @@ def pair(
 ) -> None:
     """Show how two virtual machines in memory mode slow each other down."""
     from nearfar import numa
+    from nearfar.cli._progress import progress
     from nearfar.errors import NearfarError
     from nearfar.report import numa as tables
 
@@ -203,9 +208,17 @@ def pair(
         shares = [float(word) for word in names(overlap) or []]
     except ValueError:
         raise NearfarError(f"--overlap: {overlap[:40]!r}: write for example 0,0.5,1") from None
-    found = numa.pair(
-        first, second, machine=machine, overlap=shares, cache=cache, origin=origin, seed=seed
-    )
+    with progress(f"numa pair {first} {second}") as pulse:
+        found = numa.pair(
+            first,
+            second,
+            machine=machine,
+            overlap=shares,
+            cache=cache,
+            origin=origin,
+            seed=seed,
+            progress=pulse,
+        )
     _print(found, output_format, out, force, tables.pair)
 
 

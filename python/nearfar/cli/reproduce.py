@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from nearfar.cli._study import check_format, print_rows
+from nearfar.errors import NearfarError
 
-SETTINGS = {"epilog": "Example: nearfar reproduce paging --html paging.html"}
+SETTINGS = {"epilog": "Example: nearfar reproduce --all --html papers.html"}
 
 
 def run(
-    study: Annotated[str, typer.Argument(help="Such as paging (papers 000 and 001).")],
+    study: Annotated[
+        str | None, typer.Argument(help="Such as paging (papers 000 and 001).")
+    ] = None,
+    all_studies: Annotated[
+        bool, typer.Option("--all", help="The rows of every study, one after the other.")
+    ] = False,
     full: Annotated[
         bool, typer.Option("--full", help="Capture or simulate at full size; takes long.")
     ] = False,
@@ -30,14 +38,25 @@ def run(
     ] = "table",
     html: Annotated[Path | None, typer.Option(help="Also write a self-contained page.")] = None,
 ) -> int:
-    """Show every published number and statement of a study's papers beside ours."""
+    """Show every published number and statement of the papers beside ours."""
     from nearfar.cli._progress import progress
     from nearfar.output import write_aside
-    from nearfar.reproduce import reproduce
+    from nearfar.reproduce import everything, names, reproduce
 
     check_format(output_format, instead="")
-    with progress(f"reproduce {study}") as pulse:
-        found = reproduce(study, full=full, traces=traces, threads=threads, progress=pulse)
+    if (study is None) is not all_studies:
+        raise NearfarError(f"reproduce: give a study ({', '.join(names())}) or --all")
+    options: dict[str, Any] = {"full": full, "traces": traces, "threads": threads}
+    with contextlib.ExitStack() as shown:
+
+        def begin(name: str) -> Callable[[int], None] | None:
+            shown.close()
+            return shown.enter_context(progress(f"reproduce {name}"))
+
+        if study is None:
+            found = everything(**options, progress=begin)
+        else:
+            found = reproduce(study, **options, progress=begin(study))
     if html is not None:
         write_aside(html, found.html())
     if not print_rows(found, output_format):

@@ -244,7 +244,8 @@ def run(
     """What a program sees: latency, bandwidth, and where its memory accesses go.
 
     Args:
-        load: a trace folder, or a size such as ``40G``: a stream over that much memory.
+        load: a trace folder, a workload (its capture in the current folder, or else the small one
+            that comes with the sources), or a size such as ``40G``: a stream over that much memory.
         pattern: ``random`` or ``sequential`` order of a stream.
         writes: share of a stream's accesses that store, 0 to 1.
         threads: cores that run it at once.
@@ -291,14 +292,16 @@ def pair(
     cache: str | int | None = None,
     origin: int | None = None,
     seed: int = 1,
+    progress: Progress = None,
 ) -> NumaResult:
     """Two virtual machines in memory mode: conflict misses and slowdown, in pieces and shuffled.
 
     Args:
-        first, second: trace folders, or sizes such as ``48G`` that are loaded at random.
+        first, second: as ``load`` of :func:`run`; sizes are loaded at random.
         overlap: shares, 0 to 1, of the smaller one's pages that share the other's cache lines.
         cache: bytes of DRAM in front of the node; the machine's by default.
         seed: of random loads and of the shuffle.
+        progress: called now and then with the accesses of the round under way.
         machine, origin: see :func:`alloc`.
 
     Raises:
@@ -315,6 +318,7 @@ def pair(
         cache_bytes=parse_bytes(cache, "--cache") if isinstance(cache, str) else cache,
         origin=origin,
         seed=seed,
+        progress=progress,
     )
     options = {"overlap": list(overlap), "cache": cache, "origin": origin, "seed": seed}
     return NumaResult(_run("pair", one, options, [str(first), str(second)]), json.loads(answer))
@@ -361,13 +365,32 @@ def published(found: NumaResult) -> list[dict[str, Any]]:
 
 
 def _load(load: str | Path) -> tuple[Path | None, int]:
-    """A trace folder, or bytes."""
-    if isinstance(load, str) and not Path(load).exists():
-        size = bytes_of(load)
-        if size is None:
-            raise NearfarError(f"{load[:60]}: neither a trace folder nor a size such as 40G")
+    """A trace folder, the capture of a workload, or bytes."""
+    if not isinstance(load, str) or Path(load).exists():
+        return Path(load), 0
+    size = bytes_of(load)
+    if size is not None:
         return None, size
-    return Path(load), 0
+    from nearfar import workload
+
+    if load not in workload.names():
+        what = f"{load[:60]}: neither a trace folder nor a workload nor a size such as 40G"
+        raise NearfarError(f"{what}; see nearfar workload list")
+    return _captured(load), 0
+
+
+def _captured(name: str) -> Path:
+    """The capture of a built-in workload: one made here, or the small one of the sources."""
+    from nearfar.reproduce import bundled
+
+    whole = Path(f"{name}.trace")
+    if whole.exists():
+        return whole
+    try:
+        return bundled() / whole
+    except NearfarError:
+        fix = f"nearfar workload capture {name}"
+        raise NearfarError(f"{name}: there is no capture of it here; first run: {fix}", 3) from None
 
 
 def _each(

@@ -6,7 +6,7 @@ gave is written as an assumption, and :func:`to_machine` names it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -19,9 +19,9 @@ NS_PER_DISTANCE: Final = 10
 GUESSED_BANDWIDTH: Final = {"dram": 20_000_000_000, "cxl": 20_000_000_000, "pmem": 2_000_000_000}
 #: Distance from which on cores count as another socket's where nobody tells the sockets.
 _OTHER_SOCKET: Final = 20
-#: What a later source may fill in.
-_FILLED: Final = ("kind", "socket", "distances", "cpus", "size", "read_latency", "write_latency",
-                  "read_bandwidth", "write_bandwidth")  # fmt: skip
+#: What is known of how a node looks from a place, and what a later source may fill in.
+_SPEEDS: Final = ("read_latency", "write_latency", "read_bandwidth", "write_bandwidth")
+_FILLED: Final = ("kind", "socket", "distances", "cpus", "size", "seen", *_SPEEDS)
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Node:
         distances: to each node by number.
         read_latency, write_latency: nanoseconds from the nearest cores.
         read_bandwidth, write_bandwidth: bytes a second from the nearest cores.
+        seen: the same four from each node with cores that the firmware tells of, by its number.
         online: whether it is system memory now, rather than a device that could become it.
     """
 
@@ -52,6 +53,7 @@ class Node:
     write_latency: int | None = None
     read_bandwidth: int | None = None
     write_bandwidth: int | None = None
+    seen: dict[int, dict[str, int]] = field(default_factory=dict)
     online: bool = True
 
 
@@ -60,7 +62,8 @@ def describe(sources: Sequence[str | Path] = ()) -> list[Node]:
 
     Args:
         sources: ``/sys/devices/system/node`` (also the default) or a copy of it, an ``lstopo`` XML
-            file, the JSON of ``daxctl list`` or ``cxl list -v``, the text of ``numactl -H``.
+            file, the JSON of ``daxctl list`` or ``cxl list -v``, the text of ``numactl -H``, the
+            XML of ``virsh capabilities``, the firmware's SRAT, SLIT and HMAT.
 
     Raises:
         NearfarError: a source that is none of these, or is damaged.
@@ -71,13 +74,27 @@ def describe(sources: Sequence[str | Path] = ()) -> list[Node]:
     for source in sources or ["/sys/devices/system/node"]:
         for node in read(Path(source)):
             known[node.node] = _merged(known[node.node], node) if node.node in known else node
+    known = {number: node for number, node in known.items() if node.size}
     if not known:
-        raise NearfarError("numa import: no memory node in what was given")
+        what = "no memory node with a size in what was given"
+        raise NearfarError(f"numa import: {what}; add /sys/devices/system/node")
     sockets = _sockets(known)
-    return [
-        replace(node, socket=sockets[number], kind=node.kind or ("dram" if node.cpus else "cxl"))
-        for number, node in sorted(known.items())
-    ]
+    found = []
+    for number, node in sorted(known.items()):
+        kind = node.kind or ("dram" if node.cpus else "cxl")
+        speeds: dict[str, Any] = {
+            key: getattr(node, key) or _best(key, node.seen.values()) for key in _SPEEDS
+        }
+        found.append(replace(node, socket=sockets[number], kind=kind, **speeds))
+    return found
+
+
+def _best(key: str, views: Collection[Mapping[str, int]], worst: bool = False) -> int | None:
+    """The best of what is told of ``key``, or the worst; None where nothing is."""
+    values = [view[key] for view in views if key in view]
+    if not values:
+        return None
+    return min(values) if key.endswith("latency") != worst else max(values)
 
 
 def _merged(first: Node, second: Node) -> Node:
@@ -178,10 +195,16 @@ def _section(node: Node, nodes: Sequence[Node], assumed: list[str], *, remote: b
     if remote:
         others = [host for host in hosts if host.socket != node.socket]
         far = min((_distance(host, node, []) for host in others), default=near)
-        grown = round(latency * max(far / near, 1.0))
+        views = [node.seen.get(host.node, {}) for host in others]
+        told = _best("read_latency", views, worst=True)
+        grown = told or round(latency * max(far / near, 1.0))
         lines += ["", f"[node.node{node.node}.remote]"]
-        how = "the local latency in proportion to distance; firmware tables hold the best only"
-        lines.append(line("read_latency", f"{grown}ns", False, how))
+        how = "the local latency in proportion to distance; sysfs and lstopo tell the best only"
+        lines.append(line("read_latency", f"{grown}ns", told is not None, how))
+        for key in _SPEEDS[1:]:
+            value = _best(key, views, worst=True)
+            if value is not None:
+                lines.append(line(key, f"{value}{'ns' if 'latency' in key else 'B/s'}", True, ""))
     return lines
 
 

@@ -8,7 +8,8 @@ with more to show than rows has ``study`` too, with the same arguments, which an
 
 ``papers/NNN/statements.toml`` holds one ``[[statement]]`` each (:class:`Statement`); ``holds`` is
 computed by :func:`judge` from the tolerance beside the published value, never typed in. A statement
-in words is measured as well: as a share of cases, a count, a ratio.
+in words is measured as well: as a share of cases, a count, a ratio. Why ours differs is data, too:
+``differs`` of the statement, or ``[[differs]]`` of a table (:func:`explained`).
 
 >>> rows("paging")[0]["holds"]                              # doctest: +SKIP
 True
@@ -17,13 +18,14 @@ True
 from __future__ import annotations
 
 import difflib
+import fnmatch
 import importlib
 import inspect
 import math
 import pkgutil
 import re
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -53,6 +55,9 @@ class Statement:
         published: the number printed, or ``stated``; unit: of it and of ours.
         tolerance: when ours counts as the same (:func:`judge`); why: why that tolerance.
         paper: the paper's number.
+        differs: why ours of whole runs is not the same; empty where it is.
+        small: why ours of small captures is not that of whole runs.
+        captured: whether ours comes from captures at all.
     """
 
     key: str
@@ -63,13 +68,32 @@ class Statement:
     tolerance: str
     why: str
     paper: str
+    differs: str = ""
+    small: str = ""
+    captured: bool = True
 
-    def row(self, ours: float | None, note: str) -> Row:
-        """The row of this statement; ``ours`` is None where it could not be had."""
+    def row(self, ours: float | None, note: str, *, small: bool = False) -> Row:
+        """The row of this statement; ``ours`` is None where it could not be had.
+
+        The note of a row that does not hold also says why; ``small``: ours is of small captures.
+        """
         holds = ours is not None and judge(self.published, ours, self.tolerance)
+        if not holds:
+            note = with_why(note, self._why(small))
         item = f"{self.place}: {self.says}"
         values = (self.paper, item, self.published, ours, self.unit, self.tolerance, holds, note)
         return dict(zip(KEYS, values, strict=True))
+
+    def _why(self, small: bool) -> str:
+        if not (small and self.small and self.captured):
+            return self.differs
+        whole = f"does not hold either: {self.differs}" if self.differs else "holds"
+        return f"{self.small}; in whole runs it {whole}"
+
+
+def with_why(note: str, why: str) -> str:
+    """A note on what was seen, and why it is not what was published."""
+    return "; ".join(part for part in (note, why and f"why: {why}") if part)
 
 
 @dataclass(frozen=True)
@@ -160,17 +184,92 @@ def rows(study: str, **options: Any) -> list[Row]:
     return reproduce(study, **options).rows
 
 
+def everything(
+    full: bool = False,
+    traces: str | Path | None = None,
+    threads: int = 0,
+    progress: Callable[[str], Callable[[int], None] | None] | None = None,
+) -> Reproduced:
+    """The rows of every study, one after the other; no sensitivity and no figures.
+
+    Args:
+        full: as the studies have it; traces: captures, for those that read any.
+        threads: 0 for one a core.
+        progress: called with the name of each study before it runs; answers what that one calls.
+
+    Raises:
+        NearfarError: as the studies raise it.
+    """
+    given = {"full": full, "traces": traces, "threads": threads}
+    found: list[Row] = []
+    counts: dict[str, dict[str, int]] = {}
+    for name in names():
+        module = importlib.import_module(f"{__name__}.{name}")
+        taken = inspect.signature(module.rows).parameters
+        options: dict[str, Any] = {
+            key: value for key, value in given.items() if key in taken and value
+        }
+        if progress is not None and "progress" in taken:
+            options["progress"] = progress(name)
+        own = module.rows(**options)
+        counts[name] = {"rows": len(own), "hold": sum(bool(row["holds"]) for row in own)}
+        found += own
+    captured = f"those of {traces}" if traces is not None else "the bundled small ones"
+    run = {
+        "study": "reproduce --all",
+        "captures": "whole runs" if full else captured,
+        "studies": counts,
+        "version": _engine.__version__,
+    }
+    return Reproduced(found, run)
+
+
 def statements(paper: str) -> list[Statement]:
     """What a paper states, in the order of its file, ``papers/PAPER/statements.toml``.
 
     Raises:
         NearfarError: there is no such file.
     """
-    content = tomllib.loads(published(f"{paper}/statements"))
-    found = [Statement(paper=content["paper"], **given) for given in content["statement"]]
-    for one in found:
-        judge(one.published, 0.0, one.tolerance)
+    return read_statements(published(f"{paper}/statements"))
+
+
+def read_statements(text: str) -> list[Statement]:
+    """Read the text of a ``statements.toml``.
+
+    Raises:
+        NearfarError: it is not TOML, or a statement lacks a key, has one too many or holds a
+            tolerance that cannot be judged.
+    """
+    try:
+        content = tomllib.loads(text)
+        shared = {"paper": content["paper"], "small": content.get("small", "")}
+        found = [Statement(**shared, **given) for given in content["statement"]]
+        for one in found:
+            judge(one.published, 0.0, one.tolerance)
+    # Huge numbers and deep nesting are no TOML errors to Python.
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        raise NearfarError(f"papers: statements cannot be read: {error}") from None
     return found
+
+
+def explained(rows: Sequence[Row], reasons: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Rows, those that do not hold with why: the first of ``reasons`` that knows the row.
+
+    Args:
+        rows: as :data:`KEYS` has it.
+        reasons: ``[[differs]]`` of a paper's tables: ``items``, patterns (:mod:`fnmatch`) of the
+            items concerned, and ``why``.
+    """
+
+    def why(row: Row) -> str:
+        known = (
+            str(reason["why"])
+            for reason in reasons
+            if any(fnmatch.fnmatchcase(row["item"], item) for item in reason["items"])
+        )
+        return "" if row["holds"] else next(known, "")
+
+    return [{**row, "note": with_why(row["note"], why(row))} for row in rows]
 
 
 def published(name: str) -> str:

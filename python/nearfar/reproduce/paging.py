@@ -66,7 +66,7 @@ def rows(
     with ExitStack() as stack:
         folder = _traces(full, traces, stack)
         simulated = stack.enter_context(simulation(folder, threads, progress))
-        return judged(Evidence(simulated, Setting()))
+        return judged(Evidence(simulated, Setting()), small=traces is None and not full)
 
 
 def study(
@@ -92,8 +92,8 @@ def study(
         folder = _traces(full, traces, stack)
         simulated = stack.enter_context(simulation(folder, threads, progress))
         evidence = Evidence(simulated, Setting())
-        found = judged(evidence)
         small = traces is None and not full
+        found = judged(evidence, small=small)
         seen = [evidence.rates(name) for name in (*PAPER_001, *PAPER_000)]
         reuse = sorted(one.references * 4096 / one.footprint_bytes for one in seen)
         run = {
@@ -121,13 +121,16 @@ def study(
         )
 
 
-def judged(evidence: Evidence) -> list[Row]:
-    """A row for each statement of both papers, under the evidence's setting."""
+def judged(evidence: Evidence, *, small: bool = False) -> list[Row]:
+    """A row for each statement of both papers, under the evidence's setting.
+
+    ``small``: the evidence is of small captures, which the notes say where that is why.
+    """
     found = []
     for paper, measures in MEASURES.items():
         for one in statements(paper):
             ours, note = measures[one.key](evidence)
-            found.append(one.row(float(f"{ours:.6g}"), note))
+            found.append(one.row(float(f"{ours:.6g}"), note, small=small))
     return found
 
 

@@ -9,6 +9,9 @@ const MAX_NODES: u64 = 1024;
 /// The fallback order of every node, by node number: nodes of `shown` (those that have memory)
 /// from near to far. Equally distant nodes: the next higher number first, and those that were
 /// chosen first by fewer others, so that not all spill on the same one.
+///
+/// `cpus`: which nodes are known to have cores when the order is made. At boot none are, as no
+/// processor is counted yet; the order is made anew when memory is added to the running system.
 pub fn fallback_orders(distances: &[Vec<u64>], cpus: &[bool], shown: &[usize]) -> Vec<Vec<usize>> {
     let count = distances.len();
     let mut load = vec![0u64; count];

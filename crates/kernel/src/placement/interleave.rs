@@ -1,5 +1,6 @@
 //! `MPOL_INTERLEAVE`: the nodes in turn, a page each; a page meant for a full node goes where that
-//! node's fallback order leads.
+//! node's fallback order leads. Turns go by the number of a program's page (`get_vma_policy` and
+//! `interleave_nid` of mm/mempolicy.c, Linux 6.12), so those in a row take them in order.
 
 use nearfar_hardware::Topology;
 
@@ -14,6 +15,10 @@ impl Mode for Interleave {
 
     fn summary(&self) -> &'static str {
         "the nodes in turn, a page each"
+    }
+
+    fn by_number(&self) -> bool {
+        true
     }
 
     fn order(

@@ -77,6 +77,19 @@ pub struct Member {
 /// Members in their turns, until none of them has a page left.
 pub type Group = Vec<Member>;
 
+/// The member whose turn the page of this number is, where turns go by number.
+pub fn turn(group: &Group, number: u64) -> Option<&Member> {
+    let round: u64 = group.iter().map(|member| member.weight).sum();
+    let mut left = number.checked_rem(round)?;
+    group.iter().find(|member| match left.checked_sub(member.weight) {
+        Some(rest) => {
+            left = rest;
+            false
+        }
+        None => true,
+    })
+}
+
 /// A mode of using memory: how the machine is set up, and the order in which pages are taken.
 pub trait Mode: Sync {
     /// Its name on the command line and in tables.
@@ -92,6 +105,12 @@ pub trait Mode: Sync {
     /// An input error when the machine cannot be set up so.
     fn memories(&self, topology: &Topology) -> Result<Vec<Memory>> {
         Ok(flat(topology, true, |_| true))
+    }
+
+    /// Whether a program's pages take their turns by their numbers, wherever it begins, rather than
+    /// in the order in which they are touched.
+    fn by_number(&self) -> bool {
+        false
     }
 
     /// Groups for a program on a core of `from`, used one after the other.
@@ -279,7 +298,9 @@ fn flat(topology: &Topology, movable: bool, passes: impl Fn(NodeKind) -> bool) -
 /// The kernel's fallback order of a node as indices of `memories`.
 fn route(topology: &Topology, memories: &[Memory], node: usize) -> Vec<usize> {
     let shown: Vec<usize> = memories.iter().map(|memory| memory.node).collect();
-    let orders = fallback_orders(&topology.distances, &topology.with_cores(), &shown);
+    let added = memories.iter().any(|memory| memory.movable);
+    let cpus: Vec<bool> = topology.cpus.iter().map(|cores| added && *cores > 0).collect();
+    let orders = fallback_orders(&topology.distances, &cpus, &shown);
     let order = orders.get(node).map_or(&[][..], Vec::as_slice);
     order.iter().filter_map(|n| shown.iter().position(|other| other == n)).collect()
 }

@@ -32,6 +32,19 @@ fn fallback_follows_the_distances_as_the_kernel_does() {
     assert_eq!(fallback_orders(&row(17), &cpus, &[1, 4])[0], [1, 4]);
 }
 
+/// Seen on Linux 6.12 with `optane-4node`'s distances: all nodes there at boot, when no node is known
+/// to have a core (tests/data/numa).
+#[test]
+fn at_boot_no_node_has_cores() {
+    let distances = topology("optane-4node").distances;
+    let orders = fallback_orders(&distances, &[false; 8], &(0..8).collect::<Vec<_>>());
+    assert_eq!(orders[0], [0, 1, 4, 5, 2, 3, 6, 7]);
+    assert_eq!(orders[4], [4, 0, 5, 1, 6, 7, 2, 3]);
+    assert_eq!(orders[5], [5, 1, 0, 4, 7, 6, 2, 3]);
+    assert_eq!(orders[6], [6, 2, 7, 3, 1, 4, 0, 5]);
+    assert_eq!(orders[7], [7, 3, 2, 6, 4, 0, 1, 5]);
+}
+
 #[test]
 fn equal_distances_go_round() {
     // Four alike: each starts with itself and spills on the next first.

@@ -1,6 +1,7 @@
 //! `MPOL_WEIGHTED_INTERLEAVE` (Linux 6.9): the nodes in turn, as many pages in a row as each has
-//! weight. Weights in proportion to bandwidth make the whole as fast as all nodes together, for
-//! threads enough to fill them; a single stream sees the harmonic mean and gains nothing.
+//! weight; by page number, as interleaving. Weights in proportion to bandwidth make the whole as
+//! fast as all nodes together, for threads enough to fill them; a single stream sees the harmonic
+//! mean and gains nothing.
 
 use nearfar_hardware::Topology;
 use nearfar_hardware::node::Pattern;
@@ -24,6 +25,10 @@ impl Mode for WeightedInterleave {
         "the nodes in turn, pages in proportion to bandwidth or --weights"
     }
 
+    fn by_number(&self) -> bool {
+        true
+    }
+
     fn order(
         &self,
         topology: &Topology,
@@ -35,7 +40,15 @@ impl Mode for WeightedInterleave {
         let nodes: Vec<usize> = members.iter().map(|index| memories[*index].node).collect();
         let weights = match policy.weights.is_empty() {
             true => bandwidth_weights(topology, from, &nodes, 0.0),
-            false => policy.weights.clone(),
+            // Weights belong to nodes, in whatever order these were named.
+            false => {
+                let named = if policy.nodes.is_empty() { &nodes } else { &policy.nodes };
+                let weight = |node: &usize| {
+                    let place = named.iter().position(|other| other == node);
+                    place.and_then(|place| policy.weights.get(place)).copied().unwrap_or(1)
+                };
+                nodes.iter().map(weight).collect()
+            }
         };
         turns(topology, memories, &members, &weights)
     }

@@ -172,6 +172,12 @@ pub(super) fn check(
         let fix = format!("choose from {}", there.join(", "));
         return refuse("--nodes", format!("no node {node} in this mode"), fix);
     }
+    if let Some(node) =
+        (1..policy.nodes.len()).find(|at| policy.nodes[..*at].contains(&policy.nodes[*at]))
+    {
+        let what = format!("node {} is named twice", policy.nodes[node]);
+        return refuse("--nodes", what, "name each once".into());
+    }
     let members = if policy.nodes.is_empty() { memories.len() } else { policy.nodes.len() };
     if !policy.weights.is_empty() && policy.weights.len() != members {
         let what = format!("{} weights for {members} nodes", policy.weights.len());

@@ -11,5 +11,5 @@ mod tests;
 
 pub use alloc::{AllocOptions, AllocRow, Landed, alloc};
 pub use clear::{PageTime, clear_page};
-pub use pair::{FRAMES, Guest, PairRow, pair};
+pub use pair::{FRAMES, Guest, PairOptions, PairRow, pair};
 pub use run::{Load, NodeUse, RunRow, Stream, run};

@@ -19,7 +19,12 @@ use serde::Serialize;
 pub const FRAMES: u64 = 4096;
 /// Most accesses of a trace that are played, again and again.
 const MOST: usize = 1 << 22;
+/// Accesses between two pulses.
+const BEAT: u64 = 1 << 20;
 const LINES: u64 = PAGE / LINE;
+
+/// What is called now and then with a number of accesses, to show that the work goes on.
+type Pulse<'a> = &'a mut dyn FnMut(u64) -> Result<()>;
 
 /// What a virtual machine does.
 pub enum Guest<'a> {
@@ -27,6 +32,17 @@ pub enum Guest<'a> {
     Uniform(u64),
     /// A recorded program.
     Trace(&'a Reader),
+}
+
+/// How a pair is played.
+#[derive(Clone, Debug)]
+pub struct PairOptions {
+    /// Shares wanted, 0 to 1, of the smaller guest's pages that share the other's places.
+    pub overlaps: Vec<f64>,
+    /// In place of the DRAM's size.
+    pub cache_bytes: Option<u64>,
+    /// Of random loads and of the shuffle.
+    pub seed: u64,
 }
 
 /// How a pair fares.
@@ -116,26 +132,26 @@ impl Place {
 
 /// Play both guests on `memory` (one with a cache in front), for a program of the node `from`.
 ///
-/// `overlaps` are the shares wanted, 0 to 1; where the two do not fit the cache side by side they
-/// share more than asked for, and rows say how much. A last row has the pages shuffled.
-/// `cache_bytes` stands for the DRAM's size where it is given.
+/// Where the two do not fit the cache side by side they share more than asked for, and rows say how
+/// much. A last row has the pages shuffled. `pulse` is called all the time.
 ///
 /// # Errors
-/// Input errors: no such cache, guests larger than the memory, a trace that cannot be read.
+/// Input errors: no such cache, guests larger than the memory, a trace that cannot be read; what
+/// `pulse` answers.
 pub fn pair(
     topology: &Topology,
     from: usize,
     memory: &Memory,
     guests: [&Guest<'_>; 2],
-    overlaps: &[f64],
-    cache_bytes: Option<u64>,
-    seed: u64,
+    options: &PairOptions,
+    pulse: Pulse<'_>,
 ) -> Result<Vec<PairRow>> {
     let Some(front) = memory.cache else {
         let what = "has no cache in front of its memory";
         return Err(Error::input(format!("machine {}", topology.machine), what, "choose another"));
     };
-    let cache = cache_bytes.unwrap_or(topology.nodes[front].bytes) / PAGE;
+    let seed = options.seed;
+    let cache = options.cache_bytes.unwrap_or(topology.nodes[front].bytes) / PAGE;
     if cache == 0 {
         return Err(Error::input("--cache", "is less than a page", "give for example 96G"));
     }
@@ -151,16 +167,13 @@ pub fn pair(
     }
     let hit_ns = topology.view(from, front).load_ns(true);
     let miss_ns = hit_ns + topology.view(from, memory.backing).load_ns(true);
-    let measure = |places: [Place; 2], overlap: Option<f64>| {
-        let alone = [0, 1].map(|guest| {
-            let mut turns = [false; 2];
-            turns[guest] = true;
-            play(&players, &places, turns, frames, seed)[guest]
-        });
-        let together = play(&players, &places, [true; 2], frames, seed);
+    let mut measure = |places: [Place; 2], overlap: Option<f64>| -> Result<PairRow> {
+        let mut hits = |turns| play(&players, &places, turns, frames, seed, pulse);
+        let alone = [hits([true, false])?[0], hits([false, true])?[1]];
+        let together = hits([true; 2])?;
         let ns = |rates: [f64; 2]| rates.map(|rate| rate * hit_ns + (1.0 - rate) * miss_ns);
         let (alone_ns, together_ns) = (ns(alone), ns(together));
-        PairRow {
+        Ok(PairRow {
             shuffled: overlap.is_none(),
             overlap,
             alone_hit_rate: alone,
@@ -168,11 +181,11 @@ pub fn pair(
             alone_ns,
             together_ns,
             slowdown: [0, 1].map(|guest| together_ns[guest] / alone_ns[guest]),
-        }
+        })
     };
     let mut rows = Vec::new();
     let (first, second) = (players[0].pages, players[1].pages);
-    for overlap in overlaps {
+    for overlap in &options.overlaps {
         if !(0.0..=1.0).contains(overlap) {
             return Err(Error::input(
                 "--overlap",
@@ -184,10 +197,10 @@ pub fn pair(
         let shared = (overlap * first.min(second) as f64).round() as u64;
         let start = first - shared + first.div_ceil(frames) * frames;
         let places = [Place::Piece(0), Place::Piece(start)];
-        rows.push(measure(places, Some(overlap_of(first, second, start, frames))));
+        rows.push(measure(places, Some(overlap_of(first, second, start, frames)))?);
     }
     let order = Permutation::new(behind, seed);
-    rows.push(measure([Place::Spread(order.clone(), 0), Place::Spread(order, first)], None));
+    rows.push(measure([Place::Spread(order.clone(), 0), Place::Spread(order, first)], None)?);
     Ok(rows)
 }
 
@@ -211,7 +224,8 @@ fn play(
     turns: [bool; 2],
     frames: u64,
     seed: u64,
-) -> [f64; 2] {
+    pulse: Pulse<'_>,
+) -> Result<[f64; 2]> {
     let mut cache = MemorySideCache::new(frames * PAGE);
     let mut rngs = [Rng::stream(seed, 1), Rng::stream(seed, 2)];
     let longest = players[0].round().max(players[1].round());
@@ -220,10 +234,16 @@ fn play(
     // Every line once, or those that chance leaves out would miss while it counts.
     for guest in (0..2).filter(|guest| turns[*guest] && players[*guest].lines.is_none()) {
         for line in 0..players[guest].round() {
+            if line % BEAT == 0 {
+                pulse(line)?;
+            }
             cache.access(places[guest].address(line), false);
         }
     }
     for step in 0..2 * steps {
+        if step % BEAT == 0 {
+            pulse(step)?;
+        }
         for guest in 0..2 {
             if turns[guest] {
                 let line = players[guest].line(step, &mut rngs[guest]);
@@ -232,5 +252,5 @@ fn play(
             }
         }
     }
-    hits.map(|count| count as f64 / steps as f64)
+    Ok(hits.map(|count| count as f64 / steps as f64))
 }

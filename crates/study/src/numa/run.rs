@@ -12,7 +12,7 @@ use nearfar_hardware::cache::{Filter, Geometry};
 use nearfar_hardware::machine::NodeKind;
 use nearfar_hardware::memory_side_cache::{MemorySideCache, Outcome, closed_form};
 use nearfar_hardware::node::{LINE, PAGE, Pattern, View};
-use nearfar_kernel::placement::{Allocator, Memory, Mode, Placement, place};
+use nearfar_kernel::placement::{Allocator, Group, Memory, Mode, Placement, place, turn};
 use nearfar_trace::generate::permutation::Permutation;
 use nearfar_trace::{Batch, Columns, Kind, Reader, Result};
 use rustc_hash::FxHashMap;
@@ -121,7 +121,8 @@ pub fn run(
             (stream_uses(topology, &memories, &placement, stream, shuffle.is_some()), wanted)
         }
         Load::Trace(reader, caches) => {
-            let mut walk = Walk::new(topology, &memories, &placement, &frames, shuffle);
+            let turns = groups.first().filter(|_| mode.by_number());
+            let mut walk = Walk::new(topology, &memories, &placement, &frames, turns, shuffle);
             walk.trace(reader, caches.as_ref(), pulse)?;
             let pages = walk.pages.len() as u64;
             (if walk.missing { None } else { Some(walk.uses) }, pages)
@@ -191,15 +192,17 @@ fn stream_uses(
 
 /// A trace on its way through placement and memory mode's caches.
 struct Walk<'a> {
-    memories: &'a [Memory],
     placement: &'a Placement,
+    /// Pages of each memory, and who takes turns by page number, if they do.
+    frames: &'a [u64],
+    turns: Option<&'a Group>,
     /// Memory and frame of each page, by page number of the trace.
     pages: FxHashMap<u64, (u32, u64)>,
     taken: Vec<u64>,
     order: Vec<Option<Permutation>>,
     caches: Vec<Option<MemorySideCache>>,
     /// The last line of each thread.
-    last: Vec<u64>,
+    last: FxHashMap<u32, u64>,
     uses: Vec<Use>,
     missing: bool,
 }
@@ -207,9 +210,10 @@ struct Walk<'a> {
 impl<'a> Walk<'a> {
     fn new(
         topology: &Topology,
-        memories: &'a [Memory],
+        memories: &[Memory],
         placement: &'a Placement,
-        frames: &[u64],
+        frames: &'a [u64],
+        turns: Option<&'a Group>,
         shuffle: Option<u64>,
     ) -> Self {
         let order = |count: &u64| shuffle.map(|seed| Permutation::new((*count).max(1), seed));
@@ -217,13 +221,14 @@ impl<'a> Walk<'a> {
             memory.cache.map(|node| MemorySideCache::new(topology.nodes[node].bytes))
         };
         Self {
-            memories,
             placement,
+            frames,
+            turns,
             pages: FxHashMap::default(),
             taken: vec![0; memories.len()],
             order: frames.iter().map(order).collect(),
             caches: memories.iter().map(cache).collect(),
-            last: Vec::new(),
+            last: FxHashMap::default(),
             uses: vec![Use::default(); memories.len()],
             missing: false,
         }
@@ -251,7 +256,7 @@ impl<'a> Walk<'a> {
             for record in taken.iter() {
                 let last = record.addr.saturating_add(u64::from(record.size.max(1)) - 1) / LINE;
                 for line in record.addr / LINE..=last {
-                    self.line(line, record.kind, record.thread as usize);
+                    self.line(line, record.kind, record.thread);
                 }
             }
             pulse(done)?;
@@ -259,12 +264,9 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    fn line(&mut self, line: u64, kind: Kind, thread: usize) {
-        if self.last.len() <= thread {
-            self.last.resize(thread + 1, u64::MAX);
-        }
-        let random = line.wrapping_sub(self.last[thread]) > 1;
-        self.last[thread] = line;
+    fn line(&mut self, line: u64, kind: Kind, thread: u32) {
+        let before = self.last.insert(thread, line);
+        let random = before.is_none_or(|before| line.wrapping_sub(before) > 1);
         let (page, within) = (line / (PAGE / LINE), line % (PAGE / LINE));
         let known = self.pages.get(&page).copied();
         let Some((memory, frame)) = known.or_else(|| self.first_touch(page)) else {
@@ -282,7 +284,13 @@ impl<'a> Walk<'a> {
 
     /// Give a page its frame and clear it.
     fn first_touch(&mut self, page: u64) -> Option<(u32, u64)> {
-        let memory = self.placement.memory_of(self.pages.len() as u64)?;
+        let memory = match self.turns {
+            Some(group) => {
+                let has_room = |memory: &usize| self.taken[*memory] < self.frames[*memory];
+                turn(group, page)?.route.iter().copied().find(has_room)?
+            }
+            None => self.placement.memory_of(self.pages.len() as u64)?,
+        };
         let next = self.taken[memory];
         self.taken[memory] += 1;
         let frame = self.order[memory].as_ref().map_or(next, |order| order.apply(next));
@@ -291,7 +299,6 @@ impl<'a> Walk<'a> {
                 cache.access(frame * PAGE + line * LINE, true);
             }
         }
-        debug_assert!(memory < self.memories.len());
         self.pages.insert(page, (memory as u32, frame));
         Some((memory as u32, frame))
     }

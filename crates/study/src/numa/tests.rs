@@ -5,7 +5,9 @@ use nearfar_kernel::placement::{Allocator, MODES, Policy, mode};
 
 use nearfar_trace::{Kind, Reader, Record, Source, Writer, WriterOptions};
 
-use super::{AllocOptions, AllocRow, Guest, Load, RunRow, Stream, alloc, clear_page, pair, run};
+use super::{
+    AllocOptions, AllocRow, Guest, Load, PairOptions, RunRow, Stream, alloc, clear_page, pair, run,
+};
 
 fn topology(name: &str) -> Topology {
     Machine::load(name, Path::new("")).unwrap().topology().unwrap()
@@ -128,6 +130,7 @@ fn wrong_options_are_named() {
     assert!(refused(&|o| o.from = 4).starts_with("--from: node 4 has no cores; choose from 0, 1"));
     assert!(refused(&|o| o.from = 99).starts_with("--from"));
     assert!(refused(&|o| o.policy.nodes = vec![9]).starts_with("--nodes: no node 9"));
+    assert!(refused(&|o| o.policy.nodes = vec![4, 0, 4]).contains("node 4 is named twice"));
     assert!(refused(&|o| o.policy.weights = vec![1]).starts_with("--weights: 1 weights for 8"));
     assert!(refused(&|o| o.policy.weights = vec![0; 8]).contains("1 to 255"));
     assert!(refused(&|o| o.threads = 0).starts_with("--threads"));
@@ -220,11 +223,38 @@ fn a_trace_is_counted_access_by_access() {
 }
 
 #[test]
+fn interleaving_goes_by_page_number() {
+    // Every fourth page, from high to low: by number they are all node 0's turn of four.
+    let accesses: Vec<(u64, bool)> = (0..40).rev().map(|page| (page * 4 * 64, false)).collect();
+    let (_folder, reader) = traced(&accesses);
+    let shares = |mode_name: &str, nodes: &[usize], weights: &[u64]| {
+        let mut options = options(Allocator::User);
+        options.policy = Policy { nodes: nodes.to_vec(), weights: weights.to_vec() };
+        let load = Load::Trace(&reader, None);
+        let mode = mode(mode_name).unwrap();
+        let row = run(&topology("optane-4node"), mode, &load, &options, None, &mut |_| Ok(()));
+        let row = row.unwrap();
+        [row.local_dram_share, row.remote_dram_share, row.local_far_share, row.remote_far_share]
+    };
+    assert_eq!(shares("interleave", &[0, 1, 2, 3], &[]), [1.0, 0.0, 0.0, 0.0]);
+    // Turns 0, 1 and 2 are of node 0, turn 3 of node 4: pages 0, 4, 8 .. have turn 0 alone.
+    assert_eq!(shares("weighted-interleave", &[0, 4], &[3, 1]), [1.0, 0.0, 0.0, 0.0]);
+    // A weight is its node's, whichever is named first.
+    assert_eq!(shares("weighted-interleave", &[4, 0], &[1, 3]), [1.0, 0.0, 0.0, 0.0]);
+    // Of five turns, four of node 0: multiples of four meet each of the five alike.
+    assert_eq!(shares("weighted-interleave", &[0, 4], &[4, 1]), [0.8, 0.0, 0.2, 0.0]);
+}
+
+#[test]
 fn a_pair_hurts_each_other_as_far_as_it_overlaps() {
     let topology = topology("optane-4node");
     let memories = mode("memory-mode").unwrap().memories(&topology).unwrap();
+    let play = |guests: [&Guest<'_>; 2], overlaps: &[f64], cache_bytes| {
+        let options = PairOptions { overlaps: overlaps.to_vec(), cache_bytes, seed: 1 };
+        pair(&topology, 0, &memories[0], guests, &options, &mut |_| Ok(()))
+    };
     let half = Guest::Uniform(48 << 30);
-    let rows = pair(&topology, 0, &memories[0], [&half, &half], &[0.0, 0.5, 1.0], None, 1).unwrap();
+    let rows = play([&half, &half], &[0.0, 0.5, 1.0], None).unwrap();
     let near = |found: f64, stated: f64| assert!((found - stated).abs() < 0.02, "{found} {stated}");
     // Alone a guest of half the cache has no conflict; in pieces, only what overlaps conflicts.
     // Shuffled: of `ways` pages that share a place, each is used with the same chance.
@@ -240,11 +270,11 @@ fn a_pair_hurts_each_other_as_far_as_it_overlaps() {
     assert!(rows[3].shuffled && rows[3].slowdown[0] < rows[2].slowdown[0]);
     // Too large to lie side by side: more is shared than asked for.
     let large = Guest::Uniform(72 << 30);
-    let rows = pair(&topology, 0, &memories[0], [&large, &large], &[0.0], None, 1).unwrap();
+    let rows = play([&large, &large], &[0.0], None).unwrap();
     near(rows[0].overlap.unwrap(), 2.0 / 3.0);
     let (_folder, reader) = traced(&[(0, false), (64, true)]);
     let tiny = Guest::Trace(&reader);
-    let rows = pair(&topology, 0, &memories[0], [&tiny, &tiny], &[1.0], Some(8192), 1).unwrap();
+    let rows = play([&tiny, &tiny], &[1.0], Some(8192)).unwrap();
     assert_eq!(rows[0].together_hit_rate, [0.0, 0.0]);
-    assert!(pair(&topology, 0, &memories[0], [&half, &half], &[2.0], None, 1).is_err());
+    assert!(play([&half, &half], &[2.0], None).is_err());
 }

@@ -1,9 +1,10 @@
 //! Reading row groups back: a fast path for the layout written here, the Parquet crate's own
 //! column readers for any other valid layout of the same columns.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use bytes::Bytes;
 use parquet::basic::{Encoding, Type};
@@ -36,7 +37,7 @@ pub fn open_part(path: &Path) -> Result<Part> {
     let place = path.display().to_string();
     let file = File::open(path).map_err(|e| Error::io(path, "cannot open", &e))?;
     let shared = Arc::new(file.try_clone().map_err(|e| Error::io(path, "cannot open", &e))?);
-    let reader = guard(&place, || SerializedFileReader::new(file))?;
+    let reader = guard(&place, FIX, || SerializedFileReader::new(file))?;
     let descriptor = reader.metadata().file_metadata().schema_descr_ptr();
     let mut columns = [0; 5];
     let physical = [Type::INT64, Type::BYTE_ARRAY, Type::INT32, Type::INT32, Type::INT32];
@@ -63,16 +64,38 @@ pub fn open_part(path: &Path) -> Result<Part> {
     Ok(Part { reader, file: shared, place, columns })
 }
 
-/// Run a Parquet call; a damaged file must end in a message whatever the decoder does.
-fn guard<T>(place: &str, call: impl FnOnce() -> ParquetResult<T>) -> Result<T> {
+/// What to do about a damaged part.
+const FIX: &str = "capture or import the trace again, or remove the part from trace.json";
+
+thread_local! {
+    /// This thread is in [`guard`]: a panic is an answer.
+    static GUARDED: Cell<bool> = const { Cell::new(false) };
+}
+static QUIET: Once = Once::new();
+
+/// Run a Parquet call; a damaged file must end in one line whatever the decoder does.
+pub(crate) fn guard<T>(
+    place: &str,
+    fix: &str,
+    call: impl FnOnce() -> ParquetResult<T>,
+) -> Result<T> {
+    QUIET.call_once(|| {
+        let told = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if !GUARDED.get() {
+                told(panic);
+            }
+        }));
+    });
     let damaged = |why: String| {
-        Error::input(
-            place,
-            format!("truncated or damaged: {why}"),
-            "capture or import the trace again, or remove the part from trace.json",
-        )
+        // What the decoder says may go over several lines.
+        let why = why.split_whitespace().collect::<Vec<_>>().join(" ");
+        Error::input(place, format!("truncated or damaged: {why}"), fix)
     };
-    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)) {
+    let outer = GUARDED.replace(true);
+    let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));
+    GUARDED.set(outer);
+    match done {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(e)) => Err(damaged(e.to_string())),
         Err(_) => Err(damaged("its pages contradict each other".to_owned())),
@@ -85,9 +108,10 @@ impl Part {
         self.reader.num_row_groups()
     }
 
-    /// Records that the footer claims.
+    /// Records that the row groups claim.
     pub fn records(&self) -> u64 {
-        u64::try_from(self.reader.metadata().file_metadata().num_rows()).unwrap_or(0)
+        let claimed = self.reader.metadata().row_groups().iter().map(|group| group.num_rows());
+        claimed.fold(0, |sum, rows| sum.saturating_add(u64::try_from(rows).unwrap_or(0)))
     }
 
     /// Decompress row group `index`; values are expanded as they are asked for.
@@ -106,7 +130,7 @@ impl Part {
                 return Ok(None);
             }
             let place = format!("{} row group {index} column `{}`", self.place, NAMES[column]);
-            guard(&place, || self.column(index, column, rows)).map(Some)
+            guard(&place, FIX, || self.column(index, column, rows)).map(Some)
         };
         Ok(GroupReader {
             rows,

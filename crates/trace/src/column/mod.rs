@@ -16,6 +16,7 @@ mod encode;
 mod group;
 mod intern;
 
+pub(crate) use decode::guard;
 pub use decode::{GroupReader, Part, open_part};
 pub use encode::{EncodedGroup, Encoder};
 pub use group::Group;

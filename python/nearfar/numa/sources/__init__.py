@@ -37,6 +37,10 @@ def read(path: Path) -> list[Node]:
     for name in names():
         module = importlib.import_module(f"{__name__}.{name}")
         if module.knows(path, text):
-            found: list[Node] = module.read(path, text)
+            try:
+                found: list[Node] = module.read(path, text)
+            # Deep nesting, huge numbers, digits of other scripts.
+            except (ValueError, RecursionError) as error:
+                raise NearfarError(f"{path}: damaged ({name}): {error}; save it again") from None
             return found
     raise NearfarError(f"{path}: not a description that is known; one of {', '.join(names())}")

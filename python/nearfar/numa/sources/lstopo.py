@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 from nearfar.errors import NearfarError
+from nearfar.numa import xml
 from nearfar.numa.describe import Node
 
 SUMMARY = "lstopo --of xml"
@@ -18,12 +19,7 @@ def knows(path: Path, text: str) -> bool:
 
 def read(path: Path, text: str) -> list[Node]:
     """Read every node that has memory."""
-    if "<!ENTITY" in text:
-        raise NearfarError(f"{path}: defines entities, which lstopo never does; save it again")
-    try:
-        root = ET.fromstring(text)
-    except ET.ParseError as error:
-        raise NearfarError(f"{path}: not XML ({error}); save it again") from None
+    root = xml.root(path, text, "lstopo")
     distances = _distances(root)
     speeds = _speeds(root)
     found: list[Node] = []
@@ -42,10 +38,10 @@ def _walk(
     found: list[Node],
 ) -> None:
     if element.tag == "object" and element.get("type") == "Package":
-        socket = _int(element.get("os_index"), path)
+        socket = xml.number(element.get("os_index"), path)
     if element.tag == "object" and element.get("type") == "NUMANode":
-        number = _int(element.get("os_index"), path)
-        size = _int(element.get("local_memory") or "0", path)
+        number = xml.number(element.get("os_index"), path)
+        size = xml.number(element.get("local_memory") or "0", path)
         cpus = _bits(element.get("cpuset") or "", path)
         told = speeds.get(element.get("gp_index") or "", {})
         if size:
@@ -122,12 +118,6 @@ def _bits(mask: str, path: Path) -> int:
         return sum(int(part, 16).bit_count() for part in mask.split(",") if part.strip())
     except ValueError:
         raise NearfarError(f"{path}: {mask[:40]!r} is not a set of processors") from None
-
-
-def _int(text: str | None, path: Path) -> int:
-    if text is None or not text.isdigit():
-        raise NearfarError(f"{path}: {str(text)[:40]!r} where a number belongs; save it again")
-    return int(text)
 
 
 def _mega(value: int | None) -> int | None:

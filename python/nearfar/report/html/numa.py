@@ -55,7 +55,7 @@ def numa_page(
     parts = [
         page.section("machine", "Where pages land", f"{key}{style}{pictures}</div>", wide=True),
         page.section("time", "Time against size", _chart(rows, published), wide=True),
-        page.section("rows", "The numbers", _table(rows), wide=True),
+        page.section("allocations", "The numbers", _table(rows), wide=True),
     ]
     run = {key: value for key, value in result["run"].items() if key != "machine_description"}
     made = page.run_facts(run) + page.downloads(csv=False)
@@ -106,9 +106,11 @@ def _figure(row: Row, topology: Mapping[str, Any]) -> str:
         )
     time = f"{row['seconds']:,.1f} s" if row["possible"] else "impossible"
     caption = f"{row['mode']}, {units.size(row['size_bytes'])}: {time}"
+    filled = ", ".join(_filled(node, landed.get(node["node"])) for node in nodes)
     return (
-        f'<figure style="margin:0"><svg width="{x:.0f}" height="{_HIGH + 50}" role="img" '
-        f'aria-label="{page.text(caption)}">{"".join(shapes)}</svg>'
+        f'<figure style="margin:0;max-width:100%"><svg viewBox="0 0 {x:.0f} {_HIGH + 50}" '
+        f'style="width:{x:.0f}px;max-width:100%" role="img" '
+        f'aria-label="{page.text(f"{caption}; {filled}")}">{"".join(shapes)}</svg>'
         f"<figcaption>{page.text(page.nice(caption))}</figcaption></figure>"
     )
 
@@ -116,17 +118,13 @@ def _figure(row: Row, topology: Mapping[str, Any]) -> str:
 def _vessel(x: float, node: Row, entry: Row | None) -> str:
     """A node: its outline, what is kept (grey), and what the allocation fills, from below."""
     y = 24
-    used = 0 if entry is None else entry["bytes"] + entry["tables_bytes"]
-    free = 0 if entry is None else entry["free_bytes"]
-    share = used / node["bytes"]
-    kept = max(1 - (used + free) / node["bytes"], 0.0) if entry else 0.0
+    share = _share(node, entry)
+    kept = max(1 - share - entry["free_bytes"] / node["bytes"], 0.0) if entry else 0.0
     colour = palette.OKABE_ITO[_KINDS[node["kind"]]]
-    title = f"{node['label']}, {units.size(node['bytes'])}: "
-    title += f"{100 * share:.1f} % filled" if entry else "not the kernel's"
     filled, grey = share * _HIGH, kept * _HIGH
     dash = "" if entry else ' stroke-dasharray="3 3"'
     return (
-        f"<g><title>{page.text(title)}</title>"
+        f"<g><title>{page.text(_filled(node, entry))}</title>"
         f'<rect x="{x}" y="{y}" width="{_WIDE}" height="{_HIGH}" fill="{colour}" '
         f'fill-opacity="0.08" stroke="{colour}"{dash}/>'
         f'<rect x="{x}" y="{y}" width="{_WIDE}" height="{grey:.2f}" fill="gray"/>'
@@ -134,6 +132,17 @@ def _vessel(x: float, node: Row, entry: Row | None) -> str:
         f'fill="{colour}"/><text x="{x + _WIDE / 2}" y="{y + _HIGH + 14}" font-size="11" '
         f'text-anchor="middle" fill="currentColor">{page.text(node["label"])}</text></g>'
     )
+
+
+def _share(node: Row, entry: Row | None) -> float:
+    """How full an allocation and its tables make a node."""
+    return (entry["bytes"] + entry["tables_bytes"]) / node["bytes"] if entry else 0.0
+
+
+def _filled(node: Row, entry: Row | None) -> str:
+    """The same in words."""
+    told = f"{100 * _share(node, entry):.1f} % filled" if entry else "not the kernel's"
+    return f"{node['label']}, {units.size(node['bytes'])}: {told}"
 
 
 def _chart(rows: Sequence[Row], published: Sequence[Row]) -> str:

@@ -1,0 +1,148 @@
+"""What the kernel did beside what the model of ``nearfar numa`` says it does."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nearfar import numa
+
+#: Largest difference that counts as agreement, a share of the allocation: each zone keeps back its
+#: watermark, and processors hold pages on lists of their own; the model gives out every page.
+TOLERANCE = 0.01
+#: The kernel's policies, as modes of placement.
+_MODES = {"default": "kmem-dax", "bind": "kmem-dax"}
+_PAGE = 4096
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """One comparison: what of, the two sides in words, and how far apart they are at most."""
+
+    item: str
+    kernel: str
+    model: str
+    apart: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether they are as near as they must be."""
+        return self.apart <= TOLERANCE
+
+
+def agreements(record: dict[str, Any]) -> list[Agreement]:
+    """Every comparison that a record (of ``qemu.record``) allows."""
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        machine = Path(folder) / f"{record['machine']}.toml"
+        machine.write_text(described(record, record["cases"][0]["free"]))
+        orders = numa.topology(str(machine))["fallback"]
+        for node, (kernel, model) in enumerate(zip(record["fallback"], orders, strict=True)):
+            sides = (" ".join(map(str, side)) for side in (kernel, model))
+            found.append(Agreement(f"fallback of node {node}", *sides, float(kernel != model)))
+        for case in record["cases"]:
+            machine.write_text(described(record, case["free"]))
+            found += _case(str(machine), case)
+    return found
+
+
+def table(record: dict[str, Any], found: list[Agreement]) -> list[str]:
+    """Lines of a machine's comparisons: what of, the kernel's side, the model's, how far apart."""
+    cells = [(one.item, one.kernel, one.model, f"{one.apart:.2%}", one.holds) for one in found]
+    wide = [max(len(row[column]) for row in cells) for column in range(3)]
+    how = ", nodes without cores added later" if record["added"] else ""
+    lines = [f"{record['machine']}{how}: Linux {record['kernel']}, {record['qemu']}"]
+    for item, kernel, model, apart, holds in cells:
+        sides = f"{item:<{wide[0]}}  {kernel:<{wide[1]}}  {model:<{wide[2]}}"
+        lines.append(f"  {sides}  {apart:>6}{'' if holds else '  APART'}")
+    return lines
+
+
+def described(record: dict[str, Any], free: list[int]) -> str:
+    """A machine file with the nodes of the emulated machine and as many free pages.
+
+    Nodes without cores that are there at boot are ordinary memory to the kernel: of kind ``dram``.
+    The model takes 64 bytes for each page off a node, or for memory added off the nearest DRAM;
+    they are put on before.
+    """
+    nodes = numa.topology(record["machine"])["nodes"]
+    later = [node["node"] for node in nodes if record["added"] and not node["cpus"]]
+    hosts = [node["node"] for node in nodes if node["node"] not in later]
+    kept = [0] * len(nodes)
+    for node in later:
+        near = min(hosts, key=lambda host: record["distances"][node][host])
+        kept[near] += -(-free[node] // 64)
+    lines = [
+        'description = "The emulated machine"',
+        "[topology]",
+        "nodes = [" + ", ".join(f'"n{node}"' for node in range(len(nodes))) + "]",
+    ]
+    for key, value in (
+        ("sockets", [node["socket"] for node in nodes]),
+        ("cpus", [min(node["cpus"], 1) for node in nodes]),
+        ("distances", record["distances"]),
+    ):
+        lines.append(f'{key} = {{ value = {value}, source = "the emulated machine" }}')
+    for node, pages in enumerate(free):
+        size = pages
+        while node in hosts and size - -(-size // 64) - kept[node] < pages:
+            size += 1
+        lines += [
+            f"[node.n{node}]",
+            f'kind = "{nodes[node]["kind"] if node in later else "dram"}"',
+            f'size = {{ value = "{size * _PAGE}B", source = "free pages and their structures" }}',
+        ]
+        for place in ("local", "remote"):
+            lines.append(f"[node.n{node}.{place}]")
+            lines.append('read_latency = { value = "100ns", source = "not used" }')
+            for key in ("read_bandwidth", "write_bandwidth"):
+                lines.append(f'{key} = {{ value = "10GB/s", source = "not used" }}')
+    lines += ["[cost]", 'page_allocation = { value = "100ns", source = "not used" }']
+    return "\n".join(lines) + "\n"
+
+
+def _case(machine: str, case: dict[str, Any]) -> list[Agreement]:
+    """Where pages landed, all the way; and the turns that nodes took, page by page."""
+    count = len(case["free"])
+    mode = _MODES.get(case["policy"], case["policy"])
+
+    def landed(pages: list[int]) -> list[list[int]]:
+        rows = numa.alloc(
+            [number * _PAGE for number in pages],
+            machine=machine,
+            modes=[mode],
+            allocator="user",
+            nodes=case["nodes"],
+            weights=case["weights"],
+            origin=case["origin"],
+        ).rows
+        found = [{part["node"]: part["bytes"] // _PAGE for part in r["landed"]} for r in rows]
+        return [[row[node] for node in range(count)] for row in found]
+
+    steps = [step[0] for step in case["path"]]
+    model = landed(steps)
+    apart = max(
+        abs(ours - theirs)
+        for row, step in zip(model, case["path"], strict=True)
+        for ours, theirs in zip(row, step[1:], strict=True)
+    )
+    share = apart / case["pages"]
+    sides = (_percent(row, case["pages"]) for row in (case["path"][-1][1:], model[-1]))
+    found = [Agreement(f"{case['name']}: pages", *sides, share)]
+    # The kernel gives turns by address: where a round begins depends on the first page's number.
+    most = len(case["first"])
+    turns = sum(case["weights"]) or len(case["nodes"]) or 1
+    upto = landed(list(range(1, turns + 1)))
+    before = [[0] * count, *upto]
+    steps_of = zip(before, upto, strict=False)
+    pattern = [next(n for n in range(count) if now[n] > was[n]) for was, now in steps_of]
+    ours = [pattern[(case["start"] + page) % turns] for page in range(most)]
+    sides = (" ".join(map(str, row[:16])) for row in (case["first"], ours))
+    wrong = sum(a != b for a, b in zip(ours, case["first"], strict=True))
+    return [*found, Agreement(f"{case['name']}: first pages", *sides, wrong / most)]
+
+
+def _percent(pages: list[int], total: int) -> str:
+    return " ".join(f"{100 * number / total:.1f}" for number in pages)

@@ -1,0 +1,55 @@
+"""Where the real kernel places memory, beside what ``nearfar numa`` says: ``make validate``.
+
+Exit code 1 when they are further apart than stated, 3 when this machine cannot do it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import agree
+import qemu
+
+ROOT = Path(__file__).parent.parent.parent
+#: Records that the tests compare with, without QEMU.
+RECORDS = ROOT / "tests" / "data" / "numa"
+#: Machines, and whether their nodes without cores are added to the running system.
+MACHINES = (("optane-4node", False), ("optane-4node", True), ("cxl-2socket", False))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Boot, allocate, compare, print; answer the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--machine", action="append", help="one with nodes without cores")
+    parser.add_argument("--added", action="store_true", help="of --machine: added while it runs")
+    parser.add_argument("--kernel", type=Path, help="a kernel's image instead of Debian's 6.12")
+    parser.add_argument("--record", action="store_true", help=f"keep the result in {RECORDS}")
+    told = parser.parse_args(arguments)
+    wrong = count = 0
+    try:
+        image = told.kernel or qemu.kernel(ROOT / "out" / "kernel")
+        chosen = [(machine, told.added) for machine in told.machine or ()]
+        for machine, added in chosen or MACHINES:
+            with tempfile.TemporaryDirectory() as scratch:
+                record = qemu.record(machine, image, Path(scratch), added=added)
+            found = agree.agreements(record)
+            count += len(found)
+            wrong += sum(not one.holds for one in found)
+            print("\n".join(agree.table(record, found)), flush=True)
+            if told.record:
+                RECORDS.mkdir(parents=True, exist_ok=True)
+                path = RECORDS / f"kernel-{machine}{'-added' if added else ''}.json"
+                path.write_text(json.dumps(record, separators=(",", ":")) + "\n")
+    except qemu.Unfit as unfit:
+        print(f"nearfar: validate: {unfit}", file=sys.stderr)
+        return 3
+    print(f"{count - wrong} of {count} agree to {agree.TOLERANCE:.0%} of the allocation")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+//! What the fuzz targets (`fuzz/`) and the replay of their corpus run: text as users give it.
+//!
+//! A function here panics where a reader breaks its word; an error is an answer, of one line.
+
+use std::str::FromStr;
+
+use nearfar_hardware::tlb::TlbSpec;
+use nearfar_hardware::units::{Bandwidth, Size, Time};
+use nearfar_trace::Error;
+
+use crate::tiering::{Settings, make};
+use crate::{epf, replacement};
+
+/// Make a tiering policy: its name on the first line of `text`, a knob with its value on each of
+/// the others; answers whether there was one to make.
+pub fn knobs(text: &str) -> bool {
+    let mut lines = text.lines();
+    let name = lines.next().unwrap_or_default();
+    let values = lines.filter_map(|line| line.split_once('='));
+    let values = values.map(|(knob, value)| (knob.to_owned(), value.to_owned())).collect();
+    [1.0, 1.0 / 64.0].into_iter().all(|scale| {
+        let settings = Settings { values: Clone::clone(&values), scale };
+        one_line(make(name, &settings).map(drop))
+    })
+}
+
+/// Read `text` as each of the short notations of the command line; answers whether it is one.
+pub fn words(text: &str) -> bool {
+    // As readers of files pass them on.
+    let unit =
+        |read: Result<(), String>| one_line(read.map_err(|what| Error::input("text", what, "")));
+    [
+        unit(Size::parse(text).map(drop)),
+        unit(Time::parse(text).map(drop)),
+        unit(Bandwidth::parse(text).map(drop)),
+        one_line(TlbSpec::from_str(text).map(drop)),
+        one_line(epf::parse(text).map(drop)),
+        replacement::find(text).is_some(),
+    ]
+    .contains(&true)
+}
+
+fn one_line(read: Result<(), Error>) -> bool {
+    if let Err(error) = &read {
+        let text = error.to_string();
+        assert!(!text.is_empty() && text.lines().count() == 1, "{text:?}");
+    }
+    read.is_ok()
+}

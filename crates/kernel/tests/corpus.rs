@@ -1,0 +1,29 @@
+//! Replays the corpus of the fuzz targets `knobs` and `words` (`fuzz/corpus/`).
+
+use std::path::Path;
+
+use nearfar_kernel::exercise;
+
+fn replay(target: &str, read: fn(&str) -> bool) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
+    let mut paths: Vec<_> =
+        std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    let good = paths.iter().filter(|path| {
+        println!("{}", path.display());
+        // What is not text never reaches the reader.
+        String::from_utf8(std::fs::read(path).unwrap()).is_ok_and(|text| read(&text))
+    });
+    let good = good.count();
+    assert!(good >= 1 && good < paths.len(), "{target}: a corpus needs good and bad inputs");
+}
+
+#[test]
+fn knobs_take_their_corpus() {
+    replay("knobs", exercise::knobs);
+}
+
+#[test]
+fn words_take_their_corpus() {
+    replay("words", exercise::words);
+}

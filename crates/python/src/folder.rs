@@ -1,0 +1,19 @@
+//! Folders that take another's place at once.
+
+use std::path::PathBuf;
+
+use nearfar_trace::folder;
+use pyo3::prelude::*;
+
+use crate::raise;
+
+/// Give the folder `aside` the name `path`, and remove a folder that had it: whoever looks sees
+/// the old one whole or the new one.
+#[pyfunction]
+fn folder_replace(py: Python<'_>, aside: PathBuf, path: PathBuf) -> PyResult<()> {
+    py.detach(|| folder::replace(&aside, &path)).map_err(raise)
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(folder_replace, module)?)
+}

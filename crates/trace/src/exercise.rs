@@ -1,0 +1,82 @@
+//! What the fuzz targets (`fuzz/`) and the replay of their corpus run: readers of a trace folder
+//! on files that anybody may have written. Import formats have theirs in [`crate::import`].
+//!
+//! A function here panics where a reader breaks its word; an error is an answer.
+
+use std::path::Path;
+
+use crate::column::open_part;
+use crate::error::Result;
+use crate::info::{Info, PartInfo, Source};
+use crate::reader::{Batches, Columns, Reader};
+use crate::record::{Batch, Kind, KindSet};
+use crate::region;
+
+/// Most records that are read of a part: what a small file claims can be very many.
+const MOST: usize = 1 << 20;
+
+/// Read `bytes` as a part, alone in the trace folder `dir`: whatever is claimed, what comes out
+/// are columns of one length with kinds that there are.
+pub fn part(dir: &Path, bytes: &[u8]) {
+    check(read_part(dir, bytes));
+}
+
+fn read_part(dir: &Path, bytes: &[u8]) -> Result<()> {
+    let file = "part-00000.parquet".to_owned();
+    put(dir, &file, bytes);
+    let records = open_part(&dir.join(&file))?.records();
+    let mut info = Info::new(Source::default());
+    info.parts.push(PartInfo { file, records, bytes: bytes.len() as u64 });
+    info.store(dir)?;
+    let reader = Reader::open(dir)?;
+    for columns in [Columns::ALL, Columns::PAGING] {
+        let mut batches = reader.batches(columns);
+        let mut batch = Batch::default();
+        let mut read = 0;
+        while read < MOST && batches.next_into(&mut batch)? {
+            let length = batch.len();
+            assert!((1..=Batches::MAX).contains(&length));
+            assert!(batch.kind.len() == length && batch.size.len() == length);
+            assert!(batch.kind.iter().all(|&kind| Kind::from_u8(kind).is_some()));
+            for column in [&batch.thread, &batch.instr] {
+                assert_eq!(column.len(), if columns.thread { length } else { 0 });
+            }
+            read += length;
+        }
+        assert!(read as u64 <= records);
+    }
+    Ok(())
+}
+
+/// Read `bytes` as the `regions.parquet` of the folder `dir`.
+pub fn regions(dir: &Path, bytes: &[u8]) {
+    put(dir, "regions.parquet", bytes);
+    check(region::load(dir).map(drop));
+}
+
+/// Read `bytes` as the `trace.json` of the folder `dir`; answers whether it is one.
+pub fn trace_json(dir: &Path, bytes: &[u8]) -> bool {
+    put(dir, "trace.json", bytes);
+    let read = Info::load(dir).map(|info| {
+        let _ = info.footprint_pages(KindSet::ALL);
+        let _ = info.records_of(KindSet::ALL);
+    });
+    let good = read.is_ok();
+    check(read.and_then(|()| Reader::open(dir)).map(drop));
+    good
+}
+
+/// Put a file there for a reader to find.
+fn put(dir: &Path, name: &str, bytes: &[u8]) {
+    if let Err(error) = std::fs::write(dir.join(name), bytes) {
+        panic!("{}: {error}", dir.join(name).display());
+    }
+}
+
+/// An error is one line.
+fn check(read: Result<()>) {
+    if let Err(error) = read {
+        let text = error.to_string();
+        assert!(!text.is_empty() && text.lines().count() == 1, "{text:?}");
+    }
+}

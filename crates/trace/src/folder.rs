@@ -1,0 +1,102 @@
+//! Folders that take another's place at once: whoever looks sees the old one whole or the new one.
+
+use std::ffi::CString;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+
+/// A hidden name beside `path`, where what becomes (`partial`) or was (`replaced`) `path` is kept.
+///
+/// # Errors
+/// `path` has no file name.
+pub fn beside(path: &Path, what: &str) -> Result<PathBuf> {
+    let name = path.file_name().ok_or_else(|| {
+        Error::input(path.display().to_string(), "is no file name", "name a folder with -o")
+    })?;
+    Ok(path.with_file_name(format!(".{}.{what}", name.to_string_lossy())))
+}
+
+/// Remove the folder `path`, if it is there.
+///
+/// # Errors
+/// It cannot be removed.
+pub fn remove(path: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Error::io(path, "cannot replace", &e)),
+        _ => Ok(()),
+    }
+}
+
+/// Give the folder `aside` the name `path`. A folder that had it gets the name `aside`: remove it,
+/// or keep it. At no moment is neither there, where the file system can exchange names; elsewhere
+/// the old folder is for a moment at `.NAME.replaced`.
+///
+/// # Errors
+/// They cannot be renamed.
+pub fn exchange(aside: &Path, path: &Path) -> Result<()> {
+    let failed = |e: io::Error| Error::io(path, "cannot rename into place", &e);
+    if !path.exists() {
+        return std::fs::rename(aside, path).map_err(failed);
+    }
+    if swap(aside, path) {
+        return Ok(());
+    }
+    let old = beside(path, "replaced")?;
+    remove(&old)?;
+    std::fs::rename(path, &old).map_err(failed)?;
+    std::fs::rename(aside, path).map_err(failed)?;
+    std::fs::rename(&old, aside).map_err(failed)
+}
+
+/// [`exchange`], and remove what was there.
+///
+/// # Errors
+/// As [`exchange`]; the old folder cannot be removed.
+pub fn replace(aside: &Path, path: &Path) -> Result<()> {
+    exchange(aside, path)?;
+    remove(aside)
+}
+
+/// Exchange two names in one step; false where the file system cannot.
+fn swap(one: &Path, other: &Path) -> bool {
+    let name = |path: &Path| CString::new(path.as_os_str().as_bytes());
+    let (Ok(one), Ok(other)) = (name(one), name(other)) else { return false };
+    let here = libc::AT_FDCWD;
+    // SAFETY: both are strings that end in a zero byte and live until the call returns.
+    unsafe { libc::renameat2(here, one.as_ptr(), here, other.as_ptr(), libc::RENAME_EXCHANGE) == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(path: &Path, holds: &str) {
+        std::fs::create_dir(path).unwrap();
+        std::fs::write(path.join(holds), holds).unwrap();
+    }
+
+    #[test]
+    fn takes_the_place_of_what_was_there() {
+        let place = tempfile::tempdir().unwrap();
+        let (aside, path) = (place.path().join(".a.partial"), place.path().join("a"));
+        folder(&aside, "first");
+        replace(&aside, &path).unwrap();
+        assert!(path.join("first").is_file() && !aside.exists());
+        folder(&aside, "second");
+        exchange(&aside, &path).unwrap();
+        assert!(path.join("second").is_file() && aside.join("first").is_file());
+        replace(&aside, &path).unwrap();
+        assert!(path.join("first").is_file() && !aside.exists());
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn says_what_cannot_be_renamed() {
+        let place = tempfile::tempdir().unwrap();
+        let error = replace(&place.path().join("nothing"), &place.path().join("a")).unwrap_err();
+        assert!(error.to_string().contains("cannot rename into place"), "{error}");
+        assert!(beside(Path::new("/"), "partial").is_err());
+    }
+}

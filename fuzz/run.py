@@ -1,0 +1,93 @@
+"""Fuzz every reader for a time (``make fuzz``): Rust's by cargo-fuzz, Python's by tests/hostile.py.
+
+Inputs that are found to reach new code are kept in ``fuzz/target/corpus``; what breaks a reader in
+``fuzz/artifacts/TARGET``. The committed corpus is read only: what is worth keeping of either is put
+into it by hand, together with the mend.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+FUZZ = Path(__file__).resolve().parent
+TRIPLE = "x86_64-unknown-linux-gnu"
+#: A small file may claim that it holds much; more memory than this is a finding.
+MEMORY = ["-rss_limit_mb=4096", "-malloc_limit_mb=4096"]
+#: Seconds for one input; a machine that does much else is slow.
+PATIENCE = 30
+#: Share of the time for the readers in Python.
+PYTHON = 0.15
+
+
+def compiler() -> tuple[list[str], dict[str, str]]:
+    """Cargo with the unstable flags that cargo-fuzz needs: nightly, or a stable one made to."""
+    rustup = shutil.which("rustup")
+    told = subprocess.run([rustup, "toolchain", "list"], capture_output=True, text=True,
+                          check=False).stdout if rustup else ""  # fmt: skip
+    if "nightly" in told:
+        return ["cargo", "+nightly"], dict(os.environ)
+    return ["cargo"], {**os.environ, "RUSTC_BOOTSTRAP": "1"}
+
+
+def rust(targets: list[str], seconds: float) -> int:
+    """Build the targets and run each for its share of the time; answers how many failed."""
+    cargo, environment = compiler()
+    build = subprocess.run([*cargo, "fuzz", "build", "--target", TRIPLE], cwd=FUZZ.parent,
+                           env=environment, check=False)  # fmt: skip
+    if build.returncode != 0:
+        print("fuzz: the targets cannot be built", file=sys.stderr)
+        return len(targets)
+    failed = 0
+    for target in targets:
+        own = FUZZ / "target" / "corpus" / target
+        artifacts = FUZZ / "artifacts" / target
+        for folder in (own, artifacts):
+            folder.mkdir(parents=True, exist_ok=True)
+        words = [str(FUZZ / "target" / TRIPLE / "release" / target), str(own)]
+        words += [str(FUZZ / "corpus" / target), f"-artifact_prefix={artifacts}/"]
+        words += [f"-max_total_time={max(1, int(seconds / len(targets)))}", f"-timeout={PATIENCE}"]
+        words += [*MEMORY, "-print_final_stats=1"]
+        done = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)
+        runs = re.search(r"number_of_executed_units: (\d+)", done.stderr)
+        told = f"{int(runs[1]):,} inputs" if runs else "no count of inputs"
+        if done.returncode != 0:
+            failed += 1
+            print(done.stderr[-3000:], file=sys.stderr)
+            told += f"; BROKEN, exit code {done.returncode}: see {artifacts}"
+        print(f"{target}: {told}", flush=True)
+    return failed
+
+
+def main() -> int:
+    """Run everything; exit code 1 if a reader broke."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=600.0, help="in all, building left out")
+    parser.add_argument("targets", nargs="*", help="Rust targets alone [all, and Python's]")
+    asked = parser.parse_args()
+    bins = tomllib.loads((FUZZ / "Cargo.toml").read_text(encoding="utf-8"))["bin"]
+    known = [entry["name"] for entry in bins]
+    if unknown := set(asked.targets) - set(known):
+        parser.error(f"no target {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    share = 0.0 if asked.targets else PYTHON
+    if shutil.which("cargo-fuzz") is None:
+        print("fuzz: no cargo-fuzz, so only the readers in Python; `cargo install cargo-fuzz`",
+              file=sys.stderr)  # fmt: skip
+        failed, share = 0, 1.0
+    else:
+        failed = rust(asked.targets or known, asked.seconds * (1 - share))
+    if share:
+        script = FUZZ.parent / "tests" / "hostile.py"
+        words = [sys.executable, str(script), "--seconds", str(asked.seconds * share)]
+        failed += subprocess.run(words, check=False).returncode
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,188 @@
+"""The firmware's own tables: SRAT (nodes), SLIT (distances), HMAT (latency and bandwidth).
+
+As bytes (``/sys/firmware/acpi/tables/HMAT``), or as the hexadecimal lines that ``acpidump`` prints
+and ``iasl -d`` puts at the end of a table; a text may hold several. ACPI 6.5, sections 5.2.16,
+5.2.17 and 5.2.28. HMAT alone tells what a node is like from every socket. Domain numbers are taken
+for node numbers, which is so where SRAT names domains in order.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+from nearfar.errors import NearfarError
+from nearfar.numa.describe import Node
+
+SUMMARY = "ACPI SRAT, SLIT, HMAT"
+
+_HEADER = 36
+#: A line of a dump: its offset, up to sixteen bytes, and what follows them.
+_LINE = re.compile(r"^\s*([0-9A-Fa-f]{4,16})h?:((?: [0-9A-Fa-f]{2}){1,16})(?:\s|$)", re.MULTILINE)
+#: What HMAT's kinds of table tell, for loads and stores.
+_TOLD = {
+    0: ("read_latency", "write_latency"),
+    1: ("read_latency",),
+    2: ("write_latency",),
+    3: ("read_bandwidth", "write_bandwidth"),
+    4: ("read_bandwidth",),
+    5: ("write_bandwidth",),
+}
+
+
+def knows(path: Path, text: str) -> bool:
+    """Whether it begins as one of the tables, or has lines that do."""
+    if _bytes(text):
+        return True
+    return any(bytes.fromhex(m[2])[:4].decode("latin-1") in _TABLES for m in _LINE.finditer(text))
+
+
+def read(path: Path, text: str) -> list[Node]:
+    """Read what the tables tell of each node; sizes are 0 where there is no SRAT."""
+    nodes: dict[int, Node] = {}
+    tables = [path.read_bytes()] if _bytes(text) else list(_dumped(path, text))
+    for table in tables:
+        name = table[:4].decode("latin-1")
+        if name in _TABLES:
+            _check(path, name, table)
+            try:
+                _TABLES[name](table, nodes, f"ACPI {name} ({path.name})")
+            except (struct.error, IndexError):
+                raise _cut(path, name) from None
+    return list(nodes.values())
+
+
+def _bytes(text: str) -> bool:
+    """Whether a file is a table itself; ``acpidump`` begins with ``SRAT @``."""
+    return text[:4] in _TABLES and text[4:7] != " @ "
+
+
+def _dumped(path: Path, text: str) -> Iterator[bytes]:
+    """The tables of a text, each from its line of offset 0 on."""
+    table = bytearray()
+    for match in _LINE.finditer(text):
+        offset = int(match[1], 16)
+        if offset == 0 and table:
+            yield bytes(table)
+            table.clear()
+        if offset != len(table):
+            raise NearfarError(f"{path}: a line is missing before offset {match[1]}; dump it again")
+        table += bytes.fromhex(match[2])
+    yield bytes(table)
+
+
+def _check(path: Path, name: str, table: bytes) -> None:
+    if len(table) < _HEADER or struct.unpack_from("<I", table, 4)[0] != len(table):
+        raise _cut(path, name)
+    if sum(table) % 256:
+        raise NearfarError(f"{path}: {name} has a wrong checksum; dump it again")
+
+
+def _cut(path: Path, name: str) -> NearfarError:
+    return NearfarError(f"{path}: {name} has not the length that it tells; dump it again")
+
+
+def _node(nodes: dict[int, Node], number: int, source: str) -> Node:
+    return nodes.setdefault(number, Node(number, 0, source))
+
+
+def _change(nodes: dict[int, Node], number: int, source: str, **values: object) -> None:
+    from dataclasses import replace
+
+    node = _node(nodes, number, source)
+    nodes[number] = replace(node, **values)  # type: ignore[arg-type]
+
+
+def _srat(table: bytes, nodes: dict[int, Node], source: str) -> None:
+    """Processors and memory of each domain."""
+    at = _HEADER + 12
+    while at < len(table):
+        kind, length = struct.unpack_from("<BB", table, at)
+        if length < 2 or at + length > len(table):
+            raise IndexError
+        if kind == 1:
+            domain, _, size, flags = struct.unpack_from("<I2x QQ 4xI", table[at + 2 : at + length])
+            # In use, and not merely kept free for memory to be plugged in.
+            if flags & 3 == 1 and size:
+                known = _node(nodes, domain, source)
+                far = "pmem" if flags & 4 else known.kind
+                _change(nodes, domain, source, size=known.size + size, kind=far)
+        elif kind in _PROCESSORS:
+            domain, flags = _PROCESSORS[kind](table[at : at + length])
+            if flags & 1:
+                cpus = _node(nodes, domain, source).cpus + 1
+                _change(nodes, domain, source, cpus=cpus, kind="dram")
+        at += length
+
+
+def _apic(entry: bytes) -> tuple[int, int]:
+    low, flags, high = struct.unpack_from("<2xBxI x3s", entry)
+    return low | int.from_bytes(high, "little") << 8, flags
+
+
+def _x2apic(entry: bytes) -> tuple[int, int]:
+    domain, flags = struct.unpack_from("<4xI4xI", entry)
+    return domain, flags
+
+
+def _gicc(entry: bytes) -> tuple[int, int]:
+    domain, flags = struct.unpack_from("<2xI4xI", entry)
+    return domain, flags
+
+
+_PROCESSORS = {0: _apic, 2: _x2apic, 3: _gicc}
+
+
+def _slit(table: bytes, nodes: dict[int, Node], source: str) -> None:
+    """Distances between domains."""
+    (count,) = struct.unpack_from("<Q", table, _HEADER)
+    rows = table[_HEADER + 8 :]
+    if len(rows) != count * count:
+        raise IndexError
+    for domain in range(count):
+        row = dict(enumerate(rows[domain * count : (domain + 1) * count]))
+        _change(nodes, domain, source, distances=row)
+
+
+def _hmat(table: bytes, nodes: dict[int, Node], source: str) -> None:
+    """Latency and bandwidth of each domain with memory from each with processors."""
+    revision, at = table[8], _HEADER + 4
+    while at < len(table):
+        kind, length = struct.unpack_from("<H2xI", table, at)
+        if length < 8 or at + length > len(table):
+            raise IndexError
+        part = table[at : at + length]
+        at += length
+        # Locality structures of the memory itself, not of a cache in front of it.
+        if kind != 1 or part[8] & 0xF:
+            continue
+        told = _TOLD.get(part[9], ())
+        starts, ends, base = struct.unpack_from("<II4xQ", part, 12)
+        if starts * ends > length or len(part) != 32 + 4 * (starts + ends) + 2 * starts * ends:
+            raise IndexError
+        numbers = struct.unpack_from(f"<{starts + ends}I", part, 32)
+        entries = struct.unpack_from(f"<{starts * ends}H", part, 32 + 4 * (starts + ends))
+        for place, entry in enumerate(entries):
+            start, end = numbers[place // ends], numbers[starts + place % ends]
+            value = _value(entry, base, revision, latency=part[9] < 3)
+            if value is not None:
+                seen = {host: dict(view) for host, view in _node(nodes, end, source).seen.items()}
+                seen.setdefault(start, {}).update(dict.fromkeys(told, value))
+                _change(nodes, end, source, seen=seen)
+
+
+def _value(entry: int, base: int, revision: int, *, latency: bool) -> int | None:
+    """Nanoseconds or bytes a second, as Linux reads them; None where nothing is told."""
+    if entry in (0, 0xFFFF):
+        return None
+    value = entry * base
+    if revision < 2:
+        value = -(-value // 10)
+    elif latency:
+        value = -(-value // 1000)
+    return value if latency else value * 1_000_000
+
+
+_TABLES = {"SRAT": _srat, "SLIT": _slit, "HMAT": _hmat}

@@ -1,0 +1,487 @@
+"""Chaos: commands are killed at random points, again and again, and what they leave is looked at.
+
+A round of a case runs its command, sends it a signal at a random moment, and then checks that
+
+* a result that was finished before is still there: the old one or the new one, whole;
+* what is at the result's name is whole, or the readers say in one line that it is not;
+* nothing was said but one line, and nothing of the command runs on;
+* the same command, run again, succeeds, gives the bytes that it always gives, and leaves nothing
+  beside them.
+
+Commands run in forks of this process, so that a kill seldom hits the start of Python. ``make
+chaos`` runs many rounds, ``tests/test_chaos.py`` a few::
+
+    python tests/chaos.py --rounds 20 --seed 1 [CASE...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import os
+import random
+import re
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+CAPTURES = ROOT / "tests/data/captures"
+#: SIGKILL most of all: nothing can be done against it.
+SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+#: Bytes that fit into the file system, or into one file, of the case of a full disk.
+LITTLE = 4096
+
+
+class Broken(AssertionError):
+    """What must not happen has."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command that leaves a result.
+
+    Attributes:
+        name: of the case.
+        words: the command, given the folder that it works in.
+        result: name of the file or folder that it makes.
+        force: what makes it replace an earlier one; empty where it needs no asking.
+        look: for results that are not the same bytes every time, or that grow: raises
+            :class:`Broken` if what is there is damaged, and answers whether it is whole.
+        slow: left out of the few rounds of ``make test``.
+    """
+
+    name: str
+    words: Callable[[Path], list[str]]
+    result: str
+    force: tuple[str, ...] = ("--force",)
+    look: Callable[[Path], bool] | None = None
+    slow: bool = False
+
+
+def _trace(name: str) -> str:
+    return str(CAPTURES / f"{name}.trace")
+
+
+def cases() -> list[Case]:
+    """Every case whose command and tools are here."""
+    found = [
+        Case(
+            "generate",
+            lambda f: ["generate", "uniform", "-o", str(f / "out"), "--refs", "3000000",
+                       "--pages", "50000", "--seed", "1"],
+            "out",
+        ),
+        Case(
+            "import",
+            lambda f: ["import", str(_dinero(f)), "--format", "dinero", "-o", str(f / "out")],
+            "out",
+        ),
+        Case(
+            "export",
+            lambda f: ["export", _trace("pdf"), "--format", "csv", "-o", str(f / "out")],
+            "out",
+        ),
+        Case(
+            "paging",
+            lambda f: ["paging", _trace("pdf"), "-o", str(f / "out"), "--page-sizes", "4K,...,64K",
+                       "--format", "json"],
+            "out",
+        ),
+        Case(
+            "info",
+            lambda f: ["info", _trace("pdf"), "--html", str(f / "out"), "--format", "json"],
+            "out", (), slow=True,
+        ),
+        Case(
+            "tiering",
+            lambda f: ["tiering", "--workload", "nomad-small", "--policy", "tpp",
+                       "--scale", "1/512", "-o", str(f / "out"), "--format", "json"],
+            "out",
+        ),
+        Case(
+            "ssd",
+            lambda f: ["ssd", _trace("game"), "-o", str(f / "out"), "--format", "json"],
+            "out", slow=True,
+        ),
+        Case(
+            "numa",
+            lambda f: ["numa", "alloc", "--size", "80G", "-o", str(f / "out"), "--format", "json"],
+            "out",
+        ),
+        Case(
+            "reproduce",
+            lambda f: ["reproduce", "numa", "--html", str(f / "out"), "--format", "json"],
+            "out", (), slow=True,
+        ),
+    ]  # fmt: skip
+    found += [
+        Case(
+            "sweep",
+            lambda f: ["sweep", str(_grid(f)), "-o", str(f / "out"), "--workers", "1",
+                       "--format", "json"],
+            "out", (), look=look_at_cells, slow=True,
+        ),
+        Case(
+            "report",
+            lambda f: ["report", str(_run(f)), "-o", str(f / "out")],
+            "out", slow=True,
+        ),
+    ]  # fmt: skip
+    if shutil.which("qemu-x86_64"):
+        found += [
+            Case(
+                "capture",
+                lambda f: ["capture", "-o", str(f / "out"), "--", "cksum", str(_dinero(f))],
+                "out", look=look_at_trace, slow=True,
+            ),
+            Case(
+                "workload",
+                lambda f: ["workload", "capture", "gzip", "--small", "-o", str(f)],
+                "gzip.trace", look=look_at_trace, slow=True,
+            ),
+        ]  # fmt: skip
+    return [one for one in found if _exists(one.words(Path("/nonexistent"))[0])]
+
+
+def _exists(command: str) -> bool:
+    return any(
+        importlib.util.find_spec(f"nearfar.cli.{command}{end}") is not None for end in ("", "_")
+    )
+
+
+def _dinero(folder: Path) -> Path:
+    """References for `import`, and something to read for a captured program."""
+    path = folder / "in.din"
+    if folder.is_dir() and not path.exists():
+        draw = random.Random(1)
+        lines = (f"{draw.randrange(3)} {draw.getrandbits(32):x}\n" for _ in range(150_000))
+        path.write_text("".join(lines), encoding="ascii")
+    return path
+
+
+def _grid(folder: Path) -> Path:
+    """A sweep of a few quick cells."""
+    path = folder / "grid.toml"
+    if folder.is_dir() and not path.exists():
+        path.write_text(
+            f"""study = "paging"
+[grid]
+trace = ["{_trace("pdf")}"]
+replacement = ["clock", "lru"]
+[options]
+memory = "50%"
+page_sizes = "4K,64K"
+""",
+            encoding="utf-8",
+        )
+    return path
+
+
+def _run(folder: Path) -> Path:
+    """A finished run to report of."""
+    path = folder / "run"
+    if folder.is_dir() and not path.exists():
+        words = ["paging", _trace("pdf"), "-o", str(path), "--page-sizes", "4K,64K"]
+        run([*words, "--format", "json"], folder)
+    return path
+
+
+# --- a command in a fork
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended: exit code (negative: signal), what it said, seconds it took."""
+
+    code: int
+    said: str
+    seconds: float
+
+
+def run(
+    words: list[str],
+    folder: Path,
+    after: float | None = None,
+    number: signal.Signals = signal.SIGKILL,
+    limit: int | None = None,
+) -> Ended:
+    """Run a command in a fork; ``after`` seconds send it ``number``; ``limit`` bytes a file."""
+    said = folder.parent / "said"
+    began = time.monotonic()
+    pid = os.fork()
+    if pid == 0:
+        _command(words, folder, said, limit)
+    if after is not None:
+        _wait(pid, began + after)
+        running = children(pid)
+        os.kill(pid, number)
+    status = os.waitpid(pid, 0)[1]
+    seconds = time.monotonic() - began
+    if after is not None:
+        end = time.monotonic() + 20
+        while left := [one for one in running if alive(one)]:
+            if time.monotonic() > end:
+                raise Broken(f"processes run on: {left}")
+            time.sleep(0.01)
+    return Ended(os.waitstatus_to_exitcode(status), said.read_text(errors="replace"), seconds)
+
+
+def _command(words: list[str], folder: Path, said: Path, limit: int | None) -> None:
+    """Be the command; never returns."""
+    code = 70
+    try:
+        os.setpgid(0, 0)
+        os.chdir(folder)
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, 0)
+        os.dup2(null, 1)
+        os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 2)
+        if limit is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        from nearfar.cli import main
+
+        sys.argv = ["nearfar", *words]
+        main()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    except BaseException:  # noqa: BLE001  as the interpreter would
+        traceback.print_exc()
+        code = 1
+    finally:
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _wait(pid: int, until: float) -> None:
+    """Sleep, but not beyond the end of the process."""
+    while (left := until - time.monotonic()) > 0:
+        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            return
+        time.sleep(min(left, 0.005))
+
+
+def children(pid: int) -> list[int]:
+    """Processes below this one, at any depth."""
+    found = []
+    for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in map(int, tasks.read_text().split()):
+                found += [child, *children(child)]
+    return found
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs (a zombie does not)."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rsplit(") ", 1)[1][0] not in "ZX"
+
+
+# --- what is looked at
+
+
+def content(path: Path) -> dict[str, bytes] | None:
+    """Files of a folder, or a file, by name, without times; None where there is nothing."""
+    if not path.exists():
+        return None
+    files = [path] if path.is_file() else sorted(one for one in path.rglob("*") if one.is_file())
+    timed = re.compile(rb'"wall_seconds": [-+.e\d]+')
+    return {str(one.relative_to(path.parent)): timed.sub(b"", one.read_bytes()) for one in files}
+
+
+def check_said(ended: Ended) -> None:
+    """One error at most, and no traceback: every line is nearfar's."""
+    lines = [line for line in ended.said.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("nearfar: error: ")]
+    if len(errors) > 1 or not all(line.startswith("nearfar: ") for line in lines):
+        raise Broken(f"said: {ended.said!r}")
+
+
+def look_at_trace(path: Path) -> bool:
+    """Whether a trace holds what it says; answers whether it says that it is whole."""
+    import pyarrow.parquet as pq
+
+    info = json.loads((path / "trace.json").read_text(encoding="utf-8"))
+    parts = {part["file"]: part["records"] for part in info["parts"]}
+    for name, records in parts.items():
+        if pq.read_metadata(path / name).num_rows != records:
+            raise Broken(f"{path / name}: not {records} records")
+    if sum(parts.values()) != info["records"]:
+        raise Broken(f"{path}: trace.json contradicts its parts")
+    stray = {one.name for one in path.glob("part-*")} - set(parts)
+    # A part is named before trace.json lists it; only the last can be unlisted.
+    if len(stray) > (0 if info["complete"] else 1):
+        raise Broken(f"{path}: parts that trace.json does not list: {sorted(stray)}")
+    return bool(info["complete"])
+
+
+def look_at_cells(path: Path) -> bool:
+    """Whether every finished cell of a sweep can be read."""
+    import pyarrow.parquet as pq
+
+    for one in path.rglob("[!.]*.parquet"):
+        # What is being written is in a hidden folder.
+        if not any(part.startswith(".") for part in one.relative_to(path).parts):
+            pq.read_table(one)
+    return True
+
+
+def check_left(
+    case: Case, folder: Path, old: dict[str, bytes] | None, new: dict[str, bytes] | None
+) -> None:
+    """Whether what a killed command left is the old result, the new one, or says what it is."""
+    path = folder / case.result
+    left = content(path)
+    if left is None:
+        if old is not None:
+            raise Broken(f"{case.name}: the earlier result is gone")
+        return
+    if left == old or (case.look is None and left == new):
+        return
+    if case.look is None:
+        raise Broken(f"{case.name}: half a result: {sorted(left)}")
+    whole = case.look(path)
+    kept = (folder / f".{case.result}.replaced").exists()
+    begun = any(name.endswith(".parquet") for name in left if "regions" not in name)
+    if old is not None and not (whole or kept or begun):
+        raise Broken(f"{case.name}: the earlier result is gone, and nothing came of the new one")
+
+
+def check_whole(case: Case, folder: Path, ended: Ended, new: dict[str, bytes] | None) -> None:
+    """Whether a command that was let be has done all it should."""
+    if ended.code != 0:
+        raise Broken(f"{case.name}: again: exit code {ended.code}: {ended.said}")
+    check_said(ended)
+    left = content(folder / case.result)
+    if left is None:
+        raise Broken(f"{case.name}: again: no result")
+    if case.look is not None:
+        if not case.look(folder / case.result):
+            raise Broken(f"{case.name}: again: not whole")
+    elif left != new:
+        differ = [name for name in left if left[name] != (new or {}).get(name)]
+        raise Broken(f"{case.name}: again: not the same result: {differ}")
+    if stray := [one.name for one in folder.iterdir() if one.name.startswith(".")]:
+        raise Broken(f"{case.name}: left beside the result: {stray}")
+
+
+# --- rounds
+
+
+def kills(case: Case, folder: Path, rounds: int, draw: random.Random) -> Iterator[str]:
+    """Kill ``case`` at ``rounds`` random points; answers what each hit, for those who look on."""
+    words = case.words(folder)
+    path = folder / case.result
+    first = run(words, folder)
+    check_whole(case, folder, first, content(path))
+    new = content(path)
+    for number in range(rounds):
+        there = number % 2 == 0
+        old = content(path) if there else None
+        if not there:
+            remove(path)
+        # Half of the kills come near the end, where results are put in their place.
+        share = draw.uniform(0.7, 1.05) if draw.random() < 0.5 else draw.uniform(0, 1)
+        sent = draw.choice(SIGNALS)
+        ended = run(forced(case, words, there), folder, share * first.seconds, sent)
+        check_said(ended)
+        check_left(case, folder, old, new)
+        again = run(forced(case, words, path.exists()), folder)
+        check_whole(case, folder, again, new)
+        yield f"{sent.name} at {share:.0%}: ended with {ended.code}"
+
+
+def forced(case: Case, words: list[str], replace: bool) -> list[str]:
+    """The command, made to replace a result if there is one to ``replace``."""
+    end = words.index("--") if "--" in words else len(words)
+    return [*words[:end], *(case.force if replace else ()), *words[end:]]
+
+
+def full_disk(case: Case, folder: Path) -> str:
+    """Run ``case`` where no file may grow beyond :data:`LITTLE` bytes, then where it may."""
+    words = case.words(folder)
+    path = folder / case.result
+    remove(path)
+    ended = run(words, folder, limit=LITTLE)
+    check_said(ended)
+    if ended.code == 0 and sum(map(len, (content(path) or {}).values())) > LITTLE:
+        raise Broken(f"{case.name}: exit code 0 where nothing could be written")
+    if ended.code not in (0, 1, 2, 3):
+        raise Broken(f"{case.name}: no room: exit code {ended.code}: {ended.said}")
+    if ended.code != 0 and (left := content(path)) is not None and case.look is None:
+        raise Broken(f"{case.name}: no room, and yet something is there: {sorted(left)}")
+    remove(path)
+    again = run(words, folder)
+    check_whole(case, folder, again, content(path))
+    return f"no room: ended with {ended.code}"
+
+
+def remove(path: Path) -> None:
+    """Remove a file or folder, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def preload() -> None:
+    """Import what commands import, so that kills hit their work; none of it may start threads."""
+    import nearfar.advise
+    import nearfar.cli
+    import nearfar.numa
+    import nearfar.paging
+    import nearfar.reproduce
+    import nearfar.ssd
+    import nearfar.tiering  # noqa: F401
+
+
+def main() -> int:
+    """Run the cases that are named, or all."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    known = {case.name: case for case in cases()}
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(known)}")
+    parser.add_argument("--rounds", type=int, default=20, help="kills of each case")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--quick", action="store_true", help="without the slow cases")
+    asked = parser.parse_args()
+    if unknown := set(asked.cases) - set(known):
+        parser.error(f"no case {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    chosen = [known[name] for name in asked.cases] if asked.cases else list(known.values())
+    preload()
+    failed = 0
+    for case in chosen:
+        if case.slow and asked.quick and not asked.cases:
+            continue
+        # Each case has its own numbers, whichever others run.
+        draw = random.Random(f"{asked.seed} {case.name}")
+        with tempfile.TemporaryDirectory(prefix="nearfar-chaos-") as scratch:
+            folder = Path(scratch) / "work"
+            folder.mkdir()
+            try:
+                for told in kills(case, folder, asked.rounds, draw):
+                    print(f"{case.name}: {told}", flush=True)
+                print(f"{case.name}: {full_disk(case, folder)}", flush=True)
+            except Broken as broken:
+                failed += 1
+                print(f"{case.name}: BROKEN: {broken}", flush=True)
+    print(f"{failed} cases broken" if failed else "nothing lost, nothing half-written")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

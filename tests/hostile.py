@@ -1,0 +1,203 @@
+"""Readers written in Python, given files that anybody may have written.
+
+The Rust readers are fuzzed by cargo-fuzz (``fuzz/``). Here bytes of the same corpus
+(``fuzz/corpus/READER``) are changed at random; a reader answers, or raises one line. ``make fuzz``
+runs it for a time, ``tests/test_hostile.py`` for a few hundred inputs a reader::
+
+    python tests/hostile.py --seconds 60 --seed 1
+
+An input that breaks a reader is kept in ``fuzz/artifacts/READER/``; it belongs into the corpus,
+together with its mend.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+from unittest import mock
+
+from nearfar.errors import NearfarError
+
+FUZZ: Final = Path(__file__).resolve().parents[1] / "fuzz"
+#: Larger inputs find nothing that smaller ones do not.
+LARGEST: Final = 64 << 10
+#: What hand-written files and machines get wrong.
+WORDS: Final = (
+    b"\x00", b"\xff\xfe", b"\r", b"\n", b"\n[", b"]", b"[[", b"=", b'"', b"'''", b"{", b"}", b",",
+    b"-1", b"0", b"1e999", b"nan", b"inf", b"true", b"null", b"[]", b"{}", b'""', b"../../x",
+    "\u00b2".encode(), "\u2028".encode(), "\u0663".encode(), b"9" * 5000, b"[" * 3000,
+    b"<a>" * 3000, b"18446744073709551616", b"\\u0000", b"%", b"64K",
+)  # fmt: skip
+
+Reader = Callable[[Path, bytes], object]
+
+
+def _file(name: str, read: Callable[[Path], object]) -> Reader:
+    """A reader of a file of this name, written first."""
+
+    def given(folder: Path, data: bytes) -> object:
+        path = folder / name
+        path.write_bytes(data)
+        return read(path)
+
+    return given
+
+
+def _workload(path: Path) -> object:
+    from nearfar import workload
+
+    return workload.load(str(path)).missing()
+
+
+def _fleet(path: Path) -> object:
+    from nearfar import fleet
+
+    return fleet.read(path, {"memory": "50%", "arch": "x86-64", "min_gain": "5%"})
+
+
+def _statements(path: Path) -> object:
+    from nearfar import reproduce
+
+    return [
+        one.row(1.0, "", small=True)
+        for one in reproduce.read_statements(path.read_text(encoding="utf-8", errors="replace"))
+    ]
+
+
+def _journal(path: Path) -> object:
+    from nearfar.apply import setting
+
+    (path.parent / "sysfs").mkdir(exist_ok=True)
+    (path.parent / "sysfs" / "enabled").write_text("always [madvise] never\n")
+    boot = path.parent / "boot"
+    boot.write_text("x\n")
+    with mock.patch.object(setting, "_BOOT", boot):  # the boot that journals of the corpus name
+        return setting.restore(path.parent / "sysfs", path.parent)
+
+
+def _numa(path: Path) -> object:
+    from nearfar.numa import sources
+
+    return repr(sources.read(path))
+
+
+def _points(path: Path) -> object:
+    from nearfar import fit
+
+    return fit.fit_csv(path)
+
+
+def _knobs(path: Path) -> object:
+    from nearfar import tiering
+
+    return tiering.read_knobs(path)
+
+
+#: Readers by the name of their corpus.
+READERS: Final[dict[str, Reader]] = {
+    "workload": _file("workload.toml", _workload),
+    "fleet": _file("fleet.toml", _fleet),
+    "statements": _file("statements.toml", _statements),
+    "journal": _file("apply.json", _journal),
+    "numa": _file("described", _numa),
+    "points": _file("points.csv", _points),
+    "policy": _file("knobs.toml", _knobs),
+}
+
+
+def corpus(name: str) -> list[bytes]:
+    """Inputs of a reader, in the order of their names."""
+    return [path.read_bytes() for path in sorted((FUZZ / "corpus" / name).iterdir())]
+
+
+def changed(inputs: list[bytes], draw: random.Random) -> bytes:
+    """One input, changed in a few places."""
+    data = bytearray(draw.choice(inputs))
+    for _ in range(draw.choice((1, 1, 2, 3, 8))):
+        at = draw.randrange(len(data) + 1)
+        upto = min(len(data), at + draw.choice((1, 1, 2, 4, 16, 200)))
+        how = draw.randrange(7)
+        if how == 0:
+            data[at:upto] = b""
+        elif how == 1 and at < len(data):
+            data[at] ^= 1 << draw.randrange(8)
+        elif how == 2:
+            data[at:at] = draw.choice(WORDS)
+        elif how == 3:
+            data[at:upto] = draw.choice(WORDS)
+        elif how == 4:
+            data[at:at] = data[at:upto] * draw.choice((1, 2, 50))
+        elif how == 5:
+            other = draw.choice(inputs)
+            start = draw.randrange(len(other) + 1)
+            data[at:upto] = other[start : start + draw.randrange(200)]
+        else:
+            del data[at:]
+    return bytes(data[:LARGEST])
+
+
+def broken(name: str, data: bytes, folder: Path) -> str | None:
+    """Why a reader may not end as it did on ``data``; None if it may."""
+    try:
+        READERS[name](folder, data)
+    except NearfarError as error:
+        lines = str(error).splitlines()
+        if len(lines) != 1 or error.exit_code not in (1, 2, 3):
+            return f"an error of {len(lines)} lines: {str(error)[:200]!r}"
+        if len(lines[0]) > 4000:
+            return f"an error of {len(lines[0])} characters"
+    except OSError:
+        pass  # The command line says which file, in one line.
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error)[:200]}"
+    return None
+
+
+def attack(name: str, draw: random.Random) -> Iterator[tuple[bytes, str | None]]:
+    """Inputs without end, first those of the corpus, and what each broke."""
+    inputs = corpus(name)
+    with tempfile.TemporaryDirectory(prefix="nearfar-hostile-") as scratch:
+        folder = Path(scratch)
+        for data in inputs:
+            yield data, broken(name, data, folder)
+        while True:
+            data = changed(inputs, draw)
+            yield data, broken(name, data, folder)
+
+
+def main() -> int:
+    """Change inputs for a time; keep what breaks a reader."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=60.0, help="in all")
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    failed = 0
+    for name in READERS:
+        end = time.monotonic() + asked.seconds / len(READERS)
+        runs, seen = 0, set()
+        for data, why in attack(name, random.Random(f"{asked.seed} {name}")):
+            runs += 1
+            if why is not None and why not in seen:
+                seen.add(why)
+                kept = FUZZ / "artifacts" / name / f"crash-{hashlib.sha1(data).hexdigest()}"
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                kept.write_bytes(data)
+                print(f"{name}: {why}: {kept}")
+            if time.monotonic() > end:
+                break
+        failed += len(seen)
+        print(f"{name}: {runs} inputs, {len(seen)} broke it", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    with suppress(KeyboardInterrupt):
+        sys.exit(main())

@@ -1,0 +1,30 @@
+"""Readers written in Python take what fuzzing has found and a few hundred further bad files."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+import hostile
+
+
+@pytest.mark.parametrize("name", hostile.READERS)
+def test_no_file_breaks_a_reader(name: str) -> None:
+    inputs = hostile.corpus(name)
+    assert len(inputs) >= 3, "a corpus needs good, bad and cut-off inputs"
+    runs = itertools.islice(hostile.attack(name, random.Random(name)), len(inputs) + 250)
+    assert [(data[:200], why) for data, why in runs if why is not None] == []
+
+
+@pytest.mark.parametrize("name", hostile.READERS)
+def test_a_corpus_has_good_inputs(name: str, tmp_path: object) -> None:
+    """Else nothing behind the first check of a reader would be reached."""
+    good = 0
+    for data in hostile.corpus(name):
+        try:
+            good += hostile.READERS[name](tmp_path, data) is not None  # type: ignore[arg-type]
+        except hostile.NearfarError:
+            continue
+    assert good >= 1

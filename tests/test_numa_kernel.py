@@ -1,0 +1,286 @@
+"""What Debian's kernel did with memory nodes, recorded under QEMU, beside what the model says."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nearfar import numa
+from nearfar.errors import NearfarError
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "bench" / "numa-kernel"))
+
+import agree  # noqa: E402
+import qemu  # noqa: E402
+
+RECORDS = sorted((ROOT / "tests" / "data" / "numa").glob("kernel-*.json"))
+
+
+def recorded(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
+def test_the_model_agrees_with_the_kernel(path: Path) -> None:
+    record = recorded(path)
+    found = agree.agreements(record)
+    apart = [one for one in found if not one.holds]
+    assert not apart
+    assert len(found) == len(record["distances"]) + 2 * len(record["cases"])
+    assert {case["policy"] for case in record["cases"]} == set(qemu._POLICIES)
+    # The kernel's two ways of telling where pages landed agree with each other.
+    for case in record["cases"]:
+        last = {str(node): pages for node, pages in enumerate(case["path"][-1][1:]) if pages}
+        assert case["maps"] == last
+        assert sum(last.values()) == case["pages"]
+        # And with the pages that are free no more, node by node; page tables take some.
+        for node, (free, left) in enumerate(zip(case["free"], case["left"], strict=True)):
+            gone = free - left - case["path"][-1][1 + node]
+            assert abs(gone) <= agree.TOLERANCE * case["pages"]
+
+
+def test_the_table_marks_what_is_apart() -> None:
+    near = agree.Agreement("one", "1 2", "1 2", 0.0)
+    far = agree.Agreement("another", "1 2", "2 1", 0.5)
+    told = {"machine": "m", "kernel": "6", "qemu": "7", "added": False}
+    lines = agree.table(told, [near, far])
+    assert lines[1] == "  one      1 2  1 2   0.00%" and lines[2].endswith("2 1  50.00%  APART")
+
+
+def test_machines_are_recorded() -> None:
+    made = ["kernel-cxl-2socket", "kernel-optane-4node-added", "kernel-optane-4node"]
+    assert sorted(path.stem for path in RECORDS) == sorted(made)
+    orders = {path.stem: recorded(path)["fallback"][4] for path in RECORDS[1:]}
+    # Processors are counted only once the system runs: added memory comes before its DRAM.
+    assert orders["kernel-optane-4node"] == [4, 0, 5, 1, 6, 7, 2, 3]
+    assert orders["kernel-optane-4node-added"] == [4, 5, 0, 1, 6, 7, 2, 3]
+
+
+def test_a_kernel_that_does_otherwise_is_noticed() -> None:
+    record = recorded(RECORDS[0])
+    swapped = copy.deepcopy(record)
+    swapped["fallback"][0] = swapped["fallback"][0][::-1]
+    assert sum(not one.holds for one in agree.agreements(swapped)) == 1
+    moved = copy.deepcopy(record)
+    for step in moved["cases"][0]["path"]:
+        step[1], step[2] = step[2], step[1]
+    assert any(not one.holds for one in agree.agreements(moved))
+    shifted = copy.deepcopy(record)
+    weighted = next(case for case in shifted["cases"] if case["weights"])
+    weighted["start"] += 1
+    apart = [one.item for one in agree.agreements(shifted) if not one.holds]
+    assert apart == [f"{weighted['name']}: first pages"]
+
+
+def test_the_described_machine_has_the_free_pages(tmp_path: Path) -> None:
+    record = recorded(RECORDS[1])
+    free = record["cases"][3]["free"]
+    machine = tmp_path / "emulated.toml"
+    machine.write_text(agree.described(record, free))
+    row = numa.alloc([4096], machine=str(machine), modes=["kmem-dax"], allocator="user").rows[0]
+    used = [part["bytes"] + part["tables_bytes"] for part in row["landed"]]
+    left = [part["free_bytes"] for part in row["landed"]]
+    assert [(a + b) // 4096 for a, b in zip(used, left, strict=True)] == free
+
+
+def test_a_console_that_ends_early_is_refused() -> None:
+    asked = qemu.cases(numa.topology("cxl-2socket"))
+    whole = "".join(
+        f"@@case {case.name}\r\n@@free 1 2\r\n@@left 1 2\r\n@@done 0\r\n" for case in asked
+    )
+    found = qemu.parse(whole, asked)
+    assert [case["free"] for case in found["cases"]] == [[1, 2]] * len(asked)
+    with pytest.raises(qemu.Unfit, match=f"{len(asked) - 1} of {len(asked)} cases"):
+        qemu.parse(whole.rsplit("@@case", 1)[0], asked)
+    with pytest.raises(qemu.Unfit, match="refused a case: x"):
+        qemu.parse(whole + "@@refused x\n", asked)
+
+
+@pytest.mark.skipif(not shutil.which("cpio"), reason="cpio is not installed")
+def test_the_archive_is_one_that_cpio_reads(tmp_path: Path) -> None:
+    made = qemu.archive({"init": b"abc", "cases": b"12345678"})
+    done = subprocess.run(["cpio", "-itv"], input=made, capture_output=True, check=True)
+    lines = done.stdout.decode().splitlines()
+    assert [line.split()[-1] for line in lines] == [
+        "proc", "sys", "dev", "dev/console", "init", "cases",
+    ]  # fmt: skip
+    assert lines[3].startswith("crw") and lines[4].split()[4] == "3"
+
+
+# --- the firmware's tables of the recorded machines, through the importer
+
+
+def tables(record: dict[str, Any], folder: Path) -> dict[str, Path]:
+    """The tables as files of bytes."""
+    files = {}
+    for name, digits in record["tables"].items():
+        files[name] = folder / name
+        files[name].write_bytes(bytes.fromhex(digits))
+    return files
+
+
+def test_notices_are_read_from_the_last_on() -> None:
+    told = "@@fallback 1: 1 0\n@@fallback 0: 0 1\n@@fallback 1: 1 0\n@@distance 0 10 20\n"
+    found = qemu.parse(told + "@@fallback 0: 1 0\n", [])
+    assert found["fallback"] == [[1, 0], [1, 0]] and found["distances"] == [[10, 20]]
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
+def test_the_firmwares_tables_tell_what_the_machine_file_does(path: Path, tmp_path: Path) -> None:
+    record = recorded(path)
+    told = numa.topology(record["machine"])
+    found = numa.describe(list(tables(record, tmp_path).values()))
+    assert [node.node for node in found] == [node["node"] for node in told["nodes"]]
+    assert [[node.distances[n] for n in sorted(node.distances)] for node in found] == told[
+        "distances"
+    ]
+    for node, wanted in zip(found, told["nodes"], strict=True):
+        assert node.read_latency == round(wanted["local_read_ns"])
+        assert bool(node.cpus) == bool(wanted["cpus"]) and node.socket == wanted["socket"]
+        # What is kept free for memory to be added, 62 GiB in one record, is no memory.
+        assert 128 << 19 <= node.size <= 256 << 20
+    text, assumed = numa.to_machine(found)
+    assert not assumed
+    machine = tmp_path / "mine.toml"
+    machine.write_text(text)
+    again = numa.topology(str(machine))
+    remote = [round(node["remote_read_ns"]) for node in told["nodes"]]
+    assert [node["remote_read_ns"] for node in again["nodes"]] == remote
+
+
+def dumped(table: bytes) -> str:
+    """As ``acpidump`` prints a table."""
+    lines = [f"{table[:4].decode()} @ 0x0000000000000000"]
+    for at in range(0, len(table), 16):
+        part = table[at : at + 16]
+        text = "".join(chr(c) if 32 <= c < 127 else "." for c in part)
+        lines.append(f"    {at:04X}: {' '.join(f'{c:02X}' for c in part):<47}  {text}")
+    return "\n".join(lines) + "\n\n"
+
+
+def test_a_dump_tells_the_same(tmp_path: Path) -> None:
+    record = recorded(RECORDS[1])
+    files = tables(record, tmp_path)
+    text = tmp_path / "acpidump.txt"
+    text.write_text("".join(dumped(file.read_bytes()) for file in files.values()))
+
+    def plain(sources: list[Path]) -> list[object]:
+        return [(n.node, n.size, n.cpus, n.distances, n.seen) for n in numa.describe(sources)]
+
+    assert plain([text]) == plain(list(files.values()))
+    if shutil.which("acpixtract"):
+        subprocess.run(["acpixtract", "-a", text], check=True, capture_output=True, cwd=tmp_path)
+        for name, file in files.items():
+            assert (tmp_path / f"{name.lower()}.dat").read_bytes() == file.read_bytes()
+    if shutil.which("iasl"):
+        made = []
+        for name, file in files.items():
+            subprocess.run(["iasl", "-d", str(file)], check=True, capture_output=True)
+            made.append(tmp_path / f"{name}.dsl")
+        assert plain(made) == plain(list(files.values()))
+
+
+def test_every_cut_and_every_wrong_byte_is_refused(tmp_path: Path) -> None:
+    record = recorded(RECORDS[0])
+    bad = tmp_path / "table"
+    for digits in record["tables"].values():
+        whole = bytes.fromhex(digits)
+        for length in range(4, len(whole)):
+            bad.write_bytes(whole[:length])
+            with pytest.raises(NearfarError, match="length that it tells"):
+                numa.describe([bad])
+        for at in range(4, len(whole), 7):
+            bad.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :])
+            with pytest.raises(NearfarError):
+                numa.describe([bad])
+        # Wrong inside and yet with a right checksum: an answer or one clear line, no traceback.
+        for at in range(36, len(whole)):
+            for flip in (0x01, 0xFF):
+                changed = bytearray(whole)
+                changed[at] ^= flip
+                changed[9] = (changed[9] - (changed[at] - whole[at])) % 256
+                bad.write_bytes(changed)
+                try:
+                    numa.describe([bad])
+                except NearfarError as error:
+                    assert "\n" not in str(error)
+        lines = dumped(whole).splitlines(keepends=True)
+        bad.write_text("".join(lines[:2] + lines[3:]))
+        with pytest.raises(NearfarError, match="a line is missing"):
+            numa.describe([bad])
+
+
+CAPABILITIES = """<capabilities>
+  <host>
+    <topology>
+      <cells num='2'>
+        <cell id='0'>
+          <memory unit='KiB'>16777216</memory>
+          <distances><sibling id='0' value='10'/><sibling id='1' value='17'/></distances>
+          <cpus num='2'>
+            <cpu id='0' socket_id='3' die_id='0' core_id='0' siblings='0'/>
+            <cpu id='1' socket_id='3' die_id='0' core_id='1' siblings='1'/>
+          </cpus>
+        </cell>
+        <cell id='1'>
+          <memory unit='GiB'>64</memory>
+          <distances><sibling id='0' value='17'/><sibling id='1' value='10'/></distances>
+          <cpus num='0'/>
+        </cell>
+      </cells>
+      <interconnects>
+        <latency initiator='0' target='0' type='access' value='90'/>
+        <latency initiator='0' target='1' type='read' value='305'/>
+        <latency initiator='0' target='1' cache='1' type='read' value='80'/>
+        <bandwidth initiator='0' target='1' type='access' value='2097152' unit='KiB'/>
+      </interconnects>
+    </topology>
+  </host>
+</capabilities>
+"""
+
+
+def test_libvirts_capabilities_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "capabilities.xml"
+    path.write_text(CAPABILITIES)
+    near, far = numa.describe([path])
+    assert (near.size, near.cpus, near.socket, near.kind) == (16 << 30, 2, 3, "dram")
+    assert (near.read_latency, near.write_latency, near.read_bandwidth) == (90, 90, None)
+    assert (far.size, far.cpus, far.socket, far.distances[0]) == (64 << 30, 0, 3, 17)
+    assert (far.read_latency, far.write_latency, far.write_bandwidth) == (305, None, 2 << 30)
+    for old, new, said in (
+        ("'KiB'>16777216", "'KiB'>-1", "where a number belongs"),
+        ("'KiB'>16777216", "'furlong'>1", "is no unit"),
+        ("cell id='0'", "cell id='x'", "where a number belongs"),
+        ("</capabilities>", "", "not XML"),
+        ("<capabilities>", "<!DOCTYPE x [<!ENTITY a 'b'>]><capabilities>", "entities"),
+        ("<cells", "<sells", "not XML"),
+    ):
+        path.write_text(CAPABILITIES.replace(old, new))
+        with pytest.raises(NearfarError, match=said):
+            numa.describe([path])
+    path.write_text("<capabilities><host/></capabilities>")
+    with pytest.raises(NearfarError, match="no cell"):
+        numa.describe([path])
+    for length in range(0, len(CAPABILITIES), 11):
+        path.write_text(CAPABILITIES[:length])
+        with pytest.raises(NearfarError):
+            numa.describe([path])
+
+
+@pytest.mark.skipif(not shutil.which("virt-xml-validate"), reason="libvirt is not installed")
+def test_libvirts_schema_takes_the_capabilities(tmp_path: Path) -> None:
+    path = tmp_path / "capabilities.xml"
+    cpu = "<cpu><arch>x86_64</arch></cpu>"
+    path.write_text(CAPABILITIES.replace("<host>", f"<host>{cpu}"))
+    done = subprocess.run(["virt-xml-validate", str(path), "capability"], capture_output=True)
+    assert done.returncode == 0, done.stderr
