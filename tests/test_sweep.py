@@ -477,6 +477,26 @@ def test_killed_again_and_again(slow: Path, expected: dict[str, bytes]) -> None:
     assert not list(out.rglob(".*.partial"))
 
 
+def test_a_full_disk_is_one_line(slow: Path, nearfar: Run) -> None:
+    """The folder of cells is a file system of 64 KiB."""
+    out = slow / "out"
+    (out / "cells").mkdir(parents=True)
+    mounted = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(out / "cells")]
+    (out / "run.json").write_text(json.dumps({"study": "sweep"}), encoding="utf-8")
+    if subprocess.run(mounted, capture_output=True, check=False).returncode:
+        pytest.skip("no file system may be mounted here")
+    try:
+        done = nearfar("sweep", slow / "slow.toml", "-o", out, "--workers", 2)
+        assert not list((out / "cells").glob(".*.partial"))
+        whole_cells = list((out / "cells").glob("*.parquet"))
+    finally:
+        subprocess.run(["umount", str(out / "cells")], check=True)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "No space left on device" in done.stderr
+    assert len(whole_cells) < 8
+
+
 # --- Dask
 
 

@@ -13,7 +13,8 @@ import os
 import time
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,8 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
         What ``cells/KEY.json`` holds: ``key``, ``status`` (``done`` or ``failed``), ``rows``,
         ``seconds``, ``error``, ``parameters``.
     """
+    import pyarrow.parquet
+
     study = studies.find(job["study"])
     began = time.monotonic()
     rows, error = 0, job["error"]
@@ -55,7 +58,8 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
         try:
             table = _table(study, study.run(_tuples(study, parameters)).table, job)
             rows = table.num_rows
-            _write_table(table, _place(job, "parquet"))
+            with _whole(Path(job["folder"]) / "cells" / f"{job['key']}.parquet") as aside:
+                pyarrow.parquet.write_table(table, aside, compression="zstd")
         except NearfarError as wrong:
             error = _shown(str(wrong), job["renamed"])
         except (KeyboardInterrupt, SystemExit):
@@ -72,17 +76,22 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
         "error": error,
         "parameters": job["written"],
     }
-    keep(outcome, Path(job["folder"]))
+    try:
+        keep(outcome, Path(job["folder"]))
+    except NearfarError as wrong:
+        outcome |= {"status": "failed", "error": str(wrong)}
     return outcome
 
 
 def keep(outcome: Mapping[str, Any], folder: Path) -> None:
-    """Write how a cell went."""
+    """Write how a cell went.
+
+    Raises:
+        NearfarError: the folder cannot be written to.
+    """
     text = json.dumps(outcome, indent=1) + "\n"
-    path = folder / "cells" / f"{outcome['key']}.json"
-    aside = _aside(path)
-    aside.write_text(text, encoding="utf-8")
-    settle(aside, path)
+    with _whole(folder / "cells" / f"{outcome['key']}.json") as aside:
+        aside.write_text(text, encoding="utf-8")
 
 
 def outcome_of(key: str, folder: Path) -> dict[str, Any] | None:
@@ -97,21 +106,20 @@ def outcome_of(key: str, folder: Path) -> dict[str, Any] | None:
     return None if done and not (folder / "cells" / f"{key}.parquet").is_file() else found
 
 
-def _place(job: Mapping[str, Any], ending: str) -> Path:
-    return Path(job["folder"]) / "cells" / f"{job['key']}.{ending}"
-
-
-def _aside(path: Path) -> Path:
-    """A name that no other process writes to at the same time, on whatever host it is."""
-    return path.with_name(f".{path.name}.{os.uname().nodename}-{os.getpid()}.partial")
-
-
-def _write_table(table: Any, path: Path) -> None:
-    import pyarrow.parquet
-
-    aside = _aside(path)
-    pyarrow.parquet.write_table(table, aside, compression="zstd")
-    settle(aside, path)
+@contextmanager
+def _whole(path: Path) -> Iterator[Path]:
+    """Give a file to write, which becomes ``path`` when all is written."""
+    # A name that no other process writes to at the same time, on whatever host it is.
+    aside = path.with_name(f".{path.name}.{os.uname().nodename}-{os.getpid()}.partial")
+    try:
+        yield aside
+        settle(aside, path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise NearfarError(
+            f"{path}: cannot be written: {error.strerror or error}; "
+            "check the path, permissions and free space"
+        ) from None
 
 
 def _tuples(study: Study, parameters: dict[str, Any]) -> dict[str, Any]:
