@@ -105,7 +105,7 @@ wheel: env ## A wheel, installed into a clean environment and used there
 
 .PHONY: bench
 bench: env ## Ratios against peers, in one run (docs/bench.md)
-	@workloads/install.sh qemu-user gzip valgrind
+	@workloads/install.sh qemu-user gzip pigz valgrind
 	$(BIN)/python bench/run.py
 
 .PHONY: validate

@@ -276,8 +276,8 @@ def test_every_command_is_in_the_table_and_has_a_page(nearfar: Run) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["advise", "apply", "capture", "export", "fit", "generate", "import", "info", "paging"]
-    + ["reproduce"],
+    ["advise", "apply", "capture", "diff", "explain", "export", "fit", "generate", "import"]
+    + ["info", "paging", "report", "reproduce", "sweep"],
 )
 def test_every_option_is_in_the_page_of_its_command(command: str) -> None:
     """By any of its names, as the program defines it; what all commands have, in docs/shell.md."""

@@ -136,6 +136,17 @@ def paging(
     max_memory: int | None,
     progress: Callable[[int], object] | None,
 ) -> str: ...
+def paging_explain(
+    trace: str | PathLike[str],
+    *,
+    page_bytes: int,
+    memory: tuple[float, bool],
+    tlb: str,
+    replacement: str,
+    clock_insert_set: bool,
+    kinds: Sequence[str] | None,
+    progress: Callable[[int], object] | None,
+) -> str: ...
 
 # ssd.rs
 
@@ -152,6 +163,10 @@ def ssd(
     random: float,
     seed: int,
     sleep_granularity_ns: int | None,
+    atomic: str,
+    first_touch: str,
+    background_bytes: int,
+    background_written: float,
     window: int,
     threads: int,
     progress: Callable[[int], object] | None,

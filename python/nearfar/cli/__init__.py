@@ -1,7 +1,10 @@
 """The ``nearfar`` command: one file a command, found by its name.
 
 A command file ``NAME.py`` (a trailing underscore is dropped) in this package defines ``run``, a
-function whose signature Typer turns into options and whose XX"""
+function whose signature Typer turns into options and whose docstring is the help text; one that
+has commands of its own defines ``APP``, a Typer application, in place of it. Heavy imports belong
+inside ``run``, so that ``nearfar --help`` stays quick.
+"""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 from rich import box
@@ -284,6 +284,21 @@ def reuse_label(exponent: int | None) -> str:
 
 def _table(title: str) -> Table:
     return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+
+
+def listing(title: str, headers: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+    """Rows under their headers, numbers to the right; the last column gives way where it must."""
+    table = _table(title)
+    for place, header in enumerate(headers):
+        texts = [str(row[place]) for row in rows]
+        right = all(text[:1] in "+-0123456789" and text[:2] != "0x" for text in texts)
+        last = place == len(headers) - 1
+        table.add_column(
+            header, justify="right" if right else "left", no_wrap=not last, overflow="fold"
+        )
+    for row in rows:
+        table.add_row(*(_name(cell) for cell in row))
+    return table
 
 
 def show(renderable: RenderableType, stream: IO[str] | None = None) -> None:
