@@ -156,6 +156,7 @@ DEVIATIONS = {
         "doctor": "a list of sentences: table, json",
         "machine": "a nested description: table, json",
         "numa import": "a machine: table, json, toml",
+        "report": "which pages were written: table, json",
         "workload": "a nested description: table, json",
     },
     "threads": {
