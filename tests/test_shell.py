@@ -105,6 +105,11 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ["gzip", "-c"], input=b"0 1000\n1 2000\n2 400\n", stdout=-1, check=True
         ).stdout
     )
+    from nearfar.paging import paging
+
+    found = paging(folder / "app.trace", machine="optane-ssd")
+    for name in ("app.run", "before.run", "after.run"):
+        found.write(folder / name)
     return folder
 
 
@@ -113,7 +118,7 @@ def test_examples_run(words: str, inputs: Path, tmp_path: Path) -> None:
     example = shlex.split(LEAVES[words].epilog.removeprefix("Example: nearfar "))
     if words.split()[0] in NOT_RUN:
         pytest.skip(NOT_RUN[words.split()[0]])
-    given = [word for word in example if re.search(r"\.(trace|csv|toml|gz)$", word)]
+    given = [word for word in example if re.search(r"\.(trace|run|csv|toml|gz)$", word)]
     made = [b for a, b in zip(example, example[1:], strict=False) if a in ("-o", "--out", "--html")]
     absent = [word for word in given if word not in made and not (inputs / word).exists()]
     if absent:
