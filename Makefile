@@ -50,8 +50,8 @@ lint: env ## Formatters and linters
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --quiet -- -D warnings
 	cd capture/qemu-plugin && cargo fmt --check && cargo clippy --quiet -- -D warnings
-	$(BIN)/ruff check python tests bench workloads docs examples fuzz
-	$(BIN)/ruff format --check python tests bench workloads docs examples fuzz
+	$(BIN)/ruff check python tests bench workloads docs/*.py examples fuzz
+	$(BIN)/ruff format --check python tests bench workloads docs/*.py examples fuzz
 	$(BIN)/mypy
 
 .PHONY: test-packages

@@ -40,6 +40,7 @@ RUNS = {
     "tiering, trace": "tiering.tiering(trace, filter='none', progress=progress)",
     "ssd": "ssd.ssd(trace, dram=['8M'], progress=progress)",
     "numa": "numa.run(trace, progress=progress)",
+    "numa, pair": "numa.pair(trace, trace, progress=progress)",
     "info": "info.info(trace, progress=progress)",
     "generate": "generate.generate('zipf', out, refs=10**9, pages=9999, progress=progress)",
     "import": "importer.import_trace(out.with_name('in.csv'), out, progress=progress)",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nearfar.cli._study import check_format, print_rows
+from nearfar.output import watched
 
 if TYPE_CHECKING:
     from nearfar.sweep import Estimate, Progress, SweepResult
@@ -69,8 +70,8 @@ def run(
 
 @contextmanager
 def _shown() -> Iterator[Progress | None]:
-    """Cells done and the time left, on a terminal."""
-    if not sys.stderr.isatty():
+    """Cells done and the time left, where someone looks."""
+    if not watched():
         yield None
         return
 
