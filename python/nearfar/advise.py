@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from nearfar.predict import (
     predict,
 )
 from nearfar.report import units
-from nearfar.result import FolderResult
+from nearfar.result import Columns, FolderResult
 from nearfar.sizes import parse_memory, parse_page_sizes
 
 #: What advice is given for unless told otherwise.
@@ -63,6 +63,41 @@ class AdviseResult(FolderResult):
     run: dict[str, Any]
     rows: list[dict[str, Any]]
     notes: list[str] = field(compare=False, default_factory=list)
+
+    columns: ClassVar[Columns] = Columns(
+        keys=("vm", "workload", "machine", "storage", "arch", ("memory_fraction", "memory_bytes")),
+        metrics={
+            "simulated_ns": "less",
+            "predicted_ns": "less",
+            "settable_ns": "less",
+            "best_ns": "less",
+            "baseline_4k_ns": "less",
+            "gain": "more",
+            "simulated_gain": "more",
+            "regret": "less",
+            "model_regret": "less",
+            "left_out_error": "less",
+            "largest_error": "less",
+        },
+    )
+
+    @classmethod
+    def restore(cls, run: dict[str, Any], tables: Mapping[str, Any]) -> AdviseResult:
+        """The result again that :meth:`write` wrote."""
+        curves: dict[str, list[dict[str, Any]]] = {}
+        for point in tables["curves"].to_pylist():
+            curves.setdefault(point.pop("vm"), []).append(point)
+        rows = tables["result"].to_pylist()
+        for row in rows:
+            row["curve"] = curves[row["vm"]]
+            row["fitted_page_bytes"] = [p["page_bytes"] for p in row["curve"] if p["fitted"]]
+        return cls(run, rows)
+
+    def _tables(self) -> dict[str, Any]:
+        import pyarrow
+
+        points = [{"vm": row["vm"], **point} for row in self.rows for point in row["curve"]]
+        return {"result": self.table, "curves": pyarrow.Table.from_pylist(points)}
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, as ``--format json`` prints it."""

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,9 +32,8 @@ from typing import Any, Final
 from nearfar.errors import NearfarError
 from nearfar.machine import with_storage
 from nearfar.paging import MACHINE
+from nearfar.strict import read_toml
 
-#: A fleet file is some pages of text; anything much larger is a mistake.
-_LARGEST: Final = 4 << 20
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _PERCENT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 
@@ -96,7 +94,7 @@ def read(path: str | Path, defaults: Mapping[str, str]) -> list[Vm]:
         NearfarError: the file cannot be read, or a key or value is wrong.
     """
     file = Path(path)
-    content = _load(file)
+    content = read_toml(file, "a fleet file", "docs/advise.md")
     _known(file, "", content, _TOP)
     top: dict[str, str] = {key: _text(file, key, content[key]) for key in _SHARED if key in content}
     machines = content.get("vm")
@@ -138,21 +136,6 @@ def _vm(file: Path, where: str, name: str, told: Mapping[str, str]) -> Vm:
         min_gain=parse_gain(told["min_gain"], f"{file}: {where}min_gain"),
         scenario=told.get("scenario", ""),
     )
-
-
-def _load(file: Path) -> dict[str, Any]:
-    try:
-        if file.stat().st_size > _LARGEST:
-            raise NearfarError(f"{file}: over 4 MiB; a fleet file is some pages of TOML")
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-        raise NearfarError(f"{file}: byte {error.start} is not UTF-8; save it as UTF-8") from None
-    except (ValueError, RecursionError) as error:  # TOML errors, huge numbers, deep nesting
-        raise NearfarError(
-            f"{file}: not TOML: {error}; see the example in docs/advise.md"
-        ) from None
-    except OSError as error:
-        raise NearfarError(f"{file}: {error.strerror}; check the path") from None
 
 
 def _known(file: Path, where: str, given: Mapping[str, Any], keys: Sequence[str]) -> None:

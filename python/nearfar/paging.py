@@ -18,13 +18,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from nearfar import _engine
 from nearfar import machine as machines
 from nearfar.errors import NearfarError
 from nearfar.filter import view
-from nearfar.result import FolderResult
+from nearfar.result import Columns, FolderResult
 from nearfar.sizes import parse_memory, parse_page_sizes
 
 #: What a study runs with unless told otherwise.
@@ -52,6 +52,27 @@ class PagingResult(FolderResult):
     rows: list[dict[str, Any]]
     fits: list[dict[str, Any]]
     wall_seconds: float = field(compare=False, default=0.0)
+
+    columns: ClassVar[Columns] = Columns(
+        keys=("storage", ("memory_fraction", "memory_bytes"), "page_bytes"),
+        metrics={
+            "total_ns": "less",
+            "translation_ns": "less",
+            "data_ns": "less",
+            "tlb_miss_rate": "less",
+            "fault_rate": "less",
+            "tlb_misses": "less",
+            "faults": "less",
+            "dirty_evictions": "less",
+        },
+    )
+
+    @classmethod
+    def restore(cls, run: dict[str, Any], tables: Mapping[str, Any]) -> PagingResult:
+        """The result again that :meth:`write` wrote."""
+        kept = dict(run)
+        fits, seconds = kept.pop("fits"), kept.pop("wall_seconds")
+        return cls(kept, tables["result"].to_pylist(), fits, seconds)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, as ``--format json`` prints it."""

@@ -1,15 +1,43 @@
-"""What the result of every study can do: JSON, a Polars table, a folder on disk."""
+"""What the result of every study can do: JSON, a Polars table, a chart, a folder on disk."""
 
 from __future__ import annotations
 
+import html
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Final, Self
 
 from nearfar import _engine
 from nearfar.errors import NearfarError
+
+#: Rows of a table that a notebook shows.
+SHOWN: Final = 10
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return html.escape(f"{value:.6g}" if isinstance(value, float) else str(value))
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What the columns of a study's table mean to those who compare and draw them.
+
+    Attributes:
+        keys: columns that say what a row is of, so that rows of two runs are paired by them; of
+            a tuple the first that is not null counts (a memory size as a share, or else in bytes).
+        metrics: what a row found, each ``less`` or ``more``: what of it is better. The first is
+            what is compared and drawn unless another is named.
+        seed: a column over which rows are repetitions of each other, where there is one.
+    """
+
+    keys: tuple[str | tuple[str, ...], ...]
+    metrics: Mapping[str, str]
+    seed: str | None = None
 
 
 class Result:
@@ -36,9 +64,45 @@ class Result:
             raise NearfarError("polars: not installed; pip install 'nearfar[polars]'", 3) from None
         return polars.from_arrow(self.table)
 
+    def plot(self) -> Any:
+        """The first chart of the study's page, as an ``altair.Chart``.
+
+        Raises:
+            NearfarError: there is nothing to draw.
+        """
+        from nearfar.report import plots
+
+        return plots.draw(self)
+
+    def _repr_html_(self) -> str:
+        """Show the first rows in a notebook."""
+        table = self.table
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in table.column_names)
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{_cell(value)}</td>" for value in row.values()) + "</tr>"
+            for row in table.slice(0, SHOWN).to_pylist()
+        )
+        return (
+            f'<div style="overflow-x:auto"><table><thead><tr>{head}</tr></thead>'
+            f"<tbody>{rows}</tbody></table></div>"
+            f"<p>{table.num_rows:,} rows, {table.num_columns} columns</p>"
+        )
+
 
 class FolderResult(Result):
     """A result that can be kept as a folder."""
+
+    #: What the columns of ``table`` mean; by question, for a study that has several.
+    columns: ClassVar[Columns | Mapping[str, Columns]]
+
+    @classmethod
+    def restore(cls, run: dict[str, Any], tables: Mapping[str, Any]) -> Self:
+        """The result again that :meth:`write` wrote, from ``run.json`` and the folder's tables.
+
+        Raises:
+            KeyError: something is missing.
+        """
+        raise NotImplementedError
 
     def write(
         self,

@@ -26,7 +26,7 @@ from nearfar import _engine
 from nearfar import machine as machines
 from nearfar.errors import NearfarError
 from nearfar.filter import View, view
-from nearfar.result import FolderResult
+from nearfar.result import Columns, FolderResult
 from nearfar.sizes import parse_bytes, parse_memory
 
 #: What a study runs with unless told otherwise.
@@ -90,6 +90,31 @@ class TieringResult(FolderResult):
     rows: list[dict[str, Any]]
     series: list[dict[str, Any]]
     wall_seconds: float = field(compare=False, default=0.0)
+
+    columns: ClassVar[Columns] = Columns(
+        keys=("workload", "mix", "policy", "phase"),
+        metrics={
+            "bandwidth_mb_s": "more",
+            "mean_latency_ns": "less",
+            "seconds": "less",
+            "fast_hit_ratio": "more",
+            "promotions": "less",
+            "demotions": "less",
+            "bytes_migrated": "less",
+            "hint_faults": "less",
+            "write_faults": "less",
+            "shadow_faults": "less",
+            "aborts": "less",
+        },
+        seed="seed",
+    )
+
+    @classmethod
+    def restore(cls, run: dict[str, Any], tables: Mapping[str, Any]) -> TieringResult:
+        """The result again that :meth:`write` wrote."""
+        kept = dict(run)
+        seconds = kept.pop("wall_seconds")
+        return cls(kept, tables["result"].to_pylist(), tables["series"].to_pylist(), seconds)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, as ``--format json`` prints it."""

@@ -15,7 +15,6 @@ import difflib
 import inspect
 import json
 import os
-import re
 import shlex
 import shutil
 import signal
@@ -25,7 +24,7 @@ import tempfile
 import threading
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +32,7 @@ from typing import Any, Final
 from nearfar import _engine
 from nearfar.errors import NearfarError
 from nearfar.inputs import INPUTS
+from nearfar.strict import Complaint
 
 #: Folder in which a workload given by name is looked for before the built-in ones.
 SEARCH: Final = Path("workloads")
@@ -171,7 +171,7 @@ def parse(name: str, text: str) -> Workload:
     # Huge numbers and deep nesting are no TOML errors to Python.
     except (ValueError, RecursionError) as error:
         raise NearfarError(f"{name}: not TOML: {error}") from None
-    wrong = _Complaint(name, text)
+    wrong = Complaint(name, text)
     known = {one.name: one for one in fields(Workload) if one.name != "name"}
     for key in table:
         wrong.unless_known(key, key, known)
@@ -185,33 +185,8 @@ def parse(name: str, text: str) -> Workload:
     return found
 
 
-class _Complaint:
-    """Makes the error that names the file, the line and the key."""
-
-    def __init__(self, name: str, text: str) -> None:
-        self.name, self.lines = name, text.splitlines()
-
-    def __call__(self, key: str, what: str) -> NearfarError:
-        *table, last = key.split(".", 1)
-        wanted = [re.escape(last), re.escape(f'"{last}"')]
-        line_of = re.compile(rf"\s*(\[{re.escape(key)}\]|({'|'.join(wanted)})\s*=)")
-        header = re.compile(rf"\s*\[?{re.escape(table[0])}\b" if table else "")
-        numbers = [at for at, line in enumerate(self.lines, 1) if line_of.match(line)]
-        numbers += [at for at, line in enumerate(self.lines, 1) if table and header.match(line)]
-        line = f" line {numbers[0]}" if numbers else ""
-        return NearfarError(f"{self.name}{line} key {key}: {what}")
-
-    def unless_known(self, path: str, key: str, known: Mapping[str, Any]) -> None:
-        """Raise if ``key`` is none of ``known``, with the nearest of them."""
-        if key not in known:
-            meant = difflib.get_close_matches(key, known, 1)
-            hint = f"; did you mean `{meant[0]}`?" if meant else ""
-            listed = ", ".join(known)
-            raise self(path, f"unknown key `{key[:60]}`{hint} (keys here: {listed})")
-
-
-def _shape(what: str, holds: Callable[[Any], bool]) -> Callable[[_Complaint, str, Any], None]:
-    def check(wrong: _Complaint, key: str, value: Any) -> None:
+def _shape(what: str, holds: Callable[[Any], bool]) -> Callable[[Complaint, str, Any], None]:
+    def check(wrong: Complaint, key: str, value: Any) -> None:
         if not holds(value):
             raise wrong(key, f"is not {what}")
 
@@ -247,7 +222,7 @@ _SHAPES: Final = {
 }
 
 
-def _check(found: Workload, wrong: _Complaint) -> None:
+def _check(found: Workload, wrong: Complaint) -> None:
     """What no single key can tell."""
     if not found.command:
         raise wrong("command", "is empty; give the program and its arguments")

@@ -16,13 +16,13 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from nearfar import _engine
 from nearfar import machine as machines
 from nearfar.errors import NearfarError
 from nearfar.numa.describe import Node, describe, to_machine
-from nearfar.result import FolderResult
+from nearfar.result import Columns, FolderResult
 from nearfar.sizes import bytes_of, parse_bytes
 
 __all__ = [
@@ -64,6 +64,20 @@ _FLAGS: Final = {
 }
 _USUAL: Final = {"threads": 1, "writes": 0.0, "bandwidth": 0.0, "seed": 1, "pattern": "random"}
 
+#: Columns that may hold no value, and what they hold otherwise.
+_NULLABLE: Final = {
+    "why_not": "text",
+    "bound_by": "text",
+    "seconds": "real",
+    "gb_per_second": "real",
+    "latency_ns": "real",
+    "cache_hit_rate": "real",
+    "overlap": "real",
+    "clear_seconds": "real",
+    "latency_gain": "real",
+    "bandwidth_gain": "real",
+}
+
 Progress = Callable[[int], None] | None
 
 
@@ -79,6 +93,53 @@ class NumaResult(FolderResult):
     run: dict[str, Any]
     rows: list[dict[str, Any]]
 
+    columns: ClassVar[Mapping[str, Columns]] = {
+        "alloc": Columns(
+            keys=("mode", "size_bytes"),
+            metrics={"seconds": "less", "gb_per_second": "more", "capacity_bytes": "more"},
+        ),
+        "run": Columns(
+            keys=("mode", "footprint_bytes"),
+            metrics={"latency_ns": "less", "gb_per_second": "more", "cache_hit_rate": "more"},
+            seed="seed",
+        ),
+        "plan": Columns(
+            keys=("mode", "nodes"),
+            metrics={"latency_ns": "less", "gb_per_second": "more", "clear_seconds": "less"},
+        ),
+        "pair": Columns(
+            keys=("shuffled", "overlap"),
+            metrics={
+                "slowdown_a": "less",
+                "slowdown_b": "less",
+                "together_ns_a": "less",
+                "together_ns_b": "less",
+                "together_hit_rate_a": "more",
+                "together_hit_rate_b": "more",
+            },
+            seed="seed",
+        ),
+    }
+
+    @classmethod
+    def restore(cls, run: dict[str, Any], tables: Mapping[str, Any]) -> NumaResult:
+        """The result again that :meth:`write` wrote."""
+        return cls(run["run"], run["rows"])
+
+    def html(self) -> str:
+        """Draw a self-contained page of allocations.
+
+        Raises:
+            NearfarError: the question was another one.
+        """
+        if self.run["question"] != "alloc":
+            raise NearfarError(f"numa {self.run['question']}: has no page of its own")
+        from nearfar.report.html import numa_page
+
+        described = json.dumps(self.run["machine_description"])
+        nodes = json.loads(_engine.numa_topology(self.run["machine"], described))
+        return numa_page(self.to_dict(), nodes, published(self))
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as ``--format json`` prints them."""
         return {"run": self.run, "rows": self.rows}
@@ -92,7 +153,13 @@ class NumaResult(FolderResult):
         import pyarrow
 
         flat = [_flat(row) for row in self.rows]
-        return pyarrow.Table.from_pylist(flat)
+        table = pyarrow.Table.from_pylist(flat)
+        # Of one type however many values are null.
+        for place, name in enumerate(table.column_names):
+            if name in _NULLABLE:
+                kind = pyarrow.string() if _NULLABLE[name] == "text" else pyarrow.float64()
+                table = table.set_column(place, name, table[name].cast(kind))
+        return table
 
 
 def modes() -> dict[str, str]:

@@ -1,1 +1,45 @@
-"""Tables, terminal plots and self-contained HTML pages."""
+"""Tables, terminal plots and self-contained HTML pages.
+
+:func:`report` draws any folder of results, or several of one study, as one page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def report(runs: Sequence[str | Path]) -> str:
+    """One self-contained page of folders of results.
+
+    Args:
+        runs: folders that a study's ``-o`` or ``nearfar sweep`` made. A single run of a study that
+            has a page of its own gets that; anything else a table to filter, a chart whose axes can
+            be chosen, and paired differences.
+
+    Returns:
+        The page's text, to be written as UTF-8.
+
+    Raises:
+        NearfarError: no run there, or runs of different studies.
+    """
+    from nearfar.errors import NearfarError
+    from nearfar.report.html.explore import explore_page
+    from nearfar.runs import open_run
+
+    opened = [open_run(run) for run in runs]
+    if not opened:
+        raise NearfarError("report: no run is named; give folders that a study's -o made")
+    studies = list(dict.fromkeys(run.study.name for run in opened))
+    if len(studies) > 1:
+        raise NearfarError(
+            f"report: runs of different studies: {', '.join(studies)}; give runs of one study"
+        )
+    draw = getattr(opened[0].result, "html", None)
+    if len(opened) == 1 and draw is not None:
+        try:
+            return str(draw())
+        except NearfarError:
+            # A question of the study without a page, or more rows than the page takes.
+            pass
+    return explore_page(opened)

@@ -1,15 +1,15 @@
 """Results as text tables (rich), fitted to where they are printed.
 
-On a terminal: its width, colour unless ``NO_COLOR`` is set. In a pipe or file: plain ASCII text,
-no colour, wide enough that nothing is cut. Every function takes the dict that the command prints
-as JSON.
+On a terminal: its width. In a pipe or file: plain ASCII text, wide enough that nothing is cut.
+Colours as :func:`nearfar.output.coloured` says. Every function takes the dict that the command
+prints as JSON.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 from rich import box
@@ -17,6 +17,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from nearfar.output import coloured
 from nearfar.report import findings, units
 
 _PIPE_WIDTH = 200
@@ -35,12 +36,13 @@ def console(stream: IO[str] | None = None, width: int | None = None) -> Console:
     if width is None and not terminal:
         asked = os.environ.get("COLUMNS", "")
         width = int(asked) if asked.isdigit() and int(asked) > 0 else _PIPE_WIDTH
+    colour = coloured(target)
     return Console(
         file=target,
         width=width,
-        force_terminal=terminal,
-        no_color=True if not terminal or os.environ.get("NO_COLOR") else None,
-        color_system="auto" if terminal else None,
+        force_terminal=terminal or colour,
+        no_color=not colour,
+        color_system=("auto" if terminal else "standard") if colour else None,
         highlight=False,
         markup=False,
         emoji=False,
@@ -282,6 +284,21 @@ def reuse_label(exponent: int | None) -> str:
 
 def _table(title: str) -> Table:
     return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+
+
+def listing(title: str, headers: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+    """Rows under their headers, numbers to the right; the last column gives way where it must."""
+    table = _table(title)
+    for place, header in enumerate(headers):
+        texts = [str(row[place]) for row in rows]
+        right = all(text[:1] in "+-0123456789" and text[:2] != "0x" for text in texts)
+        last = place == len(headers) - 1
+        table.add_column(
+            header, justify="right" if right else "left", no_wrap=not last, overflow="fold"
+        )
+    for row in rows:
+        table.add_row(*(_name(cell) for cell in row))
+    return table
 
 
 def show(renderable: RenderableType, stream: IO[str] | None = None) -> None:

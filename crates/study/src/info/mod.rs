@@ -5,7 +5,7 @@
 //! is counted in the region of its first byte. See `docs/info.md`.
 
 mod heat;
-mod names;
+pub(crate) mod names;
 mod pages;
 #[cfg(test)]
 mod tests;

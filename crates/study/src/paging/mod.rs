@@ -3,6 +3,7 @@
 
 pub mod clock;
 pub mod direct;
+pub mod explain;
 pub mod memory;
 pub mod options;
 pub mod page_size;

@@ -26,6 +26,7 @@ function config(series) {
       tickColor: t.muted, labelFontSize: 12, titleFontSize: 12, titleFontWeight: 500,
       titlePadding: 10,
     },
+    legend: { labelColor: t.ink, titleColor: t.muted, labelFontSize: 12 },
     text: { color: t.ink },
     rule: { color: t.ink },
     line: { color: t.category[0] },

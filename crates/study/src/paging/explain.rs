@@ -1,0 +1,459 @@
+//! Where the misses of one row come from: the same simulation as the study's, reference by
+//! reference, each TLB miss and fault counted in the region and address range it happened in.
+//!
+//! Slower than the study, which sees windows and not references, and exact in the same way: the
+//! sums over regions, and over ranges, are the study's counts (`tests` below).
+
+use std::collections::BTreeMap;
+
+use nearfar_hardware::tlb::{Buffer, FullLru};
+use nearfar_kernel::replacement::clock::Clock;
+use nearfar_kernel::replacement::linux::TwoList;
+use nearfar_kernel::replacement::{AccessBits, Engine as Policy, Replacement};
+use nearfar_trace::hash::PageMap;
+use nearfar_trace::{Batch, Columns, Reader, Result};
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+
+use super::options::{ClockInsert, Options};
+use super::simulate::footprint_bytes;
+use crate::info::names::Names;
+
+/// Most address ranges told: neighbours are taken together until there are no more.
+pub const RANGES: usize = 256;
+/// log2 of the smallest range told, or a page where that is larger.
+const LEAST_RANGE: u32 = 16;
+const PULSE: u64 = 1 << 22;
+
+/// What happened somewhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// References, a page each.
+    pub references: u64,
+    /// Page walks.
+    pub tlb_misses: u64,
+    /// First-level TLB misses that the second level held.
+    pub tlb_second_hits: u64,
+    /// Page faults.
+    pub faults: u64,
+    /// Of these, those on pages never touched before: no memory can avoid them.
+    pub first_touches: u64,
+}
+
+impl Counts {
+    fn add(&mut self, more: &Counts) {
+        self.references += more.references;
+        self.tlb_misses += more.tlb_misses;
+        self.tlb_second_hits += more.tlb_second_hits;
+        self.faults += more.faults;
+        self.first_touches += more.first_touches;
+    }
+}
+
+/// Counts of a part of the address space.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Place {
+    /// Name of the region; several, joined by ` + `, where a range holds several.
+    pub name: String,
+    /// First byte of the lowest range with references.
+    pub addr_low: u64,
+    /// Byte after the highest; may be 2^64.
+    pub addr_high: u128,
+    /// What happened there.
+    #[serde(flatten)]
+    pub counts: Counts,
+}
+
+/// Where misses and faults of one page size and memory size come from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Explained {
+    /// Everywhere.
+    pub total: Counts,
+    /// By region, most misses and faults first.
+    pub regions: Vec<Place>,
+    /// By address range, lowest first.
+    pub ranges: Vec<Place>,
+}
+
+/// Simulate the first page size and the first memory size of `options` and say where misses are.
+///
+/// A reference counts in the region that its own address lies in, as mapped at that moment; a page
+/// larger than a region so can count for several.
+///
+/// # Errors
+/// A trace that cannot be read or holds no such records; what `pulse` raises.
+pub fn explain(
+    reader: &Reader,
+    options: &Options,
+    pulse: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<Explained> {
+    let footprint = footprint_bytes(reader, options)?;
+    let page_bytes = options.page_sizes[0];
+    let shift = page_bytes.trailing_zeros();
+    let frames = (options.memory_bytes(footprint)[0].0 / page_bytes).max(1);
+    // No more pages than the footprint has room for.
+    let most = footprint / page_bytes.min(4096) + 1;
+    let mut memory = Memory::new(options, frames, page_bytes, most);
+    let mut first = Buffer::new(options.tlb.first);
+    let mut second = options.tlb.second.map(Buffer::new);
+
+    let info = reader.info();
+    let process: FxHashMap<u32, u32> = info.threads.iter().map(|t| (t.index, t.process)).collect();
+    let process_of = |thread: u32| process.get(&thread).copied().unwrap_or(0);
+    let mut running = info.threads.first().map_or(0, |thread| thread.process);
+    let mut names = Names::new(reader.regions()?);
+
+    let mut ids: PageMap<u32> = PageMap::default();
+    let cell_shift = shift.max(LEAST_RANGE);
+    let mut places: FxHashMap<(u32, u64), Counts> = FxHashMap::default();
+    // Most references lie where the one before them did.
+    let (mut known, mut region, mut counts) = (None, 0u32, Counts::default());
+    let mut batches = reader.batches(Columns { thread: true, ..Columns::PAGING });
+    let mut batch = Batch::default();
+    let (mut at, mut next_pulse) = (0u64, 0u64);
+    while batches.next_into(&mut batch)? {
+        for (index, &addr) in batch.addr.iter().enumerate() {
+            if names.next_event() <= at {
+                names.advance(at, process_of, running);
+                settle(&mut places, region, &mut known, &mut counts);
+            }
+            at += 1;
+            let seen = process_of(batch.thread[index]);
+            if seen != running {
+                running = seen;
+                settle(&mut places, region, &mut known, &mut counts);
+            }
+            let kind = batch.kind[index];
+            if options.kinds.0 >> kind & 1 == 0 {
+                continue;
+            }
+            let last = addr.saturating_add(u64::from(batch.size[index]).max(1) - 1);
+            for number in addr >> shift..=last >> shift {
+                // The part of the record that lies in this page.
+                let here = addr.max(number << shift);
+                let spot = (here >> 12, here >> cell_shift);
+                if known != Some(spot) {
+                    settle(&mut places, region, &mut known, &mut counts);
+                    region = names.region(running, spot.0);
+                    known = Some(spot);
+                }
+                let fresh = ids.len() as u32;
+                let page = *ids.entry(number).or_insert(fresh);
+                counts.references += 1;
+                if !first.access(page, number) {
+                    let held = second.as_mut().is_some_and(|level| level.access(page, number));
+                    if held { counts.tlb_second_hits += 1 } else { counts.tlb_misses += 1 }
+                }
+                if memory.reference(page) {
+                    counts.faults += 1;
+                    counts.first_touches += u64::from(page == fresh);
+                }
+            }
+        }
+        if at >= next_pulse {
+            pulse(at)?;
+            next_pulse = at + PULSE;
+        }
+    }
+    settle(&mut places, region, &mut known, &mut counts);
+    Ok(told(places, names, cell_shift))
+}
+
+/// Put what was counted at one place where it belongs.
+fn settle(
+    places: &mut FxHashMap<(u32, u64), Counts>,
+    region: u32,
+    known: &mut Option<(u64, u64)>,
+    counts: &mut Counts,
+) {
+    if let Some((_, cell)) = known.take() {
+        places.entry((region, cell)).or_default().add(&std::mem::take(counts));
+    }
+}
+
+/// From counts by region id and cell to named regions and ranges.
+fn told(places: FxHashMap<(u32, u64), Counts>, names: Names, cell_shift: u32) -> Explained {
+    let (merged, texts) = names.finish();
+    let final_region = |id: u32| merged.get(id as usize).copied().unwrap_or(id) as usize;
+    let mut total = Counts::default();
+    let mut regions: BTreeMap<usize, (u64, u64, Counts)> = BTreeMap::new();
+    let mut cells: BTreeMap<u64, (Vec<usize>, Counts)> = BTreeMap::new();
+    for ((id, cell), counts) in places {
+        total.add(&counts);
+        let id = final_region(id);
+        let (low, high, sum) = regions.entry(id).or_insert((cell, cell, Counts::default()));
+        (*low, *high) = (cell.min(*low), cell.max(*high));
+        sum.add(&counts);
+        let (ids, sum) = cells.entry(cell).or_default();
+        ids.push(id);
+        sum.add(&counts);
+    }
+    // Aligned groups of 2, 4, 8, ... cells, so that a range begins and ends at round addresses.
+    let mut size = 0;
+    while cells.len() > RANGES {
+        size += 1;
+        let mut fewer: BTreeMap<u64, (Vec<usize>, Counts)> = BTreeMap::new();
+        for (cell, (ids, counts)) in cells {
+            let (all, sum) = fewer.entry(cell >> 1).or_default();
+            all.extend(ids);
+            sum.add(&counts);
+        }
+        cells = fewer;
+    }
+    let shift = cell_shift + size;
+    let bounds = |low: u64, high: u64, shift: u32| (low << shift, u128::from(high + 1) << shift);
+    let name = |id: usize| {
+        texts.get(id).cloned().flatten().unwrap_or_else(|| {
+            let (low, high, _) = regions[&id];
+            let (low, high) = bounds(low, high, cell_shift);
+            format!("{low:#x}-{high:#x}")
+        })
+    };
+    let ranges = cells
+        .into_iter()
+        .map(|(cell, (mut ids, counts))| {
+            ids.sort_unstable();
+            ids.dedup();
+            let names: Vec<String> = ids.into_iter().map(name).collect();
+            let (addr_low, addr_high) = bounds(cell, cell, shift);
+            Place { name: names.join(" + "), addr_low, addr_high, counts }
+        })
+        .collect();
+    let mut regions: Vec<Place> = regions
+        .iter()
+        .map(|(&id, &(low, high, counts))| {
+            let (addr_low, addr_high) = bounds(low, high, cell_shift);
+            Place { name: name(id), addr_low, addr_high, counts }
+        })
+        .collect();
+    regions.sort_by_key(|r| (std::cmp::Reverse(r.counts.tlb_misses + r.counts.faults), r.addr_low));
+    Explained { total, regions, ranges }
+}
+
+/// One memory of the study.
+enum Memory {
+    Clock(Resident<Clock>),
+    Linux(Resident<TwoList>),
+    Lru(FullLru),
+}
+
+impl Memory {
+    fn new(options: &Options, frames: u64, page_bytes: u64, most: u64) -> Self {
+        let set = options.clock_insert == ClockInsert::Set;
+        match options.replacement.engine {
+            Policy::Clock => Memory::Clock(Resident::new(frames, page_bytes, set)),
+            Policy::Linux => Memory::Linux(Resident::new(frames, page_bytes, true)),
+            // Frames beyond the last page stay empty.
+            Policy::Stack => {
+                Memory::Lru(FullLru::new(frames.min(most).min(u64::from(u32::MAX - 1)) as u32))
+            }
+        }
+    }
+
+    /// One reference; true when it faults.
+    fn reference(&mut self, page: u32) -> bool {
+        match self {
+            Memory::Clock(memory) => memory.reference(page),
+            Memory::Linux(memory) => memory.reference(page),
+            Memory::Lru(lru) => !lru.access(page),
+        }
+    }
+}
+
+/// Pages resident under a policy that is told of faults.
+struct Resident<P> {
+    policy: P,
+    bits: Bits,
+    /// A page is loaded with its accessed bit set.
+    set: bool,
+}
+
+impl<P: Replacement> Resident<P> {
+    fn new(frames: u64, page_bytes: u64, set: bool) -> Self {
+        Self { policy: P::new(frames, page_bytes), bits: Bits(Vec::new()), set }
+    }
+
+    fn reference(&mut self, page: u32) -> bool {
+        let place = page as usize;
+        if self.bits.0.len() <= place {
+            self.bits.0.resize(place + 1, 0);
+        }
+        if self.bits.0[place] & PRESENT != 0 {
+            self.bits.0[place] |= REFERENCED;
+            return false;
+        }
+        for victim in self.policy.fault(page, &mut self.bits) {
+            self.bits.0[victim as usize] = 0;
+        }
+        self.bits.0[place] = if self.set { PRESENT | REFERENCED } else { PRESENT };
+        true
+    }
+}
+
+const PRESENT: u8 = 1;
+const REFERENCED: u8 = 2;
+
+struct Bits(Vec<u8>);
+
+impl AccessBits for Bits {
+    fn test(&self, page: u32) -> bool {
+        self.0[page as usize] & REFERENCED != 0
+    }
+
+    fn clear(&mut self, page: u32) {
+        self.0[page as usize] &= !REFERENCED;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nearfar_trace::{
+        Kind, KindSet, Record, RegionEvent, RegionKind, Source, Writer, WriterOptions,
+    };
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::paging::{MemorySize, simulate};
+
+    fn store(records: &[Record], folder: &std::path::Path) -> Reader {
+        let path = folder.join("t.trace");
+        let mut writer =
+            Writer::create(&path, Source::default(), WriterOptions::default()).unwrap();
+        for (name, addr, length) in [("low", LOW, 0x8000), ("high", HIGH, 0x1_0000)] {
+            writer
+                .region(RegionEvent {
+                    at: 0,
+                    thread: 0,
+                    event: RegionKind::Map,
+                    addr,
+                    length,
+                    offset: 0,
+                    prot: "rw-".into(),
+                    name: name.into(),
+                })
+                .unwrap();
+        }
+        let mut batch = Batch::default();
+        records.iter().for_each(|r| batch.push(*r));
+        writer.push_batch(&batch).unwrap();
+        writer.finish(None).unwrap();
+        Reader::open(&path).unwrap()
+    }
+
+    const LOW: u64 = 0x40_0000;
+    const HIGH: u64 = 0x7fff_0000_0000;
+
+    fn sum(places: &[Place]) -> Counts {
+        let mut all = Counts::default();
+        places.iter().for_each(|place| all.add(&place.counts));
+        all
+    }
+
+    fn region_of(addr: u64) -> &'static str {
+        match addr {
+            LOW..0x40_8000 => "low",
+            HIGH..0x7fff_0001_0000 => "high",
+            _ => "(unnamed)",
+        }
+    }
+
+    fn check(records: &[Record], tlb: &str, policy: &str, insert: ClockInsert) {
+        let folder = tempfile::tempdir().unwrap();
+        let reader = store(records, folder.path());
+        for page in [64u64, 4096, 65_536] {
+            for size in
+                [MemorySize::Fraction(0.3), MemorySize::Bytes(5000), MemorySize::Fraction(1.0)]
+            {
+                let set = KindSet::ALL;
+                let options =
+                    Options::new(vec![page], vec![size], tlb, policy, insert, set).unwrap();
+                let cell = &simulate(&reader, &options, &mut |_| Ok(())).unwrap().cells[0];
+                let found = explain(&reader, &options, &mut |_| Ok(())).unwrap();
+                let study = Counts {
+                    references: cell.references,
+                    tlb_misses: cell.tlb_misses,
+                    tlb_second_hits: cell.tlb_second_hits,
+                    faults: cell.faults,
+                    first_touches: cell.pages,
+                };
+                assert_eq!(found.total, study, "{policy} {tlb} page {page} {size:?}");
+                assert_eq!(sum(&found.regions), study);
+                assert_eq!(sum(&found.ranges), study);
+                assert!(found.ranges.len() <= RANGES);
+                // Each page of each record counts where its first byte there lies.
+                for name in ["low", "high", "(unnamed)"] {
+                    let own: usize = records
+                        .iter()
+                        .map(|r| {
+                            let last = r.addr + u64::from(r.size).max(1) - 1;
+                            (r.addr / page..=last / page)
+                                .filter(|p| region_of(r.addr.max(p * page)) == name)
+                                .count()
+                        })
+                        .sum();
+                    let told = found.regions.iter().find(|region| region.name == name);
+                    let told = told.map_or(0, |region| region.counts.references);
+                    assert_eq!(told, own as u64, "{name} at {page}");
+                }
+            }
+        }
+    }
+
+    fn records() -> impl Strategy<Value = Vec<Record>> {
+        let one = (0u64..2, 0u64..80_000, 0u8..5, prop_oneof![9 => 1u16..9, 1 => 1u16..5000]);
+        prop::collection::vec(one, 1..1200).prop_map(|parts| {
+            parts
+                .iter()
+                .map(|&(side, offset, kind, size)| Record {
+                    addr: [LOW, HIGH][side as usize] + offset % 50_000,
+                    kind: Kind::from_u8(kind).unwrap(),
+                    size,
+                    thread: 0,
+                    instr: 1,
+                })
+                .collect()
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(12))]
+        #[test]
+        fn sums_are_the_studys(
+            records in records(),
+            tlb in prop::sample::select(vec!["64", "3", "8x2", "4+16x4"]),
+            policy in prop::sample::select(vec!["clock", "lru", "linux"]),
+        ) {
+            check(&records, tlb, policy, ClockInsert::Set);
+        }
+        #[test]
+        fn sums_are_the_studys_where_clock_loads_clear(records in records()) {
+            check(&records, "16", "clock", ClockInsert::Clear);
+        }
+    }
+
+    /// Far more cells than ranges told, up to the top of the address space.
+    #[test]
+    fn ranges_are_taken_together() {
+        let records: Vec<Record> = (0..2000u64)
+            .map(|i| Record {
+                addr: (i * 7919 % 1000) << 20,
+                kind: Kind::Load,
+                size: 8,
+                thread: 0,
+                instr: 1,
+            })
+            .chain([Record { addr: u64::MAX - 7, kind: Kind::Load, size: 8, thread: 0, instr: 1 }])
+            .collect();
+        let folder = tempfile::tempdir().unwrap();
+        let reader = store(&records, folder.path());
+        let memory = vec![MemorySize::Fraction(0.5)];
+        let options =
+            Options::new(vec![4096], memory, "64", "lru", ClockInsert::Set, KindSet::ALL).unwrap();
+        let found = explain(&reader, &options, &mut |_| Ok(())).unwrap();
+        assert!(found.ranges.len() <= RANGES && found.ranges.len() > RANGES / 4);
+        assert_eq!(sum(&found.ranges), found.total);
+        assert_eq!(found.total.references, 2001);
+        assert_eq!(found.ranges.last().unwrap().addr_high, 1u128 << 64);
+        assert!(found.ranges.windows(2).all(|pair| pair[0].addr_high <= pair[1].addr_low.into()));
+    }
+}

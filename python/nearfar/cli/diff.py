@@ -1,0 +1,47 @@
+"""``nearfar diff``: two runs compared, for people and for CI."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nearfar.cli._study import check_format, names, print_rows
+
+SETTINGS = {"epilog": "Example: nearfar diff before.run after.run --fail-above 3%"}
+
+
+def run(
+    a: Annotated[Path, typer.Argument(help="Run or sweep that is compared with.")],
+    b: Annotated[Path, typer.Argument(help="Run or sweep that is compared.")],
+    metric: Annotated[
+        str | None, typer.Option(help="Metrics of the study [default: its first].")
+    ] = None,
+    fail_above: Annotated[
+        str | None, typer.Option(help="Exit 1 if a row is worse by more than this, such as 3%.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Every row in the table.")] = False,
+    output_format: Annotated[
+        str, typer.Option("--format", help="table, json, csv or parquet.")
+    ] = "table",
+) -> int:
+    """Compare two runs row by row, over seeds with confidence intervals."""
+    from nearfar.diff import diff
+    from nearfar.fleet import parse_gain
+
+    check_format(output_format, instead="")
+    threshold = None if fail_above is None else parse_gain(fail_above, "--fail-above")
+    found = diff(a, b, metrics=names(metric))
+    if not print_rows(found, output_format):
+        from nearfar.report import diff as report
+        from nearfar.report.tables import show
+
+        show(report.diff(found.to_dict(), full=full))
+    failed = found.worse(threshold) if threshold is not None else []
+    if failed:
+        sys.stdout.flush()  # what is said on standard error comes after
+        rows = f"{len(failed)} row" + "s" * (len(failed) > 1)
+        print(f"nearfar: {rows} worse by more than {fail_above}", file=sys.stderr)
+    return 1 if failed else 0

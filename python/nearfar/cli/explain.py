@@ -1,0 +1,39 @@
+"""``nearfar explain``: what a number of a run is made of, and where it comes from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nearfar.cli._study import check_format, print_rows
+
+SETTINGS = {"epilog": "Example: nearfar explain app.run --page 64K --memory 50%"}
+
+
+def run(
+    run: Annotated[Path, typer.Argument(help="Folder that `nearfar paging -o` wrote.")],
+    page: Annotated[str, typer.Option(help="Page size of the row, such as 64K.")],
+    memory: Annotated[
+        str | None, typer.Option(help="Its memory size, such as 50% [default: the middle one].")
+    ] = None,
+    storage: Annotated[
+        str | None, typer.Option(help="Its storage [default: the run's first].")
+    ] = None,
+    output_format: Annotated[
+        str, typer.Option("--format", help="table, json, csv or parquet.")
+    ] = "table",
+) -> None:
+    """Take a row apart: terms of the model, regions and addresses that miss and fault."""
+    from nearfar.cli._progress import progress
+    from nearfar.explain import explain
+
+    check_format(output_format, instead="")
+    with progress(f"explain {run}") as pulse:
+        found = explain(run, page=page, memory=memory, storage=storage, progress=pulse)
+    if not print_rows(found, output_format):
+        from nearfar.report import explain as report
+        from nearfar.report.tables import show
+
+        show(report.explain(found.to_dict()))

@@ -1,0 +1,38 @@
+"""``nearfar report``: one page of any run, of several, or of a sweep."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nearfar.cli._study import check_format
+
+SETTINGS = {"epilog": "Example: nearfar report before.run after.run -o page.html"}
+
+
+def run(
+    runs: Annotated[list[Path], typer.Argument(help="Folders that -o of a study or sweep made.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="The page to write.")] = Path(
+        "report.html"
+    ),
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing page.")] = False,
+    output_format: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+) -> None:
+    """Draw runs as one self-contained page that works offline."""
+    from nearfar.errors import NearfarError
+    from nearfar.output import write_aside
+    from nearfar.report import report
+
+    check_format(output_format, ("table", "json"))
+    if out.exists() and not force:
+        raise NearfarError(f"{out}: exists already; choose another -o or pass --force")
+    text = report(runs)
+    write_aside(out, text)
+    if output_format == "json":
+        told = {"page": str(out), "bytes": len(text.encode()), "runs": [str(one) for one in runs]}
+        print(json.dumps(told, indent=1))
+    else:
+        print(f"page: {out}")

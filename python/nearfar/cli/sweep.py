@@ -1,0 +1,137 @@
+"""``nearfar sweep``: a study over a grid, resumable."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nearfar.cli._study import check_format, print_rows
+
+if TYPE_CHECKING:
+    from nearfar.sweep import Estimate, Progress, SweepResult
+
+SETTINGS = {"epilog": "Example: nearfar sweep study.toml --workers 2 -o study.sweep"}
+#: Failed cells that are told one by one.
+_TOLD = 20
+
+
+def run(
+    study: Annotated[Path, typer.Argument(help="TOML file of a study, its grid and options.")],
+    workers: Annotated[int, typer.Option(min=0, max=4096, help="Processes; 0: one a core.")] = 0,
+    threads: Annotated[
+        int,
+        typer.Option(min=0, max=65536, help="Of all processes, 0: one a core; --dask: of a cell."),
+    ] = 0,
+    dask: Annotated[
+        str | None, typer.Option(help="Address of a Dask scheduler, or its scheduler file.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say how many cells and how long; run nothing.")
+    ] = False,
+    output_format: Annotated[
+        str, typer.Option("--format", help="table, json, csv or parquet.")
+    ] = "table",
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", help="Folder of the results [default: NAME.sweep]."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Run finished cells again.")] = False,
+) -> int:
+    """Run a study over a grid of parameters; finished cells are never run again."""
+    from nearfar import sweep as sweeps
+
+    check_format(output_format, instead=", or read the dataset in the folder")
+    if dry_run:
+        _say(sweeps.estimate(study, out, workers=workers, force=force), output_format)
+        return 0
+    with _shown() as shown:
+        result = sweeps.sweep(
+            study, out, workers=workers, threads=threads, dask=dask, force=force, progress=shown
+        )
+    if output_format in ("csv", "parquet") and len(result.failed) == len(result.cells):
+        output_format = "none"  # there are no rows
+    if not print_rows(result, output_format) and output_format == "table":
+        _table(result)
+    sys.stdout.flush()  # what is said on standard error comes after
+    for cell in result.failed[:_TOLD]:
+        print(f"nearfar: note: cell {_name(result, cell)}: {cell['error']}", file=sys.stderr)
+    if len(result.failed) > _TOLD:
+        rest = len(result.failed) - _TOLD
+        print(f"nearfar: note: and {rest} more cells failed: see --format json", file=sys.stderr)
+    return 1 if result.failed else 0
+
+
+@contextmanager
+def _shown() -> Iterator[Progress | None]:
+    """Cells done and the time left, on a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+
+    def show(done: int, failed: int, cells: int, left: float | None) -> None:
+        told = f"{done} of {cells} cells" + (f", {failed} failed" if failed else "")
+        rest = "" if left is None else f", about {_time(left)} left"
+        print(f"\r\033[Ksweep: {told}{rest}", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield show
+    finally:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def _time(seconds: float) -> str:
+    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 1):.0f} s"
+
+
+def _say(found: Estimate, output_format: str) -> None:
+    if output_format == "json":
+        print(json.dumps(found.to_dict(), indent=1))
+        return
+    left = found.cells - found.done
+    before = f", {found.failed} of them failed before" if found.failed else ""
+    print(f"{found.cells} cells: {found.done} done, {left} to run{before}")
+    long = "not known" if found.seconds is None else f"about {_time(found.seconds)}"
+    if not left:
+        long = "none"
+    print(f"time: {long} ({found.basis})")
+
+
+def _name(result: SweepResult, cell: dict[str, object]) -> str:
+    """The cell by what sets it off from the others."""
+    values = cell["parameters"]
+    assert isinstance(values, dict)
+    names = result.varying or list(result.run["grid"])
+    return ", ".join(f"{name}={_text(values.get(name))}" for name in names) or str(cell["key"])
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _table(result: SweepResult) -> None:
+    from nearfar.report.tables import listing, show
+
+    names = result.varying or list(result.run["grid"])
+    rows = [
+        [*(_text(cell["parameters"].get(name)) for name in names), cell["status"], cell["rows"]]
+        for cell in result.cells
+    ]
+    most = 40
+    show(listing(f"Cells of {result.folder}", [*names, "status", "rows"], rows[:most]))
+    if len(rows) > most:
+        print(f"and {len(rows) - most} more cells")
+    done = len(result.cells) - len(result.failed)
+    print(
+        f"{result.run['of']}: {len(rows)} cells, {done} done, {len(result.failed)} failed; "
+        f"{result.ran} run now"
+    )
+    print(f"dataset: {result.dataset}")

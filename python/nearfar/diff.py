@@ -1,0 +1,309 @@
+"""``diff``: two runs of a study, row by row: better, worse or unchanged.
+
+Rows are paired by what the study declares as keys (:class:`nearfar.result.Columns`); over seeds the
+mean difference comes with its confidence interval. docs/diff.md has the rules.
+
+>>> found = diff("before.run", "after.run")                     # doctest: +SKIP
+>>> found.worse(0.03)                                           # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from nearfar.errors import NearfarError
+from nearfar.result import Columns, Result
+from nearfar.runs import Run, open_run
+
+#: How sure an interval is.
+CONFIDENCE: Final = 0.95
+#: Differences below this share are the last digits of the arithmetic.
+_NOTHING: Final = 1e-12
+
+Key = tuple[Any, ...]
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class DiffResult(Result):
+    """Two runs compared.
+
+    Attributes:
+        run: the two folders, the study, keys, metrics, and constants that differ.
+        rows: a mapping for each key x metric: the keys, ``metric``, ``pairs`` (seeds that both
+            have), ``a`` and ``b`` (means), ``difference`` (mean of b - a), ``relative`` (share of
+            ``a``; null where that is 0), ``low`` and ``high`` (the 95 % interval of the relative
+            difference over seeds; null for one seed), ``verdict``.
+        only_a, only_b: keys that the other run lacks; with ``metric``, where it lacks that number.
+    """
+
+    run: dict[str, Any]
+    rows: list[dict[str, Any]]
+    only_a: list[dict[str, Any]]
+    only_b: list[dict[str, Any]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values, as ``--format json`` prints it."""
+        return {"run": self.run, "rows": self.rows, "only_a": self.only_a, "only_b": self.only_b}
+
+    @property
+    def table(self) -> Any:
+        """The rows as a ``pyarrow.Table``."""
+        import pyarrow
+
+        return pyarrow.Table.from_pylist(self.rows)
+
+    def worse(self, above: float) -> list[dict[str, Any]]:
+        """Rows that are worse by more than ``above``, a share, worst first."""
+        rows = [row for row in self.rows if row["verdict"] == "worse" and _size(row) > above]
+        return sorted(rows, key=_size, reverse=True)
+
+
+def diff(a: str | Path, b: str | Path, *, metrics: Sequence[str] | None = None) -> DiffResult:
+    """Compare two runs, or two sweeps, of one study.
+
+    Args:
+        a: folder of the first run: what is compared with.
+        b: folder of the second run.
+        metrics: which of the study's metrics; its first by default.
+
+    Raises:
+        NearfarError: no runs there, runs of different studies, no such metric, or no row in common.
+    """
+    first, second = open_run(a), open_run(b)
+    if first.study.name != second.study.name:
+        raise NearfarError(
+            f"{first.path} is of {first.study.name}, {second.path} of {second.study.name}; "
+            "compare runs of one study"
+        )
+    rows_a, rows_b = (run.result.table.to_pylist() for run in (first, second))
+    keys, constants = _keys(first, second, rows_a, rows_b)
+    chosen = choose(first.columns, metrics)
+    seed = first.columns.seed
+    by_a, by_b = (
+        _group(rows, keys, seed, run) for rows, run in ((rows_a, first), (rows_b, second))
+    )
+    common = [key for key in by_a if key in by_b]
+    if not common:
+        raise NearfarError(
+            f"{first.path}, {second.path}: no row of one is a row of the other (by "
+            f"{', '.join(map(_label, keys))}); compare runs with the same options"
+        )
+    names = [_label(key) for key in keys]
+    rows: list[dict[str, Any]] = []
+    only_a, only_b = (
+        [dict(zip(names, key, strict=True)) for key in mine if key not in other]
+        for mine, other in ((by_a, by_b), (by_b, by_a))
+    )
+    for key in common:
+        told = dict(zip(names, key, strict=True))
+        for metric in chosen:
+            in_a, in_b = ({s: row[metric] for s, row in by[key].items()} for by in (by_a, by_b))
+            compared = compare(in_a, in_b, first.columns.metrics[metric])
+            if compared is not None:
+                rows.append({**told, "metric": metric, **compared})
+                continue
+            # A number that only one of them has, such as the time of what is not possible.
+            for values, only in ((in_a, only_a), (in_b, only_b)):
+                if any(value is not None for value in values.values()):
+                    only.append({**told, "metric": metric})
+    run = {
+        "a": str(a),
+        "b": str(b),
+        "study": first.study.name,
+        "keys": names,
+        "metrics": {name: first.columns.metrics[name] for name in chosen},
+        "differs": constants,
+        "confidence": CONFIDENCE,
+    }
+    return DiffResult(run, rows, only_a, only_b)
+
+
+def choose(columns: Columns, metrics: Sequence[str] | None) -> list[str]:
+    """The metrics asked for, the first by default.
+
+    Raises:
+        NearfarError: there is no such metric; the message names the nearest.
+    """
+    known = list(columns.metrics)
+    for name in metrics or []:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1, 0.0)
+            raise NearfarError(
+                f"--metric: no metric {name[:40]!r}; did you mean {near[0]}? "
+                f"(there are: {', '.join(known)})"
+            )
+    return list(dict.fromkeys(metrics)) if metrics else known[:1]
+
+
+def compare(a: Mapping[Any, Any], b: Mapping[Any, Any], better: str) -> dict[str, Any] | None:
+    """A metric of two rows over their seeds; None where one has no value at all.
+
+    Args:
+        a: value by seed; b: the same. Seeds of both are paired; without a common one the means are
+            compared (Welch).
+        better: ``less`` or ``more``.
+    """
+    a = {seed: float(value) for seed, value in a.items() if value is not None}
+    b = {seed: float(value) for seed, value in b.items() if value is not None}
+    if not a or not b:
+        return None
+    both = [seed for seed in a if seed in b]
+    xs, ys = (
+        ([a[seed] for seed in both], [b[seed] for seed in both])
+        if both
+        else (list(a.values()), list(b.values()))
+    )
+    mean_a, mean_b = math.fsum(xs) / len(xs), math.fsum(ys) / len(ys)
+    difference = mean_b - mean_a
+    reach = _reach(xs, ys, paired=bool(both))
+    scale = abs(mean_a)
+    relative = difference / scale if scale else None
+    nothing = abs(difference) <= _NOTHING * max(scale, abs(mean_b))
+    within = reach is not None and abs(difference) <= reach
+    return {
+        "pairs": len(both),
+        "a": mean_a,
+        "b": mean_b,
+        "difference": difference,
+        "relative": relative,
+        "low": None if reach is None or not scale else (difference - reach) / scale,
+        "high": None if reach is None or not scale else (difference + reach) / scale,
+        "verdict": "unchanged"
+        if nothing or within
+        else "better"
+        if (difference < 0) == (better == "less")
+        else "worse",
+    }
+
+
+def _reach(xs: Sequence[float], ys: Sequence[float], paired: bool) -> float | None:
+    """Half the width of the interval of the mean difference; None for too few values."""
+    import numpy as np
+    from scipy import stats
+
+    if paired:
+        if len(xs) < 2:
+            return None
+        steps = np.subtract(ys, xs)
+        error = float(np.std(steps, ddof=1)) / math.sqrt(len(steps))
+        return float(stats.t.ppf((1 + CONFIDENCE) / 2, len(steps) - 1)) * error
+    if len(xs) < 2 or len(ys) < 2:
+        return None
+    parts = [float(np.var(v, ddof=1)) / len(v) for v in (xs, ys)]
+    if not sum(parts):
+        return 0.0
+    freedom = sum(parts) ** 2 / sum(
+        part**2 / (len(v) - 1) for part, v in zip(parts, (xs, ys), strict=True)
+    )
+    return float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom)) * math.sqrt(sum(parts))
+
+
+def across(
+    rows: Sequence[Row], by: str, keys: Sequence[str], metric: str, better: str
+) -> list[dict[str, Any]]:
+    """Levels of a column against its first one, over rows that are alike in all other keys.
+
+    Args:
+        rows: flat rows; by: the column whose levels are compared; keys: all columns that pair rows,
+            ``by`` among them; metric, better: what is compared.
+
+    Returns:
+        A mapping for each level but the first: ``level``, ``base``, ``pairs``, ``relative`` (mean
+        over the pairs), ``low`` and ``high`` (95 %, null for one pair), ``verdict``.
+    """
+    others = [key for key in keys if key != by]
+    levels: dict[Any, dict[Key, float]] = {}
+    for row in rows:
+        value = row[metric]
+        if value is not None:
+            place = tuple(row[key] for key in others)
+            levels.setdefault(row[by], {})[place] = float(value)
+    found = []
+    (base, first), *rest = levels.items() or [(None, {})]
+    for level, own in rest:
+        steps = {key: own[key] / first[key] - 1 for key in first if key in own and first[key]}
+        one = compare(dict.fromkeys(steps, 1.0), {k: 1 + step for k, step in steps.items()}, better)
+        if one is not None:
+            told = {key: one[key] for key in ("pairs", "relative", "low", "high", "verdict")}
+            found.append({"level": level, "base": base, **told})
+    return found
+
+
+def flat(run: Run) -> tuple[list[dict[str, Any]], list[str]]:
+    """Rows of a run with one column a key, and the names of these; metrics are kept as they are."""
+    keys = {_label(key): key for key in run.columns.keys}
+    if run.columns.seed is not None and run.columns.seed in run.result.table.column_names:
+        keys[run.columns.seed] = run.columns.seed
+    rows = [
+        {
+            **{name: value_of(row, key) for name, key in keys.items()},
+            **{name: row.get(name) for name in run.columns.metrics},
+        }
+        for row in run.result.table.to_pylist()
+    ]
+    return rows, list(keys)
+
+
+def _size(row: Row) -> float:
+    """How large a difference is; from nothing to something is more than any share."""
+    return math.inf if row["relative"] is None else abs(float(row["relative"]))
+
+
+# --- keys
+
+
+def value_of(row: Row, key: str | tuple[str, ...]) -> Any:
+    """The value of a key in a row; of several columns the first that is not null."""
+    for name in [key] if isinstance(key, str) else key:
+        if row.get(name) is not None:
+            value = row[name]
+            if isinstance(key, str):
+                return value
+            return f"{value:g} B" if name.endswith("_bytes") else f"{100 * value:g}%"
+    return None
+
+
+def _label(key: str | tuple[str, ...]) -> str:
+    return key if isinstance(key, str) else key[0].partition("_")[0]
+
+
+def _keys(
+    first: Run, second: Run, rows_a: Sequence[Row], rows_b: Sequence[Row]
+) -> tuple[list[str | tuple[str, ...]], dict[str, list[Any]]]:
+    """What rows are paired by; and keys that have one value in each run, not the same one.
+
+    These are what the two runs were made to compare, so they do not pair anything.
+    """
+    listed = list(dict.fromkeys([*first.columns.keys, *second.columns.keys]))
+    keys: list[str | tuple[str, ...]] = []
+    constants: dict[str, list[Any]] = {}
+    for key in listed:
+        in_a, in_b = ({value_of(row, key) for row in rows} for rows in (rows_a, rows_b))
+        if len(in_a) == 1 and len(in_b) == 1 and in_a != in_b:
+            constants[_label(key)] = [*in_a, *in_b]
+        elif len(in_a) > 1 or len(in_b) > 1:
+            keys.append(key)
+    return keys, constants
+
+
+def _group(
+    rows: Sequence[Row], keys: Sequence[str | tuple[str, ...]], seed: str | None, run: Run
+) -> dict[Key, dict[Any, Row]]:
+    """Rows by key and seed."""
+    found: dict[Key, dict[Any, Row]] = {}
+    for row in rows:
+        key = tuple(value_of(row, name) for name in keys)
+        of_seed = found.setdefault(key, {})
+        which = row.get(seed) if seed else None
+        if which in of_seed:
+            raise NearfarError(
+                f"{run.path}: two rows of {', '.join(map(str, key))}; they cannot be told apart"
+            )
+        of_seed[which] = row
+    return found

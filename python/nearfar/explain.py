@@ -1,0 +1,274 @@
+"""``explain``: from a number of a paging run down to the terms, regions and addresses behind it.
+
+The access-time model of paper 000 (equations 1 to 3) is written out with the run's own values; then
+the trace that the run names is simulated once more at one page size and memory size, each TLB miss
+and page fault counted where it happened (``crates/study/src/paging/explain.rs``). The sums are the
+run's counts, or it is an error.
+
+>>> found = explain("app.run", page="64K")                      # doctest: +SKIP
+>>> found.regions[0]["name"]                                    # doctest: +SKIP
+'[heap]'
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nearfar import _engine
+from nearfar.errors import NearfarError
+from nearfar.filter import view
+from nearfar.machine import Machine
+from nearfar.paging import PagingResult
+from nearfar.report import findings, units
+from nearfar.result import Result
+from nearfar.runs import open_run
+from nearfar.sizes import parse_bytes, parse_memory
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ExplainResult(Result):
+    """A row of a run, taken apart.
+
+    Attributes:
+        run: the folder, the trace, and which row: page size, memory size, storage.
+        terms: the parts of the time of a reference: ``term``, ``part`` (``T_A`` or ``T_D``),
+            ``formula``, ``rate``, ``each_ns``, ``ns``, ``share``. They add up to ``total_ns``.
+        total: counts everywhere: ``references``, ``tlb_misses``, ``tlb_second_hits``, ``faults``,
+            ``first_touches``.
+        regions: the same counts by region, with ``name``, ``addr_low``, ``addr_high``, the time
+            they cost (``ns`` a reference of the program) and its ``share`` of all such time, most
+            first.
+        ranges: the same by address range, lowest first.
+    """
+
+    run: dict[str, Any]
+    terms: list[dict[str, Any]]
+    total: dict[str, int]
+    regions: list[dict[str, Any]]
+    ranges: list[dict[str, Any]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values, as ``--format json`` prints it."""
+        return {
+            "run": self.run,
+            "terms": self.terms,
+            "total": self.total,
+            "regions": self.regions,
+            "ranges": self.ranges,
+        }
+
+    @property
+    def table(self) -> Any:
+        """The regions as a ``pyarrow.Table``; addresses as hexadecimal text."""
+        import pyarrow
+
+        return pyarrow.Table.from_pylist(
+            [
+                {**row, "addr_low": hex(row["addr_low"]), "addr_high": hex(row["addr_high"])}
+                for row in self.regions
+            ]
+        )
+
+
+def explain(
+    run: str | Path,
+    *,
+    page: str | int,
+    memory: str | None = None,
+    storage: str | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> ExplainResult:
+    """Take a row of a paging run apart.
+
+    Args:
+        run: folder that ``nearfar paging -o`` wrote; the trace it names must still be there.
+        page: page size of the row, bytes or text such as ``64K``.
+        memory: memory size of the row, as the run was asked for it; the middle one by default.
+        storage: storage of the row; the run's first by default.
+        progress: called now and then with the records done.
+
+    Raises:
+        NearfarError: no paging run, no such row, or another trace than the run's.
+    """
+    opened = open_run(run)
+    result = opened.result
+    if not isinstance(result, PagingResult):
+        what = "a sweep" if opened.is_sweep else f"a run of {opened.study.name}"
+        raise NearfarError(
+            f"{opened.path}: is {what}; explain takes a run of paging (nearfar paging TRACE -o RUN)"
+        )
+    row = _row(result, page, memory, storage)
+    made, options = result.run, result.run["options"]
+    machine = Machine(made["machine"], json.dumps(made["machine_description"]))
+    trace = _trace(made)
+    fraction = row["memory_fraction"]
+    with view(trace, options["filter"], machine, progress) as seen:
+        found = json.loads(
+            _engine.paging_explain(
+                seen.path,
+                page_bytes=row["page_bytes"],
+                memory=(row["memory_bytes"], False) if fraction is None else (fraction, True),
+                tlb=options["tlb"],
+                replacement=options["replacement"],
+                clock_insert_set=options["clock_insert"] == "set",
+                kinds=options["kinds"],
+                progress=progress,
+            )
+        )
+    total: dict[str, int] = found["total"]
+    if options["sample"] is None:
+        _check(opened.path, row, total)
+    price = _Price.of(machine, row["storage"], row["page_bytes"])
+    told = {
+        "folder": str(opened.path),
+        "trace": made["trace"],
+        "view": made["view"],
+        "machine": made["machine"],
+        "storage": row["storage"],
+        "page_bytes": row["page_bytes"],
+        "memory_bytes": row["memory_bytes"],
+        "memory_fraction": fraction,
+        "frames": row["frames"],
+        "total_ns": row["total_ns"],
+        "sample": options["sample"],
+    }
+    terms = _terms(row, price, bool(options["write_back"]))
+    regions = sorted(_cost(found["regions"], total, price), key=lambda place: -place["ns"])
+    return ExplainResult(told, terms, total, regions, _cost(found["ranges"], total, price))
+
+
+# --- the row
+
+
+def _row(result: PagingResult, page: str | int, memory: str | None, storage: str | None) -> Row:
+    """The row that is asked for."""
+    size = parse_bytes(page, "--page") if isinstance(page, str) else page
+    rows: Sequence[Row] = result.rows
+    sizes = sorted({row["page_bytes"] for row in rows})
+    if size not in sizes:
+        known = ", ".join(units.size(one) for one in sizes)
+        raise NearfarError(f"--page: {units.size(size)} is not in this run; it has {known}")
+    if memory is None:
+        middle = findings.middle_memory(result.to_dict())
+        rows = [row for row in rows if findings.memory_of(row) == middle]
+    else:
+        asked = parse_memory(memory)
+        if len(asked) != 1:
+            raise NearfarError(f"--memory: {memory[:40]!r} is not one size; give such as 50%")
+        key = "memory_fraction" if asked[0].is_fraction else "memory_bytes"
+        rows = [
+            row
+            for row in rows
+            if row[key] is not None and math.isclose(row[key], asked[0].value, rel_tol=1e-9)
+        ]
+        if not rows:
+            known = ", ".join(one.label for one in findings.memories(result.to_dict()))
+            raise NearfarError(f"--memory: {memory[:40]} is not in this run; it has {known}")
+    devices = list(dict.fromkeys(row["storage"] for row in rows))
+    device = devices[0] if storage is None else storage
+    if device not in devices:
+        raise NearfarError(
+            f"--storage: {device[:40]!r} is not in this run; it has {', '.join(devices)}"
+        )
+    return next(r for r in rows if r["page_bytes"] == size and r["storage"] == device)
+
+
+def _trace(made: Mapping[str, Any]) -> Path:
+    """The trace of the run, unchanged since."""
+    trace = Path(made["trace"])
+    try:
+        text = (trace / "trace.json").read_bytes()
+    except OSError:
+        raise NearfarError(
+            f"{trace}: the run's trace is not there; call explain where the study ran"
+        ) from None
+    if hashlib.sha256(text).hexdigest() != made["trace_json_sha256"]:
+        raise NearfarError(f"{trace}: is not the trace of the run any more; run the study again")
+    return trace
+
+
+def _check(folder: Path, row: Row, total: Mapping[str, int]) -> None:
+    """The counts of the second simulation are those of the first."""
+    for ours, theirs in (
+        ("references", "references"),
+        ("tlb_misses", "tlb_misses"),
+        ("tlb_second_hits", "tlb_second_hits"),
+        ("faults", "faults"),
+        ("first_touches", "pages"),
+    ):
+        if total[ours] != row[theirs]:
+            raise NearfarError(
+                f"{folder}: the run has {row[theirs]:,} {theirs.replace('_', ' ')}, its trace "
+                f"gives {total[ours]:,}; run the study again with this version"
+            )
+
+
+# --- the model
+
+
+@dataclass(frozen=True)
+class _Price:
+    """Nanoseconds of what a reference can meet."""
+
+    tlb: float
+    second: float
+    dram: float
+    read: float
+    write: float
+
+    @classmethod
+    def of(cls, machine: Machine, storage: str, page_bytes: int) -> _Price:
+        times = machine.access_times()
+        (read,) = machine.io_ns(storage, [page_bytes])
+        (write,) = machine.write_ns(storage, [page_bytes])
+        return cls(times.tlb_ns, times.stlb_ns or 0.0, times.dram_ns, read, write)
+
+
+def _terms(row: Row, price: _Price, write_back: bool) -> list[dict[str, Any]]:
+    """Equations 1 to 3 of paper 000, their sums multiplied out, with the values of the row."""
+    size = units.size(row["page_bytes"])
+    second = row["tlb_second_hits"] / row["references"]
+    dirty = row["dirty_evictions"] / row["references"]
+    listed = [
+        ("TLB lookup", "T_A", "t_TLB", 1.0, price.tlb),
+        ("second TLB level", "T_A", "h t_STLB", second, price.second),
+        ("TLB misses", "T_A", "e t_DRAM", row["tlb_miss_rate"], price.dram),
+        ("memory access", "T_D", "t_DRAM", 1.0, price.dram),
+        ("page faults", "T_D", f"d t_IO({size})", row["fault_rate"], price.read),
+    ]
+    if write_back:
+        listed.append(("write-backs", "T_D", f"w t_write({size})", dirty, price.write))
+    return [
+        {
+            "term": term,
+            "part": part,
+            "formula": formula,
+            "rate": rate,
+            "each_ns": each,
+            "ns": rate * each,
+            "share": rate * each / row["total_ns"],
+        }
+        for term, part, formula, rate, each in listed
+        if term != "second TLB level" or row["tlb_second_hits"]
+    ]
+
+
+def _cost(places: Sequence[Row], total: Mapping[str, int], price: _Price) -> list[dict[str, Any]]:
+    """Places with the time that their misses and faults cost, and its share."""
+
+    def ns(counts: Mapping[str, int]) -> float:
+        spent = counts["tlb_misses"] * price.dram + counts["tlb_second_hits"] * price.second
+        return (spent + counts["faults"] * price.read) / total["references"]
+
+    whole = ns(total)
+    return [
+        {**place, "ns": ns(place), "share": ns(place) / whole if whole else 0.0} for place in places
+    ]

@@ -1,0 +1,96 @@
+"""Tables of ``diff``, made from its result alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from nearfar.report import units
+from nearfar.report.tables import listing
+
+#: Rows that a table shows, largest difference first, unless all are asked for.
+SHOWN = 20
+_STYLES = {"worse": "bold red", "better": "green"}
+
+
+def diff(found: Mapping[str, Any], full: bool = False) -> RenderableType:
+    """What is better and worse; every row when ``full``."""
+    run, rows = found["run"], found["rows"]
+    parts: list[RenderableType] = [Text(headline(found), style="bold")]
+    for name, (a, b) in run["differs"].items():
+        parts.append(Text(units.clean(f"{name}: {a} in A, {b} in B")))
+    changed = [row for row in rows if full or row["verdict"] != "unchanged"]
+    changed.sort(key=lambda row: -abs(_share(row)))
+    shown = changed if full else changed[:SHOWN]
+    if shown:
+        parts += [Text(""), _table(run, shown)]
+    if len(shown) < len(changed):
+        parts.append(Text(f"and {len(changed) - len(shown)} more; --full shows all"))
+    for name in ("a", "b"):
+        only = found[f"only_{name}"]
+        if only:
+            told = "; ".join(_row_name(row) for row in only[:5])
+            more = f"; and {len(only) - 5} more" if len(only) > 5 else ""
+            parts.append(Text(units.clean(f"only in {name.upper()}: {told}{more}")))
+    return Group(*parts)
+
+
+def headline(found: Mapping[str, Any]) -> str:
+    """How many rows are better, worse and unchanged, by metric."""
+    told = []
+    for metric, better in found["run"]["metrics"].items():
+        rows = [row for row in found["rows"] if row["metric"] == metric]
+        counts = Counter(row["verdict"] for row in rows)
+        shares = [row["relative"] for row in rows if row["relative"] is not None]
+        mean = f", mean {signed(sum(shares) / len(shares))}" if shares else ""
+        told.append(
+            f"{metric} ({better} is better): {counts['better']} better, {counts['worse']} worse, "
+            f"{counts['unchanged']} unchanged{mean}"
+        )
+    return "\n".join(told)
+
+
+def signed(share: float | None) -> str:
+    """A relative difference: ``+3.1 %``."""
+    if share is None:
+        return "from 0"
+    return f"{'-' if share < 0 else '+'}{units.digits(abs(share) * 100)} %"
+
+
+def _share(row: Mapping[str, Any]) -> float:
+    return float("inf") if row["relative"] is None else float(row["relative"])
+
+
+def _row_name(row: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={_key(name, value)}" for name, value in row.items())
+
+
+def _key(name: str, value: object) -> object:
+    if name.endswith("_bytes") and isinstance(value, int):
+        return units.size(value)
+    return "-" if value is None else value
+
+
+def _table(run: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Table:
+    several = len(run["metrics"]) > 1
+    seeds = any(row["low"] is not None for row in rows)
+    headers = [*run["keys"], *(["metric"] if several else []), "A", "B", "change"]
+    headers += [*(["95 % interval"] if seeds else []), "verdict"]
+    listed = []
+    for row in rows:
+        cells = [_key(name, row[name]) for name in run["keys"]]
+        cells += [row["metric"]] if several else []
+        cells += [units.digits(row["a"], 6), units.digits(row["b"], 6), signed(row["relative"])]
+        if seeds:
+            known = row["low"] is not None
+            cells.append(f"{signed(row['low'])} to {signed(row['high'])}" if known else "-")
+        listed.append([*cells, row["verdict"]])
+    table = listing(f"A: {run['a']}, B: {run['b']}", headers, listed)
+    for row, line in zip(rows, table.rows, strict=True):
+        line.style = _STYLES.get(row["verdict"])
+    return table

@@ -1,0 +1,73 @@
+"""Tables of ``explain``, made from its result alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from nearfar.report import findings, units
+from nearfar.report.tables import listing
+
+#: Regions, and ranges, that the tables show.
+SHOWN = (12, 6)
+
+
+def explain(found: Mapping[str, Any]) -> RenderableType:
+    """The terms of the model, then where its misses and faults come from."""
+    run = found["run"]
+    memory = findings.memory_of(run).label
+    head = (
+        f"{run['trace']}, {units.size(run['page_bytes'])} pages, {memory} memory, "
+        f"{run['storage']}: {units.duration(run['total_ns'])} a reference"
+    )
+    parts: list[RenderableType] = [Text(units.clean(head), style="bold"), Text("")]
+    parts += [_terms(found), Text(""), _regions(found), Text(""), _ranges(found)]
+    if run["sample"] is not None:
+        parts.append(Text("The run sampled pages; the counts here are of all pages."))
+    return Group(*parts)
+
+
+def _terms(found: Mapping[str, Any]) -> RenderableType:
+    rows = [
+        [
+            term["part"],
+            term["term"],
+            term["formula"],
+            "1" if term["rate"] == 1 else units.rate(term["rate"]),
+            units.duration(term["each_ns"]),
+            units.duration(term["ns"]),
+            units.percent(term["share"]),
+        ]
+        for term in found["terms"]
+    ]
+    title = "T_total = T_A + T_D, the terms of equations 1 to 3 of paper 000 a reference"
+    return listing(title, ["part", "what", "term", "rate", "each", "time", "share"], rows)
+
+
+def _regions(found: Mapping[str, Any]) -> RenderableType:
+    return _places("Where the misses and faults are, by region", found["regions"], named=True)
+
+
+def _ranges(found: Mapping[str, Any]) -> RenderableType:
+    ordered = sorted(found["ranges"], key=lambda place: (-place["ns"], place["addr_low"]))
+    return _places("The same by address range, dearest first", ordered, named=False)
+
+
+def _places(title: str, places: Sequence[Mapping[str, Any]], named: bool) -> RenderableType:
+    rows = []
+    for place in [place for place in places if place["ns"] > 0][: SHOWN[not named]]:
+        counts = [
+            units.count(place["tlb_misses"]),
+            units.count(place["faults"]),
+            units.count(place["first_touches"]),
+            units.duration(place["ns"]),
+            units.percent(place["share"]),
+        ]
+        where = [] if named else [f"{place['addr_low']:#x}-{place['addr_high']:#x}"]
+        rows.append([*where, *counts, place["name"]])
+    headers = [] if named else ["addresses"]
+    headers += ["TLB misses", "faults", "first touch", "time", "share", "region"]
+    return listing(title, headers, rows)

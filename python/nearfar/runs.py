@@ -1,0 +1,85 @@
+"""Folders of results, read again: any study's run, or a sweep.
+
+>>> run = open_run("app.run")                       # doctest: +SKIP
+>>> run.study.name, run.columns.metrics             # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from nearfar import studies, sweep
+from nearfar.errors import NearfarError
+from nearfar.result import Columns, FolderResult, Result
+from nearfar.studies import Study
+from nearfar.sweep import SweepResult
+
+
+@dataclass(frozen=True)
+class Run:
+    """A folder of results.
+
+    Attributes:
+        path: the folder.
+        study: whose rows it holds; of a sweep, the study that it ran.
+        result: the study's own result, or the sweep.
+        columns: what the columns of the result's table mean.
+    """
+
+    path: Path
+    study: Study
+    result: Result
+    columns: Columns
+
+    @property
+    def is_sweep(self) -> bool:
+        """Whether it is a sweep's."""
+        return isinstance(self.result, SweepResult)
+
+    @property
+    def name(self) -> str:
+        """The last part of its path."""
+        return self.path.resolve().name
+
+
+def open_run(folder: str | Path) -> Run:
+    """Read what ``-o`` of a study, or a sweep, has written.
+
+    Raises:
+        NearfarError: there is no such folder, or it holds something else or is damaged.
+    """
+    import pyarrow
+    import pyarrow.parquet
+
+    path = Path(folder)
+    try:
+        run = json.loads((path / "run.json").read_text(encoding="utf-8"))
+    except OSError:
+        raise NearfarError(
+            f"{path}: no run there (no run.json); name a folder that a study's -o or "
+            "`nearfar sweep` made"
+        ) from None
+    except ValueError:
+        raise NearfarError(f"{path / 'run.json'}: is damaged; run the study again") from None
+    if not isinstance(run, dict):
+        raise NearfarError(f"{path / 'run.json'}: is damaged; run the study again")
+    if run.get("study") == "sweep":
+        found = sweep.load(path)
+        return Run(path, found.study, found, found.columns)
+    try:
+        study = studies.of_run(run)
+    except NearfarError as error:
+        raise NearfarError(f"{path / 'run.json'}: {error}") from None
+    try:
+        tables = {file.stem: pyarrow.parquet.read_table(file) for file in path.glob("*.parquet")}
+        result: FolderResult = study.restore(run, tables)
+    except (pyarrow.ArrowException, OSError) as error:
+        line = (str(error).splitlines() or [""])[0]
+        raise NearfarError(f"{path}: is damaged: {line}; run the study again") from None
+    except (KeyError, TypeError, AttributeError) as error:
+        raise NearfarError(
+            f"{path}: lacks {error}; it was written by another version: run the study again"
+        ) from None
+    return Run(path, study, result, study.columns)

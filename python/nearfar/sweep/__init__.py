@@ -1,0 +1,394 @@
+"""``sweep``: a study over a grid, cell by cell, nothing finished ever lost or run again.
+
+``study.toml`` (:mod:`nearfar.sweep.plan`) names the study and the grid. Cells run in processes of
+this machine (:mod:`nearfar.sweep.local`) or on a Dask cluster (:mod:`nearfar.sweep.cluster`), and
+each keeps its own result (:mod:`nearfar.sweep.cell`). docs/sweep.md has the whole of it.
+
+>>> found = sweep("study.toml", workers=2)                      # doctest: +SKIP
+>>> found.to_polars().group_by("replacement").len()             # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from nearfar.errors import NearfarError
+from nearfar.output import settle, write_aside
+from nearfar.result import Columns, Result
+from nearfar.studies import STUDIES, Study, find
+from nearfar.sweep import local
+from nearfar.sweep.cell import job_of, outcome_of, parameter_columns
+from nearfar.sweep.cluster import Cluster
+from nearfar.sweep.plan import Cell, Plan, read
+
+__all__ = ["Estimate", "SweepResult", "load", "sweep"]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What is left to do.
+
+    Attributes:
+        cells: of the grid; done: finished; failed: of those before, to be tried again.
+        seconds: how long the rest takes; None where nothing tells.
+        basis: what tells it.
+    """
+
+    cells: int
+    done: int
+    failed: int
+    seconds: float | None
+    basis: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        left = self.cells - self.done
+        return {
+            "cells": self.cells,
+            "done": self.done,
+            "failed_before": self.failed,
+            "to_run": left,
+            "seconds": None if self.seconds is None else round(self.seconds, 1),
+            "basis": self.basis,
+        }
+
+
+@dataclass(frozen=True)
+class SweepResult(Result):
+    """A sweep as its folder holds it.
+
+    Attributes:
+        folder: where it is.
+        run: what was asked: study, grid, options, version.
+        cells: how each cell went, in the order of the grid: ``key``, ``status`` (``done``,
+            ``failed`` or ``missing``), ``rows``, ``error``, ``parameters``.
+        ran: cells that this call ran.
+        seconds: by key, how long finished cells took.
+    """
+
+    folder: Path
+    run: dict[str, Any]
+    cells: list[dict[str, Any]]
+    ran: int = field(compare=False, default=0)
+    seconds: dict[str, float] = field(compare=False, default_factory=dict)
+
+    @property
+    def study(self) -> Study:
+        """The study that ran."""
+        return find(self.run["of"])
+
+    @property
+    def dataset(self) -> Path:
+        """The Parquet dataset: a folder of parts of one schema."""
+        return self.folder / "dataset"
+
+    @property
+    def failed(self) -> list[dict[str, Any]]:
+        """The cells that failed."""
+        return [cell for cell in self.cells if cell["status"] == "failed"]
+
+    @property
+    def varying(self) -> list[str]:
+        """Parameters of the grid with more than one value."""
+        return [name for name, values in self.run["grid"].items() if len(values) > 1]
+
+    @property
+    def columns(self) -> Columns:
+        """What the columns mean: the study's, with the parameters of the cells as keys."""
+        own = self.study.columns
+        plain = {name for key in own.keys for name in ([key] if isinstance(key, str) else key)}
+        more = [name for name in parameter_columns(self.study) if name not in plain]
+        return Columns(
+            keys=(*(name for name in more if name != own.seed), *own.keys),
+            metrics=own.metrics,
+            seed=own.seed,
+        )
+
+    @property
+    def table(self) -> Any:
+        """All rows of the finished cells as a ``pyarrow.Table``.
+
+        Raises:
+            NearfarError: no cell is finished, or a part is damaged.
+        """
+        import pyarrow
+        import pyarrow.parquet
+
+        parts = sorted(self.dataset.glob("*.parquet"))
+        if not parts:
+            raise NearfarError(f"{self.folder}: no cell is finished; run the sweep")
+        try:
+            return pyarrow.concat_tables([pyarrow.parquet.read_table(part) for part in parts])
+        except (pyarrow.ArrowException, OSError) as error:
+            line = (str(error).splitlines() or [""])[0]
+            raise NearfarError(f"{self.dataset}: {line}; run the sweep with --force") from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values, as ``--format json`` prints it."""
+        rows = self.table.to_pylist() if any(c["status"] == "done" for c in self.cells) else []
+        return {"run": self.run, "cells": self.cells, "rows": rows}
+
+
+Progress = Callable[[int, int, int, float | None], None]
+
+
+def sweep(
+    study: str | Path | Mapping[str, Any],
+    out: str | Path | None = None,
+    *,
+    workers: int = 0,
+    threads: int = 0,
+    dask: str | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> SweepResult:
+    """Run every cell of a grid that is not finished.
+
+    Args:
+        study: path of a ``study.toml``, or a mapping of the same form (paths in it are relative to
+            the working directory).
+        out: folder of the results; ``NAME.sweep`` by default. One that holds a sweep already goes
+            on from there.
+        workers: processes; 0 for one a core. Meaningless with ``dask``.
+        threads: of the engine over all processes, 0 for one a core; with ``dask`` in each cell, 0
+            for one.
+        dask: address of a Dask scheduler or path of its scheduler file.
+        force: run finished cells again.
+        progress: called with cells done, failed and in all, and the seconds left (None: unknown).
+
+    Returns:
+        The sweep; cells that failed are in :attr:`SweepResult.failed`, the others are done.
+
+    Raises:
+        NearfarError: bad input, no cluster (exit code 3), or another sweep is at work in ``out``.
+    """
+    plan, folder = _plan(study, out)
+    cores = len(os.sched_getaffinity(0))
+    with _ours(folder):
+        cells, seconds = _prepare(plan, folder, force)
+        open_cells = [cell for cell in cells if cell.key not in seconds]
+        processes = max(1, min(workers or cores, len(open_cells)))
+        each = max(1, threads) if dask is not None else max(1, (threads or cores) // processes)
+        jobs = [job_of(cell, plan.study, folder, each) for cell in open_cells]
+        ran = 0
+        if jobs:
+            ran = _run(plan, folder, cells, jobs, seconds, processes, dask, progress)
+        return _gather(plan.to_dict(), folder, [cell.key for cell in cells], ran)
+
+
+def estimate(
+    study: str | Path | Mapping[str, Any],
+    out: str | Path | None = None,
+    *,
+    workers: int = 0,
+    force: bool = False,
+) -> Estimate:
+    """How many cells :func:`sweep` would run and how long that would take; nothing is written."""
+    plan, folder = _plan(study, out)
+    known = _load_digests(folder)
+    cells = list(plan.cells(known))
+    outcomes = [outcome_of(cell.key, folder) for cell in cells]
+    done = {
+        cell.key: found["seconds"]
+        for cell, found in zip(cells, outcomes, strict=True)
+        if found and found["status"] == "done" and not force
+    }
+    failed = sum(1 for found in outcomes if found and found["status"] == "failed")
+    processes = workers or len(os.sched_getaffinity(0))
+    seconds, basis = _left(plan, cells, done, processes)
+    return Estimate(len(cells), len(done), failed, seconds, basis)
+
+
+def load(folder: str | Path) -> SweepResult:
+    """Read a sweep's folder as it is now, finished or not.
+
+    Raises:
+        NearfarError: it holds no sweep.
+    """
+    path = Path(folder)
+    run = _run_of(path)
+    if run is None:
+        raise NearfarError(f"{path}: holds no sweep; name a folder that `nearfar sweep` made")
+    keys = run.pop("cells", None)
+    known = run.get("of") in STUDIES and isinstance(run.get("grid"), dict)
+    if not known or not isinstance(keys, list):
+        raise NearfarError(f"{path / 'run.json'}: is damaged; run the sweep again")
+    return _gather(run, path, keys, 0)
+
+
+# --- the folder
+
+_LOCK: Final = ".lock"
+
+
+@contextmanager
+def _ours(folder: Path) -> Iterator[None]:
+    """Keep other sweeps out of ``folder``; the kernel lets go of it however we end."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if _run_of(folder) is None and any(not at.name.startswith(".") for at in folder.iterdir()):
+        raise NearfarError(f"{folder}: exists and holds no sweep; choose another -o")
+    with (folder / _LOCK).open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise NearfarError(
+                f"{folder}: another sweep is at work here; wait for it or choose another -o"
+            ) from None
+        yield
+
+
+def _plan(study: str | Path | Mapping[str, Any], out: str | Path | None) -> tuple[Plan, Path]:
+    plan = read(study)
+    return plan, Path(f"{plan.name}.sweep" if out is None else out)
+
+
+def _run_of(folder: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and found.get("study") == "sweep" else None
+
+
+def _load_digests(folder: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((folder / "inputs.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _prepare(plan: Plan, folder: Path, force: bool) -> tuple[list[Cell], dict[str, float]]:
+    """Lay out the folder; answers the cells and the seconds of the finished ones by key."""
+    known = _load_digests(folder)
+    cells = list(plan.cells(known))
+    # First of all: what makes the folder a sweep's.
+    whole = {**plan.to_dict(), "cells": [cell.key for cell in cells]}
+    write_aside(folder / "run.json", json.dumps(whole, indent=1) + "\n")
+    for name in ("cells", "dataset"):
+        (folder / name).mkdir(exist_ok=True)
+        for left in (folder / name).glob(".*.partial"):
+            left.unlink(missing_ok=True)
+    write_aside(folder / "inputs.json", json.dumps(known, indent=1) + "\n")
+    wanted = {_part(cell.place, cell.key) for cell in cells}
+    for part in (folder / "dataset").glob("*.parquet"):
+        # A cell of an earlier grid: its result stays in `cells`.
+        if force or part.name not in wanted:
+            part.unlink()
+    seconds: dict[str, float] = {}
+    for cell in cells:
+        if force:
+            (folder / "cells" / f"{cell.key}.json").unlink(missing_ok=True)
+            continue
+        found = outcome_of(cell.key, folder)
+        if found is not None and found["status"] == "done":
+            seconds[cell.key] = found["seconds"]
+            _show(cell.place, cell.key, folder)
+    return cells, seconds
+
+
+def _part(place: int, key: str) -> str:
+    return f"{place:06d}-{key}.parquet"
+
+
+def _show(place: int, key: str, folder: Path) -> None:
+    """Make a finished cell a part of the dataset: a second name of its file, or a copy."""
+    part = folder / "dataset" / _part(place, key)
+    if part.exists():
+        return
+    kept = folder / "cells" / f"{key}.parquet"
+    try:
+        part.hardlink_to(kept)
+    except OSError:
+        aside = part.with_name(f".{part.name}.partial")
+        shutil.copyfile(kept, aside)
+        settle(aside, part)
+
+
+def _gather(run: dict[str, Any], folder: Path, keys: Sequence[str], ran: int) -> SweepResult:
+    cells, seconds = [], {}
+    for key in keys:
+        missing = {"key": key, "status": "missing", "rows": 0, "error": None, "parameters": {}}
+        found = dict(outcome_of(key, folder) or missing)
+        seconds[key] = found.pop("seconds", 0.0)
+        cells.append(found)
+    return SweepResult(folder, run, cells, ran, seconds)
+
+
+# --- running
+
+
+def _run(
+    plan: Plan,
+    folder: Path,
+    cells: Sequence[Cell],
+    jobs: Sequence[dict[str, Any]],
+    seconds: dict[str, float],
+    processes: int,
+    dask: str | None,
+    progress: Progress | None,
+) -> int:
+    """Run the jobs; answers how many ended."""
+    places = {cell.key: cell.place for cell in cells}
+    failed = ran = 0
+    gone = dict(seconds)
+    ending = ExitStack()
+    cluster = None if dask is None else Cluster(dask)
+    if cluster is not None:
+        ending.callback(cluster.close)
+    try:
+        if cluster is not None:
+            processes = max(1, cluster.workers())
+        outcomes = local.run(jobs, processes) if cluster is None else cluster.run(jobs)
+        ending.callback(outcomes.close)
+        if progress is not None:
+            progress(len(seconds), 0, len(cells), _left(plan, cells, gone, processes)[0])
+        for outcome in outcomes:
+            ran += 1
+            gone[outcome["key"]] = outcome["seconds"]
+            if outcome["status"] == "done":
+                seconds[outcome["key"]] = outcome["seconds"]
+                _show(places[outcome["key"]], outcome["key"], folder)
+            else:
+                failed += 1
+            if progress is not None:
+                left = _left(plan, cells, gone, processes)[0]
+                progress(len(seconds), failed, len(cells), left)
+    except KeyboardInterrupt:
+        kept = f"{len(seconds)} of {len(cells)} cells are kept in {folder}"
+        raise NearfarError(f"interrupted: {kept}; run it again to go on", 130) from None
+    finally:
+        ending.close()
+    return ran
+
+
+def _left(
+    plan: Plan, cells: Sequence[Cell], done: Mapping[str, float], processes: int
+) -> tuple[float | None, str]:
+    """Seconds that the cells which are not done take, and what tells that.
+
+    Finished cells tell it, in proportion to the records of their traces.
+    """
+    rest = [cell for cell in cells if cell.key not in done and cell.error is None]
+    if not rest:
+        return 0.0, "nothing is left to do"
+    at_once = min(processes, len(rest))
+    known = [cell for cell in cells if cell.key in done and cell.error is None]
+    if known:
+        work = sum(max(cell.records, 1) for cell in known)
+        each = sum(done[cell.key] for cell in known) / work
+        told = f"from {len(known)} finished cell{'s' * (len(known) != 1)}"
+        return each * sum(max(cell.records, 1) for cell in rest) / at_once, told
+    rate = plan.study.records_per_second
+    if rate is None:
+        return None, "not known before a cell is finished"
+    total = sum(cell.records for cell in rest)
+    return total / rate / at_once, f"assumed: {rate / 1e6:g} M records a second a core"

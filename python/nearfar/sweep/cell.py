@@ -1,0 +1,190 @@
+"""One cell: run it, write its rows and how it went, whole or not at all.
+
+A finished cell is two files of the sweep's folder: ``cells/KEY.parquet``, its rows, and then
+``cells/KEY.json``, which says that it is finished. Both are written aside, flushed to the device
+and renamed, so a process killed at any moment leaves a finished cell or none. Any process that sees
+the folder may run any cell; two that run the same one write the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from nearfar import studies
+from nearfar.errors import NearfarError
+from nearfar.output import settle
+from nearfar.studies import Study
+from nearfar.sweep.plan import Cell
+
+
+def job_of(cell: Cell, study: Study, folder: Path, threads: int) -> dict[str, Any]:
+    """All that a process needs to run ``cell``, as plain values."""
+    return {
+        "folder": str(folder.absolute()),
+        "key": cell.key,
+        "study": study.name,
+        "parameters": cell.parameters,
+        "written": cell.written,
+        "renamed": cell.renamed,
+        "threads": threads,
+        "error": cell.error,
+    }
+
+
+def run(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a cell and keep it; a cell that fails is kept with its one line.
+
+    Returns:
+        What ``cells/KEY.json`` holds: ``key``, ``status`` (``done`` or ``failed``), ``rows``,
+        ``seconds``, ``error``, ``parameters``.
+    """
+    import pyarrow.parquet
+
+    study = studies.find(job["study"])
+    began = time.monotonic()
+    rows, error = 0, job["error"]
+    if error is None:
+        parameters = dict(job["parameters"])
+        if study.threads is not None:
+            parameters[study.threads] = job["threads"]
+        try:
+            table = _table(study, study.run(_tuples(study, parameters)).table, job)
+            rows = table.num_rows
+            with _whole(Path(job["folder"]) / "cells" / f"{job['key']}.parquet") as aside:
+                pyarrow.parquet.write_table(table, aside, compression="zstd")
+        except NearfarError as wrong:
+            error = _shown(str(wrong), job["renamed"])
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except Exception as wrong:  # noqa: BLE001
+            # A defect in one cell must not end the others.
+            line = (str(wrong).splitlines() or [""])[0]
+            error = _shown(f"{type(wrong).__name__}: {line}", job["renamed"])
+    outcome = {
+        "key": job["key"],
+        "status": "done" if error is None else "failed",
+        "rows": rows,
+        "seconds": round(time.monotonic() - began, 3),
+        "error": error,
+        "parameters": job["written"],
+    }
+    try:
+        keep(outcome, Path(job["folder"]))
+    except NearfarError as wrong:
+        outcome |= {"status": "failed", "error": str(wrong)}
+    return outcome
+
+
+def keep(outcome: Mapping[str, Any], folder: Path) -> None:
+    """Write how a cell went.
+
+    Raises:
+        NearfarError: the folder cannot be written to.
+    """
+    text = json.dumps(outcome, indent=1) + "\n"
+    with _whole(folder / "cells" / f"{outcome['key']}.json") as aside:
+        aside.write_text(text, encoding="utf-8")
+
+
+def outcome_of(key: str, folder: Path) -> dict[str, Any] | None:
+    """How a cell went, if it was ever run to its end."""
+    try:
+        found = json.loads((folder / "cells" / f"{key}.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(found, dict) or found.get("key") != key:
+        return None
+    done = found.get("status") == "done"
+    return None if done and not (folder / "cells" / f"{key}.parquet").is_file() else found
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[Path]:
+    """Give a file to write, which becomes ``path`` when all is written."""
+    # A name that no other process writes to at the same time, on whatever host it is.
+    aside = path.with_name(f".{path.name}.{os.uname().nodename}-{os.getpid()}.partial")
+    try:
+        yield aside
+        settle(aside, path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise NearfarError(
+            f"{path}: cannot be written: {error.strerror or error}; "
+            "check the path, permissions and free space"
+        ) from None
+
+
+def _tuples(study: Study, parameters: dict[str, Any]) -> dict[str, Any]:
+    """Lists of TOML as tuples where the study asks for those."""
+    known = study.parameters()
+    return {
+        name: tuple(value)
+        if name in known and typing.get_origin(known[name].annotation) is tuple
+        else value
+        for name, value in parameters.items()
+    }
+
+
+def _shown(text: str, renamed: Mapping[str, str]) -> str:
+    for path, written in renamed.items():
+        text = text.replace(path, written)
+    return text
+
+
+# --- columns
+
+
+def parameter_columns(study: Study) -> dict[str, Any]:
+    """Parameters that become columns, with their Arrow types: the same for every cell."""
+    return {
+        name: _type(one.annotation)
+        for name, one in study.parameters().items()
+        if name not in study.told
+    }
+
+
+def _table(study: Study, rows: Any, job: Mapping[str, Any]) -> Any:
+    """The rows with the cell's parameters in front, paths as the sweep's file writes them."""
+    import pyarrow
+
+    columns: dict[str, Any] = {"cell": pyarrow.array([job["key"]] * len(rows))}
+    for name, kind in parameter_columns(study).items():
+        if name not in rows.column_names:
+            value = _value(job["written"].get(name), kind)
+            columns[name] = pyarrow.array([value] * len(rows), type=kind)
+    renamed = job["renamed"]
+    for name in rows.column_names:
+        column = rows[name]
+        if renamed and pyarrow.types.is_string(column.type):
+            texts = [renamed.get(text, text) for text in column.to_pylist()]
+            column = pyarrow.array(texts, type=column.type)
+        columns[name] = column
+    return pyarrow.table(columns)
+
+
+def _type(annotation: Any) -> Any:
+    import pyarrow
+
+    plain = {bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64()}
+    union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
+    listed = typing.get_args(annotation) if union else (annotation,)
+    kinds = [one for one in listed if one is not type(None)]
+    return plain.get(kinds[0], pyarrow.string()) if len(kinds) == 1 else pyarrow.string()
+
+
+def _value(value: Any, kind: Any) -> Any:
+    import pyarrow
+
+    if value is None or kind != pyarrow.string() or isinstance(value, str):
+        return value
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return json.dumps(value, sort_keys=True) if isinstance(value, Mapping) else str(value)

@@ -1,0 +1,103 @@
+"""Cells on a Dask cluster, whose workers see the sweep's folder and the traces under their paths.
+
+Workers write finished cells themselves, so nothing is lost with the scheduler or with the sweep.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from nearfar.errors import NearfarError
+from nearfar.sweep import cell
+
+#: Seconds in which the scheduler must answer.
+_PATIENCE: Final = 15
+
+
+class Cluster:
+    """A connection to a cluster.
+
+    Args:
+        where: address of its scheduler (``tcp://host:8786``) or path of its scheduler file.
+
+    Raises:
+        NearfarError: ``distributed`` is not installed or the scheduler does not answer (both exit
+            code 3).
+    """
+
+    def __init__(self, where: str) -> None:
+        """Connect."""
+        try:
+            import distributed
+        except ImportError:
+            raise NearfarError(
+                "--dask: distributed is not installed; pip install 'nearfar[dask]'", 3
+            ) from None
+        # What goes wrong is said once, by us.
+        for name in list(logging.root.manager.loggerDict):
+            if name.partition(".")[0] == "distributed":
+                logging.getLogger(name).setLevel(logging.CRITICAL)
+        file = Path(where)
+        told = {"scheduler_file": where} if file.is_file() else {"address": where}
+        try:
+            self.client = distributed.Client(**told, timeout=_PATIENCE, set_as_default=False)
+        except (OSError, ValueError, TimeoutError) as error:
+            line = (str(error).splitlines() or [type(error).__name__])[0]
+            raise NearfarError(f"--dask {where}: no scheduler there: {line}", 3) from None
+        self.where = where
+
+    def workers(self) -> int:
+        """Cells that run at the same time now."""
+        return sum(self.client.nthreads().values())
+
+    def run(self, jobs: Sequence[dict[str, Any]]) -> Generator[dict[str, Any]]:
+        """Run ``jobs``; outcomes as they come.
+
+        Raises:
+            NearfarError: the scheduler went away, or a worker's folder is not ours.
+        """
+        import distributed
+
+        by_key = {f"nearfar-{job['key']}-{id(self)}": job for job in jobs}
+        futures = self.client.map(
+            cell.run, list(by_key.values()), key=list(by_key), pure=False, batch_size=1000
+        )
+        for future in distributed.as_completed(futures, loop=self.client.loop):
+            job = by_key[future.key]
+            if future.status == "finished":
+                outcome: dict[str, Any] = future.result()
+                if cell.outcome_of(job["key"], Path(job["folder"])) is None:
+                    raise NearfarError(
+                        f"{job['folder']}: a cell that a worker finished is not there; workers "
+                        "must see this folder under the same path: choose a shared -o"
+                    )
+            elif future.status == "error":
+                wrong = future.exception()
+                line = (str(wrong).splitlines() or [""])[0]
+                told = f"{type(wrong).__name__}: {line}"
+                if isinstance(wrong, distributed.KilledWorker):
+                    told = "its workers died, one after another; it may need more memory"
+                outcome = {
+                    "key": job["key"],
+                    "status": "failed",
+                    "rows": 0,
+                    "seconds": 0.0,
+                    "error": told,
+                    "parameters": job["written"],
+                }
+                cell.keep(outcome, Path(job["folder"]))
+            else:
+                raise NearfarError(
+                    f"--dask {self.where}: the scheduler went away; finished cells are kept: "
+                    "start it and run the sweep again",
+                    3,
+                )
+            future.release()
+            yield outcome
+
+    def close(self) -> None:
+        """Disconnect; cells that have not begun are dropped."""
+        self.client.close(timeout=2)

@@ -1,0 +1,142 @@
+"""Cells on this machine: worker processes, one thread of ours watching each.
+
+A worker that dies (killed, out of memory) loses only the cell it was at, which another one tries
+again.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from nearfar.sweep import cell
+
+#: How often a cell is tried before it counts as failed.
+ATTEMPTS: Final = 3
+
+
+def run(jobs: Sequence[dict[str, Any]], workers: int) -> Generator[dict[str, Any]]:
+    """Run ``jobs`` in ``workers`` processes; outcomes as they come."""
+    waiting: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    outcomes: queue.Queue[dict[str, Any] | BaseException] = queue.Queue()
+    for job in jobs:
+        waiting.put(job)
+    watchers = [_Watcher(waiting, outcomes) for _ in range(min(workers, len(jobs)))]
+    for watcher in watchers:
+        watcher.start()
+    try:
+        for _ in jobs:
+            found = outcomes.get()
+            if isinstance(found, BaseException):
+                raise found
+            yield found
+    finally:
+        for watcher in watchers:
+            watcher.stop()
+        for watcher in watchers:
+            watcher.join()
+
+
+class _Watcher(threading.Thread):
+    """Hands jobs to one worker process, and starts another when it dies."""
+
+    def __init__(
+        self,
+        waiting: queue.SimpleQueue[dict[str, Any]],
+        outcomes: queue.Queue[dict[str, Any] | BaseException],
+    ) -> None:
+        super().__init__(daemon=True)
+        self.waiting, self.outcomes = waiting, outcomes
+        self.process: subprocess.Popen[str] | None = None
+        self.stopped = threading.Event()
+        self.lock = threading.Lock()
+
+    def run(self) -> None:
+        try:
+            while not self.stopped.is_set():
+                try:
+                    job = self.waiting.get_nowait()
+                except queue.Empty:
+                    break
+                outcome = self._do(job)
+                if outcome is not None:
+                    self.outcomes.put(outcome)
+        except OSError as error:
+            self.outcomes.put(error)
+        finally:
+            self._end()
+
+    def _do(self, job: dict[str, Any]) -> dict[str, Any] | None:
+        """The outcome of a job; None when stopped."""
+        began, code = time.monotonic(), 0
+        for _ in range(ATTEMPTS):
+            process = self._process()
+            if process is None:
+                return None
+            assert process.stdin and process.stdout
+            with suppress(BrokenPipeError):
+                print(json.dumps(job), file=process.stdin, flush=True)
+            line = process.stdout.readline()
+            if line.endswith("\n"):
+                answer: dict[str, Any] = json.loads(line)
+                return answer
+            code = self._end()
+            if self.stopped.is_set():
+                return None
+        died = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        outcome = {
+            "key": job["key"],
+            "status": "failed",
+            "rows": 0,
+            "seconds": round(time.monotonic() - began, 3),
+            "error": f"its worker died {ATTEMPTS} times ({died}); it may need more memory: "
+            "run with fewer --workers",
+            "parameters": job["written"],
+        }
+        cell.keep(outcome, Path(job["folder"]))
+        return outcome
+
+    def _process(self) -> subprocess.Popen[str] | None:
+        with self.lock:
+            if self.stopped.is_set():
+                return None
+            if self.process is None:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "nearfar.sweep.worker"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    encoding="utf-8",
+                    # Ctrl-C is the sweep's to act on.
+                    start_new_session=True,
+                )
+            return self.process
+
+    def _end(self) -> int:
+        """Let the worker end, which it does when its input does; answers its exit code."""
+        with self.lock:
+            process, self.process = self.process, None
+        if process is None:
+            return 0
+        assert process.stdin and process.stdout
+        with suppress(BrokenPipeError):
+            process.stdin.close()
+        code = process.wait()
+        process.stdout.close()
+        return code
+
+    def stop(self) -> None:
+        """End at once; a cell that is not finished leaves nothing."""
+        self.stopped.set()
+        with self.lock:
+            if self.process is not None:
+                self.process.kill()

@@ -1,0 +1,141 @@
+"""``nearfar explain``: terms that add up, and misses counted where they happen."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nearfar as package
+from conftest import DATA, Run
+from nearfar.errors import NearfarError
+from nearfar.explain import explain
+from nearfar.paging import paging
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("explain") / "gzip.trace"
+    shutil.copytree(DATA / "captures" / "gzip.trace", path)
+    return path
+
+
+def made(trace: Path, folder: Path, **options: Any) -> Path:
+    told: dict[str, Any] = {"page_sizes": "4K,64K", "memory": "30%,50%", "machine": "optane-ssd"}
+    paging(trace, **{**told, **options}).write(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"replacement": "lru", "tlb": "64x4"},
+        {"replacement": "linux", "write_back": True},
+        {"clock_insert": "clear"},
+        {"kinds": ["load", "store"], "memory": "200K,400K"},
+        {"filter": "cache"},
+    ],
+)
+def test_the_sums_are_the_rows(trace: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+    run = made(trace, tmp_path / "run", **options)
+    memory = str(options.get("memory", "30%")).partition(",")[0]
+    found = explain(run, page="64K", memory=memory, storage="optane-ssd")
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(run / "result.parquet").to_pylist()
+    sizes = {"30%": lambda r: r["memory_fraction"] == 0.3}
+    right = sizes.get(memory, lambda r: r["memory_bytes"] == 200 << 10)
+    (row,) = [
+        r for r in rows
+        if r["page_bytes"] == 65536 and r["storage"] == "optane-ssd" and right(r)
+    ]  # fmt: skip
+    assert sum(term["ns"] for term in found.terms) == pytest.approx(row["total_ns"], rel=1e-12)
+    for part, total in (("T_A", "translation_ns"), ("T_D", "data_ns")):
+        own = sum(term["ns"] for term in found.terms if term["part"] == part)
+        assert own == pytest.approx(row[total], rel=1e-12)
+    counts = {"references": "references", "tlb_misses": "tlb_misses", "faults": "faults",
+              "first_touches": "pages"}  # fmt: skip
+    for places in (found.regions, found.ranges):
+        for ours, theirs in counts.items():
+            assert sum(place[ours] for place in places) == row[theirs]
+        assert sum(place["share"] for place in places) == pytest.approx(1)
+
+
+def test_regions_are_told_as_a_plain_loop_tells_them(trace: Path, tmp_path: Path) -> None:
+    """LRU TLB misses by region, from the trace's own tables."""
+    run = made(trace, tmp_path / "run", tlb="8")
+    found = explain(run, page="4K")
+    opened = package.open(trace)
+    columns = opened.table(["addr", "size"]).to_pydict()
+    assert len(opened.info["threads"]) == 1
+    held: OrderedDict[int, None] = OrderedDict()
+    misses: dict[int, int] = {}
+    for addr, size in zip(columns["addr"], columns["size"], strict=True):
+        for number in range(addr >> 12, ((addr + max(size, 1) - 1) >> 12) + 1):
+            if number in held:
+                held.move_to_end(number)
+                continue
+            misses[number] = misses.get(number, 0) + 1
+            held[number] = None
+            if len(held) > 8:
+                held.popitem(last=False)
+    assert sum(misses.values()) == found.total["tlb_misses"]
+    stack = [e for e in opened.regions.to_pylist() if e["name"] == "[stack]"][-1]
+    inside = range(stack["addr"] >> 12, (stack["addr"] + stack["length"]) >> 12)
+    (told,) = [place for place in found.regions if place["name"] == "[stack]"]
+    assert told["tlb_misses"] == sum(n for page, n in misses.items() if page in inside)
+    assert told["tlb_misses"] > 0
+
+
+def test_mistakes_are_one_line(trace: Path, tmp_path: Path, nearfar: Run) -> None:
+    run = made(trace, tmp_path / "run")
+
+    def refused(*words: object) -> str:
+        done = nearfar("explain", *words)
+        assert done.returncode == 2, done.stderr
+        assert len(done.stderr.splitlines()) == 1
+        return done.stderr
+
+    assert "8 KiB is not in this run; it has 4 KiB, 64 KiB" in refused(run, "--page", "8K")
+    assert "it has 30 %, 50 %" in refused(run, "--page", "4K", "--memory", "70%")
+    assert "is not one size" in refused(run, "--page", "4K", "--memory", "30%,50%")
+    assert "it has optane" in refused(run, "--page", "4K", "--storage", "hdd")
+    assert "no run there" in refused(tmp_path, "--page", "4K")
+
+
+def test_another_trace_is_refused(trace: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own.trace"
+    shutil.copytree(trace, own)
+    run = made(own, tmp_path / "run")
+    info = json.loads((own / "trace.json").read_text(encoding="utf-8"))
+    (own / "trace.json").write_text(json.dumps(info), encoding="utf-8")
+    with pytest.raises(NearfarError, match="is not the trace of the run any more"):
+        explain(run, page="4K")
+    shutil.rmtree(own)
+    with pytest.raises(NearfarError, match="is not there"):
+        explain(run, page="4K")
+
+
+def test_counts_of_another_version_are_refused(trace: Path, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    run = made(trace, tmp_path / "run")
+    table = pq.read_table(run / "result.parquet")
+    place = table.column_names.index("faults")
+    table = table.set_column(place, "faults", [[n + 1 for n in table["faults"].to_pylist()]])
+    pq.write_table(table, run / "result.parquet")
+    with pytest.raises(NearfarError, match="run the study again with this version"):
+        explain(run, page="4K")
+
+
+def test_what_is_no_paging_run_is_refused(tmp_path: Path) -> None:
+    from nearfar.numa import alloc
+
+    alloc(["1G"]).write(tmp_path / "run")
+    with pytest.raises(NearfarError, match="is a run of numa-alloc"):
+        explain(tmp_path / "run", page="4K")

@@ -1,0 +1,585 @@
+"""``nearfar sweep``: its file, its cells, and that nothing finished is lost by being killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from conftest import DATA, Run
+from nearfar import studies
+from nearfar.errors import NearfarError
+from nearfar.sweep import estimate, load, sweep
+from nearfar.sweep.cell import outcome_of
+from nearfar.sweep.plan import read
+
+GRID = """
+study = "paging"
+
+[grid]
+trace = ["gzip.trace", "sqlite.trace"]
+replacement = ["clock", "lru", "linux"]
+
+[options]
+machine = "optane-ssd"
+memory = "50%,100%"
+page_sizes = "4K,64K"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two captures beside a ``study.toml``."""
+    for name in ("gzip", "sqlite"):
+        shutil.copytree(DATA / "captures" / f"{name}.trace", tmp_path / f"{name}.trace")
+    (tmp_path / "study.toml").write_text(GRID, encoding="utf-8")
+    return tmp_path
+
+
+# --- the file
+
+
+def refused(folder: Path, text: str) -> str:
+    file = folder / "wrong.toml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(NearfarError) as caught:
+        read(file)
+    assert caught.value.exit_code == 2
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('study = "paging"', 'study = "pagin"', "did you mean `paging`?"),
+        ('study = "paging"', "", "key study: is missing"),
+        ("[options]", "[option]", "did you mean `options`?"),
+        ("memory =", "memroy =", "did you mean `memory`?"),
+        ("memory =", "progress =", "unknown key"),
+        ("memory =", "threads =", "unknown key"),
+        ('memory = "50%,100%"', "memory = 7", "'7' is not text"),
+        ('memory = "50%,100%"', "write_back = 1", "'1' is not true or false"),
+        ('["clock", "lru", "linux"]', '"clock"', "is not a list of values"),
+        ('["clock", "lru", "linux"]', "[]", "is not a list of values"),
+        ('["clock", "lru", "linux"]', '["clock", "clock"]', "names a value twice"),
+        ('memory = "50%,100%"', 'replacement = "lru"', "is in [grid] as well"),
+        ('trace = ["gzip.trace", "sqlite.trace"]', "", "trace: is missing"),
+        ("[grid]", "grid]", "not TOML"),
+    ],
+)
+def test_what_is_wrong_in_the_file_is_said(folder: Path, old: str, new: str, told: str) -> None:
+    assert old in GRID
+    message = refused(folder, GRID.replace(old, new))
+    assert told in message
+    assert "wrong.toml" in message
+
+
+def test_the_line_of_a_wrong_key_is_said(folder: Path) -> None:
+    message = refused(folder, GRID.replace("memory =", "memroy ="))
+    line = 1 + GRID.replace("memory =", "memroy =").splitlines().index('memroy = "50%,100%"')
+    assert f"wrong.toml line {line} key options.memroy" in message
+
+
+def test_a_grid_of_too_many_cells_is_refused() -> None:
+    many = {name: list(range(1, 1001)) for name in ("seed", "window", "sleep_granularity_ns")}
+    with pytest.raises(NearfarError, match="1,000,000,000 cells"):
+        read({"study": "ssd", "grid": many, "options": {"trace": "a.trace"}})
+
+
+def test_every_study_declares_what_sweeps_and_diffs_need() -> None:
+    for study in studies.STUDIES.values():
+        known = study.parameters()
+        assert {*study.traces, *study.told} <= set(known)
+        assert set(study.machines) <= set(known)
+        assert study.columns.metrics
+        assert set(study.columns.metrics.values()) <= {"less", "more"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "good"),
+    [
+        ("page_sizes", "4K", True),
+        ("page_sizes", [4096, 8192], True),
+        ("page_sizes", [4096, "8K"], False),
+        ("sample", 1, True),
+        ("sample", True, False),
+        ("storage", ["hdd"], True),
+        ("storage", "hdd", False),  # a text is a sequence of texts to Python alone
+        ("write_back", False, True),
+    ],
+)
+def test_values_are_checked_against_the_annotation(name: str, value: Any, good: bool) -> None:
+    annotation = studies.find("paging").parameters()[name].annotation
+    assert studies.fits(annotation, value) is good
+
+
+# --- cells
+
+
+def test_a_sweep_is_the_study_cell_by_cell(folder: Path) -> None:
+    from nearfar.paging import paging
+
+    found = sweep(folder / "study.toml", folder / "out", workers=2)
+    assert [cell["status"] for cell in found.cells] == ["done"] * 6
+    assert found.ran == 6
+    rows = found.to_polars()
+    assert rows.height == 6 * 2 * 2 * 2
+    direct = paging(
+        folder / "sqlite.trace",
+        machine="optane-ssd",
+        memory="50%,100%",
+        page_sizes="4K,64K",
+        replacement="linux",
+    )
+    own = [
+        {key: row[key] for key in direct.rows[0]}
+        for row in rows.iter_rows(named=True)
+        if (row["trace"], row["replacement"]) == ("sqlite.trace", "linux")
+    ]
+    assert own == direct.rows
+
+
+def test_the_dataset_opens_in_one_line(folder: Path) -> None:
+    import polars
+
+    sweep(folder / "study.toml", folder / "out", workers=1)
+    frame = polars.read_parquet(folder / "out" / "dataset")
+    assert frame.height == 48
+    assert frame["trace"].unique().sort().to_list() == ["gzip.trace", "sqlite.trace"]
+    schemas = {str(pq.read_schema(part)) for part in (folder / "out" / "dataset").iterdir()}
+    assert len(schemas) == 1
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    return {part.name: part.read_bytes() for part in sorted((folder / "dataset").iterdir())}
+
+
+def test_finished_cells_are_never_run_again(folder: Path) -> None:
+    out = folder / "out"
+    sweep(folder / "study.toml", out, workers=2)
+    marks = {path: path.stat().st_mtime_ns for path in (out / "cells").iterdir()}
+    again = sweep(folder / "study.toml", out, workers=2)
+    assert again.ran == 0
+    assert marks == {path: path.stat().st_mtime_ns for path in (out / "cells").iterdir()}
+    # A larger grid runs what is new; a smaller one shows its own cells only, and keeps the others.
+    text = GRID.replace('["clock", "lru", "linux"]', '["linux", "clock"]')
+    (folder / "study.toml").write_text(text, encoding="utf-8")
+    fewer = sweep(folder / "study.toml", out, workers=2)
+    assert fewer.ran == 0
+    assert set(fewer.to_polars()["replacement"]) == {"clock", "linux"}
+    (folder / "study.toml").write_text(GRID, encoding="utf-8")
+    assert sweep(folder / "study.toml", out, workers=2).ran == 0
+    forced = sweep(folder / "study.toml", out, workers=2, force=True)
+    assert forced.ran == 6
+
+
+def test_same_input_same_bytes(folder: Path) -> None:
+    sweep(folder / "study.toml", folder / "a", workers=1, threads=1)
+    sweep(folder / "study.toml", folder / "b", workers=2, threads=4)
+    assert bytes_of(folder / "a") == bytes_of(folder / "b")
+
+
+def test_a_key_depends_on_all_that_matters(folder: Path) -> None:
+    def keys() -> list[str]:
+        return [cell.key for cell in read(folder / "study.toml").cells()]
+
+    first = keys()
+    assert len(set(first)) == 6
+    assert keys() == first
+    # The trace, where its contents change.
+    part = folder / "gzip.trace" / "part-00000.parquet"
+    changed = bytearray(part.read_bytes())
+    changed[-20] ^= 1
+    part.write_bytes(changed)
+    second = keys()
+    assert [a == b for a, b in zip(first, second, strict=True)] == [False] * 3 + [True] * 3
+    # The machine, where its file changes.
+    machine = folder / "optane-ssd.toml"
+    text = (DATA.parent.parent / "machines" / "optane-ssd.toml").read_text(encoding="utf-8")
+    machine.write_text(text, encoding="utf-8")
+    (folder / "study.toml").write_text(
+        GRID.replace('machine = "optane-ssd"', 'machine = "optane-ssd.toml"'), encoding="utf-8"
+    )
+    third = keys()
+    machine.write_text(text.replace("64", "63", 1), encoding="utf-8")
+    assert not set(third) & set(keys())
+
+
+def test_known_hashes_are_used_only_for_unchanged_files(folder: Path) -> None:
+    known: dict[str, Any] = {}
+    plan = read(folder / "study.toml")
+    first = [cell.key for cell in plan.cells(known)]
+    assert len(known) == 2
+    part = folder / "gzip.trace" / "part-00000.parquet"
+    changed = bytearray(part.read_bytes())
+    changed[-20] ^= 1
+    part.write_bytes(changed)
+    assert [cell.key for cell in read(folder / "study.toml").cells(known)] != first
+
+
+def test_a_cell_that_fails_leaves_the_others(folder: Path, nearfar: Run) -> None:
+    text = GRID.replace('["clock", "lru", "linux"]', '["clock", "fifo"]')
+    text = text.replace('"sqlite.trace"', '"gone.trace"')
+    (folder / "study.toml").write_text(text, encoding="utf-8")
+    done = nearfar("sweep", folder / "study.toml", "-o", folder / "out", "--format", "json")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    told = json.loads(done.stdout)
+    cells = {(c["parameters"]["trace"], c["parameters"]["replacement"]): c for c in told["cells"]}
+    assert cells["gzip.trace", "clock"]["status"] == "done"
+    assert "no policy" in cells["gzip.trace", "fifo"]["error"]
+    assert "no trace there" in cells["gone.trace", "clock"]["error"]
+    assert "trace=gzip.trace, replacement=fifo" in done.stderr
+    assert len(told["rows"]) == 8
+    # Failed cells are tried again, and only these.
+    again = sweep(folder / "study.toml", folder / "out")
+    assert (again.ran, len(again.failed)) == (3, 3)
+    shutil.copytree(DATA / "captures" / "sqlite.trace", folder / "gone.trace")
+    assert len(sweep(folder / "study.toml", folder / "out").failed) == 2
+
+
+def test_every_study_sweeps(folder: Path) -> None:
+    """One schema over cells whose values are all there, partly there and missing."""
+    files: list[dict[str, Any]] = [
+        {"study": "advise", "grid": {"traces": [str(folder / "gzip.trace")]},
+         "options": {"page_sizes": "4K,16K,64K", "storage": ["optane-ssd"]}},
+        {"study": "ssd", "grid": {"seed": [1, 2]},
+         "options": {"trace": str(folder / "gzip.trace"), "dram": ["100K"], "epf": ["none"]}},
+        {"study": "tiering", "grid": {"policy": ["none", "nomad"], "seeds": [[1], [2]]},
+         "options": {"scale": "1/1024", "rounds": 1}},
+        {"study": "numa-alloc", "grid": {"sizes": [["1G"], ["100T"]]}},
+        {"study": "numa-run", "grid": {"load": ["1G"], "modes": [["memory-mode"], ["alius"]]}},
+        {"study": "numa-pair", "grid": {"second": ["48G"]}, "options": {"first": "48G"}},
+        {"study": "numa-plan", "grid": {"capacity": ["80G", "120G"]}},
+    ]  # fmt: skip
+    assert {file["study"] for file in files} | {"paging"} == set(studies.STUDIES)
+    for file in files:
+        found = sweep(file, folder / file["study"], workers=2)
+        assert not found.failed, found.failed
+        assert found.to_polars().height > 0
+        schemas = {str(pq.read_schema(part)) for part in found.dataset.iterdir()}
+        assert len(schemas) == 1, file["study"]
+        columns = found.columns
+        for key in columns.keys:
+            for name in [key] if isinstance(key, str) else key:
+                assert name in found.table.column_names, (file["study"], name)
+        assert set(columns.metrics) <= set(found.table.column_names)
+
+
+# --- dry run, folders
+
+
+def test_dry_run_counts_and_writes_nothing(folder: Path, nearfar: Run) -> None:
+    out = folder / "out"
+    first = estimate(folder / "study.toml", out, workers=2)
+    assert (first.cells, first.done) == (6, 0)
+    records = sum(
+        json.loads((folder / name / "trace.json").read_text())["records"]
+        for name in ("gzip.trace", "sqlite.trace")
+    )
+    assert first.seconds == pytest.approx(3 * records / 5e6 / 2)
+    assert not out.exists()
+    sweep(folder / "study.toml", out, workers=2)
+    (folder / "study.toml").write_text(GRID.replace('"50%,100%"', '"50%"'), encoding="utf-8")
+    done = nearfar("sweep", folder / "study.toml", "-o", out, "--dry-run", "--format", "json")
+    told = json.loads(done.stdout)
+    assert (told["cells"], told["done"], told["to_run"]) == (6, 0, 6)
+    (folder / "study.toml").write_text(GRID, encoding="utf-8")
+    done = nearfar("sweep", folder / "study.toml", "-o", out, "--dry-run", "--format", "json")
+    assert json.loads(done.stdout)["to_run"] == 0
+
+
+def test_a_folder_of_something_else_is_left_alone(folder: Path) -> None:
+    with pytest.raises(NearfarError, match="holds no sweep"):
+        sweep(folder / "study.toml", folder)
+    with pytest.raises(NearfarError, match="holds no sweep"):
+        load(folder)
+
+
+# --- killed
+
+
+SLOW = """
+study = "ssd"
+
+[grid]
+seed = [1, 2, 3, 4, 5, 6, 7, 8]
+
+[options]
+trace = "gzip.trace"
+dram = ["60K", "80K", "100K"]
+"""
+
+
+@pytest.fixture
+def slow(folder: Path) -> Path:
+    (folder / "slow.toml").write_text(SLOW, encoding="utf-8")
+    return folder
+
+
+def wait_for(true: Callable[[], Any], what: str) -> Any:
+    for _ in range(6000):
+        found = true()
+        if found:
+            return found
+        time.sleep(0.01)
+    raise AssertionError(f"never happened: {what}")
+
+
+def start(*words: object) -> subprocess.Popen[str]:
+    code = "from nearfar.cli import main; main()"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def children(process: int) -> list[int]:
+    tasks = Path(f"/proc/{process}/task")
+    try:
+        return [int(c) for t in tasks.iterdir() for c in (t / "children").read_text().split()]
+    except OSError:
+        return []
+
+
+def finished(out: Path) -> list[str]:
+    return sorted(path.stem for path in (out / "cells").glob("[!.]*.json"))
+
+
+def whole(out: Path) -> None:
+    """Every cell that says it is finished is; no part is half there."""
+    for key in finished(out):
+        outcome = outcome_of(key, out)
+        assert outcome is not None
+        assert outcome["status"] == "done"
+        assert pq.read_table(out / "cells" / f"{key}.parquet").num_rows == outcome["rows"]
+    for part in (out / "dataset").glob("*.parquet"):
+        assert pq.read_table(part).num_rows == 9
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The dataset of the slow sweep where nobody disturbs it."""
+    base = tmp_path_factory.mktemp("undisturbed")
+    shutil.copytree(DATA / "captures" / "gzip.trace", base / "gzip.trace")
+    (base / "slow.toml").write_text(SLOW, encoding="utf-8")
+    sweep(base / "slow.toml", base / "out", workers=2)
+    return bytes_of(base / "out")
+
+
+def test_killing_the_sweep_loses_no_finished_cell(slow: Path, expected: dict[str, bytes]) -> None:
+    out = slow / "out"
+    running = start("sweep", slow / "slow.toml", "-o", out, "--workers", 2)
+    wait_for(lambda: len(finished(out)) >= 2, "two cells")
+    workers = children(running.pid)
+    assert len(workers) == 2
+    running.kill()
+    running.communicate()
+    # Its workers end by themselves.
+    wait_for(lambda: not any(Path(f"/proc/{w}").exists() for w in workers), "end of the workers")
+    before = {key: (out / "cells" / f"{key}.parquet").stat().st_ino for key in finished(out)}
+    assert 2 <= len(before) < 8
+    whole(out)
+    result = sweep(slow / "slow.toml", out, workers=2)
+    assert result.ran == 8 - len(before)
+    for key, inode in before.items():
+        assert (out / "cells" / f"{key}.parquet").stat().st_ino == inode
+    assert bytes_of(out) == expected
+
+
+def test_a_killed_worker_costs_one_try(slow: Path, expected: dict[str, bytes]) -> None:
+    out = slow / "out"
+    running = start("sweep", slow / "slow.toml", "-o", out, "--workers", 2)
+    wait_for(lambda: finished(out), "a cell")
+    victim = wait_for(lambda: children(running.pid), "workers")[0]
+    os.kill(victim, signal.SIGKILL)
+    printed, said = running.communicate(timeout=120)
+    assert running.returncode == 0, said
+    assert "8 done, 0 failed" in printed
+    assert bytes_of(out) == expected
+
+
+def test_a_cell_that_kills_its_workers_fails_alone(
+    slow: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for a cell that runs out of memory: its process is gone each time."""
+    (slow / "sitecustomize.py").write_text(
+        "import functools, os, nearfar.ssd as s\n"
+        "run = s.ssd\n"
+        "@functools.wraps(run)\n"
+        "def ssd(*a, **k):\n"
+        "    if k['seed'] == 3: os.kill(os.getpid(), 9)\n"
+        "    return run(*a, **k)\n"
+        "s.ssd = ssd\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(slow))
+    result = sweep(slow / "slow.toml", slow / "out", workers=2)
+    (cell,) = result.failed
+    assert cell["parameters"]["seed"] == 3
+    assert "died 3 times (signal SIGKILL)" in cell["error"]
+    assert [c["status"] for c in result.cells].count("done") == 7
+
+
+def test_ctrl_c_keeps_what_is_finished(slow: Path) -> None:
+    out = slow / "out"
+    running = start("sweep", slow / "slow.toml", "-o", out, "--workers", 2)
+    wait_for(lambda: finished(out), "a cell")
+    workers = children(running.pid)
+    running.send_signal(signal.SIGINT)
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "interrupted: " in said
+    assert len(said.splitlines()) == 1, said
+    assert not any(Path(f"/proc/{w}").exists() for w in workers)
+    assert 1 <= len(finished(out)) < 8
+    whole(out)
+
+
+def test_two_sweeps_at_once_do_not_meet(slow: Path, nearfar: Run) -> None:
+    out = slow / "out"
+    first = start("sweep", slow / "slow.toml", "-o", out, "--workers", 1)
+    wait_for(lambda: finished(out), "a cell")
+    second = nearfar("sweep", slow / "slow.toml", "-o", out)
+    assert second.returncode == 2
+    assert "another sweep is at work here" in second.stderr
+    _, said = first.communicate(timeout=120)
+    assert first.returncode == 0, said
+    whole(out)
+
+
+def test_killed_again_and_again(slow: Path, expected: dict[str, bytes]) -> None:
+    """At moments spread over its whole life, start-up and bookkeeping included."""
+    out = slow / "out"
+    for step in range(6):
+        running = start("sweep", slow / "slow.toml", "-o", out, "--workers", 2)
+        time.sleep(0.3 + 0.15 * step)
+        running.kill()
+        running.communicate()
+        if (out / "cells").exists():
+            for path in (out / "cells").glob("[!.]*.parquet"):
+                assert pq.read_table(path).num_rows == 9
+    sweep(slow / "slow.toml", out, workers=2)
+    assert bytes_of(out) == expected
+    assert not list(out.rglob(".*.partial"))
+
+
+def test_a_full_disk_is_one_line(slow: Path, nearfar: Run) -> None:
+    """The folder of cells is a file system of 64 KiB."""
+    out = slow / "out"
+    (out / "cells").mkdir(parents=True)
+    mounted = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(out / "cells")]
+    (out / "run.json").write_text(json.dumps({"study": "sweep"}), encoding="utf-8")
+    if subprocess.run(mounted, capture_output=True, check=False).returncode:
+        pytest.skip("no file system may be mounted here")
+    try:
+        done = nearfar("sweep", slow / "slow.toml", "-o", out, "--workers", 2)
+        assert not list((out / "cells").glob(".*.partial"))
+        whole_cells = list((out / "cells").glob("*.parquet"))
+    finally:
+        subprocess.run(["umount", str(out / "cells")], check=True)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "No space left on device" in done.stderr
+    assert len(whole_cells) < 8
+
+
+# --- Dask
+
+
+@contextmanager
+def cluster(folder: Path) -> Iterator[tuple[Path, subprocess.Popen[bytes], list[Any]]]:
+    """A scheduler and two workers of one thread; their scheduler file and processes."""
+    pytest.importorskip("distributed")
+    file = folder / "scheduler.json"
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
+    dask = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
+    own = ["--scheduler-file", str(file)]
+    scheduler = subprocess.Popen(
+        [*dask, *own, "--host", "127.0.0.1", "--port", "0", "--no-dashboard"], **quiet
+    )
+    workers: list[Any] = []
+    try:
+        wait_for(file.exists, "a scheduler")
+        worker = [sys.executable, "-m", "distributed.cli.dask_worker", *own]
+        worker += ["--nthreads", "1", "--no-nanny", "--no-dashboard", "--host", "127.0.0.1"]
+        workers += [subprocess.Popen([*worker, "--name", name], **quiet) for name in ("one", "two")]
+        yield file, scheduler, workers
+    finally:
+        for process in (*workers, scheduler):
+            process.kill()
+            process.wait()
+
+
+def both_there(file: Path) -> None:
+    import distributed
+
+    with distributed.Client(scheduler_file=str(file), set_as_default=False) as client:
+        client.wait_for_workers(2, timeout=60)
+
+
+def test_a_dask_cluster_whose_worker_is_killed(slow: Path, expected: dict[str, bytes]) -> None:
+    out = slow / "out"
+    with cluster(slow) as (file, _, workers):
+        both_there(file)
+        running = start("sweep", slow / "slow.toml", "-o", out, "--dask", file)
+        wait_for(lambda: len(finished(out)) >= 2, "two cells")
+        workers[0].kill()
+        printed, said = running.communicate(timeout=120)
+        assert running.returncode == 0, said
+        assert "8 done, 0 failed; 8 run now" in printed
+        assert bytes_of(out) == expected
+        again = sweep(slow / "slow.toml", out, dask=str(file))
+        assert again.ran == 0
+
+
+def test_a_dask_scheduler_that_is_killed(slow: Path, expected: dict[str, bytes]) -> None:
+    out = slow / "out"
+    with cluster(slow) as (file, scheduler, _):
+        both_there(file)
+        running = start("sweep", slow / "slow.toml", "-o", out, "--dask", file)
+        wait_for(lambda: len(finished(out)) >= 2, "two cells")
+        scheduler.kill()
+        _, said = running.communicate(timeout=120)
+        assert running.returncode == 3, said
+        assert "scheduler went away" in said
+        assert len(said.splitlines()) == 1, said
+        assert "Traceback" not in said
+    kept = len(finished(out))
+    whole(out)
+    result = sweep(slow / "slow.toml", out, workers=2)
+    assert result.ran <= 8 - kept
+    assert bytes_of(out) == expected
+
+
+def test_a_dask_sweep_that_is_killed(slow: Path, expected: dict[str, bytes]) -> None:
+    out = slow / "out"
+    with cluster(slow) as (file, _, _):
+        both_there(file)
+        running = start("sweep", slow / "slow.toml", "-o", out, "--dask", file)
+        wait_for(lambda: finished(out), "a cell")
+        running.kill()
+        running.communicate()
+        assert 1 <= len(finished(out)) < 8
+        assert not sweep(slow / "slow.toml", out, dask=str(file)).failed
+        assert bytes_of(out) == expected
+
+
+def test_no_scheduler_is_one_line(slow: Path, nearfar: Run) -> None:
+    done = nearfar("sweep", slow / "slow.toml", "-o", slow / "out", "--dask", "tcp://127.0.0.1:1")
+    assert done.returncode == 3
+    assert len(done.stderr.splitlines()) == 1
+    assert "no scheduler there" in done.stderr
