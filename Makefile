@@ -50,23 +50,37 @@ lint: env ## Formatters and linters
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --quiet -- -D warnings
 	cd capture/qemu-plugin && cargo fmt --check && cargo clippy --quiet -- -D warnings
-	$(BIN)/ruff check python tests bench workloads fuzz
-	$(BIN)/ruff format --check python tests bench workloads fuzz
+	$(BIN)/ruff check python tests bench workloads docs examples fuzz
+	$(BIN)/ruff format --check python tests bench workloads docs examples fuzz
 	$(BIN)/mypy
 
 .PHONY: test-packages
 test-packages:
 	@workloads/install.sh qemu-user chromium pigz gzip libvirt-clients libxml2-utils qemu-system-x86 systemd hwloc-nox numactl acpica-tools cpio \
-	  sqlite3 redis-server redis-tools xvfb xdotool
+	  sqlite3 redis-server redis-tools xvfb xdotool zsh fish mandoc
 
 .PHONY: test
 test: test-packages env lint ## Everything: lint, Rust tests, Python tests, documentation
 	cargo test --workspace --quiet
 	$(BIN)/pytest
 
+$(VENV)/.docs: $(VENV)/.packages
+	$(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'], sep='\n')" > $(VENV)/requirements-docs.txt
+	$(BIN)/pip install --quiet -r $(VENV)/requirements-docs.txt
+	touch $@
+
+.PHONY: site
+site: env $(VENV)/.docs ## The documentation as HTML in build/docs; warnings are errors
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -c docs -d build/doctrees . build/docs
+	@echo build/docs/index.html
+
 .PHONY: docs
-docs: env ## Run every command and snippet in README.md and docs/
-	$(BIN)/pytest tests/test_docs.py
+docs: site ## The site, and every command and snippet of README.md and docs/ run
+	$(BIN)/pytest tests/test_docs.py tests/test_notebooks.py
+
+.PHONY: man
+man: env ## Manual pages of every command in build/man
+	$(BIN)/python -m nearfar.cli._reference man build/man
 
 FUZZ_SECONDS ?= 600
 .PHONY: fuzz
@@ -91,7 +105,7 @@ wheel: env ## A wheel, installed into a clean environment and used there
 
 .PHONY: bench
 bench: env ## Ratios against peers, in one run (docs/bench.md)
-	@workloads/install.sh qemu-user gzip valgrind
+	@workloads/install.sh qemu-user gzip pigz valgrind
 	$(BIN)/python bench/run.py
 
 .PHONY: validate
@@ -101,4 +115,4 @@ validate: env ## The real kernel's placement of memory beside the model's, under
 
 .PHONY: clean
 clean: ## Remove everything made, but the captures of out/
-	rm -rf $(VENV) target fuzz/target fuzz/artifacts capture/qemu-plugin/target python/nearfar/_plugin python/nearfar/*.so
+	rm -rf $(VENV) build target fuzz/target fuzz/artifacts capture/qemu-plugin/target python/nearfar/_plugin python/nearfar/*.so

@@ -100,6 +100,15 @@ class Inputs:
         return to
 
     @cached_property
+    def pigz(self) -> Path:
+        """The capture of ``pigz -d``, with its threads, into a file."""
+        to = self.scratch / "pigz.trace"
+        packed = self.compressed(self.text_bytes)
+        words = ("pigz", "-d", "-k", "-f", "-p", "5", packed)
+        run(nearfar("capture", "--force", "-o", to, "--", *words), discard=True)
+        return to
+
+    @cached_property
     def zipf(self) -> Path:
         """Zipf(1.0)."""
         to = self.scratch / "zipf.trace"

@@ -18,7 +18,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cases import capture, decode, huge, kernel_faults, lru, paging, sample, sweep, tiering, zipf
+from cases import (
+    capture,
+    decode,
+    huge,
+    kernel_faults,
+    lru,
+    paging,
+    sample,
+    ssd,
+    sweep,
+    tiering,
+    zipf,
+)
 from inputs import QEMU, Inputs
 from measure import BenchError, Row
 from table import render
@@ -26,7 +38,7 @@ from table import render
 ROOT = Path(__file__).parent.parent
 
 #: What runs unless told otherwise, in this order.
-CASES = [capture, decode, paging, lru, zipf, sample, kernel_faults, tiering, sweep]
+CASES = [capture, decode, paging, lru, zipf, sample, kernel_faults, tiering, ssd, sweep]
 
 
 def main() -> int:

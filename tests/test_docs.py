@@ -80,7 +80,7 @@ def commands(block: Block) -> Iterator[Command]:
             if current:
                 yield current
             current = Command(number, line[2:], [])
-        elif current and not current.shown and line.startswith("> "):
+        elif current and not current.shown and (line.startswith("> ") or line == ">"):
             current = Command(current.line, f"{current.text}\n{line[2:]}", [])
         else:
             assert current, f"line {number}: a console block begins with a command"
@@ -280,22 +280,21 @@ def test_every_command_is_in_the_table_and_has_a_page(nearfar: Run) -> None:
     + ["info", "paging", "report", "reproduce", "sweep"],
 )
 def test_every_option_is_in_the_page_of_its_command(command: str) -> None:
-    """By any of its names, as the program defines it."""
+    """By any of its names, as the program defines it; what all commands have, in docs/shell.md."""
     import typer
 
     from nearfar.cli import build
+    from nearfar.cli._shared import SHARED
 
-    page = (ROOT / "docs" / f"{command}.md").read_text(encoding="utf-8")
     app = typer.main.get_command(build())
-    options = [
-        parameter.opts + parameter.secondary_opts
-        for parameter in app.commands[command].params
-        if parameter.opts[0].startswith("-")
-    ]
+    options = [parameter for parameter in app.commands[command].params if "-" in parameter.opts[0]]
     assert options
-    for names in options:
-        told = any(re.search(rf"(?<![\w-]){name}(?![\w-])", page) for name in names)
-        assert told, f"docs/{command}.md does not explain {' '.join(names)}"
+    for parameter in options:
+        page = "shell" if parameter.name in SHARED else command
+        text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+        names = parameter.opts + parameter.secondary_opts
+        told = any(re.search(rf"(?<![\w-]){name}(?![\w-])", text) for name in names)
+        assert told, f"docs/{page}.md does not explain {' '.join(names)}"
 
 
 # --- licences, and what must not be in the text

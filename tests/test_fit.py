@@ -313,7 +313,7 @@ def test_command_prints_what_the_library_finds(tmp_path: Path) -> None:
     table = nearfar("--csv", str(path), "--quantity", "fault")
     assert table.returncode == 0 and "bad" in table.stdout and "TLB" not in table.stdout
     lines = nearfar("--csv", str(path), "--format", "csv").stdout.splitlines()
-    assert lines[0].startswith("quantity,") and len(lines) == 1 + 3 + 2
+    assert lines[0].startswith('"quantity",') and len(lines) == 1 + 3 + 2
 
 
 @pytest.mark.parametrize(

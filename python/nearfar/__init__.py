@@ -1,9 +1,61 @@
-"""nearfar: which pages belong near, which far, and how big should they be?"""
+"""nearfar: which pages belong near, which far, and how big should they be?
+
+Every verb of the command line is a function of the same name, in a module of the same name:
+``nearfar.paging(...)`` is ``nearfar.paging.paging(...)``, imported when it is first used.
+"""
 
 from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import sys
+from types import ModuleType
+from typing import Any
 
 from nearfar._engine import __version__
 from nearfar.errors import NearfarError
 from nearfar.trace import Trace, open
 
 __all__ = ["NearfarError", "Trace", "__version__", "open"]
+
+
+class _Verb(ModuleType):
+    """A module that is called as the function that it is named after."""
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return _function(self)(*arguments, **named)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(_function(self))
+
+
+class _Package(ModuleType):
+    """Makes verbs of modules that hold a function of their own name, as they are imported."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, ModuleType) and inspect.isfunction(getattr(value, name, None)):
+            value.__class__ = _Verb
+        super().__setattr__(name, value)
+
+
+def _function(module: ModuleType) -> Any:
+    return getattr(module, module.__name__.rpartition(".")[2])
+
+
+def __getattr__(name: str) -> Any:
+    if not name.startswith("_") and name in _modules():
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module 'nearfar' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_modules()})
+
+
+def _modules() -> list[str]:
+    return [found.name for found in pkgutil.iter_modules(__path__)]
+
+
+sys.modules[__name__].__class__ = _Package

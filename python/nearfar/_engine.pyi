@@ -6,6 +6,7 @@ times a second; what it raises ends the run and is raised. Errors are ``nearfar.
 
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
+from typing import final
 
 __version__: str
 
@@ -162,6 +163,10 @@ def ssd(
     random: float,
     seed: int,
     sleep_granularity_ns: int | None,
+    atomic: str,
+    first_touch: str,
+    background_bytes: int,
+    background_written: float,
     window: int,
     threads: int,
     progress: Callable[[int], object] | None,
@@ -173,6 +178,7 @@ def paper_builtin() -> list[tuple[str, str]]: ...
 
 # tiering.rs
 
+@final
 class Memory:
     """Memory as a Python policy sees it (docs/tiering.md); there only while a hook runs."""
 

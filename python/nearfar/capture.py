@@ -16,6 +16,7 @@ from typing import Any
 
 from nearfar import _engine
 from nearfar.errors import NearfarError
+from nearfar.output import watched
 
 PLUGIN = Path(__file__).parent / "_plugin" / "libnearfar_qemu_plugin.so"
 """The QEMU plugin, built by ``make plugin``."""
@@ -166,8 +167,8 @@ def capture(
 
 
 def meter() -> Callable[[int], None] | None:
-    """Show the number of records on standard error; ``None`` when that is no terminal."""
-    if not sys.stderr.isatty():
+    """Show the number of records on standard error; ``None`` when nobody looks."""
+    if not watched():
         return None
     started = time.monotonic()
 

@@ -20,12 +20,64 @@ from typing import Any, Final
 
 from nearfar.errors import NearfarError
 from nearfar.models import QUANTITIES, Fit, fit
+from nearfar.result import Result
 from nearfar.sizes import bytes_of
 
 #: Column that holds each quantity.
 RATE_COLUMNS: Final = {"tlb": "tlb_miss_rate", "fault": "fault_rate"}
 #: Every column a CSV file may have.
 COLUMNS: Final = ("page_bytes", "tlb_miss_rate", "fault_rate", "memory_bytes", "memory_fraction")
+
+
+class Fits(list[Fit], Result):
+    """Fits of one table: of the TLB miss rate, then of the fault rate at each memory size.
+
+    Attributes:
+        sizes: page sizes in bytes to predict the rates of; None for those that were measured.
+    """
+
+    sizes: Sequence[int] | None = None
+
+    def points(self, one: Fit) -> list[tuple[int, float, float | None]]:
+        """Page size, predicted rate, and the measured one where there is one."""
+        if not one.coefficients:
+            return []
+        wanted = sorted(set(one.page_bytes)) if self.sizes is None else self.sizes
+        measured = dict(zip(one.page_bytes, one.measured, strict=True))
+        rates = one.predict(wanted).tolist()
+        return [(size, rate, measured.get(size)) for size, rate in zip(wanted, rates, strict=True)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values, as ``--format json`` prints it."""
+        return {
+            "fits": [
+                one.to_dict()
+                | {
+                    "predictions": [
+                        {"page_bytes": size, "rate": rate} for size, rate, _ in self.points(one)
+                    ]
+                }
+                for one in self
+            ]
+        }
+
+    @property
+    def table(self) -> Any:
+        """One predicted rate a row, as a ``pyarrow.Table``."""
+        import pyarrow
+
+        whole, real, text = pyarrow.int64(), pyarrow.float64(), pyarrow.string()
+        columns = [("quantity", text), ("memory_bytes", whole), ("memory_fraction", real)]
+        columns += [("page_bytes", whole), ("predicted", real), ("measured", real)]
+        columns += [("verdict", text)]
+        rows = [
+            (one.quantity, one.memory_bytes, one.memory_fraction, *point, one.verdict)
+            for one in self
+            for point in self.points(one)
+        ]
+        names = [name for name, _ in columns]
+        named = [dict(zip(names, row, strict=True)) for row in rows]
+        return pyarrow.Table.from_pylist(named, schema=pyarrow.schema(columns))
 
 
 @dataclass(frozen=True)
@@ -50,9 +102,7 @@ def parse_size(text: str) -> int:
     return size
 
 
-def fit_csv(
-    path: str | Path, quantity: str | None = None, *, weighting: str = "absolute"
-) -> list[Fit]:
+def fit_csv(path: str | Path, quantity: str | None = None, *, weighting: str = "absolute") -> Fits:
     """Fit measured points.
 
     Args:
@@ -77,7 +127,7 @@ def fit_rows(
     quantity: str | None = None,
     *,
     weighting: str = "absolute",
-) -> list[Fit]:
+) -> Fits:
     """Fit rows such as those of a paging study.
 
     Args:
@@ -117,7 +167,7 @@ def fit_rows(
             math.inf if memory.fraction is None else memory.fraction,
         )
 
-    return [
+    return Fits(
         fit(
             name,
             [size for size, _ in groups[name, memory]],
@@ -127,7 +177,7 @@ def fit_rows(
             weighting=weighting,
         )
         for name, memory in sorted(groups, key=order)
-    ]
+    )
 
 
 def _read_csv(path: Path, quantity: str | None) -> list[dict[str, Any]]:

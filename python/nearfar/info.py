@@ -11,7 +11,29 @@ from typing import Any
 from nearfar import _engine
 from nearfar import machine as machines
 from nearfar.filter import view
+from nearfar.result import Result
 from nearfar.trace import Trace
+
+
+class Info(dict[str, Any], Result):
+    """What a trace holds, by the keys of ``docs/info.md``; ``heatmap`` is there if asked for."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the heat map, as ``--format json`` prints it."""
+        return {key: value for key, value in self.items() if key != "heatmap"}
+
+    @property
+    def table(self) -> Any:
+        """One number or text a row, as a ``pyarrow.Table``: see :func:`rows`; values as text."""
+        import pyarrow
+
+        names = ("section", "item", "quantity", "value")
+        cells = [
+            ["" if cell is None else str(cell) for cell in row] for row in rows(self.to_dict())
+        ]
+        return pyarrow.table(
+            {name: [row[place] for row in cells] for place, name in enumerate(names)}
+        )
 
 
 def info(
@@ -22,7 +44,7 @@ def info(
     filter: str = "none",  # noqa: A002
     machine: str = machines.USUAL,
     progress: Callable[[int], None] | None = None,
-) -> dict[str, Any]:
+) -> Info:
     """Read a trace and say what it holds.
 
     Args:
@@ -47,12 +69,7 @@ def info(
         text, heat = _engine.info_summarize(
             seen.path, reuse=reuse, heat_map=heatmap, progress=progress
         )
-    found: dict[str, Any] = {
-        **json.loads(text),
-        "trace": str(path),
-        "filter": filter,
-        "view": seen.sentence,
-    }
+    found = Info(json.loads(text), trace=str(path), filter=filter, view=seen.sentence)
     if heat is not None:
         found["heatmap"] = json.loads(heat)
     return found

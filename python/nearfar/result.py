@@ -1,16 +1,26 @@
-"""What the result of every study can do: JSON, a Polars table, a folder on disk."""
+"""What the result of every study can do: JSON, a Polars table, a chart, a folder on disk."""
 
 from __future__ import annotations
 
+import html
 import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 from nearfar import _engine
 from nearfar.errors import NearfarError
+
+#: Rows of a table that a notebook shows.
+SHOWN: Final = 10
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return html.escape(f"{value:.6g}" if isinstance(value, float) else str(value))
 
 
 @dataclass(frozen=True)
@@ -53,6 +63,30 @@ class Result:
         except ImportError:
             raise NearfarError("polars: not installed; pip install 'nearfar[polars]'", 3) from None
         return polars.from_arrow(self.table)
+
+    def plot(self) -> Any:
+        """The first chart of the study's page, as an ``altair.Chart``.
+
+        Raises:
+            NearfarError: there is nothing to draw.
+        """
+        from nearfar.report import plots
+
+        return plots.draw(self)
+
+    def _repr_html_(self) -> str:
+        """Show the first rows in a notebook."""
+        table = self.table
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in table.column_names)
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{_cell(value)}</td>" for value in row.values()) + "</tr>"
+            for row in table.slice(0, SHOWN).to_pylist()
+        )
+        return (
+            f'<div style="overflow-x:auto"><table><thead><tr>{head}</tr></thead>'
+            f"<tbody>{rows}</tbody></table></div>"
+            f"<p>{table.num_rows:,} rows, {table.num_columns} columns</p>"
+        )
 
 
 class FolderResult(Result):

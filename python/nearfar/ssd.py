@@ -31,6 +31,8 @@ EPF = ("none", "all", "smart:50us")
 DRAM = ("100M", "150M")
 MACHINE = "umd"
 PRECONDITION = (0.6, 0.5)
+ATOMIC = "kernel"
+FIRST_TOUCH = "new"
 WINDOW = 1 << 20
 
 
@@ -85,6 +87,12 @@ class SsdResult(FolderResult):
     def _run(self) -> dict[str, Any]:
         return {**self.run, "details": self.details, "wall_seconds": round(self.wall_seconds, 3)}
 
+    def html(self) -> str:
+        """Draw a self-contained page of the result."""
+        from nearfar.report.html.ssd import ssd_page
+
+        return ssd_page(self.to_dict())
+
     @property
     def table(self) -> Any:
         """The rows as a ``pyarrow.Table``."""
@@ -107,12 +115,15 @@ class SsdResult(FolderResult):
 def ssd(
     trace: str | Path,
     *,
-    machine: str = MACHINE,
+    machine: str | machines.Machine = MACHINE,
     dram: Sequence[str | int] = DRAM,
     epf: Sequence[str] = EPF,
     disk: str | None = None,
     precondition: tuple[float, float] = PRECONDITION,
     sleep_granularity_ns: int | None = None,
+    atomic: str = ATOMIC,
+    first_touch: str = FIRST_TOUCH,
+    background: tuple[str | int, float] | None = None,
     window: int = WINDOW,
     seed: int = 1,
     threads: int = 0,
@@ -122,14 +133,21 @@ def ssd(
 
     Args:
         trace: a trace folder.
-        machine: name or path of a machine file with ``[flash]``, ``[cpu]`` and ``[cost]``.
+        machine: a machine, or name or path of its file, with ``[flash]``, ``[cpu]`` and ``[cost]``.
         dram: sizes of the device's DRAM: bytes, or text such as ``100M``.
         epf: policies: ``none``, ``all``, ``smart:TIME``.
         disk: storage of the machine that files are read from; None: they are there at first touch,
             at the cost of a page fault without I/O.
         precondition: share of the device written in order, share then written at random.
-        sleep_granularity_ns: threads wake at multiples of it; the machine's timer slack by default.
-        window: references that a thread may run ahead of the others in the trace.
+        sleep_granularity_ns: threads wake at multiples of it; the machine's timer slack by
+            default.
+        atomic: references in sections in which a thread may not sleep: ``none``, ``kernel``, or
+            kinds joined by ``+``, such as ``kernel-load``.
+        first_touch: what the flash holds of a page touched for the first time: ``new``, nothing;
+            ``stored``, old content, which the device reads once no frame is free.
+        background: in the DRAM at the start, older than all that the program touches and not used
+            again: how much, and what share of it was written to.
+        window: instructions that a thread may run ahead of the others in the trace.
         seed: of the random writes of the preconditioning.
         threads: cells simulated at a time; 0 for one a core. It changes no result.
         progress: called now and then with the references done in all cells.
@@ -137,11 +155,14 @@ def ssd(
     Raises:
         NearfarError: bad input; the message says what, where and what to do.
     """
-    described = machines.load(machine)
+    described = machines.load(machine) if isinstance(machine, str) else machine
     path = Path(trace)
     sizes = [parse_bytes(size, "--dram") if isinstance(size, str) else size for size in dram]
     if window < 1:
-        raise NearfarError("--window: give at least 1 reference, such as 1000000")
+        raise NearfarError("--window: give at least 1 instruction, such as 1000000")
+    left, written = background or (0, 0.0)
+    if isinstance(left, str):
+        left = parse_bytes(left, "--background")
     began = time.monotonic()
     answer = json.loads(
         _engine.ssd(
@@ -155,6 +176,10 @@ def ssd(
             random=precondition[1],
             seed=seed,
             sleep_granularity_ns=sleep_granularity_ns,
+            atomic=atomic,
+            first_touch=first_touch,
+            background_bytes=left,
+            background_written=written,
             window=window,
             threads=threads,
             progress=progress,
@@ -166,6 +191,9 @@ def ssd(
         "disk": disk,
         "precondition": list(precondition),
         "sleep_granularity_ns": sleep_granularity_ns,
+        "atomic": atomic,
+        "first_touch": first_touch,
+        "background": [left, written] if background else None,
         "window": window,
         "seed": seed,
     }
@@ -173,7 +201,7 @@ def ssd(
     info = json.loads(text)
     run = {
         "study": "ssd",
-        "command": _command(path, machine, options),
+        "command": _command(path, machine if isinstance(machine, str) else machine.name, options),
         "trace": str(path),
         "trace_json_sha256": hashlib.sha256(text).hexdigest(),
         "traced": shlex.join(info["source"]["command"]) or info["source"]["detail"],
@@ -214,5 +242,9 @@ def _command(path: Path, machine: str, options: Mapping[str, Any]) -> str:
     words += ["--precondition", ",".join(f"{share:.15g}" for share in options["precondition"])]
     if options["sleep_granularity_ns"] is not None:
         words += ["--sleep-granularity", f"{options['sleep_granularity_ns']}ns"]
+    words += ["--atomic", options["atomic"], "--first-touch", options["first_touch"]]
+    if options["background"] is not None:
+        left, written = options["background"]
+        words += ["--background", f"{left},{written:.15g}"]
     words += ["--window", str(options["window"]), "--seed", str(options["seed"])]
     return shlex.join(words)

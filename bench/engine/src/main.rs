@@ -6,6 +6,7 @@ mod decode;
 mod fenwick;
 mod lru;
 mod measure;
+mod ssd;
 mod study;
 mod tiering;
 
@@ -28,6 +29,8 @@ const COMMANDS: &[Command] = &[
     ("study", study::OPTIONS, study::run),
     ("lru", lru::OPTIONS, lru::run),
     ("tiering", tiering::OPTIONS, tiering::run),
+    ("ssd", ssd::OPTIONS, ssd::run),
+    ("flash", ssd::FLASH_OPTIONS, ssd::flash),
 ];
 
 fn run() -> Result<Value> {

@@ -5,7 +5,9 @@
 //! by a *service*: the least recently used page makes way, is programmed if it was written to (with
 //! the collection this may need), then the wanted page is read. These follow one another, as one
 //! frame of DRAM takes part in all of them; services of different pages overlap where they use
-//! different dies. A page that no one has written to the device yet needs no flash read.
+//! different dies. A page that no one has written to the device yet needs no flash read. Where the
+//! DRAM is full even a new page that takes the place of a clean one is a service, of one access of the
+//! DRAM: the paper counts every page that comes from then on.
 
 use nearfar_trace::{Error, Result};
 
@@ -125,11 +127,6 @@ impl Umd {
         self.frames
     }
 
-    /// Pages of the DRAM that are taken.
-    pub fn used(&self) -> u32 {
-        self.used
-    }
-
     /// Evictions so far: of pages written to, of others.
     pub fn evictions(&self) -> (u64, u64) {
         (self.dirty_evictions, self.clean_evictions)
@@ -151,19 +148,38 @@ impl Umd {
         }
     }
 
+    /// Whether a page can come without another leaving.
+    pub fn has_room(&self) -> bool {
+        self.used < self.frames
+    }
+
+    /// Put `page`, which is not resident, in a free frame at no cost, as the newest. Written to: the
+    /// flash does not have it as it is.
+    ///
+    /// # Panics
+    /// Where no frame is free: see [`Umd::has_room`].
+    pub fn fill(&mut self, page: u32, written: bool) {
+        assert!(self.has_room(), "no frame is free");
+        self.used += 1;
+        self.state[page as usize] = RESIDENT | if written { DIRTY } else { 0 };
+        self.link(page);
+    }
+
     /// Bring `page` in at time `now`. A `new` page has no content yet that the flash could have: it
     /// is not read, and counts as written. The page must not be resident.
     pub fn load(&mut self, now: u64, page: u32, new: bool) -> Loading {
         self.steps.clear();
         let mut evicted = None;
-        if self.used == self.frames {
-            evicted = self.evict();
-        } else {
+        if self.has_room() {
             self.used += 1;
+        } else {
+            evicted = Some(self.evict());
         }
         let read = if new { None } else { self.ftl.read(page) };
         if let Some(command) = read {
             self.times.steps(command, &mut self.steps);
+        }
+        if read.is_some() || evicted.is_some() {
             Step::Delay { ns: self.page_in_ns }.append(&mut self.steps);
         }
         self.state[page as usize] = RESIDENT | if new || read.is_none() { DIRTY } else { 0 };
@@ -188,7 +204,7 @@ impl Umd {
     /// # Panics
     /// Where every page is on its way: the caller sees to it that there are more frames than
     /// services at a time.
-    fn evict(&mut self) -> Option<u32> {
+    fn evict(&mut self) -> u32 {
         let mut page = self.oldest;
         while self.state[page as usize] & ARRIVING != 0 {
             page = self.links[page as usize].newer;
@@ -204,7 +220,7 @@ impl Umd {
         } else {
             self.clean_evictions += 1;
         }
-        Some(page)
+        page
     }
 
     #[inline]
@@ -329,7 +345,8 @@ mod tests {
                     expected += 50 + 200_000;
                 }
                 let new = !flash.contains(&page);
-                expected += if new { 0 } else { 25_000 + 50 };
+                expected += if new { 0 } else { 25_000 };
+                expected += if new && out.is_none() { 0 } else { 50 };
                 list.push((page, writes || new));
                 let loading = umd.load(now, page, new);
                 prop_assert_eq!(loading.evicted, out.map(|(old, _)| old));

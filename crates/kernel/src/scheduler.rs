@@ -1,9 +1,9 @@
 //! Who runs next: a queue of threads in the order in which they became ready, or will.
 //!
 //! First come, first served; a thread runs until it blocks or its caller takes the core away. A
-//! sleeping thread is in the queue at the time its timer fires. This is neither Linux's fair
-//! scheduler nor one with priorities: with a handful of threads, of which the sleepers are meant to
-//! run at once when they wake and mostly one is ready, they differ in little but who is preempted.
+//! sleeping thread is in the queue at the time its timer fires. Of Linux's fair scheduler there is
+//! what matters to threads that sleep often: one that wakes up preempts one that has run for longer
+//! ([`Fairness`]). Priorities and equal shares of those that never sleep are left out.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -27,12 +27,65 @@ impl RunQueue {
         self.queue.peek().map(|Reverse((at, _, _))| *at)
     }
 
+    /// When the next thread becomes ready, of those that are not yet at `now`.
+    pub fn next_after(&self, now: u64) -> Option<u64> {
+        self.queue.iter().map(|Reverse((at, _, _))| *at).filter(|at| *at > now).min()
+    }
+
+    /// Take the first thread of those ready at `now` that `wanted` agrees to.
+    pub fn take_if(&mut self, now: u64, wanted: impl Fn(u32) -> bool) -> Option<u32> {
+        let ready =
+            |Reverse((at, _, thread)): &&Reverse<(u64, u64, u32)>| *at <= now && wanted(*thread);
+        // The heap's greatest is the first, as it is reversed.
+        let Reverse(first) = *self.queue.iter().filter(ready).max()?;
+        self.queue.retain(|Reverse(other)| *other != first);
+        Some(first.2)
+    }
+
     /// Take the first thread if it is ready at `now`.
     pub fn take(&mut self, now: u64) -> Option<u32> {
         if self.ready_at()? > now {
             return None;
         }
         self.queue.pop().map(|Reverse((_, _, thread))| thread)
+    }
+}
+
+/// How long threads have run, as far as it decides who preempts whom: CFS of Linux 2.6.38
+/// (`wakeup_preempt_entity`, `place_entity`).
+#[derive(Debug, Default)]
+pub struct Fairness {
+    /// Nanoseconds by thread; a thread that slept has caught up but for [`CREDIT`].
+    ran: Vec<u64>,
+}
+
+/// What a sleeper keeps of the time that it did not run, in wake-up granularities: half the latency of
+/// 6 ms that the scheduler aims at, where the granularity is 1 ms.
+const CREDIT: u64 = 3;
+
+impl Fairness {
+    /// `thread` has run for another `ns`.
+    pub fn add(&mut self, thread: u32, ns: u64) {
+        let thread = thread as usize;
+        if thread >= self.ran.len() {
+            self.ran.resize(thread + 1, 0);
+        }
+        self.ran[thread] += ns;
+    }
+
+    fn of(&self, thread: u32) -> u64 {
+        self.ran.get(thread as usize).copied().unwrap_or(0)
+    }
+
+    /// Whether `woken` takes the core from `running`, which has it for `since` nanoseconds.
+    pub fn preempts(&self, woken: u32, running: u32, since: u64, granularity: u64) -> bool {
+        self.of(woken).saturating_add(granularity) < self.of(running) + since
+    }
+
+    /// `woken` did take it: time that it slept for longer than its credit is forgotten.
+    pub fn settle(&mut self, woken: u32, running: u32, granularity: u64) {
+        let least = self.of(running).saturating_sub(granularity.saturating_mul(CREDIT));
+        self.add(woken, least.saturating_sub(self.of(woken)));
     }
 }
 
@@ -63,8 +116,15 @@ mod tests {
             for (thread, (put, at)) in operations.into_iter().enumerate() {
                 if put {
                     queue.put(thread as u32, at);
+                    let next = list.iter().map(|(ready, _)| *ready).chain([at]).filter(|t| *t > 20);
+                    prop_assert_eq!(queue.next_after(20), next.min());
                     let place = list.partition_point(|(other, _)| *other <= at);
                     list.insert(place, (at, thread as u32));
+                } else if at % 2 == 0 {
+                    let odd = |(ready, thread): &(u64, u32)| *ready <= at && thread % 2 == 1;
+                    let place = list.iter().position(odd);
+                    let taken = queue.take_if(at, |thread| thread % 2 == 1);
+                    prop_assert_eq!(taken, place.map(|place| list.remove(place).1));
                 } else {
                     let first = list.first().filter(|(ready, _)| *ready <= at).map(|(_, t)| *t);
                     prop_assert_eq!(queue.take(at), first);
@@ -74,6 +134,21 @@ mod tests {
                 }
                 prop_assert_eq!(queue.ready_at(), list.first().map(|(at, _)| *at));
             }
+        }
+
+        /// One that always runs and one that sleeps: the sleeper preempts until it has run as long,
+        /// less the granularity, and its credit is bounded.
+        #[test]
+        fn sleepers_preempt_while_they_run_less(granularity in 1u64..1000, ran in 0u64..10_000) {
+            let mut fairness = Fairness::default();
+            fairness.add(0, ran);
+            prop_assert_eq!(fairness.preempts(1, 0, 0, granularity), ran > granularity);
+            prop_assert!(!fairness.preempts(0, 1, 0, granularity));
+            fairness.settle(1, 0, granularity);
+            prop_assert_eq!(fairness.of(1), ran.saturating_sub(3 * granularity));
+            fairness.add(1, 3 * granularity);
+            prop_assert!(!fairness.preempts(1, 0, 0, granularity));
+            prop_assert!(fairness.preempts(1, 0, 5000 * granularity, granularity));
         }
 
         #[test]

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use nearfar_hardware::flash::Precondition;
 use nearfar_kernel::epf::POLICIES;
-use nearfar_study::ssd::options::Host;
-use nearfar_study::ssd::{Options, simulate};
+use nearfar_study::ssd::options::{Host, parse_atomic};
+use nearfar_study::ssd::{Background, FirstTouch, Options, Replay, simulate};
 use nearfar_trace::Reader;
 use pyo3::prelude::*;
 
@@ -21,7 +21,8 @@ fn ssd_policies() -> Vec<(&'static str, &'static str, &'static str)> {
 #[pyfunction]
 #[pyo3(signature = (
     trace, machine, machine_text, *, epf, dram_bytes, disk, sequential, random, seed,
-    sleep_granularity_ns, window, threads, progress
+    sleep_granularity_ns, atomic, first_touch, background_bytes, background_written, window,
+    threads, progress
 ))]
 #[allow(clippy::too_many_arguments)]
 fn ssd(
@@ -36,7 +37,11 @@ fn ssd(
     random: f64,
     seed: u64,
     sleep_granularity_ns: Option<u64>,
-    window: usize,
+    atomic: &str,
+    first_touch: &str,
+    background_bytes: u64,
+    background_written: f64,
+    window: u64,
     threads: usize,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
@@ -44,9 +49,14 @@ fn ssd(
     let mut host = Host::new(&machine, disk.as_deref()).map_err(raise)?;
     host.sleep_granularity_ns = sleep_granularity_ns.unwrap_or(host.sleep_granularity_ns);
     let precondition = Precondition { sequential, random, seed };
-    let mut options = Options::new(&epf, &dram_bytes, host, precondition).map_err(raise)?;
+    let replay = Replay {
+        atomic: parse_atomic(atomic).map_err(raise)?,
+        first_touch: FirstTouch::parse(first_touch).map_err(raise)?,
+        background: Background { bytes: background_bytes, written: background_written },
+        window,
+    };
+    let mut options = Options::new(&epf, &dram_bytes, host, precondition, replay).map_err(raise)?;
     options.threads = threads;
-    options.window = window.max(1);
     crate::pulse::run(py, progress, move |pulse| {
         let reader = Reader::open(&trace)?;
         let (rows, details): (Vec<_>, Vec<_>) =

@@ -1,9 +1,9 @@
 """The ``nearfar`` command: one file a command, found by its name.
 
 A command file ``NAME.py`` (a trailing underscore is dropped) in this package defines ``run``, a
-function whose signature Typer turns into options and whose docstring is the help text; one that has
-commands of its own defines ``APP``, a Typer application, in place of it. Heavy
-imports belong inside ``run``, so that ``nearfar --help`` stays quick.
+function whose signature Typer turns into options and whose docstring is the help text; one that
+has commands of its own defines ``APP``, a Typer application, in place of it. Heavy imports belong
+inside ``run``, so that ``nearfar --help`` stays quick.
 """
 
 from __future__ import annotations
@@ -12,11 +12,21 @@ import importlib
 import os
 import pkgutil
 import sys
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
+from nearfar.cli._shared import furnish
 from nearfar.errors import NearfarError
+
+#: What a process that ends tells the shell.
+EXIT_CODES: Final = {
+    0: "done",
+    1: "the answer is not whole, or a stated threshold failed",
+    2: "usage or bad input",
+    3: "a needed tool or device is missing",
+    130: "interrupted",
+}
 
 
 def build() -> typer.Typer:
@@ -25,20 +35,26 @@ def build() -> typer.Typer:
         name="nearfar",
         no_args_is_help=True,
         add_completion=True,
+        # Plain text: markup would swallow what stands in brackets, and Rich takes a while to load.
+        rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
         help="Which pages belong near, which far, and how big should they be?",
     )
-    app.callback()(_root)
+    app.callback(epilog="Example: nearfar paging app.trace --machine optane-ssd")(_root)
     for found in sorted(pkgutil.iter_modules(__path__), key=lambda module: module.name):
         if found.name.startswith("_"):
             continue
         module = importlib.import_module(f"{__name__}.{found.name}")
+        name = found.name.rstrip("_")
         if hasattr(module, "APP"):  # a command with commands of its own
-            app.add_typer(module.APP, name=found.name)
+            for own in module.APP.registered_commands:
+                own.callback = furnish(f"{name} {own.name or own.callback.__name__}", own.callback)
+            module.APP.rich_markup_mode = None
+            app.add_typer(module.APP, name=name)
             continue
         settings = getattr(module, "SETTINGS", {})
-        app.command(name=found.name.rstrip("_"), **settings)(module.run)
+        app.command(name=name, **settings)(furnish(name, module.run))
     return app
 
 
@@ -61,28 +77,45 @@ def _root(
 def main() -> None:
     """Run the command line; no traceback reaches a user."""
     try:
-        code = build()(standalone_mode=False)
+        code = _run()
         sys.stdout.flush()
-        sys.exit(code if isinstance(code, int) else 0)
-    except typer.Exit as stop:
-        sys.exit(stop.exit_code)
-    except typer.Abort:
-        sys.exit(130)
-    except NearfarError as error:
-        _fail(str(error), error.exit_code)
-    except KeyboardInterrupt:
-        _fail("interrupted", 130)
     except BrokenPipeError:
         # The reader of our output went away (`| head`): nothing is wrong.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        code = 0
+    except OSError as error:
+        where = error.filename or "standard output"
+        code = _fail(f"{where}: {error.strerror or error}; check the free space", 2)
+    sys.exit(code)
+
+
+def _run() -> int:
+    """Run the command line; its exit code."""
+    try:
+        code = build()(standalone_mode=False, prog_name="nearfar")
+        return code if isinstance(code, int) else 0
+    except typer.Exit as stop:
+        return stop.exit_code
+    except SystemExit as stop:
+        # Typer ends a broken pipe with 1, and what completion has printed with 0.
+        if isinstance(stop.__context__, BrokenPipeError):
+            raise stop.__context__ from None
+        return stop.code if isinstance(stop.code, int) else 0
+    except NearfarError as error:
+        return _fail(str(error), error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("interrupted", 130)
     except typer._click.exceptions.ClickException as error:  # noqa: SLF001
-        _fail(error.format_message(), 2)
+        return _fail(error.format_message().replace("Value error, ", ""), 2)
+    except BrokenPipeError:
+        raise
     except OSError as error:
         where = error.filename or "system"
-        _fail(f"{where}: {error.strerror or error}; check the path, permissions and free space", 2)
+        return _fail(
+            f"{where}: {error.strerror or error}; check the path, permissions and free space", 2
+        )
 
 
-def _fail(message: str, code: int) -> None:
+def _fail(message: str, code: int) -> int:
     print(f"nearfar: error: {message}", file=sys.stderr)
-    sys.exit(code)
+    return code

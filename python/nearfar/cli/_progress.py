@@ -1,4 +1,4 @@
-"""Progress on standard error, only where someone is looking."""
+"""Progress on standard error, where someone is looking or ``--progress`` asks for it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from nearfar.output import watched
+
 
 @contextmanager
 def progress(doing: str) -> Iterator[Callable[[int], None] | None]:
-    """Give a callable that shows how many references are done; none off a terminal."""
-    if not sys.stderr.isatty():
+    """Give a callable that shows how many references are done; none if nobody looks."""
+    if not watched():
         yield None
         return
 

@@ -68,7 +68,7 @@ def run(
     """
     from nearfar import apply as study
     from nearfar.errors import NearfarError
-    from nearfar.output import write_aside
+    from nearfar.output import watched, write_aside
 
     if restore:
         if command or page is not None or yes:
@@ -88,7 +88,7 @@ def run(
     check_format(output_format, instead=", or use -o FILE")
 
     def show(done: int, runs: int) -> None:
-        if runs > 1 and sys.stderr.isatty():
+        if runs > 1 and watched():
             print(f"nearfar: run {done + 1} of {runs}", file=sys.stderr)
 
     result = study.apply(

@@ -9,7 +9,10 @@ from typing import Annotated
 
 import typer
 
-SETTINGS = {"context_settings": {"ignore_unknown_options": True, "allow_interspersed_args": False}}
+SETTINGS = {
+    "context_settings": {"ignore_unknown_options": True, "allow_interspersed_args": False},
+    "epilog": "Example: nearfar capture -o app.trace -- gzip -dc numbers.gz",
+}
 
 
 class Arch(StrEnum):

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+SETTINGS = {"epilog": "Example: nearfar doctor --require libvirt"}
+
 
 class Format(StrEnum):
     """How to print."""
@@ -37,9 +39,10 @@ def run(
         print(json.dumps({"findings": [one.to_dict() for one in found]}, indent=2))
     else:
         from rich import box
-        from rich.console import Console
-        from rich.markup import escape
         from rich.table import Table
+        from rich.text import Text
+
+        from nearfar.report.tables import show
 
         table = Table(box=box.SIMPLE_HEAD)
         table.add_column("tool", no_wrap=True)
@@ -47,10 +50,12 @@ def run(
         table.add_column("why, and the fix", overflow="fold", ratio=3)
         table.add_column("used for", overflow="fold", ratio=2)
         for one in found:
-            there = "[green]yes[/green]" if one.available else "[red]no[/red]"
-            fix = f"\n[bold]{escape(one.fix)}[/bold]" if one.fix else ""
-            table.add_row(one.name, there, escape(one.why) + fix, escape(one.used_for))
-        Console(highlight=False).print(table)
+            there = Text("yes", "green") if one.available else Text("no", "red")
+            why = Text(one.why)
+            if one.fix:
+                why.append(f"\n{one.fix}", "bold")
+            table.add_row(one.name, there, why, Text(one.used_for))
+        show(table)
     missing = [one for one in found if one.name in (require or []) and not one.available]
     if missing:
         lines = [f"{one.name}: {one.why}; {one.fix}" for one in missing]

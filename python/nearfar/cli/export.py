@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+SETTINGS = {"epilog": "Example: nearfar export app.trace --format csv -o app.csv"}
+
 #: The engine takes 64 bits.
 MOST = 2**64 - 1
 

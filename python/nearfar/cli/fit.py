@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nearfar.cli._study import check_format, print_rows
+
 if TYPE_CHECKING:
+    from nearfar.fit import Fits
     from nearfar.models import Fit
+
+SETTINGS = {"epilog": "Example: nearfar fit --csv measured.csv --predict 8K,32K"}
 
 
 class Quantity(StrEnum):
@@ -24,14 +29,6 @@ class Weighting(StrEnum):
 
     ABSOLUTE = "absolute"
     RELATIVE = "relative"
-
-
-class Format(StrEnum):
-    """How to print."""
-
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
 
 
 def run(
@@ -52,14 +49,15 @@ def run(
     weighting: Annotated[
         Weighting, typer.Option(help="Weigh errors as they are, or relative to the rate.")
     ] = Weighting.ABSOLUTE,
-    format: Annotated[Format, typer.Option(help="How to print.")] = Format.TABLE,  # noqa: A002
+    output_format: Annotated[
+        str, typer.Option("--format", help="table, json, csv or parquet.")
+    ] = "table",
 ) -> None:
     """Fit a power law to TLB miss rates and two exponentials to page fault rates."""
-    import json
-
     from nearfar.errors import NearfarError
     from nearfar.fit import fit_csv, parse_size
 
+    check_format(output_format, instead="")
     sizes = None
     if predict is not None:
         try:
@@ -67,32 +65,10 @@ def run(
         except NearfarError as error:
             raise NearfarError(f"--predict: {error}") from None
     fits = fit_csv(csv, quantity, weighting=weighting)
-    if format is Format.TABLE:
+    fits.sizes = sizes
+    if not print_rows(fits, output_format):
         for one in fits:
-            _print(one, sizes)
-    elif format is Format.CSV:
-        _print_csv(fits, sizes)
-    else:
-        found = [
-            one.to_dict()
-            | {
-                "predictions": [
-                    {"page_bytes": size, "rate": rate} for size, rate, _ in _points(one, sizes)
-                ]
-            }
-            for one in fits
-        ]
-        print(json.dumps({"fits": found}, indent=2, allow_nan=False))
-
-
-def _points(one: Fit, sizes: list[int] | None) -> list[tuple[int, float, float | None]]:
-    """Size, predicted rate, and the measured one where there is one."""
-    if not one.coefficients:
-        return []
-    wanted = sorted(set(one.page_bytes)) if sizes is None else sizes
-    measured = dict(zip(one.page_bytes, one.measured, strict=True))
-    rates = one.predict(wanted).tolist()
-    return [(size, rate, measured.get(size)) for size, rate in zip(wanted, rates, strict=True)]
+            _print(one, fits)
 
 
 def _memory(one: Fit) -> str:
@@ -101,18 +77,18 @@ def _memory(one: Fit) -> str:
     return "" if one.memory_bytes is None else f", memory {one.memory_bytes} bytes"
 
 
-def _print(one: Fit, sizes: list[int] | None) -> None:
+def _print(one: Fit, fits: Fits) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from nearfar.models import MODELS
+    from nearfar.report.tables import show
 
-    console = Console(highlight=False)
     name = {"tlb": "TLB miss rate", "fault": "Page fault rate"}[one.quantity]
     style = {"good": "green", "fair": "yellow", "bad": "bold red"}[one.verdict]
-    console.print(f"[bold]{name}[/bold]{_memory(one)}: {MODELS[one.model].formula}, p in KiB")
-    console.print(f"[{style}]{one.verdict}[/]: {one.reason}")
+    show(Text.assemble((name, "bold"), f"{_memory(one)}: {MODELS[one.model].formula}, p in KiB"))
+    show(Text.assemble((one.verdict, style), f": {one.reason}"))
     if not one.coefficients:
         return
     table = Table(box=box.SIMPLE_HEAD)
@@ -126,25 +102,10 @@ def _print(one: Fit, sizes: list[int] | None) -> None:
             f"{value:.6g}",
             f"{pair[0]:.6g} .. {pair[1]:.6g}" if pair else "not determined",
         )
-    console.print(table)
+    show(table)
     table = Table(box=box.SIMPLE_HEAD)
     for heading in ("page bytes", "predicted", "measured"):
         table.add_column(heading, justify="right")
-    for size, rate, measured in _points(one, sizes):
+    for size, rate, measured in fits.points(one):
         table.add_row(str(size), f"{rate:.6g}", "" if measured is None else f"{measured:.6g}")
-    console.print(table)
-
-
-def _print_csv(fits: list[Fit], sizes: list[int] | None) -> None:
-    import csv
-    import sys
-
-    out = csv.writer(sys.stdout, lineterminator="\n")
-    out.writerow(
-        ["quantity", "memory_bytes", "memory_fraction", "page_bytes", "predicted", "measured"]
-        + ["verdict"]
-    )
-    for one in fits:
-        for size, rate, measured in _points(one, sizes):
-            memory = (one.memory_bytes, one.memory_fraction)
-            out.writerow([one.quantity, *memory, size, rate, measured, one.verdict])
+    show(table)

@@ -7,6 +7,10 @@ from typing import Annotated
 
 import typer
 
+SETTINGS = {
+    "epilog": "Example: nearfar generate zipf -o zipf.trace --refs 200000 --pages 5000 --seed 1"
+}
+
 #: The engine takes 64 bits.
 MOST = 2**64 - 1
 

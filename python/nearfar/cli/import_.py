@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+SETTINGS = {"epilog": "Example: nearfar import runs/app.din.gz --format dinero -o app.trace"}
+
 #: The engine takes 64 bits.
 MOST = 2**64 - 1
 

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from nearfar.cli._study import check_format, print_rows
+
 SETTINGS = {"epilog": "Example: nearfar info app.trace --html app.html"}
-
-
-class Format(StrEnum):
-    """How to print."""
-
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
 
 
 def run(
     trace: Annotated[Path, typer.Argument(help="Trace folder.")],
-    format: Annotated[Format, typer.Option(help="How to print.")] = Format.TABLE,  # noqa: A002
+    output_format: Annotated[
+        str, typer.Option("--format", help="table, json, csv or parquet.")
+    ] = "table",
     html: Annotated[
         Path | None,
         typer.Option("--html", metavar="FILE", help="Write a page with a heat map as well."),
@@ -36,14 +31,11 @@ def run(
     ] = True,
 ) -> None:
     """Say what a trace holds: footprint, working set, hottest regions, reuse (docs/info.md)."""
-    import csv
-    import json
-    import sys
-
     from nearfar import info
     from nearfar.cli._progress import progress
     from nearfar.output import write_aside
 
+    check_format(output_format, instead="")
     if html is not None:
         _check_place(html)
     with progress(f"reading {trace}") as pulse:
@@ -55,18 +47,11 @@ def run(
             machine=machine,
             progress=pulse,
         )
-    heatmap = found.pop("heatmap", None)
     if html is not None:
         from nearfar.report.html import info_page
 
-        write_aside(html, info_page(found, heatmap))
-    if format is Format.JSON:
-        print(json.dumps(found, indent=2))
-    elif format is Format.CSV:
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(["section", "item", "quantity", "value"])
-        writer.writerows(info.rows(found))
-    else:
+        write_aside(html, info_page(found.to_dict(), found.get("heatmap")))
+    if not print_rows(found, output_format):
         from nearfar.report import tables
 
         tables.show(tables.info(found))

@@ -10,6 +10,8 @@ import typer
 if TYPE_CHECKING:
     from nearfar.machine import Machine
 
+SETTINGS = {"epilog": "Example: nearfar machine show optane-ssd"}
+
 
 class Action(StrEnum):
     """What to do."""
@@ -87,8 +89,9 @@ def _as_json(one: Machine) -> dict[str, Any]:
 
 def _print_list(found: list[Machine]) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
+
+    from nearfar.report.tables import show
 
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("machine", no_wrap=True)
@@ -96,32 +99,32 @@ def _print_list(found: list[Machine]) -> None:
     table.add_column("what it stands for", overflow="fold")
     for one in found:
         table.add_row(one.name, ", ".join(one.storages), one.description)
-    Console().print(table)
+    show(table)
 
 
 def _print_machine(one: Machine) -> None:
     from rich import box
-    from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
-    console = Console()
-    console.print(f"[bold]{one.name}[/bold]: {escape(one.description)}")
+    from nearfar.report.tables import show
+
+    show(Text.assemble((one.name, "bold"), f": {one.description}"))
     table = Table(box=box.SIMPLE_HEAD)
     for heading, style in (("key", ""), ("value", "bold"), ("source", "dim")):
         table.add_column(heading, style=style, overflow="fold")
     for key, value, source in _flatten("", one.to_dict()):
-        table.add_row(key, value, escape(source))
-    console.print(table)
+        table.add_row(key, value, source)
+    show(table)
     if one.storages:
-        console.print("Time to read one page (the device idle, the request alone):")
+        show("Time to read one page (the device idle, the request alone):")
         table = Table(box=box.SIMPLE_HEAD)
         table.add_column("storage", no_wrap=True)
         for size in SHOWN:
             table.add_column(_size(size), justify="right", no_wrap=True)
         for name in one.storages:
             table.add_row(name, *(_time(ns) for ns in one.io_ns(name, SHOWN)))
-        console.print(table)
+        show(table)
 
 
 def _flatten(prefix: str, section: dict[str, Any]) -> list[tuple[str, str, str]]:

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from nearfar.cli._study import check_format, print_rows
+from nearfar.cli._study import check_format, names, print_rows
+from nearfar.errors import NearfarError
 
 SETTINGS = {
     "epilog": "Example: nearfar ssd app.trace --machine umd --dram 100M,150M --epf none,smart:50us"
@@ -35,8 +36,19 @@ def run(
         str | None,
         typer.Option(help="Threads wake at multiples of this time [default: cost.timer_slack]."),
     ] = None,
+    atomic: Annotated[
+        str,
+        typer.Option(help="References during which no thread may sleep: none, kernel, or kinds."),
+    ] = "kernel",
+    first_touch: Annotated[
+        str, typer.Option(help="What the flash has of a page before: new (nothing) or stored.")
+    ] = "new",
+    background: Annotated[
+        str | None,
+        typer.Option(help="Old pages in the DRAM at first, share written to: 30M,25%."),
+    ] = None,
     window: Annotated[
-        int, typer.Option(min=1, help="References a thread may run ahead of the others.")
+        int, typer.Option(min=1, help="Instructions a thread may run ahead of the others.")
     ] = 1 << 20,
     seed: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="Of the preconditioning.")] = 1,
     threads: Annotated[int, typer.Option(min=0, max=1024, help="0: one a core.")] = 0,
@@ -46,27 +58,39 @@ def run(
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Also write result.parquet and run.json.")
     ] = None,
+    html: Annotated[Path | None, typer.Option(help="Also write a self-contained page.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing results.")] = False,
 ) -> None:
     """Replay a program on a DRAM-interface SSD: wait for its flash, or run something else?"""
     from nearfar.cli._progress import progress
+    from nearfar.output import write_aside
     from nearfar.sizes import parse_shares, parse_time
     from nearfar.ssd import ssd, warnings
 
     check_format(output_format)
     shares = parse_shares(precondition, "--precondition", 2)
     granularity = sleep_granularity
+    before = None
+    if background is not None:
+        size, comma, written = background.partition(",")
+        if not comma:
+            fix = "write for example 30M,25%"
+            raise NearfarError(f"--background: {background[:40]!r} has no share; {fix}")
+        before = (size, parse_shares(written, "--background", 1)[0])
     with progress(f"ssd {trace}") as pulse:
         result = ssd(
             trace,
             machine=machine,
-            dram=[size.strip() for size in dram.split(",")],
-            epf=[policy.strip() for policy in epf.split(",")],
+            dram=names(dram) or [],
+            epf=names(epf) or [],
             disk=disk,
             precondition=(shares[0], shares[1]),
             sleep_granularity_ns=(
                 None if granularity is None else parse_time(granularity, "--sleep-granularity")
             ),
+            atomic=atomic,
+            first_touch=first_touch,
+            background=before,
             window=window,
             seed=seed,
             threads=threads,
@@ -74,6 +98,8 @@ def run(
         )
     if out is not None:
         result.write(out, force=force)
+    if html is not None:
+        write_aside(html, result.html())
     for line in warnings(result):
         print(f"nearfar: note: {line}", file=sys.stderr)
     if not print_rows(result, output_format):
@@ -81,3 +107,5 @@ def run(
         from nearfar.report import tables
 
         tables.show(report.ssd(result.to_dict()))
+        if html is not None:
+            print(f"page: {html}")

@@ -11,6 +11,33 @@ from rich.text import Text
 
 from nearfar.report import units
 from nearfar.report.tables import _table
+from nearfar.sizes import parse_time
+
+
+def core_seconds(row: Mapping[str, Any]) -> float:
+    """Seconds of all cores together."""
+    parts = ("cpu_busy", "cpu_stall", "cpu_switch", "cpu_idle")
+    return float(sum(row[part] for part in parts))
+
+
+def threshold_ns(epf: str) -> int:
+    """The least predicted time that a policy passes on, nanoseconds; 0 where it has none."""
+    _, colon, threshold = epf.partition(":")
+    return parse_time(threshold, "--epf") if colon else 0
+
+
+def headline(result: Mapping[str, Any]) -> str:
+    """The quickest policy at each size of DRAM, a sentence each."""
+    told = []
+    for rows in by_size(result):
+        best = min(rows, key=lambda row: float(row["seconds"]))
+        first = rows[0]
+        time = units.duration(float(best["seconds"]) * 1e9)
+        change = "" if best is first else f", {_change(best['seconds'], first['seconds'])} "
+        beside = "" if best is first else f"against {units.clean(first['epf'])}"
+        size = units.size(best["dram_bytes"])
+        told.append(f"At {size} {units.clean(best['epf'])} is quickest, {time}{change}{beside}.")
+    return " ".join(told)
 
 
 def ssd(result: Mapping[str, Any]) -> RenderableType:
@@ -24,14 +51,12 @@ def _times(result: Mapping[str, Any]) -> Table:
     titles = ("DRAM", "EPF", "time", "change", "busy", "stall", "switch", "idle", "faults")
     for title in (*titles, "passed"):
         table.add_column(title, justify="left" if title == "EPF" else "right", no_wrap=True)
-    for rows in _by_size(result):
+    for rows in by_size(result):
         first = float(rows[0]["seconds"])
         least = min(float(row["seconds"]) for row in rows)
         for row in rows:
             seconds = float(row["seconds"])
-            cores = (
-                row["cpu_busy"] + row["cpu_stall"] + row["cpu_switch"] + row["cpu_idle"]
-            ) or 1.0
+            cores = core_seconds(row) or 1.0
             shares = ("cpu_busy", "cpu_stall", "cpu_switch", "cpu_idle")
             table.add_row(
                 units.size(row["dram_bytes"]),
@@ -53,7 +78,7 @@ def _flash(result: Mapping[str, Any]) -> Table:
     titles = ("DRAM", "EPF", "predicted", "actual", "reads", "programs", "GC", "moved")
     for title in (*titles, "WA"):
         table.add_column(title, justify="left" if title == "EPF" else "right", no_wrap=True)
-    for rows in _by_size(result):
+    for rows in by_size(result):
         for row in rows:
             table.add_row(
                 units.size(row["dram_bytes"]),
@@ -82,7 +107,8 @@ def _state(result: Mapping[str, Any]) -> str:
     )
 
 
-def _by_size(result: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
+def by_size(result: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
+    """The rows of each size of DRAM."""
     groups: dict[int, list[Mapping[str, Any]]] = {}
     for row in result["rows"]:
         groups.setdefault(row["dram_bytes"], []).append(row)

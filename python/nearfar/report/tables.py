@@ -1,8 +1,8 @@
 """Results as text tables (rich), fitted to where they are printed.
 
-On a terminal: its width, colour unless ``NO_COLOR`` is set. In a pipe or file: plain ASCII text,
-no colour, wide enough that nothing is cut. Every function takes the dict that the command prints
-as JSON.
+On a terminal: its width. In a pipe or file: plain ASCII text, wide enough that nothing is cut.
+Colours as :func:`nearfar.output.coloured` says. Every function takes the dict that the command
+prints as JSON.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from nearfar.output import coloured
 from nearfar.report import findings, units
 
 _PIPE_WIDTH = 200
@@ -35,12 +36,13 @@ def console(stream: IO[str] | None = None, width: int | None = None) -> Console:
     if width is None and not terminal:
         asked = os.environ.get("COLUMNS", "")
         width = int(asked) if asked.isdigit() and int(asked) > 0 else _PIPE_WIDTH
+    colour = coloured(target)
     return Console(
         file=target,
         width=width,
-        force_terminal=terminal,
-        no_color=True if not terminal or os.environ.get("NO_COLOR") else None,
-        color_system="auto" if terminal else None,
+        force_terminal=terminal or colour,
+        no_color=not colour,
+        color_system=("auto" if terminal else "standard") if colour else None,
         highlight=False,
         markup=False,
         emoji=False,

@@ -6,12 +6,12 @@ Series differ by their mark, so the plot reads the same without colour.
 from __future__ import annotations
 
 import math
-import os
 import shutil
 import sys
 from collections.abc import Sequence
 from typing import IO
 
+from nearfar.output import coloured
 from nearfar.report import findings, units
 
 NARROWEST = 44
@@ -35,15 +35,14 @@ def paging(
         result: the paging result.
         width: columns; by default the terminal's (80 in a pipe).
         height: lines of each plot, at least 8.
-        stream: where it will be printed (standard output by default): colour only on a terminal
-            and without ``NO_COLOR``.
+        stream: where it will be printed (standard output by default), which decides on colours.
         series: at most so many memory sizes, evenly spaced over those studied, 1 to 5.
 
     Returns:
         The plots; one line that says why not, where ``width`` is below :data:`NARROWEST`.
     """
     target = sys.stdout if stream is None else stream
-    colour = target.isatty() and not os.environ.get("NO_COLOR")
+    colour = coloured(target)
     columns = shutil.get_terminal_size((80, 24)).columns if width is None else width
     if columns < NARROWEST:
         return f"(no plot: {columns} columns; it needs {NARROWEST})\n"
@@ -56,7 +55,7 @@ def paging(
     misses = [("", _points(result, "tlb_miss_rate", None))]
     plain = not target.isatty() or "utf" not in (getattr(target, "encoding", "") or "").lower()
     text = "\n".join(
-        _plot(title, lines, columns, max(height, 8), bool(colour))
+        _plot(title, lines, columns, max(height, 8), colour)
         for title, lines in (
             ("page faults per reference, by page size", faults),
             ("TLB misses per reference, by page size", misses),

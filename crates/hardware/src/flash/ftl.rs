@@ -215,9 +215,9 @@ impl Ftl {
 
     /// The open block is full: close it, collect where few blocks are free, and open another.
     fn make_room(&mut self, plane: u32, run: &mut impl FnMut(Command)) {
-        let state = &mut self.planes[plane as usize];
-        if state.free.len() as u32 <= self.geometry.gc_start {
-            self.close(plane);
+        let few = self.planes[plane as usize].free.len() as u32 <= self.geometry.gc_start;
+        self.close(plane);
+        if few {
             loop {
                 let moved = self.collect(plane, run);
                 let free = self.planes[plane as usize].free.len() as u32;
@@ -225,8 +225,6 @@ impl Ftl {
                     break;
                 }
             }
-        } else {
-            self.close(plane);
         }
         self.open(plane);
     }

@@ -372,6 +372,10 @@ pub struct Cost {
     /// How late a sleeping thread may be woken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timer_slack: Option<Sourced<Time>>,
+    /// A thread that wakes up takes the core from one that has run longer by more than this; it
+    /// waits its turn when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wakeup_granularity: Option<Sourced<Time>>,
     /// How long a thread runs while others are ready; until it blocks when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_slice: Option<Sourced<Time>>,

@@ -5,7 +5,7 @@ use nearfar_hardware::tlb::FullLru;
 use nearfar_hardware::umd::Umd;
 use nearfar_trace::Kind;
 
-use super::feed::Reference;
+use super::feed::{Piece, Reference};
 use super::options::Host;
 
 const NO_PAGE: (u64, u32) = (u64::MAX, u32::MAX);
@@ -24,6 +24,8 @@ pub struct Core {
     pub stalled: Option<u32>,
     /// Since when the thread runs, or the core is stalled.
     pub since: u64,
+    /// Since when the thread has the core.
+    pub taken: u64,
     /// When another thread may have it.
     pub slice_end: u64,
     caches: Option<Filter>,
@@ -51,6 +53,7 @@ impl Core {
             thread: None,
             stalled: None,
             since: 0,
+            taken: 0,
             slice_end: u64::MAX,
             caches: host.caches.as_ref().map(|geometry| Filter::new(geometry, true)),
             tlbs: [host.tlb_entries, host.instruction_tlb_entries.max(1)].map(FullLru::new),
@@ -97,7 +100,7 @@ pub enum Waits {
 #[derive(Debug, Default)]
 pub struct Thread {
     /// References handed to it.
-    pub piece: Vec<Reference>,
+    pub piece: Piece,
     /// The present one.
     pub at: usize,
     /// What it waits for.
@@ -152,7 +155,7 @@ pub fn stretch(
     counts: &mut Counts,
     until: u64,
 ) -> Event {
-    while let Some(&reference) = thread.piece.get(thread.at) {
+    while let Some(&reference) = thread.piece.references.get(thread.at) {
         if core.time >= until {
             return Event::Until;
         }

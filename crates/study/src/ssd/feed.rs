@@ -1,8 +1,9 @@
 //! From one trace to a stream of references for each thread.
 //!
 //! Threads replay on their own, but the order of the trace is what is known of who waited for whom.
-//! So at most `window` references are in flight: a thread that has none left has to wait until the
-//! others have caught up, as it would have at the locks and pipes between them.
+//! So references of at most `window` instructions are in flight: a thread that has none left has to
+//! wait until the others have caught up, as it would have at the locks and pipes between them.
+//! Instructions and not references, so that a view of a trace keeps its threads as close together.
 
 use std::collections::VecDeque;
 
@@ -21,28 +22,44 @@ pub struct Reference {
     pub kind: Kind,
 }
 
-/// References in a piece handed to a thread.
+/// Most references in a piece handed to a thread.
 const PIECE: usize = 4096;
 
 /// Where batches come from: replaces the contents of the batch; false at the end.
 pub type Source<'a> = dyn FnMut(&mut Batch) -> Result<bool> + 'a;
 
+/// References handed to a thread at once.
+#[derive(Debug, Default)]
+pub struct Piece {
+    /// In order.
+    pub references: Vec<Reference>,
+    /// Their instructions.
+    instr: u64,
+}
+
+/// Instructions that a reference counts for in the window: those without any must end it too.
+fn counted(instr: u32) -> u64 {
+    u64::from(instr.max(1))
+}
+
 /// The references in flight.
 #[derive(Default)]
 pub struct Feed {
-    streams: Vec<VecDeque<Vec<Reference>>>,
+    streams: Vec<VecDeque<Piece>>,
     spare: Vec<Vec<Reference>>,
     batch: Batch,
-    /// References read and not yet handed to a thread.
-    waiting: usize,
-    window: usize,
+    /// References of the batch that are in a stream.
+    at: usize,
+    /// Instructions of the references read and not yet done.
+    in_flight: u64,
+    window: u64,
     ended: bool,
     read: u64,
 }
 
 impl Feed {
     /// Nothing read yet.
-    pub fn new(window: usize) -> Self {
+    pub fn new(window: u64) -> Self {
         Self { window, ..Self::default() }
     }
 
@@ -68,56 +85,81 @@ impl Feed {
 
     /// Whether there is room to read on.
     pub fn room(&self) -> bool {
-        !self.ended && self.waiting < self.window
+        !self.ended && self.in_flight < self.window
     }
 
-    /// Replace a thread's finished `piece` by its next; false when it has none now.
-    pub fn next(&mut self, thread: u32, piece: &mut Vec<Reference>) -> bool {
-        let Some(next) = self.streams.get_mut(thread as usize).and_then(VecDeque::pop_front) else {
-            return false;
-        };
-        self.waiting -= next.len();
-        let mut used = std::mem::replace(piece, next);
-        used.clear();
-        self.spare.push(used);
-        true
+    /// A thread's `piece` is done: take it back.
+    pub fn done(&mut self, piece: &mut Piece) {
+        self.in_flight -= std::mem::take(&mut piece.instr);
+        let mut references = std::mem::take(&mut piece.references);
+        references.clear();
+        if references.capacity() > 0 {
+            self.spare.push(references);
+        }
     }
 
-    /// Read one batch of the trace.
+    /// The thread's next piece, if it has one now.
+    pub fn next(&mut self, thread: u32) -> Option<Piece> {
+        self.streams.get_mut(thread as usize)?.pop_front()
+    }
+
+    /// Read references of one thread that follow one another in the trace.
     pub fn fill(&mut self, source: &mut Source<'_>) -> Result<()> {
-        if !source(&mut self.batch)? {
-            self.ended = true;
-            return Ok(());
+        if self.at == self.batch.len() {
+            self.at = 0;
+            if !source(&mut self.batch)? {
+                self.batch.clear();
+                self.ended = true;
+                return Ok(());
+            }
         }
         let batch = std::mem::take(&mut self.batch);
-        let mut start = 0;
-        while start < batch.len() {
-            let thread = batch.thread[start];
-            let same = batch.thread[start..].iter().take(PIECE).take_while(|t| **t == thread);
-            let end = start + same.count();
-            self.append(thread as usize, &batch, start, end);
-            start = end;
+        let (start, left) = (self.at, (self.window - self.in_flight).min(self.most()));
+        let mut instr = 0u64;
+        while let Some(&thread) = batch.thread.get(self.at)
+            && thread == batch.thread[start]
+            && self.at - start < PIECE
+            && instr < left
+        {
+            instr += counted(batch.instr[self.at]);
+            self.at += 1;
         }
-        self.read += batch.len() as u64;
-        self.waiting += batch.len();
+        if self.at > start {
+            self.append(batch.thread[start] as usize, &batch, start, instr);
+        }
+        self.read += (self.at - start) as u64;
+        self.in_flight += instr;
         self.batch = batch;
         Ok(())
     }
 
-    fn append(&mut self, thread: usize, batch: &Batch, start: usize, end: usize) {
+    /// Most instructions of a piece, but for its last reference. It is done as a whole: small pieces
+    /// let the others go on sooner.
+    fn most(&self) -> u64 {
+        (self.window / 8).max(1)
+    }
+
+    fn append(&mut self, thread: usize, batch: &Batch, start: usize, instr: u64) {
+        let end = self.at;
         if thread >= self.streams.len() {
             self.streams.resize_with(thread + 1, VecDeque::new);
         }
+        let most = self.most();
         let stream = &mut self.streams[thread];
-        if stream.back().is_none_or(|piece| piece.len() + (end - start) > PIECE) {
-            stream.push_back(self.spare.pop().unwrap_or_else(|| Vec::with_capacity(PIECE)));
+        let fits = |piece: &Piece| {
+            piece.references.len() + (end - start) <= PIECE && piece.instr + instr <= most
+        };
+        if !stream.back().is_some_and(fits) {
+            let references = self.spare.pop().unwrap_or_default();
+            stream.push_back(Piece { references, instr: 0 });
         }
         let Some(piece) = stream.back_mut() else { return };
+        piece.instr += instr;
         let columns = batch.addr[start..end]
             .iter()
             .zip(&batch.instr[start..end])
             .zip(batch.size[start..end].iter().zip(&batch.kind[start..end]));
-        piece.extend(columns.map(|((&addr, &instr), (&size, &kind))| Reference {
+        piece.references.extend(columns.map(|((&addr, &instr), (&size, &kind))| Reference {
             addr,
             instr,
             size,

@@ -7,15 +7,15 @@
 use nearfar_hardware::flash::Conditioned;
 use nearfar_hardware::umd::Umd;
 use nearfar_kernel::epf::{Epf, Fault};
-use nearfar_kernel::scheduler::{RunQueue, wake_at};
+use nearfar_kernel::scheduler::{Fairness, RunQueue, wake_at};
 use nearfar_trace::hash::PageMap;
-use nearfar_trace::{Error, Kind, KindSet, Result};
+use nearfar_trace::{Error, Kind, Result};
 
 use super::cell::{Cell, Detail};
 use super::core::{Core, Counts, Event, Thread, Waits, stretch};
 use super::feed::{Feed, Source};
 use super::histogram::Histogram;
-use super::options::{Host, READ_AHEAD_BYTES};
+use super::options::{Background, FirstTouch, Host, READ_AHEAD_BYTES, Replay};
 use super::timeline::{State, Timeline};
 
 /// How far a page has come to the device.
@@ -48,13 +48,14 @@ struct Job {
 pub struct Run<'a> {
     host: &'a Host,
     policy: Box<dyn Epf>,
-    atomic: KindSet,
+    replay: Replay,
     umd: Umd,
     conditioned: Conditioned,
     shift: u32,
     cores: Vec<Core>,
     threads: Vec<Thread>,
     queue: RunQueue,
+    fairness: Fairness,
     feed: Feed,
     /// Numbers on the device, in order of first touch.
     pages: PageMap<u32>,
@@ -79,28 +80,36 @@ pub struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// Before the first reference: the device preconditioned, its DRAM empty.
+    /// Before the first reference: the device preconditioned, its DRAM empty but for the background.
     pub fn new(
         host: &'a Host,
         policy: Box<dyn Epf>,
-        atomic: KindSet,
-        umd: Umd,
+        replay: Replay,
+        mut umd: Umd,
         conditioned: Conditioned,
-        window: usize,
     ) -> Self {
+        let geometry = umd.ftl().geometry();
+        let most = umd.frames().min(geometry.user_pages);
+        let Background { bytes, written } = replay.background;
+        let background = (bytes / geometry.page_bytes).min(u64::from(most)) as u32;
+        let until = |page: u32| (f64::from(page) * written) as u32;
+        for page in 0..background {
+            umd.fill(page, until(page + 1) > until(page));
+        }
         Self {
             shift: umd.ftl().geometry().page_bytes.trailing_zeros(),
             cores: (0..host.cores).map(|_| Core::new(host)).collect(),
             host,
             policy,
-            atomic,
+            replay,
             umd,
             conditioned,
             threads: Vec::new(),
             queue: RunQueue::default(),
-            feed: Feed::new(window),
+            fairness: Fairness::default(),
+            feed: Feed::new(replay.window.max(1)),
             pages: PageMap::default(),
-            known: Vec::new(),
+            known: vec![Known::Placed; background as usize],
             jobs: Vec::new(),
             arriving: Vec::new(),
             disk_free: 0,
@@ -173,12 +182,8 @@ impl<'a> Run<'a> {
         if core.thread.is_none() {
             let Some(thread) = self.queue.take(time) else { return Ok(()) };
             core.idle += time - core.time;
-            core.time = time + self.host.switch_ns;
-            core.switch += self.host.switch_ns;
-            core.thread = Some(thread);
-            core.since = core.time;
-            core.slice_end = self.host.time_slice_ns.map_or(u64::MAX, |slice| core.time + slice);
-            self.threads[thread as usize].waits = Waits::Nothing;
+            core.time = time;
+            self.dispatch(number, thread);
         } else if core.time >= core.slice_end {
             if self.queue.ready_at().is_some_and(|ready| ready <= core.time) {
                 let time = core.time;
@@ -189,8 +194,13 @@ impl<'a> Run<'a> {
             }
             core.slice_end = core.time + self.host.time_slice_ns.unwrap_or(u64::MAX - core.time);
         }
+        if self.preempt(number) {
+            return Ok(());
+        }
         self.woken = false;
-        let until = until.min(self.cores[number].slice_end).max(self.cores[number].time + 1);
+        let core = &self.cores[number];
+        let wakes = self.host.wakeup_ns.and_then(|_| self.queue.next_after(core.time));
+        let until = until.min(core.slice_end).min(wakes.unwrap_or(u64::MAX)).max(core.time + 1);
         loop {
             let core = &mut self.cores[number];
             let (Some(index), None) = (core.thread, core.stalled) else { return Ok(()) };
@@ -222,6 +232,39 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// Give an idle core to `thread`.
+    fn dispatch(&mut self, number: usize, thread: u32) {
+        let core = &mut self.cores[number];
+        core.time += self.host.switch_ns;
+        core.switch += self.host.switch_ns;
+        core.thread = Some(thread);
+        (core.since, core.taken) = (core.time, core.time);
+        core.slice_end = self.host.time_slice_ns.map_or(u64::MAX, |slice| core.time + slice);
+        self.threads[thread as usize].waits = Waits::Nothing;
+    }
+
+    /// Let a thread that woke up take core `number` from the one that runs there, if it has run less
+    /// and no core is idle.
+    fn preempt(&mut self, number: usize) -> bool {
+        let core = &self.cores[number];
+        let (Some(granularity), Some(running)) = (self.host.wakeup_ns, core.thread) else {
+            return false;
+        };
+        let (now, since) = (core.time, core.time - core.taken);
+        if self.cores.iter().any(|core| core.thread.is_none()) {
+            return false;
+        }
+        let fairness = &self.fairness;
+        let preempts = |woken| fairness.preempts(woken, running, since, granularity);
+        let Some(woken) = self.queue.take_if(now, preempts) else { return false };
+        if let Some(thread) = self.give_up(number) {
+            self.sleep(thread, now);
+        }
+        self.fairness.settle(woken, running, granularity);
+        self.dispatch(number, woken);
+        true
+    }
+
     /// The page table was walked for `page`: one of the three outcomes.
     fn miss(
         &mut self,
@@ -243,12 +286,8 @@ impl<'a> Run<'a> {
                 let core = &mut self.cores[number];
                 core.time += self.host.page_fault_ns;
                 core.busy += self.host.page_fault_ns;
-                // What is executed, and what the kernel reads for the program, was there before.
                 let now = core.time;
-                let there = match kind {
-                    Kind::Fetch | Kind::KernelLoad => self.read_from_disk(page, now),
-                    _ => None,
-                };
+                let there = self.read_from_disk(page, kind, now);
                 if let Some(there) = there {
                     self.threads[thread as usize].walked = false;
                     self.give_up(number);
@@ -278,8 +317,17 @@ impl<'a> Run<'a> {
             _ => {}
         }
         self.advance(now);
-        let new = self.known[device_page as usize] == Known::ToPlace;
+        let first = self.known[device_page as usize] == Known::ToPlace;
         self.known[device_page as usize] = Known::Placed;
+        let stored = self.replay.first_touch == FirstTouch::Stored
+            && !self.of_disk(kind)
+            && self.umd.ftl().place(device_page).is_some();
+        if first && stored && self.umd.has_room() {
+            self.umd.fill(device_page, false);
+            self.translate(number, thread, page, device_page, side);
+            return Ok(());
+        }
+        let new = first && !stored;
         let loading = self.umd.load(now, device_page, new);
         if let Some(evicted) = loading.evicted {
             self.cores.iter_mut().for_each(|core| core.forget(evicted));
@@ -325,9 +373,15 @@ impl<'a> Run<'a> {
         Ok(number)
     }
 
-    /// When the disk has `page`, if that is not now. It reads ahead.
-    fn read_from_disk(&mut self, page: u64, now: u64) -> Option<u64> {
-        let disk = self.host.disk.as_ref()?;
+    /// Whether a page first touched so comes from the disk, if there is one: what is executed, and
+    /// what the kernel reads for the program, was there before.
+    fn of_disk(&self, kind: Kind) -> bool {
+        self.host.disk.is_some() && matches!(kind, Kind::Fetch | Kind::KernelLoad)
+    }
+
+    /// When the disk has `page`, if it comes from there and that is not now. It reads ahead.
+    fn read_from_disk(&mut self, page: u64, kind: Kind, now: u64) -> Option<u64> {
+        let disk = self.host.disk.as_ref().filter(|_| self.of_disk(kind))?;
         let ahead = self.read_ahead.iter().find(|(first, end, _)| (*first..*end).contains(&page));
         let there = match ahead {
             Some((_, _, there)) => *there,
@@ -369,7 +423,7 @@ impl<'a> Run<'a> {
         let state = &mut self.threads[thread as usize];
         // A thread that lost its page stays awake: else two threads that need one frame could take
         // it from each other for ever.
-        if self.atomic.contains(kind) || again == Again::Lost {
+        if self.replay.atomic.contains(kind) || again == Again::Lost {
             return self.stall(number, page);
         }
         self.cell.slept += 1;
@@ -445,6 +499,7 @@ impl<'a> Run<'a> {
     fn give_up_at(&mut self, number: usize, stopped: u64) -> Option<u32> {
         let core = &mut self.cores[number];
         let thread = core.thread.take()?;
+        self.fairness.add(thread, core.time - core.taken);
         self.timeline.add(thread, State::Run, core.since, stopped);
         Some(thread)
     }
@@ -467,8 +522,12 @@ impl<'a> Run<'a> {
         let now = self.cores[number].time;
         let thread = &mut self.threads[index as usize];
         thread.at = 0;
-        thread.piece.clear();
-        while !self.feed.next(index, &mut self.threads[index as usize].piece) {
+        self.feed.done(&mut thread.piece);
+        loop {
+            if let Some(piece) = self.feed.next(index) {
+                self.threads[index as usize].piece = piece;
+                break;
+            }
             if !self.feed.room() {
                 self.give_up(number);
                 self.threads[index as usize].waits = Waits::References;

@@ -6,7 +6,7 @@ use nearfar_hardware::machine::TlbLevel;
 use nearfar_hardware::units::{Sourced, Time};
 use nearfar_hardware::{Machine, Storage};
 use nearfar_kernel::epf;
-use nearfar_trace::{Error, KindSet, Result};
+use nearfar_trace::{Error, Kind, KindSet, Result};
 
 /// Pages that the kernel reads from disk at once: 128 KiB in pages of 4 KiB, the default of
 /// `/sys/block/*/queue/read_ahead_kb`.
@@ -49,6 +49,9 @@ pub struct Host {
     pub page_fault_ns: u64,
     /// Sleeping threads wake at multiples of this.
     pub sleep_granularity_ns: u64,
+    /// A thread that wakes takes the core from one that has run longer by more than this; `None`: it
+    /// waits its turn.
+    pub wakeup_ns: Option<u64>,
     /// How long a thread runs while others are ready; `None`: until it blocks.
     pub time_slice_ns: Option<u64>,
     /// Where pages come from that the device does not hold; `None`: no time is charged for it.
@@ -115,9 +118,105 @@ impl Host {
             switch_ns: ns("context_switch", &cost.context_switch)?,
             page_fault_ns: ns("page_fault", &cost.page_fault)?,
             sleep_granularity_ns: ns("timer_slack", &cost.timer_slack)?,
+            wakeup_ns: cost.wakeup_granularity.as_ref().map(|time| time.value.ns().round() as u64),
             time_slice_ns: cost.time_slice.as_ref().map(|time| time.value.ns().round() as u64),
             disk: disk.map(|name| machine.storage(name)).transpose()?,
         })
+    }
+}
+
+/// What the flash holds of a page that the program touches for the first time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FirstTouch {
+    /// Nothing, and the device knows: the page is not read, and counts as written to.
+    #[default]
+    New,
+    /// What was there before, as the device cannot know what the kernel has no more use for: where
+    /// the flash has the page it is read, and it is clean until it is written to. As long as frames
+    /// of the DRAM are free it comes at no cost (paper 002, section 3.1: no embedded page fault
+    /// while the DRAM fills).
+    Stored,
+}
+
+impl FirstTouch {
+    /// The one of this name: `new`, `stored`.
+    ///
+    /// # Errors
+    /// An input error that names both.
+    pub fn parse(text: &str) -> Result<Self> {
+        match text {
+            "new" => Ok(Self::New),
+            "stored" => Ok(Self::Stored),
+            _ => Err(Error::input(
+                "--first-touch",
+                format!("{text:?} is neither new nor stored"),
+                "write new where the device knows which pages are empty, stored where it does not",
+            )),
+        }
+    }
+}
+
+/// Pages in the device's DRAM from the start, touched longer ago than any of the program's and not
+/// used again: what the rest of the system left there.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Background {
+    /// How much; what is more than the DRAM is left out.
+    pub bytes: u64,
+    /// Share that was written to since it came, spread evenly.
+    pub written: f64,
+}
+
+/// What the kernel reads and writes for the program.
+const KERNEL: KindSet = KindSet(1 << Kind::KernelLoad as u8 | 1 << Kind::KernelStore as u8);
+
+/// References in sections in which a thread may not sleep, as kinds: `none`, `kernel` for both of
+/// the kernel's, or kinds joined by `+`.
+///
+/// # Errors
+/// An input error that names the choices.
+pub fn parse_atomic(text: &str) -> Result<KindSet> {
+    match text {
+        "none" => return Ok(KindSet(0)),
+        "kernel" => return Ok(KERNEL),
+        _ => {}
+    }
+    let mut set = KindSet(0);
+    for name in text.split('+') {
+        set.0 |= Kind::from_name(name)
+            .ok_or_else(|| {
+                Error::input(
+                    "--atomic",
+                    format!("no kind of reference is called {name:?}"),
+                    "write none, kernel, or kinds such as kernel-load or load+store",
+                )
+            })?
+            .bit();
+    }
+    Ok(set)
+}
+
+/// How the program meets the machine.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Replay {
+    /// Kinds of references during which a thread may not sleep.
+    pub atomic: KindSet,
+    /// What the flash holds of a page at its first touch.
+    pub first_touch: FirstTouch,
+    /// What is in the DRAM at the start.
+    pub background: Background,
+    /// Instructions that a thread may run ahead of the others in the trace.
+    pub window: u64,
+}
+
+impl Default for Replay {
+    /// The kernel's copies are atomic, the device knows which pages are new, nothing in the DRAM.
+    fn default() -> Self {
+        Self {
+            atomic: KERNEL,
+            first_touch: FirstTouch::New,
+            background: Background::default(),
+            window: 1 << 20,
+        }
     }
 }
 
@@ -130,10 +229,8 @@ pub struct Options {
     pub host: Host,
     /// What is done to the flash before.
     pub precondition: Precondition,
-    /// Kinds of references during which a thread may not sleep.
-    pub atomic: KindSet,
-    /// References that a thread may run ahead of the others in the trace.
-    pub window: usize,
+    /// How the program meets the machine.
+    pub replay: Replay,
     /// Cells simulated at a time; 0 means one a core.
     pub threads: usize,
 }
@@ -148,6 +245,7 @@ impl Options {
         dram_bytes: &[u64],
         host: Host,
         precondition: Precondition,
+        replay: Replay,
     ) -> Result<Self> {
         for policy in epf {
             epf::parse(policy)?;
@@ -160,14 +258,16 @@ impl Options {
                 format!("give 1 to {MOST_CELLS}, such as --epf none,all --dram 100M,150M"),
             ));
         }
-        for (flag, share) in
-            [("sequential", precondition.sequential), ("random", precondition.random)]
-        {
+        for (option, what, share, example) in [
+            ("--precondition", "sequential", precondition.sequential, "60%,50%"),
+            ("--precondition", "random", precondition.random, "60%,50%"),
+            ("--background", "written", replay.background.written, "30M,25%"),
+        ] {
             if !(0.0..=1.0).contains(&share) {
                 return Err(Error::input(
-                    "--precondition",
-                    format!("the {flag} share {share} does not lie between 0 and 1"),
-                    "write for example 60%,50%",
+                    option,
+                    format!("the {what} share {share} does not lie between 0 and 1"),
+                    format!("write for example {example}"),
                 ));
             }
         }
@@ -180,13 +280,6 @@ impl Options {
                 epf.iter().map(move |epf| Setting { epf: epf.clone(), dram_bytes })
             })
             .collect();
-        Ok(Self {
-            settings,
-            host,
-            precondition,
-            atomic: KindSet(0b1_1000),
-            window: 1 << 20,
-            threads: 0,
-        })
+        Ok(Self { settings, host, precondition, replay, threads: 0 })
     }
 }

@@ -99,7 +99,11 @@ pub fn simulate(
     }
 }
 
-fn cell(
+/// One cell: the device made and preconditioned, the whole trace replayed on this thread.
+///
+/// # Errors
+/// As [`simulate`], and what `pulse` answers.
+pub fn cell(
     reader: &Reader,
     machine: &Machine,
     options: &Options,
@@ -109,7 +113,7 @@ fn cell(
     let mut umd = Umd::new(machine, setting.dram_bytes)?;
     let conditioned = umd.precondition(&options.precondition);
     let policy = epf::parse(&setting.epf)?;
-    let run = Run::new(&options.host, policy, options.atomic, umd, conditioned, options.window);
+    let run = Run::new(&options.host, policy, options.replay, umd, conditioned);
     let mut batches = reader.batches(Columns::ALL);
     let (cell, detail) = run.run(&mut |batch| batches.next_into(batch), pulse)?;
     Ok((Cell { epf: setting.epf.clone(), dram_bytes: setting.dram_bytes, ..cell }, detail))

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use super::cell::{Cell, Detail};
 use super::host::Run;
-use super::options::{Host, Options};
+use super::options::{Background, FirstTouch, Host, Options, Replay, parse_atomic};
 
 fn machine() -> Machine {
     Machine::load("umd", std::path::Path::new("")).unwrap()
@@ -33,12 +33,12 @@ struct Ask<'a> {
     host: Host,
     epf: &'a str,
     frames: u64,
-    window: usize,
+    replay: Replay,
     precondition: Precondition,
 }
 
 fn ask(host: &Host, epf: &'static str, frames: u64) -> Ask<'static> {
-    Ask { host: host.clone(), epf, frames, window: 1 << 20, precondition: FRESH }
+    Ask { host: host.clone(), epf, frames, replay: Replay::default(), precondition: FRESH }
 }
 
 impl Ask<'_> {
@@ -46,8 +46,7 @@ impl Ask<'_> {
         let mut umd = Umd::new(&machine(), self.frames * 4096).unwrap();
         let conditioned = umd.precondition(&self.precondition);
         let policy = epf::parse(self.epf).unwrap();
-        let atomic = KindSet(Kind::KernelLoad.bit() | Kind::KernelStore.bit());
-        let run = Run::new(&self.host, policy, atomic, umd, conditioned, self.window);
+        let run = Run::new(&self.host, policy, self.replay, umd, conditioned);
         let mut pieces = records.chunks(1000);
         let mut source = |batch: &mut Batch| {
             batch.clear();
@@ -110,11 +109,12 @@ fn plain(records: &[Record], host: &Host, frames: usize) -> (u64, [u64; 4]) {
                             programs += 1;
                             service += 50 + 200_000;
                         }
+                        service += 50;
                     }
                     match dirty.entry(page) {
                         Entry::Occupied(_) => {
                             reads += 1;
-                            service += 25_000 + 50;
+                            service += if service == 0 { 25_000 + 50 } else { 25_000 };
                         }
                         Entry::Vacant(entry) => {
                             entry.insert(true);
@@ -172,12 +172,13 @@ proptest! {
         records in anything(60, 5),
         frames in 6u64..60,
         cores in 1u32..4,
-        window in 1usize..3000,
+        window in 1u64..300_000,
         slice in proptest::option::of(1000u64..100_000),
+        wakeup_ns in proptest::option::of(1000u64..100_000),
         policy in prop_oneof![Just("none"), Just("all"), Just("smart:50us")],
     ) {
-        let host = Host { cores, time_slice_ns: slice, ..bare() };
-        let ask = Ask { window, ..ask(&host, policy, frames) };
+        let host = Host { cores, time_slice_ns: slice, wakeup_ns, ..bare() };
+        let ask = Ask { replay: Replay { window, ..Replay::default() }, ..ask(&host, policy, frames) };
         let (cell, detail) = ask.run(&records);
         prop_assert_eq!(ask.run(&records), (cell.clone(), detail.clone()));
         prop_assert_eq!(cell.references as usize, records.len());
@@ -231,7 +232,7 @@ proptest! {
         prop_assert_eq!(none.prediction_error_us_max, 0.0);
     }
 
-    /// A thread that may not sleep does not, whatever the policy.
+    /// A thread that may not sleep does not, whatever the policy; where nothing is atomic it does.
     #[test]
     fn atomic_sections_never_sleep(records in anything(60, 4), frames in 6u64..50) {
         let kernel: Vec<Record> = records
@@ -243,7 +244,84 @@ proptest! {
             .collect();
         let cell = ask(&bare(), "all", frames).cell(&kernel);
         prop_assert_eq!((cell.slept, cell.passed_to_kernel), (0, cell.embedded_faults));
+        let atomic = parse_atomic("none").unwrap();
+        let free = Ask { replay: Replay { atomic, ..Replay::default() }, ..ask(&bare(), "all", frames) };
+        let cell = free.cell(&kernel);
+        // All but those whose page was lost while they slept.
+        prop_assert!(cell.slept >= cell.embedded_faults / 2, "{cell:?}");
     }
+
+    /// A background is what another program would have left: the same as touching its pages first,
+    /// in order, in a run whose time and faults until then are taken off.
+    #[test]
+    fn a_background_is_what_was_touched_before(
+        records in anything(40, 1),
+        frames in 50u64..90,
+        pages in 0u64..50,
+    ) {
+        let background = Background { bytes: pages * 4096, written: 1.0 };
+        let asked = ask(&bare(), "none", frames);
+        let with = Ask { replay: Replay { background, ..Replay::default() }, ..asked };
+        let before: Vec<Record> =
+            (0..pages).map(|page| record(0, 1000 + page, Kind::Store, 10)).collect();
+        let alone = ask(&bare(), "none", frames).cell(&before);
+        prop_assert_eq!(alone.embedded_faults, 0);
+        let both = ask(&bare(), "none", frames).cell(&[before, records.clone()].concat());
+        let cell = with.cell(&records);
+        prop_assert_eq!(
+            [cell.embedded_faults, cell.flash_programs, cell.flash_reads, cell.evictions],
+            [both.embedded_faults, both.flash_programs, both.flash_reads, both.evictions]
+        );
+    }
+}
+
+/// A background of which a share was written to: of its pages that leave, that share is programmed.
+#[test]
+fn a_background_is_written_to_evenly() {
+    let records: Vec<Record> = (0..400).map(|page| record(0, page, Kind::Load, 10)).collect();
+    for (written, programs) in [(0.0, 0), (0.25, 100), (0.5, 200), (1.0, 400)] {
+        let background = Background { bytes: 1000 * 4096, written };
+        let ask = Ask {
+            replay: Replay { background, ..Replay::default() },
+            ..ask(&bare(), "none", 1000)
+        };
+        let cell = ask.cell(&records);
+        assert_eq!((cell.evictions, cell.flash_programs), (400, programs));
+    }
+}
+
+/// Where the flash has every page, a first touch is clean and costs nothing while frames are free,
+/// and a read from then on; a written page is programmed when it leaves.
+#[test]
+fn stored_pages_come_from_the_flash() {
+    let used = Precondition { sequential: 0.6, random: 0.0, seed: 1 };
+    let replay = Replay { first_touch: FirstTouch::Stored, ..Replay::default() };
+    let records: Vec<Record> = (0..300)
+        .map(|page| record(0, page, if page < 50 { Kind::Store } else { Kind::Load }, 10))
+        .collect();
+    let cell = Ask { replay, precondition: used, ..ask(&bare(), "none", 100) }.cell(&records);
+    // 100 fill the DRAM; each of the other 200 evicts, the first 50 of those a written page.
+    assert_eq!((cell.page_faults, cell.embedded_faults, cell.flash_reads), (300, 200, 200));
+    assert_eq!((cell.evictions, cell.dirty_evictions), (200, 50));
+    let mean = (200.0 * 25.05 + 50.0 * 200.05) / 200.0;
+    assert!((cell.predicted_us_mean - mean).abs() < 1e-9, "{cell:?}");
+    // A flash that holds nothing has nothing to read.
+    let cell = Ask { replay, ..ask(&bare(), "none", 100) }.cell(&records);
+    assert_eq!((cell.flash_reads, cell.dirty_evictions), (0, 200));
+}
+
+#[test]
+fn atomic_kinds_by_name() {
+    for (text, bits) in
+        [("none", 0), ("kernel", 0b1_1000), ("kernel-store", 0b1_0000), ("load+store", 3)]
+    {
+        assert_eq!(parse_atomic(text).unwrap(), KindSet(bits));
+    }
+    for text in ["", "Kernel", "kernel+load", "load,store"] {
+        let error = parse_atomic(text).unwrap_err();
+        assert!(error.exit_code() == 2 && error.to_string().starts_with("--atomic: "), "{error}");
+    }
+    assert_eq!(FirstTouch::parse("old").unwrap_err().exit_code(), 2);
 }
 
 /// Where nothing costs anything and there are threads enough, handing every fault to the kernel is
@@ -294,21 +372,51 @@ fn queueing_makes_predictions_short() {
     assert!(error.abs() < 1e-6);
 }
 
-/// Two threads that follow each other in the trace: within a narrow window they stay in turn, in a
-/// wide one the second runs while the first sleeps.
+/// Two threads that take turns of 100 references of 1,000 instructions, with pages of their own:
+/// within a narrow window each waits for the other, in a wide one the second runs while the first
+/// sleeps.
 #[test]
 fn the_window_keeps_threads_in_the_order_of_the_trace() {
-    let mut records = mix(1, 64, 4000, 1000, 0.0, 1);
-    let second = records.clone();
-    records.extend(second.iter().map(|r| Record { thread: 1, addr: r.addr + (64 << 12), ..*r }));
+    let one = mix(1, 64, 4000, 1000, 0.0, 1);
+    let records: Vec<Record> = one
+        .chunks(100)
+        .flat_map(|turn| {
+            let second = turn.iter().map(|r| Record { thread: 1, addr: r.addr + (64 << 12), ..*r });
+            turn.iter().copied().chain(second)
+        })
+        .collect();
     let seconds = |window| {
-        let ask = Ask { window, ..ask(&free(), "all", 32) };
+        let ask = Ask { replay: Replay { window, ..Replay::default() }, ..ask(&free(), "all", 64) };
         ask.cell(&records).seconds
     };
-    let (narrow, wide) = (seconds(1), seconds(1 << 20));
-    // Together they also share the frames that each had alone.
-    assert!(wide < 0.9 * narrow, "{wide} {narrow}");
-    assert_eq!(seconds(8000), wide);
+    let all: Vec<f64> = [1, 10_000, 100_000, 200_000, 400_000, 1 << 40].map(seconds).into();
+    assert!(all.windows(2).all(|pair| pair[1] <= pair[0] * 1.02), "{all:?}");
+    assert!(all[5] < 0.7 * all[0], "{all:?}");
+    // The order of the trace, to the letter: one thread could have made it.
+    let alone: Vec<Record> = records.iter().map(|r| Record { thread: 0, ..*r }).collect();
+    let alone = ask(&free(), "all", 64).cell(&alone).seconds;
+    assert!((all[0] / alone - 1.0).abs() < 0.02, "{all:?} {alone}");
+}
+
+/// A thread that only computes and one that sleeps for flash again and again: where a thread that
+/// wakes takes the core, it is done long before the other; where it waits its turn, only after it.
+#[test]
+fn sleepers_take_the_core_when_they_wake() {
+    let sleeper = mix(1, 64, 200, 10, 0.0, 3);
+    let hog = (0..1000).map(|_| record(1, 4000, Kind::Load, 100_000));
+    let records: Vec<Record> = sleeper.into_iter().chain(hog).collect();
+    let asleep = |wakeup_ns| {
+        let host = Host { wakeup_ns, ..free() };
+        let window = 1 << 40;
+        let ask = Ask { replay: Replay { window, ..Replay::default() }, ..ask(&host, "all", 20) };
+        let (cell, detail) = ask.run(&records);
+        assert!(cell.slept > 50, "{cell:?}");
+        detail.timeline.threads[0].len() as f64 * detail.timeline.stretch_ns as f64
+            / 1e9
+            / cell.seconds
+    };
+    let (takes, waits) = (asleep(Some(1000)), asleep(None));
+    assert!(takes < 0.3 && waits > 0.9, "{takes} {waits}");
 }
 
 #[test]
@@ -360,7 +468,7 @@ fn what_cannot_be_is_refused() {
     let options = |epf: &[&str], dram: &[u64], share: f64| {
         let epf: Vec<String> = epf.iter().map(|text| (*text).to_owned()).collect();
         let how = Precondition { sequential: share, random: 0.5, seed: 0 };
-        none().and_then(|host| Options::new(&epf, dram, host, how))
+        none().and_then(|host| Options::new(&epf, dram, host, how, Replay::default()))
     };
     assert_eq!(options(&["none", "all"], &[1 << 20, 1 << 21], 0.6).unwrap().settings.len(), 4);
     for (error, part) in [
@@ -378,7 +486,7 @@ fn what_cannot_be_is_refused() {
     let conditioned = { umd }.precondition(&FRESH);
     let umd = Umd::new(&machine(), 3 * 4096).unwrap();
     let host = bare();
-    let run = Run::new(&host, epf::parse("none").unwrap(), KindSet(0), umd, conditioned, 10);
+    let run = Run::new(&host, epf::parse("none").unwrap(), Replay::default(), umd, conditioned);
     let mut records = mix(3, 4, 1, 1, 0.0, 1).into_iter();
     let mut source = |batch: &mut Batch| {
         batch.clear();

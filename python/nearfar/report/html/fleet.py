@@ -135,12 +135,24 @@ def _table(rows: Sequence[Row]) -> str:
     )
 
 
-def _vm(row: Row) -> dict[str, Any]:
-    """What the script draws from: every text is made here."""
+def curve(row: Row) -> dict[str, Any]:
+    """The chart of one machine: its name, the points of its curve, the sizes marked."""
     marks: dict[int, list[str]] = {}
     named = (("4 KiB", _USUAL), ("advised", row["advised_page_bytes"]))
     for name, size in (*named, ("best", row["best_page_bytes"])):
         marks.setdefault(int(size), []).append(name)
+    return {
+        "name": units.clean(row["vm"]),
+        "curve": [_point(point) for point in row["curve"]],
+        "marks": [
+            {"page": size, "place": i, "text": " = ".join(names)}
+            for i, (size, names) in enumerate(sorted(marks.items()))
+        ],
+    }
+
+
+def _vm(row: Row) -> dict[str, Any]:
+    """What the script draws from: every text is made here."""
     price = row["settable_price"]
     facts = [
         ("limit", str(row["limit"])),
@@ -152,14 +164,9 @@ def _vm(row: Row) -> dict[str, Any]:
                            f"{units.duration(row['best_ns'])}"),
     ]  # fmt: skip
     return {
-        "name": units.clean(row["vm"]),
+        **curve(row),
         "why": page.nice(units.clean(row["why"])),
         "facts": [[name, page.nice(units.clean(value))] for name, value in facts],
-        "curve": [_point(point) for point in row["curve"]],
-        "marks": [
-            {"page": size, "place": i, "text": " = ".join(names)}
-            for i, (size, names) in enumerate(sorted(marks.items()))
-        ],
     }
 
 

@@ -61,8 +61,9 @@ def info_page(info: Mapping[str, Any], heatmap: Mapping[str, Any] | None = None)
     )
 
 
-def _regions(regions: list[Mapping[str, Any]], drawn: dict[str, Any]) -> str:
-    shown = regions[:_MOST_REGIONS]
+def regions(found: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """The chart of the hottest regions: its specification and its bars."""
+    shown = found[:_MOST_REGIONS]
     names = [units.clean(r["name"]) or "(no name)" for r in shown]
     bars = [
         {
@@ -75,17 +76,21 @@ def _regions(regions: list[Mapping[str, Any]], drawn: dict[str, Any]) -> str:
         for name, region in zip(names, shown, strict=True)
         for order, part in enumerate(_PARTS)
     ]
-    drawn["regions"] = {"spec": charts.regions(names, _PARTS), "bars": bars}
+    return {"spec": charts.regions(names, _PARTS), "bars": bars}
+
+
+def _regions(found: list[Mapping[str, Any]], drawn: dict[str, Any]) -> str:
+    drawn["regions"] = regions(found)
     keys = ("records", *_PARTS, "pages")
     rows = [
         [page.text(r["name"]), *(page.text(units.count(r.get(k) or 0)) for k in keys)]
-        for r in regions
+        for r in found
     ]
     legend = "".join(f'<span class="swatch part-{p}"></span> {p} ' for p in _PARTS)
     label = "References by region and kind"
     body = (
         f'<p class="key">{legend}</p>'
-        + page.chart("regions", label, f"Most references: {names[0]}.")
+        + page.chart("regions", label, f"Most references: {drawn['regions']['bars'][0]['name']}.")
         + page.details("The numbers", page.table(["region", *keys], rows, label))
     )
     return page.section("regions", "Hottest regions", body)

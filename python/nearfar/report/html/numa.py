@@ -188,9 +188,10 @@ def _chart(rows: Sequence[Row], published: Sequence[Row]) -> str:
     caption = "A line for each mode." + (" Crosses: published." if published else "")
     wide, high = _LEFT + _PLOT_WIDE + 20, 12 + _PLOT_HIGH + _BOTTOM
     return (
-        f'<figure><svg viewBox="0 0 {wide} {high}" width="100%" style="max-width:{wide}px" '
+        '<figure><div class="scroll" role="region" tabindex="0" aria-label="Time against size">'
+        f'<svg viewBox="0 0 {wide} {high}" style="width:100%;min-width:34rem;max-width:{wide}px" '
         f'role="img" aria-label="Time to allocate and clear against size">{"".join(shapes)}</svg>'
-        f"<figcaption>{caption}</figcaption></figure>"
+        f"</div><figcaption>{caption}</figcaption></figure>"
     )
 
 

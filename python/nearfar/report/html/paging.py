@@ -47,8 +47,8 @@ def paging_page(
     trace = str(run.get("trace", ""))
     memories, storages = findings.memories(result), findings.storages(result)
     middle = findings.middle_memory(result)
-    model = _model(result)
-    first = model["cells"].get(model["initial"], {}).get("sentence", "")
+    drawn = model(result)
+    first = drawn["cells"].get(drawn["initial"], {}).get("sentence", "")
     lead = (
         f'<p class="finding" id="finding" aria-live="polite">{page.text(first)}</p>'
         f'<p class="overall">{page.text(page.nice(findings.overall(result)))}</p>'
@@ -81,7 +81,7 @@ def paging_page(
                 "TLB miss rate against page size",
             ),
         ]
-    data: dict[str, object] = {"result": result, "model": model}
+    data: dict[str, object] = {"result": result, "model": drawn}
     scripts = ["common.js", "paging.js"]
     if heatmap is not None:
         parts.append(heat.section(heatmap))
@@ -135,7 +135,7 @@ def _check(identifier: str, label: str, on: bool) -> str:
     )
 
 
-def _model(result: Result) -> dict[str, Any]:
+def model(result: Result) -> dict[str, Any]:
     """What the script draws from: every text is made here, so page and tables cannot differ."""
     memories, storages = findings.memories(result), findings.storages(result)
     pages = findings.page_sizes(result)
@@ -154,13 +154,13 @@ def _model(result: Result) -> dict[str, Any]:
         for s, storage in enumerate(storages)
         if (memory, storage) in rows
     }
-    model: dict[str, Any] = {
+    told: dict[str, Any] = {
         "initial": f"{memories.index(middle) if middle else 0},0",
         "cells": cells,
         "charts": {},
     }
     if pages:
-        model["charts"] = {
+        told["charts"] = {
             "times": {"spec": charts.times(labels)},
             "faults": {
                 "spec": charts.rates(pages, len(memories), "faults per reference", True),
@@ -171,7 +171,7 @@ def _model(result: Result) -> dict[str, Any]:
                 **_rate_data(result, "tlb", "tlb_miss_rate"),
             },
         }
-    return model
+    return told
 
 
 def _time_row(row: findings.Row, best: findings.Best) -> dict[str, Any]:

@@ -31,12 +31,12 @@ def reproduce_page(found: Reproduced) -> str:
     result = found.to_dict()
     drawn: dict[str, Any] = {}
     parts = [page.section("rows", "Published and ours", _rows(result["rows"]), wide=True)]
-    for number, figure in enumerate(found.figures):
+    for number, one in enumerate(found.figures):
         name = f"figure-{number}"
-        drawn[name] = _figure(figure)
-        body = page.chart(name, figure["title"], figure["caption"])
-        numbers = page.details("The numbers", _numbers(figure))
-        parts.append(page.section(f"part-{number}", figure["title"], body + numbers))
+        drawn[name] = figure(one)
+        body = page.chart(name, one["title"], one["caption"])
+        numbers = page.details("The numbers", _numbers(one))
+        parts.append(page.section(f"part-{number}", one["title"], body + numbers))
     for number, table in enumerate(found.tables):
         cells = [[page.text(page.nice(cell)) for cell in row] for row in table["rows"]]
         body = page.table(table["headers"], cells, table["title"])
@@ -74,9 +74,10 @@ def _rows(rows: Sequence[Mapping[str, Any]]) -> str:
     return page.table(_HEADERS, cells, "Each published number or statement, and ours")
 
 
-def _figure(figure: Mapping[str, Any]) -> dict[str, Any]:
-    names = [series["name"] for series in figure["series"]]
-    pages = sorted({size for series in figure["series"] for size, _ in series["points"]})
+def figure(told: Mapping[str, Any]) -> dict[str, Any]:
+    """The chart of a figure: its specification, points and curves."""
+    names = [series["name"] for series in told["series"]]
+    pages = sorted({size for series in told["series"] for size, _ in series["points"]})
 
     def listed(kind: str) -> list[dict[str, Any]]:
         return [
@@ -85,15 +86,15 @@ def _figure(figure: Mapping[str, Any]) -> dict[str, Any]:
                 "page_label": page.nice(units.size(size)),
                 # A logarithm has no zero.
                 "value": page.number(value) if value > 0 else None,
-                "value_label": page.nice(_told(value, figure["time"])),
+                "value_label": page.nice(_told(value, told["time"])),
                 "series": series["name"],
             }
-            for series in figure["series"]
+            for series in told["series"]
             for size, value in series[kind]
         ]
 
     return {
-        "spec": charts.published(pages, names, figure["axis"], figure["time"]),
+        "spec": charts.published(pages, names, told["axis"], told["time"]),
         "series": len(names),
         "points": listed("points"),
         "curves": listed("curve"),

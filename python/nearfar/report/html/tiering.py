@@ -91,7 +91,8 @@ def _colour(alt: Any, names: Sequence[str], legend: bool) -> Any:
     )
 
 
-def _bars(rows: Sequence[Mapping[str, Any]], names: list[str], drawn: dict[str, Any]) -> str:
+def bandwidth(rows: Sequence[Mapping[str, Any]], names: list[str]) -> dict[str, Any]:
+    """The chart of bandwidth by phase and policy: its specification and its bars."""
     import altair as alt
 
     phases = list(dict.fromkeys(row["phase"] for row in rows))
@@ -110,7 +111,7 @@ def _bars(rows: Sequence[Mapping[str, Any]], names: list[str], drawn: dict[str, 
             ],
         )
     )
-    drawn["bars"] = {
+    return {
         "spec": charts._finish(made, 300),  # noqa: SLF001
         "bars": [
             {
@@ -122,6 +123,10 @@ def _bars(rows: Sequence[Mapping[str, Any]], names: list[str], drawn: dict[str, 
             for row in rows
         ],
     }
+
+
+def _bars(rows: Sequence[Mapping[str, Any]], names: list[str], drawn: dict[str, Any]) -> str:
+    drawn["bars"] = bandwidth(rows, names)
     best = max(rows, key=lambda row: float(row["bandwidth_mb_s"]))
     caption = f"Highest: {best['policy']} in {best['phase']}. Means over seeds."
     return page.section(

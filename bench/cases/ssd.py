@@ -1,0 +1,47 @@
+"""The ssd study on pigz, and the flash below it on a stream that collects all the time."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from inputs import Inputs
+from measure import Row, row
+
+NAME = "ssd"
+SUMMARY = "the ssd study on pigz, and flash commands of a drive that collects all the time"
+POLICIES = ("none", "all", "smart:50us")
+#: MQSim (CMU-SAFARI/MQSim@7ec40e3) on one core, measured once on such a machine: its three sample
+#: workloads, and a small geometry on which it collects. Its figures, not ours.
+MQSIM = "MQSim, measured once: 0.59 M commands/s and 0.119 M requests/s where it collects"
+
+
+def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
+    """Processor time of one thread. The device's DRAM holds 70 % of the program's pages."""
+    trace, name = inputs.captured, "gzip"
+    if inputs.can_capture and shutil.which("pigz"):
+        trace, name = inputs.pigz, "pigz"
+    else:
+        inputs.remarks.append("pigz or QEMU is not there: the capture of gzip stands in for it")
+    more = ["--rounds", str(rounds)]
+    found = inputs.measure("ssd", trace, *more, "--epf", ",".join(POLICIES), cores=1)
+    rows = []
+    for policy, cell in zip(POLICIES, found["rows"], strict=True):
+        seconds = found["policies"][policy]["cpu_seconds"]
+        rows.append(
+            row(NAME, f"{name}, {policy}", [found["records"] / s / 1e6 for s in seconds],
+                "M references/s", goal=">= 20", cores=1,
+                note=f"{found['records']:,} references, {found['pages']:,} pages, "
+                f"{cell['embedded_faults']:,} embedded faults; decoding included")
+        )  # fmt: skip
+    requests = 100_000 if quick else 1_000_000
+    flash = inputs.measure("flash", Path("-"), *more, "--writes", str(requests), cores=1)
+    seconds = flash["work"]["cpu_seconds"]
+    told = f"{flash['collections']:,} collections, WA {flash['write_amplification']:.2f}; {MQSIM}"
+    rows += [
+        row(NAME, "flash commands", [flash["commands"] / s / 1e6 for s in seconds],
+            "M commands/s", goal=">= 2.5", cores=1, note=told),
+        row(NAME, "flash requests", [flash["requests"] / s / 1e6 for s in seconds],
+            "M requests/s", cores=1, note="two writes to a read, of random pages of a full drive"),
+    ]  # fmt: skip
+    return rows

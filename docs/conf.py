@@ -1,0 +1,95 @@
+"""Sphinx: the pages of the repository as they are, and those that ``reference.py`` makes.
+
+``make docs`` builds them; the source folder is the repository, so that its links hold.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+sys.path.insert(0, str(HERE))
+
+import reference  # noqa: E402
+
+from nearfar import __version__  # noqa: E402
+
+project = "nearfar"
+author = "the nearfar authors"
+copyright = "the nearfar authors; Apache-2.0 or MIT"  # noqa: A001
+version = release = __version__
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+root_doc = "README"
+include_patterns = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/*.md",
+                    "build/reference/**.md"]  # fmt: skip
+exclude_patterns = [".*", "target", "crates", "capture", "fuzz", "tests", "out", "build/docs",
+                    "build/man", "bench", "examples", "machines", "papers", "python",
+                    "workloads"]  # fmt: skip
+html_theme = "furo"
+html_title = f"nearfar {__version__}"
+html_show_sphinx = False
+html_last_updated_fmt = None
+# Headings get the anchors that forges give them, which the pages link to.
+myst_heading_anchors = 4
+myst_links_external_new_tab = False
+highlight_language = "none"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+autodoc_member_order = "bysource"
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+# Types of other projects are named, not linked: the site is built without a network.
+nitpicky = False
+
+#: What the pages are about, in the order of the contents.
+CONTENTS = {
+    "Start": ["docs/start", "docs/shell"],
+    "Studies": ["docs/paging", "docs/advise", "docs/tiering", "docs/ssd", "docs/numa",
+                "docs/reproduce", "build/reference/validation"],
+    "Traces": ["docs/capture", "docs/workload", "docs/import", "docs/export", "docs/generate",
+               "docs/info", "docs/filter", "docs/trace", "docs/formats"],
+    "More": ["docs/machine", "docs/fit", "docs/apply", "docs/emit", "docs/report", "docs/doctor",
+             "docs/bench"],
+    "Change it": ["docs/extend", "CONTRIBUTING", "ARCHITECTURE"],
+    "Reference": ["build/reference/commands", "build/reference/machine-file",
+                  "build/reference/python"],
+}  # fmt: skip
+
+
+def contents(_: Any, name: str, source: list[str]) -> None:
+    """The contents, at the end of the first page and of the page of modules, seen at the side.
+
+    They are not written in the pages themselves, which are read on their own as well.
+    """
+    if name == root_doc:
+        known = {entry for entries in CONTENTS.values() for entry in entries}
+        rest = sorted(f"docs/{page.stem}" for page in HERE.glob("*.md"))
+        more = [page for page in rest if page not in known]
+        for caption, entries in CONTENTS.items():
+            listed = entries + (more if caption == "More" else [])
+            source[0] += toctree(["/" + entry for entry in listed], caption)
+    elif name == "build/reference/python":
+        source[0] += toctree([f"api/{module}" for module in reference.modules()], "")
+
+
+def toctree(entries: list[str], caption: str) -> str:
+    """Contents that only the side bar shows."""
+    options = ":hidden:\n" + (f":caption: {caption}\n" if caption else "")
+    return "\n```{toctree}\n" + options + "\n" + "\n".join(entries) + "\n```\n"
+
+
+def first_page(app: Any, failed: Exception | None) -> None:
+    """The address of the folder leads to the first page."""
+    if failed is None and app.builder.name == "html":
+        text = '<!doctype html><meta http-equiv="refresh" content="0; url=README.html">\n'
+        (Path(app.outdir) / "index.html").write_text(text, encoding="utf-8")
+
+
+def setup(app: Any) -> None:
+    """Write the pages that are made; hook into Sphinx."""
+    reference.write(ROOT / "build" / "reference")
+    app.connect("source-read", contents)
+    app.connect("build-finished", first_page)

@@ -1,0 +1,240 @@
+"""Writes the pages of the documentation's site that are made from the program itself.
+
+``docs/conf.py`` calls :func:`write` before Sphinx reads any page: commands (from what ``--help`` is
+made of), the machine file (from its JSON Schema), the papers' numbers beside ours (from ``nearfar
+reproduce`` on the captures of the repository) and the Python API (Sphinx reads the docstrings).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pkgutil
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+#: Parts of the package that have no page: what is behind another page, or a command.
+NOT_API = ("nearfar.cli", "nearfar.report", "nearfar.reproduce.", "nearfar.emit.")
+
+
+def write(folder: Path) -> list[Path]:
+    """Write every page to ``folder``; their paths, the order of the site's contents."""
+    from nearfar.cli._reference import write_markdown
+
+    pages = {
+        "commands": write_markdown(),
+        "machine-file": machine_file(),
+        "validation": validation(folder / "validation"),
+        "python": python(),
+        **{f"api/{name}": module(name) for name in modules()},
+    }
+    written = []
+    for name, text in pages.items():
+        path = folder / f"{name}.md"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Sphinx reads again what is newer than its last reading.
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+        written.append(path)
+    return written
+
+
+# --- the machine file
+
+
+def machine_file() -> str:
+    """Every section and key of a machine file, from the schema that its reader gives."""
+    from nearfar import machine
+
+    schema = machine.schema()
+    parts = [
+        "# Keys of a machine file",
+        schema["description"] + " `nearfar machine schema` prints the JSON Schema that this page "
+        "is made of; [machine.md](../../docs/machine.md) explains.",
+        'A quantity is written `{ value = ..., source = "..." }`. What is not marked as needed '
+        "may be left out.",
+    ]
+    for name, section in schema["properties"].items():
+        if name == "description":
+            continue
+        parts += sections(f"{name}", section, schema["$defs"])
+    return "\n\n".join(parts) + "\n"
+
+
+def sections(path: str, node: dict[str, Any], defs: dict[str, Any]) -> Iterator[str]:
+    """A section and those in it: heading, what it is, its keys as a table."""
+    told = resolve(node, defs)
+    if "additionalProperties" in told and isinstance(told["additionalProperties"], dict):
+        yield from sections(
+            f"{path}.NAME",
+            {**told["additionalProperties"], "description": node.get("description", "")},
+            defs,
+        )
+        return
+    if "oneOf" in told:
+        for choice in told["oneOf"]:
+            for key, inner in choice["properties"].items():
+                merged = {**inner, "description": choice["description"]}
+                yield from sections(f"{path}.{key}", merged, defs)
+        return
+    yield f"## `[{path}]`"
+    yield node.get("description", told.get("description", ""))
+    rows, inner = [], []
+    for key, value in told["properties"].items():
+        shape = resolve(value, defs)
+        if "value" not in shape.get("properties", {}) and "properties" in shape:
+            inner.append((key, value))
+            continue
+        need = "yes" if key in told.get("required", []) else ""
+        rows.append(f"| `{key}` | {kind(shape, defs)} | {need} | {cell(value['description'])} |")
+    if rows:
+        yield "\n".join(["| key | written | needed | meaning |", "|---|---|---|---|", *rows])
+    for key, value in inner:
+        yield from sections(f"{path}.{key}", value, defs)
+
+
+def resolve(node: dict[str, Any], defs: dict[str, Any]) -> dict[str, Any]:
+    """What a node refers to; of a value or nothing, the value."""
+    for choice in node.get("anyOf", ()):
+        if choice.get("type") != "null":
+            return resolve(choice, defs)
+    if "$ref" in node:
+        return resolve(defs[node["$ref"].rsplit("/", 1)[1]], defs)
+    return node
+
+
+def kind(shape: dict[str, Any], defs: dict[str, Any]) -> str:
+    """How a value is written."""
+    if "properties" in shape:
+        shape = resolve(shape["properties"]["value"], defs)
+    if "examples" in shape:
+        units = re.search(r"\)\?\\s\*\((.*?)\)", shape.get("pattern", ""))
+        listed = f", in {units[1].replace('|', ', ')}" if units else ""
+        return f'text such as `"{shape["examples"][0]}"`{listed}'
+    if "oneOf" in shape:
+        return "one of " + ", ".join(f"`{one['const']}`" for one in shape["oneOf"])
+    words = {"integer": "a whole number", "number": "a number", "string": "text"}
+    if shape.get("type") == "array":
+        return "a list"
+    return words.get(str(shape.get("type")), "see the schema")
+
+
+def cell(text: str) -> str:
+    """Text for a cell of a table."""
+    return text.replace("|", "\\|")
+
+
+# --- the papers' numbers
+
+
+def validation(kept: Path) -> str:
+    """Every published number and statement beside ours; results are kept for the next time."""
+    from nearfar import reproduce
+    from nearfar.report.reproduce import summary, value
+
+    parts = [
+        "# Validation",
+        "What the papers publish and what nearfar finds, from the small captures in its "
+        "repository: made by `nearfar reproduce STUDY` when this site was built. A row holds if "
+        "ours lies within the tolerance, which is stated before anything is run "
+        "([reproduce.md](../../docs/reproduce.md)).",
+    ]
+    for study in reproduce.names():
+        found = reproduced(study, kept)
+        parts += [f"## {study}", summary(found)]
+        rows = [
+            "| " + " | ".join([
+                row["paper"], cell(row["item"]), cell(value(row["published"])), value(row["ours"]),
+                cell(row["unit"]), cell(row["tolerance"]), "yes" if row["holds"] else "**no**",
+                cell(row["note"]),
+            ]) + " |"
+            for row in found["rows"]
+        ]  # fmt: skip
+        head = "| paper | published | value | ours | unit | tolerance | holds | seen |"
+        parts.append("\n".join([head, "|" + "---|" * 8, *rows]))
+    return "\n\n".join(parts) + "\n"
+
+
+def reproduced(study: str, kept: Path) -> dict[str, Any]:
+    """The result of a study; from ``kept`` if nothing that it is made of has changed since."""
+    from nearfar.reproduce import reproduce
+
+    key = hashlib.sha256()
+    used = [*ROOT.glob("papers/**/*.toml"), *ROOT.glob("python/nearfar/*.py")]
+    used += [*ROOT.glob("python/nearfar/reproduce/*.py"), *ROOT.glob("python/nearfar/numa/*.py")]
+    used += [
+        *ROOT.glob("python/nearfar/_engine*.so"),
+        *ROOT.glob("tests/data/captures/**/*.parquet"),
+    ]
+    for path in sorted(used):
+        key.update(hashlib.sha256(path.read_bytes()).digest())
+    path = kept / f"{study}-{key.hexdigest()[:16]}.json"
+    if not path.is_file():
+        text = reproduce(study).to_json()
+        kept.mkdir(parents=True, exist_ok=True)
+        for old in kept.glob(f"{study}-*.json"):
+            old.unlink()
+        path.write_text(text, encoding="utf-8")
+    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return result
+
+
+# --- Python
+
+
+def modules() -> list[str]:
+    """Modules of the package that are for users, by name."""
+    import nearfar
+
+    found = pkgutil.walk_packages(nearfar.__path__, "nearfar.")
+    return sorted(
+        module.name
+        for module in found
+        if not module.name.startswith(NOT_API) and "._" not in module.name
+    )
+
+
+LEAD = (
+    "Every command is a function of the same name. What it returns has `.table` (Arrow), "
+    "`.to_polars()`, `.to_json()` and `.plot()` (Altair), shows itself in a notebook, and, for the "
+    "studies, `.write(folder)`. Bad input raises `nearfar.NearfarError` with the line that the "
+    "command prints."
+)
+
+
+def python() -> str:
+    """The page over the modules."""
+    import importlib
+
+    rows = []
+    for name in modules():
+        doc = (importlib.import_module(name).__doc__ or "").strip().split("\n\n")[0]
+        told = re.sub(r":\w+:`~?\.?([^`]*)`", r"`\1`", " ".join(doc.split()))
+        rows.append(f"| [{name}](api/{name}.md) | {cell(told)} |")
+    return (
+        "\n\n".join(
+            [
+                "# Python",
+                LEAD,
+                "\n".join(["| module | about |", "|---|---|", *rows]),
+            ]
+        )
+        + "\n"
+    )
+
+
+def module(name: str) -> str:
+    """The page of one module: Sphinx fills it from the docstrings."""
+    return f"""# {name}
+
+```{{eval-rst}}
+.. automodule:: {name}
+   :members:
+   :ignore-module-all:
+   :show-inheritance:
+   :inherited-members: dict, list, Enum, str, NamedTuple, BaseException
+```
+"""

@@ -1,0 +1,174 @@
+"""The command reference, as man pages or as Markdown, from what ``--help`` is made of.
+
+``python -m nearfar.cli._reference man FOLDER`` writes ``nearfar.1`` and a page for each command,
+``... markdown`` prints all commands as one page.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from nearfar.cli import EXIT_CODES, build
+
+Entries = list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command.
+
+    Attributes:
+        words: as it is typed, such as ``nearfar numa alloc``.
+        usage: what follows, such as ``[OPTIONS] {trace}``.
+        summary: the first sentence of its help.
+        more: the paragraphs after it.
+        arguments, options, commands: name and meaning of each.
+        example: a command line that works.
+    """
+
+    words: str
+    usage: str
+    summary: str
+    more: list[str]
+    arguments: Entries
+    options: Entries
+    commands: Entries
+    example: str
+
+
+def commands() -> Iterator[Command]:
+    """Every command, each after the one that holds it, in the order of ``--help``."""
+    yield from _walk(typer.main.get_command(build()), "nearfar", None)
+
+
+def _walk(command: Any, name: str, parent: Any) -> Iterator[Command]:
+    context = command.make_context(name, [], parent=parent, resilient_parsing=True)
+    paragraphs = [" ".join(part.split()) for part in (command.help or "").split("\n\n")]
+    told: dict[str, Entries] = {"argument": [], "option": []}
+    for parameter in command.get_params(context):
+        record = parameter.get_help_record(context)
+        if record is not None:
+            told[parameter.param_type_name].append((record[0], " ".join(record[1].split())))
+    inner = getattr(command, "commands", {})
+    yield Command(
+        words=context.command_path,
+        usage=" ".join(command.collect_usage_pieces(context)),
+        summary=paragraphs[0],
+        more=paragraphs[1:],
+        arguments=told["argument"],
+        options=told["option"],
+        commands=[(key, " ".join((one.help or "").split("\n\n")[0].split()))
+                  for key, one in inner.items()],
+        example=(command.epilog or "").removeprefix("Example: "),
+    )  # fmt: skip
+    for key, one in inner.items():
+        yield from _walk(one, key, context)
+
+
+def markdown(found: Command, level: int) -> str:
+    """The command as a section of a Markdown page, its heading at ``level``."""
+    parts = [f"{'#' * level} {found.words}", found.summary, *found.more]
+    parts.append(f"```text\n{found.words} {found.usage}\n```")
+    for entries in (found.arguments, found.options, found.commands):
+        if entries:
+            lines = [f"| `{name}` | {_cell(what)} |" for name, what in entries]
+            parts.append("\n".join(["| | |", "|---|---|", *lines]))
+    if found.example:
+        parts.append(f"```sh\n{found.example}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"([|<>*_\[\]])", r"\\\1", text)
+
+
+def man(found: Command, version: str) -> str:
+    """The command as a manual page of section 1, in the macros of man(7)."""
+    name = found.words.replace(" ", "-")
+    lines = [
+        # No date: the page says which version it belongs to.
+        f'.TH {name.upper()} 1 "" "nearfar {version}" "nearfar"',
+        ".SH NAME",
+        f"{_roff(name)} \\- {_roff(found.summary)}",
+        ".SH SYNOPSIS",
+        f".B {_roff(found.words)}",
+        _roff(found.usage),
+        ".SH DESCRIPTION",
+        _roff(found.summary),
+    ]
+    for paragraph in found.more:
+        lines += [".PP", _roff(paragraph)]
+    for title, entries in (
+        ("ARGUMENTS", found.arguments),
+        ("OPTIONS", found.options),
+        ("COMMANDS", found.commands),
+    ):
+        if entries:
+            lines.append(f".SH {title}")
+        for key, what in entries:
+            lines += [".TP", f".B {_roff(key)}", _roff(what)]
+    lines += [".SH EXIT STATUS"]
+    for code, what in EXIT_CODES.items():
+        lines += [".TP", f".B {code}", _roff(what)]
+    lines += [
+        ".SH ENVIRONMENT",
+        ".TP",
+        ".B NO_COLOR",
+        _roff("Not empty: no colours, unless --color always is given."),
+    ]
+    if found.example:
+        lines += [".SH EXAMPLES", ".nf", _roff(found.example), ".fi"]
+    others = [f"{name}-{key}" for key, _ in found.commands] or ["nearfar"]
+    if found.commands and name != "nearfar":
+        others.insert(0, "nearfar")
+    lines.append(".SH SEE ALSO")
+    lines += [f".BR {_roff(other)} (1)," for other in others[:-1]]
+    lines.append(f".BR {_roff(others[-1])} (1)")
+    return "\n".join(lines) + "\n"
+
+
+def _roff(text: str) -> str:
+    escaped = text.replace("\\", "\\e").replace("-", "\\-").replace("~", "\\(ti")
+    escaped = escaped.replace("'", "\\(aq").replace("^", "\\(ha").replace("`", "\\(ga")
+    return "\\&" + escaped if escaped.startswith((".", "\\(aq")) else escaped
+
+
+def write_man(folder: Path) -> list[Path]:
+    """Write a manual page for each command to ``folder``; their paths."""
+    from nearfar import __version__
+    from nearfar.output import write_aside
+
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for found in commands():
+        path = folder / f"{found.words.replace(' ', '-')}.1"
+        write_aside(path, man(found, __version__))
+        written.append(path)
+    return written
+
+
+def write_markdown() -> str:
+    """All commands as one Markdown page."""
+    lead = (
+        "# Commands\n\nWhat `--help` says, for every command; the pages of the commands say more. "
+        "Exit codes: " + "; ".join(f"{code} {what}" for code, what in EXIT_CODES.items()) + ".\n"
+    )
+    sections = [markdown(found, 1 + len(found.words.split())) for found in commands()]
+    return "\n".join([lead, *sections])
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["markdown"]:
+        print(write_markdown(), end="")
+    elif sys.argv[1:2] == ["man"] and len(sys.argv) == 3:
+        for made in write_man(Path(sys.argv[2])):
+            print(made)
+    else:
+        sys.exit("usage: python -m nearfar.cli._reference markdown | man FOLDER")

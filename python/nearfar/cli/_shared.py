@@ -1,0 +1,222 @@
+"""What every command has without saying so: ``--color``, ``--progress``, names to complete.
+
+A command's own parameter of the same name wins. Names are offered by the parameter's name
+(:data:`NAMES`), so a new command that takes ``--machine`` completes machines from the start.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from typer.models import ParameterInfo
+
+from nearfar.errors import NearfarError
+
+
+class When(StrEnum):
+    """Choices of ``--color`` and ``--progress``."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+#: Options that every command has, by parameter.
+SHARED = {
+    "color": Annotated[
+        When, typer.Option(help="Colours; auto: on a terminal, unless NO_COLOR is set.")
+    ],
+    "progress": Annotated[
+        When, typer.Option(help="Progress on standard error; auto: on a terminal.")
+    ],
+}
+
+Names = Callable[[], Iterable[tuple[str, str]]]
+
+
+def furnish(command: str, run: Callable[..., Any]) -> Callable[..., Any]:
+    """Give the function of a command the shared options, and its parameters names to complete.
+
+    Args:
+        command: as it is typed after ``nearfar``, such as ``numa alloc``.
+        run: the function whose signature Typer turns into options.
+
+    Returns:
+        A function to register in its place.
+    """
+    if getattr(run, "furnished", False):  # an application of commands is built more than once
+        return run
+    signature = inspect.signature(run, eval_str=True)
+    own = [_completed(command, parameter) for parameter in signature.parameters.values()]
+    added = [name for name in SHARED if name not in signature.parameters]
+
+    @functools.wraps(run)
+    def wrapped(*args: Any, **told: Any) -> Any:
+        from nearfar.output import choose
+
+        for name in added:
+            choose(name, told.pop(name).value)
+        try:
+            return run(*args, **told)
+        except KeyboardInterrupt:  # Typer would end without a word
+            raise NearfarError("interrupted", 130) from None
+
+    more = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=When.AUTO, annotation=SHARED[name]
+        )
+        for name in added
+    ]
+    told = signature.replace(parameters=[*own, *more])
+    wrapped.__signature__ = told  # type: ignore[attr-defined]
+    wrapped.furnished = True  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {p.name: p.annotation for p in told.parameters.values()}
+    return wrapped
+
+
+def _completed(command: str, parameter: inspect.Parameter) -> inspect.Parameter:
+    names = NAMES.get(f"{command} {parameter.name}", NAMES.get(parameter.name))
+    for info in getattr(parameter.annotation, "__metadata__", ()):
+        if names is not None and isinstance(info, ParameterInfo) and info.autocompletion is None:
+            info.autocompletion = _listed(names)
+    return parameter
+
+
+def _listed(names: Names) -> Callable[[str], list[tuple[str, str]]]:
+    """Complete the last item of a comma-separated list, leaving out what stands in it already."""
+
+    def complete(incomplete: str) -> list[tuple[str, str]]:
+        before, comma, last = incomplete.rpartition(",")
+        try:
+            offered = list(names())
+        except Exception:  # noqa: BLE001  a shell has no place for an error
+            return []
+        taken = before.split(",")
+        return [
+            (before + comma + name, what)
+            for name, what in offered
+            if name.startswith(last) and name not in taken
+        ]
+
+    return complete
+
+
+def _words(*words: str) -> Names:
+    return lambda: [(word, "") for word in words]
+
+
+def _machines() -> Iterable[tuple[str, str]]:
+    from nearfar import machine
+
+    return [(name, machine.load(name).description) for name in machine.names()]
+
+
+def _storages() -> Iterable[tuple[str, str]]:
+    from nearfar import machine
+
+    found = {device: name for name in machine.names() for device in machine.load(name).storages}
+    return [(device, f"of {name}") for device, name in found.items()]
+
+
+def _workloads() -> Iterable[tuple[str, str]]:
+    from nearfar import workload
+
+    return [(name, workload.load(name).description) for name in workload.names()]
+
+
+def _tiering_workloads() -> Iterable[tuple[str, str]]:
+    from nearfar import tiering
+
+    return tiering.workloads().items()
+
+
+def _tiering_policies() -> Iterable[tuple[str, str]]:
+    from nearfar import tiering
+
+    return [(policy["name"], policy["what"]) for policy in tiering.policies()]
+
+
+def _epf() -> Iterable[tuple[str, str]]:
+    from nearfar import ssd
+
+    return [(name, what) for name, _, what in ssd.policies()]
+
+
+def _replacements() -> Iterable[tuple[str, str]]:
+    from nearfar import _engine
+
+    return _engine.paging_replacements()
+
+
+def _modes() -> Iterable[tuple[str, str]]:
+    from nearfar import numa
+
+    return numa.modes().items()
+
+
+def _emitters() -> Iterable[tuple[str, str]]:
+    from nearfar import emit
+
+    return [(name, emit.emitter(name).SUMMARY) for name in emit.names()]
+
+
+def _import_formats() -> Iterable[tuple[str, str]]:
+    from nearfar import importer
+
+    return importer.formats().items()
+
+
+def _export_formats() -> Iterable[tuple[str, str]]:
+    from nearfar import exporter
+
+    return exporter.formats().items()
+
+
+def _generators() -> Iterable[tuple[str, str]]:
+    from nearfar import generate
+
+    return generate.generators().items()
+
+
+def _studies() -> Iterable[tuple[str, str]]:
+    from nearfar import reproduce
+
+    return [(name, "") for name in reproduce.names()]
+
+
+#: Names by ``COMMAND PARAMETER``, or by ``PARAMETER`` alone for every command.
+NAMES: Mapping[str, Names] = {
+    "arch": _words("x86-64", "aarch64"),
+    "clock_insert": _words("set", "clear"),
+    "emit": _emitters,
+    "epf": _epf,
+    "export format": _export_formats,
+    "filter": _words("none", "cache"),
+    "generate name": _generators,
+    "import format": _import_formats,
+    "kinds": _words("load", "store", "fetch", "kernel-load", "kernel-store"),
+    "machine": _machines,
+    "machine target": _machines,
+    "mode": _modes,
+    "model": _words("auto", "papers", "bridge"),
+    "numa alloc allocator": _words("vmalloc", "user"),
+    "numa import output_format": _words("table", "json", "toml"),
+    "output_format": _words("table", "json", "csv", "parquet"),
+    "policy": _tiering_policies,
+    "replacement": _replacements,
+    "reproduce study": _studies,
+    "storage": _storages,
+    "tiering filter": _words("cache", "cache-write-backs", "none"),
+    "tiering mix": _words("read", "write", "mixed", "split"),
+    "tiering pattern": _words("scrambled-zipf", "zipf"),
+    "tiering placement": _words("uniform", "hottest-first"),
+    "numa run pattern": _words("random", "sequential"),
+    "numa plan pattern": _words("random", "sequential"),
+    "workload": _tiering_workloads,
+    "workload targets": _workloads,
+}

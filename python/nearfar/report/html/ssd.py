@@ -1,0 +1,258 @@
+"""The page of the ssd study: where the time went, how long services took, who ran when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nearfar.errors import NearfarError
+from nearfar.report import palette, units
+from nearfar.report import ssd as texts
+from nearfar.report.html import charts, page
+
+Result = Mapping[str, Any]
+
+#: More rows than this are no page any more.
+MOST_ROWS = 200
+#: Letters of all timelines together: each is one thread in one stretch of time.
+MOST_LETTERS = 400_000
+#: What a core does, as the rows' keys have it, and its colour.
+_PARTS = {"busy": "blue", "stall": "vermillion", "switch": "purple", "idle": "grey"}
+#: What a thread does: its letter, name and colour.
+_STATES = {
+    "r": ("runs", "blue"),
+    "s": ("holds the core and waits for flash", "vermillion"),
+    "z": ("sleeps for flash", "orange"),
+    "d": ("waits for the disk", "green"),
+    ".": ("ready, or waits for the others", "none"),
+}
+_COLOURS = palette.OKABE_ITO | {"grey": "#8c8c8c", "none": "transparent"}
+_GLOSSARY = (
+    ("embedded page fault", "A page is in the device's flash only and must come to its DRAM."),
+    ("busy", "The core executes, or waits for DRAM."),
+    ("stall", "The core waits for the device's flash and does nothing else."),
+    ("switch", "The core is in the kernel for an exception or a context switch."),
+    ("idle", "No thread is ready."),
+    (
+        "predicted",
+        "What the device tells: the operations that it will need, nothing else going on.",
+    ),
+    ("passed on", "The fault went to the kernel, which may put the thread to sleep."),
+)
+
+
+def ssd_page(result: Result) -> str:
+    """The study as one HTML file.
+
+    Args:
+        result: what ``nearfar ssd --format json`` prints.
+
+    Raises:
+        NearfarError: there are more than :data:`MOST_ROWS` rows.
+    """
+    rows = result["rows"]
+    if len(rows) > MOST_ROWS:
+        raise NearfarError(
+            f"--html: {len(rows)} rows are more than one page holds; give at most {MOST_ROWS}"
+        )
+    details = result["details"]
+    letters = max(1, MOST_LETTERS // len(rows))
+    shown = [_shown(row, one, letters) for row, one in zip(rows, details, strict=True)]
+    chooser = (
+        '<p class="controls"><label for="which">Policy and DRAM</label>'
+        '<select id="which">'
+        + "".join(f'<option value="{i}">{page.text(one["name"])}</option>'
+                  for i, one in enumerate(shown))
+        + "</select></p>"
+    )  # fmt: skip
+    parts = [
+        page.section("bars", "Where the time went", _bars(rows), wide=True),
+        page.section(
+            "service",
+            "How long the device took",
+            chooser
+            + page.chart(
+                "service",
+                "Services by predicted and by actual time",
+                "Embedded page faults by the time that the device predicted and that they took, in "
+                "eight classes an octave. The line is the threshold of the policy.",
+            ),
+        ),
+        page.section("words", "Words", page.definitions(_GLOSSARY)),
+        page.section("timeline", "Who ran when", _timeline(), wide=True),
+        page.section("numbers", "The numbers", _table(rows), wide=True),
+    ]
+    run = {key: value for key, value in result["run"].items() if key != "machine_description"}
+    made = page.run_facts(run) + page.downloads(csv=False)
+    parts.append(page.section("run", "How this was made", made))
+    brief = [{key: value for key, value in one.items() if key != "timeline"} for one in details]
+    return page.build(
+        title="DRAM-interface SSD - nearfar",
+        kicker="nearfar: ssd",
+        heading=f"Wait for flash, or run something else? <code>{page.text(run['trace'])}</code>",
+        lead=f'<p class="finding">{page.text(page.nice(texts.headline(result)))}</p>',
+        body="\n".join(parts),
+        data={
+            "result": {**result, "details": brief},
+            "model": {"charts": {"service": {"spec": _histogram()}}},
+            "cells": shown,
+            "states": {key: [name, _COLOURS[colour]] for key, (name, colour) in _STATES.items()},
+        },
+        scripts=["common.js", "ssd.js"],
+    )
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return f"{units.clean(row['epf'])}, {units.size(row['dram_bytes'])}"
+
+
+def _shown(row: Mapping[str, Any], detail: Mapping[str, Any], letters: int) -> dict[str, Any]:
+    """What the scripts need of a row: histogram, threshold, a letter a thread and stretch."""
+    timeline = detail["timeline"]
+    threads, stretch = timeline["threads"], timeline["stretch_ns"]
+    longest = max((len(one) for one in threads), default=0)
+    joined = 1
+    while longest * len(threads) > letters * joined:
+        joined *= 2
+    lanes = [
+        "".join(
+            _state(one[at : at + joined], stretch * joined) for at in range(0, len(one), joined)
+        )
+        for one in threads
+    ]
+    return {
+        "name": _name(row),
+        "threshold": texts.threshold_ns(row["epf"]),
+        "stretch_ns": stretch * joined,
+        "seconds": row["seconds"],
+        "lanes": lanes,
+        "bars": [
+            {
+                "low": one["low_ns"],
+                "high": one["high_ns"],
+                "value": one[kind],
+                "kind": kind,
+                "label": f"{units.duration(one['low_ns'])} to {units.duration(one['high_ns'])}",
+                "count": units.count(one[kind]),
+            }
+            for kind in ("predicted", "actual")
+            for one in detail["service"]
+            if one[kind]
+        ],
+    }
+
+
+def _state(shares: Sequence[Sequence[int]], whole: int) -> str:
+    """The letter of what a thread did most; waiting for a core is what is left."""
+    sums = [sum(share[state] for share in shares) for state in range(4)]
+    most = max(sums)
+    return "." if most <= whole - sum(sums) else "rszd"[sums.index(most)]
+
+
+def _bars(rows: Sequence[Mapping[str, Any]]) -> str:
+    most = max(texts.core_seconds(row) for row in rows) or 1.0
+    key = "".join(
+        f'<span class="swatch" style="background:{_COLOURS[colour]}"></span> {part}'
+        for part, colour in _PARTS.items()
+    )
+    lines = []
+    for row in rows:
+        whole = texts.core_seconds(row)
+        told = f"{_name(row)}: {units.duration(row['seconds'] * 1e9)}"
+        segments = "".join(
+            f'<span style="width:{100 * row[f"cpu_{part}"] / most:.3f}%;'
+            f'background:{_COLOURS[colour]}" title="{part} '
+            f'{page.text(units.percent(row[f"cpu_{part}"] / (whole or 1.0)))}"></span>'
+            for part, colour in _PARTS.items()
+        )
+        lines.append(
+            f'<div class="ssd-bar"><span>{page.text(page.nice(told))}</span>'
+            f'<div role="img" aria-label="{page.text(told)}">{segments}</div></div>'
+        )
+    caption = "Time of the cores, all together; a bar as long as another took as long."
+    return (
+        f'<p class="key">{key}</p>{"".join(lines)}'
+        f"<figcaption>{caption} The shares are in the table below.</figcaption>"
+    )
+
+
+def _timeline() -> str:
+    key = "".join(
+        f'<span class="swatch" style="background:{_COLOURS[colour]};border:1px solid currentColor">'
+        f"</span> {page.text(name)}"
+        for name, colour in _STATES.values()
+    )
+    buttons = "".join(
+        f'<button type="button" id="{name}">{label}</button>'
+        for name, label in (
+            ("zoom-in", "Zoom in"), ("zoom-out", "Zoom out"), ("zoom-all", "All"),
+            ("earlier", "Earlier"), ("later", "Later"),
+        )
+    )  # fmt: skip
+    return (
+        f'<p class="key">{key}</p><canvas id="lanes" tabindex="0" role="img" '
+        'aria-label="What each thread does over time; arrow keys move, plus and minus zoom">'
+        '</canvas><p class="ticks" id="lanes-ticks"></p><p class="reading" id="lanes-reading"></p>'
+        f'<p class="buttons">{buttons}</p>'
+        "<figcaption>A lane a thread. A stretch of time has the colour of what the thread did for "
+        "most of it. Drag to move; arrow keys, plus and minus work as well.</figcaption>"
+    )
+
+
+def _histogram() -> charts.Spec:
+    import altair as alt
+
+    x = alt.X(
+        "low:Q",
+        scale=alt.Scale(type="log", nice=False, padding=8),
+        axis=alt.Axis(title="time of a service", labelExpr=charts.TIME_LABEL, tickCount=6),
+    )
+    kinds = ["predicted", "actual"]
+    colours = [palette.OKABE_ITO["orange"], palette.OKABE_ITO["blue"]]
+    bars = (
+        alt.Chart(alt.NamedData("bars"))
+        .mark_bar(opacity=0.6)
+        .encode(
+            x=x,
+            x2="high:Q",
+            y2=alt.Y2Datum(0),
+            y=alt.Y("value:Q", stack=None, axis=alt.Axis(title="services", tickCount=6,
+                    labelExpr=charts.COUNT_LABEL)),
+            color=alt.Color("kind:N", scale=alt.Scale(domain=kinds, range=colours),
+                            legend=alt.Legend(title=None, orient="top")),
+            tooltip=[
+                alt.Tooltip("kind:N", title="time"),
+                alt.Tooltip("label:N", title="class"),
+                alt.Tooltip("count:N", title="services"),
+            ],
+        )
+    )  # fmt: skip
+    rule = (
+        alt.Chart(alt.NamedData("threshold"))
+        .mark_rule(strokeDash=[4, 4], strokeWidth=2)
+        .encode(
+            x="low:Q",
+            opacity=alt.Opacity("shown:Q", scale=None),
+            tooltip=[alt.Tooltip("label:N", title="threshold")],
+        )
+    )
+    return charts._finish(alt.layer(bars, rule), 300)  # noqa: SLF001
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> str:
+    headers = ["DRAM", "EPF", "time", *_PARTS, "faults an access", "passed on", "predicted",
+               "actual", "reads", "programs", "GC", "WA"]  # fmt: skip
+    cells = []
+    for row in rows:
+        whole = texts.core_seconds(row) or 1.0
+        told = [
+            units.size(row["dram_bytes"]), row["epf"], units.duration(row["seconds"] * 1e9),
+            *(units.percent(row[f"cpu_{part}"] / whole) for part in _PARTS),
+            units.rate(row["embedded_fault_rate"]), units.percent(row["passed_share"]),
+            units.duration(row["predicted_us_mean"] * 1e3),
+            units.duration(row["actual_us_mean"] * 1e3), units.count(row["flash_reads"]),
+            units.count(row["flash_programs"]), units.count(row["gc_collections"]),
+            units.digits(row["write_amplification"]),
+        ]  # fmt: skip
+        cells.append([page.text(page.nice(cell)) for cell in told])
+    return page.table(headers, cells, "Every policy at every size of DRAM")

@@ -1,0 +1,92 @@
+"""Charts of results for notebooks: the first of each study's page, as ``altair.Chart``.
+
+One file a study, found by the name of the module that its result comes from: it defines
+``draw(result)``. What a page has drawn already is taken from there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from nearfar.errors import NearfarError
+from nearfar.report import palette
+
+if TYPE_CHECKING:
+    from nearfar.result import Result
+
+WIDTH = 560
+"""Width of a chart, pixels; a page gives its charts the width there is."""
+
+
+def studies() -> list[str]:
+    """Names of the studies whose results can be drawn, sorted."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+
+
+def draw(result: Result) -> Any:
+    """The chart of a result.
+
+    Raises:
+        NearfarError: there is nothing to draw.
+    """
+    study = type(result).__module__.split(".")[1]
+    if study not in studies():
+        raise NearfarError(f"plot: results of {study} have no chart; use .table or .to_polars()")
+    return importlib.import_module(f"{__name__}.{study}").draw(result)
+
+
+def chart(spec: Mapping[str, Any], title: str, **data: Sequence[Mapping[str, Any]]) -> Any:
+    """A page's specification with its data put in: a chart that stands alone.
+
+    Args:
+        spec: what a function of :mod:`nearfar.report.html.charts` made.
+        title: of the chart, plain text.
+        data: rows by the name that the specification calls them by.
+
+    Raises:
+        NearfarError: there are no rows.
+    """
+    import altair as alt
+
+    if not any(data.values()):
+        raise NearfarError("plot: the result has no rows to draw")
+    whole = {**spec, "width": WIDTH, "title": title, "datasets": data, "autosize": "pad"}
+    colours = list(palette.OKABE_ITO.values())
+    whole["config"] = {"range": {"category": colours, "ordinal": {"scheme": "viridis"}}}
+    return alt.Chart.from_dict(whole)
+
+
+def bars(
+    rows: Sequence[Mapping[str, Any]], title: str, *, x: str, series: str, axis: str, label: str
+) -> Any:
+    """Bars side by side: ``value`` of each row, by the row's ``x`` and ``series``.
+
+    Args:
+        rows: mappings of ``value`` and the two keys, which are texts.
+        title: of the chart.
+        x: key of what stands along the axis, in the order of the rows.
+        series: key of what is told apart by colour.
+        axis: what ``value`` is, with its unit.
+        label: Vega expression of a tick, as in :mod:`nearfar.report.html.charts`.
+    """
+    import altair as alt
+
+    from nearfar.report.html import charts
+
+    order = list(dict.fromkeys(row[x] for row in rows))
+    names = list(dict.fromkeys(row[series] for row in rows))
+    made = (
+        alt.Chart(alt.NamedData("bars"))
+        .mark_bar()
+        .encode(
+            x=alt.X(f"{x}:N", sort=order, axis=alt.Axis(labelAngle=0)),
+            xOffset=alt.XOffset(f"{series}:N", sort=names),
+            y=alt.Y("value:Q", axis=alt.Axis(title=axis, labelExpr=label, tickCount=6)),
+            color=alt.Color(f"{series}:N", scale=alt.Scale(domain=names)),
+            tooltip=[f"{x}:N", f"{series}:N", alt.Tooltip("value:Q", title=axis)],
+        )
+    )
+    return chart(charts._finish(made, 300), title, bars=rows)  # noqa: SLF001

@@ -1,0 +1,28 @@
+"""The first figure of a paper that was drawn anew; else how many statements hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nearfar.report.html import charts, reproduce
+from nearfar.report.plots import bars, chart
+
+if TYPE_CHECKING:
+    from nearfar.reproduce import Reproduced
+
+
+def draw(result: Reproduced) -> Any:
+    """Curves of the figure, or bars by paper."""
+    if result.figures:
+        made = reproduce.figure(result.figures[0])
+        title = result.figures[0]["title"]
+        return chart(made["spec"], title, points=made["points"], curves=made["curves"])
+    counts: dict[tuple[str, str], int] = {}
+    for row in result.rows:
+        key = (str(row["paper"]), "holds" if row["holds"] else "does not hold")
+        counts[key] = counts.get(key, 0) + 1
+    rows = [{"paper": paper, "verdict": word, "value": n} for (paper, word), n in counts.items()]
+    title = "Published statements, and what we find"
+    return bars(
+        rows, title, x="paper", series="verdict", axis="statements", label=charts.COUNT_LABEL
+    )

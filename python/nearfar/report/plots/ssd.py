@@ -1,0 +1,22 @@
+"""Time of the program by policy and size of the device's DRAM."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nearfar.report import units
+from nearfar.report.html import charts
+from nearfar.report.plots import bars
+
+if TYPE_CHECKING:
+    from nearfar.ssd import SsdResult
+
+
+def draw(result: SsdResult) -> Any:
+    """A bar a policy, side by side for each size."""
+    rows = [
+        {"DRAM": units.size(row["dram_bytes"]), "EPF": row["epf"], "value": row["seconds"] * 1e9}
+        for row in result.rows
+    ]
+    title = "Time by the device's DRAM and the policy for embedded page faults"
+    return bars(rows, title, x="DRAM", series="EPF", axis="time", label=charts.TIME_LABEL)

@@ -1,0 +1,420 @@
+"""Paper 002 (UMD) against the ``ssd`` study: figure 2's six times, table 1, what the text states.
+
+One set of parameters for all cells (:class:`Setting`), each with its reason; what the paper leaves
+open is varied one at a time (:data:`OTHERWISE`). The program is pigz (``workloads/pigz.toml``).
+Whole, it is 0.55 billion references; what comes with the sources is its view by pages: the
+references that miss a small cache of whole pages, in which every page that the device could have
+lost appears. Instructions are those of the whole; what they waited for DRAM and page walks, which
+the view cannot know, is data (``papers/002/pigz.toml``), and so is the number of accesses.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from nearfar import _engine, workload
+from nearfar import machine as machines
+from nearfar.errors import NearfarError
+from nearfar.generate import generate
+from nearfar.report import units
+from nearfar.reproduce import Reproduced, Row, bundled, compared, published, statements
+from nearfar.sizes import parse_bytes, parse_time
+from nearfar.ssd import MACHINE, SsdResult, ssd
+
+Progress = Callable[[int], None] | None
+
+SIZES: Final = ("100M", "150M")
+POLICIES: Final = ("none", "all", "smart:50us")
+#: Instructions that pigz spends on the 32 KiB that its writer is handed at a time: decompression
+#: goes on while one such piece is written, and no further.
+_PIECE: Final = 753_000
+
+#: The paper counts reads and writes of flash and DRAM, collection's too, and gives times for these
+#: alone: erasing takes none. An assumption of machines/umd.toml that it has no place for.
+_MACHINE: Final = {"flash.erase": "0ns"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What paper 002 does not say, as chosen here; the docstring of each says why.
+
+    Attributes:
+        program: ``pigz-45``. The paper unpacks "a file of 45 MB" and does not say whether that is
+            its size packed (``pigz``) or unpacked.
+        atomic: ``none``. Of pigz's faults 99 % are in the kernel's copies to and from the page
+            cache. Linux disables page faults there lest a fault wait for the lock of a page that
+            the copy holds; an embedded page fault takes no lock, and on x86-64 the copy holds no
+            mapping of its core (``kmap_atomic`` is an address). So it can sleep there, and must
+            have, as the published gain is none without.
+        first_touch: ``new``. Nothing faults until the DRAM is full, says the paper: so the flash of
+            its simulator has nothing of a page that is touched for the first time.
+        background: the 100 and 150 MB are the whole machine's DRAM, and Ubuntu was started in
+            it. How much that left there, and what share of it written to, the paper does not say:
+            both are chosen by table 1 alone, so its two numbers are no test; the times are.
+        window: instructions that a thread may run ahead; what pigz hands over at a time.
+        machine: changes of machines/umd.toml, by key, beside :data:`_MACHINE`.
+        sleep: wake-up times are multiples of it. The timer is set by the kernel's own handler; the
+            slack of 50 us is that of timers that programs set (``schedule_hrtimeout``).
+        precondition: shares of the flash filled in order and overwritten.
+        misses: the caches' entry in ``papers/002/pigz.toml``.
+    """
+
+    program: str = "pigz-45"
+    atomic: str = "none"
+    first_touch: str = "new"
+    background: tuple[str, float] | None = ("96M", 0.27)
+    window: int = _PIECE
+    machine: Mapping[str, str | float] = field(default_factory=dict)
+    sleep: str = "1ns"
+    precondition: tuple[float, float] = (0.6, 0.5)
+    misses: str = "umd"
+
+
+#: Chosen otherwise, one at a time: name, what it stands for, changes.
+OTHERWISE: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (
+    ("45 MB packed", "the file's size is the packed one", {"program": "pigz"}),
+    ("the same, less background", "by table 1's faults", {"program": "pigz",
+     "background": ("16M", 0.27)}),
+    ("page cache atomic", "copies may not sleep", {"atomic": "kernel"}),
+    ("only writes atomic", "the read path may sleep", {"atomic": "kernel-store"}),
+    ("no background", "the DRAM is pigz's alone", {"background": None}),
+    ("background 92 MiB", "a little less of the system", {"background": ("92M", 0.27)}),
+    ("background 100 MiB", "a little more", {"background": ("100M", 0.27)}),
+    ("clean background", "nothing of it written to", {"background": ("96M", 0.0)}),
+    ("half written background", "half of it", {"background": ("96M", 0.5)}),
+    ("old content is read", "nobody tells the device", {"first_touch": "stored"}),
+    ("sleeps by 50 us", "the slack of programs' timers", {"sleep": "50us"}),
+    ("sleeps by 250 us", "a coarser timer", {"sleep": "250us"}),
+    ("sleeps by 1 ms", "a tick of 1 kHz", {"sleep": "1ms"}),
+    ("no preemption", "who wakes waits its turn",
+     {"machine": {"cost.wakeup_granularity": "1000s"}}),
+    ("half kernel costs", "exception 1 us, switch 1.9 us",
+     {"machine": {"cost.exception": "1us", "cost.context_switch": "1.9us"}}),
+    ("ten times the kernel costs", "a slow kernel, cold caches",
+     {"machine": {"cost.exception": "20us", "cost.context_switch": "38us"}}),
+    ("one instruction a cycle", "a faster core", {"machine": {"cpu.ipc": 1.0}}),
+    ("a third a cycle", "a slower core", {"machine": {"cpu.ipc": 0.33}}),
+    ("no second cache", "32 KiB of each first", {"misses": "first-level"}),
+    ("one die", "no parallelism",
+     {"machine": {"flash.channels": 1, "flash.dies_per_channel": 1,
+                  "flash.blocks_per_plane": 8760}}),
+    ("32 dies", "8 channels of 4",
+     {"machine": {"flash.channels": 8, "flash.dies_per_channel": 4,
+                  "flash.blocks_per_plane": 274, "flash.gc_start_free": 0.008}}),
+    ("erasing takes 1.5 ms", "as real flash", {"machine": {"flash.erase": "1500us"}}),
+    ("fresh flash", "no collection", {"precondition": (0.6, 0.0)}),
+    ("full flash", "all written, then all at random", {"precondition": (1.0, 1.0)}),
+    ("28 % spare", "over-provisioning of servers",
+     {"machine": {"flash.over_provisioning": 0.28, "flash.blocks_per_plane": 1310}}),
+    ("256 pages a block", "longer collections",
+     {"machine": {"flash.pages_per_block": 256, "flash.blocks_per_plane": 274,
+                  "flash.gc_start_free": 0.008}}),
+    ("threads in step", "half a piece ahead", {"window": _PIECE // 2}),
+    ("threads far apart", "ten pieces ahead", {"window": 10 * _PIECE}),
+)  # fmt: skip
+
+
+@dataclass
+class _Pigz:
+    """The captures, and results by setting.
+
+    Attributes:
+        views: the page views, by program; whole: the whole capture of :class:`Setting`'s program,
+            if there is one.
+        threads, progress: as :func:`study`.
+    """
+
+    views: Mapping[str, Path]
+    whole: Path | None
+    threads: int
+    progress: Progress
+    known: dict[str, Any] = field(default_factory=lambda: tomllib.loads(published("002/pigz")))
+
+    def run(
+        self, setting: Setting, whole: bool = False, dram: Sequence[str] = SIZES,
+        epf: Sequence[str] = POLICIES,
+    ) -> SsdResult:  # fmt: skip
+        """The study under a setting, of the view unless ``whole``; accesses are the whole's."""
+        trace = self.whole if whole and self.whole else self.views[setting.program]
+        described = _machine({**_MACHINE, **setting.machine})
+        if not whole:
+            described = self._without_caches(described, setting)
+        found = ssd(
+            trace, machine=described, dram=dram, epf=epf, precondition=setting.precondition,
+            sleep_granularity_ns=parse_time(setting.sleep, "sleep"),
+            atomic=setting.atomic, first_touch=setting.first_touch,
+            background=setting.background, window=setting.window, threads=self.threads,
+            progress=self.progress,
+        )  # fmt: skip
+        if not whole:
+            accesses = self.known[setting.program][setting.misses]["accesses"]
+            for row in found.rows:
+                row["accesses"] = accesses
+                row["embedded_fault_rate"] = row["embedded_faults"] / accesses
+        return found
+
+    def _without_caches(self, described: machines.Machine, setting: Setting) -> machines.Machine:
+        """No caches, and instructions that take what those of the whole took with them."""
+        made = described.to_dict()
+        del made["cache"]
+        cpu, known = made["cpu"], self.known[setting.program]
+        clock = float(str(cpu["clock"]["value"]).removesuffix("GHz"))
+        instruction = 1 / (clock * float(cpu["ipc"]["value"]))
+        waits = known[setting.misses]["seconds"] - known["view_seconds"]
+        instruction += 1e9 * waits / known["instructions"]
+        cpu["ipc"]["value"] = 1 / (clock * instruction)
+        return machines.Machine(described.name, json.dumps(made))
+
+
+def _machine(changes: Mapping[str, str | float]) -> machines.Machine:
+    """``machines/umd.toml`` with other values at some keys."""
+    made = machines.load(MACHINE).to_dict()
+    for key, value in changes.items():
+        place = made
+        for part in key.split("."):
+            place = place[part]
+        place["value"] = value
+    return machines.Machine(MACHINE, json.dumps(made))
+
+
+def rows(
+    *,
+    full: bool = False,
+    traces: str | Path | None = None,
+    threads: int = 0,
+    progress: Progress = None,
+) -> list[Row]:
+    """The rows of :func:`study`, with the same arguments."""
+    with ExitStack() as stack:
+        return _rows(*_judged(_open(full, traces, threads, progress, stack)))
+
+
+def study(
+    *,
+    full: bool = False,
+    traces: str | Path | None = None,
+    threads: int = 0,
+    progress: Progress = None,
+) -> Reproduced:
+    """Every result of paper 002 beside ours, and what each depends on.
+
+    Args:
+        full: capture the whole program first, into a temporary folder or ``traces``.
+        traces: a folder that holds ``pigz-45.trace``, whole; the page view that comes with the
+            sources by default. The sensitivity and the further tables are of the view always.
+        threads: 0 for one a core.
+        progress: called now and then with the references done.
+
+    Raises:
+        NearfarError: the trace is missing (3) or damaged, or pigz is not installed (3).
+    """
+    with ExitStack() as stack:
+        pigz = _open(full, traces, threads, progress, stack)
+        found, more = _judged(pigz)
+        usual = Setting()
+        base = _rows(*_measured(pigz, usual))
+        told = [compared("as chosen", "this run", base, base)]
+        for name, why, changes in OTHERWISE:
+            other = _rows(*_measured(pigz, replace(usual, **changes)))
+            told.append(compared(name, why, other, base))
+        run = {
+            "study": "reproduce ssd",
+            "captures": "the whole capture" if pigz.whole else "the bundled view by pages",
+            "machine": MACHINE,
+            "setting": asdict(usual),
+            "factor": round(_factor(found), 4),
+            "version": _engine.__version__,
+        }
+        return Reproduced(
+            rows=_rows(found, more),
+            run=run,
+            sensitivity=told,
+            tables=list(_tables(pigz, usual, _factor(found), stack)),
+        )
+
+
+def _open(
+    full: bool, traces: str | Path | None, threads: int, progress: Progress, stack: ExitStack
+) -> _Pigz:
+    """The captures that are asked for; made first where they are to be."""
+    program = Setting().program
+    views = {name: bundled() / f"{name}-pages.trace" for name in (program, "pigz")}
+    if traces is None and not full:
+        return _Pigz(views, None, threads, progress)
+    aside = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nearfar-")))
+    folder = aside if traces is None else Path(traces)
+    whole = folder / f"{program}.trace"
+    if not (whole / "trace.json").is_file():
+        if not full:
+            raise NearfarError(
+                f"{folder}: has no {program}.trace; capture it with "
+                f"`nearfar workload capture {program} -o {folder}`", 3,
+            )  # fmt: skip
+        workload.capture(workload.load(program), folder)
+    return _Pigz(views, whole, threads, progress)
+
+
+def view(whole: Path, to: Path, progress: Progress = None) -> Path:
+    """Write the view by pages of a capture: what misses one cache of whole pages, 4 KiB a line.
+
+    ``papers/002/pigz.toml`` has its size: few enough pages that every thread appears often (what
+    lies between two of its references is one step of a thread), and far fewer than the device has.
+    ``tests/data/captures/pigz-45-pages.trace`` is made so.
+    """
+    made = machines.load(MACHINE).to_dict()
+    told = tomllib.loads(published("002/pigz"))["view"]
+    level = {key: {"value": told[key], "source": "a view"} for key in ("size", "ways", "line")}
+    made["cache"] = {"l1d": {**level, "hit_time": {"value": "0ns", "source": "a view"}}}
+    _engine.filter_cache(whole, to, "pages", json.dumps(made), write_backs=False, progress=progress)
+    return to
+
+
+Found = dict[tuple[str, str], dict[str, Any]]
+
+
+def _judged(pigz: _Pigz) -> tuple[Found, Found]:
+    return _measured(pigz, Setting(), pigz.whole is not None)
+
+
+def _measured(pigz: _Pigz, setting: Setting, whole: bool = False) -> tuple[Found, Found]:
+    """Rows of the six cells, and the faults of a DRAM that holds everything."""
+    found = pigz.run(setting, whole)
+    roomy = pigz.run(setting, whole, ["1G"], ["none"])
+    cells = zip(((size, epf) for size in SIZES for epf in POLICIES), found.rows, strict=True)
+    long = {}
+    for (size, epf), detail in zip(
+        ((size, epf) for size in SIZES for epf in POLICIES), found.details, strict=True
+    ):
+        if epf == "none":
+            counts = (one["predicted"] for one in detail["service"] if one["low_ns"] >= 48_000)
+            long[size, epf] = {"long": sum(counts)}
+    return dict(cells), {**long, ("1G", "none"): roomy.rows[0]}
+
+
+def _factor(found: Found) -> float:
+    """The factor of the trace's length: what brings the six times closest, as ratios."""
+    printed = {one.key: one.published for one in statements("002")}
+    ratios = [
+        float(printed[_key(size, epf)]) / row["seconds"] for (size, epf), row in found.items()
+    ]
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
+
+
+def _key(size: str, epf: str) -> str:
+    return f"{epf.partition(':')[0]}-{size.removesuffix('M')}"
+
+
+def _rows(found: Found, more: Found) -> list[Row]:
+    """A row for each statement of ``papers/002/statements.toml``."""
+    factor = _factor(found)
+    measures = dict(_measures(found, more, factor))
+    return [
+        one.row(float(f"{measures[one.key][0]:.4g}"), measures[one.key][1])
+        for one in statements("002")
+    ]
+
+
+def _measures(found: Found, more: Found, factor: float) -> Iterator[tuple[str, tuple[float, str]]]:
+    """Our value and what was seen, by key."""
+    time = {(size, epf): row["seconds"] * factor for (size, epf), row in found.items()}
+    smart = POLICIES[2]
+    for (size, epf), row in found.items():
+        whole = row["seconds"]
+        shares = ", ".join(
+            f"{part} {units.percent(row[f'cpu_{part}'] / whole)}"
+            for part in ("busy", "stall", "switch", "idle")
+        )
+        yield (
+            _key(size, epf),
+            (
+                time[size, epf],
+                f"{whole:.3f} s x {factor:.3f}; {shares}; "
+                f"{row['embedded_faults']:,} embedded faults",
+            ),
+        )
+    none, every, some = (time["100M", epf] for epf in POLICIES)
+    yield "gain-all", (1 - every / none, "")
+    yield "gain-smart", (1 - some / none, "")
+    yield "faster-100", (none / max(every, some), "")
+    yield "smart-first-100", (some / every, "")
+    yield "all-slower-150", (time["150M", "all"] / time["150M", "none"], "")
+    yield "smart-equal-150", (time["150M", smart] / time["150M", "none"], "")
+    many, few = (more[size, "none"]["long"] for size in SIZES)
+    yield "long-100", (many / max(few, 1), f"{many:,} at 100 MB, {few:,} at 150 MB")
+    none_150 = found["150M", "none"]
+    told = f"{none_150['embedded_faults']:,} of {none_150['accesses']:,} accesses"
+    yield "rate", (none_150["embedded_fault_rate"], told)
+    for epf in POLICIES:
+        row = found["150M", epf]
+        told = f"{row['passed_to_kernel']:,} of {row['embedded_faults']:,}"
+        yield f"passed-{epf.partition(':')[0]}", (row["passed_share"], told)
+    rates = [found["150M", epf]["embedded_fault_rate"] for epf in POLICIES]
+    yield "same-faults", (max(rates) / min(rates) if min(rates) else math.inf, "")
+    yield "fills", (more["1G", "none"]["embedded_faults"], "1 GiB")
+
+
+# --- beyond the figure
+
+
+def _tables(pigz: _Pigz, usual: Setting, factor: float, stack: ExitStack) -> Iterator[Row]:
+    """Figure 2 extended: thresholds, sizes of DRAM, threads, other latencies."""
+    thresholds = [0, 10, 20, 26, 50, 100, 200, 224, 230, 300, 400]
+    policies = [f"smart:{us}us" for us in thresholds]
+    found = pigz.run(usual, epf=policies)
+    cells = [
+        [f"{us} us", *(_cell(row, factor) for row in found.rows if row["epf"] == policy)]
+        for us, policy in zip(thresholds, policies, strict=True)
+    ]
+    headers = ["threshold", *(f"{size}: time, passed on" for size in SIZES)]
+    yield _table("Threshold of smart_EPF", headers, cells)
+    sizes = ["60M", "80M", "100M", "120M", "140M", "150M", "160M", "180M", "200M"]
+    found = pigz.run(usual, dram=sizes)
+    yield _table("Size of the DRAM", ["DRAM", *POLICIES], _by(found, sizes, factor))
+    named: tuple[tuple[str, dict[str, str | float]], ...] = (
+        ("paper 002: DDR 50 ns, flash 25/200 us", {}),
+        ("CXL 170 ns, the same flash", {"node.dram.local.read_latency": "170ns"}),
+        ("CXL 170 ns, low-latency flash 3/80 us",
+         {"node.dram.local.read_latency": "170ns", "flash.read": "3us", "flash.program": "80us",
+          "flash.erase": "1ms"}),
+        ("CXL 170 ns, MLC 50/600 us",
+         {"node.dram.local.read_latency": "170ns", "flash.read": "50us",
+          "flash.program": "600us", "flash.erase": "3ms"}),
+    )  # fmt: skip
+    cells = []
+    for name, changes in named:
+        row = pigz.run(replace(usual, machine=changes), dram=["100M"]).rows
+        cells.append([name, *(_cell(one, factor) for one in row)])
+    yield _table("Other latencies, 100 MB (flash: SkyByte's settings)", ["", *POLICIES], cells)
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nearfar-")))
+    cells = []
+    for threads in (1, 2, 4, 8, 16):
+        trace = folder / f"{threads}.trace"
+        generate("zipf", trace, refs=160_000, pages=4000, threads=threads, write_ratio=0.3, seed=1)
+        rows = ssd(trace, dram=["8M"], threads=pigz.threads, progress=pigz.progress).rows
+        cells.append([str(threads), *(_cell(one, 1.0) for one in rows)])
+    title = "Threads of a synthetic mix: Zipf references to 4,000 pages, 8 MiB of DRAM"
+    yield _table(title, ["threads", *POLICIES], cells)
+
+
+def _by(found: SsdResult, sizes: Sequence[str], factor: float) -> list[list[str]]:
+    return [
+        [size, *(_cell(row, factor) for row in found.rows
+                 if row["dram_bytes"] == parse_bytes(size, "dram"))]
+        for size in sizes
+    ]  # fmt: skip
+
+
+def _cell(row: Mapping[str, Any], factor: float) -> str:
+    return f"{row['seconds'] * factor:.3f} s, {units.percent(row['passed_share'])}"
+
+
+def _table(title: str, headers: Sequence[str], cells: list[list[str]]) -> Row:
+    return {"title": title, "headers": list(headers), "rows": cells}

@@ -1,0 +1,168 @@
+"""Ctrl-C ends a long run of the engine and leaves nothing half-written; the GIL is free meanwhile.
+
+A signal is sent when a run has told its progress for the first time, so that it surely runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+#: References of the trace: every study tells its progress many times over so many.
+REFS = 12_000_000
+
+
+@pytest.fixture(scope="module")
+def long_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from nearfar.generate import generate
+
+    path = tmp_path_factory.mktemp("long") / "long.trace"
+    return generate("zipf", path, refs=REFS, pages=30_000, write_ratio=0.3, seed=1)
+
+
+#: What runs: the body of a function of the trace, a folder to write to and `progress`.
+RUNS = {
+    "paging": "paging.paging(trace, progress=progress)",
+    "paging, lru": "paging.paging(trace, replacement='lru', progress=progress)",
+    "paging, filtered": "paging.paging(trace, filter='cache', progress=progress)",
+    "advise": "advise.advise(trace, progress=progress)",
+    "tiering": "tiering.tiering(scale='1/16', progress=progress)",
+    "tiering, trace": "tiering.tiering(trace, filter='none', progress=progress)",
+    "ssd": "ssd.ssd(trace, dram=['8M'], progress=progress)",
+    "numa": "numa.run(trace, progress=progress)",
+    "info": "info.info(trace, progress=progress)",
+    "generate": "generate.generate('zipf', out, refs=10**9, pages=9999, progress=progress)",
+    "import": "importer.import_trace(out.with_name('in.csv'), out, progress=progress)",
+    "export": "exporter.export_trace(trace, out, format='csv', progress=progress)",
+}
+
+CHILD = """
+# The work is put in as code: a KeyboardInterrupt out of eval() marks the whole process.
+import json, os, signal, sys, threading, time
+from pathlib import Path
+from nearfar import advise, exporter, generate, importer, info, numa, paging, ssd, tiering
+
+trace, out = Path(sys.argv[1]), Path(sys.argv[2])
+if len(sys.argv) > 3:
+    exporter.export_trace(trace, out.with_name(sys.argv[3]), format="csv")
+began, sent = threading.Event(), []
+
+def progress(count):
+    began.set()
+
+def interrupt():
+    began.wait()
+    sent[:] = [time.monotonic(), time.process_time()]
+    os.kill(os.getpid(), signal.SIGINT)
+
+threading.Thread(target=interrupt, daemon=True).start()
+try:
+    WORK
+    told = {"finished": True}
+except KeyboardInterrupt:
+    told = {"finished": False, "seconds": time.monotonic() - sent[0],
+            "cpu": time.process_time() - sent[1]}
+print(json.dumps(told))
+"""
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_ctrl_c_ends_a_run(name: str, long_trace: Path, tmp_path: Path) -> None:
+    given = ["in.csv"] if "in.csv" in RUNS[name] else []
+    out = tmp_path / "out"
+    code = CHILD.replace("WORK", RUNS[name])
+    done = subprocess.run(
+        [sys.executable, "-c", code, long_trace, out, *given],
+        env={**os.environ, "TMPDIR": str(tmp_path)}, capture_output=True, text=True, timeout=600,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert not told["finished"]
+    print(f"{name}: {told['seconds']:.2f} s, {told['cpu']:.2f} s of processor time")
+    left = {path.name for path in tmp_path.iterdir()} - set(given)
+    assert not left, f"left behind: {left}"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "generate zipf -o out.trace --refs 1000000000 --pages 9999",
+        "paging {trace} -o out.result --html out.html",
+        "export {trace} --format csv -o out.csv",
+    ],
+)
+def test_ctrl_c_at_the_command_line(words: str, long_trace: Path, tmp_path: Path) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-m", "nearfar", *words.format(trace=long_trace).split()]
+        + ["--progress", "always"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert child.stderr is not None
+    first = child.stderr.read(1)  # progress is told: the engine runs
+    assert first == b"\r"
+    child.send_signal(signal.SIGINT)
+    printed, told = child.communicate(timeout=600)
+    assert child.returncode == 130
+    assert printed == b""
+    last = told.decode().splitlines()[-1]
+    assert last.endswith("nearfar: error: interrupted"), told
+    assert "Traceback" not in told.decode()
+    assert list(tmp_path.iterdir()) == []
+
+
+def ticks_during(work: Callable[[], Any]) -> int:
+    """How often another Python thread came to its turn while ``work`` ran."""
+    count, stop = 0, threading.Event()
+
+    def tick() -> None:
+        nonlocal count
+        while not stop.is_set():
+            count += 1
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    try:
+        before = count
+        work()
+        return count - before
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_the_engine_releases_the_gil(long_trace: Path) -> None:
+    from nearfar import machine, numa
+    from nearfar.info import info
+    from nearfar.paging import paging
+    from nearfar.ssd import ssd
+    from nearfar.tiering import tiering
+
+    # A call that keeps the GIL lets the other thread in where it begins and ends, if at all.
+    assert machine.names()
+    works: dict[str, Callable[[], Any]] = {
+        "paging": lambda: paging(long_trace),
+        "tiering": lambda: tiering(policy="tpp", scale="1/64", rounds=2),
+        "ssd": lambda: ssd(long_trace, dram=["64M"], epf=["all"]),
+        "numa": lambda: numa.run(long_trace, modes=["alius"]),
+        "info": lambda: info(long_trace, heatmap=False),
+    }
+    for name, work in works.items():
+        assert ticks_during(work) > 20, name
+
+
+def test_work_that_keeps_the_gil_is_noticed() -> None:
+    """The measure itself: one call into C that does not release it."""
+    numbers = list(range(3_000_000, 0, -1))
+    assert ticks_during(lambda: sorted(numbers, key=None)) <= 5

@@ -1,0 +1,256 @@
+"""Results as Python sees them: tables, charts, notebooks, folders; the typed package."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import pkgutil
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nearfar
+from conftest import DATA
+from nearfar.errors import NearfarError
+from nearfar.report import plots
+from nearfar.result import SHOWN, FolderResult, Result
+
+GNUGO = DATA / "captures" / "gnugo.trace"
+
+
+def _paging() -> Any:
+    from nearfar.paging import paging
+
+    return paging(GNUGO, memory="50%", machine="optane-ssd")
+
+
+def _advise() -> Any:
+    from nearfar.advise import advise
+
+    return advise(GNUGO, machine=["optane-ssd"], storage=["optane-ssd"])
+
+
+def _tiering() -> Any:
+    from nearfar.tiering import tiering
+
+    return tiering(policy="nomad,ssp", scale="1/512", rounds=1, points=4)
+
+
+def _ssd() -> Any:
+    from nearfar.ssd import ssd
+
+    return ssd(GNUGO, dram=["1M", "2M"], epf=["none", "all"])
+
+
+def _numa(question: str) -> Callable[[], Any]:
+    def ask() -> Any:
+        from nearfar import numa
+        from nearfar.numa.plan import plan
+
+        return {
+            "alloc": lambda: numa.alloc(["80G", "700G"]),
+            "run": lambda: numa.run("40G"),
+            "pair": lambda: numa.pair("4G", "4G", overlap=[0.0, 1.0], cache="8G"),
+            "plan": lambda: plan("500G", threads=24),
+        }[question]()
+
+    return ask
+
+
+def _info() -> Any:
+    from nearfar.info import info
+
+    return info(GNUGO, reuse=False)
+
+
+def _fit() -> Any:
+    from nearfar.fit import fit_rows
+
+    return fit_rows(
+        {"page_bytes": size, "tlb_miss_rate": 40 * size**-0.9}
+        for size in (512, 1024, 4096, 16384, 65536)
+    )
+
+
+def _reproduce() -> Any:
+    from nearfar.reproduce import reproduce
+
+    return reproduce("numa")
+
+
+#: A result of each kind, made small.
+MADE: dict[str, Callable[[], Any]] = {
+    "paging": _paging,
+    "advise": _advise,
+    "tiering": _tiering,
+    "ssd": _ssd,
+    "numa alloc": _numa("alloc"),
+    "numa run": _numa("run"),
+    "numa pair": _numa("pair"),
+    "numa plan": _numa("plan"),
+    "info": _info,
+    "fit": _fit,
+    "reproduce": _reproduce,
+}
+KINDS = pytest.mark.parametrize("kind", MADE)
+
+
+@pytest.fixture(scope="module")
+def made() -> Callable[[str], Any]:
+    kept: dict[str, Any] = {}
+
+    def get(kind: str) -> Any:
+        if kind not in kept:
+            kept[kind] = MADE[kind]()
+        return kept[kind]
+
+    return get
+
+
+def test_every_chart_is_of_a_result_tried_here() -> None:
+    assert {kind.split()[0] for kind in MADE} >= set(plots.studies())
+
+
+@KINDS
+def test_tables_agree(kind: str, made: Callable[[str], Any]) -> None:
+    result = made(kind)
+    assert isinstance(result, Result)
+    table = result.table
+    assert table.num_rows > 0
+    frame = result.to_polars()
+    assert frame.columns == table.column_names and frame.height == table.num_rows
+    told = json.loads(result.to_json())
+    assert told == json.loads(json.dumps(result.to_dict()))
+    if "rows" in told:
+        assert len(told["rows"]) == table.num_rows
+
+
+@KINDS
+def test_a_notebook_shows_rows_and_no_markup_of_a_trace(
+    kind: str, made: Callable[[str], Any]
+) -> None:
+    result = made(kind)
+    shown = result._repr_html_()
+    assert "<table>" in shown
+    if type(result)._repr_html_ is Result._repr_html_:
+        assert shown.count("<tr>") == 1 + min(SHOWN, result.table.num_rows)
+        assert f"{result.table.num_rows:,} rows" in shown
+
+
+def test_what_stands_in_a_cell_is_text() -> None:
+    import pyarrow
+
+    class Bad(Result):
+        @property
+        def table(self) -> Any:
+            return pyarrow.table({"<b>": ["<script>alert(1)</script>", None]})
+
+    assert "<script" not in Bad()._repr_html_() and "<b>" not in Bad()._repr_html_()
+
+
+@KINDS
+def test_plot_draws_marks(kind: str, made: Callable[[str], Any]) -> None:
+    """Drawn by the same Vega-Lite that a notebook has, and something is seen."""
+    import altair
+    import vl_convert
+
+    chart = made(kind).plot()
+    assert isinstance(chart, altair.TopLevelMixin)
+    spec = chart.to_dict()
+    version = ".".join(altair.SCHEMA_VERSION.lstrip("v").split(".")[:2])
+    svg = vl_convert.vegalite_to_svg(spec, vl_version=version)
+    marks = re.findall(r'<path[^>]* aria-roledescription="(?:bar|point)"', svg)
+    assert marks, "nothing is drawn"
+    # Axes have their titles, the chart its own.
+    assert svg.count('class="mark-text role-axis-title"') >= 1
+    assert 'class="mark-group role-title"' in svg
+    assert "NaN" not in svg and "undefined" not in svg and "null" not in svg
+
+
+def test_the_chart_is_of_the_result_s_numbers(made: Callable[[str], Any]) -> None:
+    result = made("paging")
+    storage = result.rows[0]["storage"]
+    rows = [row for row in result.rows if row["storage"] == storage]
+    drawn = result.plot().to_dict()["datasets"]["bars"]
+    assert len(drawn) == 2 * len(rows)
+    for part in ("translation", "data"):
+        got = sorted(bar["value"] for bar in drawn if bar["part"] == part)
+        assert got == sorted(row[f"{part}_ns"] for row in rows)
+    bars = made("ssd").plot().to_dict()["datasets"]["bars"]
+    assert [bar["value"] for bar in bars] == [row["seconds"] * 1e9 for row in made("ssd").rows]
+
+
+def test_what_cannot_be_drawn_says_so() -> None:
+    from nearfar.apply import ApplyResult
+
+    dry = ApplyResult(plan=None, command=["true"], done=False)  # type: ignore[arg-type]
+    with pytest.raises(NearfarError, match="results of apply have no chart"):
+        dry.plot()
+    from nearfar.fit import Fits
+
+    with pytest.raises(NearfarError, match="no rows"):
+        Fits().plot()
+
+
+@KINDS
+def test_a_folder_is_whole(kind: str, made: Callable[[str], Any], tmp_path: Path) -> None:
+    result = made(kind)
+    if not isinstance(result, FolderResult):
+        pytest.skip(f"{kind} gives no folder")
+    import pyarrow.parquet
+
+    folder = result.write(tmp_path / "out")
+    assert pyarrow.parquet.read_table(folder / "result.parquet").equals(result.table)
+    written = json.loads((folder / "run.json").read_text())
+    assert written.get("run", written)["version"] == nearfar.__version__
+    with pytest.raises(NearfarError, match="exists already"):
+        result.write(folder)
+
+
+# --- the package as a typed one
+
+
+def modules() -> list[str]:
+    found = pkgutil.walk_packages(nearfar.__path__, "nearfar.")
+    return sorted(
+        module.name
+        for module in found
+        if not any(part.startswith("_") for part in module.name.split("."))
+    )
+
+
+def test_the_package_says_that_it_is_typed() -> None:
+    assert (Path(nearfar.__file__).parent / "py.typed").is_file()
+
+
+@pytest.mark.parametrize("name", modules())
+def test_everything_public_is_documented_and_typed(name: str) -> None:
+    module = importlib.import_module(name)
+    assert module.__doc__, name
+    for key, value in vars(module).items():
+        own = getattr(value, "__module__", None) == name and not key.startswith("_")
+        if not own or not (inspect.isclass(value) or inspect.isfunction(value)):
+            continue
+        assert value.__doc__, f"{name}.{key}"
+        if inspect.isfunction(value):
+            signature = inspect.signature(value)
+            assert signature.return_annotation is not inspect.Signature.empty, f"{name}.{key}"
+            for parameter in signature.parameters.values():
+                assert parameter.annotation is not inspect.Parameter.empty, f"{name}.{key}"
+
+
+def test_the_engine_s_stub_by_mypy(tmp_path: Path) -> None:
+    """mypy's own comparison of the stub with the module that was built."""
+    import subprocess
+    import sys
+
+    # What a native module lists as public; a stub's own names say the same.
+    allowed = tmp_path / "allowed"
+    allowed.write_text("nearfar._engine.__all__\n")
+    command = [sys.executable, "-m", "mypy.stubtest", "nearfar._engine", "--allowlist", allowed]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

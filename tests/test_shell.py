@@ -1,0 +1,507 @@
+"""Manners of the command line: help, flags, colours, pipes, completion, manual pages."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from conftest import DATA, Run
+from nearfar import cli, output
+from nearfar.cli import _reference, _shared
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def leaves() -> Iterator[tuple[str, Any]]:
+    """Every command that does something, by its words after ``nearfar``."""
+
+    def walk(words: list[str], command: Any) -> Iterator[tuple[str, Any]]:
+        inner = getattr(command, "commands", None)
+        if inner is None:
+            yield " ".join(words), command
+        for name, one in (inner or {}).items():
+            yield from walk([*words, name], one)
+
+    yield from walk([], typer.main.get_command(cli.build()))
+
+
+LEAVES = dict(leaves())
+ALL = pytest.mark.parametrize("words", LEAVES)
+
+
+def options(words: str) -> dict[str, Any]:
+    """The options of a command by parameter name."""
+    return {p.name: p for p in LEAVES[words].params if p.opts[0].startswith("-")}
+
+
+def choices(option: Any) -> list[str]:
+    """What an option may be: its enumeration, or the words of its help."""
+    kind = option.type_descriptor.annotation
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return [str(one.value) for one in kind]
+    return re.findall(r"[a-z]+", option.help)
+
+
+# --- help
+
+
+@ALL
+def test_help_ends_with_an_example_that_parses(words: str, nearfar: Run) -> None:
+    printed = nearfar(*words.split(), "--help")
+    assert printed.returncode == 0, printed.stderr
+    example = re.search(r"\n\s*Example: nearfar (.*)\Z", printed.stdout, re.S)
+    assert example, f"nearfar {words}: no epilog with an example in SETTINGS"
+    told = shlex.split(" ".join(example[1].split()))
+    assert told[: len(words.split())] == words.split()
+    # Typer's own parser: unknown options, missing arguments and bad choices raise.
+    LEAVES[words].make_context(words, told[len(words.split()) :])
+
+
+@ALL
+def test_help_says_what_every_option_is(words: str) -> None:
+    assert LEAVES[words].help
+    for parameter in LEAVES[words].params:
+        assert parameter.help, f"nearfar {words}: {parameter.name}"
+
+
+def test_help_keeps_what_stands_in_brackets(nearfar: Run) -> None:
+    printed = " ".join(nearfar("numa", "pair", "--help").stdout.split())
+    assert "DRAM in front of the node [default: the machine's]." in printed
+
+
+#: Examples that are not run here, by their first words, and why.
+NOT_RUN = {
+    "apply": "changes the machine",
+    "capture": "needs QEMU; tests/test_capture.py",
+    "doctor": "what it requires may be missing",
+    "reproduce": "tests/test_reproduce.py",
+    "workload": "needs the programs; tests/test_workload.py",
+}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files that the examples name."""
+    folder = tmp_path_factory.mktemp("examples")
+    shutil.copytree(DATA / "captures" / "gnugo.trace", folder / "app.trace")
+    (folder / "measured.csv").write_text("page_bytes,tlb_miss_rate\n4K,.02\n16K,.01\n64K,.004\n")
+    (folder / "runs").mkdir()
+    (folder / "runs" / "app.din.gz").write_bytes(
+        subprocess.run(
+            ["gzip", "-c"], input=b"0 1000\n1 2000\n2 400\n", stdout=-1, check=True
+        ).stdout
+    )
+    return folder
+
+
+@ALL
+def test_examples_run(words: str, inputs: Path, tmp_path: Path) -> None:
+    example = shlex.split(LEAVES[words].epilog.removeprefix("Example: nearfar "))
+    if words.split()[0] in NOT_RUN:
+        pytest.skip(NOT_RUN[words.split()[0]])
+    given = [word for word in example if re.search(r"\.(trace|csv|toml|gz)$", word)]
+    made = [b for a, b in zip(example, example[1:], strict=False) if a in ("-o", "--out", "--html")]
+    absent = [word for word in given if word not in made and not (inputs / word).exists()]
+    if absent:
+        pytest.skip(f"no {absent[0]} among the inputs of these tests")
+    shutil.copytree(inputs, tmp_path, dirs_exist_ok=True)
+    if Path(made[0] if made else "").suffix == ".trace":
+        shutil.rmtree(tmp_path / made[0], ignore_errors=True)
+    command = [sys.executable, "-m", "nearfar", *example]
+    # Nobody reads what it prints: whatever it writes meets a broken pipe, and that is no error.
+    done = into_closed_pipe(command, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    for name in made:
+        assert (tmp_path / name).exists(), f"{name} is not there"
+
+
+def into_closed_pipe(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        return subprocess.run(
+            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=write, stderr=subprocess.PIPE,
+            text=True, timeout=300, check=False,
+        )  # fmt: skip
+    finally:
+        os.close(write)
+
+
+# --- flags
+
+#: Commands that may differ from a rule, and why.
+DEVIATIONS = {
+    "format": {
+        "capture": "the program's streams are passed through; a summary on standard error",
+        "export": "--format names the trace's format; --json prints the outcome",
+        "generate": "makes a trace; --json prints its trace.json",
+        "import": "--format names the trace's format; --json prints its trace.json",
+    },
+    "formats": {
+        "doctor": "a list of sentences: table, json",
+        "machine": "a nested description: table, json",
+        "numa import": "a machine: table, json, toml",
+        "workload": "a nested description: table, json",
+    },
+    "threads": {
+        "generate": "threads of the trace, not of the work",
+        "numa alloc": "cores of the machine that is modelled",
+        "numa plan": "cores of the machine that is modelled",
+        "numa run": "cores of the machine that is modelled",
+    },
+}
+
+
+def test_deviations_are_of_commands_that_exist() -> None:
+    for rule, why in DEVIATIONS.items():
+        assert set(why) <= set(LEAVES), rule
+
+
+@ALL
+def test_every_command_has_the_shared_options(words: str) -> None:
+    has = options(words)
+    for name in _shared.SHARED:
+        assert has[name].opts == [f"--{name}"]
+        assert choices(has[name]) == list(output.WHEN)
+
+
+@ALL
+def test_what_writes_has_out_and_force(words: str) -> None:
+    has = options(words)
+    written = [p for p in has.values() if "-o" in p.opts or "--out" in p.opts]
+    for parameter in written:
+        assert set(parameter.opts) == {"-o", "--out"}
+    assert bool(written) == ("force" in has)
+    assert "force" not in has or has["force"].opts == ["--force"]
+
+
+@ALL
+def test_what_prints_rows_has_formats(words: str) -> None:
+    found = [p for p in options(words).values() if p.opts == ["--format"]]
+    if words in DEVIATIONS["format"]:
+        assert not any(p.default == "table" for p in found), "no deviation any more"
+        return
+    assert found and found[0].default == "table"
+    every = set(choices(found[0])) >= {"table", "json", "csv", "parquet"}
+    assert every != (words in DEVIATIONS["formats"]), choices(found[0])
+
+
+@ALL
+def test_threads_and_seeds_mean_the_same(words: str) -> None:
+    has = options(words)
+    if "threads" in has and words not in DEVIATIONS["threads"]:
+        assert has["threads"].default == 0
+        assert "one a core" in has["threads"].help
+    if "seed" in has:
+        assert has["seed"].opts == ["--seed"]
+        assert isinstance(has["seed"].default, int)
+
+
+# --- colours and progress
+
+ESCAPE = "\x1b["
+
+
+def on_terminal(command: list[str], env: dict[str, str], folder: Path) -> str:
+    """What a command prints to a terminal of 100 columns, standard output and error together."""
+    main, side = pty.openpty()
+    whole = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", **env}
+    child = subprocess.Popen(
+        command, cwd=folder, env=whole, stdin=side, stdout=side, stderr=side, close_fds=True
+    )
+    os.close(side)
+    text = b""
+    while True:
+        try:
+            more = os.read(main, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not more:
+            break
+        text += more
+    assert child.wait(60) == 0, text.decode()
+    os.close(main)
+    return text.decode()
+
+
+@pytest.mark.parametrize(
+    ("terminal", "env", "flag", "wanted"),
+    [
+        (False, {}, None, False),
+        (False, {}, "always", True),
+        (False, {"NO_COLOR": "1"}, "always", True),
+        (True, {}, None, True),
+        (True, {"NO_COLOR": "1"}, None, False),
+        (True, {"NO_COLOR": ""}, None, True),
+        (True, {}, "never", False),
+    ],
+)
+@pytest.mark.parametrize("words", ["machine show optane-ssd", "doctor", "paging app.trace"])
+def test_colours(
+    words: str, terminal: bool, env: dict[str, str], flag: str | None, wanted: bool, inputs: Path
+) -> None:
+    command = [sys.executable, "-m", "nearfar", *words.split()]
+    command += ["--color", flag] if flag else []
+    if terminal:
+        text = on_terminal([*command, "--progress", "never"], env, inputs)
+    else:
+        kept = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
+        text = subprocess.run(
+            command, cwd=inputs, env={**kept, **env}, capture_output=True, text=True, check=True
+        ).stdout
+    assert (ESCAPE in text) == wanted, text[:400]
+
+
+def test_progress(inputs: Path, nearfar: Run) -> None:
+    study = ["paging", str(inputs / "app.trace"), "--page-sizes", "4K", "--memory", "90%"]
+    assert nearfar(*study).stderr == ""
+    assert "references" in nearfar(*study, "--progress", "always").stderr
+    command = [sys.executable, "-m", "nearfar", *study, "--format", "csv"]
+    assert "references" in on_terminal(command, {}, inputs)
+    assert "references\r" not in on_terminal([*command, "--progress", "never"], {}, inputs)
+
+
+def test_the_program_that_is_captured_does_not_see_the_choice() -> None:
+    """The manners are this process's own: no variable is set."""
+    before = dict(os.environ)
+    output.choose("color", "never")
+    output.choose("progress", "always")
+    try:
+        assert dict(os.environ) == before
+        assert not output.coloured(sys.stdout)
+        assert output.watched()
+    finally:
+        output.choose("color", "auto")
+        output.choose("progress", "auto")
+
+
+def test_a_choice_that_is_none_is_one_line(nearfar: Run) -> None:
+    done = nearfar("doctor", "--color", "sometimes")
+    assert done.returncode == 2
+    assert done.stderr.startswith("nearfar: error: ") and done.stderr.count("\n") == 1
+
+
+# --- broken pipes
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--help", "--version", "machine schema", "apply --page 64K -- true"]
+    + [f"paging app.trace --page-sizes 4K --format {name}" for name in ("json", "csv", "parquet")]
+    + [f"info app.trace --format {name}" for name in ("table", "json", "csv")]
+    + [f"export app.trace --format {name} -o -" for name in ("csv", "dinero")],
+)
+def test_a_reader_that_went_away_is_no_error(words: str, inputs: Path) -> None:
+    done = into_closed_pipe([sys.executable, "-m", "nearfar", *words.split()], inputs)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+
+
+@ALL
+def test_help_into_head(words: str) -> None:
+    done = into_closed_pipe([sys.executable, "-m", "nearfar", *words.split(), "--help"], ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_full_disk_is_an_error() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "nearfar", "machine", "list"], stdout=full, check=False,
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert "No space left" in done.stderr and done.stderr.count("\n") == 1
+
+
+# --- completion
+
+#: What is typed, and what must be among, and not among, the words offered.
+COMPLETIONS = [
+    ("nearfar pag", ["paging"], ["numa"]),
+    ("nearfar numa al", ["alloc"], []),
+    ("nearfar paging --machine opt", ["optane-4node", "optane-ssd"], ["laptop"]),
+    ("nearfar machine show desktop-n", ["desktop-nvm"], ["desktop-hdd"]),
+    ("nearfar tiering --policy nomad,s", ["nomad,ssp"], []),
+    ("nearfar advise --emit sys", ["sysfs", "systemd"], ["qemu"]),
+    ("nearfar paging --format p", ["parquet"], ["json"]),
+    ("nearfar import --format dr", ["drmemtrace-text"], []),
+    ("nearfar export --format or", ["oracle-general"], []),
+    ("nearfar workload capture sql", ["sqlite"], ["redis"]),
+    ("nearfar reproduce ti", ["tiering"], ["paging"]),
+    ("nearfar generate scr", ["scrambled-zipf"], ["zipf"]),
+    ("nearfar numa alloc --mode al", ["alius"], []),
+    ("nearfar paging --kinds load,kernel-l", ["load,kernel-load"], []),
+    ("nearfar paging --color a", ["auto", "always"], ["never"]),
+    ("nearfar ssd --epf sm", ["smart"], []),
+    ("nearfar paging --replacement l", ["lru", "linux"], ["clock"]),
+    ("nearfar paging --storage optane-p", ["optane-pmem"], []),
+]
+
+
+@pytest.fixture(scope="module")
+def shell_env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A home of its own, with `nearfar` in the path."""
+    home = tmp_path_factory.mktemp("home")
+    (home / "bin").mkdir()
+    tool = home / "bin" / "nearfar"
+    tool.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m nearfar "$@"\n')
+    tool.chmod(0o755)
+    return {
+        "HOME": str(home),
+        "PATH": f"{home / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "LC_ALL": "C.UTF-8",
+        "TERM": "dumb",
+    }
+
+
+def shell(name: str) -> str:
+    found = shutil.which(name)
+    if found is None and os.environ.get("CI"):
+        pytest.fail(f"{name} is missing; apt-get install {name}")
+    if found is None:
+        pytest.skip(f"{name} is missing; apt-get install {name}")
+    return found
+
+
+def in_shell(name: str, script: str, env: dict[str, str]) -> str:
+    done = subprocess.run(
+        [shell(name), *(["-f"] if name == "zsh" else []), "-c", script], env=env, check=False,
+        cwd=env["HOME"], capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
+def test_completion_installs_for_the_shell_that_asks(name: str, shell_env: dict[str, str]) -> None:
+    """The shell is found as the parent process, so it must stay one: `; true`."""
+    shown = in_shell(name, "nearfar --show-completion; true", shell_env)
+    assert "_NEARFAR_COMPLETE=complete_" + name in shown
+    installed = in_shell(name, "nearfar --install-completion; true", shell_env)
+    assert f"{name} completion installed in" in installed
+    path = Path(installed.split(" installed in ")[1].splitlines()[0])
+    assert path.read_text(encoding="utf-8").strip() == shown.strip()
+
+
+def test_bash_completes(shell_env: dict[str, str]) -> None:
+    lines = ['eval "$(_NEARFAR_COMPLETE=source_bash nearfar)"']
+    for typed, _, _ in COMPLETIONS:
+        words = typed.split()
+        lines.append(f"COMP_WORDS=({shlex.join(words)}); COMP_CWORD={len(words) - 1}")
+        lines.append('_nearfar_completion nearfar; echo "${COMPREPLY[*]}"')
+    answers = in_shell("bash", "\n".join(lines), shell_env).splitlines()
+    check([answer.split() for answer in answers])
+
+
+def test_fish_completes(shell_env: dict[str, str]) -> None:
+    lines = ["_NEARFAR_COMPLETE=source_fish nearfar | source"]
+    for typed, _, _ in COMPLETIONS:
+        lines += [f"complete -C {shlex.quote(typed)}", "echo ==="]
+    answers = in_shell("fish", "\n".join(lines), shell_env).split("===\n")[:-1]
+    check([[line.split("\t")[0] for line in answer.splitlines()] for answer in answers])
+
+
+def test_zsh_completes(shell_env: dict[str, str]) -> None:
+    """At a real prompt: zsh completes nowhere else."""
+    main, side = pty.openpty()
+    child = subprocess.Popen(
+        [shell("zsh"), "-f", "-i"], env={**shell_env, "TERM": "vt100"}, stdin=side, stdout=side,
+        stderr=side, cwd=shell_env["HOME"], start_new_session=True,
+    )  # fmt: skip
+    os.close(side)
+
+    def say(text: str, until: str) -> str:
+        os.write(main, text.encode())
+        heard, ends = "", time.monotonic() + 120
+        while until not in heard and time.monotonic() < ends:
+            if select.select([main], [], [], 1)[0]:
+                heard += os.read(main, 65536).decode(errors="replace")
+        assert until in heard, heard
+        return heard
+
+    try:
+        say("PS1='' PROMPT_EOL_MARK=''; unsetopt zle_bracketed_paste; echo rea''dy\n", "ready\r\n")
+        say("autoload -Uz compinit; compinit -u; LISTMAX=1000; echo rea''dy\n", "ready\r\n")
+        say("eval \"$(_NEARFAR_COMPLETE=source_zsh nearfar)\"; echo rea''dy\n", "ready\r\n")
+        # Ctrl-X l: put what the line would be completed to, or the choices, where we read them.
+        say("zstyle ':completion:*' completer _complete; echo rea''dy\n", "ready\r\n")
+        say("_told() { compadd() { local -a o; builtin compadd -O o \"$@\"; print -r -- "
+            "\"GOT ${o[*]}\"; builtin compadd \"$@\"; }; _main_complete; print -r END; unfunction "
+            "compadd; }; echo rea''dy\n", "ready\r\n")  # fmt: skip
+        say("zle -C told complete-word _told; bindkey '^Xl' told; echo rea''dy\n", "ready\r\n")
+        found = []
+        for typed, _, _ in COMPLETIONS:
+            heard = say(f"{typed}\x18l", "END")
+            found.append(" ".join(re.findall(r"GOT ([^\r\n]*)", heard)).split())
+            say("\x15echo rea''dy\n", "ready\r\n")
+        check(found)
+    finally:
+        child.kill()
+        child.wait()
+        os.close(main)
+
+
+def check(answers: list[list[str]]) -> None:
+    assert len(answers) == len(COMPLETIONS)
+    for (typed, wanted, unwanted), words in zip(COMPLETIONS, answers, strict=True):
+        assert set(wanted) <= set(words), f"{typed}: {words}"
+        assert not set(unwanted) & set(words), f"{typed}: {words}"
+
+
+def test_names_that_are_completed_are_of_parameters_that_exist() -> None:
+    known = {p.name for command in LEAVES.values() for p in command.params}
+    for key in _shared.NAMES:
+        words, _, name = key.rpartition(" ")
+        assert name in known, key
+        assert not words or name in {p.name for p in LEAVES[words].params}, key
+
+
+@pytest.mark.parametrize("key", _shared.NAMES)
+def test_every_list_of_names_has_names(key: str) -> None:
+    offered = list(_shared.NAMES[key]())
+    assert offered and all(name and "," not in name for name, _ in offered)
+
+
+# --- manual pages
+
+
+def test_manual_pages_are_clean(tmp_path: Path) -> None:
+    written = _reference.write_man(tmp_path)
+    names = {path.name for path in written}
+    assert {f"nearfar-{words.replace(' ', '-')}.1" for words in LEAVES} < names
+    assert "nearfar.1" in names
+    if shutil.which("mandoc") is None and not os.environ.get("CI"):
+        pytest.skip("mandoc is missing; apt-get install mandoc")
+    done = subprocess.run(
+        ["mandoc", "-T", "lint", "-W", "warning", *written], capture_output=True, text=True
+    )
+    # A page says its version in place of a date: the same input gives the same bytes.
+    found = [line for line in done.stdout.splitlines() if "missing date" not in line]
+    assert found == []
+    for path in written:
+        rendered = subprocess.run(
+            ["mandoc", "-T", "utf8", path], capture_output=True, text=True, check=True
+        ).stdout
+        plain = re.sub(".\x08", "", rendered)
+        assert "SYNOPSIS" in plain and "EXIT STATUS" in plain
+
+
+def test_manual_pages_say_what_help_says(tmp_path: Path) -> None:
+    for found in _reference.commands():
+        text = _reference.man(found, "1").replace("\\-", "-")
+        for name, _ in [*found.options, *found.arguments, *found.commands]:
+            assert f"\n.B {name}\n" in text.replace("\\&", ""), (found.words, name)

@@ -1,0 +1,95 @@
+"""The pages of the site that are made from the program say all it has; Sphinx is `make docs`."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "docs"))
+
+import reference  # noqa: E402
+
+
+def keys(node: dict[str, Any], defs: dict[str, Any]) -> Iterator[str]:
+    """Keys that a person can write, from the schema, walked in another way than the page does."""
+    text = json.dumps(node)
+    for name in re.findall(r'"\$ref": "#/\$defs/(\w+)"', text):
+        shape = defs[name]
+        if name.startswith("Sourced") or shape.get("type") != "object":
+            continue
+        yield from shape["properties"]
+        yield from keys(shape, defs)
+
+
+def test_every_key_of_a_machine_file_is_there() -> None:
+    from nearfar import machine
+
+    page = reference.machine_file()
+    schema = machine.schema()
+    wanted = set(keys(schema, schema["$defs"]))
+    assert {"read_latency", "gc_start_free", "pages_per_block", "hint_fault"} <= wanted
+    for key in wanted:
+        assert f"| `{key}` |" in page or f".{key}]`" in page, key
+    for section in ("[cpu]", "[cache.NAME]", "[tlb.first]", "[node.NAME.local]", "[flash]",
+                    "[storage.NAME.hdd]", "[cost]"):  # fmt: skip
+        assert f"## `{section}`" in page
+    assert 'text such as `"2.4GHz"`, in Hz, kHz, MHz, GHz | yes |' in page
+    assert "one of `dram`, `cxl`, `pmem`" in page
+    assert "see the schema" not in page
+
+
+def test_every_command_and_option_is_there() -> None:
+    from nearfar.cli import _reference
+
+    page = _reference.write_markdown()
+    for found in _reference.commands():
+        assert f"# {found.words}\n" in page
+        for name, _ in found.options:
+            assert f"| `{name}` |" in page
+    # Cells do not break: every row of a table has as many as its head.
+    for line in page.splitlines():
+        if line.startswith("| `"):
+            assert len(re.findall(r"(?<!\\)\|", re.sub(r"`[^`]*`", "", line))) == 3, line
+
+
+def test_every_module_for_users_has_a_page() -> None:
+    listed = reference.modules()
+    assert {"nearfar.paging", "nearfar.tiering", "nearfar.result", "nearfar.numa.plan"} <= {*listed}
+    assert not any("cli" in name or "._" in name for name in listed)
+    page = reference.python()
+    for name in listed:
+        assert f"[{name}](api/{name}.md)" in page
+        assert f".. automodule:: {name}\n" in reference.module(name)
+
+
+def test_validation_shows_each_row_and_keeps_what_it_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nearfar import reproduce
+
+    found = reproduce.reproduce("numa")
+    monkeypatch.setattr(reproduce, "names", lambda: ["numa"])
+    page = reference.validation(tmp_path)
+    assert page.count("\n| 004 |") == len(found.rows)
+    assert f"{found.holding} of {len(found.rows)} rows hold" in page
+
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("computed again")
+
+    monkeypatch.setattr(reproduce, "reproduce", fail)
+    assert reference.validation(tmp_path) == page
+
+
+def test_the_contents_name_pages_that_exist() -> None:
+    text = (ROOT / "docs" / "conf.py").read_text(encoding="utf-8")
+    listed = re.findall(r'"(docs/\w+|[A-Z]+)"', text[text.index("CONTENTS") :])
+    assert len(listed) > 20
+    for page in listed:
+        assert (ROOT / f"{page}.md").is_file(), page
