@@ -146,8 +146,8 @@ def cases() -> list[Case]:
             ),
             Case(
                 "workload",
-                lambda f: ["workload", "capture", "gzip", "--small", "-o", str(f)],
-                "gzip.trace", look=look_at_trace, slow=True,
+                lambda f: ["workload", "capture", "gunzip", "--small", "-o", str(f)],
+                "gunzip.trace", look=look_at_trace, slow=True,
             ),
         ]  # fmt: skip
     return [one for one in found if _exists(one.words(Path("/nonexistent"))[0])]

@@ -5,8 +5,10 @@ Workers write finished cells themselves, so nothing is lost with the scheduler o
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Generator, Sequence
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any, Final
 
@@ -65,38 +67,49 @@ class Cluster:
         futures = self.client.map(
             cell.run, list(by_key.values()), key=list(by_key), pure=False, batch_size=1000
         )
-        for future in distributed.as_completed(futures, loop=self.client.loop):
-            job = by_key[future.key]
-            if future.status == "finished":
-                outcome: dict[str, Any] = future.result()
-                if cell.outcome_of(job["key"], Path(job["folder"])) is None:
-                    raise NearfarError(
-                        f"{job['folder']}: a cell that a worker finished is not there; workers "
-                        "must see this folder under the same path: choose a shared -o"
-                    )
-            elif future.status == "error":
-                wrong = future.exception()
-                line = (str(wrong).splitlines() or [""])[0]
-                told = f"{type(wrong).__name__}: {line}"
-                if isinstance(wrong, distributed.KilledWorker):
-                    told = "its workers died, one after another; it may need more memory"
-                outcome = {
-                    "key": job["key"],
-                    "status": "failed",
-                    "rows": 0,
-                    "seconds": 0.0,
-                    "error": told,
-                    "parameters": job["written"],
-                }
-                cell.keep(outcome, Path(job["folder"]))
-            else:
+        try:
+            for future in distributed.as_completed(futures, loop=self.client.loop):
+                outcome = self._outcome(future, by_key[future.key])
+                future.release()
+                yield outcome
+        except (OSError, CancelledError, asyncio.CancelledError):
+            raise self._gone() from None
+
+    def _outcome(self, future: Any, job: dict[str, Any]) -> dict[str, Any]:
+        """How a cell went: as its worker kept it, so that no connection need last any longer."""
+        import distributed
+
+        if future.status == "finished":
+            outcome = cell.outcome_of(job["key"], Path(job["folder"])) or future.result()
+            if outcome["status"] == "done" and not cell.outcome_of(job["key"], Path(job["folder"])):
                 raise NearfarError(
-                    f"--dask {self.where}: the scheduler went away; finished cells are kept: "
-                    "start it and run the sweep again",
-                    3,
+                    f"{job['folder']}: a cell that a worker finished is not there; workers must "
+                    "see this folder under the same path: choose a shared -o"
                 )
-            future.release()
-            yield outcome
+            return outcome
+        if future.status != "error":
+            raise self._gone()
+        wrong = future.exception()
+        told = f"{type(wrong).__name__}: {(str(wrong).splitlines() or [''])[0]}"
+        if isinstance(wrong, distributed.KilledWorker):
+            told = "its workers died, one after another; it may need more memory"
+        outcome = {
+            "key": job["key"],
+            "status": "failed",
+            "rows": 0,
+            "seconds": 0.0,
+            "error": told,
+            "parameters": job["written"],
+        }
+        cell.keep(outcome, Path(job["folder"]))
+        return outcome
+
+    def _gone(self) -> NearfarError:
+        return NearfarError(
+            f"--dask {self.where}: the scheduler went away; finished cells are kept: start it and "
+            "run the sweep again",
+            3,
+        )
 
     def close(self) -> None:
         """Disconnect; cells that have not begun are dropped."""
