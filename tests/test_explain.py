@@ -58,6 +58,12 @@ def test_the_sums_are_the_rows(trace: Path, tmp_path: Path, options: dict[str, A
     for part, total in (("T_A", "translation_ns"), ("T_D", "data_ns")):
         own = sum(term["ns"] for term in found.terms if term["part"] == part)
         assert own == pytest.approx(row[total], rel=1e-12)
+    by_code = [place for place in found.sites if place["share"] > 0]
+    assert bool(found.sites) == (options.get("filter") is None)
+    if found.sites:
+        for ours, theirs in {"tlb_misses": "tlb_misses", "faults": "faults"}.items():
+            assert sum(place[ours] for place in found.sites) == row[theirs]
+        assert sum(place["share"] for place in by_code) == pytest.approx(1)
     counts = {"references": "references", "tlb_misses": "tlb_misses", "faults": "faults",
               "first_touches": "pages"}  # fmt: skip
     for places in (found.regions, found.ranges):
@@ -90,6 +96,24 @@ def test_regions_are_told_as_a_plain_loop_tells_them(trace: Path, tmp_path: Path
     (told,) = [place for place in found.regions if place["name"] == "[stack]"]
     assert told["tlb_misses"] == sum(n for page, n in misses.items() if page in inside)
     assert told["tlb_misses"] > 0
+
+
+def test_code_is_told_as_a_plain_loop_tells_it(trace: Path, tmp_path: Path) -> None:
+    """First touches by the block fetched before them."""
+    found = explain(made(trace, tmp_path / "run"), page="4K")
+    columns = package.open(trace).table(["addr", "size", "kind"]).to_pydict()
+    block, seen, touches = None, set(), {}
+    for addr, size, kind in zip(*columns.values(), strict=True):
+        block = addr if kind == "fetch" else block
+        for number in range(addr >> 12, ((addr + max(size, 1) - 1) >> 12) + 1):
+            if number not in seen:
+                seen.add(number)
+                touches[block] = touches.get(block, 0) + 1
+    told = {place["addr"]: place["first_touches"] for place in found.sites}
+    assert len(touches) > 20
+    assert all(told.get(addr, 0) == n for addr, n in touches.items() if addr in told)
+    assert sum(told.values()) == sum(touches.values()) == found.total["first_touches"]
+    assert any(place["name"].endswith(".so.6") or "gzip" in place["name"] for place in found.sites)
 
 
 def test_mistakes_are_one_line(trace: Path, tmp_path: Path, nearfar: Run) -> None:

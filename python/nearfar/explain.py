@@ -1,4 +1,4 @@
-"""``explain``: from a number of a paging run down to the terms, regions and addresses behind it.
+"""``explain``: from a number of a paging run down to terms, regions, addresses and code behind it.
 
 The access-time model of paper 000 (equations 1 to 3) is written out with the run's own values; then
 the trace that the run names is simulated once more at one page size and memory size, each TLB miss
@@ -47,6 +47,9 @@ class ExplainResult(Result):
             they cost (``ns`` a reference of the program) and its ``share`` of all such time, most
             first.
         ranges: the same by address range, lowest first.
+        sites: the same by the code that made the reference, most first: ``name`` of its region,
+            ``addr`` of its block of instructions (None: all further ones); empty where the trace
+            has no fetches, or the run counted only those that miss CPU caches.
     """
 
     run: dict[str, Any]
@@ -54,6 +57,7 @@ class ExplainResult(Result):
     total: dict[str, int]
     regions: list[dict[str, Any]]
     ranges: list[dict[str, Any]]
+    sites: list[dict[str, Any]]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, as ``--format json`` prints it."""
@@ -63,6 +67,7 @@ class ExplainResult(Result):
             "total": self.total,
             "regions": self.regions,
             "ranges": self.ranges,
+            "sites": self.sites,
         }
 
     @property
@@ -142,7 +147,10 @@ def explain(
     }
     terms = _terms(row, price, bool(options["write_back"]))
     regions = sorted(_cost(found["regions"], total, price), key=lambda place: -place["ns"])
-    return ExplainResult(told, terms, total, regions, _cost(found["ranges"], total, price))
+    # Behind CPU caches a miss no longer follows the fetch of the code that made it.
+    sites = _cost(found["sites"], total, price) if options["filter"] == "none" else []
+    sites.sort(key=lambda site: (site["addr"] is None, -site["ns"]))
+    return ExplainResult(told, terms, total, regions, _cost(found["ranges"], total, price), sites)
 
 
 # --- the row

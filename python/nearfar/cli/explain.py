@@ -25,7 +25,7 @@ def run(
         str, typer.Option("--format", help="table, json, csv or parquet.")
     ] = "table",
 ) -> None:
-    """Take a row apart: terms of the model, regions and addresses that miss and fault."""
+    """Take a row apart: terms of the model; regions, addresses and code that miss and fault."""
     from nearfar.cli._progress import progress
     from nearfar.explain import explain
 

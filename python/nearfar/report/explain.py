@@ -11,7 +11,7 @@ from rich.text import Text
 from nearfar.report import findings, units
 from nearfar.report.tables import listing
 
-#: Regions, and ranges, that the tables show.
+#: Regions, and ranges and pieces of code, that the tables show.
 SHOWN = (12, 6)
 
 
@@ -25,6 +25,8 @@ def explain(found: Mapping[str, Any]) -> RenderableType:
     )
     parts: list[RenderableType] = [Text(units.clean(head), style="bold"), Text("")]
     parts += [_terms(found), Text(""), _regions(found), Text(""), _ranges(found)]
+    if found["sites"]:
+        parts += [Text(""), _sites(found)]
     if run["sample"] is not None:
         parts.append(Text("The run sampled pages; the counts here are of all pages."))
     return Group(*parts)
@@ -56,7 +58,14 @@ def _ranges(found: Mapping[str, Any]) -> RenderableType:
     return _places("The same by address range, dearest first", ordered, named=False)
 
 
-def _places(title: str, places: Sequence[Mapping[str, Any]], named: bool) -> RenderableType:
+def _sites(found: Mapping[str, Any]) -> RenderableType:
+    title = "The same by the code that made the reference, dearest first"
+    return _places(title, found["sites"], named=False, heading="code")
+
+
+def _places(
+    title: str, places: Sequence[Mapping[str, Any]], named: bool, heading: str = "addresses"
+) -> RenderableType:
     rows = []
     for place in [place for place in places if place["ns"] > 0][: SHOWN[not named]]:
         counts = [
@@ -66,8 +75,14 @@ def _places(title: str, places: Sequence[Mapping[str, Any]], named: bool) -> Ren
             units.duration(place["ns"]),
             units.percent(place["share"]),
         ]
-        where = [] if named else [f"{place['addr_low']:#x}-{place['addr_high']:#x}"]
+        where = [] if named else [_where(place)]
         rows.append([*where, *counts, place["name"]])
-    headers = [] if named else ["addresses"]
+    headers = [] if named else [heading]
     headers += ["TLB misses", "faults", "first touch", "time", "share", "region"]
     return listing(title, headers, rows)
+
+
+def _where(place: Mapping[str, Any]) -> str:
+    if "addr_low" in place:
+        return f"{place['addr_low']:#x}-{place['addr_high']:#x}"
+    return "" if place["addr"] is None else f"{place['addr']:#x}"

@@ -11,16 +11,18 @@ use nearfar_kernel::replacement::clock::Clock;
 use nearfar_kernel::replacement::linux::TwoList;
 use nearfar_kernel::replacement::{AccessBits, Engine as Policy, Replacement};
 use nearfar_trace::hash::PageMap;
-use nearfar_trace::{Batch, Columns, Reader, Result};
+use nearfar_trace::{Batch, Columns, Kind, Reader, Result};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use super::options::{ClockInsert, Options};
 use super::simulate::footprint_bytes;
-use crate::info::names::Names;
+use crate::info::names::{Names, UNNAMED};
 
 /// Most address ranges told: neighbours are taken together until there are no more.
 pub const RANGES: usize = 256;
+/// Most code sites told; the rest are taken together.
+pub const SITES: usize = 256;
 /// log2 of the smallest range told, or a page where that is larger.
 const LEAST_RANGE: u32 = 16;
 const PULSE: u64 = 1 << 22;
@@ -64,6 +66,19 @@ pub struct Place {
     pub counts: Counts,
 }
 
+/// What the references of a piece of code met. They themselves are not counted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Site {
+    /// Region of the code.
+    pub name: String,
+    /// First byte of the last instructions that the thread had fetched: in a capture a block
+    /// without a branch into or out of it. `None`: those of all further sites, or before any fetch.
+    pub addr: Option<u64>,
+    /// What happened there; `references` stays 0.
+    #[serde(flatten)]
+    pub counts: Counts,
+}
+
 /// Where misses and faults of one page size and memory size come from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Explained {
@@ -73,6 +88,9 @@ pub struct Explained {
     pub regions: Vec<Place>,
     /// By address range, lowest first.
     pub ranges: Vec<Place>,
+    /// By the code that made the reference, most misses and faults first; empty for a trace without
+    /// fetches.
+    pub sites: Vec<Site>,
 }
 
 /// Simulate the first page size and the first memory size of `options` and say where misses are.
@@ -106,6 +124,7 @@ pub fn explain(
     let mut ids: PageMap<u32> = PageMap::default();
     let cell_shift = shift.max(LEAST_RANGE);
     let mut places: FxHashMap<(u32, u64), Counts> = FxHashMap::default();
+    let mut code = Code::default();
     // Most references lie where the one before them did.
     let (mut known, mut region, mut counts) = (None, 0u32, Counts::default());
     let mut batches = reader.batches(Columns { thread: true, ..Columns::PAGING });
@@ -124,6 +143,9 @@ pub fn explain(
                 settle(&mut places, region, &mut known, &mut counts);
             }
             let kind = batch.kind[index];
+            if kind == Kind::Fetch as u8 {
+                code.fetch(batch.thread[index], addr);
+            }
             if options.kinds.0 >> kind & 1 == 0 {
                 continue;
             }
@@ -139,15 +161,20 @@ pub fn explain(
                 }
                 let fresh = ids.len() as u32;
                 let page = *ids.entry(number).or_insert(fresh);
-                counts.references += 1;
+                let mut met = Counts::default();
                 if !first.access(page, number) {
                     let held = second.as_mut().is_some_and(|level| level.access(page, number));
-                    if held { counts.tlb_second_hits += 1 } else { counts.tlb_misses += 1 }
+                    if held { met.tlb_second_hits = 1 } else { met.tlb_misses = 1 }
                 }
                 if memory.reference(page) {
-                    counts.faults += 1;
-                    counts.first_touches += u64::from(page == fresh);
+                    met.faults = 1;
+                    met.first_touches = u64::from(page == fresh);
                 }
+                if met != Counts::default() {
+                    code.met(batch.thread[index], &met, |page| names.region(running, page));
+                    counts.add(&met);
+                }
+                counts.references += 1;
             }
         }
         if at >= next_pulse {
@@ -156,7 +183,52 @@ pub fn explain(
         }
     }
     settle(&mut places, region, &mut known, &mut counts);
-    Ok(told(places, names, cell_shift))
+    Ok(told(places, code, names, cell_shift))
+}
+
+/// Which code made a reference: the last that its thread had fetched.
+#[derive(Default)]
+struct Code {
+    last: FxHashMap<u32, u64>,
+    sites: FxHashMap<Option<u64>, (u32, Counts)>,
+}
+
+impl Code {
+    fn fetch(&mut self, thread: u32, addr: u64) {
+        self.last.insert(thread, addr);
+    }
+
+    /// Count what a reference of `thread` met; `region_of` a page of its code.
+    fn met(&mut self, thread: u32, counts: &Counts, region_of: impl FnOnce(u64) -> u32) {
+        let addr = self.last.get(&thread).copied();
+        let site = self.sites.entry(addr);
+        let fresh = || (addr.map_or(0, |addr| region_of(addr >> 12)), Counts::default());
+        site.or_insert_with(fresh).1.add(counts);
+    }
+
+    /// The sites that met most, the rest in one; `name_of` a region.
+    fn told(self, name_of: impl Fn(u32) -> String) -> Vec<Site> {
+        if self.last.is_empty() {
+            return Vec::new();
+        }
+        let mut sites: Vec<_> = self.sites.into_iter().collect();
+        sites.sort_by_key(|(addr, (_, c))| {
+            (addr.is_none(), std::cmp::Reverse(c.tlb_misses + c.faults), *addr)
+        });
+        let mut rest = Counts::default();
+        let mut told = Vec::new();
+        for (addr, (region, counts)) in sites {
+            if addr.is_some() && told.len() < SITES {
+                told.push(Site { name: name_of(region), addr, counts });
+            } else {
+                rest.add(&counts);
+            }
+        }
+        if rest != Counts::default() {
+            told.push(Site { name: "(others)".to_owned(), addr: None, counts: rest });
+        }
+        told
+    }
 }
 
 /// Put what was counted at one place where it belongs.
@@ -172,7 +244,12 @@ fn settle(
 }
 
 /// From counts by region id and cell to named regions and ranges.
-fn told(places: FxHashMap<(u32, u64), Counts>, names: Names, cell_shift: u32) -> Explained {
+fn told(
+    places: FxHashMap<(u32, u64), Counts>,
+    code: Code,
+    names: Names,
+    cell_shift: u32,
+) -> Explained {
     let (merged, texts) = names.finish();
     let final_region = |id: u32| merged.get(id as usize).copied().unwrap_or(id) as usize;
     let mut total = Counts::default();
@@ -204,11 +281,13 @@ fn told(places: FxHashMap<(u32, u64), Counts>, names: Names, cell_shift: u32) ->
     let bounds = |low: u64, high: u64, shift: u32| (low << shift, u128::from(high + 1) << shift);
     let name = |id: usize| {
         texts.get(id).cloned().flatten().unwrap_or_else(|| {
-            let (low, high, _) = regions[&id];
-            let (low, high) = bounds(low, high, cell_shift);
+            // Code that no reference was counted in has no bounds.
+            let Some((low, high, _)) = regions.get(&id) else { return UNNAMED.to_owned() };
+            let (low, high) = bounds(*low, *high, cell_shift);
             format!("{low:#x}-{high:#x}")
         })
     };
+    let sites = code.told(|id| name(final_region(id)));
     let ranges = cells
         .into_iter()
         .map(|(cell, (mut ids, counts))| {
@@ -227,7 +306,7 @@ fn told(places: FxHashMap<(u32, u64), Counts>, names: Names, cell_shift: u32) ->
         })
         .collect();
     regions.sort_by_key(|r| (std::cmp::Reverse(r.counts.tlb_misses + r.counts.faults), r.addr_low));
-    Explained { total, regions, ranges }
+    Explained { total, regions, ranges, sites }
 }
 
 /// One memory of the study.
@@ -307,9 +386,7 @@ impl AccessBits for Bits {
 
 #[cfg(test)]
 mod tests {
-    use nearfar_trace::{
-        Kind, KindSet, Record, RegionEvent, RegionKind, Source, Writer, WriterOptions,
-    };
+    use nearfar_trace::{KindSet, Record, RegionEvent, RegionKind, Source, Writer, WriterOptions};
     use proptest::prelude::*;
 
     use super::*;
@@ -380,6 +457,10 @@ mod tests {
                 assert_eq!(sum(&found.regions), study);
                 assert_eq!(sum(&found.ranges), study);
                 assert!(found.ranges.len() <= RANGES);
+                let mut sites = Counts { references: study.references, ..Counts::default() };
+                found.sites.iter().for_each(|site| sites.add(&site.counts));
+                let fetches = records.iter().any(|r| r.kind == Kind::Fetch);
+                assert!(sites == study || !fetches && found.sites.is_empty());
                 // Each page of each record counts where its first byte there lies.
                 for name in ["low", "high", "(unnamed)"] {
                     let own: usize = records
@@ -429,6 +510,49 @@ mod tests {
         fn sums_are_the_studys_where_clock_loads_clear(records in records()) {
             check(&records, "16", "clock", ClockInsert::Clear);
         }
+    }
+
+    /// A miss belongs to the code that its own thread fetched last.
+    #[test]
+    fn code_is_that_of_the_thread() {
+        let one = |addr, kind, thread| Record { addr, kind, size: 4, thread, instr: 1 };
+        let page = |n: u64| HIGH + n * 4096;
+        let records = [
+            one(LOW, Kind::Fetch, 0),
+            one(LOW + 0x1000, Kind::Fetch, 1),
+            one(page(1), Kind::Load, 0),
+            one(page(2), Kind::Store, 1),
+            one(page(3), Kind::Load, 1),
+            one(page(4), Kind::Load, 2),
+            one(LOW + 0x40, Kind::Fetch, 0),
+            one(page(5), Kind::Load, 0),
+        ];
+        let folder = tempfile::tempdir().unwrap();
+        let reader = store(&records, folder.path());
+        let all = vec![MemorySize::Fraction(1.0)];
+        let data = KindSet(1 << Kind::Load as u8 | 1 << Kind::Store as u8);
+        let faults = |kinds| {
+            let options =
+                Options::new(vec![4096], all.clone(), "64", "lru", ClockInsert::Set, kinds);
+            let found = explain(&reader, &options.unwrap(), &mut |_| Ok(())).unwrap();
+            let told = |s: &Site| (s.addr, s.name.clone(), s.counts.faults, s.counts.tlb_misses);
+            found.sites.iter().map(told).collect::<Vec<_>>()
+        };
+        let low = || "low".to_owned();
+        let others = (None, "(others)".to_owned(), 1, 1);
+        assert_eq!(
+            faults(data),
+            [
+                (Some(LOW + 0x1000), low(), 2, 2),
+                (Some(LOW), low(), 1, 1),
+                (Some(LOW + 0x40), low(), 1, 1),
+                others.clone(),
+            ]
+        );
+        // Fetches count at the code that they are of.
+        assert_eq!(faults(KindSet::ALL)[0], (Some(LOW + 0x1000), low(), 3, 3));
+        assert_eq!(faults(KindSet::ALL)[1], (Some(LOW), low(), 2, 2));
+        assert_eq!(faults(KindSet::ALL)[3], others);
     }
 
     /// Far more cells than ranges told, up to the top of the address space.

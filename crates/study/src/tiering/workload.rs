@@ -153,14 +153,24 @@ pub struct Prepared {
     kind: Kind,
 }
 
+/// What NOMAD's warm-up draws from: pages of its own, where there are any.
+#[derive(Debug)]
+enum Warm {
+    /// The working set.
+    Rounds,
+    /// As many pages before it: the same table.
+    Alike,
+    /// Pages before it, more or fewer of them.
+    Own(Draws),
+}
+
 #[derive(Debug)]
 enum Kind {
-    /// Records drawn in the rounds from `first`, before them from `warm`: NOMAD's warm-up is a draw
-    /// of its own on pages of its own, where there are any.
+    /// Records drawn in the rounds from `first`; in the warm-up, a draw of its own, as `warm` says.
     Draws {
         first: u32,
         draws: Draws,
-        warm: Option<Draws>,
+        warm: Warm,
     },
     Chase {
         first: u32,
@@ -212,7 +222,11 @@ pub fn generated(name: &str, shape: &Shape) -> Result<Prepared> {
         Kind::Chase { first, order: (0..wss).map(|i| order.apply(u64::from(i)) as u32).collect() }
     } else {
         let draws = |of| Draws::new(&arrange(popularity(of, shape.scrambled), shape.hottest_first));
-        let warm = (first >= WARM).then(|| draws(first));
+        let warm = match first {
+            0..WARM => Warm::Rounds,
+            _ if first == wss => Warm::Alike,
+            _ => Warm::Own(draws(first)),
+        };
         Kind::Draws { first, draws: draws(wss), warm }
     };
     let pause = Time::from_ps((10e12 * shape.scale) as u64);
@@ -292,7 +306,8 @@ impl Source {
         match (&self.workload.kind, &mut self.replay) {
             (Kind::Draws { first, draws, warm }, _) => {
                 let (first, draws) = match warm {
-                    Some(warm) if self.warm_up => (0, warm),
+                    Warm::Alike if self.warm_up => (0, draws),
+                    Warm::Own(own) if self.warm_up => (0, own),
                     _ => (*first, draws),
                 };
                 let (mut rng, mix) = (self.rng.clone(), self.mix);
