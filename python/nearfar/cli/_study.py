@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from nearfar.errors import NearfarError
 
 if TYPE_CHECKING:
     from nearfar.result import Result
+
+Format = Annotated[str, typer.Option("--format", help="table, json, csv or parquet.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace existing results.")]
+Html = Annotated[Path | None, typer.Option(help="Also write a self-contained page.")]
 
 #: What ``--format`` may be.
 FORMATS = ("table", "json", "csv", "parquet")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nearfar.cli._study import check_format, names, print_rows
+from nearfar.cli._study import Force, Format, Html, check_format, names, print_rows
 
 if TYPE_CHECKING:
     from nearfar.advise import AdviseResult
@@ -68,17 +68,15 @@ def run(
     evaluate: Annotated[
         bool, typer.Option("--evaluate", help="Regret over all rows; exit 1 if a goal is missed.")
     ] = False,
-    output_format: Annotated[
-        str, typer.Option("--format", help="table, json, csv or parquet.")
-    ] = "table",
+    output_format: Format = "table",
     out: Annotated[
         Path | None,
         typer.Option(
             "-o", "--out", help="Also write result.parquet, run.json and what --emit made."
         ),
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Also write a self-contained page.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace existing results.")] = False,
+    html: Html = None,
+    force: Force = False,
 ) -> int:
     """Advise a page size: predicted and simulated time, gain, regret, and what can be set."""
     from nearfar import advise as study

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from nearfar.cli._study import check_format, names, print_rows
+from nearfar.cli._study import Format, check_format, names, print_rows
 
 SETTINGS = {"epilog": "Example: nearfar diff before.run after.run --fail-above 3%"}
 
@@ -23,9 +23,7 @@ def run(
         str | None, typer.Option(help="Exit 1 if a row is worse by more than this, such as 3%.")
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Every row in the table.")] = False,
-    output_format: Annotated[
-        str, typer.Option("--format", help="table, json, csv or parquet.")
-    ] = "table",
+    output_format: Format = "table",
 ) -> int:
     """Compare two runs row by row, over seeds with confidence intervals."""
     from nearfar.diff import diff

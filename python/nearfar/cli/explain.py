@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nearfar.cli._study import check_format, print_rows
+from nearfar.cli._study import Format, check_format, print_rows
 
 SETTINGS = {"epilog": "Example: nearfar explain app.run --page 64K --memory 50%"}
 
@@ -21,9 +21,7 @@ def run(
     storage: Annotated[
         str | None, typer.Option(help="Its storage [default: the run's first].")
     ] = None,
-    output_format: Annotated[
-        str, typer.Option("--format", help="table, json, csv or parquet.")
-    ] = "table",
+    output_format: Format = "table",
 ) -> None:
     """Take a row apart: terms of the model; regions, addresses and code that miss and fault."""
     from nearfar.cli._progress import progress

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nearfar.cli._study import check_format, print_rows
+from nearfar.cli._study import Format, check_format, print_rows
 
 if TYPE_CHECKING:
     from nearfar.fit import Fits
@@ -49,9 +49,7 @@ def run(
     weighting: Annotated[
         Weighting, typer.Option(help="Weigh errors as they are, or relative to the rate.")
     ] = Weighting.ABSOLUTE,
-    output_format: Annotated[
-        str, typer.Option("--format", help="table, json, csv or parquet.")
-    ] = "table",
+    output_format: Format = "table",
 ) -> None:
     """Fit a power law to TLB miss rates and two exponentials to page fault rates."""
     from nearfar.errors import NearfarError

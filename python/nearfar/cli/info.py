@@ -7,16 +7,14 @@ from typing import Annotated
 
 import typer
 
-from nearfar.cli._study import check_format, print_rows
+from nearfar.cli._study import Format, check_format, print_rows
 
 SETTINGS = {"epilog": "Example: nearfar info app.trace --html app.html"}
 
 
 def run(
     trace: Annotated[Path, typer.Argument(help="Trace folder.")],
-    output_format: Annotated[
-        str, typer.Option("--format", help="table, json, csv or parquet.")
-    ] = "table",
+    output_format: Format = "table",
     html: Annotated[
         Path | None,
         typer.Option("--html", metavar="FILE", help="Write a page with a heat map as well."),

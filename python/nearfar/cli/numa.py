@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nearfar.cli._study import check_format, names, print_rows
+from nearfar.cli._study import Force, Format, Html, check_format, names, print_rows
 
 if TYPE_CHECKING:
     from nearfar.numa import NumaResult
@@ -35,11 +35,9 @@ From = Annotated[
     int | None, typer.Option("--from", help="Node whose cores work [default: the first].")
 ]
 Threads = Annotated[int, typer.Option(min=1, max=65536, help="Cores at work.")]
-Format = Annotated[str, typer.Option("--format", help="table, json, csv or parquet.")]
 Out = Annotated[
     Path | None, typer.Option("-o", "--out", help="Also write result.parquet and run.json.")
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace existing results.")]
 Seed = Annotated[int, typer.Option(help="Of whatever is drawn at random.")]
 
 
@@ -105,7 +103,7 @@ def alloc(
     ] = False,
     output_format: Format = "table",
     out: Out = None,
-    html: Annotated[Path | None, typer.Option(help="Also write a self-contained page.")] = None,
+    html: Html = None,
     force: Force = False,
 ) -> None:
     """Time allocating and clearing memory; where pages land; why it cannot be done."""

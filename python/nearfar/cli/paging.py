@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from nearfar.cli._study import check_format, names, print_rows
+from nearfar.cli._study import Force, Format, Html, check_format, names, print_rows
 
 SETTINGS = {"epilog": "Example: nearfar paging app.trace --machine optane-ssd --html app.html"}
 
@@ -51,18 +51,16 @@ def run(
         str | None,
         typer.Option(help="Keep to this much memory, in more passes if need be [default: 12G]."),
     ] = None,
-    output_format: Annotated[
-        str, typer.Option("--format", help="table, json, csv or parquet.")
-    ] = "table",
+    output_format: Format = "table",
     full: Annotated[bool, typer.Option("--full", help="Every row in the table.")] = False,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Also write result.parquet and run.json.")
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Also write a self-contained page.")] = None,
+    html: Html = None,
     heatmap: Annotated[
         bool, typer.Option("--heatmap/--no-heatmap", help="Address x time in the page.")
     ] = True,
-    force: Annotated[bool, typer.Option("--force", help="Replace existing results.")] = False,
+    force: Force = False,
 ) -> None:
     """Find the best page size at every memory size: TLB misses, page faults, access time."""
     from nearfar.cli._progress import progress

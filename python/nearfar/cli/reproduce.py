@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from nearfar.cli._study import check_format, print_rows
+from nearfar.cli._study import Format, Html, check_format, print_rows
 from nearfar.errors import NearfarError
 
 SETTINGS = {"epilog": "Example: nearfar reproduce --all --html papers.html"}
@@ -33,10 +33,8 @@ def run(
         bool, typer.Option("--check", help="Exit with 1 if a row does not hold.")
     ] = False,
     threads: Annotated[int, typer.Option(min=0, max=1024, help="0: one a core.")] = 0,
-    output_format: Annotated[
-        str, typer.Option("--format", help="table, json, csv or parquet.")
-    ] = "table",
-    html: Annotated[Path | None, typer.Option(help="Also write a self-contained page.")] = None,
+    output_format: Format = "table",
+    html: Html = None,
 ) -> int:
     """Show every published number and statement of the papers beside ours."""
     from nearfar.cli._progress import progress

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from nearfar.cli._study import check_format, names, print_rows
+from nearfar.cli._study import Force, Format, Html, check_format, names, print_rows
 from nearfar.errors import NearfarError
 
 SETTINGS = {
@@ -52,14 +52,12 @@ def run(
     ] = 1 << 20,
     seed: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="Of the preconditioning.")] = 1,
     threads: Annotated[int, typer.Option(min=0, max=1024, help="0: one a core.")] = 0,
-    output_format: Annotated[
-        str, typer.Option("--format", help="table, json, csv or parquet.")
-    ] = "table",
+    output_format: Format = "table",
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Also write result.parquet and run.json.")
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Also write a self-contained page.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace existing results.")] = False,
+    html: Html = None,
+    force: Force = False,
 ) -> None:
     """Replay a program on a DRAM-interface SSD: wait for its flash, or run something else?"""
     from nearfar.cli._progress import progress

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nearfar.cli._study import check_format, print_rows
+from nearfar.cli._study import Format, check_format, print_rows
 from nearfar.output import watched
 
 if TYPE_CHECKING:
@@ -35,9 +35,7 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say how many cells and how long; run nothing.")
     ] = False,
-    output_format: Annotated[
-        str, typer.Option("--format", help="table, json, csv or parquet.")
-    ] = "table",
+    output_format: Format = "table",
     out: Annotated[
         Path | None,
         typer.Option("-o", "--out", help="Folder of the results [default: NAME.sweep]."),

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nearfar.cli._study import check_format, print_rows
+from nearfar.cli._study import Force, Format, Html, check_format, print_rows
 
 SETTINGS = {"epilog": "Example: nearfar tiering --policy nomad,ssp --mix write --seeds 8"}
 
@@ -61,15 +61,13 @@ def run(
     list_policies: Annotated[
         bool, typer.Option("--list", help="List policies and their knobs.")
     ] = False,
-    output_format: Annotated[
-        str, typer.Option("--format", help="table, json, csv or parquet.")
-    ] = "table",
+    output_format: Format = "table",
     out: Annotated[
         Path | None,
         typer.Option("-o", "--out", help="Also write result.parquet, series.parquet, run.json."),
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Also write a self-contained page.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace existing results.")] = False,
+    html: Html = None,
+    force: Force = False,
 ) -> None:
     """Compare tiering policies on a simulated machine: bandwidth, migrations, shadows, faults."""
     from nearfar.cli._progress import progress
