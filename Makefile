@@ -111,7 +111,7 @@ bench: env ## Ratios against peers, in one run (docs/bench.md)
 .PHONY: validate
 validate: env ## The real kernel's placement of memory beside the model's, under QEMU (docs/numa.md)
 	@workloads/install.sh qemu-system-x86
-	$(BIN)/python bench/numa-kernel/run.py
+	$(BIN)/python bench/numa-kernel/validate.py
 
 .PHONY: clean
 clean: ## Remove everything made, but the captures of out/
