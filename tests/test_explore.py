@@ -66,7 +66,7 @@ def data(text: str, name: str) -> Any:
         (["advise"], True),
         (["numa"], True),
         (["cheap"], True),
-        (["ssd"], False),
+        (["ssd"], True),
         (["numa-run"], False),
         (["sweep"], False),
         (["cheap", "dear"], False),
