@@ -10,6 +10,7 @@ the installed package::
 from __future__ import annotations
 
 import fnmatch
+import functools
 import importlib.metadata
 import json
 import re
@@ -140,6 +141,14 @@ def _licence(metadata: Any) -> str:
     return " OR ".join(spoken) or (text if "\n" not in text else "")
 
 
+@functools.cache
+def registry() -> str:
+    """Where crates come from: the one registry that all locked crates share, or there is none."""
+    locked = tomllib.loads((ROOT / "Cargo.lock").read_text(encoding="utf-8"))["package"]
+    sources = {package["source"] for package in locked if "source" in package}
+    return sources.pop() if len(sources) == 1 else ""
+
+
 def wrong(
     package: Package, rules: Mapping[str, Any], own: str, also: tuple[str, ...] = ()
 ) -> str | None:
@@ -149,8 +158,7 @@ def wrong(
     """
     if package.origin == "here":
         return None if package.licence == own else f"{package.licence!r} where all is {own}"
-    known = [f"registry+{url}" for url in rules["sources"]["allow-registry"]]
-    if package.origin not in ("installed", *known):
+    if package.origin not in ("installed", registry()):
         return f"comes from {package.origin}"
     for banned in rules["bans"]["deny"]:
         if fnmatch.fnmatchcase(package.name, f"{banned['crate']} *"):

@@ -37,7 +37,8 @@ def test_no_expression(text: str) -> None:
 
 def test_what_is_wrong_is_seen() -> None:
     rules = tomllib.loads((licences.ROOT / "deny.toml").read_text(encoding="utf-8"))
-    here = f"registry+{rules['sources']['allow-registry'][0]}"
+    here = licences.registry()
+    assert here.startswith("registry+")
     own = "Apache-2.0 OR MIT"
     cases = {
         ("a 1", "MIT", here, None),
