@@ -62,7 +62,7 @@ test-packages:
 .PHONY: test
 test: test-packages env lint ## Everything: lint, Rust tests, Python tests, documentation
 	cargo test --workspace --quiet
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
 $(VENV)/.docs: $(VENV)/.packages
 	$(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'], sep='\n')" > $(VENV)/requirements-docs.txt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -15,6 +16,9 @@ DATA = Path(__file__).parent / "data"
 # Where the tests were started in the background SIGINT is ignored, and what they start would
 # inherit that: Ctrl-C could not be tested.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Tests that run side by side are told how wide the terminal is, and would wrap tables to it.
+os.environ.pop("COLUMNS", None)
 
 
 @pytest.fixture(scope="session")
