@@ -24,9 +24,8 @@ fn numa_modes() -> Vec<(&'static str, &'static str)> {
 fn numa_topology(machine: &str, machine_text: &str) -> PyResult<String> {
     let topology = topology(machine, machine_text)?;
     let shown: Vec<usize> = (0..topology.nodes.len()).collect();
-    // Nodes of other memory than DRAM are added to the running system, which makes the order anew.
+    // Nodes of other memory than DRAM are added to the running system.
     let added = topology.nodes.iter().any(|node| node.kind != NodeKind::Dram);
-    let cpus: Vec<bool> = topology.cpus.iter().map(|cores| added && *cores > 0).collect();
     let nodes: Vec<_> = topology
         .nodes
         .iter()
@@ -49,7 +48,7 @@ fn numa_topology(machine: &str, machine_text: &str) -> PyResult<String> {
         "machine": topology.machine,
         "nodes": nodes,
         "distances": topology.distances,
-        "fallback": fallback_orders(&topology.distances, &cpus, &shown),
+        "fallback": fallback_orders(&topology.distances, &topology.cpus, &shown, added),
     });
     Ok(answer.to_string())
 }

@@ -10,9 +10,14 @@ const MAX_NODES: u64 = 1024;
 /// from near to far. Equally distant nodes: the next higher number first, and those that were
 /// chosen first by fewer others, so that not all spill on the same one.
 ///
-/// `cpus`: which nodes are known to have cores when the order is made. At boot none are, as no
-/// processor is counted yet; the order is made anew when memory is added to the running system.
-pub fn fallback_orders(distances: &[Vec<u64>], cpus: &[bool], shown: &[usize]) -> Vec<Vec<usize>> {
+/// `cores` of each node count only where memory was `added` to the running system, which makes the
+/// orders anew: at boot they are made before any processor is counted.
+pub fn fallback_orders(
+    distances: &[Vec<u64>],
+    cores: &[u64],
+    shown: &[usize],
+    added: bool,
+) -> Vec<Vec<usize>> {
     let count = distances.len();
     let mut load = vec![0u64; count];
     (0..count)
@@ -23,7 +28,7 @@ pub fn fallback_orders(distances: &[Vec<u64>], cpus: &[bool], shown: &[usize]) -
             while !left.is_empty() {
                 let cost = |node: usize| {
                     let mut cost = distances[from][node] + u64::from(node < from);
-                    if cpus[node] {
+                    if added && cores[node] > 0 {
                         cost += PENALTY_FOR_CPUS;
                     }
                     cost * MAX_NODES + load[node]

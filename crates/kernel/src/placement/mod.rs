@@ -299,8 +299,7 @@ fn flat(topology: &Topology, movable: bool, passes: impl Fn(NodeKind) -> bool) -
 fn route(topology: &Topology, memories: &[Memory], node: usize) -> Vec<usize> {
     let shown: Vec<usize> = memories.iter().map(|memory| memory.node).collect();
     let added = memories.iter().any(|memory| memory.movable);
-    let cpus: Vec<bool> = topology.cpus.iter().map(|cores| added && *cores > 0).collect();
-    let orders = fallback_orders(&topology.distances, &cpus, &shown);
+    let orders = fallback_orders(&topology.distances, &topology.cpus, &shown, added);
     let order = orders.get(node).map_or(&[][..], Vec::as_slice);
     order.iter().filter_map(|n| shown.iter().position(|other| other == n)).collect()
 }

@@ -24,20 +24,21 @@ fn fallback_follows_the_distances_as_the_kernel_does() {
         };
         (0..8).map(|a| (0..8).map(|b| near(a, b)).collect()).collect::<Vec<Vec<u64>>>()
     };
-    let cpus = [true, true, true, true, false, false, false, false];
+    let cores = [12, 12, 12, 12, 0, 0, 0, 0];
     let all: Vec<usize> = (0..8).collect();
-    assert_eq!(fallback_orders(&row(17), &cpus, &all)[0], [0, 1, 4, 5, 2, 3, 6, 7]);
-    assert_eq!(fallback_orders(&row(30), &cpus, &all)[0], [0, 1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(fallback_orders(&row(17), &cores, &all, true)[0], [0, 1, 4, 5, 2, 3, 6, 7]);
+    assert_eq!(fallback_orders(&row(30), &cores, &all, true)[0], [0, 1, 2, 3, 4, 5, 6, 7]);
     // Only nodes with memory are in the order, also of a node that has none.
-    assert_eq!(fallback_orders(&row(17), &cpus, &[1, 4])[0], [1, 4]);
+    assert_eq!(fallback_orders(&row(17), &cores, &[1, 4], true)[0], [1, 4]);
 }
 
 /// Seen on Linux 6.12 with `optane-4node`'s distances: all nodes there at boot, when no node is known
 /// to have a core (tests/data/numa).
 #[test]
 fn at_boot_no_node_has_cores() {
-    let distances = topology("optane-4node").distances;
-    let orders = fallback_orders(&distances, &[false; 8], &(0..8).collect::<Vec<_>>());
+    let topology = topology("optane-4node");
+    let all: Vec<usize> = (0..8).collect();
+    let orders = fallback_orders(&topology.distances, &topology.cpus, &all, false);
     assert_eq!(orders[0], [0, 1, 4, 5, 2, 3, 6, 7]);
     assert_eq!(orders[4], [4, 0, 5, 1, 6, 7, 2, 3]);
     assert_eq!(orders[5], [5, 1, 0, 4, 7, 6, 2, 3]);
@@ -50,7 +51,7 @@ fn equal_distances_go_round() {
     // Four alike: each starts with itself and spills on the next first.
     let distances: Vec<Vec<u64>> =
         (0..4).map(|a| (0..4).map(|b| if a == b { 10 } else { 20 }).collect()).collect();
-    let orders = fallback_orders(&distances, &[true; 4], &[0, 1, 2, 3]);
+    let orders = fallback_orders(&distances, &[1; 4], &[0, 1, 2, 3], true);
     for (node, order) in orders.iter().enumerate() {
         assert_eq!(order[0], node);
         let mut sorted = order.clone();
