@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,9 @@ import typer
 from nearfar.errors import NearfarError
 
 if TYPE_CHECKING:
-    from nearfar.result import Result
+    from rich.console import RenderableType
+
+    from nearfar.result import FolderResult, Result
 
 Format = Annotated[str, typer.Option("--format", help="table, json, csv or parquet.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace existing results.")]
@@ -34,6 +37,38 @@ def check_format(
         )
     if output_format == "parquet" and sys.stdout.isatty():
         raise NearfarError(f"--format parquet: not to a terminal; redirect it{instead}")
+
+
+def keep(
+    result: FolderResult,
+    out: Path | None,
+    force: bool,
+    html: Path | None = None,
+    page: Callable[[], str] | None = None,
+    texts: Mapping[str, str] | None = None,
+) -> None:
+    """Write the folder (with ``texts``) and the page that the options ask for."""
+    if out is not None:
+        result.write(out, force=force, texts=texts)
+    if html is not None and page is not None:
+        from nearfar.output import write_aside
+
+        write_aside(html, page())
+
+
+def tell(
+    result: Result,
+    output_format: str,
+    shown: Callable[[], RenderableType],
+    html: Path | None = None,
+) -> None:
+    """Print a result: for programs its rows, for people what ``shown`` draws, and the page."""
+    if not print_rows(result, output_format):
+        from nearfar.report.tables import show
+
+        show(shown())
+        if html is not None:
+            print(f"page: {html}")
 
 
 def print_rows(result: Result, output_format: str) -> bool:

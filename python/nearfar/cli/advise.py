@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nearfar.cli._study import Force, Format, Html, check_format, names, print_rows
+from nearfar.cli._study import Force, Format, Html, check_format, keep, names, tell
 
 if TYPE_CHECKING:
     from nearfar.advise import AdviseResult
@@ -85,7 +85,6 @@ def run(
     from nearfar.cli._progress import progress
     from nearfar.errors import NearfarError
     from nearfar.fleet import parse_gain
-    from nearfar.output import write_aside
 
     check_format(output_format)
     if emit is not None:
@@ -133,10 +132,7 @@ def run(
     emitted, failed = _emitted(result, emit)
     if failed and not emitted:
         raise NearfarError(failed[0])
-    if out is not None:
-        result.write(out, force=force, texts=emitted)
-    if html is not None:
-        write_aside(html, result.html())
+    keep(result, out, force, html, result.html, texts=emitted)
     missed = False
     if evaluate:
         missed = _evaluate(result, sizes, output_format)
@@ -184,8 +180,7 @@ def _evaluate(result: AdviseResult, sizes: str, output_format: str) -> bool:
 def _print(result: AdviseResult, output_format: str, emitted: dict[str, str]) -> None:
     if emitted:
         print("\n".join(emitted.values()), end="")
-    elif not print_rows(result, output_format):
+    else:
         from nearfar.report import advise as tables
-        from nearfar.report.tables import show
 
-        show(tables.advice(result.to_dict()))
+        tell(result, output_format, lambda: tables.advice(result.to_dict()))

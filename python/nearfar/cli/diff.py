@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from nearfar.cli._study import Format, check_format, names, print_rows
+from nearfar.cli._study import Format, check_format, names, tell
 
 SETTINGS = {"epilog": "Example: nearfar diff before.run after.run --fail-above 3%"}
 
@@ -28,15 +28,12 @@ def run(
     """Compare two runs row by row, over seeds with confidence intervals."""
     from nearfar.diff import diff
     from nearfar.fleet import parse_gain
+    from nearfar.report import diff as report
 
     check_format(output_format, instead="")
     threshold = None if fail_above is None else parse_gain(fail_above, "--fail-above")
     found = diff(a, b, metrics=names(metric))
-    if not print_rows(found, output_format):
-        from nearfar.report import diff as report
-        from nearfar.report.tables import show
-
-        show(report.diff(found.to_dict(), full=full))
+    tell(found, output_format, lambda: report.diff(found.to_dict(), full=full))
     failed = found.worse(threshold) if threshold is not None else []
     if failed:
         sys.stdout.flush()  # what is said on standard error comes after

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nearfar.cli._study import Format, check_format, print_rows
+from nearfar.cli._study import Format, check_format, tell
 
 SETTINGS = {"epilog": "Example: nearfar explain app.run --page 64K --memory 50%"}
 
@@ -26,12 +26,9 @@ def run(
     """Take a row apart: terms of the model; regions, addresses and code that miss and fault."""
     from nearfar.cli._progress import progress
     from nearfar.explain import explain
+    from nearfar.report import explain as report
 
     check_format(output_format, instead="")
     with progress(f"explain {run}") as pulse:
         found = explain(run, page=page, memory=memory, storage=storage, progress=pulse)
-    if not print_rows(found, output_format):
-        from nearfar.report import explain as report
-        from nearfar.report.tables import show
-
-        show(report.explain(found.to_dict()))
+    tell(found, output_format, lambda: report.explain(found.to_dict()))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nearfar.cli._study import Format, check_format, print_rows
+from nearfar.cli._study import Format, check_format, tell
 
 SETTINGS = {"epilog": "Example: nearfar info app.trace --html app.html"}
 
@@ -32,6 +32,7 @@ def run(
     from nearfar import info
     from nearfar.cli._progress import progress
     from nearfar.output import write_aside
+    from nearfar.report import tables
 
     check_format(output_format, instead="")
     if html is not None:
@@ -49,10 +50,7 @@ def run(
         from nearfar.report.html import info_page
 
         write_aside(html, info_page(found.to_dict(), found.get("heatmap")))
-    if not print_rows(found, output_format):
-        from nearfar.report import tables
-
-        tables.show(tables.info(found))
+    tell(found, output_format, lambda: tables.info(found))
 
 
 def _check_place(html: Path) -> None:

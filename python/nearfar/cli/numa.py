@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from nearfar.cli._study import Force, Format, Html, check_format, names, print_rows
-
-if TYPE_CHECKING:
-    from nearfar.numa import NumaResult
+from nearfar.cli._study import Force, Format, Html, check_format, keep, names, tell
 
 APP = typer.Typer(
     no_args_is_help=True,
@@ -122,13 +118,14 @@ def alloc(
         threads=threads,
         clean_cache=clean_cache,
     )
-    if html is not None:
-        from nearfar.output import write_aside
+
+    def page() -> str:
         from nearfar.report.html import numa_page
 
-        published = numa.published(found)
-        write_aside(html, numa_page(found.to_dict(), numa.topology(machine), published))
-    _print(found, output_format, out, force, tables.alloc)
+        return numa_page(found.to_dict(), numa.topology(machine), numa.published(found))
+
+    keep(found, out, force, html, page)
+    tell(found, output_format, lambda: tables.alloc(found.rows), html)
 
 
 @APP.command(epilog="Example: nearfar numa run app.trace --mode local,memory-mode")
@@ -173,7 +170,8 @@ def run(
             seed=seed,
             progress=pulse,
         )
-    _print(found, output_format, out, force, tables.run)
+    keep(found, out, force)
+    tell(found, output_format, lambda: tables.run(found.rows))
 
 
 @APP.command(epilog="Example: nearfar numa pair 48G 48G --overlap 0,0.5,1")
@@ -217,7 +215,8 @@ def pair(
             seed=seed,
             progress=pulse,
         )
-    _print(found, output_format, out, force, tables.pair)
+    keep(found, out, force)
+    tell(found, output_format, lambda: tables.pair(found.rows))
 
 
 @APP.command(epilog="Example: nearfar numa plan --capacity 500G --threads 24 --emit numactl")
@@ -262,13 +261,12 @@ def plan(
         origin=origin,
     )
     best = next(row for row in found.rows if row["chosen"])
-    if emit is not None:
-        text = emitters.emit(emit, best)
-        if out is not None:
-            found.write(out, force=force)
+    text = None if emit is None else emitters.emit(emit, best)
+    keep(found, out, force)
+    if text is not None:
         print(text, end="")
     else:
-        _print(found, output_format, out, force, tables.plan)
+        tell(found, output_format, lambda: tables.plan(found.rows))
     return 0 if best["enough"] else 1
 
 
@@ -279,18 +277,3 @@ def _numbers(text: str | None, flag: str) -> list[int]:
     if not all(word.isascii() and word.isdigit() and len(word) < 6 for word in words):
         raise NearfarError(f"{flag}: {str(text)[:40]!r}: write whole numbers such as 0,4")
     return [int(word) for word in words]
-
-
-def _print(
-    found: NumaResult,
-    output_format: str,
-    out: Path | None,
-    force: bool,
-    table: Callable[[list[dict[str, Any]]], Any],
-) -> None:
-    if out is not None:
-        found.write(out, force=force)
-    if not print_rows(found, output_format):
-        from nearfar.report.tables import show
-
-        show(table(found.rows))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from nearfar.cli._study import Force, Format, Html, check_format, names, print_rows
+from nearfar.cli._study import Force, Format, Html, check_format, keep, names, print_rows
 
 SETTINGS = {"epilog": "Example: nearfar paging app.trace --machine optane-ssd --html app.html"}
 
@@ -64,7 +65,6 @@ def run(
 ) -> None:
     """Find the best page size at every memory size: TLB misses, page faults, access time."""
     from nearfar.cli._progress import progress
-    from nearfar.output import write_aside
     from nearfar.paging import paging, warnings
     from nearfar.sizes import parse_bytes
 
@@ -87,11 +87,8 @@ def run(
             max_memory=None if max_memory is None else parse_bytes(max_memory, "--max-memory"),
             progress=pulse,
         )
-    if out is not None:
-        result.write(out, force=force)
-    if html is not None:
-        found = _heatmap(trace, filter, machine) if heatmap else None
-        write_aside(html, result.html(found))
+    heat = partial(_heatmap, trace, filter, machine) if heatmap else lambda: None
+    keep(result, out, force, html, lambda: result.html(heat()))
     for line in warnings(result):
         print(f"nearfar: note: {line}", file=sys.stderr)
     if not print_rows(result, output_format):

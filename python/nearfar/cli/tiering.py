@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nearfar.cli._study import Force, Format, Html, check_format, print_rows
+from nearfar.cli._study import Force, Format, Html, check_format, keep, tell
 
 SETTINGS = {"epilog": "Example: nearfar tiering --policy nomad,ssp --mix write --seeds 8"}
 
@@ -72,7 +72,6 @@ def run(
     """Compare tiering policies on a simulated machine: bandwidth, migrations, shadows, faults."""
     from nearfar.cli._progress import progress
     from nearfar.errors import NearfarError
-    from nearfar.output import write_aside
     from nearfar.report import tables
     from nearfar.report import tiering as texts
     from nearfar.tiering import policies, read_knobs, tiering
@@ -117,11 +116,5 @@ def run(
             threads=threads,
             progress=pulse,
         )
-    if out is not None:
-        result.write(out, force=force)
-    if html is not None:
-        write_aside(html, result.html())
-    if not print_rows(result, output_format):
-        tables.show(texts.tiering(result.to_dict()))
-        if html is not None:
-            print(f"page: {html}")
+    keep(result, out, force, html, result.html)
+    tell(result, output_format, lambda: texts.tiering(result.to_dict()), html)
