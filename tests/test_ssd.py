@@ -148,6 +148,7 @@ def test_help_names_every_policy(nearfar: Run) -> None:
         (("--dram", "4G"), "--dram: 4294967296 bytes do not lie between"),
         (("--precondition", "60%"), "--precondition: 1 shares, not 2"),
         (("--precondition", "60%,150%"), "not a share from 0 to 100 %"),
+        (("--overwrite", "twice"), "choose once or drawn"),
         (("--atomic", "some"), '--atomic: no kind of reference is called "some"'),
         (("--first-touch", "old"), '--first-touch: "old" is neither new nor stored'),
         (("--background", "30M"), "--background: '30M' has no share"),

@@ -161,6 +161,7 @@ def ssd(
     disk: str | None,
     sequential: float,
     random: float,
+    overwrite: str,
     seed: int,
     sleep_granularity_ns: int | None,
     atomic: str,

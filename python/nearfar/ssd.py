@@ -31,6 +31,7 @@ EPF = ("none", "all", "smart:50us")
 DRAM = ("100M", "150M")
 MACHINE = "umd"
 PRECONDITION = (0.6, 0.5)
+OVERWRITE = "once"
 ATOMIC = "kernel"
 FIRST_TOUCH = "new"
 WINDOW = 1 << 20
@@ -120,6 +121,7 @@ def ssd(
     epf: Sequence[str] = EPF,
     disk: str | None = None,
     precondition: tuple[float, float] = PRECONDITION,
+    overwrite: str = OVERWRITE,
     sleep_granularity_ns: int | None = None,
     atomic: str = ATOMIC,
     first_touch: str = FIRST_TOUCH,
@@ -139,6 +141,8 @@ def ssd(
         disk: storage of the machine that files are read from; None: they are there at first touch,
             at the cost of a page fault without I/O.
         precondition: share of the device written in order, share then written at random.
+        overwrite: which pages of that: ``once``, each once in random order; ``drawn``, any page
+            each time.
         sleep_granularity_ns: threads wake at multiples of it; the machine's timer slack by
             default.
         atomic: references in sections in which a thread may not sleep: ``none``, ``kernel``, or
@@ -174,6 +178,7 @@ def ssd(
             disk=disk,
             sequential=precondition[0],
             random=precondition[1],
+            overwrite=overwrite,
             seed=seed,
             sleep_granularity_ns=sleep_granularity_ns,
             atomic=atomic,
@@ -190,6 +195,7 @@ def ssd(
         "epf": list(epf),
         "disk": disk,
         "precondition": list(precondition),
+        "overwrite": overwrite,
         "sleep_granularity_ns": sleep_granularity_ns,
         "atomic": atomic,
         "first_touch": first_touch,
@@ -240,6 +246,7 @@ def _command(path: Path, machine: str, options: Mapping[str, Any]) -> str:
     if options["disk"] is not None:
         words += ["--disk", options["disk"]]
     words += ["--precondition", ",".join(f"{share:.15g}" for share in options["precondition"])]
+    words += ["--overwrite", options["overwrite"]]
     if options["sleep_granularity_ns"] is not None:
         words += ["--sleep-granularity", f"{options['sleep_granularity_ns']}ns"]
     words += ["--atomic", options["atomic"], "--first-touch", options["first_touch"]]

@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use nearfar_hardware::Machine;
-use nearfar_hardware::flash::{Array, Command, Ftl, Geometry, Op, Precondition, Step, Times};
+use nearfar_hardware::flash::{
+    Array, Command, Ftl, Geometry, Op, Overwrite, Precondition, Step, Times,
+};
 use nearfar_study::ssd::options::Host;
 use nearfar_study::ssd::simulate::cell;
 use nearfar_study::ssd::{Options, Replay};
@@ -17,7 +19,8 @@ use crate::measure::Rounds;
 pub const OPTIONS: &[&str] = &["--rounds", "--share", "--epf"];
 pub const FLASH_OPTIONS: &[&str] = &["--rounds", "--writes"];
 
-const USED: Precondition = Precondition { sequential: 0.6, random: 0.5, seed: 1 };
+const USED: Precondition =
+    Precondition { sequential: 0.6, random: 0.5, overwrite: Overwrite::Drawn, seed: 1 };
 
 fn umd() -> Result<Machine> {
     Machine::load("umd", Path::new("machines"))
@@ -63,7 +66,8 @@ pub fn flash(arguments: &Arguments) -> Result<Value> {
     for _ in 0..arguments.rounds()? {
         let mut ftl = Ftl::new(geometry.clone());
         // Full, and overwritten once: from here on every write needs collection sooner or later.
-        Precondition { sequential: 1.0, random: 1.0, seed: 1 }.apply(&mut ftl);
+        Precondition { sequential: 1.0, random: 1.0, overwrite: Overwrite::Drawn, seed: 1 }
+            .apply(&mut ftl);
         let mut array = Array::new(&geometry);
         let mut rng = Rng::new(7);
         let (mut steps, mut erases, mut end, mut done) = (Vec::new(), 0u64, 0, 0u64);

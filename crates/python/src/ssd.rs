@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use nearfar_hardware::flash::Precondition;
+use nearfar_hardware::flash::{Overwrite, Precondition};
 use nearfar_kernel::epf::POLICIES;
 use nearfar_study::ssd::options::{Host, parse_atomic};
 use nearfar_study::ssd::{Background, FirstTouch, Options, Replay, simulate};
@@ -20,8 +20,8 @@ fn ssd_policies() -> Vec<(&'static str, &'static str, &'static str)> {
 /// Run the study; answers `{"rows": [...], "details": [...]}` as JSON text, in the same order.
 #[pyfunction]
 #[pyo3(signature = (
-    trace, machine, machine_text, *, epf, dram_bytes, disk, sequential, random, seed,
-    sleep_granularity_ns, atomic, first_touch, background_bytes, background_written, window,
+    trace, machine, machine_text, *, epf, dram_bytes, disk, sequential, random, overwrite,
+    seed, sleep_granularity_ns, atomic, first_touch, background_bytes, background_written, window,
     threads, progress
 ))]
 #[allow(clippy::too_many_arguments)]
@@ -35,6 +35,7 @@ fn ssd(
     disk: Option<String>,
     sequential: f64,
     random: f64,
+    overwrite: &str,
     seed: u64,
     sleep_granularity_ns: Option<u64>,
     atomic: &str,
@@ -48,7 +49,8 @@ fn ssd(
     let machine = crate::machine::restore(&machine, &machine_text)?;
     let mut host = Host::new(&machine, disk.as_deref()).map_err(raise)?;
     host.sleep_granularity_ns = sleep_granularity_ns.unwrap_or(host.sleep_granularity_ns);
-    let precondition = Precondition { sequential, random, seed };
+    let overwrite = Overwrite::parse(overwrite).map_err(raise)?;
+    let precondition = Precondition { sequential, random, overwrite, seed };
     let replay = Replay {
         atomic: parse_atomic(atomic).map_err(raise)?,
         first_touch: FirstTouch::parse(first_touch).map_err(raise)?,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from nearfar.cli._study import Force, Format, Html, check_format, names, print_rows
+from nearfar.cli._study import Force, Format, Html, check_format, keep, names, tell
 from nearfar.errors import NearfarError
 
 SETTINGS = {
@@ -32,6 +32,9 @@ def run(
     precondition: Annotated[
         str, typer.Option(help="Share of the flash filled in order, share overwritten at random.")
     ] = "60%,50%",
+    overwrite: Annotated[
+        str, typer.Option(help="At random: each page once, or drawn anew for each write.")
+    ] = "once",
     sleep_granularity: Annotated[
         str | None,
         typer.Option(help="Threads wake at multiples of this time [default: cost.timer_slack]."),
@@ -61,7 +64,7 @@ def run(
 ) -> None:
     """Replay a program on a DRAM-interface SSD: wait for its flash, or run something else?"""
     from nearfar.cli._progress import progress
-    from nearfar.output import write_aside
+    from nearfar.report import ssd as report
     from nearfar.sizes import parse_shares, parse_time
     from nearfar.ssd import ssd, warnings
 
@@ -83,6 +86,7 @@ def run(
             epf=names(epf) or [],
             disk=disk,
             precondition=(shares[0], shares[1]),
+            overwrite=overwrite,
             sleep_granularity_ns=(
                 None if granularity is None else parse_time(granularity, "--sleep-granularity")
             ),
@@ -94,16 +98,7 @@ def run(
             threads=threads,
             progress=pulse,
         )
-    if out is not None:
-        result.write(out, force=force)
-    if html is not None:
-        write_aside(html, result.html())
+    keep(result, out, force, html, result.html)
     for line in warnings(result):
         print(f"nearfar: note: {line}", file=sys.stderr)
-    if not print_rows(result, output_format):
-        from nearfar.report import ssd as report
-        from nearfar.report import tables
-
-        tables.show(report.ssd(result.to_dict()))
-        if html is not None:
-            print(f"page: {html}")
+    tell(result, output_format, lambda: report.ssd(result.to_dict()), html)

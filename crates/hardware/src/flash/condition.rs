@@ -1,17 +1,49 @@
 //! A used drive: filled and overwritten before a study, in a bounded number of writes.
 
+use nearfar_trace::generate::permutation::Permutation;
 use nearfar_trace::generate::rng::Rng;
+use nearfar_trace::{Error, Result};
 use serde::Serialize;
 
 use super::{Ftl, Wear};
+
+/// Which pages single writes at random go to.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Overwrite {
+    /// Each page once, in random order, as tools that fill drives do (fio, unless `norandommap`):
+    /// afterwards nothing that was there before is valid.
+    Once,
+    /// Any page each time: some are written several times, 1/e of them never.
+    Drawn,
+}
+
+impl Overwrite {
+    /// Read `once` or `drawn`.
+    ///
+    /// # Errors
+    /// An input error for anything else.
+    pub fn parse(text: &str) -> Result<Self> {
+        match text {
+            "once" => Ok(Self::Once),
+            "drawn" => Ok(Self::Drawn),
+            _ => Err(Error::input(
+                "--overwrite",
+                format!("{text:?} is not a way to overwrite"),
+                "choose once or drawn",
+            )),
+        }
+    }
+}
 
 /// What to do to a fresh drive. Shares are of the user's pages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Precondition {
     /// This share is written once, in order from page 0.
     pub sequential: f64,
-    /// Then as many single writes as this share has pages, each to any page of that share.
+    /// Then as many single writes as this share has pages, to pages of that share.
     pub random: f64,
+    /// Which of them.
+    pub overwrite: Overwrite,
     /// Seed of those.
     pub seed: u64,
 }
@@ -51,8 +83,13 @@ impl Precondition {
             ftl.write(page as u32, |_| ());
         }
         let mut rng = Rng::new(self.seed);
-        for _ in 0..random_writes {
-            ftl.write(rng.below(random_writes) as u32, |_| ());
+        let order = Permutation::new(random_writes.max(1), self.seed);
+        for turn in 0..random_writes {
+            let page = match self.overwrite {
+                Overwrite::Once => order.apply(turn),
+                Overwrite::Drawn => rng.below(random_writes),
+            };
+            ftl.write(page as u32, |_| ());
         }
         let bound = if random_writes == 0 { 0 } else { ftl.geometry().total_pages() };
         let mut further_writes = 0;

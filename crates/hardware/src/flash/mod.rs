@@ -14,6 +14,6 @@ mod tests;
 pub mod victim;
 
 pub use array::{Array, Step, Times};
-pub use condition::{Conditioned, Precondition};
+pub use condition::{Conditioned, Overwrite, Precondition};
 pub use ftl::{Command, Ftl, Op, Tally, Wear};
 pub use geometry::Geometry;

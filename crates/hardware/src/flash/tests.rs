@@ -198,7 +198,7 @@ fn thresholds_that_leave_no_progress_are_refused() {
 
 #[test]
 fn preconditioning_ends_and_says_in_what_state() {
-    let how = Precondition { sequential: 0.6, random: 0.5, seed: 1 };
+    let how = Precondition { sequential: 0.6, random: 0.5, overwrite: Overwrite::Drawn, seed: 1 };
     for (blocks, further) in [(70, false), (110, true)] {
         let mut ftl = Ftl::new(geometry(4, blocks, 16, 4096));
         let state = how.apply(&mut ftl);
@@ -209,9 +209,29 @@ fn preconditioning_ends_and_says_in_what_state() {
         assert_eq!(ftl.tally(), Tally::default());
         ftl.verify();
     }
-    let none = Precondition { sequential: 0.0, random: 0.0, seed: 1 };
+    let none = Precondition { sequential: 0.0, random: 0.0, overwrite: Overwrite::Drawn, seed: 1 };
     let state = none.apply(&mut Ftl::new(geometry(4, 70, 16, 4096)));
     assert!(!state.collecting && state.further_writes == 0 && state.mapped_pages == 0);
+}
+
+#[test]
+fn each_page_once_leaves_nothing_to_move() {
+    let moved = |overwrite| {
+        let mut ftl = Ftl::new(geometry(4, 70, 16, 4096));
+        let how = Precondition { sequential: 0.6, random: 0.5, overwrite, seed: 1 };
+        let state = how.apply(&mut ftl);
+        assert!(state.collecting && state.mapped_pages == 2458, "{state:?}");
+        // What lay in order below page 2048 is stale: enough blocks for as many writes again.
+        let mut rng = Rng::new(2);
+        for _ in 0..1024 {
+            ftl.write(rng.below(2048) as u32, |_| ());
+        }
+        ftl.verify();
+        ftl.tally().moved
+    };
+    assert_eq!(moved(Overwrite::Once), 0);
+    assert!(moved(Overwrite::Drawn) > 100);
+    assert!(Overwrite::parse("twice").is_err());
 }
 
 /// Mean time that jobs wait for one die, of Poisson arrivals at `load`.

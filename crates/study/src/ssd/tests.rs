@@ -2,7 +2,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use nearfar_hardware::Machine;
-use nearfar_hardware::flash::Precondition;
+use nearfar_hardware::flash::{Overwrite, Precondition};
 use nearfar_hardware::umd::Umd;
 use nearfar_kernel::epf;
 use nearfar_trace::generate::rng::Rng;
@@ -27,7 +27,8 @@ fn free() -> Host {
     Host { exception_ns: 0, switch_ns: 0, page_fault_ns: 0, sleep_granularity_ns: 0, ..bare() }
 }
 
-const FRESH: Precondition = Precondition { sequential: 0.0, random: 0.0, seed: 0 };
+const FRESH: Precondition =
+    Precondition { sequential: 0.0, random: 0.0, overwrite: Overwrite::Drawn, seed: 0 };
 
 struct Ask<'a> {
     host: Host,
@@ -294,7 +295,7 @@ fn a_background_is_written_to_evenly() {
 /// and a read from then on; a written page is programmed when it leaves.
 #[test]
 fn stored_pages_come_from_the_flash() {
-    let used = Precondition { sequential: 0.6, random: 0.0, seed: 1 };
+    let used = Precondition { sequential: 0.6, random: 0.0, overwrite: Overwrite::Drawn, seed: 1 };
     let replay = Replay { first_touch: FirstTouch::Stored, ..Replay::default() };
     let records: Vec<Record> = (0..300)
         .map(|page| record(0, page, if page < 50 { Kind::Store } else { Kind::Load }, 10))
@@ -422,7 +423,7 @@ fn sleepers_take_the_core_when_they_wake() {
 #[test]
 fn a_used_drive_collects_and_it_shows_in_the_prediction() {
     let records = mix(2, 3000, 6000, 100, 1.0, 5);
-    let used = Precondition { sequential: 0.6, random: 0.5, seed: 1 };
+    let used = Precondition { sequential: 0.6, random: 0.5, overwrite: Overwrite::Drawn, seed: 1 };
     let fresh = ask(&bare(), "smart:50us", 1000).cell(&records);
     let ask = Ask { precondition: used, ..ask(&bare(), "smart:50us", 1000) };
     let (cell, detail) = ask.run(&records);
@@ -467,7 +468,8 @@ fn what_cannot_be_is_refused() {
     let none = || Ok(Host::new(&machine(), None).unwrap());
     let options = |epf: &[&str], dram: &[u64], share: f64| {
         let epf: Vec<String> = epf.iter().map(|text| (*text).to_owned()).collect();
-        let how = Precondition { sequential: share, random: 0.5, seed: 0 };
+        let how =
+            Precondition { sequential: share, random: 0.5, overwrite: Overwrite::Drawn, seed: 0 };
         none().and_then(|host| Options::new(&epf, dram, host, how, Replay::default()))
     };
     assert_eq!(options(&["none", "all"], &[1 << 20, 1 << 21], 0.6).unwrap().settings.len(), 4);
