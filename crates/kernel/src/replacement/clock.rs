@@ -78,6 +78,11 @@ impl BitClock {
         Self { frames, hand, referenced }
     }
 
+    /// The frame that a fault looks at first.
+    pub fn hand(&self) -> u32 {
+        self.hand
+    }
+
     /// Fault: answers the frame whose page is evicted and which the new page takes. The caller
     /// sets the frame's bit.
     #[inline]

@@ -1,10 +1,13 @@
 //! CLOCK at many memory sizes: [`Memories`] for all, and a tighter loop for the few small ones
 //! that fault at a good part of all references (a handful of large frames under a whole program).
 
+use std::hint::select_unpredictable;
+
 use nearfar_kernel::replacement::clock::{BitClock, Clock};
 
 use super::memory::{Engine, Memories, Outcome};
-use super::page_size::{NO_STAND_IN, View};
+use super::page_size::View;
+use super::runs::collapse;
 use super::window::{MOST, WRITE};
 
 /// A memory that faults at more than one in this many references gets its own loop.
@@ -111,13 +114,13 @@ impl Small {
             return;
         }
         if runs.is_empty() {
-            collapse(view, runs);
+            collapse(view.refs(), view.stand_in, runs);
         }
         let before = local_in;
-        if self.pages.len() == 1 {
-            self.single(runs, &mut local_in);
-        } else {
-            self.several(runs, &mut frame_of, &mut local_in);
+        match self.pages.len() {
+            1 => self.single(runs, &mut local_in),
+            2 => self.pair(runs, &mut local_in),
+            _ => self.several(runs, &mut frame_of, &mut local_in),
         }
         for (frame, page) in self.pages.iter_mut().enumerate() {
             if local_in[frame] != before[frame] {
@@ -151,6 +154,34 @@ impl Small {
         local_in[0] = last & !WRITE;
     }
 
+    /// Two frames: CLOCK evicts the page loaded first, whatever the bits. That of the page loaded
+    /// last is set, and cleared only on the way round to the other one. So no bit is kept, and no
+    /// branch depends on what is a fault.
+    fn pair(&mut self, runs: &[u8], local_in: &mut [u8; 64]) {
+        let hand = self.clock.hand() as usize;
+        let held = |frame: usize| local_in[frame] | ((self.dirty >> frame) as u8) << 7;
+        let (mut older, mut newer) = (held(hand), held(1 - hand));
+        let (mut faults, mut flushed) = (0u64, 0u64);
+        for &run in runs {
+            let in_older = (run ^ older) & !WRITE == 0;
+            let in_newer = (run ^ newer) & !WRITE == 0;
+            let fault = !(in_older | in_newer);
+            faults += u64::from(fault);
+            flushed += u64::from(older >> 7) & u64::from(fault);
+            let kept_older = older | select_unpredictable(in_older, run & WRITE, 0);
+            let kept_newer = newer | select_unpredictable(in_newer, run & WRITE, 0);
+            older = select_unpredictable(fault, newer, kept_older);
+            newer = select_unpredictable(fault, run, kept_newer);
+        }
+        self.outcome.faults += faults;
+        self.outcome.dirty_evictions += flushed;
+        // Each fault moves the hand to the other frame.
+        let hand = hand ^ (faults & 1) as usize;
+        (local_in[hand], local_in[1 - hand]) = (older & !WRITE, newer & !WRITE);
+        self.dirty = u64::from(older >> 7) << hand | u64::from(newer >> 7) << (1 - hand);
+        self.clock = BitClock::new(2, hand as u32, 0b11);
+    }
+
     fn several(&mut self, runs: &[u8], frame_of: &mut [u8; MOST + 1], local_in: &mut [u8; 64]) {
         let mut clock = self.clock.clone();
         let mut dirty = self.dirty;
@@ -177,30 +208,4 @@ impl Small {
         self.dirty = dirty;
         self.outcome = Outcome { faults, dirty_evictions };
     }
-}
-
-/// The window's references as local numbers of `distinct`, consecutive equals made one (written
-/// if one of them writes).
-fn collapse(view: &View<'_>, runs: &mut Vec<u8>) {
-    let refs = view.refs();
-    // One more byte: the first reference ends a run that is not there.
-    runs.resize(refs.len() + 1, 0);
-    let out = runs.as_mut_slice();
-    let table = *view.stand_in;
-    let (mut filled, mut run) = (0, NO_STAND_IN);
-    for &byte in refs {
-        let local = table[usize::from(byte & 63)];
-        if local == NO_STAND_IN {
-            continue;
-        }
-        let fresh = local != run & !WRITE;
-        // Written again at each reference until the next run begins: no branch.
-        filled += usize::from(fresh);
-        run = local | (byte & WRITE) | if fresh { 0 } else { run & WRITE };
-        if let Some(place) = out.get_mut(filled) {
-            *place = run;
-        }
-    }
-    runs.truncate(filled + 1);
-    runs.remove(0);
 }

@@ -7,6 +7,7 @@ pub mod explain;
 pub mod memory;
 pub mod options;
 pub mod page_size;
+mod runs;
 pub mod sample;
 pub mod simulate;
 pub mod table;

@@ -1,0 +1,170 @@
+//! A window's references as runs: consecutive ones to a page made one.
+
+use super::page_size::NO_STAND_IN;
+use super::window::{MOST, WRITE};
+
+/// Replace `runs` by the runs of `refs` (local numbers with [`WRITE`]): the stand-in of their page
+/// by `stand_in`, written if one of them writes. References without a stand-in are left out.
+pub fn collapse(refs: &[u8], stand_in: &[u8; MOST], runs: &mut Vec<u8>) {
+    #[cfg(target_arch = "x86_64")]
+    if wide::usable() && !stand_in.contains(&NO_STAND_IN) {
+        // SAFETY: the processor has what it takes.
+        return unsafe { wide::collapse(refs, stand_in, runs) };
+    }
+    plain(refs, stand_in, runs);
+}
+
+fn plain(refs: &[u8], stand_in: &[u8; MOST], runs: &mut Vec<u8>) {
+    runs.clear();
+    // One more byte: the first reference ends a run that is not there.
+    runs.resize(refs.len() + 1, 0);
+    let out = runs.as_mut_slice();
+    let (mut filled, mut run, mut before) = (0, 0, NO_STAND_IN);
+    for &byte in refs {
+        let local = stand_in[usize::from(byte) % MOST];
+        if local == NO_STAND_IN {
+            continue;
+        }
+        let fresh = local != before;
+        before = local;
+        // Written again at each reference until the next run begins: no branch.
+        filled += usize::from(fresh);
+        run = local | (byte & WRITE) | (run & WRITE & u8::from(fresh).wrapping_sub(1));
+        if let Some(place) = out.get_mut(filled) {
+            *place = run;
+        }
+    }
+    runs.truncate(filled + 1);
+    runs.remove(0);
+}
+
+/// The same for 64 references at a time.
+#[cfg(target_arch = "x86_64")]
+mod wide {
+    use std::arch::x86_64::{
+        _mm512_cmpneq_epi8_mask, _mm512_loadu_epi8, _mm512_mask_mov_epi8,
+        _mm512_maskz_compress_epi8, _mm512_maskz_loadu_epi8, _mm512_movepi8_mask, _mm512_or_si512,
+        _mm512_permutex2var_epi8, _mm512_permutexvar_epi8, _mm512_set1_epi8, _mm512_setzero_si512,
+        _mm512_storeu_epi8,
+    };
+
+    use super::{MOST, NO_STAND_IN, WRITE};
+
+    /// Bytes of a register.
+    const LANES: usize = 64;
+    /// For each lane the one before it, of two registers in a row.
+    const BEFORE: [u8; LANES] = {
+        let mut lanes = [0; LANES];
+        let mut lane = 0;
+        while lane < LANES {
+            lanes[lane] = (LANES - 1 + lane) as u8;
+            lane += 1;
+        }
+        lanes
+    };
+
+    /// Whether the processor has the instructions.
+    pub fn usable() -> bool {
+        is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vbmi")
+            && is_x86_feature_detected!("avx512vbmi2")
+    }
+
+    #[target_feature(enable = "avx512bw,avx512vbmi,avx512vbmi2")]
+    pub fn collapse(refs: &[u8], stand_in: &[u8; MOST], runs: &mut Vec<u8>) {
+        runs.clear();
+        // A whole register is stored at a time.
+        runs.resize(refs.len() + LANES, 0);
+        // SAFETY: both are 64 bytes.
+        let (table, lane_before) = unsafe {
+            (_mm512_loadu_epi8(stand_in.as_ptr().cast()), _mm512_loadu_epi8(BEFORE.as_ptr().cast()))
+        };
+        let mark = _mm512_set1_epi8(WRITE.cast_signed());
+        let mut last = _mm512_set1_epi8(NO_STAND_IN.cast_signed());
+        let mut filled = 0;
+        for piece in refs.chunks(LANES) {
+            let lanes = u64::MAX >> (LANES - piece.len());
+            // SAFETY: only the lanes of the piece are read.
+            let refs = unsafe { _mm512_maskz_loadu_epi8(lanes, piece.as_ptr().cast()) };
+            // The permutation looks at the low six bits: the local number.
+            let locals = _mm512_permutexvar_epi8(refs, table);
+            let before = _mm512_permutex2var_epi8(last, lane_before, locals);
+            last = locals;
+            let fresh = _mm512_cmpneq_epi8_mask(locals, before) & lanes;
+            let written = _mm512_movepi8_mask(refs);
+            // What is written before the first run that begins here belongs to the run before.
+            let carried = written & !fresh & fresh.wrapping_sub(1);
+            if carried != 0 {
+                runs[filled - 1] |= WRITE;
+            }
+            let marks =
+                _mm512_mask_mov_epi8(_mm512_setzero_si512(), any_after(written, fresh), mark);
+            let packed = _mm512_maskz_compress_epi8(fresh, _mm512_or_si512(locals, marks));
+            let room = &mut runs[filled..filled + LANES];
+            // SAFETY: there is room for a register.
+            unsafe { _mm512_storeu_epi8(room.as_mut_ptr().cast(), packed) };
+            filled += fresh.count_ones() as usize;
+        }
+        runs.truncate(filled);
+    }
+
+    /// For each lane whether a lane from it up to the next of `starts` is one of `marks`.
+    #[inline(always)]
+    fn any_after(mut marks: u64, starts: u64) -> u64 {
+        // Lanes that a mark may pass on its way down.
+        let mut open = !starts;
+        for step in [1, 2, 4, 8, 16, 32] {
+            marks |= (marks >> step) & (open >> 1);
+            open &= open >> step;
+        }
+        marks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A list and a loop.
+    fn reference(refs: &[u8], stand_in: &[u8; MOST]) -> Vec<u8> {
+        let mut runs: Vec<u8> = Vec::new();
+        for byte in refs {
+            let local = stand_in[usize::from(byte & !WRITE)];
+            match runs.last_mut() {
+                _ if local == NO_STAND_IN => {}
+                Some(run) if *run & !WRITE == local => *run |= byte & WRITE,
+                _ => runs.push(local | (byte & WRITE)),
+            }
+        }
+        runs
+    }
+
+    proptest! {
+        #[test]
+        fn runs_are_those_of_a_loop(
+            pages in 1u8..=64,
+            left_out in prop::bool::weighted(0.2),
+            refs in prop::collection::vec((0u8..64, 0u8..6, 1usize..20), 0..300),
+        ) {
+            let mut stand_in = [0; MOST];
+            for (local, page) in (0..).zip(&mut stand_in) {
+                let own = local % pages;
+                *page = if left_out && own % 3 == 0 { NO_STAND_IN } else { own };
+            }
+            let refs: Vec<u8> = refs
+                .iter()
+                .flat_map(|&(local, write, times)| {
+                    (0..times).map(move |i| local | if write == 0 && i + 1 == times { WRITE } else { 0 })
+                })
+                .collect();
+            let expected = reference(&refs, &stand_in);
+            let mut runs = vec![1, 2, 3];
+            collapse(&refs, &stand_in, &mut runs);
+            prop_assert_eq!(&runs, &expected);
+            plain(&refs, &stand_in, &mut runs);
+            prop_assert_eq!(runs, expected);
+        }
+    }
+}
