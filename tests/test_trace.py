@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import duckdb
 import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -248,12 +249,18 @@ def test_without_polars_the_error_says_how_to_install_it():
 
 
 def test_the_snippets_of_the_docs_run(monkeypatch: pytest.MonkeyPatch, capsys):
-    """The Polars and pyarrow ones; DuckDB and pandas are no dependencies."""
+    """Python's one by one, SQL in DuckDB."""
     page = (Path(__file__).parents[1] / "docs" / "trace.md").read_text()
-    snippets = [part.split("```")[0] for part in page.split("```python\n")[1:]]
-    ours = [s for s in snippets if "duckdb" not in s and "pandas" not in s]
-    assert len(ours) >= 3
+
+    def snippets(language: str) -> list[str]:
+        return [part.split("```")[0] for part in page.split(f"```{language}\n")[1:]]
+
+    assert len(snippets("python")) >= 4
     monkeypatch.chdir(CAPTURE.parent)
-    for snippet in ours:
+    for snippet in snippets("python"):
         exec(compile(snippet, "docs/trace.md", "exec"), {})
     assert "[stack]" in capsys.readouterr().out
+    (query,) = snippets("sql")
+    counted = {kind: records for kind, records, _ in duckdb.execute(query).fetchall()}
+    by_kind = package.open("gzip.trace").info["records_by_kind"]
+    assert counted == {kind: records for kind, records in by_kind.items() if records}
