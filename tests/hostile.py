@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import random
 import sys
 import tempfile
@@ -101,6 +102,34 @@ def _knobs(path: Path) -> object:
     return tiering.read_knobs(path)
 
 
+def _sweep(path: Path) -> object:
+    from nearfar.sweep import plan
+
+    found = plan.read(path)
+    return [cell.key for cell in itertools.islice(found.cells(), 20)]
+
+
+def _run(path: Path) -> object:
+    """The folder of a run whose rows are whole: only ``run.json`` is anybody's."""
+    import pyarrow.parquet
+
+    from nearfar.diff import diff
+    from nearfar.report import report
+    from nearfar.runs import open_run
+    from nearfar.studies import STUDIES
+
+    metrics = [name for study in STUDIES.values() for name in study.columns.metrics]
+    row = {**dict.fromkeys(metrics, 1.0),
+           "page_bytes": 4096, "memory_bytes": 1 << 20, "memory_fraction": 0.5, "storage": "disk",
+           "dram_bytes": 1 << 20, "epf": "none", "policy": "nomad", "seed": 1}  # fmt: skip
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), path.parent / "result.parquet")
+    run = open_run(path.parent)
+    for ask in (run.result.to_json, lambda: diff(path.parent, path.parent)):
+        with suppress(NearfarError):
+            ask()
+    return report([path.parent])
+
+
 #: Readers by the name of their corpus.
 READERS: Final[dict[str, Reader]] = {
     "workload": _file("workload.toml", _workload),
@@ -110,6 +139,8 @@ READERS: Final[dict[str, Reader]] = {
     "numa": _file("described", _numa),
     "points": _file("points.csv", _points),
     "policy": _file("knobs.toml", _knobs),
+    "sweep": _file("study.toml", _sweep),
+    "run": _file("run.json", _run),
 }
 
 

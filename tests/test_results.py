@@ -7,6 +7,7 @@ import inspect
 import json
 import pkgutil
 import re
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,44 @@ def _reproduce() -> Any:
     return reproduce("numa")
 
 
+#: Removed when the tests end.
+_SCRATCH = tempfile.TemporaryDirectory(prefix="nearfar-test-")
+
+
+def _ran() -> Path:
+    folder = Path(tempfile.mkdtemp(dir=_SCRATCH.name))
+    _paging().write(folder / "run")
+    return folder / "run"
+
+
+def _explain() -> Any:
+    from nearfar.explain import explain
+
+    return explain(_ran(), page="64K")
+
+
+def _diff() -> Any:
+    from nearfar.diff import diff
+    from nearfar.paging import paging
+
+    run = _ran()
+    paging(GNUGO, memory="50%", machine="optane-ssd", tlb="32").write(run.parent / "other")
+    return diff(run, run.parent / "other", metrics=["tlb_misses"])
+
+
+def _sweep() -> Any:
+    from nearfar.sweep import sweep
+
+    file = {
+        "study": "paging",
+        "grid": {"tlb": ["64", "64+1536x12"], "replacement": ["clock", "lru"]},
+        "options": {
+            "trace": str(GNUGO), "memory": "50%", "machine": "optane-ssd", "page_sizes": "4K,64K"
+        },
+    }  # fmt: skip
+    return sweep(file, _ran().parent / "grid.sweep", workers=1)
+
+
 #: A result of each kind, made small.
 MADE: dict[str, Callable[[], Any]] = {
     "paging": _paging,
@@ -95,6 +134,9 @@ MADE: dict[str, Callable[[], Any]] = {
     "info": _info,
     "fit": _fit,
     "reproduce": _reproduce,
+    "explain": _explain,
+    "diff": _diff,
+    "sweep": _sweep,
 }
 KINDS = pytest.mark.parametrize("kind", MADE)
 

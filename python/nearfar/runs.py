@@ -6,13 +6,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from nearfar import studies, sweep
 from nearfar.errors import NearfarError
 from nearfar.result import Columns, FolderResult, Result
+from nearfar.strict import parse_json
 from nearfar.studies import Study
 from nearfar.sweep import SweepResult
 
@@ -55,7 +55,7 @@ def open_run(folder: str | Path) -> Run:
 
     path = Path(folder)
     try:
-        run = json.loads((path / "run.json").read_text(encoding="utf-8"))
+        run = parse_json((path / "run.json").read_text(encoding="utf-8"))
     except OSError:
         raise NearfarError(
             f"{path}: no run there (no run.json); name a folder that a study's -o or "

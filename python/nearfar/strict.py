@@ -1,8 +1,13 @@
-"""Strict TOML files of the user's: read with bounds, complained about by file, line and key."""
+"""Files read strictly: the user's TOML, with bounds, complained about by file, line and key.
+
+And JSON that nearfar wrote itself, which anybody may have changed since.
+"""
 
 from __future__ import annotations
 
 import difflib
+import json
+import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -46,6 +51,25 @@ def parse_toml(file: Path, text: str, see: str) -> dict[str, Any]:
 def read_toml(file: Path, what: str, see: str) -> dict[str, Any]:
     """Both: the tables of a TOML file. Raises as they do."""
     return parse_toml(file, read_text(file, what), see)
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text in which every number is finite, as in all that nearfar writes.
+
+    Raises:
+        ValueError: it is not.
+    """
+
+    def finite(number: str) -> float:
+        value = float(number)
+        if not math.isfinite(value):
+            raise ValueError(f"{number[:20]} is not a finite number")
+        return value
+
+    try:
+        return json.loads(text, parse_float=finite, parse_constant=finite)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 class Complaint:

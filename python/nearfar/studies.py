@@ -235,7 +235,7 @@ def describe(annotation: Any) -> str:
     if origin is tuple:
         return f"a list of {len(arguments)}: " + ", ".join(describe(one) for one in arguments)
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return "a table"
+        return f"a table of {describe(arguments[1])}"
     if isinstance(origin, type) and issubclass(origin, Sequence):
         return f"a list of {describe(arguments[0])}"
     told = [describe(one) for one in arguments if one is not type(None) and _writable(one)]

@@ -185,7 +185,7 @@ def tiering(
     rss: str | None = None,
     wss: str | None = None,
     huge: bool = False,
-    knobs: Mapping[str, str] | None = None,
+    knobs: Mapping[str, str | float | bool] | None = None,
     cost_scale: float = 1.0,
     filter: str = "cache",  # noqa: A002
     threads: int = 0,
@@ -213,7 +213,7 @@ def tiering(
         rss: memory that a generated workload maps, at full scale, in place of its own.
         wss: the part of it that is used, the last one, in place of its own.
         huge: map memory as huge pages of 2 MiB.
-        knobs: values by ``policy.knob``, as text.
+        knobs: values by ``policy.knob``, as the policy writes them or as text.
         cost_scale: all costs of kernel primitives times this.
         filter: which references of a trace reach memory: ``cache`` (those that miss the machine's
             caches), ``cache-write-backs`` or ``none`` (all of them count) (:mod:`nearfar.filter`).
@@ -235,7 +235,8 @@ def tiering(
     ):
         if value not in known:
             raise NearfarError(f"{name}: {value!r}; choose one of {', '.join(known)}")
-    labelled = _policies(policy, _knobs(knobs or {}))
+    given = {name: _text(value) for name, value in (knobs or {}).items()}
+    labelled = _policies(policy, _knobs(given))
     share = parse_scale(scale)
     chosen = list(range(1, seeds + 1)) if isinstance(seeds, int) else list(seeds)
     if not chosen or any(not 0 <= seed < 2**64 for seed in chosen) or len(chosen) > 10_000:
@@ -281,7 +282,7 @@ def tiering(
     series = [_placed(point, told) for point in answer["series"]]
     options = {
         "policy": [label for label, *_ in labelled],
-        "knobs": dict(knobs or {}),
+        "knobs": given,
         "mix": mix,
         "pattern": pattern,
         "placement": placement,
@@ -345,9 +346,12 @@ def read_knobs(path: str | Path) -> dict[str, str]:
         for name, value in knobs.items():
             if isinstance(value, dict | list):
                 raise NearfarError(f"{path} key {policy}.{name}: give one value")
-            text = str(value).lower() if isinstance(value, bool) else str(value)
-            values[f"{policy}.{name}"] = text
+            values[f"{policy}.{name}"] = _text(value)
     return values
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 _Made = tuple[str, str | None, Callable[[], Any] | None, dict[str, str]]

@@ -42,4 +42,18 @@ def report(runs: Sequence[str | Path]) -> str:
         except NearfarError:
             # A question of the study without a page, or more rows than the page takes.
             pass
-    return explore_page(opened)
+        except _DAMAGED as error:
+            raise NearfarError(_damaged(opened[0].path, error)) from None
+    try:
+        return explore_page(opened)
+    except _DAMAGED as error:
+        raise NearfarError(_damaged(opened[0].path, error)) from None
+
+
+#: What drawing ends in where a run was changed since it was written, or by another version.
+_DAMAGED = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
+
+
+def _damaged(folder: Path, error: Exception) -> str:
+    what = " ".join(f"{type(error).__name__} {error}".split())[:200]
+    return f"{folder}: holds no whole run of this version ({what}); run the study again"

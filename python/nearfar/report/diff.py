@@ -67,13 +67,7 @@ def _share(row: Mapping[str, Any]) -> float:
 
 
 def _row_name(row: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={_key(name, value)}" for name, value in row.items())
-
-
-def _key(name: str, value: object) -> object:
-    if name.endswith("_bytes") and isinstance(value, int):
-        return units.size(value)
-    return "-" if value is None else value
+    return ", ".join(f"{name}={units.keyed(name, value)}" for name, value in row.items())
 
 
 def _table(run: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -83,7 +77,7 @@ def _table(run: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Table:
     headers += [*(["95 % interval"] if seeds else []), "verdict"]
     listed = []
     for row in rows:
-        cells = [_key(name, row[name]) for name in run["keys"]]
+        cells = [units.keyed(name, row[name]) for name in run["keys"]]
         cells += [row["metric"]] if several else []
         cells += [units.digits(row["a"], 6), units.digits(row["b"], 6), signed(row["relative"])]
         if seeds:

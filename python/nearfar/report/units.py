@@ -86,3 +86,10 @@ _FRAME = str.maketrans("─│┌┐└┘├┤┬┴┼╶╴…", "-|++++||++
 def ascii_frame(text: str) -> str:
     """``text`` with the lines of frames drawn in ASCII, for pipes, files and plain locales."""
     return text.translate(_FRAME)
+
+
+def keyed(name: str, value: object) -> str:
+    """The value of a key column ``name``: sizes with their unit, ``-`` for none."""
+    if name.endswith("_bytes") and isinstance(value, int):
+        return size(value)
+    return "-" if value is None else str(value)

@@ -23,6 +23,7 @@ from typing import Any, Final
 from nearfar.errors import NearfarError
 from nearfar.output import settle, write_aside
 from nearfar.result import Columns, Result
+from nearfar.strict import parse_json
 from nearfar.studies import STUDIES, Study, find
 from nearfar.sweep import local
 from nearfar.sweep.cell import job_of, outcome_of, parameter_columns
@@ -252,7 +253,7 @@ def _plan(study: str | Path | Mapping[str, Any], out: str | Path | None) -> tupl
 
 def _run_of(folder: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        found = parse_json((folder / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) and found.get("study") == "sweep" else None
@@ -260,7 +261,7 @@ def _run_of(folder: Path) -> dict[str, Any] | None:
 
 def _load_digests(folder: Path) -> dict[str, Any]:
     try:
-        found = json.loads((folder / "inputs.json").read_text(encoding="utf-8"))
+        found = parse_json((folder / "inputs.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -21,6 +21,7 @@ from typing import Any
 from nearfar import studies
 from nearfar.errors import NearfarError
 from nearfar.output import settle
+from nearfar.strict import parse_json
 from nearfar.studies import Study
 from nearfar.sweep.plan import Cell
 
@@ -97,7 +98,7 @@ def keep(outcome: Mapping[str, Any], folder: Path) -> None:
 def outcome_of(key: str, folder: Path) -> dict[str, Any] | None:
     """How a cell went, if it was ever run to its end."""
     try:
-        found = json.loads((folder / "cells" / f"{key}.json").read_text(encoding="utf-8"))
+        found = parse_json((folder / "cells" / f"{key}.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     if not isinstance(found, dict) or found.get("key") != key:

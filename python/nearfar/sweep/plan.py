@@ -26,7 +26,7 @@ from typing import Any, Final
 from nearfar import _engine, studies
 from nearfar import machine as machines
 from nearfar.errors import NearfarError
-from nearfar.strict import Complaint, parse_toml, read_text
+from nearfar.strict import Complaint, parse_json, parse_toml, read_text
 from nearfar.studies import Study
 
 #: More cells than this are a mistake in the grid.
@@ -231,7 +231,7 @@ def trace_digest(folder: Path, known: dict[str, Any]) -> tuple[str, int]:
     whole = hashlib.sha256()
     try:
         text = (folder / "trace.json").read_bytes()
-        info = json.loads(text)
+        info = parse_json(text)
         whole.update(text)
         for part in info["parts"]:
             whole.update(_file_digest(folder / part["file"], known).encode())

@@ -59,6 +59,16 @@ def chart(spec: Mapping[str, Any], title: str, **data: Sequence[Mapping[str, Any
     return alt.Chart.from_dict(whole)
 
 
+#: Places along an axis that can still be read.
+PLACES = 24
+
+
+def few(items: Sequence[Any]) -> tuple[Sequence[Any], str]:
+    """As many items as an axis has places for, and what a title says where some are left out."""
+    told = f" ({PLACES} of {len(items)})" if len(items) > PLACES else ""
+    return items[:PLACES], told
+
+
 def bars(
     rows: Sequence[Mapping[str, Any]], title: str, *, x: str, series: str, axis: str, label: str
 ) -> Any:

@@ -1,0 +1,34 @@
+"""How much each row of the first metric changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nearfar.report import units
+from nearfar.report.plots import bars, few
+
+if TYPE_CHECKING:
+    from nearfar.diff import DiffResult
+
+
+def draw(result: DiffResult) -> Any:
+    """A bar a row, its colour the verdict; of many rows those that changed most."""
+    run = result.run
+    metric = next(iter(run["metrics"]))
+    changed = [
+        row for row in result.rows if row["metric"] == metric and row["relative"] is not None
+    ]
+    changed.sort(key=lambda row: -abs(row["relative"]))
+    shown, told = few(changed)
+    rows = [
+        {
+            "row": ", ".join(units.keyed(name, row[name]) for name in run["keys"]) or "all",
+            "verdict": row["verdict"],
+            "value": 100 * row["relative"],
+        }
+        for row in shown
+    ]
+    title = f"{metric}: {run['b']} against {run['a']}{told}"
+    return bars(
+        rows, title, x="row", series="verdict", axis="change, %", label="format(datum.value, '~g')"
+    )

@@ -1,0 +1,44 @@
+"""The study's first metric, cell by cell."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nearfar.diff import flat
+from nearfar.report import units
+from nearfar.report.plots import bars, few
+from nearfar.runs import Run
+
+if TYPE_CHECKING:
+    from nearfar.sweep import SweepResult
+
+#: Colours that can still be told apart.
+_SERIES = 8
+
+
+def draw(result: SweepResult) -> Any:
+    """Cells along the axis, what varies within a cell by colour; the first of each if many."""
+    run = Run(result.folder, result.study, result, result.columns)
+    rows, keys = flat(run)
+    metric = next(iter(run.columns.metrics))
+    varying = [key for key in keys if len({str(row[key]) for row in rows}) > 1]
+    cells = [key for key in varying if key in result.varying]
+    within = [key for key in varying if key not in cells]
+    drawn = [
+        {
+            "cell": ", ".join(units.keyed(key, row[key]) for key in cells) or "all",
+            "row": ", ".join(units.keyed(key, row[key]) for key in within) or "all",
+            "value": float(row[metric]),
+        }
+        for row in rows
+        if row[metric] is not None
+    ]
+    series = list(dict.fromkeys(row["row"] for row in drawn))
+    names, told = few(list(dict.fromkeys(row["cell"] for row in drawn)))
+    shown = set(series[:_SERIES])
+    if len(series) > _SERIES:
+        told += f"; {_SERIES} of {len(series)} rows of each"
+    kept = [row for row in drawn if row["row"] in shown and row["cell"] in names]
+    title = f"{result.run['of']}: {metric} by cell{told}"
+    label = "format(datum.value, '~s')"
+    return bars(kept, title, x="cell", series="row", axis=metric, label=label)
