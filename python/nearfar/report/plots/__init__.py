@@ -88,11 +88,13 @@ def bars(
 
     order = list(dict.fromkeys(row[x] for row in rows))
     names = list(dict.fromkeys(row[series] for row in rows))
+    # Labels that would run into one another are turned; a character takes some 6 pixels.
+    turned = sum(6 * len(str(place)) + 12 for place in order) > WIDTH
     made = (
         alt.Chart(alt.NamedData("bars"))
         .mark_bar()
         .encode(
-            x=alt.X(f"{x}:N", sort=order, axis=alt.Axis(labelAngle=0)),
+            x=alt.X(f"{x}:N", sort=order, axis=alt.Axis(labelAngle=-40 if turned else 0)),
             xOffset=alt.XOffset(f"{series}:N", sort=names),
             y=alt.Y("value:Q", axis=alt.Axis(title=axis, labelExpr=label, tickCount=6)),
             color=alt.Color(f"{series}:N", scale=alt.Scale(domain=names)),

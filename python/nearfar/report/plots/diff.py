@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nearfar.report import units
@@ -28,7 +29,7 @@ def draw(result: DiffResult) -> Any:
         }
         for row in shown
     ]
-    title = f"{metric}: {run['b']} against {run['a']}{told}"
+    title = f"{metric}: {Path(run['b']).name} against {Path(run['a']).name}{told}"
     return bars(
         rows, title, x="row", series="verdict", axis="change, %", label="format(datum.value, '~g')"
     )
