@@ -87,10 +87,12 @@ def _reproduce() -> Any:
 _SCRATCH = tempfile.TemporaryDirectory(prefix="nearfar-test-")
 
 
+def _folder() -> Path:
+    return Path(tempfile.mkdtemp(dir=_SCRATCH.name))
+
+
 def _ran() -> Path:
-    folder = Path(tempfile.mkdtemp(dir=_SCRATCH.name))
-    _paging().write(folder / "run")
-    return folder / "run"
+    return Path(_paging().write(_folder() / "run"))
 
 
 def _explain() -> Any:
@@ -118,7 +120,7 @@ def _sweep() -> Any:
             "trace": str(GNUGO), "memory": "50%", "machine": "optane-ssd", "page_sizes": "4K,64K"
         },
     }  # fmt: skip
-    return sweep(file, _ran().parent / "grid.sweep", workers=1)
+    return sweep(file, _folder() / "grid.sweep", workers=1)
 
 
 #: A result of each kind, made small.

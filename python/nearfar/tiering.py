@@ -393,7 +393,7 @@ def _knobs(values: Mapping[str, str]) -> dict[str, dict[str, str]]:
         policy, dot, name = key.partition(".")
         if not (policy and dot and name):
             raise NearfarError(f"--knob {key!r}: write policy.knob=value, as in tpp.pagevec=15")
-        found.setdefault(policy, {})[name] = str(value)
+        found.setdefault(policy, {})[name] = value
     return found
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nearfar.cli._study import Format, check_format, names, tell
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 SETTINGS = {"epilog": "Example: nearfar diff before.run after.run --fail-above 3%"}
 
@@ -28,12 +31,17 @@ def run(
     """Compare two runs row by row, over seeds with confidence intervals."""
     from nearfar.diff import diff
     from nearfar.fleet import parse_gain
-    from nearfar.report import diff as report
 
     check_format(output_format, instead="")
     threshold = None if fail_above is None else parse_gain(fail_above, "--fail-above")
     found = diff(a, b, metrics=names(metric))
-    tell(found, output_format, lambda: report.diff(found.to_dict(), full=full))
+
+    def shown() -> RenderableType:
+        from nearfar.report import diff as report
+
+        return report.diff(found.to_dict(), full=full)
+
+    tell(found, output_format, shown)
     failed = found.worse(threshold) if threshold is not None else []
     if failed:
         sys.stdout.flush()  # what is said on standard error comes after

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nearfar.cli._study import Format, check_format, tell
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 SETTINGS = {"epilog": "Example: nearfar explain app.run --page 64K --memory 50%"}
 
@@ -26,9 +29,14 @@ def run(
     """Take a row apart: terms of the model; regions, addresses and code that miss and fault."""
     from nearfar.cli._progress import progress
     from nearfar.explain import explain
-    from nearfar.report import explain as report
 
     check_format(output_format, instead="")
     with progress(f"explain {run}") as pulse:
         found = explain(run, page=page, memory=memory, storage=storage, progress=pulse)
-    tell(found, output_format, lambda: report.explain(found.to_dict()))
+
+    def shown() -> RenderableType:
+        from nearfar.report import explain as report
+
+        return report.explain(found.to_dict())
+
+    tell(found, output_format, shown)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nearfar.cli._study import Format, check_format, tell
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 SETTINGS = {"epilog": "Example: nearfar info app.trace --html app.html"}
 
@@ -32,7 +35,6 @@ def run(
     from nearfar import info
     from nearfar.cli._progress import progress
     from nearfar.output import write_aside
-    from nearfar.report import tables
 
     check_format(output_format, instead="")
     if html is not None:
@@ -50,7 +52,13 @@ def run(
         from nearfar.report.html import info_page
 
         write_aside(html, info_page(found.to_dict(), found.get("heatmap")))
-    tell(found, output_format, lambda: tables.info(found))
+
+    def shown() -> RenderableType:
+        from nearfar.report import tables
+
+        return tables.info(found)
+
+    tell(found, output_format, shown)
 
 
 def _check_place(html: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -87,8 +86,11 @@ def run(
             max_memory=None if max_memory is None else parse_bytes(max_memory, "--max-memory"),
             progress=pulse,
         )
-    heat = partial(_heatmap, trace, filter, machine) if heatmap else lambda: None
-    keep(result, out, force, html, lambda: result.html(heat()))
+
+    def page() -> str:
+        return result.html(_heatmap(trace, filter, machine) if heatmap else None)
+
+    keep(result, out, force, html, page)
     for line in warnings(result):
         print(f"nearfar: note: {line}", file=sys.stderr)
     if not print_rows(result, output_format):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nearfar.cli._study import Force, Format, Html, check_format, keep, names, tell
 from nearfar.errors import NearfarError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 SETTINGS = {
     "epilog": "Example: nearfar ssd app.trace --machine umd --dram 100M,150M --epf none,smart:50us"
@@ -64,7 +67,6 @@ def run(
 ) -> None:
     """Replay a program on a DRAM-interface SSD: wait for its flash, or run something else?"""
     from nearfar.cli._progress import progress
-    from nearfar.report import ssd as report
     from nearfar.sizes import parse_shares, parse_time
     from nearfar.ssd import ssd, warnings
 
@@ -101,4 +103,10 @@ def run(
     keep(result, out, force, html, result.html)
     for line in warnings(result):
         print(f"nearfar: note: {line}", file=sys.stderr)
-    tell(result, output_format, lambda: report.ssd(result.to_dict()), html)
+
+    def shown() -> RenderableType:
+        from nearfar.report import ssd as report
+
+        return report.ssd(result.to_dict())
+
+    tell(result, output_format, shown, html)

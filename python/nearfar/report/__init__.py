@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -36,24 +37,18 @@ def report(runs: Sequence[str | Path]) -> str:
             f"report: runs of different studies: {', '.join(studies)}; give runs of one study"
         )
     draw = getattr(opened[0].result, "html", None)
-    if len(opened) == 1 and draw is not None:
-        try:
-            return str(draw())
-        except NearfarError:
-            # A question of the study without a page, or more rows than the page takes.
-            pass
-        except _DAMAGED as error:
-            raise NearfarError(_damaged(opened[0].path, error)) from None
     try:
+        if len(opened) == 1 and draw is not None:
+            # A question of the study without a page, or more rows than the page takes.
+            with suppress(NearfarError):
+                return str(draw())
         return explore_page(opened)
     except _DAMAGED as error:
-        raise NearfarError(_damaged(opened[0].path, error)) from None
+        what = " ".join(f"{type(error).__name__} {error}".split())[:200]
+        raise NearfarError(
+            f"{opened[0].path}: holds no whole run of this version ({what}); run the study again"
+        ) from None
 
 
 #: What drawing ends in where a run was changed since it was written, or by another version.
 _DAMAGED = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
-
-
-def _damaged(folder: Path, error: Exception) -> str:
-    what = " ".join(f"{type(error).__name__} {error}".split())[:200]
-    return f"{folder}: holds no whole run of this version ({what}); run the study again"
