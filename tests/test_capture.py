@@ -465,11 +465,9 @@ class Running:
         )
         assert self.capture.stdout is not None
         self.program = int(self.capture.stdout.readline())
-        # Wait for a finished part, so that there is something to keep.
-        until = time.monotonic() + 60
-        while part and not list(trace.glob("part-*.parquet")):
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        # Wait for a finished part, so that there is something to keep. It is one once it is listed.
+        if part:
+            assert wait_until(lambda: bool(info(trace)["parts"]), 60)
 
     def program_is_alive(self) -> bool:
         try:

@@ -1,4 +1,5 @@
-//! Folders that take another's place at once: whoever looks sees the old one whole or the new one.
+//! Files and folders that take another's place at once: whoever looks sees the old one whole or the
+//! new one.
 
 use std::ffi::CString;
 use std::io;
@@ -16,6 +17,33 @@ pub fn beside(path: &Path, what: &str) -> Result<PathBuf> {
         Error::input(path.display().to_string(), "is no file name", "name a folder with -o")
     })?;
     Ok(path.with_file_name(format!(".{}.{what}", name.to_string_lossy())))
+}
+
+/// A file that is written under one name to be given another; removed when dropped before that.
+#[derive(Debug)]
+pub(crate) struct Aside {
+    /// Where it is written.
+    pub(crate) path: PathBuf,
+    to: PathBuf,
+}
+
+impl Aside {
+    pub(crate) fn new(path: PathBuf, to: PathBuf) -> Self {
+        Self { path, to }
+    }
+
+    /// Give it its name.
+    pub(crate) fn commit(self) -> Result<()> {
+        std::fs::rename(&self.path, &self.to)
+            .map_err(|e| Error::io(&self.to, "cannot rename into place", &e))
+    }
+}
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        // Once it has its name, there is nothing here to remove.
+        let _ = std::fs::remove_file(&self.path);
+    }
 }
 
 /// Remove the folder `path`, if it is there.

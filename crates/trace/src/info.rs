@@ -6,6 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::folder::Aside;
 use crate::record::{Kind, KindSet};
 
 /// Version of the on-disk layout; a reader refuses a newer one.
@@ -170,12 +171,17 @@ impl Info {
 
     /// Write `trace.json` into `dir`, whole or not at all.
     pub fn store(&self, dir: &Path) -> Result<()> {
-        let aside = dir.join(".trace.json.partial");
+        self.prepare(dir)?.commit()
+    }
+
+    /// Write what [`Aside::commit`] makes the `trace.json` of `dir`.
+    pub(crate) fn prepare(&self, dir: &Path) -> Result<Aside> {
+        let aside = Aside::new(dir.join(".trace.json.partial"), dir.join("trace.json"));
         let mut text = serde_json::to_string_pretty(self)
             .map_err(|e| Error::input("trace.json", e.to_string(), ""))?;
         text.push('\n');
-        std::fs::write(&aside, text).map_err(|e| Error::io(&aside, "cannot write", &e))?;
-        let path = dir.join("trace.json");
-        std::fs::rename(&aside, &path).map_err(|e| Error::io(&path, "cannot rename into place", &e))
+        std::fs::write(&aside.path, text)
+            .map_err(|e| Error::io(&aside.path, "cannot write", &e))?;
+        Ok(aside)
     }
 }

@@ -239,7 +239,9 @@ impl Sink {
         &mut threads[place]
     }
 
-    /// Finish the part: it is whole on disk under its own name before `trace.json` lists it.
+    /// Finish the part: it is whole on disk under its own name before `trace.json` lists it. All
+    /// that takes time or space comes before the two names, so that a kill or a full disk leaves
+    /// either both or neither.
     fn close_part(&mut self) -> Result<()> {
         let Some((writer, records)) = self.part.take() else { return Ok(()) };
         let aside = self.aside();
@@ -250,10 +252,12 @@ impl Sink {
             .map_err(|e| Error::io(&aside, "cannot write", &e.into_error()))?;
         let io = |e: std::io::Error| Error::io(&aside, "cannot write", &e);
         let bytes = file.metadata().map_err(io)?.len();
-        std::fs::rename(&aside, self.dir.join(&name)).map_err(io)?;
+        let path = self.dir.join(&name);
         self.info.records += records as u64;
         self.info.parts.push(PartInfo { file: name, records: records as u64, bytes });
-        self.store()?;
+        let listed = self.prepare()?;
+        std::fs::rename(&aside, path).map_err(io)?;
+        listed.commit()?;
         self.forget_replaced()
     }
 
@@ -275,9 +279,13 @@ impl Sink {
     }
 
     fn store(&mut self) -> Result<()> {
+        self.prepare()?.commit()
+    }
+
+    fn prepare(&mut self) -> Result<folder::Aside> {
         self.info.pages_by_kinds = self.footprint.by_kinds();
         region::store(&self.dir, &self.regions)?;
-        self.info.store(&self.dir)
+        self.info.prepare(&self.dir)
     }
 }
 
@@ -459,5 +467,39 @@ impl Writer {
         if !replaced {
             let _ = std::fs::remove_dir_all(dir);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Kind;
+
+    #[test]
+    fn a_part_has_its_name_only_when_it_can_be_listed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.trace");
+        let options = WriterOptions { in_place: true, part_records: ROW_GROUP, ..<_>::default() };
+        let mut writer = Writer::create(&path, Source::default(), options).unwrap();
+        let record = |at: usize| Record {
+            addr: at as u64 * 64,
+            kind: Kind::Load,
+            size: 8,
+            thread: 0,
+            instr: 1,
+        };
+        (0..ROW_GROUP).for_each(|at| writer.push(record(at)).unwrap());
+        // Nobody can write a file where there is a folder.
+        std::fs::create_dir(path.join(".trace.json.partial")).unwrap();
+        let error = (0..ROW_GROUP).try_for_each(|at| writer.push(record(at))).unwrap_err();
+        assert!(error.to_string().contains("cannot write"), "{error}");
+        drop(writer);
+        let info = Info::load(&path).unwrap();
+        let parts: Vec<_> = info.parts.iter().map(|part| part.file.as_str()).collect();
+        assert_eq!(
+            (parts.as_slice(), info.records),
+            (&["part-00000.parquet"][..], ROW_GROUP as u64)
+        );
+        assert!(!path.join("part-00001.parquet").exists());
     }
 }

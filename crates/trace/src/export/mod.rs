@@ -6,9 +6,10 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::error::{Error, Result};
+use crate::folder::Aside;
 use crate::reader::{Columns, Reader};
 use crate::record::{Batch, KindSet, Record};
 
@@ -93,20 +94,6 @@ pub fn by_name(name: &str) -> Result<&'static dyn Exporter> {
     })
 }
 
-/// The file while it is being written; removed when dropped before its rename.
-struct Aside {
-    path: PathBuf,
-    done: bool,
-}
-
-impl Drop for Aside {
-    fn drop(&mut self) {
-        if !self.done {
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
-}
-
 /// Export the trace folder `from` to the file `to` (`-`: standard output) as the format `name`;
 /// the number of references exported.
 ///
@@ -166,7 +153,7 @@ pub fn export(
         })?;
         let path = to.with_file_name(format!(".{}.partial", name.to_string_lossy()));
         let file = File::create(&path).map_err(|e| Error::io(&path, "cannot create", &e))?;
-        (Target::File(file), Some(Aside { path, done: false }))
+        (Target::File(file), Some(Aside::new(path, to.to_owned())))
     };
     let failed = |e: io::Error| Error::io(to, "cannot write", &e);
     let mut encoder = exporter.encoder(target, options).map_err(failed)?;
@@ -201,10 +188,8 @@ pub fn export(
         Err(e) if stdout && e.kind() == io::ErrorKind::BrokenPipe => return Ok(count),
         result => result.map_err(failed)?,
     }
-    if let Some(mut aside) = aside {
-        std::fs::rename(&aside.path, to)
-            .map_err(|e| Error::io(to, "cannot rename into place", &e))?;
-        aside.done = true;
+    if let Some(aside) = aside {
+        aside.commit()?;
     }
     Ok(count)
 }

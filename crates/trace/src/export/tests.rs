@@ -1,5 +1,7 @@
 //! What is exported comes back by importing it, up to what the format can hold.
 
+use std::path::PathBuf;
+
 use proptest::prelude::*;
 
 use super::*;
