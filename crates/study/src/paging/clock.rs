@@ -1,12 +1,11 @@
 //! CLOCK at many memory sizes: [`Memories`] for all, and a tighter loop for the few small ones
 //! that fault at a good part of all references (a handful of large frames under a whole program).
 
-use std::hint::select_unpredictable;
-
 use nearfar_kernel::replacement::clock::{BitClock, Clock};
 
 use super::memory::{Engine, Memories, Outcome};
 use super::page_size::View;
+use super::pair::Pair;
 use super::runs::collapse;
 use super::window::{MOST, WRITE};
 
@@ -154,29 +153,17 @@ impl Small {
         local_in[0] = last & !WRITE;
     }
 
-    /// Two frames: CLOCK evicts the page loaded first, whatever the bits. That of the page loaded
-    /// last is set, and cleared only on the way round to the other one. So no bit is kept, and no
-    /// branch depends on what is a fault.
+    /// Two frames: the older page is at the hand.
     fn pair(&mut self, runs: &[u8], local_in: &mut [u8; 64]) {
         let hand = self.clock.hand() as usize;
         let held = |frame: usize| local_in[frame] | ((self.dirty >> frame) as u8) << 7;
-        let (mut older, mut newer) = (held(hand), held(1 - hand));
-        let (mut faults, mut flushed) = (0u64, 0u64);
-        for &run in runs {
-            let in_older = (run ^ older) & !WRITE == 0;
-            let in_newer = (run ^ newer) & !WRITE == 0;
-            let fault = !(in_older | in_newer);
-            faults += u64::from(fault);
-            flushed += u64::from(older >> 7) & u64::from(fault);
-            let kept_older = older | select_unpredictable(in_older, run & WRITE, 0);
-            let kept_newer = newer | select_unpredictable(in_newer, run & WRITE, 0);
-            older = select_unpredictable(fault, newer, kept_older);
-            newer = select_unpredictable(fault, run, kept_newer);
-        }
-        self.outcome.faults += faults;
-        self.outcome.dirty_evictions += flushed;
+        let mut pair = Pair { older: held(hand), newer: held(1 - hand) };
+        let outcome = pair.advance(runs);
+        self.outcome.faults += outcome.faults;
+        self.outcome.dirty_evictions += outcome.dirty_evictions;
         // Each fault moves the hand to the other frame.
-        let hand = hand ^ (faults & 1) as usize;
+        let hand = hand ^ (outcome.faults & 1) as usize;
+        let Pair { older, newer } = pair;
         (local_in[hand], local_in[1 - hand]) = (older & !WRITE, newer & !WRITE);
         self.dirty = u64::from(older >> 7) << hand | u64::from(newer >> 7) << (1 - hand);
         self.clock = BitClock::new(2, hand as u32, 0b11);

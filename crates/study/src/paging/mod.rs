@@ -7,6 +7,7 @@ pub mod explain;
 pub mod memory;
 pub mod options;
 pub mod page_size;
+mod pair;
 mod runs;
 pub mod sample;
 pub mod simulate;
