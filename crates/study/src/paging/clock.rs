@@ -132,7 +132,9 @@ impl Small {
     fn single(&mut self, runs: &[u8], local_in: &mut [u8; 64]) {
         let (Some(first), Some(last)) = (runs.first(), runs.last()) else { return };
         let stays = first & !WRITE == local_in[0];
-        let written = runs.iter().map(|&run| u64::from(run >> 7)).sum::<u64>();
+        // Few enough at a time for their sum to be a byte, which is added up many at once.
+        let writes = |few: &[u8]| u64::from(few.iter().map(|run| run >> 7).sum::<u8>());
+        let written: u64 = runs.chunks(usize::from(u8::MAX)).map(writes).sum();
         let (first_written, last_written) = (u64::from(first >> 7), u64::from(last >> 7));
         // Every run but the last ends in an eviction, and so does what was there before.
         let mut flushed = written - last_written;

@@ -48,11 +48,11 @@ impl Pair {
 
 /// The same for 64 runs at a time.
 ///
-/// After a fault runs alternate between the two pages until the next fault. So, two or more runs
-/// after a fault, a run faults if its page is not that of two runs before. Right after a fault the
-/// page that stayed is the one of the fault before: of two runs before, if an odd number of runs
-/// lies between the two faults' positions, or of three, if even. These two comparisons of a run
-/// are the input of an automaton of four states, which takes four runs at a time.
+/// From a fault to the next, runs alternate between two pages. So a run two or more places after a
+/// fault faults if its page is not that of two runs before. At the place right after a fault, the
+/// page that stayed is that of the fault before: the page of two runs before if the two faults are
+/// an odd number of places apart, that of three runs before if they are an even number apart. These
+/// two comparisons of a run are the input of an automaton of four states, taken four runs at a time.
 #[cfg(target_arch = "x86_64")]
 mod wide {
     use std::arch::x86_64::{
