@@ -11,6 +11,9 @@ use super::window::{MOST, WRITE};
 
 /// A memory that faults at more than one in this many references gets its own loop.
 const THRASHING: u64 = 12;
+/// The same for one of at most [`FEW`] frames: windows seldom touch its pages alone.
+const THRASHING_FEW: u64 = 48;
+const FEW: u64 = 8;
 /// References to see before judging; tests must get past the trial on short traces.
 const TRIAL: u64 = if cfg!(test) { 50 } else { 1 << 16 };
 const ABSENT: u8 = u8::MAX;
@@ -44,7 +47,7 @@ impl Clocks {
             let faults = self.shared.outcome(index).faults;
             let recent = faults - std::mem::replace(&mut self.faults_at_trial[index], faults);
             if frames <= BitClock::MOST
-                && recent * THRASHING > self.seen
+                && recent * if frames <= FEW { THRASHING_FEW } else { THRASHING } > self.seen
                 && self.own.iter().all(|(own, _)| *own != index)
                 && let Some((pages, hand)) = self.shared.policy(index).ring()
             {
