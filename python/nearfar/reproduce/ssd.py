@@ -305,12 +305,15 @@ def _measured(pigz: _Pigz, setting: Setting, whole: bool = False) -> tuple[Found
 
 
 def _factor(found: Found) -> float:
-    """The factor of the trace's length: what brings the six times closest, as ratios."""
+    """The factor of the trace's length: what makes the largest of the six ratios to the printed
+    times smallest. What is judged is whether one factor brings each time near enough; if this one
+    does not, none does.
+    """
     printed = {one.key: one.published for one in statements("002")}
     ratios = [
         float(printed[_key(size, epf)]) / row["seconds"] for (size, epf), row in found.items()
     ]
-    return math.exp(sum(map(math.log, ratios)) / len(ratios))
+    return math.sqrt(min(ratios) * max(ratios))
 
 
 def _key(size: str, epf: str) -> str:
