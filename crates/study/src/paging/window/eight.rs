@@ -31,24 +31,27 @@ pub fn add(windower: &mut Windower, batch: &Batch, from: usize, chunk: &mut Chun
     let all = |value: u64| _mm512_set1_epi64(value.cast_signed());
     let size_of_block = 1u64 << windower.shift;
     let shift = _mm_cvtsi64_si128(i64::from(windower.shift));
-    let (kinds, writes) = (all(u64::from(windower.kinds.0)), all(u64::from(WRITES)));
+    let (wanted, writes) = (all(u64::from(windower.kinds.0)), all(u64::from(WRITES)));
     let (one, in_block, block_bytes) = (all(1), all(size_of_block - 1), all(size_of_block));
     let mark = all(u64::from(WRITE));
     let (slots, locals) = (all(SLOTS as u64 - 1), all(MOST as u64 - 1));
     let (mut again, mut again_written) = (_mm512_setzero_si512(), _mm512_setzero_si512());
     let mut previous = windower.previous;
+    let records = batch.len();
+    let (addrs, kinds, sizes) =
+        (&batch.addr[..records], &batch.kind[..records], &batch.size[..records]);
     let mut place = from;
     // Each record adds a byte at most, and eight are stored at a time.
-    chunk.refs.reserve(batch.len() - from + LANES);
-    while place < batch.len() {
-        let count = LANES.min(batch.len() - place);
+    chunk.refs.reserve(records - from + LANES);
+    while place < records {
+        let count = LANES.min(records - place);
         let lanes = u8::MAX >> (LANES - count);
-        // SAFETY: the columns are equally long, and only lanes within them are read.
+        // SAFETY: the three are equally long, and only lanes within them are read.
         let (addr, kind, size) = unsafe {
             (
-                _mm512_maskz_loadu_epi64(lanes, batch.addr.as_ptr().add(place).cast()),
-                _mm_maskz_loadu_epi8(lanes.into(), batch.kind.as_ptr().add(place).cast()),
-                _mm_maskz_loadu_epi16(lanes, batch.size.as_ptr().add(place).cast()),
+                _mm512_maskz_loadu_epi64(lanes, addrs.as_ptr().add(place).cast()),
+                _mm_maskz_loadu_epi8(lanes.into(), kinds.as_ptr().add(place).cast()),
+                _mm_maskz_loadu_epi16(lanes, sizes.as_ptr().add(place).cast()),
             )
         };
         let kind = _mm512_cvtepu8_epi64(kind);
@@ -61,7 +64,7 @@ pub fn add(windower: &mut Windower, batch: &Batch, from: usize, chunk: &mut Chun
         let known = _mm512_cmpeq_epi64_mask(_mm512_srli_epi64::<LOCAL_BITS>(tag), block);
         let end = _mm512_add_epi64(_mm512_and_si512(addr, in_block), _mm512_cvtepu16_epi64(size));
         let crosses = _mm512_cmpgt_epu64_mask(end, block_bytes);
-        let mut counted = of_kind(kinds) & lanes;
+        let mut counted = of_kind(wanted) & lanes;
         let stop = counted & (crosses | !known);
         // All before the first that stops; every lane when there is none.
         counted &= stop.wrapping_sub(1) & !stop;
