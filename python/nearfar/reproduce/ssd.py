@@ -37,9 +37,11 @@ POLICIES: Final = ("none", "all", "smart:50us")
 #: goes on while one such piece is written, and no further.
 _PIECE: Final = 753_000
 
-#: The paper counts reads and writes of flash and DRAM, collection's too, and gives times for these
-#: alone: erasing takes none. An assumption of machines/umd.toml that it has no place for.
-_MACHINE: Final = {"flash.erase": "0ns"}
+#: Where the reproduction differs from machines/umd.toml. The paper counts reads and writes of flash
+#: and DRAM, collection's too, and gives times for these alone: erasing takes none. And it gives no
+#: rate of the core. The capture is a whole run on a file as long as the paper's, so the times
+#: should need no factor: the rate is the one at which it comes to 1.
+_MACHINE: Final[Mapping[str, str | float]] = {"flash.erase": "0ns", "cpu.ipc": 0.43}
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ OTHERWISE: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (
      {"machine": {"cost.exception": "1us", "cost.context_switch": "1.9us"}}),
     ("ten times the kernel costs", "a slow kernel, cold caches",
      {"machine": {"cost.exception": "20us", "cost.context_switch": "38us"}}),
+    ("half an instruction a cycle", "machines/umd.toml", {"machine": {"cpu.ipc": 0.5}}),
     ("one instruction a cycle", "a faster core", {"machine": {"cpu.ipc": 1.0}}),
     ("a third a cycle", "a slower core", {"machine": {"cpu.ipc": 0.33}}),
     ("no second cache", "32 KiB of each first", {"misses": "first-level"}),
