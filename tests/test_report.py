@@ -221,11 +221,25 @@ def test_info_table_shows_names_as_they_are() -> None:
 def test_plot_fits_its_width(width: int) -> None:
     text = terminal.paging(fixture.paging_result(), width, 14)
     assert text.isascii()
-    assert max(map(len, text.splitlines())) <= width
+    assert max(map(len, text.splitlines())) == width
     assert text.count("faults per reference") == 1
     assert text.count("TLB misses per reference") == 1
     assert "512B" in text
     assert "2MiB" in text
+    if width == 140:
+        assert text.count("iB") == 2 * 12  # room for every label, under both plots
+
+
+def test_plot_labels_page_sizes_that_lie_close_together() -> None:
+    result = fixture.paging_result()
+    kept = {512: 512, 1024: 1024, 2048: 2048, 4096: 4096, 2 << 20: 2 << 30}
+    result["rows"] = [
+        {**row, "page_bytes": kept[row["page_bytes"]]}
+        for row in result["rows"]
+        if row["page_bytes"] in kept
+    ]
+    labels = terminal.paging(result, 80, 14).splitlines()[-1].split()
+    assert labels == ["512B", "4KiB", "2GiB"]
 
 
 def test_plot_tells_series_apart_without_colour() -> None:

@@ -87,6 +87,8 @@ def _plot(title: str, lines: Sequence[_Series], width: int, height: int, colour:
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     high = max(high, low + 1)
     plotext.clear_figure()
+    # Else plotext cuts the width to what the terminal had when it was imported (80 in a pipe).
+    plotext.limitsize(False, False)
     plotext.plotsize(width, height - 1)
     for index, (label, points) in enumerate(lines):
         drawn = [(math.log2(page), math.log10(v)) for page, v in points if v > 0]
@@ -98,9 +100,13 @@ def _plot(title: str, lines: Sequence[_Series], width: int, height: int, colour:
                 color=_COLOURS[index],
                 label=label or None,
             )
-    # Seven characters a label, two between them.
-    every = max(1, -(-len(pages) * 10 // (width - 10)))
-    shown = pages[::every]
+    # Seven characters a label, two between them: of those that overlap plotext drops some, and not
+    # always the same.
+    gap = 9 * math.log2(pages[-1] / pages[0]) / (width - 10)
+    shown = pages[:1]
+    for page in pages[1:]:
+        if math.log2(page / shown[-1]) >= gap:
+            shown.append(page)
     plotext.xticks([math.log2(p) for p in shown], [units.size(p).replace(" ", "") for p in shown])
     step = max(1, -(-(high - low) // max(2, height // 3)))
     ticks = list(range(low, high + 1, step))
