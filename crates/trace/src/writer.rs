@@ -14,7 +14,7 @@ use parquet::file::writer::SerializedFileWriter;
 
 use crate::column::{EncodedGroup, Encoder, Group, ROW_GROUP, schema};
 use crate::error::{Error, Result};
-use crate::folder;
+use crate::folder::{self, Aside};
 use crate::footprint::Footprint;
 use crate::info::{Info, PartInfo, Source, ThreadInfo};
 use crate::record::{Batch, Kind, Narrow, Record};
@@ -161,10 +161,17 @@ struct Sink {
     info: Info,
     footprint: Footprint,
     regions: Vec<RegionEvent>,
-    part: Option<(SerializedFileWriter<BufWriter<File>>, usize)>,
+    part: Option<OpenPart>,
     /// The trace that was at `path`, kept until there is something of this one to keep.
     replaced: Option<PathBuf>,
     finished: bool,
+}
+
+/// A part that is being written; dropped before it has its name, it is removed.
+struct OpenPart {
+    writer: SerializedFileWriter<BufWriter<File>>,
+    records: usize,
+    file: Aside,
 }
 
 impl Sink {
@@ -190,15 +197,16 @@ impl Sink {
     fn append(&mut self, encoded: Encoded) -> Result<()> {
         let group = encoded.map_err(|e| self.failed(e))?;
         if self.part.is_none() {
-            let aside = self.aside();
-            let file = File::create(&aside).map_err(|e| Error::io(&aside, "cannot create", &e))?;
+            let aside = Aside::new(self.aside(), self.dir.join(self.part_name()));
+            let file = File::create(&aside.path)
+                .map_err(|e| Error::io(&aside.path, "cannot create", &e))?;
             let properties = WriterProperties::builder()
                 .set_created_by(format!("nearfar {}", env!("CARGO_PKG_VERSION")))
                 .build();
             let writer =
                 SerializedFileWriter::new(BufWriter::new(file), schema().0, Arc::new(properties))
                     .map_err(|e| self.failed(e))?;
-            self.part = Some((writer, 0));
+            self.part = Some(OpenPart { writer, records: 0, file: aside });
         }
         let records = group.records;
         for (page, kinds) in &group.pages {
@@ -215,10 +223,10 @@ impl Sink {
             info.instructions += instructions;
             self.info.instructions += instructions;
         }
-        if let Some((writer, written)) = &mut self.part {
-            let appended = group.append_to(writer);
-            *written += records;
-            let whole = *written >= self.part_records;
+        if let Some(part) = &mut self.part {
+            let appended = group.append_to(&mut part.writer);
+            part.records += records;
+            let whole = part.records >= self.part_records;
             appended.map_err(|e| self.failed(e))?;
             if whole {
                 self.close_part()?;
@@ -243,20 +251,19 @@ impl Sink {
     /// that takes time or space comes before the two names, so that a kill or a full disk leaves
     /// either both or neither.
     fn close_part(&mut self) -> Result<()> {
-        let Some((writer, records)) = self.part.take() else { return Ok(()) };
-        let aside = self.aside();
+        let Some(OpenPart { writer, records, file: aside }) = self.part.take() else {
+            return Ok(());
+        };
         let name = self.part_name();
         let buffered = writer.into_inner().map_err(|e| self.failed(e))?;
         let file = buffered
             .into_inner()
-            .map_err(|e| Error::io(&aside, "cannot write", &e.into_error()))?;
-        let io = |e: std::io::Error| Error::io(&aside, "cannot write", &e);
-        let bytes = file.metadata().map_err(io)?.len();
-        let path = self.dir.join(&name);
+            .map_err(|e| Error::io(&aside.path, "cannot write", &e.into_error()))?;
+        let bytes = file.metadata().map_err(|e| Error::io(&aside.path, "cannot write", &e))?.len();
         self.info.records += records as u64;
         self.info.parts.push(PartInfo { file: name, records: records as u64, bytes });
         let listed = self.prepare()?;
-        std::fs::rename(&aside, path).map_err(io)?;
+        aside.commit()?;
         listed.commit()?;
         self.forget_replaced()
     }
@@ -282,7 +289,7 @@ impl Sink {
         self.prepare()?.commit()
     }
 
-    fn prepare(&mut self) -> Result<folder::Aside> {
+    fn prepare(&mut self) -> Result<Aside> {
         self.info.pages_by_kinds = self.footprint.by_kinds();
         region::store(&self.dir, &self.regions)?;
         self.info.prepare(&self.dir)
@@ -294,7 +301,7 @@ impl Drop for Sink {
         if self.finished {
             return;
         }
-        let _ = std::fs::remove_file(self.aside());
+        self.part = None;
         if self.dir != self.path {
             let _ = std::fs::remove_dir_all(&self.dir);
         } else if let Some(old) = self.replaced.take() {
@@ -500,6 +507,8 @@ mod tests {
             (parts.as_slice(), info.records),
             (&["part-00000.parquet"][..], ROW_GROUP as u64)
         );
-        assert!(!path.join("part-00001.parquet").exists());
+        let left: Vec<_> = path.read_dir().unwrap().map(|of| of.unwrap().file_name()).collect();
+        let second = |name: &&std::ffi::OsString| name.to_string_lossy().contains("part-00001");
+        assert_eq!(left.iter().find(second), None, "{left:?}");
     }
 }
