@@ -49,7 +49,7 @@ impl Kind {
 
     /// Whether the reference writes memory (and so makes a page dirty).
     pub fn writes(self) -> bool {
-        matches!(self, Kind::Store | Kind::KernelStore)
+        KindSet::WRITES.contains(self)
     }
 
     /// This kind's bit in a [`KindSet`].
@@ -65,6 +65,9 @@ pub struct KindSet(pub u8);
 impl KindSet {
     /// Every kind.
     pub const ALL: KindSet = KindSet(0b1_1111);
+
+    /// The kinds that write memory.
+    pub const WRITES: KindSet = KindSet(1 << Kind::Store as u8 | 1 << Kind::KernelStore as u8);
 
     /// Whether `kind` is in the set.
     pub fn contains(self, kind: Kind) -> bool {

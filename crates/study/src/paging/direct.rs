@@ -7,7 +7,7 @@
 use nearfar_kernel::replacement::clock::Clock;
 use nearfar_kernel::replacement::{AccessBits, Replacement};
 use nearfar_trace::hash::PageMap;
-use nearfar_trace::{Batch, Kind, KindSet};
+use nearfar_trace::{Batch, KindSet};
 
 use super::memory::{Outcome, SIZES};
 
@@ -46,12 +46,11 @@ impl Direct {
 
     /// Apply the records of `batch`.
     pub fn add(&mut self, batch: &Batch) {
-        let writes = Kind::Store.bit() | Kind::KernelStore.bit();
         for ((&addr, &kind), &size) in batch.addr.iter().zip(&batch.kind).zip(&batch.size) {
             if self.kinds.0 >> kind & 1 == 1 {
                 let last = addr.saturating_add(u64::from(size).max(1) - 1);
                 for number in addr >> self.shift..=last >> self.shift {
-                    self.reference(number, writes >> kind & 1 == 1);
+                    self.reference(number, KindSet::WRITES.0 >> kind & 1 == 1);
                 }
             }
         }

@@ -60,10 +60,8 @@ mod wide {
         _mm512_movepi8_mask, _mm512_permutex2var_epi8, _mm512_set1_epi8, _pdep_u64, _pext_u64,
     };
 
+    use super::super::runs::wide::{LANES, lanes_before};
     use super::{Outcome, Pair, WRITE};
-
-    /// Bytes of a register.
-    const LANES: usize = 64;
 
     /// The run before faulted, at an odd or even distance from the fault before it; or the last
     /// fault is that far from this run, and two or more.
@@ -128,15 +126,6 @@ mod wide {
         table
     };
 
-    const fn lanes_before(distance: usize) -> [u8; LANES] {
-        let mut lanes = [0; LANES];
-        let mut lane = 0;
-        while lane < LANES {
-            lanes[lane] = (LANES - distance + lane) as u8;
-            lane += 1;
-        }
-        lanes
-    }
     /// For each lane the one two before it, of two registers in a row.
     const SECOND: [u8; LANES] = lanes_before(2);
     /// The one three before it.

@@ -40,7 +40,7 @@ fn plain(refs: &[u8], stand_in: &[u8; MOST], runs: &mut Vec<u8>) {
 
 /// The same for 64 references at a time.
 #[cfg(target_arch = "x86_64")]
-mod wide {
+pub mod wide {
     use std::arch::x86_64::{
         _mm512_cmpneq_epi8_mask, _mm512_loadu_epi8, _mm512_mask_mov_epi8,
         _mm512_maskz_compress_epi8, _mm512_maskz_loadu_epi8, _mm512_movepi8_mask, _mm512_or_si512,
@@ -51,17 +51,20 @@ mod wide {
     use super::{MOST, NO_STAND_IN, WRITE};
 
     /// Bytes of a register.
-    const LANES: usize = 64;
+    pub const LANES: usize = 64;
     /// For each lane the one before it, of two registers in a row.
-    const BEFORE: [u8; LANES] = {
+    const BEFORE: [u8; LANES] = lanes_before(1);
+
+    /// For each lane the one so far before it, of two registers in a row.
+    pub const fn lanes_before(distance: usize) -> [u8; LANES] {
         let mut lanes = [0; LANES];
         let mut lane = 0;
         while lane < LANES {
-            lanes[lane] = (LANES - 1 + lane) as u8;
+            lanes[lane] = (LANES - distance + lane) as u8;
             lane += 1;
         }
         lanes
-    };
+    }
 
     /// Whether the processor has the instructions.
     pub fn usable() -> bool {

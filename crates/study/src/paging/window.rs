@@ -17,7 +17,7 @@ mod eight;
 use std::ops::Range;
 
 use nearfar_trace::hash::PageMap;
-use nearfar_trace::{Batch, Kind, KindSet};
+use nearfar_trace::{Batch, KindSet};
 
 use super::options::LEAST_PAGE;
 
@@ -30,8 +30,6 @@ const SLOTS: usize = 1 << SLOT_BITS;
 /// Bits of a tag that are a local number; the others are a block, of at least as many bytes.
 const LOCAL_BITS: u32 = MOST.ilog2();
 const _: () = assert!(LEAST_PAGE >> LOCAL_BITS > 0);
-/// Kinds that write, a bit each.
-const WRITES: u8 = 1 << Kind::Store as u8 | 1 << Kind::KernelStore as u8;
 /// Records that are taken one by one where eight at a time got no further than this.
 const BURST: usize = 8;
 /// Precedes the first reference of a window, whose byte it cannot be.
@@ -172,7 +170,7 @@ impl Windower {
                 continue;
             }
             chunk.records += 1;
-            let write = WRITES >> kind & 1;
+            let write = KindSet::WRITES.0 >> kind & 1;
             let block = addr >> self.shift;
             self.reference(block, write, chunk);
             if (addr & (size_of_block - 1)) + u64::from(size) > size_of_block {
@@ -294,7 +292,7 @@ impl Windower {
 
 #[cfg(test)]
 mod tests {
-    use nearfar_trace::Record;
+    use nearfar_trace::{Kind, Record};
     use proptest::prelude::*;
 
     use super::*;

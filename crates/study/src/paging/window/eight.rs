@@ -10,9 +10,9 @@ use std::arch::x86_64::{
     _mm512_srlv_epi64, _mm512_test_epi64_mask, _mm512_xor_si512,
 };
 
-use nearfar_trace::Batch;
+use nearfar_trace::{Batch, KindSet};
 
-use super::{Chunk, LOCAL_BITS, MOST, SLOT_BITS, SLOTS, WRITE, WRITES, Windower};
+use super::{Chunk, LOCAL_BITS, MOST, SLOT_BITS, SLOTS, WRITE, Windower};
 
 /// Records that are looked at together.
 const LANES: usize = 8;
@@ -31,7 +31,7 @@ pub fn add(windower: &mut Windower, batch: &Batch, from: usize, chunk: &mut Chun
     let all = |value: u64| _mm512_set1_epi64(value.cast_signed());
     let size_of_block = 1u64 << windower.shift;
     let shift = _mm_cvtsi64_si128(i64::from(windower.shift));
-    let (wanted, writes) = (all(u64::from(windower.kinds.0)), all(u64::from(WRITES)));
+    let (wanted, writes) = (all(u64::from(windower.kinds.0)), all(u64::from(KindSet::WRITES.0)));
     let (one, in_block, block_bytes) = (all(1), all(size_of_block - 1), all(size_of_block));
     let mark = all(u64::from(WRITE));
     let (slots, locals) = (all(SLOTS as u64 - 1), all(MOST as u64 - 1));
