@@ -6,6 +6,7 @@ use nearfar_kernel::replacement::clock::{BitClock, Clock};
 use super::memory::{Engine, Memories, Outcome};
 use super::page_size::View;
 use super::pair::Pair;
+use super::repeats::{FRAMES, leave_out};
 use super::runs::collapse;
 use super::window::{MOST, WRITE};
 
@@ -25,7 +26,37 @@ pub struct Clocks {
     own: Vec<(usize, Small)>,
     seen: u64,
     faults_at_trial: Vec<u64>,
-    runs: Vec<u8>,
+    runs: Runs,
+}
+
+/// A window's references for memories with their own loops, made when one needs them.
+#[derive(Default)]
+struct Runs {
+    /// Consecutive references to a page made one: a byte each, local number and [`WRITE`].
+    all: Vec<u8>,
+    /// Without those that change no memory of [`FRAMES`] frames or more.
+    left: Vec<u8>,
+}
+
+impl Runs {
+    fn clear(&mut self) {
+        self.all.clear();
+        self.left.clear();
+    }
+
+    /// Those that a memory of `frames` frames must see.
+    fn of(&mut self, view: &View<'_>, frames: usize) -> &[u8] {
+        if self.all.is_empty() {
+            collapse(view.refs(), view.stand_in, &mut self.all);
+        }
+        if frames < FRAMES {
+            return &self.all;
+        }
+        if self.left.is_empty() {
+            leave_out(&self.all, &mut self.left);
+        }
+        &self.left
+    }
 }
 
 impl Clocks {
@@ -37,7 +68,7 @@ impl Clocks {
             own: Vec::new(),
             seen: 0,
             faults_at_trial: vec![0; frames.len()],
-            runs: Vec::new(),
+            runs: Runs::default(),
         }
     }
 
@@ -92,9 +123,8 @@ struct Small {
 }
 
 impl Small {
-    /// Apply a window. `runs` is filled with the window's references, consecutive ones to a page
-    /// made one, by the first memory that needs it.
-    fn window(&mut self, view: &View<'_>, runs: &mut Vec<u8>) {
+    /// Apply a window.
+    fn window(&mut self, view: &View<'_>, runs: &mut Runs) {
         // One more entry: the place of frames whose page this window does not touch.
         let mut frame_of = [ABSENT; MOST + 1];
         let mut local_in = [MOST as u8; 64];
@@ -115,9 +145,7 @@ impl Small {
             }
             return;
         }
-        if runs.is_empty() {
-            collapse(view.refs(), view.stand_in, runs);
-        }
+        let runs = runs.of(view, self.pages.len());
         let before = local_in;
         match self.pages.len() {
             1 => self.single(runs, &mut local_in),

@@ -8,6 +8,7 @@ pub mod memory;
 pub mod options;
 pub mod page_size;
 mod pair;
+mod repeats;
 mod runs;
 pub mod sample;
 pub mod simulate;

@@ -1,0 +1,270 @@
+//! Runs of pages that take turns, of which a memory under CLOCK soon sees nothing new.
+//!
+//! Let the runs from some place on go round `period` pages, and the memory have no fewer frames. As
+//! long as one of the pages is missing some frame holds a *stranger*: another page, whose accessed
+//! bit is not set again.
+//!
+//! * As long as some stranger's bit is set the hand has not passed it, so it has visited no frame
+//!   twice. Where it meets a page that was referenced meanwhile it clears the bit and goes on, and
+//!   it never meets one that faulted: a page faults at its first run or not at all.
+//! * At a fault `t`, so `t < period`, the last of those bits is cleared. From then on the hand evicts
+//!   every stranger it meets, and with the last of them gone no page is missing. Again it visits no
+//!   frame twice: a page faults at its first run after `t` or not at all, and if it is cleared by
+//!   such a fault its next run marks it.
+//!
+//! No fault comes after run `2 period - 2`, then, and no bit changes after run `3 period - 3` (for
+//! two pages after run 2: a fault of the one does not meet the other). Later runs change nothing,
+//! unless they write where the round before did not. They are left out.
+
+use super::window::WRITE;
+
+/// What no run is.
+const NO_RUN: u8 = !WRITE;
+
+/// Periods that are looked for, and how many runs one after the other must go to the page of that
+/// many runs before for the last of them to change nothing. No two runs in a row go to one page, so
+/// runs alike at a distance of two or three take turns.
+const PERIODS: [(usize, usize); 2] = [(2, 2), (3, 5)];
+/// Fewest frames of a memory for which the others can be left out.
+pub const FRAMES: usize = 3;
+
+/// Replace `kept` by `runs` (no two in a row to a page) without those that change no memory of
+/// [`FRAMES`] frames or more.
+pub fn leave_out(runs: &[u8], kept: &mut Vec<u8>) {
+    #[cfg(target_arch = "x86_64")]
+    if super::runs::wide::usable() {
+        // SAFETY: the processor has what it takes.
+        return unsafe { wide::leave_out(runs, kept) };
+    }
+    plain(runs, kept);
+}
+
+fn plain(runs: &[u8], kept: &mut Vec<u8>) {
+    kept.clear();
+    kept.resize(runs.len(), 0);
+    let (mut filled, mut alike) = (0, [0; PERIODS.len()]);
+    for (index, &run) in runs.iter().enumerate() {
+        let mut left = true;
+        for ((period, enough), alike) in PERIODS.into_iter().zip(&mut alike) {
+            let before = index.checked_sub(period).map_or(NO_RUN, |index| runs[index]);
+            *alike = if (run ^ before) & !WRITE == 0 { *alike + 1 } else { 0 };
+            left &= *alike < enough || run & !before & WRITE != 0;
+        }
+        // Written over by the next run, if this one is left out: no branch.
+        kept[filled] = run;
+        filled += usize::from(left);
+    }
+    kept.truncate(filled);
+}
+
+/// The same for 64 runs at a time.
+#[cfg(target_arch = "x86_64")]
+mod wide {
+    use std::arch::x86_64::{
+        _mm512_andnot_si512, _mm512_loadu_epi8, _mm512_maskz_compress_epi8,
+        _mm512_maskz_loadu_epi8, _mm512_movepi8_mask, _mm512_permutex2var_epi8, _mm512_set1_epi8,
+        _mm512_storeu_epi8, _mm512_testn_epi8_mask, _mm512_xor_si512,
+    };
+
+    use super::super::runs::wide::{LANES, lanes_before};
+    use super::{NO_RUN, PERIODS, WRITE};
+
+    const BEFORE: [[u8; LANES]; PERIODS.len()] =
+        [lanes_before(PERIODS[0].0), lanes_before(PERIODS[1].0)];
+
+    #[target_feature(enable = "avx512bw,avx512vbmi,avx512vbmi2,popcnt")]
+    pub fn leave_out(runs: &[u8], kept: &mut Vec<u8>) {
+        kept.clear();
+        // A whole register is stored at a time.
+        kept.resize(runs.len() + LANES, 0);
+        // SAFETY: 64 bytes each.
+        let lanes_before =
+            BEFORE.each_ref().map(|of| unsafe { _mm512_loadu_epi8(of.as_ptr().cast()) });
+        let local = _mm512_set1_epi8((!WRITE).cast_signed());
+        let (mut last, mut alike) = (_mm512_set1_epi8(NO_RUN.cast_signed()), [0u64; PERIODS.len()]);
+        let mut filled = 0;
+        for piece in runs.chunks(LANES) {
+            let lanes = u64::MAX >> (LANES - piece.len());
+            // SAFETY: only the lanes of the piece are read.
+            let runs = unsafe { _mm512_maskz_loadu_epi8(lanes, piece.as_ptr().cast()) };
+            let mut left = lanes;
+            for period in 0..PERIODS.len() {
+                let before = _mm512_permutex2var_epi8(last, lanes_before[period], runs);
+                let same = _mm512_testn_epi8_mask(_mm512_xor_si512(runs, before), local);
+                // Above those of the piece before.
+                let wide = u128::from(same) << LANES | u128::from(alike[period]);
+                alike[period] = same;
+                let mut in_a_row = wide;
+                for back in 1..PERIODS[period].1 {
+                    in_a_row &= wide << back;
+                }
+                let writes = _mm512_movepi8_mask(_mm512_andnot_si512(before, runs));
+                left &= !((in_a_row >> LANES) as u64) | writes;
+            }
+            last = runs;
+            let packed = _mm512_maskz_compress_epi8(left, runs);
+            let room = &mut kept[filled..filled + LANES];
+            // SAFETY: there is room for a register.
+            unsafe { _mm512_storeu_epi8(room.as_mut_ptr().cast(), packed) };
+            filled += left.count_ones() as usize;
+        }
+        kept.truncate(filled);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nearfar_kernel::replacement::clock::{BitClock, Clock};
+    use nearfar_kernel::replacement::{AccessBits, Replacement};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A memory, a run at a time.
+    struct Memory {
+        clock: Clock,
+        bits: Bits,
+        held: Vec<(u32, bool)>,
+        faults: u64,
+        dirty_evictions: u64,
+    }
+
+    struct Bits(Vec<bool>);
+
+    impl AccessBits for Bits {
+        fn test(&self, page: u32) -> bool {
+            self.0[page as usize]
+        }
+        fn clear(&mut self, page: u32) {
+            self.0[page as usize] = false;
+        }
+    }
+
+    impl Memory {
+        /// Filled with pages above the local numbers.
+        fn new(frames: u32) -> Self {
+            let mut memory = Self {
+                clock: Clock::new(u64::from(frames), 4096),
+                bits: Bits(vec![false; 64 + frames as usize]),
+                held: Vec::new(),
+                faults: 0,
+                dirty_evictions: 0,
+            };
+            for page in 0..frames {
+                // Ids are given in order of first reference.
+                assert_eq!(memory.clock.fault(page, &mut memory.bits), None);
+                memory.bits.0[page as usize] = true;
+                memory.held.push((page, false));
+            }
+            memory
+        }
+
+        fn run(&mut self, run: u8, first: u32) {
+            let (page, write) = (u32::from(run & !WRITE) + first, run & WRITE != 0);
+            if !self.held.iter().any(|(held, _)| *held == page) {
+                self.faults += 1;
+                if let Some(victim) = self.clock.fault(page, &mut self.bits) {
+                    let place = self.held.iter().position(|(held, _)| *held == victim).unwrap();
+                    self.dirty_evictions += u64::from(self.held.remove(place).1);
+                }
+                self.held.push((page, false));
+            }
+            self.bits.0[page as usize] = true;
+            self.held.iter_mut().find(|(held, _)| *held == page).unwrap().1 |= write;
+        }
+
+        fn state(&self) -> impl PartialEq + std::fmt::Debug + use<> {
+            let mut held = self.held.clone();
+            held.sort_unstable();
+            let marks: Vec<bool> =
+                held.iter().map(|(page, _)| self.bits.0[*page as usize]).collect();
+            (held, marks, self.clock.ring(), self.faults, self.dirty_evictions)
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(400))]
+        /// What is left out changes no memory, whatever came before; many at a time are one by one.
+        #[test]
+        fn what_is_left_out_changes_nothing(
+            frames in FRAMES as u32..12,
+            before in prop::collection::vec((0u8..14, any::<bool>()), 0..60),
+            turns in prop::collection::vec(
+                (prop::collection::vec((0u8..14, prop::bool::weighted(0.1)), 1..6), 1usize..30),
+                1..12,
+            ),
+        ) {
+            let mut runs: Vec<u8> = Vec::new();
+            for (round, times) in turns {
+                for (step, (local, write)) in round.iter().cycle().take(round.len() * times).enumerate() {
+                    // Now and then a round writes what others do not.
+                    let write = *write && step % 7 != 3;
+                    if runs.last().is_none_or(|run| run & !WRITE != *local) {
+                        runs.push(local | if write { WRITE } else { 0 });
+                    }
+                }
+            }
+            let (mut kept, mut one_by_one) = (vec![1, 2, 3], Vec::new());
+            leave_out(&runs, &mut kept);
+            plain(&runs, &mut one_by_one);
+            prop_assert_eq!(&kept, &one_by_one);
+
+            let (mut whole, mut part) = (Memory::new(frames), Memory::new(frames));
+            for memory in [&mut whole, &mut part] {
+                for (local, write) in &before {
+                    memory.run(local | if *write { WRITE } else { 0 }, frames);
+                }
+            }
+            runs.iter().for_each(|run| whole.run(*run, frames));
+            kept.iter().for_each(|run| part.run(*run, frames));
+            prop_assert_eq!(whole.state(), part.state());
+        }
+    }
+
+    /// From every state of memories of up to five frames: the last run that changes something.
+    #[test]
+    fn turns_change_nothing_for_longer_from_any_state() {
+        for (period, enough) in PERIODS {
+            let stranger = period;
+            for frames in FRAMES..=5 {
+                let mut last = 0;
+                for code in 0..(period + 1).pow(frames as u32) {
+                    let held = |frame: u32| code / (period + 1).pow(frame) % (period + 1);
+                    let start: Vec<usize> = (0..frames as u32).map(held).collect();
+                    if (0..period)
+                        .any(|page| start.iter().filter(|held| **held == page).count() > 1)
+                    {
+                        continue;
+                    }
+                    for marks in 0..1u64 << frames {
+                        let mut clock = BitClock::new(frames as u32, 0, marks);
+                        let mut held = start.clone();
+                        for run in 0..8 * period {
+                            let page = run % period;
+                            let frame = held.iter().position(|held| *held == page);
+                            let frame = frame.unwrap_or_else(|| clock.fault() as usize);
+                            if held[frame] != page || clock.referenced >> frame & 1 == 0 {
+                                last = last.max(run);
+                            }
+                            held[frame] = page;
+                            clock.referenced |= 1 << frame;
+                        }
+                        assert!(frames == period || held.contains(&stranger));
+                    }
+                }
+                assert_eq!(last, period + enough - 2, "{period} pages, {frames} frames");
+            }
+        }
+    }
+
+    /// The runs that [`PERIODS`] says are needed are left.
+    #[test]
+    fn turns_end() {
+        for (period, enough) in PERIODS {
+            let runs: Vec<u8> = (0..200).map(|run| run % period as u8).collect();
+            let mut kept = Vec::new();
+            leave_out(&runs, &mut kept);
+            assert_eq!(kept, runs[..period + enough - 1]);
+        }
+    }
+}
