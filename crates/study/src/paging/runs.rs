@@ -42,10 +42,10 @@ fn plain(refs: &[u8], stand_in: &[u8; MOST], runs: &mut Vec<u8>) {
 #[cfg(target_arch = "x86_64")]
 pub mod wide {
     use std::arch::x86_64::{
-        _mm512_cmpneq_epi8_mask, _mm512_loadu_epi8, _mm512_mask_mov_epi8,
+        _mm512_cmpneq_epi8_mask, _mm512_loadu_epi8, _mm512_mask_blend_epi8,
         _mm512_maskz_compress_epi8, _mm512_maskz_loadu_epi8, _mm512_movepi8_mask, _mm512_or_si512,
-        _mm512_permutex2var_epi8, _mm512_permutexvar_epi8, _mm512_set1_epi8, _mm512_setzero_si512,
-        _mm512_storeu_epi8,
+        _mm512_permutex2var_epi8, _mm512_permutexvar_epi8, _mm512_set1_epi8, _mm512_storeu_epi8,
+        _pext_u64,
     };
 
     use super::{MOST, NO_STAND_IN, WRITE};
@@ -68,12 +68,13 @@ pub mod wide {
 
     /// Whether the processor has the instructions.
     pub fn usable() -> bool {
-        is_x86_feature_detected!("avx512bw")
+        is_x86_feature_detected!("bmi2")
+            && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512vbmi")
             && is_x86_feature_detected!("avx512vbmi2")
     }
 
-    #[target_feature(enable = "avx512bw,avx512vbmi,avx512vbmi2")]
+    #[target_feature(enable = "avx512bw,avx512vbmi,avx512vbmi2,bmi2,popcnt")]
     pub fn collapse(refs: &[u8], stand_in: &[u8; MOST], runs: &mut Vec<u8>) {
         runs.clear();
         // A whole register is stored at a time.
@@ -94,15 +95,18 @@ pub mod wide {
             let before = _mm512_permutex2var_epi8(last, lane_before, locals);
             last = locals;
             let fresh = _mm512_cmpneq_epi8_mask(locals, before) & lanes;
-            let written = _mm512_movepi8_mask(refs);
-            // What is written before the first run that begins here belongs to the run before.
-            let carried = written & !fresh & fresh.wrapping_sub(1);
-            if carried != 0 {
+            let written = _mm512_movepi8_mask(refs) & lanes;
+            // The last lane of each run, or of its part in this piece.
+            let ends = fresh >> 1 | (lanes ^ lanes >> 1);
+            let marks = _pext_u64(any_up_to(written, ends), ends);
+            // Lanes before the first run that begins here belong to the run before.
+            let carried = !fresh & 1;
+            if marks & carried != 0 {
                 runs[filled - 1] |= WRITE;
             }
-            let marks =
-                _mm512_mask_mov_epi8(_mm512_setzero_si512(), any_after(written, fresh), mark);
-            let packed = _mm512_maskz_compress_epi8(fresh, _mm512_or_si512(locals, marks));
+            let packed = _mm512_maskz_compress_epi8(fresh, locals);
+            let marked = _mm512_or_si512(packed, mark);
+            let packed = _mm512_mask_blend_epi8(marks >> carried, packed, marked);
             let room = &mut runs[filled..filled + LANES];
             // SAFETY: there is room for a register.
             unsafe { _mm512_storeu_epi8(room.as_mut_ptr().cast(), packed) };
@@ -111,16 +115,11 @@ pub mod wide {
         runs.truncate(filled);
     }
 
-    /// For each lane whether a lane from it up to the next of `starts` is one of `marks`.
+    /// Those of `ends` that a mark of theirs leads up to: one at or before them, after the end before.
     #[inline(always)]
-    fn any_after(mut marks: u64, starts: u64) -> u64 {
-        // Lanes that a mark may pass on its way down.
-        let mut open = !starts;
-        for step in [1, 2, 4, 8, 16, 32] {
-            marks |= (marks >> step) & (open >> 1);
-            open &= open >> step;
-        }
-        marks
+    fn any_up_to(marks: u64, ends: u64) -> u64 {
+        // A mark below an end carries into it; an end itself carries nowhere.
+        (((marks & !ends) + !ends) | marks) & ends
     }
 }
 
