@@ -25,7 +25,7 @@ use super::options::LEAST_PAGE;
 pub const MOST: usize = 64;
 /// Mark of a write in the byte of a reference.
 pub const WRITE: u8 = 0x80;
-const SLOT_BITS: u32 = 8;
+const SLOT_BITS: u32 = 9;
 const SLOTS: usize = 1 << SLOT_BITS;
 /// Bits of a tag that are a local number; the others are a block, of at least as many bytes.
 const LOCAL_BITS: u32 = MOST.ilog2();
@@ -56,7 +56,8 @@ pub struct Chunk {
     pub refs: Vec<u8>,
     /// Block numbers (address >> block shift) of ids given in this chunk, in order.
     pub new_blocks: Vec<u64>,
-    /// References beyond one a record, for borders crossed, by log2 of the page size.
+    /// References beyond one a record, for borders crossed, by log2 of the page size (from that of
+    /// the blocks on).
     pub crossings: Vec<u64>,
     /// Records that count.
     pub records: u64,
@@ -101,6 +102,9 @@ pub struct Windower {
     previous: u8,
     again: u64,
     again_written: u64,
+    /// Records of this chunk that lie in two blocks, by log2 of the largest page size at which they
+    /// lie in two pages.
+    borders: [u64; 64],
 }
 
 const NO_TAGS: [u64; SLOTS] = {
@@ -129,6 +133,7 @@ impl Windower {
             previous: NO_REF,
             again: 0,
             again_written: 0,
+            borders: [0; 64],
         }
     }
 
@@ -141,6 +146,11 @@ impl Windower {
     /// End a chunk: its last window is closed.
     pub fn end(&mut self, chunk: &mut Chunk) {
         self.close(chunk);
+        let mut more = 0;
+        for shift in (self.shift as usize..64).rev() {
+            more += std::mem::take(&mut self.borders[shift]);
+            chunk.crossings[shift] += more;
+        }
         chunk.segment.push(chunk.refs.len() as u32);
         chunk.starts.push(chunk.block.len() as u32);
     }
@@ -175,13 +185,15 @@ impl Windower {
             self.reference(block, write, chunk);
             if (addr & (size_of_block - 1)) + u64::from(size) > size_of_block {
                 let last = addr.saturating_add(u64::from(size).max(1) - 1);
-                for next in block + 1..=last >> self.shift {
-                    self.reference(next, write, chunk);
+                let blocks = block..last >> self.shift;
+                match blocks.end - blocks.start {
+                    0 => {}
+                    1 => self.borders[(addr ^ last).ilog2() as usize] += 1,
+                    _ => (self.shift..64).for_each(|shift| {
+                        chunk.crossings[shift as usize] += (last >> shift) - (addr >> shift);
+                    }),
                 }
-                // A reference over a border of a page size is one more at that size.
-                for (shift, count) in chunk.crossings.iter_mut().enumerate() {
-                    *count += (last >> shift) - (addr >> shift);
-                }
+                blocks.for_each(|before| self.reference(before + 1, write, chunk));
             }
         }
     }
@@ -338,6 +350,13 @@ mod tests {
                 fast.end(&mut left);
                 plain.end(&mut right);
                 prop_assert_eq!(&left, &right);
+                let counted = whole.iter().filter(|record| KindSet(kinds).contains(record.kind));
+                let ends = counted.map(|of| (of.addr, of.addr.saturating_add(u64::from(of.size) - 1)));
+                let mut crossings = vec![0; 64];
+                for ((addr, last), at) in ends.flat_map(|ends| (shift..64).map(move |at| (ends, at))) {
+                    crossings[at as usize] += (last >> at) - (addr >> at);
+                }
+                prop_assert_eq!(&left.crossings, &crossings);
                 for window in left.windows() {
                     let [from, to] = [window.start, window.end].map(|j| left.segment[j] as usize);
                     let mut last: Vec<u8> = Vec::new();

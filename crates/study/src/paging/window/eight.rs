@@ -1,19 +1,25 @@
 //! Records of blocks that have their tag, eight at a time.
 
 use std::arch::x86_64::{
-    __m512i, _mm_cmpneq_epi8_mask, _mm_cvtsi64_si128, _mm_cvtsi128_si64, _mm_maskz_compress_epi8,
-    _mm_maskz_loadu_epi8, _mm_maskz_loadu_epi16, _mm512_add_epi64, _mm512_and_si512,
-    _mm512_cmpeq_epi64_mask, _mm512_cmpgt_epu64_mask, _mm512_cvtepi64_epi8, _mm512_cvtepu8_epi64,
-    _mm512_cvtepu16_epi64, _mm512_i64gather_epi64, _mm512_mask_or_epi64, _mm512_maskz_loadu_epi64,
-    _mm512_maskz_mov_epi64, _mm512_or_si512, _mm512_reduce_or_epi64, _mm512_set1_epi64,
-    _mm512_setzero_si512, _mm512_sllv_epi64, _mm512_srl_epi64, _mm512_srli_epi64,
-    _mm512_srlv_epi64, _mm512_test_epi64_mask, _mm512_xor_si512,
+    __m512i, _mm_cvtsi64_si128, _mm_cvtsi128_si64, _mm_maskz_compress_epi8, _mm_maskz_loadu_epi8,
+    _mm_maskz_loadu_epi16, _mm512_add_epi64, _mm512_and_si512, _mm512_cmpeq_epi64_mask,
+    _mm512_cmpgt_epu64_mask, _mm512_cmpneq_epi8_mask, _mm512_cvtepi64_epi8, _mm512_cvtepu8_epi64,
+    _mm512_cvtepu16_epi64, _mm512_i64gather_epi64, _mm512_loadu_epi8, _mm512_mask_or_epi64,
+    _mm512_maskz_compress_epi8, _mm512_maskz_loadu_epi8, _mm512_maskz_loadu_epi64,
+    _mm512_maskz_mov_epi64, _mm512_or_si512, _mm512_permutex2var_epi8, _mm512_reduce_or_epi64,
+    _mm512_set1_epi8, _mm512_set1_epi64, _mm512_setzero_si512, _mm512_sllv_epi64, _mm512_srl_epi64,
+    _mm512_srli_epi64, _mm512_srlv_epi64, _mm512_storeu_epi8, _mm512_test_epi64_mask,
+    _mm512_xor_si512,
 };
+use std::ops::Range;
 
 use nearfar_trace::{Batch, KindSet};
 
-use super::{Chunk, LOCAL_BITS, MOST, SLOT_BITS, SLOTS, WRITE, Windower};
+use super::super::runs::wide as runs;
+use super::{Chunk, LOCAL_BITS, MOST, SLOT_BITS, SLOTS, WRITE, Windower, slot_of};
 
+/// For each byte the one before it, of two registers in a row.
+const BEFORE: [u8; runs::LANES] = runs::lanes_before(1);
 /// Records that are looked at together.
 const LANES: usize = 8;
 
@@ -21,12 +27,13 @@ const LANES: usize = 8;
 pub fn usable() -> bool {
     is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512vbmi")
         && is_x86_feature_detected!("avx512vbmi2")
 }
 
-/// Add the records of `batch` from `from` on, up to the first whose block has no tag or which lies
-/// over a border; answers its place.
-#[target_feature(enable = "avx512bw,avx512vl,avx512vbmi2,popcnt")]
+/// Add the records of `batch` from `from` on, up to the first that needs a block without its tag;
+/// answers its place.
+#[target_feature(enable = "avx512bw,avx512vl,avx512vbmi,avx512vbmi2,popcnt")]
 pub fn add(windower: &mut Windower, batch: &Batch, from: usize, chunk: &mut Chunk) -> usize {
     let all = |value: u64| _mm512_set1_epi64(value.cast_signed());
     let size_of_block = 1u64 << windower.shift;
@@ -36,13 +43,15 @@ pub fn add(windower: &mut Windower, batch: &Batch, from: usize, chunk: &mut Chun
     let mark = all(u64::from(WRITE));
     let (slots, locals) = (all(SLOTS as u64 - 1), all(MOST as u64 - 1));
     let (mut again, mut again_written) = (_mm512_setzero_si512(), _mm512_setzero_si512());
-    let mut previous = windower.previous;
+    let (start, mut counted_records) = (chunk.refs.len(), 0);
+    let mut filled = start;
     let records = batch.len();
     let (addrs, kinds, sizes) =
         (&batch.addr[..records], &batch.kind[..records], &batch.size[..records]);
     let mut place = from;
-    // Each record adds a byte at most, and eight are stored at a time.
-    chunk.refs.reserve(records - from + LANES);
+    // Each record adds two bytes at most, and a register is stored at a time.
+    chunk.refs.reserve(2 * (records - from) + runs::LANES);
+    let refs = chunk.refs.as_mut_ptr();
     while place < records {
         let count = LANES.min(records - place);
         let lanes = u8::MAX >> (LANES - count);
@@ -75,35 +84,74 @@ pub fn add(windower: &mut Windower, batch: &Batch, from: usize, chunk: &mut Chun
         again_written = _mm512_mask_or_epi64(again_written, counted & written, again_written, bit);
         let marks = _mm512_maskz_mov_epi64(written, mark);
         let bytes = _mm512_cvtepi64_epi8(_mm512_or_si512(local, marks));
-        let bytes = _mm_maskz_compress_epi8(counted.into(), bytes);
-        let number = counted.count_ones();
-        // Each byte's predecessor.
-        let word = _mm_cvtsi128_si64(bytes).cast_unsigned();
-        let before = word << 8 | u64::from(previous);
-        let fresh = _mm_cmpneq_epi8_mask(bytes, _mm_cvtsi64_si128(before.cast_signed()))
-            & (1u16 << number).wrapping_sub(1);
-        let packed = _mm_cvtsi128_si64(_mm_maskz_compress_epi8(fresh, bytes));
-        // SAFETY: there is room for what is stored, and what is counted has been stored.
-        unsafe {
-            let filled = chunk.refs.len();
-            chunk
-                .refs
-                .as_mut_ptr()
-                .add(filled)
-                .cast::<[u8; LANES]>()
-                .write_unaligned(packed.to_le_bytes());
-            chunk.refs.set_len(filled + fresh.count_ones() as usize);
+        let bytes = _mm_cvtsi128_si64(_mm_maskz_compress_epi8(counted.into(), bytes));
+        // SAFETY: there is room for what is stored.
+        unsafe { refs.add(filled).cast::<[u8; LANES]>().write_unaligned(bytes.to_le_bytes()) };
+        filled += counted.count_ones() as usize;
+        counted_records += u64::from(counted.count_ones());
+        if stop == 0 {
+            place += count;
+            continue;
         }
-        previous = (u128::from(word) << 8 | u128::from(previous)).wrapping_shr(8 * number) as u8;
-        chunk.records += u64::from(number);
-        if stop != 0 {
-            place += stop.trailing_zeros() as usize;
+        let lane = stop.trailing_zeros();
+        place += lane as usize;
+        // Nearly all that lie over a border lie in two blocks that are known.
+        let (addr, size) = (addrs[place], sizes[place]);
+        let last = addr.saturating_add(u64::from(size).max(1) - 1);
+        let blocks = [addr, last].map(|addr| addr >> windower.shift);
+        let tags = blocks.map(|block| windower.tags[slot_of(block)]);
+        let known = |i: usize| tags[i] >> LOCAL_BITS == blocks[i];
+        if blocks[1] - blocks[0] != 1 || !known(0) || !known(1) {
             break;
         }
-        place += count;
+        windower.borders[(addr ^ last).ilog2() as usize] += 1;
+        counted_records += 1;
+        let write = KindSet::WRITES.0 >> kinds[place] & 1;
+        for tag in tags {
+            let local = tag as u8 % MOST as u8;
+            windower.again |= 1 << local;
+            windower.again_written |= u64::from(write) << local;
+            // SAFETY: as above.
+            unsafe { refs.add(filled).write(local | write << 7) };
+            filled += 1;
+        }
+        place += 1;
     }
-    windower.previous = previous;
+    chunk.records += counted_records;
+    // SAFETY: what is counted has been stored, and there is room for a register beyond it.
+    unsafe {
+        let end = drop_repeats(refs, start..filled, windower.previous);
+        chunk.refs.set_len(end);
+    }
+    if let Some(&last) = chunk.refs[start..].last() {
+        windower.previous = last;
+    }
     windower.again |= _mm512_reduce_or_epi64(again).cast_unsigned();
     windower.again_written |= _mm512_reduce_or_epi64(again_written).cast_unsigned();
     place
+}
+
+/// Leave one of consecutive equals in `range` of `refs`, which follows `previous`; answers the end.
+///
+/// # Safety
+/// The range has been written, and there is room for a register after it.
+#[target_feature(enable = "avx512bw,avx512vbmi,avx512vbmi2,popcnt")]
+unsafe fn drop_repeats(refs: *mut u8, range: Range<usize>, previous: u8) -> usize {
+    // SAFETY: 64 bytes.
+    let lane_before = unsafe { _mm512_loadu_epi8(BEFORE.as_ptr().cast()) };
+    let mut last = _mm512_set1_epi8(previous.cast_signed());
+    let mut kept = range.start;
+    for place in range.clone().step_by(runs::LANES) {
+        let lanes = u64::MAX >> runs::LANES.saturating_sub(range.end - place);
+        // SAFETY: within the range, and its room; what is overwritten has been read.
+        unsafe {
+            let bytes = _mm512_maskz_loadu_epi8(lanes, refs.add(place).cast());
+            let before = _mm512_permutex2var_epi8(last, lane_before, bytes);
+            let fresh = _mm512_cmpneq_epi8_mask(bytes, before) & lanes;
+            last = bytes;
+            _mm512_storeu_epi8(refs.add(kept).cast(), _mm512_maskz_compress_epi8(fresh, bytes));
+            kept += fresh.count_ones() as usize;
+        }
+    }
+    kept
 }
