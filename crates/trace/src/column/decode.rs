@@ -326,6 +326,8 @@ impl Column {
             }
             Column::Index16 { table, bytes } => {
                 let pairs = bytes[from * 2..to * 2].as_chunks::<2>().0;
+                // Its own place and length, not read again for each value.
+                let table = table.as_slice();
                 // Indices were checked against the table when the page was opened.
                 out.extend(pairs.iter().map(|b| cast(table[usize::from(u16::from_le_bytes(*b))])));
             }
