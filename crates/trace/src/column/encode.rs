@@ -18,7 +18,6 @@ use super::group::{Form, Group, Numbers, Threads};
 use super::intern::{DICTIONARY, Interner};
 use super::{ADDR, INSTR, KIND, NAMES, SIZE, THREAD, schema};
 use crate::footprint::PAGE_SHIFT;
-use crate::hash::PageMap;
 use crate::record::Kind;
 
 /// zstd level of every page. Level 2 makes the traces of programs with much data a fifth smaller
@@ -131,13 +130,10 @@ impl Encoder {
                 self.dictionary_column(ADDR, rows, &plain, entries.len(), page, range)
             }
             None => {
-                let mut seen: PageMap<u8> = PageMap::default();
-                for (addr, &kind) in addr.iter().zip(kind) {
-                    *seen.entry(addr >> PAGE_SHIFT).or_default() |= 1 << kind;
-                }
-                pages.extend(seen);
+                pages_of(addr, kind, pages);
                 let range = range(addr.iter().min(), addr.iter().max());
-                let page = byte_stream_split(addr);
+                let mut page = self.spare();
+                byte_stream_split(addr, &mut page);
                 self.value_column(ADDR, rows, page, Encoding::BYTE_STREAM_SPLIT, range)
             }
         }
@@ -320,12 +316,61 @@ fn count_of(kinds: &[u8], wanted: u8) -> u64 {
     kinds.chunks(255).map(|kinds| u64::from(part(kinds))).sum()
 }
 
-fn byte_stream_split(values: &[u64]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(values.len() * 8);
-    for byte in 0..8 {
-        bytes.extend(values.iter().map(|value| (value >> (8 * byte)) as u8));
+/// Add the 4 KiB pages of `addr` to `pages`, each with the kinds that touched it (a bit each); a
+/// page may come several times, but seldom does.
+fn pages_of(addr: &[u64], kind: &[u8], pages: &mut Vec<(u64, u8)>) {
+    const NONE: (u64, u8) = (u64::MAX, 0);
+    const SLOTS: usize = 1 << 10;
+    let mut latest = [NONE; SLOTS];
+    for (addr, &kind) in addr.iter().zip(kind) {
+        let page = addr >> PAGE_SHIFT;
+        let slot = &mut latest[page as usize % SLOTS];
+        if slot.0 != page {
+            pages.push(std::mem::replace(slot, (page, 0)));
+        }
+        slot.1 |= 1 << kind;
     }
-    bytes
+    pages.extend(latest);
+    pages.retain(|page| *page != NONE);
+}
+
+/// Replace `bytes` by the first bytes of `values`, then their second ones, and so on.
+fn byte_stream_split(values: &[u64], bytes: &mut Vec<u8>) {
+    const SOME: usize = 64;
+    bytes.clear();
+    bytes.resize(values.len() * 8, 0);
+    let (pieces, rest) = values.as_chunks::<SOME>();
+    for (start, values) in (0..).step_by(SOME).zip(pieces) {
+        // By halves, halves of halves and so on: each step is one that compilers make wide.
+        let mut fours = [[0u32; SOME]; 2];
+        for (index, value) in values.iter().enumerate() {
+            (fours[0][index], fours[1][index]) = (*value as u32, (value >> 32) as u32);
+        }
+        let mut pairs = [[0u16; SOME]; 4];
+        for (four, halves) in fours.iter().zip(pairs.as_chunks_mut::<2>().0) {
+            for (index, value) in four.iter().enumerate() {
+                (halves[0][index], halves[1][index]) = (*value as u16, (value >> 16) as u16);
+            }
+        }
+        let rows = bytes.len() / 8;
+        for (pair, streams) in pairs.iter().zip(bytes.chunks_exact_mut(2 * rows)) {
+            let (low, high) = streams.split_at_mut(rows);
+            let place = start..start + SOME;
+            for ((value, low), high) in
+                pair.iter().zip(&mut low[place.clone()]).zip(&mut high[place])
+            {
+                (*low, *high) = (*value as u8, (value >> 8) as u8);
+            }
+        }
+    }
+    let start = values.len() - rest.len();
+    for (index, value) in (start..).zip(rest) {
+        for (byte, stream) in
+            value.to_le_bytes().into_iter().zip(bytes.chunks_exact_mut(values.len()))
+        {
+            stream[index] = byte;
+        }
+    }
 }
 
 fn varint(bytes: &mut Vec<u8>, mut value: usize) {
@@ -408,4 +453,41 @@ fn chunk(
         offset_index: None,
     };
     Ok((Bytes::from(bytes), close))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn streams_are_the_bytes_of_the_values(values in prop::collection::vec(any::<u64>(), 1..300)) {
+            let mut bytes = vec![1, 2, 3];
+            byte_stream_split(&values, &mut bytes);
+            let stream = |byte: usize| values.iter().map(move |value| value.to_le_bytes()[byte]);
+            prop_assert_eq!(bytes, (0..8).flat_map(stream).collect::<Vec<u8>>());
+        }
+
+        #[test]
+        fn pages_are_those_of_a_map(
+            records in prop::collection::vec((0u64..1 << 26, 0u8..5, any::<bool>()), 0..2000),
+        ) {
+            let top = |top: bool| if top { u64::MAX - (1 << 26) } else { 0 };
+            let (addr, kind): (Vec<u64>, Vec<u8>) =
+                records.iter().map(|&(addr, kind, high)| (addr + top(high), kind)).unzip();
+            let mut expected = std::collections::BTreeMap::<u64, u8>::new();
+            for (addr, kind) in addr.iter().zip(&kind) {
+                *expected.entry(addr >> PAGE_SHIFT).or_default() |= 1 << kind;
+            }
+            let mut pages = Vec::new();
+            pages_of(&addr, &kind, &mut pages);
+            let mut found = std::collections::BTreeMap::<u64, u8>::new();
+            for (page, kinds) in pages {
+                *found.entry(page).or_default() |= kinds;
+            }
+            prop_assert_eq!(found, expected);
+        }
+    }
 }
