@@ -3,11 +3,15 @@
 
 use rustc_hash::FxHashMap;
 
+use super::ROW_GROUP;
 use crate::footprint::PAGE_SHIFT;
 use crate::record::{Batch, Narrow};
 
 /// Records whose columns stay in the cache over several passes.
 const SLICE: usize = 1 << 12;
+
+/// Records from which on a group is taken to become a whole one, and has room for that.
+const LARGE: usize = 1 << 16;
 
 /// A row group being gathered. [`Group::clear`] keeps the memory.
 #[derive(Default)]
@@ -70,6 +74,12 @@ impl Group {
     }
 
     fn extend_places<S: Copy + Into<u32>>(&mut self, addr: &[u64], kind: &[u8], size: &[S]) {
+        if self.len() >= LARGE && self.kind.capacity() < ROW_GROUP {
+            self.addr.reserve_exact(ROW_GROUP - self.len());
+            for bytes in [&mut self.kind, &mut self.size.bytes, &mut self.instr.bytes] {
+                bytes.reserve_exact(ROW_GROUP.saturating_sub(bytes.len()));
+            }
+        }
         self.addr.extend_from_slice(addr);
         self.kind.extend_from_slice(kind);
         for ((addr, size), kind) in addr.chunks(64).zip(size.chunks(64)).zip(kind.chunks(64)) {
