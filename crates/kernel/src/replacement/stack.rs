@@ -38,10 +38,71 @@ pub struct StackDistance {
     tree: Vec<u32>,
     next: usize,
     below: usize,
-    /// `distances[d]`: references at stack distance d (d distinct other pages since the last one).
-    distances: Vec<u64>,
+    /// References by stack distance (distinct other pages since the last one).
+    distances: Histogram,
     first: u64,
-    written: Vec<u64>,
+    written: Histogram,
+}
+
+/// Counts by value. Those of large values lie far apart, and to count one is to wait for memory: so
+/// it is first asked for, and counted some values later.
+#[derive(Clone, Debug, Default)]
+struct Histogram {
+    /// Of values below [`FRONT`].
+    near: [u64; FRONT],
+    /// Of the others, by value.
+    far: Vec<u64>,
+    pending: Vec<u32>,
+}
+
+impl Histogram {
+    /// Values that wait.
+    const MOST: usize = 32;
+
+    #[inline]
+    fn add(&mut self, value: u32) {
+        match self.near.get_mut(value as usize) {
+            Some(count) => *count += 1,
+            None => self.add_far(value),
+        }
+    }
+
+    fn add_far(&mut self, value: u32) {
+        prefetch(&self.far, value as usize);
+        self.pending.push(value);
+        if self.pending.len() == Self::MOST {
+            for value in self.pending.drain(..) {
+                let value = value as usize;
+                if value >= self.far.len() {
+                    self.far.resize(value + 1, 0);
+                }
+                self.far[value] += 1;
+            }
+        }
+    }
+
+    /// How many values are `least` or more.
+    fn from(&self, least: u64) -> u64 {
+        let pending = self.pending.iter().filter(|value| u64::from(**value) >= least).count();
+        let rest = |counts: &[u64]| {
+            let least = usize::try_from(least).unwrap_or(usize::MAX).min(counts.len());
+            counts[least..].iter().sum::<u64>()
+        };
+        rest(&self.near) + rest(&self.far) + pending as u64
+    }
+}
+
+/// Ask for an element that is needed soon.
+#[inline(always)]
+fn prefetch<T>(slice: &[T], index: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(element) = slice.get(index) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: the instruction reads nothing that the program sees.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(element).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (slice, index);
 }
 
 impl Default for StackDistance {
@@ -61,12 +122,19 @@ impl StackDistance {
             tree: Vec::new(),
             next: 0,
             below: 0,
-            distances: Vec::new(),
+            distances: Histogram::default(),
             first: 0,
-            written: Vec::new(),
+            written: Histogram::default(),
         };
         stack.resize_slots(LINE * 8);
         stack
+    }
+
+    /// Say that `page` is referenced soon. It changes no result; with it, references to pages that
+    /// lie far apart do not wait for memory one by one.
+    #[inline]
+    pub fn expect(&self, page: u32) {
+        prefetch(&self.pages, page as usize);
     }
 
     /// Reference `page`; answers its stack distance, `None` the first time.
@@ -97,10 +165,10 @@ impl StackDistance {
         };
         match distance {
             Some(distance) => {
-                count(&mut self.distances, distance);
+                // Distances are below the number of pages, whose ids are 32 bits.
+                self.distances.add(distance as u32);
                 let since = &mut self.pages[index].unwritten;
                 if *since != CLEAN {
-                    // Distances are below the number of pages, whose ids are 32 bits.
                     *since = (distance as u32).max(*since);
                 }
             }
@@ -109,7 +177,7 @@ impl StackDistance {
         if write {
             let since = std::mem::replace(&mut self.pages[index].unwritten, 0);
             if since != CLEAN {
-                count(&mut self.written, u64::from(since));
+                self.written.add(since);
             }
         }
         distance
@@ -122,18 +190,18 @@ impl StackDistance {
 
     /// Faults of an LRU memory of `frames` frames: first references and distances >= `frames`.
     pub fn faults(&self, frames: u64) -> u64 {
-        self.first + from(&self.distances, frames)
+        self.first + self.distances.from(frames)
     }
 
     /// Evictions of dirty pages from an LRU memory of each of `frames` frames. A write is flushed
     /// if any later reference up to the next write, or the end of the trace, finds the page out.
     pub fn dirty_evictions(&self, frames: &[u64]) -> Vec<u64> {
         let mut written = self.written.clone();
-        let mut depth = 0u64;
-        let mut end = |page: u32, depth: u64| {
+        let mut depth = 0u32;
+        let mut end = |page: u32, depth: u32| {
             let since = self.pages[page as usize].unwritten;
             if since != CLEAN {
-                count(&mut written, depth.max(u64::from(since)));
+                written.add(depth.max(since));
             }
         };
         for &page in &self.front {
@@ -146,7 +214,7 @@ impl StackDistance {
                 depth += 1;
             }
         }
-        frames.iter().map(|&frames| from(&written, frames)).collect()
+        frames.iter().map(|&frames| written.from(frames)).collect()
     }
 
     fn push_front(&mut self, page: u32) {
@@ -225,19 +293,6 @@ impl StackDistance {
             self.add(line, (kept - line * LINE).min(LINE) as u32);
         }
     }
-}
-
-fn count(histogram: &mut Vec<u64>, value: u64) {
-    let value = value as usize;
-    if value >= histogram.len() {
-        histogram.resize(value + 1, 0);
-    }
-    histogram[value] += 1;
-}
-
-fn from(histogram: &[u64], least: u64) -> u64 {
-    let least = usize::try_from(least).unwrap_or(usize::MAX).min(histogram.len());
-    histogram[least..].iter().sum()
 }
 
 #[cfg(test)]

@@ -297,6 +297,9 @@ impl Stack {
 
 impl Engine for Stack {
     fn window(&mut self, view: &View<'_>) {
+        for &local in view.distinct {
+            self.stack.expect(view.page(local));
+        }
         for &byte in view.refs() {
             let page = view.page(byte & !WRITE);
             if page != NO_PAGE {
