@@ -49,11 +49,8 @@ impl Runs {
         if self.all.is_empty() {
             collapse(view.refs(), view.stand_in, &mut self.all);
         }
-        if frames < FRAMES {
+        if frames < FRAMES || self.left.is_empty() && !leave_out(&self.all, &mut self.left) {
             return &self.all;
-        }
-        if self.left.is_empty() {
-            leave_out(&self.all, &mut self.left);
         }
         &self.left
     }
