@@ -28,8 +28,12 @@ pub(crate) struct Aside {
 }
 
 impl Aside {
-    pub(crate) fn new(path: PathBuf, to: PathBuf) -> Self {
-        Self { path, to }
+    /// For a file that is to have the name `to`.
+    ///
+    /// # Errors
+    /// `to` has no file name.
+    pub(crate) fn new(to: PathBuf) -> Result<Self> {
+        Ok(Self { path: beside(&to, "partial")?, to })
     }
 
     /// Give it its name.

@@ -176,7 +176,7 @@ impl Info {
 
     /// Write what [`Aside::commit`] makes the `trace.json` of `dir`.
     pub(crate) fn prepare(&self, dir: &Path) -> Result<Aside> {
-        let aside = Aside::new(dir.join(".trace.json.partial"), dir.join("trace.json"));
+        let aside = Aside::new(dir.join("trace.json"))?;
         let mut text = serde_json::to_string_pretty(self)
             .map_err(|e| Error::input("trace.json", e.to_string(), ""))?;
         text.push('\n');

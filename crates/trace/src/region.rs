@@ -94,7 +94,7 @@ const SCHEMA: &str = "message regions {
 
 /// Write all events as `regions.parquet` in `dir`, whole or not at all.
 pub fn store(dir: &Path, events: &[RegionEvent]) -> Result<()> {
-    let aside = Aside::new(dir.join(".regions.parquet.partial"), dir.join("regions.parquet"));
+    let aside = Aside::new(dir.join("regions.parquet"))?;
     let failed = |e: parquet::errors::ParquetError| {
         Error::input(
             aside.path.display().to_string(),

@@ -179,8 +179,8 @@ impl Sink {
         format!("part-{:05}.parquet", self.info.parts.len())
     }
 
-    fn aside(&self) -> PathBuf {
-        self.dir.join(format!(".{}.partial", self.part_name()))
+    fn part_path(&self) -> PathBuf {
+        self.dir.join(self.part_name())
     }
 
     fn failed(&self, error: ParquetError) -> Error {
@@ -191,13 +191,16 @@ impl Sink {
         } else {
             "check the disk, or choose another place with -o"
         };
-        Error::input(self.aside().display().to_string(), format!("cannot write: {text}"), fix)
+        match folder::beside(&self.part_path(), "partial") {
+            Ok(at) => Error::input(at.display().to_string(), format!("cannot write: {text}"), fix),
+            Err(error) => error,
+        }
     }
 
     fn append(&mut self, encoded: Encoded) -> Result<()> {
         let group = encoded.map_err(|e| self.failed(e))?;
         if self.part.is_none() {
-            let aside = Aside::new(self.aside(), self.dir.join(self.part_name()));
+            let aside = Aside::new(self.part_path())?;
             let file = File::create(&aside.path)
                 .map_err(|e| Error::io(&aside.path, "cannot create", &e))?;
             let properties = WriterProperties::builder()

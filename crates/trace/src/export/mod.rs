@@ -148,12 +148,14 @@ pub fn export(
                 "choose another name with -o, or replace a file with --force",
             ));
         }
-        let name = to.file_name().ok_or_else(|| {
-            Error::input(to.display().to_string(), "is no file name", "name a file with -o")
-        })?;
-        let path = to.with_file_name(format!(".{}.partial", name.to_string_lossy()));
-        let file = File::create(&path).map_err(|e| Error::io(&path, "cannot create", &e))?;
-        (Target::File(file), Some(Aside::new(path, to.to_owned())))
+        if to.file_name().is_none() {
+            let place = to.display().to_string();
+            return Err(Error::input(place, "is no file name", "name a file with -o"));
+        }
+        let aside = Aside::new(to.to_owned())?;
+        let file =
+            File::create(&aside.path).map_err(|e| Error::io(&aside.path, "cannot create", &e))?;
+        (Target::File(file), Some(aside))
     };
     let failed = |e: io::Error| Error::io(to, "cannot write", &e);
     let mut encoder = exporter.encoder(target, options).map_err(failed)?;
