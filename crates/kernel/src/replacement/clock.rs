@@ -61,7 +61,7 @@ impl Clock {
 
 /// CLOCK over at most 64 frames, all taken: accessed bits are one word, and the hand's walk over
 /// set bits is a count of trailing zeros. The same decisions as [`Clock`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BitClock {
     frames: u32,
     hand: u32,

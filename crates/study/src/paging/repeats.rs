@@ -101,8 +101,7 @@ mod wide {
 
 #[cfg(test)]
 mod tests {
-    use nearfar_kernel::replacement::clock::{BitClock, Clock};
-    use nearfar_kernel::replacement::{AccessBits, Replacement};
+    use nearfar_kernel::replacement::clock::BitClock;
     use proptest::prelude::*;
 
     use super::*;
@@ -125,64 +124,35 @@ mod tests {
     }
 
     /// A memory, a run at a time.
+    #[derive(Debug, PartialEq)]
     struct Memory {
-        clock: Clock,
-        bits: Bits,
-        held: Vec<(u32, bool)>,
+        clock: BitClock,
+        /// Page and whether it is dirty, by frame.
+        held: Vec<(u8, bool)>,
         faults: u64,
         dirty_evictions: u64,
     }
 
-    struct Bits(Vec<bool>);
-
-    impl AccessBits for Bits {
-        fn test(&self, page: u32) -> bool {
-            self.0[page as usize]
-        }
-        fn clear(&mut self, page: u32) {
-            self.0[page as usize] = false;
-        }
-    }
-
     impl Memory {
-        /// Filled with pages above the local numbers.
-        fn new(frames: u32) -> Self {
-            let mut memory = Self {
-                clock: Clock::new(u64::from(frames), 4096),
-                bits: Bits(vec![false; 64 + frames as usize]),
-                held: Vec::new(),
-                faults: 0,
-                dirty_evictions: 0,
-            };
-            for page in 0..frames {
-                // Ids are given in order of first reference.
-                assert_eq!(memory.clock.fault(page, &mut memory.bits), None);
-                memory.bits.0[page as usize] = true;
-                memory.held.push((page, false));
-            }
-            memory
+        /// Filled with pages above the local numbers, all marked.
+        fn new(frames: u8) -> Self {
+            let clock = BitClock::new(frames.into(), 0, (1 << frames) - 1);
+            let held = (0..frames).map(|frame| (64 + frame, false)).collect();
+            Self { clock, held, faults: 0, dirty_evictions: 0 }
         }
 
-        fn run(&mut self, run: u8, first: u32) {
-            let (page, write) = (u32::from(run & !WRITE) + first, run & WRITE != 0);
-            if !self.held.iter().any(|(held, _)| *held == page) {
+        fn run(&mut self, run: u8) {
+            let page = run & !WRITE;
+            let found = self.held.iter().position(|held| held.0 == page);
+            let frame = found.unwrap_or_else(|| {
+                let frame = self.clock.fault() as usize;
+                let (_, dirty) = std::mem::replace(&mut self.held[frame], (page, false));
                 self.faults += 1;
-                if let Some(victim) = self.clock.fault(page, &mut self.bits) {
-                    let place = self.held.iter().position(|(held, _)| *held == victim).unwrap();
-                    self.dirty_evictions += u64::from(self.held.remove(place).1);
-                }
-                self.held.push((page, false));
-            }
-            self.bits.0[page as usize] = true;
-            self.held.iter_mut().find(|(held, _)| *held == page).unwrap().1 |= write;
-        }
-
-        fn state(&self) -> impl PartialEq + std::fmt::Debug + use<> {
-            let mut held = self.held.clone();
-            held.sort_unstable();
-            let marks: Vec<bool> =
-                held.iter().map(|(page, _)| self.bits.0[*page as usize]).collect();
-            (held, marks, self.clock.ring(), self.faults, self.dirty_evictions)
+                self.dirty_evictions += u64::from(dirty);
+                frame
+            });
+            self.clock.referenced |= 1 << frame;
+            self.held[frame].1 |= run & WRITE != 0;
         }
     }
 
@@ -191,7 +161,7 @@ mod tests {
         /// What is left out changes no memory, whatever came before; many at a time are one by one.
         #[test]
         fn what_is_left_out_changes_nothing(
-            frames in FRAMES as u32..12,
+            frames in FRAMES as u8..12,
             before in prop::collection::vec((0u8..14, any::<bool>()), 0..60),
             turns in prop::collection::vec(
                 (prop::collection::vec((0u8..14, prop::bool::weighted(0.1)), 1..6), 1usize..30),
@@ -216,12 +186,12 @@ mod tests {
             let (mut whole, mut part) = (Memory::new(frames), Memory::new(frames));
             for memory in [&mut whole, &mut part] {
                 for (local, write) in &before {
-                    memory.run(local | if *write { WRITE } else { 0 }, frames);
+                    memory.run(local | if *write { WRITE } else { 0 });
                 }
             }
-            runs.iter().for_each(|run| whole.run(*run, frames));
-            kept.iter().for_each(|run| part.run(*run, frames));
-            prop_assert_eq!(whole.state(), part.state());
+            runs.iter().for_each(|run| whole.run(*run));
+            kept.iter().for_each(|run| part.run(*run));
+            prop_assert_eq!(whole, part);
         }
     }
 
