@@ -53,7 +53,7 @@ pub mod wide {
     /// Bytes of a register.
     pub const LANES: usize = 64;
     /// For each lane the one before it, of two registers in a row.
-    const BEFORE: [u8; LANES] = lanes_before(1);
+    pub const BEFORE: [u8; LANES] = lanes_before(1);
 
     /// For each lane the one so far before it, of two registers in a row.
     pub const fn lanes_before(distance: usize) -> [u8; LANES] {

@@ -18,17 +18,12 @@ use nearfar_trace::{Batch, KindSet};
 use super::super::runs::wide as runs;
 use super::{Chunk, LOCAL_BITS, MOST, SLOT_BITS, SLOTS, WRITE, Windower, slot_of};
 
-/// For each byte the one before it, of two registers in a row.
-const BEFORE: [u8; runs::LANES] = runs::lanes_before(1);
 /// Records that are looked at together.
 const LANES: usize = 8;
 
 /// Whether the processor has the instructions.
 pub fn usable() -> bool {
-    is_x86_feature_detected!("avx512bw")
-        && is_x86_feature_detected!("avx512vl")
-        && is_x86_feature_detected!("avx512vbmi")
-        && is_x86_feature_detected!("avx512vbmi2")
+    runs::usable() && is_x86_feature_detected!("avx512vl")
 }
 
 /// Add the records of `batch` from `from` on, up to the first that needs a block without its tag;
@@ -138,7 +133,7 @@ pub fn add(windower: &mut Windower, batch: &Batch, from: usize, chunk: &mut Chun
 #[target_feature(enable = "avx512bw,avx512vbmi,avx512vbmi2,popcnt")]
 unsafe fn drop_repeats(refs: *mut u8, range: Range<usize>, previous: u8) -> usize {
     // SAFETY: 64 bytes.
-    let lane_before = unsafe { _mm512_loadu_epi8(BEFORE.as_ptr().cast()) };
+    let lane_before = unsafe { _mm512_loadu_epi8(runs::BEFORE.as_ptr().cast()) };
     let mut last = _mm512_set1_epi8(previous.cast_signed());
     let mut kept = range.start;
     for place in range.clone().step_by(runs::LANES) {
