@@ -54,156 +54,232 @@ pub trait Sink {
     fn wide(&mut self, records: &mut Batch) -> Result<()>;
 }
 
-/// Most references of a block that are handled at once.
-const LANES: usize = 7;
 /// Words expanded at a time: what they become stays in the processor's cache.
-const MOST: usize = 1 << 12;
+const MOST: usize = 1 << 11;
+/// Words whose blocks are looked up together: a bit each.
+const LANES: usize = 64;
 /// What the bits of a word above its address say of the instruction.
 const TOP: u64 = !((1 << ADDR_BITS) - 1);
 
-/// What a block did when it last ran: which references, in what order. It does the same nearly
-/// every time, and then its records are this one with other addresses.
-#[derive(Clone, Copy)]
-#[repr(align(64))]
-struct Shape {
-    /// Bits above the address of each reference.
-    tops: [u64; LANES],
-    /// Address of the block.
-    home: u64,
-    /// Columns of its records: the fetch, if it is recorded, then the references.
-    kind: [u8; LANES + 1],
-    size: [u8; LANES + 1],
-    instr: [u8; LANES + 1],
-    /// Instructions in the block, and those after its last record.
-    count: u32,
-    rest: u32,
-    /// Records before the references: the fetch, or none.
-    lead: u8,
-    /// References; more than any block here has when nothing is known yet.
-    references: u8,
-}
-
-const UNKNOWN: Shape = Shape {
-    tops: [0; LANES],
-    home: 0,
-    kind: [0; LANES + 1],
-    size: [0; LANES + 1],
-    instr: [0; LANES + 1],
-    count: 0,
-    rest: 0,
-    lead: 0,
-    references: u8::MAX,
-};
-
-/// [`TOP`] for as many references as there are, then zeros.
-const MASKS: [[u64; LANES]; LANES + 1] = {
-    let mut masks = [[0; LANES]; LANES + 1];
-    let mut references = 0;
-    while references <= LANES {
-        let mut lane = 0;
-        while lane < references {
-            masks[references][lane] = TOP;
-            lane += 1;
-        }
-        references += 1;
-    }
-    masks
-};
-
-impl Shape {
-    /// The shape of a block from what it did now; `None` when its records do not fit.
-    fn of(block: &Block, fetch: bool, references: &[u64]) -> Option<Shape> {
-        let (addr, code) = (block.addr.load(Relaxed), block.shape.load(Relaxed));
-        let count = (code >> 32) as u32;
-        let mut shape = Shape { home: addr, count, references: references.len() as u8, ..UNKNOWN };
-        let mut made = 0;
-        // A block that found no place in the table has no size, and makes no record.
-        if fetch && code as u16 != 0 {
-            shape.lead = 1;
-            shape.kind[0] = Kind::Fetch as u8;
-            shape.size[0] = u8::try_from(code as u16).ok()?;
-            made = 1;
-        }
-        let mut noted = 0;
-        for (lane, &word) in references.iter().enumerate() {
-            let within = within(word);
-            *shape.tops.get_mut(lane)? = word & TOP;
-            shape.kind[made] = kind(word) as u8;
-            shape.size[made] = size(word) as u8;
-            shape.instr[made] = u8::try_from(within.checked_sub(noted)?).ok()?;
-            noted = within;
-            made += 1;
-        }
-        shape.rest = if made > 0 { count.checked_sub(noted as u32)? } else { count };
-        Some(shape)
-    }
-
-    /// Records made.
-    #[inline(always)]
-    fn records(&self) -> usize {
-        usize::from(self.lead + self.references)
-    }
-
-    /// Whether the block did the same now.
-    #[inline(always)]
-    fn fits(&self, references: usize, lanes: &[u64; LANES]) -> bool {
-        let mask = &MASKS[references.min(LANES)];
-        let mut other = 0;
-        for lane in 0..LANES {
-            other |= (lanes[lane] ^ self.tops[lane]) & mask[lane];
-        }
-        usize::from(self.references) == references && other == 0
-    }
-}
-
 /// Instructions of the current block that a reference counts as executed.
-fn within(word: u64) -> u64 {
+fn within_block(word: u64) -> u64 {
     ((word >> INDEX_SHIFT) & INDEX_MASK) + 1
 }
 
-fn kind(word: u64) -> Kind {
+fn kind_of(word: u64) -> Kind {
     if word & STORE != 0 { Kind::Store } else { Kind::Load }
 }
 
-fn size(word: u64) -> u16 {
+fn size_of(word: u64) -> u16 {
     1 << ((word >> SIZE_SHIFT) & 7)
 }
 
-/// Expands words into records; remembers what blocks do.
+/// Expands words into records.
 ///
 /// An instruction counts as executed from its own first reference on; a fetch comes before the
 /// first instruction of its block.
 pub struct Expander {
     fetch: bool,
-    /// By index of the block.
-    shapes: Vec<Shape>,
-    /// Where blocks begin in the words at hand.
-    starts: Vec<u32>,
+    wide_registers: bool,
     columns: Box<Columns>,
     wide: Batch,
 }
 
-/// Records being made: room for those of [`MOST`] words and one block more.
+/// The records of some words, one for each word: column by column, so that a vector register
+/// holds what many words become and no branch depends on which of them are blocks.
 struct Columns {
-    addr: [u64; MOST + LANES + 1],
-    kind: [u8; MOST + LANES + 1],
-    size: [u8; MOST + LANES + 1],
-    instr: [u8; MOST + LANES + 1],
+    addr: [u64; MOST],
+    kind: [u8; MOST],
+    size: [u16; MOST],
+    /// Instructions since the record before.
+    gap: [u32; MOST],
+    /// `size` and `gap` where a byte holds them.
+    narrow: [[u8; MOST]; 2],
+}
+
+/// Where a thread is within the words at hand.
+struct Within {
+    /// Instructions before the current block, and including it.
+    block: u64,
+    next: u64,
+    /// Instructions of the current block: accounted for by records, and all of them.
+    noted: u32,
+    all: u32,
+    /// Not 0: there was a block without a size, or a number that is too large.
+    odd: u32,
+    /// Every bit of every gap: the topmost when one was below 0.
+    gaps: u32,
+}
+
+impl Columns {
+    /// The records of `words`, references and blocks only, for a thread that is at `position`,
+    /// which is moved on. False, with nothing moved, when they are not one for each word or not in
+    /// the order of their instructions.
+    #[inline(always)]
+    fn fill(&mut self, words: &[u64], blocks: &[Block; BLOCKS], position: &mut Position) -> bool {
+        let Position { block, next, .. } = *position;
+        let Some(noted) = position.noted.checked_sub(block) else { return false };
+        let (Ok(noted), Ok(all)) = (u32::try_from(noted), u32::try_from(next - block)) else {
+            return false;
+        };
+        let mut within = Within { block, next, noted, all, odd: all >> 16, gaps: 0 };
+        let (pieces, rest) = words.as_chunks();
+        for (start, words) in (0..).step_by(LANES).zip(pieces) {
+            self.fill_piece(start, words, LANES, blocks, &mut within);
+        }
+        if !rest.is_empty() {
+            let mut piece = [0; LANES];
+            piece[..rest.len()].copy_from_slice(rest);
+            self.fill_piece(words.len() - rest.len(), &piece, rest.len(), blocks, &mut within);
+        }
+        if within.odd | within.gaps >> 31 != 0 {
+            return false;
+        }
+        (position.block, position.next) = (within.block, within.next);
+        position.noted = within.block + u64::from(within.noted);
+        true
+    }
+
+    /// The first `count` of `words`, whose records begin at `start`.
+    #[inline(always)]
+    fn fill_piece(
+        &mut self,
+        start: usize,
+        words: &[u64; LANES],
+        count: usize,
+        blocks: &[Block; BLOCKS],
+        within: &mut Within,
+    ) {
+        let addr = piece(&mut self.addr, start);
+        let kind = piece(&mut self.kind, start);
+        let size = piece(&mut self.size, start);
+        let gap = piece(&mut self.gap, start);
+        // As if all were references, a loop for each column: loops that compilers make wide.
+        let mut at = [0; LANES];
+        for lane in 0..LANES {
+            addr[lane] = words[lane] & !TOP;
+        }
+        for lane in 0..LANES {
+            let of_block = words[lane] >= BLOCK;
+            kind[lane] = if of_block { Kind::Fetch } else { kind_of(words[lane]) } as u8;
+        }
+        for lane in 0..LANES {
+            size[lane] = size_of(words[lane]);
+        }
+        for lane in 0..LANES {
+            let of_block = words[lane] >= BLOCK;
+            at[lane] = if of_block { 0 } else { within_block(words[lane]) as u32 };
+        }
+        gap[0] = at[0].wrapping_sub(within.noted);
+        for lane in 1..LANES {
+            gap[lane] = at[lane].wrapping_sub(at[lane - 1]);
+        }
+        within.noted = at[count - 1];
+        let mut starts = 0;
+        for (lane, word) in words.iter().enumerate() {
+            starts |= (word >> 63) << lane;
+        }
+        // Then the blocks among them.
+        while starts != 0 {
+            let lane = starts.trailing_zeros() as usize;
+            starts &= starts - 1;
+            let entry = &blocks[words[lane] as usize & (BLOCKS - 1)];
+            let code = entry.shape.load(Relaxed);
+            let (bytes, instructions) = (code as u32, (code >> 32) as u32);
+            addr[lane] = entry.addr.load(Relaxed);
+            size[lane] = bytes as u16;
+            gap[lane] = gap[lane].wrapping_add(within.all);
+            // A block that found no place in the table has no size, and makes no record.
+            within.odd |= bytes.wrapping_sub(1) >> 16 | instructions >> 16;
+            within.all = instructions;
+            within.block = within.next;
+            within.next += u64::from(instructions);
+        }
+        within.gaps |= gap[..count].iter().fold(0, |all, gap| all | gap);
+    }
+
+    /// Leave out the fetches among the first `count` records: their instructions are those of the
+    /// next record. Returns how many are left, and the instructions after the last one.
+    #[inline(always)]
+    fn drop_fetches(&mut self, count: usize, before: u32) -> (usize, u32) {
+        let (mut kept, mut carried) = (0, before);
+        for at in 0..count {
+            let is_kept = self.kind[at] != Kind::Fetch as u8;
+            carried += self.gap[at];
+            self.addr[kept] = self.addr[at];
+            self.kind[kept] = self.kind[at];
+            self.size[kept] = self.size[at];
+            self.gap[kept] = carried;
+            kept += usize::from(is_kept);
+            carried = if is_kept { 0 } else { carried };
+        }
+        (kept, carried)
+    }
+
+    /// Sizes and gaps of the first `count` records as bytes; false when one does not fit.
+    #[inline(always)]
+    fn narrow(&mut self, count: usize) -> bool {
+        let [sizes, gaps] = &mut self.narrow;
+        let mut all = 0;
+        for at in 0..count.next_multiple_of(LANES).min(MOST) {
+            (sizes[at], gaps[at]) = (self.size[at] as u8, self.gap[at] as u8);
+        }
+        for (size, gap) in self.size[..count].iter().zip(&self.gap[..count]) {
+            all |= u32::from(*size) | gap;
+        }
+        all <= u32::from(u8::MAX)
+    }
+}
+
+/// How many of `words` come before the first control word that is not a block.
+#[inline(always)]
+fn until_other(words: &[u64]) -> usize {
+    let is_other = |word: &u64| *word >= OTHER;
+    let piece = |words: &[u64; LANES]| words.iter().fold(false, |any, word| any | is_other(word));
+    let (pieces, _) = words.as_chunks();
+    let clear = pieces.iter().position(piece).unwrap_or(pieces.len()) * LANES;
+    clear + words[clear..].iter().position(is_other).unwrap_or(words.len() - clear)
+}
+
+fn piece<T>(column: &mut [T; MOST], start: usize) -> &mut [T; LANES] {
+    let (pieces, _) = column.as_chunks_mut();
+    &mut pieces[start / LANES]
+}
+
+/// Whether the processor has what [`Expander::columns_in_wide_registers`] is made of.
+fn wide_registers() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("bmi2");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+/// What became of some words.
+struct Expanded {
+    /// How many of them, up to a control word that is not a block.
+    words: usize,
+    /// Records made of these; `None`, with the position not moved, when that has to be done one by
+    /// one.
+    records: Option<usize>,
+    /// A byte holds every size and gap.
+    narrow: bool,
 }
 
 impl Expander {
     /// With `fetch`, a block is a record; without, blocks only count instructions.
     pub fn new(fetch: bool) -> Self {
-        const ROOM: usize = MOST + LANES + 1;
-        let columns =
-            Columns { addr: [0; ROOM], kind: [0; ROOM], size: [0; ROOM], instr: [0; ROOM] };
-        Self {
-            fetch,
-            shapes: Vec::new(),
-            starts: vec![0; MOST + 1],
-            columns: Box::new(columns),
-            wide: Batch::default(),
-        }
+        let columns = Columns {
+            addr: [0; MOST],
+            kind: [0; MOST],
+            size: [0; MOST],
+            gap: [0; MOST],
+            narrow: [[0; MOST]; 2],
+        };
+        let wide_registers = wide_registers();
+        Self { fetch, wide_registers, columns: Box::new(columns), wide: Batch::default() }
     }
 
     /// Hand the records of `words` to `sink`, up to the first control word that is not a block or
@@ -217,96 +293,85 @@ impl Expander {
         sink: &mut impl Sink,
     ) -> Result<usize> {
         let words = &words[..words.len().min(MOST)];
-        let count = self.find_blocks(words);
-        let (first, end) = (self.starts[0] as usize, self.starts[count] as usize);
-        // What follows a block whose start was in words seen earlier.
-        self.plain(&words[..first], blocks, position, sink)?;
-        let mut made = 0;
-        for block in 0..count {
-            let (start, after) = (self.starts[block] as usize, self.starts[block + 1] as usize);
-            let index = words[start] as usize & (BLOCKS - 1);
-            let references = after - start - 1;
-            let mut padded = [0; LANES];
-            let lanes = match words.get(start + 1..).and_then(|rest| rest.first_chunk()) {
-                Some(lanes) => lanes,
-                None => {
-                    let rest = &words[start + 1..];
-                    padded[..rest.len()].copy_from_slice(rest);
-                    &padded
-                }
-            };
-            let known = self.shapes.get(index).is_some_and(|shape| shape.fits(references, lanes));
-            let gap = position.next.wrapping_sub(position.noted);
-            if !(known || self.learn(index, &blocks[index], &words[start + 1..after]))
-                || gap.saturating_add(u64::from(self.shapes[index].instr[0])) > u64::from(u8::MAX)
-            {
-                self.hand_over(made, position.thread, sink)?;
-                made = 0;
-                self.plain(&words[start..after], blocks, position, sink)?;
-                continue;
-            }
-            let shape = &self.shapes[index];
-            let (columns, to) = (&mut *self.columns, made + LANES + 1);
-            columns.addr[made] = shape.home;
-            let addrs = &mut columns.addr[made..][usize::from(shape.lead)..][..LANES];
-            for (out, word) in addrs.iter_mut().zip(lanes) {
-                *out = word & !TOP;
-            }
-            columns.kind[made..to].copy_from_slice(&shape.kind);
-            columns.size[made..to].copy_from_slice(&shape.size);
-            columns.instr[made..to].copy_from_slice(&shape.instr);
-            columns.instr[made] += gap as u8;
-            let records = shape.records();
-            made += records;
-            position.block = position.next;
-            position.next += u64::from(shape.count);
-            if records > 0 {
-                position.noted = position.next - u64::from(shape.rest);
-            }
+        let expanded = self.columns(words, blocks, position);
+        let words = &words[..expanded.words];
+        let Some(records) = expanded.records else {
+            self.plain(words, blocks, position, sink)?;
+            return Ok(words.len());
+        };
+        let thread = position.thread;
+        let Columns { addr, kind, size, gap, narrow: [sizes, gaps] } = &*self.columns;
+        let (addr, kind) = (&addr[..records], &kind[..records]);
+        if records == 0 {
+            // Nothing, or blocks alone whose fetches are left out.
+        } else if expanded.narrow {
+            let (size, instr) = (&sizes[..records], &gaps[..records]);
+            sink.narrow(Narrow { addr, kind, size, instr, thread })?;
+        } else {
+            let wide = &mut self.wide;
+            wide.addr.extend_from_slice(addr);
+            wide.kind.extend_from_slice(kind);
+            wide.size.extend_from_slice(&size[..records]);
+            wide.instr.extend_from_slice(&gap[..records]);
+            wide.thread.resize(records, thread);
+            sink.wide(wide)?;
         }
-        self.hand_over(made, position.thread, sink)?;
-        Ok(end)
+        Ok(words.len())
     }
 
-    /// Note where blocks begin, and after the last one where the words end: at their end, or at a
-    /// control word that is not a block. Returns how many blocks.
-    fn find_blocks(&mut self, words: &[u64]) -> usize {
-        let mut count = 0;
-        for (at, &word) in words.iter().enumerate() {
-            self.starts[count] = at as u32;
-            if word >= OTHER {
-                return count;
-            }
-            count += usize::from(word >= BLOCK);
+    fn columns(
+        &mut self,
+        words: &[u64],
+        blocks: &[Block; BLOCKS],
+        position: &mut Position,
+    ) -> Expanded {
+        #[cfg(target_arch = "x86_64")]
+        if self.wide_registers {
+            // SAFETY: the processor has the instructions.
+            return unsafe { self.columns_in_wide_registers(words, blocks, position) };
         }
-        self.starts[count] = words.len() as u32;
-        count
+        self.columns_in_any(words, blocks, position)
     }
 
-    /// Remember what a block did; false when that cannot be.
-    #[cold]
-    #[inline(never)]
-    fn learn(&mut self, index: usize, block: &Block, references: &[u64]) -> bool {
-        let Some(shape) = Shape::of(block, self.fetch, references) else { return false };
-        if index >= self.shapes.len() {
-            self.shapes.resize(index + 1, UNKNOWN);
-        }
-        self.shapes[index] = shape;
-        true
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512bw,avx512dq,avx512vl,bmi1,bmi2,popcnt")]
+    fn columns_in_wide_registers(
+        &mut self,
+        words: &[u64],
+        blocks: &[Block; BLOCKS],
+        position: &mut Position,
+    ) -> Expanded {
+        self.columns_in_any(words, blocks, position)
     }
 
-    fn hand_over(&mut self, made: usize, thread: u32, sink: &mut impl Sink) -> Result<()> {
-        if made == 0 {
-            return Ok(());
+    #[inline(always)]
+    fn columns_in_any(
+        &mut self,
+        words: &[u64],
+        blocks: &[Block; BLOCKS],
+        position: &mut Position,
+    ) -> Expanded {
+        let words = &words[..until_other(words)];
+        let mut expanded = Expanded { words: words.len(), records: None, narrow: false };
+        // Blocks whose fetch is left out are not accounted for yet.
+        let behind = position.block.saturating_sub(position.noted);
+        if behind >> 31 != 0 || self.fetch && behind > 0 {
+            return expanded;
         }
-        let columns = &*self.columns;
-        sink.narrow(Narrow {
-            addr: &columns.addr[..made],
-            kind: &columns.kind[..made],
-            size: &columns.size[..made],
-            instr: &columns.instr[..made],
-            thread,
-        })
+        let mut moved = Position { noted: position.noted + behind, ..*position };
+        if !self.columns.fill(words, blocks, &mut moved) {
+            return expanded;
+        }
+        let mut records = words.len();
+        if !self.fetch {
+            let (kept, behind) = self.columns.drop_fetches(records, behind as u32);
+            moved.noted -= u64::from(behind);
+            records = kept;
+        }
+        *position = moved;
+        expanded.records = Some(records);
+        expanded.narrow = self.columns.narrow(records);
+        expanded
     }
 
     /// One word after the other: the meaning of [`Self::expand`], for what fits no shape.
@@ -325,7 +390,7 @@ impl Expander {
                 position.next += code >> 32;
                 (block.addr.load(Relaxed), Kind::Fetch, code as u16, position.block)
             } else {
-                (word & !TOP, kind(word), size(word), position.block + within(word))
+                (word & !TOP, kind_of(word), size_of(word), position.block + within_block(word))
             };
             if kind == Kind::Fetch && (!self.fetch || size == 0) {
                 continue;
@@ -482,9 +547,8 @@ mod tests {
         step: usize,
         blocks: &[Block; BLOCKS],
         position: &mut Position,
-        fetch: bool,
+        mut expander: Expander,
     ) -> Vec<Record> {
-        let mut expander = Expander::new(fetch);
         let mut out = All::default();
         for mut piece in words.chunks(step) {
             while !piece.is_empty() {
@@ -524,9 +588,11 @@ mod tests {
                     words.push(reference(u64::from(addr) + at, at, *size, *store));
                 }
             }
-            for fetch in [true, false] {
+            for (fetch, wide) in [(true, true), (true, false), (false, true), (false, false)] {
                 let mut position = Position::new(9);
-                let found = expanded(&words, step, &blocks, &mut position, fetch);
+                let mut expander = Expander::new(fetch);
+                expander.wide_registers &= wide;
+                let found = expanded(&words, step, &blocks, &mut position, expander);
                 prop_assert_eq!(found, reference_records(&words, &entries, fetch));
                 let executed: u64 = words
                     .iter()
@@ -550,7 +616,8 @@ mod tests {
             })
             .collect();
         for fetch in [true, false] {
-            let found = expanded(&words, words.len(), &blocks, &mut Position::new(9), fetch);
+            let (expander, mut position) = (Expander::new(fetch), Position::new(9));
+            let found = expanded(&words, words.len(), &blocks, &mut position, expander);
             assert_eq!(found, reference_records(&words, &entries, fetch));
         }
     }
