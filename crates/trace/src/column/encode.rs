@@ -3,6 +3,7 @@
 use std::collections::hash_map::Entry;
 use std::io::Write;
 use std::iter::repeat_n;
+use std::ops::Range;
 
 use bytes::Bytes;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
@@ -14,8 +15,8 @@ use parquet::file::statistics::Statistics;
 use parquet::file::writer::{SerializedFileWriter, SerializedPageWriter, TrackedWrite};
 use rustc_hash::FxHashMap;
 
-use super::group::{Form, Group, Numbers, Threads};
-use super::intern::{DICTIONARY, Interner};
+use super::group::{Form, Group};
+use super::intern::{Addresses, DICTIONARY};
 use super::{ADDR, INSTR, KIND, NAMES, SIZE, THREAD, schema};
 use crate::footprint::PAGE_SHIFT;
 use crate::record::Kind;
@@ -25,9 +26,12 @@ use crate::record::Kind;
 /// program, and costs a nanosecond a reference more with it.
 const LEVEL: i32 = 1;
 
-/// One encoded row group, with what the writer needs to know about its records.
+type Column = (Bytes, ColumnCloseResult);
+
+/// One encoded group, with what the writer needs to know about its records.
 pub struct EncodedGroup {
-    columns: Vec<(Bytes, ColumnCloseResult)>,
+    /// The columns of its row groups: one, or more where a dictionary got full.
+    row_groups: Vec<[Column; 5]>,
     /// Records in the group.
     pub records: usize,
     /// Distinct 4 KiB pages with the kinds that touched them (a bit each); a page may come twice.
@@ -41,28 +45,53 @@ pub struct EncodedGroup {
 impl EncodedGroup {
     #[cfg(test)]
     pub(super) fn bytes(&self) -> impl Iterator<Item = &Bytes> {
-        self.columns.iter().map(|(bytes, _)| bytes)
+        self.row_groups.iter().flatten().map(|(bytes, _)| bytes)
     }
 
     /// Append the group to a part.
     pub fn append_to<W: Write + Send>(self, file: &mut SerializedFileWriter<W>) -> Result<()> {
-        let mut group = file.next_row_group()?;
-        for (bytes, close) in self.columns {
-            group.append_column(&bytes, close)?;
+        for columns in self.row_groups {
+            let mut group = file.next_row_group()?;
+            for (bytes, close) in columns {
+                group.append_column(&bytes, close)?;
+            }
+            group.close()?;
         }
-        group.close()?;
         Ok(())
     }
 }
 
 /// Encodes row groups.
 pub struct Encoder {
-    interner: Interner,
+    addresses: Addresses,
     zstd: zstd::bulk::Compressor<'static>,
-    /// Memory of the page encoded last, and of what it was compressed to: fresh memory for every
-    /// page would cost a tenth of the time.
+    /// Memory of the page encoded last.
     spare: Vec<u8>,
-    compressed: Vec<u8>,
+    compressed: Lent,
+    /// Of each column.
+    chunks: [Lent; NAMES.len()],
+}
+
+/// Memory that is handed out, and used again when everybody has dropped it: the kernel has to zero
+/// fresh memory, which for every page would cost a tenth of the time.
+#[derive(Default)]
+struct Lent(Vec<Bytes>);
+
+impl Lent {
+    /// Empty memory with room for `bytes`.
+    fn take(&mut self, bytes: usize) -> Vec<u8> {
+        let unused = self.0.iter().position(Bytes::is_unique);
+        let mut memory = unused.map_or_else(Vec::new, |at| self.0.swap_remove(at).into());
+        memory.clear();
+        memory.reserve(bytes);
+        memory
+    }
+
+    fn lend(&mut self, memory: Vec<u8>) -> Bytes {
+        let bytes = Bytes::from(memory);
+        self.0.push(bytes.clone());
+        bytes
+    }
 }
 
 impl Encoder {
@@ -70,15 +99,27 @@ impl Encoder {
     pub fn new() -> Result<Self> {
         let zstd = zstd::bulk::Compressor::new(LEVEL);
         let zstd = zstd.map_err(|e| ParquetError::General(e.to_string()))?;
-        Ok(Self { interner: Interner::new(), zstd, spare: Vec::new(), compressed: Vec::new() })
+        Ok(Self {
+            addresses: Addresses::default(),
+            zstd,
+            spare: Vec::new(),
+            compressed: Lent::default(),
+            chunks: Default::default(),
+        })
     }
 
     /// Encode `group` (at most [`ROW_GROUP`](super::ROW_GROUP) records), which is then spent:
     /// clear it before it is filled again.
     pub fn encode(&mut self, group: &mut Group) -> Result<EncodedGroup> {
-        let rows = group.len();
         let mut pages = std::mem::take(&mut group.spanned);
-        let addr = self.addr_column(&group.addr, &group.kind, &mut pages)?;
+        let forms = [group.size.form(), group.instr.form()];
+        let mut row_groups = Vec::with_capacity(1);
+        let mut start = 0;
+        while start < group.len() {
+            let taken = self.addresses.take(&group.addr[start..], &group.kind[start..]);
+            row_groups.push(self.row_group(group, &forms, start..start + taken, &mut pages)?);
+            start += taken;
+        }
         pages.sort_unstable();
         pages.dedup_by(|next, kept| {
             let same = next.0 == kept.0;
@@ -87,28 +128,31 @@ impl Encoder {
             }
             same
         });
-        let names: Vec<u8> = Kind::ALL
-            .iter()
-            .flat_map(|kind| {
-                let name = kind.name().as_bytes();
-                (name.len() as u32).to_le_bytes().into_iter().chain(name.iter().copied())
-            })
-            .collect();
-        let kinds = packed(self.spare(), rows, 8, |page| page.extend_from_slice(&group.kind));
-        let columns = vec![
-            addr,
-            self.dictionary_column(KIND, rows, &names, Kind::ALL.len(), kinds, None)?,
-            self.number_column(SIZE, &mut group.size)?,
-            self.thread_column(&group.threads)?,
-            self.number_column(INSTR, &mut group.instr)?,
-        ];
         Ok(EncodedGroup {
-            columns,
-            records: rows,
+            row_groups,
+            records: group.len(),
             pages,
             by_kind: Kind::ALL.map(|kind| count_of(&group.kind, kind as u8)),
             threads: group.threads.totals(),
         })
+    }
+
+    /// The columns of records `range`, whose addresses have been taken.
+    fn row_group(
+        &mut self,
+        group: &Group,
+        [size, instr]: &[Form; 2],
+        range: Range<usize>,
+        pages: &mut Vec<(u64, u8)>,
+    ) -> Result<[Column; 5]> {
+        let (addr, kind) = (&group.addr[range.clone()], &group.kind[range.clone()]);
+        Ok([
+            self.addr_column(addr, kind, pages)?,
+            self.kind_column(kind)?,
+            self.number_column(SIZE, size, group.size.bytes(), range.clone())?,
+            self.thread_column(&group.threads.runs_of(range.clone()))?,
+            self.number_column(INSTR, instr, group.instr.bytes(), range)?,
+        ])
     }
 
     fn addr_column(
@@ -116,16 +160,17 @@ impl Encoder {
         addr: &[u64],
         kind: &[u8],
         pages: &mut Vec<(u64, u8)>,
-    ) -> Result<(Bytes, ColumnCloseResult)> {
+    ) -> Result<Column> {
         let rows = addr.len();
         let range = |low: Option<&u64>, high: Option<&u64>| {
             let signed = |addr: &u64| addr.cast_signed();
             Some(Statistics::int64(low.map(signed), high.map(signed), None, Some(0), false))
         };
-        match self.interner.dictionary(addr, kind, pages) {
+        match self.addresses.dictionary(pages) {
             Some(entries) => {
                 let range = range(entries.first(), entries.last());
-                let page = packed(self.spare(), rows, 16, |page| self.interner.write_indices(page));
+                let page =
+                    packed(self.spare(), rows, 16, |page| self.addresses.write_indices(page));
                 let plain: Vec<u8> = entries.iter().flat_map(|a| a.to_le_bytes()).collect();
                 self.dictionary_column(ADDR, rows, &plain, entries.len(), page, range)
             }
@@ -139,19 +184,32 @@ impl Encoder {
         }
     }
 
+    fn kind_column(&mut self, kind: &[u8]) -> Result<Column> {
+        let names: Vec<u8> = Kind::ALL
+            .iter()
+            .flat_map(|kind| {
+                let name = kind.name().as_bytes();
+                (name.len() as u32).to_le_bytes().into_iter().chain(name.iter().copied())
+            })
+            .collect();
+        let page = packed(self.spare(), kind.len(), 8, |page| page.extend_from_slice(kind));
+        self.dictionary_column(KIND, kind.len(), &names, Kind::ALL.len(), page, None)
+    }
+
     /// `size` or `instr`.
     fn number_column(
         &mut self,
         column: usize,
-        numbers: &mut Numbers,
-    ) -> Result<(Bytes, ColumnCloseResult)> {
-        let (form, bytes) = numbers.sorted();
-        let rows = bytes.len();
-        let (entries, indices) = match form {
-            Form::Plain(values) => return self.wide_column(column, values),
-            Form::Same(largest) => ((0..=u32::from(*largest)).collect(), bytes),
-            Form::Dictionary(entries) => (entries.clone(), bytes),
+        form: &Form,
+        bytes: &[u8],
+        range: Range<usize>,
+    ) -> Result<Column> {
+        let rows = range.len();
+        let entries = match form {
+            Form::Plain(values) => return self.wide_column(column, &values[range]),
+            Form::Dictionary(entries) => entries,
         };
+        let indices = &bytes[range];
         match indices.split_first() {
             Some((&first, rest)) if rest.iter().all(|&index| index == first) => {
                 let entry = [entries[usize::from(first)]];
@@ -159,19 +217,21 @@ impl Encoder {
             }
             _ => {
                 let page = packed(self.spare(), rows, 8, |page| page.extend_from_slice(indices));
-                self.numbers(column, rows, &entries, page)
+                self.numbers(column, rows, entries, page)
             }
         }
     }
 
-    /// Threads come in long runs: they are looked up once a run.
-    fn thread_column(&mut self, threads: &Threads) -> Result<(Bytes, ColumnCloseResult)> {
-        let rows = threads.runs.iter().map(|&(_, length)| length).sum();
-        let entries: Vec<u32> = threads.totals().into_iter().map(|(thread, ..)| thread).collect();
+    /// Threads, as runs of records: they come in long ones, and are looked up once a run.
+    fn thread_column(&mut self, runs: &[(u32, usize)]) -> Result<Column> {
+        let rows = runs.iter().map(|&(_, length)| length).sum();
+        let mut entries: Vec<u32> = runs.iter().map(|&(thread, _)| thread).collect();
+        entries.sort_unstable();
+        entries.dedup();
         if let [thread] = entries[..] {
             return self.numbers(THREAD, rows, &[thread], constant(rows));
         }
-        let runs = threads.runs.iter();
+        let runs = runs.iter();
         if entries.len() > DICTIONARY {
             let plain = runs.flat_map(|&(thread, length)| repeat_n(thread.to_le_bytes(), length));
             let plain = plain.flatten().collect();
@@ -184,7 +244,7 @@ impl Encoder {
     }
 
     /// Numbers of any size: a dictionary of up to 65,536, or plain.
-    fn wide_column(&mut self, column: usize, values: &[u32]) -> Result<(Bytes, ColumnCloseResult)> {
+    fn wide_column(&mut self, column: usize, values: &[u32]) -> Result<Column> {
         match indices(values) {
             Some((entries, page)) => self.numbers(column, values.len(), &entries, page),
             None => {
@@ -200,7 +260,7 @@ impl Encoder {
         rows: usize,
         entries: &[u32],
         page: Vec<u8>,
-    ) -> Result<(Bytes, ColumnCloseResult)> {
+    ) -> Result<Column> {
         let plain: Vec<u8> = entries.iter().flat_map(|v| v.to_le_bytes()).collect();
         self.dictionary_column(column, rows, &plain, entries.len(), page, None)
     }
@@ -213,7 +273,7 @@ impl Encoder {
         entries: usize,
         page: Vec<u8>,
         range: Option<Statistics>,
-    ) -> Result<(Bytes, ColumnCloseResult)> {
+    ) -> Result<Column> {
         let dictionary_page = CompressedPage::new(
             Page::DictionaryPage {
                 buf: self.compress(dictionary)?,
@@ -224,7 +284,9 @@ impl Encoder {
             dictionary.len(),
         );
         let data_page = self.data_page(page, rows, Encoding::RLE_DICTIONARY)?;
-        chunk(column, rows, Some(dictionary_page), data_page, Encoding::RLE_DICTIONARY, range)
+        let memory = &mut self.chunks[column];
+        let dictionary = Some(dictionary_page);
+        chunk(memory, column, rows, dictionary, data_page, Encoding::RLE_DICTIONARY, range)
     }
 
     fn value_column(
@@ -234,9 +296,9 @@ impl Encoder {
         page: Vec<u8>,
         encoding: Encoding,
         range: Option<Statistics>,
-    ) -> Result<(Bytes, ColumnCloseResult)> {
+    ) -> Result<Column> {
         let data = self.data_page(page, rows, encoding)?;
-        chunk(column, rows, None, data, encoding, range)
+        chunk(&mut self.chunks[column], column, rows, None, data, encoding, range)
     }
 
     fn data_page(
@@ -254,7 +316,9 @@ impl Encoder {
             statistics: None,
         };
         let plain = page.len();
-        self.spare = page;
+        if page.capacity() > self.spare.capacity() {
+            self.spare = page;
+        }
         Ok(CompressedPage::new(data, plain))
     }
 
@@ -266,11 +330,10 @@ impl Encoder {
     }
 
     fn compress(&mut self, bytes: &[u8]) -> Result<Bytes> {
-        self.compressed.clear();
-        self.compressed.reserve(zstd::zstd_safe::compress_bound(bytes.len()));
-        let length = self.zstd.compress_to_buffer(bytes, &mut self.compressed);
-        let length = length.map_err(|e| ParquetError::General(format!("zstd: {e}")))?;
-        Ok(Bytes::copy_from_slice(&self.compressed[..length]))
+        let mut memory = self.compressed.take(zstd::zstd_safe::compress_bound(bytes.len()));
+        let length = self.zstd.compress_to_buffer(bytes, &mut memory);
+        length.map_err(|e| ParquetError::General(format!("zstd: {e}")))?;
+        Ok(self.compressed.lend(memory))
     }
 }
 
@@ -401,16 +464,17 @@ fn constant(count: usize) -> Vec<u8> {
 }
 
 fn chunk(
+    memory: &mut Lent,
     column: usize,
     rows: usize,
     dictionary: Option<CompressedPage>,
     data: CompressedPage,
     encoding: Encoding,
     range: Option<Statistics>,
-) -> Result<(Bytes, ColumnCloseResult)> {
+) -> Result<Column> {
     let length = |page: &CompressedPage| page.compressed_size() + 64;
     let room = length(&data) + dictionary.as_ref().map_or(0, length);
-    let mut sink = TrackedWrite::new(Vec::with_capacity(room));
+    let mut sink = TrackedWrite::new(memory.take(room));
     let mut pages = SerializedPageWriter::new(&mut sink);
     let mut plain = 0i64;
     let mut write = |page: CompressedPage| -> Result<u64> {
@@ -449,7 +513,7 @@ fn chunk(
         column_index: None,
         offset_index: None,
     };
-    Ok((Bytes::from(bytes), close))
+    Ok((memory.lend(bytes), close))
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! The records of one row group, gathered slice by slice while a slice is in the processor's cache,
 //! in few bytes a record.
 
+use std::ops::Range;
+
 use rustc_hash::FxHashMap;
 
 use super::ROW_GROUP;
@@ -68,38 +70,37 @@ impl Group {
             self.extend_places(&narrow.addr[range.clone()], kind, size);
             self.size.extend_bytes(size);
             self.instr.extend_bytes(instr);
-            let instructions = instr.iter().map(|&n| u64::from(n)).sum();
-            self.threads.push_run(narrow.thread, range.len(), instructions);
+            self.threads.push_run(narrow.thread, range.len(), sum_of(instr));
         }
     }
 
-    fn extend_places<S: Copy + Into<u32>>(&mut self, addr: &[u64], kind: &[u8], size: &[S]) {
+    fn extend_places<S: Copy + Into<u16>>(&mut self, addr: &[u64], kind: &[u8], size: &[S]) {
         if self.len() >= LARGE && self.kind.capacity() < ROW_GROUP {
             self.addr.reserve_exact(ROW_GROUP - self.len());
-            for bytes in [&mut self.kind, &mut self.size.bytes, &mut self.instr.bytes] {
-                bytes.reserve_exact(ROW_GROUP.saturating_sub(bytes.len()));
-            }
+            self.kind.reserve_exact(ROW_GROUP - self.len());
+            self.size.reserve(ROW_GROUP);
+            self.instr.reserve(ROW_GROUP);
         }
         self.addr.extend_from_slice(addr);
         self.kind.extend_from_slice(kind);
-        for ((addr, size), kind) in addr.chunks(64).zip(size.chunks(64)).zip(kind.chunks(64)) {
+        for ((addr, size), kind) in addr.chunks(16).zip(size.chunks(16)).zip(kind.chunks(16)) {
             self.note_spanned(addr, size, kind);
         }
     }
 
-    fn note_spanned<S: Copy + Into<u32>>(&mut self, addr: &[u64], size: &[S], kind: &[u8]) {
-        const PAGE: u32 = 1 << PAGE_SHIFT;
-        // The sign of (bytes to the border - size), over many records at once: it is rarely set.
+    fn note_spanned<S: Copy + Into<u16>>(&mut self, addr: &[u64], size: &[S], kind: &[u8]) {
+        const PAGE: u16 = 1 << PAGE_SHIFT;
+        // Bytes over the border, over many records at once: there are rarely any.
         let over = |(&addr, &size): (&u64, &S)| {
-            (PAGE - (addr as u32 & (PAGE - 1))).wrapping_sub(size.into())
+            Into::<u16>::into(size).saturating_sub(PAGE - (addr as u16 & (PAGE - 1)))
         };
-        if addr.iter().zip(size).map(over).fold(0, |all, each| all | each) >> 31 == 0 {
+        if addr.iter().zip(size).map(over).fold(0, |all, each| all | each) == 0 {
             return;
         }
         for ((addr, size), &kind) in addr.iter().zip(size).zip(kind) {
-            if over((addr, size)) >> 31 == 1 {
+            if over((addr, size)) > 0 {
                 let last =
-                    addr.saturating_add(u64::from(Into::<u32>::into(*size)) - 1) >> PAGE_SHIFT;
+                    addr.saturating_add(u64::from(Into::<u16>::into(*size)) - 1) >> PAGE_SHIFT;
                 let pages = (addr >> PAGE_SHIFT) + 1..=last;
                 self.spanned.extend(pages.map(|page| (page, 1 << kind)));
             }
@@ -107,132 +108,107 @@ impl Group {
     }
 }
 
-/// A column of numbers, as bytes while that will do.
+/// The sum of `bytes`: in parts that 16 bits hold, of which a vector register holds many.
+fn sum_of(bytes: &[u8]) -> u64 {
+    let part = |bytes: &[u8]| bytes.iter().map(|&byte| u16::from(byte)).sum::<u16>();
+    bytes.chunks(256).map(|bytes| u64::from(part(bytes))).sum()
+}
+
+/// A column of numbers, most of which fit a byte.
 #[derive(Default)]
 pub(super) struct Numbers {
-    form: Form,
+    /// The numbers; 0 for those that do not fit.
     bytes: Vec<u8>,
-    /// In the form of a dictionary, each number's index plus one; 0 for one not seen.
-    known: Vec<u16>,
+    /// Those, with the records they belong to.
+    wide: Vec<(u32, u32)>,
 }
 
-/// How the numbers are held.
+/// How a column of numbers is stored.
 pub(super) enum Form {
-    /// The byte is the number; the largest one so far.
-    Same(u8),
-    /// The byte is an index into these.
+    /// A byte each, an index into these.
     Dictionary(Vec<u32>),
-    /// Not as bytes: there are too many different ones, or one of more than 16 bits.
+    /// Not as bytes: there are too many different ones.
     Plain(Vec<u32>),
-}
-
-impl Default for Form {
-    fn default() -> Self {
-        Self::Same(0)
-    }
 }
 
 impl Numbers {
     fn clear(&mut self) {
-        self.form = Form::default();
         self.bytes.clear();
+        self.wide.clear();
     }
 
-    fn extend<T: Copy + Ord + Into<u32>>(&mut self, values: &[T]) {
-        let most = values.iter().copied().max().map_or(0, Into::into);
-        if let (Form::Same(largest), Ok(most)) = (&mut self.form, u8::try_from(most)) {
-            *largest = (*largest).max(most);
-            self.bytes.extend(values.iter().map(|&value| value.into() as u8));
+    fn reserve(&mut self, records: usize) {
+        self.bytes.reserve_exact(records.saturating_sub(self.bytes.len()));
+    }
+
+    fn extend<T: Copy + Into<u32>>(&mut self, values: &[T]) {
+        let start = self.bytes.len();
+        let bytes = values.iter().map(|&value| Into::<u32>::into(value));
+        if bytes.clone().fold(0, |all, value| all | value) <= u32::from(u8::MAX) {
+            self.bytes.extend(bytes.map(|value| value as u8));
             return;
         }
-        if let Form::Same(largest) = self.form {
-            self.known.clear();
-            self.known.resize(1 << 16, 0);
-            let mut used = [false; 256];
-            self.bytes.iter().for_each(|&byte| used[usize::from(byte)] = true);
-            let entries: Vec<u32> =
-                (0..=u32::from(largest)).filter(|&n| used[n as usize]).collect();
-            for (index, &number) in (1..).zip(&entries) {
-                self.known[number as usize] = index;
+        for (record, value) in (start as u32..).zip(bytes) {
+            let byte = u8::try_from(value);
+            if byte.is_err() {
+                self.wide.push((record, value));
             }
-            let index = |byte: &mut u8| *byte = (self.known[usize::from(*byte)] - 1) as u8;
-            self.bytes.iter_mut().for_each(index);
-            self.form = Form::Dictionary(entries);
-        }
-        let mut taken = 0;
-        if let Form::Dictionary(entries) = &mut self.form {
-            for &value in values {
-                let value = value.into();
-                let Some(index) = self.known.get_mut(value as usize) else { break };
-                if *index == 0 {
-                    if entries.len() == 256 {
-                        break;
-                    }
-                    entries.push(value);
-                    *index = entries.len() as u16;
-                }
-                self.bytes.push((*index - 1) as u8);
-                taken += 1;
-            }
-            if taken == values.len() {
-                return;
-            }
-            let number = |&byte: &u8| entries[usize::from(byte)];
-            self.form = Form::Plain(self.bytes.iter().map(number).collect());
-        }
-        if let Form::Plain(plain) = &mut self.form {
-            plain.extend(values[taken..].iter().map(|&value| value.into()));
+            self.bytes.push(byte.unwrap_or(0));
         }
     }
 
     /// [`Self::extend`] for numbers that come as bytes.
     fn extend_bytes(&mut self, values: &[u8]) {
-        match &mut self.form {
-            Form::Same(largest) => {
-                *largest = (*largest).max(values.iter().copied().max().unwrap_or(0));
-                self.bytes.extend_from_slice(values);
-            }
-            Form::Dictionary(_) => {
-                let (start, mut unknown) = (self.bytes.len(), false);
-                self.bytes.extend(values.iter().map(|&value| {
-                    let index = self.known[usize::from(value)];
-                    unknown |= index == 0;
-                    index.wrapping_sub(1) as u8
-                }));
-                if unknown {
-                    self.bytes.truncate(start);
-                    self.extend(&widened(values));
-                }
-            }
-            Form::Plain(_) => self.extend(&widened(values)),
-        }
+        self.bytes.extend_from_slice(values);
     }
 
-    /// The form and its bytes, a dictionary sorted: whatever the slices were, the same.
-    pub(super) fn sorted(&mut self) -> (&Form, &[u8]) {
-        if let Form::Dictionary(entries) = &mut self.form
-            && !entries.is_sorted()
-        {
-            let mut order: Vec<(u32, usize)> = entries.iter().copied().zip(0..).collect();
-            order.sort_unstable();
-            let mut places = [0u8; 256];
-            (0..=u8::MAX).zip(&order).for_each(|(place, &(_, index))| places[index] = place);
-            self.bytes.iter_mut().for_each(|byte| *byte = places[usize::from(*byte)]);
-            *entries = order.into_iter().map(|(number, _)| number).collect();
+    /// How they are to be stored, whatever the slices were they came in; then the bytes are indices.
+    pub(super) fn form(&mut self) -> Form {
+        let mut wide: Vec<u32> = self.wide.iter().map(|&(_, number)| number).collect();
+        wide.sort_unstable();
+        wide.dedup();
+        let largest = self.bytes.iter().fold(0, |most, &byte| most.max(byte));
+        // A wide number takes the place of a byte that does not occur.
+        let mut free: Vec<u8> = (largest..=u8::MAX).skip(1).take(wide.len()).collect();
+        if free.len() < wide.len() {
+            free = self.unused();
         }
-        (&self.form, &self.bytes)
+        if free.len() < wide.len() {
+            let mut plain: Vec<u32> = self.bytes.iter().map(|&byte| u32::from(byte)).collect();
+            self.wide.iter().for_each(|&(record, number)| plain[record as usize] = number);
+            return Form::Plain(plain);
+        }
+        for &(record, number) in &self.wide {
+            let place = wide.partition_point(|&entry| entry < number);
+            self.bytes[record as usize] = free[place];
+        }
+        let mut entries: Vec<u32> = (0..=u32::from(u8::MAX)).collect();
+        free.iter().zip(&wide).for_each(|(&place, &number)| entries[usize::from(place)] = number);
+        entries.truncate(
+            usize::from(free[..wide.len()].iter().fold(largest, |most, &byte| most.max(byte))) + 1,
+        );
+        Form::Dictionary(entries)
     }
-}
 
-fn widened(values: &[u8]) -> Vec<u16> {
-    values.iter().map(|&value| u16::from(value)).collect()
+    /// Bytes that are no record's number.
+    fn unused(&self) -> Vec<u8> {
+        let mut used = [0usize; 256];
+        self.bytes.iter().for_each(|&byte| used[usize::from(byte)] += 1);
+        used[0] -= self.wide.len();
+        (0..=u8::MAX).filter(|&byte| used[usize::from(byte)] == 0).collect()
+    }
+
+    /// The bytes of all records.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 /// The thread column as runs, with what each thread did.
 #[derive(Default)]
 pub(super) struct Threads {
     /// Thread and records of each run.
-    pub(super) runs: Vec<(u32, usize)>,
+    runs: Vec<(u32, usize)>,
     /// Records and instructions by thread.
     totals: FxHashMap<u32, (u64, u64)>,
 }
@@ -262,11 +238,62 @@ impl Threads {
         *total = (total.0 + records as u64, total.1 + instructions);
     }
 
+    /// The runs of records `range`.
+    pub(super) fn runs_of(&self, range: Range<usize>) -> Vec<(u32, usize)> {
+        let (mut runs, mut start) = (Vec::new(), 0);
+        for &(thread, length) in &self.runs {
+            let (from, to) = (range.start.max(start), range.end.min(start + length));
+            start += length;
+            if from < to {
+                runs.push((thread, to - from));
+            }
+        }
+        runs
+    }
+
     /// Records and instructions by thread, sorted.
     pub(super) fn totals(&self) -> Vec<(u32, u64, u64)> {
         let totals = self.totals.iter();
         let mut totals: Vec<_> = totals.map(|(&t, &(records, n))| (t, records, n)).collect();
         totals.sort_unstable();
         totals
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Whatever the numbers, and however few bytes they leave unused.
+        #[test]
+        fn numbers_are_what_they_were(
+            few in 0u32..300,
+            wide in 0u32..300,
+            picks in prop::collection::vec(any::<(bool, u16)>(), 0..3000),
+            step in 1usize..500,
+        ) {
+            let number = |&(is_wide, pick): &(bool, u16)| match (is_wide, u32::from(pick)) {
+                (true, pick) if wide > 0 => 256 + pick % wide * 70_000,
+                (_, pick) => pick % (few % 256 + 1),
+            };
+            let values: Vec<u32> = picks.iter().map(number).collect();
+            let mut numbers = Numbers::default();
+            values.chunks(step).for_each(|values| numbers.extend(values));
+            let distinct: std::collections::HashSet<_> = values.iter().collect();
+            let found: Vec<u32> = match numbers.form() {
+                Form::Plain(found) => {
+                    prop_assert!(distinct.len() > 256);
+                    found
+                }
+                Form::Dictionary(entries) => {
+                    prop_assert!(entries.len() <= 256);
+                    numbers.bytes().iter().map(|&byte| entries[usize::from(byte)]).collect()
+                }
+            };
+            prop_assert_eq!(found, values);
+        }
     }
 }

@@ -1,15 +1,16 @@
 //! Column chunks: how a row group of a part is laid out in Parquet, and read back fast.
 //!
-//! Every row group has [`ROW_GROUP`] records (the last may be shorter) and one data page a column,
-//! so that zstd sees the whole group. Indices into dictionaries are packed at 8 or 16 bits, wider
+//! Records are written in groups of [`ROW_GROUP`] (the last may be shorter): one row group each, or
+//! two where the dictionary of the addresses is full near the end. A row group has one data page a
+//! column, so that zstd sees all of it. Indices into dictionaries are packed at 8 or 16 bits, wider
 //! than need be: whole bytes let zstd find the repeats of loops, and are read at memory speed.
 //! Measurements behind these choices: `docs/trace.md`.
 //!
 //! | column | layout |
 //! |---|---|
-//! | `addr` | sorted dictionary, 16-bit indices; byte-stream split when a group has over 65,536 addresses |
+//! | `addr` | sorted dictionary, 16-bit indices; byte-stream split when there are many more than 65,536 addresses |
 //! | `kind` | dictionary of the five names, 8-bit indices |
-//! | `size`, `thread`, `instr` | dictionary (0, 1, 2, ... when all are below 256), 8- or 16-bit indices, one run when constant; plain past 65,536 values |
+//! | `size`, `thread`, `instr` | dictionary (0, 1, 2, ...; a number of 256 or more in the place of one that does not occur), 8- or 16-bit indices, one run when constant; plain past 65,536 values |
 
 mod decode;
 mod encode;
@@ -26,7 +27,7 @@ use std::sync::{Arc, OnceLock};
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::{SchemaDescPtr, SchemaDescriptor, TypePtr};
 
-/// Records in a row group.
+/// Records that are encoded together: a row group, or two.
 pub const ROW_GROUP: usize = 1 << 20;
 
 /// Positions of the columns in the schema.

@@ -1,3 +1,5 @@
+use std::path::Path;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -12,14 +14,17 @@ fn write_and_read(batch: &Batch, options: WriterOptions) -> (Batch, crate::Info)
     let mut writer = Writer::create(&path, Source::default(), options).unwrap();
     writer.push_batch(batch).unwrap();
     let written = writer.finish(None).unwrap();
-    let reader = Reader::open(&path).unwrap();
-    assert_eq!(reader.info(), &written);
+    assert_eq!(Reader::open(&path).unwrap().info(), &written);
+    (read(&path), written)
+}
+
+fn read(path: &Path) -> Batch {
     let (mut all, mut some) = (Batch::default(), Batch::default());
-    let mut batches = reader.batches(Columns::ALL);
+    let mut batches = Reader::open(path).unwrap().batches(Columns::ALL);
     while batches.next_into(&mut some).unwrap() {
         some.iter().for_each(|record| all.push(record));
     }
-    (all, written)
+    all
 }
 
 fn record() -> impl Strategy<Value = Record> {
@@ -152,4 +157,33 @@ fn every_layout_survives() {
     let (two, same) = write_and_read(&batch, threaded);
     assert!(two == batch, "records differ when encoded by threads");
     assert_eq!(info, same);
+}
+
+/// A dictionary that gets full near the end of a group ends a row group there, and nothing else
+/// shows; one that is full early is given up.
+#[test]
+fn a_full_dictionary_ends_a_row_group() {
+    for (addresses, row_groups) in [(65_536, 1), (65_537, 2), (70_000, 2), (76_000, 1)] {
+        let mut batch = Batch::default();
+        for i in 0..ROW_GROUP as u64 {
+            let addr = i * addresses / ROW_GROUP as u64 * 24;
+            let (instr, size) = ((i % 7) as u32, if i % 1000 == 3 { 4096 } else { 8 });
+            batch.push(Record {
+                addr,
+                kind: Kind::Load,
+                size,
+                thread: (i / 1000 % 3) as u32,
+                instr,
+            });
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.trace");
+        let mut writer =
+            Writer::create(&path, Source::default(), WriterOptions::default()).unwrap();
+        writer.push_batch(&batch).unwrap();
+        writer.finish(None).unwrap();
+        assert!(read(&path) == batch, "records differ: {addresses} addresses");
+        let part = open_part(&path.join("part-00000.parquet")).unwrap();
+        assert_eq!(part.groups(), row_groups, "{addresses} addresses");
+    }
 }
