@@ -4,15 +4,21 @@
 //! The LRU stack is kept in two pieces. Its top [`FRONT`] pages are a small array in recency order:
 //! most references of a real program are found there, at a distance that is simply the place. The
 //! rest lie in slots numbered by the time they left the top (a page leaves the top after every
-//! page below it in the stack did), a bit a slot, with a Fenwick tree (Fenwick 1994) over groups of
-//! 512 slots to count the live ones above. Both pieces together are the whole stack: exact.
+//! page below it in the stack did), a bit a slot, with counts of the live ones of 512 slots, of 64
+//! times as many and of 64 times those. Both pieces together are the whole stack: exact.
+//!
+//! Counts of fixed widths rather than a Fenwick tree: the live slots above one are then found by
+//! sums that are always the same instructions, where the loops of a tree end differently every time
+//! and a processor guesses wrong.
 //!
 //! Use it for LRU alone. CLOCK and Linux's lists are not stack algorithms.
 
 /// Pages in the array at the top of the stack.
 pub const FRONT: usize = 32;
+/// Slots of a line, whose bits are a line of the cache.
 const LINE: usize = 512;
-const WORDS: usize = LINE / 64;
+/// Lines, or groups of lines, that are counted together.
+const WIDTH: usize = 64;
 const NEW: u32 = u32::MAX;
 const IN_FRONT: u32 = u32::MAX - 1;
 const CLEAN: u32 = u32::MAX;
@@ -34,8 +40,7 @@ pub struct StackDistance {
     front: Vec<u32>,
     pages: Vec<Page>,
     page_in: Vec<u32>,
-    live: Vec<u64>,
-    tree: Vec<u32>,
+    live: Live,
     next: usize,
     below: usize,
     /// References by stack distance (distinct other pages since the last one).
@@ -118,8 +123,7 @@ impl StackDistance {
             front: Vec::with_capacity(FRONT + 1),
             pages: Vec::new(),
             page_in: Vec::new(),
-            live: Vec::new(),
-            tree: Vec::new(),
+            live: Live::default(),
             next: 0,
             below: 0,
             distances: Histogram::default(),
@@ -156,8 +160,9 @@ impl StackDistance {
                 None
             }
             slot => {
-                let above = self.below - self.rank(slot as usize);
-                self.remove(slot as usize);
+                let above = self.below - self.live.up_to(slot as usize);
+                self.live.change(slot as usize);
+                self.below -= 1;
                 let distance = self.front.len() + above;
                 self.push_front(page);
                 Some(distance as u64)
@@ -209,7 +214,7 @@ impl StackDistance {
             depth += 1;
         }
         for slot in (0..self.next).rev() {
-            if self.live[slot / 64] >> (slot % 64) & 1 == 1 {
+            if self.live.has(slot) {
                 end(self.page_in[slot], depth);
                 depth += 1;
             }
@@ -229,55 +234,21 @@ impl StackDistance {
             self.next += 1;
             self.page_in[slot] = last;
             self.pages[last as usize].slot = slot as u32;
-            self.live[slot / 64] |= 1 << (slot % 64);
-            self.add(slot / LINE, 1);
+            self.live.change(slot);
             self.below += 1;
-        }
-    }
-
-    fn remove(&mut self, slot: usize) {
-        self.live[slot / 64] &= !(1 << (slot % 64));
-        self.add(slot / LINE, u32::MAX);
-        self.below -= 1;
-    }
-
-    /// Live slots up to and including `slot`.
-    fn rank(&self, slot: usize) -> usize {
-        let line = slot / LINE;
-        let words = &self.live[line * WORDS..slot / 64];
-        let within: u32 = words.iter().map(|word| word.count_ones()).sum();
-        let last = (self.live[slot / 64] << (63 - slot % 64)).count_ones();
-        let mut rank = (within + last) as usize;
-        let mut node = line;
-        while node > 0 {
-            rank += self.tree[node] as usize;
-            node &= node - 1;
-        }
-        rank
-    }
-
-    /// Add `change` (wrapping, so `u32::MAX` takes one away) to the count of a line.
-    fn add(&mut self, line: usize, change: u32) {
-        let mut node = line + 1;
-        while node < self.tree.len() {
-            self.tree[node] = self.tree[node].wrapping_add(change);
-            node += node & node.wrapping_neg();
         }
     }
 
     fn resize_slots(&mut self, slots: usize) {
         self.page_in.resize(slots, 0);
-        self.live.clear();
-        self.live.resize(slots / 64, 0);
-        self.tree.clear();
-        self.tree.resize(slots / LINE + 1, 0);
+        self.live.clear(slots);
     }
 
     /// Renumber the live slots from 0, with room for as many again.
     fn compact(&mut self) {
         let mut kept = 0;
         for slot in 0..self.next {
-            if self.live[slot / 64] >> (slot % 64) & 1 == 1 {
+            if self.live.has(slot) {
                 let page = self.page_in[slot];
                 self.page_in[kept] = page;
                 self.pages[page as usize].slot = kept as u32;
@@ -286,12 +257,117 @@ impl StackDistance {
         }
         self.resize_slots((kept * 2).next_multiple_of(LINE).max(LINE * 8));
         self.next = kept;
-        for slot in 0..kept {
-            self.live[slot / 64] |= 1 << (slot % 64);
+        self.live.fill(kept);
+    }
+}
+
+/// Which slots are live, and how many of them.
+#[derive(Clone, Debug, Default)]
+struct Live {
+    /// A bit a slot.
+    bits: Vec<[u64; LINE / 64]>,
+    /// Live slots of each line of [`LINE`].
+    lines: Vec<[u16; WIDTH]>,
+    /// Of each [`WIDTH`] lines.
+    groups: Vec<[u32; WIDTH]>,
+    /// Of each [`WIDTH`] of those.
+    tops: Vec<u32>,
+}
+
+impl Live {
+    /// None of `slots` is live.
+    fn clear(&mut self, slots: usize) {
+        let lines = slots.div_ceil(LINE);
+        let (groups, tops) = (lines.div_ceil(WIDTH), lines.div_ceil(WIDTH * WIDTH));
+        self.bits.clear();
+        self.bits.resize(lines, [0; LINE / 64]);
+        self.lines.clear();
+        self.lines.resize(groups, [0; WIDTH]);
+        self.groups.clear();
+        self.groups.resize(tops, [0; WIDTH]);
+        self.tops.clear();
+        self.tops.resize(tops, 0);
+    }
+
+    /// The first `slots`, of none so far, are live.
+    fn fill(&mut self, slots: usize) {
+        for (line, bits) in self.bits[..slots.div_ceil(LINE)].iter_mut().enumerate() {
+            let count = LINE.min(slots - line * LINE);
+            for (word, bits) in bits.iter_mut().enumerate() {
+                let left = count.saturating_sub(word * 64).min(64) as u32;
+                *bits = u64::MAX.checked_shr(64 - left).unwrap_or(0);
+            }
+            let group = line / WIDTH;
+            self.lines[group][line % WIDTH] = count as u16;
+            self.groups[group / WIDTH][group % WIDTH] += count as u32;
+            self.tops[group / WIDTH] += count as u32;
         }
-        for line in 0..kept.div_ceil(LINE) {
-            self.add(line, (kept - line * LINE).min(LINE) as u32);
+    }
+
+    fn has(&self, slot: usize) -> bool {
+        self.bits[slot / LINE][slot % LINE / 64] >> (slot % 64) & 1 == 1
+    }
+
+    /// Make `slot` live, or no longer so.
+    fn change(&mut self, slot: usize) {
+        let (line, bit) = (slot / LINE, 1 << (slot % 64));
+        let bits = &mut self.bits[line][slot % LINE / 64];
+        *bits ^= bit;
+        // One more, or one less.
+        let one = if *bits & bit != 0 { 1 } else { u32::MAX };
+        let group = line / WIDTH;
+        let count = &mut self.lines[group][line % WIDTH];
+        *count = count.wrapping_add(one as u16);
+        let count = &mut self.groups[group / WIDTH][group % WIDTH];
+        *count = count.wrapping_add(one);
+        let top = &mut self.tops[group / WIDTH];
+        *top = top.wrapping_add(one);
+    }
+
+    /// Live slots up to and including `slot`.
+    fn up_to(&self, slot: usize) -> usize {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt") {
+            // SAFETY: the processor has the instructions.
+            return unsafe { self.up_to_by_avx2(slot) };
         }
+        self.up_to_by_any(slot)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,popcnt")]
+    fn up_to_by_avx2(&self, slot: usize) -> usize {
+        self.up_to_by_any(slot)
+    }
+
+    #[inline(always)]
+    fn up_to_by_any(&self, slot: usize) -> usize {
+        let line = slot / LINE;
+        let group = line / WIDTH;
+        let top = group / WIDTH;
+        let (lines, groups) = (&self.lines[group], &self.groups[top]);
+        let (line_in_group, group_in_top) = ((line % WIDTH) as u16, (group % WIDTH) as u32);
+        // Of all those before, whichever they are: no loop ends early.
+        let mut of_tops = 0;
+        for (number, &count) in self.tops.iter().enumerate() {
+            of_tops += if number < top { count } else { 0 };
+        }
+        let mut of_groups = 0;
+        for (number, &count) in (0..).zip(groups) {
+            of_groups += if number < group_in_top { count } else { 0 };
+        }
+        let mut of_lines = 0;
+        for (number, &count) in (0..).zip(lines) {
+            of_lines += if number < line_in_group { count } else { 0 };
+        }
+        let last = slot % LINE / 64;
+        let mut of_bits = 0;
+        for (number, &bits) in self.bits[line].iter().enumerate() {
+            let whole = if number < last { bits } else { 0 };
+            let part = if number == last { bits << (63 - slot % 64) } else { 0 };
+            of_bits += (whole | part).count_ones();
+        }
+        (of_tops + of_groups + u32::from(of_lines) + of_bits) as usize
     }
 }
 
@@ -349,6 +425,34 @@ mod tests {
                 // Inclusion: misses never rise with size; and every page is missed once.
                 prop_assert!(faults <= last && faults >= stack.pages());
                 last = faults;
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(16))]
+        /// Over more slots than the counts of each width hold, filled and then changed here and
+        /// there, by whichever instructions.
+        #[test]
+        fn live_slots_are_counted(
+            filled in 0usize..5_000_000,
+            changes in prop::collection::vec(0usize..5_000_000, 0..300),
+            asked in prop::collection::vec(0usize..5_000_000, 1..30),
+        ) {
+            let mut live = Live::default();
+            live.clear(5_000_000);
+            live.fill(filled);
+            let mut plain = vec![false; 5_000_000];
+            plain[..filled].fill(true);
+            for &slot in &changes {
+                live.change(slot);
+                plain[slot] = !plain[slot];
+            }
+            for slot in asked.into_iter().chain(changes).chain([0, 4_999_999]) {
+                let expected = plain[..=slot].iter().filter(|live| **live).count();
+                prop_assert_eq!(live.up_to(slot), expected, "slot {}", slot);
+                prop_assert_eq!(live.up_to_by_any(slot), expected, "slot {}", slot);
+                prop_assert_eq!(live.has(slot), plain[slot]);
             }
         }
     }
