@@ -91,7 +91,7 @@ impl Addresses {
     }
 
     /// Note the codes of addresses, up to the first of an unknown block or, in a full dictionary,
-    /// the first new one. Returns how many. No branch depends on whether one is new before that.
+    /// the first new one. Returns how many.
     fn intern(&mut self, addr: &[u64], kind: &[u8]) -> usize {
         let (slots, marks) = (self.slots.as_slice(), self.marks.as_flattened_mut());
         let shift = 64 - slots.len().ilog2();
@@ -112,12 +112,16 @@ impl Addresses {
             }
             *code = slot.code | (addr as u32 & (BLOCK as u32 - 1));
             let mark = &mut marks[*code as usize];
-            distinct += usize::from(*mark == 0);
-            if distinct > DICTIONARY {
-                distinct = DICTIONARY;
-                break 'records;
+            let bit = 1 << (kind & 7);
+            if *mark & bit == 0 {
+                if *mark == 0 {
+                    if distinct == DICTIONARY {
+                        break 'records;
+                    }
+                    distinct += 1;
+                }
+                *mark |= bit;
             }
-            *mark |= 1 << (kind & 7);
             known += 1;
         }
         self.distinct = distinct;
