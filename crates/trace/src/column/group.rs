@@ -1,4 +1,4 @@
-//! The records of one row group, gathered slice by slice while a slice is in the processor's cache,
+//! The records of one group, gathered slice by slice while a slice is in the processor's cache,
 //! in few bytes a record.
 
 use std::ops::Range;
