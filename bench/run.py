@@ -56,8 +56,10 @@ def main() -> int:
         shutil.rmtree(scratch, ignore_errors=True)
     text = json.dumps(result, indent=1) + "\n"
     if options.output is not None:
-        write(options.output, text)
-        write(options.output.with_suffix(".md"), render(result))
+        name = options.output
+        name = name.with_suffix("") if name.suffix in {".json", ".md"} else name
+        write(name.with_name(f"{name.name}.json"), text)
+        write(name.with_name(f"{name.name}.md"), render(result))
     print(text if options.format == "json" else render(result), end="")
     missed = [row for row in result["rows"] if row["holds"] is False]
     return 1 if options.check and missed else 0
@@ -78,7 +80,9 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--check", action="store_true", help="exit 1 when a goal is missed")
     parser.add_argument("--format", choices=["table", "json"], default="table")
-    parser.add_argument("-o", "--output", type=Path, help="also record: FILE.json and FILE.md")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="also record: FILE.json and FILE.md"
+    )
     parser.add_argument("--scratch", type=Path, help="folder for inputs (5 GB) [the system's]")
     return parser.parse_args()
 

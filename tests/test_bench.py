@@ -43,12 +43,14 @@ def bench(*words: object, path: str | None = None) -> subprocess.CompletedProces
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    output = tmp_path_factory.mktemp("bench") / "quick.json"
-    done = bench("--format", "json", "--rounds", 2, "--huge", 20_000, "-o", output)
+    folder = tmp_path_factory.mktemp("bench")
+    name = folder / "quick.today"
+    done = bench("--format", "json", "--rounds", 2, "--huge", 20_000, "-o", name)
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
-    assert json.loads(output.read_text()) == result
-    assert output.with_suffix(".md").read_text().count("\n|") >= len(result["rows"])
+    assert sorted(file.name for file in folder.iterdir()) == ["quick.today.json", "quick.today.md"]
+    assert json.loads((folder / "quick.today.json").read_text()) == result
+    assert (folder / "quick.today.md").read_text().count("\n|") >= len(result["rows"])
     return result
 
 
