@@ -374,7 +374,7 @@ impl Expander {
         expanded
     }
 
-    /// One word after the other: the meaning of [`Self::expand`], for what fits no shape.
+    /// One word after the other: the meaning of [`Self::expand`], for what has no columns.
     fn plain(
         &mut self,
         words: &[u64],

@@ -34,7 +34,8 @@ pub(super) struct Addresses {
     slots: Vec<Slot>,
     /// Block numbers by ordinal.
     blocks: Vec<u64>,
-    /// For every byte of every block, the kinds that touched that address (a bit each).
+    /// For every byte of every block, the kinds that touched that address (a bit each); in the end
+    /// its place in the dictionary.
     marks: Vec<[u16; BLOCK]>,
     /// Different addresses.
     distinct: usize,
