@@ -210,8 +210,13 @@ impl<'a> Streams<'a> {
             if !self.out.full {
                 self.expand(words, &mut stream.position)?;
             }
-            slot.taken.fetch_add((end - stream.next) as u64, SeqCst);
-            if slot.waiting.load(SeqCst) != 0 {
+            let words = (end - stream.next) as u64;
+            let taken = slot.taken.fetch_add(words, SeqCst) + words;
+            // A writer that waits is woken once half of its ring is free: for every chunk, it would
+            // be asleep again as soon.
+            if slot.waiting.load(SeqCst) != 0
+                && slot.entered.load(Acquire).saturating_sub(taken) <= WORDS as u64 / 2
+            {
                 slot.room.fetch_add(1, SeqCst);
                 wake(&slot.room);
             }

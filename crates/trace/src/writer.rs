@@ -206,9 +206,10 @@ impl Sink {
             let properties = WriterProperties::builder()
                 .set_created_by(format!("nearfar {}", env!("CARGO_PKG_VERSION")))
                 .build();
-            let writer =
-                SerializedFileWriter::new(BufWriter::new(file), schema().0, Arc::new(properties))
-                    .map_err(|e| self.failed(e))?;
+            // The Parquet crate writes a few kilobytes at a time, too few for a system call each.
+            let file = BufWriter::with_capacity(1 << 18, file);
+            let writer = SerializedFileWriter::new(file, schema().0, Arc::new(properties))
+                .map_err(|e| self.failed(e))?;
             self.part = Some(OpenPart { writer, records: 0, file: aside });
         }
         let records = group.records;
