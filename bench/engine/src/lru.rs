@@ -4,7 +4,7 @@
 use std::hint::black_box;
 
 use nearfar_kernel::replacement::stack::StackDistance;
-use nearfar_trace::{Batch, Columns, Error, Reader, Result};
+use nearfar_trace::{Batch, Columns, Error, Reader, Result, last_byte};
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 
@@ -23,7 +23,7 @@ fn dense(reader: &Reader, page_bytes: u64) -> Result<(Vec<u32>, usize)> {
     let (mut batches, mut batch) = (reader.batches(Columns::PAGING), Batch::default());
     while batches.next_into(&mut batch)? {
         for (&addr, &size) in batch.addr.iter().zip(&batch.size) {
-            let last = addr.saturating_add(u64::from(size).max(1) - 1);
+            let last = last_byte(addr, size);
             for number in addr >> shift..=last >> shift {
                 let next = ids.len() as u32;
                 references.push(*ids.entry(number).or_insert(next));

@@ -21,6 +21,6 @@ pub mod writer;
 pub use error::{Error, ErrorKind, Result};
 pub use info::{Info, PartInfo, Source, ThreadInfo};
 pub use reader::{Columns, Reader};
-pub use record::{Batch, Kind, KindSet, Narrow, Record};
+pub use record::{Batch, Kind, KindSet, Narrow, Record, last_byte};
 pub use region::{RegionEvent, RegionKind};
 pub use writer::{Writer, WriterOptions};

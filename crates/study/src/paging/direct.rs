@@ -7,7 +7,7 @@
 use nearfar_kernel::replacement::clock::Clock;
 use nearfar_kernel::replacement::{AccessBits, Replacement};
 use nearfar_trace::hash::PageMap;
-use nearfar_trace::{Batch, KindSet};
+use nearfar_trace::{Batch, KindSet, last_byte};
 
 use super::memory::{Outcome, SIZES};
 
@@ -48,7 +48,7 @@ impl Direct {
     pub fn add(&mut self, batch: &Batch) {
         for ((&addr, &kind), &size) in batch.addr.iter().zip(&batch.kind).zip(&batch.size) {
             if self.kinds.0 >> kind & 1 == 1 {
-                let last = addr.saturating_add(u64::from(size).max(1) - 1);
+                let last = last_byte(addr, size);
                 for number in addr >> self.shift..=last >> self.shift {
                     self.reference(number, KindSet::WRITES.0 >> kind & 1 == 1);
                 }

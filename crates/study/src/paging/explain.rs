@@ -11,7 +11,7 @@ use nearfar_kernel::replacement::clock::Clock;
 use nearfar_kernel::replacement::linux::TwoList;
 use nearfar_kernel::replacement::{AccessBits, Engine as Policy, Replacement};
 use nearfar_trace::hash::PageMap;
-use nearfar_trace::{Batch, Columns, Kind, Reader, Result};
+use nearfar_trace::{Batch, Columns, Kind, Reader, Result, last_byte};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
@@ -149,7 +149,7 @@ pub fn explain(
             if options.kinds.0 >> kind & 1 == 0 {
                 continue;
             }
-            let last = addr.saturating_add(u64::from(batch.size[index]).max(1) - 1);
+            let last = last_byte(addr, batch.size[index]);
             for number in addr >> shift..=last >> shift {
                 // The part of the record that lies in this page.
                 let here = addr.max(number << shift);

@@ -17,7 +17,7 @@ mod eight;
 use std::ops::Range;
 
 use nearfar_trace::hash::PageMap;
-use nearfar_trace::{Batch, KindSet};
+use nearfar_trace::{Batch, KindSet, last_byte};
 
 use super::options::LEAST_PAGE;
 
@@ -184,7 +184,7 @@ impl Windower {
             let block = addr >> self.shift;
             self.reference(block, write, chunk);
             if (addr & (size_of_block - 1)) + u64::from(size) > size_of_block {
-                let last = addr.saturating_add(u64::from(size).max(1) - 1);
+                let last = last_byte(addr, size);
                 let blocks = block..last >> self.shift;
                 match blocks.end - blocks.start {
                     0 => {}

@@ -9,7 +9,7 @@ use std::path::Path;
 use nearfar_kernel::tiering::{FRAME, HUGE};
 use nearfar_trace::hash::PageMap;
 use nearfar_trace::reader::Batches;
-use nearfar_trace::{Batch, Columns, Error, Kind, Reader, Result};
+use nearfar_trace::{Batch, Columns, Error, Kind, Reader, Result, last_byte};
 
 use super::engine::Access;
 
@@ -125,7 +125,7 @@ impl TracePages {
 /// The pages of a reference, and whether it writes.
 fn pages(batch: &Batch, index: usize) -> (std::ops::RangeInclusive<u64>, bool) {
     let addr = batch.addr[index];
-    let last = addr.saturating_add(u64::from(batch.size[index]).max(1) - 1);
+    let last = last_byte(addr, batch.size[index]);
     let write = Kind::from_u8(batch.kind[index]).is_some_and(Kind::writes);
     (addr / FRAME..=last / FRAME, write)
 }

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 
 use super::ROW_GROUP;
 use crate::footprint::PAGE_SHIFT;
-use crate::record::{Batch, Narrow};
+use crate::record::{Batch, Narrow, last_byte};
 
 /// Records whose columns stay in the cache over several passes.
 const SLICE: usize = 1 << 12;
@@ -99,8 +99,7 @@ impl Group {
         }
         for ((addr, size), &kind) in addr.iter().zip(size).zip(kind) {
             if over((addr, size)) > 0 {
-                let last =
-                    addr.saturating_add(u64::from(Into::<u16>::into(*size)) - 1) >> PAGE_SHIFT;
+                let last = last_byte(*addr, (*size).into()) >> PAGE_SHIFT;
                 let pages = (addr >> PAGE_SHIFT) + 1..=last;
                 self.spanned.extend(pages.map(|page| (page, 1 << kind)));
             }

@@ -17,7 +17,7 @@ use std::os::unix::fs::FileExt;
 use rustc_hash::FxHashMap;
 
 use super::{Encoder, Exporter, Options, Target};
-use crate::record::Record;
+use crate::record::{Record, last_byte};
 
 const SIZE: u64 = 24;
 const NEXT_AT: u64 = 16;
@@ -127,8 +127,7 @@ impl Requests {
 impl Encoder for Requests {
     fn put(&mut self, record: Record) -> io::Result<()> {
         let first = record.addr >> self.shift;
-        let end = record.addr.saturating_add(u64::from(record.size).saturating_sub(1));
-        for page in first..=end >> self.shift {
+        for page in first..=last_byte(record.addr, record.size) >> self.shift {
             self.request(page)?;
         }
         Ok(())

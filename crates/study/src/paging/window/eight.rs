@@ -13,7 +13,7 @@ use std::arch::x86_64::{
 };
 use std::ops::Range;
 
-use nearfar_trace::{Batch, KindSet};
+use nearfar_trace::{Batch, KindSet, last_byte};
 
 use super::super::runs::wide as runs;
 use super::{Chunk, LOCAL_BITS, MOST, SLOT_BITS, SLOTS, WRITE, Windower, slot_of};
@@ -92,7 +92,7 @@ pub fn add(windower: &mut Windower, batch: &Batch, from: usize, chunk: &mut Chun
         place += lane as usize;
         // Nearly all that lie over a border lie in two blocks that are known.
         let (addr, size) = (addrs[place], sizes[place]);
-        let last = addr.saturating_add(u64::from(size).max(1) - 1);
+        let last = last_byte(addr, size);
         let blocks = [addr, last].map(|addr| addr >> windower.shift);
         let tags = blocks.map(|block| windower.tags[slot_of(block)]);
         let known = |i: usize| tags[i] >> LOCAL_BITS == blocks[i];
