@@ -13,7 +13,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use nearfar_trace::{Batch, Kind, Record};
+use nearfar_trace::{Batch, Kind, Record, last_byte};
 
 /// One level: `sets` of `ways` lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,7 +159,7 @@ impl Filter {
         }
         for at in range {
             let (addr, kind, thread) = (from.addr[at], from.kind[at], from.thread[at]);
-            let last = addr.saturating_add(u64::from(from.size[at].max(1)) - 1) >> self.shift;
+            let last = last_byte(addr, from.size[at]) >> self.shift;
             let mut line = addr >> self.shift;
             self.carried[thread as usize] += u64::from(from.instr[at]);
             loop {
@@ -177,7 +177,7 @@ impl Filter {
     #[inline]
     pub fn access(&mut self, addr: u64, size: u64, kind: Kind) -> Traffic {
         let mut line = addr >> self.shift;
-        let last = addr.saturating_add(size.max(1) - 1) >> self.shift;
+        let last = last_byte(addr, size) >> self.shift;
         let mut traffic = Traffic::default();
         loop {
             let first = match &mut self.instruction {

@@ -85,8 +85,8 @@ impl KindSet {
 /// Address of the last byte of a reference of `size` bytes at `addr`: one byte is touched at least,
 /// and none beyond the end of memory.
 #[inline(always)]
-pub fn last_byte(addr: u64, size: u16) -> u64 {
-    addr.saturating_add(u64::from(size.max(1)) - 1)
+pub fn last_byte(addr: u64, size: impl Into<u64>) -> u64 {
+    addr.saturating_add(size.into().max(1) - 1)
 }
 
 /// One memory reference.

@@ -14,7 +14,9 @@ use std::collections::BTreeMap;
 
 use nearfar_kernel::replacement::stack::StackDistance;
 use nearfar_trace::column::open_part;
-use nearfar_trace::{Batch, Columns, Error, Kind, PartInfo, Reader, Result, Source, ThreadInfo};
+use nearfar_trace::{
+    Batch, Columns, Error, Kind, PartInfo, Reader, Result, Source, ThreadInfo, last_byte,
+};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 
@@ -277,7 +279,7 @@ pub fn summarize(
 /// Last page that a record overlaps; addresses end at 2^64.
 #[inline]
 fn last_page(addr: u64, size: u16) -> u64 {
-    addr.saturating_add(u64::from(size.max(1)) - 1) >> PAGE_SHIFT
+    last_byte(addr, size) >> PAGE_SHIFT
 }
 
 /// What is known of a page.

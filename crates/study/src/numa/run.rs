@@ -14,7 +14,7 @@ use nearfar_hardware::memory_side_cache::{MemorySideCache, Outcome, closed_form}
 use nearfar_hardware::node::{LINE, PAGE, Pattern, View};
 use nearfar_kernel::placement::{Allocator, Group, Memory, Mode, Placement, place, turn};
 use nearfar_trace::generate::permutation::Permutation;
-use nearfar_trace::{Batch, Columns, Kind, Reader, Result};
+use nearfar_trace::{Batch, Columns, Kind, Reader, Result, last_byte};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
@@ -254,7 +254,7 @@ impl<'a> Walk<'a> {
                 None => &batch,
             };
             for record in taken.iter() {
-                let last = record.addr.saturating_add(u64::from(record.size.max(1)) - 1) / LINE;
+                let last = last_byte(record.addr, record.size) / LINE;
                 for line in record.addr / LINE..=last {
                     self.line(line, record.kind, record.thread);
                 }

@@ -3,7 +3,7 @@
 use nearfar_hardware::cache::Filter;
 use nearfar_hardware::tlb::FullLru;
 use nearfar_hardware::umd::Umd;
-use nearfar_trace::Kind;
+use nearfar_trace::{Kind, last_byte};
 
 use super::feed::{Piece, Reference};
 use super::options::Host;
@@ -168,7 +168,7 @@ pub fn stretch(
             thread.charged = true;
         }
         let side = usize::from(kind == Kind::Fetch && host.instruction_tlb_entries > 0);
-        let last = addr.saturating_add(u64::from(size.max(1)) - 1) >> shift;
+        let last = last_byte(addr, size) >> shift;
         let mut page = (addr >> shift) + thread.pages_done;
         loop {
             if core.last[side].0 != page {

@@ -99,7 +99,7 @@ impl Group {
         }
         for ((addr, size), &kind) in addr.iter().zip(size).zip(kind) {
             if over((addr, size)) > 0 {
-                let last = last_byte(*addr, (*size).into()) >> PAGE_SHIFT;
+                let last = last_byte(*addr, Into::<u16>::into(*size)) >> PAGE_SHIFT;
                 let pages = (addr >> PAGE_SHIFT) + 1..=last;
                 self.spanned.extend(pages.map(|page| (page, 1 << kind)));
             }
@@ -181,11 +181,11 @@ impl Numbers {
             let place = wide.partition_point(|&entry| entry < number);
             self.bytes[record as usize] = free[place];
         }
-        let mut entries: Vec<u32> = (0..=u32::from(u8::MAX)).collect();
+        // Places ascend: the last of those taken is the largest.
+        free.truncate(wide.len());
+        let last = free.last().map_or(largest, |&place| largest.max(place));
+        let mut entries: Vec<u32> = (0..=u32::from(last)).collect();
         free.iter().zip(&wide).for_each(|(&place, &number)| entries[usize::from(place)] = number);
-        entries.truncate(
-            usize::from(free[..wide.len()].iter().fold(largest, |most, &byte| most.max(byte))) + 1,
-        );
         Form::Dictionary(entries)
     }
 
