@@ -210,8 +210,8 @@ impl<'a> Streams<'a> {
             if !self.out.full {
                 self.expand(words, &mut stream.position)?;
             }
-            let words = (end - stream.next) as u64;
-            let taken = slot.taken.fetch_add(words, SeqCst) + words;
+            let count = (end - stream.next) as u64;
+            let taken = slot.taken.fetch_add(count, SeqCst) + count;
             // A writer that waits is woken once half of its ring is free: for every chunk, it would
             // be asleep again as soon.
             if slot.waiting.load(SeqCst) != 0

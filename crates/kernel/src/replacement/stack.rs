@@ -346,16 +346,14 @@ impl Live {
         let group = line / WIDTH;
         let top = group / WIDTH;
         let (lines, groups) = (&self.lines[group], &self.groups[top]);
-        let (line_in_group, group_in_top) = ((line % WIDTH) as u16, (group % WIDTH) as u32);
+        let line_in_group = (line % WIDTH) as u16;
         // Of all those before, whichever they are: no loop ends early.
-        let mut of_tops = 0;
-        for (number, &count) in self.tops.iter().enumerate() {
-            of_tops += if number < top { count } else { 0 };
-        }
-        let mut of_groups = 0;
-        for (number, &count) in (0..).zip(groups) {
-            of_groups += if number < group_in_top { count } else { 0 };
-        }
+        let before = |counts: &[u32], end: u32| {
+            let counts = (0..).zip(counts);
+            counts.map(|(number, &count)| if number < end { count } else { 0 }).sum::<u32>()
+        };
+        let of_tops = before(&self.tops, top as u32);
+        let of_groups = before(groups, (group % WIDTH) as u32);
         let mut of_lines = 0;
         for (number, &count) in (0..).zip(lines) {
             of_lines += if number < line_in_group { count } else { 0 };

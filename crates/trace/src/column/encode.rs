@@ -31,7 +31,7 @@ type Column = (Bytes, ColumnCloseResult);
 /// One encoded group, with what the writer needs to know about its records.
 pub struct EncodedGroup {
     /// The columns of its row groups: one, or more where a dictionary got full.
-    row_groups: Vec<[Column; 5]>,
+    row_groups: Vec<[Column; NAMES.len()]>,
     /// Records in the group.
     pub records: usize,
     /// Distinct 4 KiB pages with the kinds that touched them (a bit each); a page may come twice.
@@ -144,7 +144,7 @@ impl Encoder {
         [size, instr]: &[Form; 2],
         range: Range<usize>,
         pages: &mut Vec<(u64, u8)>,
-    ) -> Result<[Column; 5]> {
+    ) -> Result<[Column; NAMES.len()]> {
         let (addr, kind) = (&group.addr[range.clone()], &group.kind[range.clone()]);
         Ok([
             self.addr_column(addr, kind, pages)?,

@@ -8,7 +8,7 @@ pub(super) const DICTIONARY: usize = 1 << 16;
 /// Fewest records of a row group that ends because its dictionary is full. One that is full much
 /// earlier goes on without a dictionary: several would take more room (redis: 0.34 in place of
 /// 0.21 bytes a record with a quarter of this), and be no faster to read.
-pub(super) const FEWEST: usize = ROW_GROUP / 8 * 7;
+const FEWEST: usize = ROW_GROUP / 8 * 7;
 /// Addresses are interned by blocks of this many bytes (log2): few enough in most programs that
 /// the look-up stays in the first-level cache, and at worst 32 MiB of marks.
 const BLOCK_SHIFT: u32 = 8;
@@ -29,7 +29,8 @@ const EMPTY: Slot = Slot { block: u64::MAX, code: 0 };
 
 /// Addresses of records, in order.
 pub(super) struct Addresses {
-    /// As (ordinal of its block, offset in it) each.
+    /// As (ordinal of its block, offset in it) each; none when there are too many different ones
+    /// for a dictionary.
     codes: Vec<u32>,
     slots: Vec<Slot>,
     /// Block numbers by ordinal.
@@ -39,8 +40,6 @@ pub(super) struct Addresses {
     marks: Vec<[u16; BLOCK]>,
     /// Different addresses.
     distinct: usize,
-    /// There are too many of them for a dictionary.
-    is_plain: bool,
 }
 
 impl Default for Addresses {
@@ -51,7 +50,6 @@ impl Default for Addresses {
             blocks: Vec::new(),
             marks: Vec::new(),
             distinct: 0,
-            is_plain: false,
         }
     }
 }
@@ -64,7 +62,6 @@ impl Addresses {
         self.blocks.clear();
         self.marks.clear();
         self.distinct = 0;
-        self.is_plain = false;
     }
 
     /// Take `addr`, touched by `kind`, as far as one row group is to go: all of it, unless the
@@ -84,7 +81,6 @@ impl Addresses {
                 return taken;
             } else {
                 self.codes.clear();
-                self.is_plain = true;
                 return addr.len();
             }
         }
@@ -150,7 +146,7 @@ impl Addresses {
     /// Sorted, neighbours in memory get neighbouring indices, which zstd compresses better than
     /// order of appearance (0.84 -> 0.80 bytes a reference on the gzip capture).
     pub(super) fn dictionary(&mut self, pages: &mut Vec<(u64, u8)>) -> Option<Vec<u64>> {
-        if self.is_plain {
+        if self.codes.is_empty() {
             return None;
         }
         let mut order: Vec<usize> = (0..self.blocks.len()).collect();
