@@ -217,6 +217,14 @@ def test_info_table_shows_names_as_they_are() -> None:
 # --- terminal plots
 
 
+def test_a_plot_has_the_terminals_own_background(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    text = terminal.paging(fixture.paging_result(), 80, stream=Terminal())
+    colours = set(re.findall(r"\x1b\[([0-9;]*)m", text))
+    assert any(colour.startswith("38;") for colour in colours)
+    assert not any(colour.startswith(("4", "7")) for colour in colours)
+
+
 @pytest.mark.parametrize("width", [44, 80, 140])
 def test_plot_fits_its_width(width: int) -> None:
     text = terminal.paging(fixture.paging_result(), width, 14)

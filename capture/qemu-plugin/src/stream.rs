@@ -195,7 +195,9 @@ pub fn attach(path: &str) -> io::Result<()> {
         }
         SHARED.store(mapped.cast(), Relaxed);
         if header().magic.load(Relaxed) != MAGIC {
-            return Err(io::Error::other("the plugin and nearfar are of different versions"));
+            return Err(io::Error::other(
+                "the plugin and nearfar are of different versions; run `make env`",
+            ));
         }
         let slots = libc::mmap(
             null_mut(),

@@ -10,8 +10,9 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
-/// First word of the shared memory; the last digit is the version of this layout.
-pub const MAGIC: u64 = 0x6e65_6172_6661_7201;
+/// First word of the shared memory: "nearfar" and the version of what words mean, with the sizes of
+/// everything below, so that two sides that differ in one refuse each other.
+pub const MAGIC: u64 = 0x6e65_6172_6661_7201 ^ ((TOTAL as u64) << 16) ^ CHUNK as u64;
 /// Bytes in a chunk, the unit in which a writer asks for room. The ring is aligned to it.
 pub const CHUNK: usize = 256 << 10;
 /// Chunks in a ring.

@@ -87,6 +87,8 @@ def _plot(title: str, lines: Sequence[_Series], width: int, height: int, colour:
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     high = max(high, low + 1)
     plotext.clear_figure()
+    # The terminal's own background, whatever it is.
+    plotext.theme("clear")
     # Else plotext cuts the width to what the terminal had when it was imported (80 in a pipe).
     plotext.limitsize(False, False)
     plotext.plotsize(width, height - 1)
