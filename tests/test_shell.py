@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +49,9 @@ def options(words: str) -> dict[str, Any]:
 
 def choices(option: Any) -> list[str]:
     """What an option may be: its enumeration, or the words of its help."""
-    kind = option.type_descriptor.annotation
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return [str(one.value) for one in kind]
+    known = getattr(option.type, "choices", None)
+    if known is not None:
+        return [str(getattr(one, "value", one)) for one in known]
     return re.findall(r"[a-z]+", option.help)
 
 

@@ -118,7 +118,7 @@ def _run() -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", 130)
     except typer._click.exceptions.ClickException as error:  # noqa: SLF001
-        return _fail(error.format_message().replace("Value error, ", ""), 2)
+        return _fail(error.format_message(), 2)
     except BrokenPipeError:
         raise
     except OSError as error:
