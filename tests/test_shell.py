@@ -77,6 +77,28 @@ def test_help_says_what_every_option_is(words: str) -> None:
         assert parameter.help, f"nearfar {words}: {parameter.name}"
 
 
+@ALL
+def test_a_command_built_alone_is_the_same(words: str) -> None:
+    name, *inner = words.split()
+    root: Any = typer.main.get_command(cli.build(only=name))
+    assert list(root.commands) == [name]
+    command = root.commands[name]
+    for word in inner:
+        command = command.commands[word]
+    told = [
+        one.get_help(typer.Context(one, info_name=f"nearfar {words}"))
+        for one in (command, LEAVES[words])
+    ]
+    assert told[0] == told[1]
+
+
+def test_a_command_that_is_none_is_told_the_nearest(nearfar: Run) -> None:
+    done = nearfar("pagin")
+    assert done.returncode == 2
+    assert "'paging'" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_help_keeps_what_stands_in_brackets(nearfar: Run) -> None:
     printed = " ".join(nearfar("numa", "pair", "--help").stdout.split())
     assert "DRAM in front of the node [default: the machine's]." in printed
