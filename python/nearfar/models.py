@@ -26,7 +26,6 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
 
 from nearfar.errors import NearfarError
 
@@ -412,6 +411,8 @@ def _intervals(
         return None
     variance = np.sum((rotation / singular[:, None]) ** 2, axis=0) / norms**2
     rss = float(np.sum((weights * residuals) ** 2))
+    from scipy import special  # takes 0.2 s, which nothing else here has to wait for
+
     half = special.stdtrit(free, (1 + CONFIDENCE) / 2) * np.sqrt(variance * rss / free)
     centre = np.column_stack((coefficients, rates)).ravel()
     return {
