@@ -34,8 +34,8 @@ def build(only: str | None = None) -> typer.Typer:
     """Assemble the application from the command files of this package.
 
     Args:
-        only: leave out every command but this one, which makes a start a third quicker; all of
-            them if there is none of this name.
+        only: leave out every command but this one, for a quicker start; all of them if there is
+            none of this name.
     """
     app = typer.Typer(
         name="nearfar",
