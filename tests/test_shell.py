@@ -50,9 +50,7 @@ def options(words: str) -> dict[str, Any]:
 def choices(option: Any) -> list[str]:
     """What an option may be: its enumeration, or the words of its help."""
     known = getattr(option.type, "choices", None)
-    if known is not None:
-        return [str(getattr(one, "value", one)) for one in known]
-    return re.findall(r"[a-z]+", option.help)
+    return re.findall(r"[a-z]+", option.help) if known is None else list(known)
 
 
 # --- help
