@@ -234,27 +234,23 @@ impl Columns {
 /// How many of `words` come before the first control word that is not a block.
 #[inline(always)]
 fn until_other(words: &[u64]) -> usize {
-    let is_other = |word: &u64| *word >= OTHER;
-    let piece = |words: &[u64; LANES]| words.iter().fold(false, |any, word| any | is_other(word));
-    let (pieces, _) = words.as_chunks();
-    let clear = pieces.iter().position(piece).unwrap_or(pieces.len()) * LANES;
-    clear + words[clear..].iter().position(is_other).unwrap_or(words.len() - clear)
+    let (pieces, _) = words.as_chunks::<LANES>();
+    let mut clear = 0;
+    for piece in pieces {
+        if piece.iter().fold(false, |any, word| any | (*word >= OTHER)) {
+            break;
+        }
+        clear += LANES;
+    }
+    while clear < words.len() && words[clear] < OTHER {
+        clear += 1;
+    }
+    clear
 }
 
 fn piece<T>(column: &mut [T; MOST], start: usize) -> &mut [T; LANES] {
     let (pieces, _) = column.as_chunks_mut();
     &mut pieces[start / LANES]
-}
-
-/// Whether the processor has what [`Expander::columns_in_wide_registers`] is made of.
-fn wide_registers() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return is_x86_feature_detected!("avx512bw")
-        && is_x86_feature_detected!("avx512dq")
-        && is_x86_feature_detected!("avx512vl")
-        && is_x86_feature_detected!("bmi2");
-    #[cfg(not(target_arch = "x86_64"))]
-    false
 }
 
 /// What became of some words.
@@ -278,7 +274,7 @@ impl Expander {
             gap: [0; MOST],
             narrow: [[0; MOST]; 2],
         };
-        let wide_registers = wide_registers();
+        let wide_registers = nearfar_trace::wide_registers();
         Self { fetch, wide_registers, columns: Box::new(columns), wide: Batch::default() }
     }
 

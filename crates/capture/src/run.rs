@@ -103,9 +103,9 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> bool) -> Result<Outco
         arch: program.arch.into(),
         ..Source::default()
     };
-    // The program and the expansion keep a processor each busy; encoding takes about two more.
+    // The program and the expansion keep a processor each busy at most, encoding one and a half.
     let processors = std::thread::available_parallelism().map_or(2, usize::from);
-    let threads = processors.saturating_sub(2).clamp(2, 4);
+    let threads = processors.saturating_sub(1).clamp(1, 4);
     let written =
         WriterOptions { overwrite: options.force, in_place: true, threads, ..<_>::default() };
     let writer = Writer::create(&options.output, source, written)?;

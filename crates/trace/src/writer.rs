@@ -28,7 +28,7 @@ pub struct WriterOptions {
     /// Write at the final path from the start, marked incomplete until [`Writer::finish`], so
     /// that a killed capture keeps its finished parts. Otherwise write aside and rename.
     pub in_place: bool,
-    /// Records in a part (rounded up to whole row groups).
+    /// Most records in a part (rounded up to whole row groups, of which each may be short).
     pub part_records: usize,
     /// Threads that encode row groups; 0 encodes in the caller's thread.
     pub threads: usize,
@@ -171,6 +171,7 @@ struct Sink {
 struct OpenPart {
     writer: SerializedFileWriter<BufWriter<File>>,
     records: usize,
+    groups: usize,
     file: Aside,
 }
 
@@ -210,7 +211,7 @@ impl Sink {
             let file = BufWriter::with_capacity(1 << 18, file);
             let writer = SerializedFileWriter::new(file, schema().0, Arc::new(properties))
                 .map_err(|e| self.failed(e))?;
-            self.part = Some(OpenPart { writer, records: 0, file: aside });
+            self.part = Some(OpenPart { writer, records: 0, groups: 0, file: aside });
         }
         let records = group.records;
         for (page, kinds) in &group.pages {
@@ -230,7 +231,8 @@ impl Sink {
         if let Some(part) = &mut self.part {
             let appended = group.append_to(&mut part.writer);
             part.records += records;
-            let whole = part.records >= self.part_records;
+            part.groups += 1;
+            let whole = part.groups * ROW_GROUP >= self.part_records;
             appended.map_err(|e| self.failed(e))?;
             if whole {
                 self.close_part()?;
@@ -255,7 +257,7 @@ impl Sink {
     /// that takes time or space comes before the two names, so that a kill or a full disk leaves
     /// either both or neither.
     fn close_part(&mut self) -> Result<()> {
-        let Some(OpenPart { writer, records, file: aside }) = self.part.take() else {
+        let Some(OpenPart { writer, records, file: aside, .. }) = self.part.take() else {
             return Ok(());
         };
         let name = self.part_name();
@@ -381,32 +383,35 @@ impl Writer {
     pub fn push_batch(&mut self, batch: &Batch) -> Result<()> {
         self.gather_single()?;
         self.appended += batch.len() as u64;
-        self.gather(batch.len(), |group, from, to| group.extend(batch, from, to))
+        self.gather(batch.len(), |group, from| group.extend(batch, from))
     }
 
     /// Append many records of one thread, none of them wide.
     pub fn push_narrow(&mut self, narrow: Narrow<'_>) -> Result<()> {
         self.gather_single()?;
         self.appended += narrow.len() as u64;
-        self.gather(narrow.len(), |group, from, to| group.extend_narrow(narrow, from, to))
+        self.gather(narrow.len(), |group, from| group.extend_narrow(narrow, from))
     }
 
     fn gather_single(&mut self) -> Result<()> {
         let mut single = std::mem::take(&mut self.single);
-        let gathered = self.gather(single.len(), |group, from, to| group.extend(&single, from, to));
+        let gathered = self.gather(single.len(), |group, from| group.extend(&single, from));
         single.clear();
         self.single = single;
         gathered
     }
 
-    /// Fill row groups with `records` records, of which `extend` appends a range.
-    fn gather(&mut self, records: usize, extend: impl Fn(&mut Group, usize, usize)) -> Result<()> {
+    /// Fill row groups with `records` records, of which `extend` appends those from one on until
+    /// the group is full.
+    fn gather(
+        &mut self,
+        records: usize,
+        extend: impl Fn(&mut Group, usize) -> usize,
+    ) -> Result<()> {
         let mut from = 0;
         while from < records {
-            let to = records.min(from + ROW_GROUP - self.group.len());
-            extend(&mut self.group, from, to);
-            from = to;
-            if self.group.len() == ROW_GROUP {
+            from += extend(&mut self.group, from);
+            if self.group.is_full() {
                 self.flush()?;
             }
         }
@@ -417,10 +422,12 @@ impl Writer {
         if self.group.is_empty() {
             return Ok(());
         }
-        let empty = self.pool.spare.pop().unwrap_or_default();
-        let group = std::mem::replace(&mut self.group, empty);
+        let group = std::mem::take(&mut self.group);
         let sink = &mut self.sink;
-        self.pool.encode(group, &mut |encoded| sink.append(encoded))
+        self.pool.encode(group, &mut |encoded| sink.append(encoded))?;
+        // One that has been used has its memory: the kernel zeroes fresh memory, at some cost.
+        self.group = self.pool.spare.pop().unwrap_or_default();
+        Ok(())
     }
 
     /// Note an event of the address space. Its `at` is raised to the records appended so far; a

@@ -1,9 +1,9 @@
 //! Encoding a row group into five Parquet column chunks.
 
+use std::borrow::Cow;
 use std::collections::hash_map::Entry;
 use std::io::Write;
 use std::iter::repeat_n;
-use std::ops::Range;
 
 use bytes::Bytes;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
@@ -16,7 +16,8 @@ use parquet::file::writer::{SerializedFileWriter, SerializedPageWriter, TrackedW
 use rustc_hash::FxHashMap;
 
 use super::group::{Form, Group};
-use super::intern::{Addresses, DICTIONARY};
+use super::intern::{DICTIONARY, Places};
+use super::page::{Indices, constant, packed};
 use super::{ADDR, INSTR, KIND, NAMES, SIZE, THREAD, schema};
 use crate::footprint::PAGE_SHIFT;
 use crate::record::Kind;
@@ -30,8 +31,7 @@ type Column = (Bytes, ColumnCloseResult);
 
 /// One encoded group, with what the writer needs to know about its records.
 pub struct EncodedGroup {
-    /// The columns of its row groups: one, or more where a dictionary got full.
-    row_groups: Vec<[Column; NAMES.len()]>,
+    columns: [Column; NAMES.len()],
     /// Records in the group.
     pub records: usize,
     /// Distinct 4 KiB pages with the kinds that touched them (a bit each); a page may come twice.
@@ -45,32 +45,34 @@ pub struct EncodedGroup {
 impl EncodedGroup {
     #[cfg(test)]
     pub(super) fn bytes(&self) -> impl Iterator<Item = &Bytes> {
-        self.row_groups.iter().flatten().map(|(bytes, _)| bytes)
+        self.columns.iter().map(|(bytes, _)| bytes)
     }
 
     /// Append the group to a part.
     pub fn append_to<W: Write + Send>(self, file: &mut SerializedFileWriter<W>) -> Result<()> {
-        for columns in self.row_groups {
-            let mut group = file.next_row_group()?;
-            for (bytes, close) in columns {
-                group.append_column(&bytes, close)?;
-            }
-            group.close()?;
+        let mut group = file.next_row_group()?;
+        for (bytes, close) in self.columns {
+            group.append_column(&bytes, close)?;
         }
+        group.close()?;
         Ok(())
     }
 }
 
 /// Encodes row groups.
 pub struct Encoder {
-    addresses: Addresses,
+    places: Places,
     zstd: zstd::bulk::Compressor<'static>,
-    /// Memory of the page encoded last.
+    /// Memory of a page of addresses.
     spare: Vec<u8>,
-    compressed: Lent,
+    /// [`OF_DICTIONARIES`] and [`OF_DATA`]: of pages that differ much in size.
+    compressed: [Lent; 2],
     /// Of each column.
     chunks: [Lent; NAMES.len()],
 }
+
+const OF_DICTIONARIES: usize = 0;
+const OF_DATA: usize = 1;
 
 /// Memory that is handed out, and used again when everybody has dropped it: the kernel has to zero
 /// fresh memory, which for every page would cost a tenth of the time.
@@ -81,9 +83,12 @@ impl Lent {
     /// Empty memory with room for `bytes`.
     fn take(&mut self, bytes: usize) -> Vec<u8> {
         let unused = self.0.iter().position(Bytes::is_unique);
-        let mut memory = unused.map_or_else(Vec::new, |at| self.0.swap_remove(at).into());
+        let mut memory: Vec<u8> = unused.map_or_else(Vec::new, |at| self.0.swap_remove(at).into());
         memory.clear();
-        memory.reserve(bytes);
+        if memory.capacity() < bytes {
+            // Not by `reserve`, which copies what is no longer wanted; with something to spare.
+            memory = Vec::with_capacity(bytes + bytes / 8);
+        }
         memory
     }
 
@@ -94,32 +99,67 @@ impl Lent {
     }
 }
 
+/// A data page.
+struct Data<'a> {
+    plain: Cow<'a, [u8]>,
+    /// Compressed, if it is already.
+    zstd: Option<Bytes>,
+}
+
+impl<'a> From<&'a [u8]> for Data<'a> {
+    fn from(plain: &'a [u8]) -> Self {
+        Self { plain: plain.into(), zstd: None }
+    }
+}
+
+impl From<Vec<u8>> for Data<'_> {
+    fn from(plain: Vec<u8>) -> Self {
+        Self { plain: plain.into(), zstd: None }
+    }
+}
+
+/// The data page of a column of numbers; empty when it is no dictionary's.
+fn number_data<'a>(form: &Form, indices: &'a mut Indices) -> Data<'a> {
+    match form {
+        Form::Constant(_) => constant(indices.len()).into(),
+        Form::Dictionary(_) => indices.page().into(),
+        Form::Plain(_) => Vec::new().into(),
+    }
+}
+
 impl Encoder {
     /// An encoder; it may be used for any number of groups.
     pub fn new() -> Result<Self> {
         let zstd = zstd::bulk::Compressor::new(LEVEL);
         let zstd = zstd.map_err(|e| ParquetError::General(e.to_string()))?;
         Ok(Self {
-            addresses: Addresses::default(),
+            places: Places::default(),
             zstd,
             spare: Vec::new(),
-            compressed: Lent::default(),
+            compressed: Default::default(),
             chunks: Default::default(),
         })
     }
 
-    /// Encode `group` (at most [`ROW_GROUP`](super::ROW_GROUP) records), which is then spent:
-    /// clear it before it is filled again.
+    /// Encode `group`, which is then spent: clear it before it is filled again.
     pub fn encode(&mut self, group: &mut Group) -> Result<EncodedGroup> {
+        let records = group.len();
         let mut pages = std::mem::take(&mut group.spanned);
-        let forms = [group.size.form(), group.instr.form()];
-        let mut row_groups = Vec::with_capacity(1);
-        let mut start = 0;
-        while start < group.len() {
-            let taken = self.addresses.take(&group.addr[start..], &group.kind[start..]);
-            row_groups.push(self.row_group(group, &forms, start..start + taken, &mut pages)?);
-            start += taken;
-        }
+        let addr = self.addr_column(group, &mut pages)?;
+        let (size, instr) = (group.size.form(), group.instr.form());
+        let data = [
+            Data::from(group.kind.page()),
+            number_data(&size, group.size.bytes()),
+            number_data(&instr, group.instr.bytes()),
+        ];
+        let [kind, size_data, instr_data] = data;
+        let columns = [
+            addr,
+            self.kind_column(records, kind)?,
+            self.number_column(SIZE, records, &size, size_data)?,
+            self.thread_column(group.threads.runs())?,
+            self.number_column(INSTR, records, &instr, instr_data)?,
+        ];
         pages.sort_unstable();
         pages.dedup_by(|next, kept| {
             let same = next.0 == kept.0;
@@ -128,63 +168,50 @@ impl Encoder {
             }
             same
         });
-        Ok(EncodedGroup {
-            row_groups,
-            records: group.len(),
-            pages,
-            by_kind: Kind::ALL.map(|kind| count_of(&group.kind, kind as u8)),
-            threads: group.threads.totals(),
-        })
+        let (by_kind, threads) = (group.by_kind, group.threads.totals());
+        Ok(EncodedGroup { columns, records, pages, by_kind, threads })
     }
 
-    /// The columns of records `range`, whose addresses have been taken.
-    fn row_group(
-        &mut self,
-        group: &Group,
-        [size, instr]: &[Form; 2],
-        range: Range<usize>,
-        pages: &mut Vec<(u64, u8)>,
-    ) -> Result<[Column; NAMES.len()]> {
-        let (addr, kind) = (&group.addr[range.clone()], &group.kind[range.clone()]);
-        Ok([
-            self.addr_column(addr, kind, pages)?,
-            self.kind_column(kind)?,
-            self.number_column(SIZE, size, group.size.bytes(), range.clone())?,
-            self.thread_column(&group.threads.runs_of(range.clone()))?,
-            self.number_column(INSTR, instr, group.instr.bytes(), range)?,
-        ])
-    }
-
-    fn addr_column(
-        &mut self,
-        addr: &[u64],
-        kind: &[u8],
-        pages: &mut Vec<(u64, u8)>,
-    ) -> Result<Column> {
-        let rows = addr.len();
+    fn addr_column(&mut self, group: &Group, pages: &mut Vec<(u64, u8)>) -> Result<Column> {
+        let rows = group.len();
         let range = |low: Option<&u64>, high: Option<&u64>| {
             let signed = |addr: &u64| addr.cast_signed();
             Some(Statistics::int64(low.map(signed), high.map(signed), None, Some(0), false))
         };
-        match self.addresses.dictionary(pages) {
-            Some(entries) => {
-                let range = range(entries.first(), entries.last());
-                let page =
-                    packed(self.spare(), rows, 16, |page| self.addresses.write_indices(page));
-                let plain: Vec<u8> = entries.iter().flat_map(|a| a.to_le_bytes()).collect();
-                self.dictionary_column(ADDR, rows, &plain, entries.len(), page, range)
-            }
-            None => {
-                pages_of(addr, kind, pages);
-                let range = range(addr.iter().min(), addr.iter().max());
-                let mut page = self.spare();
-                byte_stream_split(addr, &mut page);
-                self.value_column(ADDR, rows, page, Encoding::BYTE_STREAM_SPLIT, range)
-            }
+        if let Some(addr) = group.addresses.plain() {
+            pages_of(addr, group.kind.as_slice(), pages);
+            let range = range(addr.iter().min(), addr.iter().max());
+            let mut page = self.spare();
+            byte_stream_split(addr, &mut page);
+            let column = self.value_column(
+                ADDR,
+                rows,
+                page.as_slice().into(),
+                Encoding::BYTE_STREAM_SPLIT,
+                range,
+            );
+            self.spare = page;
+            return column;
         }
+        let entries = group.addresses.dictionary(&mut self.places, pages);
+        let page = packed(self.spare(), rows, 16, |page| {
+            group.addresses.write_indices(&self.places, page);
+        });
+        let range = range(entries.first(), entries.last());
+        let plain: Vec<u8> = entries.iter().flat_map(|a| a.to_le_bytes()).collect();
+        let column = self.dictionary_column(
+            ADDR,
+            rows,
+            &plain,
+            entries.len(),
+            page.as_slice().into(),
+            range,
+        );
+        self.spare = page;
+        column
     }
 
-    fn kind_column(&mut self, kind: &[u8]) -> Result<Column> {
+    fn kind_column(&mut self, rows: usize, data: Data<'_>) -> Result<Column> {
         let names: Vec<u8> = Kind::ALL
             .iter()
             .flat_map(|kind| {
@@ -192,33 +219,21 @@ impl Encoder {
                 (name.len() as u32).to_le_bytes().into_iter().chain(name.iter().copied())
             })
             .collect();
-        let page = packed(self.spare(), kind.len(), 8, |page| page.extend_from_slice(kind));
-        self.dictionary_column(KIND, kind.len(), &names, Kind::ALL.len(), page, None)
+        self.dictionary_column(KIND, rows, &names, Kind::ALL.len(), data, None)
     }
 
     /// `size` or `instr`.
     fn number_column(
         &mut self,
         column: usize,
+        rows: usize,
         form: &Form,
-        bytes: &[u8],
-        range: Range<usize>,
+        data: Data<'_>,
     ) -> Result<Column> {
-        let rows = range.len();
-        let entries = match form {
-            Form::Plain(values) => return self.wide_column(column, &values[range]),
-            Form::Dictionary(entries) => entries,
-        };
-        let indices = &bytes[range];
-        match indices.split_first() {
-            Some((&first, rest)) if rest.iter().all(|&index| index == first) => {
-                let entry = [entries[usize::from(first)]];
-                self.numbers(column, rows, &entry, constant(rows))
-            }
-            _ => {
-                let page = packed(self.spare(), rows, 8, |page| page.extend_from_slice(indices));
-                self.numbers(column, rows, entries, page)
-            }
+        match form {
+            Form::Constant(number) => self.numbers(column, rows, &[*number], data),
+            Form::Dictionary(entries) => self.numbers(column, rows, entries, data),
+            Form::Plain(values) => self.wide_column(column, values),
         }
     }
 
@@ -229,27 +244,27 @@ impl Encoder {
         entries.sort_unstable();
         entries.dedup();
         if let [thread] = entries[..] {
-            return self.numbers(THREAD, rows, &[thread], constant(rows));
+            return self.numbers(THREAD, rows, &[thread], constant(rows).into());
         }
         let runs = runs.iter();
         if entries.len() > DICTIONARY {
             let plain = runs.flat_map(|&(thread, length)| repeat_n(thread.to_le_bytes(), length));
-            let plain = plain.flatten().collect();
-            return self.value_column(THREAD, rows, plain, Encoding::PLAIN, None);
+            let plain: Vec<u8> = plain.flatten().collect();
+            return self.value_column(THREAD, rows, plain.into(), Encoding::PLAIN, None);
         }
         let place = |thread: u32| entries.partition_point(|&entry| entry < thread) as u16;
         let found = runs.flat_map(|&(thread, length)| repeat_n(place(thread), length));
-        let page = index_page(self.spare(), rows, entries.len(), found);
-        self.numbers(THREAD, rows, &entries, page)
+        let page = index_page(rows, entries.len(), found);
+        self.numbers(THREAD, rows, &entries, page.into())
     }
 
     /// Numbers of any size: a dictionary of up to 65,536, or plain.
     fn wide_column(&mut self, column: usize, values: &[u32]) -> Result<Column> {
         match indices(values) {
-            Some((entries, page)) => self.numbers(column, values.len(), &entries, page),
+            Some((entries, page)) => self.numbers(column, values.len(), &entries, page.into()),
             None => {
                 let plain: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-                self.value_column(column, values.len(), plain, Encoding::PLAIN, None)
+                self.value_column(column, values.len(), plain.into(), Encoding::PLAIN, None)
             }
         }
     }
@@ -259,10 +274,10 @@ impl Encoder {
         column: usize,
         rows: usize,
         entries: &[u32],
-        page: Vec<u8>,
+        data: Data<'_>,
     ) -> Result<Column> {
         let plain: Vec<u8> = entries.iter().flat_map(|v| v.to_le_bytes()).collect();
-        self.dictionary_column(column, rows, &plain, entries.len(), page, None)
+        self.dictionary_column(column, rows, &plain, entries.len(), data, None)
     }
 
     fn dictionary_column(
@@ -271,19 +286,19 @@ impl Encoder {
         rows: usize,
         dictionary: &[u8],
         entries: usize,
-        page: Vec<u8>,
+        data: Data<'_>,
         range: Option<Statistics>,
     ) -> Result<Column> {
         let dictionary_page = CompressedPage::new(
             Page::DictionaryPage {
-                buf: self.compress(dictionary)?,
+                buf: self.compress(dictionary, OF_DICTIONARIES)?,
                 num_values: entries as u32,
                 encoding: Encoding::PLAIN,
                 is_sorted: column == ADDR,
             },
             dictionary.len(),
         );
-        let data_page = self.data_page(page, rows, Encoding::RLE_DICTIONARY)?;
+        let data_page = self.data_page(data, rows, Encoding::RLE_DICTIONARY)?;
         let memory = &mut self.chunks[column];
         let dictionary = Some(dictionary_page);
         chunk(memory, column, rows, dictionary, data_page, Encoding::RLE_DICTIONARY, range)
@@ -293,47 +308,47 @@ impl Encoder {
         &mut self,
         column: usize,
         rows: usize,
-        page: Vec<u8>,
+        data: Data<'_>,
         encoding: Encoding,
         range: Option<Statistics>,
     ) -> Result<Column> {
-        let data = self.data_page(page, rows, encoding)?;
+        let data = self.data_page(data, rows, encoding)?;
         chunk(&mut self.chunks[column], column, rows, None, data, encoding, range)
     }
 
     fn data_page(
         &mut self,
-        page: Vec<u8>,
+        data: Data<'_>,
         rows: usize,
         encoding: Encoding,
     ) -> Result<CompressedPage> {
-        let data = Page::DataPage {
-            buf: self.compress(&page)?,
+        let buf = match data.zstd {
+            Some(bytes) => bytes,
+            None => self.compress(&data.plain, OF_DATA)?,
+        };
+        let page = Page::DataPage {
+            buf,
             num_values: rows as u32,
             encoding,
             def_level_encoding: Encoding::RLE,
             rep_level_encoding: Encoding::RLE,
             statistics: None,
         };
-        let plain = page.len();
-        if page.capacity() > self.spare.capacity() {
-            self.spare = page;
-        }
-        Ok(CompressedPage::new(data, plain))
+        Ok(CompressedPage::new(page, data.plain.len()))
     }
 
-    /// Memory for a page; [`Self::data_page`] has it back.
+    /// Memory for a page of addresses, to be given back.
     fn spare(&mut self) -> Vec<u8> {
         let mut spare = std::mem::take(&mut self.spare);
         spare.clear();
         spare
     }
 
-    fn compress(&mut self, bytes: &[u8]) -> Result<Bytes> {
-        let mut memory = self.compressed.take(zstd::zstd_safe::compress_bound(bytes.len()));
+    fn compress(&mut self, bytes: &[u8], pages: usize) -> Result<Bytes> {
+        let mut memory = self.compressed[pages].take(zstd::zstd_safe::compress_bound(bytes.len()));
         let length = self.zstd.compress_to_buffer(bytes, &mut memory);
         length.map_err(|e| ParquetError::General(format!("zstd: {e}")))?;
-        Ok(self.compressed.lend(memory))
+        Ok(self.compressed[pages].lend(memory))
     }
 }
 
@@ -355,28 +370,17 @@ fn indices(values: &[u32]) -> Option<(Vec<u32>, Vec<u8>)> {
         known.insert(*value, place as u16);
     }
     let found = values.iter().map(|v| known[v]);
-    let page = index_page(Vec::new(), values.len(), entries.len(), found);
+    let page = index_page(values.len(), entries.len(), found);
     Some((entries, page))
 }
 
 /// Indices into a dictionary of `entries`, in as few whole bytes as it takes.
-fn index_page(
-    page: Vec<u8>,
-    count: usize,
-    entries: usize,
-    indices: impl Iterator<Item = u16>,
-) -> Vec<u8> {
+fn index_page(count: usize, entries: usize, indices: impl Iterator<Item = u16>) -> Vec<u8> {
     if entries <= 256 {
-        packed(page, count, 8, |page| page.extend(indices.map(|index| index as u8)))
+        packed(Vec::new(), count, 8, |page| page.extend(indices.map(|index| index as u8)))
     } else {
-        packed(page, count, 16, |page| page.extend(indices.flat_map(u16::to_le_bytes)))
+        packed(Vec::new(), count, 16, |page| page.extend(indices.flat_map(u16::to_le_bytes)))
     }
-}
-
-/// How often `wanted` is there: counted in bytes, of which a vector register holds many.
-fn count_of(kinds: &[u8], wanted: u8) -> u64 {
-    let part = |kinds: &[u8]| kinds.iter().map(|&kind| u8::from(kind == wanted)).sum::<u8>();
-    kinds.chunks(255).map(|kinds| u64::from(part(kinds))).sum()
 }
 
 /// Add the 4 KiB pages of `addr` to `pages`, each with the kinds that touched it (a bit each); a
@@ -431,36 +435,6 @@ fn byte_stream_split(values: &[u64], bytes: &mut Vec<u8>) {
             stream[index] = byte;
         }
     }
-}
-
-fn varint(bytes: &mut Vec<u8>, mut value: usize) {
-    while value >= 0x80 {
-        bytes.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    bytes.push(value as u8);
-}
-
-/// One bit-packed run of `count` indices of `bits` bits (8 or 16), in groups of eight; `fill`
-/// appends their bytes to `page`, which is empty.
-fn packed(mut page: Vec<u8>, count: usize, bits: u8, fill: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
-    let groups = count.div_ceil(8);
-    let length = groups * usize::from(bits);
-    page.reserve(length + 16);
-    page.push(bits);
-    varint(&mut page, groups << 1 | 1);
-    let end = page.len() + length;
-    fill(&mut page);
-    page.resize(end, 0);
-    page
-}
-
-/// One run-length run of index 0.
-fn constant(count: usize) -> Vec<u8> {
-    let mut bytes = vec![8];
-    varint(&mut bytes, count << 1);
-    bytes.push(0);
-    bytes
 }
 
 fn chunk(

@@ -1,13 +1,14 @@
 //! The records of one group, gathered slice by slice while a slice is in the processor's cache,
 //! in few bytes a record.
 
-use std::ops::Range;
-
 use rustc_hash::FxHashMap;
 
 use super::ROW_GROUP;
+use super::intern::Addresses;
+use super::page::Indices;
 use crate::footprint::PAGE_SHIFT;
-use crate::record::{Batch, Narrow, last_byte};
+use crate::record::{Batch, Kind, Narrow, last_byte};
+use crate::wide::widened;
 
 /// Records whose columns stay in the cache over several passes.
 const SLICE: usize = 1 << 12;
@@ -18,8 +19,10 @@ const LARGE: usize = 1 << 16;
 /// A row group being gathered. [`Group::clear`] keeps the memory.
 #[derive(Default)]
 pub struct Group {
-    pub(super) addr: Vec<u64>,
-    pub(super) kind: Vec<u8>,
+    pub(super) addresses: Addresses,
+    pub(super) kind: Indices,
+    /// Records by kind.
+    pub(super) by_kind: [u64; Kind::ALL.len()],
     pub(super) size: Numbers,
     pub(super) instr: Numbers,
     pub(super) threads: Threads,
@@ -35,95 +38,165 @@ impl Group {
 
     /// Whether there is no record.
     pub fn is_empty(&self) -> bool {
-        self.kind.is_empty()
+        self.len() == 0
+    }
+
+    /// Whether it takes no further records: it has [`ROW_GROUP`], or its dictionary is full.
+    pub fn is_full(&self) -> bool {
+        self.len() == ROW_GROUP || self.addresses.ended()
     }
 
     /// Forget every record, keep the memory.
     pub fn clear(&mut self) {
-        self.addr.clear();
+        self.addresses.clear();
         self.kind.clear();
+        self.by_kind = Default::default();
         self.size.clear();
         self.instr.clear();
         self.threads.clear();
         self.spanned.clear();
     }
 
-    /// Append records `from..to` of `batch` (columns of equal length, valid kinds).
-    pub fn extend(&mut self, batch: &Batch, from: usize, to: usize) {
-        for start in (from..to).step_by(SLICE) {
-            let range = start..to.min(start + SLICE);
-            let (kind, size) = (&batch.kind[range.clone()], &batch.size[range.clone()]);
-            let instr = &batch.instr[range.clone()];
-            self.extend_places(&batch.addr[range.clone()], kind, size);
-            self.size.extend(size);
-            self.instr.extend(instr);
-            self.threads.extend(&batch.thread[range], instr);
-        }
+    /// Append records of `batch` (columns of equal length, valid kinds) from `from` on, until the
+    /// group is full. Returns how many.
+    pub fn extend(&mut self, batch: &Batch, from: usize) -> usize {
+        self.fill(from, batch.len(), |group, start, end| {
+            let (addr, kind) = (&batch.addr[start..end], &batch.kind[start..end]);
+            let range = start..start + group.addresses.extend(addr, kind);
+            let (addr, kind) = (&batch.addr[range.clone()], &batch.kind[range.clone()]);
+            let (size, instr) = (&batch.size[range.clone()], &batch.instr[range.clone()]);
+            group.extend_kind(kind);
+            note_spanned(&mut group.spanned, addr, size, kind);
+            group.size.extend(size);
+            group.instr.extend(instr);
+            group.threads.extend(&batch.thread[range], instr);
+        })
     }
 
-    /// Append records `from..to` of `narrow`.
-    pub fn extend_narrow(&mut self, narrow: Narrow<'_>, from: usize, to: usize) {
-        for start in (from..to).step_by(SLICE) {
-            let range = start..to.min(start + SLICE);
-            let (kind, size) = (&narrow.kind[range.clone()], &narrow.size[range.clone()]);
-            let instr = &narrow.instr[range.clone()];
-            self.extend_places(&narrow.addr[range.clone()], kind, size);
-            self.size.extend_bytes(size);
-            self.instr.extend_bytes(instr);
-            self.threads.push_run(narrow.thread, range.len(), sum_of(instr));
-        }
+    /// Append records of `narrow` from `from` on, until the group is full. Returns how many.
+    pub fn extend_narrow(&mut self, narrow: Narrow<'_>, from: usize) -> usize {
+        self.fill(from, narrow.len(), |group, start, end| {
+            let (addr, kind) = (&narrow.addr[start..end], &narrow.kind[start..end]);
+            let range = start..start + group.addresses.extend(addr, kind);
+            let (addr, kind) = (&narrow.addr[range.clone()], &narrow.kind[range.clone()]);
+            let (size, instr) = (&narrow.size[range.clone()], &narrow.instr[range.clone()]);
+            group.extend_kind(kind);
+            note_spanned(&mut group.spanned, addr, size, kind);
+            group.size.extend_bytes(size);
+            group.instr.extend_bytes(instr);
+            group.threads.push_run(narrow.thread, range.len(), sum_of(instr));
+        })
     }
 
-    fn extend_places<S: Copy + Into<u16>>(&mut self, addr: &[u64], kind: &[u8], size: &[S]) {
-        if self.len() >= LARGE && self.kind.capacity() < ROW_GROUP {
-            self.addr.reserve_exact(ROW_GROUP - self.len());
-            self.kind.reserve_exact(ROW_GROUP - self.len());
-            self.size.reserve(ROW_GROUP);
-            self.instr.reserve(ROW_GROUP);
-        }
-        self.addr.extend_from_slice(addr);
-        self.kind.extend_from_slice(kind);
-        for ((addr, size), kind) in addr.chunks(16).zip(size.chunks(16)).zip(kind.chunks(16)) {
-            self.note_spanned(addr, size, kind);
-        }
-    }
-
-    fn note_spanned<S: Copy + Into<u16>>(&mut self, addr: &[u64], size: &[S], kind: &[u8]) {
-        const PAGE: u16 = 1 << PAGE_SHIFT;
-        // Bytes over the border, over many records at once: there are rarely any.
-        let over = |(&addr, &size): (&u64, &S)| {
-            Into::<u16>::into(size).saturating_sub(PAGE - (addr as u16 & (PAGE - 1)))
-        };
-        if addr.iter().zip(size).map(over).fold(0, |all, each| all | each) == 0 {
-            return;
-        }
-        for ((addr, size), &kind) in addr.iter().zip(size).zip(kind) {
-            if over((addr, size)) > 0 {
-                let last = last_byte(*addr, Into::<u16>::into(*size)) >> PAGE_SHIFT;
-                let pages = (addr >> PAGE_SHIFT) + 1..=last;
-                self.spanned.extend(pages.map(|page| (page, 1 << kind)));
+    /// Let `append` have records `from..to`, slice by slice, until the group is full.
+    fn fill(
+        &mut self,
+        from: usize,
+        to: usize,
+        mut append: impl FnMut(&mut Self, usize, usize),
+    ) -> usize {
+        let before = self.len();
+        let mut start = from;
+        while start < to && !self.is_full() {
+            if self.len() >= LARGE && !self.kind.has_room(ROW_GROUP) {
+                self.reserve();
             }
+            append(self, start, to.min(start + SLICE.min(ROW_GROUP - self.len())));
+            start = from + self.len() - before;
         }
+        start - from
+    }
+
+    fn extend_kind(&mut self, kind: &[u8]) {
+        self.kind.extend_from_slice(kind);
+        for (of, count) in Kind::ALL.into_iter().zip(&mut self.by_kind) {
+            *count += count_of(kind, of as u8);
+        }
+    }
+
+    fn reserve(&mut self) {
+        self.addresses.reserve(ROW_GROUP);
+        self.kind.reserve(ROW_GROUP);
+        self.size.reserve(ROW_GROUP);
+        self.instr.reserve(ROW_GROUP);
     }
 }
 
-/// The sum of `bytes`: in parts that 16 bits hold, of which a vector register holds many.
-fn sum_of(bytes: &[u8]) -> u64 {
-    let part = |bytes: &[u8]| bytes.iter().map(|&byte| u16::from(byte)).sum::<u16>();
-    bytes.chunks(256).map(|bytes| u64::from(part(bytes))).sum()
+widened! {
+    /// Add the pages past the first of records that lie over a border, each with its kind; a page
+    /// may come several times.
+    fn note_spanned[S: Copy + Into<u16>](
+        spanned: &mut Vec<(u64, u8)>,
+        addr: &[u64],
+        size: &[S],
+        kind: &[u8],
+    ) -> () {
+        const PAGE: u16 = 1 << PAGE_SHIFT;
+        let is_over = |addr: u64, size: S| {
+            u64::from(Into::<u16>::into(size) > PAGE - (addr as u16 & (PAGE - 1)))
+        };
+        let mut note = |at: usize| {
+            let last = last_byte(addr[at], Into::<u16>::into(size[at])) >> PAGE_SHIFT;
+            for page in (addr[at] >> PAGE_SHIFT) + 1..=last {
+                // A loop over a border brings the same again and again.
+                if spanned.last() != Some(&(page, 1 << kind[at])) {
+                    spanned.push((page, 1 << kind[at]));
+                }
+            }
+        };
+        let (pieces, _) = addr.as_chunks::<64>();
+        let (sizes, _) = size.as_chunks::<64>();
+        for (start, (addr, size)) in (0..).step_by(64).zip(pieces.iter().zip(sizes)) {
+            let mut over = 0;
+            for lane in 0..64 {
+                over |= is_over(addr[lane], size[lane]) << lane;
+            }
+            while over != 0 {
+                note(start + over.trailing_zeros() as usize);
+                over &= over - 1;
+            }
+        }
+        (pieces.len() * 64..addr.len()).for_each(note);
+    }
+}
+
+widened! {
+    /// How often `wanted` is there: counted in bytes, of which a vector register holds many.
+    fn count_of(kinds: &[u8], wanted: u8) -> u64 {
+        let part = |kinds: &[u8]| kinds.iter().map(|&kind| u8::from(kind == wanted)).sum::<u8>();
+        kinds.chunks(192).map(|kinds| u64::from(part(kinds))).sum()
+    }
+}
+
+widened! {
+    /// The sum of `bytes`: in parts that 16 bits hold, of which a vector register holds many.
+    fn sum_of(bytes: &[u8]) -> u64 {
+        let part = |bytes: &[u8]| bytes.iter().map(|&byte| u16::from(byte)).sum::<u16>();
+        bytes.chunks(256).map(|bytes| u64::from(part(bytes))).sum()
+    }
+}
+
+widened! {
+    fn largest_of(bytes: &[u8]) -> u8 {
+        bytes.iter().fold(0, |most, &byte| most.max(byte))
+    }
 }
 
 /// A column of numbers, most of which fit a byte.
 #[derive(Default)]
 pub(super) struct Numbers {
     /// The numbers; 0 for those that do not fit.
-    bytes: Vec<u8>,
+    bytes: Indices,
     /// Those, with the records they belong to.
     wide: Vec<(u32, u32)>,
+    /// The largest of the bytes.
+    largest: u8,
 }
 
 /// How a column of numbers is stored.
 pub(super) enum Form {
+    /// All are this one.
+    Constant(u32),
     /// A byte each, an index into these.
     Dictionary(Vec<u32>),
     /// Not as bytes: there are too many different ones.
@@ -134,30 +207,33 @@ impl Numbers {
     fn clear(&mut self) {
         self.bytes.clear();
         self.wide.clear();
+        self.largest = 0;
     }
 
     fn reserve(&mut self, records: usize) {
-        self.bytes.reserve_exact(records.saturating_sub(self.bytes.len()));
+        self.bytes.reserve(records);
     }
 
     fn extend<T: Copy + Into<u32>>(&mut self, values: &[T]) {
-        let start = self.bytes.len();
-        let bytes = values.iter().map(|&value| Into::<u32>::into(value));
-        if bytes.clone().fold(0, |all, value| all | value) <= u32::from(u8::MAX) {
-            self.bytes.extend(bytes.map(|value| value as u8));
-            return;
-        }
-        for (record, value) in (start as u32..).zip(bytes) {
-            let byte = u8::try_from(value);
-            if byte.is_err() {
-                self.wide.push((record, value));
+        const SOME: usize = 256;
+        for values in values.chunks(SOME) {
+            let start = self.bytes.len() as u32;
+            let mut bytes = [0; SOME];
+            for ((record, byte), &value) in (start..).zip(&mut bytes).zip(values) {
+                let value: u32 = value.into();
+                *byte = value as u8;
+                if value > u32::from(u8::MAX) {
+                    *byte = 0;
+                    self.wide.push((record, value));
+                }
             }
-            self.bytes.push(byte.unwrap_or(0));
+            self.extend_bytes(&bytes[..values.len()]);
         }
     }
 
     /// [`Self::extend`] for numbers that come as bytes.
     fn extend_bytes(&mut self, values: &[u8]) {
+        self.largest = self.largest.max(largest_of(values));
         self.bytes.extend_from_slice(values);
     }
 
@@ -166,47 +242,50 @@ impl Numbers {
         let mut wide: Vec<u32> = self.wide.iter().map(|&(_, number)| number).collect();
         wide.sort_unstable();
         wide.dedup();
-        let largest = self.bytes.iter().fold(0, |most, &byte| most.max(byte));
+        let largest = self.largest;
         // A wide number takes the place of a byte that does not occur.
         let mut free: Vec<u8> = (largest..=u8::MAX).skip(1).take(wide.len()).collect();
         if free.len() < wide.len() {
             free = self.unused();
         }
         if free.len() < wide.len() {
-            let mut plain: Vec<u32> = self.bytes.iter().map(|&byte| u32::from(byte)).collect();
+            let mut plain: Vec<u32> =
+                self.bytes.as_slice().iter().map(|&byte| u32::from(byte)).collect();
             self.wide.iter().for_each(|&(record, number)| plain[record as usize] = number);
             return Form::Plain(plain);
         }
         for &(record, number) in &self.wide {
             let place = wide.partition_point(|&entry| entry < number);
-            self.bytes[record as usize] = free[place];
+            self.bytes.as_mut_slice()[record as usize] = free[place];
         }
         // Places ascend: the last of those taken is the largest.
         free.truncate(wide.len());
         let last = free.last().map_or(largest, |&place| largest.max(place));
         let mut entries: Vec<u32> = (0..=u32::from(last)).collect();
         free.iter().zip(&wide).for_each(|(&place, &number)| entries[usize::from(place)] = number);
-        Form::Dictionary(entries)
+        match self.bytes.constant() {
+            Some(index) => Form::Constant(entries[usize::from(index)]),
+            None => Form::Dictionary(entries),
+        }
     }
 
     /// Bytes that are no record's number.
     fn unused(&self) -> Vec<u8> {
         let mut used = [0usize; 256];
-        self.bytes.iter().for_each(|&byte| used[usize::from(byte)] += 1);
+        self.bytes.as_slice().iter().for_each(|&byte| used[usize::from(byte)] += 1);
         used[0] -= self.wide.len();
         (0..=u8::MAX).filter(|&byte| used[usize::from(byte)] == 0).collect()
     }
 
     /// The bytes of all records.
-    pub(super) fn bytes(&self) -> &[u8] {
-        &self.bytes
+    pub(super) fn bytes(&mut self) -> &mut Indices {
+        &mut self.bytes
     }
 }
 
 /// The thread column as runs, with what each thread did.
 #[derive(Default)]
 pub(super) struct Threads {
-    /// Thread and records of each run.
     runs: Vec<(u32, usize)>,
     /// Records and instructions by thread.
     totals: FxHashMap<u32, (u64, u64)>,
@@ -237,17 +316,9 @@ impl Threads {
         *total = (total.0 + records as u64, total.1 + instructions);
     }
 
-    /// The runs of records `range`.
-    pub(super) fn runs_of(&self, range: Range<usize>) -> Vec<(u32, usize)> {
-        let (mut runs, mut start) = (Vec::new(), 0);
-        for &(thread, length) in &self.runs {
-            let (from, to) = (range.start.max(start), range.end.min(start + length));
-            start += length;
-            if from < to {
-                runs.push((thread, to - from));
-            }
-        }
-        runs
+    /// Thread and records of each run.
+    pub(super) fn runs(&self) -> &[(u32, usize)] {
+        &self.runs
     }
 
     /// Records and instructions by thread, sorted.
@@ -287,9 +358,14 @@ mod tests {
                     prop_assert!(distinct.len() > 256);
                     found
                 }
+                Form::Constant(number) => {
+                    prop_assert!(!values.is_empty());
+                    vec![number; values.len()]
+                }
                 Form::Dictionary(entries) => {
                     prop_assert!(entries.len() <= 256);
-                    numbers.bytes().iter().map(|&byte| entries[usize::from(byte)]).collect()
+                    let bytes = numbers.bytes().as_slice().iter();
+                    bytes.map(|&byte| entries[usize::from(byte)]).collect()
                 }
             };
             prop_assert_eq!(found, values);

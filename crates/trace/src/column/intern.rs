@@ -1,4 +1,11 @@
-//! Interning the addresses of a row group: a sorted dictionary, and each record's index in it.
+//! Interning the addresses of a row group while it is gathered: a sorted dictionary, and each
+//! record's index in it.
+
+mod table;
+#[cfg(target_arch = "x86_64")]
+mod wide;
+
+use table::Table;
 
 use super::ROW_GROUP;
 use crate::footprint::PAGE_SHIFT;
@@ -10,186 +17,316 @@ pub(super) const DICTIONARY: usize = 1 << 16;
 /// 0.21 bytes a record with a quarter of this), and be no faster to read.
 const FEWEST: usize = ROW_GROUP / 8 * 7;
 /// Addresses are interned by blocks of this many bytes (log2): few enough in most programs that
-/// the look-up stays in the first-level cache, and at worst 32 MiB of marks.
+/// the look-up stays in the first-level cache, and at worst 16 MiB of marks.
 const BLOCK_SHIFT: u32 = 8;
 const BLOCK: usize = 1 << BLOCK_SHIFT;
-/// Records interned at a time.
-const SLICE: usize = 1 << 12;
+/// Records looked up together, before those of them are settled that bring something new.
+const SLICE: usize = 1 << 11;
+/// The code of an address whose block is not the first that is looked at. There are fewer blocks
+/// than records of a group, so no address has it.
+const UNKNOWN: u32 = u32::MAX;
+/// Unused elements at the end of `marks` and `Places`: vector registers are filled by four bytes.
+const MARGIN: usize = 4;
 
-/// A slot of the block table.
-#[derive(Clone, Copy)]
-struct Slot {
-    block: u64,
-    /// Ordinal of the block, shifted to make room for an offset.
-    code: u32,
-}
-
-/// No address has this block.
-const EMPTY: Slot = Slot { block: u64::MAX, code: 0 };
-
-/// Addresses of records, in order.
+/// The addresses of a group, in order.
 pub(super) struct Addresses {
-    /// As (ordinal of its block, offset in it) each; none when there are too many different ones
-    /// for a dictionary.
+    /// Each as (ordinal of its block, offset in it).
     codes: Vec<u32>,
-    slots: Vec<Slot>,
-    /// Block numbers by ordinal.
-    blocks: Vec<u64>,
-    /// For every byte of every block, the kinds that touched that address (a bit each); in the end
-    /// its place in the dictionary.
-    marks: Vec<[u16; BLOCK]>,
+    /// The addresses themselves, once there are too many different ones for a dictionary.
+    plain: Vec<u64>,
+    blocks: Table,
+    /// For every byte of every block, the kinds that touched that address (a bit each).
+    marks: Vec<u8>,
     /// Different addresses.
     distinct: usize,
+    ended: bool,
+    wide_registers: bool,
+    unsettled: Box<[u32; SLICE]>,
 }
 
 impl Default for Addresses {
     fn default() -> Self {
         Self {
             codes: Vec::new(),
-            slots: vec![EMPTY; 1 << 10],
-            blocks: Vec::new(),
+            plain: Vec::new(),
+            blocks: Table::default(),
             marks: Vec::new(),
             distinct: 0,
+            ended: false,
+            wide_registers: crate::wide_registers(),
+            unsettled: Box::new([0; SLICE]),
         }
     }
 }
 
 impl Addresses {
     /// Forget every address, keep the memory.
-    fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.codes.clear();
-        self.slots.fill(EMPTY);
+        self.plain.clear();
         self.blocks.clear();
         self.marks.clear();
         self.distinct = 0;
+        self.ended = false;
     }
 
-    /// Take `addr`, touched by `kind`, as far as one row group is to go: all of it, unless the
-    /// dictionary gets full and the group is long enough to end there. Returns how many.
-    pub(super) fn take(&mut self, addr: &[u64], kind: &[u8]) -> usize {
-        self.clear();
+    pub(super) fn reserve(&mut self, records: usize) {
+        self.codes.reserve_exact(records.saturating_sub(self.codes.len()));
+    }
+
+    /// Whether the group has to end here: its dictionary is full.
+    pub(super) fn ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Take `addr`, touched by `kind`: all of it, unless the dictionary gets full and the group is
+    /// long enough to end there. Returns how many.
+    pub(super) fn extend(&mut self, addr: &[u64], kind: &[u8]) -> usize {
         let mut taken = 0;
         while taken < addr.len() {
             let until = addr.len().min(taken + SLICE);
+            if !self.plain.is_empty() {
+                self.plain.extend_from_slice(&addr[taken..]);
+                return addr.len();
+            }
             taken += self.intern(&addr[taken..until], &kind[taken..until]);
             if taken == until {
                 continue;
             }
-            if self.distinct < DICTIONARY {
-                self.insert(addr[taken] >> BLOCK_SHIFT);
-            } else if taken >= FEWEST {
+            if self.codes.len() >= FEWEST {
+                self.ended = true;
                 return taken;
-            } else {
-                self.codes.clear();
-                return addr.len();
             }
+            self.plain.reserve_exact(ROW_GROUP);
+            let (codes, blocks) = (&self.codes, &self.blocks);
+            self.plain.extend(codes.iter().map(|&code| {
+                let (ordinal, offset) = (code >> BLOCK_SHIFT, code % BLOCK as u32);
+                blocks.number(ordinal) << BLOCK_SHIFT | u64::from(offset)
+            }));
+            self.codes.clear();
         }
         taken
     }
 
-    /// Note the codes of addresses, up to the first of an unknown block or, in a full dictionary,
-    /// the first new one. Returns how many.
+    /// Note the codes of at most [`SLICE`] addresses, up to the first new one once the dictionary
+    /// is full. Returns how many.
     fn intern(&mut self, addr: &[u64], kind: &[u8]) -> usize {
-        let (slots, marks) = (self.slots.as_slice(), self.marks.as_flattened_mut());
-        let shift = 64 - slots.len().ilog2();
         let start = self.codes.len();
         self.codes.resize(start + addr.len(), 0);
-        let (mut known, mut distinct) = (0, self.distinct);
-        'records: for ((&addr, &kind), code) in addr.iter().zip(kind).zip(&mut self.codes[start..])
-        {
-            let block = addr >> BLOCK_SHIFT;
-            let mut place = spread(block, shift);
-            let mut slot = slots[place];
-            while slot.block != block {
-                if slot.block == EMPTY.block {
-                    break 'records;
-                }
-                place = (place + 1) & (slots.len() - 1);
-                slot = slots[place];
+        let unsettled = self.look_up(start, addr, kind);
+        for at in 0..unsettled {
+            let at = self.unsettled[at] as usize;
+            let code = &mut self.codes[start + at];
+            if *code == UNKNOWN {
+                let block = addr[at] >> BLOCK_SHIFT;
+                let ordinal = self.blocks.find(block).unwrap_or_else(|| {
+                    let ordinal = self.blocks.insert(block);
+                    self.marks.resize((ordinal as usize + 1) * BLOCK + MARGIN, 0);
+                    ordinal
+                });
+                *code = ordinal << BLOCK_SHIFT | addr[at] as u32 % BLOCK as u32;
             }
-            *code = slot.code | (addr as u32 & (BLOCK as u32 - 1));
-            let mark = &mut marks[*code as usize];
-            let bit = 1 << (kind & 7);
-            if *mark & bit == 0 {
-                if *mark == 0 {
-                    if distinct == DICTIONARY {
-                        break 'records;
-                    }
-                    distinct += 1;
+            let mark = &mut self.marks[*code as usize];
+            if *mark == 0 {
+                if self.distinct == DICTIONARY {
+                    self.codes.truncate(start + at);
+                    return at;
                 }
-                *mark |= bit;
+                self.distinct += 1;
             }
-            known += 1;
+            *mark |= bit_of(kind[at]);
         }
-        self.distinct = distinct;
-        self.codes.truncate(start + known);
-        known
+        addr.len()
     }
 
-    fn insert(&mut self, block: u64) {
-        // An eighth full at most: hardly ever a second look.
-        if (self.blocks.len() + 1) * 8 > self.slots.len() {
-            self.slots = vec![EMPTY; self.slots.len() * 2];
-            for (ordinal, &block) in self.blocks.iter().enumerate() {
-                put(&mut self.slots, block, ordinal);
-            }
+    /// Write the codes of addresses from `start` on, as far as the first slot of the table knows
+    /// them; the places of those that are [`UNKNOWN`], or that this kind did not touch before, go to
+    /// `unsettled`. Returns how many there are.
+    fn look_up(&mut self, start: usize, addr: &[u64], kind: &[u8]) -> usize {
+        let codes = &mut self.codes[start..];
+        #[cfg(target_arch = "x86_64")]
+        if self.wide_registers {
+            // SAFETY: the processor has the instructions; every block has its marks.
+            return unsafe {
+                wide::look_up(&self.blocks, &self.marks, addr, kind, codes, &mut self.unsettled)
+            };
         }
-        put(&mut self.slots, block, self.blocks.len());
-        self.blocks.push(block);
-        self.marks.push([0; BLOCK]);
+        look_up(&self.blocks, &self.marks, addr, kind, codes, &mut self.unsettled)
     }
 
-    /// The sorted different addresses, or `None` when they are too many for a dictionary. With
-    /// them, their 4 KiB pages and the kinds that touched those (a bit each) are added to `pages`;
-    /// a page may come several times.
+    /// The addresses themselves, when there are too many different ones for a dictionary.
+    pub(super) fn plain(&self) -> Option<&[u64]> {
+        (!self.plain.is_empty()).then_some(&self.plain)
+    }
+
+    /// The sorted different addresses, with their `places` in that order. Their 4 KiB pages and the
+    /// kinds that touched those (a bit each) are added to `pages`; a page may come several times.
     ///
     /// Sorted, neighbours in memory get neighbouring indices, which zstd compresses better than
     /// order of appearance (0.84 -> 0.80 bytes a reference on the gzip capture).
-    pub(super) fn dictionary(&mut self, pages: &mut Vec<(u64, u8)>) -> Option<Vec<u64>> {
-        if self.codes.is_empty() {
-            return None;
-        }
-        let mut order: Vec<usize> = (0..self.blocks.len()).collect();
-        order.sort_unstable_by_key(|&ordinal| self.blocks[ordinal]);
+    pub(super) fn dictionary(&self, places: &mut Places, pages: &mut Vec<(u64, u8)>) -> Vec<u64> {
+        let mut order: Vec<(u64, usize)> = self.blocks.numbers().zip(0..).collect();
+        order.sort_unstable();
+        places.0.resize(self.marks.len(), 0);
         let mut dictionary = Vec::with_capacity(self.distinct);
-        for ordinal in order {
-            let home = self.blocks[ordinal] << BLOCK_SHIFT;
+        for (block, ordinal) in order {
+            let home = block << BLOCK_SHIFT;
             let mut kinds = 0;
-            for (offset, mark) in self.marks[ordinal].iter_mut().enumerate() {
-                if *mark != 0 {
-                    kinds |= *mark as u8;
-                    *mark = dictionary.len() as u16;
-                    dictionary.push(home | offset as u64);
+            let within = ordinal * BLOCK..(ordinal + 1) * BLOCK;
+            for ((offset, &mark), place) in
+                (0..).zip(&self.marks[within.clone()]).zip(&mut places.0[within])
+            {
+                if mark != 0 {
+                    kinds |= mark;
+                    *place = dictionary.len() as u16;
+                    dictionary.push(home | offset);
                 }
             }
-            pages.push((home >> PAGE_SHIFT, kinds));
-        }
-        Some(dictionary)
-    }
-
-    /// Append the index of each record in the dictionary of [`Self::dictionary`], two bytes each.
-    pub(super) fn write_indices(&self, out: &mut Vec<u8>) {
-        let marks = self.marks.as_flattened();
-        for codes in self.codes.chunks(64) {
-            let mut indices = [[0; 2]; 64];
-            for (index, &code) in indices.iter_mut().zip(codes) {
-                *index = marks[code as usize].to_le_bytes();
+            // None when the group ended with what would have been the first address of this block.
+            if kinds != 0 {
+                pages.push((home >> PAGE_SHIFT, kinds));
             }
-            out.extend_from_slice(indices[..codes.len()].as_flattened());
+        }
+        dictionary
+    }
+
+    /// Append the index of each record in the dictionary that `places` were made for, two bytes
+    /// each.
+    pub(super) fn write_indices(&self, places: &Places, out: &mut Vec<u8>) {
+        #[cfg(target_arch = "x86_64")]
+        if self.wide_registers {
+            // SAFETY: the processor has the instructions; every code has its place.
+            return unsafe { wide::write_indices(&self.codes, &places.0, out) };
+        }
+        write_indices(&self.codes, &places.0, out);
+    }
+}
+
+/// For every byte of every block of [`Addresses`], the index of that address in the dictionary, if
+/// it is there.
+#[derive(Default)]
+pub(super) struct Places(Vec<u16>);
+
+fn bit_of(kind: u8) -> u8 {
+    1 << (kind & 7)
+}
+
+/// [`Addresses::look_up`] on any processor.
+fn look_up(
+    blocks: &Table,
+    marks: &[u8],
+    addr: &[u64],
+    kind: &[u8],
+    codes: &mut [u32],
+    unsettled: &mut [u32; SLICE],
+) -> usize {
+    let mut count = 0;
+    for (at, ((&addr, &kind), code)) in addr.iter().zip(kind).zip(codes).enumerate() {
+        let ordinal = blocks.at_first_look(addr >> BLOCK_SHIFT);
+        let found = ordinal.map(|ordinal| ordinal << BLOCK_SHIFT | addr as u32 % BLOCK as u32);
+        *code = found.unwrap_or(UNKNOWN);
+        let known = found.is_some_and(|code| marks[code as usize] & bit_of(kind) != 0);
+        unsettled[count] = at as u32;
+        count += usize::from(!known);
+    }
+    count
+}
+
+/// [`Addresses::write_indices`] on any processor.
+fn write_indices(codes: &[u32], places: &[u16], out: &mut Vec<u8>) {
+    for codes in codes.chunks(64) {
+        let mut indices = [[0; 2]; 64];
+        for (index, &code) in indices.iter_mut().zip(codes) {
+            *index = places[code as usize].to_le_bytes();
+        }
+        out.extend_from_slice(indices[..codes.len()].as_flattened());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::footprint::PAGE_SHIFT;
+
+    fn addr() -> impl Strategy<Value = u64> {
+        prop_oneof![
+            6 => (0u64..1 << 12).prop_map(|a| 0x7f00_0000_0000 + a),
+            2 => 0u64..1 << 20,
+            // Neighbours of the largest block that fits a slot, and of the last.
+            1 => (0u64..1 << 10).prop_map(|a| (1 << 48) - 768 + a),
+            1 => (0u64..1 << 10).prop_map(|a| u64::MAX - a),
+            1 => any::<u64>(),
+        ]
+    }
+
+    proptest! {
+        /// On any processor, whatever slices they come in: a set and a search in it.
+        #[test]
+        fn indices_are_places_in_a_sorted_set(
+            records in prop::collection::vec((addr(), 0u8..5), 1..3000),
+            step in 1usize..5000,
+        ) {
+            let (addr, kind): (Vec<u64>, Vec<u8>) = records.iter().copied().unzip();
+            let entries: Vec<u64> = addr.iter().copied().collect::<BTreeSet<_>>().into_iter().collect();
+            let indices: Vec<u8> = addr
+                .iter()
+                .flat_map(|addr| (entries.binary_search(addr).unwrap() as u16).to_le_bytes())
+                .collect();
+            let touched: BTreeSet<(u64, u8)> =
+                records.iter().map(|&(addr, kind)| (addr >> PAGE_SHIFT, kind)).collect();
+            for wide in [true, false] {
+                let mut addresses = Addresses::default();
+                addresses.wide_registers &= wide;
+                // Used again, as groups are.
+                addresses.extend(&[1, 2, 3], &[0, 1, 2]);
+                addresses.clear();
+                for (addr, kind) in addr.chunks(step).zip(kind.chunks(step)) {
+                    prop_assert_eq!(addresses.extend(addr, kind), addr.len());
+                }
+                let (mut places, mut pages, mut found) = Default::default();
+                prop_assert_eq!(&addresses.dictionary(&mut places, &mut pages), &entries);
+                addresses.write_indices(&places, &mut found);
+                prop_assert_eq!(&found, &indices);
+                let pages: BTreeSet<(u64, u8)> = pages
+                    .into_iter()
+                    .flat_map(|(page, kinds)| (0..8).map(move |kind| (page, kind, kinds)))
+                    .filter(|(_, kind, kinds)| kinds >> kind & 1 != 0)
+                    .map(|(page, kind, _)| (page, kind))
+                    .collect();
+                prop_assert_eq!(&pages, &touched);
+            }
         }
     }
-}
 
-fn put(slots: &mut [Slot], block: u64, ordinal: usize) {
-    let mut place = spread(block, 64 - slots.len().ilog2());
-    while slots[place].block != EMPTY.block {
-        place = (place + 1) & (slots.len() - 1);
+    /// As many different addresses as a dictionary has room for, and the one that is too many.
+    #[test]
+    fn the_first_address_too_many_is_found() {
+        for (again, wide) in [(1, true), (1, false), (14, true), (15, true), (15, false)] {
+            let mut addresses = Addresses::default();
+            addresses.wide_registers &= wide;
+            let all: Vec<u64> = (0..DICTIONARY as u64 * again).map(|at| at / again * 40).collect();
+            let kind = vec![0; all.len()];
+            assert_eq!(addresses.extend(&all, &kind), all.len());
+            assert!(addresses.plain().is_none() && !addresses.ended());
+            // Two that are known, then a new one, on a page of its own.
+            let new = 1 << 40;
+            let more = [80, 0, new, 40];
+            let taken = addresses.extend(&more, &[0; 4]);
+            if all.len() + 2 < FEWEST {
+                assert_eq!((taken, addresses.ended()), (4, false), "{again} times");
+                let expected: Vec<u64> = all.iter().chain(&more).copied().collect();
+                assert_eq!(addresses.plain(), Some(&expected[..]));
+            } else {
+                assert_eq!((taken, addresses.ended()), (2, true), "{again} times");
+                assert!(addresses.plain().is_none());
+                let (mut places, mut pages) = Default::default();
+                assert_eq!(addresses.dictionary(&mut places, &mut pages).len(), DICTIONARY);
+                assert!(pages.iter().all(|&(page, kinds)| page != new >> PAGE_SHIFT && kinds == 1));
+            }
+        }
     }
-    slots[place] = Slot { block, code: (ordinal << BLOCK_SHIFT) as u32 };
-}
-
-/// Fibonacci hashing (Knuth, TAOCP 6.4): the topmost bits of a product are spread for any stride.
-#[inline(always)]
-fn spread(block: u64, shift: u32) -> usize {
-    (block.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> shift) as usize
 }

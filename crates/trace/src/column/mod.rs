@@ -1,7 +1,7 @@
 //! Column chunks: how a row group of a part is laid out in Parquet, and read back fast.
 //!
-//! Records are written in groups of [`ROW_GROUP`] (the last may be shorter): one row group each, or
-//! two where the dictionary of the addresses is full near the end. A row group has one data page a
+//! Records are written in groups of [`ROW_GROUP`]; the last may be shorter, and so may one whose
+//! dictionary of addresses is full near the end. A row group has one data page a
 //! column, so that zstd sees all of it. Indices into dictionaries are packed at 8 or 16 bits, wider
 //! than need be: whole bytes let zstd find the repeats of loops, and are read at memory speed.
 //! Measurements behind these choices: `docs/trace.md`.
@@ -16,6 +16,7 @@ mod decode;
 mod encode;
 mod group;
 mod intern;
+mod page;
 
 pub(crate) use decode::guard;
 pub use decode::{GroupReader, Part, open_part};
@@ -27,7 +28,7 @@ use std::sync::{Arc, OnceLock};
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::{SchemaDescPtr, SchemaDescriptor, TypePtr};
 
-/// Records that are encoded together: a row group, or two.
+/// Most records that are encoded together: a row group.
 pub const ROW_GROUP: usize = 1 << 20;
 
 /// Positions of the columns in the schema.

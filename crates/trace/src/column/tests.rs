@@ -86,25 +86,27 @@ proptest! {
             batch.push(record);
         }
         let mut whole = Group::default();
-        whole.extend(&batch, 0, batch.len());
+        whole.extend(&batch, 0);
         let mut parts = Group::default();
         let mut from = 0;
         for &(length, narrow) in pieces.iter().cycle() {
             let to = batch.len().min(from + length);
+            let mut piece = Batch::default();
+            batch.iter().take(to).skip(from).for_each(|record| piece.push(record));
             let size: Option<Vec<u8>> =
-                batch.size[from..to].iter().map(|&size| size.try_into().ok()).collect();
+                piece.size.iter().map(|&size| size.try_into().ok()).collect();
             let instr: Option<Vec<u8>> =
-                batch.instr[from..to].iter().map(|&instr| instr.try_into().ok()).collect();
-            let one = batch.thread[from..to].iter().all(|&thread| thread == batch.thread[from]);
-            match (size, instr) {
-                (Some(size), Some(instr)) if narrow && one && from < to => {
-                    let (addr, kind) = (&batch.addr[from..to], &batch.kind[from..to]);
-                    let (size, instr, thread) = (&size[..], &instr[..], batch.thread[from]);
-                    let narrow = Narrow { addr, kind, size, instr, thread };
-                    parts.extend_narrow(narrow, 0, to - from);
+                piece.instr.iter().map(|&instr| instr.try_into().ok()).collect();
+            let one = piece.thread.iter().all(|&thread| thread == piece.thread[0]);
+            let taken = match (size, instr) {
+                (Some(size), Some(instr)) if narrow && one => {
+                    let (addr, kind) = (&piece.addr[..], &piece.kind[..]);
+                    let (size, instr, thread) = (&size[..], &instr[..], piece.thread[0]);
+                    parts.extend_narrow(Narrow { addr, kind, size, instr, thread }, 0)
                 }
-                _ => parts.extend(&batch, from, to),
-            }
+                _ => parts.extend(&piece, 0),
+            };
+            prop_assert_eq!(taken, to - from);
             from = to;
             if from == batch.len() {
                 break;
@@ -159,8 +161,8 @@ fn every_layout_survives() {
     assert_eq!(info, same);
 }
 
-/// A dictionary that gets full near the end of a group ends a row group there, and nothing else
-/// shows; one that is full early is given up.
+/// A dictionary that gets full near the end of a group ends it there, and nothing else shows; one
+/// that is full early is given up.
 #[test]
 fn a_full_dictionary_ends_a_row_group() {
     for (addresses, row_groups) in [(65_536, 1), (65_537, 2), (70_000, 2), (76_000, 1)] {
