@@ -15,6 +15,7 @@ use parquet::file::statistics::Statistics;
 use parquet::file::writer::{SerializedFileWriter, SerializedPageWriter, TrackedWrite};
 use rustc_hash::FxHashMap;
 
+use super::alike::{self, Alike};
 use super::group::{Form, Group};
 use super::intern::{DICTIONARY, Places};
 use super::page::{Indices, constant, packed};
@@ -63,6 +64,7 @@ impl EncodedGroup {
 pub struct Encoder {
     places: Places,
     zstd: zstd::bulk::Compressor<'static>,
+    alike: Alike,
     /// Memory of a page of addresses.
     spare: Vec<u8>,
     /// [`OF_DICTIONARIES`] and [`OF_DATA`]: of pages that differ much in size.
@@ -132,9 +134,12 @@ impl Encoder {
     pub fn new() -> Result<Self> {
         let zstd = zstd::bulk::Compressor::new(LEVEL);
         let zstd = zstd.map_err(|e| ParquetError::General(e.to_string()))?;
+        let alike = Alike::new(LEVEL);
+        let alike = alike.ok_or_else(|| ParquetError::General("zstd cannot start".into()))?;
         Ok(Self {
             places: Places::default(),
             zstd,
+            alike,
             spare: Vec::new(),
             compressed: Default::default(),
             chunks: Default::default(),
@@ -147,11 +152,12 @@ impl Encoder {
         let mut pages = std::mem::take(&mut group.spanned);
         let addr = self.addr_column(group, &mut pages)?;
         let (size, instr) = (group.size.form(), group.instr.form());
-        let data = [
+        let mut data = [
             Data::from(group.kind.page()),
             number_data(&size, group.size.bytes()),
             number_data(&instr, group.instr.bytes()),
         ];
+        self.compress_alike(&mut data);
         let [kind, size_data, instr_data] = data;
         let columns = [
             addr,
@@ -209,6 +215,15 @@ impl Encoder {
         );
         self.spare = page;
         column
+    }
+
+    /// Compress those that repeat in the same places, if they do.
+    fn compress_alike(&mut self, data: &mut [Data<'_>; alike::COLUMNS]) {
+        if self.alike.find(data.each_ref().map(|data| &*data.plain)) {
+            for data in data {
+                data.zstd = self.alike.compress(&data.plain).map(Bytes::copy_from_slice);
+            }
+        }
     }
 
     fn kind_column(&mut self, rows: usize, data: Data<'_>) -> Result<Column> {
