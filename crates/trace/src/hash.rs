@@ -32,10 +32,20 @@ impl Hasher for PageHasher {
     }
 }
 
+/// 2^64 by the golden ratio: the step of SplitMix64 and the factor of Fibonacci hashing.
+pub(crate) const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// Fibonacci hashing (Knuth, TAOCP 6.4): the topmost `bits` bits of a product are spread for any
+/// stride.
+#[inline(always)]
+pub(crate) fn spread(value: u64, bits: u32) -> usize {
+    (value.wrapping_mul(GOLDEN) >> (64 - bits)) as usize
+}
+
 /// The finaliser of SplitMix64.
 #[inline]
 pub fn mix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let mut z = value.wrapping_add(GOLDEN);
     z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
     z ^ z >> 31

@@ -171,7 +171,6 @@ struct Sink {
 struct OpenPart {
     writer: SerializedFileWriter<BufWriter<File>>,
     records: usize,
-    groups: usize,
     file: Aside,
 }
 
@@ -211,7 +210,7 @@ impl Sink {
             let file = BufWriter::with_capacity(1 << 18, file);
             let writer = SerializedFileWriter::new(file, schema().0, Arc::new(properties))
                 .map_err(|e| self.failed(e))?;
-            self.part = Some(OpenPart { writer, records: 0, groups: 0, file: aside });
+            self.part = Some(OpenPart { writer, records: 0, file: aside });
         }
         let records = group.records;
         for (page, kinds) in &group.pages {
@@ -231,8 +230,8 @@ impl Sink {
         if let Some(part) = &mut self.part {
             let appended = group.append_to(&mut part.writer);
             part.records += records;
-            part.groups += 1;
-            let whole = part.groups * ROW_GROUP >= self.part_records;
+            let groups = part.writer.flushed_row_groups().len();
+            let whole = groups * ROW_GROUP >= self.part_records;
             appended.map_err(|e| self.failed(e))?;
             if whole {
                 self.close_part()?;
@@ -257,7 +256,7 @@ impl Sink {
     /// that takes time or space comes before the two names, so that a kill or a full disk leaves
     /// either both or neither.
     fn close_part(&mut self) -> Result<()> {
-        let Some(OpenPart { writer, records, file: aside, .. }) = self.part.take() else {
+        let Some(OpenPart { writer, records, file: aside }) = self.part.take() else {
             return Ok(());
         };
         let name = self.part_name();

@@ -12,6 +12,8 @@ use std::ptr::NonNull;
 
 use zstd::zstd_safe::zstd_sys as sys;
 
+use crate::hash::spread;
+
 /// How many columns are compressed together.
 pub(super) const COLUMNS: usize = 3;
 type Columns<'a> = [&'a [u8]; COLUMNS];
@@ -87,19 +89,18 @@ impl Alike {
         }
         self.table.fill(0);
         self.sequences.clear();
+        self.search(&columns);
+        let literals: usize = self.sequences.iter().map(|of| of.litLength as usize).sum();
+        literals <= length / SCARCE
+    }
+
+    fn search(&mut self, columns: &Columns<'_>) {
         #[cfg(target_arch = "x86_64")]
         if self.wide_registers {
             // SAFETY: the processor has the instructions.
-            unsafe { wide::find(&columns, &mut self.table, &mut self.sequences) };
-            return self.is_scarce(length);
+            return unsafe { wide::find(columns, &mut self.table, &mut self.sequences) };
         }
-        find(&columns, &mut self.table, &mut self.sequences, same);
-        self.is_scarce(length)
-    }
-
-    fn is_scarce(&self, length: usize) -> bool {
-        let literals: usize = self.sequences.iter().map(|of| of.litLength as usize).sum();
-        literals <= length / SCARCE
+        find(columns, &mut self.table, &mut self.sequences, same);
     }
 
     /// Compress one of the columns that [`Self::find`] had. `None` when zstd would rather not.
@@ -163,8 +164,7 @@ fn repeats(columns: &Columns<'_>, at: usize, distance: usize) -> bool {
 #[inline(always)]
 fn place(columns: &Columns<'_>, at: usize) -> usize {
     let mixed = columns.iter().fold(0u64, |all, column| all.rotate_left(23) ^ word(column, at));
-    // Fibonacci hashing, as for blocks of addresses.
-    (mixed.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - TABLE_BITS)) as usize
+    spread(mixed, TABLE_BITS)
 }
 
 /// Up to where, `end` at most, the columns from `late` on are what they are from `early` on.

@@ -67,14 +67,12 @@ pub struct Encoder {
     alike: Alike,
     /// Memory of a page of addresses.
     spare: Vec<u8>,
-    /// [`OF_DICTIONARIES`] and [`OF_DATA`]: of pages that differ much in size.
-    compressed: [Lent; 2],
+    /// Of compressed pages, which differ much in size: dictionaries and data.
+    dictionaries: Lent,
+    data: Lent,
     /// Of each column.
     chunks: [Lent; NAMES.len()],
 }
-
-const OF_DICTIONARIES: usize = 0;
-const OF_DATA: usize = 1;
 
 /// Memory that is handed out, and used again when everybody has dropped it: the kernel has to zero
 /// fresh memory, which for every page would cost a tenth of the time.
@@ -141,7 +139,8 @@ impl Encoder {
             zstd,
             alike,
             spare: Vec::new(),
-            compressed: Default::default(),
+            dictionaries: Lent::default(),
+            data: Lent::default(),
             chunks: Default::default(),
         })
     }
@@ -306,7 +305,7 @@ impl Encoder {
     ) -> Result<Column> {
         let dictionary_page = CompressedPage::new(
             Page::DictionaryPage {
-                buf: self.compress(dictionary, OF_DICTIONARIES)?,
+                buf: compress(&mut self.zstd, &mut self.dictionaries, dictionary)?,
                 num_values: entries as u32,
                 encoding: Encoding::PLAIN,
                 is_sorted: column == ADDR,
@@ -339,7 +338,7 @@ impl Encoder {
     ) -> Result<CompressedPage> {
         let buf = match data.zstd {
             Some(bytes) => bytes,
-            None => self.compress(&data.plain, OF_DATA)?,
+            None => compress(&mut self.zstd, &mut self.data, &data.plain)?,
         };
         let page = Page::DataPage {
             buf,
@@ -358,13 +357,13 @@ impl Encoder {
         spare.clear();
         spare
     }
+}
 
-    fn compress(&mut self, bytes: &[u8], pages: usize) -> Result<Bytes> {
-        let mut memory = self.compressed[pages].take(zstd::zstd_safe::compress_bound(bytes.len()));
-        let length = self.zstd.compress_to_buffer(bytes, &mut memory);
-        length.map_err(|e| ParquetError::General(format!("zstd: {e}")))?;
-        Ok(self.compressed[pages].lend(memory))
-    }
+fn compress(zstd: &mut zstd::bulk::Compressor<'_>, lent: &mut Lent, bytes: &[u8]) -> Result<Bytes> {
+    let mut memory = lent.take(zstd::zstd_safe::compress_bound(bytes.len()));
+    let length = zstd.compress_to_buffer(bytes, &mut memory);
+    length.map_err(|e| ParquetError::General(format!("zstd: {e}")))?;
+    Ok(lent.lend(memory))
 }
 
 /// Sorted dictionary and data page of numbers; `None` when there are too many different ones.

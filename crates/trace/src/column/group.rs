@@ -1,6 +1,8 @@
 //! The records of one group, gathered slice by slice while a slice is in the processor's cache,
 //! in few bytes a record.
 
+use std::ops::Range;
+
 use rustc_hash::FxHashMap;
 
 use super::ROW_GROUP;
@@ -60,58 +62,59 @@ impl Group {
     /// Append records of `batch` (columns of equal length, valid kinds) from `from` on, until the
     /// group is full. Returns how many.
     pub fn extend(&mut self, batch: &Batch, from: usize) -> usize {
-        self.fill(from, batch.len(), |group, start, end| {
-            let (addr, kind) = (&batch.addr[start..end], &batch.kind[start..end]);
-            let range = start..start + group.addresses.extend(addr, kind);
-            let (addr, kind) = (&batch.addr[range.clone()], &batch.kind[range.clone()]);
-            let (size, instr) = (&batch.size[range.clone()], &batch.instr[range.clone()]);
-            group.extend_kind(kind);
-            note_spanned(&mut group.spanned, addr, size, kind);
-            group.size.extend(size);
+        self.fill(from, batch.len(), |group, slice| {
+            let (kind, size) = (&batch.kind[slice.clone()], &batch.size[slice.clone()]);
+            let taken = group.extend_places(&batch.addr[slice.clone()], kind, size);
+            let slice = slice.start..slice.start + taken;
+            let instr = &batch.instr[slice.clone()];
+            group.size.extend(&size[..taken]);
             group.instr.extend(instr);
-            group.threads.extend(&batch.thread[range], instr);
+            group.threads.extend(&batch.thread[slice], instr);
         })
     }
 
     /// Append records of `narrow` from `from` on, until the group is full. Returns how many.
     pub fn extend_narrow(&mut self, narrow: Narrow<'_>, from: usize) -> usize {
-        self.fill(from, narrow.len(), |group, start, end| {
-            let (addr, kind) = (&narrow.addr[start..end], &narrow.kind[start..end]);
-            let range = start..start + group.addresses.extend(addr, kind);
-            let (addr, kind) = (&narrow.addr[range.clone()], &narrow.kind[range.clone()]);
-            let (size, instr) = (&narrow.size[range.clone()], &narrow.instr[range.clone()]);
-            group.extend_kind(kind);
-            note_spanned(&mut group.spanned, addr, size, kind);
-            group.size.extend_bytes(size);
+        self.fill(from, narrow.len(), |group, slice| {
+            let Narrow { addr, kind, size, instr, thread } = narrow.part(slice);
+            let taken = group.extend_places(addr, kind, size);
+            let instr = &instr[..taken];
+            group.size.extend_bytes(&size[..taken]);
             group.instr.extend_bytes(instr);
-            group.threads.push_run(narrow.thread, range.len(), sum_of(instr));
+            group.threads.push_run(thread, taken, sum_of(instr));
         })
     }
 
     /// Let `append` have records `from..to`, slice by slice, until the group is full.
-    fn fill(
-        &mut self,
-        from: usize,
-        to: usize,
-        mut append: impl FnMut(&mut Self, usize, usize),
-    ) -> usize {
+    fn fill(&mut self, from: usize, to: usize, append: impl Fn(&mut Self, Range<usize>)) -> usize {
         let before = self.len();
         let mut start = from;
         while start < to && !self.is_full() {
             if self.len() >= LARGE && !self.kind.has_room(ROW_GROUP) {
                 self.reserve();
             }
-            append(self, start, to.min(start + SLICE.min(ROW_GROUP - self.len())));
+            append(self, start..to.min(start + SLICE.min(ROW_GROUP - self.len())));
             start = from + self.len() - before;
         }
         start - from
     }
 
-    fn extend_kind(&mut self, kind: &[u8]) {
+    /// Append where records were and what they did there, until the group is full. Returns how many
+    /// were taken: of the other columns, as many are to be.
+    fn extend_places<S: Copy + Into<u16>>(
+        &mut self,
+        addr: &[u64],
+        kind: &[u8],
+        size: &[S],
+    ) -> usize {
+        let taken = self.addresses.extend(addr, kind);
+        let kind = &kind[..taken];
         self.kind.extend_from_slice(kind);
         for (of, count) in Kind::ALL.into_iter().zip(&mut self.by_kind) {
             *count += count_of(kind, of as u8);
         }
+        note_spanned(&mut self.spanned, &addr[..taken], &size[..taken], kind);
+        taken
     }
 
     fn reserve(&mut self) {

@@ -6,15 +6,14 @@
 //! pseudorandom number generators", OOPSLA 2014 (SplitMix64); Lemire, "Fast random integer
 //! generation in an interval", ACM TOMACS 29(1), 2019 (`below`).
 
+use crate::hash::GOLDEN;
+
 /// SplitMix64's output function: a bijection of 64 bits that spreads every bit.
 pub fn mix64(value: u64) -> u64 {
     let value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     value ^ value >> 31
 }
-
-/// SplitMix64's step.
-pub(crate) const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A xoshiro256++ stream.
 #[derive(Clone, Debug)]

@@ -1,6 +1,6 @@
 //! Ordinals of blocks of addresses.
 
-use rustc_hash::FxHashMap;
+use crate::hash::{PageMap, spread};
 
 /// Bits of a slot that hold the ordinal; above is the block's number and one more, so that no block
 /// has the slot that is 0.
@@ -13,15 +13,14 @@ const SPARSE: usize = 8;
 
 /// Blocks by number, each with its ordinal in order of appearance; at most 2^24 of them.
 pub(super) struct Table {
-    /// A power of two of slots, of which the topmost bits of a product choose the first.
     slots: Vec<u64>,
-    far: FxHashMap<u64, u32>,
+    far: PageMap<u32>,
     numbers: Vec<u64>,
 }
 
 impl Default for Table {
     fn default() -> Self {
-        Self { slots: vec![EMPTY; 1 << 10], far: FxHashMap::default(), numbers: Vec::new() }
+        Self { slots: vec![EMPTY; 1 << 10], far: PageMap::default(), numbers: Vec::new() }
     }
 }
 
@@ -33,9 +32,9 @@ impl Table {
         self.numbers.clear();
     }
 
-    /// The slots, and by how much a hash is shifted to choose one.
-    pub(super) fn slots(&self) -> (&[u64], u32) {
-        (&self.slots, 64 - self.slots.len().ilog2())
+    /// The slots: a power of two of them, of which [`spread`] chooses the first to look at.
+    pub(super) fn slots(&self) -> &[u64] {
+        &self.slots
     }
 
     /// Number of block `ordinal`.
@@ -49,8 +48,7 @@ impl Table {
     }
 
     fn first_place(&self, block: u64) -> usize {
-        let (_, shift) = self.slots();
-        (block.wrapping_mul(HASH) >> shift) as usize
+        spread(block, self.slots.len().ilog2())
     }
 
     /// The ordinal of `block`, if the first slot that is looked at has it.
@@ -103,10 +101,6 @@ impl Table {
         self.slots[place] = (block + 1) << ORDINAL_BITS | u64::from(ordinal);
     }
 }
-
-/// Fibonacci hashing (Knuth, TAOCP 6.4): the topmost bits of a product with this are spread for any
-/// stride.
-pub(super) const HASH: u64 = 0x9E37_79B9_7F4A_7C15;
 
 fn ordinal_in(slot: u64, block: u64) -> Option<u32> {
     (slot >> ORDINAL_BITS == block + 1).then_some(slot as u32 & ((1 << ORDINAL_BITS) - 1))

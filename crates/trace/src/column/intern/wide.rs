@@ -2,8 +2,9 @@
 
 use std::arch::x86_64::*;
 
-use super::table::{HASH, ORDINAL_BITS, Table};
+use super::table::{ORDINAL_BITS, Table};
 use super::{BLOCK, BLOCK_SHIFT, SLICE, UNKNOWN};
+use crate::hash::GOLDEN;
 
 /// Records in a step.
 const LANES: usize = 16;
@@ -12,9 +13,9 @@ const LANES: usize = 16;
 #[target_feature(enable = "avx512bw,avx512dq,avx512vl")]
 unsafe fn slots_of(slots: &[u64], shift: __m128i, addr: __m512i) -> (__m512i, __mmask8) {
     let block = _mm512_srli_epi64::<BLOCK_SHIFT>(addr);
-    let product = _mm512_mullo_epi64(block, _mm512_set1_epi64(HASH.cast_signed()));
+    let product = _mm512_mullo_epi64(block, _mm512_set1_epi64(GOLDEN.cast_signed()));
     let place = _mm512_srl_epi64(product, shift);
-    // SAFETY: a shifted product is the place of a slot.
+    // SAFETY: a shifted product is the place of a slot, as of `spread`.
     let slot = unsafe { _mm512_i64gather_epi64::<8>(place, slots.as_ptr().cast()) };
     let number = _mm512_add_epi64(block, _mm512_set1_epi64(1));
     (slot, _mm512_cmpeq_epi64_mask(_mm512_srli_epi64::<ORDINAL_BITS>(slot), number))
@@ -42,8 +43,8 @@ pub(super) unsafe fn look_up(
     unsettled: &mut [u32; SLICE],
 ) -> usize {
     assert!(addr.len() <= SLICE && kind.len() == addr.len() && codes.len() == addr.len());
-    let (slots, shift) = blocks.slots();
-    let shift = _mm_cvtsi32_si128(shift.cast_signed());
+    let slots = blocks.slots();
+    let shift = _mm_cvtsi32_si128(64 - slots.len().ilog2().cast_signed());
     let mut count = 0;
     for start in (0..addr.len()).step_by(LANES) {
         let left = addr.len() - start;
