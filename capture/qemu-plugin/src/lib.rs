@@ -70,8 +70,8 @@ static QUICK: AtomicBool = AtomicBool::new(false);
 static STARTED: AtomicBool = AtomicBool::new(false);
 static BLOCKS: Mutex<Option<HashMap<(u64, u64), u32>>> = Mutex::new(None);
 
-/// Index of this block in the shared table. A block translated again gets the index it had, so
-/// that the table grows with the program's code and not with its running time.
+/// Index in the shared table of a block that does not fit a word. One translated again gets the
+/// index it had, so that the table grows with the program's code and not with its running time.
 fn block_index(addr: u64, bytes: u64, instructions: u64) -> u32 {
     let shape = instructions << 32 | bytes;
     let Ok(mut guard) = BLOCKS.lock() else { return 0 };
@@ -81,6 +81,7 @@ fn block_index(addr: u64, bytes: u64, instructions: u64) -> u32 {
 
 extern "C" fn translated(_: qemu::qemu_plugin_id_t, block: *mut qemu::qemu_plugin_tb) {
     if !STARTED.swap(true, Relaxed) {
+        stream::started();
         guest::announce();
     }
     unsafe {
@@ -99,8 +100,9 @@ extern "C" fn translated(_: qemu::qemu_plugin_id_t, block: *mut qemu::qemu_plugi
                 index as *mut c_void,
             );
         }
-        let index = block_index(qemu::qemu_plugin_tb_vaddr(block), bytes, count as u64);
-        let word = BLOCK | u64::from(index);
+        let (addr, count) = (qemu::qemu_plugin_tb_vaddr(block), count as u64);
+        let word = layout::block_word(addr, bytes, count)
+            .unwrap_or_else(|| BLOCK | u64::from(block_index(addr, bytes, count)));
         qemu::qemu_plugin_register_vcpu_tb_exec_cb(
             block,
             Some(block_starts),

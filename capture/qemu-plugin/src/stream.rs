@@ -218,7 +218,6 @@ pub fn attach(path: &str) -> io::Result<()> {
                 slot.state.store(state::CLOSED, Release);
             }
         }
-        header().attached.fetch_add(1, Relaxed);
     }
     let _ = PATH.set(text);
     Ok(())
@@ -296,6 +295,11 @@ pub fn forked_child() {
         OFF.store(true, Relaxed);
     }
     open(vcpu, unsafe { libc::getppid() } as u32);
+}
+
+/// The program has begun.
+pub fn started() {
+    header().started.store(1, Relaxed);
 }
 
 /// Add a block to the shared table; 0 when it is full.

@@ -1,11 +1,15 @@
 //! From words to records.
 
+#[cfg(target_arch = "x86_64")]
+mod wide;
+
 use std::sync::atomic::Ordering::Relaxed;
 
 use nearfar_trace::{Batch, Kind, Narrow, Record, Result};
 
 use crate::layout::{
-    ADDR_BITS, BLOCK, BLOCKS, Block, INDEX_MASK, INDEX_SHIFT, OTHER, SIZE_SHIFT, STORE,
+    ADDR_BITS, BLOCK, BLOCKS, BYTES_SHIFT, Block, COUNT_SHIFT, INDEX_MASK, INDEX_SHIFT, OTHER,
+    SIZE_SHIFT, STORE,
 };
 
 /// Where a thread is, in instructions it has executed.
@@ -61,17 +65,31 @@ const LANES: usize = 64;
 /// What the bits of a word above its address say of the instruction.
 const TOP: u64 = !((1 << ADDR_BITS) - 1);
 
+/// The part of `word` above its address.
+const fn top_of(word: u64) -> u16 {
+    (word >> ADDR_BITS) as u16
+}
+
 /// Instructions of the current block that a reference counts as executed.
-fn within_block(word: u64) -> u64 {
-    ((word >> INDEX_SHIFT) & INDEX_MASK) + 1
+fn within_block(top: u16) -> u16 {
+    (top >> (INDEX_SHIFT - ADDR_BITS) & INDEX_MASK as u16) + 1
 }
 
-fn kind_of(word: u64) -> Kind {
-    if word & STORE != 0 { Kind::Store } else { Kind::Load }
+fn kind_of(top: u16) -> Kind {
+    if top & top_of(STORE) != 0 { Kind::Store } else { Kind::Load }
 }
 
-fn size_of(word: u64) -> u16 {
-    1 << ((word >> SIZE_SHIFT) & 7)
+fn size_of(top: u16) -> u16 {
+    1 << (top >> (SIZE_SHIFT - ADDR_BITS) & 7)
+}
+
+/// Bytes and instructions of a block; 0 when the table has them.
+fn bytes_of(top: u16) -> u16 {
+    top >> (BYTES_SHIFT - ADDR_BITS) & 0xff
+}
+
+fn count_of(top: u16) -> u16 {
+    top >> (COUNT_SHIFT - ADDR_BITS) & 0x7f
 }
 
 /// Expands words into records.
@@ -92,110 +110,96 @@ struct Columns {
     kind: [u8; MOST],
     size: [u16; MOST],
     /// Instructions since the record before.
-    gap: [u32; MOST],
-    /// `size` and `gap` where a byte holds them.
+    gap: [u16; MOST],
+    /// The same with the fetches left out, which can add up.
+    carried: [u32; MOST],
+    /// `size`, and `gap` or `carried`, where a byte holds them.
     narrow: [[u8; MOST]; 2],
+}
+
+/// Where the records of [`LANES`] words go.
+struct Piece<'a> {
+    addr: &'a mut [u64; LANES],
+    kind: &'a mut [u8; LANES],
+    size: &'a mut [u16; LANES],
+    gap: &'a mut [u16; LANES],
+    /// The lower bytes of sizes and gaps.
+    narrow: [&'a mut [u8; LANES]; 2],
 }
 
 /// Where a thread is within the words at hand.
 struct Within {
-    /// Instructions before the current block, and including it.
-    block: u64,
+    /// Instructions including the current block.
     next: u64,
     /// Instructions of the current block: accounted for by records, and all of them.
-    noted: u32,
-    all: u32,
+    noted: u16,
+    all: u16,
     /// Not 0: there was a block without a size, or a number that is too large.
     odd: u32,
-    /// Every bit of every gap: the topmost when one was below 0.
-    gaps: u32,
+    /// Every bit of every size and gap: the topmost when a gap was below 0.
+    bits: u16,
 }
 
+/// Blocks of the table that have more instructions than this are expanded one by one, so that the
+/// topmost bit of a gap is its sign.
+const MANY: u32 = 1 << 14;
+
 impl Columns {
-    /// The records of `words`, references and blocks only, for a thread that is at `position`,
-    /// which is moved on. False, with nothing moved, when they are not one for each word or not in
-    /// the order of their instructions.
+    /// The records of `words` for a thread that is at `position`, which is moved on, up to the first
+    /// word that is neither a reference nor a block. Returns how many words those were, and whether a
+    /// byte holds every size and gap; `None`, with nothing moved, when their records are not one for
+    /// each or not in the order of their instructions.
     #[inline(always)]
-    fn fill(&mut self, words: &[u64], blocks: &[Block; BLOCKS], position: &mut Position) -> bool {
+    fn fill<const WIDE: bool>(
+        &mut self,
+        words: &[u64],
+        blocks: &[Block; BLOCKS],
+        position: &mut Position,
+    ) -> Option<(usize, bool)> {
         let Position { block, next, .. } = *position;
-        let Some(noted) = position.noted.checked_sub(block) else { return false };
-        let (Ok(noted), Ok(all)) = (u32::try_from(noted), u32::try_from(next - block)) else {
-            return false;
-        };
-        let mut within = Within { block, next, noted, all, odd: all >> 16, gaps: 0 };
-        let (pieces, rest) = words.as_chunks();
-        for (start, words) in (0..).step_by(LANES).zip(pieces) {
-            self.fill_piece(start, words, LANES, blocks, &mut within);
+        let (noted, all) = (position.noted.checked_sub(block)?, next - block);
+        if noted.max(all) >= u64::from(MANY) {
+            return None;
         }
-        if !rest.is_empty() {
-            let mut piece = [0; LANES];
-            piece[..rest.len()].copy_from_slice(rest);
-            self.fill_piece(words.len() - rest.len(), &piece, rest.len(), blocks, &mut within);
+        let mut within = Within { next, noted: noted as u16, all: all as u16, odd: 0, bits: 0 };
+        let mut filled = 0;
+        for words in words.chunks(LANES) {
+            let to = self.piece(filled);
+            let count = if let Ok(words) = words.try_into() {
+                #[cfg(target_arch = "x86_64")]
+                // SAFETY: the processor has the instructions.
+                if WIDE && unsafe { wide::fill_piece(words, to, &mut within) } {
+                    filled += LANES;
+                    continue;
+                }
+                self.piece(filled).fill(words, LANES, blocks, &mut within)
+            } else {
+                let mut piece = [0; LANES];
+                piece[..words.len()].copy_from_slice(words);
+                to.fill(&piece, words.len(), blocks, &mut within)
+            };
+            filled += count;
+            if count < LANES {
+                break;
+            }
         }
-        if within.odd | within.gaps >> 31 != 0 {
-            return false;
+        if within.odd | u32::from(within.bits >> 15) != 0 {
+            return None;
         }
-        (position.block, position.next) = (within.block, within.next);
-        position.noted = within.block + u64::from(within.noted);
-        true
+        position.next = within.next;
+        position.block = within.next - u64::from(within.all);
+        position.noted = position.block + u64::from(within.noted);
+        Some((filled, within.bits <= u16::from(u8::MAX)))
     }
 
-    /// The first `count` of `words`, whose records begin at `start`.
-    #[inline(always)]
-    fn fill_piece(
-        &mut self,
-        start: usize,
-        words: &[u64; LANES],
-        count: usize,
-        blocks: &[Block; BLOCKS],
-        within: &mut Within,
-    ) {
-        let addr = piece(&mut self.addr, start);
-        let kind = piece(&mut self.kind, start);
-        let size = piece(&mut self.size, start);
-        let gap = piece(&mut self.gap, start);
-        // As if all were references, a loop for each column: loops that compilers make wide.
-        let mut at = [0; LANES];
-        for lane in 0..LANES {
-            addr[lane] = words[lane] & !TOP;
+    fn piece(&mut self, start: usize) -> Piece<'_> {
+        Piece {
+            addr: piece(&mut self.addr, start),
+            kind: piece(&mut self.kind, start),
+            size: piece(&mut self.size, start),
+            gap: piece(&mut self.gap, start),
+            narrow: self.narrow.each_mut().map(|column| piece(column, start)),
         }
-        for lane in 0..LANES {
-            let of_block = words[lane] >= BLOCK;
-            kind[lane] = if of_block { Kind::Fetch } else { kind_of(words[lane]) } as u8;
-        }
-        for lane in 0..LANES {
-            size[lane] = size_of(words[lane]);
-        }
-        for lane in 0..LANES {
-            let of_block = words[lane] >= BLOCK;
-            at[lane] = if of_block { 0 } else { within_block(words[lane]) as u32 };
-        }
-        gap[0] = at[0].wrapping_sub(within.noted);
-        for lane in 1..LANES {
-            gap[lane] = at[lane].wrapping_sub(at[lane - 1]);
-        }
-        within.noted = at[count - 1];
-        let mut starts = 0;
-        for (lane, word) in words.iter().enumerate() {
-            starts |= (word >> 63) << lane;
-        }
-        // Then the blocks among them.
-        while starts != 0 {
-            let lane = starts.trailing_zeros() as usize;
-            starts &= starts - 1;
-            let entry = &blocks[words[lane] as usize & (BLOCKS - 1)];
-            let code = entry.shape.load(Relaxed);
-            let (bytes, instructions) = (code as u32, (code >> 32) as u32);
-            addr[lane] = entry.addr.load(Relaxed);
-            size[lane] = bytes as u16;
-            gap[lane] = gap[lane].wrapping_add(within.all);
-            // A block that found no place in the table has no size, and makes no record.
-            within.odd |= bytes.wrapping_sub(1) >> 16 | instructions >> 16;
-            within.all = instructions;
-            within.block = within.next;
-            within.next += u64::from(instructions);
-        }
-        within.gaps |= gap[..count].iter().fold(0, |all, gap| all | gap);
     }
 
     /// Leave out the fetches among the first `count` records: their instructions are those of the
@@ -205,47 +209,94 @@ impl Columns {
         let (mut kept, mut carried) = (0, before);
         for at in 0..count {
             let is_kept = self.kind[at] != Kind::Fetch as u8;
-            carried += self.gap[at];
+            carried += u32::from(self.gap[at]);
             self.addr[kept] = self.addr[at];
             self.kind[kept] = self.kind[at];
             self.size[kept] = self.size[at];
-            self.gap[kept] = carried;
+            self.carried[kept] = carried;
             kept += usize::from(is_kept);
             carried = if is_kept { 0 } else { carried };
         }
         (kept, carried)
     }
+}
 
-    /// Sizes and gaps of the first `count` records as bytes; false when one does not fit.
+impl Piece<'_> {
+    /// The records of the first `count` of `words`, up to the first word that is neither a reference
+    /// nor a block. Returns how many.
     #[inline(always)]
-    fn narrow(&mut self, count: usize) -> bool {
-        let [sizes, gaps] = &mut self.narrow;
-        let mut all = 0;
-        for at in 0..count.next_multiple_of(LANES).min(MOST) {
-            (sizes[at], gaps[at]) = (self.size[at] as u8, self.gap[at] as u8);
+    fn fill(
+        self,
+        words: &[u64; LANES],
+        count: usize,
+        blocks: &[Block; BLOCKS],
+        within: &mut Within,
+    ) -> usize {
+        let Self { addr, kind, size, gap, narrow } = self;
+        // A loop for each column: loops that compilers make wide.
+        let (mut top, mut at) = ([0; LANES], [0; LANES]);
+        for lane in 0..LANES {
+            addr[lane] = words[lane] & !TOP;
+            top[lane] = (words[lane] >> ADDR_BITS) as u16;
         }
-        for (size, gap) in self.size[..count].iter().zip(&self.gap[..count]) {
-            all |= u32::from(*size) | gap;
+        let (mut starts, mut others) = (0u64, 0u64);
+        for (lane, top) in top.iter().enumerate() {
+            starts |= u64::from(*top >= top_of(BLOCK)) << lane;
+            others |= u64::from(*top >= top_of(OTHER)) << lane;
         }
-        all <= u32::from(u8::MAX)
+        let count = count.min(others.trailing_zeros() as usize);
+        for lane in 0..LANES {
+            let of_block = top[lane] >= top_of(BLOCK);
+            kind[lane] = if of_block { Kind::Fetch } else { kind_of(top[lane]) } as u8;
+            size[lane] = if of_block { bytes_of(top[lane]) } else { size_of(top[lane]) };
+            at[lane] = if of_block { 0 } else { within_block(top[lane]) };
+        }
+        gap[0] = at[0].wrapping_sub(within.noted);
+        for lane in 1..LANES {
+            gap[lane] = at[lane].wrapping_sub(at[lane - 1]);
+        }
+        if count > 0 {
+            within.noted = at[count - 1];
+        }
+        // Before a block comes what is left of the one before it.
+        starts &= !u64::MAX.unbounded_shl(count as u32);
+        while starts != 0 {
+            let lane = starts.trailing_zeros() as usize;
+            starts &= starts - 1;
+            gap[lane] = gap[lane].wrapping_add(within.all);
+            within.all = count_of(top[lane]);
+            if within.all == 0 {
+                let entry = &blocks[words[lane] as usize & (BLOCKS - 1)];
+                let code = entry.shape.load(Relaxed);
+                let (bytes, instructions) = (code as u32, (code >> 32) as u32);
+                addr[lane] = entry.addr.load(Relaxed);
+                (size[lane], within.all) = (bytes as u16, instructions as u16);
+                // A block that found no place in the table has no size, and makes no record.
+                within.odd |= bytes.wrapping_sub(1) >> 16 | instructions / MANY;
+            }
+            within.next += u64::from(within.all);
+        }
+        let [sizes, gaps] = narrow;
+        for lane in 0..LANES {
+            (sizes[lane], gaps[lane]) = (size[lane] as u8, gap[lane] as u8);
+        }
+        for lane in 0..count {
+            within.bits |= size[lane] | gap[lane];
+        }
+        count
     }
 }
 
-/// How many of `words` come before the first control word that is not a block.
+/// `numbers` as bytes; false when one does not fit.
 #[inline(always)]
-fn until_other(words: &[u64]) -> usize {
-    let (pieces, _) = words.as_chunks::<LANES>();
-    let mut clear = 0;
-    for piece in pieces {
-        if piece.iter().fold(false, |any, word| any | (*word >= OTHER)) {
-            break;
-        }
-        clear += LANES;
+fn narrowed<T: Copy + Into<u32>>(numbers: &[T], bytes: &mut [u8]) -> bool {
+    let mut all = 0;
+    for (number, byte) in numbers.iter().zip(bytes) {
+        let number: u32 = (*number).into();
+        *byte = number as u8;
+        all |= number;
     }
-    while clear < words.len() && words[clear] < OTHER {
-        clear += 1;
-    }
-    clear
+    all <= u32::from(u8::MAX)
 }
 
 fn piece<T>(column: &mut [T; MOST], start: usize) -> &mut [T; LANES] {
@@ -257,9 +308,8 @@ fn piece<T>(column: &mut [T; MOST], start: usize) -> &mut [T; LANES] {
 struct Expanded {
     /// How many of them, up to a control word that is not a block.
     words: usize,
-    /// Records made of these; `None`, with the position not moved, when that has to be done one by
-    /// one.
-    records: Option<usize>,
+    /// Records made of these.
+    records: usize,
     /// A byte holds every size and gap.
     narrow: bool,
 }
@@ -272,6 +322,7 @@ impl Expander {
             kind: [0; MOST],
             size: [0; MOST],
             gap: [0; MOST],
+            carried: [0; MOST],
             narrow: [[0; MOST]; 2],
         };
         let wide_registers = nearfar_trace::wide_registers();
@@ -289,18 +340,17 @@ impl Expander {
         sink: &mut impl Sink,
     ) -> Result<usize> {
         let words = &words[..words.len().min(MOST)];
-        let expanded = self.columns(words, blocks, position);
-        let words = &words[..expanded.words];
-        let Some(records) = expanded.records else {
-            self.plain(words, blocks, position, sink)?;
-            return Ok(words.len());
+        let Some(Expanded { words: taken, records, narrow }) =
+            self.columns(words, blocks, position)
+        else {
+            return self.plain(words, blocks, position, sink);
         };
         let thread = position.thread;
-        let Columns { addr, kind, size, gap, narrow: [sizes, gaps] } = &*self.columns;
+        let Columns { addr, kind, size, gap, carried, narrow: [sizes, gaps] } = &*self.columns;
         let (addr, kind) = (&addr[..records], &kind[..records]);
         if records == 0 {
             // Nothing, or blocks alone whose fetches are left out.
-        } else if expanded.narrow {
+        } else if narrow {
             let (size, instr) = (&sizes[..records], &gaps[..records]);
             sink.narrow(Narrow { addr, kind, size, instr, thread })?;
         } else {
@@ -308,25 +358,31 @@ impl Expander {
             wide.addr.extend_from_slice(addr);
             wide.kind.extend_from_slice(kind);
             wide.size.extend_from_slice(&size[..records]);
-            wide.instr.extend_from_slice(&gap[..records]);
+            if self.fetch {
+                wide.instr.extend(gap[..records].iter().map(|&gap| u32::from(gap)));
+            } else {
+                wide.instr.extend_from_slice(&carried[..records]);
+            }
             wide.thread.resize(records, thread);
             sink.wide(wide)?;
         }
-        Ok(words.len())
+        Ok(taken)
     }
 
+    /// The columns of `words`; `None`, with the position not moved, when that has to be done one by
+    /// one.
     fn columns(
         &mut self,
         words: &[u64],
         blocks: &[Block; BLOCKS],
         position: &mut Position,
-    ) -> Expanded {
+    ) -> Option<Expanded> {
         #[cfg(target_arch = "x86_64")]
         if self.wide_registers {
             // SAFETY: the processor has the instructions.
             return unsafe { self.columns_in_wide_registers(words, blocks, position) };
         }
-        self.columns_in_any(words, blocks, position)
+        self.columns_in_any::<false>(words, blocks, position)
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -336,38 +392,36 @@ impl Expander {
         words: &[u64],
         blocks: &[Block; BLOCKS],
         position: &mut Position,
-    ) -> Expanded {
-        self.columns_in_any(words, blocks, position)
+    ) -> Option<Expanded> {
+        self.columns_in_any::<true>(words, blocks, position)
     }
 
     #[inline(always)]
-    fn columns_in_any(
+    fn columns_in_any<const WIDE: bool>(
         &mut self,
         words: &[u64],
         blocks: &[Block; BLOCKS],
         position: &mut Position,
-    ) -> Expanded {
-        let words = &words[..until_other(words)];
-        let mut expanded = Expanded { words: words.len(), records: None, narrow: false };
+    ) -> Option<Expanded> {
         // Blocks whose fetch is left out are not accounted for yet.
         let behind = position.block.saturating_sub(position.noted);
         if behind >> 31 != 0 || self.fetch && behind > 0 {
-            return expanded;
+            return None;
         }
         let mut moved = Position { noted: position.noted + behind, ..*position };
-        if !self.columns.fill(words, blocks, &mut moved) {
-            return expanded;
-        }
-        let mut records = words.len();
+        let columns = &mut *self.columns;
+        let (words, mut narrow) = columns.fill::<WIDE>(words, blocks, &mut moved)?;
+        let mut records = words;
         if !self.fetch {
-            let (kept, behind) = self.columns.drop_fetches(records, behind as u32);
+            let (kept, behind) = columns.drop_fetches(words, behind as u32);
             moved.noted -= u64::from(behind);
             records = kept;
+            let [sizes, gaps] = &mut columns.narrow;
+            narrow =
+                narrowed(&columns.size[..kept], sizes) & narrowed(&columns.carried[..kept], gaps);
         }
         *position = moved;
-        expanded.records = Some(records);
-        expanded.narrow = self.columns.narrow(records);
-        expanded
+        Some(Expanded { words, records, narrow })
     }
 
     /// One word after the other: the meaning of [`Self::expand`], for what has no columns.
@@ -377,16 +431,26 @@ impl Expander {
         blocks: &[Block; BLOCKS],
         position: &mut Position,
         sink: &mut impl Sink,
-    ) -> Result<()> {
-        for &word in words {
+    ) -> Result<usize> {
+        let mut taken = 0;
+        for &word in words.iter().take_while(|word| **word < OTHER) {
+            taken += 1;
+            let top = top_of(word);
             let (addr, kind, size, at) = if word >= BLOCK {
-                let block = &blocks[word as usize & (BLOCKS - 1)];
-                let code = block.shape.load(Relaxed);
+                let (addr, bytes, count) = match count_of(top) {
+                    0 => {
+                        let block = &blocks[word as usize & (BLOCKS - 1)];
+                        let code = block.shape.load(Relaxed);
+                        (block.addr.load(Relaxed), code as u16, code >> 32)
+                    }
+                    count => (word & !TOP, bytes_of(top), u64::from(count)),
+                };
                 position.block = position.next;
-                position.next += code >> 32;
-                (block.addr.load(Relaxed), Kind::Fetch, code as u16, position.block)
+                position.next += count;
+                (addr, Kind::Fetch, bytes, position.block)
             } else {
-                (word & !TOP, kind_of(word), size_of(word), position.block + within_block(word))
+                let at = position.block + u64::from(within_block(top));
+                (word & !TOP, kind_of(top), size_of(top), at)
             };
             if kind == Kind::Fetch && (!self.fetch || size == 0) {
                 continue;
@@ -397,7 +461,10 @@ impl Expander {
             let (thread, instr) = (position.thread, gap as u32);
             self.wide.push(Record { addr, kind, size, thread, instr });
         }
-        if self.wide.is_empty() { Ok(()) } else { sink.wide(&mut self.wide) }
+        if !self.wide.is_empty() {
+            sink.wide(&mut self.wide)?;
+        }
+        Ok(taken)
     }
 }
 
@@ -408,7 +475,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::layout::{CONTROL, tag};
+    use crate::layout::{CONTROL, block_word, tag};
 
     /// Blocks 1.. as `(address, bytes, instructions)`; mostly untouched memory, so cheap.
     fn table(entries: &[(u64, u64, u64)]) -> Box<[Block; BLOCKS]> {
@@ -507,6 +574,15 @@ mod tests {
         assert_eq!(position.rest(), 7);
     }
 
+    /// Address, bytes and instructions of the block that `word` begins.
+    fn block_of(word: u64, entries: &[(u64, u64, u64)]) -> (u64, u64, u64) {
+        match word >> 56 & 0x7f {
+            0 if word & 0xffff_ffff == 0 => (0, 0, 0),
+            0 => entries[(word & 0xffff_ffff) as usize - 1],
+            count => (word & 0xffff_ffff_ffff, word >> 48 & 0xff, count),
+        }
+    }
+
     /// The reference: a list of instructions, each with the records made before it counts.
     fn reference_records(words: &[u64], entries: &[(u64, u64, u64)], fetch: bool) -> Vec<Record> {
         let (mut executed, mut noted, mut start) = (0u64, 0u64, 0u64);
@@ -517,8 +593,7 @@ mod tests {
             if word >> 63 == 1 {
                 executed += current;
                 start = executed;
-                let index = (word & 0xffff_ffff) as usize;
-                let (home, bytes, count) = if index == 0 { (0, 0, 0) } else { entries[index - 1] };
+                let (home, bytes, count) = block_of(*word, entries);
                 current = count;
                 (addr, kind, size, at) = (home, Kind::Fetch, bytes, start);
                 if !fetch || bytes == 0 {
@@ -561,15 +636,35 @@ mod tests {
         /// Words in any order, and blocks of a few kinds that mostly do the same again.
         #[test]
         fn agrees_with_the_reference(
-            entries in prop::collection::vec((any::<u64>(), 1u64..600, 0u64..=512), 1..20),
+            entries in prop::collection::vec(
+                (any::<(u64, bool)>(), 1u64..600, prop_oneof![0u64..=512, 1u64..130]), 1..20),
             raw in prop::collection::vec((any::<u64>(), 0u64..30, any::<bool>()), 0..300),
             bodies in prop::collection::vec(
-                prop::collection::vec((0u64..12, 0u64..8, any::<bool>()), 0..10), 1..4),
+                prop::collection::vec((0u64..12, 0u64..8, any::<bool>()), 0..30), 1..4),
             turns in prop::collection::vec((0usize..4, any::<u32>(), 0u8..20), 0..200),
-            step in 1usize..300,
+            step in prop_oneof![1usize..300, (1usize..4).prop_map(|pieces| pieces * LANES)],
+            all_fit in any::<bool>(),
         ) {
+            // Blocks that fit a word and references in their order: what is expanded in columns.
+            let raw = if all_fit { Vec::new() } else { raw };
+            let fitting =
+                |addr: u64, bytes: u64, count: u64| (addr >> 16, bytes % 255 + 1, 119 - count % 60);
+            let entries: Vec<(u64, u64, u64)> = entries
+                .into_iter()
+                .map(|((addr, fits), bytes, count)| {
+                    if all_fit || fits { fitting(addr, bytes, count) } else { (addr, bytes, count) }
+                })
+                .collect();
             let blocks = table(&entries);
-            let block = |index: u64| BLOCK | (index % (entries.len() as u64 + 1));
+            // Place 0 stands for none; the others are words of their own, all of them or some.
+            let block = |index: u64| {
+                let place = index % (entries.len() as u64 + 1);
+                let place = if all_fit { place.max(1) } else { place };
+                let own = entries.get((place as usize).wrapping_sub(1));
+                own.filter(|_| all_fit || !index.is_multiple_of(3))
+                    .and_then(|&(addr, bytes, count)| block_word(addr, bytes, count))
+                    .unwrap_or(BLOCK | place)
+            };
             let mut words: Vec<u64> = raw
                 .iter()
                 .map(|&(bits, index, is_block)| if is_block { block(index) } else { bits >> 3 })
@@ -580,7 +675,7 @@ mod tests {
                 let (mut at, body) = (0, &bodies[index]);
                 // Now and then one reference less.
                 for (more, size, store) in &body[usize::from(cut == 0).min(body.len())..] {
-                    at += more;
+                    at += if all_fit { more % 2 } else { *more };
                     words.push(reference(u64::from(addr) + at, at, *size, *store));
                 }
             }
@@ -592,8 +687,8 @@ mod tests {
                 prop_assert_eq!(found, reference_records(&words, &entries, fetch));
                 let executed: u64 = words
                     .iter()
-                    .filter(|&&word| word >> 63 == 1 && word & 0xffff_ffff != 0)
-                    .map(|word| entries[(word & 0xffff_ffff) as usize - 1].2)
+                    .filter(|&&word| word >> 63 == 1)
+                    .map(|&word| block_of(word, &entries).2)
                     .sum();
                 prop_assert_eq!(position.next, executed);
             }
@@ -605,16 +700,19 @@ mod tests {
     fn many_words() {
         let entries = [(0x1000, 12, 4), (0x2000, 300, 200), (0x3000, 9, 3)];
         let blocks = table(&entries);
-        let words: Vec<u64> = (0..MOST as u64 * 3)
-            .map(|i| match i % 7 {
-                0 => BLOCK | (1 + i / 7 % 3),
-                n => reference(0x7000_0000 + i * 64, n, n % 4, n == 2),
-            })
-            .collect();
-        for fetch in [true, false] {
-            let (expander, mut position) = (Expander::new(fetch), Position::new(9));
-            let found = expanded(&words, words.len(), &blocks, &mut position, expander);
-            assert_eq!(found, reference_records(&words, &entries, fetch));
+        for of_table in [true, false] {
+            let words: Vec<u64> = (0..MOST as u64 * 3)
+                .map(|i| match i % 7 {
+                    0 if of_table && i.is_multiple_of(2) => BLOCK | (1 + i / 7 % 3),
+                    0 => block_word(0x1000 + i, i % 255 + 1, i % 119 + 1).unwrap(),
+                    n => reference(0x7000_0000 + i * 64, n, n % 4, n == 2),
+                })
+                .collect();
+            for fetch in [true, false] {
+                let (expander, mut position) = (Expander::new(fetch), Position::new(9));
+                let found = expanded(&words, words.len(), &blocks, &mut position, expander);
+                assert_eq!(found, reference_records(&words, &entries, fetch));
+            }
         }
     }
 }

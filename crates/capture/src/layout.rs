@@ -12,16 +12,16 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// First word of the shared memory: "nearfar" and the version of what words mean, with the sizes of
 /// everything below, so that two sides that differ in one refuse each other.
-pub const MAGIC: u64 = 0x6e65_6172_6661_7201 ^ ((TOTAL as u64) << 16) ^ CHUNK as u64;
+pub const MAGIC: u64 = 0x6e65_6172_6661_7202 ^ ((TOTAL as u64) << 16) ^ CHUNK as u64;
 /// Bytes in a chunk, the unit in which a writer asks for room. The ring is aligned to it.
-pub const CHUNK: usize = 256 << 10;
+pub const CHUNK: usize = 128 << 10;
 /// Chunks in a ring.
 pub const CHUNKS: usize = 8;
 /// Bytes in a ring.
 pub const RING: usize = CHUNK * CHUNKS;
 /// Most streams (threads of all traced processes) alive at once.
 pub const STREAMS: usize = 2048;
-/// Most distinct translation blocks; entry 0 stands for none.
+/// Most distinct translation blocks in the table; entry 0 stands for none.
 pub const BLOCKS: usize = 8 << 20;
 /// Where the stream slots begin.
 pub const SLOTS_AT: usize = 4096;
@@ -37,8 +37,6 @@ pub const TOTAL: usize = RINGS_AT + STREAMS * RING;
 pub struct Header {
     /// [`MAGIC`].
     pub magic: AtomicU64,
-    /// Programs that have mapped the shared memory.
-    pub attached: AtomicU32,
     /// Counts calls for attention; the receiver waits on it (futex).
     pub bell: AtomicU32,
     /// 1 while the receiver waits for the bell.
@@ -47,6 +45,8 @@ pub struct Header {
     pub stop: AtomicU32,
     /// [`FOLLOW`] and other flags, set by the receiver before the start.
     pub flags: AtomicU32,
+    /// Not 0: a block of the program was translated.
+    pub started: AtomicU32,
     /// Blocks in the table, entry 0 included.
     pub blocks: AtomicU32,
     /// Set when there was no free stream for a thread, or no free entry for a block.
@@ -99,7 +99,7 @@ pub struct Slot {
     pub room: AtomicU32,
 }
 
-/// A translation block: straight-line code that is executed as a unit.
+/// A translation block (straight-line code that is executed as a unit) that does not fit a word.
 #[repr(C)]
 pub struct Block {
     /// Address of its first instruction.
@@ -110,11 +110,18 @@ pub struct Block {
 
 /// Set in every word that is not a load or store.
 pub const CONTROL: u64 = 1 << 63;
-/// A block begins: the low 32 bits are its index in the table.
+/// A block begins: its address, its bytes ([`BYTES_SHIFT`]) and number of instructions
+/// ([`COUNT_SHIFT`]). No instructions: the low 32 bits are its index in the table.
 pub const BLOCK: u64 = CONTROL;
-/// Smallest word that is neither a reference nor a block: `BLOCK | TAG << 56`, payload below.
-pub const OTHER: u64 = CONTROL | 1 << 56;
-/// Bits of a reference that hold the address.
+/// Where the bytes of a block begin (8 bits).
+pub const BYTES_SHIFT: u32 = 48;
+/// Where the number of instructions of a block begins.
+pub const COUNT_SHIFT: u32 = 56;
+/// Most instructions of a block that fits a word.
+pub const MOST_COUNT: u64 = 119;
+/// Smallest word that is neither a reference nor a block: `CONTROL | TAG << 56`, payload below.
+pub const OTHER: u64 = CONTROL | (MOST_COUNT + 1) << COUNT_SHIFT;
+/// Bits of a reference, or of a block, that hold the address.
 pub const ADDR_BITS: u32 = 48;
 /// Where the index of the instruction in its block begins (9 bits).
 pub const INDEX_SHIFT: u32 = 48;
@@ -125,16 +132,24 @@ pub const SIZE_SHIFT: u32 = 57;
 /// Set when the reference is a store.
 pub const STORE: u64 = 1 << 60;
 
-/// Tags of the other control words. The payload (56 bits) is the number of words that follow.
+/// Tags of the other control words, above [`MOST_COUNT`]. The payload (56 bits) is the number of words that follow.
 pub mod tag {
     /// Nothing: filler before the end of a chunk.
-    pub const PAD: u64 = 1;
+    pub const PAD: u64 = 120;
     /// Transfer between a file and memory, see [`super::Transfer`].
-    pub const TRANSFER: u64 = 2;
+    pub const TRANSFER: u64 = 121;
     /// An event of the address space, see [`super::Event`].
-    pub const EVENT: u64 = 3;
+    pub const EVENT: u64 = 122;
     /// A file's name: device, inode, then its text.
-    pub const FILE: u64 = 4;
+    pub const FILE: u64 = 123;
+}
+
+/// The word of a block, if it fits one.
+pub fn block_word(addr: u64, bytes: u64, instructions: u64) -> Option<u64> {
+    let fits = addr >> ADDR_BITS == 0
+        && (1..=u64::from(u8::MAX)).contains(&bytes)
+        && (1..=MOST_COUNT).contains(&instructions);
+    fits.then_some(BLOCK | instructions << COUNT_SHIFT | bytes << BYTES_SHIFT | addr)
 }
 
 /// Most words in a control record, its first word included.

@@ -154,7 +154,7 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> bool) -> Result<Outco
     });
     let status = child.wait().map_err(|e| Error::io(&emulator, "cannot be waited for", &e))?;
     let interrupted = driven?;
-    if shared.header().attached.load(Relaxed) == 0 || shared.header().blocks.load(Relaxed) < 2 {
+    if shared.header().started.load(Relaxed) == 0 {
         streams.into_writer().discard();
         return Err(not_started(&emulator, status, interrupted));
     }
