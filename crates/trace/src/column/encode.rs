@@ -218,9 +218,12 @@ impl Encoder {
 
     /// Compress those that repeat in the same places, if they do.
     fn compress_alike(&mut self, data: &mut [Data<'_>; alike::COLUMNS]) {
-        if self.alike.find(data.each_ref().map(|data| &*data.plain)) {
-            for data in data {
-                data.zstd = self.alike.compress(&data.plain).map(Bytes::copy_from_slice);
+        let plain = data.each_ref().map(|data| &*data.plain);
+        if self.alike.find(plain)
+            && let Some(frames) = self.alike.compress(plain)
+        {
+            for (data, frame) in data.iter_mut().zip(frames) {
+                data.zstd = Some(frame.into());
             }
         }
     }
