@@ -305,13 +305,13 @@ fn finish(
     let full = streams.full();
     let mut writer = streams.into_writer();
     for warning in &warnings {
-        let source = writer.source_mut();
-        source.detail = format!("{}; {warning}", source.detail);
+        writer.change_source(|source| source.detail = format!("{}; {warning}", source.detail));
     }
     if full {
         let records = writer.records();
-        let source = writer.source_mut();
-        source.detail = format!("{}; recording stopped after {records} records", source.detail);
+        writer.change_source(|source| {
+            source.detail = format!("{}; recording stopped after {records} records", source.detail);
+        });
     }
     let reason = match end {
         End::Interrupted => Some("interrupted".to_owned()),

@@ -148,6 +148,8 @@ impl Encoder {
     /// Encode `group`, which is then spent: clear it before it is filled again.
     pub fn encode(&mut self, group: &mut Group) -> Result<EncodedGroup> {
         let records = group.len();
+        // Before the columns become pages, which are filled up.
+        let by_kind = group.by_kind();
         let mut pages = std::mem::take(&mut group.spanned);
         let addr = self.addr_column(group, &mut pages)?;
         let (size, instr) = (group.size.form(), group.instr.form());
@@ -173,7 +175,7 @@ impl Encoder {
             }
             same
         });
-        let (by_kind, threads) = (group.by_kind, group.threads.totals());
+        let threads = group.threads.totals();
         Ok(EncodedGroup { columns, records, pages, by_kind, threads })
     }
 

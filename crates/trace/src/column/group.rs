@@ -1,6 +1,9 @@
 //! The records of one group, gathered slice by slice while a slice is in the processor's cache,
 //! in few bytes a record.
 
+#[cfg(target_arch = "x86_64")]
+mod wide;
+
 use std::ops::Range;
 
 use rustc_hash::FxHashMap;
@@ -15,6 +18,12 @@ use crate::wide::widened;
 /// Records whose columns stay in the cache over several passes.
 const SLICE: usize = 1 << 12;
 
+/// Records whose borders are looked at together: a bit each.
+const LANES: usize = 64;
+
+/// Bytes of the pages whose number `trace.json` says.
+const PAGE: u64 = 1 << PAGE_SHIFT;
+
 /// Records from which on a group is taken to become a whole one, and has room for that.
 const LARGE: usize = 1 << 16;
 
@@ -23,8 +32,6 @@ const LARGE: usize = 1 << 16;
 pub struct Group {
     pub(super) addresses: Addresses,
     pub(super) kind: Indices,
-    /// Records by kind.
-    pub(super) by_kind: [u64; Kind::ALL.len()],
     pub(super) size: Numbers,
     pub(super) instr: Numbers,
     pub(super) threads: Threads,
@@ -52,7 +59,6 @@ impl Group {
     pub fn clear(&mut self) {
         self.addresses.clear();
         self.kind.clear();
-        self.by_kind = Default::default();
         self.size.clear();
         self.instr.clear();
         self.threads.clear();
@@ -64,9 +70,10 @@ impl Group {
     pub fn extend(&mut self, batch: &Batch, from: usize) -> usize {
         self.fill(from, batch.len(), |group, slice| {
             let (kind, size) = (&batch.kind[slice.clone()], &batch.size[slice.clone()]);
-            let taken = group.extend_places(&batch.addr[slice.clone()], kind, size);
+            let taken = group.extend_places(&batch.addr[slice.clone()], kind);
             let slice = slice.start..slice.start + taken;
-            let instr = &batch.instr[slice.clone()];
+            let (addr, instr) = (&batch.addr[slice.clone()], &batch.instr[slice.clone()]);
+            note_spanned(&mut group.spanned, addr, size, kind, over_a_border);
             group.size.extend(&size[..taken]);
             group.instr.extend(instr);
             group.threads.extend(&batch.thread[slice], instr);
@@ -77,8 +84,9 @@ impl Group {
     pub fn extend_narrow(&mut self, narrow: Narrow<'_>, from: usize) -> usize {
         self.fill(from, narrow.len(), |group, slice| {
             let Narrow { addr, kind, size, instr, thread } = narrow.part(slice);
-            let taken = group.extend_places(addr, kind, size);
+            let taken = group.extend_places(addr, kind);
             let instr = &instr[..taken];
+            note_spanned_bytes(&mut group.spanned, &addr[..taken], size, kind);
             group.size.extend_bytes(&size[..taken]);
             group.instr.extend_bytes(instr);
             group.threads.push_run(thread, taken, sum_of(instr));
@@ -90,8 +98,11 @@ impl Group {
         let before = self.len();
         let mut start = from;
         while start < to && !self.is_full() {
-            if self.len() >= LARGE && !self.kind.has_room(ROW_GROUP) {
-                self.reserve();
+            // Twice at most: what is grown little by little leaves memory of every size behind, all
+            // of which the kernel has zeroed.
+            let room = if self.len() < LARGE { LARGE } else { ROW_GROUP };
+            if !self.kind.has_room(room) {
+                self.reserve(room);
             }
             append(self, start..to.min(start + SLICE.min(ROW_GROUP - self.len())));
             start = from + self.len() - before;
@@ -101,66 +112,87 @@ impl Group {
 
     /// Append where records were and what they did there, until the group is full. Returns how many
     /// were taken: of the other columns, as many are to be.
-    fn extend_places<S: Copy + Into<u16>>(
-        &mut self,
-        addr: &[u64],
-        kind: &[u8],
-        size: &[S],
-    ) -> usize {
+    fn extend_places(&mut self, addr: &[u64], kind: &[u8]) -> usize {
         let taken = self.addresses.extend(addr, kind);
-        let kind = &kind[..taken];
-        self.kind.extend_from_slice(kind);
-        for (of, count) in Kind::ALL.into_iter().zip(&mut self.by_kind) {
-            *count += count_of(kind, of as u8);
-        }
-        note_spanned(&mut self.spanned, &addr[..taken], &size[..taken], kind);
+        self.kind.extend_from_slice(&kind[..taken]);
         taken
     }
 
-    fn reserve(&mut self) {
-        self.addresses.reserve(ROW_GROUP);
-        self.kind.reserve(ROW_GROUP);
-        self.size.reserve(ROW_GROUP);
-        self.instr.reserve(ROW_GROUP);
+    /// Records by kind.
+    pub(super) fn by_kind(&self) -> [u64; Kind::ALL.len()] {
+        let mut counts = [0; Kind::ALL.len()];
+        for kinds in self.kind.as_slice().chunks(SLICE) {
+            let mut left = kinds.len() as u64;
+            for (of, count) in Kind::ALL.into_iter().zip(&mut counts) {
+                // The kernel's come last, and seldom.
+                if left > 0 {
+                    let found = count_of(kinds, of as u8);
+                    *count += found;
+                    left -= found;
+                }
+            }
+        }
+        counts
+    }
+
+    fn reserve(&mut self, records: usize) {
+        self.addresses.reserve(records);
+        self.kind.reserve(records);
+        self.size.reserve(records);
+        self.instr.reserve(records);
     }
 }
 
-widened! {
-    /// Add the pages past the first of records that lie over a border, each with its kind; a page
-    /// may come several times.
-    fn note_spanned[S: Copy + Into<u16>](
-        spanned: &mut Vec<(u64, u8)>,
-        addr: &[u64],
-        size: &[S],
-        kind: &[u8],
-    ) -> () {
-        const PAGE: u16 = 1 << PAGE_SHIFT;
-        let is_over = |addr: u64, size: S| {
-            u64::from(Into::<u16>::into(size) > PAGE - (addr as u16 & (PAGE - 1)))
-        };
-        let mut note = |at: usize| {
-            let last = last_byte(addr[at], Into::<u16>::into(size[at])) >> PAGE_SHIFT;
-            for page in (addr[at] >> PAGE_SHIFT) + 1..=last {
-                // A loop over a border brings the same again and again.
-                if spanned.last() != Some(&(page, 1 << kind[at])) {
-                    spanned.push((page, 1 << kind[at]));
-                }
-            }
-        };
-        let (pieces, _) = addr.as_chunks::<64>();
-        let (sizes, _) = size.as_chunks::<64>();
-        for (start, (addr, size)) in (0..).step_by(64).zip(pieces.iter().zip(sizes)) {
-            let mut over = 0;
-            for lane in 0..64 {
-                over |= is_over(addr[lane], size[lane]) << lane;
-            }
-            while over != 0 {
-                note(start + over.trailing_zeros() as usize);
-                over &= over - 1;
+/// Which records lie over a border of 4 KiB pages (a bit each).
+fn over_a_border<S: Copy + Into<u16>>(addr: &[u64; LANES], size: &[S; LANES]) -> u64 {
+    let mut over = 0;
+    for (lane, (addr, &size)) in addr.iter().zip(size).enumerate() {
+        let size: u16 = size.into();
+        over |= u64::from(addr % PAGE + u64::from(size) > PAGE) << lane;
+    }
+    over
+}
+
+/// Add the pages past the first of records that lie over a border, each with its kind; a page may
+/// come several times. Of `size` and `kind` as many are looked at as there are addresses; `over` is
+/// [`over_a_border`], or a faster one.
+#[inline(always)]
+fn note_spanned<S: Copy + Into<u16>>(
+    spanned: &mut Vec<(u64, u8)>,
+    addr: &[u64],
+    size: &[S],
+    kind: &[u8],
+    over: impl Fn(&[u64; LANES], &[S; LANES]) -> u64,
+) {
+    let mut note = |at: usize| {
+        let last = last_byte(addr[at], Into::<u16>::into(size[at])) >> PAGE_SHIFT;
+        for page in (addr[at] >> PAGE_SHIFT) + 1..=last {
+            // A loop over a border brings the same again and again.
+            if spanned.last() != Some(&(page, 1 << kind[at])) {
+                spanned.push((page, 1 << kind[at]));
             }
         }
-        (pieces.len() * 64..addr.len()).for_each(note);
+    };
+    let (pieces, _) = addr.as_chunks();
+    let (sizes, _) = size.as_chunks();
+    for (start, (addr, size)) in (0..).step_by(LANES).zip(pieces.iter().zip(sizes)) {
+        let mut over = over(addr, size);
+        while over != 0 {
+            note(start + over.trailing_zeros() as usize);
+            over &= over - 1;
+        }
     }
+    (pieces.len() * LANES..addr.len()).for_each(note);
+}
+
+/// [`note_spanned`] for sizes that are bytes.
+fn note_spanned_bytes(spanned: &mut Vec<(u64, u8)>, addr: &[u64], size: &[u8], kind: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    if crate::wide_registers() {
+        // SAFETY: the processor has the instructions.
+        return unsafe { wide::note_spanned(spanned, addr, size, kind) };
+    }
+    note_spanned(spanned, addr, size, kind, over_a_border);
 }
 
 widened! {
@@ -340,6 +372,30 @@ mod tests {
     use super::*;
 
     proptest! {
+        /// On any processor.
+        #[test]
+        fn pages_past_the_first_are_noted(
+            records in prop::collection::vec((0u64..1 << 14, 0u8..=255, 0u8..5, any::<bool>()), 0..400),
+        ) {
+            let (mut addr, mut size, mut kind) = (Vec::new(), Vec::new(), Vec::new());
+            let mut expected = Vec::new();
+            for (at, bytes, of, top) in records {
+                let at = if top { u64::MAX - at } else { at };
+                addr.push(at);
+                size.push(bytes);
+                kind.push(of);
+                let last = at.saturating_add(u64::from(bytes.max(1)) - 1);
+                expected.extend(((at >> 12) + 1..=last >> 12).map(|page| (page, 1 << of)));
+            }
+            expected.dedup();
+            let (mut of_bytes, mut of_numbers) = (Vec::new(), Vec::new());
+            note_spanned_bytes(&mut of_bytes, &addr, &size, &kind);
+            let size: Vec<u16> = size.into_iter().map(u16::from).collect();
+            note_spanned(&mut of_numbers, &addr, &size, &kind, over_a_border);
+            prop_assert_eq!(&of_bytes, &expected);
+            prop_assert_eq!(&of_numbers, &expected);
+        }
+
         /// Whatever the numbers, and however few bytes they leave unused.
         #[test]
         fn numbers_are_what_they_were(

@@ -114,25 +114,31 @@ impl Addresses {
         let start = self.codes.len();
         self.codes.resize(start + addr.len(), 0);
         let unsettled = self.look_up(start, addr, kind);
-        for at in 0..unsettled {
-            let at = self.unsettled[at] as usize;
-            let code = &mut self.codes[start + at];
+        let Self { codes, blocks, marks, distinct, .. } = self;
+        let codes = &mut codes[start..];
+        for &at in &self.unsettled[..unsettled] {
+            let at = at as usize;
+            let (code, addr) = (&mut codes[at], addr[at]);
             if *code == UNKNOWN {
-                let block = addr[at] >> BLOCK_SHIFT;
-                let ordinal = self.blocks.find(block).unwrap_or_else(|| {
-                    let ordinal = self.blocks.insert(block);
-                    self.marks.resize((ordinal as usize + 1) * BLOCK + MARGIN, 0);
+                let block = addr >> BLOCK_SHIFT;
+                let ordinal = blocks.find(block).unwrap_or_else(|| {
+                    let ordinal = blocks.insert(block);
+                    let length = (ordinal as usize + 1) * BLOCK + MARGIN;
+                    if marks.capacity() < length {
+                        marks.reserve_exact((marks.capacity() * 4).max(1 << 18) - marks.len());
+                    }
+                    marks.resize(length, 0);
                     ordinal
                 });
-                *code = ordinal << BLOCK_SHIFT | addr[at] as u32 % BLOCK as u32;
+                *code = ordinal << BLOCK_SHIFT | addr as u32 % BLOCK as u32;
             }
-            let mark = &mut self.marks[*code as usize];
+            let mark = &mut marks[*code as usize];
             if *mark == 0 {
-                if self.distinct == DICTIONARY {
+                if *distinct == DICTIONARY {
                     self.codes.truncate(start + at);
                     return at;
                 }
-                self.distinct += 1;
+                *distinct += 1;
             }
             *mark |= bit_of(kind[at]);
         }
@@ -172,14 +178,18 @@ impl Addresses {
         for (block, ordinal) in order {
             let home = block << BLOCK_SHIFT;
             let mut kinds = 0;
-            let within = ordinal * BLOCK..(ordinal + 1) * BLOCK;
-            for ((offset, &mark), place) in
-                (0..).zip(&self.marks[within.clone()]).zip(&mut places.0[within])
-            {
-                if mark != 0 {
-                    kinds |= mark;
-                    *place = dictionary.len() as u16;
-                    dictionary.push(home | offset);
+            let start = ordinal * BLOCK;
+            // Few of the bytes are marked: most words have none.
+            let (words, _) = self.marks[start..start + BLOCK].as_chunks();
+            for (start, word) in (start..).step_by(size_of::<u64>()).zip(words) {
+                let mut left = u64::from_le_bytes(*word);
+                while left != 0 {
+                    let byte = left.trailing_zeros() / 8;
+                    kinds |= (left >> (byte * 8)) as u8;
+                    left &= !(0xff << (byte * 8));
+                    let place = start + byte as usize;
+                    places.0[place] = dictionary.len() as u16;
+                    dictionary.push(home | (place % BLOCK) as u64);
                 }
             }
             // None when the group ended with what would have been the first address of this block.

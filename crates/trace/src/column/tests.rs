@@ -15,6 +15,9 @@ fn write_and_read(batch: &Batch, options: WriterOptions) -> (Batch, crate::Info)
     writer.push_batch(batch).unwrap();
     let written = writer.finish(None).unwrap();
     assert_eq!(Reader::open(&path).unwrap().info(), &written);
+    let mut by_kind = std::collections::BTreeMap::new();
+    batch.iter().for_each(|record| *by_kind.entry(record.kind).or_default() += 1);
+    assert_eq!(written.records_by_kind, by_kind);
     (read(&path), written)
 }
 
@@ -155,10 +158,12 @@ fn every_layout_survives() {
     let (one, info) = write_and_read(&batch, small_parts.clone());
     assert!(one == batch, "records differ");
     assert_eq!(info.parts.len(), 4);
-    let threaded = WriterOptions { threads: 2, ..small_parts };
-    let (two, same) = write_and_read(&batch, threaded);
-    assert!(two == batch, "records differ when encoded by threads");
-    assert_eq!(info, same);
+    for threads in [1, 2] {
+        let threaded = WriterOptions { threads, ..small_parts.clone() };
+        let (read, same) = write_and_read(&batch, threaded);
+        assert!(read == batch, "records differ when encoded by {threads} threads");
+        assert_eq!(info, same);
+    }
 }
 
 /// A dictionary that gets full near the end of a group ends it there, and nothing else shows; one

@@ -393,7 +393,7 @@ pub fn import(
             writer.thread_process(thread as u32, process);
         }
     }
-    writer.source_mut().skipped_records = summary.skipped;
+    writer.change_source(|source| source.skipped_records = summary.skipped);
     writer.finish(None)
 }
 

@@ -1,0 +1,183 @@
+//! What has been written of a trace: everything but the encoding.
+
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use parquet::errors::ParquetError;
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::SerializedFileWriter;
+
+use crate::column::{EncodedGroup, ROW_GROUP, schema};
+use crate::error::{Error, Result};
+use crate::folder::{self, Aside};
+use crate::footprint::Footprint;
+use crate::info::{Info, PartInfo, ThreadInfo};
+use crate::record::Kind;
+use crate::region::{self, RegionEvent};
+
+pub(super) type Encoded = std::result::Result<EncodedGroup, ParquetError>;
+
+/// A trace's folder, with the part that is open.
+pub(super) struct Sink {
+    pub(super) path: PathBuf,
+    pub(super) dir: PathBuf,
+    pub(super) in_place: bool,
+    pub(super) part_records: usize,
+    pub(super) info: Info,
+    pub(super) footprint: Footprint,
+    pub(super) regions: Vec<RegionEvent>,
+    pub(super) part: Option<OpenPart>,
+    /// The trace that was at `path`, kept until there is something of this one to keep.
+    pub(super) replaced: Option<PathBuf>,
+    pub(super) finished: bool,
+}
+
+/// A part that is being written; dropped before it has its name, it is removed.
+pub(super) struct OpenPart {
+    writer: SerializedFileWriter<BufWriter<File>>,
+    records: usize,
+    file: Aside,
+}
+
+impl Sink {
+    fn part_name(&self) -> String {
+        format!("part-{:05}.parquet", self.info.parts.len())
+    }
+
+    fn part_path(&self) -> PathBuf {
+        self.dir.join(self.part_name())
+    }
+
+    pub(super) fn failed(&self, error: ParquetError) -> Error {
+        // The Parquet crate hides the system's error in a box; its text says which it was.
+        let text = error.to_string();
+        let fix = if text.contains("No space left") || text.contains("File too large") {
+            "free some space or choose another disk with -o; finished parts are kept"
+        } else {
+            "check the disk, or choose another place with -o"
+        };
+        match folder::beside(&self.part_path(), "partial") {
+            Ok(at) => Error::input(at.display().to_string(), format!("cannot write: {text}"), fix),
+            Err(error) => error,
+        }
+    }
+
+    pub(super) fn append(&mut self, encoded: Encoded) -> Result<()> {
+        let group = encoded.map_err(|e| self.failed(e))?;
+        if self.part.is_none() {
+            let aside = Aside::new(self.part_path())?;
+            let file = File::create(&aside.path)
+                .map_err(|e| Error::io(&aside.path, "cannot create", &e))?;
+            let properties = WriterProperties::builder()
+                .set_created_by(format!("nearfar {}", env!("CARGO_PKG_VERSION")))
+                .build();
+            // The Parquet crate writes a few kilobytes at a time, too few for a system call each.
+            let file = BufWriter::with_capacity(1 << 18, file);
+            let writer = SerializedFileWriter::new(file, schema().0, Arc::new(properties))
+                .map_err(|e| self.failed(e))?;
+            self.part = Some(OpenPart { writer, records: 0, file: aside });
+        }
+        let records = group.records;
+        for (page, kinds) in &group.pages {
+            self.footprint.touch(*page, *kinds);
+        }
+        for (kind, count) in Kind::ALL.into_iter().zip(group.by_kind) {
+            if count > 0 {
+                *self.info.records_by_kind.entry(kind).or_default() += count;
+            }
+        }
+        for (thread, records, instructions) in &group.threads {
+            let info = self.thread(*thread);
+            info.records += records;
+            info.instructions += instructions;
+            self.info.instructions += instructions;
+        }
+        if let Some(part) = &mut self.part {
+            let appended = group.append_to(&mut part.writer);
+            part.records += records;
+            let groups = part.writer.flushed_row_groups().len();
+            let whole = groups * ROW_GROUP >= self.part_records;
+            appended.map_err(|e| self.failed(e))?;
+            if whole {
+                self.close_part()?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn thread(&mut self, index: u32) -> &mut ThreadInfo {
+        let threads = &mut self.info.threads;
+        let place = match threads.binary_search_by_key(&index, |thread| thread.index) {
+            Ok(place) => place,
+            Err(place) => {
+                threads.insert(place, ThreadInfo { index, ..ThreadInfo::default() });
+                place
+            }
+        };
+        &mut threads[place]
+    }
+
+    /// Finish the part: it is whole on disk under its own name before `trace.json` lists it. All
+    /// that takes time or space comes before the two names, so that a kill or a full disk leaves
+    /// either both or neither.
+    pub(super) fn close_part(&mut self) -> Result<()> {
+        let Some(OpenPart { writer, records, file: aside }) = self.part.take() else {
+            return Ok(());
+        };
+        let name = self.part_name();
+        let buffered = writer.into_inner().map_err(|e| self.failed(e))?;
+        let file = buffered
+            .into_inner()
+            .map_err(|e| Error::io(&aside.path, "cannot write", &e.into_error()))?;
+        let bytes = file.metadata().map_err(|e| Error::io(&aside.path, "cannot write", &e))?.len();
+        self.info.records += records as u64;
+        self.info.parts.push(PartInfo { file: name, records: records as u64, bytes });
+        let listed = self.prepare()?;
+        aside.commit()?;
+        listed.commit()?;
+        self.forget_replaced()
+    }
+
+    /// From here on the trace is at its own path, not yet complete.
+    pub(super) fn take_place(&mut self) -> Result<()> {
+        let aside = std::mem::replace(&mut self.dir, self.path.clone());
+        folder::exchange(&aside, &self.path)?;
+        if aside.exists() {
+            let old = folder::beside(&self.path, "replaced")?;
+            folder::remove(&old)?;
+            std::fs::rename(&aside, &old).map_err(|e| Error::io(&old, "cannot replace", &e))?;
+            self.replaced = Some(old);
+        }
+        Ok(())
+    }
+
+    pub(super) fn forget_replaced(&mut self) -> Result<()> {
+        self.replaced.take().map_or(Ok(()), |old| folder::remove(&old))
+    }
+
+    pub(super) fn store(&mut self) -> Result<()> {
+        self.prepare()?.commit()
+    }
+
+    fn prepare(&mut self) -> Result<Aside> {
+        self.info.pages_by_kinds = self.footprint.by_kinds();
+        region::store(&self.dir, &self.regions)?;
+        self.info.prepare(&self.dir)
+    }
+}
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        if self.finished {
+            return;
+        }
+        self.part = None;
+        if self.dir != self.path {
+            let _ = std::fs::remove_dir_all(&self.dir);
+        } else if let Some(old) = self.replaced.take() {
+            let _ = folder::replace(&old, &self.path);
+        }
+    }
+}
