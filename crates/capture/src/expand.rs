@@ -164,15 +164,15 @@ impl Columns {
         let mut within = Within { next, noted: noted as u16, all: all as u16, odd: 0, bits: 0 };
         let mut filled = 0;
         for words in words.chunks(LANES) {
-            let to = self.piece(filled);
+            let mut to = self.piece(filled);
             let count = if let Ok(words) = words.try_into() {
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: the processor has the instructions.
-                if WIDE && unsafe { wide::fill_piece(words, to, &mut within) } {
+                if WIDE && unsafe { wide::fill_piece(words, &mut to, &mut within) } {
                     filled += LANES;
                     continue;
                 }
-                self.piece(filled).fill(words, LANES, blocks, &mut within)
+                to.fill(words, LANES, blocks, &mut within)
             } else {
                 let mut piece = [0; LANES];
                 piece[..words.len()].copy_from_slice(words);
@@ -237,7 +237,7 @@ impl Piece<'_> {
         let (mut top, mut at) = ([0; LANES], [0; LANES]);
         for lane in 0..LANES {
             addr[lane] = words[lane] & !TOP;
-            top[lane] = (words[lane] >> ADDR_BITS) as u16;
+            top[lane] = top_of(words[lane]);
         }
         let (mut starts, mut others) = (0u64, 0u64);
         for (lane, top) in top.iter().enumerate() {

@@ -56,7 +56,7 @@ fn counts_before(counts: __m512i, of_block: __mmask32, running: &mut __m512i) ->
 /// [`Piece::fill`] for [`LANES`] words that are references, and blocks that fit a word. False, with
 /// nothing moved, when there are others.
 #[target_feature(enable = "avx512bw,avx512dq,avx512vl,popcnt")]
-pub(super) fn fill_piece(words: &[u64; LANES], mut to: Piece<'_>, within: &mut Within) -> bool {
+pub(super) fn fill_piece(words: &[u64; LANES], to: &mut Piece<'_>, within: &mut Within) -> bool {
     const HALVES: usize = LANES / TOPS;
     let number = |number: u16| _mm512_set1_epi16(number.cast_signed());
     let mut whole = [_mm512_setzero_si512(); LANES / WHOLE];

@@ -38,6 +38,17 @@ fn lock(output: &Mutex<Output>) -> MutexGuard<'_, Output> {
     output.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// A group that is done with, empty, and what came of it or of those that waited for it.
+type Answer = (Group, Result<()>);
+
+/// Encode group `number` and hand it to `output`.
+fn append(encoder: &mut Encoder, output: &Mutex<Output>, number: u64, mut group: Group) -> Answer {
+    let encoded = encoder.encode(&mut group);
+    let taken = lock(output).take(number, encoded);
+    group.clear();
+    (group, taken)
+}
+
 /// Row groups that wait for a thread, at most. While as many wait, the caller's thread encodes the
 /// next one: it would otherwise wait itself, and with two processors one of them would idle.
 const QUEUED: usize = 2;
@@ -49,7 +60,7 @@ pub(super) struct Pool {
     work: Option<SyncSender<(u64, Group)>>,
     /// What no worker has taken yet.
     queue: Arc<Mutex<Receiver<(u64, Group)>>>,
-    done: Receiver<(Group, Result<()>)>,
+    done: Receiver<Answer>,
     workers: Vec<JoinHandle<()>>,
     asked: u64,
     answered: u64,
@@ -74,11 +85,8 @@ impl Pool {
             std::thread::spawn(move || {
                 loop {
                     let next = queue.lock().ok().and_then(|queue| queue.recv().ok());
-                    let Some((number, mut group)) = next else { break };
-                    let encoded = encoder.encode(&mut group);
-                    let taken = lock(&output).take(number, encoded);
-                    group.clear();
-                    if answers.send((group, taken)).is_err() {
+                    let Some((number, group)) = next else { break };
+                    if answers.send(append(&mut encoder, &output, number, group)).is_err() {
                         break;
                     }
                 }
@@ -122,11 +130,9 @@ impl Pool {
         self.encode_here(number, group)
     }
 
-    fn encode_here(&mut self, number: u64, mut group: Group) -> Result<()> {
-        let encoded = self.own.encode(&mut group);
-        let taken = lock(&self.output).take(number, encoded);
-        group.clear();
-        self.answered((group, taken))
+    fn encode_here(&mut self, number: u64, group: Group) -> Result<()> {
+        let answer = append(&mut self.own, &self.output, number, group);
+        self.answered(answer)
     }
 
     /// An empty group, with the memory of one that is done if there is one: the kernel zeroes fresh
@@ -135,7 +141,7 @@ impl Pool {
         self.spare.pop().unwrap_or_default()
     }
 
-    fn answered(&mut self, (group, taken): (Group, Result<()>)) -> Result<()> {
+    fn answered(&mut self, (group, taken): Answer) -> Result<()> {
         self.answered += 1;
         self.spare.push(group);
         taken
