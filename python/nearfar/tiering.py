@@ -60,8 +60,8 @@ class Policy:
     """What a policy written in Python inherits from; docs/tiering.md has the hooks.
 
     A hook that the class does not define is done by ``base``. A policy is made for the memory of a
-    run: its ``start`` asks what that memory can do, makes the policy's threads and answers when they
-    run first.
+    run: its ``start`` asks what that memory can do, makes the policy's threads and answers when
+    they run first.
 
     Attributes:
         base: a built-in policy whose mechanisms are kept, or None to start from nothing.
@@ -159,8 +159,10 @@ class TieringResult(FolderResult):
 
 
 def policies() -> list[dict[str, Any]]:
-    """Every built-in policy: ``name``, ``what`` it is, what it ``follows`` and ``leaves_out``, what it
-    is ``not_for``, and its ``knobs`` with their defaults and sources.
+    """Every built-in policy, in the order of the registry.
+
+    Each has its ``name``, ``what`` it is, what it ``follows`` and ``leaves_out``, what it is
+    ``not_for``, and its ``knobs`` with their defaults and sources.
     """
     found: list[dict[str, Any]] = json.loads(_engine.tiering_policies())
     return found
@@ -198,7 +200,8 @@ def tiering(
 
     Args:
         workload: a name of :func:`workloads`, or a trace folder.
-        policy: names of :func:`policies` or ``all``, classes or objects that follow :class:`Policy`.
+        policy: names of :func:`policies`, ``all``, classes or objects that follow
+            :class:`Policy`.
         machine: name or path of a machine file with two to four nodes and ``[cost]``.
         mix: of a generated workload's rounds: ``read``, ``write``, ``mixed`` (1:1 by operation) or
             ``split`` (1:1 by page: half of the pages are only read, the others only written).
