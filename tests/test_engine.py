@@ -65,7 +65,7 @@ def test_same_parameters(name: str) -> None:
         ("machine_builtin", ()),
         ("machine_schema", ()),
         ("machine_load", ("desktop-nvm", "nowhere")),
-        ("paging_replacements", ()),
+        ("schema", ()),
         ("capture_probe", ("nowhere",)),
     ],
 )

@@ -6,7 +6,10 @@ times a second; what it raises ends the run and is raised. Errors are ``nearfar.
 
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from typing import final
+from typing import Any, final
+
+#: Options by name, as ``nearfar.declared`` has their types.
+Options = Mapping[str, Any]
 
 __version__: str
 
@@ -117,36 +120,24 @@ def machine_io(
 
 # paging.rs
 
-def paging_replacements() -> list[tuple[str, str]]: ...
 def paging(
     trace: str | PathLike[str],
     machine: str,
     machine_text: str,
     *,
-    page_sizes: Sequence[int],
-    memory: Sequence[tuple[float, bool]],
-    tlb: str,
-    replacement: str,
-    clock_insert_set: bool,
-    kinds: Sequence[str] | None,
-    storages: Sequence[str] | None,
-    write_back: bool,
-    threads: int,
-    sample: float | None,
-    max_memory: int | None,
+    options: Options,
     progress: Callable[[int], object] | None,
 ) -> str: ...
 def paging_explain(
     trace: str | PathLike[str],
     *,
-    page_bytes: int,
-    memory: tuple[float, bool],
-    tlb: str,
-    replacement: str,
-    clock_insert_set: bool,
-    kinds: Sequence[str] | None,
+    options: Options,
     progress: Callable[[int], object] | None,
 ) -> str: ...
+
+# schema.rs
+
+def schema() -> str: ...
 
 # ssd.rs
 

@@ -21,10 +21,11 @@ import numpy as np
 from nearfar import _engine
 from nearfar import machine as machines
 from nearfar import settable as hardware
+from nearfar.declared.paging import OPTIONS
 from nearfar.errors import NearfarError
 from nearfar.fleet import Vm
 from nearfar.fleet import read as read_fleet
-from nearfar.paging import MACHINE, PAGE_SIZES, TLB, paging, trace_warnings
+from nearfar.paging import MACHINE, paging, trace_warnings
 from nearfar.predict import (
     Costs,
     Point,
@@ -35,8 +36,13 @@ from nearfar.predict import (
     predict,
 )
 from nearfar.report import units
-from nearfar.result import Columns, FolderResult
+from nearfar.result import FolderResult
+from nearfar.schema import Rows, default
 from nearfar.sizes import parse_memory, parse_page_sizes
+
+#: What the paging study behind the advice runs with unless told otherwise.
+PAGE_SIZES: Final = default(OPTIONS, "page_sizes")
+TLB: Final = default(OPTIONS, "tlb")
 
 #: What advice is given for unless told otherwise.
 MEMORY: Final = "50%"
@@ -64,7 +70,7 @@ class AdviseResult(FolderResult):
     rows: list[dict[str, Any]]
     notes: list[str] = field(compare=False, default_factory=list)
 
-    columns: ClassVar[Columns] = Columns(
+    columns: ClassVar[Rows] = Rows(
         keys=("vm", "workload", "machine", "storage", "arch", ("memory_fraction", "memory_bytes")),
         metrics={
             "simulated_ns": "less",

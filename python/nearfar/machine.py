@@ -24,6 +24,10 @@ USUAL = "desktop-nvm"
 SEARCH = Path("machines")
 
 
+#: A machine as options take it: a name, or the path of a file.
+MachineLike = str | Path
+
+
 @dataclass(frozen=True)
 class AccessTimes:
     """Times of one memory reference, nanoseconds (T_TLB and T_DRAM of papers 000 and 001)."""
@@ -89,7 +93,7 @@ def paging_to_storage() -> list[str]:
     return [name for name in names() if load(name).storages]
 
 
-def load(path_or_name: str, search: Path = SEARCH) -> Machine:
+def load(path_or_name: MachineLike, search: Path = SEARCH) -> Machine:
     """Load a machine.
 
     Args:
@@ -101,7 +105,7 @@ def load(path_or_name: str, search: Path = SEARCH) -> Machine:
         NearfarError: there is no such machine, or its file is wrong; the message names the file,
             the line and the key.
     """
-    text = _engine.machine_load(path_or_name, search)
+    text = _engine.machine_load(str(path_or_name), search)
     return Machine(Path(path_or_name).name.removesuffix(".toml"), text)
 
 

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from nearfar.errors import NearfarError
-from nearfar.result import Columns, FolderResult
+from nearfar.result import FolderResult
+from nearfar.schema import Rows
 
 
 @dataclass(frozen=True)
@@ -80,11 +81,11 @@ class Study:
         return _parameters(self.function, self.more, self.threads)
 
     @property
-    def columns(self) -> Columns:
+    def columns(self) -> Rows:
         """What the columns of its table mean."""
         kind: type[FolderResult] = _import(self.result)
         declared = kind.columns
-        return declared if isinstance(declared, Columns) else declared[self.question]
+        return declared if isinstance(declared, Rows) else declared[self.question]
 
     @property
     def question(self) -> str:

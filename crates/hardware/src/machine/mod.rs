@@ -2,6 +2,7 @@
 //! reader ([`Machine::parse`]) and the JSON Schema ([`schema`]) both come from them.
 
 mod library;
+mod name;
 mod read;
 mod resolve;
 #[cfg(test)]
@@ -17,6 +18,7 @@ use crate::units::{
 };
 
 pub use library::builtin;
+pub use name::MachineName;
 pub use read::nearest;
 pub use resolve::AccessTimes;
 
