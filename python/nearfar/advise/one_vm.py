@@ -179,7 +179,8 @@ def why(row: Mapping[str, Any]) -> str:
             )
     else:
         lines.append(
-            f"{size}: predicted {time} per reference, {units.percent(row['gain'])} less than 4 KiB; "
+            f"{size}: predicted {time} per reference, "
+            f"{units.percent(row['gain'])} less than 4 KiB; "
             f"simulated {units.duration(row['simulated_ns'])} against {usual}."
         )
     lines.append(f"{LIMITS[row['limit']]}.")

@@ -89,9 +89,9 @@ def summary(rows: Sequence[Row]) -> str:
     mean = sum(row["gain"] for row in leaving) / len(leaving)
     most = max(leaving, key=lambda row: row["gain"])
     mean_text, most_text = units.percent(mean), units.percent(most["gain"])
-    larger = all(row["advised_page_bytes"] > _USUAL for row in leaving)
+    kind = "larger" if all(row["advised_page_bytes"] > _USUAL for row in leaving) else "other"
     return (
-        f"{len(leaving)} of {count} should use {'larger' if larger else 'other'} pages and save {mean_text} of the time per "
+        f"{len(leaving)} of {count} should use {kind} pages and save {mean_text} of the time per "
         f"reference on average, {most_text} at most ({units.clean(most['vm'])})."
     )
 
