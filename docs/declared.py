@@ -48,15 +48,15 @@ def source(command: str, declared: dict[str, Any]) -> str:
     if any("Sequence" in one or "Mapping" in one for one in types):
         names = [name for name in ("Mapping", "Sequence") if any(name in one for one in types)]
         imports.append(f"from collections.abc import {', '.join(names)}")
-    imports.append("from typing import TYPE_CHECKING, Final, TypedDict")
+    imports.append("from typing import Final, TypedDict")
     if any(option["registry"] for option in options):
         imports.append("from nearfar.declared import names")
     names = ["Option"] if options else []
     if tables:
         names = ["Column", *names, "Rows"]
-    imports.append(f"from nearfar.schema import {', '.join(names)}")
     if any("MachineLike" in one for one in types):
-        imports.append("if TYPE_CHECKING:\n    from nearfar.machine import MachineLike")
+        names.append("MachineLike")
+    imports.append(f"from nearfar.schema import {', '.join(names)}")
     parts = [
         _HEAD.format(what=f"Options and rows of ``nearfar {command}``", imports="\n".join(imports))
     ]

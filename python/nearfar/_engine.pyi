@@ -8,9 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import Any, final
 
-#: Options by name, as ``nearfar.declared`` has their types.
-Options = Mapping[str, Any]
-
 __version__: str
 
 # capture.rs
@@ -125,13 +122,13 @@ def paging(
     machine: str,
     machine_text: str,
     *,
-    options: Options,
+    options: Mapping[str, Any],
     progress: Callable[[int], object] | None,
 ) -> str: ...
 def paging_explain(
     trace: str | PathLike[str],
     *,
-    options: Options,
+    options: Mapping[str, Any],
     progress: Callable[[int], object] | None,
 ) -> str: ...
 

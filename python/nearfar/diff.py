@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from nearfar.errors import NearfarError
 from nearfar.result import Result
-from nearfar.runs import Run, open_run
+from nearfar.run_folder import Run, open_run
 from nearfar.schema import Rows
 
 #: How sure an interval is.
@@ -42,6 +42,8 @@ class DiffResult(Result):
             difference over seeds; null for one seed), ``verdict``.
         only_a, only_b: keys that the other run lacks; with ``metric``, where it lacks that number.
     """
+
+    chart = "nearfar.report.plots.diff:draw"
 
     run: dict[str, Any]
     rows: list[dict[str, Any]]

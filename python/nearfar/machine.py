@@ -16,16 +16,13 @@ from typing import Any
 
 from nearfar import _engine
 from nearfar.errors import NearfarError
+from nearfar.schema import MachineLike
 
 #: The machine that is meant unless another is named.
 USUAL = "desktop-nvm"
 
 #: Folder in which a machine given by name is looked for before the built-in ones.
 SEARCH = Path("machines")
-
-
-#: A machine as options take it: a name, or the path of a file.
-MachineLike = str | Path
 
 
 @dataclass(frozen=True)

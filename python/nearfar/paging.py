@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
 
-from nearfar import _engine
+from nearfar import _engine, units
 from nearfar import machine as machines
+from nearfar import paging_findings as findings
 from nearfar.declared import paging as declared
 from nearfar.errors import NearfarError
 from nearfar.filter import view
@@ -49,6 +50,8 @@ class PagingResult(FolderResult):
     fits: list[dict[str, Any]]
     wall_seconds: float = field(compare=False, default=0.0)
 
+    page = "nearfar.report.html.paging:PagingPage"
+    chart = "nearfar.report.plots.paging:draw"
     columns: ClassVar[Rows] = declared.ROWS
 
     @classmethod
@@ -90,14 +93,10 @@ class PagingResult(FolderResult):
 
     def html(self, heatmap: dict[str, Any] | None = None) -> str:
         """Draw a self-contained page of the result."""
-        from nearfar.report.html import paging_page
-
-        return paging_page(self.to_dict(), heatmap)
+        return self._html(heatmap=heatmap)
 
     def _repr_html_(self) -> str:
         """Show the best pages in a notebook."""
-        from nearfar.report import findings, units
-
         lines = []
         for (memory, storage), best in findings.best_pages(self.to_dict()).items():
             cells = (storage, memory.label, units.size(best.page_bytes))

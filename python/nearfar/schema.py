@@ -19,6 +19,9 @@ from typing import Any, Final, TypeVar
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+#: A machine as an option takes it: a name, or the path of a file.
+MachineLike = str | Path
+
 #: Names that a help text lists; more are left to completion and docs.
 _LISTED: Final = 8
 
@@ -72,7 +75,7 @@ class Option:
     @property
     def annotation(self) -> Any:
         """The type as Python has it."""
-        names = {"Sequence": Sequence, "Mapping": Mapping, "Path": Path, "Any": Any}
+        names = {"Sequence": Sequence, "Mapping": Mapping, "Path": Path, "MachineLike": MachineLike}
         return eval(self.type, names)  # noqa: S307  our own source
 
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from nearfar.errors import NearfarError
 from nearfar.result import FolderResult
-from nearfar.schema import Rows
+from nearfar.schema import Rows, options_of
 
 
 @dataclass(frozen=True)
@@ -189,6 +189,7 @@ def _import(place: str) -> Any:
 def _parameters(place: str, more: str | None, threads: str | None) -> dict[str, Parameter]:
     function: Callable[..., Any] = _import(place)
     hints = typing.get_type_hints(function)
+    hints |= {option.name: option.annotation for option in options_of(function)}
     found: dict[str, Parameter] = {}
     for name, one in inspect.signature(function).parameters.items():
         if one.kind is inspect.Parameter.VAR_KEYWORD:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import Final, TypedDict
 
 from nearfar.declared import names
-from nearfar.schema import Column, Option, Rows
-
-if TYPE_CHECKING:
-    from nearfar.machine import MachineLike
+from nearfar.schema import Column, MachineLike, Option, Rows
 
 
 class Options(TypedDict, total=False):
