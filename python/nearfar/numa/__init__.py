@@ -189,7 +189,7 @@ def alloc(
     """How long allocating and clearing takes, where pages land, whether it can be done.
 
     Args:
-        sizes: bytes, or text such as ``80G`` (powers of 1024).
+        sizes: bytes, or text such as ``80G`` (docs/shell.md has the grammar).
         machine: name or path of a machine file.
         modes: of :func:`modes`; all that the machine can be in by default.
         allocator: ``vmalloc`` (the kernel's, as in paper 004) or ``user`` (a program).
