@@ -112,7 +112,7 @@ def explain(
         )
     row = _row(result, page, memory, storage)
     made, options = result.run, result.run["options"]
-    machine = Machine(made["machine"], json.dumps(made["machine_description"]))
+    machine = Machine.from_json(made["machine"], json.dumps(made["machine_description"]))
     trace = _trace(made)
     fraction = row["memory_fraction"]
     with view(trace, options["filter"], machine, progress) as seen:

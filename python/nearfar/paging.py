@@ -132,7 +132,7 @@ def paging(
     tlb: str = TLB,
     replacement: str = "clock",
     clock_insert: str = "set",
-    machine: str = MACHINE,
+    machine: machines.MachineLike = MACHINE,
     storage: Sequence[str] | None = None,
     kinds: Sequence[str] | None = None,
     filter: str = "none",  # noqa: A002
@@ -151,7 +151,7 @@ def paging(
         tlb: entries (``64``), entries x ways (``64x4``), two levels (``64+1536x12``); LRU.
         replacement: ``clock``, ``lru`` or ``linux``.
         clock_insert: ``set`` or ``clear``: the accessed bit of a page just loaded by CLOCK.
-        machine: name or path of a machine file.
+        machine: name or path of a machine file, or a machine.
         storage: storages of the machine to price; all by default.
         kinds: kinds of references that count; all by default.
         filter: which references there are: ``none`` (all), ``cache`` (those that miss the CPU
@@ -179,8 +179,7 @@ def paging(
         answer = json.loads(
             _engine.paging(
                 seen.path,
-                described.name,
-                described.json,
+                described,
                 page_sizes=sizes,
                 memory=[(float(m.value), m.is_fraction) for m in memories],
                 tlb=tlb,
@@ -213,7 +212,7 @@ def paging(
     info = json.loads(text)
     run = {
         "study": "paging",
-        "command": _command(path, described.name, options),
+        "command": _command(path, described.flags, options),
         "trace": str(path),
         "trace_json_sha256": hashlib.sha256(text).hexdigest(),
         "traced": shlex.join(info["source"]["command"]) or info["source"]["detail"],
@@ -281,8 +280,8 @@ def _fit_dict(fit: Any, sizes: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def _command(path: Path, machine: str, options: dict[str, Any]) -> str:
-    words = ["nearfar", "paging", os.fspath(path), "--machine", machine]
+def _command(path: Path, machine: Sequence[str], options: dict[str, Any]) -> str:
+    words = ["nearfar", "paging", os.fspath(path), *machine]
     words += ["--page-sizes", ",".join(str(size) for size in options["page_sizes"])]
     words += ["--memory", options["memory"], "--tlb", options["tlb"]]
     words += ["--replacement", options["replacement"]]

@@ -1,7 +1,7 @@
 """Sizes, times and shares as people write them: ``4K``, ``50MB``, ``512,1K,...,2M``, ``1.5ms``.
 
-The grammar is the engine's (``crates/schema/src/units``; docs/shell.md has its table). The first call
-loads the engine: help and completion, which import this module, do without it.
+The grammar is the engine's (``crates/schema/src/units``; docs/shell.md has its table). Functions
+load the engine when they are called: help and completion import this module without it.
 """
 
 from __future__ import annotations

@@ -136,8 +136,9 @@ class NumaResult(FolderResult):
             raise NearfarError(f"numa {self.run['question']}: has no page of its own")
         from nearfar.report.html import numa_page
 
-        described = json.dumps(self.run["machine_description"])
-        nodes = json.loads(_engine.numa_topology(self.run["machine"], described))
+        description = json.dumps(self.run["machine_description"])
+        described = machines.Machine.from_json(self.run["machine"], description)
+        nodes = topology(described)
         return numa_page(self.to_dict(), nodes, published(self))
 
     def to_dict(self) -> dict[str, Any]:
@@ -167,17 +168,17 @@ def modes() -> dict[str, str]:
     return dict(_engine.numa_modes())
 
 
-def topology(machine: str = MACHINE) -> dict[str, Any]:
+def topology(machine: machines.MachineLike = MACHINE) -> dict[str, Any]:
     """Nodes, distances and the kernel's fallback order of each node."""
     one = machines.load(machine)
-    answer: dict[str, Any] = json.loads(_engine.numa_topology(one.name, one.json))
+    answer: dict[str, Any] = json.loads(_engine.numa_topology(one))
     return answer
 
 
 def alloc(
     sizes: Sequence[str | int],
     *,
-    machine: str = MACHINE,
+    machine: machines.MachineLike = MACHINE,
     modes: Sequence[str] | None = None,
     allocator: str = "vmalloc",
     nodes: Sequence[int] = (),
@@ -190,7 +191,7 @@ def alloc(
 
     Args:
         sizes: bytes, or text such as ``80G`` (docs/shell.md has the grammar).
-        machine: name or path of a machine file.
+        machine: name or path of a machine file, or a machine.
         modes: of :func:`modes`; all that the machine can be in by default.
         allocator: ``vmalloc`` (the kernel's, as in paper 004) or ``user`` (a program).
         nodes: nodes to use, for the modes that are told (docs/numa.md).
@@ -217,8 +218,7 @@ def alloc(
 
     def one_mode(mode: str) -> list[dict[str, Any]]:
         return [
-            json.loads(_engine.numa_alloc(one.name, one.json, mode_name=mode, size=size, **told))
-            for size in asked
+            json.loads(_engine.numa_alloc(one, mode_name=mode, size=size, **told)) for size in asked
         ]
 
     options = {**told, "size": asked, "modes": _given(modes)}
@@ -229,7 +229,7 @@ def alloc(
 def run(
     load: str | Path,
     *,
-    machine: str = MACHINE,
+    machine: machines.MachineLike = MACHINE,
     modes: Sequence[str] | None = None,
     pattern: str = "random",
     writes: float = 0.0,
@@ -275,7 +275,7 @@ def run(
 
     def one_mode(mode: str) -> list[dict[str, Any]]:
         answer = _engine.numa_run(
-            one.name, one.json, mode_name=mode, trace=trace, bytes=size, progress=progress, **told
+            one, mode_name=mode, trace=trace, bytes=size, progress=progress, **told
         )
         return [json.loads(answer)]
 
@@ -287,7 +287,7 @@ def pair(
     first: str | Path,
     second: str | Path,
     *,
-    machine: str = MACHINE,
+    machine: machines.MachineLike = MACHINE,
     overlap: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0),
     cache: str | int | None = None,
     origin: int | None = None,
@@ -310,8 +310,7 @@ def pair(
     one = machines.load(machine)
     (trace_a, bytes_a), (trace_b, bytes_b) = _load(first), _load(second)
     answer = _engine.numa_pair(
-        one.name,
-        one.json,
+        one,
         traces=[trace_a, trace_b],
         bytes=[bytes_a, bytes_b],
         overlaps=list(overlap),
@@ -327,7 +326,7 @@ def pair(
 def weights(
     nodes: Sequence[int],
     *,
-    machine: str = MACHINE,
+    machine: machines.MachineLike = MACHINE,
     origin: int | None = None,
     writes: float = 0.0,
 ) -> list[int]:
@@ -339,12 +338,12 @@ def weights(
         machine, origin: see :func:`alloc`.
     """
     one = machines.load(machine)
-    told = _engine.numa_weights(one.name, one.json, nodes=list(nodes), origin=origin, writes=writes)
+    told = _engine.numa_weights(one, nodes=list(nodes), origin=origin, writes=writes)
     return list(told)
 
 
 def run_of(
-    question: str, machine: str, options: Mapping[str, Any], words: Sequence[str]
+    question: str, machine: machines.MachineLike, options: Mapping[str, Any], words: Sequence[str]
 ) -> dict[str, Any]:
     """How a result was made, as :class:`NumaResult` holds it."""
     return _run(question, machines.load(machine), options, words)
@@ -412,7 +411,7 @@ def _each(
 def _run(
     question: str, one: machines.Machine, options: Mapping[str, Any], words: Sequence[str]
 ) -> dict[str, Any]:
-    command = ["nearfar", "numa", question, *words, "--machine", one.name]
+    command = ["nearfar", "numa", question, *words, *one.flags]
     for key, flag in _FLAGS.items():
         value = options.get(key)
         if value not in (None, [], _USUAL.get(key)):

@@ -4,6 +4,7 @@
 mod library;
 mod read;
 mod resolve;
+mod set;
 #[cfg(test)]
 mod tests;
 mod value;
@@ -14,7 +15,7 @@ use nearfar_schema::units::{Bandwidth, Frequency, Rotation, Size, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use library::builtin;
+pub use library::{MachineFile, builtin};
 pub use read::nearest;
 pub use resolve::AccessTimes;
 pub use value::{Count, Grid, Indices, Ratio, Sourced};
