@@ -36,6 +36,7 @@ class Fits(list[Fit], Result):
         sizes: page sizes in bytes to predict the rates of; None for those that were measured.
     """
 
+    chart = "nearfar.report.plots.fit:draw"
     sizes: Sequence[int] | None = None
 
     def points(self, one: Fit) -> list[tuple[int, float, float | None]]:

@@ -18,9 +18,16 @@ from nearfar.trace import Trace
 class Info(dict[str, Any], Result):
     """What a trace holds, by the keys of ``docs/info.md``; ``heatmap`` is there if asked for."""
 
+    page = "nearfar.report.html.info:InfoPage"
+    chart = "nearfar.report.plots.info:draw"
+
     def to_dict(self) -> dict[str, Any]:
         """Everything but the heat map, as ``--format json`` prints it."""
         return {key: value for key, value in self.items() if key != "heatmap"}
+
+    def html(self) -> str:
+        """A self-contained page of the trace, with its heat map where that was asked for."""
+        return self._html(heatmap=self.get("heatmap"))
 
     @property
     def table(self) -> Any:
@@ -49,7 +56,7 @@ def info(
 
     Args:
         trace: a trace folder, or a :class:`nearfar.trace.Trace`.
-        reuse: work out the histogram of stack distances, the dearest part.
+        reuse: work out the histogram of stack distances, the most expensive part.
         heatmap: add the heat map as ``heatmap``, for which the trace is read a second time.
         filter: which references there are: ``none`` (all), ``cache`` (those that miss the CPU
             caches of ``machine``) or ``cache-write-backs`` (:mod:`nearfar.filter`).

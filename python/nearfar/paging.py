@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from nearfar import _engine
+from nearfar import _engine, units
 from nearfar import machine as machines
+from nearfar import paging_findings as findings
 from nearfar.errors import NearfarError
 from nearfar.filter import view
 from nearfar.result import Columns, FolderResult
@@ -53,6 +54,8 @@ class PagingResult(FolderResult):
     fits: list[dict[str, Any]]
     wall_seconds: float = field(compare=False, default=0.0)
 
+    page = "nearfar.report.html.paging:PagingPage"
+    chart = "nearfar.report.plots.paging:draw"
     columns: ClassVar[Columns] = Columns(
         keys=("storage", ("memory_fraction", "memory_bytes"), "page_bytes"),
         metrics={
@@ -108,14 +111,10 @@ class PagingResult(FolderResult):
 
     def html(self, heatmap: dict[str, Any] | None = None) -> str:
         """Draw a self-contained page of the result."""
-        from nearfar.report.html import paging_page
-
-        return paging_page(self.to_dict(), heatmap)
+        return self._html(heatmap=heatmap)
 
     def _repr_html_(self) -> str:
         """Show the best pages in a notebook."""
-        from nearfar.report import findings, units
-
         lines = []
         for (memory, storage), best in findings.best_pages(self.to_dict()).items():
             cells = (storage, memory.label, units.size(best.page_bytes))

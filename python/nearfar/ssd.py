@@ -54,6 +54,8 @@ class SsdResult(FolderResult):
     details: list[dict[str, Any]]
     wall_seconds: float = field(compare=False, default=0.0)
 
+    page = "nearfar.report.html.ssd:SsdPage"
+    chart = "nearfar.report.plots.ssd:draw"
     columns: ClassVar[Columns] = Columns(
         keys=("dram_bytes", "epf"),
         metrics={
@@ -87,12 +89,6 @@ class SsdResult(FolderResult):
 
     def _run(self) -> dict[str, Any]:
         return {**self.run, "details": self.details, "wall_seconds": round(self.wall_seconds, 3)}
-
-    def html(self) -> str:
-        """Draw a self-contained page of the result."""
-        from nearfar.report.html.ssd import ssd_page
-
-        return ssd_page(self.to_dict())
 
     @property
     def table(self) -> Any:

@@ -91,6 +91,8 @@ class TieringResult(FolderResult):
     series: list[dict[str, Any]]
     wall_seconds: float = field(compare=False, default=0.0)
 
+    page = "nearfar.report.html.tiering:TieringPage"
+    chart = "nearfar.report.plots.tiering:draw"
     columns: ClassVar[Columns] = Columns(
         keys=("workload", "mix", "policy", "phase"),
         metrics={
@@ -150,12 +152,6 @@ class TieringResult(FolderResult):
         if not rows:
             raise NearfarError(f"total: no policy {policy!r} in this result")
         return sum(float(row[count]) for row in rows) / len({row["seed"] for row in rows})
-
-    def html(self) -> str:
-        """Draw a self-contained page of the result."""
-        from nearfar.report.html.tiering import tiering_page
-
-        return tiering_page(self.to_dict())
 
 
 def policies() -> list[dict[str, Any]]:

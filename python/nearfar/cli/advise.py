@@ -84,9 +84,9 @@ def run(
     from nearfar import advise as study
     from nearfar import emit as emitters
     from nearfar import machine as machines
+    from nearfar.advise.fleet import parse_gain
     from nearfar.cli._progress import progress
     from nearfar.errors import NearfarError
-    from nearfar.fleet import parse_gain
 
     check_format(output_format)
     if emit is not None:
@@ -174,7 +174,7 @@ def _emitted(result: AdviseResult, kind: str | None) -> tuple[dict[str, str], li
 
 def _evaluate(result: AdviseResult, sizes: str, output_format: str) -> bool:
     """Print the regret over all rows; whether a goal was missed."""
-    from nearfar.regret import evaluate
+    from nearfar.advise.regret import evaluate
     from nearfar.report import advise as tables
     from nearfar.report.tables import show
 

@@ -18,10 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from nearfar import _engine
+from nearfar import _engine, workload
 from nearfar import machine as machines
 from nearfar.errors import NearfarError
-from nearfar.numa.describe import Node, describe, to_machine
+from nearfar.numa.describe import describe, to_machine
+from nearfar.numa.node import Node
+from nearfar.numa.table_2 import TABLE_2
 from nearfar.result import Columns, FolderResult
 from nearfar.sizes import bytes_of, parse_bytes
 
@@ -93,6 +95,8 @@ class NumaResult(FolderResult):
     run: dict[str, Any]
     rows: list[dict[str, Any]]
 
+    page = "nearfar.report.html.numa:NumaPage"
+    chart = "nearfar.report.plots.numa:draw"
     columns: ClassVar[Mapping[str, Columns]] = {
         "alloc": Columns(
             keys=("mode", "size_bytes"),
@@ -134,12 +138,9 @@ class NumaResult(FolderResult):
         """
         if self.run["question"] != "alloc":
             raise NearfarError(f"numa {self.run['question']}: has no page of its own")
-        from nearfar.report.html import numa_page
-
         description = json.dumps(self.run["machine_description"])
         described = machines.Machine.from_json(self.run["machine"], description)
-        nodes = topology(described)
-        return numa_page(self.to_dict(), nodes, published(self))
+        return self._html(topology=topology(described), published=published(self))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as ``--format json`` prints them."""
@@ -351,8 +352,6 @@ def run_of(
 
 def published(found: NumaResult) -> list[dict[str, Any]]:
     """Times of paper 004 to put beside an allocation's; none for another machine or allocator."""
-    from nearfar.numa.paper import TABLE_2
-
     if found.run["machine"] != MACHINE or not found.run["options"]["vmalloc"]:
         return []
     asked = {row["mode"] for row in found.rows}
@@ -370,8 +369,6 @@ def _load(load: str | Path) -> tuple[Path | None, int]:
     size = bytes_of(load)
     if size is not None:
         return None, size
-    from nearfar import workload
-
     if load not in workload.names():
         what = f"{load[:60]}: neither a trace folder nor a workload nor a size such as 40G"
         raise NearfarError(f"{what}; see nearfar workload list")
@@ -380,13 +377,11 @@ def _load(load: str | Path) -> tuple[Path | None, int]:
 
 def _captured(name: str) -> Path:
     """The capture of a built-in workload: one made here, or the small one of the sources."""
-    from nearfar.reproduce import bundled
-
     whole = Path(f"{name}.trace")
     if whole.exists():
         return whole
     try:
-        return bundled() / whole
+        return workload.bundled() / whole
     except NearfarError:
         fix = f"nearfar workload capture {name}"
         raise NearfarError(f"{name}: there is no capture of it here; first run: {fix}", 3) from None

@@ -20,10 +20,11 @@ import numpy.typing as npt
 
 from nearfar import _engine, advise, models
 from nearfar import machine as machines
+from nearfar.advise.fleet import Vm, parse_gain
+from nearfar.advise.one_vm import advice
+from nearfar.advise.prediction import Costs, Point, points_of
 from nearfar.errors import NearfarError
 from nearfar.filter import view
-from nearfar.fleet import Vm, parse_gain
-from nearfar.predict import Costs, Point, points_of
 from nearfar.reproduce import published
 
 Array = npt.NDArray[np.float64]
@@ -273,7 +274,7 @@ class Evidence:
                 "memory_fraction": memory,
                 "references": found.references,
             }
-            told[vm.name] = advise.advice(
+            told[vm.name] = advice(
                 vm,
                 facts,
                 {point.page_bytes: point for point in found.points[memory][: len(tried)]},

@@ -20,12 +20,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from nearfar import _engine, workload
+from nearfar import _engine, units, workload
 from nearfar import machine as machines
 from nearfar.errors import NearfarError
 from nearfar.generate import generate
-from nearfar.report import units
-from nearfar.reproduce import Reproduced, Row, bundled, compared, published, statements
+from nearfar.reproduce import Reproduced, Row, compared, published, statements
 from nearfar.sizes import parse_bytes, parse_time
 from nearfar.ssd import MACHINE, SsdResult, ssd
 
@@ -243,7 +242,7 @@ def _open(
 ) -> _Pigz:
     """The captures that are asked for; made first where they are to be."""
     program = Setting().program
-    views = {name: bundled() / f"{name}-pages.trace" for name in (program, "pigz")}
+    views = {name: workload.bundled() / f"{name}-pages.trace" for name in (program, "pigz")}
     if traces is None and not full:
         return _Pigz(views, None, threads, progress)
     aside = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nearfar-")))
