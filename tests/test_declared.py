@@ -25,7 +25,9 @@ import declared as maker  # noqa: E402
 SCHEMA = maker.schema()
 
 
-@pytest.mark.parametrize("path, text", list(maker.files(SCHEMA)), ids=lambda value: str(value)[-40:])
+@pytest.mark.parametrize(
+    "path, text", list(maker.files(SCHEMA)), ids=lambda value: str(value)[-40:]
+)
 def test_making_it_again_changes_nothing(path: Path, text: str) -> None:
     assert path.read_text(encoding="utf-8") == text, "run `make declared`"
 

@@ -114,7 +114,7 @@ def explain(
         )
     row = _row(result, page, memory, storage)
     made, options = result.run, result.run["options"]
-    machine = Machine(made["machine"], json.dumps(made["machine_description"]))
+    machine = Machine.from_json(made["machine"], json.dumps(made["machine_description"]))
     trace = _trace(made)
     asked = {name: options[name] for name in ("tlb", "replacement", "clock_insert", "kinds")}
     asked["page_sizes"] = [row["page_bytes"]]

@@ -49,7 +49,7 @@ def info(
     reuse: bool = True,
     heatmap: bool = True,
     filter: str = "none",  # noqa: A002
-    machine: str = machines.USUAL,
+    machine: machines.MachineLike = machines.USUAL,
     progress: Callable[[int], None] | None = None,
 ) -> Info:
     """Read a trace and say what it holds.
@@ -60,7 +60,7 @@ def info(
         heatmap: add the heat map as ``heatmap``, for which the trace is read a second time.
         filter: which references there are: ``none`` (all), ``cache`` (those that miss the CPU
             caches of ``machine``) or ``cache-write-backs`` (:mod:`nearfar.filter`).
-        machine: name or path of the machine file whose caches ``filter`` means.
+        machine: a machine, or name or path of its file, whose caches ``filter`` means.
         progress: called with the number of references so far, about every four million.
 
     Returns:

@@ -124,15 +124,13 @@ def paging(
     """
     from nearfar.fit import fit_rows
 
+    values = dict(options)
     described = machines.load(options.get("machine", MACHINE))
+    values.pop("machine", None)
     path = Path(trace)
     began = time.monotonic()
     with view(path, options.get("filter", "none"), described, progress) as seen:
-        answer = json.loads(
-            _engine.paging(
-                seen.path, described.name, described.json, options=options, progress=progress
-            )
-        )
+        answer = json.loads(_engine.paging(seen.path, described, options=values, progress=progress))
     rows: list[declared.Row] = answer["rows"]
     asked = answer["options"]
     fits = [_fit_dict(fit, asked["page_sizes"]) for fit in fit_rows(rows)]

@@ -62,19 +62,17 @@ def provenance(
     """
     from nearfar import _engine
 
-    known = tuple(options)
-    given = dict(values)
-    if machine is not None:
-        given["machine"] = machine.name
+    given = {name: value for name, value in values.items() if name != "machine"}
+    words = [*arguments, *(machine.flags if machine is not None else ())]
     run: dict[str, Any] = {"study": study}
     if question:
         run["question"] = question
-    run["command"] = command_line(f"{study} {question}".strip(), arguments, known, given)
+    run["command"] = command_line(f"{study} {question}".strip(), words, options, given)
     if trace is not None:
         run |= _of_trace(trace)
     if machine is not None:
         run |= {"machine": machine.name, "machine_description": machine.to_dict()}
-    run["options"] = {name: value for name, value in given.items() if name != "machine"}
+    run["options"] = given
     if view is not None:
         run["view"] = view
     run["version"] = _engine.__version__

@@ -15,12 +15,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    from nearfar._engine import Machine
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-#: A machine as an option takes it: a name, or the path of a file.
-MachineLike = str | Path
+#: A machine as an option takes it: a name, the path of a file, or a machine already loaded.
+MachineLike: TypeAlias = "str | Path | Machine"
 
 #: Names that a help text lists; more are left to completion and docs.
 _LISTED: Final = 8
@@ -75,7 +78,7 @@ class Option:
     @property
     def annotation(self) -> Any:
         """The type as Python has it."""
-        names = {"Sequence": Sequence, "Mapping": Mapping, "Path": Path, "MachineLike": MachineLike}
+        names = {"Sequence": Sequence, "Mapping": Mapping, "Path": Path, "MachineLike": str | Path}
         return eval(self.type, names)  # noqa: S307  our own source
 
 

@@ -113,7 +113,7 @@ class SsdResult(FolderResult):
 def ssd(
     trace: str | Path,
     *,
-    machine: str | machines.Machine = MACHINE,
+    machine: machines.MachineLike = MACHINE,
     dram: Sequence[str | int] = DRAM,
     epf: Sequence[str] = EPF,
     disk: str | None = None,
@@ -156,7 +156,7 @@ def ssd(
     Raises:
         NearfarError: bad input; the message says what, where and what to do.
     """
-    described = machines.load(machine) if isinstance(machine, str) else machine
+    described = machines.load(machine)
     path = Path(trace)
     sizes = [parse_bytes(size, "--dram") if isinstance(size, str) else size for size in dram]
     if window < 1:
@@ -168,8 +168,7 @@ def ssd(
     answer = json.loads(
         _engine.ssd(
             path,
-            described.name,
-            described.json,
+            described,
             epf=list(epf),
             dram_bytes=sizes,
             disk=disk,
@@ -204,7 +203,7 @@ def ssd(
     info = json.loads(text)
     run = {
         "study": "ssd",
-        "command": _command(path, machine if isinstance(machine, str) else machine.name, options),
+        "command": _command(path, described.flags, options),
         "trace": str(path),
         "trace_json_sha256": hashlib.sha256(text).hexdigest(),
         "traced": shlex.join(info["source"]["command"]) or info["source"]["detail"],
@@ -236,8 +235,8 @@ def warnings(result: SsdResult) -> list[str]:
     return lines
 
 
-def _command(path: Path, machine: str, options: Mapping[str, Any]) -> str:
-    words = ["nearfar", "ssd", os.fspath(path), "--machine", machine]
+def _command(path: Path, machine: Sequence[str], options: Mapping[str, Any]) -> str:
+    words = ["nearfar", "ssd", os.fspath(path), *machine]
     words += ["--dram", ",".join(str(size) for size in options["dram_bytes"])]
     words += ["--epf", ",".join(options["epf"])]
     if options["disk"] is not None:

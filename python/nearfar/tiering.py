@@ -170,7 +170,7 @@ def tiering(
     workload: str | Path = WORKLOAD,
     *,
     policy: str | Policy | type[Policy] | Sequence[str | Policy | type[Policy]] = POLICY,
-    machine: str = MACHINE,
+    machine: machines.MachineLike = MACHINE,
     mix: str = "write",
     pattern: str = "scrambled-zipf",
     placement: str = "uniform",
@@ -194,7 +194,7 @@ def tiering(
     Args:
         workload: a name of :func:`workloads`, or a trace folder.
         policy: names of :func:`policies`, classes or objects that follow :class:`Policy`.
-        machine: name or path of a machine file with two to four nodes and ``[cost]``.
+        machine: a machine, or name or path of its file, with two to four nodes and ``[cost]``.
         mix: of a generated workload's rounds: ``read``, ``write``, ``mixed`` (1:1 by operation) or
             ``split`` (1:1 by page: half of the pages are only read, the others only written).
         pattern: ``scrambled-zipf`` or ``zipf``, both of YCSB.
@@ -248,8 +248,7 @@ def tiering(
             seen = opened.enter_context(view(trace, filter, described, progress))
         answer = json.loads(
             _engine.tiering_run(
-                described.name,
-                described.json,
+                described,
                 policies=[
                     (label, name, None if make is None else make, values)
                     for label, name, make, values in labelled

@@ -20,6 +20,7 @@ mod pulse;
 mod schema;
 mod ssd;
 mod tiering;
+mod units;
 mod workload;
 
 use pyo3::prelude::*;
@@ -55,6 +56,7 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     generate::register(module)?;
     capture::register(module)?;
     tiering::register(module)?;
+    units::register(module)?;
     workload::register(module)?;
     Ok(())
 }

@@ -9,21 +9,21 @@ use nearfar_trace::{Error, Reader};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::machine::Machine;
 use crate::raise;
 
 /// Run the study; answers `{"rows": [...], "records", "footprint_bytes", "options"}` as JSON text:
 /// the options as they were read.
 #[pyfunction]
-#[pyo3(signature = (trace, machine, machine_text, *, options, progress))]
+#[pyo3(signature = (trace, machine, *, options, progress))]
 fn paging(
     py: Python<'_>,
     trace: PathBuf,
-    machine: String,
-    machine_text: String,
+    machine: &Machine,
     options: &Bound<'_, PyDict>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
-    let machine = crate::machine::restore(&machine, &machine_text)?;
+    let machine = machine.hardware();
     let asked: Asked = crate::given::read(options)?;
     let times = machine.access_times().map_err(raise)?;
     let storages = match &asked.storage {

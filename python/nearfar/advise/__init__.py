@@ -113,7 +113,7 @@ def advise(
     traces: str | Path | Sequence[str | Path],
     *,
     memory: str = MEMORY,
-    machine: Sequence[str] | None = None,
+    machine: Sequence[machines.MachineLike] | None = None,
     storage: Sequence[str] | None = None,
     arch: str = ARCH,
     min_gain: float = MIN_GAIN,
@@ -128,8 +128,8 @@ def advise(
     Args:
         traces: a trace folder, or several.
         memory: memory sizes, as :func:`nearfar.paging.paging` takes them.
-        machine: names or paths of machine files; by default ``desktop-nvm``, or, where ``storage``
-            is given, a built-in machine that has it.
+        machine: machines, or names or paths of their files; by default ``desktop-nvm``, or, where
+            ``storage`` is given, a built-in machine that has it.
         storage: storages to page to; all of each machine by default. A storage that only some of
             several machines have is priced for those.
         arch: ``x86-64`` or ``aarch64``.
@@ -145,11 +145,13 @@ def advise(
         NearfarError: bad input; the message says what, where and what to do.
     """
     memories = list(dict.fromkeys(_single_memories(memory)))
+    described: dict[str, machines.Machine] = {}
     if machine is None and storage is not None:
         places = [(machines.with_storage(device, MACHINE), device) for device in storage]
     else:
-        wanted = [MACHINE] if machine is None else machine
-        described = {name: machines.load(name) for name in wanted}
+        for one in [MACHINE] if machine is None else machine:
+            found = machines.load(one)
+            described[found.name if one is found else str(one)] = found
         places = [
             (name, device)
             for name, found in described.items()
@@ -158,7 +160,7 @@ def advise(
         ]
         if not places:
             raise NearfarError(
-                f"--storage: no {', '.join(storage or ['storage'])} on {', '.join(wanted)}; "
+                f"--storage: no {', '.join(storage or ['storage'])} on {', '.join(described)}; "
                 "see `nearfar machine list`"
             )
     several = len(memories) * len(places) > 1
@@ -182,7 +184,13 @@ def advise(
                     )
                 )
     return advise_vms(
-        _distinct(vms), sizes=sizes, model=model, page_sizes=page_sizes, progress=progress, **study
+        _distinct(vms),
+        described=described,
+        sizes=sizes,
+        model=model,
+        page_sizes=page_sizes,
+        progress=progress,
+        **study,
     )
 
 
@@ -217,6 +225,7 @@ def advise_fleet(
 def advise_vms(
     vms: Sequence[Vm],
     *,
+    described: Mapping[str, machines.Machine] | None = None,
     sizes: str = SIZES,
     model: str = "auto",
     page_sizes: str | Sequence[int] = PAGE_SIZES,
@@ -226,6 +235,7 @@ def advise_vms(
 ) -> AdviseResult:
     """Advise a page size for each of ``vms``; arguments as :func:`advise`.
 
+    ``described`` holds machines by what the VMs call them; others are loaded by name or path.
     Each trace is simulated once for all its VMs: rates depend on page size and memory size only
     (and on the machine's caches, where ``filter`` asks for the references that miss them).
     """
@@ -242,7 +252,8 @@ def advise_vms(
         if near.page_bytes <= max(tried)
     }
     everything = sorted({*tried, *instead, *(shown if isinstance(shown, list) else [])})
-    loaded = {name: machines.load(name) for name in dict.fromkeys(vm.machine for vm in vms)}
+    known_as = described or {}
+    loaded = {vm.machine: machines.load(known_as.get(vm.machine, vm.machine)) for vm in vms}
     costs: dict[tuple[str, str], Costs] = {}
     for vm in vms:
         if len(_single_memories(vm.memory)) != 1:
@@ -265,7 +276,7 @@ def advise_vms(
             trace,
             page_sizes=everything,
             memory=",".join(texts),
-            machine=first.machine,
+            machine=loaded[first.machine],
             storage=[first.storage],
             progress=progress,
             **study,

@@ -139,9 +139,9 @@ class NumaResult(FolderResult):
         """
         if self.run["question"] != "alloc":
             raise NearfarError(f"numa {self.run['question']}: has no page of its own")
-        described = json.dumps(self.run["machine_description"])
-        nodes = json.loads(_engine.numa_topology(self.run["machine"], described))
-        return self._html(topology=nodes, published=published(self))
+        description = json.dumps(self.run["machine_description"])
+        described = machines.Machine.from_json(self.run["machine"], description)
+        return self._html(topology=topology(described), published=published(self))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as ``--format json`` prints them."""
@@ -170,17 +170,17 @@ def modes() -> dict[str, str]:
     return dict(_engine.numa_modes())
 
 
-def topology(machine: str = MACHINE) -> dict[str, Any]:
+def topology(machine: machines.MachineLike = MACHINE) -> dict[str, Any]:
     """Nodes, distances and the kernel's fallback order of each node."""
     one = machines.load(machine)
-    answer: dict[str, Any] = json.loads(_engine.numa_topology(one.name, one.json))
+    answer: dict[str, Any] = json.loads(_engine.numa_topology(one))
     return answer
 
 
 def alloc(
     sizes: Sequence[str | int],
     *,
-    machine: str = MACHINE,
+    machine: machines.MachineLike = MACHINE,
     modes: Sequence[str] | None = None,
     allocator: str = "vmalloc",
     nodes: Sequence[int] = (),
@@ -192,8 +192,8 @@ def alloc(
     """How long allocating and clearing takes, where pages land, whether it can be done.
 
     Args:
-        sizes: bytes, or text such as ``80G`` (powers of 1024).
-        machine: name or path of a machine file.
+        sizes: bytes, or text such as ``80G`` (docs/shell.md has the grammar).
+        machine: name or path of a machine file, or a machine.
         modes: of :func:`modes`; all that the machine can be in by default.
         allocator: ``vmalloc`` (the kernel's, as in paper 004) or ``user`` (a program).
         nodes: nodes to use, for the modes that are told (docs/numa.md).
@@ -220,8 +220,7 @@ def alloc(
 
     def one_mode(mode: str) -> list[dict[str, Any]]:
         return [
-            json.loads(_engine.numa_alloc(one.name, one.json, mode_name=mode, size=size, **told))
-            for size in asked
+            json.loads(_engine.numa_alloc(one, mode_name=mode, size=size, **told)) for size in asked
         ]
 
     options = {**told, "size": asked, "modes": _given(modes)}
@@ -232,7 +231,7 @@ def alloc(
 def run(
     load: str | Path,
     *,
-    machine: str = MACHINE,
+    machine: machines.MachineLike = MACHINE,
     modes: Sequence[str] | None = None,
     pattern: str = "random",
     writes: float = 0.0,
@@ -278,7 +277,7 @@ def run(
 
     def one_mode(mode: str) -> list[dict[str, Any]]:
         answer = _engine.numa_run(
-            one.name, one.json, mode_name=mode, trace=trace, bytes=size, progress=progress, **told
+            one, mode_name=mode, trace=trace, bytes=size, progress=progress, **told
         )
         return [json.loads(answer)]
 
@@ -290,7 +289,7 @@ def pair(
     first: str | Path,
     second: str | Path,
     *,
-    machine: str = MACHINE,
+    machine: machines.MachineLike = MACHINE,
     overlap: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0),
     cache: str | int | None = None,
     origin: int | None = None,
@@ -313,8 +312,7 @@ def pair(
     one = machines.load(machine)
     (trace_a, bytes_a), (trace_b, bytes_b) = _load(first), _load(second)
     answer = _engine.numa_pair(
-        one.name,
-        one.json,
+        one,
         traces=[trace_a, trace_b],
         bytes=[bytes_a, bytes_b],
         overlaps=list(overlap),
@@ -330,7 +328,7 @@ def pair(
 def weights(
     nodes: Sequence[int],
     *,
-    machine: str = MACHINE,
+    machine: machines.MachineLike = MACHINE,
     origin: int | None = None,
     writes: float = 0.0,
 ) -> list[int]:
@@ -342,12 +340,12 @@ def weights(
         machine, origin: see :func:`alloc`.
     """
     one = machines.load(machine)
-    told = _engine.numa_weights(one.name, one.json, nodes=list(nodes), origin=origin, writes=writes)
+    told = _engine.numa_weights(one, nodes=list(nodes), origin=origin, writes=writes)
     return list(told)
 
 
 def run_of(
-    question: str, machine: str, options: Mapping[str, Any], words: Sequence[str]
+    question: str, machine: machines.MachineLike, options: Mapping[str, Any], words: Sequence[str]
 ) -> dict[str, Any]:
     """How a result was made, as :class:`NumaResult` holds it."""
     return _run(question, machines.load(machine), options, words)
@@ -409,7 +407,7 @@ def _each(
 def _run(
     question: str, one: machines.Machine, options: Mapping[str, Any], words: Sequence[str]
 ) -> dict[str, Any]:
-    command = ["nearfar", "numa", question, *words, "--machine", one.name]
+    command = ["nearfar", "numa", question, *words, *one.flags]
     for key, flag in _FLAGS.items():
         value = options.get(key)
         if value not in (None, [], _USUAL.get(key)):

@@ -127,8 +127,7 @@ class Simulation:
         found = json.loads(
             _engine.paging(
                 self._views[seen],
-                described.name,
-                described.json,
+                described,
                 options={
                     "page_sizes": SIZES,
                     "memory": ",".join(f"{share:.15%}" for share in MEMORIES),
@@ -222,10 +221,8 @@ class Evidence:
     def _with_unit(self, machine: machines.Machine) -> machines.Machine:
         if self.setting.unit is None:
             return machine
-        changed = machine.to_dict()
-        for device in changed["storage"].values():
-            device["nvm"]["unit"]["value"] = self.setting.unit
-        return machines.Machine(machine.name, json.dumps(changed))
+        unit = {f"storage.{device}.unit": self.setting.unit for device in machine.storages}
+        return machines.load(machine, set=unit)
 
     def parts(
         self, workload: str, storage: str, memory: float | None = None

@@ -81,9 +81,9 @@ fn scaled(number: &str, scale: u64) -> Result<u64, Fault> {
     if !digits_only || whole.is_empty() || fraction.contains('.') || number.ends_with('.') {
         return Err(Fault::NotANumber);
     }
-    // 18 digits on either side keep the sum below 2^127.
+    // 20 digits hold any u64, and with 18 decimals the sum stays below 2^127.
     let (whole, fraction) = (whole.trim_start_matches('0'), fraction.trim_end_matches('0'));
-    if whole.len() > 18 {
+    if whole.len() > 20 {
         return Err(Fault::TooLarge);
     }
     if fraction.len() > 18 {
