@@ -8,6 +8,7 @@ mod export;
 mod filter;
 mod folder;
 mod generate;
+mod given;
 mod import;
 mod info;
 mod machine;
@@ -16,8 +17,10 @@ mod paging;
 mod paper;
 mod policy;
 mod pulse;
+mod schema;
 mod ssd;
 mod tiering;
+mod units;
 mod workload;
 
 use pyo3::prelude::*;
@@ -42,6 +45,7 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     machine::register(module)?;
     paging::register(module)?;
     paper::register(module)?;
+    schema::register(module)?;
     ssd::register(module)?;
     numa::register(module)?;
     import::register(module)?;
@@ -52,6 +56,7 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     generate::register(module)?;
     capture::register(module)?;
     tiering::register(module)?;
+    units::register(module)?;
     workload::register(module)?;
     Ok(())
 }

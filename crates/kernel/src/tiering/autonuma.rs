@@ -59,7 +59,7 @@ pub static POLICY: Named = Named {
     },
 };
 
-/// Plain Linux has no demotion watermark: kswapd stops at `high`. Unless told otherwise.
+/// Plain Linux has no demotion watermark: kswapd stops at `high`, unless the knob is set.
 fn without_headroom(settings: &Settings) -> nearfar_trace::Result<ReclaimKnobs> {
     let mut knobs = ReclaimKnobs::read(settings)?;
     if !settings.values.contains_key("demote_scale") {

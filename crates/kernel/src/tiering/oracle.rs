@@ -15,7 +15,7 @@ pub static POLICY: Named = Named {
     what: "clairvoyant placement at the start of each phase, free of charge: a bound",
     follows: "",
     leaves_out: "",
-    not_for: "use: a bound to compare with, not a policy",
+    not_for: "anything but comparison: no kernel knows the future",
     foresees: true,
     knobs: Vec::new,
     make: |_, mem| Ok((Box::new(Oracle { chosen: PageSet::new(mem.page_limit()) }), Vec::new())),

@@ -55,7 +55,7 @@ pub struct Reclaim {
 pub trait Demotion {
     /// Move a page to a slower node; whether that was done.
     fn demote(&mut self, mem: &mut dyn Memory, page: Page, to: NodeId) -> bool;
-    /// Free about so many frames of the slowest node; how many were.
+    /// Free about `frames` frames of the slowest node; how many were freed.
     fn relieve(&mut self, mem: &mut dyn Memory, frames: u64) -> u64 {
         let _ = (mem, frames);
         0

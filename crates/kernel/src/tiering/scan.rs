@@ -88,7 +88,7 @@ impl Scanner {
         }
     }
 
-    /// Arm the slow pages of the next stretch that has any; `armed` is told each.
+    /// Arm the slow pages of the next stretch that has any; it calls `armed` with each.
     pub fn work(&mut self, mem: &mut dyn Memory, mut armed: impl FnMut(Page)) -> Next {
         let limit = mem.page_limit();
         let stretch = self.knobs.scan_size.0;
