@@ -23,7 +23,7 @@ fn filter_cache(
 ) -> PyResult<String> {
     let machine = crate::machine::restore(&machine, &machine_text)?;
     let caches = machine.caches().map_err(raise)?;
-    crate::pulse::run(py, progress, move |pulse| {
+    crate::progress::run(py, progress, move |pulse| {
         filter::cache(&Reader::open(&trace)?, &out, &caches, write_backs, pulse)?;
         Ok(caches.to_string())
     })

@@ -60,7 +60,7 @@ fn paging(
         .map_err(raise)?;
     options.threads = threads;
     options.max_memory = max_memory.unwrap_or(options.max_memory);
-    crate::pulse::run(py, progress, move |pulse| {
+    crate::progress::run(py, progress, move |pulse| {
         let reader = Reader::open(&trace)?;
         let simulated = simulate(&reader, &options, pulse)?;
         let rows = rows(&simulated, times, &storages, write_back)?;
@@ -125,7 +125,7 @@ fn paging_explain(
     let memory = vec![memory_size(memory)];
     let options = asked(vec![page_bytes], memory, &tlb, &replacement, clock_insert_set, kinds)
         .map_err(raise)?;
-    crate::pulse::run(py, progress, move |pulse| {
+    crate::progress::run(py, progress, move |pulse| {
         let found = explain(&Reader::open(&trace)?, &options, pulse)?;
         Ok(serde_json::json!(found).to_string())
     })
