@@ -2,6 +2,7 @@
 
 pub mod filter;
 pub mod info;
+pub mod jobs;
 pub mod numa;
 pub mod paging;
 pub mod ssd;
