@@ -143,35 +143,23 @@ class Machine:
 
 # paging.rs
 
-def paging_replacements() -> list[tuple[str, str]]: ...
 def paging(
     trace: str | PathLike[str],
     machine: Machine,
     *,
-    page_sizes: Sequence[int],
-    memory: Sequence[tuple[float, bool]],
-    tlb: str,
-    replacement: str,
-    clock_insert_set: bool,
-    kinds: Sequence[str] | None,
-    storages: Sequence[str] | None,
-    write_back: bool,
-    threads: int,
-    sample: float | None,
-    max_memory: int | None,
+    options: Mapping[str, Any],
     progress: Callable[[int], object] | None,
 ) -> str: ...
 def paging_explain(
     trace: str | PathLike[str],
     *,
-    page_bytes: int,
-    memory: tuple[float, bool],
-    tlb: str,
-    replacement: str,
-    clock_insert_set: bool,
-    kinds: Sequence[str] | None,
+    options: Mapping[str, Any],
     progress: Callable[[int], object] | None,
 ) -> str: ...
+
+# schema.rs
+
+def schema() -> str: ...
 
 # ssd.rs
 

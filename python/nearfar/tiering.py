@@ -26,7 +26,8 @@ from nearfar import _engine
 from nearfar import machine as machines
 from nearfar.errors import NearfarError
 from nearfar.filter import View, view
-from nearfar.result import Columns, FolderResult
+from nearfar.result import FolderResult
+from nearfar.schema import Rows
 from nearfar.sizes import parse_bytes, parse_memory
 
 #: What a study runs with unless told otherwise.
@@ -93,7 +94,7 @@ class TieringResult(FolderResult):
 
     page = "nearfar.report.html.tiering:TieringPage"
     chart = "nearfar.report.plots.tiering:draw"
-    columns: ClassVar[Columns] = Columns(
+    columns: ClassVar[Rows] = Rows(
         keys=("workload", "mix", "policy", "phase"),
         metrics={
             "bandwidth_mb_s": "more",
