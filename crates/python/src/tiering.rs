@@ -160,9 +160,9 @@ fn tiering_run(
         Ok(answer.to_string())
     };
     let result = if python {
-        crate::pulse::run_attached(py, progress, work)
+        crate::progress::run_attached(py, progress, work)
     } else {
-        crate::pulse::run(py, progress, work)
+        crate::progress::run(py, progress, work)
     };
     match raised.take() {
         Some(error) => Err(error),

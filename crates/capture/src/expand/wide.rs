@@ -63,7 +63,7 @@ pub(super) fn fill_piece(words: &[u64; LANES], to: &mut Piece<'_>, within: &mut 
     for (words, whole) in words.as_chunks::<WHOLE>().0.iter().zip(&mut whole) {
         // The ring is seldom in the first-level cache.
         _mm_prefetch::<_MM_HINT_T0>(words.as_ptr().wrapping_add(AHEAD).cast());
-        // SAFETY: as many bytes, here and below.
+        // SAFETY: as many bytes.
         *whole = unsafe { _mm512_loadu_epi64(words.as_ptr().cast()) };
     }
     let [a, b, c, d, e, f, g, h] = whole;
@@ -78,6 +78,7 @@ pub(super) fn fill_piece(words: &[u64; LANES], to: &mut Piece<'_>, within: &mut 
     }
     for (whole, addr) in whole.iter().zip(to.addr.as_chunks_mut::<WHOLE>().0) {
         let own = _mm512_andnot_si512(_mm512_set1_epi64(TOP.cast_signed()), *whole);
+        // SAFETY: as many bytes.
         unsafe { _mm512_storeu_epi64(addr.as_mut_ptr().cast(), own) };
     }
     // Each lane takes the one before it; the first has none.
@@ -85,6 +86,7 @@ pub(super) fn fill_piece(words: &[u64; LANES], to: &mut Piece<'_>, within: &mut 
     for (place, from) in before.iter_mut().enumerate() {
         *from = (place as i16 - 1) & (TOPS as i16 - 1);
     }
+    // SAFETY: as many bytes.
     let before = unsafe { _mm512_loadu_epi16(before.as_ptr()) };
     let shift = |by: u32| _mm_cvtsi32_si128(by.cast_signed());
     // Instructions of the block that runs before the records at hand, in every lane.
@@ -111,6 +113,7 @@ pub(super) fn fill_piece(words: &[u64; LANES], to: &mut Piece<'_>, within: &mut 
         let counts =
             _mm512_and_si512(_mm512_srl_epi16(tops, shift(COUNT_SHIFT - ADDR_BITS)), number(0x7f));
         let gap = _mm512_add_epi16(gap, counts_before(counts, of_block, &mut running));
+        // SAFETY: `half` of `HALVES` times `TOPS` elements, which make up the `LANES` of each array.
         unsafe {
             _mm256_storeu_epi8(
                 to.kind.as_mut_ptr().add(half * TOPS).cast(),
@@ -121,6 +124,7 @@ pub(super) fn fill_piece(words: &[u64; LANES], to: &mut Piece<'_>, within: &mut 
         }
         let [sizes, gaps] = &mut to.narrow;
         for (numbers, bytes) in [(size, sizes), (gap, gaps)] {
+            // SAFETY: as above.
             unsafe {
                 let place = bytes.as_mut_ptr().add(half * TOPS).cast();
                 _mm256_storeu_epi8(place, _mm512_cvtepi16_epi8(numbers));

@@ -7,6 +7,8 @@
 //! file pages are left out. 12 bytes a page, together: a page taken off a list is one look into
 //! memory for itself and one for each neighbour.
 
+use nearfar_hardware::list::{self, Links};
+
 use super::Page;
 
 const ACTIVE: u32 = 1;
@@ -14,38 +16,22 @@ const ACTIVE: u32 = 1;
 const NODE: u32 = 0b1110;
 const REFERENCED: u32 = 1 << 4;
 
-/// A list's ends, as links: 0 for none, else a page number + 1.
+/// A list, and the frames of its pages.
 #[derive(Clone, Copy, Debug, Default)]
 struct List {
-    newest: u32,
-    oldest: u32,
+    pages: list::List,
     frames: u64,
 }
-
-/// What a page knows of its list, by the indices below; all zero for a page on none. An array, as
-/// the standard library takes long tables of zeros from the allocator without writing to them.
-type Links = [u32; 3];
-const NEWER: usize = 0;
-const OLDER: usize = 1;
-const FLAGS: usize = 2;
 
 /// The lists of all nodes.
 #[derive(Clone, Debug)]
 pub struct Lists {
-    links: Vec<Links>,
+    /// The word of a page: its flags.
+    links: Links,
     /// By node x 2 + active.
     lists: Vec<List>,
     batch: Vec<(Page, u32)>,
     batch_size: usize,
-}
-
-/// The page that a link leads to.
-fn linked(link: u32) -> Option<Page> {
-    link.checked_sub(1).map(Page::new)
-}
-
-fn link_to(page: Page) -> u32 {
-    page.number() + 1
 }
 
 impl Lists {
@@ -53,7 +39,7 @@ impl Lists {
     /// applied `batch_size` at a time.
     pub fn new(pages: u32, nodes: u8, batch_size: usize) -> Self {
         Self {
-            links: vec![Links::default(); pages as usize],
+            links: Links::new(pages as usize),
             lists: vec![List::default(); usize::from(nodes) * 2],
             batch: Vec::with_capacity(batch_size),
             batch_size: batch_size.max(1),
@@ -67,68 +53,56 @@ impl Lists {
 
     /// The page that has been on a list for longest.
     pub fn oldest(&self, node: u8, active: bool) -> Option<Page> {
-        linked(self.lists[usize::from(node) * 2 + usize::from(active)].oldest)
+        self.lists[usize::from(node) * 2 + usize::from(active)].pages.oldest().map(Page::new)
     }
 
     /// Whether the page is on an active list.
     pub fn is_active(&self, page: Page) -> bool {
-        self.links[page.index()][FLAGS] & ACTIVE != 0
+        self.links[page.number()] & ACTIVE != 0
     }
 
     /// PG_referenced.
     pub fn is_referenced(&self, page: Page) -> bool {
-        self.links[page.index()][FLAGS] & REFERENCED != 0
+        self.links[page.number()] & REFERENCED != 0
     }
 
     /// Set or clear PG_referenced.
     pub fn set_referenced(&mut self, page: Page, on: bool) {
-        let flags = &mut self.links[page.index()][FLAGS];
+        let flags = &mut self.links[page.number()];
         *flags = *flags & !REFERENCED | if on { REFERENCED } else { 0 };
     }
 
     /// Put a page of `span` frames that is on no list at the young end of one.
     pub fn add(&mut self, page: Page, span: u32, node: u8, active: bool) {
         let list = &mut self.lists[usize::from(node) * 2 + usize::from(active)];
-        let links = &mut self.links[page.index()];
-        debug_assert_eq!(links[FLAGS] & NODE, 0, "a page on two lists");
-        let flags = links[FLAGS] & REFERENCED | u32::from(node + 1) << 1 | u32::from(active);
-        *links = [0, list.newest, flags];
-        match linked(list.newest) {
-            Some(next) => self.links[next.index()][NEWER] = link_to(page),
-            None => list.oldest = link_to(page),
-        }
-        list.newest = link_to(page);
+        let flags = &mut self.links[page.number()];
+        debug_assert_eq!(*flags & NODE, 0, "a page on two lists");
+        *flags = *flags & REFERENCED | u32::from(node + 1) << 1 | u32::from(active);
+        self.links.push(&mut list.pages, page.number());
         list.frames += u64::from(span);
     }
 
     /// The node whose list a page is on.
     fn listed(&self, page: Page) -> Option<u8> {
-        let node = (self.links[page.index()][FLAGS] & NODE) >> 1;
+        let node = (self.links[page.number()] & NODE) >> 1;
         node.checked_sub(1).map(|node| node as u8)
     }
 
     /// Take a page of `span` frames off its list; whether it was on one.
     pub fn remove(&mut self, page: Page, span: u32) -> bool {
         let Some(node) = self.listed(page) else { return false };
-        let [newer, older, flags] = self.links[page.index()];
+        let flags = self.links[page.number()];
         let list = &mut self.lists[usize::from(node) * 2 + (flags & ACTIVE) as usize];
-        match linked(newer) {
-            Some(next) => self.links[next.index()][OLDER] = older,
-            None => list.newest = older,
-        }
-        match linked(older) {
-            Some(next) => self.links[next.index()][NEWER] = newer,
-            None => list.oldest = newer,
-        }
+        self.links.remove(&mut list.pages, page.number());
         list.frames -= u64::from(span);
-        self.links[page.index()] = [0, 0, flags & REFERENCED];
+        self.links[page.number()] = flags & REFERENCED;
         true
     }
 
     /// Forget a page of `span` frames altogether.
     pub fn forget(&mut self, page: Page, span: u32) {
         self.remove(page, span);
-        self.links[page.index()] = Links::default();
+        self.links[page.number()] = 0;
         self.batch.retain(|(queued, _)| *queued != page);
     }
 

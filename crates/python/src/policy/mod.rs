@@ -42,7 +42,7 @@ impl Raised {
 
     /// An error, to end the run, once there is an exception.
     pub(crate) fn stop(&self) -> Result<()> {
-        if self.failed() { Err(Error::input("policy", "raised an exception", "")) } else { Ok(()) }
+        if self.failed() { Err(Error::cancelled()) } else { Ok(()) }
     }
 }
 

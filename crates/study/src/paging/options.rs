@@ -101,12 +101,12 @@ impl TryFrom<&Asked> for Options {
             asked.clock_insert,
             kinds,
         )?;
-        Ok(Self {
+        Self {
             threads: asked.threads.0.0 as usize,
             max_memory: asked.max_memory.0.0,
             ..options
         }
-        .sampled(asked.sample)?)
+        .sampled(asked.sample)
     }
 }
 
