@@ -32,6 +32,9 @@
 
 use super::{AccessBits, Replacement};
 
+/// What the policy is.
+pub const WHAT: &str = "Linux's active and inactive lists with refault activation";
+
 const NONE: u32 = u32::MAX;
 
 /// `SWAP_CLUSTER_MAX`: pages that one reclaim frees, and that are looked at together.

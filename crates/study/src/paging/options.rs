@@ -109,7 +109,7 @@ impl Options {
                 format!("choose one of {}", names.join(", ")),
             ));
         };
-        if clock_insert == ClockInsert::Clear && policy.engine != replacement::Engine::Clock {
+        if clock_insert == ClockInsert::Clear && !policy.is_clock() {
             return Err(Error::input(
                 "--clock-insert",
                 format!("means nothing to {replacement:?}"),
