@@ -66,6 +66,7 @@ def test_same_parameters(name: str) -> None:
         ("machine_schema", ()),
         ("machine_load", ("desktop-nvm", "nowhere")),
         ("paging_replacements", ()),
+        ("simd_levels", ()),
         ("capture_probe", ("nowhere",)),
     ],
 )

@@ -148,6 +148,10 @@ def paging_explain(
     progress: Callable[[int], object] | None,
 ) -> str: ...
 
+# simd.rs
+
+def simd_levels() -> list[tuple[str, bool]]: ...
+
 # ssd.rs
 
 def ssd_policies() -> list[tuple[str, str, str]]: ...
