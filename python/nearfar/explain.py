@@ -20,14 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nearfar import _engine
+from nearfar import _engine, units
+from nearfar import paging_findings as findings
 from nearfar.errors import NearfarError
 from nearfar.filter import view
 from nearfar.machine import Machine
 from nearfar.paging import PagingResult
-from nearfar.report import findings, units
 from nearfar.result import Result
-from nearfar.runs import open_run
+from nearfar.run_folder import open_run
 from nearfar.sizes import parse_bytes, parse_memory
 
 Row = Mapping[str, Any]
@@ -51,6 +51,8 @@ class ExplainResult(Result):
             ``addr`` of its block of instructions (None: all further ones); empty where the trace
             has no fetches, or the run counted only those that miss CPU caches.
     """
+
+    chart = "nearfar.report.plots.explain:draw"
 
     run: dict[str, Any]
     terms: list[dict[str, Any]]
@@ -112,22 +114,13 @@ def explain(
         )
     row = _row(result, page, memory, storage)
     made, options = result.run, result.run["options"]
-    machine = Machine(made["machine"], json.dumps(made["machine_description"]))
+    machine = Machine.from_json(made["machine"], json.dumps(made["machine_description"]))
     trace = _trace(made)
-    fraction = row["memory_fraction"]
+    asked = {name: options[name] for name in ("tlb", "replacement", "clock_insert", "kinds")}
+    asked["page_sizes"] = [row["page_bytes"]]
+    asked["memory"] = _memory(row)
     with view(trace, options["filter"], machine, progress) as seen:
-        found = json.loads(
-            _engine.paging_explain(
-                seen.path,
-                page_bytes=row["page_bytes"],
-                memory=(row["memory_bytes"], False) if fraction is None else (fraction, True),
-                tlb=options["tlb"],
-                replacement=options["replacement"],
-                clock_insert_set=options["clock_insert"] == "set",
-                kinds=options["kinds"],
-                progress=progress,
-            )
-        )
+        found = json.loads(_engine.paging_explain(seen.path, options=asked, progress=progress))
     total: dict[str, int] = found["total"]
     if options["sample"] is None:
         _check(opened.path, row, total)
@@ -140,7 +133,7 @@ def explain(
         "storage": row["storage"],
         "page_bytes": row["page_bytes"],
         "memory_bytes": row["memory_bytes"],
-        "memory_fraction": fraction,
+        "memory_fraction": row["memory_fraction"],
         "frames": row["frames"],
         "total_ns": row["total_ns"],
         "sample": options["sample"],
@@ -187,6 +180,12 @@ def _row(result: PagingResult, page: str | int, memory: str | None, storage: str
             f"--storage: {device[:40]!r} is not in this run; it has {', '.join(devices)}"
         )
     return next(r for r in rows if r["page_bytes"] == size and r["storage"] == device)
+
+
+def _memory(row: Row) -> str:
+    """The memory size of a row as it is written."""
+    fraction = row["memory_fraction"]
+    return str(row["memory_bytes"]) if fraction is None else f"{fraction * 100:.15g}%"
 
 
 def _trace(made: Mapping[str, Any]) -> Path:

@@ -8,6 +8,7 @@ mod export;
 mod filter;
 mod folder;
 mod generate;
+mod given;
 mod import;
 mod info;
 mod machine;
@@ -16,9 +17,11 @@ mod paging;
 mod paper;
 mod policy;
 mod pulse;
+mod schema;
 mod simd;
 mod ssd;
 mod tiering;
+mod units;
 mod workload;
 
 use pyo3::prelude::*;
@@ -45,6 +48,7 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     machine::register(module)?;
     paging::register(module)?;
     paper::register(module)?;
+    schema::register(module)?;
     ssd::register(module)?;
     numa::register(module)?;
     import::register(module)?;
@@ -55,6 +59,7 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     generate::register(module)?;
     capture::register(module)?;
     tiering::register(module)?;
+    units::register(module)?;
     workload::register(module)?;
     Ok(())
 }

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 Format = Annotated[str, typer.Option("--format", help="table, json, csv or parquet.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace existing results.")]
 Html = Annotated[Path | None, typer.Option(help="Also write a self-contained page.")]
+Out = Annotated[
+    Path | None, typer.Option("-o", "--out", help="Also write result.parquet and run.json.")
+]
 
 #: What ``--format`` may be.
 FORMATS = ("table", "json", "csv", "parquet")
@@ -51,9 +54,9 @@ def keep(
     if out is not None:
         result.write(out, force=force, texts=texts)
     if html is not None and page is not None:
-        from nearfar.output import write_aside
+        from nearfar.output import write_whole
 
-        write_aside(html, page())
+        write_whole(html, page())
 
 
 def tell(

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from nearfar.errors import NearfarError
-from nearfar.output import settle, write_aside
-from nearfar.result import Columns, Result
+from nearfar.output import commit, write_whole
+from nearfar.result import Result
+from nearfar.schema import Rows
 from nearfar.strict import parse_json
 from nearfar.studies import STUDIES, Study, find
 from nearfar.sweep import local
@@ -75,6 +76,8 @@ class SweepResult(Result):
         seconds: by key, how long finished cells took.
     """
 
+    chart = "nearfar.report.plots.sweep:draw"
+
     folder: Path
     run: dict[str, Any]
     cells: list[dict[str, Any]]
@@ -102,12 +105,12 @@ class SweepResult(Result):
         return [name for name, values in self.run["grid"].items() if len(values) > 1]
 
     @property
-    def columns(self) -> Columns:
+    def columns(self) -> Rows:
         """What the columns mean: the study's, with the parameters of the cells as keys."""
         own = self.study.columns
         plain = {name for key in own.keys for name in ([key] if isinstance(key, str) else key)}
         more = [name for name in parameter_columns(self.study) if name not in plain]
-        return Columns(
+        return Rows(
             keys=(*(name for name in more if name != own.seed), *own.keys),
             metrics=own.metrics,
             seed=own.seed,
@@ -273,12 +276,12 @@ def _prepare(plan: Plan, folder: Path, force: bool) -> tuple[list[Cell], dict[st
     cells = list(plan.cells(known))
     # First of all: what makes the folder a sweep's.
     whole = {**plan.to_dict(), "cells": [cell.key for cell in cells]}
-    write_aside(folder / "run.json", json.dumps(whole, indent=1) + "\n")
+    write_whole(folder / "run.json", json.dumps(whole, indent=1) + "\n")
     for name in ("cells", "dataset"):
         (folder / name).mkdir(exist_ok=True)
         for left in (folder / name).glob(".*.partial"):
             left.unlink(missing_ok=True)
-    write_aside(folder / "inputs.json", json.dumps(known, indent=1) + "\n")
+    write_whole(folder / "inputs.json", json.dumps(known, indent=1) + "\n")
     wanted = {_part(cell.place, cell.key) for cell in cells}
     for part in (folder / "dataset").glob("*.parquet"):
         # A cell of an earlier grid: its result stays in `cells`.
@@ -311,7 +314,7 @@ def _show(place: int, key: str, folder: Path) -> None:
     except OSError:
         aside = part.with_name(f".{part.name}.partial")
         shutil.copyfile(kept, aside)
-        settle(aside, part)
+        commit(aside, part)
 
 
 def _gather(run: dict[str, Any], folder: Path, keys: Sequence[str], ran: int) -> SweepResult:

@@ -94,6 +94,19 @@ replacements! {
     "linux": linux.faults(TwoList),
 }
 
+/// [`REPLACEMENTS`] as what an option chooses from.
+pub struct Replacements;
+
+impl nearfar_schema::Registry for Replacements {
+    const NAME: &'static str = "replacement";
+    const KIND: &'static str = "policy";
+    const METAVAR: &'static str = "POLICY";
+    fn entries() -> Vec<nearfar_schema::Entry> {
+        let entry = |one: &Named| nearfar_schema::Entry { name: one.name, what: one.what.into() };
+        REPLACEMENTS.iter().map(entry).collect()
+    }
+}
+
 /// The policy of this name.
 pub fn find(name: &str) -> Option<Named> {
     REPLACEMENTS.iter().find(|policy| policy.name == name).copied()

@@ -17,7 +17,7 @@ mod stack;
 mod table;
 mod window;
 
-pub use options::{ClockInsert, MemorySize, Options};
+pub use options::{Asked, ClockInsert, MemorySize, Options};
 pub use simulate::{Cell, Simulated, simulate};
 pub use table::{Row, rows};
 
