@@ -5,6 +5,8 @@ mod clock;
 mod direct;
 mod engine;
 pub mod explain;
+#[cfg(target_arch = "x86_64")]
+mod lanes;
 mod memory;
 pub mod options;
 mod page_size;

@@ -57,7 +57,7 @@ mod avx512 {
 
     use nearfar_simd::Avx512;
 
-    use super::super::runs::avx512::{LANES, lanes_before};
+    use super::super::lanes::{LANES, lanes_before};
     use super::{NO_RUN, PERIODS, WRITE};
 
     const BEFORE: [[u8; LANES]; PERIODS.len()] =

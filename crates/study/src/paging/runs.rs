@@ -50,7 +50,7 @@ fn scalar(refs: &[u8], stand_in: &[u8; MAX_BLOCKS], runs: &mut Vec<u8>) {
 
 /// The same for 64 references at a time.
 #[cfg(target_arch = "x86_64")]
-pub mod avx512 {
+mod avx512 {
     use std::arch::x86_64::{
         _mm512_cmpneq_epi8_mask, _mm512_loadu_epi8, _mm512_mask_blend_epi8,
         _mm512_maskz_compress_epi8, _mm512_maskz_loadu_epi8, _mm512_movepi8_mask, _mm512_or_si512,
@@ -60,24 +60,8 @@ pub mod avx512 {
 
     use nearfar_simd::Avx512;
 
+    use super::super::lanes::{BEFORE, LANES};
     use super::{MAX_BLOCKS, NO_STAND_IN, WRITE};
-
-    /// Bytes of a register.
-    pub const LANES: usize = 64;
-
-    /// For each lane the one before it, of two registers in a row.
-    pub const BEFORE: [u8; LANES] = lanes_before(1);
-
-    /// For each lane the one so far before it, of two registers in a row.
-    pub const fn lanes_before(distance: usize) -> [u8; LANES] {
-        let mut lanes = [0; LANES];
-        let mut lane = 0;
-        while lane < LANES {
-            lanes[lane] = (LANES - distance + lane) as u8;
-            lane += 1;
-        }
-        lanes
-    }
 
     #[target_feature(enable = "avx512bw,avx512vbmi,avx512vbmi2,bmi2,popcnt")]
     pub fn collapse(_: Avx512, refs: &[u8], stand_in: &[u8; MAX_BLOCKS], runs: &mut Vec<u8>) {

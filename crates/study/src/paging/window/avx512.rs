@@ -16,7 +16,7 @@ use std::ops::Range;
 use nearfar_simd::Avx512;
 use nearfar_trace::{Batch, KindSet, last_byte};
 
-use super::super::runs::avx512::{BEFORE, LANES as BYTES};
+use super::super::lanes::{BEFORE, LANES as BYTES};
 use super::{Chunk, LOCAL_BITS, MAX_BLOCKS, SLOT_BITS, SLOTS, WRITE, Windower, slot_of};
 
 /// Records that are looked at together.
