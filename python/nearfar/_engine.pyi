@@ -161,6 +161,10 @@ def paging_explain(
 
 def schema() -> str: ...
 
+# simd.rs
+
+def simd_levels() -> list[tuple[str, bool]]: ...
+
 # ssd.rs
 
 def ssd_policies() -> list[tuple[str, str, str]]: ...

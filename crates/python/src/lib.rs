@@ -18,6 +18,7 @@ mod paper;
 mod policy;
 mod progress;
 mod schema;
+mod simd;
 mod ssd;
 mod tiering;
 mod units;
@@ -47,6 +48,8 @@ pub(crate) fn raise(error: nearfar_trace::Error) -> PyErr {
 #[pymodule]
 fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    // First: it refuses what no function could be called with.
+    simd::register(module)?;
     machine::register(module)?;
     paging::register(module)?;
     paper::register(module)?;

@@ -34,6 +34,9 @@ use nearfar_hardware::list::{Links, List};
 
 use super::{AccessBits, Replacement};
 
+/// What the policy is.
+pub const WHAT: &str = "Linux's active and inactive lists with refault activation";
+
 /// `SWAP_CLUSTER_MAX`: pages that one reclaim frees, and that are looked at together.
 const BATCH: u64 = 32;
 
