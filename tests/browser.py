@@ -82,6 +82,24 @@ def opened(
         context.close()
 
 
+def settled(page: Any) -> None:
+    """Wait until nothing in the page has changed for ten frames: charts redraw in promises."""
+    page.evaluate(
+        """new Promise(done => {
+          let quiet = 0;
+          const watch = new MutationObserver(() => { quiet = 0; });
+          watch.observe(document, {
+            subtree: true, childList: true, attributes: true, characterData: true,
+          });
+          const frame = () => {
+            if (++quiet < 10) requestAnimationFrame(frame);
+            else { watch.disconnect(); done(); }
+          };
+          requestAnimationFrame(frame);
+        })"""
+    )
+
+
 @functools.cache
 def _browser() -> Any:
     """One Chromium for all tests of a process; each has a context of its own."""
