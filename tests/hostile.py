@@ -115,7 +115,7 @@ def _run(path: Path) -> object:
 
     from nearfar.diff import diff
     from nearfar.report import report
-    from nearfar.runs import open_run
+    from nearfar.run_folder import open_run
     from nearfar.studies import STUDIES
 
     metrics = [name for study in STUDIES.values() for name in study.columns.metrics]

@@ -21,10 +21,9 @@ from conftest import DATA, Run
 from nearfar import advise as study
 from nearfar import machine as machines
 from nearfar.advise import advise, advise_fleet
-from nearfar.errors import NearfarError
-from nearfar.fleet import parse_gain, read
-from nearfar.paging import paging
-from nearfar.predict import (
+from nearfar.advise.architectures import neighbours, settable
+from nearfar.advise.fleet import parse_gain, read
+from nearfar.advise.prediction import (
     PAPER_TOLERANCE,
     Costs,
     Point,
@@ -33,8 +32,9 @@ from nearfar.predict import (
     points_of,
     predict,
 )
-from nearfar.regret import evaluate
-from nearfar.settable import neighbours, settable
+from nearfar.advise.regret import evaluate
+from nearfar.errors import NearfarError
+from nearfar.paging import paging
 
 GNUGO = DATA / "captures" / "gnugo.trace"
 GZIP = DATA / "captures" / "gzip.trace"
@@ -515,14 +515,14 @@ def test_the_page_fits_a_phone(tmp_path: Path, fleet: Path, scheme: str) -> None
 
 
 def test_the_page_has_a_limit(fleet: Path) -> None:
-    from nearfar.report.html import fleet_page
-    from nearfar.report.html.fleet import MOST
+    from nearfar.report.html.advise import AdvisePage
 
     result = advise_fleet(fleet).to_dict()
-    full = {**result, "rows": (result["rows"] * MOST)[:MOST]}
-    assert len(fleet_page(full).encode()) < 3_000_000
+    limit = AdvisePage.limit
+    full = {**result, "rows": (result["rows"] * limit)[:limit]}
+    assert len(AdvisePage(full).html().encode()) < 3_000_000
     with pytest.raises(NearfarError, match="at most"):
-        fleet_page({**result, "rows": [*full["rows"], result["rows"][0]]})
+        AdvisePage({**result, "rows": [*full["rows"], result["rows"][0]]}).html()
 
 
 def test_nothing_is_colour_alone(fleet: Path) -> None:

@@ -295,7 +295,7 @@ def test_every_option_is_in_the_page_of_its_command(command: str) -> None:
     options = [parameter for parameter in app.commands[command].params if "-" in parameter.opts[0]]
     assert options
     for parameter in options:
-        page = "shell" if parameter.name in SHARED else command
+        page = "shell" if parameter.name in {*SHARED, "set_"} else command
         text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
         names = parameter.opts + parameter.secondary_opts
         told = any(re.search(rf"(?<![\w-]){name}(?![\w-])", text) for name in names)

@@ -14,8 +14,8 @@ import pytest
 
 from conftest import HANG
 from nearfar import emit
+from nearfar.advise.architectures import ARCHITECTURES
 from nearfar.errors import NearfarError
-from nearfar.settable import ARCHITECTURES
 
 MIB = 1024 * 1024
 SIZES = [(size.page_bytes, size.mechanism) for size in ARCHITECTURES["x86-64"]]

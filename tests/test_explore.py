@@ -160,12 +160,12 @@ def test_large_sweeps_stay_small_pages(runs: Path, monkeypatch: pytest.MonkeyPat
     whole = data(report([runs / "cheap", runs / "dear"]), "result")
     assert len(whole["columns"][0]["values"]) == 2 * 2 * 2 * 3
     size = len(json.dumps(whole["columns"], separators=(",", ":")))
-    monkeypatch.setattr(explore, "MOST", size - 1)
+    monkeypatch.setattr(explore, "MAX_CHARACTERS", size - 1)
     text = report([runs / "cheap", runs / "dear"])
     means = data(text, "result")
     assert len(means["columns"][0]["values"]) == 2 * 2 * 2
     assert "Means over seed" in text
-    monkeypatch.setattr(explore, "MOST", size // 4)
+    monkeypatch.setattr(explore, "MAX_CHARACTERS", size // 4)
     some = data(report([runs / "cheap", runs / "dear"]), "result")
     assert 0 < len(some["columns"][0]["values"]) < 8
 

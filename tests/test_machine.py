@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,10 @@ import pytest
 
 from nearfar import machine
 from nearfar.errors import NearfarError
+from nearfar.paging import paging
+
+ROOT = Path(__file__).parents[1]
+GNUGO = ROOT / "tests/data/captures/gnugo.trace"
 
 SIZES = [1 << power for power in range(9, 22)]
 
@@ -151,6 +157,78 @@ def test_bad_usage_is_one_line(arguments: tuple[str, ...], said: str) -> None:
     assert done.returncode == 2
     assert said in done.stderr and "Traceback" not in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", machine.names())
+def test_show_toml_prints_a_file_to_start_from(name: str, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text(nearfar("machine", "show", name, "--format", "toml").stdout)
+    assert mine.read_text() == (ROOT / "machines" / f"{name}.toml").read_text()
+    assert machine.load(mine).to_dict() == machine.load(name).to_dict()
+
+
+def test_set_changes_one_value_and_keeps_the_comments(tmp_path: Path) -> None:
+    value = "node.slow.read_latency=200ns"
+    shown = nearfar("machine", "show", "cxl-a", "--set", value, "--format", "toml").stdout
+    before = (ROOT / "machines/cxl-a.toml").read_text().splitlines()
+    changed = [(a, b) for a, b in zip(before, shown.splitlines(), strict=True) if a != b]
+    ((was, now),) = changed
+    assert was.startswith("read_latency = ") and '"200ns"' in now and "given with --set" in now
+    mine = tmp_path / "mine.toml"
+    mine.write_text(shown)
+    assert nearfar("machine", "check", str(mine)).returncode == 0
+    changed_machine = machine.load("cxl-a", set={"node.slow.read_latency": "200ns"})
+    assert machine.load(mine).to_dict() == changed_machine.to_dict()
+    timing = changed_machine.to_dict()["node"]["slow"]["local"]["read_latency"]
+    assert timing == {"value": "200ns", "source": "given with --set"}
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("node.slow.read_latecy=1ns", "did you mean `read_latency`?"),
+        ("node.slwo.read_latency=1ns", "did you mean `slow`?"),
+        ("node.slow.read_latency=1", "1 is a number without a unit"),
+        ("node.slow.read_latency", "write KEY=VALUE"),
+        ("node.slow=1ns", "is a section"),
+    ],
+)
+def test_a_bad_set_is_one_line(value: str, said: str) -> None:
+    done = nearfar("tiering", "nomad-medium", "--machine", "cxl-a", "--set", value)
+    assert done.returncode == 2 and done.stdout == ""
+    assert f"--set {value}" in done.stderr and said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_set_value_is_used_and_recorded() -> None:
+    usual = paging(GNUGO, memory="50%", page_sizes="4K", storage=["nvm-1x"])
+    slow = {"node.dram.read_latency": "100ns"}
+    changed = paging(
+        GNUGO, memory="50%", page_sizes="4K", storage=["nvm-1x"],
+        machine=machine.load("desktop-nvm", set=slow),
+    )  # fmt: skip
+    assert changed.rows[0]["data_ns"] > 1.9 * usual.rows[0]["data_ns"]
+    dram = changed.run["machine_description"]["node"]["dram"]["local"]["read_latency"]
+    assert dram["value"] == "100ns" and changed.run["machine"] == "desktop-nvm"
+    words = shlex.split(changed.run["command"])
+    assert words[words.index("--set") + 1] == "node.dram.read_latency=100ns"
+    again = json.loads(nearfar(*words[1:], "--format", "json").stdout)
+    assert again == json.loads(json.dumps(changed.to_dict()))
+
+
+def test_a_machine_is_one_handle_everywhere(tmp_path: Path) -> None:
+    one = machine.load("desktop-nvm")
+    assert machine.load(one) is one
+    for same in (pickle.loads(pickle.dumps(one)), machine.load("desktop-nvm")):
+        assert same == one and hash(same) == hash(one) and same.to_toml() == one.to_toml()
+    set_ = machine.load(one, set={"tlb.first.entries": 32})
+    again = pickle.loads(pickle.dumps(set_))
+    assert again == set_ != one and again.flags == set_.flags
+    file = tmp_path / "desktop-nvm.toml"
+    file.write_text(one.to_toml())
+    asked = {"memory": "50%", "page_sizes": "4K", "storage": ["nvm-1x"]}
+    found = [paging(GNUGO, machine=each, **asked).rows for each in ("desktop-nvm", file, one)]
+    assert found[0] == found[1] == found[2]
 
 
 def test_errors_reach_python() -> None:

@@ -14,7 +14,7 @@ import pytest
 from conftest import DATA, Run
 from nearfar.errors import NearfarError
 from nearfar.paging import paging
-from nearfar.sizes import parse_memory, parse_page_sizes
+from nearfar.sizes import parse_bytes, parse_memory, parse_page_sizes
 
 #: A few of them: libCacheSim takes seconds for each.
 CAPTURES = [DATA / "captures" / f"{name}.trace" for name in ("gnugo", "gzip", "sqlite")]
@@ -277,5 +277,16 @@ def test_size_lists() -> None:
     assert [m.value for m in parse_memory("10%,...,100%")] == [i / 10 for i in range(1, 11)]
     assert [m.value for m in parse_memory("1M,3M,...,7M")] == [m << 20 for m in (1, 3, 5, 7)]
     for bad in ("10%,...,5%", "1%,...,1G", "10%,,20%", "", "1M,...,99999G"):
-        with pytest.raises(NearfarError):
+        with pytest.raises(NearfarError, match=r"^--memory: "):
             parse_memory(bad)
+
+
+def test_si_and_iec_sizes() -> None:
+    for text, size in (
+        ("512", 512), ("4K", 4096), ("1.5k", 1536), ("2 MiB", 2 << 20),
+        ("50MB", 50_000_000), ("50M", 50 << 20), ("1gb", 10**9),
+    ):  # fmt: skip
+        assert parse_bytes(text, "--page") == size
+    for text in ("", "K", "-4K", "4.0001K", "1e3", "9999999T", "nan", "4Ki"):
+        with pytest.raises(NearfarError, match=r"^--page: '.*' is not a size; write "):
+            parse_bytes(text, "--page")

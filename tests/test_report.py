@@ -14,8 +14,12 @@ import pytest
 
 import browser
 import report_fixture as fixture
+from nearfar import paging_findings as findings
+from nearfar import units
 from nearfar.errors import NearfarError
-from nearfar.report import findings, html, palette, tables, terminal, units
+from nearfar.report import palette, tables, terminal
+from nearfar.report.html.info import InfoPage
+from nearfar.report.html.paging import PagingPage
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\x1b[31m\u2028'\"&"
 
@@ -143,7 +147,7 @@ def test_fits_of_the_fitter_are_shown(tmp_path: Path) -> None:
     assert first["formula"] in text
     assert f"page size in {first['page_unit']}" in text
     path = tmp_path / "page.html"
-    path.write_text(html.paging_page(result), encoding="utf-8")
+    path.write_text(PagingPage(result).html(), encoding="utf-8")
     with browser.opened(path) as (page, problems):
         browser.settled(page)
         assert marks(page, "tlb", "line") == 1
@@ -272,10 +276,10 @@ def test_plot_of_zeros_says_so() -> None:
 
 def pages() -> dict[str, str]:
     return {
-        "paging": html.paging_page(
+        "paging": PagingPage(
             fixture.paging_result(), heatmap=fixture.heat_map(256, 256), info=fixture.info()
-        ),
-        "info": html.info_page(fixture.info(), fixture.heat_map(256, 256)),
+        ).html(),
+        "info": InfoPage(fixture.info(), fixture.heat_map(256, 256)).html(),
     }
 
 
@@ -292,7 +296,7 @@ def test_pages_are_small_self_contained_and_repeatable() -> None:
 
 def test_result_is_embedded_unchanged() -> None:
     result = fixture.paging_result(trace=HOSTILE)
-    text = html.paging_page(result)
+    text = PagingPage(result).html()
     found = re.search(r'id="data-result">(.*?)</script>', text)
     assert found
     assert json.loads(found[1]) == result
@@ -301,7 +305,7 @@ def test_result_is_embedded_unchanged() -> None:
 def test_numbers_that_json_lacks_become_null() -> None:
     result = fixture.paging_result()
     result["fits"][0]["rmse"] = math.nan
-    found = re.search(r'id="data-result">(.*?)</script>', html.paging_page(result))
+    found = re.search(r'id="data-result">(.*?)</script>', PagingPage(result).html())
     assert found
     assert json.loads(found[1])["fits"][0]["rmse"] is None
 
@@ -310,7 +314,7 @@ def test_a_misshapen_heat_map_is_refused() -> None:
     heat = fixture.heat_map(20, 10)
     heat["counts"] = heat["counts"][:-1]
     with pytest.raises(NearfarError, match="10 address bins of 20 time bins"):
-        html.info_page(fixture.info(), heat)
+        InfoPage(fixture.info(), heat).html()
 
 
 # --- pages, in the browser
@@ -541,8 +545,8 @@ def test_hostile_names_are_only_text(tmp_path: Path) -> None:
         entry["label"] = HOSTILE
     heat["address_bins"][-1]["addr_high"] = 2**64 - 1
     for name, text in {
-        "paging": html.paging_page(result, heat, info),
-        "info": html.info_page(info, heat),
+        "paging": PagingPage(result, heat, info).html(),
+        "info": InfoPage(info, heat).html(),
     }.items():
         path = tmp_path / f"{name}.html"
         path.write_text(text, encoding="utf-8")
@@ -571,7 +575,7 @@ def test_small_and_odd_results_still_make_a_page(tmp_path: Path) -> None:
     zero["fits"] = []
     for name, result in {"one": one, "zero": zero}.items():
         path = tmp_path / f"{name}.html"
-        path.write_text(html.paging_page(result), encoding="utf-8")
+        path.write_text(PagingPage(result).html(), encoding="utf-8")
         with browser.opened(path) as (page, problems):
             browser.settled(page)
             assert page.inner_text("#finding")
@@ -579,7 +583,7 @@ def test_small_and_odd_results_still_make_a_page(tmp_path: Path) -> None:
             browser.settled(page)
         assert [p for p in problems if "Infinite extent" not in p] == []
     path = tmp_path / "empty.html"
-    path.write_text(html.paging_page({"run": {}, "rows": [], "fits": []}), encoding="utf-8")
+    path.write_text(PagingPage({"run": {}, "rows": [], "fits": []}).html(), encoding="utf-8")
     with browser.opened(path, ready="#run") as (page, problems):
         assert "no rows" in page.inner_text("header")
     assert problems == []

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from nearfar import workload
 from nearfar.errors import NearfarError
-from nearfar.output import write_aside
+from nearfar.output import write_whole
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "out" / "demo"
@@ -49,7 +49,6 @@ def main() -> int:
     from nearfar.info import info
     from nearfar.paging import paging
     from nearfar.report import tables
-    from nearfar.report.html import info_page
 
     OUT.mkdir(parents=True, exist_ok=True)
     pages = []
@@ -57,14 +56,13 @@ def main() -> int:
         print(f"\n$ nearfar paging {trace.name} --machine {MACHINE}", flush=True)
         result = paging(trace, machine=MACHINE)
         found = info(trace)
-        heatmap = found["heatmap"]
         tables.show(tables.paging(result.to_dict()))
         for kind, page in (
-            ("paging", result.html(heatmap)),
-            ("info", info_page(found, heatmap)),
+            ("paging", result.html(found["heatmap"])),
+            ("info", found.html()),
         ):
             path = OUT / f"{trace.stem}-{kind}.html"
-            write_aside(path, page)
+            write_whole(path, page)
             pages.append(path)
     print("\nOpen in a browser:")
     for path in pages:

@@ -6,7 +6,7 @@ times a second; what it raises ends the run and is raised. Errors are ``nearfar.
 
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from typing import final
+from typing import Any, final
 
 __version__: str
 
@@ -46,8 +46,7 @@ def export_trace(
 def filter_cache(
     trace: str | PathLike[str],
     out: str | PathLike[str],
-    machine: str,
-    machine_text: str,
+    machine: Machine,
     *,
     write_backs: bool,
     progress: Callable[[int], object] | None,
@@ -108,20 +107,46 @@ def info_summarize(
 
 def machine_builtin() -> list[tuple[str, str]]: ...
 def machine_schema() -> str: ...
-def machine_load(path_or_name: str, search: str | PathLike[str]) -> str: ...
-def machine_parse(name: str, text: str) -> str: ...
-def machine_access_times(name: str, text: str) -> tuple[float, float, float | None]: ...
-def machine_io(
-    name: str, text: str, storage: str, page_bytes: Sequence[int]
-) -> tuple[list[float], list[float]]: ...
+def machine_restore(place: str, text: str, set: list[tuple[str, str]]) -> Machine: ...
+
+@final
+class AccessTimes:
+    tlb_ns: float
+    dram_ns: float
+    stlb_ns: float | None
+
+@final
+class Machine:
+    @classmethod
+    def load(cls, path_or_name: str, search: str | PathLike[str]) -> Machine: ...
+    @classmethod
+    def parse(cls, place: str, text: str) -> Machine: ...
+    @classmethod
+    def from_json(cls, name: str, json: str) -> Machine: ...
+    def with_values(self, values: Sequence[tuple[str, str]]) -> Machine: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def description(self) -> str: ...
+    @property
+    def storages(self) -> dict[str, str]: ...
+    @property
+    def set_values(self) -> list[tuple[str, str]]: ...
+    @property
+    def flags(self) -> list[str]: ...
+    def to_toml(self) -> str: ...
+    def to_json(self) -> str: ...
+    def to_dict(self) -> dict[str, Any]: ...
+    def access_times(self) -> AccessTimes: ...
+    def io_ns(self, storage: str, page_bytes: Sequence[int]) -> list[float]: ...
+    def write_ns(self, storage: str, page_bytes: Sequence[int]) -> list[float]: ...
 
 # paging.rs
 
 def paging_replacements() -> list[tuple[str, str]]: ...
 def paging(
     trace: str | PathLike[str],
-    machine: str,
-    machine_text: str,
+    machine: Machine,
     *,
     page_sizes: Sequence[int],
     memory: Sequence[tuple[float, bool]],
@@ -153,8 +178,7 @@ def paging_explain(
 def ssd_policies() -> list[tuple[str, str, str]]: ...
 def ssd(
     trace: str | PathLike[str],
-    machine: str,
-    machine_text: str,
+    machine: Machine,
     *,
     epf: Sequence[str],
     dram_bytes: Sequence[int],
@@ -213,8 +237,7 @@ class Memory:
 def tiering_policies() -> str: ...
 def tiering_workloads() -> list[tuple[str, str]]: ...
 def tiering_run(
-    machine: str,
-    machine_text: str,
+    machine: Machine,
     *,
     policies: Sequence[tuple[str, str | None, Callable[[], object] | None, Mapping[str, str]]],
     workload: str | None,
@@ -244,10 +267,9 @@ def workload_builtin() -> list[tuple[str, str]]: ...
 # numa.rs
 
 def numa_modes() -> list[tuple[str, str]]: ...
-def numa_topology(machine: str, machine_text: str) -> str: ...
+def numa_topology(machine: Machine) -> str: ...
 def numa_alloc(
-    machine: str,
-    machine_text: str,
+    machine: Machine,
     *,
     mode_name: str,
     size: int,
@@ -259,8 +281,7 @@ def numa_alloc(
     dirty_cache: bool,
 ) -> str: ...
 def numa_run(
-    machine: str,
-    machine_text: str,
+    machine: Machine,
     *,
     mode_name: str,
     trace: str | PathLike[str] | None,
@@ -275,8 +296,7 @@ def numa_run(
     progress: Callable[[int], object] | None,
 ) -> str: ...
 def numa_pair(
-    machine: str,
-    machine_text: str,
+    machine: Machine,
     *,
     traces: Sequence[str | PathLike[str] | None],
     bytes: Sequence[int],
@@ -287,10 +307,17 @@ def numa_pair(
     progress: Callable[[int], object] | None,
 ) -> str: ...
 def numa_weights(
-    machine: str,
-    machine_text: str,
+    machine: Machine,
     *,
     nodes: Sequence[int],
     origin: int | None,
     writes: float,
 ) -> list[int]: ...
+
+# units.rs
+
+def parse_bytes(text: str, place: str) -> int: ...
+def parse_nanoseconds(text: str, place: str) -> int: ...
+def parse_shares(text: str, place: str, count: int) -> list[float]: ...
+def parse_page_sizes(text: str, place: str) -> list[int]: ...
+def parse_memory(text: str, place: str) -> list[tuple[float | None, int | None]]: ...

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from nearfar.errors import NearfarError
 from nearfar.result import Columns, Result
-from nearfar.runs import Run, open_run
+from nearfar.run_folder import Run, open_run
 
 #: How sure an interval is.
 CONFIDENCE: Final = 0.95
@@ -41,6 +41,8 @@ class DiffResult(Result):
             difference over seeds; null for one seed), ``verdict``.
         only_a, only_b: keys that the other run lacks; with ``metric``, where it lacks that number.
     """
+
+    chart = "nearfar.report.plots.diff:draw"
 
     run: dict[str, Any]
     rows: list[dict[str, Any]]

@@ -20,14 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nearfar import _engine
+from nearfar import _engine, units
+from nearfar import paging_findings as findings
 from nearfar.errors import NearfarError
 from nearfar.filter import view
 from nearfar.machine import Machine
 from nearfar.paging import PagingResult
-from nearfar.report import findings, units
 from nearfar.result import Result
-from nearfar.runs import open_run
+from nearfar.run_folder import open_run
 from nearfar.sizes import parse_bytes, parse_memory
 
 Row = Mapping[str, Any]
@@ -51,6 +51,8 @@ class ExplainResult(Result):
             ``addr`` of its block of instructions (None: all further ones); empty where the trace
             has no fetches, or the run counted only those that miss CPU caches.
     """
+
+    chart = "nearfar.report.plots.explain:draw"
 
     run: dict[str, Any]
     terms: list[dict[str, Any]]
@@ -112,7 +114,7 @@ def explain(
         )
     row = _row(result, page, memory, storage)
     made, options = result.run, result.run["options"]
-    machine = Machine(made["machine"], json.dumps(made["machine_description"]))
+    machine = Machine.from_json(made["machine"], json.dumps(made["machine_description"]))
     trace = _trace(made)
     fraction = row["memory_fraction"]
     with view(trace, options["filter"], machine, progress) as seen:

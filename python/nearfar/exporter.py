@@ -24,7 +24,7 @@ def export_trace(
     force: bool = False,
     kinds: Sequence[str] = (),
     filter: str = "none",  # noqa: A002
-    machine: str = machines.USUAL,
+    machine: machines.MachineLike = machines.USUAL,
     max_refs: int | None = None,
     page_bytes: int | None = None,
     progress: Callable[[int], None] | None = None,
@@ -41,7 +41,7 @@ def export_trace(
             ``kernel-store``); all if empty.
         filter: which references there are: ``none`` (all), ``cache`` (those that miss the CPU
             caches of ``machine``) or ``cache-write-backs`` (:mod:`nearfar.filter`).
-        machine: name or path of the machine file whose caches ``filter`` means.
+        machine: a machine, or name or path of its file, whose caches ``filter`` means.
         max_refs: stop after this many references.
         page_bytes: bytes of the pages that ``oracle-general`` numbers; 4096 by default.
         progress: called with the number of references so far, about every million.

@@ -67,8 +67,7 @@ def view(
             caches = _engine.filter_cache(
                 trace,
                 path,
-                machine.name,
-                machine.json,
+                machine,
                 write_backs=write_backs,
                 progress=progress,
             )

@@ -21,7 +21,7 @@ from typing import Any, Final
 from nearfar.errors import NearfarError
 from nearfar.models import QUANTITIES, Fit, fit
 from nearfar.result import Result
-from nearfar.sizes import bytes_of
+from nearfar.sizes import parse_bytes
 
 #: Column that holds each quantity.
 RATE_COLUMNS: Final = {"tlb": "tlb_miss_rate", "fault": "fault_rate"}
@@ -36,6 +36,7 @@ class Fits(list[Fit], Result):
         sizes: page sizes in bytes to predict the rates of; None for those that were measured.
     """
 
+    chart = "nearfar.report.plots.fit:draw"
     sizes: Sequence[int] | None = None
 
     def points(self, one: Fit) -> list[tuple[int, float, float | None]]:
@@ -86,20 +87,6 @@ class _Memory:
 
     bytes: int | None
     fraction: float | None
-
-
-def parse_size(text: str) -> int:
-    """Bytes of text such as ``4096``, ``4K`` or ``2MiB`` (K, M, G, T are powers of 1024).
-
-    Raises:
-        NearfarError: it is not a whole number of bytes above zero.
-    """
-    size = bytes_of(text)
-    if size is None:
-        raise NearfarError(
-            f"page size `{text.strip()[:40]}`: not a size; write for example 4096 or 4K"
-        )
-    return size
 
 
 def fit_csv(path: str | Path, quantity: str | None = None, *, weighting: str = "absolute") -> Fits:
@@ -238,10 +225,7 @@ def _value(place: str, column: str, cell: str) -> int | float | None:
     if column in ("page_bytes", "memory_bytes"):
         if not cell and column == "memory_bytes":
             return None
-        try:
-            return parse_size(cell)
-        except NearfarError as error:
-            raise NearfarError(f"{place} column {column}: {error}") from None
+        return parse_bytes(cell, f"{place} column {column}")
     if not cell:
         return None
     try:

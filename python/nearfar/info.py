@@ -18,9 +18,16 @@ from nearfar.trace import Trace
 class Info(dict[str, Any], Result):
     """What a trace holds, by the keys of ``docs/info.md``; ``heatmap`` is there if asked for."""
 
+    page = "nearfar.report.html.info:InfoPage"
+    chart = "nearfar.report.plots.info:draw"
+
     def to_dict(self) -> dict[str, Any]:
         """Everything but the heat map, as ``--format json`` prints it."""
         return {key: value for key, value in self.items() if key != "heatmap"}
+
+    def html(self) -> str:
+        """A self-contained page of the trace, with its heat map where that was asked for."""
+        return self._html(heatmap=self.get("heatmap"))
 
     @property
     def table(self) -> Any:
@@ -42,18 +49,18 @@ def info(
     reuse: bool = True,
     heatmap: bool = True,
     filter: str = "none",  # noqa: A002
-    machine: str = machines.USUAL,
+    machine: machines.MachineLike = machines.USUAL,
     progress: Callable[[int], None] | None = None,
 ) -> Info:
     """Read a trace and say what it holds.
 
     Args:
         trace: a trace folder, or a :class:`nearfar.trace.Trace`.
-        reuse: work out the histogram of stack distances, the dearest part.
+        reuse: work out the histogram of stack distances, the most expensive part.
         heatmap: add the heat map as ``heatmap``, for which the trace is read a second time.
         filter: which references there are: ``none`` (all), ``cache`` (those that miss the CPU
             caches of ``machine``) or ``cache-write-backs`` (:mod:`nearfar.filter`).
-        machine: name or path of the machine file whose caches ``filter`` means.
+        machine: a machine, or name or path of its file, whose caches ``filter`` means.
         progress: called with the number of references so far, about every four million.
 
     Returns:

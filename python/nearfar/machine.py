@@ -9,74 +9,37 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from nearfar import _engine
+from nearfar._engine import AccessTimes, Machine
 from nearfar.errors import NearfarError
+
+__all__ = [
+    "SEARCH",
+    "USUAL",
+    "AccessTimes",
+    "Machine",
+    "MachineLike",
+    "load",
+    "names",
+    "paging_to_storage",
+    "parse",
+    "parse_set",
+    "schema",
+    "with_storage",
+]
+
+#: What every ``machine=`` takes: a name, a path, or a machine already loaded.
+MachineLike = str | Path | Machine
 
 #: The machine that is meant unless another is named.
 USUAL = "desktop-nvm"
 
 #: Folder in which a machine given by name is looked for before the built-in ones.
 SEARCH = Path("machines")
-
-
-@dataclass(frozen=True)
-class AccessTimes:
-    """Times of one memory reference, nanoseconds (T_TLB and T_DRAM of papers 000 and 001)."""
-
-    tlb_ns: float
-    dram_ns: float
-    #: What a second-level TLB hit adds; None where the machine has no second level.
-    stlb_ns: float | None
-
-
-@dataclass(frozen=True)
-class Machine:
-    """One machine, already checked.
-
-    Attributes:
-        name: its file's stem.
-        json: the description as JSON text that follows :func:`schema`.
-    """
-
-    name: str
-    json: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give the description as plain values: each number is ``{"value", "source"}``."""
-        result: dict[str, Any] = json.loads(self.json)
-        return result
-
-    @property
-    def description(self) -> str:
-        """What the machine stands for."""
-        return str(self.to_dict()["description"])
-
-    @property
-    def storages(self) -> dict[str, str]:
-        """Kind of each storage device, by name."""
-        devices = self.to_dict().get("storage", {})
-        return {name: next(iter(device)) for name, device in devices.items()}
-
-    def access_times(self) -> AccessTimes:
-        """Give the times of one reference; an error if the machine has no TLB or no DRAM."""
-        return AccessTimes(*_engine.machine_access_times(self.name, self.json))
-
-    def io_ns(self, storage: str, page_bytes: Sequence[int]) -> list[float]:
-        """Nanoseconds to read a page of each size, in bytes, from ``storage``."""
-        return self._io(storage, page_bytes)[0]
-
-    def write_ns(self, storage: str, page_bytes: Sequence[int]) -> list[float]:
-        """Nanoseconds to write a page of each size, in bytes, to ``storage``."""
-        return self._io(storage, page_bytes)[1]
-
-    def _io(self, storage: str, page_bytes: Sequence[int]) -> tuple[list[float], list[float]]:
-        read, write = _engine.machine_io(self.name, self.json, storage, list(page_bytes))
-        return list(read), list(write)
 
 
 def names() -> list[str]:
@@ -89,20 +52,48 @@ def paging_to_storage() -> list[str]:
     return [name for name in names() if load(name).storages]
 
 
-def load(path_or_name: str, search: Path = SEARCH) -> Machine:
+def load(
+    machine: MachineLike,
+    search: Path = SEARCH,
+    *,
+    set: Mapping[str, object] | None = None,  # noqa: A002
+) -> Machine:
     """Load a machine.
 
+    >>> load("cxl-a", set={"node.slow.read_latency": "200ns"}).set_values
+    [('node.slow.read_latency', '200ns')]
+
     Args:
-        path_or_name: a path (it holds a ``/`` or ends in ``.toml``), or a name, looked for as
-            ``search/NAME.toml`` and then among the built-in machines.
+        machine: a path (it holds a ``/`` or ends in ``.toml``), or a name, looked for as
+            ``search/NAME.toml`` and then among the built-in machines; or a machine.
         search: the folder to look in.
+        set: values in place of the file's, by key, as ``--set`` (docs/machine.md).
 
     Raises:
         NearfarError: there is no such machine, or its file is wrong; the message names the file,
-            the line and the key.
+            the line and the key. Or a key of ``set`` is unknown or its value wrong.
     """
-    text = _engine.machine_load(path_or_name, search)
-    return Machine(Path(path_or_name).name.removesuffix(".toml"), text)
+    found = machine if isinstance(machine, Machine) else Machine.load(str(machine), search)
+    if not set:
+        return found
+    return found.with_values([(key, str(value)) for key, value in set.items()])
+
+
+def parse_set(texts: list[str]) -> dict[str, str]:
+    """Keys and values of ``KEY=VALUE`` texts.
+
+    Raises:
+        NearfarError: one has no ``=``.
+    """
+    values = {}
+    for text in texts:
+        key, equals, value = (part.strip() for part in text.partition("="))
+        if not (key and equals and value):
+            raise NearfarError(
+                f"--set {text[:60]}: write KEY=VALUE, such as node.slow.read_latency=200ns"
+            )
+        values[key] = value
+    return values
 
 
 def with_storage(storage: str, first: str) -> str:
@@ -126,8 +117,7 @@ def with_storage(storage: str, first: str) -> str:
 
 def parse(name: str, text: str) -> Machine:
     """Check the text of a machine file; ``name`` is used in messages. Raises as :func:`load`."""
-    checked = _engine.machine_parse(name, text)
-    return Machine(Path(name).name.removesuffix(".toml"), checked)
+    return Machine.parse(name, text)
 
 
 def schema() -> dict[str, Any]:

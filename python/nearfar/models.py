@@ -11,10 +11,8 @@ model                     formula                 stands for
 p is the page size **in KiB** in every formula and coefficient (a power fit's ``a`` is the rate at
 1 KiB; the rates b and d of an exponential are per KiB). Functions take page sizes in bytes.
 
-Each model is a sum of terms ``coefficient * exp(rate * t)``, with t = p or t = ln p. For given
-rates the best coefficients follow by linear least squares, so only the one or two rates are
-searched (variable projection): a grid of every plausible pair, then Levenberg-Marquardt from the
-best of them and from a few random ones, all at once. The result does not depend on a lucky start.
+Each model is a sum of terms ``coefficient * exp(rate * t)``, with t = p or t = ln p, fitted by
+:mod:`nearfar.least_squares`.
 """
 
 from __future__ import annotations
@@ -28,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nearfar.errors import NearfarError
+from nearfar.least_squares import bounds, search
 
 Array = npt.NDArray[np.float64]
 
@@ -41,13 +40,6 @@ GOOD: Final = (0.95, 0.15, 0.25)
 FAIR: Final = (0.80, 0.40, 0.75)
 #: Every point within this of its value is good whatever R2 says: flat data leave it no variance.
 CLOSE: Final = 0.02
-
-#: A term that falls by more than this from one measured size to the next is one point, not a curve.
-_STEEPEST: Final = math.log(1e6)
-_STARTS: Final = 8
-_RANDOM_STARTS: Final = 4
-_ROUNDS: Final = 60
-_POLISH: Final = 200
 
 
 @dataclass(frozen=True)
@@ -293,7 +285,7 @@ def _solve(
         # A rate of zero has no relative error, and a minute one would outweigh all others.
         point = np.maximum(values, 1e-6 * scale)
         weights *= float(np.median(point)) / point
-    coefficients, rates = _search(t, values / scale, weights, model.terms, seed)
+    coefficients, rates = search(t, values / scale, weights, model.terms, seed)
     coefficients = coefficients * scale
 
     def at(row: int) -> Array:
@@ -326,7 +318,7 @@ def _solve(
         quality["loo_mean_relative"] = _finite(float(np.mean(np.abs(errors[seen]) / values[seen])))
     intervals = None
     if len(distinct) > model.parameters:
-        low, high = _bounds(t)
+        low, high = bounds(t)
         # A rate at its limit makes a term of one point: the data bound it on one side only.
         if (rates[0] > low).all() and (rates[0] < high).all():
             intervals = _intervals(model, t, coefficients[0], rates[0], residuals, weights[0], free)
@@ -374,7 +366,7 @@ def _judge(
     reason = f"R2 {r2:.3f}"
     if math.isfinite(share):
         reason += (
-            f"; a size left out is predicted within {100 * share:.2g} % of the range"
+            f"; a held-out page size is predicted within {100 * share:.2g} % of the range"
             f" and {100 * relative:.2g} % of its value"
         )
     if closest:
@@ -432,172 +424,3 @@ def _evaluate(model: Model, coefficients: Array, rates: Array, sizes: Array) -> 
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-# --- the search: B problems at once, each with its own 0/1 weights --------------------------------
-
-
-@dataclass(frozen=True)
-class _Projection:
-    """Best coefficients for given rates, and what the next step needs; a row for each problem."""
-
-    rss: Array
-    residuals: Array
-    #: Coefficients of the scaled columns, (B, K).
-    scaled: Array
-    #: Subtracted from the exponent of each column so that its largest value is 1, (B, K).
-    shift: Array
-    jacobian: Array
-
-
-def _project(t: Array, y: Array, weights: Array, rates: Array) -> _Projection:
-    """Variable projection (Golub and Pereyra), Jacobian as Kaufman shortened it.
-
-    Shapes: t (n,) ascending, y (n,), weights (B, n), rates (B, K) with K 1 or 2.
-    """
-    present = weights > 0
-    first = t[np.argmax(present, axis=1)][:, None]
-    last = t[len(t) - 1 - np.argmax(present[:, ::-1], axis=1)][:, None]
-    shift = np.where(rates > 0, rates * last, rates * first)
-    # Points that a problem leaves out may lie beyond its own, where the exponent is positive.
-    exponent = np.minimum(rates[:, :, None] * t - shift[:, :, None], 0.0)
-    columns = np.exp(exponent) * weights[:, None, :]
-    target = y * weights
-    # Gram-Schmidt, twice for the second column; a column that the first explains is dropped.
-    norms = np.linalg.norm(columns[:, 0], axis=1, keepdims=True)
-    norms[norms == 0] = 1
-    basis = [columns[:, 0] / norms]
-    if rates.shape[1] == 2:
-        rest = columns[:, 1]
-        for _ in range(2):
-            rest = rest - basis[0] * _dot(basis[0], rest)
-        length = np.linalg.norm(rest, axis=1, keepdims=True)
-        size = np.linalg.norm(columns[:, 1], axis=1, keepdims=True)
-        alive = length > 1e-11 * np.maximum(size, 1e-300)
-        basis.append(np.where(alive, rest / np.where(alive, length, 1), 0))
-
-    def remove(vector: Array) -> Array:
-        for direction in basis:
-            vector = vector - direction * _dot(direction, vector)
-        return vector
-
-    residuals = remove(target)
-    scaled = np.zeros_like(rates)
-    if rates.shape[1] == 2:
-        scaled[:, 1:] = np.where(alive, _dot(basis[1], target) / np.where(alive, length, 1), 0)
-        left = target - columns[:, 1] * scaled[:, 1:]
-    else:
-        left = target
-    scaled[:, :1] = _dot(basis[0], left) / norms
-    jacobian = np.stack(
-        [-remove(t * columns[:, k]) * scaled[:, k : k + 1] for k in range(rates.shape[1])], axis=2
-    )
-    return _Projection(
-        np.einsum("bn,bn->b", residuals, residuals), residuals, scaled, shift, jacobian
-    )
-
-
-def _dot(a: Array, b: Array) -> Array:
-    result: Array = np.einsum("bn,bn->b", a, b)[:, None]
-    return result
-
-
-def _search(t: Array, y: Array, weights: Array, terms: int, seed: int) -> tuple[Array, Array]:
-    """Least-squares coefficients and rates, (problems, terms) each, rates ascending."""
-    # Each problem has bounds and starts of its own points, as if the others had never been there.
-    own = [t[row > 0] for row in weights]
-    limits = np.array([_bounds(points) for points in own])
-    starts = np.stack(
-        [
-            _starts(low, high, points, terms, seed)
-            for (low, high), points in zip(limits, own, strict=True)
-        ]
-    )
-    problems, count = starts.shape[:2]
-    every = starts.reshape(-1, terms)
-    rss = _project(t, y, np.repeat(weights, count, axis=0), every).rss.reshape(problems, count)
-    # The random starts come last and are always tried.
-    fixed = count - _RANDOM_STARTS
-    best = np.argsort(rss[:, :fixed], axis=1, kind="stable")[:, :_STARTS]
-    extra = np.tile(np.arange(fixed, count), (problems, 1))
-    picks = np.concatenate((best, extra), axis=1)
-    tries = picks.shape[1]
-    rates, rss = _descend(
-        t,
-        y,
-        np.repeat(weights, tries, axis=0),
-        np.take_along_axis(starts, picks[:, :, None], axis=1).reshape(-1, terms),
-        np.repeat(limits, tries, axis=0),
-        _ROUNDS,
-    )
-    winner = np.argmin(rss.reshape(problems, tries), axis=1) + np.arange(problems) * tries
-    rates, _ = _descend(t, y, weights, rates[winner], limits, _POLISH)
-    rates = np.sort(rates, axis=1)
-    done = _project(t, y, weights, rates)
-    return done.scaled * np.exp(-done.shift), rates
-
-
-def _bounds(t: Array) -> tuple[float, float]:
-    """Steepest falling and rising rate that more than one point can show."""
-    gaps = np.diff(np.unique(t))
-    # exp(300) is far from overflow, and far beyond any curve of rates.
-    return (
-        -min(_STEEPEST / gaps[0], 300 / max(abs(t[0]), 1e-300)),
-        min(_STEEPEST / gaps[-1], 300 / max(abs(t[-1]), 1e-300)),
-    )
-
-
-def _starts(low: float, high: float, t: Array, terms: int, seed: int) -> Array:
-    """Every pair (or single) of plausible rates, then a few random ones, (S, terms)."""
-    span = float(t[-1] - t[0])
-    falling = -np.geomspace(min(0.1 / span, -low), -low, 10)[::-1]
-    rising = np.geomspace(min(0.1 / span, high), high, 6)
-    rates = np.concatenate((falling, [0.0], rising))
-    generator = np.random.default_rng(seed)
-    sign = generator.random((_RANDOM_STARTS, terms)) < 0.7
-    steep = generator.random((_RANDOM_STARTS, terms))
-    drawn = np.where(sign, falling[-1] * (low / falling[-1]) ** steep, rising[0] * steep)
-    if terms == 1:
-        return np.concatenate((rates[:, None], drawn))
-    first, second = np.triu_indices(len(rates), 1)
-    return np.concatenate((np.column_stack((rates[first], rates[second])), np.sort(drawn, axis=1)))
-
-
-def _descend(
-    t: Array, y: Array, weights: Array, rates: Array, limits: Array, rounds: int
-) -> tuple[Array, Array]:
-    """Levenberg-Marquardt on the rates of every problem, within limits; rates and their rss.
-
-    Shapes: limits (B, 2), lowest and highest rate; the others as :func:`_project`.
-    """
-    rates = rates.copy()
-    now = _project(t, y, weights, rates)
-    rss, residuals, jacobian = now.rss.copy(), now.residuals, now.jacobian
-    damping = np.full(len(rates), 1e-3)
-    for _ in range(rounds):
-        normal = np.einsum("bnk,bnl->bkl", jacobian, jacobian)
-        gradient = np.einsum("bnk,bn->bk", jacobian, residuals)
-        diagonal = np.einsum("bkk->bk", normal).copy()
-        floor = np.maximum(diagonal.max(axis=1, keepdims=True) * 1e-14, 1e-300)
-        diagonal = np.maximum(diagonal, floor)
-        for k in range(rates.shape[1]):
-            normal[:, k, k] = diagonal[:, k] * (1 + damping)
-        # Scaled to a unit diagonal: the two rates may differ by many orders of magnitude.
-        size = np.sqrt(diagonal)
-        scaled = normal / (size[:, :, None] * size[:, None, :])
-        step = -np.linalg.solve(scaled, (gradient / size)[:, :, None])[:, :, 0] / size
-        moved = np.clip(rates + step, limits[:, :1], limits[:, 1:])
-        if np.array_equal(moved, rates):
-            break
-        trial = _project(t, y, weights, moved)
-        better = trial.rss < rss
-        rates[better] = moved[better]
-        gain = np.where(better, rss - trial.rss, 0)
-        rss = np.where(better, trial.rss, rss)
-        residuals = np.where(better[:, None], trial.residuals, residuals)
-        jacobian = np.where(better[:, None, None], trial.jacobian, jacobian)
-        damping = np.clip(np.where(better, damping / 5, damping * 4), 1e-15, 1e12)
-        stuck = ~better & (damping >= 1e9)
-        if bool((stuck | (better & (gain <= 1e-16 * rss))).all()):
-            break
-    return rates, rss

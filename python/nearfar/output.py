@@ -39,21 +39,21 @@ def watched() -> bool:
     return sys.stderr.isatty()
 
 
-def write_aside(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
     """Write ``text`` beside ``path`` and rename it into place."""
-    aside = path.with_name(f".{path.name}.partial")
+    temporary = path.with_name(f".{path.name}.partial")
     try:
-        aside.write_text(text, encoding="utf-8")
-        settle(aside, path)
+        temporary.write_text(text, encoding="utf-8")
+        commit(temporary, path)
     except OSError:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
-def settle(aside: Path, path: Path) -> None:
-    """Rename ``aside`` to ``path`` so that after a power cut it is there whole or not at all."""
-    _flush(aside)
-    aside.replace(path)
+def commit(temporary: Path, path: Path) -> None:
+    """Rename ``temporary`` to ``path``: after a power cut it is there whole or not at all."""
+    _flush(temporary)
+    temporary.replace(path)
     _flush(path.parent)
 
 

@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from nearfar import _engine
+from nearfar import _engine, units
 from nearfar import machine as machines
+from nearfar import paging_findings as findings
 from nearfar.errors import NearfarError
 from nearfar.filter import view
 from nearfar.result import Columns, FolderResult
@@ -53,6 +54,8 @@ class PagingResult(FolderResult):
     fits: list[dict[str, Any]]
     wall_seconds: float = field(compare=False, default=0.0)
 
+    page = "nearfar.report.html.paging:PagingPage"
+    chart = "nearfar.report.plots.paging:draw"
     columns: ClassVar[Columns] = Columns(
         keys=("storage", ("memory_fraction", "memory_bytes"), "page_bytes"),
         metrics={
@@ -108,14 +111,10 @@ class PagingResult(FolderResult):
 
     def html(self, heatmap: dict[str, Any] | None = None) -> str:
         """Draw a self-contained page of the result."""
-        from nearfar.report.html import paging_page
-
-        return paging_page(self.to_dict(), heatmap)
+        return self._html(heatmap=heatmap)
 
     def _repr_html_(self) -> str:
         """Show the best pages in a notebook."""
-        from nearfar.report import findings, units
-
         lines = []
         for (memory, storage), best in findings.best_pages(self.to_dict()).items():
             cells = (storage, memory.label, units.size(best.page_bytes))
@@ -132,7 +131,7 @@ def paging(
     tlb: str = TLB,
     replacement: str = "clock",
     clock_insert: str = "set",
-    machine: str = MACHINE,
+    machine: machines.MachineLike = MACHINE,
     storage: Sequence[str] | None = None,
     kinds: Sequence[str] | None = None,
     filter: str = "none",  # noqa: A002
@@ -151,7 +150,7 @@ def paging(
         tlb: entries (``64``), entries x ways (``64x4``), two levels (``64+1536x12``); LRU.
         replacement: ``clock``, ``lru`` or ``linux``.
         clock_insert: ``set`` or ``clear``: the accessed bit of a page just loaded by CLOCK.
-        machine: name or path of a machine file.
+        machine: name or path of a machine file, or a machine.
         storage: storages of the machine to price; all by default.
         kinds: kinds of references that count; all by default.
         filter: which references there are: ``none`` (all), ``cache`` (those that miss the CPU
@@ -179,8 +178,7 @@ def paging(
         answer = json.loads(
             _engine.paging(
                 seen.path,
-                described.name,
-                described.json,
+                described,
                 page_sizes=sizes,
                 memory=[(float(m.value), m.is_fraction) for m in memories],
                 tlb=tlb,
@@ -213,7 +211,7 @@ def paging(
     info = json.loads(text)
     run = {
         "study": "paging",
-        "command": _command(path, described.name, options),
+        "command": _command(path, described.flags, options),
         "trace": str(path),
         "trace_json_sha256": hashlib.sha256(text).hexdigest(),
         "traced": shlex.join(info["source"]["command"]) or info["source"]["detail"],
@@ -281,8 +279,8 @@ def _fit_dict(fit: Any, sizes: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def _command(path: Path, machine: str, options: dict[str, Any]) -> str:
-    words = ["nearfar", "paging", os.fspath(path), "--machine", machine]
+def _command(path: Path, machine: Sequence[str], options: dict[str, Any]) -> str:
+    words = ["nearfar", "paging", os.fspath(path), *machine]
     words += ["--page-sizes", ",".join(str(size) for size in options["page_sizes"])]
     words += ["--memory", options["memory"], "--tlb", options["tlb"]]
     words += ["--replacement", options["replacement"]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import importlib
 import json
 import shutil
 from collections.abc import Mapping
@@ -40,8 +41,21 @@ class Columns:
     seed: str | None = None
 
 
+def load(entry: str) -> Any:
+    """The object that ``module:name`` names."""
+    module, _, name = entry.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
 class Result:
     """Base of the results: a study adds fields, ``to_dict``, ``table`` and what it is asked."""
+
+    # A result names its page and its chart as text, `module:name`, loaded when one asks for them.
+    # Reports are made from results, so an import here would close a circle, and be slow.
+    #: The class of the page (:class:`nearfar.report.html.page.Page`); None where there is none.
+    page: ClassVar[str | None] = None
+    #: The function that draws the chart; None where there is none.
+    chart: ClassVar[str | None] = None
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, as ``--format json`` prints it."""
@@ -70,9 +84,27 @@ class Result:
         Raises:
             NearfarError: there is nothing to draw.
         """
-        from nearfar.report import plots
+        if self.chart is None:
+            raise NearfarError(f"plot: {self._name} has no chart; use .table or .to_polars()")
+        return load(self.chart)(self)
 
-        return plots.draw(self)
+    def html(self) -> str:
+        """A self-contained page of the result, to be written as UTF-8.
+
+        Raises:
+            NearfarError: the study has no page, or the result has more rows than a page takes.
+        """
+        return self._html()
+
+    def _html(self, **more: Any) -> str:
+        """The page, with what it shows besides the result."""
+        if self.page is None:
+            raise NearfarError(f"html: {self._name} has no page of its own; use .plot() or .table")
+        return str(load(self.page)(self.to_dict(), **more).html())
+
+    @property
+    def _name(self) -> str:
+        return type(self).__name__
 
     def _repr_html_(self) -> str:
         """Show the first rows in a notebook."""
@@ -126,19 +158,21 @@ class FolderResult(Result):
         path = Path(folder)
         if path.exists() and not (force and (path / "run.json").is_file()):
             raise NearfarError(f"{path}: exists already; choose another name or pass --force")
-        aside = path.with_name(f".{path.name}.partial")
-        shutil.rmtree(aside, ignore_errors=True)
+        temporary = path.with_name(f".{path.name}.partial")
+        shutil.rmtree(temporary, ignore_errors=True)
         try:
-            aside.mkdir(parents=True)
+            temporary.mkdir(parents=True)
             for name, table in self._tables().items():
-                pyarrow.parquet.write_table(table, aside / f"{name}.parquet", compression="zstd")
+                pyarrow.parquet.write_table(
+                    table, temporary / f"{name}.parquet", compression="zstd"
+                )
             run = json.dumps(self._run(), indent=1) + "\n"
             for name, text in {**(texts or {}), "run.json": run}.items():
-                (aside / name).write_text(text, encoding="utf-8")
-            _engine.folder_replace(aside, path)
+                (temporary / name).write_text(text, encoding="utf-8")
+            _engine.folder_replace(temporary, path)
         except OSError as error:
             # Room on a full disk is given back.
-            shutil.rmtree(aside, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
             raise NearfarError(
                 f"{path}: cannot be written: {error.strerror or error}; "
                 "check the path, permissions and free space"

@@ -54,6 +54,8 @@ class SsdResult(FolderResult):
     details: list[dict[str, Any]]
     wall_seconds: float = field(compare=False, default=0.0)
 
+    page = "nearfar.report.html.ssd:SsdPage"
+    chart = "nearfar.report.plots.ssd:draw"
     columns: ClassVar[Columns] = Columns(
         keys=("dram_bytes", "epf"),
         metrics={
@@ -88,12 +90,6 @@ class SsdResult(FolderResult):
     def _run(self) -> dict[str, Any]:
         return {**self.run, "details": self.details, "wall_seconds": round(self.wall_seconds, 3)}
 
-    def html(self) -> str:
-        """Draw a self-contained page of the result."""
-        from nearfar.report.html.ssd import ssd_page
-
-        return ssd_page(self.to_dict())
-
     @property
     def table(self) -> Any:
         """The rows as a ``pyarrow.Table``."""
@@ -116,7 +112,7 @@ class SsdResult(FolderResult):
 def ssd(
     trace: str | Path,
     *,
-    machine: str | machines.Machine = MACHINE,
+    machine: machines.MachineLike = MACHINE,
     dram: Sequence[str | int] = DRAM,
     epf: Sequence[str] = EPF,
     disk: str | None = None,
@@ -159,7 +155,7 @@ def ssd(
     Raises:
         NearfarError: bad input; the message says what, where and what to do.
     """
-    described = machines.load(machine) if isinstance(machine, str) else machine
+    described = machines.load(machine)
     path = Path(trace)
     sizes = [parse_bytes(size, "--dram") if isinstance(size, str) else size for size in dram]
     if window < 1:
@@ -171,8 +167,7 @@ def ssd(
     answer = json.loads(
         _engine.ssd(
             path,
-            described.name,
-            described.json,
+            described,
             epf=list(epf),
             dram_bytes=sizes,
             disk=disk,
@@ -207,7 +202,7 @@ def ssd(
     info = json.loads(text)
     run = {
         "study": "ssd",
-        "command": _command(path, machine if isinstance(machine, str) else machine.name, options),
+        "command": _command(path, described.flags, options),
         "trace": str(path),
         "trace_json_sha256": hashlib.sha256(text).hexdigest(),
         "traced": shlex.join(info["source"]["command"]) or info["source"]["detail"],
@@ -239,8 +234,8 @@ def warnings(result: SsdResult) -> list[str]:
     return lines
 
 
-def _command(path: Path, machine: str, options: Mapping[str, Any]) -> str:
-    words = ["nearfar", "ssd", os.fspath(path), "--machine", machine]
+def _command(path: Path, machine: Sequence[str], options: Mapping[str, Any]) -> str:
+    words = ["nearfar", "ssd", os.fspath(path), *machine]
     words += ["--dram", ",".join(str(size) for size in options["dram_bytes"])]
     words += ["--epf", ",".join(options["epf"])]
     if options["disk"] is not None:

@@ -91,6 +91,8 @@ class TieringResult(FolderResult):
     series: list[dict[str, Any]]
     wall_seconds: float = field(compare=False, default=0.0)
 
+    page = "nearfar.report.html.tiering:TieringPage"
+    chart = "nearfar.report.plots.tiering:draw"
     columns: ClassVar[Columns] = Columns(
         keys=("workload", "mix", "policy", "phase"),
         metrics={
@@ -151,12 +153,6 @@ class TieringResult(FolderResult):
             raise NearfarError(f"total: no policy {policy!r} in this result")
         return sum(float(row[count]) for row in rows) / len({row["seed"] for row in rows})
 
-    def html(self) -> str:
-        """Draw a self-contained page of the result."""
-        from nearfar.report.html.tiering import tiering_page
-
-        return tiering_page(self.to_dict())
-
 
 def policies() -> list[dict[str, Any]]:
     """Every built-in policy: name, what it is, and its knobs with their defaults and sources."""
@@ -173,7 +169,7 @@ def tiering(
     workload: str | Path = WORKLOAD,
     *,
     policy: str | Policy | type[Policy] | Sequence[str | Policy | type[Policy]] = POLICY,
-    machine: str = MACHINE,
+    machine: machines.MachineLike = MACHINE,
     mix: str = "write",
     pattern: str = "scrambled-zipf",
     placement: str = "uniform",
@@ -197,7 +193,7 @@ def tiering(
     Args:
         workload: a name of :func:`workloads`, or a trace folder.
         policy: names of :func:`policies`, classes or objects that follow :class:`Policy`.
-        machine: name or path of a machine file with two to four nodes and ``[cost]``.
+        machine: a machine, or name or path of its file, with two to four nodes and ``[cost]``.
         mix: of a generated workload's rounds: ``read``, ``write``, ``mixed`` (1:1 by operation) or
             ``split`` (1:1 by page: half of the pages are only read, the others only written).
         pattern: ``scrambled-zipf`` or ``zipf``, both of YCSB.
@@ -251,8 +247,7 @@ def tiering(
             seen = opened.enter_context(view(trace, filter, described, progress))
         answer = json.loads(
             _engine.tiering_run(
-                described.name,
-                described.json,
+                described,
                 policies=[
                     (label, name, None if make is None else make, values)
                     for label, name, make, values in labelled

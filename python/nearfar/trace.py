@@ -8,13 +8,13 @@ True
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nearfar import _engine
+from nearfar import _engine, units
 from nearfar.errors import NearfarError
 
 if TYPE_CHECKING:
@@ -173,10 +173,8 @@ class Trace:
 
     def facts(self) -> list[tuple[str, str]]:
         """Give the single numbers of the trace as (name, value) texts."""
-        from nearfar.report import tables
-
         source = self.info["source"]
-        told = tables.info_facts({**self.info, "footprint_bytes": self.footprint_bytes})
+        told = facts({**self.info, "footprint_bytes": self.footprint_bytes})
         return [("source", f"{source['kind']} {source['detail']}".strip()), *told]
 
     def __repr__(self) -> str:
@@ -209,6 +207,25 @@ def open(path: str | PathLike[str]) -> Trace:
     """
     folder = Path(path)
     return Trace(folder, json.loads(_engine.trace_open(folder)))
+
+
+def facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The single numbers of ``trace.json`` or of an info as ``(name, value)`` texts."""
+    told = [("records", units.count(found["records"]))]
+    if found.get("instructions"):
+        told.append(("instructions", units.count(found["instructions"])))
+    told.append(("footprint", units.size(found["footprint_bytes"])))
+    if found.get("filter", "none") != "none":
+        told.append(("view", units.clean(found["view"])))
+    told.append(("threads", str(len(found.get("threads") or []))))
+    total = float(found["records"]) or 1.0
+    for kind, number in (found.get("records_by_kind") or {}).items():
+        share = units.percent(number / total)
+        told.append((units.clean(kind), f"{units.count(number)} ({share})"))
+    if found.get("complete") is False:
+        why = units.clean(found.get("incomplete_reason") or "the capture was cut short")
+        told.append(("incomplete", why))
+    return told
 
 
 def _columns(columns: Sequence[str] | None) -> list[str]:

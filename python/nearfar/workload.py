@@ -471,3 +471,18 @@ def _display(workload: Workload, environment: dict[str, str]) -> Iterator[str]:
     finally:
         server.terminate()
         server.wait()
+
+
+def bundled() -> Path:
+    """The folder of the small captures that come with the sources.
+
+    Raises:
+        NearfarError: they are not there (3), as in an installed package.
+    """
+    folder = Path(__file__).resolve().parents[2] / "tests" / "data" / "captures"
+    if not folder.is_dir():
+        raise NearfarError(
+            "the small captures are not part of the installed package; "
+            "give --traces FOLDER, or --full to capture", 3,
+        )  # fmt: skip
+    return folder

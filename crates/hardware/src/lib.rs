@@ -11,8 +11,8 @@ pub mod storage;
 pub mod tlb;
 pub mod topology;
 pub mod umd;
-pub mod units;
 
 pub use machine::{AccessTimes, Machine};
+pub use nearfar_schema::units;
 pub use storage::Storage;
 pub use topology::Topology;

@@ -1,10 +1,10 @@
 //! Memory nodes, as the kernel numbers them: what each is made of, how large it is, and how it looks
 //! from a core, near or far. Here too: what the kernel's primitives cost.
 
+use nearfar_schema::units::{Bandwidth, Time};
 use nearfar_trace::Result;
 
-use crate::machine::{Cost, Machine, Node, NodeKind, Timing};
-use crate::units::{Bandwidth, Sourced, Time};
+use crate::machine::{Cost, Machine, Node, NodeKind, Sourced, Timing};
 
 /// Bytes of a cache line.
 pub const LINE: u64 = 64;

@@ -83,7 +83,7 @@ impl Umd {
             ));
         }
         let page_ns = |latency: f64, rate: Option<f64>| (latency + rate.unwrap_or(0.0)).round();
-        let rate = |timing: &Option<crate::units::Sourced<crate::units::Bandwidth>>| {
+        let rate = |timing: &Option<crate::machine::Sourced<nearfar_schema::units::Bandwidth>>| {
             timing.as_ref().map(|rate| rate.value.ns_for(geometry.page_bytes))
         };
         let read = dram.read_latency.value.ns();

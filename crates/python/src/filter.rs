@@ -6,23 +6,22 @@ use nearfar_study::filter;
 use nearfar_trace::Reader;
 use pyo3::prelude::*;
 
+use crate::machine::Machine;
 use crate::raise;
 
 /// Write the references of a trace that miss the caches of a machine as the trace `out`; answers
 /// the caches in words.
 #[pyfunction]
-#[pyo3(signature = (trace, out, machine, machine_text, *, write_backs, progress))]
+#[pyo3(signature = (trace, out, machine, *, write_backs, progress))]
 fn filter_cache(
     py: Python<'_>,
     trace: PathBuf,
     out: PathBuf,
-    machine: String,
-    machine_text: String,
+    machine: &Machine,
     write_backs: bool,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
-    let machine = crate::machine::restore(&machine, &machine_text)?;
-    let caches = machine.caches().map_err(raise)?;
+    let caches = machine.hardware().caches().map_err(raise)?;
     crate::pulse::run(py, progress, move |pulse| {
         filter::cache(&Reader::open(&trace)?, &out, &caches, write_backs, pulse)?;
         Ok(caches.to_string())

@@ -18,6 +18,7 @@ mod policy;
 mod pulse;
 mod ssd;
 mod tiering;
+mod units;
 mod workload;
 
 use pyo3::prelude::*;
@@ -52,6 +53,7 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     generate::register(module)?;
     capture::register(module)?;
     tiering::register(module)?;
+    units::register(module)?;
     workload::register(module)?;
     Ok(())
 }

@@ -1,11 +1,13 @@
-//! Machine descriptions, for `nearfar/machine.py`. Machines cross as JSON text.
+//! Machine descriptions, for `nearfar/machine.py`. A machine is read once and crosses as a handle.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use nearfar_hardware::Machine;
-use nearfar_hardware::machine::{builtin, schema};
+use nearfar_hardware::machine::{MachineFile, builtin, schema};
 use nearfar_trace::Error;
 use pyo3::prelude::*;
+use pyo3::types::PyType;
 
 use crate::raise;
 
@@ -21,59 +23,168 @@ fn machine_schema() -> String {
     schema()
 }
 
-/// A machine as JSON text, by path or by name (looked for in `search`, then built in).
+/// Times of one memory reference, nanoseconds (T_TLB and T_DRAM of papers 000 and 001).
+#[pyclass(frozen, get_all, eq, module = "nearfar._engine")]
+#[derive(PartialEq)]
+struct AccessTimes {
+    /// A look-up in the first-level TLB.
+    tlb_ns: f64,
+    /// A load from local DRAM.
+    dram_ns: f64,
+    /// What a second-level TLB hit adds; None where the machine has no second level.
+    stlb_ns: Option<f64>,
+}
+
+#[pymethods]
+impl AccessTimes {
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let shown = (self.tlb_ns, self.dram_ns, self.stlb_ns).into_pyobject(py)?;
+        let form = "AccessTimes(tlb_ns={!r}, dram_ns={!r}, stlb_ns={!r})".into_pyobject(py)?;
+        form.call_method1("format", shown)?.extract()
+    }
+}
+
+/// One machine, already checked; the same everywhere it is handed to.
+#[pyclass(frozen, eq, module = "nearfar._engine")]
+#[derive(Clone, PartialEq)]
+pub(crate) struct Machine(Arc<MachineFile>);
+
+impl Machine {
+    /// What it is made of.
+    pub(crate) fn hardware(&self) -> &nearfar_hardware::Machine {
+        &self.0.machine
+    }
+}
+
+#[pymethods]
+impl Machine {
+    /// By path or by name (looked for in `search`, then built in).
+    #[classmethod]
+    fn load(_: &Bound<'_, PyType>, path_or_name: &str, search: PathBuf) -> PyResult<Self> {
+        made(MachineFile::load(path_or_name, &search))
+    }
+
+    /// From the text of its file; `place` is its path or name.
+    #[classmethod]
+    fn parse(_: &Bound<'_, PyType>, place: &str, text: &str) -> PyResult<Self> {
+        made(MachineFile::parse(place, text))
+    }
+
+    /// From the JSON that `to_json` gave.
+    #[classmethod]
+    fn from_json(_: &Bound<'_, PyType>, name: &str, json: &str) -> PyResult<Self> {
+        made(MachineFile::from_json(name, json))
+    }
+
+    /// The machine with other values at some keys.
+    fn with_values(&self, values: Vec<(String, String)>) -> PyResult<Self> {
+        made(self.0.with(&values))
+    }
+
+    /// Its file's stem.
+    #[getter]
+    fn name(&self) -> &str {
+        &self.hardware().name
+    }
+
+    /// What it stands for.
+    #[getter]
+    fn description(&self) -> &str {
+        &self.hardware().description
+    }
+
+    /// Kind of each storage device, by name.
+    #[getter]
+    fn storages(&self) -> PyResult<BTreeMap<String, &'static str>> {
+        let storages = self.hardware().storages().map_err(raise)?;
+        Ok(storages.into_iter().map(|storage| (storage.name, storage.kind)).collect())
+    }
+
+    /// Values set over the file's: key and value.
+    #[getter]
+    fn set_values(&self) -> Vec<(String, String)> {
+        self.0.set.clone()
+    }
+
+    /// Words of a command line that mean this machine.
+    #[getter]
+    fn flags(&self) -> Vec<String> {
+        let set = self.0.set.iter();
+        let set = set.flat_map(|(key, value)| ["--set".to_owned(), format!("{key}={value}")]);
+        ["--machine".to_owned(), self.0.place.clone()].into_iter().chain(set).collect()
+    }
+
+    /// The text of its file, with the values that were set and with its comments.
+    fn to_toml(&self) -> &str {
+        &self.0.text
+    }
+
+    /// The description as JSON text that follows the schema.
+    fn to_json(&self) -> PyResult<String> {
+        serde_json::to_string(self.hardware())
+            .map_err(|e| raise(Error::input(self.name(), e.to_string(), "")))
+    }
+
+    /// The description as plain values: each number is `{"value", "source"}`.
+    fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        py.import("json")?.call_method1("loads", (self.to_json()?,))
+    }
+
+    /// Times of one reference; an error if the machine has no TLB or no DRAM.
+    fn access_times(&self) -> PyResult<AccessTimes> {
+        let times = self.hardware().access_times().map_err(raise)?;
+        let (tlb_ns, dram_ns, stlb_ns) = (times.tlb_ns, times.dram_ns, times.stlb_ns);
+        Ok(AccessTimes { tlb_ns, dram_ns, stlb_ns })
+    }
+
+    /// Nanoseconds to read a page of each size, in bytes, from a storage.
+    fn io_ns(&self, storage: &str, page_bytes: Vec<u64>) -> PyResult<Vec<f64>> {
+        let storage = self.hardware().storage(storage).map_err(raise)?;
+        Ok(page_bytes.into_iter().map(|bytes| storage.io_ns(bytes)).collect())
+    }
+
+    /// Nanoseconds to write a page of each size, in bytes, to a storage.
+    fn write_ns(&self, storage: &str, page_bytes: Vec<u64>) -> PyResult<Vec<f64>> {
+        let storage = self.hardware().storage(storage).map_err(raise)?;
+        Ok(page_bytes.into_iter().map(|bytes| storage.write_ns(bytes)).collect())
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<Machine {}>", self.name())
+    }
+
+    fn __hash__(&self) -> u64 {
+        use std::hash::{DefaultHasher, Hash, Hasher};
+        let mut hasher = DefaultHasher::new();
+        (&self.0.place, &self.0.text).hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// For pickle: how [`machine_restore`] makes it again, where its file may be missing.
+    #[allow(clippy::type_complexity)]
+    fn __reduce__<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<(Bound<'py, PyAny>, (&str, &str, Vec<(String, String)>))> {
+        let restore = py.import("nearfar._engine")?.getattr("machine_restore")?;
+        Ok((restore, (&self.0.place, &self.0.text, self.set_values())))
+    }
+}
+
+fn made(file: nearfar_trace::Result<MachineFile>) -> PyResult<Machine> {
+    file.map(|file| Machine(Arc::new(file))).map_err(raise)
+}
+
+/// The machine that was pickled: `text` holds the values of `set` already.
 #[pyfunction]
-fn machine_load(path_or_name: &str, search: PathBuf) -> PyResult<String> {
-    to_json(&Machine::load(path_or_name, &search).map_err(raise)?)
-}
-
-/// A machine as JSON text, from the text of its file.
-#[pyfunction]
-fn machine_parse(name: &str, text: &str) -> PyResult<String> {
-    to_json(&Machine::parse(name, text).map_err(raise)?)
-}
-
-/// (tlb, dram, second-level tlb or None), nanoseconds.
-#[pyfunction]
-fn machine_access_times(name: &str, text: &str) -> PyResult<(f64, f64, Option<f64>)> {
-    let times = restore(name, text)?.access_times().map_err(raise)?;
-    Ok((times.tlb_ns, times.dram_ns, times.stlb_ns))
-}
-
-/// (read, write) nanoseconds for each page size.
-#[pyfunction]
-fn machine_io(
-    name: &str,
-    text: &str,
-    storage: &str,
-    page_bytes: Vec<u64>,
-) -> PyResult<(Vec<f64>, Vec<f64>)> {
-    let storage = restore(name, text)?.storage(storage).map_err(raise)?;
-    Ok((
-        page_bytes.iter().map(|bytes| storage.io_ns(*bytes)).collect(),
-        page_bytes.iter().map(|bytes| storage.write_ns(*bytes)).collect(),
-    ))
-}
-
-fn to_json(machine: &Machine) -> PyResult<String> {
-    serde_json::to_string(machine)
-        .map_err(|e| raise(Error::input(&machine.name, e.to_string(), "")))
-}
-
-/// The machine that [`to_json`] wrote.
-pub(crate) fn restore(name: &str, text: &str) -> PyResult<Machine> {
-    let mut machine: Machine =
-        serde_json::from_str(text).map_err(|e| raise(Error::input(name, e.to_string(), "")))?;
-    name.clone_into(&mut machine.name);
-    Ok(machine)
+fn machine_restore(place: &str, text: &str, set: Vec<(String, String)>) -> PyResult<Machine> {
+    made(MachineFile::parse(place, text).map(|file| MachineFile { set, ..file }))
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Machine>()?;
+    module.add_class::<AccessTimes>()?;
     module.add_function(wrap_pyfunction!(machine_builtin, module)?)?;
     module.add_function(wrap_pyfunction!(machine_schema, module)?)?;
-    module.add_function(wrap_pyfunction!(machine_load, module)?)?;
-    module.add_function(wrap_pyfunction!(machine_parse, module)?)?;
-    module.add_function(wrap_pyfunction!(machine_access_times, module)?)?;
-    module.add_function(wrap_pyfunction!(machine_io, module)?)?;
-    Ok(())
+    module.add_function(wrap_pyfunction!(machine_restore, module)?)
 }

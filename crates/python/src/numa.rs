@@ -11,6 +11,7 @@ use nearfar_study::numa::{AllocOptions, Guest, Load, PairOptions, Stream, alloc,
 use nearfar_trace::{Error, Reader};
 use pyo3::prelude::*;
 
+use crate::machine::Machine;
 use crate::raise;
 
 /// Names of the modes of placement, with a line on each.
@@ -21,8 +22,8 @@ fn numa_modes() -> Vec<(&'static str, &'static str)> {
 
 /// Nodes, distances and the kernel's fallback orders of a machine, as JSON text.
 #[pyfunction]
-fn numa_topology(machine: &str, machine_text: &str) -> PyResult<String> {
-    let topology = topology(machine, machine_text)?;
+fn numa_topology(machine: &Machine) -> PyResult<String> {
+    let topology = machine.hardware().topology().map_err(raise)?;
     let shown: Vec<usize> = (0..topology.nodes.len()).collect();
     // Nodes of other memory than DRAM are added to the running system.
     let added = topology.nodes.iter().any(|node| node.kind != NodeKind::Dram);
@@ -56,12 +57,11 @@ fn numa_topology(machine: &str, machine_text: &str) -> PyResult<String> {
 /// One allocation as JSON text.
 #[pyfunction]
 #[pyo3(signature = (
-    machine, machine_text, *, mode_name, size, vmalloc, nodes, weights, origin, threads, dirty_cache
+    machine, *, mode_name, size, vmalloc, nodes, weights, origin, threads, dirty_cache
 ))]
 #[allow(clippy::too_many_arguments)]
 fn numa_alloc(
-    machine: &str,
-    machine_text: &str,
+    machine: &Machine,
     mode_name: &str,
     size: u64,
     vmalloc: bool,
@@ -71,7 +71,7 @@ fn numa_alloc(
     threads: u64,
     dirty_cache: bool,
 ) -> PyResult<String> {
-    let topology = topology(machine, machine_text)?;
+    let topology = machine.hardware().topology().map_err(raise)?;
     let mut options = options(&topology, nodes, weights, origin, threads);
     options.dirty_cache = dirty_cache;
     if vmalloc {
@@ -84,14 +84,13 @@ fn numa_alloc(
 /// What a trace, or a stream of `bytes`, sees under a mode, as JSON text.
 #[pyfunction]
 #[pyo3(signature = (
-    machine, machine_text, *, mode_name, trace, bytes, random, writes, nodes, weights, origin,
+    machine, *, mode_name, trace, bytes, random, writes, nodes, weights, origin,
     threads, shuffle, progress
 ))]
 #[allow(clippy::too_many_arguments)]
 fn numa_run(
     py: Python<'_>,
-    machine: &str,
-    machine_text: &str,
+    machine: &Machine,
     mode_name: &str,
     trace: Option<PathBuf>,
     bytes: u64,
@@ -104,7 +103,7 @@ fn numa_run(
     shuffle: Option<u64>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
-    let described = crate::machine::restore(machine, machine_text)?;
+    let described = machine.hardware();
     let topology = described.topology().map_err(raise)?;
     let caches = match described.cache.is_empty() {
         true => None,
@@ -126,13 +125,12 @@ fn numa_run(
 /// Two guests in memory mode, each a trace or bytes, as JSON text.
 #[pyfunction]
 #[pyo3(signature = (
-    machine, machine_text, *, traces, bytes, overlaps, cache_bytes, origin, seed, progress
+    machine, *, traces, bytes, overlaps, cache_bytes, origin, seed, progress
 ))]
 #[allow(clippy::too_many_arguments)]
 fn numa_pair(
     py: Python<'_>,
-    machine: &str,
-    machine_text: &str,
+    machine: &Machine,
     traces: [Option<PathBuf>; 2],
     bytes: [u64; 2],
     overlaps: Vec<f64>,
@@ -141,7 +139,7 @@ fn numa_pair(
     seed: u64,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
-    let topology = topology(machine, machine_text)?;
+    let topology = machine.hardware().topology().map_err(raise)?;
     let from = origin.unwrap_or(topology.first_cpu());
     let memories = mode("memory-mode").and_then(|mode| mode.memories(&topology)).map_err(raise)?;
     let rows = crate::pulse::run(py, progress, move |pulse| {
@@ -164,24 +162,19 @@ fn numa_pair(
 
 /// Weights in proportion to bandwidth, for nodes seen from `origin`.
 #[pyfunction]
-#[pyo3(signature = (machine, machine_text, *, nodes, origin, writes))]
+#[pyo3(signature = (machine, *, nodes, origin, writes))]
 fn numa_weights(
-    machine: &str,
-    machine_text: &str,
+    machine: &Machine,
     nodes: Vec<usize>,
     origin: Option<usize>,
     writes: f64,
 ) -> PyResult<Vec<u64>> {
-    let topology = topology(machine, machine_text)?;
+    let topology = machine.hardware().topology().map_err(raise)?;
     let from = origin.unwrap_or(topology.first_cpu());
     if let Some(node) = nodes.iter().chain([&from]).find(|node| **node >= topology.nodes.len()) {
         return Err(raise(Error::input("--nodes", format!("no node {node}"), "")));
     }
     Ok(bandwidth_weights(&topology, from, &nodes, writes))
-}
-
-fn topology(machine: &str, text: &str) -> PyResult<Topology> {
-    crate::machine::restore(machine, text)?.topology().map_err(raise)
 }
 
 fn options(

@@ -8,6 +8,7 @@ use nearfar_study::paging::{ClockInsert, MemorySize, Options, rows, simulate};
 use nearfar_trace::{Error, Kind, KindSet, Reader};
 use pyo3::prelude::*;
 
+use crate::machine::Machine;
 use crate::raise;
 
 /// Names of the replacement policies, with a line on each.
@@ -20,15 +21,14 @@ fn paging_replacements() -> Vec<(&'static str, &'static str)> {
 /// holds fractions and byte counts, told apart by the flag beside each.
 #[pyfunction]
 #[pyo3(signature = (
-    trace, machine, machine_text, *, page_sizes, memory, tlb, replacement, clock_insert_set, kinds,
+    trace, machine, *, page_sizes, memory, tlb, replacement, clock_insert_set, kinds,
     storages, write_back, threads, sample, max_memory, progress
 ))]
 #[allow(clippy::too_many_arguments)]
 fn paging(
     py: Python<'_>,
     trace: PathBuf,
-    machine: String,
-    machine_text: String,
+    machine: &Machine,
     page_sizes: Vec<u64>,
     memory: Vec<(f64, bool)>,
     tlb: String,
@@ -42,7 +42,7 @@ fn paging(
     max_memory: Option<u64>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
-    let machine = crate::machine::restore(&machine, &machine_text)?;
+    let machine = machine.hardware();
     let times = machine.access_times().map_err(raise)?;
     let storages = match storages {
         Some(names) => names.iter().map(|name| machine.storage(name)).collect(),

@@ -9,6 +9,7 @@ use nearfar_study::ssd::{Background, FirstTouch, Options, Replay, simulate};
 use nearfar_trace::Reader;
 use pyo3::prelude::*;
 
+use crate::machine::Machine;
 use crate::raise;
 
 /// Policies for embedded page faults: name, how it is written, a line on each.
@@ -20,7 +21,7 @@ fn ssd_policies() -> Vec<(&'static str, &'static str, &'static str)> {
 /// Run the study; answers `{"rows": [...], "details": [...]}` as JSON text, in the same order.
 #[pyfunction]
 #[pyo3(signature = (
-    trace, machine, machine_text, *, epf, dram_bytes, disk, sequential, random, overwrite,
+    trace, machine, *, epf, dram_bytes, disk, sequential, random, overwrite,
     seed, sleep_granularity_ns, atomic, first_touch, background_bytes, background_written, window,
     threads, progress
 ))]
@@ -28,8 +29,7 @@ fn ssd_policies() -> Vec<(&'static str, &'static str, &'static str)> {
 fn ssd(
     py: Python<'_>,
     trace: PathBuf,
-    machine: String,
-    machine_text: String,
+    machine: &Machine,
     epf: Vec<String>,
     dram_bytes: Vec<u64>,
     disk: Option<String>,
@@ -46,8 +46,8 @@ fn ssd(
     threads: usize,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
-    let machine = crate::machine::restore(&machine, &machine_text)?;
-    let mut host = Host::new(&machine, disk.as_deref()).map_err(raise)?;
+    let machine = machine.hardware();
+    let mut host = Host::new(machine, disk.as_deref()).map_err(raise)?;
     host.sleep_granularity_ns = sleep_granularity_ns.unwrap_or(host.sleep_granularity_ns);
     let overwrite = Overwrite::parse(overwrite).map_err(raise)?;
     let precondition = Precondition { sequential, random, overwrite, seed };
@@ -62,7 +62,7 @@ fn ssd(
     crate::pulse::run(py, progress, move |pulse| {
         let reader = Reader::open(&trace)?;
         let (rows, details): (Vec<_>, Vec<_>) =
-            simulate(&reader, &machine, &options, pulse)?.into_iter().unzip();
+            simulate(&reader, machine, &options, pulse)?.into_iter().unzip();
         Ok(serde_json::json!({ "rows": rows, "details": details }).to_string())
     })
 }

@@ -12,6 +12,7 @@ use nearfar_study::tiering::{Options, PolicySource, run};
 use nearfar_trace::Error;
 use pyo3::prelude::*;
 
+use crate::machine::Machine;
 use crate::policy::{MemoryHandle, Raised, policy};
 use crate::raise;
 
@@ -48,15 +49,14 @@ fn tiering_workloads() -> Vec<(&'static str, &'static str)> {
 /// flag beside each. With an object among the policies everything runs in this thread.
 #[pyfunction]
 #[pyo3(signature = (
-    machine, machine_text, *, policies, workload, trace, mix, scrambled, hottest_first, rounds,
+    machine, *, policies, workload, trace, mix, scrambled, hottest_first, rounds,
     scale, policy_scale, seeds, fast, slow, rss_bytes, wss_bytes, huge, cost_scale, threads, points,
     progress
 ))]
 #[allow(clippy::too_many_arguments, clippy::type_complexity)]
 fn tiering_run(
     py: Python<'_>,
-    machine: String,
-    machine_text: String,
+    machine: &Machine,
     policies: Vec<(String, Option<String>, Option<Py<PyAny>>, BTreeMap<String, String>)>,
     workload: Option<String>,
     trace: Option<PathBuf>,
@@ -77,8 +77,7 @@ fn tiering_run(
     points: u32,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
-    let machine = crate::machine::restore(&machine, &machine_text)?;
-    let mut options = Options::new(&machine, cost_scale).map_err(raise)?;
+    let mut options = Options::new(machine.hardware(), cost_scale).map_err(raise)?;
     let size = |(value, fraction)| match fraction {
         true => Size::Fraction(value),
         false => Size::Bytes(value as u64),

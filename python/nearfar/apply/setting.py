@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Final
 
 from nearfar.errors import NearfarError
-from nearfar.output import write_aside
+from nearfar.output import write_whole
 
 #: Where the kernel has its switches, and where journal and lock are kept until the next boot.
 SYSFS: Final = Path("/sys/kernel/mm/transparent_hugepage")
@@ -146,7 +146,7 @@ def applied(page_bytes: int, sysfs: Path = SYSFS, runtime: Path = RUNTIME) -> It
         planned = plan(page_bytes, sysfs)
         boot = _BOOT.read_text(encoding="ascii").strip()
         kept = {"boot": boot, "changes": [asdict(change) for change in planned.changes]}
-        write_aside(journal, json.dumps(kept) + "\n")
+        write_whole(journal, json.dumps(kept) + "\n")
         guard = _Watchdog(journal, sysfs, lock)
         try:
             for change in planned.changes:

@@ -143,13 +143,13 @@ def _roff(text: str) -> str:
 def write_man(folder: Path) -> list[Path]:
     """Write a manual page for each command to ``folder``; their paths."""
     from nearfar import __version__
-    from nearfar.output import write_aside
+    from nearfar.output import write_whole
 
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for found in commands():
         path = folder / f"{found.words.replace(' ', '-')}.1"
-        write_aside(path, man(found, __version__))
+        write_whole(path, man(found, __version__))
         written.append(path)
     return written
 

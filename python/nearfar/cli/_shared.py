@@ -1,4 +1,5 @@
-"""What every command has without saying so: ``--color``, ``--progress``, names to complete.
+"""What commands have without saying so: ``--color``, ``--progress``, names to complete; and
+``--set`` where there is a machine.
 
 A command's own parameter of the same name wins. Names are offered by the parameter's name
 (:data:`NAMES`), so a new command that takes ``--machine`` completes machines from the start.
@@ -36,6 +37,12 @@ SHARED = {
     ],
 }
 
+#: Of every command with a ``machine``: values in place of its file's.
+SET = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="A value of the machine for this run."),
+]
+
 Names = Callable[[], Iterable[tuple[str, str]]]
 
 
@@ -54,6 +61,8 @@ def furnish(command: str, run: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(run, eval_str=True)
     own = [_completed(command, parameter) for parameter in signature.parameters.values()]
     added = [name for name in SHARED if name not in signature.parameters]
+    # A command that takes more than one machine has `set_` of its own.
+    sets = "machine" in signature.parameters and "set_" not in signature.parameters
 
     @functools.wraps(run)
     def wrapped(*args: Any, **told: Any) -> Any:
@@ -62,6 +71,11 @@ def furnish(command: str, run: Callable[..., Any]) -> Callable[..., Any]:
         for name in added:
             choose(name, told.pop(name).value)
         try:
+            values = told.pop("set_") if sets else None
+            if values:
+                from nearfar import machine
+
+                told["machine"] = machine.load(told["machine"], set=machine.parse_set(values))
             return run(*args, **told)
         except KeyboardInterrupt:  # Typer would end without a word
             raise NearfarError("interrupted", 130) from None
@@ -72,6 +86,10 @@ def furnish(command: str, run: Callable[..., Any]) -> Callable[..., Any]:
         )
         for name in added
     ]
+    if sets:
+        more.append(
+            inspect.Parameter("set_", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=SET)
+        )
     told = signature.replace(parameters=[*own, *more])
     wrapped.__signature__ = told  # type: ignore[attr-defined]
     wrapped.furnished = True  # type: ignore[attr-defined]

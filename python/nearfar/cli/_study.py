@@ -51,9 +51,9 @@ def keep(
     if out is not None:
         result.write(out, force=force, texts=texts)
     if html is not None and page is not None:
-        from nearfar.output import write_aside
+        from nearfar.output import write_whole
 
-        write_aside(html, page())
+        write_whole(html, page())
 
 
 def tell(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nearfar.cli._shared import SET
 from nearfar.cli._study import Force, Format, Html, check_format, keep, names, tell
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def run(
             "that has --storage]."
         ),
     ] = None,
+    set_: SET = None,
     storage: Annotated[
         str | None, typer.Option(help="Storages of the machine [default: all].")
     ] = None,
@@ -82,9 +84,9 @@ def run(
     from nearfar import advise as study
     from nearfar import emit as emitters
     from nearfar import machine as machines
+    from nearfar.advise.fleet import parse_gain
     from nearfar.cli._progress import progress
     from nearfar.errors import NearfarError
-    from nearfar.fleet import parse_gain
 
     check_format(output_format)
     if emit is not None:
@@ -104,6 +106,13 @@ def run(
     if fleet and len(inputs) > 1:
         raise NearfarError(f"{fleet[0]}: give one fleet file and nothing else, or traces only")
     gain = parse_gain(min_gain, "--min-gain")
+    chosen = machines.paging_to_storage() if machine == "all" else names(machine)
+    described: list[machines.MachineLike] | None = None if chosen is None else list(chosen)
+    if set_:
+        if fleet or described is None:
+            raise NearfarError("--set: give traces and the --machine whose value it is")
+        values = machines.parse_set(set_)
+        described = [machines.load(name, set=values) for name in described]
     with progress(f"advise {inputs[0]}") as pulse:
         if fleet:
             result = study.advise_fleet(
@@ -120,7 +129,7 @@ def run(
             result = study.advise(
                 inputs,
                 memory=memory or ("10%,...,100%" if evaluate else study.MEMORY),
-                machine=machines.paging_to_storage() if machine == "all" else names(machine),
+                machine=described,
                 storage=names(storage),
                 arch=arch,
                 min_gain=gain,
@@ -165,7 +174,7 @@ def _emitted(result: AdviseResult, kind: str | None) -> tuple[dict[str, str], li
 
 def _evaluate(result: AdviseResult, sizes: str, output_format: str) -> bool:
     """Print the regret over all rows; whether a goal was missed."""
-    from nearfar.regret import evaluate
+    from nearfar.advise.regret import evaluate
     from nearfar.report import advise as tables
     from nearfar.report.tables import show
 

@@ -68,7 +68,7 @@ def run(
     """
     from nearfar import apply as study
     from nearfar.errors import NearfarError
-    from nearfar.output import watched, write_aside
+    from nearfar.output import watched, write_whole
 
     if restore:
         if command or page is not None or yes:
@@ -103,7 +103,7 @@ def run(
         progress=show,
     )
     if out is not None:
-        write_aside(out, result.to_json() + "\n")
+        write_whole(out, result.to_json() + "\n")
     if not print_rows(result, output_format):
         from nearfar.report import applied, tables
 

@@ -29,8 +29,8 @@ def run(
     output_format: Format = "table",
 ) -> int:
     """Compare two runs row by row, over seeds with confidence intervals."""
+    from nearfar.advise.fleet import parse_gain
     from nearfar.diff import diff
-    from nearfar.fleet import parse_gain
 
     check_format(output_format, instead="")
     threshold = None if fail_above is None else parse_gain(fail_above, "--fail-above")

@@ -52,16 +52,11 @@ def run(
     output_format: Format = "table",
 ) -> None:
     """Fit a power law to TLB miss rates and two exponentials to page fault rates."""
-    from nearfar.errors import NearfarError
-    from nearfar.fit import fit_csv, parse_size
+    from nearfar.fit import fit_csv
+    from nearfar.sizes import parse_page_sizes
 
     check_format(output_format, instead="")
-    sizes = None
-    if predict is not None:
-        try:
-            sizes = [parse_size(text) for text in predict.split(",")]
-        except NearfarError as error:
-            raise NearfarError(f"--predict: {error}") from None
+    sizes = None if predict is None else parse_page_sizes(predict, "--predict")
     fits = fit_csv(csv, quantity, weighting=weighting)
     fits.sizes = sizes
     if not print_rows(fits, output_format):

@@ -34,7 +34,7 @@ def run(
     """Say what a trace holds: footprint, working set, hottest regions, reuse (docs/info.md)."""
     from nearfar import info
     from nearfar.cli._progress import progress
-    from nearfar.output import write_aside
+    from nearfar.output import write_whole
 
     check_format(output_format, instead="")
     if html is not None:
@@ -49,9 +49,7 @@ def run(
             progress=pulse,
         )
     if html is not None:
-        from nearfar.report.html import info_page
-
-        write_aside(html, info_page(found.to_dict(), found.get("heatmap")))
+        write_whole(html, found.html())
 
     def shown() -> RenderableType:
         from nearfar.report import tables

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nearfar.cli._shared import SET
+
 if TYPE_CHECKING:
     from nearfar.machine import Machine
 
@@ -27,6 +29,7 @@ class Format(StrEnum):
 
     TABLE = "table"
     JSON = "json"
+    TOML = "toml"
 
 
 #: Page sizes whose I/O times `show` prints, bytes.
@@ -36,7 +39,10 @@ SHOWN = [1 << power for power in (9, 12, 14, 16, 18, 21)]
 def run(
     action: Annotated[Action, typer.Argument(help="list | show NAME | check FILE | schema")],
     target: Annotated[str | None, typer.Argument(help="Name or path of a machine.")] = None,
-    format: Annotated[Format, typer.Option(help="How to print.")] = Format.TABLE,  # noqa: A002
+    format: Annotated[  # noqa: A002
+        Format, typer.Option(help="How to print; toml: a file to start from.")
+    ] = Format.TABLE,
+    set_: SET = None,
 ) -> None:
     """List, show or check machine descriptions, or print their JSON Schema."""
     import json
@@ -45,6 +51,10 @@ def run(
     from nearfar.errors import NearfarError
 
     as_json = format is Format.JSON
+    if format is Format.TOML and action is not Action.SHOW:
+        raise NearfarError(f"machine {action}: prints no TOML; use machine show NAME --format toml")
+    if set_ and action in (Action.LIST, Action.SCHEMA):
+        raise NearfarError(f"machine {action}: takes no --set; drop it")
     if action in (Action.LIST, Action.SCHEMA) and target is not None:
         raise NearfarError(f"machine {action}: takes no name; drop `{target}`")
     if action is Action.SCHEMA:
@@ -63,7 +73,7 @@ def run(
     if target is None:
         what = "a machine file" if action is Action.CHECK else "a name; see `nearfar machine list`"
         raise NearfarError(f"machine {action}: which machine? give {what}")
-    one = machine.load(target)
+    one = machine.load(target, set=machine.parse_set(set_ or []))
     if action is Action.CHECK:
         if as_json:
             print(json.dumps({"name": one.name, "ok": True}))
@@ -71,6 +81,8 @@ def run(
             print(f"{target}: good")
     elif as_json:
         print(json.dumps(_as_json(one), indent=2))
+    elif format is Format.TOML:
+        print(one.to_toml(), end="")
     else:
         _print_machine(one)
 

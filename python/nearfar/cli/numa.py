@@ -56,7 +56,7 @@ def import_(
     from nearfar import machine as machines
     from nearfar.errors import NearfarError
     from nearfar.numa import describe, to_machine
-    from nearfar.output import write_aside
+    from nearfar.output import write_whole
     from nearfar.report import numa as tables
     from nearfar.report.tables import show
 
@@ -66,7 +66,7 @@ def import_(
     if out is not None:
         if out.exists() and not force:
             raise NearfarError(f"{out}: exists already; choose another name or pass --force")
-        write_aside(out, text)
+        write_whole(out, text)
         machines.load(str(out) if "/" in str(out) else f"./{out}")
     rows = [asdict(node) for node in found]
     if output_format == "json":
@@ -119,12 +119,7 @@ def alloc(
         clean_cache=clean_cache,
     )
 
-    def page() -> str:
-        from nearfar.report.html import numa_page
-
-        return numa_page(found.to_dict(), numa.topology(machine), numa.published(found))
-
-    keep(found, out, force, html, page)
+    keep(found, out, force, html, found.html)
     tell(found, output_format, lambda: tables.alloc(found.rows), html)
 
 

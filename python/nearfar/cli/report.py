@@ -23,14 +23,14 @@ def run(
 ) -> None:
     """Draw runs as one self-contained page that works offline."""
     from nearfar.errors import NearfarError
-    from nearfar.output import write_aside
+    from nearfar.output import write_whole
     from nearfar.report import report
 
     check_format(output_format, ("table", "json"))
     if out.exists() and not force:
         raise NearfarError(f"{out}: exists already; choose another -o or pass --force")
     text = report(runs)
-    write_aside(out, text)
+    write_whole(out, text)
     if output_format == "json":
         told = {"page": str(out), "bytes": len(text.encode()), "runs": [str(one) for one in runs]}
         print(json.dumps(told, indent=1))

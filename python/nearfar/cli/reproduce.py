@@ -38,7 +38,7 @@ def run(
 ) -> int:
     """Show every published number and statement of the papers beside ours."""
     from nearfar.cli._progress import progress
-    from nearfar.output import write_aside
+    from nearfar.output import write_whole
     from nearfar.reproduce import everything, names, reproduce
 
     check_format(output_format, instead="")
@@ -56,7 +56,7 @@ def run(
         else:
             found = reproduce(study, **options, progress=begin(study))
     if html is not None:
-        write_aside(html, found.html())
+        write_whole(html, found.html())
     if not print_rows(found, output_format):
         from nearfar.report import reproduce as report
         from nearfar.report.tables import show

@@ -18,10 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from nearfar import _engine
+from nearfar import _engine, workload
 from nearfar import machine as machines
 from nearfar.errors import NearfarError
-from nearfar.numa.describe import Node, describe, to_machine
+from nearfar.numa.describe import describe, to_machine
+from nearfar.numa.node import Node
+from nearfar.numa.table_2 import TABLE_2
 from nearfar.result import Columns, FolderResult
 from nearfar.sizes import bytes_of, parse_bytes
 
@@ -93,6 +95,8 @@ class NumaResult(FolderResult):
     run: dict[str, Any]
     rows: list[dict[str, Any]]
 
+    page = "nearfar.report.html.numa:NumaPage"
+    chart = "nearfar.report.plots.numa:draw"
     columns: ClassVar[Mapping[str, Columns]] = {
         "alloc": Columns(
             keys=("mode", "size_bytes"),
@@ -134,11 +138,9 @@ class NumaResult(FolderResult):
         """
         if self.run["question"] != "alloc":
             raise NearfarError(f"numa {self.run['question']}: has no page of its own")
-        from nearfar.report.html import numa_page
-
-        described = json.dumps(self.run["machine_description"])
-        nodes = json.loads(_engine.numa_topology(self.run["machine"], described))
-        return numa_page(self.to_dict(), nodes, published(self))
+        description = json.dumps(self.run["machine_description"])
+        described = machines.Machine.from_json(self.run["machine"], description)
+        return self._html(topology=topology(described), published=published(self))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as ``--format json`` prints them."""
@@ -167,17 +169,17 @@ def modes() -> dict[str, str]:
     return dict(_engine.numa_modes())
 
 
-def topology(machine: str = MACHINE) -> dict[str, Any]:
+def topology(machine: machines.MachineLike = MACHINE) -> dict[str, Any]:
     """Nodes, distances and the kernel's fallback order of each node."""
     one = machines.load(machine)
-    answer: dict[str, Any] = json.loads(_engine.numa_topology(one.name, one.json))
+    answer: dict[str, Any] = json.loads(_engine.numa_topology(one))
     return answer
 
 
 def alloc(
     sizes: Sequence[str | int],
     *,
-    machine: str = MACHINE,
+    machine: machines.MachineLike = MACHINE,
     modes: Sequence[str] | None = None,
     allocator: str = "vmalloc",
     nodes: Sequence[int] = (),
@@ -189,8 +191,8 @@ def alloc(
     """How long allocating and clearing takes, where pages land, whether it can be done.
 
     Args:
-        sizes: bytes, or text such as ``80G`` (powers of 1024).
-        machine: name or path of a machine file.
+        sizes: bytes, or text such as ``80G`` (docs/shell.md has the grammar).
+        machine: name or path of a machine file, or a machine.
         modes: of :func:`modes`; all that the machine can be in by default.
         allocator: ``vmalloc`` (the kernel's, as in paper 004) or ``user`` (a program).
         nodes: nodes to use, for the modes that are told (docs/numa.md).
@@ -217,8 +219,7 @@ def alloc(
 
     def one_mode(mode: str) -> list[dict[str, Any]]:
         return [
-            json.loads(_engine.numa_alloc(one.name, one.json, mode_name=mode, size=size, **told))
-            for size in asked
+            json.loads(_engine.numa_alloc(one, mode_name=mode, size=size, **told)) for size in asked
         ]
 
     options = {**told, "size": asked, "modes": _given(modes)}
@@ -229,7 +230,7 @@ def alloc(
 def run(
     load: str | Path,
     *,
-    machine: str = MACHINE,
+    machine: machines.MachineLike = MACHINE,
     modes: Sequence[str] | None = None,
     pattern: str = "random",
     writes: float = 0.0,
@@ -275,7 +276,7 @@ def run(
 
     def one_mode(mode: str) -> list[dict[str, Any]]:
         answer = _engine.numa_run(
-            one.name, one.json, mode_name=mode, trace=trace, bytes=size, progress=progress, **told
+            one, mode_name=mode, trace=trace, bytes=size, progress=progress, **told
         )
         return [json.loads(answer)]
 
@@ -287,7 +288,7 @@ def pair(
     first: str | Path,
     second: str | Path,
     *,
-    machine: str = MACHINE,
+    machine: machines.MachineLike = MACHINE,
     overlap: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0),
     cache: str | int | None = None,
     origin: int | None = None,
@@ -310,8 +311,7 @@ def pair(
     one = machines.load(machine)
     (trace_a, bytes_a), (trace_b, bytes_b) = _load(first), _load(second)
     answer = _engine.numa_pair(
-        one.name,
-        one.json,
+        one,
         traces=[trace_a, trace_b],
         bytes=[bytes_a, bytes_b],
         overlaps=list(overlap),
@@ -327,7 +327,7 @@ def pair(
 def weights(
     nodes: Sequence[int],
     *,
-    machine: str = MACHINE,
+    machine: machines.MachineLike = MACHINE,
     origin: int | None = None,
     writes: float = 0.0,
 ) -> list[int]:
@@ -339,12 +339,12 @@ def weights(
         machine, origin: see :func:`alloc`.
     """
     one = machines.load(machine)
-    told = _engine.numa_weights(one.name, one.json, nodes=list(nodes), origin=origin, writes=writes)
+    told = _engine.numa_weights(one, nodes=list(nodes), origin=origin, writes=writes)
     return list(told)
 
 
 def run_of(
-    question: str, machine: str, options: Mapping[str, Any], words: Sequence[str]
+    question: str, machine: machines.MachineLike, options: Mapping[str, Any], words: Sequence[str]
 ) -> dict[str, Any]:
     """How a result was made, as :class:`NumaResult` holds it."""
     return _run(question, machines.load(machine), options, words)
@@ -352,8 +352,6 @@ def run_of(
 
 def published(found: NumaResult) -> list[dict[str, Any]]:
     """Times of paper 004 to put beside an allocation's; none for another machine or allocator."""
-    from nearfar.numa.paper import TABLE_2
-
     if found.run["machine"] != MACHINE or not found.run["options"]["vmalloc"]:
         return []
     asked = {row["mode"] for row in found.rows}
@@ -371,8 +369,6 @@ def _load(load: str | Path) -> tuple[Path | None, int]:
     size = bytes_of(load)
     if size is not None:
         return None, size
-    from nearfar import workload
-
     if load not in workload.names():
         what = f"{load[:60]}: neither a trace folder nor a workload nor a size such as 40G"
         raise NearfarError(f"{what}; see nearfar workload list")
@@ -381,13 +377,11 @@ def _load(load: str | Path) -> tuple[Path | None, int]:
 
 def _captured(name: str) -> Path:
     """The capture of a built-in workload: one made here, or the small one of the sources."""
-    from nearfar.reproduce import bundled
-
     whole = Path(f"{name}.trace")
     if whole.exists():
         return whole
     try:
-        return bundled() / whole
+        return workload.bundled() / whole
     except NearfarError:
         fix = f"nearfar workload capture {name}"
         raise NearfarError(f"{name}: there is no capture of it here; first run: {fix}", 3) from None
@@ -412,7 +406,7 @@ def _each(
 def _run(
     question: str, one: machines.Machine, options: Mapping[str, Any], words: Sequence[str]
 ) -> dict[str, Any]:
-    command = ["nearfar", "numa", question, *words, "--machine", one.name]
+    command = ["nearfar", "numa", question, *words, *one.flags]
     for key, flag in _FLAGS.items():
         value = options.get(key)
         if value not in (None, [], _USUAL.get(key)):

@@ -7,11 +7,13 @@ gave is written as an assumption, and :func:`to_machine` names it.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from nearfar.errors import NearfarError
+from nearfar.numa.node import Node
+from nearfar.numa.sources import read
 
 #: Nanoseconds for each unit of distance where the firmware gives no latency (10 is local).
 NS_PER_DISTANCE: Final = 10
@@ -22,39 +24,6 @@ _OTHER_SOCKET: Final = 20
 #: What is known of how a node looks from a place, and what a later source may fill in.
 _SPEEDS: Final = ("read_latency", "write_latency", "read_bandwidth", "write_bandwidth")
 _FILLED: Final = ("kind", "socket", "distances", "cpus", "size", "seen", *_SPEEDS)
-
-
-@dataclass(frozen=True)
-class Node:
-    """A memory node, as far as it is known.
-
-    Attributes:
-        node: the kernel's number.
-        size: bytes.
-        source: what told it, such as ``/sys/devices/system/node``.
-        kind: ``dram``, ``pmem`` or ``cxl``; None where nobody said.
-        cpus: logical processors.
-        socket: the package it belongs to; None where nobody said.
-        distances: to each node by number.
-        read_latency, write_latency: nanoseconds from the nearest cores.
-        read_bandwidth, write_bandwidth: bytes a second from the nearest cores.
-        seen: the same four from each node with cores that the firmware tells of, by its number.
-        online: whether it is system memory now, rather than a device that could become it.
-    """
-
-    node: int
-    size: int
-    source: str
-    kind: str | None = None
-    cpus: int = 0
-    socket: int | None = None
-    distances: dict[int, int] = field(default_factory=dict)
-    read_latency: int | None = None
-    write_latency: int | None = None
-    read_bandwidth: int | None = None
-    write_bandwidth: int | None = None
-    seen: dict[int, dict[str, int]] = field(default_factory=dict)
-    online: bool = True
 
 
 def describe(sources: Sequence[str | Path] = ()) -> list[Node]:
@@ -68,8 +37,6 @@ def describe(sources: Sequence[str | Path] = ()) -> list[Node]:
     Raises:
         NearfarError: a source that is none of these, or is damaged.
     """
-    from nearfar.numa.sources import read
-
     known: dict[int, Node] = {}
     for source in sources or ["/sys/devices/system/node"]:
         for node in read(Path(source)):

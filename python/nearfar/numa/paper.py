@@ -10,21 +10,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from nearfar.numa import alloc, pair, run
+from nearfar.numa.table_2 import TABLE_2
 
 #: Modules of a node of the paper's machine.
 _MODULES: Final = 3
-#: Seconds of table 2, by mode and size; to measure the mean residual.
-TABLE_2: Final = {
-    ("memory-mode", 80): 64.74,
-    ("memory-mode", 700): 581.29,
-    ("memory-mode", 1000): 847.93,
-    ("memory-mode", 2000): 1805.33,
-    ("alius", 80): 19.12,
-    ("alius", 700): 258.19,
-    ("alius", 1000): 383.88,
-    ("alius", 2000): 911.55,
-    ("alius", 3000): 2005.21,
-}
 
 
 def measures() -> dict[str, tuple[float, str]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from nearfar import machine as machines
 from nearfar import numa
 from nearfar.errors import NearfarError
 from nearfar.sizes import parse_bytes
@@ -21,7 +22,7 @@ def plan(
     writes: float = 0.0,
     pattern: str = "random",
     threads: int = 1,
-    machine: str = numa.MACHINE,
+    machine: machines.MachineLike = numa.MACHINE,
     origin: int | None = None,
 ) -> numa.NumaResult:
     """Choose a mode, with the nodes and weights to go with it.
@@ -49,10 +50,11 @@ def plan(
         raise NearfarError("--working-set: is larger than --capacity; make it smaller")
     if not bandwidth >= 0:
         raise NearfarError("--bandwidth: is negative; give GB/s")
-    nodes = numa.topology(machine)["nodes"]
+    described = machines.load(machine)
+    nodes = numa.topology(described)["nodes"]
     first = next(node["node"] for node in nodes if node["cpus"])
     start = first if origin is None else origin
-    both = {"machine": machine, "origin": origin, "threads": threads}
+    both = {"machine": described, "origin": origin, "threads": threads}
     load = {"pattern": pattern, "writes": writes}
     asked = (
         _ask(mode, chosen, nodes, size, used, start, both, load)
@@ -63,8 +65,8 @@ def plan(
     if not fitting:
         most = max(row["capacity_bytes"] for row in rows)
         raise NearfarError(
-            f"--capacity: {machine} gives out at most {most / 2**30:.0f} GiB in any mode; ask for "
-            "less or choose another --machine"
+            f"--capacity: {described.name} gives out at most {most / 2**30:.0f} GiB in any mode; "
+            "ask for less or choose another --machine"
         )
     enough = [row for row in fitting if row["gb_per_second"] >= bandwidth]
     best = (
@@ -90,7 +92,7 @@ def plan(
         "origin": origin,
     }
     words = ["--capacity", str(capacity)]
-    return numa.NumaResult(numa.run_of("plan", machine, options, words), rows)
+    return numa.NumaResult(numa.run_of("plan", described, options, words), rows)
 
 
 def _candidates(nodes: list[dict[str, Any]], start: int) -> list[tuple[str, list[int]]]:

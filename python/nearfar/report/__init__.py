@@ -25,8 +25,8 @@ def report(runs: Sequence[str | Path]) -> str:
         NearfarError: no run there, or runs of different studies.
     """
     from nearfar.errors import NearfarError
-    from nearfar.report.html.explore import explore_page
-    from nearfar.runs import open_run
+    from nearfar.report.html.explore import ExplorePage
+    from nearfar.run_folder import open_run
 
     opened = [open_run(run) for run in runs]
     if not opened:
@@ -36,13 +36,12 @@ def report(runs: Sequence[str | Path]) -> str:
         raise NearfarError(
             f"report: runs of different studies: {', '.join(studies)}; give runs of one study"
         )
-    draw = getattr(opened[0].result, "html", None)
     try:
-        if len(opened) == 1 and draw is not None:
-            # A question of the study without a page, or more rows than the page takes.
+        if len(opened) == 1:
+            # A study or a question of it without a page, or more rows than the page takes.
             with suppress(NearfarError):
-                return str(draw())
-        return explore_page(opened)
+                return opened[0].result.html()
+        return ExplorePage(opened).html()
     except _DAMAGED as error:
         what = " ".join(f"{type(error).__name__} {error}".split())[:200]
         raise NearfarError(

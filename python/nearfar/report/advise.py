@@ -10,7 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from nearfar.report import findings, units
+from nearfar import paging_findings as findings
+from nearfar import units
 
 #: As they are shown; the percentile's figures are the goals' own.
 _STYLE = {"good": "green", "fair": "yellow", "poor": "bold red", "unknown": "yellow"}
@@ -55,7 +56,7 @@ def memory(row: Mapping[str, Any]) -> str:
 
 
 def evaluation(found: Mapping[str, Any], most: int = 10) -> RenderableType:
-    """What :func:`nearfar.regret.evaluate` gives: regret by storage, and the worst rows.
+    """What :func:`nearfar.advise.regret.evaluate` gives: regret by storage, and the worst rows.
 
     Columns: regret of the model's page; ``exceed``: rows above the goal of the 95th percentile;
     ``papers``: rows that used the papers' forms; ``advised``: 95th percentile with the threshold.

@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from nearfar.report import units
+from nearfar import units
 
 _BYTES = ("peak_rss_bytes", "anon_huge_bytes")
 

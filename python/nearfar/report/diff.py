@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from nearfar.report import units
+from nearfar import units
 from nearfar.report.tables import listing
 
 #: Rows that a table shows, largest difference first, unless all are asked for.

@@ -8,7 +8,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from nearfar.report import findings, units
+from nearfar import paging_findings as findings
+from nearfar import units
 from nearfar.report.tables import listing
 
 #: Regions, and ranges and pieces of code, that the tables show.
@@ -21,7 +22,7 @@ def explain(found: Mapping[str, Any]) -> RenderableType:
     memory = findings.memory_of(run).label
     head = (
         f"{run['trace']}, {units.size(run['page_bytes'])} pages, {memory} memory, "
-        f"{run['storage']}: {units.duration(run['total_ns'])} a reference"
+        f"{run['storage']}: {units.duration(run['total_ns'])} per reference"
     )
     parts: list[RenderableType] = [Text(units.clean(head), style="bold"), Text("")]
     parts += [_terms(found), Text(""), _regions(found), Text(""), _ranges(found)]
@@ -45,7 +46,7 @@ def _terms(found: Mapping[str, Any]) -> RenderableType:
         ]
         for term in found["terms"]
     ]
-    title = "T_total = T_A + T_D, the terms of equations 1 to 3 of paper 000 a reference"
+    title = "T_total = T_A + T_D per reference, equations 1 to 3 of page-size advice (000)"
     return listing(title, ["part", "what", "term", "rate", "each", "time", "share"], rows)
 
 
@@ -55,11 +56,11 @@ def _regions(found: Mapping[str, Any]) -> RenderableType:
 
 def _ranges(found: Mapping[str, Any]) -> RenderableType:
     ordered = sorted(found["ranges"], key=lambda place: (-place["ns"], place["addr_low"]))
-    return _places("The same by address range, dearest first", ordered, named=False)
+    return _places("The same by address range, most expensive first", ordered, named=False)
 
 
 def _sites(found: Mapping[str, Any]) -> RenderableType:
-    title = "The same by the code that made the reference, dearest first"
+    title = "The same by the code that made the reference, most expensive first"
     return _places(title, found["sites"], named=False, heading="code")
 
 

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from nearfar.report import units
+from nearfar import units
 from nearfar.report.tables import _table as table
 
 Rows = Sequence[Mapping[str, Any]]

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from nearfar.report import units
+from nearfar import units
 
 Row = Mapping[str, Any]
 

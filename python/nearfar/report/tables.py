@@ -17,8 +17,10 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from nearfar import paging_findings as findings
+from nearfar import units
 from nearfar.output import coloured
-from nearfar.report import findings, units
+from nearfar.trace import facts
 
 _PIPE_WIDTH = 200
 _VERDICT_STYLE = {"good": "green", "fair": "yellow", "bad": "bold red"}
@@ -205,10 +207,10 @@ def fits(result: findings.Result, full: bool = True) -> Table:
 
 def info(found: Mapping[str, Any]) -> RenderableType:
     """What a trace holds: counts, threads, the hottest regions, working set and reuse."""
-    facts = Table.grid(padding=(0, 2))
-    for label, value in info_facts(found):
-        facts.add_row(Text(label, style="bold"), Text(value))
-    parts: list[RenderableType] = [facts]
+    grid = Table.grid(padding=(0, 2))
+    for label, value in facts(found):
+        grid.add_row(Text(label, style="bold"), Text(value))
+    parts: list[RenderableType] = [grid]
     if found.get("regions"):
         parts += [Text(""), _regions(found["regions"])]
     if found.get("working_set"):
@@ -216,25 +218,6 @@ def info(found: Mapping[str, Any]) -> RenderableType:
     if found.get("reuse"):
         parts += [Text(""), _reuse(found["reuse"])]
     return Group(*parts)
-
-
-def info_facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The single numbers of a trace as ``(name, value)`` texts."""
-    facts = [("records", units.count(found["records"]))]
-    if found.get("instructions"):
-        facts.append(("instructions", units.count(found["instructions"])))
-    facts.append(("footprint", units.size(found["footprint_bytes"])))
-    if found.get("filter", "none") != "none":
-        facts.append(("view", units.clean(found["view"])))
-    facts.append(("threads", str(len(found.get("threads") or []))))
-    total = float(found["records"]) or 1.0
-    for kind, number in (found.get("records_by_kind") or {}).items():
-        share = units.percent(number / total)
-        facts.append((units.clean(kind), f"{units.count(number)} ({share})"))
-    if found.get("complete") is False:
-        why = units.clean(found.get("incomplete_reason") or "the capture was cut short")
-        facts.append(("incomplete", why))
-    return facts
 
 
 def _regions(regions: list[Mapping[str, Any]]) -> Table:

@@ -11,8 +11,9 @@ import sys
 from collections.abc import Sequence
 from typing import IO
 
+from nearfar import paging_findings as findings
+from nearfar import units
 from nearfar.output import coloured
-from nearfar.report import findings, units
 
 NARROWEST = 44
 """Columns below which axis labels leave no room for a plot."""

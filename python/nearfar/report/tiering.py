@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from nearfar.report import units
+from nearfar import units
 
 Result = Mapping[str, Any]
 
@@ -42,11 +42,11 @@ def headline(result: Result) -> str:
     rate = units.count(round(best["bandwidth_mb_s"]))
     told = f"{last}: {best['policy']} is quickest with {rate} MiB/s"
     others = [
-        f"{row['policy']} {best['bandwidth_mb_s'] / row['bandwidth_mb_s']:.2f}"
+        f"{best['bandwidth_mb_s'] / row['bandwidth_mb_s']:.2f}x {row['policy']}"
         for row in final
         if row is not best and row["bandwidth_mb_s"] > 0
     ]
-    return told + (f"; times as much as {', '.join(others)}." if others else ".")
+    return told + (f", {', '.join(others)}." if others else ".")
 
 
 def tiering(result: Result) -> RenderableType:

@@ -116,6 +116,9 @@ class Reproduced(Result):
     figures: list[Row] = field(default_factory=list)
     tables: list[Row] = field(default_factory=list)
 
+    page = "nearfar.report.html.reproduce:ReproducePage"
+    chart = "nearfar.report.plots.reproduce:draw"
+
     @property
     def holding(self) -> int:
         """How many rows hold."""
@@ -137,9 +140,7 @@ class Reproduced(Result):
 
     def html(self) -> str:
         """Draw a self-contained page."""
-        from nearfar.report.html import reproduce_page
-
-        return reproduce_page(self)
+        return self._html(figures=self.figures, tables=self.tables)
 
 
 def _told(value: float | str | None) -> str | None:
@@ -332,18 +333,3 @@ _BESIDE: Final[dict[str, Callable[[float, float, Sequence[float]], bool]]] = {
         ours > 0 and value > 0 and max(ours / value, value / ours) <= limit[0] + _HAIR
     ),
 }
-
-
-def bundled() -> Path:
-    """The folder of the small captures that come with the sources.
-
-    Raises:
-        NearfarError: they are not there (3), as in an installed package.
-    """
-    folder = Path(__file__).resolve().parents[3] / "tests" / "data" / "captures"
-    if not folder.is_dir():
-        raise NearfarError(
-            "reproduce: the small captures are not part of the installed package; "
-            "give --traces FOLDER, or --full to capture", 3,
-        )  # fmt: skip
-    return folder

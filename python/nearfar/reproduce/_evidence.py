@@ -20,10 +20,11 @@ import numpy.typing as npt
 
 from nearfar import _engine, advise, models
 from nearfar import machine as machines
+from nearfar.advise.fleet import Vm, parse_gain
+from nearfar.advise.one_vm import advice
+from nearfar.advise.prediction import Costs, Point, points_of
 from nearfar.errors import NearfarError
 from nearfar.filter import view
-from nearfar.fleet import Vm, parse_gain
-from nearfar.predict import Costs, Point, points_of
 from nearfar.reproduce import published
 
 Array = npt.NDArray[np.float64]
@@ -126,8 +127,7 @@ class Simulation:
         found = json.loads(
             _engine.paging(
                 self._views[seen],
-                described.name,
-                described.json,
+                described,
                 page_sizes=list(SIZES),
                 memory=[(share, True) for share in MEMORIES],
                 tlb=setting.tlb,
@@ -225,10 +225,8 @@ class Evidence:
     def _with_unit(self, machine: machines.Machine) -> machines.Machine:
         if self.setting.unit is None:
             return machine
-        changed = machine.to_dict()
-        for device in changed["storage"].values():
-            device["nvm"]["unit"]["value"] = self.setting.unit
-        return machines.Machine(machine.name, json.dumps(changed))
+        unit = {f"storage.{device}.unit": self.setting.unit for device in machine.storages}
+        return machines.load(machine, set=unit)
 
     def parts(
         self, workload: str, storage: str, memory: float | None = None
@@ -276,7 +274,7 @@ class Evidence:
                 "memory_fraction": memory,
                 "references": found.references,
             }
-            told[vm.name] = advise.advice(
+            told[vm.name] = advice(
                 vm,
                 facts,
                 {point.page_bytes: point for point in found.points[memory][: len(tried)]},

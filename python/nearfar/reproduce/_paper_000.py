@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from nearfar.report import units
+from nearfar import units
 from nearfar.reproduce import statements
 from nearfar.reproduce._evidence import MEMORIES, PAPER_000, SIZES, Evidence, falling
 from nearfar.reproduce._paper_001 import by_workload, share, turns

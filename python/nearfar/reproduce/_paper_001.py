@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from nearfar import machine as machines
-from nearfar.report import units
+from nearfar import units
 from nearfar.reproduce._evidence import AXIS, MEMORIES, PAPER_001, SIZES, Evidence, falling
 
 Measure = Callable[[Evidence], tuple[float, str]]

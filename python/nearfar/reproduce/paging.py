@@ -16,9 +16,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
-from nearfar import _engine, workload
-from nearfar.report import units
-from nearfar.reproduce import Reproduced, Row, bundled, compared, statements
+from nearfar import _engine, units, workload
+from nearfar.reproduce import Reproduced, Row, compared, statements
 from nearfar.reproduce import _paper_000 as paper_000
 from nearfar.reproduce import _paper_001 as paper_001
 from nearfar.reproduce._evidence import (
@@ -146,7 +145,7 @@ def sensitivity(simulated: Simulation, usual: Sequence[Row]) -> list[Row]:
 def _traces(full: bool, traces: str | Path | None, stack: ExitStack) -> Path:
     """The folder to read; with ``full`` its captures are made first, but not those it has."""
     if not full:
-        return bundled() if traces is None else Path(traces)
+        return workload.bundled() if traces is None else Path(traces)
     if traces is None:
         folder = Path(tempfile.mkdtemp(prefix="nearfar-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)

@@ -20,12 +20,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from nearfar import _engine, workload
+from nearfar import _engine, units, workload
 from nearfar import machine as machines
 from nearfar.errors import NearfarError
 from nearfar.generate import generate
-from nearfar.report import units
-from nearfar.reproduce import Reproduced, Row, bundled, compared, published, statements
+from nearfar.reproduce import Reproduced, Row, compared, published, statements
 from nearfar.sizes import parse_bytes, parse_time
 from nearfar.ssd import MACHINE, SsdResult, ssd
 
@@ -151,7 +150,7 @@ class _Pigz:
     ) -> SsdResult:  # fmt: skip
         """The study under a setting, of the view unless ``whole``; accesses are the whole's."""
         trace = self.whole if whole and self.whole else self.views[setting.program]
-        described = _machine({**_MACHINE, **setting.machine})
+        described = machines.load(MACHINE, set={**_MACHINE, **setting.machine})
         if not whole:
             described = self._without_caches(described, setting)
         found = ssd(
@@ -179,18 +178,7 @@ class _Pigz:
         waits = known[setting.misses]["seconds"] - known["view_seconds"]
         instruction += 1e9 * waits / known["instructions"]
         cpu["ipc"]["value"] = 1 / (clock * instruction)
-        return machines.Machine(described.name, json.dumps(made))
-
-
-def _machine(changes: Mapping[str, str | float]) -> machines.Machine:
-    """``machines/umd.toml`` with other values at some keys."""
-    made = machines.load(MACHINE).to_dict()
-    for key, value in changes.items():
-        place = made
-        for part in key.split("."):
-            place = place[part]
-        place["value"] = value
-    return machines.Machine(MACHINE, json.dumps(made))
+        return machines.Machine.from_json(described.name, json.dumps(made))
 
 
 def rows(
@@ -254,7 +242,7 @@ def _open(
 ) -> _Pigz:
     """The captures that are asked for; made first where they are to be."""
     program = Setting().program
-    views = {name: bundled() / f"{name}-pages.trace" for name in (program, "pigz")}
+    views = {name: workload.bundled() / f"{name}-pages.trace" for name in (program, "pigz")}
     if traces is None and not full:
         return _Pigz(views, None, threads, progress)
     aside = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nearfar-")))
@@ -281,7 +269,8 @@ def view(whole: Path, to: Path, progress: Progress = None) -> Path:
     told = tomllib.loads(published("002/pigz"))["view"]
     level = {key: {"value": told[key], "source": "a view"} for key in ("size", "ways", "line")}
     made["cache"] = {"l1d": {**level, "hit_time": {"value": "0ns", "source": "a view"}}}
-    _engine.filter_cache(whole, to, "pages", json.dumps(made), write_backs=False, progress=progress)
+    pages = machines.Machine.from_json("pages", json.dumps(made))
+    _engine.filter_cache(whole, to, pages, write_backs=False, progress=progress)
     return to
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from nearfar.errors import NearfarError
-from nearfar.output import settle, write_aside
+from nearfar.output import commit, write_whole
 from nearfar.result import Columns, Result
 from nearfar.strict import parse_json
 from nearfar.studies import STUDIES, Study, find
@@ -74,6 +74,8 @@ class SweepResult(Result):
         ran: cells that this call ran.
         seconds: by key, how long finished cells took.
     """
+
+    chart = "nearfar.report.plots.sweep:draw"
 
     folder: Path
     run: dict[str, Any]
@@ -273,12 +275,12 @@ def _prepare(plan: Plan, folder: Path, force: bool) -> tuple[list[Cell], dict[st
     cells = list(plan.cells(known))
     # First of all: what makes the folder a sweep's.
     whole = {**plan.to_dict(), "cells": [cell.key for cell in cells]}
-    write_aside(folder / "run.json", json.dumps(whole, indent=1) + "\n")
+    write_whole(folder / "run.json", json.dumps(whole, indent=1) + "\n")
     for name in ("cells", "dataset"):
         (folder / name).mkdir(exist_ok=True)
         for left in (folder / name).glob(".*.partial"):
             left.unlink(missing_ok=True)
-    write_aside(folder / "inputs.json", json.dumps(known, indent=1) + "\n")
+    write_whole(folder / "inputs.json", json.dumps(known, indent=1) + "\n")
     wanted = {_part(cell.place, cell.key) for cell in cells}
     for part in (folder / "dataset").glob("*.parquet"):
         # A cell of an earlier grid: its result stays in `cells`.
@@ -311,7 +313,7 @@ def _show(place: int, key: str, folder: Path) -> None:
     except OSError:
         aside = part.with_name(f".{part.name}.partial")
         shutil.copyfile(kept, aside)
-        settle(aside, part)
+        commit(aside, part)
 
 
 def _gather(run: dict[str, Any], folder: Path, keys: Sequence[str], ran: int) -> SweepResult:

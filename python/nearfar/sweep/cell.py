@@ -20,7 +20,7 @@ from typing import Any
 
 from nearfar import studies
 from nearfar.errors import NearfarError
-from nearfar.output import settle
+from nearfar.output import commit
 from nearfar.strict import parse_json
 from nearfar.studies import Study
 from nearfar.sweep.plan import Cell
@@ -114,7 +114,7 @@ def _whole(path: Path) -> Iterator[Path]:
     aside = path.with_name(f".{path.name}.{os.uname().nodename}-{os.getpid()}.partial")
     try:
         yield aside
-        settle(aside, path)
+        commit(aside, path)
     except OSError as error:
         aside.unlink(missing_ok=True)
         raise NearfarError(

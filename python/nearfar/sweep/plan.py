@@ -164,7 +164,7 @@ class Plan:
                 text = str(file.absolute())
                 break
         found = machines.load(text)
-        return text, hashlib.sha256(found.json.encode()).hexdigest()
+        return text, hashlib.sha256(found.to_json().encode()).hexdigest()
 
 
 def read(source: str | Path | Mapping[str, Any]) -> Plan:

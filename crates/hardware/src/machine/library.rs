@@ -1,11 +1,11 @@
-//! Where machines are found: a path, a folder, or the ones built in.
+//! Where machines are found: a path, a folder, or the ones built in. And what they were made from.
 
 use std::path::Path;
 
 use nearfar_trace::{Error, Result};
 
-use super::Machine;
-use super::read::nearest;
+use super::read::{clip, nearest, read};
+use super::{Machine, set};
 
 /// Name and text of every machine of `machines/` when this was built, sorted by name.
 pub fn builtin() -> &'static [(&'static str, &'static str)] {
@@ -16,38 +16,111 @@ pub fn builtin() -> &'static [(&'static str, &'static str)] {
 /// A machine file is a page of text; anything much larger is a mistake.
 const LARGEST: u64 = 1 << 20;
 
-impl Machine {
+/// A machine and what it was made from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MachineFile {
+    /// The machine, with the values of `set`.
+    pub machine: Machine,
+    /// The name or path that it was loaded by.
+    pub place: String,
+    /// Text of its file, with the values of `set` written into it and all comments kept.
+    pub text: String,
+    /// Values set over the file's, as given: key and value.
+    pub set: Vec<(String, String)>,
+}
+
+impl MachineFile {
     /// Load a machine by path (anything with a `/` or ending in `.toml`) or by name: first
     /// `search/NAME.toml`, then the built-in machines.
     ///
     /// # Errors
     /// Input errors: no such file or name (the nearest name is given), or what [`Machine::parse`]
     /// refuses.
-    pub fn load(path_or_name: &str, search: &Path) -> Result<Machine> {
-        if path_or_name.contains('/') || path_or_name.ends_with(".toml") {
-            return from_file(Path::new(path_or_name));
-        }
-        let file = search.join(format!("{path_or_name}.toml"));
-        if !path_or_name.is_empty() && file.is_file() {
-            return from_file(&file);
-        }
-        match builtin().iter().find(|(name, _)| *name == path_or_name) {
-            Some((name, text)) => Machine::parse(name, text),
-            None => {
-                let names: Vec<&str> = builtin().iter().map(|(name, _)| *name).collect();
-                let meant = nearest(path_or_name, &names)
-                    .map_or(String::new(), |name| format!("; did you mean `{name}`?"));
-                Err(Error::input(
-                    format!("machine {}", super::read::clip(path_or_name)),
-                    format!("no such machine{meant}"),
-                    format!("give a path to a .toml file or one of: {}", names.join(", ")),
-                ))
+    pub fn load(path_or_name: &str, search: &Path) -> Result<Self> {
+        let (place, text) = find(path_or_name, search)?;
+        let machine = Machine::parse(&place, &text)?;
+        Ok(Self { machine, place: path_or_name.to_owned(), text, set: Vec::new() })
+    }
+
+    /// Read the text of a machine file, as [`Machine::parse`].
+    ///
+    /// # Errors
+    /// As [`Machine::parse`].
+    pub fn parse(place: &str, text: &str) -> Result<Self> {
+        let machine = Machine::parse(place, text)?;
+        Ok(Self { machine, place: place.to_owned(), text: text.to_owned(), set: Vec::new() })
+    }
+
+    /// The machine that was written as JSON, as results hold it.
+    ///
+    /// # Errors
+    /// An input error when it is not one.
+    pub fn from_json(name: &str, json: &str) -> Result<Self> {
+        let wrong = |what: String| Error::input(format!("machine {name}"), what, "");
+        let machine: Machine = serde_json::from_str(json).map_err(|e| wrong(e.to_string()))?;
+        let text = toml::to_string(&machine).map_err(|e| wrong(e.to_string()))?;
+        Self::parse(name, &text)
+    }
+
+    /// The machine with other values at some keys; see [`set`].
+    ///
+    /// # Errors
+    /// Input errors that name the key: there is none such (the nearest is given), or what
+    /// [`Machine::parse`] refuses of its value.
+    pub fn with(&self, values: &[(String, String)]) -> Result<Self> {
+        let (text, paths) = set::apply(&self.machine.name, &self.text, values)?;
+        let mut machine = read(&text).map_err(|fault| {
+            let told = values.iter().zip(&paths).filter(|(_, path)| fault.path.starts_with(*path));
+            let mut told: Vec<_> = told.map(|(value, _)| set::flag(value)).collect();
+            if told.is_empty() {
+                told = values.iter().map(set::flag).collect();
             }
+            let place = format!("machine {} {}", self.machine.name, told.join(" "));
+            let key =
+                if fault.path.is_empty() { String::new() } else { format!(" key {}", fault.path) };
+            Error::input(place + &key, fault.what, "")
+        })?;
+        machine.name.clone_from(&self.machine.name);
+        let set = self.set.iter().chain(values).cloned().collect();
+        Ok(Self { machine, place: self.place.clone(), text, set })
+    }
+}
+
+impl Machine {
+    /// As [`MachineFile::load`], the machine alone.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn load(path_or_name: &str, search: &Path) -> Result<Machine> {
+        Ok(MachineFile::load(path_or_name, search)?.machine)
+    }
+}
+
+/// Place for messages and text of a machine file.
+fn find(path_or_name: &str, search: &Path) -> Result<(String, String)> {
+    if path_or_name.contains('/') || path_or_name.ends_with(".toml") {
+        return from_file(Path::new(path_or_name));
+    }
+    let file = search.join(format!("{path_or_name}.toml"));
+    if !path_or_name.is_empty() && file.is_file() {
+        return from_file(&file);
+    }
+    match builtin().iter().find(|(name, _)| *name == path_or_name) {
+        Some((name, text)) => Ok(((*name).to_owned(), (*text).to_owned())),
+        None => {
+            let names: Vec<&str> = builtin().iter().map(|(name, _)| *name).collect();
+            let meant = nearest(path_or_name, &names)
+                .map_or(String::new(), |name| format!("; did you mean `{name}`?"));
+            Err(Error::input(
+                format!("machine {}", clip(path_or_name)),
+                format!("no such machine{meant}"),
+                format!("give a path to a .toml file or one of: {}", names.join(", ")),
+            ))
         }
     }
 }
 
-fn from_file(path: &Path) -> Result<Machine> {
+fn from_file(path: &Path) -> Result<(String, String)> {
     let place = path.display().to_string();
     let size = path.metadata().map_err(|e| Error::io(path, "cannot read", &e))?;
     if size.is_dir() {
@@ -58,7 +131,7 @@ fn from_file(path: &Path) -> Result<Machine> {
     }
     let bytes = std::fs::read(path).map_err(|e| Error::io(path, "cannot read", &e))?;
     match String::from_utf8(bytes) {
-        Ok(text) => Machine::parse(&place, &text),
+        Ok(text) => Ok((place, text)),
         Err(e) => Err(Error::input(
             place,
             format!("byte {} is not UTF-8", e.utf8_error().valid_up_to()),

@@ -4,21 +4,21 @@
 mod library;
 mod read;
 mod resolve;
+mod set;
 #[cfg(test)]
 mod tests;
+mod value;
 
 use std::collections::BTreeMap;
 
+use nearfar_schema::units::{Bandwidth, Frequency, Rotation, Size, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::units::{
-    Bandwidth, Count, Frequency, Grid, Indices, Ratio, Rotation, Size, Sourced, Time,
-};
-
-pub use library::builtin;
+pub use library::{MachineFile, builtin};
 pub use read::nearest;
 pub use resolve::AccessTimes;
+pub use value::{Count, Grid, Indices, Ratio, Sourced};
 
 /// A machine. Sections are used as needed: a study that lacks one says which.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -18,34 +18,53 @@ impl Machine {
     /// machine: unknown, missing or repeated keys, a number without unit or source, values that
     /// are absurd or contradict each other. Never panics.
     pub fn parse(name: &str, text: &str) -> Result<Machine> {
-        let table = DeTable::parse(text)
-            .map_err(|e| report(name, text, e.span(), "", e.message().to_owned()))?;
-        let parsed: std::result::Result<Machine, _> = toml::from_str(text);
-        let mut machine = parsed.map_err(|e| {
-            let path = e.span().map_or(String::new(), |span| path_at(table.get_ref(), &span));
-            report(name, text, e.span(), &path, explain(e.message()))
+        let mut machine = read(text).map_err(|fault| {
+            let mut place = name.to_owned();
+            if let Some(at) = fault.at {
+                let before = text.as_bytes().get(..at).unwrap_or(text.as_bytes());
+                place += &format!(" line {}", before.iter().filter(|b| **b == b'\n').count() + 1);
+            }
+            if !fault.path.is_empty() {
+                place += &format!(" key {}", fault.path);
+            }
+            Error::input(place, fault.what, "")
         })?;
         let stem = name.rsplit('/').next().unwrap_or(name);
         machine.name = stem.strip_suffix(".toml").unwrap_or(stem).to_owned();
-        machine.check().map_err(|(path, what)| {
-            let span = span_of(table.get_ref(), &path);
-            report(name, text, span, &path, what)
-        })?;
         Ok(machine)
     }
 }
 
-/// One clear line: file, line, key, what is wrong.
-fn report(name: &str, text: &str, span: Option<Range<usize>>, path: &str, what: String) -> Error {
-    let mut place = name.to_owned();
-    if let Some(span) = span {
-        let before = text.as_bytes().get(..span.start).unwrap_or(text.as_bytes());
-        place += &format!(" line {}", before.iter().filter(|b| **b == b'\n').count() + 1);
+/// What is wrong with a text, and where.
+pub(super) struct Fault {
+    /// Byte of the text.
+    at: Option<usize>,
+    /// Dotted key; empty when it is of none.
+    pub path: String,
+    /// One line.
+    pub what: String,
+}
+
+impl Fault {
+    fn new(span: Option<Range<usize>>, path: String, what: &str) -> Self {
+        Self { at: span.map(|span| span.start), path, what: what.replace('\n', " ") }
     }
-    if !path.is_empty() {
-        place += &format!(" key {path}");
-    }
-    Error::input(place, what.replace('\n', " "), "")
+}
+
+/// The machine of a text, still without a name.
+pub(super) fn read(text: &str) -> std::result::Result<Machine, Fault> {
+    let table =
+        DeTable::parse(text).map_err(|e| Fault::new(e.span(), String::new(), e.message()))?;
+    let parsed: std::result::Result<Machine, _> = toml::from_str(text);
+    let machine = parsed.map_err(|e| {
+        let path = e.span().map_or(String::new(), |span| path_at(table.get_ref(), &span));
+        Fault::new(e.span(), path, &explain(e.message()))
+    })?;
+    machine.check().map_err(|(path, what)| {
+        let span = span_of(table.get_ref(), &path);
+        Fault::new(span, path, &what)
+    })?;
+    Ok(machine)
 }
 
 /// serde's own words for unknown keys and variants, with the nearest right one put first.
@@ -57,15 +76,7 @@ fn explain(message: &str) -> String {
             continue;
         };
         let known: Vec<&str> = rest.split('`').skip(1).step_by(2).collect();
-        let word = clip(word);
-        return match nearest(&word, &known) {
-            Some(best) if known.len() > 1 => format!(
-                "unknown {noun} `{word}`; did you mean `{best}`? ({noun}s here: {})",
-                known.join(", ")
-            ),
-            Some(best) => format!("unknown {noun} `{word}`; did you mean `{best}`?"),
-            None => format!("unknown {noun} `{word}`; none is allowed here"),
-        };
+        return unknown(noun, word, &known);
     }
     if message.starts_with("wanted exactly 1 element") {
         return "takes exactly one kind below it, such as [storage.NAME.hdd]".to_owned();
@@ -74,6 +85,19 @@ fn explain(message: &str) -> String {
         return format!("the key {field} is missing; add it");
     }
     message.to_owned()
+}
+
+/// That `word` is none of `known`, with the nearest of them.
+pub(super) fn unknown(noun: &str, word: &str, known: &[&str]) -> String {
+    let word = clip(word);
+    match nearest(&word, known) {
+        Some(best) if known.len() > 1 => format!(
+            "unknown {noun} `{word}`; did you mean `{best}`? ({noun}s here: {})",
+            known.join(", ")
+        ),
+        Some(best) => format!("unknown {noun} `{word}`; did you mean `{best}`?"),
+        None => format!("unknown {noun} `{word}`; none is allowed here"),
+    }
 }
 
 /// At most 40 characters of a hostile word, on one line.

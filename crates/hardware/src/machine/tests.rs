@@ -2,7 +2,7 @@ use std::path::Path;
 
 use proptest::prelude::*;
 
-use super::{Machine, builtin, schema};
+use super::{Machine, MachineFile, builtin, schema};
 
 const SMALL: &str = r#"
 description = "a test"
@@ -210,14 +210,85 @@ fn files_are_found_by_name_and_path() {
 fn a_machine_survives_json() {
     for (name, text) in builtin() {
         let machine = Machine::parse(name, text).unwrap();
-        let mut again: Machine =
-            serde_json::from_str(&serde_json::to_string(&machine).unwrap()).unwrap();
-        again.name = machine.name.clone();
-        assert_eq!(again, machine);
+        let json = serde_json::to_string(&machine).unwrap();
+        let again = MachineFile::from_json(name, &json).unwrap();
+        assert_eq!(again.machine, machine);
+        assert_eq!(Machine::parse(name, &again.text).unwrap(), machine);
     }
     let schema: serde_json::Value = serde_json::from_str(&schema()).unwrap();
     assert_eq!(schema["additionalProperties"], false);
     assert!(schema["properties"]["storage"].is_object());
+}
+
+/// SMALL with a value set over its own.
+fn with(key: &str, value: &str) -> nearfar_trace::Result<MachineFile> {
+    let file = MachineFile::parse("test.toml", &format!("{SMALL}# the end\n")).unwrap();
+    file.with(&[(key.to_owned(), value.to_owned())])
+}
+
+#[test]
+fn one_value_is_set_and_the_rest_of_the_file_stays() {
+    for (key, value) in [
+        ("node.dram.local.read_latency", "80ns"),
+        // Levels of which the machine has one.
+        ("node.dram.read_latency", "80ns"),
+        ("storage.ssd.read_latency", "80us"),
+        ("tlb.entries", "128"),
+        ("storage.fast.k", "2.5"),
+        // What the file leaves out.
+        ("cost.page_scan", "10ns"),
+        ("tlb.first.ways", "4"),
+        // No number, and so without a source.
+        ("description", "another"),
+        ("node.dram.kind", "dram"),
+    ] {
+        let set = with(key, value).unwrap_or_else(|e| panic!("{key}: {e}"));
+        assert_eq!(set.set, [(key.to_owned(), value.to_owned())]);
+        assert!(set.text.ends_with("# the end\n"), "{key}: {}", set.text);
+        assert_eq!(Machine::parse("test.toml", &set.text).unwrap(), set.machine, "{key}");
+        let sources = set.text.matches("given with --set").count();
+        let has_source = !key.starts_with("description") && !key.ends_with("kind");
+        assert_eq!(sources, usize::from(has_source), "{key}: {}", set.text);
+    }
+    let set = with("node.dram.read_latency", "80ns").unwrap();
+    assert_eq!(set.machine.access_times().unwrap().dram_ns, 80.0);
+    assert_eq!(set.machine.name, "test");
+    let twice = set.with(&[("tlb.first.entries".into(), "8".into())]).unwrap();
+    assert_eq!(twice.machine.access_times().unwrap().dram_ns, 80.0);
+    assert_eq!(twice.set.len(), 2);
+}
+
+#[test]
+fn values_that_cannot_be_set_are_refused_as_in_the_file() {
+    for (key, value, parts) in [
+        ("tbl.first.entries", "8", ["unknown key `tbl`", "did you mean `tlb`?"]),
+        ("node.dram.read_latecy", "8ns", ["--set node.dram.read_latecy=8ns", "`read_latency`?"]),
+        ("node.drum.read_latency", "8ns", ["unknown key `drum`", "did you mean `dram`?"]),
+        ("storage.disk.hd.seek", "8ms", ["unknown key `hd`", "did you mean `hdd`?"]),
+        ("cache.l1d.size", "32KiB", ["unknown key `l1d`", "none is allowed here"]),
+        ("node.dram.local", "8ns", ["is a section; set one of its keys", "read_latency"]),
+        ("node.dram.local.read_latency.value", "8ns", ["unknown key `value`", "none is allowed"]),
+        ("", "8", ["unknown key ``", "did you mean"]),
+        ("node.dram.read_latency", "80", ["key node.dram.local.read_latency", "without a unit"]),
+        ("node.dram.read_latency", "0ns", ["key node.dram.local.read_latency", "takes time"]),
+        ("tlb.entries", "7.5", ["--set tlb.entries=7.5 key tlb.first.entries", "whole number"]),
+        ("tlb.first.ways", "7", ["key tlb.first.ways", "do not divide into sets of 7 ways"]),
+        ("node.dram.kind", "drum", ["key node.dram.kind", "did you mean `dram`?"]),
+        ("cpu.ipc", "2", ["key cpu", "`clock` is missing"]),
+    ] {
+        let message = with(key, value).unwrap_err().to_string();
+        assert!(message.starts_with("machine test --set "), "{message}");
+        for part in parts {
+            assert!(message.contains(part), "{key}={value}: {message}");
+        }
+    }
+    let both = SMALL.replace(
+        "[storage.disk",
+        "[node.dram.remote]\nread_latency = { value = \"90ns\", source = \"s\" }\n[storage.disk",
+    );
+    let set = [("node.dram.read_latency".to_owned(), "8ns".to_owned())];
+    let error = MachineFile::parse("x", &both).unwrap().with(&set).unwrap_err().to_string();
+    assert!(error.contains("which read_latency? there is one in each of local, remote"), "{error}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use nearfar_hardware::tlb::TlbSpec;
 use nearfar_kernel::replacement::{self, Named};
+pub use nearfar_schema::units::MemorySize;
 use nearfar_trace::{Error, KindSet, Result};
 
 /// Smallest page size, bytes: a cache line.
@@ -13,15 +14,6 @@ pub const MOST_MEMORIES: usize = 1024;
 
 /// What a simulation keeps to unless told otherwise, bytes.
 pub const MAX_MEMORY: u64 = 12 << 30;
-
-/// A memory size as the user wrote it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum MemorySize {
-    /// Part of the trace's footprint in 4 KiB pages, above 0.
-    Fraction(f64),
-    /// Bytes, above 0.
-    Bytes(u64),
-}
 
 /// Whether CLOCK loads a page with its accessed bit set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

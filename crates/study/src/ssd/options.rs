@@ -2,8 +2,9 @@
 
 use nearfar_hardware::cache::Geometry as Caches;
 use nearfar_hardware::flash::Precondition;
+use nearfar_hardware::machine::Sourced;
 use nearfar_hardware::machine::TlbLevel;
-use nearfar_hardware::units::{Sourced, Time};
+use nearfar_hardware::units::Time;
 use nearfar_hardware::{Machine, Storage};
 use nearfar_kernel::epf;
 use nearfar_trace::{Error, Kind, KindSet, Result};

@@ -2,7 +2,7 @@
 
 A source is a module of this package with ``SUMMARY`` (a line), ``knows(path, text)`` (whether it is
 of this form; ``text`` is empty for a folder) and ``read(path, text)``, which answers
-:class:`~nearfar.numa.describe.Node`\\ s or raises :class:`~nearfar.errors.NearfarError`.
+:class:`~nearfar.numa.node.Node`\\ s or raises :class:`~nearfar.errors.NearfarError`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pkgutil
 from pathlib import Path
 
 from nearfar.errors import NearfarError
-from nearfar.numa.describe import Node
+from nearfar.numa.node import Node
 
 #: No description is larger; a trace given by mistake would be.
 _LARGEST = 64 << 20

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nearfar.errors import NearfarError
-from nearfar.numa.describe import Node
+from nearfar.numa.node import Node
 
 SUMMARY = "ACPI SRAT, SLIT, HMAT"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nearfar.errors import NearfarError
-from nearfar.numa.describe import Node
+from nearfar.numa.node import Node
 
 SUMMARY = "cxl list -v"
 #: First number given to devices: above those of sockets, so that sources do not collide.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nearfar.errors import NearfarError
-from nearfar.numa.describe import Node
+from nearfar.numa.node import Node
 
 SUMMARY = "daxctl list"
 

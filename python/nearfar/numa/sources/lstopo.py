@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nearfar.errors import NearfarError
 from nearfar.numa import xml
-from nearfar.numa.describe import Node
+from nearfar.numa.node import Node
 
 SUMMARY = "lstopo --of xml"
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from nearfar.errors import NearfarError
-from nearfar.numa.describe import Node
+from nearfar.numa.node import Node
 
 SUMMARY = "numactl -H"
 

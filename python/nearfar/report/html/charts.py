@@ -80,7 +80,7 @@ def rates(pages: Sequence[int], series: int, axis: str, memory: bool) -> Spec:
             tooltip=told,
         )
     )
-    return _finish(alt.layer(curves, points), 320)
+    return finish(alt.layer(curves, points), 320)
 
 
 def times(pages: Sequence[str]) -> Spec:
@@ -122,7 +122,7 @@ def times(pages: Sequence[str]) -> Spec:
     star = best.mark_text(dy=-10, fontWeight="bold", fontSize=13).encode(
         x=x, y="total:Q", text="text:N"
     )
-    return _finish(alt.layer(bars, line, star), 320)
+    return finish(alt.layer(bars, line, star), 320)
 
 
 def advice(pages: Sequence[int]) -> Spec:
@@ -173,7 +173,7 @@ def advice(pages: Sequence[int]) -> Spec:
         y=alt.Y("place:Q", scale=alt.Scale(domain=[20, 0], nice=False), axis=None),
         text="text:N",
     )
-    return _finish(
+    return finish(
         alt.layer(alt.layer(rule, line, points), name).resolve_scale(y="independent"), 320
     )
 
@@ -217,7 +217,7 @@ def published(pages: Sequence[int], names: Sequence[str], axis: str, time: bool)
             ],
         )
     )
-    return _finish(alt.layer(curves, points), 320)
+    return finish(alt.layer(curves, points), 320)
 
 
 def working_set(most: int) -> Spec:
@@ -259,7 +259,7 @@ def working_set(most: int) -> Spec:
             ],
         )
     )
-    return _finish(made, 260)
+    return finish(made, 260)
 
 
 def reuse(labels: Sequence[str]) -> Spec:
@@ -283,7 +283,7 @@ def reuse(labels: Sequence[str]) -> Spec:
             ],
         )
     )
-    return _finish(made, 260)
+    return finish(made, 260)
 
 
 def regions(names: Sequence[str], parts: Sequence[str]) -> Spec:
@@ -312,7 +312,7 @@ def regions(names: Sequence[str], parts: Sequence[str]) -> Spec:
             ],
         )
     )
-    return _finish(made, max(120, 30 * len(names) + 40))
+    return finish(made, max(120, 30 * len(names) + 40))
 
 
 def _page_axis(alt: Any, pages: Sequence[int]) -> Any:
@@ -330,7 +330,8 @@ def _page_axis(alt: Any, pages: Sequence[int]) -> Any:
     )
 
 
-def _finish(made: Any, height: int) -> Spec:
+def finish(made: Any, height: int) -> Spec:
+    """The specification of a chart of this height, pixels, as wide as its place."""
     spec: Spec = made.properties(width="container", height=height).to_dict()
     # The page sets the theme and names the mode; the schema's address is never visited.
     spec.pop("config", None)

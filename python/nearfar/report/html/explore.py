@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from nearfar import units
 from nearfar.diff import across, flat
 from nearfar.errors import NearfarError
-from nearfar.report import units
 from nearfar.report.diff import signed
 from nearfar.report.html import charts, page
-from nearfar.runs import Run
+from nearfar.run_folder import Run
 
 Row = dict[str, Any]
 
 #: Characters of data in a page; with the charting library it stays under 3 MB.
-MOST: Final = 1_800_000
+MAX_CHARACTERS: Final = 1_800_000
 #: Levels of a column that can be chosen from, drawn as colours, compared.
 _CHOICES, _COLOURS, _LEVELS = 60, 12, 12
 #: What a number is, by the end of its column's name: the label of an axis.
@@ -27,113 +27,113 @@ _LABELS: Final = {
 }
 
 
-def explore_page(runs: Sequence[Run]) -> str:
-    """Runs of one study as one HTML file.
+class ExplorePage(page.Page):
+    """Runs of one study, or a sweep: rows to filter, axes to choose, paired differences.
 
     Args:
         runs: one sweep or run, or several; their names tell them apart.
 
-    Returns:
-        The page's text, to be written as UTF-8.
-
     Raises:
-        NearfarError: there are no rows.
+        NearfarError: there are no rows, or no numbers.
     """
-    rows, keys, names = _rows(runs)
-    if not rows:
-        raise NearfarError(f"{runs[0].path}: has no rows to draw")
-    metrics = dict(runs[0].columns.metrics)
-    varying = [key for key in keys if len({row[key] for row in rows}) > 1]
-    constant = {key: rows[0][key] for key in keys if key not in varying}
-    metrics = {
-        name: better
-        for name, better in metrics.items()
-        if any(row[name] is not None for row in rows)
-    }
-    if not metrics:
-        raise NearfarError(f"{runs[0].path}: has no numbers to draw")
-    varying = varying or keys[:1]
-    differences = _differences(rows, varying, metrics)
-    seed = runs[0].columns.seed
-    shown, left_out = _fitting(rows, varying, metrics, seed)
-    columns = [_column(name, shown, name in metrics) for name in (*varying, *metrics)]
-    model = {
-        "charts": {"explore": {"spec": _spec()}},
-        "metrics": metrics,
-        "differences": differences,
-        "limits": {"choices": _CHOICES, "colours": _COLOURS},
-        "axes": _LABELS,
-        "x": _first_x([k for k in varying if k != seed] or varying, shown),
-    }
-    what = "a sweep of" if len(runs) == 1 and runs[0].is_sweep else "runs of"
-    heading = f"{page.text(', '.join(names))}: {what} <code>{runs[0].study.name}</code>"
-    return page.build(
-        title=f"{', '.join(names)} - nearfar",
-        kicker=f"nearfar: report of {runs[0].study.name}",
-        heading=heading,
-        lead=f'<p class="finding" id="finding">{page.text(page.nice(_finding(rows, metrics)))}</p>',
-        body="\n".join(_sections(runs, names, metrics, differences, constant, left_out)),
-        data={
-            "result": {"runs": [_made(run) for run in runs], "columns": columns},
-            "model": model,
-        },
-        scripts=["common.js", "explore.js"],
-    )
 
+    csv = True
+    scripts = ("common.js", "explore.js")
 
-def _sections(
-    runs: Sequence[Run],
-    names: Sequence[str],
-    metrics: Mapping[str, str],
-    differences: Sequence[Row],
-    constant: Mapping[str, Any],
-    left_out: str,
-) -> Iterable[str]:
-    filters = (
-        '<div id="filters" class="checks"></div>'
-        '<p><label for="search">Rows that contain</label> <input id="search" type="search"></p>'
-    )
-    note = f'<p class="note">{page.text(left_out)}</p>' if left_out else ""
-    yield page.section("filter", "Rows", note + filters + _status("count"), wide=True)
-    picks = "".join(_pick(name, title) for name, title in _PICKS)
-    log = '<label class="check"><input type="checkbox" id="log"> logarithmic</label>'
-    yield page.section(
-        "explore",
-        "Chart",
-        f'<div class="checks">{picks}{log}</div>'
-        + page.chart(
+    def __init__(self, runs: Sequence[Run]) -> None:
+        """Pair, cut and describe the rows."""
+        rows, keys, self.names = _rows(runs)
+        if not rows:
+            raise NearfarError(f"{runs[0].path}: has no rows to draw")
+        columns = runs[0].columns
+        self.metrics = {
+            name: better
+            for name, better in columns.metrics.items()
+            if any(row[name] is not None for row in rows)
+        }
+        if not self.metrics:
+            raise NearfarError(f"{runs[0].path}: has no numbers to draw")
+        varying = [key for key in keys if len({row[key] for row in rows}) > 1]
+        self.constant = {key: rows[0][key] for key in keys if key not in varying}
+        varying = varying or keys[:1]
+        self.differences = _differences(rows, varying, self.metrics)
+        shown, self.left_out = _fitting(rows, varying, self.metrics, columns.seed)
+        self.x = _first_x([key for key in varying if key != columns.seed] or varying, shown)
+        study = runs[0].study.name
+        names = ", ".join(self.names)
+        what = "a sweep of" if len(runs) == 1 and runs[0].is_sweep else "runs of"
+        self.title = f"{names} - nearfar"
+        self.kicker = f"nearfar: report of {study}"
+        self.heading = f"{page.text(names)}: {what} <code>{study}</code>"
+        self.headline = _finding(rows, self.metrics)
+        shown_columns = (*varying, *self.metrics)
+        super().__init__(
+            {
+                "runs": [_made(run) for run in runs],
+                "columns": [_column(name, shown, name in self.metrics) for name in shown_columns],
+            }
+        )
+
+    def _sections(self) -> list[str]:
+        filters = (
+            '<div id="filters" class="checks"></div>'
+            '<p><label for="search">Rows that contain</label> <input id="search" type="search"></p>'
+            '<p class="overall" id="count" aria-live="polite"></p>'
+        )
+        note = f'<p class="note">{page.text(self.left_out)}</p>' if self.left_out else ""
+        picks = "".join(_pick(name, title) for name, title in _PICKS)
+        log = '<label class="check"><input type="checkbox" id="log"> logarithmic</label>'
+        chart = page.chart(
             "explore",
             "The chosen number against the chosen column",
-            "Points: means of the rows above with the same x and colour; bars: least to most.",
-        ),
-        wide=True,
-    )
-    if differences:
-        body = f'<div class="checks">{_pick("by", "column")}{_pick("of", "number")}</div>'
-        told = (
+            "Points: means of the rows above with the same x and colour; bars: minimum to maximum.",
+        )
+        order = f'<div class="checks">{_pick("sort", "order")}</div><div id="rows-table"></div>'
+        better = ((name, f"{page.text(less)} is better") for name, less in self.metrics.items())
+        return [
+            page.section("filter", "Rows", note + filters, wide=True),
+            page.section(
+                "explore", "Chart", f'<div class="checks">{picks}{log}</div>{chart}', True
+            ),
+            *self._paired(),
+            page.section("table", "The rows", order, wide=True),
+            *self._constant(),
+            page.section("metrics", "Numbers", page.definitions(better)),
+        ]
+
+    def _paired(self) -> list[str]:
+        if not self.differences:
+            return []
+        how = page.typeset(
             "Rows alike in everything else are paired; the mean relative difference to the first "
             "level, with its 95 % confidence interval (Student's t over the pairs)."
         )
-        body += f'<p>{page.text(page.nice(told))}</p><div id="differences-table"></div>'
-        yield page.section("differences", "Paired differences", body, wide=True)
-    yield page.section(
-        "table",
-        "The rows",
-        f'<div class="checks">{_pick("sort", "order")}</div><div id="rows-table"></div>',
-        wide=True,
-    )
-    if constant:
-        same = page.definitions((key, page.text(_text(v))) for key, v in constant.items())
-        yield page.section("constant", "The same in every row", same)
-    better = page.definitions(
-        (name, f"{page.text(less)} is better") for name, less in metrics.items()
-    )
-    yield page.section("metrics", "Numbers", better)
-    facts = "".join(
-        f"<h3>{page.text(name)}</h3>{page.run_facts(_made(run))}"
-        for name, run in zip(names, runs, strict=True)
-    )
-    yield page.section("run", "How this was made", facts + page.downloads(csv=True), wide=True)
+        body = f'<div class="checks">{_pick("by", "column")}{_pick("of", "number")}</div>'
+        body += f'<p>{page.text(how)}</p><div id="differences-table"></div>'
+        return [page.section("differences", "Paired differences", body, wide=True)]
+
+    def _constant(self) -> list[str]:
+        if not self.constant:
+            return []
+        pairs = ((key, page.text(_text(value))) for key, value in self.constant.items())
+        return [page.section("constant", "The same in every row", page.definitions(pairs))]
+
+    def _made(self) -> str:
+        return "".join(
+            f"<h3>{page.text(name)}</h3>{page.run_facts(run)}"
+            for name, run in zip(self.names, self.result["runs"], strict=True)
+        )
+
+    def _data(self) -> dict[str, object]:
+        model = {
+            "charts": {"explore": {"spec": _spec()}},
+            "metrics": self.metrics,
+            "differences": self.differences,
+            "limits": {"choices": _CHOICES, "colours": _COLOURS},
+            "axes": _LABELS,
+            "x": self.x,
+        }
+        return {"result": self.result, "model": model}
 
 
 _PICKS: Final = (("x", "x"), ("y", "y"), ("colour", "colour"))
@@ -141,10 +141,6 @@ _PICKS: Final = (("x", "x"), ("y", "y"), ("colour", "colour"))
 
 def _pick(name: str, title: str) -> str:
     return f'<label class="check">{title} <select id="pick-{name}"></select></label>'
-
-
-def _status(name: str) -> str:
-    return f'<p class="overall" id="{name}" aria-live="polite"></p>'
 
 
 def _text(value: object) -> str:
@@ -222,7 +218,7 @@ def _fitting(
         columns = [_column(name, some, name in metrics) for name in (*keys, *metrics)]
         return len(json.dumps(columns, separators=(",", ":")))
 
-    if size(rows) <= MOST:
+    if size(rows) <= MAX_CHARACTERS:
         return rows, ""
     told = ""
     if seed in keys:
@@ -231,11 +227,11 @@ def _fitting(
             groups.setdefault(tuple(row[key] for key in keys if key != seed), []).append(row)
         rows = [_mean(group, metrics, str(seed)) for group in groups.values()]
         told = f"Means over {seed}: the single rows are in the folder. "
-        if size(rows) <= MOST:
+        if size(rows) <= MAX_CHARACTERS:
             return rows, told
-    step = math.ceil(size(rows) / MOST)
+    step = math.ceil(size(rows) / MAX_CHARACTERS)
     some = rows[::step]
-    while size(some) > MOST and len(some) > 1:
+    while size(some) > MAX_CHARACTERS and len(some) > 1:
         step += 1
         some = rows[::step]
     return some, f"{told}{len(some)} of {len(rows)} rows, every {step}th: all are in the folder."
@@ -271,7 +267,7 @@ def _told(by: str, one: Row) -> list[str]:
     interval = f"{signed(one['low'])} to {signed(one['high'])}" if known else "-"
     change = signed(one["relative"])
     texts = [level(one["level"]), level(one["base"]), str(one["pairs"]), change, interval]
-    return [*(page.nice(units.clean(text)) for text in texts), one["verdict"]]
+    return [*(page.typeset(units.clean(text)) for text in texts), one["verdict"]]
 
 
 def _first_x(keys: Sequence[str], rows: Sequence[Row]) -> str:
@@ -300,4 +296,4 @@ def _spec() -> dict[str, Any]:
         shape=alt.Shape("c:N", legend=legend),
         tooltip=[alt.Tooltip(f"{name}:N", title=name.removesuffix("_label")) for name in tips],
     )
-    return charts._finish(alt.layer(line, spread, points), 340)  # noqa: SLF001
+    return charts.finish(alt.layer(line, spread, points), 340)

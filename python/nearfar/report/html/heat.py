@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from nearfar import units
 from nearfar.errors import NearfarError
-from nearfar.report import units
 from nearfar.report.html import page
 
 
@@ -53,7 +53,7 @@ def section(data: Mapping[str, Any]) -> str:
         [
             page.text(name),
             page.text(units.count(number)),
-            page.text(page.nice(units.percent(number / everything))),
+            page.text(page.typeset(units.percent(number / everything))),
         ]
         for name, number in ranked
     ]
@@ -67,7 +67,7 @@ def section(data: Mapping[str, Any]) -> str:
         "Point at the map, or choose it and use the arrow keys.</p>"
         '<p class="key"><span id="heat-least"></span><canvas id="heat-scale" width="128" '
         'height="1" aria-hidden="true"></canvas><span id="heat-most"></span></p>'
-        f'<figcaption id="heat-caption">{page.text(page.nice(caption))}</figcaption></figure>'
+        f'<figcaption id="heat-caption">{page.text(page.typeset(caption))}</figcaption></figure>'
         + page.details(
             "The regions",
             page.table(["region", "references", "share"], rows, "References by region"),

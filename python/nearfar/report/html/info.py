@@ -5,60 +5,63 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from nearfar.report import tables, units
+from nearfar import units
+from nearfar.report import tables
 from nearfar.report.html import charts, heat, page
+from nearfar.trace import facts
 
 _PARTS = ("loads", "stores", "fetches")
 _MOST_REGIONS = 12
 
 
-def info_page(info: Mapping[str, Any], heatmap: Mapping[str, Any] | None = None) -> str:
-    """A trace as one HTML file.
+class InfoPage(page.Page):
+    """A trace: what it holds, and where and when memory was touched.
 
     Args:
-        info: what ``nearfar info --format json`` prints.
+        result: what ``nearfar info --format json`` prints.
         heatmap: the trace's heat map (``counts[address][time]``), if there is one.
-
-    Returns:
-        The page's text, to be written as UTF-8.
 
     Raises:
         NearfarError: the heat map's counts have not the shape its bins say.
     """
-    drawn: dict[str, Any] = {}
-    data: dict[str, object] = {"result": info, "model": {"charts": drawn}}
-    scripts = ["common.js", "info.js"]
-    tiles = "".join(
-        f"<div><dt>{page.text(name)}</dt><dd>{page.text(page.nice(value))}</dd></div>"
-        for name, value in tables.info_facts(info)
-    )
-    parts = []
-    if heatmap is not None:
-        parts.append(heat.section(heatmap))
-        data["heat"] = heat.model(heatmap)
-        scripts.append("heat.js")
-    if info.get("regions"):
-        parts.append(_regions(info["regions"], drawn))
-    if info.get("working_set"):
-        parts.append(_working_set(info["working_set"], drawn))
-    if info.get("reuse"):
-        parts.append(_reuse(info["reuse"], drawn))
-    shown = {"threads", "regions", "working_set", "reuse", "records_by_kind"}
-    rest = {k: v for k, v in info.items() if k not in shown}
-    made = page.run_facts(rest)
-    if info.get("threads"):
-        made += _threads(info["threads"])
-    parts.append(page.section("run", "The trace", made + page.downloads(csv=False)))
-    trace = str(info.get("trace") or info.get("path") or "")
-    return page.build(
-        title=f"{trace or 'A trace'} - nearfar",
-        kicker="nearfar: a trace",
-        heading=f"What <code>{page.text(trace)}</code> touched" if trace else "What it touched",
-        lead=f'<dl class="tiles">{tiles}</dl>',
-        body="\n".join(parts),
-        data=data,
-        scripts=scripts,
-    )
+
+    kicker = "nearfar: a trace"
+    made_title = "The trace"
+    hidden = ("threads", "regions", "working_set", "reuse", "records_by_kind")
+
+    def __init__(self, result: Mapping[str, Any], heatmap: Mapping[str, Any] | None = None) -> None:
+        """Keep the heat map."""
+        super().__init__(result)
+        self.heatmap = heatmap
+        trace = str(result.get("trace") or result.get("path") or "")
+        self.title = f"{trace or 'A trace'} - nearfar"
+        self.heading = (
+            f"What <code>{page.text(trace)}</code> touched" if trace else "What it touched"
+        )
+        self.scripts = (*self.scripts, *(() if heatmap is None else ("heat.js",)))
+
+    def _lead(self) -> str:
+        tiles = "".join(
+            f"<div><dt>{page.text(name)}</dt><dd>{page.text(page.typeset(value))}</dd></div>"
+            for name, value in facts(self.result)
+        )
+        return f'<dl class="tiles">{tiles}</dl>'
+
+    def _sections(self) -> list[str]:
+        parts = [] if self.heatmap is None else [heat.section(self.heatmap)]
+        for key, draw in (("regions", _regions), ("working_set", _working_set), ("reuse", _reuse)):
+            if self.result.get(key):
+                parts.append(draw(self.result[key], self.charts))
+        return parts
+
+    def _made(self) -> str:
+        shown = {key: value for key, value in self.result.items() if key not in self.hidden}
+        threads = self.result.get("threads")
+        return page.run_facts(shown) + (_threads(threads) if threads else "")
+
+    def _data(self) -> dict[str, object]:
+        heat_map = {} if self.heatmap is None else {"heat": heat.model(self.heatmap)}
+        return {**super()._data(), **heat_map}
 
 
 def regions(found: list[Mapping[str, Any]]) -> dict[str, Any]:
@@ -105,7 +108,7 @@ def _working_set(points: list[Mapping[str, Any]], drawn: dict[str, Any]) -> str:
                 "record": p["record"],
                 "bytes": p["bytes"],
                 "record_label": units.count(p["record"]),
-                "bytes_label": page.nice(units.size(p["bytes"])),
+                "bytes_label": page.typeset(units.size(p["bytes"])),
             }
             for p in points
         ],
@@ -113,7 +116,7 @@ def _working_set(points: list[Mapping[str, Any]], drawn: dict[str, Any]) -> str:
     label = "Working set over time"
     caption = f"At most {units.size(most['bytes'])}, at record {units.count(most['record'])}."
     rows = [
-        [page.text(units.count(p["record"])), page.text(page.nice(units.size(p["bytes"])))]
+        [page.text(units.count(p["record"])), page.text(page.typeset(units.size(p["bytes"])))]
         for p in points
     ]
     numbers = page.table(["record", "bytes touched"], rows, label)
@@ -128,7 +131,7 @@ def _reuse(bins: list[Mapping[str, Any]], drawn: dict[str, Any]) -> str:
             "label": tables.reuse_label(b.get("distance_log2")),
             "count": b["count"],
             "count_label": units.count(b["count"]),
-            "share_label": page.nice(units.percent(b["count"] / total)),
+            "share_label": page.typeset(units.percent(b["count"] / total)),
         }
         for b in bins
     ]

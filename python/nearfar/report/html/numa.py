@@ -10,12 +10,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nearfar.errors import NearfarError
-from nearfar.report import palette, units
+from nearfar import units
+from nearfar.report import palette
 from nearfar.report.html import page
 
-#: More pictures than this are no page any more.
-MOST = 200
 _COLOURS = ("blue", "orange", "green", "vermillion", "sky", "purple", "black")
 _KINDS = {"dram": "blue", "pmem": "vermillion", "cxl": "green"}
 _WIDE, _HIGH = 46, 86
@@ -24,51 +22,44 @@ _LEFT, _BOTTOM, _PLOT_WIDE, _PLOT_HIGH = 70, 46, 620, 320
 Row = Mapping[str, Any]
 
 
-def numa_page(
-    result: Mapping[str, Any],
-    topology: Mapping[str, Any],
-    published: Sequence[Row] = (),
-) -> str:
-    """Allocations as one HTML file.
+class NumaPage(page.Page):
+    """Allocations, mode by mode.
 
     Args:
         result: what ``nearfar numa alloc --format json`` prints.
         topology: what :func:`nearfar.numa.topology` answers for its machine.
         published: points to compare with, of ``mode``, ``size_bytes`` and ``seconds``.
-
-    Raises:
-        NearfarError: there are more than :data:`MOST` allocations.
     """
-    rows: Sequence[Row] = result["rows"]
-    if len(rows) > MOST:
-        raise NearfarError(
-            f"--html: {len(rows)} allocations are more than one page holds; give at most {MOST}"
+
+    title = "Placement - nearfar"
+    kicker = "nearfar: numa alloc"
+    limit = 200
+    row_name = "allocations"
+    scripts = ("common.js",)
+
+    def __init__(self, result: Row, topology: Row, published: Sequence[Row] = ()) -> None:
+        """Keep the nodes to draw and the points to compare with."""
+        super().__init__(result)
+        self.topology, self.published = topology, published
+        self.heading = f"Memory of <code>{page.text(topology['machine'])}</code>, mode by mode"
+        self.headline = _finding(result["rows"])
+
+    def _sections(self) -> list[str]:
+        rows: Sequence[Row] = self.result["rows"]
+        legend = ", ".join(
+            f'<span style="color:{palette.OKABE_ITO[colour]}">&#9632;</span> {kind}'
+            for kind, colour in _KINDS.items()
+            if any(node["kind"] == kind for node in self.topology["nodes"])
         )
-    legend = ", ".join(
-        f'<span style="color:{palette.OKABE_ITO[colour]}">&#9632;</span> {kind}'
-        for kind, colour in _KINDS.items()
-        if any(node["kind"] == kind for node in topology["nodes"])
-    )
-    pictures = "".join(_figure(row, topology) for row in rows)
-    style = '<div style="display:flex;flex-wrap:wrap;gap:1.5rem">'
-    key = f"<p>Filled: the allocation and its tables. Empty: free. Grey: kept. {legend}</p>"
-    parts = [
-        page.section("machine", "Where pages land", f"{key}{style}{pictures}</div>", wide=True),
-        page.section("time", "Time against size", _chart(rows, published), wide=True),
-        page.section("allocations", "The numbers", _table(rows), wide=True),
-    ]
-    run = {key: value for key, value in result["run"].items() if key != "machine_description"}
-    made = page.run_facts(run) + page.downloads(csv=False)
-    parts.append(page.section("run", "How this was made", made))
-    return page.build(
-        title="Placement - nearfar",
-        kicker="nearfar: numa alloc",
-        heading=f"Memory of <code>{page.text(topology['machine'])}</code>, mode by mode",
-        lead=f'<p class="finding">{page.text(page.nice(_finding(rows)))}</p>',
-        body="\n".join(parts),
-        data={"result": result, "model": {"charts": {}}},
-        scripts=["common.js"],
-    )
+        pictures = "".join(_figure(row, self.topology) for row in rows)
+        style = '<div style="display:flex;flex-wrap:wrap;gap:1.5rem">'
+        key = f"<p>Filled: the allocation and its tables. Empty: free. Grey: kept. {legend}</p>"
+        machine = f"{key}{style}{pictures}</div>"
+        return [
+            page.section("machine", "Where pages land", machine, wide=True),
+            page.section("time", "Time against size", _chart(rows, self.published), wide=True),
+            page.section("allocations", "The numbers", _table(rows), wide=True),
+        ]
 
 
 def _finding(rows: Sequence[Row]) -> str:
@@ -111,7 +102,7 @@ def _figure(row: Row, topology: Mapping[str, Any]) -> str:
         f'<figure style="margin:0;max-width:100%"><svg viewBox="0 0 {x:.0f} {_HIGH + 50}" '
         f'style="width:{x:.0f}px;max-width:100%" role="img" '
         f'aria-label="{page.text(f"{caption}; {filled}")}">{"".join(shapes)}</svg>'
-        f"<figcaption>{page.text(page.nice(caption))}</figcaption></figure>"
+        f"<figcaption>{page.text(page.typeset(caption))}</figcaption></figure>"
     )
 
 
@@ -233,10 +224,10 @@ def _table(rows: Sequence[Row]) -> str:
         done = row["possible"]
         return [
             page.text(row["mode"]),
-            page.text(page.nice(units.size(row["size_bytes"]))),
-            page.text(page.nice(f"{row['seconds']:,.2f} s")) if done else "impossible",
+            page.text(page.typeset(units.size(row["size_bytes"]))),
+            page.text(page.typeset(f"{row['seconds']:,.2f} s")) if done else "impossible",
             f"{row['gb_per_second']:.2f}" if done else "",
-            *(page.text(page.nice(units.size(row[key]))) if row[key] else "-" for key in places),
+            *(page.text(page.typeset(units.size(row[key]))) if row[key] else "-" for key in places),
             page.text(row["why_not"] or ""),
         ]
 

@@ -1,8 +1,9 @@
-"""The frame of every page: escaping, embedded data, styles, scripts.
+"""What every page has: its parts, escaping, embedded data, styles, scripts.
 
-What comes from a trace or a file system is text here and nothing else: in HTML through
-:func:`text`, in scripts through :func:`embed`. A content security policy in the page forbids
-every connection, so a mistake elsewhere could still not load anything.
+:class:`Page` is the base of each study's page. What comes from a trace or a file system
+is text here and nothing else: in HTML through :func:`text`, in scripts through :func:`embed`. A
+content security policy in the page forbids every connection, so a mistake elsewhere could still not
+load anything.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
-from typing import Any
+from typing import Any, ClassVar
 
-from nearfar.report import palette, units
+from nearfar import units
+from nearfar.errors import NearfarError
+from nearfar.report import palette
 
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
@@ -30,7 +33,7 @@ def text(value: object) -> str:
     return html.escape(units.clean(value), quote=True)
 
 
-def nice(sentence: str) -> str:
+def typeset(sentence: str) -> str:
     """Our ASCII wording as a page shows it: numbers and units unbroken, a proper micro sign."""
     return _UNIT.sub("\u00a0", sentence).replace("\u00a0us", "\u00a0\u00b5s")
 
@@ -107,7 +110,7 @@ def chart(identifier: str, label: str, caption: str) -> str:
     return (
         f'<figure><div class="chart" id="{identifier}-chart" role="img" '
         f'aria-label="{text(label)}" aria-describedby="{identifier}-caption"></div>'
-        f'<figcaption id="{identifier}-caption">{text(nice(caption))}</figcaption></figure>'
+        f'<figcaption id="{identifier}-caption">{text(typeset(caption))}</figcaption></figure>'
     )
 
 
@@ -125,7 +128,7 @@ def run_facts(run: Mapping[str, Any]) -> str:
             line = " ".join(map(str, value)) if isinstance(value, list) else str(value)
             pairs.append((name, f'<code class="command">{text(line)}</code>'))
         elif str(key).endswith("_bytes") and isinstance(value, int):
-            pairs.append((name, f"{text(nice(units.size(value)))} ({units.count(value)} bytes)"))
+            pairs.append((name, f"{text(typeset(units.size(value)))} ({units.count(value)} bytes)"))
         elif isinstance(value, Mapping):
             inner = "".join(f"<li>{text(k)}: {text(_plain(v))}</li>" for k, v in value.items())
             pairs.append((name, f"<ul>{inner}</ul>"))
@@ -144,53 +147,104 @@ def _plain(value: object) -> str:
     return str(value)
 
 
-def downloads(csv: bool) -> str:
-    """Buttons that save the embedded result; they work offline."""
-    more = '<button type="button" id="save-csv">Save rows as CSV</button>' if csv else ""
-    return (
-        '<p class="buttons"><button type="button" id="save-json">Save result as JSON</button>'
-        f"{more}</p>"
-    )
+class Page:
+    """A page of a result: the base owns all that pages share, a study's page says what differs.
 
-
-def build(
-    title: str,
-    kicker: str,
-    heading: str,
-    lead: str,
-    body: str,
-    data: Mapping[str, object],
-    scripts: Sequence[str],
-) -> str:
-    """The whole page.
+    The base has the limit of rows, the order of the parts, how the result was made, downloads and
+    the glossary. A page sets the texts and attributes below, by class or in its ``__init__``, and
+    gives ``_sections``; ``_lead``, ``_made`` and ``_data`` where it needs more than the base has.
 
     Args:
-        title: of the window, plain text.
-        kicker: the small line above the heading, plain text.
-        heading: HTML of the first heading.
-        lead: HTML between the heading and the sections.
-        body: HTML of the sections.
-        data: what to embed as JSON, by identifier.
-        scripts: names of this folder's scripts, run in this order after the charting library.
+        result: what the study's command prints as JSON.
+
+    Raises:
+        NearfarError: there are more than ``limit`` rows.
     """
-    own = "\n".join(_file(name) for name in scripts)
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{text(title)}</title>\n<style>\n{_file('style.css')}</style>\n</head>\n<body>\n"
-        '<a class="skip" href="#content">Skip to the content</a>\n'
-        f'<header><p class="kicker">{text(kicker)}</p><h1>{heading}</h1>{lead}</header>\n'
-        '<noscript><p class="note">The charts need JavaScript; every table below is complete '
-        "without it.</p></noscript>\n"
-        f'<main id="content">{body}</main>\n'
-        + "\n".join(embed(name, value) for name, value in data.items())
-        + "\n"
-        + embed("themes", _themes())
-        + f'\n<script>{_library()}</script>\n<script>(() => {{\n"use strict";\n{own}}})();</script>'
-        "\n</body>\n</html>\n"
-    )
+
+    #: Title of the window, plain text.
+    title: str
+    #: The small line above the heading, plain text.
+    kicker: str
+    #: The first heading, HTML.
+    heading: str
+    #: The finding in a sentence or two, plain text.
+    headline: str
+    #: Most rows that the page takes, so that it stays under 3 MB, and what a row is.
+    limit: ClassVar[int | None] = None
+    row_name: ClassVar[str] = "rows"
+    #: Terms of the page and what they mean, plain text.
+    glossary: ClassVar[Sequence[tuple[str, str]]] = ()
+    #: Entries of ``run`` that are too long to show; they are part of the saved result.
+    hidden: ClassVar[Sequence[str]] = ("machine_description",)
+    #: Title of the section on how the result was made.
+    made_title: ClassVar[str] = "How this was made"
+    #: Whether the rows can be saved as CSV.
+    csv: ClassVar[bool] = False
+    #: Scripts of this folder, run in this order after the charting library.
+    scripts: Sequence[str] = ("common.js", "info.js")
+
+    def __init__(self, result: Mapping[str, Any]) -> None:
+        """Keep the result, if the page takes so many rows."""
+        self.result = result
+        #: Specification and data of each chart by identifier; ``_sections`` fills it.
+        self.charts: dict[str, Any] = {}
+        rows = result.get("rows", ())
+        if self.limit is not None and len(rows) > self.limit:
+            raise NearfarError(
+                f"--html: {len(rows)} {self.row_name} are more than one page holds; "
+                f"give at most {self.limit}"
+            )
+
+    def _sections(self) -> list[str]:
+        """The study's own sections, HTML."""
+        raise NotImplementedError
+
+    def _lead(self) -> str:
+        """What stands between the heading and the sections, HTML."""
+        line = text(typeset(self.headline))
+        return f'<p class="finding" id="finding" aria-live="polite">{line}</p>'
+
+    def _made(self) -> str:
+        """How the result was made, HTML."""
+        run = self.result["run"]
+        return run_facts({key: value for key, value in run.items() if key not in self.hidden})
+
+    def _data(self) -> dict[str, object]:
+        """What is embedded as JSON, by identifier."""
+        return {"result": self.result, "model": {"charts": self.charts}}
+
+    def html(self) -> str:
+        """The whole page, to be written as UTF-8; the same result gives the same text."""
+        parts = self._sections()
+        parts.append(section("run", self.made_title, self._made() + self._downloads()))
+        if self.glossary:
+            terms = definitions((term, text(meaning)) for term, meaning in self.glossary)
+            parts.append(section("glossary", "Glossary", terms))
+        own = "\n".join(_file(name) for name in self.scripts)
+        data = "\n".join(embed(name, value) for name, value in self._data().items())
+        return (
+            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+            '<meta name="color-scheme" content="light dark">\n'
+            f"<title>{text(self.title)}</title>\n<style>\n{_file('style.css')}</style>\n</head>\n"
+            '<body>\n<a class="skip" href="#content">Skip to the content</a>\n'
+            f'<header><p class="kicker">{text(self.kicker)}</p><h1>{self.heading}</h1>'
+            f"{self._lead()}</header>\n"
+            '<noscript><p class="note">The charts need JavaScript; every table below is complete '
+            "without it.</p></noscript>\n"
+            '<main id="content">' + "\n".join(parts) + f"</main>\n{data}\n"
+            f"{embed('themes', _themes())}\n<script>{_library()}</script>\n"
+            f'<script>(() => {{\n"use strict";\n{own}}})();</script>\n</body>\n</html>\n'
+        )
+
+    def _downloads(self) -> str:
+        """Buttons that save the embedded result; they work offline."""
+        rows = '<button type="button" id="save-csv">Save rows as CSV</button>' if self.csv else ""
+        return (
+            '<p class="buttons"><button type="button" id="save-json">Save result as JSON</button>'
+            f"{rows}</p>"
+        )
 
 
 def _themes() -> dict[str, object]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from nearfar.report import findings, palette, units
+from nearfar import paging_findings as findings
+from nearfar import units
+from nearfar.report import palette
 from nearfar.report.html import charts, heat, page
+from nearfar.trace import facts
 
 Result = findings.Result
 
@@ -25,89 +28,80 @@ _GLOSSARY = (
 )
 
 
-def paging_page(
-    result: Result,
-    heatmap: Mapping[str, Any] | None = None,
-    info: Mapping[str, Any] | None = None,
-) -> str:
-    """The paging study as one HTML file.
+class PagingPage(page.Page):
+    """The paging study: the best page, its times and rates, the fits.
 
     Args:
         result: what ``nearfar paging --format json`` prints.
         heatmap: the trace's heat map (``counts[address][time]``), if there is one.
         info: what ``nearfar info --format json`` prints, for the facts of the trace.
 
-    Returns:
-        The page's text, to be written as UTF-8.
-
     Raises:
         NearfarError: the heat map's counts have not the shape its bins say.
     """
-    run = result["run"]
-    trace = str(run.get("trace", ""))
-    memories, storages = findings.memories(result), findings.storages(result)
-    middle = findings.middle_memory(result)
-    drawn = model(result)
-    first = drawn["cells"].get(drawn["initial"], {}).get("sentence", "")
-    lead = (
-        f'<p class="finding" id="finding" aria-live="polite">{page.text(first)}</p>'
-        f'<p class="overall">{page.text(page.nice(findings.overall(result)))}</p>'
-    )
-    if memories:
+
+    kicker = "nearfar: paging study"
+    glossary = _GLOSSARY
+    hidden = ()
+    csv = True
+
+    def __init__(
+        self,
+        result: Result,
+        heatmap: Mapping[str, Any] | None = None,
+        info: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Make what the script draws from."""
+        super().__init__(result)
+        self.heatmap, self.info, self.model = heatmap, info, model(result)
+        trace = str(result["run"].get("trace", ""))
+        self.title = f"Page size for {trace} - nearfar"
+        self.heading = f"How big should the pages of <code>{page.text(trace)}</code> be?"
+        first = self.model["cells"].get(self.model["initial"], {"sentence": ""})
+        self.headline = first["sentence"]
+        self.scripts = ("common.js", "paging.js", *(() if heatmap is None else ("heat.js",)))
+
+    def _lead(self) -> str:
+        overall = page.text(page.typeset(findings.overall(self.result)))
+        lead = f'{super()._lead()}<p class="overall">{overall}</p>'
+        memories = findings.memories(self.result)
+        if not memories:
+            return lead
+        middle = findings.middle_memory(self.result)
         chosen = memories.index(middle) if middle else 0
-        lead += (
-            '<div class="controls">'
+        return (
+            f'{lead}<div class="controls">'
             + _select("memory", "Memory", [_memory_label(m) for m in memories], chosen)
-            + _select("storage", "Storage", storages, 0)
+            + _select("storage", "Storage", findings.storages(self.result), 0)
             + "</div>"
         )
-    parts = []
-    if memories:
-        parts = [
-            _times(result),
-            _grid(result),
-            _rates(
-                result,
-                "faults",
-                "Page faults",
-                "fault_rate",
-                "Fault rate against page size, a series for each memory size",
-            ),
-            _rates(
-                result,
-                "tlb",
-                "TLB misses",
-                "tlb_miss_rate",
-                "TLB miss rate against page size",
-            ),
-        ]
-    data: dict[str, object] = {"result": result, "model": drawn}
-    scripts = ["common.js", "paging.js"]
-    if heatmap is not None:
-        parts.append(heat.section(heatmap))
-        data["heat"] = heat.model(heatmap)
-        scripts.append("heat.js")
-    if result.get("fits"):
-        parts.append(page.section("fits", "Fitted models", _fits(result), wide=True))
-    made = page.run_facts(run)
-    if info is not None:
-        from nearfar.report.tables import info_facts
 
-        made += "<h3>The trace</h3>" + page.definitions(
-            (name, page.text(page.nice(value))) for name, value in info_facts(info)
-        )
-    parts.append(page.section("run", "How this was made", made + page.downloads(csv=True)))
-    terms = page.definitions((term, page.text(meaning)) for term, meaning in _GLOSSARY)
-    parts.append(page.section("glossary", "Terms", terms))
-    return page.build(
-        title=f"Page size for {trace} - nearfar",
-        kicker="nearfar: paging study",
-        heading=f"How big should the pages of <code>{page.text(trace)}</code> be?",
-        lead=lead,
-        body="\n".join(parts),
-        data=data,
-        scripts=scripts,
-    )
+    def _sections(self) -> list[str]:
+        result, parts = self.result, []
+        if findings.memories(result):
+            series = "Fault rate against page size, a series for each memory size"
+            single = "TLB miss rate against page size"
+            parts = [
+                _times(),
+                _grid(result),
+                _rates(result, "faults", "Page faults", "fault_rate", series),
+                _rates(result, "tlb", "TLB misses", "tlb_miss_rate", single),
+            ]
+        if self.heatmap is not None:
+            parts.append(heat.section(self.heatmap))
+        if result.get("fits"):
+            parts.append(page.section("fits", "Fitted models", _fits(result), wide=True))
+        return parts
+
+    def _made(self) -> str:
+        if self.info is None:
+            return super()._made()
+        rows = ((name, page.text(page.typeset(value))) for name, value in facts(self.info))
+        return f"{super()._made()}<h3>The trace</h3>{page.definitions(rows)}"
+
+    def _data(self) -> dict[str, object]:
+        heat_map = {} if self.heatmap is None else {"heat": heat.model(self.heatmap)}
+        return {"result": self.result, "model": self.model, **heat_map}
 
 
 def _memory_label(memory: findings.Memory) -> str:
@@ -118,7 +112,7 @@ def _memory_label(memory: findings.Memory) -> str:
 
 def _select(identifier: str, label: str, options: list[str], chosen: int) -> str:
     inner = "".join(
-        f'<option value="{i}"{" selected" if i == chosen else ""}>{page.text(page.nice(option))}'
+        f'<option value="{i}"{" selected" if i == chosen else ""}>{page.text(page.typeset(option))}'
         "</option>"
         for i, option in enumerate(options)
     )
@@ -139,7 +133,7 @@ def model(result: Result) -> dict[str, Any]:
     """What the script draws from: every text is made here, so page and tables cannot differ."""
     memories, storages = findings.memories(result), findings.storages(result)
     pages = findings.page_sizes(result)
-    labels = [page.nice(units.size(p)) for p in pages]
+    labels = [page.typeset(units.size(p)) for p in pages]
     middle = findings.middle_memory(result)
     best = findings.best_pages(result)
     rows: dict[tuple[findings.Memory, str], list[findings.Row]] = {}
@@ -147,7 +141,7 @@ def model(result: Result) -> dict[str, Any]:
         rows.setdefault((findings.memory_of(row), str(row["storage"])), []).append(row)
     cells = {
         f"{m},{s}": {
-            "sentence": page.nice(best[memory, storage].sentence),
+            "sentence": page.typeset(best[memory, storage].sentence),
             "rows": [_time_row(row, best[memory, storage]) for row in rows[memory, storage]],
         }
         for m, memory in enumerate(memories)
@@ -183,15 +177,15 @@ def _time_row(row: findings.Row, best: findings.Best) -> dict[str, Any]:
             "the same" if same else f"{'+' if change >= 0 else '-'}{units.percent(abs(change))}"
         )
     return {
-        "label": page.nice(units.size(row["page_bytes"])),
+        "label": page.typeset(units.size(row["page_bytes"])),
         "translation": page.number(row["translation_ns"]),
         "data": page.number(row["data_ns"]),
         "total": page.number(row["total_ns"]),
         "best": int(row["page_bytes"]) == best.page_bytes,
-        "translation_label": page.nice(units.duration(row["translation_ns"])),
-        "data_label": page.nice(units.duration(row["data_ns"])),
-        "total_label": page.nice(units.duration(row["total_ns"])),
-        "versus_label": page.nice(versus),
+        "translation_label": page.typeset(units.duration(row["translation_ns"])),
+        "data_label": page.typeset(units.duration(row["data_ns"])),
+        "total_label": page.typeset(units.duration(row["total_ns"])),
+        "versus_label": page.typeset(versus),
     }
 
 
@@ -225,8 +219,8 @@ def _rate_data(result: Result, quantity: str, key: str) -> dict[str, Any]:
             "page": size,
             "value": page.number(value),
             "series": str(series),
-            "series_label": page.nice(_memory_label(memories[series])),
-            "page_label": page.nice(units.size(size)),
+            "series_label": page.typeset(_memory_label(memories[series])),
+            "page_label": page.typeset(units.size(size)),
             "value_label": units.rate(value),
             "fitted_label": units.rate(fitted[series, size]) if (series, size) in fitted else "-",
         }
@@ -235,7 +229,7 @@ def _rate_data(result: Result, quantity: str, key: str) -> dict[str, Any]:
     return {"points": points, "curves": curves}
 
 
-def _times(result: Result) -> str:
+def _times() -> str:
     body = (
         '<p class="key"><span class="swatch part-translation"></span> translation '
         '<span class="swatch part-data"></span> data</p>'
@@ -260,7 +254,7 @@ def _grid(result: Result) -> str:
     best = findings.best_pages(result)
     rows = []
     for m, memory in enumerate(memories):
-        cells = [page.text(page.nice(memory.label))]
+        cells = [page.text(page.typeset(memory.label))]
         for s, storage in enumerate(storages):
             found = best.get((memory, storage))
             if found is None:
@@ -271,13 +265,13 @@ def _grid(result: Result) -> str:
             shown = ""
             if gain is not None:
                 shown = "same" if gain < 0.0005 else f"-{units.percent(gain)}"
-            size = page.nice(units.size(found.page_bytes))
+            size = page.typeset(units.size(found.page_bytes))
             name = f"{memory.phrase}, {storage}: {size}"
             cells.append(
                 f'<button type="button" class="cell" data-memory="{m}" data-storage="{s}" '
                 f'aria-label="{page.text(name)} {page.text(shown)}" aria-pressed="false" '
                 f'style="background:{back};color:{palette.ink(back)}">'
-                f"<b>{page.text(size)}</b><small>{page.text(page.nice(shown))}</small></button>"
+                f"<b>{page.text(size)}</b><small>{page.text(page.typeset(shown))}</small></button>"
             )
         rows.append(cells)
     body = (
@@ -299,7 +293,7 @@ def _rates(result: Result, name: str, title: str, key: str, label: str) -> str:
             f'autocomplete="off"{" checked" if m in shown else ""}> '
             f'<svg class="shape" data-series="{i}" '
             f'data-shape="{palette.SHAPES[i % len(palette.SHAPES)]}" viewBox="0 0 16 16" '
-            f'aria-hidden="true"></svg> {page.text(page.nice(m.label))}</label>'
+            f'aria-hidden="true"></svg> {page.text(page.typeset(m.label))}</label>'
             for i, m in enumerate(memories)
         )
         buttons = (
@@ -322,11 +316,13 @@ def _rates(result: Result, name: str, title: str, key: str, label: str) -> str:
         seen[findings.memory_of(row), int(row["page_bytes"])] = float(row[key])
     columns = memories if faults else memories[:1]
     rows = [
-        [page.text(page.nice(units.size(p)))]
+        [page.text(page.typeset(units.size(p)))]
         + [page.text(units.rate(seen[m, p])) if (m, p) in seen else "-" for m in columns]
         for p in findings.page_sizes(result)
     ]
-    headers = ["page", *(page.nice(m.label) for m in columns)] if faults else ["page", "miss rate"]
+    headers = (
+        ["page", *(page.typeset(m.label) for m in columns)] if faults else ["page", "miss rate"]
+    )
     caption = _rate_caption(result, seen, faults)
     body = (
         page.chart(name, label, caption)
@@ -370,7 +366,7 @@ def _fits(result: Result) -> str:
         rows.append(
             [
                 page.text(fit.title),
-                page.text(page.nice(fit.memory_label)),
+                page.text(page.typeset(fit.memory_label)),
                 f'<span class="verdict {known}">{signs[known]} {page.text(fit.verdict)}</span>'
                 + (f"<br><small>{page.text(fit.reason)}</small>" if fit.reason else ""),
                 f"<i>{page.text(fit.formula)}</i><br>{lines}",

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from nearfar import units
 from nearfar.report import reproduce as report
-from nearfar.report import units
 from nearfar.report.html import charts, page
-
-if TYPE_CHECKING:
-    from nearfar.reproduce import Reproduced
 
 _HEADERS = ("holds", "paper", "what is published", "published", "ours", "unit", "tolerance", "seen")
 _SIGNS = {
@@ -19,42 +16,47 @@ _SIGNS = {
 }
 
 
-def reproduce_page(found: Reproduced) -> str:
-    """Published results beside ours as one HTML file.
+class ReproducePage(page.Page):
+    """Published results beside ours.
 
     Args:
-        found: of any study; its figures are drawn, its tables shown.
-
-    Returns:
-        The page's text, to be written as UTF-8.
+        result: what ``nearfar reproduce --format json`` prints.
+        figures: to be drawn; tables: to be shown (:class:`nearfar.reproduce.Reproduced`).
     """
-    result = found.to_dict()
-    drawn: dict[str, Any] = {}
-    parts = [page.section("rows", "Published and ours", _rows(result["rows"]), wide=True)]
-    for number, one in enumerate(found.figures):
-        name = f"figure-{number}"
-        drawn[name] = figure(one)
-        body = page.chart(name, one["title"], one["caption"])
-        numbers = page.details("The numbers", _numbers(one))
-        parts.append(page.section(f"part-{number}", one["title"], body + numbers))
-    for number, table in enumerate(found.tables):
-        cells = [[page.text(page.nice(cell)) for cell in row] for row in table["rows"]]
-        body = page.table(table["headers"], cells, table["title"])
-        parts.append(page.section(f"table-{number}", table["title"], body, wide=True))
-    if found.sensitivity:
-        parts.append(_sensitivity(found.sensitivity))
-    made = page.run_facts(found.run) + page.downloads(csv=False)
-    parts.append(page.section("run", "How this was made", made))
-    told = " ".join(part for part in (report.summary(result), report.captures(found.run)) if part)
-    return page.build(
-        title="Published and ours - nearfar",
-        kicker="nearfar: reproduce",
-        heading="What the papers state, and what we find",
-        lead=f'<p class="finding" id="finding">{page.text(page.nice(told))}</p>',
-        body="\n".join(parts),
-        data={"result": result, "model": {"charts": drawn}},
-        scripts=["common.js", "reproduce.js"],
-    )
+
+    title = "Published and ours - nearfar"
+    kicker = "nearfar: reproduce"
+    heading = "What the papers state, and what we find"
+    scripts = ("common.js", "reproduce.js")
+
+    def __init__(
+        self,
+        result: Mapping[str, Any],
+        figures: Sequence[Mapping[str, Any]] = (),
+        tables: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        """Keep what is drawn and shown besides the rows."""
+        super().__init__(result)
+        self.figures, self.tables = figures, tables
+        found = (report.summary(result), report.captures(result["run"]))
+        self.headline = " ".join(part for part in found if part)
+
+    def _sections(self) -> list[str]:
+        rows = _rows(self.result["rows"])
+        parts = [page.section("rows", "Published and ours", rows, wide=True)]
+        for number, one in enumerate(self.figures):
+            name = f"figure-{number}"
+            self.charts[name] = figure(one)
+            body = page.chart(name, one["title"], one["caption"])
+            numbers = page.details("The numbers", _numbers(one))
+            parts.append(page.section(f"part-{number}", one["title"], body + numbers))
+        for number, table in enumerate(self.tables):
+            cells = [[page.text(page.typeset(cell)) for cell in row] for row in table["rows"]]
+            body = page.table(table["headers"], cells, table["title"])
+            parts.append(page.section(f"table-{number}", table["title"], body, wide=True))
+        if self.result["sensitivity"]:
+            parts.append(_sensitivity(self.result["sensitivity"]))
+        return parts
 
 
 def _rows(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -62,12 +64,12 @@ def _rows(rows: Sequence[Mapping[str, Any]]) -> str:
         [
             _SIGNS[bool(row["holds"])],
             page.text(row["paper"]),
-            page.text(page.nice(row["item"])),
+            page.text(page.typeset(row["item"])),
             page.text(report.value(row["published"])),
             page.text(report.value(row["ours"])),
-            page.text(page.nice(row["unit"])),
+            page.text(page.typeset(row["unit"])),
             page.text(row["tolerance"]),
-            page.text(page.nice(row["note"])),
+            page.text(page.typeset(row["note"])),
         ]
         for row in rows
     ]
@@ -83,10 +85,10 @@ def figure(told: Mapping[str, Any]) -> dict[str, Any]:
         return [
             {
                 "page": size,
-                "page_label": page.nice(units.size(size)),
+                "page_label": page.typeset(units.size(size)),
                 # A logarithm has no zero.
                 "value": page.number(value) if value > 0 else None,
-                "value_label": page.nice(_told(value, told["time"])),
+                "value_label": page.typeset(_told(value, told["time"])),
                 "series": series["name"],
             }
             for series in told["series"]
@@ -109,8 +111,11 @@ def _numbers(figure: Mapping[str, Any]) -> str:
     series = figure["series"]
     rows = [
         [
-            page.text(page.nice(units.size(size))),
-            *(page.text(page.nice(_told(one["points"][i][1], figure["time"]))) for one in series),
+            page.text(page.typeset(units.size(size))),
+            *(
+                page.text(page.typeset(_told(one["points"][i][1], figure["time"])))
+                for one in series
+            ),
         ]
         for i, (size, _) in enumerate(series[0]["points"])
     ]

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nearfar.errors import NearfarError
-from nearfar.report import palette, units
+from nearfar import units
+from nearfar.report import palette
 from nearfar.report import ssd as texts
 from nearfar.report.html import charts, page
 
 Result = Mapping[str, Any]
 
-#: More rows than this are no page any more.
-MOST_ROWS = 200
 #: Letters of all timelines together: each is one thread in one stretch of time.
-MOST_LETTERS = 400_000
+MAX_LETTERS = 400_000
 #: What a core does, as the rows' keys have it, and its colour.
 _PARTS = {"busy": "blue", "stall": "vermillion", "switch": "purple", "idle": "grey"}
 #: What a thread does: its letter, name and colour.
@@ -41,65 +39,59 @@ _GLOSSARY = (
 )
 
 
-def ssd_page(result: Result) -> str:
-    """The study as one HTML file.
+class SsdPage(page.Page):
+    """The ssd study: what ``nearfar ssd --format json`` prints."""
 
-    Args:
-        result: what ``nearfar ssd --format json`` prints.
+    title = "DRAM-interface SSD - nearfar"
+    kicker = "nearfar: ssd"
+    limit = 200
+    glossary = _GLOSSARY
+    scripts = ("common.js", "ssd.js")
 
-    Raises:
-        NearfarError: there are more than :data:`MOST_ROWS` rows.
-    """
-    rows = result["rows"]
-    if len(rows) > MOST_ROWS:
-        raise NearfarError(
-            f"--html: {len(rows)} rows are more than one page holds; give at most {MOST_ROWS}"
+    def __init__(self, result: Result) -> None:
+        """Make what the scripts draw of each row."""
+        super().__init__(result)
+        trace = page.text(result["run"]["trace"])
+        self.heading = f"Wait for flash, or run something else? <code>{trace}</code>"
+        self.headline = texts.headline(result)
+        letters = max(1, MAX_LETTERS // (len(result["rows"]) or 1))
+        pairs = zip(result["rows"], result["details"], strict=True)
+        self.cells = [_shown(row, one, letters) for row, one in pairs]
+
+    def _sections(self) -> list[str]:
+        rows = self.result["rows"]
+        options = "".join(
+            f'<option value="{i}">{page.text(one["name"])}</option>'
+            for i, one in enumerate(self.cells)
         )
-    details = result["details"]
-    letters = max(1, MOST_LETTERS // len(rows))
-    shown = [_shown(row, one, letters) for row, one in zip(rows, details, strict=True)]
-    chooser = (
-        '<p class="controls"><label for="which">Policy and DRAM</label>'
-        '<select id="which">'
-        + "".join(f'<option value="{i}">{page.text(one["name"])}</option>'
-                  for i, one in enumerate(shown))
-        + "</select></p>"
-    )  # fmt: skip
-    parts = [
-        page.section("bars", "Where the time went", _bars(rows), wide=True),
-        page.section(
+        chooser = (
+            '<p class="controls"><label for="which">Policy and DRAM</label>'
+            f'<select id="which">{options}</select></p>'
+        )
+        chart = page.chart(
             "service",
-            "How long the device took",
-            chooser
-            + page.chart(
-                "service",
-                "Services by predicted and by actual time",
-                "Embedded page faults by the time that the device predicted and that they took, in "
-                "eight classes an octave. The line is the threshold of the policy.",
-            ),
-        ),
-        page.section("words", "Words", page.definitions(_GLOSSARY)),
-        page.section("timeline", "Who ran when", _timeline(), wide=True),
-        page.section("numbers", "The numbers", _table(rows), wide=True),
-    ]
-    run = {key: value for key, value in result["run"].items() if key != "machine_description"}
-    made = page.run_facts(run) + page.downloads(csv=False)
-    parts.append(page.section("run", "How this was made", made))
-    brief = [{key: value for key, value in one.items() if key != "timeline"} for one in details]
-    return page.build(
-        title="DRAM-interface SSD - nearfar",
-        kicker="nearfar: ssd",
-        heading=f"Wait for flash, or run something else? <code>{page.text(run['trace'])}</code>",
-        lead=f'<p class="finding">{page.text(page.nice(texts.headline(result)))}</p>',
-        body="\n".join(parts),
-        data={
-            "result": {**result, "details": brief},
+            "Services by predicted and by actual time",
+            "Embedded page faults by the time that the device predicted and that they took, "
+            "8 bins per doubling. The line is the threshold of the policy.",
+        )
+        return [
+            page.section("bars", "Where the time went", _bars(rows), wide=True),
+            page.section("service", "How long the device took", chooser + chart),
+            page.section("timeline", "Who ran when", _timeline(), wide=True),
+            page.section("numbers", "The numbers", _table(rows), wide=True),
+        ]
+
+    def _data(self) -> dict[str, object]:
+        brief = [
+            {key: value for key, value in one.items() if key != "timeline"}
+            for one in self.result["details"]
+        ]
+        return {
+            "result": {**self.result, "details": brief},
             "model": {"charts": {"service": {"spec": _histogram()}}},
-            "cells": shown,
+            "cells": self.cells,
             "states": {key: [name, _COLOURS[colour]] for key, (name, colour) in _STATES.items()},
-        },
-        scripts=["common.js", "ssd.js"],
-    )
+        }
 
 
 def _name(row: Mapping[str, Any]) -> str:
@@ -166,10 +158,10 @@ def _bars(rows: Sequence[Mapping[str, Any]]) -> str:
             for part, colour in _PARTS.items()
         )
         lines.append(
-            f'<div class="ssd-bar"><span>{page.text(page.nice(told))}</span>'
+            f'<div class="ssd-bar"><span>{page.text(page.typeset(told))}</span>'
             f'<div role="img" aria-label="{page.text(told)}">{segments}</div></div>'
         )
-    caption = "Time of the cores, all together; a bar as long as another took as long."
+    caption = "Time of all cores together; bar length = time."
     return (
         f'<p class="key">{key}</p>{"".join(lines)}'
         f"<figcaption>{caption} The shares are in the table below.</figcaption>"
@@ -194,7 +186,7 @@ def _timeline() -> str:
         'aria-label="What each thread does over time; arrow keys move, plus and minus zoom">'
         '</canvas><p class="ticks" id="lanes-ticks"></p><p class="reading" id="lanes-reading"></p>'
         f'<p class="buttons">{buttons}</p>'
-        "<figcaption>A lane a thread. A stretch of time has the colour of what the thread did for "
+        "<figcaption>One row per thread. Each interval has the colour of what the thread did for "
         "most of it. Drag to move; arrow keys, plus and minus work as well.</figcaption>"
     )
 
@@ -236,7 +228,7 @@ def _histogram() -> charts.Spec:
             tooltip=[alt.Tooltip("label:N", title="threshold")],
         )
     )
-    return charts._finish(alt.layer(bars, rule), 300)  # noqa: SLF001
+    return charts.finish(alt.layer(bars, rule), 300)
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -254,5 +246,5 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
             units.count(row["flash_programs"]), units.count(row["gc_collections"]),
             units.digits(row["write_amplification"]),
         ]  # fmt: skip
-        cells.append([page.text(page.nice(cell)) for cell in told])
+        cells.append([page.text(page.typeset(cell)) for cell in told])
     return page.table(headers, cells, "Every policy at every size of DRAM")

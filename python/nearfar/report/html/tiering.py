@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nearfar.report import palette, units
+from nearfar import units
+from nearfar.report import palette
 from nearfar.report import tiering as texts
 from nearfar.report.html import charts, page
 
@@ -38,39 +39,31 @@ _GLOSSARY = (
 )
 
 
-def tiering_page(result: Result) -> str:
-    """The study as one HTML file.
+class TieringPage(page.Page):
+    """The tiering study: what ``nearfar tiering --format json`` prints."""
 
-    Args:
-        result: what ``nearfar tiering --format json`` prints.
+    kicker = "nearfar: tiering"
+    glossary = _GLOSSARY
 
-    Returns:
-        The page's text, to be written as UTF-8.
-    """
-    run = result["run"]
-    names = list(dict.fromkeys(row["policy"] for row in result["rows"]))
-    seeds = list(dict.fromkeys(row["seed"] for row in result["rows"]))
-    drawn: dict[str, Any] = {}
-    rows = texts.means(result)
-    parts = [_bars(rows, names, drawn)]
-    parts += [
-        _curve(identifier, result["series"], names, seeds[0], drawn) for identifier in _CURVES
-    ]
-    parts.append(_boxes(result["rows"], names, seeds, drawn))
-    parts.append(_numbers(rows))
-    parts.append(page.section("words", "Words", page.definitions(_GLOSSARY)))
-    shown = {k: v for k, v in run.items() if k != "machine_description"}
-    parts.append(page.section("run", "The run", page.run_facts(shown) + page.downloads(csv=False)))
-    where = units.clean(run["workload"])
-    return page.build(
-        title=f"{where} - nearfar tiering",
-        kicker="nearfar: tiering",
-        heading=f"Which policy for <code>{page.text(where)}</code>?",
-        lead=f'<p class="finding">{page.text(page.nice(texts.headline(result)))}</p>',
-        body="\n".join(parts),
-        data={"result": result, "model": {"charts": drawn}},
-        scripts=["common.js", "info.js"],
-    )
+    def __init__(self, result: Result) -> None:
+        """Name the workload."""
+        super().__init__(result)
+        workload = units.clean(result["run"]["workload"])
+        self.title = f"{workload} - nearfar tiering"
+        self.heading = f"Which policy for <code>{page.text(workload)}</code>?"
+        self.headline = texts.headline(result)
+
+    def _sections(self) -> list[str]:
+        rows, means = self.result["rows"], texts.means(self.result)
+        names = list(dict.fromkeys(row["policy"] for row in rows))
+        seeds = list(dict.fromkeys(row["seed"] for row in rows))
+        series = self.result["series"]
+        return [
+            _bars(means, names, self.charts),
+            *(_curve(name, series, names, seeds[0], self.charts) for name in _CURVES),
+            _boxes(rows, names, seeds, self.charts),
+            _numbers(means),
+        ]
 
 
 def _axis(kind: str, title: str) -> dict[str, Any]:
@@ -112,7 +105,7 @@ def bandwidth(rows: Sequence[Mapping[str, Any]], names: list[str]) -> dict[str, 
         )
     )
     return {
-        "spec": charts._finish(made, 300),  # noqa: SLF001
+        "spec": charts.finish(made, 300),
         "bars": [
             {
                 "policy": row["policy"],
@@ -166,12 +159,12 @@ def _curve(
 
     def label(value: float) -> str:
         if kind == "size":
-            return page.nice(units.size(value))
+            return page.typeset(units.size(value))
         return units.percent(value) if kind == "share" else units.count(round(value))
 
     chosen = [point for point in series if point["seed"] == seed]
     drawn[identifier] = {
-        "spec": charts._finish(made, 260),  # noqa: SLF001
+        "spec": charts.finish(made, 260),
         "points": [
             {
                 "policy": point["policy"],
@@ -215,14 +208,14 @@ def _boxes(
         )
         identifier = "box-" + key.replace("_", "-")
         drawn[identifier] = {
-            "spec": charts._finish(made, 220),  # noqa: SLF001
+            "spec": charts.finish(made, 220),
             "boxes": [
                 {"policy": name, "value": totals[name, seed, key]}
                 for name in names
                 for seed in seeds
             ],
         }
-        caption = f"{title} of a whole run: least, quartiles and most of {len(seeds)} seed(s)."
+        caption = f"{title} of a whole run: minimum, quartiles, maximum over {len(seeds)} seeds."
         body += page.chart(identifier, title, caption)
     return page.section("boxes", "Over seeds", body)
 

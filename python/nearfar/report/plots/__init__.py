@@ -1,41 +1,19 @@
 """Charts of results for notebooks: the first of each study's page, as ``altair.Chart``.
 
-One file a study, found by the name of the module that its result comes from: it defines
-``draw(result)``. What a page has drawn already is taken from there.
+One file a study with ``draw(result)``, which the result names (``Result.chart``). What a page draws
+already is taken from there.
 """
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nearfar.errors import NearfarError
 from nearfar.report import palette
 
-if TYPE_CHECKING:
-    from nearfar.result import Result
-
 WIDTH = 560
 """Width of a chart, pixels; a page gives its charts the width there is."""
-
-
-def studies() -> list[str]:
-    """Names of the studies whose results can be drawn, sorted."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__))
-
-
-def draw(result: Result) -> Any:
-    """The chart of a result.
-
-    Raises:
-        NearfarError: there is nothing to draw.
-    """
-    study = type(result).__module__.split(".")[1]
-    if study not in studies():
-        raise NearfarError(f"plot: results of {study} have no chart; use .table or .to_polars()")
-    return importlib.import_module(f"{__name__}.{study}").draw(result)
 
 
 def chart(spec: Mapping[str, Any], title: str, **data: Sequence[Mapping[str, Any]]) -> Any:
@@ -63,10 +41,10 @@ def chart(spec: Mapping[str, Any], title: str, **data: Sequence[Mapping[str, Any
 PLACES = 24
 
 
-def few(items: Sequence[Any]) -> tuple[Sequence[Any], str]:
+def limit(items: Sequence[Any]) -> tuple[Sequence[Any], str]:
     """As many items as an axis has places for, and what a title says where some are left out."""
-    told = f" ({PLACES} of {len(items)})" if len(items) > PLACES else ""
-    return items[:PLACES], told
+    note = f" ({PLACES} of {len(items)})" if len(items) > PLACES else ""
+    return items[:PLACES], note
 
 
 def bars(
@@ -78,7 +56,7 @@ def bars(
         rows: mappings of ``value`` and the two keys, which are texts.
         title: of the chart.
         x: key of what stands along the axis, in the order of the rows.
-        series: key of what is told apart by colour.
+        series: key of what is note apart by colour.
         axis: what ``value`` is, with its unit.
         label: Vega expression of a tick, as in :mod:`nearfar.report.html.charts`.
     """
@@ -101,4 +79,4 @@ def bars(
             tooltip=[f"{x}:N", f"{series}:N", alt.Tooltip("value:Q", title=axis)],
         )
     )
-    return chart(charts._finish(made, 300), title, bars=rows)  # noqa: SLF001
+    return chart(charts.finish(made, 300), title, bars=rows)

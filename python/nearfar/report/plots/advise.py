@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nearfar.errors import NearfarError
-from nearfar.report.html import charts, fleet
+from nearfar.report.html import advise, charts
 from nearfar.report.plots import chart
 
 if TYPE_CHECKING:
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def draw(result: AdviseResult) -> Any:
-    """As the page of the fleet shows it; several machines are several results."""
+    """As the page shows it; several machines are several results."""
     if not result.rows:
         raise NearfarError("plot: the result has no rows to draw")
-    shown = fleet.curve(result.rows[0])
+    shown = advise.curve(result.rows[0])
     spec = charts.advice([point["page"] for point in shown["curve"]])
     return chart(spec, shown["name"], curve=shown["curve"], marks=shown["marks"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nearfar.report import units
-from nearfar.report.plots import bars, few
+from nearfar import units
+from nearfar.report.plots import bars, limit
 
 if TYPE_CHECKING:
     from nearfar.diff import DiffResult
@@ -20,7 +20,7 @@ def draw(result: DiffResult) -> Any:
         row for row in result.rows if row["metric"] == metric and row["relative"] is not None
     ]
     changed.sort(key=lambda row: -abs(row["relative"]))
-    shown, told = few(changed)
+    shown, note = limit(changed)
     rows = [
         {
             "row": ", ".join(units.keyed(name, row[name]) for name in run["keys"]) or "all",
@@ -29,7 +29,7 @@ def draw(result: DiffResult) -> Any:
         }
         for row in shown
     ]
-    title = f"{metric}: {Path(run['b']).name} against {Path(run['a']).name}{told}"
+    title = f"{metric}: {Path(run['b']).name} against {Path(run['a']).name}{note}"
     return bars(
         rows, title, x="row", series="verdict", axis="change, %", label="format(datum.value, '~g')"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nearfar.report import units
+from nearfar import units
 from nearfar.report.html import charts
 from nearfar.report.plots import bars
 
@@ -20,5 +20,5 @@ def draw(result: ExplainResult) -> Any:
         {"part": _PARTS[term["part"]], "term": term["term"], "value": term["ns"]}
         for term in result.terms
     ]
-    title = f"Where {units.duration(result.run['total_ns'])} a reference go"
+    title = f"Where {units.duration(result.run['total_ns'])} per reference go"
     return bars(rows, title, x="part", series="term", axis="time", label=charts.TIME_LABEL)

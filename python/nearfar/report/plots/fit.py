@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from nearfar import units
 from nearfar.errors import NearfarError
-from nearfar.report import units
 from nearfar.report.html import charts
 from nearfar.report.plots import chart
 

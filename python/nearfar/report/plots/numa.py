@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nearfar.report import units
+from nearfar import units
 from nearfar.report.html import charts
 from nearfar.report.plots import bars
 

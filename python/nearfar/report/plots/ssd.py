@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nearfar.report import units
+from nearfar import units
 from nearfar.report.html import charts
 from nearfar.report.plots import bars
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from nearfar import units
 from nearfar.diff import flat
-from nearfar.report import units
-from nearfar.report.plots import bars, few
-from nearfar.runs import Run
+from nearfar.report.plots import bars, limit
+from nearfar.run_folder import Run
 
 if TYPE_CHECKING:
     from nearfar.sweep import SweepResult
 
-#: Colours that can still be told apart.
+#: Colours that can still be note apart.
 _SERIES = 8
 
 
@@ -34,11 +34,11 @@ def draw(result: SweepResult) -> Any:
         if row[metric] is not None
     ]
     series = list(dict.fromkeys(row["row"] for row in drawn))
-    names, told = few(list(dict.fromkeys(row["cell"] for row in drawn)))
+    names, note = limit(list(dict.fromkeys(row["cell"] for row in drawn)))
     shown = set(series[:_SERIES])
     if len(series) > _SERIES:
-        told += f"; {_SERIES} of {len(series)} rows of each"
+        note += f"; {_SERIES} of {len(series)} rows of each"
     kept = [row for row in drawn if row["row"] in shown and row["cell"] in names]
-    title = f"{result.run['of']}: {metric} by cell{told}"
+    title = f"{result.run['of']}: {metric} by cell{note}"
     label = "format(datum.value, '~s')"
     return bars(kept, title, x="cell", series="row", axis=metric, label=label)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nearfar.errors import NearfarError
-from nearfar.report import palette, units
+from nearfar import units
+from nearfar.advise.architectures import MECHANISMS
+from nearfar.report import palette
 from nearfar.report.advise import memory
 from nearfar.report.html import charts, page
 
 Row = Mapping[str, Any]
 
-#: VMs on one page: their curves are embedded, and a page stays under 3 MB.
-MOST = 200
 #: Page size of a system that was told nothing.
 _USUAL = 4096
 _SIGNS = {"good": "\u2713", "fair": "~", "poor": "\u2717", "unknown": "?"}
@@ -30,59 +29,53 @@ _GLOSSARY = (
 )
 
 
-def fleet_page(result: Mapping[str, Any]) -> str:
-    """Advice for one or many VMs as one HTML file.
+class AdvisePage(page.Page):
+    """Advice for one or many VMs: what ``nearfar advise --format json`` prints."""
 
-    Args:
-        result: what ``nearfar advise --format json`` prints.
+    title = "Page sizes - nearfar"
+    kicker = "nearfar: advise"
+    heading = "Which page size should each virtual machine be given?"
+    limit = 200
+    row_name = "VMs"
+    glossary = _GLOSSARY
+    scripts = ("common.js", "advise.js")
 
-    Returns:
-        The page's text, to be written as UTF-8.
+    def __init__(self, result: Mapping[str, Any]) -> None:
+        """Sum up the rows."""
+        super().__init__(result)
+        self.headline = summary(result["rows"])
 
-    Raises:
-        NearfarError: there are more than :data:`MOST` VMs.
-    """
-    rows: Sequence[Row] = result["rows"]
-    if len(rows) > MOST:
-        raise NearfarError(
-            f"--html: {len(rows)} VMs are more than one page holds; give at most {MOST}"
+    def _sections(self) -> list[str]:
+        rows: Sequence[Row] = self.result["rows"]
+        fleet = page.section("fleet", "Virtual machines", _table(rows), wide=True)
+        if not rows:
+            return [fleet]
+        chart = page.chart(
+            "curve",
+            "Predicted and simulated time per reference against page size",
+            "Line: predicted. Circles: simulated, at sizes that the model was shown; "
+            "crosses: at sizes that it was not. Dashed: 4 KiB, advised, best.",
         )
-    sizes = sorted({point["page_bytes"] for row in rows for point in row["curve"]})
-    model = {
-        "vms": [_vm(row) for row in rows],
-        "charts": {"curve": {"spec": charts.advice(sizes or [_USUAL])}},
-    }
-    parts = [page.section("fleet", "Virtual machines", _table(rows), wide=True)]
-    if rows:
-        parts += [
-            page.section(
-                "curve",
-                "Time per reference by page size",
-                page.chart(
-                    "curve",
-                    "Predicted and simulated time per reference against page size",
-                    "Line: predicted. Circles: simulated, at sizes that the model was shown; "
-                    "crosses: at sizes that it was not. Dashed: 4 KiB, advised, best.",
-                )
-                + page.details("The numbers", '<div id="curve-table"></div>'),
-            ),
+        numbers = page.details("The numbers", '<div id="curve-table"></div>')
+        return [
+            fleet,
+            page.section("curve", "Time per reference by page size", chart + numbers),
             page.section("why", "Why", '<div id="why-text" aria-live="polite"></div>'),
         ]
-    # Machines are pages of numbers with their sources: named here, whole in what is saved.
-    run = {**result["run"], "machines": list(result["run"].get("machines", {}))}
-    made = page.run_facts(run) + page.downloads(csv=False)
-    parts.append(page.section("run", "How this was made", made))
-    terms = page.definitions((term, page.text(meaning)) for term, meaning in _GLOSSARY)
-    parts.append(page.section("glossary", "Terms", terms))
-    return page.build(
-        title="Page sizes - nearfar",
-        kicker="nearfar: advise",
-        heading="Which page size should each virtual machine be given?",
-        lead=f'<p class="finding" id="finding">{page.text(page.nice(summary(rows)))}</p>',
-        body="\n".join(parts),
-        data={"result": result, "model": model},
-        scripts=["common.js", "fleet.js"],
-    )
+
+    def _made(self) -> str:
+        # Machines are pages of numbers with their sources: named here, whole in what is saved.
+        run = self.result["run"]
+        return page.run_facts({**run, "machines": list(run.get("machines", {}))})
+
+    def _data(self) -> dict[str, object]:
+        rows: Sequence[Row] = self.result["rows"]
+        sizes = sorted({point["page_bytes"] for row in rows for point in row["curve"]})
+        drawn = {"curve": {"spec": charts.advice(sizes or [_USUAL])}}
+        return {
+            "result": self.result,
+            "model": {"vms": [_vm(row) for row in rows], "charts": drawn},
+        }
 
 
 def summary(rows: Sequence[Row]) -> str:
@@ -96,8 +89,9 @@ def summary(rows: Sequence[Row]) -> str:
     mean = sum(row["gain"] for row in leaving) / len(leaving)
     most = max(leaving, key=lambda row: row["gain"])
     mean_text, most_text = units.percent(mean), units.percent(most["gain"])
+    kind = "larger" if all(row["advised_page_bytes"] > _USUAL for row in leaving) else "other"
     return (
-        f"{count}: {len(leaving)} should leave 4 KiB and save {mean_text} of the time per "
+        f"{len(leaving)} of {count} should use {kind} pages and save {mean_text} of the time per "
         f"reference on average, {most_text} at most ({units.clean(most['vm'])})."
     )
 
@@ -115,16 +109,16 @@ def _table(rows: Sequence[Row]) -> str:
                 f'<button type="button" class="pick" data-vm="{index}" aria-pressed="false">'
                 f"{page.text(row['vm'])}</button>",
                 page.text(row["workload"]),
-                page.text(page.nice(memory(row))),
+                page.text(page.typeset(memory(row))),
                 page.text(row["storage"]),
                 f'<span class="size" style="background:{back};color:{palette.ink(back)}">'
-                f"{page.text(page.nice(units.size(row['advised_page_bytes'])))}</span>",
-                page.text(page.nice(units.size(row["settable_page_bytes"]))),
+                f"{page.text(page.typeset(units.size(row['advised_page_bytes'])))}</span>",
+                page.text(page.typeset(units.size(row["settable_page_bytes"]))),
                 *(
-                    page.text(page.nice(units.duration(row[key])))
+                    page.text(page.typeset(units.duration(row[key])))
                     for key in ("predicted_ns", "simulated_ns", "baseline_4k_ns")
                 ),
-                *(page.text(page.nice(units.percent(row[key]))) for key in ("gain", "regret")),
+                *(page.text(page.typeset(units.percent(row[key]))) for key in ("gain", "regret")),
                 f'<span class="verdict {known}">{_SIGNS[known]} {page.text(word)}</span>',
             ]
         )
@@ -158,32 +152,26 @@ def _vm(row: Row) -> dict[str, Any]:
         ("limit", str(row["limit"])),
         ("model", f"{row['model']}: {row['model_reason']}"),
         ("shown to the model", ", ".join(units.size(size) for size in row["fitted_page_bytes"])),
-        ("set", f"{units.size(row['settable_page_bytes'])}, {_mechanism(row)}"),
+        ("set", f"{units.size(row['settable_page_bytes'])}, {MECHANISMS[str(row['mechanism'])]}"),
         ("price of what can be set", f"{'+' if price >= 0 else '-'}{units.percent(abs(price))}"),
         ("best simulated", f"{units.size(row['best_page_bytes'])}: "
                            f"{units.duration(row['best_ns'])}"),
     ]  # fmt: skip
     return {
         **curve(row),
-        "why": page.nice(units.clean(row["why"])),
-        "facts": [[name, page.nice(units.clean(value))] for name, value in facts],
+        "why": page.typeset(units.clean(row["why"])),
+        "facts": [[name, page.typeset(units.clean(value))] for name, value in facts],
     }
-
-
-def _mechanism(row: Row) -> str:
-    from nearfar.settable import MECHANISMS
-
-    return MECHANISMS[str(row["mechanism"])]
 
 
 def _point(point: Mapping[str, Any]) -> dict[str, Any]:
     labels = {
-        f"{key}_label": page.nice(units.duration(point[f"{key}_ns"]))
+        f"{key}_label": page.typeset(units.duration(point[f"{key}_ns"]))
         for key in ("predicted", "simulated", "translation", "data")
     }
     return {
         "page": point["page_bytes"],
-        "page_label": page.nice(units.size(point["page_bytes"])),
+        "page_label": page.typeset(units.size(point["page_bytes"])),
         "predicted": page.number(point["predicted_ns"]),
         "simulated": page.number(point["simulated_ns"]),
         "fitted": "shown to the model" if point["fitted"] else "not shown",

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nearfar.report import units
+from nearfar import units
 
 USUAL_PAGE = 4096
 """Bytes of the page that x86-64 and most arm64 systems use unless told otherwise."""

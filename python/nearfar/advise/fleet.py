@@ -47,7 +47,7 @@ class Vm:
         trace: the trace folder of what it runs; workload: a word for that.
         memory: ``60%`` of the footprint or bytes, as ``nearfar paging --memory`` takes one size.
         machine: name or path of a machine file; storage: one of its storages.
-        arch: a key of :data:`nearfar.settable.ARCHITECTURES`.
+        arch: a key of :data:`nearfar.advise.architectures.ARCHITECTURES`.
         min_gain: share of the 4 KiB page's time that another page must save to be advised.
         scenario: a group it belongs to, such as the host it shares with others; may be empty.
     """

@@ -16,25 +16,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-import numpy as np
-
 from nearfar import _engine
 from nearfar import machine as machines
-from nearfar import settable as hardware
+from nearfar.advise.architectures import neighbours
+from nearfar.advise.fleet import Vm
+from nearfar.advise.fleet import read as read_fleet
+from nearfar.advise.one_vm import USUAL, advice
+from nearfar.advise.prediction import Costs, points_of
 from nearfar.errors import NearfarError
-from nearfar.fleet import Vm
-from nearfar.fleet import read as read_fleet
 from nearfar.paging import MACHINE, PAGE_SIZES, TLB, paging, trace_warnings
-from nearfar.predict import (
-    Costs,
-    Point,
-    Prediction,
-    choose_sizes,
-    left_out_error,
-    points_of,
-    predict,
-)
-from nearfar.report import units
 from nearfar.result import Columns, FolderResult
 from nearfar.sizes import parse_memory, parse_page_sizes
 
@@ -43,10 +33,6 @@ MEMORY: Final = "50%"
 ARCH: Final = "x86-64"
 MIN_GAIN: Final = 0.05
 SIZES: Final = "all"
-#: The page that is left only for a gain.
-USUAL: Final = 4096
-#: Words for the largest error of the time at a size left out: up to 5 % good, up to 20 % fair.
-CONFIDENCE: Final = ((0.05, "good"), (0.20, "fair"), (float("inf"), "poor"))
 
 
 @dataclass(frozen=True)
@@ -64,6 +50,8 @@ class AdviseResult(FolderResult):
     rows: list[dict[str, Any]]
     notes: list[str] = field(compare=False, default_factory=list)
 
+    page = "nearfar.report.html.advise:AdvisePage"
+    chart = "nearfar.report.plots.advise:draw"
     columns: ClassVar[Columns] = Columns(
         keys=("vm", "workload", "machine", "storage", "arch", ("memory_fraction", "memory_bytes")),
         metrics={
@@ -114,18 +102,12 @@ class AdviseResult(FolderResult):
         flat = [{k: v for k, v in row.items() if k not in NESTED} for row in self.rows]
         return pyarrow.Table.from_pylist(flat, schema=_schema())
 
-    def html(self) -> str:
-        """Draw a self-contained page: a row a VM, its curve, and why."""
-        from nearfar.report.html import fleet_page
-
-        return fleet_page(self.to_dict())
-
 
 def advise(
     traces: str | Path | Sequence[str | Path],
     *,
     memory: str = MEMORY,
-    machine: Sequence[str] | None = None,
+    machine: Sequence[machines.MachineLike] | None = None,
     storage: Sequence[str] | None = None,
     arch: str = ARCH,
     min_gain: float = MIN_GAIN,
@@ -140,15 +122,15 @@ def advise(
     Args:
         traces: a trace folder, or several.
         memory: memory sizes, as :func:`nearfar.paging.paging` takes them.
-        machine: names or paths of machine files; by default ``desktop-nvm``, or, where ``storage``
-            is given, a built-in machine that has it.
+        machine: machines, or names or paths of their files; by default ``desktop-nvm``, or, where
+            ``storage`` is given, a built-in machine that has it.
         storage: storages to page to; all of each machine by default. A storage that only some of
             several machines have is priced for those.
         arch: ``x86-64`` or ``aarch64``.
         min_gain: share of the 4 KiB page's time that another page must save to be advised.
         sizes: the page sizes whose rates the model is shown: ``all``, a list such as
             ``512,4K,64K,2M``, or a number below 64: that many, chosen one after another.
-        model: ``auto``, ``papers`` or ``bridge`` (:mod:`nearfar.predict`).
+        model: ``auto``, ``papers`` or ``bridge`` (:mod:`nearfar.advise.prediction`).
         page_sizes: what may be advised, and what is simulated to know the regret.
         progress: called now and then with the records done.
         study: further options of :func:`nearfar.paging.paging`, such as ``tlb``.
@@ -157,11 +139,13 @@ def advise(
         NearfarError: bad input; the message says what, where and what to do.
     """
     memories = list(dict.fromkeys(_single_memories(memory)))
+    described: dict[str, machines.Machine] = {}
     if machine is None and storage is not None:
         places = [(machines.with_storage(device, MACHINE), device) for device in storage]
     else:
-        wanted = [MACHINE] if machine is None else machine
-        described = {name: machines.load(name) for name in wanted}
+        for one in [MACHINE] if machine is None else machine:
+            found = machines.load(one)
+            described[found.name if one is found else str(one)] = found
         places = [
             (name, device)
             for name, found in described.items()
@@ -170,7 +154,7 @@ def advise(
         ]
         if not places:
             raise NearfarError(
-                f"--storage: no {', '.join(storage or ['storage'])} on {', '.join(wanted)}; "
+                f"--storage: no {', '.join(storage or ['storage'])} on {', '.join(described)}; "
                 "see `nearfar machine list`"
             )
     several = len(memories) * len(places) > 1
@@ -194,7 +178,13 @@ def advise(
                     )
                 )
     return advise_vms(
-        _distinct(vms), sizes=sizes, model=model, page_sizes=page_sizes, progress=progress, **study
+        _distinct(vms),
+        described=described,
+        sizes=sizes,
+        model=model,
+        page_sizes=page_sizes,
+        progress=progress,
+        **study,
     )
 
 
@@ -208,7 +198,7 @@ def advise_fleet(
     min_gain: str = "5%",
     **options: Any,
 ) -> AdviseResult:
-    """Advise a page size for every VM of a fleet file (:mod:`nearfar.fleet`).
+    """Advise a page size for every VM of a fleet file (:mod:`nearfar.advise.fleet`).
 
     Args:
         path: the file; the next five are defaults for what it leaves out.
@@ -229,6 +219,7 @@ def advise_fleet(
 def advise_vms(
     vms: Sequence[Vm],
     *,
+    described: Mapping[str, machines.Machine] | None = None,
     sizes: str = SIZES,
     model: str = "auto",
     page_sizes: str | Sequence[int] = PAGE_SIZES,
@@ -238,6 +229,7 @@ def advise_vms(
 ) -> AdviseResult:
     """Advise a page size for each of ``vms``; arguments as :func:`advise`.
 
+    ``described`` holds machines by what the VMs call them; others are loaded by name or path.
     Each trace is simulated once for all its VMs: rates depend on page size and memory size only
     (and on the machine's caches, where ``filter`` asks for the references that miss them).
     """
@@ -250,11 +242,12 @@ def advise_vms(
         near.page_bytes
         for vm in vms
         for size in tried
-        for near in hardware.neighbours(vm.arch, size)
+        for near in neighbours(vm.arch, size)
         if near.page_bytes <= max(tried)
     }
     everything = sorted({*tried, *instead, *(shown if isinstance(shown, list) else [])})
-    loaded = {name: machines.load(name) for name in dict.fromkeys(vm.machine for vm in vms)}
+    known_as = described or {}
+    loaded = {vm.machine: machines.load(known_as.get(vm.machine, vm.machine)) for vm in vms}
     costs: dict[tuple[str, str], Costs] = {}
     for vm in vms:
         if len(_single_memories(vm.memory)) != 1:
@@ -277,7 +270,7 @@ def advise_vms(
             trace,
             page_sizes=everything,
             memory=",".join(texts),
-            machine=first.machine,
+            machine=loaded[first.machine],
             storage=[first.storage],
             progress=progress,
             **study,
@@ -307,194 +300,6 @@ def advise_vms(
         "version": _engine.__version__,
     }
     return AdviseResult(run, [rows[index] for index in range(len(vms))], notes)
-
-
-# --- one VM
-
-
-def advice(
-    vm: Vm,
-    facts: Mapping[str, Any],
-    points: Mapping[int, Point],
-    tried: Sequence[int],
-    shown: list[int] | int,
-    costs: Costs,
-    tlb: str,
-    model: str = "auto",
-) -> dict[str, Any]:
-    """The row of one VM.
-
-    Args:
-        vm: the machine; its trace is not read.
-        facts: ``memory_bytes``, ``memory_fraction`` and ``references`` of the study.
-        points: every simulated size; the model sees some only.
-        tried: sizes that may be advised.
-        shown: sizes that the model is shown, or how many it may choose.
-        costs: of the storage.
-        tlb: the TLB of the study.
-        model: as :func:`nearfar.predict.predict`.
-    """
-    every = sorted(points)
-    memory = int(facts["memory_bytes"])
-    if isinstance(shown, int):
-        open_to = {size: points[size] for size in tried}
-        fitted = sorted(choose_sizes(open_to, shown, tried, costs, memory, tlb))
-    else:
-        fitted = shown
-    seen = [points[size] for size in fitted]
-    told = predict(seen, every, costs, memory, tlb, model)
-    choice = _choose(vm, told, tried)
-
-    # From here on the simulation is looked at, to say how good the choice was.
-    translation, data = costs.exact([points[size] for size in every])
-    simulated = dict(zip(every, (translation + data).tolist(), strict=True))
-    best = min(tried, key=lambda size: (simulated[size], abs(np.log2(size / USUAL))))
-    error = left_out_error(seen, choice.advised, costs, memory, tlb)
-    worst = max(abs(told.at(size) / simulated[size] - 1) for size in tried)
-    place = told.sizes.index(choice.advised)
-    limit = _limit(
-        float(told.translation[place]) - costs.tlb_ns, float(told.data[place]) - costs.dram_ns,
-        told.at(choice.advised),
-    )  # fmt: skip
-    row = {
-        "vm": vm.name,
-        "workload": vm.workload,
-        "memory_fraction": facts["memory_fraction"],
-        "storage": vm.storage,
-        "advised_page_bytes": choice.advised,
-        "settable_page_bytes": choice.settable.page_bytes,
-        "predicted_ns": told.at(choice.advised),
-        "simulated_ns": simulated[choice.advised],
-        "baseline_4k_ns": simulated[USUAL],
-        "gain": 1 - told.at(choice.advised) / told.at(USUAL),
-        "regret": simulated[choice.advised] / simulated[best] - 1,
-        "best_page_bytes": best,
-        "scenario": vm.scenario,
-        "trace": str(vm.trace),
-        "machine": vm.machine,
-        "arch": vm.arch,
-        "memory_bytes": memory,
-        "min_gain": vm.min_gain,
-        "model": told.model,
-        "model_reason": told.reason,
-        "fitted_page_bytes": fitted,
-        "model_page_bytes": choice.model,
-        "model_regret": simulated[choice.model] / simulated[best] - 1,
-        "baseline_4k_predicted_ns": told.at(USUAL),
-        "simulated_gain": 1 - simulated[choice.advised] / simulated[USUAL],
-        "best_ns": simulated[best],
-        "confidence": _word(error),
-        "left_out_error": error,
-        "largest_error": worst,
-        "limit": limit,
-        "mechanism": choice.settable.mechanism,
-        "settable_predicted_ns": told.at(choice.settable.page_bytes),
-        "settable_ns": simulated[choice.settable.page_bytes],
-        "settable_price": told.at(choice.settable.page_bytes) / told.at(choice.advised) - 1,
-        "curve": [
-            {
-                "page_bytes": size,
-                "predicted_ns": float(told.total[i]),
-                "simulated_ns": simulated[size],
-                "translation_ns": float(translation[i]),
-                "data_ns": float(data[i]),
-                "fitted": size in fitted,
-            }
-            for i, size in enumerate(every)
-        ],
-    }
-    row["why"] = why(row)
-    return row
-
-
-@dataclass(frozen=True)
-class _Choice:
-    model: int
-    advised: int
-    settable: hardware.Settable
-
-
-def _choose(vm: Vm, told: Prediction, tried: Sequence[int]) -> _Choice:
-    """The model's page, the advised one, and the one to set, from predictions alone."""
-    model = told.best(tried)
-
-    def worth(size: int) -> bool:
-        return size == USUAL or 1 - told.at(size) / told.at(USUAL) >= vm.min_gain
-
-    advised = model if worth(model) else USUAL
-    near = [size for size in hardware.neighbours(vm.arch, advised) if size.page_bytes in told.sizes]
-    usual = hardware.settable(vm.arch)[0]
-    setting = min(near, key=lambda size: told.at(size.page_bytes), default=usual)
-    return _Choice(model, advised, setting if worth(setting.page_bytes) else usual)
-
-
-def _limit(translation: float, storage: float, total: float) -> str:
-    """What a reference waits for beyond a TLB hit and one access to memory."""
-    if max(translation, storage) < 0.01 * total:
-        return "memory"
-    return "translation" if translation > storage else "storage"
-
-
-def _word(error: float | None) -> str:
-    if error is None:
-        return "unknown"
-    return next(word for most, word in CONFIDENCE if error <= most)
-
-
-#: What :func:`why` says of each limit.
-LIMITS: Final = {
-    "memory": "hardly any time goes to translation or storage",
-    "translation": "what is left is mostly TLB misses",
-    "storage": "what is left is mostly page faults",
-}
-
-
-def why(row: Mapping[str, Any]) -> str:
-    """The advice of a row in a few plain sentences."""
-    size, usual = units.size(row["advised_page_bytes"]), units.duration(row["baseline_4k_ns"])
-    time = units.duration(row["predicted_ns"])
-    lines = []
-    if row["advised_page_bytes"] == USUAL:
-        cost = f"{time} a reference predicted, {usual} simulated"
-        if row["model_page_bytes"] == USUAL:
-            lines.append(f"4 KiB is predicted to be best: {cost}.")
-        else:
-            lines.append(
-                f"Stay at 4 KiB ({cost}): {units.size(row['model_page_bytes'])} is predicted to be "
-                f"best, but gains less than {units.percent(row['min_gain'])}."
-            )
-    else:
-        lines.append(
-            f"{size}: predicted {time} a reference, {units.percent(row['gain'])} less than 4 KiB; "
-            f"simulated {units.duration(row['simulated_ns'])} against {usual}."
-        )
-    lines.append(f"{LIMITS[row['limit']].capitalize()}.")
-    if row["regret"] > 0.0005:
-        lines.append(
-            f"The simulation's best is {units.size(row['best_page_bytes'])}: "
-            f"{units.percent(row['regret'])} regret."
-        )
-    error = row["left_out_error"]
-    if error is None:
-        known = "not known"
-    else:
-        known = "below 0.1 %" if error < 0.0005 else units.percent(error)
-    lines.append(
-        f"Confidence {row['confidence']}: error at a size left out {known} ({row['model']})."
-    )
-    if row["settable_page_bytes"] != row["advised_page_bytes"]:
-        price = row["settable_price"]
-        sign = "+" if price >= 0 else "-"
-        why_not = (
-            "no x86-64 or arm64 kernel offers less than 4 KiB"
-            if row["advised_page_bytes"] < USUAL
-            else f"{row['arch']} cannot set {size}"
-        )
-        lines.append(
-            f"Set {units.size(row['settable_page_bytes'])}: {why_not}; "
-            f"{sign}{units.percent(abs(price))} time."
-        )
-    return " ".join(lines)
 
 
 # --- pieces

@@ -1,0 +1,177 @@
+//! Other values at some keys of a machine file: `node.slow.read_latency=200ns`.
+//!
+//! The text of the file is edited and read again, so that a value is held to what the file is held
+//! to. Keys are looked up in the JSON Schema, which has those that the file leaves out. A level of a
+//! key may be left out where the machine has only one that fits: `node.slow.read_latency` is
+//! `node.slow.local.read_latency` unless there is a `remote` too.
+
+use nearfar_trace::{Error, Result};
+use serde_json::Value as Json;
+use toml_edit::{DocumentMut, InlineTable, Item, Table, Value};
+
+use super::Machine;
+use super::read::{clip, unknown};
+
+/// What stands as the source of a value that was set.
+const SOURCE: &str = "given with --set";
+
+/// `--set KEY=VALUE`, for messages.
+pub(super) fn flag((key, value): &(String, String)) -> String {
+    format!("--set {}={}", clip(key), clip(value))
+}
+
+/// The text with `values` written into it, and the full key of each.
+pub(super) fn apply(
+    machine: &str,
+    text: &str,
+    values: &[(String, String)],
+) -> Result<(String, Vec<String>)> {
+    let mut document: DocumentMut = text.parse().map_err(|e: toml_edit::TomlError| {
+        Error::input(format!("machine {machine}"), e.message(), "")
+    })?;
+    let schema = Json::from(schemars::schema_for!(Machine));
+    let mut paths = Vec::new();
+    for one in values {
+        let (path, rule) = resolve(&schema, document.as_item(), &one.0)
+            .map_err(|what| Error::input(format!("machine {machine} {}", flag(one)), what, ""))?;
+        write(&mut document, &path, rule, &one.1);
+        paths.push(path.join("."));
+    }
+    Ok((document.to_string(), paths))
+}
+
+/// Full path of a key, and the schema of what stands there.
+fn resolve<'a>(
+    schema: &'a Json,
+    document: &Item,
+    key: &str,
+) -> std::result::Result<(Vec<String>, &'a Json), String> {
+    let (mut rule, mut item) = (schema, Some(document));
+    let mut path: Vec<String> = Vec::new();
+    for part in key.split('.') {
+        let known = match is_sourced(rule) {
+            true => Vec::new(),
+            false => children(schema, rule, item),
+        };
+        let inner: Vec<_> = known
+            .iter()
+            .filter(|(_, rule)| !is_sourced(rule))
+            .filter_map(|(name, rule)| Some((name, item?.get(name)?, *rule)))
+            .flat_map(|(name, item, rule)| {
+                children(schema, rule, Some(item))
+                    .into_iter()
+                    .map(move |(key, rule)| (name, key, rule))
+            })
+            .collect();
+        let step = known.iter().find(|(name, _)| name == part).map(|(_, rule)| (None, *rule));
+        let mut skipped = inner.iter().filter(|(_, key, _)| key == part);
+        let step = step.or_else(|| match (skipped.next(), skipped.next()) {
+            (Some((level, _, rule)), None) => Some((Some(*level), *rule)),
+            _ => None,
+        });
+        let Some((level, next)) = step else {
+            let levels: Vec<_> = inner
+                .iter()
+                .filter(|(_, key, _)| key == part)
+                .map(|(level, ..)| level.as_str())
+                .collect();
+            if !levels.is_empty() {
+                return Err(format!("which {part}? there is one in each of {}", levels.join(", ")));
+            }
+            let mut names: Vec<&str> = known.iter().map(|(name, _)| name.as_str()).collect();
+            names.extend(inner.iter().map(|(_, key, _)| key.as_str()));
+            names.dedup();
+            return Err(unknown("key", part, &names));
+        };
+        for name in level.map(String::as_str).into_iter().chain([part]) {
+            item = item.and_then(|item| item.get(name));
+            path.push(name.to_owned());
+        }
+        rule = next;
+    }
+    let below = children(schema, rule, item);
+    if !below.is_empty() && !is_sourced(rule) {
+        let names: Vec<&str> = below.iter().map(|(name, _)| name.as_str()).collect();
+        return Err(format!("is a section; set one of its keys: {}", names.join(", ")));
+    }
+    Ok((path, rule))
+}
+
+/// Keys that may stand below a place and the schema of each; of names that the file chooses, those
+/// that it has.
+fn children<'a>(schema: &'a Json, rule: &'a Json, item: Option<&Item>) -> Vec<(String, &'a Json)> {
+    let listed = |properties: &'a Json| {
+        properties
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(name, rule)| (name.clone(), followed(schema, rule)))
+    };
+    let chosen = |name: &str| item.is_some_and(|item| item.get(name).is_some());
+    let more = &rule["additionalProperties"];
+    if more.is_object() {
+        let names =
+            item.and_then(Item::as_table_like).map(|table| table.iter().map(|(name, _)| name));
+        return names
+            .into_iter()
+            .flatten()
+            .map(|name| (name.to_owned(), followed(schema, more)))
+            .collect();
+    }
+    let kinds = rule["oneOf"].as_array().into_iter().flatten();
+    let kinds = kinds.flat_map(|kind| listed(&kind["properties"])).filter(|(name, _)| chosen(name));
+    listed(&rule["properties"]).chain(kinds).collect()
+}
+
+/// The schema that a reference, or a choice between it and nothing, leads to.
+fn followed<'a>(schema: &'a Json, rule: &'a Json) -> &'a Json {
+    if let Some(name) = rule["$ref"].as_str().and_then(|path| path.rsplit('/').next()) {
+        return followed(schema, &schema["$defs"][name]);
+    }
+    rule["anyOf"].get(0).map_or(rule, |some| followed(schema, some))
+}
+
+fn is_sourced(rule: &Json) -> bool {
+    rule["properties"]["source"].is_object()
+}
+
+/// Put `text` at `path`, with its source if `rule` asks for one; comments stay.
+fn write(document: &mut DocumentMut, path: &[String], rule: &Json, text: &str) {
+    let Some((last, levels)) = path.split_last() else { return };
+    let mut table: &mut dyn toml_edit::TableLike = document.as_table_mut();
+    for level in levels {
+        let entry = table.entry(level).or_insert_with(|| Item::Table(Table::new()));
+        let Some(below) = entry.as_table_like_mut() else { return };
+        table = below;
+    }
+    let value = plain(text);
+    if !is_sourced(rule) {
+        put(table, last, value);
+        return;
+    }
+    let sourced = table.entry(last).or_insert_with(|| Item::Value(InlineTable::new().into()));
+    let Some(sourced) = sourced.as_table_like_mut() else { return };
+    put(sourced, "value", value);
+    put(sourced, "source", SOURCE.into());
+}
+
+/// Replace a value, or add it; blanks and comments around it stay.
+fn put(table: &mut dyn toml_edit::TableLike, key: &str, mut value: Value) {
+    match table.get_mut(key).and_then(Item::as_value_mut) {
+        Some(old) => {
+            *value.decor_mut() = old.decor().clone();
+            *old = value;
+        }
+        None => {
+            table.insert(key, Item::Value(value));
+        }
+    }
+}
+
+/// Numbers and lists as such, anything else as text.
+fn plain(text: &str) -> Value {
+    match text.trim().parse::<Value>() {
+        Ok(value @ (Value::Integer(_) | Value::Float(_) | Value::Array(_))) => value,
+        _ => text.into(),
+    }
+}

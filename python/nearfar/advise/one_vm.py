@@ -1,0 +1,212 @@
+"""The advice for one virtual machine: page size, what can be set of it, how sure it is, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from nearfar import units
+from nearfar.advise.architectures import Settable, neighbours, settable
+from nearfar.advise.fleet import Vm
+from nearfar.advise.prediction import (
+    Costs,
+    Point,
+    Prediction,
+    choose_sizes,
+    left_out_error,
+    predict,
+)
+
+#: The page that is left only for a gain.
+USUAL: Final = 4096
+#: Words for the largest error of the time at a held-out size: up to 5 % good, up to 20 % fair.
+CONFIDENCE: Final = ((0.05, "good"), (0.20, "fair"), (float("inf"), "poor"))
+
+
+def advice(
+    vm: Vm,
+    facts: Mapping[str, Any],
+    points: Mapping[int, Point],
+    tried: Sequence[int],
+    shown: list[int] | int,
+    costs: Costs,
+    tlb: str,
+    model: str = "auto",
+) -> dict[str, Any]:
+    """The row of one VM.
+
+    Args:
+        vm: the machine; its trace is not read.
+        facts: ``memory_bytes``, ``memory_fraction`` and ``references`` of the study.
+        points: every simulated size; the model sees some only.
+        tried: sizes that may be advised.
+        shown: sizes that the model is shown, or how many it may choose.
+        costs: of the storage.
+        tlb: the TLB of the study.
+        model: as :func:`nearfar.advise.prediction.predict`.
+    """
+    every = sorted(points)
+    memory = int(facts["memory_bytes"])
+    if isinstance(shown, int):
+        open_to = {size: points[size] for size in tried}
+        fitted = sorted(choose_sizes(open_to, shown, tried, costs, memory, tlb))
+    else:
+        fitted = shown
+    seen = [points[size] for size in fitted]
+    told = predict(seen, every, costs, memory, tlb, model)
+    choice = _choose(vm, told, tried)
+
+    # From here on the simulation is looked at, to say how good the choice was.
+    translation, data = costs.exact([points[size] for size in every])
+    simulated = dict(zip(every, (translation + data).tolist(), strict=True))
+    best = min(tried, key=lambda size: (simulated[size], abs(np.log2(size / USUAL))))
+    error = left_out_error(seen, choice.advised, costs, memory, tlb)
+    worst = max(abs(told.at(size) / simulated[size] - 1) for size in tried)
+    place = told.sizes.index(choice.advised)
+    limit = _limit(
+        float(told.translation[place]) - costs.tlb_ns, float(told.data[place]) - costs.dram_ns,
+        told.at(choice.advised),
+    )  # fmt: skip
+    row = {
+        "vm": vm.name,
+        "workload": vm.workload,
+        "memory_fraction": facts["memory_fraction"],
+        "storage": vm.storage,
+        "advised_page_bytes": choice.advised,
+        "settable_page_bytes": choice.settable.page_bytes,
+        "predicted_ns": told.at(choice.advised),
+        "simulated_ns": simulated[choice.advised],
+        "baseline_4k_ns": simulated[USUAL],
+        "gain": 1 - told.at(choice.advised) / told.at(USUAL),
+        "regret": simulated[choice.advised] / simulated[best] - 1,
+        "best_page_bytes": best,
+        "scenario": vm.scenario,
+        "trace": str(vm.trace),
+        "machine": vm.machine,
+        "arch": vm.arch,
+        "memory_bytes": memory,
+        "min_gain": vm.min_gain,
+        "model": told.model,
+        "model_reason": told.reason,
+        "fitted_page_bytes": fitted,
+        "model_page_bytes": choice.model,
+        "model_regret": simulated[choice.model] / simulated[best] - 1,
+        "baseline_4k_predicted_ns": told.at(USUAL),
+        "simulated_gain": 1 - simulated[choice.advised] / simulated[USUAL],
+        "best_ns": simulated[best],
+        "confidence": _word(error),
+        "left_out_error": error,
+        "largest_error": worst,
+        "limit": limit,
+        "mechanism": choice.settable.mechanism,
+        "settable_predicted_ns": told.at(choice.settable.page_bytes),
+        "settable_ns": simulated[choice.settable.page_bytes],
+        "settable_price": told.at(choice.settable.page_bytes) / told.at(choice.advised) - 1,
+        "curve": [
+            {
+                "page_bytes": size,
+                "predicted_ns": float(told.total[i]),
+                "simulated_ns": simulated[size],
+                "translation_ns": float(translation[i]),
+                "data_ns": float(data[i]),
+                "fitted": size in fitted,
+            }
+            for i, size in enumerate(every)
+        ],
+    }
+    row["why"] = why(row)
+    return row
+
+
+@dataclass(frozen=True)
+class _Choice:
+    model: int
+    advised: int
+    settable: Settable
+
+
+def _choose(vm: Vm, told: Prediction, tried: Sequence[int]) -> _Choice:
+    """The model's page, the advised one, and the one to set, from predictions alone."""
+    model = told.best(tried)
+
+    def worth(size: int) -> bool:
+        return size == USUAL or 1 - told.at(size) / told.at(USUAL) >= vm.min_gain
+
+    advised = model if worth(model) else USUAL
+    near = [size for size in neighbours(vm.arch, advised) if size.page_bytes in told.sizes]
+    usual = settable(vm.arch)[0]
+    setting = min(near, key=lambda size: told.at(size.page_bytes), default=usual)
+    return _Choice(model, advised, setting if worth(setting.page_bytes) else usual)
+
+
+def _limit(translation: float, storage: float, total: float) -> str:
+    """What a reference waits for beyond a TLB hit and one access to memory."""
+    if max(translation, storage) < 0.01 * total:
+        return "memory"
+    return "translation" if translation > storage else "storage"
+
+
+def _word(error: float | None) -> str:
+    if error is None:
+        return "unknown"
+    return next(word for most, word in CONFIDENCE if error <= most)
+
+
+#: What :func:`why` says of each limit.
+LIMITS: Final = {
+    "memory": "Hardly any time goes to translation or storage",
+    "translation": "Most remaining time is TLB misses",
+    "storage": "Most remaining time is page faults",
+}
+
+
+def why(row: Mapping[str, Any]) -> str:
+    """The advice of a row in a few plain sentences."""
+    size, usual = units.size(row["advised_page_bytes"]), units.duration(row["baseline_4k_ns"])
+    time = units.duration(row["predicted_ns"])
+    lines = []
+    if row["advised_page_bytes"] == USUAL:
+        cost = f"{time} per reference predicted, {usual} simulated"
+        if row["model_page_bytes"] == USUAL:
+            lines.append(f"4 KiB is predicted to be best: {cost}.")
+        else:
+            lines.append(
+                f"Stay at 4 KiB ({cost}): {units.size(row['model_page_bytes'])} is predicted to be "
+                f"best, but gains less than {units.percent(row['min_gain'])}."
+            )
+    else:
+        lines.append(
+            f"{size}: predicted {time} per reference, "
+            f"{units.percent(row['gain'])} less than 4 KiB; "
+            f"simulated {units.duration(row['simulated_ns'])} against {usual}."
+        )
+    lines.append(f"{LIMITS[row['limit']]}.")
+    if row["regret"] > 0.0005:
+        lines.append(
+            f"The simulation's best is {units.size(row['best_page_bytes'])}: "
+            f"{units.percent(row['regret'])} regret."
+        )
+    error = row["left_out_error"]
+    if error is None:
+        known = "not known"
+    else:
+        known = "below 0.1 %" if error < 0.0005 else units.percent(error)
+    lines.append(
+        f"Confidence {row['confidence']}: error at a held-out page size {known} ({row['model']})."
+    )
+    if row["settable_page_bytes"] != row["advised_page_bytes"]:
+        price = row["settable_price"]
+        sign = "+" if price >= 0 else "-"
+        why_not = (
+            "no x86-64 or arm64 kernel offers less than 4 KiB"
+            if row["advised_page_bytes"] < USUAL
+            else f"{row['arch']} cannot set {size}"
+        )
+        lines.append(
+            f"Set {units.size(row['settable_page_bytes'])}: {why_not}; "
+            f"{sign}{units.percent(abs(price))} time."
+        )
+    return " ".join(lines)
