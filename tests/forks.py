@@ -37,10 +37,12 @@ def run(
 
 def serve(at: str) -> list[str]:
     """Fork a command for each request; in the fork, answers its words. The server never returns."""
+    import contextlib
     import gc
     import selectors
 
     gc.freeze()
+    known = _at_import(os.environ)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(at + ".new")
         listener.listen()
@@ -54,19 +56,28 @@ def serve(at: str) -> list[str]:
                     pid = os.fork()
                     if pid == 0:
                         selector.close()
-                        return _become(asked)
+                        return _become(asked, known)
                     selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, asked))
                     continue
                 pid, asked = key.data
                 code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-                with asked:
+                # Who asked may be gone.
+                with asked, contextlib.suppress(BrokenPipeError):
                     asked.send(str(code if code >= 0 else 128 - code).encode())
                 selector.unregister(key.fileobj)
                 os.close(key.fd)
 
 
-def _become(asked: socket.socket) -> list[str]:
-    """Take over streams, folder and environment of a request; answers its words."""
+def _at_import(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that Python or nearfar may read when they start."""
+    return {k: v for k, v in environment.items() if k.startswith(("PYTHON", "NEARFAR"))}
+
+
+def _become(asked: socket.socket, known: Mapping[str, str]) -> list[str]:
+    """Take over streams, folder and environment of a request; answers its words.
+
+    Where the server would have imported something else in that environment, Python starts anew.
+    """
     head, streams, _, _ = socket.recv_fds(asked, 8, 3)
     body = b""
     while len(body) < int.from_bytes(head):
@@ -79,6 +90,8 @@ def _become(asked: socket.socket) -> list[str]:
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+    if _at_import(environment) != known:
+        os.execv(sys.executable, [sys.executable, "-m", "nearfar", *words])
     return list(words)
 
 

@@ -124,9 +124,7 @@ def environment(tmp_path: Path, commands: str) -> dict[str, str]:
     tools = tmp_path / "bin"
     tools.mkdir()
     python = f'exec "{sys.executable}" "$@"'
-    # With a PYTHONPATH, another nearfar may be meant than the one that the server has imported.
-    own = f'[ "$PYTHONPATH" ] && exec "{sys.executable}" -m nearfar "$@"\n'
-    own += f'exec "{sys.executable}" -IS "{forks.__file__}" "{commands}" "$@"'
+    own = f'exec "{sys.executable}" -IS "{forks.__file__}" "{commands}" "$@"'
     for name, does in (("nearfar", own), ("python", python), ("python3", python)):
         tool = tools / name
         tool.write_text(f"#!/bin/sh\n{does}\n")
