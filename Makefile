@@ -39,6 +39,10 @@ CHECKED := --release --config profile.release.debug-assertions=true --config pro
 .PHONY: env
 env: $(VENV)/.engine $(PLUGIN) ## Virtual environment and engine, in release mode
 
+.PHONY: declared
+declared: env ## What the engine declares, as Python source and as tables of the docs
+	$(BIN)/python docs/declared.py
+
 .PHONY: demo
 demo: env ## Capture real programs and study their page sizes (installs what it may)
 	@workloads/install.sh qemu-user gzip gnugo

@@ -64,8 +64,7 @@ def test_same_parameters(name: str) -> None:
         ("import_formats", ()),
         ("machine_builtin", ()),
         ("machine_schema", ()),
-        ("machine_load", ("desktop-nvm", "nowhere")),
-        ("paging_replacements", ()),
+        ("schema", ()),
         ("capture_probe", ("nowhere",)),
     ],
 )
@@ -77,11 +76,11 @@ def test_results_are_of_the_type_stated(name: str, arguments: tuple[Any, ...]) -
 
 
 def test_machine_times_are_of_the_type_stated() -> None:
-    text = _engine.machine_load("desktop-nvm", "nowhere")
-    times = _engine.machine_access_times("desktop-nvm", text)
-    assert is_of(times, tuple[float, float, float | None])
-    costs = _engine.machine_io("desktop-nvm", text, "nvm-1x", [512, 4096])
-    assert is_of(costs, tuple[list[float], list[float]])
+    machine = _engine.Machine.load("desktop-nvm", "nowhere")
+    times = machine.access_times()
+    assert isinstance(times, _engine.AccessTimes)
+    assert is_of((times.tlb_ns, times.dram_ns, times.stlb_ns), tuple[float, float, float | None])
+    assert is_of(machine.io_ns("nvm-1x", [512, 4096]), list[float])
 
 
 def is_of(value: Any, stated: Any) -> bool:

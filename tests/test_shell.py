@@ -230,11 +230,11 @@ def test_what_prints_rows_has_formats(words: str) -> None:
 def test_threads_and_seeds_mean_the_same(words: str) -> None:
     has = options(words)
     if "threads" in has and words not in DEVIATIONS["threads"]:
-        assert has["threads"].default == 0
-        assert "one a core" in has["threads"].help
+        assert int(has["threads"].default) == 0
+        assert "core" in has["threads"].help
     if "seed" in has:
         assert has["seed"].opts == ["--seed"]
-        assert isinstance(has["seed"].default, int)
+        assert int(has["seed"].default) >= 0
 
 
 # --- colours and progress

@@ -116,7 +116,7 @@ def test_every_study_declares_what_sweeps_and_diffs_need() -> None:
         ("sample", 1, True),
         ("sample", True, False),
         ("storage", ["hdd"], True),
-        ("storage", "hdd", False),  # a text is a sequence of texts to Python alone
+        ("storage", "hdd", True),  # names separated by commas
         ("write_back", False, True),
     ],
 )

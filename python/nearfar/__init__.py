@@ -11,13 +11,19 @@ import inspect
 import pkgutil
 import sys
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from nearfar._engine import __version__
 from nearfar.errors import NearfarError
-from nearfar.trace import Trace, open
+
+if TYPE_CHECKING:
+    from nearfar._engine import __version__
+    from nearfar.trace import Trace, open
 
 __all__ = ["NearfarError", "Trace", "__version__", "open"]
+
+#: Names of other modules that stand here, loaded when they are first used: help and completion need
+#: neither the engine nor traces.
+_ELSEWHERE = {"Trace": "trace", "__version__": "_engine", "open": "trace"}
 
 
 class _Verb(ModuleType):
@@ -45,6 +51,8 @@ def _function(module: ModuleType) -> Any:
 
 
 def __getattr__(name: str) -> Any:
+    if name in _ELSEWHERE:
+        return getattr(importlib.import_module(f"{__name__}.{_ELSEWHERE[name]}"), name)
     if not name.startswith("_") and name in _modules():
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module 'nearfar' has no attribute {name!r}")

@@ -1,6 +1,6 @@
 """``diff``: two runs of a study, row by row: better, worse or unchanged.
 
-Rows are paired by what the study declares as keys (:class:`nearfar.result.Columns`); over seeds the
+Rows are paired by what the study declares as keys (:class:`nearfar.result.Rows`); over seeds the
 mean difference comes with its confidence interval. docs/diff.md has the rules.
 
 >>> found = diff("before.run", "after.run")                     # doctest: +SKIP
@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from nearfar.errors import NearfarError
-from nearfar.result import Columns, Result
+from nearfar.result import Result
 from nearfar.run_folder import Run, open_run
+from nearfar.schema import Rows
 
 #: How sure an interval is.
 CONFIDENCE: Final = 0.95
@@ -126,7 +127,7 @@ def diff(a: str | Path, b: str | Path, *, metrics: Sequence[str] | None = None) 
     return DiffResult(run, rows, only_a, only_b)
 
 
-def choose(columns: Columns, metrics: Sequence[str] | None) -> list[str]:
+def choose(columns: Rows, metrics: Sequence[str] | None) -> list[str]:
     """The metrics asked for, the first by default.
 
     Raises:

@@ -116,20 +116,11 @@ def explain(
     made, options = result.run, result.run["options"]
     machine = Machine.from_json(made["machine"], json.dumps(made["machine_description"]))
     trace = _trace(made)
-    fraction = row["memory_fraction"]
+    asked = {name: options[name] for name in ("tlb", "replacement", "clock_insert", "kinds")}
+    asked["page_sizes"] = [row["page_bytes"]]
+    asked["memory"] = _memory(row)
     with view(trace, options["filter"], machine, progress) as seen:
-        found = json.loads(
-            _engine.paging_explain(
-                seen.path,
-                page_bytes=row["page_bytes"],
-                memory=(row["memory_bytes"], False) if fraction is None else (fraction, True),
-                tlb=options["tlb"],
-                replacement=options["replacement"],
-                clock_insert_set=options["clock_insert"] == "set",
-                kinds=options["kinds"],
-                progress=progress,
-            )
-        )
+        found = json.loads(_engine.paging_explain(seen.path, options=asked, progress=progress))
     total: dict[str, int] = found["total"]
     if options["sample"] is None:
         _check(opened.path, row, total)
@@ -142,7 +133,7 @@ def explain(
         "storage": row["storage"],
         "page_bytes": row["page_bytes"],
         "memory_bytes": row["memory_bytes"],
-        "memory_fraction": fraction,
+        "memory_fraction": row["memory_fraction"],
         "frames": row["frames"],
         "total_ns": row["total_ns"],
         "sample": options["sample"],
@@ -189,6 +180,12 @@ def _row(result: PagingResult, page: str | int, memory: str | None, storage: str
             f"--storage: {device[:40]!r} is not in this run; it has {', '.join(devices)}"
         )
     return next(r for r in rows if r["page_bytes"] == size and r["storage"] == device)
+
+
+def _memory(row: Row) -> str:
+    """The memory size of a row as it is written."""
+    fraction = row["memory_fraction"]
+    return str(row["memory_bytes"]) if fraction is None else f"{fraction * 100:.15g}%"
 
 
 def _trace(made: Mapping[str, Any]) -> Path:

@@ -16,6 +16,7 @@ from typing import Any
 from nearfar import _engine
 from nearfar._engine import AccessTimes, Machine
 from nearfar.errors import NearfarError
+from nearfar.schema import MachineLike
 
 __all__ = [
     "SEARCH",
@@ -31,9 +32,6 @@ __all__ = [
     "schema",
     "with_storage",
 ]
-
-#: What every ``machine=`` takes: a name, a path, or a machine already loaded.
-MachineLike = str | Path | Machine
 
 #: The machine that is meant unless another is named.
 USUAL = "desktop-nvm"

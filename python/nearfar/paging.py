@@ -10,28 +10,24 @@ Papers 000 and 001. The engine simulates every page size and memory size in one 
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 from nearfar import _engine, units
 from nearfar import machine as machines
 from nearfar import paging_findings as findings
+from nearfar.declared import paging as declared
 from nearfar.errors import NearfarError
 from nearfar.filter import view
-from nearfar.result import Columns, FolderResult
-from nearfar.sizes import parse_memory, parse_page_sizes
+from nearfar.provenance import provenance
+from nearfar.result import FolderResult
+from nearfar.schema import Rows, takes
 
 #: What a study runs with unless told otherwise.
-PAGE_SIZES = "512,1K,...,2M"
-MEMORY = "10%,...,100%"
-TLB = "64"
 MACHINE = machines.USUAL
 
 #: Points of a fitted curve that go into results, between the smallest and largest page size.
@@ -50,25 +46,13 @@ class PagingResult(FolderResult):
     """
 
     run: dict[str, Any]
-    rows: list[dict[str, Any]]
+    rows: list[declared.Row]
     fits: list[dict[str, Any]]
     wall_seconds: float = field(compare=False, default=0.0)
 
     page = "nearfar.report.html.paging:PagingPage"
     chart = "nearfar.report.plots.paging:draw"
-    columns: ClassVar[Columns] = Columns(
-        keys=("storage", ("memory_fraction", "memory_bytes"), "page_bytes"),
-        metrics={
-            "total_ns": "less",
-            "translation_ns": "less",
-            "data_ns": "less",
-            "tlb_miss_rate": "less",
-            "fault_rate": "less",
-            "tlb_misses": "less",
-            "faults": "less",
-            "dirty_evictions": "less",
-        },
-    )
+    columns: ClassVar[Rows] = declared.ROWS
 
     @classmethod
     def restore(cls, run: dict[str, Any], tables: Mapping[str, Any]) -> PagingResult:
@@ -87,13 +71,11 @@ class PagingResult(FolderResult):
     @property
     def table(self) -> Any:
         """The rows as a ``pyarrow.Table``."""
-        import pyarrow
-
-        return pyarrow.Table.from_pylist(self.rows, schema=_arrow_schema())
+        return self.columns.table(self.rows)
 
     def best(
         self, *, storage: str | None = None, memory_fraction: float | None = None
-    ) -> dict[str, Any]:
+    ) -> declared.Row:
         """Answer the row of least total time among those of a storage and memory size.
 
         Raises:
@@ -123,108 +105,45 @@ class PagingResult(FolderResult):
         return f"<table>{head}{''.join(lines)}</table>"
 
 
+@takes(declared.OPTIONS)
 def paging(
     trace: str | Path,
     *,
-    page_sizes: str | Sequence[int] = PAGE_SIZES,
-    memory: str = MEMORY,
-    tlb: str = TLB,
-    replacement: str = "clock",
-    clock_insert: str = "set",
-    machine: machines.MachineLike = MACHINE,
-    storage: Sequence[str] | None = None,
-    kinds: Sequence[str] | None = None,
-    filter: str = "none",  # noqa: A002
-    write_back: bool = False,
-    sample: float | None = None,
-    threads: int = 0,
-    max_memory: int | None = None,
     progress: Callable[[int], None] | None = None,
+    **options: Unpack[declared.Options],
 ) -> PagingResult:
     """Run the paging study.
 
     Args:
         trace: a trace folder.
-        page_sizes: bytes, powers of two; text may use ``4K`` and ``...`` for doublings.
-        memory: ``10%`` of the 4 KiB footprint or bytes; ``...`` for equal steps.
-        tlb: entries (``64``), entries x ways (``64x4``), two levels (``64+1536x12``); LRU.
-        replacement: ``clock``, ``lru`` or ``linux``.
-        clock_insert: ``set`` or ``clear``: the accessed bit of a page just loaded by CLOCK.
-        machine: name or path of a machine file, or a machine.
-        storage: storages of the machine to price; all by default.
-        kinds: kinds of references that count; all by default.
-        filter: which references there are: ``none`` (all), ``cache`` (those that miss the CPU
-            caches of the machine) or ``cache-write-backs`` (:mod:`nearfar.filter`).
-        write_back: charge a write for each eviction of a dirty page.
-        sample: simulate only this part of the pages (0 to 1); rows then carry a standard error.
-        threads: 0 for one a core.
-        max_memory: bytes the simulation should keep to, by going over the trace more than once;
-            12 GiB by default. It changes no result.
         progress: called now and then with the records done.
+        {options}
 
     Raises:
         NearfarError: bad input; the message says what, where and what to do.
     """
     from nearfar.fit import fit_rows
 
-    sizes = parse_page_sizes(page_sizes) if isinstance(page_sizes, str) else list(page_sizes)
-    memories = parse_memory(memory)
-    if clock_insert not in ("set", "clear"):
-        raise NearfarError(f"--clock-insert: {clock_insert!r} is neither set nor clear")
-    described = machines.load(machine)
+    values = dict(options)
+    described = machines.load(options.get("machine", MACHINE))
+    values.pop("machine", None)
     path = Path(trace)
     began = time.monotonic()
-    with view(path, filter, described, progress) as seen:
-        answer = json.loads(
-            _engine.paging(
-                seen.path,
-                described,
-                page_sizes=sizes,
-                memory=[(float(m.value), m.is_fraction) for m in memories],
-                tlb=tlb,
-                replacement=replacement,
-                clock_insert_set=clock_insert == "set",
-                kinds=list(kinds) if kinds is not None else None,
-                storages=list(storage) if storage is not None else None,
-                write_back=write_back,
-                threads=threads,
-                sample=sample,
-                max_memory=max_memory,
-                progress=progress,
-            )
-        )
-    rows: list[dict[str, Any]] = answer["rows"]
-    fits = [_fit_dict(fit, sizes) for fit in fit_rows(rows)]
-    options = {
-        "page_sizes": sizes,
-        "memory": memory,
-        "tlb": tlb,
-        "replacement": replacement,
-        "clock_insert": clock_insert,
-        "storage": list(storage) if storage is not None else None,
-        "kinds": list(kinds) if kinds is not None else None,
-        "filter": filter,
-        "write_back": write_back,
-        "sample": sample,
-    }
-    text = (path / "trace.json").read_bytes()
-    info = json.loads(text)
-    run = {
-        "study": "paging",
-        "command": _command(path, described.flags, options),
-        "trace": str(path),
-        "trace_json_sha256": hashlib.sha256(text).hexdigest(),
-        "traced": shlex.join(info["source"]["command"]) or info["source"]["detail"],
-        "trace_complete": info["complete"],
-        "sampled_trace": info["source"]["sampled"],
-        "machine": described.name,
-        "machine_description": described.to_dict(),
-        "options": options,
-        "view": seen.sentence,
-        "references": answer["records"],
-        "footprint_bytes": answer["footprint_bytes"],
-        "version": _engine.__version__,
-    }
+    with view(path, options.get("filter", "none"), described, progress) as seen:
+        answer = json.loads(_engine.paging(seen.path, described, options=values, progress=progress))
+    rows: list[declared.Row] = answer["rows"]
+    asked = answer["options"]
+    fits = [_fit_dict(fit, asked["page_sizes"]) for fit in fit_rows(rows)]
+    run = provenance(
+        "paging",
+        arguments=[path],
+        options=declared.OPTIONS,
+        values=asked,
+        trace=path,
+        machine=described,
+        view=seen.sentence,
+    )
+    run |= {"references": answer["records"], "footprint_bytes": answer["footprint_bytes"]}
     return PagingResult(run, rows, fits, time.monotonic() - began)
 
 
@@ -277,51 +196,6 @@ def _fit_dict(fit: Any, sizes: Sequence[int]) -> dict[str, Any]:
         ],
         "curve": curve,
     }
-
-
-def _command(path: Path, machine: Sequence[str], options: dict[str, Any]) -> str:
-    words = ["nearfar", "paging", os.fspath(path), *machine]
-    words += ["--page-sizes", ",".join(str(size) for size in options["page_sizes"])]
-    words += ["--memory", options["memory"], "--tlb", options["tlb"]]
-    words += ["--replacement", options["replacement"]]
-    if options["clock_insert"] != "set":
-        words += ["--clock-insert", options["clock_insert"]]
-    for name in ("storage", "kinds"):
-        if options[name] is not None:
-            words += [f"--{name}", ",".join(options[name])]
-    if options["filter"] != "none":
-        words += ["--filter", options["filter"]]
-    if options["write_back"]:
-        words.append("--write-back")
-    if options["sample"] is not None:
-        words += ["--sample", str(options["sample"])]
-    return shlex.join(words)
-
-
-def _arrow_schema() -> Any:
-    import pyarrow
-
-    whole, real, text = pyarrow.int64(), pyarrow.float64(), pyarrow.string()
-    columns = {
-        "page_bytes": whole,
-        "memory_bytes": whole,
-        "memory_fraction": real,
-        "frames": whole,
-        "references": whole,
-        "tlb_misses": whole,
-        "tlb_miss_rate": real,
-        "tlb_second_hits": whole,
-        "faults": whole,
-        "fault_rate": real,
-        "fault_rate_error": real,
-        "pages": whole,
-        "dirty_evictions": whole,
-        "storage": text,
-        "translation_ns": real,
-        "data_ns": real,
-        "total_ns": real,
-    }
-    return pyarrow.schema(list(columns.items()))
 
 
 def _escape(text: object) -> str:

@@ -7,12 +7,12 @@ import importlib
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
 from nearfar import _engine
 from nearfar.errors import NearfarError
+from nearfar.schema import Rows
 
 #: Rows of a table that a notebook shows.
 SHOWN: Final = 10
@@ -22,23 +22,6 @@ def _cell(value: object) -> str:
     if value is None:
         return ""
     return html.escape(f"{value:.6g}" if isinstance(value, float) else str(value))
-
-
-@dataclass(frozen=True)
-class Columns:
-    """What the columns of a study's table mean to those who compare and draw them.
-
-    Attributes:
-        keys: columns that say what a row is of, so that rows of two runs are paired by them; of
-            a tuple the first that is not null counts (a memory size as a share, or else in bytes).
-        metrics: what a row found, each ``less`` or ``more``: what of it is better. The first is
-            what is compared and drawn unless another is named.
-        seed: a column over which rows are repetitions of each other, where there is one.
-    """
-
-    keys: tuple[str | tuple[str, ...], ...]
-    metrics: Mapping[str, str]
-    seed: str | None = None
 
 
 def load(entry: str) -> Any:
@@ -125,7 +108,7 @@ class FolderResult(Result):
     """A result that can be kept as a folder."""
 
     #: What the columns of ``table`` mean; by question, for a study that has several.
-    columns: ClassVar[Columns | Mapping[str, Columns]]
+    columns: ClassVar[Rows | Mapping[str, Rows]]
 
     @classmethod
     def restore(cls, run: dict[str, Any], tables: Mapping[str, Any]) -> Self:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from nearfar import studies, sweep
 from nearfar.errors import NearfarError
-from nearfar.result import Columns, FolderResult, Result
+from nearfar.result import FolderResult, Result
+from nearfar.schema import Rows
 from nearfar.strict import parse_json
 from nearfar.studies import Study
 from nearfar.sweep import SweepResult
@@ -31,7 +32,7 @@ class Run:
     path: Path
     study: Study
     result: Result
-    columns: Columns
+    columns: Rows
 
     @property
     def is_sweep(self) -> bool:

@@ -23,7 +23,8 @@ from typing import Any, ClassVar
 from nearfar import _engine
 from nearfar import machine as machines
 from nearfar.errors import NearfarError
-from nearfar.result import Columns, FolderResult
+from nearfar.result import FolderResult
+from nearfar.schema import Rows
 from nearfar.sizes import parse_bytes
 
 #: What a study runs with unless told otherwise.
@@ -56,7 +57,7 @@ class SsdResult(FolderResult):
 
     page = "nearfar.report.html.ssd:SsdPage"
     chart = "nearfar.report.plots.ssd:draw"
-    columns: ClassVar[Columns] = Columns(
+    columns: ClassVar[Rows] = Rows(
         keys=("dram_bytes", "epf"),
         metrics={
             "seconds": "less",

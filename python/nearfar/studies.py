@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from nearfar.errors import NearfarError
-from nearfar.result import Columns, FolderResult
+from nearfar.result import FolderResult
+from nearfar.schema import Rows, options_of
 
 
 @dataclass(frozen=True)
@@ -80,11 +81,11 @@ class Study:
         return _parameters(self.function, self.more, self.threads)
 
     @property
-    def columns(self) -> Columns:
+    def columns(self) -> Rows:
         """What the columns of its table mean."""
         kind: type[FolderResult] = _import(self.result)
         declared = kind.columns
-        return declared if isinstance(declared, Columns) else declared[self.question]
+        return declared if isinstance(declared, Rows) else declared[self.question]
 
     @property
     def question(self) -> str:
@@ -188,6 +189,7 @@ def _import(place: str) -> Any:
 def _parameters(place: str, more: str | None, threads: str | None) -> dict[str, Parameter]:
     function: Callable[..., Any] = _import(place)
     hints = typing.get_type_hints(function)
+    hints |= {option.name: option.annotation for option in options_of(function)}
     found: dict[str, Parameter] = {}
     for name, one in inspect.signature(function).parameters.items():
         if one.kind is inspect.Parameter.VAR_KEYWORD:

@@ -7,8 +7,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use nearfar_trace::{Error, Result};
-
 /// Most entries of one level: far beyond any hardware, small enough to allocate.
 pub const MAX_ENTRIES: u32 = 1 << 20;
 
@@ -52,15 +50,13 @@ impl FromStr for Level {
 }
 
 impl FromStr for TlbSpec {
-    type Err = Error;
+    /// What is wrong, and how a TLB is written.
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self> {
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
         let wrong = |why: String| {
-            Error::input(
-                "--tlb",
-                format!("{text:?}: {why}"),
-                "write entries (64), entries x ways (64x4) or two levels (64+1536x12)",
-            )
+            let fix = "write entries (64), entries x ways (64x4) or two levels (64+1536x12)";
+            format!("{text:?}: {why}; {fix}")
         };
         let mut levels = text.split('+');
         let first = levels.next().unwrap_or_default().parse().map_err(wrong)?;
@@ -69,6 +65,21 @@ impl FromStr for TlbSpec {
             Some(_) => Err(wrong("more than two levels".to_owned())),
             None => Ok(TlbSpec { first, second }),
         }
+    }
+}
+
+impl nearfar_schema::Value for TlbSpec {
+    fn metavar() -> &'static str {
+        "ENTRIES"
+    }
+    fn python() -> String {
+        "str | int".into()
+    }
+    fn read(given: &nearfar_schema::Given) -> std::result::Result<Self, String> {
+        given.shown().parse()
+    }
+    fn plain(&self) -> serde_json::Value {
+        self.to_string().into()
     }
 }
 

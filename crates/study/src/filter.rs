@@ -6,8 +6,20 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use nearfar_hardware::cache::{Filter, Geometry};
+use nearfar_hardware::cache::{Filter as Misses, Geometry};
 use nearfar_trace::{Batch, Columns, Info, Reader, Result, Source, Writer, WriterOptions};
+
+nearfar_schema::choices! {
+    /// Which references of a trace a study sees.
+    pub enum Filter: "filter" {
+        /// every reference of the program, before any CPU cache
+        None = "none",
+        /// those that miss the machine's caches
+        Cache = "cache",
+        /// those, and the lines that the caches write back
+        CacheWriteBacks = "cache-write-backs",
+    }
+}
 
 /// Write to `to` what of the trace `from` memory must answer (see [`nearfar_hardware::cache`]);
 /// answers its `trace.json`. Instructions, processes and the address space stay those of `from`.
@@ -28,7 +40,7 @@ pub fn cache(
         writer.thread_process(thread.index, thread.process);
     }
     let mut events = from.regions()?.into_iter().peekable();
-    let mut filter = Filter::new(geometry, write_backs);
+    let mut filter = Misses::new(geometry, write_backs);
     let mut batches = from.batches(Columns::ALL);
     let (mut batch, mut kept) = (Batch::default(), Batch::default());
     let mut written: HashMap<u32, u64> = HashMap::new();

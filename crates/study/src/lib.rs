@@ -1,5 +1,6 @@
 //! Studies: each composes trace, hardware and kernel into a table of results.
 
+pub mod declared;
 pub mod filter;
 pub mod info;
 pub mod numa;

@@ -34,6 +34,11 @@ impl Error {
         Self { kind: ErrorKind::Input, place: place.into(), what: what.into(), fix: fix.into() }
     }
 
+    /// An option that is refused.
+    pub fn refused(wrong: nearfar_schema::Wrong) -> Self {
+        Self::input(wrong.place, wrong.what, "")
+    }
+
     /// A tool or device that is needed is not there.
     pub fn missing(
         place: impl Into<String>,

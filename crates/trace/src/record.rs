@@ -58,6 +58,27 @@ impl Kind {
     }
 }
 
+/// The kinds as what an option chooses from.
+pub struct Kinds;
+
+impl nearfar_schema::Registry for Kinds {
+    const NAME: &'static str = "kind";
+    const KIND: &'static str = "kind";
+    const METAVAR: &'static str = "KINDS";
+    fn entries() -> Vec<nearfar_schema::Entry> {
+        let what = |kind| match kind {
+            Kind::Load => "read by the program",
+            Kind::Store => "written by the program",
+            Kind::Fetch => "instructions fetched",
+            Kind::KernelLoad => "read by the kernel for it",
+            Kind::KernelStore => "written by the kernel for it",
+        };
+        let entry =
+            |kind: Kind| nearfar_schema::Entry { name: kind.name(), what: what(kind).into() };
+        Kind::ALL.map(entry).to_vec()
+    }
+}
+
 /// A set of kinds, a bit each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KindSet(pub u8);

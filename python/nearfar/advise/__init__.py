@@ -23,10 +23,16 @@ from nearfar.advise.fleet import Vm
 from nearfar.advise.fleet import read as read_fleet
 from nearfar.advise.one_vm import USUAL, advice
 from nearfar.advise.prediction import Costs, points_of
+from nearfar.declared.paging import OPTIONS, Row
 from nearfar.errors import NearfarError
-from nearfar.paging import MACHINE, PAGE_SIZES, TLB, paging, trace_warnings
-from nearfar.result import Columns, FolderResult
-from nearfar.sizes import parse_memory, parse_page_sizes
+from nearfar.paging import MACHINE, paging, trace_warnings
+from nearfar.result import FolderResult
+from nearfar.schema import Rows, default
+from nearfar.sizes import Memory, parse_memory, parse_page_sizes
+
+#: What the paging study behind the advice runs with unless told otherwise.
+PAGE_SIZES: Final = default(OPTIONS, "page_sizes")
+TLB: Final = default(OPTIONS, "tlb")
 
 #: What advice is given for unless told otherwise.
 MEMORY: Final = "50%"
@@ -52,7 +58,7 @@ class AdviseResult(FolderResult):
 
     page = "nearfar.report.html.advise:AdvisePage"
     chart = "nearfar.report.plots.advise:draw"
-    columns: ClassVar[Columns] = Columns(
+    columns: ClassVar[Rows] = Rows(
         keys=("vm", "workload", "machine", "storage", "arch", ("memory_fraction", "memory_bytes")),
         metrics={
             "simulated_ns": "less",
@@ -323,21 +329,21 @@ def _single_memories(text: str) -> list[str]:
     ]
 
 
-def _by_memory(
-    rows: Sequence[dict[str, Any]], texts: Sequence[str]
-) -> dict[str, list[dict[str, Any]]]:
-    told: dict[str, list[dict[str, Any]]] = {}
+def _by_memory(rows: Sequence[Row], texts: Sequence[str]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
     for text in texts:
         (size,) = parse_memory(text)
-        key = "memory_fraction" if size.is_fraction else "memory_bytes"
-        told[text] = [row for row in rows if _same(row[key], size.value, row, size.is_fraction)]
-    return told
+        found[text] = [row for row in rows if _is_of(row, size)]
+    return found
 
 
-def _same(value: float | None, wanted: float, row: Mapping[str, Any], fraction: bool) -> bool:
-    if value is None or (not fraction and row["memory_fraction"] is not None):
+def _is_of(row: Row, size: Memory) -> bool:
+    """Whether the row is of the memory size, given the same way."""
+    fraction = row["memory_fraction"]
+    if size.is_fraction != (fraction is not None):
         return False
-    return abs(value - wanted) <= 1e-9 * wanted
+    value = row["memory_bytes"] if fraction is None else fraction
+    return abs(value - size.value) <= 1e-9 * size.value
 
 
 def _shown(sizes: str, tried: Sequence[int]) -> list[int] | int:

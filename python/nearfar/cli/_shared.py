@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import typing
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Annotated, Any
@@ -17,6 +18,7 @@ import typer
 from typer.models import ParameterInfo
 
 from nearfar.errors import NearfarError
+from nearfar.schema import Option, options_of, written
 
 
 class When(StrEnum):
@@ -58,8 +60,15 @@ def furnish(command: str, run: Callable[..., Any]) -> Callable[..., Any]:
     """
     if getattr(run, "furnished", False):  # an application of commands is built more than once
         return run
-    signature = inspect.signature(run, eval_str=True)
-    own = [_completed(command, parameter) for parameter in signature.parameters.values()]
+    signature = inspect.signature(run)
+    hints = typing.get_type_hints(run, include_extras=True)
+    declared = {option.name: option for option in options_of(run)}
+    own = [
+        _of_option(declared[name])
+        if name in declared
+        else _completed(command, parameter.replace(annotation=hints[name]))
+        for name, parameter in signature.parameters.items()
+    ]
     added = [name for name in SHARED if name not in signature.parameters]
     # A command that takes more than one machine has `set_` of its own.
     sets = "machine" in signature.parameters and "set_" not in signature.parameters
@@ -105,6 +114,29 @@ def _completed(command: str, parameter: inspect.Parameter) -> inspect.Parameter:
     return parameter
 
 
+def _of_option(option: Option) -> inspect.Parameter:
+    """A declared option as Typer takes it; the engine reads the text."""
+    annotation: Any
+    if option.is_flag:
+        flags = option.flag if not option.default else f"{option.flag}/--no-{option.flag[2:]}"
+        annotation = Annotated[bool, typer.Option(flags, help=option.help)]
+        default = option.default
+    else:
+        info = typer.Option(
+            option.flag,
+            help=option.help,
+            metavar=option.metavar,
+            autocompletion=_listed(NAMES.get(option.name, lambda: option.choices)),
+        )
+        annotation = Annotated[str if option.required else str | None, info]
+        default = None if option.default is None else written(option.default)
+    if option.required:
+        default = inspect.Parameter.empty
+    return inspect.Parameter(
+        option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
+
+
 def _listed(names: Names) -> Callable[[str], list[tuple[str, str]]]:
     """Complete the last item of a comma-separated list, leaving out what stands in it already."""
 
@@ -126,6 +158,17 @@ def _listed(names: Names) -> Callable[[str], list[tuple[str, str]]]:
 
 def _words(*words: str) -> Names:
     return lambda: [(word, "") for word in words]
+
+
+def _of_paging(option: str) -> Names:
+    """The choices of an option of ``paging``."""
+
+    def names() -> Iterable[tuple[str, str]]:
+        from nearfar.declared.paging import OPTIONS
+
+        return next(one.choices for one in OPTIONS if one.name == option)
+
+    return names
 
 
 def _machines() -> Iterable[tuple[str, str]]:
@@ -163,12 +206,6 @@ def _epf() -> Iterable[tuple[str, str]]:
     from nearfar import ssd
 
     return [(name, what) for name, _, what in ssd.policies()]
-
-
-def _replacements() -> Iterable[tuple[str, str]]:
-    from nearfar import _engine
-
-    return _engine.paging_replacements()
 
 
 def _modes() -> Iterable[tuple[str, str]]:
@@ -210,14 +247,14 @@ def _studies() -> Iterable[tuple[str, str]]:
 #: Names by ``COMMAND PARAMETER``, or by ``PARAMETER`` alone for every command.
 NAMES: Mapping[str, Names] = {
     "arch": _words("x86-64", "aarch64"),
-    "clock_insert": _words("set", "clear"),
+    "clock_insert": _of_paging("clock_insert"),
     "emit": _emitters,
     "epf": _epf,
     "export format": _export_formats,
-    "filter": _words("none", "cache"),
+    "filter": _of_paging("filter"),
     "generate name": _generators,
     "import format": _import_formats,
-    "kinds": _words("load", "store", "fetch", "kernel-load", "kernel-store"),
+    "kinds": _of_paging("kinds"),
     "machine": _machines,
     "machine target": _machines,
     "mode": _modes,
@@ -226,7 +263,7 @@ NAMES: Mapping[str, Names] = {
     "numa import output_format": _words("table", "json", "toml"),
     "output_format": _words("table", "json", "csv", "parquet"),
     "policy": _tiering_policies,
-    "replacement": _replacements,
+    "replacement": _of_paging("replacement"),
     "reproduce study": _studies,
     "storage": _storages,
     "tiering filter": _words("cache", "cache-write-backs", "none"),

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 Format = Annotated[str, typer.Option("--format", help="table, json, csv or parquet.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace existing results.")]
 Html = Annotated[Path | None, typer.Option(help="Also write a self-contained page.")]
+Out = Annotated[
+    Path | None, typer.Option("-o", "--out", help="Also write result.parquet and run.json.")
+]
 
 #: What ``--format`` may be.
 FORMATS = ("table", "json", "csv", "parquet")

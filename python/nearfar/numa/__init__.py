@@ -24,7 +24,8 @@ from nearfar.errors import NearfarError
 from nearfar.numa.describe import describe, to_machine
 from nearfar.numa.node import Node
 from nearfar.numa.table_2 import TABLE_2
-from nearfar.result import Columns, FolderResult
+from nearfar.result import FolderResult
+from nearfar.schema import Rows
 from nearfar.sizes import bytes_of, parse_bytes
 
 __all__ = [
@@ -66,7 +67,7 @@ _FLAGS: Final = {
 }
 _USUAL: Final = {"threads": 1, "writes": 0.0, "bandwidth": 0.0, "seed": 1, "pattern": "random"}
 
-#: Columns that may hold no value, and what they hold otherwise.
+#: Rows that may hold no value, and what they hold otherwise.
 _NULLABLE: Final = {
     "why_not": "text",
     "bound_by": "text",
@@ -97,21 +98,21 @@ class NumaResult(FolderResult):
 
     page = "nearfar.report.html.numa:NumaPage"
     chart = "nearfar.report.plots.numa:draw"
-    columns: ClassVar[Mapping[str, Columns]] = {
-        "alloc": Columns(
+    columns: ClassVar[Mapping[str, Rows]] = {
+        "alloc": Rows(
             keys=("mode", "size_bytes"),
             metrics={"seconds": "less", "gb_per_second": "more", "capacity_bytes": "more"},
         ),
-        "run": Columns(
+        "run": Rows(
             keys=("mode", "footprint_bytes"),
             metrics={"latency_ns": "less", "gb_per_second": "more", "cache_hit_rate": "more"},
             seed="seed",
         ),
-        "plan": Columns(
+        "plan": Rows(
             keys=("mode", "nodes"),
             metrics={"latency_ns": "less", "gb_per_second": "more", "clear_seconds": "less"},
         ),
-        "pair": Columns(
+        "pair": Rows(
             keys=("shuffled", "overlap"),
             metrics={
                 "slowdown_a": "less",

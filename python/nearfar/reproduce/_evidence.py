@@ -128,17 +128,13 @@ class Simulation:
             _engine.paging(
                 self._views[seen],
                 described,
-                page_sizes=list(SIZES),
-                memory=[(share, True) for share in MEMORIES],
-                tlb=setting.tlb,
-                replacement="clock",
-                clock_insert_set=True,
-                kinds=None,
-                storages=["nvm-1x"],
-                write_back=False,
-                threads=self._threads,
-                sample=None,
-                max_memory=None,
+                options={
+                    "page_sizes": SIZES,
+                    "memory": ",".join(f"{share:.15%}" for share in MEMORIES),
+                    "tlb": setting.tlb,
+                    "storage": ["nvm-1x"],
+                    "threads": self._threads,
+                },
                 progress=self._progress,
             )
         )

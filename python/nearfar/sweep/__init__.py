@@ -22,7 +22,8 @@ from typing import Any, Final
 
 from nearfar.errors import NearfarError
 from nearfar.output import commit, write_whole
-from nearfar.result import Columns, Result
+from nearfar.result import Result
+from nearfar.schema import Rows
 from nearfar.strict import parse_json
 from nearfar.studies import STUDIES, Study, find
 from nearfar.sweep import local
@@ -104,12 +105,12 @@ class SweepResult(Result):
         return [name for name, values in self.run["grid"].items() if len(values) > 1]
 
     @property
-    def columns(self) -> Columns:
+    def columns(self) -> Rows:
         """What the columns mean: the study's, with the parameters of the cells as keys."""
         own = self.study.columns
         plain = {name for key in own.keys for name in ([key] if isinstance(key, str) else key)}
         more = [name for name in parameter_columns(self.study) if name not in plain]
-        return Columns(
+        return Rows(
             keys=(*(name for name in more if name != own.seed), *own.keys),
             metrics=own.metrics,
             seed=own.seed,

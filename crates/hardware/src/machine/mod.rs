@@ -2,6 +2,7 @@
 //! reader ([`Machine::parse`]) and the JSON Schema ([`schema`]) both come from them.
 
 mod library;
+mod name;
 mod read;
 mod resolve;
 mod set;
@@ -16,6 +17,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use library::{MachineFile, builtin};
+pub use name::MachineName;
 pub use read::nearest;
 pub use resolve::AccessTimes;
 pub use value::{Count, Grid, Indices, Ratio, Sourced};

@@ -77,6 +77,19 @@ pub const REPLACEMENTS: [Named; 3] = [
     },
 ];
 
+/// [`REPLACEMENTS`] as what an option chooses from.
+pub struct Replacements;
+
+impl nearfar_schema::Registry for Replacements {
+    const NAME: &'static str = "replacement";
+    const KIND: &'static str = "policy";
+    const METAVAR: &'static str = "POLICY";
+    fn entries() -> Vec<nearfar_schema::Entry> {
+        let entry = |one: Named| nearfar_schema::Entry { name: one.name, what: one.what.into() };
+        REPLACEMENTS.map(entry).to_vec()
+    }
+}
+
 /// The policy of this name.
 pub fn find(name: &str) -> Option<Named> {
     REPLACEMENTS.into_iter().find(|policy| policy.name == name)

@@ -9,28 +9,25 @@
 
 use super::Page;
 
-const NONE: u32 = u32::MAX;
-const ACTIVE: u8 = 1;
+const ACTIVE: u32 = 1;
 /// Bits 1 to 3: 0 for no list, else the node's number + 1.
-const NODE: u8 = 0b1110;
-const REFERENCED: u8 = 1 << 4;
+const NODE: u32 = 0b1110;
+const REFERENCED: u32 = 1 << 4;
 
-#[derive(Clone, Copy, Debug)]
+/// A list's ends, as links: 0 for none, else a page number + 1.
+#[derive(Clone, Copy, Debug, Default)]
 struct List {
     newest: u32,
     oldest: u32,
     frames: u64,
 }
 
-const EMPTY: List = List { newest: NONE, oldest: NONE, frames: 0 };
-
-/// What a page knows of its list.
-#[derive(Clone, Copy, Debug)]
-struct Links {
-    newer: u32,
-    older: u32,
-    flags: u8,
-}
+/// What a page knows of its list, by the indices below; all zero for a page on none. An array, as
+/// the standard library takes long tables of zeros from the allocator without writing to them.
+type Links = [u32; 3];
+const NEWER: usize = 0;
+const OLDER: usize = 1;
+const FLAGS: usize = 2;
 
 /// The lists of all nodes.
 #[derive(Clone, Debug)]
@@ -42,13 +39,22 @@ pub struct Lists {
     batch_size: usize,
 }
 
+/// The page that a link leads to.
+fn linked(link: u32) -> Option<Page> {
+    link.checked_sub(1).map(Page::new)
+}
+
+fn link_to(page: Page) -> u32 {
+    page.number() + 1
+}
+
 impl Lists {
     /// Empty lists for page numbers below `pages` on `nodes` nodes (at most 7); activations are
     /// applied `batch_size` at a time.
     pub fn new(pages: u32, nodes: u8, batch_size: usize) -> Self {
         Self {
-            links: vec![Links { newer: NONE, older: NONE, flags: 0 }; pages as usize],
-            lists: vec![EMPTY; usize::from(nodes) * 2],
+            links: vec![Links::default(); pages as usize],
+            lists: vec![List::default(); usize::from(nodes) * 2],
             batch: Vec::with_capacity(batch_size),
             batch_size: batch_size.max(1),
         }
@@ -61,69 +67,76 @@ impl Lists {
 
     /// The page that has been on a list for longest.
     pub fn oldest(&self, node: u8, active: bool) -> Option<Page> {
-        let oldest = self.lists[usize::from(node) * 2 + usize::from(active)].oldest;
-        (oldest != NONE).then(|| Page::new(oldest))
+        linked(self.lists[usize::from(node) * 2 + usize::from(active)].oldest)
     }
 
     /// Whether the page is on an active list.
     pub fn is_active(&self, page: Page) -> bool {
-        self.links[page.index()].flags & ACTIVE != 0
+        self.links[page.index()][FLAGS] & ACTIVE != 0
     }
 
     /// PG_referenced.
     pub fn is_referenced(&self, page: Page) -> bool {
-        self.links[page.index()].flags & REFERENCED != 0
+        self.links[page.index()][FLAGS] & REFERENCED != 0
     }
 
     /// Set or clear PG_referenced.
     pub fn set_referenced(&mut self, page: Page, on: bool) {
-        let flags = &mut self.links[page.index()].flags;
+        let flags = &mut self.links[page.index()][FLAGS];
         *flags = *flags & !REFERENCED | if on { REFERENCED } else { 0 };
     }
 
     /// Put a page of `span` frames that is on no list at the young end of one.
     pub fn add(&mut self, page: Page, span: u32, node: u8, active: bool) {
-        let at = page.number();
         let list = &mut self.lists[usize::from(node) * 2 + usize::from(active)];
         let links = &mut self.links[page.index()];
-        debug_assert_eq!(links.flags & NODE, 0, "a page on two lists");
-        links.flags = links.flags & REFERENCED | (node + 1) << 1 | u8::from(active);
-        links.older = list.newest;
-        links.newer = NONE;
-        if list.newest == NONE {
-            list.oldest = at;
-        } else {
-            self.links[list.newest as usize].newer = at;
+        debug_assert_eq!(links[FLAGS] & NODE, 0, "a page on two lists");
+        let flags = links[FLAGS] & REFERENCED | u32::from(node + 1) << 1 | u32::from(active);
+        *links = [0, list.newest, flags];
+        match linked(list.newest) {
+            Some(next) => self.links[next.index()][NEWER] = link_to(page),
+            None => list.oldest = link_to(page),
         }
-        list.newest = at;
+        list.newest = link_to(page);
         list.frames += u64::from(span);
+    }
+
+    /// The node whose list a page is on.
+    fn listed(&self, page: Page) -> Option<u8> {
+        let node = (self.links[page.index()][FLAGS] & NODE) >> 1;
+        node.checked_sub(1).map(|node| node as u8)
     }
 
     /// Take a page of `span` frames off its list; whether it was on one.
     pub fn remove(&mut self, page: Page, span: u32) -> bool {
-        let Links { newer, older, flags } = self.links[page.index()];
-        let Some(node) = (flags & NODE).checked_sub(1 << 1) else { return false };
-        let list = &mut self.lists[usize::from(node) + usize::from(flags & ACTIVE)];
-        if newer == NONE {
-            list.newest = older;
-        } else {
-            self.links[newer as usize].older = older;
+        let Some(node) = self.listed(page) else { return false };
+        let [newer, older, flags] = self.links[page.index()];
+        let list = &mut self.lists[usize::from(node) * 2 + (flags & ACTIVE) as usize];
+        match linked(newer) {
+            Some(next) => self.links[next.index()][OLDER] = older,
+            None => list.newest = older,
         }
-        if older == NONE {
-            list.oldest = newer;
-        } else {
-            self.links[older as usize].newer = newer;
+        match linked(older) {
+            Some(next) => self.links[next.index()][NEWER] = newer,
+            None => list.oldest = newer,
         }
         list.frames -= u64::from(span);
-        self.links[page.index()].flags = flags & REFERENCED;
+        self.links[page.index()] = [0, 0, flags & REFERENCED];
         true
+    }
+
+    /// Forget a page of `span` frames altogether.
+    pub fn forget(&mut self, page: Page, span: u32) {
+        self.remove(page, span);
+        self.links[page.index()] = Links::default();
+        self.batch.retain(|(queued, _)| *queued != page);
     }
 
     /// Move a page to the young end of a list of the node it is listed on.
     pub fn relist(&mut self, page: Page, span: u32, active: bool) {
-        if let Some(node) = (self.links[page.index()].flags & NODE).checked_sub(1 << 1) {
+        if let Some(node) = self.listed(page) {
             self.remove(page, span);
-            self.add(page, span, node >> 1, active);
+            self.add(page, span, node, active);
         }
     }
 

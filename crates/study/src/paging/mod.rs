@@ -15,7 +15,7 @@ pub mod simulate;
 pub mod table;
 pub mod window;
 
-pub use options::{ClockInsert, MemorySize, Options};
+pub use options::{Asked, ClockInsert, MemorySize, Options};
 pub use simulate::{Cell, Simulated, simulate};
 pub use table::{Row, rows};
 

@@ -1,9 +1,14 @@
 //! What a paging study is asked: checked once, here.
 
+use nearfar_hardware::machine::MachineName;
 use nearfar_hardware::tlb::TlbSpec;
-use nearfar_kernel::replacement::{self, Named};
+use nearfar_kernel::replacement::{self, Named, Replacements};
 pub use nearfar_schema::units::MemorySize;
-use nearfar_trace::{Error, KindSet, Result};
+use nearfar_schema::{Bytes, Choice, Count, List, Memory, PageSizes, Runtime, none};
+use nearfar_trace::record::Kinds;
+use nearfar_trace::{Error, Kind, KindSet, Result};
+
+use crate::filter::Filter;
 
 /// Smallest page size, bytes: a cache line.
 pub const LEAST_PAGE: u64 = 64;
@@ -15,16 +20,49 @@ pub const MOST_MEMORIES: usize = 1024;
 /// What a simulation keeps to unless told otherwise, bytes.
 pub const MAX_MEMORY: u64 = 12 << 30;
 
-/// Whether CLOCK loads a page with its accessed bit set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClockInsert {
-    /// Set: the faulting reference counts as one (hardware sets the bit when it retries).
-    Set,
-    /// Clear: libCacheSim's default.
-    Clear,
+nearfar_schema::choices! {
+    /// Whether CLOCK loads a page with its accessed bit set.
+    pub enum ClockInsert: "way to load a page" {
+        /// the faulting reference counts as one (hardware sets the bit when it retries)
+        Set = "set",
+        /// libCacheSim's default
+        Clear = "clear",
+    }
 }
 
-/// Options of a paging study.
+nearfar_schema::options! {
+    /// The options of a paging study as they are written.
+    pub struct Asked {
+        /// Page sizes, powers of two from 64 bytes to 1 TiB; `...` doubles.
+        page_sizes: PageSizes = "512,1K,...,2M",
+        /// Memory sizes: parts of the 4 KiB footprint (50%) or bytes (512M); `...` for equal steps.
+        memory: Memory = "10%,...,100%",
+        /// The TLB: entries (64), with ways (64x4), or two levels (64+1536x12); LRU.
+        tlb: TlbSpec = "64",
+        /// Page replacement.
+        replacement: Choice<Replacements> = "clock",
+        /// The accessed bit of a page just loaded by CLOCK.
+        clock_insert: ClockInsert = "set",
+        /// Machine name or file.
+        machine: MachineName = "desktop-nvm",
+        /// Storages of the machine.
+        storage: Option<List<String>> = none("all"),
+        /// Kinds of references that count.
+        kinds: Option<List<Choice<Kinds>>> = none("all"),
+        /// References that the study sees, before or behind the machine's caches.
+        filter: Filter = "none",
+        /// Charge a write for each eviction of a dirty page.
+        write_back: bool = false,
+        /// Simulate only this part of the pages (0 to 1); rows then carry a standard error.
+        sample: Option<f64> = none(""),
+        /// Threads; 0 = one per core.
+        threads: Runtime<Count<0, 1024>> = 0,
+        /// Memory that the simulation should keep to, by going over the trace more than once.
+        max_memory: Runtime<Bytes> = "12G",
+    }
+}
+
+/// Options of a paging study, checked.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Page sizes, bytes: powers of two, ascending, each once.
@@ -45,6 +83,31 @@ pub struct Options {
     pub max_memory: u64,
     /// Part of the pages to simulate (see `sample.rs`); all when `None`.
     pub sample: Option<f64>,
+}
+
+impl TryFrom<&Asked> for Options {
+    type Error = Error;
+
+    fn try_from(asked: &Asked) -> Result<Self> {
+        let kinds = asked.kinds.as_ref().map_or(KindSet::ALL, |kinds| {
+            let bit = |kind: &Choice<Kinds>| Kind::from_name(kind.name).map_or(0, Kind::bit);
+            KindSet(kinds.0.iter().map(bit).fold(0, |set, bit| set | bit))
+        });
+        let options = Self::new(
+            asked.page_sizes.0.clone(),
+            asked.memory.sizes.clone(),
+            &asked.tlb.to_string(),
+            asked.replacement.name,
+            asked.clock_insert,
+            kinds,
+        )?;
+        Ok(Self {
+            threads: asked.threads.0.0 as usize,
+            max_memory: asked.max_memory.0.0,
+            ..options
+        }
+        .sampled(asked.sample)?)
+    }
 }
 
 impl Options {
@@ -114,7 +177,7 @@ impl Options {
         Ok(Self {
             page_sizes,
             memory,
-            tlb: tlb.parse()?,
+            tlb: tlb.parse().map_err(|what: String| Error::input("--tlb", what, ""))?,
             replacement: policy,
             clock_insert,
             kinds,

@@ -3,47 +3,59 @@
 
 use nearfar_hardware::{AccessTimes, Storage};
 use nearfar_trace::{Error, Result};
-use serde::Serialize;
 
 use super::simulate::Simulated;
 
-/// A row of the study. Times are averages per reference.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
-    /// Page size, bytes.
-    pub page_bytes: u64,
-    /// Memory size, bytes.
-    pub memory_bytes: u64,
-    /// Memory size as a part of the 4 KiB footprint, where it was given so.
-    pub memory_fraction: Option<f64>,
-    /// Frames: memory / page, at least 1.
-    pub frames: u64,
-    /// References at this page size.
-    pub references: u64,
-    /// Page walks.
-    pub tlb_misses: u64,
-    /// Page walks a reference: epsilon of paper 000.
-    pub tlb_miss_rate: f64,
-    /// First-level misses that a second TLB level held.
-    pub tlb_second_hits: u64,
-    /// Page faults.
-    pub faults: u64,
-    /// Page faults a reference: delta of paper 000.
-    pub fault_rate: f64,
-    /// Standard error of the fault rate when pages were sampled; null when all were simulated.
-    pub fault_rate_error: Option<f64>,
-    /// Distinct pages, each faulted on at least once.
-    pub pages: u64,
-    /// Evictions of written pages.
-    pub dirty_evictions: u64,
-    /// The storage device of the machine.
-    pub storage: String,
-    /// T_A, ns.
-    pub translation_ns: f64,
-    /// T_D, ns.
-    pub data_ns: f64,
-    /// T_A + T_D, ns.
-    pub total_ns: f64,
+nearfar_schema::columns! {
+    /// A row of the study. Times are averages per reference.
+    pub struct Row {
+        /// Page size.
+        page_bytes: u64 ["bytes"],
+        /// Memory size.
+        memory_bytes: u64 ["bytes"],
+        /// Memory size where it was given as a part of the 4 KiB footprint, or null.
+        memory_fraction: Option<f64> ["of the footprint"],
+        /// Frames: memory / page, at least 1.
+        frames: u64 ["pages"],
+        /// References at this page size; one that crosses a page counts in both.
+        references: u64,
+        /// Page walks: what no level of the TLB held.
+        tlb_misses: u64,
+        /// e, epsilon of paper 000.
+        tlb_miss_rate: f64 ["per reference"],
+        /// First-level misses that the second level held; 0 with one level.
+        tlb_second_hits: u64,
+        /// Page faults; an estimate when pages were sampled.
+        faults: u64,
+        /// d, delta of paper 000.
+        fault_rate: f64 ["per reference"],
+        /// Standard error of the fault rate when pages were sampled, else null.
+        fault_rate_error: Option<f64> ["per reference"],
+        /// Distinct pages: no memory size can fault less.
+        pages: u64 ["pages"],
+        /// Evictions of written pages.
+        dirty_evictions: u64,
+        /// The storage device of the machine.
+        storage: String,
+        /// Time of address translation, T_A.
+        translation_ns: f64 ["ns per reference"],
+        /// Time of the data, T_D.
+        data_ns: f64 ["ns per reference"],
+        /// T_A + T_D.
+        total_ns: f64 ["ns per reference"],
+    }
+    keys [storage, memory_fraction | memory_bytes, page_bytes]
+    metrics [
+        total_ns less,
+        translation_ns less,
+        data_ns less,
+        tlb_miss_rate less,
+        fault_rate less,
+        tlb_misses less,
+        faults less,
+        dirty_evictions less,
+    ]
+    seed []
 }
 
 /// Price every cell on every storage. With `write_back`, a dirty eviction costs a write.

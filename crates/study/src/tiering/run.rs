@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use nearfar_kernel::tiering::{FRAME, Page, Policy, Time};
+use nearfar_kernel::tiering::{FRAME, Made, Memory, Page, Time};
 use nearfar_trace::{Error, Result};
 use serde::Serialize;
 
@@ -15,8 +15,8 @@ use super::options::Options;
 use super::workload::{Phase, Prepared, Source};
 use super::world::World;
 
-/// Makes a fresh policy for each run.
-pub type Make<'a> = Box<dyn Fn() -> Result<Box<dyn Policy + 'a>> + Sync + 'a>;
+/// Makes a fresh policy for each run, in the memory that it is to act on.
+pub type Make<'a> = Box<dyn Fn(&mut dyn Memory) -> Result<Made> + Sync + 'a>;
 
 /// A policy to run, by its label in results.
 pub struct PolicySource<'a> {
@@ -232,8 +232,7 @@ fn one(
     let frames = options.frames(workload.pages)?;
     let hardware = options.hardware(workload.threads, workload.access_bytes);
     let world = World::new(hardware, &frames, workload.pages);
-    let mut policy = (source.make)()?;
-    let mut engine = Engine::new(world, &mut *policy, options.huge);
+    let mut engine = Engine::new(world, &source.make, options.huge)?;
     let step = if options.huge { nearfar_kernel::tiering::HUGE as usize } else { 1 };
     for page in (0..workload.mapped).step_by(step) {
         engine.allocate(Page::new(page))?;
@@ -272,7 +271,7 @@ fn one(
                 }
             }
             let (now, clock) = (*engine.world.counters(), engine.world.clock());
-            let used = engine.world.used();
+            let used = engine.world.used_frames();
             let fast = used.first().copied().unwrap_or_default();
             let span = Span {
                 accesses: 0,
@@ -347,7 +346,7 @@ fn counts(source: &mut Source, accesses: u64, pages: u32) -> Result<Vec<u32>> {
 }
 
 fn row(
-    engine: &Engine<'_>,
+    engine: &Engine,
     workload: &Prepared,
     source: &PolicySource<'_>,
     seed: u64,
@@ -382,6 +381,6 @@ fn row(
         write_faults: count(|c| c.write_faults),
         bytes_migrated: count(|c| c.frames_copied) * FRAME,
         shadow_bytes_peak: engine.world.shadows().1 * FRAME,
-        fast_pages: engine.world.used().first().copied().unwrap_or_default(),
+        fast_pages: engine.world.used_frames().first().copied().unwrap_or_default(),
     }
 }

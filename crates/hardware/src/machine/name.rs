@@ -1,0 +1,37 @@
+//! The option `--machine`: a built-in machine, or the path of a file.
+
+use nearfar_schema::{Entry, Given, Value};
+
+use super::{Machine, builtin};
+
+/// A machine by name or by path; [`Machine::load`] finds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MachineName(pub String);
+
+impl Value for MachineName {
+    fn metavar() -> &'static str {
+        "MACHINE"
+    }
+    fn python() -> String {
+        "MachineLike".into()
+    }
+    fn registry() -> &'static str {
+        "machine"
+    }
+    fn choices() -> Vec<Entry> {
+        let described = |(name, text): &(&'static str, &str)| {
+            let machine = Machine::parse(name, text).expect("a built-in machine is valid");
+            Entry { name, what: machine.description }
+        };
+        builtin().iter().map(described).collect()
+    }
+    fn open() -> bool {
+        true
+    }
+    fn read(given: &Given) -> Result<Self, String> {
+        String::read(given).map(Self)
+    }
+    fn plain(&self) -> serde_json::Value {
+        self.0.as_str().into()
+    }
+}

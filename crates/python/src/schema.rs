@@ -1,0 +1,14 @@
+//! The declarations of options, rows and registries, from which `make declared` writes source.
+
+use nearfar_study::declared;
+use pyo3::prelude::*;
+
+/// Every declaration as JSON text.
+#[pyfunction]
+fn schema() -> String {
+    declared::to_json().to_string()
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(schema, module)?)
+}

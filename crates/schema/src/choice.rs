@@ -1,0 +1,161 @@
+//! Named things to choose from: registries, and enums whose variants have names.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde_json::Value as Json;
+
+use crate::{Given, Value};
+
+/// One of the names of a registry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The name, as it is written.
+    pub name: &'static str,
+    /// One line on it, for help and docs.
+    pub what: String,
+}
+
+/// Things that are registered by name: policies, formats, modes.
+pub trait Registry {
+    /// Its name: `replacement`.
+    const NAME: &'static str;
+    /// What one of them is called in messages: `policy`.
+    const KIND: &'static str;
+    /// How one of them is called in help: `POLICY`.
+    const METAVAR: &'static str;
+    /// All of them, in the order of help and docs.
+    fn entries() -> Vec<Entry>;
+}
+
+/// The name of one thing of a registry.
+pub struct Choice<R> {
+    /// The name; the registry has it.
+    pub name: &'static str,
+    registry: PhantomData<fn() -> R>,
+}
+
+impl<R: Registry> Choice<R> {
+    /// The name, if the registry has it.
+    pub fn of(name: &str) -> Option<Self> {
+        let found = R::entries().into_iter().find(|entry| entry.name == name)?;
+        Some(Self { name: found.name, registry: PhantomData })
+    }
+}
+
+impl<R> Clone for Choice<R> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<R> Copy for Choice<R> {}
+
+impl<R> PartialEq for Choice<R> {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl<R> fmt::Debug for Choice<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.name.fmt(f)
+    }
+}
+
+impl<R: Registry> Value for Choice<R> {
+    fn metavar() -> &'static str {
+        R::METAVAR
+    }
+    fn python() -> String {
+        "str".into()
+    }
+    fn registry() -> &'static str {
+        R::NAME
+    }
+    fn choices() -> Vec<Entry> {
+        R::entries()
+    }
+    fn read(given: &Given) -> Result<Self, String> {
+        let found = match given {
+            Given::Text(text) => Self::of(text),
+            _ => None,
+        };
+        found.ok_or_else(|| unknown(R::KIND, given, &R::entries()))
+    }
+    fn plain(&self) -> Json {
+        self.name.into()
+    }
+}
+
+/// That `given` is none of `entries`, which it lists.
+pub fn unknown(kind: &str, given: &Given, entries: &[Entry]) -> String {
+    let names: Vec<&str> = entries.iter().map(|entry| entry.name).collect();
+    format!("no {kind} '{}'; choose one of {}", given.shown(), names.join(", "))
+}
+
+/// An enum of plain variants, each with the name by which it is chosen; its documentation is the
+/// line of help.
+///
+/// ```
+/// nearfar_schema::choices! {
+///     /// The order of accesses.
+///     pub enum Pattern: "pattern" {
+///         /// Anywhere.
+///         Random = "random",
+///         /// One after the other.
+///         Sequential = "sequential",
+///     }
+/// }
+/// use nearfar_schema::Value;
+/// assert_eq!(Pattern::read(&"random".into()), Ok(Pattern::Random));
+/// assert_eq!(Pattern::choices()[1].what, "One after the other.");
+/// ```
+#[macro_export]
+macro_rules! choices {
+    (
+        $(#[$attribute:meta])*
+        $visible:vis enum $choice:ident: $kind:literal {
+            $($(#[doc = $what:literal])+ $variant:ident = $name:literal,)+
+        }
+    ) => {
+        $(#[$attribute])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        $visible enum $choice {
+            $($(#[doc = $what])+ $variant,)+
+        }
+
+        impl $choice {
+            /// The name by which it is chosen.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $($choice::$variant => $name,)+
+                }
+            }
+        }
+
+        impl $crate::Value for $choice {
+            fn metavar() -> &'static str {
+                "NAME"
+            }
+            fn python() -> String {
+                "str".into()
+            }
+            fn choices() -> Vec<$crate::Entry> {
+                vec![$($crate::Entry {
+                    name: $name,
+                    what: concat!($($what,)+).trim_start().into(),
+                },)+]
+            }
+            fn read(given: &$crate::Given) -> Result<Self, String> {
+                match given {
+                    $($crate::Given::Text(text) if text == $name => Ok(Self::$variant),)+
+                    other => Err($crate::choice::unknown($kind, other, &Self::choices())),
+                }
+            }
+            fn plain(&self) -> $crate::serde_json::Value {
+                self.name().into()
+            }
+        }
+    };
+}

@@ -1,0 +1,228 @@
+"""Write what the engine declares as Python source, and as tables in the docs (`make declared`).
+
+Everything is made of one JSON text, ``nearfar._engine.schema()``:
+
+* ``python/nearfar/declared/COMMAND.py``: options and rows of a command as types and as data;
+* tables in ``docs/*.md``, between ``<!-- declared: WHAT -->`` and ``<!-- end -->``, where WHAT is
+  ``options COMMAND``, ``columns COMMAND [TABLE]`` or ``names REGISTRY``.
+
+``tests/test_declared.py`` fails when running this again would change a file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "python" / "nearfar" / "declared"
+
+_HEAD = '''"""{what}. Made by ``make declared``; not to be edited."""
+
+from __future__ import annotations
+
+{imports}
+'''
+
+_MARKED = re.compile(r"(<!-- declared: ([^>]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def schema() -> dict[str, Any]:
+    """What the engine declares."""
+    from nearfar import _engine
+
+    found: dict[str, Any] = json.loads(_engine.schema())
+    return found
+
+
+def source(command: str, declared: dict[str, Any]) -> str:
+    """The module of a command, as ruff formats it."""
+    options, tables = declared["options"], declared["tables"]
+    types = [option["python"] for option in options]
+    imports = []
+    if any("Sequence" in one or "Mapping" in one for one in types):
+        names = [name for name in ("Mapping", "Sequence") if any(name in one for one in types)]
+        imports.append(f"from collections.abc import {', '.join(names)}")
+    imports.append("from typing import Final, TypedDict")
+    if any(option["registry"] for option in options):
+        imports.append("from nearfar.declared import names")
+    names = ["Option"] if options else []
+    if tables:
+        names = ["Column", *names, "Rows"]
+    if any("MachineLike" in one for one in types):
+        names.append("MachineLike")
+    imports.append(f"from nearfar.schema import {', '.join(names)}")
+    parts = [
+        _HEAD.format(what=f"Options and rows of ``nearfar {command}``", imports="\n".join(imports))
+    ]
+    if options:
+        parts.append(_options(command, options))
+    for name, table in tables.items():
+        parts.append(_rows(command, "" if name == "rows" else name, table))
+    return _formatted("\n\n".join(parts))
+
+
+class _Name(str):
+    """Source that is written as it is."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def _options(command: str, options: list[dict[str, Any]]) -> str:
+    lines = [
+        "class Options(TypedDict, total=False):",
+        f'    """Options of ``nearfar {command}``, by name."""',
+        "",
+    ]
+    lines += [f"    {option['name']}: {option['python']}" for option in options]
+    lines += ["", "", "OPTIONS: Final = ("]
+    for option in options:
+        given = {
+            "type": option["python"],
+            "what": option["what"],
+            "default": option["default"],
+            "shown": option["shown"],
+            "required": option["required"],
+            "metavar": option["metavar"],
+            "choices": _Name(f"names.{option['registry'].upper()}")
+            if option["registry"]
+            else tuple(tuple(one) for one in option["choices"]),
+            "open": option["open"],
+            "recorded": option["recorded"],
+        }
+        usual = {
+            "default": None,
+            "shown": "",
+            "required": False,
+            "metavar": "",
+            "choices": (),
+            "open": True,
+            "recorded": True,
+        }
+        words = [repr(option["name"])]
+        words += [
+            f"{key}={value!r}"
+            for key, value in given.items()
+            if key not in usual or value != usual[key]
+        ]
+        lines.append(f"    Option({', '.join(words)}),")
+    return "\n".join([*lines, ")"])
+
+
+def _rows(command: str, name: str, table: dict[str, Any]) -> str:
+    kind = "".join(part.title() for part in name.split("-")) + "Row"
+    constant = f"{name.replace('-', '_').upper()}_ROWS" if name else "ROWS"
+    of = f"the table ``{name}`` of ``nearfar {command}``" if name else f"``nearfar {command}``"
+    lines = [f"class {kind}(TypedDict):", f'    """A row of {of}."""', ""]
+    for column in table["columns"]:
+        optional = " | None" if column["nullable"] else ""
+        lines.append(f"    {column['name']}: {column['python']}{optional}")
+    lines += ["", "", f"{constant}: Final = Rows(", "    columns=("]
+    for column in table["columns"]:
+        words = [column[key] for key in ("name", "arrow", "nullable", "unit", "what")]
+        lines.append(f"        Column({', '.join(map(repr, words))}),")
+    keys = tuple(tuple(key.split("|")) if "|" in key else key for key in table["keys"])
+    lines += ["    ),", f"    keys={keys!r},", f"    metrics={dict(table['metrics'])!r},"]
+    if table["seed"]:
+        lines.append(f"    seed={table['seed']!r},")
+    return "\n".join([*lines, ")"])
+
+
+def _formatted(text: str) -> str:
+    """Formatted, imports in order, long texts cut."""
+    ruff = Path(sys.executable).with_name("ruff")
+    for command in (["check", "--fix", "--quiet", "--select", "I,F401"], ["format", "--quiet"]):
+        text = subprocess.run(
+            [
+                ruff,
+                *command,
+                "--config",
+                ROOT / "pyproject.toml",
+                "--stdin-filename",
+                SOURCE / "made.py",
+                "-",
+            ],
+            input=text,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+    return text
+
+
+def table(what: str, declared: dict[str, Any]) -> str:
+    """A table of the docs, as Markdown."""
+    kind, name, *rest = what.split()
+    if kind == "options":
+        lines = ["| option | default | |", "|---|---|---|"]
+        for option in declared["commands"][name]["options"]:
+            lines.append(_option_row(option))
+    elif kind == "columns":
+        columns = declared["commands"][name]["tables"][rest[0] if rest else "rows"]["columns"]
+        lines = ["| column | unit | |", "|---|---|---|"]
+        lines += [f"| `{one['name']}` | {one['unit']} | {_cell(one['what'])} |" for one in columns]
+    elif kind == "names":
+        lines = [f"| {name} | |", "|---|---|"]
+        lines += [f"| `{entry}` | {_cell(text)} |" for entry, text in declared["registries"][name]]
+    else:
+        raise SystemExit(f"declared: {what}: write options, columns or names")
+    return "\n".join(lines) + "\n"
+
+
+def _option_row(option: dict[str, Any]) -> str:
+    default = option["default"]
+    if option["required"]:
+        shown = "must be given"
+    elif default is None or default is False:
+        shown = option["shown"] or "off"
+    elif default is True:
+        shown = "on"
+    else:
+        shown = f"`{','.join(map(str, default)) if isinstance(default, list) else default}`"
+    text = _cell(option["what"])
+    if option["choices"] and not option["open"]:
+        names = ", ".join(f"`{name}`" for name, _ in option["choices"])
+        text = f"{text.rstrip('.')}: {names}"
+    return f"| `--{option['name'].replace('_', '-')}` | {shown} | {text} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def names(registries: dict[str, list[list[str]]]) -> str:
+    """The module of the registries."""
+    parts = [_HEAD.format(what="Names to choose from", imports="from typing import Final")]
+    for name, entries in registries.items():
+        parts.append(f"{name.upper()}: Final = {tuple(tuple(one) for one in entries)!r}")
+    return _formatted("\n\n".join(parts))
+
+
+def files(declared: dict[str, Any]) -> Iterator[tuple[Path, str]]:
+    """Every file that is made, with what belongs in it."""
+    yield SOURCE / "names.py", names(declared["registries"])
+    for command, one in declared["commands"].items():
+        yield SOURCE / f"{command.replace(' ', '_').replace('-', '_')}.py", source(command, one)
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        made = _MARKED.sub(lambda m: m[1] + table(m[2], declared) + m[3], text)
+        if _MARKED.search(text):
+            yield page, made
+
+
+def main() -> None:
+    """Write every file that differs."""
+    for path, text in files(schema()):
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+            print(path.relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    main()

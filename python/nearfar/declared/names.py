@@ -1,0 +1,59 @@
+"""Names to choose from. Made by ``make declared``; not to be edited."""
+
+from __future__ import annotations
+
+from typing import Final
+
+REPLACEMENT: Final = (
+    ("clock", "second chance, one hand (papers 000 and 001)"),
+    ("lru", "exact least recently used"),
+    ("linux", "Linux's active and inactive lists with refault activation"),
+)
+
+MACHINE: Final = (
+    (
+        "cxl",
+        "A server with DDR5 and CXL memory: platform D (AMD Genoa, ASIC-based CXL memory) of the NOMAD paper",
+    ),
+    ("cxl-2socket", "A two-socket DDR5 server with a CXL memory expander on each socket"),
+    (
+        "cxl-a",
+        "Two nodes of 16 GiB: platform A (4th-generation Xeon, FPGA-based CXL memory) of the NOMAD paper",
+    ),
+    (
+        "cxl-b",
+        "Two nodes of 16 GiB: platform B (pre-production Xeon, FPGA-based CXL memory) of the NOMAD paper",
+    ),
+    (
+        "cxl-d",
+        "Two nodes of 16 GiB: platform D (AMD Genoa, ASIC-based CXL memory) of the NOMAD paper",
+    ),
+    ("desktop-hdd", "A desktop that pages to a 7200 rpm disk: the disk case of papers 000 and 001"),
+    (
+        "desktop-nvm",
+        "A desktop that pages to non-volatile memory of 1, 10 or 100 times DRAM's access time: papers 000 and 001",
+    ),
+    ("laptop", "A laptop with one socket and 16 GiB of dual-channel DDR4 memory"),
+    ("nvme", "A desktop that pages to a consumer flash SSD behind NVMe (Samsung 980, 1 TB)"),
+    (
+        "optane-4node",
+        "A two-socket Cascade Lake server in four clusters, each 96 GiB of DRAM and three 256 GB Optane modules",
+    ),
+    (
+        "optane-ssd",
+        "A Cascade Lake server that pages to an Optane SSD (P4800X) or to Optane persistent memory",
+    ),
+    (
+        "pmem-c",
+        "Two nodes of 16 GiB: platform C (Xeon with Optane persistent memory as the slow tier) of the NOMAD paper",
+    ),
+    ("umd", "One in-order core and a 2 GB DRAM-interface SSD (UMD): the machine of paper 002"),
+)
+
+KIND: Final = (
+    ("load", "read by the program"),
+    ("store", "written by the program"),
+    ("fetch", "instructions fetched"),
+    ("kernel-load", "read by the kernel for it"),
+    ("kernel-store", "written by the kernel for it"),
+)

@@ -1,0 +1,224 @@
+"""Options and rows of ``nearfar paging``. Made by ``make declared``; not to be edited."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, TypedDict
+
+from nearfar.declared import names
+from nearfar.schema import Column, MachineLike, Option, Rows
+
+
+class Options(TypedDict, total=False):
+    """Options of ``nearfar paging``, by name."""
+
+    page_sizes: str | Sequence[int]
+    memory: str
+    tlb: str | int
+    replacement: str
+    clock_insert: str
+    machine: MachineLike
+    storage: str | Sequence[str] | None
+    kinds: str | Sequence[str] | None
+    filter: str
+    write_back: bool
+    sample: float | None
+    threads: int
+    max_memory: str | int
+
+
+OPTIONS: Final = (
+    Option(
+        "page_sizes",
+        type="str | Sequence[int]",
+        what="Page sizes, powers of two from 64 bytes to 1 TiB; `...` doubles.",
+        default="512,1K,...,2M",
+        metavar="SIZES",
+    ),
+    Option(
+        "memory",
+        type="str",
+        what="Memory sizes: parts of the 4 KiB footprint (50%) or bytes (512M); `...` for equal steps.",
+        default="10%,...,100%",
+        metavar="SIZES",
+    ),
+    Option(
+        "tlb",
+        type="str | int",
+        what="The TLB: entries (64), with ways (64x4), or two levels (64+1536x12); LRU.",
+        default="64",
+        metavar="ENTRIES",
+    ),
+    Option(
+        "replacement",
+        type="str",
+        what="Page replacement.",
+        default="clock",
+        metavar="POLICY",
+        choices=names.REPLACEMENT,
+        open=False,
+    ),
+    Option(
+        "clock_insert",
+        type="str",
+        what="The accessed bit of a page just loaded by CLOCK.",
+        default="set",
+        metavar="NAME",
+        choices=(
+            ("set", "the faulting reference counts as one (hardware sets the bit when it retries)"),
+            ("clear", "libCacheSim's default"),
+        ),
+        open=False,
+    ),
+    Option(
+        "machine",
+        type="MachineLike",
+        what="Machine name or file.",
+        default="desktop-nvm",
+        metavar="MACHINE",
+        choices=names.MACHINE,
+    ),
+    Option(
+        "storage",
+        type="str | Sequence[str] | None",
+        what="Storages of the machine.",
+        shown="all",
+        metavar="TEXT",
+    ),
+    Option(
+        "kinds",
+        type="str | Sequence[str] | None",
+        what="Kinds of references that count.",
+        shown="all",
+        metavar="KINDS",
+        choices=names.KIND,
+        open=False,
+    ),
+    Option(
+        "filter",
+        type="str",
+        what="References that the study sees, before or behind the machine's caches.",
+        default="none",
+        metavar="NAME",
+        choices=(
+            ("none", "every reference of the program, before any CPU cache"),
+            ("cache", "those that miss the machine's caches"),
+            ("cache-write-backs", "those, and the lines that the caches write back"),
+        ),
+        open=False,
+    ),
+    Option(
+        "write_back",
+        type="bool",
+        what="Charge a write for each eviction of a dirty page.",
+        default=False,
+    ),
+    Option(
+        "sample",
+        type="float | None",
+        what="Simulate only this part of the pages (0 to 1); rows then carry a standard error.",
+        metavar="NUMBER",
+    ),
+    Option(
+        "threads",
+        type="int",
+        what="Threads; 0 = one per core.",
+        default=0,
+        metavar="COUNT",
+        recorded=False,
+    ),
+    Option(
+        "max_memory",
+        type="str | int",
+        what="Memory that the simulation should keep to, by going over the trace more than once.",
+        default="12G",
+        metavar="SIZE",
+        recorded=False,
+    ),
+)
+
+
+class Row(TypedDict):
+    """A row of ``nearfar paging``."""
+
+    page_bytes: int
+    memory_bytes: int
+    memory_fraction: float | None
+    frames: int
+    references: int
+    tlb_misses: int
+    tlb_miss_rate: float
+    tlb_second_hits: int
+    faults: int
+    fault_rate: float
+    fault_rate_error: float | None
+    pages: int
+    dirty_evictions: int
+    storage: str
+    translation_ns: float
+    data_ns: float
+    total_ns: float
+
+
+ROWS: Final = Rows(
+    columns=(
+        Column("page_bytes", "int64", False, "bytes", "Page size."),
+        Column("memory_bytes", "int64", False, "bytes", "Memory size."),
+        Column(
+            "memory_fraction",
+            "double",
+            True,
+            "of the footprint",
+            "Memory size where it was given as a part of the 4 KiB footprint, or null.",
+        ),
+        Column("frames", "int64", False, "pages", "Frames: memory / page, at least 1."),
+        Column(
+            "references",
+            "int64",
+            False,
+            "",
+            "References at this page size; one that crosses a page counts in both.",
+        ),
+        Column("tlb_misses", "int64", False, "", "Page walks: what no level of the TLB held."),
+        Column("tlb_miss_rate", "double", False, "per reference", "e, epsilon of paper 000."),
+        Column(
+            "tlb_second_hits",
+            "int64",
+            False,
+            "",
+            "First-level misses that the second level held; 0 with one level.",
+        ),
+        Column("faults", "int64", False, "", "Page faults; an estimate when pages were sampled."),
+        Column("fault_rate", "double", False, "per reference", "d, delta of paper 000."),
+        Column(
+            "fault_rate_error",
+            "double",
+            True,
+            "per reference",
+            "Standard error of the fault rate when pages were sampled, else null.",
+        ),
+        Column("pages", "int64", False, "pages", "Distinct pages: no memory size can fault less."),
+        Column("dirty_evictions", "int64", False, "", "Evictions of written pages."),
+        Column("storage", "string", False, "", "The storage device of the machine."),
+        Column(
+            "translation_ns",
+            "double",
+            False,
+            "ns per reference",
+            "Time of address translation, T_A.",
+        ),
+        Column("data_ns", "double", False, "ns per reference", "Time of the data, T_D."),
+        Column("total_ns", "double", False, "ns per reference", "T_A + T_D."),
+    ),
+    keys=("storage", ("memory_fraction", "memory_bytes"), "page_bytes"),
+    metrics={
+        "total_ns": "less",
+        "translation_ns": "less",
+        "data_ns": "less",
+        "tlb_miss_rate": "less",
+        "fault_rate": "less",
+        "tlb_misses": "less",
+        "faults": "less",
+        "dirty_evictions": "less",
+    },
+)

@@ -1,0 +1,224 @@
+"""Options and columns as data: what ``nearfar.declared`` is made of, and what is made of that.
+
+The engine declares every option and column once, beside the study that uses it. ``make declared``
+writes the declarations as Python source (:mod:`nearfar.declared`), so that neither help nor a type
+checker loads the engine. From there come signatures, docstrings, the command line's options,
+completion, command lines that repeat a run, Arrow schemas and the docs' tables.
+"""
+
+from __future__ import annotations
+
+import inspect
+import shlex
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    from nearfar._engine import Machine
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+#: A machine as an option takes it: a name, the path of a file, or a machine already loaded.
+MachineLike: TypeAlias = "str | Path | Machine"
+
+#: Names that a help text lists; more are left to completion and docs.
+_LISTED: Final = 8
+
+
+@dataclass(frozen=True)
+class Option:
+    """The declaration of an option.
+
+    Attributes:
+        name: in Python, in files and in the record of a run.
+        type: in a Python signature.
+        what: what it is, in a sentence or two.
+        default: what it is unless given.
+        shown: what help says of a default that is None.
+        required: whether it must be given.
+        metavar: how its value is called in help; empty for a flag.
+        choices: names that may be written, each with a line on it.
+        open: whether other values than ``choices`` are taken.
+        recorded: whether results depend on it, so that the record of a run holds it.
+    """
+
+    name: str
+    type: str
+    what: str
+    default: Any = None
+    shown: str = ""
+    required: bool = False
+    metavar: str = ""
+    choices: tuple[tuple[str, str], ...] = ()
+    open: bool = True
+    recorded: bool = True
+
+    @property
+    def flag(self) -> str:
+        """How it is written on a command line."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def is_flag(self) -> bool:
+        """Whether it is on or off."""
+        return not self.metavar
+
+    @property
+    def help(self) -> str:
+        """What it is, the names to choose from, and a default that its value does not say."""
+        text = self.what
+        if self.choices and not self.open and len(self.choices) <= _LISTED:
+            text = f"{text.rstrip('.')}: {', '.join(name for name, _ in self.choices)}."
+        return f"{text} [default: {self.shown}]" if self.shown else text
+
+    @property
+    def annotation(self) -> Any:
+        """The type as Python has it."""
+        names = {"Sequence": Sequence, "Mapping": Mapping, "Path": Path, "MachineLike": str | Path}
+        return eval(self.type, names)  # noqa: S307  our own source
+
+
+@dataclass(frozen=True)
+class Column:
+    """The declaration of a column.
+
+    Attributes:
+        name: its name.
+        arrow: its type in Arrow.
+        nullable: whether a row may lack it.
+        unit: its unit; empty for counts, shares and names.
+        what: what it means.
+    """
+
+    name: str
+    arrow: str
+    nullable: bool
+    unit: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The declaration of a table.
+
+    Attributes:
+        columns: in order.
+        keys: columns that say what a row is of, so that rows of two runs are paired by them; of
+            a tuple the first that is not null counts (a memory size as a share, or else in bytes).
+        metrics: what a row found, each ``less`` or ``more``: what of it is better. The first is
+            what is compared and drawn unless another is named.
+        seed: a column over which rows are repetitions of each other, where there is one.
+    """
+
+    keys: tuple[str | tuple[str, ...], ...]
+    metrics: Mapping[str, str]
+    seed: str | None = None
+    columns: tuple[Column, ...] = ()
+
+    def arrow(self) -> Any:
+        """The ``pyarrow.Schema``."""
+        import pyarrow
+
+        types = {"bool": pyarrow.bool_()}
+        return pyarrow.schema(
+            [(c.name, types.get(c.arrow) or pyarrow.type_for_alias(c.arrow)) for c in self.columns]
+        )
+
+    def table(self, rows: Sequence[Mapping[str, Any]]) -> Any:
+        """The rows as a ``pyarrow.Table``."""
+        import pyarrow
+
+        return pyarrow.Table.from_pylist(list(rows), schema=self.arrow())
+
+
+def takes(options: Iterable[Option]) -> Callable[[Function], Function]:
+    """Make a function that ends in ``**options`` one that takes these, for all who look at it.
+
+    Its signature lists them; ``{options}`` in its docstring becomes a line or two on each; its
+    attribute ``options`` holds the declarations, for the command line and for sweeps. The function
+    is the same otherwise: what is not given is not passed.
+    """
+    declared = tuple(options)
+
+    def change(function: Function) -> Function:
+        own = inspect.signature(function)
+        kept = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        more = [
+            inspect.Parameter(
+                option.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if option.required else option.default,
+                annotation=option.type,
+            )
+            for option in declared
+        ]
+        function.__signature__ = own.replace(parameters=[*kept, *more])  # type: ignore[attr-defined]
+        function.options = declared  # type: ignore[attr-defined]
+        if function.__doc__:
+            function.__doc__ = _described(function.__doc__, declared)
+        return function
+
+    return change
+
+
+def default(options: Iterable[Option], name: str) -> Any:
+    """The default of the option of this name."""
+    return next(option.default for option in options if option.name == name)
+
+
+def options_of(function: Callable[..., Any]) -> tuple[Option, ...]:
+    """The options that :func:`takes` has given to a function."""
+    found: tuple[Option, ...] = getattr(function, "options", ())
+    return found
+
+
+def _described(doc: str, options: Sequence[Option]) -> str:
+    lines = []
+    for line in doc.splitlines():
+        if line.strip() != "{options}":
+            lines.append(line)
+            continue
+        indent = line[: -len("{options}")]
+        for option in options:
+            text = f"{option.name}: {option.help}"
+            lines += textwrap.wrap(
+                text, 99, initial_indent=indent, subsequent_indent=indent + "    "
+            )
+    return "\n".join(lines)
+
+
+def written(value: object) -> str:
+    """A value as it is written on a command line."""
+    if isinstance(value, list | tuple):
+        return ",".join(written(one) for one in value)
+    return f"{value:.15g}" if isinstance(value, float) else str(value)
+
+
+def command_line(
+    command: str,
+    arguments: Sequence[str | PathLike[str]],
+    options: Iterable[Option],
+    values: Mapping[str, Any],
+) -> str:
+    """The command line that repeats a run: its arguments, and every value that is not the default.
+
+    Args:
+        command: as it is typed after ``nearfar``.
+        arguments: what comes without a flag.
+        options: the command's.
+        values: by name, as the record of the run holds them.
+    """
+    words = ["nearfar", *command.split(), *map(str, arguments)]
+    for option in options:
+        value = values.get(option.name)
+        if value is None or written(value) == written(option.default):
+            continue
+        if option.is_flag:
+            words.append(option.flag if value else option.flag.replace("--", "--no-", 1))
+        else:
+            words += [option.flag, written(value)]
+    return shlex.join(words)

@@ -1,0 +1,128 @@
+"""What the engine declares, and what is made of it: source, signatures, help, docs."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import nearfar
+from conftest import DATA, Run
+from nearfar import paging as study
+from nearfar.declared import paging as declared
+from nearfar.errors import NearfarError
+from nearfar.schema import Option, command_line, takes
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "docs"))
+
+import declared as maker  # noqa: E402
+
+SCHEMA = maker.schema()
+
+
+@pytest.mark.parametrize(
+    "path, text", list(maker.files(SCHEMA)), ids=lambda value: str(value)[-40:]
+)
+def test_making_it_again_changes_nothing(path: Path, text: str) -> None:
+    assert path.read_text(encoding="utf-8") == text, "run `make declared`"
+
+
+def test_no_file_is_left_of_a_command_that_is_gone() -> None:
+    files = {path for path, _ in maker.files(SCHEMA) if path.parent == maker.SOURCE}
+    made = {path.name for path in files} | {"__init__.py"}
+    assert {path.name for path in maker.SOURCE.glob("*.py")} == made
+
+
+def test_every_command_has_its_options_and_columns_in_the_docs() -> None:
+    pages = "".join(page.read_text() for page in sorted((ROOT / "docs").glob("*.md")))
+    for command, one in SCHEMA["commands"].items():
+        if one["options"]:
+            assert f"<!-- declared: options {command} -->" in pages
+        for table in one["tables"]:
+            name = f"columns {command}" + ("" if table == "rows" else f" {table}")
+            assert f"<!-- declared: {name} -->" in pages
+
+
+def test_every_registry_has_its_names_in_the_docs() -> None:
+    pages = "".join(page.read_text() for page in sorted((ROOT / "docs").glob("*.md")))
+    for name in SCHEMA["registries"]:
+        assert f"<!-- declared: names {name} -->" in pages
+
+
+def test_rows_have_the_declared_columns_and_types() -> None:
+    found = nearfar.paging(DATA / "captures" / "gnugo.trace", page_sizes="4K", memory="50%")
+    assert list(found.rows[0]) == [column.name for column in declared.ROWS.columns]
+    assert found.table.schema == declared.ROWS.arrow()
+
+
+def test_a_function_shows_its_options() -> None:
+    shown = inspect.signature(study.paging).parameters
+    assert shown["page_sizes"].default == "512,1K,...,2M"
+    assert shown["storage"].default is None
+    text = study.paging.__doc__ or ""
+    assert "page_sizes: Page sizes" in text and "{options}" not in text
+    assert all(len(line) < 100 for line in text.splitlines())
+
+
+def test_an_option_that_there_is_not_is_refused() -> None:
+    with pytest.raises(NearfarError, match="--page-size: there is no such option; .*--page-sizes"):
+        nearfar.paging(DATA / "captures" / "gnugo.trace", page_size="4K")  # type: ignore[call-arg]
+
+
+def test_help_and_completion_do_not_load_the_engine() -> None:
+    code = (
+        "import sys\n"
+        "from nearfar.cli import build\n"
+        "from nearfar.declared import paging\n"
+        "build('paging')\n"
+        "assert 'nearfar._engine' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_help_lists_what_the_registry_has(nearfar: Run) -> None:
+    help_text = " ".join(nearfar("paging", "--help").stdout.split())
+    names = ", ".join(name for name, _ in SCHEMA["registries"]["replacement"])
+    assert f"Page replacement: {names}." in help_text
+
+
+def test_a_command_line_repeats_what_was_given() -> None:
+    options = [
+        Option("sizes", "str", "sizes", default="1,2", metavar="SIZES"),
+        Option("fast", "bool", "fast", default=False),
+        Option("slow", "bool", "slow", default=True),
+        Option("part", "float | None", "part", metavar="NUMBER"),
+    ]
+    given = {"sizes": [1, 2], "fast": True, "slow": False, "part": 0.1}
+    assert command_line("do it", ["a b"], options, given) == (
+        "nearfar do it 'a b' --fast --no-slow --part 0.1"
+    )
+
+
+def test_the_command_of_a_run_gives_its_rows_again(nearfar: Run) -> None:
+    import shlex
+
+    first = study.paging(
+        DATA / "captures" / "gnugo.trace",
+        page_sizes=[4096, 8192],
+        memory="30%,1M",
+        kinds=["load", "store"],
+        machine="optane-ssd",
+        write_back=True,
+    )
+    again = nearfar(*shlex.split(first.run["command"])[1:], "--format", "json")
+    assert json.loads(again.stdout)["rows"] == first.rows
+
+
+def test_a_function_without_options_stays_as_it_is() -> None:
+    @takes(())
+    def plain(a: int, **options: object) -> int:
+        return a
+
+    assert plain(3) == 3
+    assert list(inspect.signature(plain).parameters) == ["a"]
