@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 
 import browser
-from conftest import Run
+from conftest import HANG, Run
 from nearfar._engine import Memory, Thread
 from nearfar.errors import NearfarError
 from nearfar.tiering import Policy, parse_scale, policies, read_knobs, tiering, workloads
@@ -414,6 +414,6 @@ def test_example_runs(nearfar: Callable[..., Any]) -> None:
     import subprocess
 
     command = [sys.executable, str(EXAMPLES / "ssp.py"), "1/512"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False)
     assert done.returncode == 0, done.stderr
     assert "the same decisions" in done.stdout
