@@ -31,7 +31,7 @@ def run(level: str, *words: str) -> subprocess.CompletedProcess[str]:
 def test_rows_are_those_recorded_at_every_level(level: str) -> None:
     if not dict(_engine.simd_levels())[level]:
         pytest.skip(f"NEARFAR_SIMD={level} is not run here: the processor does not have it")
-    done = run(level, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", CASES,
+    done = run(level, "-m", "pytest", "-p", "no:cacheprovider", "-k", CASES,
                str(TESTS / "test_digests.py"))  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:]
     assert " passed" in done.stdout
