@@ -17,7 +17,6 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 if TYPE_CHECKING:
