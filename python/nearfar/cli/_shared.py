@@ -48,7 +48,7 @@ SET = Annotated[
 Names = Callable[[], Iterable[tuple[str, str]]]
 
 
-def furnish(command: str, run: Callable[..., Any]) -> Callable[..., Any]:
+def add_shared_options(command: str, run: Callable[..., Any]) -> Callable[..., Any]:
     """Give the function of a command the shared options, and its parameters names to complete.
 
     Args:
@@ -58,7 +58,9 @@ def furnish(command: str, run: Callable[..., Any]) -> Callable[..., Any]:
     Returns:
         A function to register in its place.
     """
-    if getattr(run, "furnished", False):  # an application of commands is built more than once
+    if getattr(
+        run, "has_shared_options", False
+    ):  # an application of commands is built more than once
         return run
     signature = inspect.signature(run)
     hints = typing.get_type_hints(run, include_extras=True)
@@ -101,7 +103,7 @@ def furnish(command: str, run: Callable[..., Any]) -> Callable[..., Any]:
         )
     told = signature.replace(parameters=[*own, *more])
     wrapped.__signature__ = told  # type: ignore[attr-defined]
-    wrapped.furnished = True  # type: ignore[attr-defined]
+    wrapped.has_shared_options = True  # type: ignore[attr-defined]
     wrapped.__annotations__ = {p.name: p.annotation for p in told.parameters.values()}
     return wrapped
 
