@@ -93,7 +93,7 @@ def test_the_line_of_a_wrong_key_is_said(folder: Path) -> None:
 
 
 def test_a_grid_of_too_many_cells_is_refused() -> None:
-    many = {name: list(range(1, 1001)) for name in ("seed", "window", "sleep_granularity_ns")}
+    many = {name: list(range(1, 1001)) for name in ("seed", "window", "sleep_granularity")}
     with pytest.raises(NearfarError, match="1,000,000,000 cells"):
         read({"study": "ssd", "grid": many, "options": {"trace": "a.trace"}})
 

@@ -163,25 +163,11 @@ def schema() -> str: ...
 
 # ssd.rs
 
-def ssd_policies() -> list[tuple[str, str, str]]: ...
 def ssd(
     trace: str | PathLike[str],
     machine: Machine,
     *,
-    epf: Sequence[str],
-    dram_bytes: Sequence[int],
-    disk: str | None,
-    sequential: float,
-    random: float,
-    overwrite: str,
-    seed: int,
-    sleep_granularity_ns: int | None,
-    atomic: str,
-    first_touch: str,
-    background_bytes: int,
-    background_written: float,
-    window: int,
-    threads: int,
+    options: Mapping[str, Any],
     progress: Callable[[int], object] | None,
 ) -> str: ...
 

@@ -71,7 +71,7 @@ class Option:
     def help(self) -> str:
         """What it is, the names to choose from, and a default that its value does not say."""
         text = self.what
-        if self.choices and not self.open and len(self.choices) <= _LISTED:
+        if self.choices and len(self.choices) <= _LISTED:
             text = f"{text.rstrip('.')}: {', '.join(name for name, _ in self.choices)}."
         return f"{text} [default: {self.shown}]" if self.shown else text
 

@@ -8,7 +8,8 @@ use crate::{Given, Value};
 
 /// A number that stands in its type's own unit, or text with a unit.
 macro_rules! amounts {
-    ($($(#[$attribute:meta])* $name:ident, $metavar:literal, $parse:path, $a:literal, $fix:literal;)*) => {
+    ($($(#[$attribute:meta])* $name:ident, $metavar:literal, $parse:path, $a:literal, $fix:literal,
+       $plain:expr;)*) => {
         $(
             $(#[$attribute])*
             #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +32,7 @@ macro_rules! amounts {
                     }
                 }
                 fn plain(&self) -> Json {
-                    self.0.into()
+                    $plain(self.0)
                 }
             }
         )*
@@ -39,14 +40,36 @@ macro_rules! amounts {
 }
 amounts! {
     /// Bytes, above 0.
-    Bytes, "SIZE", units::parse_bytes, "a size", "write a size above 0 such as 4096, 4K or 2M";
+    Bytes, "SIZE", units::parse_bytes, "a size", "write a size above 0 such as 4096, 4K or 2M",
+        Json::from;
     /// Nanoseconds.
-    Nanoseconds, "TIME", nanoseconds, "a time", "write for example 50us";
+    Nanoseconds, "TIME", units::parse_nanoseconds, "a time", "write for example 50us",
+        |ns| Json::from(format!("{ns}ns"));
 }
 
-/// A time with its unit; what was recorded as nanoseconds has none.
-fn nanoseconds(text: &str) -> Result<u64, String> {
-    text.parse().or_else(|_| units::parse_nanoseconds(text))
+/// `COUNT` shares of a whole, each from 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shares<const COUNT: usize>(pub [f64; COUNT]);
+
+impl<const COUNT: usize> Value for Shares<COUNT> {
+    fn metavar() -> &'static str {
+        "SHARES"
+    }
+    fn python() -> String {
+        "str | Sequence[float]".into()
+    }
+    fn read(given: &Given) -> Result<Self, String> {
+        let text = match given {
+            Given::Text(text) => text.clone(),
+            Given::List(items) => items.iter().map(Given::shown).collect::<Vec<_>>().join(","),
+            other => other.shown(),
+        };
+        let shares = units::parse_shares(&text, COUNT)?;
+        shares.try_into().map(Self).map_err(|_| refuse(given, "shares", "write for example 50%"))
+    }
+    fn plain(&self) -> Json {
+        self.0.as_slice().into()
+    }
 }
 
 /// Page sizes in bytes.

@@ -3,7 +3,7 @@
 use nearfar_schema::{Options, Spec, column};
 use serde_json::{Map, Value as Json, json};
 
-use crate::paging;
+use crate::{paging, ssd};
 
 /// What a command takes and answers.
 struct Command {
@@ -14,11 +14,18 @@ struct Command {
 }
 
 /// One line for each command of the engine.
-const COMMANDS: &[Command] = &[Command {
-    name: "paging",
-    options: paging::Asked::specs,
-    rows: &[("rows", column::to_json::<paging::Row>)],
-}];
+const COMMANDS: &[Command] = &[
+    Command {
+        name: "paging",
+        options: paging::Asked::specs,
+        rows: &[("rows", column::to_json::<paging::Row>)],
+    },
+    Command {
+        name: "ssd",
+        options: ssd::Asked::specs,
+        rows: &[("rows", column::to_json::<ssd::Cell>)],
+    },
+];
 
 /// Everything as JSON: commands by name, each with its options and tables; the registries that
 /// options choose from, by name.

@@ -202,12 +202,6 @@ def _tiering_policies() -> Iterable[tuple[str, str]]:
     return [(policy["name"], policy["what"]) for policy in tiering.policies()]
 
 
-def _epf() -> Iterable[tuple[str, str]]:
-    from nearfar import ssd
-
-    return [(name, what) for name, _, what in ssd.policies()]
-
-
 def _modes() -> Iterable[tuple[str, str]]:
     from nearfar import numa
 
@@ -249,7 +243,6 @@ NAMES: Mapping[str, Names] = {
     "arch": _words("x86-64", "aarch64"),
     "clock_insert": _of_paging("clock_insert"),
     "emit": _emitters,
-    "epf": _epf,
     "export format": _export_formats,
     "filter": _of_paging("filter"),
     "generate name": _generators,

@@ -57,3 +57,22 @@ KIND: Final = (
     ("kernel-load", "read by the kernel for it"),
     ("kernel-store", "written by the kernel for it"),
 )
+
+EPF: Final = (
+    ("none", "the core waits for the device"),
+    ("all", "every embedded page fault goes to the kernel"),
+    (
+        "smart",
+        "those predicted to take the stated time or longer go to the kernel, as in smart:50us",
+    ),
+)
+
+ATOMIC: Final = (
+    ("none", "nothing: every fault that is passed on sleeps"),
+    ("kernel", "what the kernel reads and writes for the program: its copies"),
+    ("load", "read by the program"),
+    ("store", "written by the program"),
+    ("fetch", "instructions fetched"),
+    ("kernel-load", "read by the kernel for it"),
+    ("kernel-store", "written by the kernel for it"),
+)
