@@ -25,7 +25,7 @@ fn ssd(
     let machine = machine.hardware();
     let asked: Asked = crate::given::read(options)?;
     let options = Options::asked(&asked, machine).map_err(raise)?;
-    crate::pulse::run(py, progress, move |pulse| {
+    crate::progress::run(py, progress, move |pulse| {
         let reader = Reader::open(&trace)?;
         let (rows, details): (Vec<_>, Vec<_>) =
             simulate(&reader, machine, &options, pulse)?.into_iter().unzip();
