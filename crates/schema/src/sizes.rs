@@ -47,6 +47,25 @@ amounts! {
         |ns| Json::from(format!("{ns}ns"));
 }
 
+/// A share of a whole, from 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Share(pub f64);
+
+impl Value for Share {
+    fn metavar() -> &'static str {
+        "SHARE"
+    }
+    fn python() -> String {
+        "str | float".into()
+    }
+    fn read(given: &Given) -> Result<Self, String> {
+        Shares::<1>::read(given).map(|Shares([share])| Self(share))
+    }
+    fn plain(&self) -> Json {
+        self.0.into()
+    }
+}
+
 /// `COUNT` shares of a whole, each from 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shares<const COUNT: usize>(pub [f64; COUNT]);

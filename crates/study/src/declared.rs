@@ -3,7 +3,7 @@
 use nearfar_schema::{Options, Spec, column};
 use serde_json::{Map, Value as Json, json};
 
-use crate::{paging, ssd};
+use crate::{numa, paging, ssd};
 
 /// What a command takes and answers.
 struct Command {
@@ -27,6 +27,22 @@ const COMMANDS: &[Command] = &[
         options: ssd::Asked::specs,
         rows: &[("rows", column::to_json::<ssd::Cell>)],
     },
+    Command {
+        name: "numa alloc",
+        options: numa::AllocAsked::specs,
+        rows: &[("rows", column::to_json::<numa::AllocRow>)],
+    },
+    Command {
+        name: "numa run",
+        options: numa::RunAsked::specs,
+        rows: &[("rows", column::to_json::<numa::RunRow>)],
+    },
+    Command {
+        name: "numa pair",
+        options: numa::PairAsked::specs,
+        rows: &[("rows", column::to_json::<numa::PairRow>)],
+    },
+    Command { name: "numa plan", options: numa::PlanAsked::specs, rows: &[] },
 ];
 
 /// Everything as JSON: commands by name, each with its options and tables; the registries that

@@ -76,3 +76,13 @@ ATOMIC: Final = (
     ("kernel-load", "read by the kernel for it"),
     ("kernel-store", "written by the kernel for it"),
 )
+
+MODE: Final = (
+    ("memory-mode", "DRAM caches persistent memory, whose size is all there is"),
+    ("kmem-dax", "far memory as nodes without cores, for programs only; --nodes binds to them"),
+    ("alius", "DRAM near and far first, then far memory interleaved, own socket first (aliusM)"),
+    ("local", "the core's own node, then in fallback order; persistent memory stays a device"),
+    ("interleave", "the nodes in turn, a page each"),
+    ("weighted-interleave", "the nodes in turn, pages in proportion to bandwidth or --weights"),
+    ("preferred-many", "the nodes of --nodes, near before far, then all others"),
+)

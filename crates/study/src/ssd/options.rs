@@ -7,7 +7,8 @@ use nearfar_hardware::units::Time;
 use nearfar_hardware::{Machine, Storage};
 use nearfar_kernel::epf;
 use nearfar_schema::{
-    Bytes, Count, Entry, Given, List, Nanoseconds, Registry as _, Runtime, Shares, Value, none,
+    Bytes, Count, Entry, Given, List, Nanoseconds, Registry as _, Runtime, Share, Shares, Value,
+    none,
 };
 use nearfar_trace::record::Kinds;
 use nearfar_trace::{Error, Kind, KindSet, Result};
@@ -163,7 +164,7 @@ impl Value for Background {
     fn read(given: &Given) -> std::result::Result<Self, String> {
         match given.items().as_slice() {
             [size, share] => {
-                Ok(Self { bytes: Bytes::read(size)?.0, written: Shares::<1>::read(share)?.0[0] })
+                Ok(Self { bytes: Bytes::read(size)?.0, written: Share::read(share)?.0 })
             }
             _ => Err(format!("'{}' has no share; write for example 30M,25%", given.shown())),
         }
