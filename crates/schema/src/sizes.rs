@@ -172,3 +172,33 @@ impl Value for Memory {
         self.text.as_str().into()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_read_from_text_and_numbers() {
+        let listed = Given::List(vec![0.6.into(), "50%".into()]);
+        assert_eq!(Shares::<2>::read(&listed), Ok(Shares([0.6, 0.5])));
+        assert_eq!(Shares::<2>::read(&"60%,0.5".into()), Ok(Shares([0.6, 0.5])));
+        assert_eq!(Share::read(&0.25.into()), Ok(Share(0.25)));
+        assert_eq!(Share::read(&1.into()), Ok(Share(1.0)));
+        assert!(Shares::<2>::read(&"60%".into()).unwrap_err().contains("1 shares, not 2"));
+        assert!(Share::read(&1.5.into()).is_err() && Share::read(&Given::Nothing).is_err());
+    }
+
+    #[test]
+    fn a_time_is_recorded_with_its_unit() {
+        let time = Nanoseconds::read(&50.into()).unwrap();
+        assert_eq!(time.plain(), "50ns");
+        assert_eq!(Nanoseconds::read(&"50ns".into()), Ok(time));
+        assert!(Nanoseconds::read(&"50".into()).unwrap_err().contains("write for example 50us"));
+    }
+
+    #[test]
+    fn a_flag_leaves_out_the_last_underscore() {
+        let spec = crate::Spec::new::<Bytes>("from_", "", crate::required());
+        assert_eq!(spec.flag(), "--from");
+    }
+}
