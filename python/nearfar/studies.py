@@ -141,10 +141,10 @@ STUDIES: Final = {
             "nearfar.numa:alloc",
             _NUMA,
             traces=(),
-            told=("sizes", "modes"),
+            told=("size", "mode"),
             threads=None,
         ),
-        Study("numa-run", "nearfar.numa:run", _NUMA, ("load",), told=("modes",), threads=None),
+        Study("numa-run", "nearfar.numa:run", _NUMA, ("load",), told=("mode",), threads=None),
         Study(
             "numa-pair",
             "nearfar.numa:pair",

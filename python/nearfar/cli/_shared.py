@@ -204,18 +204,6 @@ def _tiering_policies() -> Iterable[tuple[str, str]]:
     return [(policy["name"], policy["what"]) for policy in tiering.policies()]
 
 
-def _epf() -> Iterable[tuple[str, str]]:
-    from nearfar import ssd
-
-    return [(name, what) for name, _, what in ssd.policies()]
-
-
-def _modes() -> Iterable[tuple[str, str]]:
-    from nearfar import numa
-
-    return numa.modes().items()
-
-
 def _emitters() -> Iterable[tuple[str, str]]:
     from nearfar import emit
 
@@ -251,7 +239,6 @@ NAMES: Mapping[str, Names] = {
     "arch": _words("x86-64", "aarch64"),
     "clock_insert": _of_paging("clock_insert"),
     "emit": _emitters,
-    "epf": _epf,
     "export format": _export_formats,
     "filter": _of_paging("filter"),
     "generate name": _generators,
@@ -259,9 +246,7 @@ NAMES: Mapping[str, Names] = {
     "kinds": _of_paging("kinds"),
     "machine": _machines,
     "machine target": _machines,
-    "mode": _modes,
     "model": _words("auto", "papers", "bridge"),
-    "numa alloc allocator": _words("vmalloc", "user"),
     "numa import output_format": _words("table", "json", "toml"),
     "output_format": _words("table", "json", "csv", "parquet"),
     "policy": _tiering_policies,
@@ -272,8 +257,6 @@ NAMES: Mapping[str, Names] = {
     "tiering mix": _words("read", "write", "mixed", "split"),
     "tiering pattern": _words("scrambled-zipf", "zipf"),
     "tiering placement": _words("uniform", "hottest-first"),
-    "numa run pattern": _words("random", "sequential"),
-    "numa plan pattern": _words("random", "sequential"),
     "workload": _tiering_workloads,
     "workload targets": _workloads,
 }
