@@ -12,6 +12,7 @@ Everything is made of one JSON text, ``nearfar._engine.schema()``:
 from __future__ import annotations
 
 import json
+import keyword
 import re
 import subprocess
 import sys
@@ -48,7 +49,8 @@ def source(command: str, declared: dict[str, Any]) -> str:
     if any("Sequence" in one or "Mapping" in one for one in types):
         names = [name for name in ("Mapping", "Sequence") if any(name in one for one in types)]
         imports.append(f"from collections.abc import {', '.join(names)}")
-    imports.append("from typing import Final, TypedDict")
+    required = any(option["required"] and not option["argument"] for option in options)
+    imports.append(f"from typing import Final, {'Required, ' * required}TypedDict")
     if any(option["registry"] for option in options):
         imports.append("from nearfar.declared import names")
     names = ["Option"] if options else []
@@ -80,7 +82,10 @@ def _options(command: str, options: list[dict[str, Any]]) -> str:
         f'    """Options of ``nearfar {command}``, by name."""',
         "",
     ]
-    lines += [f"    {option['name']}: {option['python']}" for option in options]
+    for option in options:
+        kind = f"Required[{option['python']}]" if option["required"] else option["python"]
+        if not option["argument"]:
+            lines.append(f"    {option['name']}: {kind}")
     lines += ["", "", "OPTIONS: Final = ("]
     for option in options:
         given = {
@@ -95,6 +100,7 @@ def _options(command: str, options: list[dict[str, Any]]) -> str:
             else tuple(tuple(one) for one in option["choices"]),
             "open": option["open"],
             "recorded": option["recorded"],
+            "argument": option["argument"],
         }
         usual = {
             "default": None,
@@ -104,6 +110,7 @@ def _options(command: str, options: list[dict[str, Any]]) -> str:
             "choices": (),
             "open": True,
             "recorded": True,
+            "argument": False,
         }
         words = [repr(option["name"])]
         words += [
@@ -168,7 +175,7 @@ def table(what: str, declared: dict[str, Any]) -> str:
         lines = ["| column | unit | |", "|---|---|---|"]
         lines += [f"| `{one['name']}` | {one['unit']} | {_cell(one['what'])} |" for one in columns]
     elif kind == "names":
-        lines = [f"| {name} | |", "|---|---|"]
+        lines = [f"| {name.replace('_', ' ')} | |", "|---|---|"]
         lines += [f"| `{entry}` | {_cell(text)} |" for entry, text in declared["registries"][name]]
     else:
         raise SystemExit(f"declared: {what}: write options, columns or names")
@@ -189,7 +196,8 @@ def _option_row(option: dict[str, Any]) -> str:
     if option["choices"] and not option["open"]:
         names = ", ".join(f"`{name}`" for name, _ in option["choices"])
         text = f"{text.rstrip('.')}: {names}"
-    return f"| `--{option['name'].replace('_', '-')}` | {shown} | {text} |"
+    name = option["metavar"] if option["argument"] else "--" + option["name"].replace("_", "-")
+    return f"| `{name}` | {shown} | {text} |"
 
 
 def _cell(text: str) -> str:
@@ -208,12 +216,18 @@ def files(declared: dict[str, Any]) -> Iterator[tuple[Path, str]]:
     """Every file that is made, with what belongs in it."""
     yield SOURCE / "names.py", names(declared["registries"])
     for command, one in declared["commands"].items():
-        yield SOURCE / f"{command.replace(' ', '_').replace('-', '_')}.py", source(command, one)
+        yield SOURCE / f"{_module(command)}.py", source(command, one)
     for page in sorted((ROOT / "docs").glob("*.md")):
         text = page.read_text(encoding="utf-8")
         made = _MARKED.sub(lambda m: m[1] + table(m[2], declared) + m[3], text)
         if _MARKED.search(text):
             yield page, made
+
+
+def _module(command: str) -> str:
+    """The name of the module of a command."""
+    name = command.replace(" ", "_").replace("-", "_")
+    return name + "_" if keyword.iskeyword(name) else name
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 MachineLike: TypeAlias = "str | Path | Machine"
 
 #: Names that a help text lists; more are left to completion and docs.
-_LISTED: Final = 8
+_LISTED: Final = 10
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class Option:
         choices: names that may be written, each with a line on it.
         open: whether other values than ``choices`` are taken.
         recorded: whether results depend on it, so that the record of a run holds it.
+        argument: whether a command takes it without a flag, in its place.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Option:
     choices: tuple[tuple[str, str], ...] = ()
     open: bool = True
     recorded: bool = True
+    argument: bool = False
 
     @property
     def flag(self) -> str:
@@ -140,7 +142,8 @@ def takes(options: Iterable[Option]) -> Callable[[Function], Function]:
 
     Its signature lists them; ``{options}`` in its docstring becomes a line or two on each; its
     attribute ``options`` holds the declarations, for the command line and for sweeps. The function
-    is the same otherwise: what is not given is not passed.
+    is the same otherwise: what is not given is not passed. An argument, which has no flag, is a
+    parameter that the function has itself.
     """
     declared = tuple(options)
 
@@ -155,6 +158,7 @@ def takes(options: Iterable[Option]) -> Callable[[Function], Function]:
                 annotation=option.type,
             )
             for option in declared
+            if not option.argument
         ]
         function.__signature__ = own.replace(parameters=[*kept, *more])  # type: ignore[attr-defined]
         function.options = declared  # type: ignore[attr-defined]
@@ -217,7 +221,9 @@ def command_line(
         value = values.get(option.name)
         if value is None or written(value) == written(option.default):
             continue
-        if option.is_flag:
+        if option.argument:
+            words.append(written(value))
+        elif option.is_flag:
             words.append(option.flag if value else option.flag.replace("--", "--no-", 1))
         else:
             words += [option.flag, written(value)]

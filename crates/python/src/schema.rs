@@ -1,12 +1,13 @@
 //! The declarations of options, rows and registries, from which `make declared` writes source.
 
-use nearfar_study::declared;
+use nearfar_schema::command;
 use pyo3::prelude::*;
 
 /// Every declaration as JSON text.
 #[pyfunction]
 fn schema() -> String {
-    declared::to_json().to_string()
+    let commands = nearfar_study::declared::COMMANDS.iter().chain([&nearfar_capture::COMMAND]);
+    command::to_json(commands).to_string()
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

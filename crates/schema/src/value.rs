@@ -22,6 +22,8 @@ pub(crate) fn refuse(given: &Given, a: &str, fix: &str) -> String {
 pub trait Value: Sized {
     /// Whether results depend on it, so that it belongs into the record of a run.
     const RECORDED: bool = true;
+    /// Whether it is written without a flag, in its place after the command.
+    const ARGUMENT: bool = false;
     /// How the value is called in help: `SIZE`, `COUNT`; empty for a flag.
     fn metavar() -> &'static str;
     /// The type in a Python signature.
@@ -209,6 +211,36 @@ pub struct Runtime<T>(pub T);
 
 impl<T: Value> Value for Runtime<T> {
     const RECORDED: bool = false;
+    fn metavar() -> &'static str {
+        T::metavar()
+    }
+    fn python() -> String {
+        T::python()
+    }
+    fn registry() -> &'static str {
+        T::registry()
+    }
+    fn choices() -> Vec<Entry> {
+        T::choices()
+    }
+    fn open() -> bool {
+        T::open()
+    }
+    fn read(given: &Given) -> Result<Self, String> {
+        T::read(given).map(Self)
+    }
+    fn plain(&self) -> Json {
+        self.0.plain()
+    }
+}
+
+/// A value that a command takes without a flag: `zipf` in `nearfar generate zipf`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Argument<T>(pub T);
+
+impl<T: Value> Value for Argument<T> {
+    const RECORDED: bool = T::RECORDED;
+    const ARGUMENT: bool = true;
     fn metavar() -> &'static str {
         T::metavar()
     }

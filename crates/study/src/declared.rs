@@ -1,41 +1,25 @@
-//! Every declaration of options, rows and registries, for those who write them as source.
+//! The commands of the engine that this crate can see, with what each takes and answers.
 
-use nearfar_schema::{Options, Spec, column};
-use serde_json::{Map, Value as Json, json};
+use nearfar_schema::{Command, Options, column};
+use nearfar_trace::{export, generate, import};
 
-use crate::paging;
+use crate::filter::View;
+use crate::{info, paging};
 
-/// What a command takes and answers.
-struct Command {
-    name: &'static str,
-    options: fn() -> Vec<Spec>,
-    /// Its tables, by name.
-    rows: &'static [(&'static str, fn() -> Json)],
-}
-
-/// One line for each command of the engine.
-const COMMANDS: &[Command] = &[Command {
-    name: "paging",
-    options: paging::Asked::specs,
-    rows: &[("rows", column::to_json::<paging::Row>)],
-}];
-
-/// Everything as JSON: commands by name, each with its options and tables; the registries that
-/// options choose from, by name.
-pub fn to_json() -> Json {
-    let mut commands = Map::new();
-    let mut registries = Map::new();
-    for command in COMMANDS {
-        let specs = (command.options)();
-        for spec in specs.iter().filter(|spec| !spec.registry.is_empty()) {
-            let names = spec.choices.iter().map(|entry| json!([entry.name, entry.what]));
-            registries.insert(spec.registry.to_owned(), names.collect());
-        }
-        let options: Json = specs.iter().map(Spec::to_json).collect();
-        let tables = command.rows.iter().map(|(name, rows)| ((*name).to_owned(), rows()));
-        let tables = Json::Object(tables.collect());
-        let declared = json!({ "options": options, "tables": tables });
-        commands.insert(command.name.to_owned(), declared);
-    }
-    json!({ "commands": commands, "registries": registries })
-}
+/// One entry for each command.
+pub const COMMANDS: &[Command] = &[
+    Command {
+        name: "paging",
+        options: paging::Asked::specs,
+        rows: &[("rows", column::to_json::<paging::Row>)],
+    },
+    Command { name: "generate", options: generate::Asked::specs, rows: &[] },
+    Command { name: "import", options: import::Asked::specs, rows: &[] },
+    Command {
+        name: "export",
+        options: || [export::Asked::specs(), View::specs()].concat(),
+        rows: &[],
+    },
+    Command { name: "info", options: || [info::Asked::specs(), View::specs()].concat(), rows: &[] },
+    Command { name: "explain", options: paging::explain::Asked::specs, rows: &[] },
+];

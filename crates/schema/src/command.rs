@@ -1,0 +1,35 @@
+//! Commands: what each takes and answers, as those who write declarations as source need it.
+
+use serde_json::{Map, Value as Json, json};
+
+use crate::Spec;
+
+/// What a command takes and answers.
+pub struct Command {
+    /// As it is typed after `nearfar`.
+    pub name: &'static str,
+    /// Its options.
+    pub options: fn() -> Vec<Spec>,
+    /// Its tables, by name; the declaration of each is [`column::to_json`](crate::column::to_json).
+    pub rows: &'static [(&'static str, fn() -> Json)],
+}
+
+/// Everything as JSON: commands by name, each with its options and tables; the registries that
+/// options choose from, by name.
+pub fn to_json<'a>(all: impl IntoIterator<Item = &'a Command>) -> Json {
+    let mut commands = Map::new();
+    let mut registries = Map::new();
+    for command in all {
+        let specs = (command.options)();
+        for spec in specs.iter().filter(|spec| !spec.registry.is_empty()) {
+            let names = spec.choices.iter().map(|entry| json!([entry.name, entry.what]));
+            registries.insert(spec.registry.to_owned(), names.collect());
+        }
+        let options: Json = specs.iter().map(Spec::to_json).collect();
+        let tables = command.rows.iter().map(|(name, rows)| ((*name).to_owned(), rows()));
+        let tables = Json::Object(tables.collect());
+        let declared = json!({ "options": options, "tables": tables });
+        commands.insert(command.name.to_owned(), declared);
+    }
+    json!({ "commands": commands, "registries": registries })
+}
