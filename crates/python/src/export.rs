@@ -18,7 +18,7 @@ fn export_trace(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<u64> {
     let asked: Asked = crate::given::read(options)?;
-    crate::pulse::run(py, progress, move |pulse| {
+    crate::progress::run(py, progress, move |pulse| {
         export::export(&trace, &out, asked.format.name, force, &Options::from(&asked), pulse)
     })
 }

@@ -25,7 +25,9 @@ fn filter_view(
     let filter =
         Filter::read(&filter.into()).map_err(|what| raise(Error::input("--filter", what, "")))?;
     let machine = machine.hardware();
-    crate::pulse::run(py, progress, move |pulse| filter::view(filter, &trace, &out, machine, pulse))
+    crate::progress::run(py, progress, move |pulse| {
+        filter::view(filter, &trace, &out, machine, pulse)
+    })
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -17,7 +17,7 @@ fn generate_trace(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<()> {
     let Asked { name, params } = crate::given::read(options)?;
-    crate::pulse::run(py, progress, move |pulse| generate(name, &params, &out, force, pulse))?;
+    crate::progress::run(py, progress, move |pulse| generate(name, &params, &out, force, pulse))?;
     Ok(())
 }
 

@@ -19,7 +19,7 @@ fn import_trace(
 ) -> PyResult<()> {
     let asked: Asked = crate::given::read(options)?;
     let format = asked.format.map(|format| format.name);
-    crate::pulse::run(py, progress, move |pulse| {
+    crate::progress::run(py, progress, move |pulse| {
         import::import(&source, &out, format, force, &Options::from(&asked), pulse)
     })?;
     Ok(())

@@ -10,9 +10,12 @@ pub struct Command {
     pub name: &'static str,
     /// Its options.
     pub options: fn() -> Vec<Spec>,
-    /// Its tables, by name; the declaration of each is [`column::to_json`](crate::column::to_json).
-    pub rows: &'static [(&'static str, fn() -> Json)],
+    /// Its tables.
+    pub rows: &'static [Table],
 }
+
+/// A table by its name, and its declaration: [`column::to_json`](crate::column::to_json).
+pub type Table = (&'static str, fn() -> Json);
 
 /// Everything as JSON: commands by name, each with its options and tables; the registries that
 /// options choose from, by name.
