@@ -17,12 +17,8 @@ from typing import Any
 from nearfar import _engine
 from nearfar import machine as machines
 from nearfar.declared import info as declared
-from nearfar.declared.names import FILTER
 from nearfar.errors import NearfarError
 from nearfar.schema import default
-
-#: What `filter` may be, each with the references that it lets through.
-FILTERS = dict(FILTER)
 
 
 @dataclass(frozen=True)
@@ -31,7 +27,7 @@ class View:
 
     Attributes:
         path: the trace folder that holds the view; gone when the view is closed.
-        filter: a name from :data:`FILTERS`.
+        filter: a name from ``nearfar.declared.names.FILTER``.
         sentence: which references it holds, for people.
     """
 
@@ -51,7 +47,7 @@ def view(
 
     Args:
         trace: a trace folder.
-        filter: a name from :data:`FILTERS`.
+        filter: a name from ``nearfar.declared.names.FILTER``.
         machine: whose caches: its ``l1i``, ``l1d`` and ``l2``.
         progress: called now and then with the references read so far.
 

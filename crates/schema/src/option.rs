@@ -224,3 +224,38 @@ macro_rules! options {
         }
     };
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Argument, Bytes};
+
+    #[test]
+    fn an_optional_option_shows_the_default_it_had() {
+        let spec = Spec::new::<f64>("alpha", "Skew.", 1.5.into()).optional();
+        assert_eq!(spec.default, none("1.5"));
+        assert_eq!(spec.python, "float | None");
+        let twice = Spec::new::<Option<Bytes>>("stride", "Step.", none("a page")).optional();
+        assert_eq!((twice.default, twice.python.as_str()), (none("a page"), "str | int | None"));
+        assert_eq!(Spec::new::<String>("mix", "Parts.", required()).optional().default, none(""));
+    }
+
+    #[test]
+    fn an_argument_has_a_place_and_no_flag() {
+        let spec = Spec::new::<Argument<String>>("name", "Name.", required());
+        assert_eq!((spec.argument, spec.flag()), (true, "NAME".to_owned()));
+        let missing = read_one::<Argument<String>>(&spec, &BTreeMap::new()).unwrap_err();
+        assert_eq!(missing.place, "NAME");
+    }
+
+    #[test]
+    fn what_was_recorded_is_read_again() {
+        let spec = Spec::new::<Bytes>("stride", "Step.", required());
+        let plain = (spec.read)(&"4K".into()).unwrap();
+        assert_eq!(plain, 4096);
+        assert_eq!((spec.read)(&Given::from(&plain)), Ok(plain));
+        for json in [json!(null), json!(true), json!(-3), json!(1.5), json!("a"), json!([1, "b"])] {
+            assert_eq!(Json::from(&Given::from(&json)), json);
+        }
+    }
+}

@@ -118,27 +118,20 @@ def _of_option(option: Option, parameter: inspect.Parameter) -> inspect.Paramete
     """A declared option as Typer takes it; the engine reads the text."""
     annotation: Any
     default: Any
+    names = (lambda: option.choices) if option.choices else NAMES.get(option.name, lambda: ())
+    told: Any = {
+        "help": option.help,
+        "metavar": option.metavar,
+        "autocompletion": _listed(names),
+    }
     if option.argument:
-        annotation = Annotated[
-            str,
-            typer.Argument(
-                help=option.help,
-                metavar=option.metavar,
-                autocompletion=_listed(lambda: option.choices),
-            ),
-        ]
-        default = inspect.Parameter.empty
+        annotation, default = Annotated[str, typer.Argument(**told)], None
     elif option.is_flag:
         flags = option.flag if not option.default else f"{option.flag}/--no-{option.flag[2:]}"
         annotation = Annotated[bool, typer.Option(flags, help=option.help)]
         default = option.default
     else:
-        info = typer.Option(
-            option.flag,
-            help=option.help,
-            metavar=option.metavar,
-            autocompletion=_listed(NAMES.get(option.name, lambda: option.choices)),
-        )
+        info = typer.Option(option.flag, **told)
         annotation = Annotated[str if option.required else str | None, info]
         default = None if option.default is None else written(option.default)
     if option.required:

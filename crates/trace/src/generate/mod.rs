@@ -237,7 +237,7 @@ impl Params {
             let what = format!("{} threads", self.threads);
             return refuse("--threads", what, "give 1 to 4096");
         }
-        for option in self.own.keys().filter(|option| !generator.takes(option)) {
+        if let Some(option) = self.own.keys().find(|option| !generator.takes(option)) {
             let takers: Vec<_> = GENERATORS
                 .iter()
                 .filter(|other| other.takes(option))
