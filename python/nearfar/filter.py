@@ -17,8 +17,12 @@ from typing import Any
 from nearfar import _engine
 from nearfar import machine as machines
 from nearfar.declared import info as declared
+from nearfar.declared.names import FILTER
 from nearfar.errors import NearfarError
 from nearfar.schema import default
+
+#: The view that leaves nothing out: the trace itself.
+_ALL = default(declared.OPTIONS, "filter")
 
 
 @dataclass(frozen=True)
@@ -54,11 +58,14 @@ def view(
     Raises:
         NearfarError: no such filter, a machine without caches, or a damaged trace.
     """
+    if filter == _ALL:
+        yield View(trace, filter, dict(FILTER)[filter])
+        return
     with tempfile.TemporaryDirectory(prefix="nearfar-") as folder:
         path = Path(folder) / (trace.resolve().name or "view.trace")
         try:
             sentence = _engine.filter_view(trace, path, machine, filter=filter, progress=progress)
-            yield View(path if path.exists() else trace, filter, sentence)
+            yield View(path, filter, sentence)
         except NearfarError as error:
             told = str(error).replace(str(path), str(trace))
             raise NearfarError(told, error.exit_code) from None
@@ -74,7 +81,7 @@ def view_of(
         NearfarError: as :func:`view`.
     """
     rest = dict(options)
-    name = rest.pop("filter", default(declared.OPTIONS, "filter"))
+    name = rest.pop("filter", _ALL)
     machine = machines.load(rest.pop("machine", machines.USUAL))
     with view(trace, name, machine, progress) as seen:
         yield seen, rest

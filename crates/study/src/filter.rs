@@ -8,6 +8,7 @@ use std::path::Path;
 
 use nearfar_hardware::cache::{Filter as Misses, Geometry};
 use nearfar_hardware::machine::{Machine, MachineName};
+use nearfar_schema::Value;
 use nearfar_trace::{Batch, Columns, Info, Reader, Result, Source, Writer, WriterOptions};
 
 nearfar_schema::choices! {
@@ -45,7 +46,7 @@ pub fn view(
     pulse: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<String> {
     let (write_backs, more) = match filter {
-        Filter::None => return Ok("every reference of the program, before any CPU cache".into()),
+        Filter::None => return Ok(Filter::choices().swap_remove(0).what),
         Filter::Cache => (false, ""),
         Filter::CacheWriteBacks => (true, ", and the lines they write back"),
     };

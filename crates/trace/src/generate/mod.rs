@@ -2,10 +2,10 @@
 //!
 //! A generator is one file with a [`Generator`] and one line in [`GENERATORS`]. It declares the
 //! options that are its own and says where the next reference goes within `pages` pages; kinds,
-//! threads and the base address are here. Every
-//! reference is a load or store of 8 aligned bytes and one instruction. With several threads the
-//! references go round among them, one each, and every thread has its own random stream and, where
-//! the generator walks, its own starting point. See `docs/generate.md`.
+//! threads and the base address are here. Every reference is a load or store of 8 aligned bytes and
+//! one instruction. With several threads the references go round among them, one each, and every
+//! thread has its own random stream and, where the generator walks, its own starting point. See
+//! `docs/generate.md`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
