@@ -1,13 +1,14 @@
 //! The declarations of options, rows and registries, from which `make declared` writes source.
 
 use nearfar_schema::command;
+use nearfar_study::declared;
 use pyo3::prelude::*;
 
 /// Every declaration as JSON text.
 #[pyfunction]
 fn schema() -> String {
-    let commands = nearfar_study::declared::COMMANDS.iter().chain([&nearfar_capture::COMMAND]);
-    command::to_json(commands).to_string()
+    let commands = declared::COMMANDS.iter().chain([&nearfar_capture::COMMAND]);
+    command::to_json(commands, declared::REGISTRIES).to_string()
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

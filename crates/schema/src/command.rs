@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use crate::Spec;
+use crate::{Entry, Registry, Spec};
 
 /// What a command takes and answers.
 pub struct Command {
@@ -17,22 +17,37 @@ pub struct Command {
 /// A table by its name, and its declaration: [`column::to_json`](crate::column::to_json).
 pub type Table = (&'static str, fn() -> Json);
 
-/// Everything as JSON: commands by name, each with its options and tables; the registries that
-/// options choose from, by name.
-pub fn to_json<'a>(all: impl IntoIterator<Item = &'a Command>) -> Json {
+/// A registry by its name, with its entries: [`registry`].
+pub type Names = fn() -> (&'static str, Json);
+
+/// A registry by its name, with its entries as JSON.
+pub fn registry<R: Registry>() -> (&'static str, Json) {
+    (R::NAME, entries(&R::entries()))
+}
+
+fn entries(entries: &[Entry]) -> Json {
+    entries.iter().map(|entry| json!([entry.name, entry.what])).collect()
+}
+
+/// Everything as JSON: commands by name, each with its options and tables; by name the registries
+/// that options choose from, and `more`.
+pub fn to_json<'a>(all: impl IntoIterator<Item = &'a Command>, more: &[Names]) -> Json {
     let mut commands = Map::new();
     let mut registries = Map::new();
     for command in all {
         let specs = (command.options)();
         for spec in specs.iter().filter(|spec| !spec.registry.is_empty()) {
-            let names = spec.choices.iter().map(|entry| json!([entry.name, entry.what]));
-            registries.insert(spec.registry.to_owned(), names.collect());
+            registries.insert(spec.registry.to_owned(), entries(&spec.choices));
         }
         let options: Json = specs.iter().map(Spec::to_json).collect();
         let tables = command.rows.iter().map(|(name, rows)| ((*name).to_owned(), rows()));
         let tables = Json::Object(tables.collect());
         let declared = json!({ "options": options, "tables": tables });
         commands.insert(command.name.to_owned(), declared);
+    }
+    for registry in more {
+        let (name, entries) = registry();
+        registries.insert(name.to_owned(), entries);
     }
     json!({ "commands": commands, "registries": registries })
 }

@@ -20,7 +20,7 @@ pub use column::{Column, Rows};
 pub use command::Command;
 pub use given::Given;
 pub use option::{Default, Options, Spec, none, required};
-pub use sizes::{Bytes, Memory, Nanoseconds, PageSizes};
+pub use sizes::{Bytes, Memory, Nanoseconds, OneMemory, PageSizes};
 pub use value::{Argument, Count, List, Runtime, Value, Wrong};
 
 /// What the macros use.

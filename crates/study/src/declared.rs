@@ -1,10 +1,11 @@
 //! The commands of the engine that this crate can see, with what each takes and answers.
 
-use nearfar_schema::{Command, Options, column};
+use nearfar_schema::command::{self, Command, Names};
+use nearfar_schema::{Options, column};
 use nearfar_trace::{export, generate, import};
 
 use crate::filter::View;
-use crate::{info, paging};
+use crate::{info, paging, tiering};
 
 /// One entry for each command.
 pub const COMMANDS: &[Command] = &[
@@ -12,6 +13,14 @@ pub const COMMANDS: &[Command] = &[
         name: "paging",
         options: paging::Asked::specs,
         rows: &[("rows", column::to_json::<paging::Row>)],
+    },
+    Command {
+        name: "tiering",
+        options: tiering::options::Asked::specs,
+        rows: &[
+            ("rows", column::to_json::<tiering::Row>),
+            ("series", column::to_json::<tiering::Point>),
+        ],
     },
     Command { name: "generate", options: generate::Asked::specs, rows: &[] },
     Command { name: "import", options: import::Asked::specs, rows: &[] },
@@ -23,3 +32,6 @@ pub const COMMANDS: &[Command] = &[
     Command { name: "info", options: || [info::Asked::specs(), View::specs()].concat(), rows: &[] },
     Command { name: "explain", options: paging::explain::Asked::specs, rows: &[] },
 ];
+
+/// Registries that arguments choose from, and no option.
+pub const REGISTRIES: &[Names] = &[command::registry::<tiering::workload::Workloads>];
