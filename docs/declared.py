@@ -12,6 +12,7 @@ Everything is made of one JSON text, ``nearfar._engine.schema()``:
 from __future__ import annotations
 
 import json
+import keyword
 import re
 import subprocess
 import sys
@@ -88,7 +89,7 @@ def _options(command: str, options: list[dict[str, Any]]) -> str:
         "",
     ]
     # What must be given is a parameter of the function's own, so that type checkers miss it.
-    given = [option for option in options if not option["required"]]
+    given = [option for option in options if not option["required"] and not option["argument"]]
     lines += [f"    {option['name']}: {option['python']}" for option in given]
     lines += ["", "", "OPTIONS: Final = ("]
     for option in options:
@@ -104,6 +105,7 @@ def _options(command: str, options: list[dict[str, Any]]) -> str:
             else tuple(tuple(one) for one in option["choices"]),
             "open": option["open"],
             "recorded": option["recorded"],
+            "argument": option["argument"],
         }
         usual = {
             "default": None,
@@ -113,6 +115,7 @@ def _options(command: str, options: list[dict[str, Any]]) -> str:
             "choices": (),
             "open": True,
             "recorded": True,
+            "argument": False,
         }
         words = [repr(option["name"])]
         words += [
@@ -183,7 +186,7 @@ def table(what: str, declared: dict[str, Any]) -> str:
         for policy in tiering_policies():
             lines.append(f"| `{policy['name']}` | {' | '.join(_cell(policy[k]) for k in keys)} |")
     elif kind == "names":
-        lines = [f"| {name} | |", "|---|---|"]
+        lines = [f"| {name.replace('_', ' ')} | |", "|---|---|"]
         lines += [f"| `{entry}` | {_cell(text)} |" for entry, text in declared["registries"][name]]
     else:
         raise SystemExit(f"declared: {what}: write options, columns or names")
@@ -204,7 +207,9 @@ def _option_row(option: dict[str, Any]) -> str:
     if option["choices"] and not option["open"]:
         names = ", ".join(f"`{name}`" for name, _ in option["choices"])
         text = f"{text.rstrip('.')}: {names}"
-    return f"| `--{option['name'].rstrip('_').replace('_', '-')}` | {shown} | {text} |"
+    flag = "--" + option["name"].rstrip("_").replace("_", "-")
+    name = option["metavar"] if option["argument"] else flag
+    return f"| `{name}` | {shown} | {text} |"
 
 
 def _cell(text: str) -> str:
@@ -223,12 +228,18 @@ def files(declared: dict[str, Any]) -> Iterator[tuple[Path, str]]:
     """Every file that is made, with what belongs in it."""
     yield SOURCE / "names.py", names(declared["registries"])
     for command, one in declared["commands"].items():
-        yield SOURCE / f"{command.replace(' ', '_').replace('-', '_')}.py", source(command, one)
+        yield SOURCE / f"{_module(command)}.py", source(command, one)
     for page in sorted((ROOT / "docs").glob("*.md")):
         text = page.read_text(encoding="utf-8")
         made = _MARKED.sub(lambda m: m[1] + table(m[2], declared) + m[3], text)
         if _MARKED.search(text):
             yield page, made
+
+
+def _module(command: str) -> str:
+    """The name of the module of a command."""
+    name = command.replace(" ", "_").replace("-", "_")
+    return name + "_" if keyword.iskeyword(name) else name
 
 
 def main() -> None:

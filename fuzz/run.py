@@ -45,14 +45,16 @@ def rust(targets: list[str], seconds: float) -> int:
         print("fuzz: the targets cannot be built", file=sys.stderr)
         return len(targets)
     failed = 0
+    shares = {target: _readers(target) for target in targets}
     for target in targets:
+        part = seconds * shares[target] / sum(shares.values())
         own = FUZZ / "target" / "corpus" / target
         artifacts = FUZZ / "artifacts" / target
         for folder in (own, artifacts):
             folder.mkdir(parents=True, exist_ok=True)
         words = [str(FUZZ / "target" / TRIPLE / "release" / target), str(own)]
         words += [str(FUZZ / "corpus" / target), f"-artifact_prefix={artifacts}/"]
-        words += [f"-max_total_time={max(1, int(seconds / len(targets)))}", f"-timeout={PATIENCE}"]
+        words += [f"-max_total_time={max(1, int(part))}", f"-timeout={PATIENCE}"]
         words += [*MEMORY, "-print_final_stats=1"]
         done = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)
         runs = re.search(r"number_of_executed_units: (\d+)", done.stderr)
@@ -63,6 +65,11 @@ def rust(targets: list[str], seconds: float) -> int:
             told += f"; BROKEN, exit code {done.returncode}: see {artifacts}"
         print(f"{target}: {told}", flush=True)
     return failed
+
+
+def _readers(target: str) -> int:
+    """How many readers a target tries: one, or one for each folder of its corpus."""
+    return max(1, sum(one.is_dir() for one in (FUZZ / "corpus" / target).iterdir()))
 
 
 def main() -> int:

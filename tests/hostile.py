@@ -59,7 +59,7 @@ def _workload(path: Path) -> object:
 
 
 def _fleet(path: Path) -> object:
-    from nearfar import fleet
+    from nearfar.advise import fleet
 
     return fleet.read(path, {"memory": "50%", "arch": "x86-64", "min_gain": "5%"})
 

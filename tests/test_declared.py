@@ -80,15 +80,23 @@ def test_an_option_that_there_is_not_is_refused() -> None:
         nearfar.paging(DATA / "captures" / "gnugo.trace", page_size="4K")  # type: ignore[call-arg]
 
 
-def test_help_and_completion_do_not_load_the_engine() -> None:
+@pytest.mark.parametrize("command", SCHEMA["commands"])
+def test_help_and_completion_do_not_load_the_engine(command: str) -> None:
     code = (
         "import sys\n"
         "from nearfar.cli import build\n"
-        "from nearfar.declared import paging\n"
-        "build('paging')\n"
+        f"build({command.split()[0]!r})\n"
         "assert 'nearfar._engine' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("command", SCHEMA["commands"])
+def test_help_has_every_option(nearfar: Run, command: str) -> None:
+    shown = nearfar(*command.split(), "--help").stdout
+    for option in SCHEMA["commands"][command]["options"]:
+        name = option["metavar"] if option["argument"] else "--" + option["name"].replace("_", "-")
+        assert f" {name} " in shown
 
 
 def test_help_lists_what_the_registry_has(nearfar: Run) -> None:
@@ -103,10 +111,11 @@ def test_a_command_line_repeats_what_was_given() -> None:
         Option("fast", "bool", "fast", default=False),
         Option("slow", "bool", "slow", default=True),
         Option("part", "float | None", "part", metavar="NUMBER"),
+        Option("name", "str", "name", required=True, metavar="NAME", argument=True),
     ]
-    given = {"sizes": [1, 2], "fast": True, "slow": False, "part": 0.1}
+    given = {"sizes": [1, 2], "fast": True, "slow": False, "part": 0.1, "name": "x"}
     assert command_line("do it", ["a b"], options, given) == (
-        "nearfar do it 'a b' --fast --no-slow --part 0.1"
+        "nearfar do it 'a b' --fast --no-slow --part 0.1 x"
     )
 
 

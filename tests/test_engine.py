@@ -59,9 +59,6 @@ def test_same_parameters(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        ("export_formats", ()),
-        ("generators", ()),
-        ("import_formats", ()),
         ("machine_builtin", ()),
         ("machine_schema", ()),
         ("schema", ()),

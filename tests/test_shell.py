@@ -369,6 +369,8 @@ COMPLETIONS: list[Completion] = [
     ("nearfar workload capture sql", ["sqlite"], ["redis"]),
     ("nearfar reproduce ti", ["tiering"], ["paging"]),
     ("nearfar generate scr", ["scrambled-zipf"], ["zipf"]),
+    ("nearfar capture --arch x", ["x86_64"], ["x86-64"]),
+    ("nearfar info --filter c", ["cache", "cache-write-backs"], ["none"]),
     ("nearfar numa alloc --mode al", ["alius"], []),
     ("nearfar paging --kinds load,kernel-l", ["load,kernel-load"], []),
     ("nearfar paging --color a", ["auto", "always"], ["never"]),

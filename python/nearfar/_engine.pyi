@@ -16,39 +16,32 @@ def capture_run(
     command: Sequence[str | PathLike[str]],
     output: str | PathLike[str],
     plugin: str | PathLike[str],
+    *,
+    options: Mapping[str, object],
     force: bool,
-    fetch: bool,
-    skip_refs: int,
-    max_refs: int | None,
-    arch: str | None,
-    follow_forks: bool,
     progress: Callable[[int], object],
 ) -> str: ...
 def capture_probe(plugin: str | PathLike[str]) -> str: ...
 
 # export.rs
 
-def export_formats() -> list[tuple[str, str]]: ...
 def export_trace(
     trace: str | PathLike[str],
     out: str | PathLike[str],
     *,
-    format: str,
+    options: Mapping[str, object],
     force: bool,
-    kinds: Sequence[str],
-    max_refs: int | None,
-    page_bytes: int | None,
     progress: Callable[[int], object] | None,
 ) -> int: ...
 
 # filter.rs
 
-def filter_cache(
+def filter_view(
     trace: str | PathLike[str],
     out: str | PathLike[str],
     machine: Machine,
     *,
-    write_backs: bool,
+    filter: str,
     progress: Callable[[int], object] | None,
 ) -> str: ...
 
@@ -58,37 +51,22 @@ def folder_replace(aside: str | PathLike[str], path: str | PathLike[str]) -> Non
 
 # generate.rs
 
-def generators() -> list[tuple[str, str]]: ...
 def generate_trace(
-    name: str,
     out: str | PathLike[str],
     *,
-    refs: int,
-    pages: int,
-    page_bytes: int,
-    seed: int,
-    write_ratio: float,
-    threads: int,
-    alpha: float | None,
-    stride: int | None,
-    mix: str | None,
-    phase: int | None,
+    options: Mapping[str, object],
     force: bool,
     progress: Callable[[int], object] | None,
 ) -> None: ...
 
 # import.rs
 
-def import_formats() -> list[tuple[str, str]]: ...
 def import_trace(
     source: str | PathLike[str],
     out: str | PathLike[str],
     *,
-    format: str | None,
+    options: Mapping[str, object],
     force: bool,
-    skip_bad: int,
-    max_refs: int | None,
-    object_bytes: int | None,
     progress: Callable[[int], object] | None,
 ) -> None: ...
 
@@ -98,7 +76,7 @@ def trace_open(trace: str | PathLike[str]) -> str: ...
 def info_summarize(
     trace: str | PathLike[str],
     *,
-    reuse: bool,
+    options: Mapping[str, object],
     heat_map: bool,
     progress: Callable[[int], object] | None,
 ) -> tuple[str, str | None]: ...
@@ -143,6 +121,7 @@ class Machine:
 
 # paging.rs
 
+def explain_options(*, options: Mapping[str, object]) -> str: ...
 def paging(
     trace: str | PathLike[str],
     machine: Machine,

@@ -12,11 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Unpack
 
 from nearfar import _engine
+from nearfar.declared import capture as declared
 from nearfar.errors import NearfarError
 from nearfar.output import watched
+from nearfar.schema import takes
 
 PLUGIN = Path(__file__).parent / "_plugin" / "libnearfar_qemu_plugin.so"
 """The QEMU plugin, built by ``make plugin``."""
@@ -69,17 +71,14 @@ def default_output(command: Sequence[str]) -> Path:
     return Path(f"{name or 'program'}.trace")
 
 
+@takes(declared.OPTIONS)
 def run(
     command: Sequence[str | os.PathLike[str]],
     output: str | os.PathLike[str] | None = None,
     *,
-    fetch: bool = True,
-    skip_refs: int = 0,
-    max_refs: int | None = None,
-    arch: str | None = None,
-    follow_forks: bool = False,
     force: bool = False,
     progress: Callable[[int], None] | None = None,
+    **options: Unpack[declared.Options],
 ) -> Outcome:
     """Run ``command`` under QEMU, write its trace, and say what came of it.
 
@@ -88,14 +87,9 @@ def run(
     Args:
         command: the program (a path, or a name in ``PATH``) and its arguments.
         output: trace folder to make; by default ``NAME.trace`` in the current folder.
-        fetch: record instruction fetches, one for each block of straight-line code.
-        skip_refs: leave out this many records before the first that is kept; the regions of the
-            address space are recorded from the beginning.
-        max_refs: stop recording after this many records; the program runs on.
-        arch: ``x86_64`` or ``aarch64``; by default what the ELF header says.
-        follow_forks: record child processes as well.
         force: replace an existing trace.
         progress: called about ten times a second with the number of records so far.
+        {options}
 
     Raises:
         NearfarError: the program, QEMU (exit code 3) or the plugin is missing, or the trace
@@ -105,21 +99,15 @@ def run(
     words = [os.fspath(word) for word in command]
     if not words:
         raise NearfarError("command: is empty; put the program after `--`")
-    if max_refs is not None and max_refs < 1:
-        raise NearfarError(f"--max-refs: {max_refs} is not 1 or more; leave it out for no limit")
     path = Path(output) if output is not None else default_output(words)
     with _terminate_as_interrupt():
         text = _engine.capture_run(
             words,
             path,
             PLUGIN,
-            force,
-            fetch,
-            skip_refs,
-            max_refs,
-            arch,
-            follow_forks,
-            progress or (lambda _: None),
+            options=dict(options),
+            force=force,
+            progress=progress or (lambda _: None),
         )
     found = json.loads(text)
     end = found["end"]
@@ -134,16 +122,13 @@ def run(
     )
 
 
+@takes(declared.OPTIONS)
 def capture(
     command: Sequence[str | os.PathLike[str]],
     output: str | os.PathLike[str] | None = None,
     *,
-    fetch: bool = True,
-    skip_refs: int = 0,
-    max_refs: int | None = None,
-    arch: str | None = None,
-    follow_forks: bool = False,
     force: bool = False,
+    **options: Unpack[declared.Options],
 ) -> Path:
     """Run ``command`` under QEMU and write its trace: :func:`run` for who wants the path only.
 
@@ -151,17 +136,7 @@ def capture(
         NearfarError: as :func:`run`.
         KeyboardInterrupt: Ctrl-C; the trace up to there is kept, marked incomplete.
     """
-    outcome = run(
-        command,
-        output,
-        fetch=fetch,
-        skip_refs=skip_refs,
-        max_refs=max_refs,
-        arch=arch,
-        follow_forks=follow_forks,
-        force=force,
-        progress=meter(),
-    )
+    outcome = run(command, output, force=force, progress=meter(), **options)
     if outcome.interrupted:
         raise KeyboardInterrupt
     return outcome.path

@@ -18,17 +18,19 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from nearfar import _engine, units
 from nearfar import paging_findings as findings
+from nearfar.declared import explain as declared
 from nearfar.errors import NearfarError
 from nearfar.filter import view
 from nearfar.machine import Machine
 from nearfar.paging import PagingResult
 from nearfar.result import Result
 from nearfar.run_folder import open_run
-from nearfar.sizes import parse_bytes, parse_memory
+from nearfar.schema import takes
+from nearfar.sizes import parse_memory
 
 Row = Mapping[str, Any]
 
@@ -85,22 +87,20 @@ class ExplainResult(Result):
         )
 
 
+@takes(declared.OPTIONS)
 def explain(
     run: str | Path,
     *,
     page: str | int,
-    memory: str | None = None,
-    storage: str | None = None,
     progress: Callable[[int], None] | None = None,
+    **options: Unpack[declared.Options],
 ) -> ExplainResult:
     """Take a row of a paging run apart.
 
     Args:
         run: folder that ``nearfar paging -o`` wrote; the trace it names must still be there.
-        page: page size of the row, bytes or text such as ``64K``.
-        memory: memory size of the row, as the run was asked for it; the middle one by default.
-        storage: storage of the row; the run's first by default.
         progress: called now and then with the records done.
+        {options}
 
     Raises:
         NearfarError: no paging run, no such row, or another trace than the run's.
@@ -112,17 +112,17 @@ def explain(
         raise NearfarError(
             f"{opened.path}: is {what}; explain takes a run of paging (nearfar paging TRACE -o RUN)"
         )
-    row = _row(result, page, memory, storage)
-    made, options = result.run, result.run["options"]
+    row = _row(result, **json.loads(_engine.explain_options(options={"page": page, **options})))
+    made, kept = result.run, result.run["options"]
     machine = Machine.from_json(made["machine"], json.dumps(made["machine_description"]))
     trace = _trace(made)
-    asked = {name: options[name] for name in ("tlb", "replacement", "clock_insert", "kinds")}
+    asked = {name: kept[name] for name in ("tlb", "replacement", "clock_insert", "kinds")}
     asked["page_sizes"] = [row["page_bytes"]]
     asked["memory"] = _memory(row)
-    with view(trace, options["filter"], machine, progress) as seen:
+    with view(trace, kept["filter"], machine, progress) as seen:
         found = json.loads(_engine.paging_explain(seen.path, options=asked, progress=progress))
     total: dict[str, int] = found["total"]
-    if options["sample"] is None:
+    if kept["sample"] is None:
         _check(opened.path, row, total)
     price = _Price.of(machine, row["storage"], row["page_bytes"])
     told = {
@@ -136,12 +136,12 @@ def explain(
         "memory_fraction": row["memory_fraction"],
         "frames": row["frames"],
         "total_ns": row["total_ns"],
-        "sample": options["sample"],
+        "sample": kept["sample"],
     }
-    terms = _terms(row, price, bool(options["write_back"]))
+    terms = _terms(row, price, bool(kept["write_back"]))
     regions = sorted(_cost(found["regions"], total, price), key=lambda place: -place["ns"])
     # Behind CPU caches a miss no longer follows the fetch of the code that made it.
-    sites = _cost(found["sites"], total, price) if options["filter"] == "none" else []
+    sites = _cost(found["sites"], total, price) if kept["filter"] == "none" else []
     sites.sort(key=lambda site: (site["addr"] is None, -site["ns"]))
     return ExplainResult(told, terms, total, regions, _cost(found["ranges"], total, price), sites)
 
@@ -149,14 +149,13 @@ def explain(
 # --- the row
 
 
-def _row(result: PagingResult, page: str | int, memory: str | None, storage: str | None) -> Row:
+def _row(result: PagingResult, page: int, memory: str | None, storage: str | None) -> Row:
     """The row that is asked for."""
-    size = parse_bytes(page, "--page") if isinstance(page, str) else page
     rows: Sequence[Row] = result.rows
     sizes = sorted({row["page_bytes"] for row in rows})
-    if size not in sizes:
+    if page not in sizes:
         known = ", ".join(units.size(one) for one in sizes)
-        raise NearfarError(f"--page: {units.size(size)} is not in this run; it has {known}")
+        raise NearfarError(f"--page: {units.size(page)} is not in this run; it has {known}")
     if memory is None:
         middle = findings.middle_memory(result.to_dict())
         rows = [row for row in rows if findings.memory_of(row) == middle]
@@ -179,7 +178,7 @@ def _row(result: PagingResult, page: str | int, memory: str | None, storage: str
         raise NearfarError(
             f"--storage: {device[:40]!r} is not in this run; it has {', '.join(devices)}"
         )
-    return next(r for r in rows if r["page_bytes"] == size and r["storage"] == device)
+    return next(r for r in rows if r["page_bytes"] == page and r["storage"] == device)
 
 
 def _memory(row: Row) -> str:

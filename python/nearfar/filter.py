@@ -8,17 +8,21 @@ references. A view is written as a temporary trace, so that every command reads 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from nearfar import _engine
 from nearfar import machine as machines
+from nearfar.declared import info as declared
+from nearfar.declared.names import FILTER
 from nearfar.errors import NearfarError
+from nearfar.schema import default
 
-#: The views: whether dirty lines written back are references too; None is no filter at all.
-FILTERS: dict[str, bool | None] = {"none": None, "cache": False, "cache-write-backs": True}
+#: The view that leaves nothing out: the trace itself.
+_ALL = default(declared.OPTIONS, "filter")
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,7 @@ class View:
 
     Attributes:
         path: the trace folder that holds the view; gone when the view is closed.
-        filter: a name from :data:`FILTERS`.
+        filter: a name from ``nearfar.declared.names.FILTER``.
         sentence: which references it holds, for people.
     """
 
@@ -47,33 +51,37 @@ def view(
 
     Args:
         trace: a trace folder.
-        filter: ``none`` for every reference, ``cache`` for those that miss the machine's ``l1i``,
-            ``l1d`` and ``l2``, ``cache-write-backs`` for these and what the caches write back.
-        machine: whose caches.
+        filter: a name from ``nearfar.declared.names.FILTER``.
+        machine: whose caches: its ``l1i``, ``l1d`` and ``l2``.
         progress: called now and then with the references read so far.
 
     Raises:
         NearfarError: no such filter, a machine without caches, or a damaged trace.
     """
-    if filter not in FILTERS:
-        raise NearfarError(f"--filter: no filter {filter!r}; choose one of {', '.join(FILTERS)}")
-    write_backs = FILTERS[filter]
-    if write_backs is None:
-        yield View(trace, filter, "every reference of the program, before any CPU cache")
+    if filter == _ALL:
+        yield View(trace, filter, dict(FILTER)[filter])
         return
     with tempfile.TemporaryDirectory(prefix="nearfar-") as folder:
         path = Path(folder) / (trace.resolve().name or "view.trace")
         try:
-            caches = _engine.filter_cache(
-                trace,
-                path,
-                machine,
-                write_backs=write_backs,
-                progress=progress,
-            )
-            more = ", and the lines they write back" if write_backs else ""
-            kept = f"references that miss the CPU caches of {machine.name} ({caches}){more}"
-            yield View(path, filter, kept)
+            sentence = _engine.filter_view(trace, path, machine, filter=filter, progress=progress)
+            yield View(path, filter, sentence)
         except NearfarError as error:
             told = str(error).replace(str(path), str(trace))
             raise NearfarError(told, error.exit_code) from None
+
+
+@contextmanager
+def view_of(
+    trace: Path, options: Mapping[str, Any], progress: Callable[[int], None] | None = None
+) -> Iterator[tuple[View, dict[str, Any]]]:
+    """Open the view that the options of a command ask for; give it and the other options.
+
+    Raises:
+        NearfarError: as :func:`view`.
+    """
+    rest = dict(options)
+    name = rest.pop("filter", _ALL)
+    machine = machines.load(rest.pop("machine", machines.USUAL))
+    with view(trace, name, machine, progress) as seen:
+        yield seen, rest

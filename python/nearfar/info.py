@@ -6,12 +6,13 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from nearfar import _engine
-from nearfar import machine as machines
-from nearfar.filter import view
+from nearfar.declared import info as declared
+from nearfar.filter import view_of
 from nearfar.result import Result
+from nearfar.schema import takes
 from nearfar.trace import Trace
 
 
@@ -43,25 +44,21 @@ class Info(dict[str, Any], Result):
         )
 
 
+@takes(declared.OPTIONS)
 def info(
     trace: str | PathLike[str] | Trace,
     *,
-    reuse: bool = True,
     heatmap: bool = True,
-    filter: str = "none",  # noqa: A002
-    machine: machines.MachineLike = machines.USUAL,
     progress: Callable[[int], None] | None = None,
+    **options: Unpack[declared.Options],
 ) -> Info:
     """Read a trace and say what it holds.
 
     Args:
         trace: a trace folder, or a :class:`nearfar.trace.Trace`.
-        reuse: work out the histogram of stack distances, the most expensive part.
         heatmap: add the heat map as ``heatmap``, for which the trace is read a second time.
-        filter: which references there are: ``none`` (all), ``cache`` (those that miss the CPU
-            caches of ``machine``) or ``cache-write-backs`` (:mod:`nearfar.filter`).
-        machine: a machine, or name or path of its file, whose caches ``filter`` means.
         progress: called with the number of references so far, about every four million.
+        {options}
 
     Returns:
         What ``nearfar info --format json`` prints, and ``heatmap``; ``docs/info.md`` describes
@@ -72,11 +69,11 @@ def info(
         KeyboardInterrupt: Ctrl-C.
     """
     path = trace.path if isinstance(trace, Trace) else Path(trace)
-    with view(path, filter, machines.load(machine), progress) as seen:
+    with view_of(path, options, progress) as (seen, given):
         text, heat = _engine.info_summarize(
-            seen.path, reuse=reuse, heat_map=heatmap, progress=progress
+            seen.path, options=given, heat_map=heatmap, progress=progress
         )
-    found = Info(json.loads(text), trace=str(path), filter=filter, view=seen.sentence)
+    found = Info(json.loads(text), trace=str(path), filter=seen.filter, view=seen.sentence)
     if heat is not None:
         found["heatmap"] = json.loads(heat)
     return found

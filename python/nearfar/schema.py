@@ -32,7 +32,7 @@ else:  # the engine is not loaded for a type
 PolicyLike: TypeAlias = "str | object"
 
 #: Names that a help text lists; more are left to completion and docs.
-_LISTED: Final = 8
+_LISTED: Final = 10
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ class Option:
         choices: names that may be written, each with a line on it.
         open: whether other values than ``choices`` are taken.
         recorded: whether results depend on it, so that the record of a run holds it.
+        argument: whether a command takes it without a flag, in its place.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Option:
     choices: tuple[tuple[str, str], ...] = ()
     open: bool = True
     recorded: bool = True
+    argument: bool = False
 
     @property
     def flag(self) -> str:
@@ -148,7 +150,8 @@ def takes(options: Iterable[Option]) -> Callable[[Function], Function]:
     Its signature lists them, after those that it names itself, as it does what must be given;
     ``{options}`` in its docstring becomes a line or two on each; its
     attribute ``options`` holds the declarations, for the command line and for sweeps. The function
-    is the same otherwise: what is not given is not passed.
+    is the same otherwise: what is not given is not passed. An argument, which has no flag, is a
+    parameter that the function has itself.
     """
     declared = tuple(options)
 
@@ -226,7 +229,9 @@ def command_line(
         value = values.get(option.name)
         if value is None or written(value) == written(option.default):
             continue
-        if option.is_flag:
+        if option.argument:
+            words.append(written(value))
+        elif option.is_flag:
             words.append(option.flag if value else option.flag.replace("--", "--no-", 1))
         else:
             words += [option.flag, written(value)]

@@ -16,4 +16,4 @@ mod streams;
 pub mod transfer;
 
 pub use probe::{Path as CapturePath, probe};
-pub use run::{End, Options, Outcome, run};
+pub use run::{Asked, COMMAND, End, Options, Outcome, run};

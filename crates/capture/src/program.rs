@@ -9,6 +9,18 @@ use std::path::{Path, PathBuf};
 
 use nearfar_trace::{Error, Result};
 
+nearfar_schema::choices! {
+    /// Which architecture a program is taken to be of.
+    pub enum Arch: "architecture" {
+        /// what the program's ELF header says
+        Auto = "auto",
+        /// x86-64 alone
+        X86 = "x86_64",
+        /// aarch64 alone
+        Arm = "aarch64",
+    }
+}
+
 /// Architectures that can be captured, as in `qemu-NAME`.
 pub const ARCHS: [&str; 2] = ["x86_64", "aarch64"];
 
@@ -68,17 +80,15 @@ pub fn find(name: &Path) -> Result<PathBuf> {
     })
 }
 
-/// Find the program of `command`, follow `#!` lines, and see which QEMU it needs. `wanted` is an
-/// architecture, or `None` to take the one in the ELF header.
-pub fn resolve(command: &[OsString], wanted: Option<&str>) -> Result<Program> {
+/// Find the program of `command`, follow `#!` lines, and see which QEMU it needs. A program
+/// of another architecture than the one `wanted` is refused.
+pub fn resolve(command: &[OsString], wanted: Arch) -> Result<Program> {
     let Some(name) = command.first() else {
         return Err(Error::input("command", "is empty", "put the program after `--`"));
     };
     let wanted = match wanted {
-        None | Some("auto") => None,
-        Some(name) => Some(ARCHS.into_iter().find(|arch| *arch == name).ok_or_else(|| {
-            Error::input("--arch", format!("{name:?} is not known"), "give auto, x86_64 or aarch64")
-        })?),
+        Arch::Auto => None,
+        named => Some(named.name()),
     };
     let mut file = find(Path::new(name))?;
     let mut arguments = command.to_vec();

@@ -10,13 +10,33 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
+use nearfar_schema::{Command as Declared, Count, Options as _, none};
 use nearfar_trace::{Error, Info, Result, Source, Writer, WriterOptions};
 use serde::Serialize;
 
 use crate::layout::FOLLOW;
-use crate::program::{qemu, resolve};
+use crate::program::{Arch, qemu, resolve};
 use crate::shared::Shared;
 use crate::streams::Streams;
+
+nearfar_schema::options! {
+    /// The options of `nearfar capture` as they are written.
+    pub struct Asked {
+        /// Record instruction fetches, one for each block of straight-line code.
+        fetch: bool = true,
+        /// Leave out this many records before the first that is kept.
+        skip_refs: Count<0, { 1 << 63 }> = 0,
+        /// Stop recording after this many records; the program runs on.
+        max_refs: Option<Count<1>> = none("no limit"),
+        /// Architecture of the program.
+        arch: Arch = "auto",
+        /// Record child processes as well.
+        follow_forks: bool = false,
+    }
+}
+
+/// The command, for those who write declarations as source.
+pub const COMMAND: Declared = Declared { name: "capture", options: Asked::specs, rows: &[] };
 
 /// What to capture and where to.
 #[derive(Clone, Debug)]
@@ -36,8 +56,8 @@ pub struct Options {
     pub skip_refs: u64,
     /// Stop recording after this many records; the program runs on.
     pub max_refs: Option<u64>,
-    /// `x86_64` or `aarch64`; `None` takes it from the program's ELF header.
-    pub arch: Option<String>,
+    /// Architecture of the program.
+    pub arch: Arch,
     /// Record child processes as well.
     pub follow_forks: bool,
 }
@@ -71,7 +91,7 @@ pub struct Outcome {
 /// # Errors
 /// Nothing to run, no QEMU, a trace that cannot be written. A program that fails is no error.
 pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> bool) -> Result<Outcome> {
-    let program = resolve(&options.command, options.arch.as_deref())?;
+    let program = resolve(&options.command, options.arch)?;
     let emulator = qemu(program.arch)?;
     if !options.plugin.is_file() {
         let place = options.plugin.display().to_string();

@@ -3,30 +3,37 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use nearfar_capture::{Options, probe, run};
+use nearfar_capture::{Asked, Options, probe, run};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use crate::raise;
 
 /// Capture a program; answers the outcome as JSON. `progress` is called with the number of
 /// records about ten times a second; it, or a signal handler, stops the capture by raising.
 #[pyfunction]
-#[allow(clippy::too_many_arguments)]
+#[pyo3(signature = (command, output, plugin, *, options, force, progress))]
 fn capture_run(
     py: Python<'_>,
     command: Vec<OsString>,
     output: PathBuf,
     plugin: PathBuf,
+    options: &Bound<'_, PyDict>,
     force: bool,
-    fetch: bool,
-    skip_refs: u64,
-    max_refs: Option<u64>,
-    arch: Option<String>,
-    follow_forks: bool,
     progress: Py<PyAny>,
 ) -> PyResult<String> {
-    let options =
-        Options { command, output, plugin, force, fetch, skip_refs, max_refs, arch, follow_forks };
+    let asked: Asked = crate::given::read(options)?;
+    let options = Options {
+        command,
+        output,
+        plugin,
+        force,
+        fetch: asked.fetch,
+        skip_refs: asked.skip_refs.0,
+        max_refs: asked.max_refs.map(|count| count.0),
+        arch: asked.arch,
+        follow_forks: asked.follow_forks,
+    };
     let mut raised: Option<PyErr> = None;
     let outcome = py.detach(|| {
         run(&options, &mut |records| {

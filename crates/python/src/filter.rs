@@ -2,32 +2,34 @@
 
 use std::path::PathBuf;
 
-use nearfar_study::filter;
-use nearfar_trace::Reader;
+use nearfar_schema::Value;
+use nearfar_study::filter::{self, Filter};
+use nearfar_trace::Error;
 use pyo3::prelude::*;
 
 use crate::machine::Machine;
 use crate::raise;
 
-/// Write the references of a trace that miss the caches of a machine as the trace `out`; answers
-/// the caches in words.
+/// Write a view of a trace, by the caches of a machine, as the trace `out`; answers which
+/// references it holds, in words. The view that leaves nothing out is not written.
 #[pyfunction]
-#[pyo3(signature = (trace, out, machine, *, write_backs, progress))]
-fn filter_cache(
+#[pyo3(signature = (trace, out, machine, *, filter, progress))]
+fn filter_view(
     py: Python<'_>,
     trace: PathBuf,
     out: PathBuf,
     machine: &Machine,
-    write_backs: bool,
+    filter: &str,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
-    let caches = machine.hardware().caches().map_err(raise)?;
+    let filter =
+        Filter::read(&filter.into()).map_err(|what| raise(Error::input("--filter", what, "")))?;
+    let machine = machine.hardware();
     crate::progress::run(py, progress, move |pulse| {
-        filter::cache(&Reader::open(&trace)?, &out, &caches, write_backs, pulse)?;
-        Ok(caches.to_string())
+        filter::view(filter, &trace, &out, machine, pulse)
     })
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(filter_cache, module)?)
+    module.add_function(wrap_pyfunction!(filter_view, module)?)
 }

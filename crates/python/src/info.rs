@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
-use nearfar_study::info::{self, Options};
+use nearfar_study::info::{self, Asked, Options};
 use nearfar_trace::{Error, Reader};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use serde::Serialize;
 
 use crate::raise;
@@ -22,14 +23,15 @@ fn trace_open(py: Python<'_>, trace: PathBuf) -> PyResult<String> {
 
 /// What a trace holds, and its heat map if asked for, as JSON texts.
 #[pyfunction]
-#[pyo3(signature = (trace, *, reuse, heat_map, progress))]
+#[pyo3(signature = (trace, *, options, heat_map, progress))]
 fn info_summarize(
     py: Python<'_>,
     trace: PathBuf,
-    reuse: bool,
+    options: &Bound<'_, PyDict>,
     heat_map: bool,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(String, Option<String>)> {
+    let Asked { reuse } = crate::given::read(options)?;
     crate::progress::run(py, progress, move |pulse| {
         let reader = Reader::open(&trace)?;
         let (summary, heat) = info::summarize(&reader, Options { reuse, heat_map }, pulse)?;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use nearfar_schema::Options as _;
-use nearfar_study::paging::explain::explain;
+use nearfar_study::paging::explain::{self, explain};
 use nearfar_study::paging::{Asked, Options, rows, simulate};
 use nearfar_trace::{Error, Reader};
 use pyo3::prelude::*;
@@ -51,6 +51,14 @@ fn paging(
     })
 }
 
+/// The options of `nearfar explain` as they are read, as JSON text.
+#[pyfunction]
+#[pyo3(signature = (*, options))]
+fn explain_options(options: &Bound<'_, PyDict>) -> PyResult<String> {
+    let asked: explain::Asked = crate::given::read(options)?;
+    Ok(serde_json::Value::Object(asked.plain()).to_string())
+}
+
 /// Where the misses of the first page size and memory size of `options` come from; answers
 /// `{"total", "regions", "ranges"}` as JSON text.
 #[pyfunction]
@@ -70,5 +78,6 @@ fn paging_explain(
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(paging, module)?)?;
+    module.add_function(wrap_pyfunction!(explain_options, module)?)?;
     module.add_function(wrap_pyfunction!(paging_explain, module)?)
 }

@@ -1,12 +1,14 @@
 //! The declarations of options, rows and registries, from which `make declared` writes source.
 
+use nearfar_schema::command;
 use nearfar_study::declared;
 use pyo3::prelude::*;
 
 /// Every declaration as JSON text.
 #[pyfunction]
 fn schema() -> String {
-    declared::to_json().to_string()
+    let commands = declared::COMMANDS.iter().chain([&nearfar_capture::COMMAND]);
+    command::to_json(commands, declared::REGISTRIES).to_string()
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

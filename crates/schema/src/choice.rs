@@ -95,7 +95,7 @@ pub fn unknown(kind: &str, given: &Given, entries: &[Entry]) -> String {
 }
 
 /// An enum of plain variants, each with the name by which it is chosen; its documentation is the
-/// line of help.
+/// line of help. `"pattern" in "patterns"` names the registry, where several options share it.
 ///
 /// ```
 /// nearfar_schema::choices! {
@@ -115,7 +115,7 @@ pub fn unknown(kind: &str, given: &Given, entries: &[Entry]) -> String {
 macro_rules! choices {
     (
         $(#[$attribute:meta])*
-        $visible:vis enum $choice:ident: $kind:literal {
+        $visible:vis enum $choice:ident: $kind:literal $(in $registry:literal)? {
             $($(#[doc = $what:literal])+ $variant:ident = $name:literal,)+
         }
     ) => {
@@ -140,6 +140,9 @@ macro_rules! choices {
             }
             fn python() -> String {
                 "str".into()
+            }
+            fn registry() -> &'static str {
+                concat!("", $($registry)?)
             }
             fn choices() -> Vec<$crate::Entry> {
                 vec![$($crate::Entry {

@@ -1,5 +1,7 @@
 //! A value as it was given: text on a command line or in a file, anything plain from Python.
 
+use std::fmt;
+
 use serde_json::Value as Json;
 
 /// A value as it was given.
@@ -29,17 +31,26 @@ impl Given {
         }
     }
 
-    /// As it would be written on a command line, at most 40 characters of it: for messages.
+    /// At most 40 characters of it, for messages.
     pub fn shown(&self) -> String {
-        let text = match self {
-            Given::Nothing => "nothing".into(),
-            Given::Flag(flag) => flag.to_string(),
-            Given::Whole(number) => number.to_string(),
-            Given::Real(number) => number.to_string(),
-            Given::Text(text) => text.clone(),
-            Given::List(items) => items.iter().map(Given::shown).collect::<Vec<_>>().join(","),
-        };
-        text.chars().take(40).map(|c| if c.is_control() { '?' } else { c }).collect()
+        self.to_string().chars().take(40).map(|c| if c.is_control() { '?' } else { c }).collect()
+    }
+}
+
+/// As it would be written on a command line.
+impl fmt::Display for Given {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Given::Nothing => f.write_str("nothing"),
+            Given::Flag(flag) => flag.fmt(f),
+            Given::Whole(number) => number.fmt(f),
+            Given::Real(number) => number.fmt(f),
+            Given::Text(text) => f.write_str(text),
+            Given::List(items) => {
+                let items: Vec<_> = items.iter().map(Given::to_string).collect();
+                f.write_str(&items.join(","))
+            }
+        }
     }
 }
 
@@ -85,6 +96,24 @@ impl From<&Given> for Json {
             Given::Real(number) => (*number).into(),
             Given::Text(text) => text.as_str().into(),
             Given::List(items) => Json::Array(items.iter().map(Json::from).collect()),
+        }
+    }
+}
+
+/// What the record of a run holds.
+impl From<&Json> for Given {
+    fn from(plain: &Json) -> Self {
+        match plain {
+            Json::Null => Given::Nothing,
+            Json::Bool(flag) => (*flag).into(),
+            Json::Number(number) => match (number.as_u64(), number.as_i64()) {
+                (Some(number), _) => number.into(),
+                (_, Some(number)) => number.into(),
+                _ => Given::Real(number.as_f64().unwrap_or(f64::NAN)),
+            },
+            Json::String(text) => text.as_str().into(),
+            Json::Array(items) => Given::List(items.iter().map(Given::from).collect()),
+            Json::Object(_) => plain.to_string().as_str().into(),
         }
     }
 }

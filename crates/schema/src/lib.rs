@@ -8,6 +8,7 @@
 
 pub mod choice;
 pub mod column;
+pub mod command;
 pub mod given;
 pub mod option;
 pub mod sizes;
@@ -16,10 +17,11 @@ pub mod value;
 
 pub use choice::{Choice, Entry, Registry};
 pub use column::{Column, Rows};
+pub use command::Command;
 pub use given::Given;
 pub use option::{Default, Options, Spec, none, required};
 pub use sizes::{Bytes, Memory, Nanoseconds, OneMemory, PageSizes, Share, Shares};
-pub use value::{Count, List, Runtime, Value, Wrong};
+pub use value::{Argument, Count, List, Runtime, Value, Wrong};
 
 /// What the macros use.
 #[doc(hidden)]

@@ -12,32 +12,32 @@ pub struct Default {
     /// The value; `None` where the option must be given.
     pub given: Option<Given>,
     /// What help says of it, where the value does not say it itself.
-    pub shown: &'static str,
+    pub shown: String,
 }
 
 impl<T: Into<Given>> From<T> for Default {
     fn from(given: T) -> Self {
-        Self { given: Some(given.into()), shown: "" }
+        Self { given: Some(given.into()), shown: String::new() }
     }
 }
 
 /// Nothing, which means what `shown` says: `all`, `the machine's`.
-pub fn none(shown: &'static str) -> Default {
-    Default { given: Some(Given::Nothing), shown }
+pub fn none(shown: &str) -> Default {
+    Default { given: Some(Given::Nothing), shown: shown.to_owned() }
 }
 
 /// The option must be given.
 pub fn required() -> Default {
-    Default { given: None, shown: "" }
+    Default { given: None, shown: String::new() }
 }
 
 /// The declaration of one option.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Spec {
     /// Its name in Python, in files and in the record of a run.
     pub name: &'static str,
     /// What it is, for help and docs.
-    pub what: &'static str,
+    pub what: String,
     /// What it is unless given.
     pub default: Default,
     /// As [`Value::metavar`].
@@ -52,6 +52,10 @@ pub struct Spec {
     pub open: bool,
     /// As [`Value::RECORDED`].
     pub recorded: bool,
+    /// As [`Value::ARGUMENT`].
+    pub argument: bool,
+    /// Read a value of it: what the record of a run would hold.
+    pub read: fn(&Given) -> Result<Json, String>,
 }
 
 impl Spec {
@@ -59,7 +63,7 @@ impl Spec {
     pub fn new<T: Value>(name: &'static str, what: &'static str, default: Default) -> Self {
         Self {
             name,
-            what,
+            what: what.to_owned(),
             default,
             metavar: T::metavar(),
             python: T::python(),
@@ -67,12 +71,31 @@ impl Spec {
             choices: T::choices(),
             open: T::open(),
             recorded: T::RECORDED,
+            argument: T::ARGUMENT,
+            read: |given| T::read(given).map(|value| value.plain()),
         }
     }
 
-    /// How it is written on a command line: `--page-sizes`. A name that is a word of the language
-    /// ends in `_`, which is left out: `from_` is `--from`.
+    /// The same option where it may be left out, as only some of a command's choices take it; help
+    /// still shows its default.
+    pub fn optional(self) -> Self {
+        let shown = match &self.default.given {
+            Some(Given::Nothing) | None => self.default.shown,
+            Some(given) => given.to_string(),
+        };
+        let python = match self.python.strip_suffix(" | None") {
+            Some(_) => self.python,
+            None => format!("{} | None", self.python),
+        };
+        Self { default: none(&shown), python, ..self }
+    }
+
+    /// How it is written on a command line: `--page-sizes`; an argument's place: `NAME`. A name that
+    /// is a word of the language ends in `_`, which is left out: `from_` is `--from`.
     pub fn flag(&self) -> String {
+        if self.argument {
+            return self.name.to_uppercase();
+        }
         format!("--{}", self.name.trim_end_matches('_').replace('_', "-"))
     }
 
@@ -91,6 +114,7 @@ impl Spec {
             "choices": choices.collect::<Vec<_>>(),
             "open": self.open,
             "recorded": self.recorded,
+            "argument": self.argument,
         })
     }
 }
@@ -200,4 +224,39 @@ macro_rules! options {
             }
         }
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Argument, Bytes};
+
+    #[test]
+    fn an_optional_option_shows_the_default_it_had() {
+        let spec = Spec::new::<f64>("alpha", "Skew.", 1.5.into()).optional();
+        assert_eq!(spec.default, none("1.5"));
+        assert_eq!(spec.python, "float | None");
+        let twice = Spec::new::<Option<Bytes>>("stride", "Step.", none("a page")).optional();
+        assert_eq!((twice.default, twice.python.as_str()), (none("a page"), "str | int | None"));
+        assert_eq!(Spec::new::<String>("mix", "Parts.", required()).optional().default, none(""));
+    }
+
+    #[test]
+    fn an_argument_has_a_place_and_no_flag() {
+        let spec = Spec::new::<Argument<String>>("name", "Name.", required());
+        assert_eq!((spec.argument, spec.flag()), (true, "NAME".to_owned()));
+        let missing = read_one::<Argument<String>>(&spec, &BTreeMap::new()).unwrap_err();
+        assert_eq!(missing.place, "NAME");
+    }
+
+    #[test]
+    fn what_was_recorded_is_read_again() {
+        let spec = Spec::new::<Bytes>("stride", "Step.", required());
+        let plain = (spec.read)(&"4K".into()).unwrap();
+        assert_eq!(plain, 4096);
+        assert_eq!((spec.read)(&Given::from(&plain)), Ok(plain));
+        for json in [json!(null), json!(true), json!(-3), json!(1.5), json!("a"), json!([1, "b"])] {
+            assert_eq!(Json::from(&Given::from(&json)), json);
+        }
+    }
 }

@@ -22,6 +22,8 @@ pub(crate) fn refuse(given: &Given, a: &str, fix: &str) -> String {
 pub trait Value: Sized {
     /// Whether results depend on it, so that it belongs into the record of a run.
     const RECORDED: bool = true;
+    /// Whether it is written without a flag, in its place after the command.
+    const ARGUMENT: bool = false;
     /// How the value is called in help: `SIZE`, `COUNT`; empty for a flag.
     fn metavar() -> &'static str;
     /// The type in a Python signature.
@@ -203,31 +205,45 @@ impl<T: Value> Value for List<T> {
     }
 }
 
-/// A value that changes no result, only how it is come by: it is not in the record of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Runtime<T>(pub T);
+/// Types that are read and written as what they hold, and say one thing more of the option.
+macro_rules! wrappers {
+    ($($(#[$attribute:meta])* $name:ident: $recorded:expr, $argument:expr;)*) => {
+        $(
+            $(#[$attribute])*
+            #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+            pub struct $name<T>(pub T);
 
-impl<T: Value> Value for Runtime<T> {
-    const RECORDED: bool = false;
-    fn metavar() -> &'static str {
-        T::metavar()
-    }
-    fn python() -> String {
-        T::python()
-    }
-    fn registry() -> &'static str {
-        T::registry()
-    }
-    fn choices() -> Vec<Entry> {
-        T::choices()
-    }
-    fn open() -> bool {
-        T::open()
-    }
-    fn read(given: &Given) -> Result<Self, String> {
-        T::read(given).map(Self)
-    }
-    fn plain(&self) -> Json {
-        self.0.plain()
-    }
+            impl<T: Value> Value for $name<T> {
+                const RECORDED: bool = $recorded;
+                const ARGUMENT: bool = $argument;
+                fn metavar() -> &'static str {
+                    T::metavar()
+                }
+                fn python() -> String {
+                    T::python()
+                }
+                fn registry() -> &'static str {
+                    T::registry()
+                }
+                fn choices() -> Vec<Entry> {
+                    T::choices()
+                }
+                fn open() -> bool {
+                    T::open()
+                }
+                fn read(given: &Given) -> Result<Self, String> {
+                    T::read(given).map(Self)
+                }
+                fn plain(&self) -> Json {
+                    self.0.plain()
+                }
+            }
+        )*
+    };
+}
+wrappers! {
+    /// A value that changes no result, only how it is come by: it is not in the record of a run.
+    Runtime: false, T::ARGUMENT;
+    /// A value that a command takes without a flag: `zipf` in `nearfar generate zipf`.
+    Argument: T::RECORDED, true;
 }

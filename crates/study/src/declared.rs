@@ -1,22 +1,14 @@
-//! Every declaration of options, rows and registries, for those who write them as source.
+//! The commands of the engine that this crate can see, with what each takes and answers.
 
-use nearfar_schema::{Entry, Options, Registry, Spec, column};
-use serde_json::{Map, Value as Json, json};
+use nearfar_schema::command::{self, Command, Names};
+use nearfar_schema::{Options, column};
+use nearfar_trace::{export, generate, import};
 
-use crate::{numa, paging, ssd, tiering};
+use crate::filter::View;
+use crate::{info, numa, paging, ssd, tiering};
 
-/// What a command takes and answers.
-struct Command {
-    name: &'static str,
-    options: fn() -> Vec<Spec>,
-    rows: &'static [Table],
-}
-
-/// A table by its name, and its declaration as JSON.
-type Table = (&'static str, fn() -> Json);
-
-/// One line for each command of the engine.
-const COMMANDS: &[Command] = &[
+/// One entry for each command.
+pub const COMMANDS: &[Command] = &[
     Command {
         name: "paging",
         options: paging::Asked::specs,
@@ -51,39 +43,16 @@ const COMMANDS: &[Command] = &[
             ("series", column::to_json::<tiering::Point>),
         ],
     },
+    Command { name: "generate", options: generate::Asked::specs, rows: &[] },
+    Command { name: "import", options: import::Asked::specs, rows: &[] },
+    Command {
+        name: "export",
+        options: || [export::Asked::specs(), View::specs()].concat(),
+        rows: &[],
+    },
+    Command { name: "info", options: || [info::Asked::specs(), View::specs()].concat(), rows: &[] },
+    Command { name: "explain", options: paging::explain::Asked::specs, rows: &[] },
 ];
 
-/// A registry by its name, with its entries as JSON.
-fn registry<R: Registry>() -> (&'static str, Json) {
-    (R::NAME, entries(&R::entries()))
-}
-
 /// Registries that arguments choose from, and no option.
-const REGISTRIES: &[fn() -> (&'static str, Json)] = &[registry::<tiering::workload::Workloads>];
-
-fn entries(entries: &[Entry]) -> Json {
-    entries.iter().map(|entry| json!([entry.name, entry.what])).collect()
-}
-
-/// Everything as JSON: commands by name, each with its options and tables; the registries that
-/// options choose from, by name.
-pub fn to_json() -> Json {
-    let mut commands = Map::new();
-    let mut registries = Map::new();
-    for command in COMMANDS {
-        let specs = (command.options)();
-        for spec in specs.iter().filter(|spec| !spec.registry.is_empty()) {
-            registries.insert(spec.registry.to_owned(), entries(&spec.choices));
-        }
-        let options: Json = specs.iter().map(Spec::to_json).collect();
-        let tables = command.rows.iter().map(|(name, rows)| ((*name).to_owned(), rows()));
-        let tables = Json::Object(tables.collect());
-        let declared = json!({ "options": options, "tables": tables });
-        commands.insert(command.name.to_owned(), declared);
-    }
-    for registry in REGISTRIES {
-        let (name, entries) = registry();
-        registries.insert(name.to_owned(), entries);
-    }
-    json!({ "commands": commands, "registries": registries })
-}
+pub const REGISTRIES: &[Names] = &[command::registry::<tiering::workload::Workloads>];

@@ -7,11 +7,13 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use nearfar_hardware::cache::{Filter as Misses, Geometry};
+use nearfar_hardware::machine::{Machine, MachineName};
+use nearfar_schema::Value;
 use nearfar_trace::{Batch, Columns, Info, Reader, Result, Source, Writer, WriterOptions};
 
 nearfar_schema::choices! {
     /// Which references of a trace a study sees.
-    pub enum Filter: "filter" {
+    pub enum Filter: "filter" in "filter" {
         /// every reference of the program, before any CPU cache
         None = "none",
         /// those that miss the machine's caches
@@ -19,6 +21,39 @@ nearfar_schema::choices! {
         /// those, and the lines that the caches write back
         CacheWriteBacks = "cache-write-backs",
     }
+}
+
+nearfar_schema::options! {
+    /// The options of every command that reads a view of a trace.
+    pub struct View {
+        /// References to read: all, or what the machine's caches let through.
+        filter: Filter = "none",
+        /// Machine of the filter, by name or file.
+        machine: MachineName = "desktop-nvm",
+    }
+}
+
+/// Write to `to` the view `filter` of the trace `from`, by the caches of `machine`; answers which
+/// references it holds, in words. [`Filter::None`] writes nothing: the view is `from` itself.
+///
+/// # Errors
+/// A machine without caches, a damaged trace.
+pub fn view(
+    filter: Filter,
+    from: &Path,
+    to: &Path,
+    machine: &Machine,
+    pulse: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<String> {
+    let (write_backs, more) = match filter {
+        Filter::None => return Ok(Filter::choices().swap_remove(0).what),
+        Filter::Cache => (false, ""),
+        Filter::CacheWriteBacks => (true, ", and the lines they write back"),
+    };
+    let caches = machine.caches()?;
+    cache(&Reader::open(from)?, to, &caches, write_backs, pulse)?;
+    let name = &machine.name;
+    Ok(format!("references that miss the CPU caches of {name} ({caches}){more}"))
 }
 
 /// Write to `to` what of the trace `from` memory must answer (see [`nearfar_hardware::cache`]);

@@ -90,6 +90,12 @@ impl KindSet {
     /// The kinds that write memory.
     pub const WRITES: KindSet = KindSet(1 << Kind::Store as u8 | 1 << Kind::KernelStore as u8);
 
+    /// The chosen kinds.
+    pub fn of(kinds: &[nearfar_schema::Choice<Kinds>]) -> KindSet {
+        let named = kinds.iter().filter_map(|kind| Kind::from_name(kind.name));
+        KindSet(named.fold(0, |set, kind| set | kind.bit()))
+    }
+
     /// Whether `kind` is in the set.
     pub fn contains(self, kind: Kind) -> bool {
         self.0 & kind.bit() != 0

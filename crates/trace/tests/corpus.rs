@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use nearfar_trace::exercise;
-use nearfar_trace::import::{IMPORTERS, exercise as import, exercise_guess};
+use nearfar_trace::import::{IMPORTERS, by_name, exercise as import, exercise_guess};
 
 fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
@@ -18,29 +18,26 @@ fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
     inputs
 }
 
+/// Any format's parser must take any format's files.
 #[test]
-fn every_importer_has_a_target_and_takes_its_corpus() {
-    for importer in IMPORTERS {
-        let target = importer.name().replace('-', "_");
-        for (path, bytes) in corpus(&target) {
+fn every_importer_has_a_corpus_and_takes_every_corpus() {
+    for of in IMPORTERS {
+        for (path, bytes) in corpus(&format!("import/{}", of.name())) {
             println!("{}", path.display());
-            import(*importer, &bytes);
-        }
-        let source = format!("../../fuzz/fuzz_targets/{target}.rs");
-        assert!(Path::new(env!("CARGO_MANIFEST_DIR")).join(source).is_file(), "no target {target}");
-    }
-}
-
-/// Any format's parser must take any other's files.
-#[test]
-fn every_importer_takes_every_corpus() {
-    for other in IMPORTERS {
-        for (_, bytes) in corpus(&other.name().replace('-', "_")) {
             for importer in IMPORTERS {
                 import(*importer, &bytes);
             }
             exercise_guess(&bytes);
         }
+    }
+}
+
+#[test]
+fn every_corpus_is_of_an_importer() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/import");
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(by_name(&name).is_ok(), "{name}: a corpus of no importer");
     }
 }
 

@@ -66,7 +66,7 @@ def add_shared_options(command: str, run: Callable[..., Any]) -> Callable[..., A
     hints = typing.get_type_hints(run, include_extras=True)
     declared = {option.name: option for option in options_of(run)}
     own = [
-        _of_option(declared[name])
+        _of_option(declared[name], parameter)
         if name in declared
         else _completed(command, parameter.replace(annotation=hints[name]))
         for name, parameter in signature.parameters.items()
@@ -116,27 +116,29 @@ def _completed(command: str, parameter: inspect.Parameter) -> inspect.Parameter:
     return parameter
 
 
-def _of_option(option: Option) -> inspect.Parameter:
+def _of_option(option: Option, parameter: inspect.Parameter) -> inspect.Parameter:
     """A declared option as Typer takes it; the engine reads the text."""
     annotation: Any
-    if option.is_flag:
+    default: Any
+    names = (lambda: option.choices) if option.choices else NAMES.get(option.name, lambda: ())
+    told: Any = {
+        "help": option.help,
+        "metavar": option.metavar,
+        "autocompletion": _listed(names),
+    }
+    if option.argument:
+        annotation, default = Annotated[str, typer.Argument(**told)], None
+    elif option.is_flag:
         flags = option.flag if not option.default else f"{option.flag}/--no-{option.flag[2:]}"
         annotation = Annotated[bool, typer.Option(flags, help=option.help)]
         default = option.default
     else:
-        info = typer.Option(
-            option.flag,
-            help=option.help,
-            metavar=option.metavar,
-            autocompletion=_listed(NAMES.get(option.name, lambda: option.choices)),
-        )
+        info = typer.Option(option.flag, **told)
         annotation = Annotated[str if option.required else str | None, info]
         default = None if option.default is None else written(option.default)
     if option.required:
         default = inspect.Parameter.empty
-    return inspect.Parameter(
-        option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
-    )
+    return parameter.replace(default=default, annotation=annotation)
 
 
 def _listed(names: Names) -> Callable[[str], list[tuple[str, str]]]:
@@ -210,24 +212,6 @@ def _emitters() -> Iterable[tuple[str, str]]:
     return [(name, emit.emitter(name).SUMMARY) for name in emit.names()]
 
 
-def _import_formats() -> Iterable[tuple[str, str]]:
-    from nearfar import importer
-
-    return importer.formats().items()
-
-
-def _export_formats() -> Iterable[tuple[str, str]]:
-    from nearfar import exporter
-
-    return exporter.formats().items()
-
-
-def _generators() -> Iterable[tuple[str, str]]:
-    from nearfar import generate
-
-    return generate.generators().items()
-
-
 def _studies() -> Iterable[tuple[str, str]]:
     from nearfar import reproduce
 
@@ -239,10 +223,7 @@ NAMES: Mapping[str, Names] = {
     "arch": _words("x86-64", "aarch64"),
     "clock_insert": _of_paging("clock_insert"),
     "emit": _emitters,
-    "export format": _export_formats,
     "filter": _of_paging("filter"),
-    "generate name": _generators,
-    "import format": _import_formats,
     "kinds": _of_paging("kinds"),
     "machine": _machines,
     "machine target": _machines,

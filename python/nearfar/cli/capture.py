@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import typer
+
+from nearfar.declared.capture import OPTIONS, Options
+from nearfar.schema import takes
 
 SETTINGS = {
     "context_settings": {"ignore_unknown_options": True, "allow_interspersed_args": False},
@@ -15,14 +17,7 @@ SETTINGS = {
 }
 
 
-class Arch(StrEnum):
-    """Choices of ``--arch``."""
-
-    auto = "auto"
-    x86_64 = "x86_64"
-    aarch64 = "aarch64"
-
-
+@takes(OPTIONS)
 def run(
     command: Annotated[
         list[str], typer.Argument(metavar="-- COMMAND...", help="Program and its arguments.")
@@ -31,23 +26,7 @@ def run(
         Path | None, typer.Option("-o", "--out", help="Trace folder to make [NAME.trace].")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing trace.")] = False,
-    fetch: Annotated[
-        bool, typer.Option("--fetch/--no-fetch", help="Record instruction fetches.")
-    ] = True,
-    skip_refs: Annotated[
-        int,
-        typer.Option(min=0, max=2**63, metavar="N", help="Leave out the first N records."),
-    ] = 0,
-    max_refs: Annotated[
-        int | None,
-        typer.Option(help="Stop recording after this many records; the program runs on."),
-    ] = None,
-    arch: Annotated[Arch, typer.Option(help="Architecture; auto reads the ELF header.")] = (
-        Arch.auto
-    ),
-    follow_forks: Annotated[
-        bool, typer.Option("--follow-forks", help="Record child processes as well.")
-    ] = False,
+    **options: Unpack[Options],
 ) -> None:
     """Run an unmodified x86-64 or aarch64 program and write its trace.
 
@@ -57,17 +36,7 @@ def run(
     from nearfar import capture
 
     show = capture.meter()
-    outcome = capture.run(
-        command,
-        output,
-        fetch=fetch,
-        skip_refs=skip_refs,
-        max_refs=max_refs,
-        arch=arch.value,
-        follow_forks=follow_forks,
-        force=force,
-        progress=show,
-    )
+    outcome = capture.run(command, output, force=force, progress=show, **options)
     if show is not None:
         print("\x1b[K", end="", file=sys.stderr)
     info = outcome.info

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
 from nearfar.cli._study import Format, check_format, tell
+from nearfar.declared.explain import OPTIONS, Options
+from nearfar.schema import takes
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -15,16 +17,13 @@ if TYPE_CHECKING:
 SETTINGS = {"epilog": "Example: nearfar explain app.run --page 64K --memory 50%"}
 
 
+@takes(OPTIONS)
 def run(
     run: Annotated[Path, typer.Argument(help="Folder that `nearfar paging -o` wrote.")],
-    page: Annotated[str, typer.Option(help="Page size of the row, such as 64K.")],
-    memory: Annotated[
-        str | None, typer.Option(help="Its memory size, such as 50% [default: the middle one].")
-    ] = None,
-    storage: Annotated[
-        str | None, typer.Option(help="Its storage [default: the run's first].")
-    ] = None,
+    *,
+    page: str,
     output_format: Format = "table",
+    **options: Unpack[Options],
 ) -> None:
     """Take a row apart: terms of the model; regions, addresses and code that miss and fault."""
     from nearfar.cli._progress import progress
@@ -32,7 +31,7 @@ def run(
 
     check_format(output_format, instead="")
     with progress(f"explain {run}") as pulse:
-        found = explain(run, page=page, memory=memory, storage=storage, progress=pulse)
+        found = explain(run, page=page, progress=pulse, **options)
 
     def shown() -> RenderableType:
         from nearfar.report import explain as report

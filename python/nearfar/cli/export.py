@@ -4,45 +4,27 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import typer
 
+from nearfar.declared.export import OPTIONS, Options
+from nearfar.schema import takes
+
 SETTINGS = {"epilog": "Example: nearfar export app.trace --format csv -o app.csv"}
 
-#: The engine takes 64 bits.
-MOST = 2**64 - 1
 
-
+@takes(OPTIONS)
 def run(
     trace: Annotated[Path, typer.Argument(help="Trace folder.")],
-    format: Annotated[  # noqa: A002
-        str, typer.Option(metavar="NAME", help="oracle-general, dinero or csv.")
-    ],
     out: Annotated[
         str, typer.Option("-o", "--out", help="File, or - for stdout (not oracle-general).")
     ],
+    *,
+    format: str,  # noqa: A002
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
-    kinds: Annotated[
-        str,
-        typer.Option(
-            metavar="LIST",
-            help="Of load,store,fetch,kernel-load,kernel-store only these [default: all].",
-        ),
-    ] = "",
-    filter: Annotated[  # noqa: A002
-        str,
-        typer.Option(help="none, or cache: only references that miss the machine's caches."),
-    ] = "none",
-    machine: Annotated[str, typer.Option(help="Machine of --filter.")] = "desktop-nvm",
-    max_refs: Annotated[
-        int | None, typer.Option(min=1, max=MOST, metavar="N", help="Stop after N references.")
-    ] = None,
-    page_bytes: Annotated[
-        int | None,
-        typer.Option(min=1, max=MOST, metavar="N", help="oracle-general: bytes of a page [4096]."),
-    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+    **options: Unpack[Options],
 ) -> None:
     """Export a trace for another tool (formats: docs/formats.md)."""
     from nearfar import exporter
@@ -50,16 +32,7 @@ def run(
 
     with progress(f"exporting {trace}") as pulse:
         count = exporter.export_trace(
-            trace,
-            out,
-            format=format,
-            force=force,
-            kinds=[kind.strip() for kind in kinds.split(",")] if kinds else (),
-            filter=filter,
-            machine=machine,
-            max_refs=max_refs,
-            page_bytes=page_bytes,
-            progress=pulse,
+            trace, out, format=format, force=force, progress=pulse, **options
         )
     if out == "-":
         return

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
 from nearfar.cli._study import Format, check_format, tell
+from nearfar.declared.info import OPTIONS, Options
+from nearfar.schema import takes
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 SETTINGS = {"epilog": "Example: nearfar info app.trace --html app.html"}
 
 
+@takes(OPTIONS)
 def run(
     trace: Annotated[Path, typer.Argument(help="Trace folder.")],
     output_format: Format = "table",
@@ -22,14 +25,7 @@ def run(
         Path | None,
         typer.Option("--html", metavar="FILE", help="Write a page with a heat map as well."),
     ] = None,
-    filter: Annotated[  # noqa: A002
-        str,
-        typer.Option(help="none, or cache: only references that miss the machine's caches."),
-    ] = "none",
-    machine: Annotated[str, typer.Option(help="Machine of --filter.")] = "desktop-nvm",
-    reuse: Annotated[
-        bool, typer.Option("--reuse/--no-reuse", help="Work out the distances of reuse.")
-    ] = True,
+    **options: Unpack[Options],
 ) -> None:
     """Say what a trace holds: footprint, working set, hottest regions, reuse (docs/info.md)."""
     from nearfar import info
@@ -40,14 +36,7 @@ def run(
     if html is not None:
         _check_place(html)
     with progress(f"reading {trace}") as pulse:
-        found = info.info(
-            trace,
-            reuse=reuse,
-            heatmap=html is not None,
-            filter=filter,
-            machine=machine,
-            progress=pulse,
-        )
+        found = info.info(trace, heatmap=html is not None, progress=pulse, **options)
     if html is not None:
         write_whole(html, found.html())
 

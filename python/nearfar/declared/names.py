@@ -58,6 +58,12 @@ KIND: Final = (
     ("kernel-store", "written by the kernel for it"),
 )
 
+FILTER: Final = (
+    ("none", "every reference of the program, before any CPU cache"),
+    ("cache", "those that miss the machine's caches"),
+    ("cache-write-backs", "those, and the lines that the caches write back"),
+)
+
 EPF: Final = (
     ("none", "the core waits for the device"),
     ("all", "every embedded page fault goes to the kernel"),
@@ -95,6 +101,64 @@ POLICY: Final = (
     ("nomad", "NOMAD: transactional promotion, a shadow kept for every promoted page"),
     ("ssp", "Selective Shadow Paging: NOMAD, a shadow only for pages that stayed clean last time"),
     ("oracle", "clairvoyant placement at the start of each phase, free of charge: a bound"),
+)
+
+GENERATOR: Final = (
+    ("zipf", "page r in proportion to r^-alpha, hot pages side by side"),
+    ("scrambled-zipf", "zipf with the hot pages scattered"),
+    ("uniform", "every word equally often"),
+    ("sequential", "word after word through all pages, round and round"),
+    ("strided", "every --stride bytes through all pages, round and round"),
+    ("pointer-chase", "one node a page, linked in one random cycle"),
+    ("mix", "several generators by weight (--mix) or in phases (--phase)"),
+)
+
+IMPORT_FORMAT: Final = (
+    (
+        "lackey",
+        "text of valgrind --tool=lackey --trace-mem=yes; holds fetches, loads and stores with sizes, 1 instruction a fetch",
+    ),
+    (
+        "dinero",
+        "Dinero IV text, classic `0 1fff` or extended `r 1fff 8`; holds fetches, loads and stores, sizes if extended, 1 instruction a fetch",
+    ),
+    (
+        "champsim",
+        "ChampSim, 64-byte binary instructions; holds fetches, loads and stores, 1 instruction a fetch",
+    ),
+    (
+        "champsim-cloudsuite",
+        "ChampSim for CloudSuite, 96-byte binary instructions; holds fetches, loads and stores, threads by address space, 1 instruction a fetch",
+    ),
+    (
+        "oracle-general",
+        "libCacheSim's oracleGeneral, 24-byte binary requests to objects; holds loads of whole objects",
+    ),
+    ("pinatrace", "text of Intel Pin's pinatrace, `ip: R address`; holds loads and stores"),
+    (
+        "drmemtrace-text",
+        "text of DynamoRIO's drmemtrace view tool; holds fetches, loads and stores with sizes and threads, 1 instruction a fetch",
+    ),
+    (
+        "perf-script",
+        "text of perf script -F pid,tid,time,event,ip,addr (sampled); holds loads and stores with threads",
+    ),
+    (
+        "csv",
+        "CSV with named columns: addr and any of kind, size, thread or tid, instr; holds every kind of reference, and what else it has columns for",
+    ),
+)
+
+EXPORT_FORMAT: Final = (
+    (
+        "oracle-general",
+        "libCacheSim's oracleGeneral, a request a page touched; loses kinds, offsets, sizes, threads and instructions",
+    ),
+    (
+        "dinero",
+        "Dinero IV extended text, `r 1fff 8`; loses threads, instructions, and which references were the kernel's",
+    ),
+    ("csv", "CSV with columns addr, kind, size, thread, instr; loses nothing"),
 )
 
 WORKLOAD: Final = (

@@ -100,11 +100,7 @@ OPTIONS: Final = (
         what="References that the study sees, before or behind the machine's caches.",
         default="none",
         metavar="NAME",
-        choices=(
-            ("none", "every reference of the program, before any CPU cache"),
-            ("cache", "those that miss the machine's caches"),
-            ("cache-write-backs", "those, and the lines that the caches write back"),
-        ),
+        choices=names.FILTER,
         open=False,
     ),
     Option(

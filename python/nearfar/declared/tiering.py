@@ -151,11 +151,7 @@ OPTIONS: Final = (
         what="References of a trace that reach memory, before or behind the machine's caches.",
         default="cache",
         metavar="NAME",
-        choices=(
-            ("none", "every reference of the program, before any CPU cache"),
-            ("cache", "those that miss the machine's caches"),
-            ("cache-write-backs", "those, and the lines that the caches write back"),
-        ),
+        choices=names.FILTER,
         open=False,
     ),
     Option(

@@ -49,7 +49,7 @@ class Setting:
     """What the papers do not say, and is chosen once for all figures.
 
     Attributes:
-        view: which references (:data:`nearfar.filter.FILTERS`).
+        view: which references (``nearfar.declared.names.FILTER``).
         tlb: as ``nearfar paging --tlb``.
         memory: share of the footprint in figures that do not give it.
         unit: bytes that one NVM access moves; None: as the machine file has it.

@@ -270,7 +270,7 @@ def view(whole: Path, to: Path, progress: Progress = None) -> Path:
     level = {key: {"value": told[key], "source": "a view"} for key in ("size", "ways", "line")}
     made["cache"] = {"l1d": {**level, "hit_time": {"value": "0ns", "source": "a view"}}}
     pages = machines.Machine.from_json("pages", json.dumps(made))
-    _engine.filter_cache(whole, to, pages, write_backs=False, progress=progress)
+    _engine.filter_view(whole, to, pages, filter="cache", progress=progress)
     return to
 
 

@@ -36,6 +36,14 @@ const PULSE: u64 = 1 << 22;
 /// Called now and then with the records done in this pass; an error ends the run.
 pub type Pulse<'a> = &'a mut dyn FnMut(u64) -> Result<()>;
 
+nearfar_schema::options! {
+    /// The options of `nearfar info` as they are written, but for those of the view.
+    pub struct Asked {
+        /// Work out the distances of reuse, the most expensive part.
+        reuse: bool = true,
+    }
+}
+
 /// What to work out beyond the counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use nearfar_hardware::tlb::Buffer;
+use nearfar_schema::{Bytes, none, required};
 use nearfar_trace::hash::PageMap;
 use nearfar_trace::{Batch, Columns, Kind, Reader, Result, last_byte};
 use rustc_hash::FxHashMap;
@@ -24,6 +25,18 @@ pub const SITES: usize = 256;
 /// log2 of the smallest range, or a page where that is larger.
 const LEAST_RANGE: u32 = 16;
 const PULSE: u64 = 1 << 22;
+
+nearfar_schema::options! {
+    /// The options of `nearfar explain` as they are written: which row of a run.
+    pub struct Asked {
+        /// Page size of the row.
+        page: Bytes = required(),
+        /// Memory size of the row, as the run was asked for it.
+        memory: Option<nearfar_schema::Memory> = none("the middle one"),
+        /// Storage of the row.
+        storage: Option<String> = none("the run's first"),
+    }
+}
 
 /// What happened somewhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

@@ -6,7 +6,7 @@ use nearfar_kernel::replacement::{self, Named, Replacements};
 pub use nearfar_schema::units::MemorySize;
 use nearfar_schema::{Bytes, Choice, Count, List, Memory, PageSizes, Runtime, none};
 use nearfar_trace::record::Kinds;
-use nearfar_trace::{Error, Kind, KindSet, Result};
+use nearfar_trace::{Error, KindSet, Result};
 
 use crate::filter::Filter;
 
@@ -89,10 +89,7 @@ impl TryFrom<&Asked> for Options {
     type Error = Error;
 
     fn try_from(asked: &Asked) -> Result<Self> {
-        let kinds = asked.kinds.as_ref().map_or(KindSet::ALL, |kinds| {
-            let bit = |kind: &Choice<Kinds>| Kind::from_name(kind.name).map_or(0, Kind::bit);
-            KindSet(kinds.0.iter().map(bit).fold(0, |set, bit| set | bit))
-        });
+        let kinds = asked.kinds.as_ref().map_or(KindSet::ALL, |kinds| KindSet::of(&kinds.0));
         let options = Self::new(
             asked.page_sizes.0.clone(),
             asked.memory.sizes.clone(),

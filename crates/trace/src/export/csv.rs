@@ -15,6 +15,9 @@ impl Exporter for Csv {
     fn summary(&self) -> &'static str {
         "CSV with columns addr, kind, size, thread, instr"
     }
+    fn loses(&self) -> &'static str {
+        "nothing"
+    }
     fn encoder(&self, target: Target, _: &Options) -> io::Result<Box<dyn Encoder>> {
         let mut out = target.into_stream();
         writeln!(out, "addr,kind,size,thread,instr")?;

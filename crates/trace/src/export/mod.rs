@@ -1,17 +1,19 @@
 //! Exporters: a trace as another tool reads it. The mirror of `import`.
 //!
-//! A format is one file with an [`Exporter`] and one line in [`EXPORTERS`]. What each format
-//! cannot hold is lost, and said in `docs/formats.md`. The output is written aside and renamed:
+//! A format is one file with an [`Exporter`] and one line in [`EXPORTERS`]. What a format cannot
+//! hold is lost; the table in `docs/formats.md` is made from what it says of that. The output is written aside and renamed:
 //! on an error there is none.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
+use nearfar_schema::{Bytes, Choice, Count, Entry, List, Registry, none, required};
+
 use crate::error::{Error, Result};
 use crate::folder::Aside;
 use crate::reader::{Columns, Reader};
-use crate::record::{Batch, KindSet, Record};
+use crate::record::{Batch, KindSet, Kinds, Record};
 
 pub mod csv;
 pub mod dinero;
@@ -20,6 +22,46 @@ pub mod oracle_general;
 /// Every format that can be exported, by name.
 pub static EXPORTERS: &[&dyn Exporter] =
     &[&oracle_general::OracleGeneral, &dinero::Dinero, &csv::Csv];
+
+/// The formats as what an option chooses from.
+pub struct Exporters;
+
+impl Registry for Exporters {
+    const NAME: &'static str = "export_format";
+    const KIND: &'static str = "export format";
+    const METAVAR: &'static str = "NAME";
+    fn entries() -> Vec<Entry> {
+        let entry = |exporter: &&dyn Exporter| Entry {
+            name: exporter.name(),
+            what: format!("{}; loses {}", exporter.summary(), exporter.loses()),
+        };
+        EXPORTERS.iter().map(entry).collect()
+    }
+}
+
+nearfar_schema::options! {
+    /// The options of `nearfar export` as they are written.
+    pub struct Asked {
+        /// Format of the file.
+        format: Choice<Exporters> = required(),
+        /// Kinds of references to export.
+        kinds: Option<List<Choice<Kinds>>> = none("all"),
+        /// Stop after this many references.
+        max_refs: Option<Count<1>> = none("all"),
+        /// Bytes of a page, a power of two (oracle-general).
+        page_bytes: Option<Bytes> = none("4096"),
+    }
+}
+
+impl From<&Asked> for Options {
+    fn from(asked: &Asked) -> Self {
+        Self {
+            kinds: asked.kinds.as_ref().map_or(KindSet::ALL, |kinds| KindSet::of(&kinds.0)),
+            max_refs: asked.max_refs.map(|count| count.0),
+            page_bytes: asked.page_bytes.map(|bytes| bytes.0),
+        }
+    }
+}
 
 /// What a user may set.
 #[derive(Clone, Debug)]
@@ -60,8 +102,10 @@ impl Target {
 pub trait Exporter: Sync {
     /// Name on the command line: the importer's.
     fn name(&self) -> &'static str;
-    /// One line for lists.
+    /// What it is, for help and docs.
     fn summary(&self) -> &'static str;
+    /// What of a record it cannot hold, for help and docs.
+    fn loses(&self) -> &'static str;
     /// Whether the format holds page numbers, which takes `page_bytes`.
     fn holds_pages(&self) -> bool {
         false

@@ -34,6 +34,9 @@ impl Exporter for OracleGeneral {
     fn summary(&self) -> &'static str {
         "libCacheSim's oracleGeneral, a request a page touched"
     }
+    fn loses(&self) -> &'static str {
+        "kinds, offsets, sizes, threads and instructions"
+    }
     fn holds_pages(&self) -> bool {
         true
     }

@@ -4,9 +4,21 @@
 //! weights. With `--phase N` they run one after the other instead: in every N references each has
 //! one run, in the order named, as long as its share of N. Each thread has its own walks.
 
+use nearfar_schema::{Count, Options as _, Spec, none, required};
+
 use super::rng::Rng;
-use super::{Generator, Params, Walk, by_name};
+use super::{GENERATORS, Generator, Params, Walk, by_name};
 use crate::error::{Error, Result};
+
+nearfar_schema::options! {
+    /// The generator's own options.
+    struct Own {
+        /// Generators with their weights, such as zipf:0.7,sequential:0.3; their options count too.
+        mix: String = required(),
+        /// References in which each part runs once, one after the other.
+        phase: Option<Count<1>> = none("every reference drawn by weight"),
+    }
+}
 
 /// The `mix` generator.
 pub struct Mix;
@@ -18,11 +30,16 @@ impl Generator for Mix {
     fn summary(&self) -> &'static str {
         "several generators by weight (--mix) or in phases (--phase)"
     }
-    fn options(&self) -> &'static [&'static str] {
-        &["--mix", "--phase", "--alpha", "--stride"]
+    fn options(&self) -> Vec<Spec> {
+        Own::specs()
+    }
+    fn takes(&self, option: &str) -> bool {
+        let declares = |part: &&dyn Generator| part.options().iter().any(|own| own.name == option);
+        GENERATORS.iter().any(declares)
     }
     fn walk(&self, params: &Params, thread: u32) -> Result<Box<dyn Walk>> {
-        let parts = parts(params)?;
+        let own: Own = params.own()?;
+        let parts = parts(&own.mix, params)?;
         let total: f64 = parts.iter().map(|(_, weight)| weight).sum();
         let mut walks = Vec::new();
         let mut shares = Vec::new();
@@ -36,7 +53,7 @@ impl Generator for Mix {
         if let Some(last) = shares.last_mut() {
             *last = 1.0;
         }
-        Ok(match params.phase {
+        Ok(match own.phase.map(|phase| phase.0) {
             None => Box::new(Blend { walks, shares }),
             Some(phase) => {
                 let ends: Vec<u64> =
@@ -56,11 +73,10 @@ impl Generator for Mix {
 }
 
 /// The generators and weights of `--mix`.
-fn parts(params: &Params) -> Result<Vec<(&'static dyn Generator, f64)>> {
+fn parts(text: &str, params: &Params) -> Result<Vec<(&'static dyn Generator, f64)>> {
     let refuse = |what: String| {
         Err(Error::input("--mix", what, "give for instance zipf:0.7,sequential:0.3"))
     };
-    let Some(text) = &params.mix else { return refuse("missing".into()) };
     let mut parts = Vec::new();
     for part in text.split(',') {
         let Some((name, weight)) = part.split_once(':') else {
@@ -79,11 +95,12 @@ fn parts(params: &Params) -> Result<Vec<(&'static dyn Generator, f64)>> {
     if !parts.iter().map(|(_, weight)| weight).sum::<f64>().is_finite() {
         return refuse("the weights have no finite sum".into());
     }
-    for (flag, given) in
-        [("--alpha", params.alpha.is_some()), ("--stride", params.stride.is_some())]
-    {
-        if given && !parts.iter().any(|(generator, _)| generator.options().contains(&flag)) {
-            return Err(Error::input(flag, "no part of the mix takes it", "leave it out"));
+    let taken = |option: &str| parts.iter().any(|(part, _)| part.takes(option));
+    for option in params.own.keys() {
+        let is_own = Own::specs().iter().any(|own| own.name == option);
+        if !is_own && !taken(option) {
+            let place = format!("--{option}");
+            return Err(Error::input(place, "no part of the mix takes it", "leave it out"));
         }
     }
     Ok(parts)

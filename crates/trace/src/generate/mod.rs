@@ -1,12 +1,19 @@
 //! Generators: synthetic references whose statistics are known, the same bytes for the same seed.
 //!
-//! A generator is one file with a [`Generator`] and one line in [`GENERATORS`]. It says where the
-//! next reference goes within `pages` pages; kinds, threads and the base address are here. Every
-//! reference is a load or store of 8 aligned bytes and one instruction. With several threads the
-//! references go round among them, one each, and every thread has its own random stream and, where
-//! the generator walks, its own starting point. See `docs/generate.md`.
+//! A generator is one file with a [`Generator`] and one line in [`GENERATORS`]. It declares the
+//! options that are its own and says where the next reference goes within `pages` pages; kinds,
+//! threads and the base address are here. Every reference is a load or store of 8 aligned bytes and
+//! one instruction. With several threads the references go round among them, one each, and every
+//! thread has its own random stream and, where the generator walks, its own starting point. See
+//! `docs/generate.md`.
 
+use std::collections::BTreeMap;
 use std::path::Path;
+
+use nearfar_schema::{
+    Argument, Bytes, Choice, Count, Entry, Given, Options, Registry, Spec, Wrong, required,
+};
+use serde_json::{Map, Value as Json};
 
 use crate::error::{Error, Result};
 use crate::info::{Info, Source};
@@ -43,7 +50,118 @@ pub const BASE: u64 = 1 << 40;
 /// First byte no generated reference may reach: the user half of 48-bit addresses.
 const LIMIT: u64 = 1 << 47;
 
-/// What to generate. The options that only some generators take are `None` unless given.
+/// The generators as what an option chooses from.
+pub struct Generators;
+
+impl Registry for Generators {
+    const NAME: &'static str = "generator";
+    const KIND: &'static str = "generator";
+    const METAVAR: &'static str = "NAME";
+    fn entries() -> Vec<Entry> {
+        let entry = |generator: &&dyn Generator| Entry {
+            name: generator.name(),
+            what: generator.summary().into(),
+        };
+        GENERATORS.iter().map(entry).collect()
+    }
+}
+
+nearfar_schema::options! {
+    /// What every generator takes.
+    struct Common {
+        /// Where references go.
+        name: Argument<Choice<Generators>> = required(),
+        /// References in all.
+        refs: Count<1> = required(),
+        /// Pages that they may touch.
+        pages: Count<1> = required(),
+        /// Bytes in a page, a power of two from 8 to 2^30.
+        page_bytes: Bytes = 4096,
+        /// Chooses the random streams.
+        seed: Count = 0,
+        /// Share of stores, 0 to 1.
+        write_ratio: f64 = 0.0,
+        /// Threads that take turns, one reference each.
+        threads: Count<1, 4096> = 1,
+    }
+}
+
+/// The options of `nearfar generate`: those of every generator, then each generator's own.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// Name of the generator.
+    pub name: &'static str,
+    /// What it takes.
+    pub params: Params,
+}
+
+impl Options for Asked {
+    fn specs() -> Vec<Spec> {
+        [Common::specs(), own_specs()].concat()
+    }
+
+    fn read(given: &BTreeMap<String, Given>) -> std::result::Result<Self, Wrong> {
+        nearfar_schema::option::check_names(&Self::specs(), given)?;
+        let mut common = given.clone();
+        let mut own = BTreeMap::new();
+        for spec in own_specs() {
+            match common.remove(spec.name) {
+                None | Some(Given::Nothing) => {}
+                Some(value) => {
+                    let plain =
+                        (spec.read)(&value).map_err(|what| Wrong { place: spec.flag(), what })?;
+                    own.insert(spec.name.to_owned(), Given::from(&plain));
+                }
+            }
+        }
+        let common = Common::read(&common)?;
+        let params = Params {
+            refs: common.refs.0,
+            pages: common.pages.0,
+            page_bytes: common.page_bytes.0,
+            seed: common.seed.0,
+            write_ratio: common.write_ratio,
+            threads: common.threads.0 as u32,
+            own,
+        };
+        Ok(Self { name: common.name.0.name, params })
+    }
+
+    fn plain(&self) -> Map<String, Json> {
+        let Params { refs, pages, page_bytes, seed, write_ratio, threads, ref own } = self.params;
+        let mut plain = Common {
+            name: Argument(Choice::of(self.name).expect("a generator's name")),
+            refs: Count(refs),
+            pages: Count(pages),
+            page_bytes: Bytes(page_bytes),
+            seed: Count(seed),
+            write_ratio,
+            threads: Count(threads.into()),
+        }
+        .plain();
+        plain.extend(own.iter().map(|(name, value)| (name.clone(), Json::from(value))));
+        plain
+    }
+}
+
+/// The options that only some generators take, each once, with who takes it.
+fn own_specs() -> Vec<Spec> {
+    let mut specs: Vec<Spec> = Vec::new();
+    for spec in GENERATORS.iter().flat_map(|generator| generator.options()) {
+        if specs.iter().any(|known| known.name == spec.name) {
+            continue;
+        }
+        let declares = |generator: &&&dyn Generator| {
+            generator.options().iter().any(|own| own.name == spec.name)
+        };
+        let takers: Vec<_> = GENERATORS.iter().filter(declares).map(|one| one.name()).collect();
+        let what = format!("{} ({}).", spec.what.trim_end_matches('.'), takers.join(", "));
+        specs.push(Spec { what, ..spec.optional() });
+    }
+    specs
+}
+
+/// What to generate.
 #[derive(Clone, Debug)]
 pub struct Params {
     /// References in all.
@@ -58,15 +176,8 @@ pub struct Params {
     pub write_ratio: f64,
     /// Threads that take turns.
     pub threads: u32,
-    /// Skew of zipf: rank r is drawn in proportion to r^-alpha. Default 1.
-    pub alpha: Option<f64>,
-    /// Bytes from one reference to the next (strided). Default `page_bytes`.
-    pub stride: Option<u64>,
-    /// `name:weight,...` (mix).
-    pub mix: Option<String>,
-    /// References in a period in which each part of a mix runs once (mix). Default: no phases,
-    /// each reference is drawn by weight.
-    pub phase: Option<u64>,
+    /// What was given of the generator's own options, by name.
+    pub own: BTreeMap<String, Given>,
 }
 
 impl Default for Params {
@@ -78,10 +189,7 @@ impl Default for Params {
             seed: 0,
             write_ratio: 0.0,
             threads: 1,
-            alpha: None,
-            stride: None,
-            mix: None,
-            phase: None,
+            own: BTreeMap::new(),
         }
     }
 }
@@ -90,6 +198,14 @@ impl Params {
     /// Bytes that references may touch.
     pub fn bytes(&self) -> u64 {
         self.pages * self.page_bytes
+    }
+
+    /// The options of a generator's own that `O` declares.
+    pub(crate) fn own<O: Options>(&self) -> Result<O> {
+        let names: Vec<_> = O::specs().iter().map(|spec| spec.name).collect();
+        let mut own = self.own.clone();
+        own.retain(|name, _| names.contains(&name.as_str()));
+        O::read(&own).map_err(Error::refused)
     }
 
     /// The offset of the `thread`-th of equal shares of `whole`: where a thread starts to walk.
@@ -121,29 +237,17 @@ impl Params {
             let what = format!("{} threads", self.threads);
             return refuse("--threads", what, "give 1 to 4096");
         }
-        let given = [
-            ("--alpha", self.alpha.is_some()),
-            ("--stride", self.stride.is_some()),
-            ("--mix", self.mix.is_some()),
-            ("--phase", self.phase.is_some()),
-        ];
-        for (flag, given) in given {
-            if given && !generator.options().contains(&flag) {
-                let takers: Vec<_> = GENERATORS
-                    .iter()
-                    .filter(|other| other.options().contains(&flag))
-                    .map(|other| other.name())
-                    .collect();
-                return refuse(
-                    flag,
-                    format!(
-                        "{} takes no such option ({} does)",
-                        generator.name(),
-                        takers.join(", ")
-                    ),
-                    "leave it out",
-                );
-            }
+        if let Some(option) = self.own.keys().find(|option| !generator.takes(option)) {
+            let takers: Vec<_> = GENERATORS
+                .iter()
+                .filter(|other| other.takes(option))
+                .map(|one| one.name())
+                .collect();
+            return refuse(
+                &format!("--{option}"),
+                format!("{} takes no such option ({} does)", generator.name(), takers.join(", ")),
+                "leave it out",
+            );
         }
         Ok(())
     }
@@ -153,11 +257,15 @@ impl Params {
 pub trait Generator: Sync {
     /// Name on the command line.
     fn name(&self) -> &'static str;
-    /// One line for lists.
+    /// Where references go, for help and docs.
     fn summary(&self) -> &'static str;
-    /// Flags it takes beyond those all take.
-    fn options(&self) -> &'static [&'static str] {
-        &[]
+    /// Its own options, beyond those all take; [`Params::own`] reads them.
+    fn options(&self) -> Vec<Spec> {
+        Vec::new()
+    }
+    /// Whether it takes the option of this name.
+    fn takes(&self, option: &str) -> bool {
+        self.options().iter().any(|own| own.name == option)
     }
     /// The walk of thread `thread`, or what is wrong with its options. What all generators share
     /// has been checked.
@@ -275,10 +383,9 @@ fn command(name: &str, params: &Params) -> Vec<String> {
         format!("--write-ratio {}", params.write_ratio),
         format!("--threads {}", params.threads),
     ];
-    words.extend(params.alpha.map(|alpha| format!("--alpha {alpha}")));
-    words.extend(params.stride.map(|stride| format!("--stride {stride}")));
-    words.extend(params.mix.as_ref().map(|mix| format!("--mix {mix}")));
-    words.extend(params.phase.map(|phase| format!("--phase {phase}")));
+    for spec in own_specs() {
+        words.extend(params.own.get(spec.name).map(|value| format!("{} {value}", spec.flag())));
+    }
     std::iter::once("nearfar".to_owned())
         .chain(words.iter().flat_map(|word| word.split(' ').map(str::to_owned)))
         .collect()

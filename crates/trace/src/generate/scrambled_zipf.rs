@@ -4,9 +4,11 @@
 //! exactly one rank; hashing ranks, as YCSB's generator of that name does, would make some pages
 //! share and leave others out.
 
+use nearfar_schema::{Options as _, Spec};
+
 use super::permutation::Permutation;
 use super::rng::Rng;
-use super::zipf::Ranks;
+use super::zipf::{Own, Ranks};
 use super::{Generator, Params, Walk, within};
 use crate::error::Result;
 
@@ -20,8 +22,8 @@ impl Generator for ScrambledZipf {
     fn summary(&self) -> &'static str {
         "zipf with the hot pages scattered"
     }
-    fn options(&self) -> &'static [&'static str] {
-        &["--alpha"]
+    fn options(&self) -> Vec<Spec> {
+        Own::specs()
     }
     fn walk(&self, params: &Params, _: u32) -> Result<Box<dyn Walk>> {
         Ok(Box::new(Draw {

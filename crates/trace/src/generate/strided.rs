@@ -3,9 +3,19 @@
 //! A round goes from the start of the range to its end; the next begins at the start again, so
 //! every round touches the same words. A thread starts at its share of the range.
 
+use nearfar_schema::{Bytes, Options as _, Spec, none};
+
 use super::rng::Rng;
 use super::{Generator, Params, SIZE, Walk};
 use crate::error::{Error, Result};
+
+nearfar_schema::options! {
+    /// The generator's own options.
+    struct Own {
+        /// Bytes from one reference to the next.
+        stride: Option<Bytes> = none("a page"),
+    }
+}
 
 /// The `strided` generator.
 pub struct Strided;
@@ -17,11 +27,12 @@ impl Generator for Strided {
     fn summary(&self) -> &'static str {
         "every --stride bytes through all pages, round and round"
     }
-    fn options(&self) -> &'static [&'static str] {
-        &["--stride"]
+    fn options(&self) -> Vec<Spec> {
+        Own::specs()
     }
     fn walk(&self, params: &Params, thread: u32) -> Result<Box<dyn Walk>> {
-        let stride = params.stride.unwrap_or(params.page_bytes);
+        let own: Own = params.own()?;
+        let stride = own.stride.map_or(params.page_bytes, |bytes| bytes.0);
         if stride == 0 || !stride.is_multiple_of(SIZE) || stride > params.bytes() {
             return Err(Error::input(
                 "--stride",

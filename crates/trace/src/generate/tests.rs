@@ -6,6 +6,10 @@ fn params(refs: u64, pages: u64) -> Params {
     Params { refs, pages, ..Params::default() }
 }
 
+fn own(name: &str, value: impl Into<Given>) -> BTreeMap<String, Given> {
+    [(name.to_owned(), value.into())].into()
+}
+
 fn records(name: &str, params: &Params) -> Vec<Record> {
     Stream::new(name, params).unwrap().take(params.refs as usize).collect()
 }
@@ -21,7 +25,7 @@ fn refused(name: &str, params: &Params) -> String {
 /// The mix that the tests use where a mix needs to be told.
 fn with_mix(name: &str, mut params: Params) -> Params {
     if name == "mix" {
-        params.mix = Some("zipf:0.7,sequential:0.3".into());
+        params.own = own("mix", "zipf:0.7,sequential:0.3");
     }
     params
 }
@@ -39,7 +43,7 @@ fn surprise(counts: &[u64], expected: &[f64]) -> f64 {
 fn zipf_has_the_frequencies_of_theory() {
     const REFS: u64 = 400_000;
     for (alpha, n) in [(0.0, 50), (0.5, 200), (0.99, 300), (1.0, 300), (1.2, 40), (3.0, 5)] {
-        let params = Params { alpha: Some(alpha), seed: 11, ..params(REFS, n) };
+        let params = Params { own: own("alpha", alpha), seed: 11, ..params(REFS, n) };
         let total: f64 = (1..=n).map(|r| (r as f64).powf(-alpha)).sum();
         let expected: Vec<f64> =
             (1..=n).map(|r| REFS as f64 * (r as f64).powf(-alpha) / total).collect();
@@ -68,7 +72,7 @@ fn zipf_needs_no_table_for_many_pages() {
     let below = drawn.iter().filter(|&&page| page < 10_000).count() as f64 / 200_000.0;
     let theory = ((10_000f64).ln() + 0.5772) / ((n as f64).ln() + 0.5772);
     assert!((below - theory).abs() < 0.005, "{below} against {theory}");
-    let huge = Params { page_bytes: 8, alpha: Some(0.2), ..params(1000, 1 << 43) };
+    let huge = Params { page_bytes: 8, own: own("alpha", 0.2), ..params(1000, 1 << 43) };
     assert!(pages("zipf", &huge).iter().any(|&page| page > 1 << 40));
 }
 
@@ -95,7 +99,7 @@ fn sequential_and_strided_walk_round() {
     };
     let tiny = Params { page_bytes: 16, ..params(6, 2) };
     assert_eq!(offsets("sequential", &tiny), [0, 8, 16, 24, 0, 8]);
-    let strided = Params { stride: Some(24), page_bytes: 32, ..params(6, 2) };
+    let strided = Params { own: own("stride", 24), page_bytes: 32, ..params(6, 2) };
     assert_eq!(offsets("strided", &strided), [0, 24, 48, 0, 24, 48]);
     assert_eq!(offsets("strided", &params(3, 2)), [0, 4096, 0]);
     let two = Params { threads: 2, ..tiny };
@@ -115,11 +119,13 @@ fn uniform_is_even() {
 #[test]
 fn a_mix_keeps_its_weights_and_its_phases() {
     // Of two pages, sequential with this stride only ever touches the start of each.
-    let base = Params { mix: Some("uniform:3,strided:1".into()), ..params(40_000, 2) };
+    let base = Params { own: own("mix", "uniform:3,strided:1"), ..params(40_000, 2) };
     let starts = |records: &[Record]| records.iter().filter(|r| r.addr % 4096 == 0).count();
     let blended = starts(&records("mix", &base)) as f64 / 40_000.0;
     assert!((blended - 0.25).abs() < 0.01, "{blended}");
-    let phased = records("mix", &Params { phase: Some(1000), ..base });
+    let mut phased = base;
+    phased.own.insert("phase".into(), 1000.into());
+    let phased = records("mix", &phased);
     for period in phased.chunks(1000) {
         assert_eq!(starts(&period[750..]), 250);
         assert!(starts(&period[..750]) < 20);
@@ -223,7 +229,11 @@ fn stopping_leaves_nothing() {
 #[test]
 fn nonsense_is_refused() {
     let good = || params(10, 10);
-    let mix = |text: &str| Params { mix: Some(text.into()), ..good() };
+    let mix = |text: &str| Params { own: own("mix", text), ..good() };
+    let with = |mut params: Params, name: &str, value: u64| {
+        params.own.insert(name.into(), value.into());
+        params
+    };
     let cases: Vec<(&str, Params, &str)> = vec![
         ("zipf", params(0, 10), "--refs: 0 references"),
         ("zipf", params(10, 0), "--pages: 0 pages"),
@@ -236,31 +246,27 @@ fn nonsense_is_refused() {
         ("zipf", Params { write_ratio: f64::NAN, ..good() }, "--write-ratio: NaN is not"),
         ("zipf", Params { write_ratio: -0.1, ..good() }, "--write-ratio: -0.1 is not"),
         ("zipf", Params { threads: 0, ..good() }, "--threads: 0 threads"),
-        ("zipf", Params { alpha: Some(f64::NAN), ..good() }, "--alpha: NaN is not"),
-        ("zipf", Params { alpha: Some(-1.0), ..good() }, "--alpha: -1 is not"),
-        ("zipf", Params { alpha: Some(f64::INFINITY), ..good() }, "--alpha: inf is not"),
+        ("zipf", Params { own: own("alpha", f64::NAN), ..good() }, "--alpha: 'NaN' is not"),
+        ("zipf", Params { own: own("alpha", -1.0), ..good() }, "--alpha: -1 is not"),
+        ("zipf", Params { own: own("alpha", f64::INFINITY), ..good() }, "--alpha: 'inf' is not"),
         (
             "zipf",
-            Params { stride: Some(8), ..good() },
+            Params { own: own("stride", 8), ..good() },
             "--stride: zipf takes no such option (strided",
         ),
-        ("strided", Params { stride: Some(0), ..good() }, "--stride: 0 is not"),
-        ("strided", Params { stride: Some(12), ..good() }, "--stride: 12 is not"),
-        ("strided", Params { stride: Some(1 << 20), ..good() }, "--stride: 1048576 is not"),
-        ("uniform", Params { alpha: Some(1.0), ..good() }, "--alpha: uniform takes no such"),
-        ("mix", good(), "--mix: missing"),
+        ("strided", Params { own: own("stride", 0), ..good() }, "--stride: 0 is not"),
+        ("strided", Params { own: own("stride", 12), ..good() }, "--stride: 12 is not"),
+        ("strided", Params { own: own("stride", 1 << 20), ..good() }, "--stride: 1048576 is not"),
+        ("uniform", Params { own: own("alpha", 1.0), ..good() }, "--alpha: uniform takes no such"),
+        ("mix", good(), "--mix: is missing"),
         ("mix", mix("zipf"), "`zipf` is not name:weight"),
         ("mix", mix("zipf:0"), "the weight `0` is not"),
         ("mix", mix("zipf:NaN"), "the weight `NaN` is not"),
         ("mix", mix("zipf:1e308,uniform:1e308"), "no finite sum"),
         ("mix", mix("mix:1"), "a mix of mixes"),
         ("mix", mix("zip:1"), "no generator is called `zip`"),
-        (
-            "mix",
-            Params { stride: Some(8), ..mix("zipf:1") },
-            "--stride: no part of the mix takes it",
-        ),
-        ("mix", Params { phase: Some(1), ..mix("zipf:1,uniform:1") }, "--phase: 1 references"),
+        ("mix", with(mix("zipf:1"), "stride", 8), "--stride: no part of the mix takes it"),
+        ("mix", with(mix("zipf:1,uniform:1"), "phase", 1), "--phase: 1 references"),
         ("zipfy", good(), "choose one of zipf, scrambled-zipf"),
     ];
     for (name, params, what) in cases {

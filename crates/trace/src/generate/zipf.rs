@@ -7,10 +7,19 @@
 //! seed gives the same bytes whatever the system's mathematics library.
 
 use libm::{exp, expm1, log, log1p};
+use nearfar_schema::{Options as _, Spec};
 
 use super::rng::Rng;
 use super::{Generator, Params, Walk, within};
 use crate::error::{Error, Result};
+
+nearfar_schema::options! {
+    /// The generator's own options.
+    pub(super) struct Own {
+        /// Skew, 0 (even) to 100.
+        alpha: f64 = 1.0,
+    }
+}
 
 /// The `zipf` generator.
 pub struct Zipf;
@@ -22,8 +31,8 @@ impl Generator for Zipf {
     fn summary(&self) -> &'static str {
         "page r in proportion to r^-alpha, hot pages side by side"
     }
-    fn options(&self) -> &'static [&'static str] {
-        &["--alpha"]
+    fn options(&self) -> Vec<Spec> {
+        Own::specs()
     }
     fn walk(&self, params: &Params, _: u32) -> Result<Box<dyn Walk>> {
         Ok(Box::new(Draw { ranks: Ranks::new(params)?, page_bytes: params.page_bytes }))
@@ -65,7 +74,7 @@ fn decay(x: f64) -> f64 {
 
 impl Ranks {
     pub fn new(params: &Params) -> Result<Self> {
-        let alpha = params.alpha.unwrap_or(1.0);
+        let Own { alpha } = params.own()?;
         if !(0.0..=100.0).contains(&alpha) {
             return Err(Error::input(
                 "--alpha",

@@ -14,6 +14,7 @@ use crate::record::{Kind, Record};
 pub struct ChampSim {
     name: &'static str,
     summary: &'static str,
+    holds: &'static str,
     size: usize,
     stores: std::ops::Range<usize>,
     loads: std::ops::Range<usize>,
@@ -24,6 +25,7 @@ pub struct ChampSim {
 pub static CHAMPSIM: ChampSim = ChampSim {
     name: "champsim",
     summary: "ChampSim, 64-byte binary instructions",
+    holds: "fetches, loads and stores, 1 instruction a fetch",
     size: 64,
     stores: 16..32,
     loads: 32..64,
@@ -34,6 +36,7 @@ pub static CHAMPSIM: ChampSim = ChampSim {
 pub static CLOUDSUITE: ChampSim = ChampSim {
     name: "champsim-cloudsuite",
     summary: "ChampSim for CloudSuite, 96-byte binary instructions",
+    holds: "fetches, loads and stores, threads by address space, 1 instruction a fetch",
     size: 96,
     stores: 24..56,
     loads: 56..88,
@@ -46,6 +49,9 @@ impl Importer for ChampSim {
     }
     fn summary(&self) -> &'static str {
         self.summary
+    }
+    fn holds(&self) -> &'static str {
+        self.holds
     }
     fn framing(&self) -> Framing {
         Framing::Fixed(self.size)

@@ -23,6 +23,9 @@ impl Importer for Csv {
     fn summary(&self) -> &'static str {
         "CSV with named columns: addr and any of kind, size, thread or tid, instr"
     }
+    fn holds(&self) -> &'static str {
+        "every kind of reference, and what else it has columns for"
+    }
     fn framing(&self) -> Framing {
         Framing::Lines { final_newline: false }
     }

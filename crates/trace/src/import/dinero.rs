@@ -23,6 +23,9 @@ impl Importer for Dinero {
     fn summary(&self) -> &'static str {
         "Dinero IV text, classic `0 1fff` or extended `r 1fff 8`"
     }
+    fn holds(&self) -> &'static str {
+        "fetches, loads and stores, sizes if extended, 1 instruction a fetch"
+    }
     fn framing(&self) -> Framing {
         Framing::Lines { final_newline: true }
     }

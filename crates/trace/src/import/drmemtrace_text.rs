@@ -21,6 +21,9 @@ impl Importer for DrmemtraceText {
     fn summary(&self) -> &'static str {
         "text of DynamoRIO's drmemtrace view tool"
     }
+    fn holds(&self) -> &'static str {
+        "fetches, loads and stores with sizes and threads, 1 instruction a fetch"
+    }
     fn framing(&self) -> Framing {
         Framing::Lines { final_newline: true }
     }

@@ -19,6 +19,9 @@ impl Importer for Lackey {
     fn summary(&self) -> &'static str {
         "text of valgrind --tool=lackey --trace-mem=yes"
     }
+    fn holds(&self) -> &'static str {
+        "fetches, loads and stores with sizes, 1 instruction a fetch"
+    }
     fn framing(&self) -> Framing {
         Framing::Lines { final_newline: true }
     }

@@ -3,11 +3,13 @@
 //! A format is one file with an [`Importer`] and one line in [`IMPORTERS`]. It says how its
 //! stream is cut into frames (lines, or records of a fixed size) and turns one frame into
 //! references; everything else is here: decompression, bounded lines, the place of an error,
-//! `--skip-bad`, `--max-refs`, cut-off ends and guessing. What each format can hold is in
-//! `docs/formats.md`.
+//! `--skip-bad`, `--max-refs`, cut-off ends and guessing. The table of formats in
+//! `docs/formats.md` is made from [`IMPORTERS`].
 
 use std::borrow::Cow;
 use std::path::Path;
+
+use nearfar_schema::{Bytes, Choice, Count, Entry, Registry, none};
 
 use crate::error::{Error, Result};
 use crate::info::{Info, Source};
@@ -42,6 +44,46 @@ pub static IMPORTERS: &[&dyn Importer] = &[
     &perf_script::PerfScript,
     &csv::Csv,
 ];
+
+/// The formats as what an option chooses from.
+pub struct Importers;
+
+impl Registry for Importers {
+    const NAME: &'static str = "import_format";
+    const KIND: &'static str = "trace format";
+    const METAVAR: &'static str = "NAME";
+    fn entries() -> Vec<Entry> {
+        let entry = |importer: &&dyn Importer| Entry {
+            name: importer.name(),
+            what: format!("{}; holds {}", importer.summary(), importer.holds()),
+        };
+        IMPORTERS.iter().map(entry).collect()
+    }
+}
+
+nearfar_schema::options! {
+    /// The options of `nearfar import` as they are written.
+    pub struct Asked {
+        /// Format of the file.
+        format: Option<Choice<Importers>> = none("told by the content"),
+        /// Bad records to let through; trace.json counts them.
+        skip_bad: Count = 0,
+        /// Stop after this many references.
+        max_refs: Option<Count<1>> = none("all"),
+        /// Bytes that an object id stands for (oracle-general).
+        object_bytes: Option<Bytes> = none("4096"),
+    }
+}
+
+impl From<&Asked> for Options {
+    fn from(asked: &Asked) -> Self {
+        Self {
+            skip_bad: asked.skip_bad.0,
+            max_refs: asked.max_refs.map(|count| count.0),
+            object_bytes: asked.object_bytes.map(|bytes| bytes.0),
+        }
+    }
+}
 
 /// What a user may set.
 #[derive(Clone, Debug, Default)]
@@ -100,8 +142,10 @@ pub trait Parser {
 pub trait Importer: Sync {
     /// Name on the command line and in `trace.json`.
     fn name(&self) -> &'static str;
-    /// One line for lists and errors.
+    /// What it is, for help and docs.
     fn summary(&self) -> &'static str;
+    /// What its records hold, for help and docs: kinds, sizes, threads, instructions.
+    fn holds(&self) -> &'static str;
     /// How the stream is cut.
     fn framing(&self) -> Framing;
     /// Whether records are a sample of the program's references.

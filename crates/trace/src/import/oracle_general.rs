@@ -24,6 +24,9 @@ impl Importer for OracleGeneral {
     fn summary(&self) -> &'static str {
         "libCacheSim's oracleGeneral, 24-byte binary requests to objects"
     }
+    fn holds(&self) -> &'static str {
+        "loads of whole objects"
+    }
     fn framing(&self) -> Framing {
         Framing::Fixed(SIZE)
     }

@@ -22,6 +22,9 @@ impl Importer for PerfScript {
     fn summary(&self) -> &'static str {
         "text of perf script -F pid,tid,time,event,ip,addr (sampled)"
     }
+    fn holds(&self) -> &'static str {
+        "loads and stores with threads"
+    }
     fn framing(&self) -> Framing {
         Framing::Lines { final_newline: true }
     }

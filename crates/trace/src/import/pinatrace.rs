@@ -18,6 +18,9 @@ impl Importer for Pinatrace {
     fn summary(&self) -> &'static str {
         "text of Intel Pin's pinatrace, `ip: R address`"
     }
+    fn holds(&self) -> &'static str {
+        "loads and stores"
+    }
     fn framing(&self) -> Framing {
         Framing::Lines { final_newline: true }
     }

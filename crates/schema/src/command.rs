@@ -1,0 +1,53 @@
+//! Commands: what each takes and answers, as those who write declarations as source need it.
+
+use serde_json::{Map, Value as Json, json};
+
+use crate::{Entry, Registry, Spec};
+
+/// What a command takes and answers.
+pub struct Command {
+    /// As it is typed after `nearfar`.
+    pub name: &'static str,
+    /// Its options.
+    pub options: fn() -> Vec<Spec>,
+    /// Its tables.
+    pub rows: &'static [Table],
+}
+
+/// A table by its name, and its declaration: [`column::to_json`](crate::column::to_json).
+pub type Table = (&'static str, fn() -> Json);
+
+/// A registry by its name, with its entries: [`registry`].
+pub type Names = fn() -> (&'static str, Json);
+
+/// A registry by its name, with its entries as JSON.
+pub fn registry<R: Registry>() -> (&'static str, Json) {
+    (R::NAME, entries(&R::entries()))
+}
+
+fn entries(entries: &[Entry]) -> Json {
+    entries.iter().map(|entry| json!([entry.name, entry.what])).collect()
+}
+
+/// Everything as JSON: commands by name, each with its options and tables; by name the registries
+/// that options choose from, and `more`.
+pub fn to_json<'a>(all: impl IntoIterator<Item = &'a Command>, more: &[Names]) -> Json {
+    let mut commands = Map::new();
+    let mut registries = Map::new();
+    for command in all {
+        let specs = (command.options)();
+        for spec in specs.iter().filter(|spec| !spec.registry.is_empty()) {
+            registries.insert(spec.registry.to_owned(), entries(&spec.choices));
+        }
+        let options: Json = specs.iter().map(Spec::to_json).collect();
+        let tables = command.rows.iter().map(|(name, rows)| ((*name).to_owned(), rows()));
+        let tables = Json::Object(tables.collect());
+        let declared = json!({ "options": options, "tables": tables });
+        commands.insert(command.name.to_owned(), declared);
+    }
+    for registry in more {
+        let (name, entries) = registry();
+        registries.insert(name.to_owned(), entries);
+    }
+    json!({ "commands": commands, "registries": registries })
+}

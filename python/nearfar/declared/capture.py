@@ -1,0 +1,55 @@
+"""Options and rows of ``nearfar capture``. Made by ``make declared``; not to be edited."""
+
+from __future__ import annotations
+
+from typing import Final, TypedDict
+
+from nearfar.schema import Option
+
+
+class Options(TypedDict, total=False):
+    """Options of ``nearfar capture``, by name."""
+
+    fetch: bool
+    skip_refs: int
+    max_refs: int | None
+    arch: str
+    follow_forks: bool
+
+
+OPTIONS: Final = (
+    Option(
+        "fetch",
+        type="bool",
+        what="Record instruction fetches, one for each block of straight-line code.",
+        default=True,
+    ),
+    Option(
+        "skip_refs",
+        type="int",
+        what="Leave out this many records before the first that is kept.",
+        default=0,
+        metavar="COUNT",
+    ),
+    Option(
+        "max_refs",
+        type="int | None",
+        what="Stop recording after this many records; the program runs on.",
+        shown="no limit",
+        metavar="COUNT",
+    ),
+    Option(
+        "arch",
+        type="str",
+        what="Architecture of the program.",
+        default="auto",
+        metavar="NAME",
+        choices=(
+            ("auto", "what the program's ELF header says"),
+            ("x86_64", "x86-64 alone"),
+            ("aarch64", "aarch64 alone"),
+        ),
+        open=False,
+    ),
+    Option("follow_forks", type="bool", what="Record child processes as well.", default=False),
+)
