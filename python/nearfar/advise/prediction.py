@@ -43,8 +43,12 @@ from nearfar.models import MODELS, QUANTITIES, fit
 
 Array = npt.NDArray[np.float64]
 
-#: Which model to use: whichever holds, always the papers' forms, never.
-MODEL_CHOICES: Final = ("auto", "papers", "bridge")
+#: What ``model`` may be.
+MODEL_CHOICES: Final = {
+    "auto": "the papers' forms where they hold, else the bridge",
+    "papers": "the papers' forms, whatever they do",
+    "bridge": "never the papers' forms",
+}
 #: The papers' forms hold where their time is within this share of the known one at every known
 #: size. Two times wrong by as much in opposite directions cost 2 % of regret.
 PAPER_TOLERANCE: Final = 0.01

@@ -246,7 +246,6 @@ def _studies() -> Iterable[tuple[str, str]]:
 
 #: Names by ``COMMAND PARAMETER``, or by ``PARAMETER`` alone for every command.
 NAMES: Mapping[str, Names] = {
-    "arch": _words("x86-64", "aarch64"),
     "clock_insert": _of_paging("clock_insert"),
     "emit": _emitters,
     "epf": _epf,
@@ -258,7 +257,6 @@ NAMES: Mapping[str, Names] = {
     "machine": _machines,
     "machine target": _machines,
     "mode": _modes,
-    "model": _words("auto", "papers", "bridge"),
     "numa alloc allocator": _words("vmalloc", "user"),
     "numa import output_format": _words("table", "json", "toml"),
     "output_format": _words("table", "json", "csv", "parquet"),
