@@ -39,6 +39,7 @@ from nearfar.paging import paging
 
 GNUGO = DATA / "captures" / "gnugo.trace"
 GZIP = DATA / "captures" / "gzip.trace"
+SET = {"dram.local.read_latency": "60ns"}
 SIZES = [512 << k for k in range(13)]
 #: The keys that stand first, in this order.
 KEYS = [
@@ -456,7 +457,7 @@ def test_evaluation_exits_with_1_when_a_goal_is_missed(nearfar: Run) -> None:
     [
         {"machine": "optane-ssd,desktop-hdd", "storage": "optane-ssd,hdd", "min_gain": 0.07},
         {"storage": ["nvm-100x"], "page_sizes": "512,1K", "arch": "aarch64", "tlb": "16+512x4"},
-        {"machine": machines.load("optane-ssd", set={"dram.local.read_latency": "60ns"}), "sizes": 4},
+        {"machine": machines.load("optane-ssd", set=SET), "sizes": 4},
     ],
     ids=["machines", "storage", "set"],
 )
