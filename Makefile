@@ -33,6 +33,9 @@ $(PLUGIN): $(PLUGIN_SOURCES)
 .PHONY: plugin
 plugin: $(PLUGIN) ## QEMU plugin for nearfar capture
 
+# Clippy and the tests: what is compiled for the engine, with the workspace's assertions on.
+CHECKED := --release --config profile.release.debug-assertions=true --config profile.release.overflow-checks=true
+
 .PHONY: env
 env: $(VENV)/.engine $(PLUGIN) ## Virtual environment and engine, in release mode
 
@@ -52,8 +55,8 @@ workloads: env ## Install the programs of every workload (nearfar workload list)
 .PHONY: lint
 lint: env ## Formatters and linters
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --quiet -- -D warnings
-	cd capture/qemu-plugin && cargo fmt --check && cargo clippy --quiet -- -D warnings
+	cargo clippy $(CHECKED) --workspace --all-targets --quiet -- -D warnings
+	cd capture/qemu-plugin && cargo fmt --check && cargo clippy --release --quiet -- -D warnings
 	$(BIN)/ruff check python tests bench workloads docs/*.py examples fuzz
 	$(BIN)/ruff format --check python tests bench workloads docs/*.py examples fuzz
 	$(BIN)/mypy
@@ -63,10 +66,20 @@ test-packages:
 	@workloads/install.sh qemu-user chromium pigz gzip libvirt-clients libxml2-utils qemu-system-x86 systemd hwloc-nox numactl acpica-tools cpio \
 	  sqlite3 redis-server redis-tools xvfb xdotool zsh fish mandoc
 
+# Minutes of processor time that `make test` may use after `make clean` (CONTRIBUTING.md, Tests).
+TEST_BUDGET := 18
+STEPS := build/processor-time
+STEP := @$(PYTHON) tests/processor.py run $(STEPS)
+
 .PHONY: test
-test: test-packages env lint ## Everything: lint, Rust tests, Python tests, documentation
-	cargo test --workspace --quiet
-	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist worksteal
+test: test-packages ## Everything: lint, Rust tests, Python tests, documentation
+	@rm -f $(STEPS)
+	$(STEP) 'engine and plugin' $(MAKE) --no-print-directory env
+	$(STEP) 'formatters and linters' $(MAKE) --no-print-directory lint
+	$(STEP) 'Rust tests, compiled' cargo test $(CHECKED) --workspace --quiet --no-run
+	$(STEP) 'Rust tests, run' cargo test $(CHECKED) --workspace --quiet
+	$(STEP) 'Python tests' $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadgroup
+	@$(PYTHON) tests/processor.py told $(STEPS) $(TEST_BUDGET)
 
 $(VENV)/.docs: $(VENV)/.packages
 	$(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'], sep='\n')" > $(VENV)/requirements-docs.txt

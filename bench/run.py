@@ -137,7 +137,8 @@ def build() -> Path:
     """Build `nearfar-bench` in release mode; answer its path."""
     if shutil.which("cargo") is None:
         raise BenchError("cargo: not found; install a Rust toolchain")
-    command = ["cargo", "build", "--release", "--quiet", "-p", "nearfar-bench"]
+    # Of the whole workspace: with other features of dependencies, all would be compiled again.
+    command = ["cargo", "build", "--release", "--quiet", "--workspace", "--bin", "nearfar-bench"]
     command += ["--message-format", "json-render-diagnostics"]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:

@@ -9,7 +9,9 @@ Use::
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import os
 import shutil
 from collections.abc import Iterator
@@ -17,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from conftest import HANG
 
 FLAGS = [
     "--no-sandbox",  # root in a container has no user namespace to build one in
@@ -49,9 +53,6 @@ def opened(
     Problems are console errors and warnings, uncaught exceptions, and requests that leave the
     machine. ``ready`` is a selector that must appear before the page counts as loaded.
     """
-    executable = chromium()
-    from playwright.sync_api import sync_playwright
-
     problems: list[str] = []
 
     def note_console(message: Any) -> None:
@@ -62,21 +63,49 @@ def opened(
         if not request.url.startswith(_LOCAL):
             problems.append(f"request: {request.url}")
 
-    with sync_playwright() as player:
-        browser = player.chromium.launch(executable_path=executable, args=FLAGS)
-        try:
-            context = browser.new_context(
-                viewport={"width": width, "height": 800},
-                color_scheme=scheme,
-                accept_downloads=True,
-            )
-            page = context.new_page()
-            page.on("console", note_console)
-            page.on("pageerror", lambda error: problems.append(f"exception: {error}"))
-            page.on("dialog", lambda dialog: (problems.append("dialog"), dialog.dismiss()))
-            page.on("request", note_request)
-            page.goto(path.as_uri())
-            page.wait_for_selector(ready)
-            yield page, problems
-        finally:
-            browser.close()
+    context = _browser().new_context(
+        viewport={"width": width, "height": 800},
+        color_scheme=scheme,
+        accept_downloads=True,
+    )
+    context.set_default_timeout(HANG * 1000)
+    try:
+        page = context.new_page()
+        page.on("console", note_console)
+        page.on("pageerror", lambda error: problems.append(f"exception: {error}"))
+        page.on("dialog", lambda dialog: (problems.append("dialog"), dialog.dismiss()))
+        page.on("request", note_request)
+        page.goto(path.as_uri())
+        page.wait_for_selector(ready)
+        yield page, problems
+    finally:
+        context.close()
+
+
+def settled(page: Any) -> None:
+    """Wait until nothing in the page has changed for ten frames: charts redraw in promises."""
+    page.evaluate(
+        """new Promise(done => {
+          let quiet = 0;
+          const watch = new MutationObserver(() => { quiet = 0; });
+          watch.observe(document, {
+            subtree: true, childList: true, attributes: true, characterData: true,
+          });
+          const frame = () => {
+            if (++quiet < 10) requestAnimationFrame(frame);
+            else { watch.disconnect(); done(); }
+          };
+          requestAnimationFrame(frame);
+        })"""
+    )
+
+
+@functools.cache
+def _browser() -> Any:
+    """One Chromium for all tests of a process; each has a context of its own."""
+    executable = chromium()
+    from playwright.sync_api import sync_playwright
+
+    player = sync_playwright().start()
+    atexit.register(player.stop)
+    return player.chromium.launch(executable_path=executable, args=FLAGS, timeout=HANG * 1000)

@@ -34,6 +34,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from forks import HANG
+
 ROOT = Path(__file__).resolve().parents[1]
 CAPTURES = ROOT / "tests/data/captures"
 #: SIGKILL most of all: nothing can be done against it.
@@ -228,7 +230,7 @@ def run(
     status = os.waitpid(pid, 0)[1]
     seconds = time.monotonic() - began
     if after is not None:
-        end = time.monotonic() + 20
+        end = time.monotonic() + HANG
         while left := [one for one in running if alive(one)]:
             if time.monotonic() > end:
                 raise Broken(f"processes run on: {left}")

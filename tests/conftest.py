@@ -6,10 +6,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+import forks
+from forks import HANG
 
 DATA = Path(__file__).parent / "data"
 
@@ -43,12 +49,100 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="session")
-def nearfar() -> Run:
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The socket of a server that runs the command line (:mod:`forks`)."""
+    at = tmp_path_factory.mktemp("commands") / "socket"
+    server = subprocess.Popen([sys.executable, forks.__file__, "serve", str(at)])
+    _SERVERS.append(server.pid)
+    try:
+        until(lambda: at.exists() or server.poll() is not None, "a server of commands")
+        yield str(at)
+    finally:
+        server.kill()
+        server.wait()
+        _SERVERS.remove(server.pid)
+
+
+@pytest.fixture(scope="session")
+def nearfar(commands: str) -> Run:
     """Run the command line as a user does; answers the finished process."""
 
-    def run(*words: object, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-        code = "from nearfar.cli import main; main()"
-        command = [sys.executable, "-c", code, *map(str, words)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    def run(*words: object) -> subprocess.CompletedProcess[str]:
+        given = list(map(str, words))
+        with (
+            Path(os.devnull).open() as nothing,
+            tempfile.TemporaryFile("w+") as out,
+            tempfile.TemporaryFile("w+") as err,
+        ):
+            streams = (nothing.fileno(), out.fileno(), err.fileno())
+            code = forks.run(commands, given, streams, os.environ)
+            out.seek(0)
+            err.seek(0)
+            return subprocess.CompletedProcess(given, code, out.read(), err.read())
 
     return run
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    """Wait until ``condition`` answers something true, and answer that."""
+    end = time.monotonic() + HANG
+    while not (found := condition()):
+        assert time.monotonic() < end, f"never happened: {what}"
+        time.sleep(0.02)
+    return found
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that use a fixture of their module run in one worker, which makes it once."""
+    for item in items:
+        known = getattr(item, "_fixtureinfo", None)
+        fixtures = known.name2fixturedefs.values() if known else ()
+        if any(one.scope == "module" for same_name in fixtures for one in same_name):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+# --- processor time
+
+_BEGAN = pytest.StashKey[float]()
+#: Process ids of the servers of commands.
+_SERVERS: list[int] = []
+
+
+def _processor_seconds() -> float:
+    """Of this process, of its children that have ended, and of the commands of its server."""
+    used = os.times()
+    forked = 0
+    for server in _SERVERS:
+        words = Path(f"/proc/{server}/stat").read_text().rpartition(") ")[2].split()
+        forked += sum(map(int, words[11:15]))
+    ticks = os.sysconf("SC_CLK_TCK")
+    return used.user + used.system + used.children_user + used.children_system + forked / ticks
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    item.stash[_BEGAN] = _processor_seconds()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """The report of a test's end carries its processor time; workers send it with the report."""
+    report = yield
+    if report.when == "teardown":
+        report.processor = _processor_seconds() - item.stash[_BEGAN]
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Processor time of the costliest files, a fixture's with the first test that uses it."""
+    files: dict[str, float] = {}
+    for report in [report for reports in terminalreporter.stats.values() for report in reports]:
+        if hasattr(report, "processor"):
+            name = report.nodeid.partition("::")[0]
+            files[name] = files.get(name, 0.0) + report.processor
+    if sum(files.values()) > 60:
+        terminalreporter.section("processor time")
+        for name, seconds in sorted(files.items(), key=lambda one: -one[1])[:12]:
+            terminalreporter.line(f"{seconds:7.1f} s  {name}")

@@ -512,7 +512,7 @@ def test_a_row_shows_its_curve_and_why(tmp_path: Path, fleet: Path) -> None:
         assert picks.count() == len(rows)
 
         def check(index: int) -> None:
-            page.wait_for_timeout(300)
+            browser.settled(page)
             row = rows[index]
             told = page.inner_text("#why-text").replace("\u00a0", " ").replace("\u00b5", "u")
             assert row["why"] in told and row["vm"] in told and row["limit"] in told
@@ -543,7 +543,7 @@ def test_a_row_shows_its_curve_and_why(tmp_path: Path, fleet: Path) -> None:
 def test_the_page_fits_a_phone(tmp_path: Path, fleet: Path, scheme: str) -> None:
     path, _ = page_of(tmp_path, fleet)
     with browser.opened(path, width=360, scheme=scheme) as (page, problems):
-        page.wait_for_timeout(300)
+        browser.settled(page)
         page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
         box = page.locator("#curve-chart svg").bounding_box()

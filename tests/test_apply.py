@@ -7,18 +7,16 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from conftest import Run
+from conftest import HANG, Run, until
 from nearfar.apply import apply, plan, restore
 from nearfar.apply.setting import SYSFS, applied
 from nearfar.errors import NearfarError
 
-SLEEP = "import time; print('up', flush=True); time.sleep(60)"
+SLEEP = "import time; print('up', flush=True); time.sleep(86400)"
 #: A program in which each of 16 MiB's pages is touched once.
 TOUCH = """
 import mmap
@@ -53,15 +51,6 @@ def words(sysfs: Path) -> dict[str, str]:
         inside = text.partition("[")[2].partition("]")[0]
         found[str(file.relative_to(sysfs))] = inside or text
     return found
-
-
-def until(condition: Callable[[], bool], seconds: float = 30) -> bool:
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 # --- what would be done
@@ -219,8 +208,8 @@ def test_killed_the_watchdog_puts_back(sysfs: Path, tmp_path: Path) -> None:
     try:
         assert words(sysfs) != before
         running.kill()
-        assert until(lambda: words(sysfs) == before)
-        assert until(lambda: not (runtime / "apply.json").exists())
+        until(lambda: words(sysfs) == before, "the settings put back")
+        until(lambda: not (runtime / "apply.json").exists(), "the journal removed")
     finally:
         finish(running)
 
@@ -235,7 +224,7 @@ def test_killed_with_its_watchdog_the_next_run_puts_back(sysfs: Path, tmp_path: 
             watchdog = next(c for c in children(running.pid) if os.getsid(c) == c)
             os.kill(watchdog, signal.SIGKILL)
             # Killed first, or it would do what it is there for.
-            assert until(lambda pid=watchdog: state(pid) in "ZX")
+            until(lambda pid=watchdog: state(pid) in "ZX", "the end of the watchdog")
             running.kill()
             running.wait()
         finally:
@@ -261,7 +250,7 @@ def test_told_to_end_it_ends_the_command_and_puts_back(
     try:
         running.send_signal(number)
         # Python ends by KeyboardInterrupt, which it passes on as the signal.
-        assert running.wait(timeout=60) == 128 + number
+        assert running.wait(timeout=HANG) == 128 + number
         assert words(sysfs) == before
     finally:
         if running.poll() is None:
@@ -424,6 +413,6 @@ def test_real_kernel_is_put_back_after_kill(tmp_path: Path) -> None:
     try:
         assert words(SYSFS)["hugepages-64kB/enabled"] == "always"
         running.kill()
-        assert until(lambda: words(SYSFS) == before)
+        until(lambda: words(SYSFS) == before, "the settings put back")
     finally:
         finish(running)

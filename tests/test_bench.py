@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from conftest import HANG
+
 BENCH = Path(__file__).parent.parent / "bench"
 sys.path.insert(0, str(BENCH))
 
@@ -37,7 +39,7 @@ def bench(*words: object, path: str | None = None) -> subprocess.CompletedProces
     command = [sys.executable, BENCH / "run.py", "--quick", *map(str, words)]
     environment = {**os.environ, "PATH": path or os.environ["PATH"]}
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=900, check=False, env=environment
+        command, capture_output=True, text=True, timeout=HANG, check=False, env=environment
     )
 
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from conftest import HANG, until
 from nearfar import capture
 from nearfar.errors import NearfarError
 
@@ -65,7 +66,7 @@ def nearfar(*words: str | Path, **more: Any) -> subprocess.CompletedProcess[str]
         [*NEARFAR, "capture", *map(str, words)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG,
         check=False,
         **more,
     )
@@ -399,7 +400,7 @@ def test_gzip_and_streams(tmp_path: Path) -> None:
         [*NEARFAR, "capture", "-o", trace, "--", "gzip", "-dc"],
         input=packed,
         capture_output=True,
-        timeout=120,
+        timeout=HANG,
         check=False,
     )
     assert done.returncode == 0 and done.stdout == text
@@ -467,7 +468,7 @@ class Running:
         self.program = int(self.capture.stdout.readline())
         # Wait for a finished part, so that there is something to keep. It is one once it is listed.
         if part:
-            assert wait_until(lambda: bool(info(trace)["parts"]), 60)
+            until(lambda: info(trace)["parts"], "a finished part")
 
     def program_is_alive(self) -> bool:
         try:
@@ -475,15 +476,6 @@ class Running:
         except FileNotFoundError:
             return False
         return stat.rsplit(") ", 1)[1][0] not in "ZX"
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 30) -> bool:
-    until = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 @needs_qemu
@@ -498,7 +490,7 @@ def test_interrupt(
         os.killpg(run.capture.pid, number)
     else:
         run.capture.send_signal(number)
-    _, stderr = run.capture.communicate(timeout=60)
+    _, stderr = run.capture.communicate(timeout=HANG)
     assert run.capture.returncode == 130, stderr
     assert "Traceback" not in stderr
     assert not run.program_is_alive()
@@ -513,7 +505,7 @@ def test_program_killed(build: Callable[..., Path], tmp_path: Path) -> None:
     run = Running(tmp_path / "ever.trace", build(FOREVER), part=False)
     time.sleep(0.3)
     os.kill(run.program, signal.SIGKILL)
-    _, stderr = run.capture.communicate(timeout=60)
+    _, stderr = run.capture.communicate(timeout=HANG)
     assert run.capture.returncode == 1, stderr
     found = info(run.trace)
     assert found["incomplete_reason"] == "program killed by signal 9"
@@ -526,9 +518,9 @@ def test_capture_killed(build: Callable[..., Path], tmp_path: Path) -> None:
     """The program ends with it: nobody would record it any more."""
     run = Running(tmp_path / "ever.trace", build(FOREVER))
     run.capture.kill()
-    run.capture.wait(timeout=60)
+    run.capture.wait(timeout=HANG)
     try:
-        assert wait_until(lambda: not run.program_is_alive())
+        until(lambda: not run.program_is_alive(), "the end of the program")
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(run.program, signal.SIGKILL)
@@ -560,7 +552,7 @@ def test_a_trace_stays_until_there_is_one_to_replace_it(
     assert not kept.exists()
     run = Running(trace, build(FOREVER), part=False, words=["--force", "--max-refs", "1000"])
     run.capture.kill()
-    run.capture.wait(timeout=60)
+    run.capture.wait(timeout=HANG)
     assert info(trace)["records"] == 0 and not info(trace)["complete"]
     assert info(kept) == before
     done = nearfar("--force", "-o", trace, "--", "/bin/true")

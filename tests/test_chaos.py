@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import chaos
+from conftest import HANG
 
 CASES = [case.name for case in chaos.cases() if not case.slow]
 
@@ -18,7 +19,7 @@ def test_killed_at_random_points(case: str) -> None:
     """Nothing lost, nothing half-written, and the command runs again."""
     script = Path(chaos.__file__)
     command = [sys.executable, str(script), "--rounds", "2", "--seed", "1", case]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("ended with") == 3
 

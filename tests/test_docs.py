@@ -25,7 +25,8 @@ from pathlib import Path
 
 import pytest
 
-from conftest import DATA, Run
+import forks
+from conftest import DATA, HANG, Run
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -118,13 +119,15 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
+def environment(tmp_path: Path, commands: str) -> dict[str, str]:
     """`nearfar` and `python` are those under test; tables are 100 columns wide."""
     tools = tmp_path / "bin"
     tools.mkdir()
-    for name, module in (("nearfar", "-m nearfar"), ("python", ""), ("python3", "")):
+    python = f'exec "{sys.executable}" "$@"'
+    own = f'exec "{sys.executable}" -IS "{forks.__file__}" "{commands}" "$@"'
+    for name, does in (("nearfar", own), ("python", python), ("python3", python)):
         tool = tools / name
-        tool.write_text(f'#!/bin/sh\nexec "{sys.executable}" {module} "$@"\n')
+        tool.write_text(f"#!/bin/sh\n{does}\n")
         tool.chmod(0o755)
     kept = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES", "FORCE_COLOR")}
     path = f"{tools}{os.pathsep}{kept['PATH']}"
@@ -164,7 +167,7 @@ def test_commands_print_what_is_shown(
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
-                timeout=300,
+                timeout=HANG,
                 check=False,
             )
             status = done.returncode

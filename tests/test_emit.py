@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from conftest import HANG
 from nearfar import emit
 from nearfar.advise.architectures import ARCHITECTURES
 from nearfar.errors import NearfarError
@@ -48,7 +49,7 @@ def tool(name: str, package: str) -> str:
 
 def run(*command: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, timeout=60, check=False
+        list(map(str, command)), capture_output=True, text=True, timeout=HANG, check=False
     )
 
 
@@ -105,7 +106,7 @@ def test_qemu_accepts_the_options(size: int, mechanism: str) -> None:
     def start(words: list[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [command, "-S", "-display", "none", "-nodefaults", "-monitor", "stdio", *words],
-            input="info memdev\nquit\n", capture_output=True, text=True, timeout=60, check=False,
+            input="info memdev\nquit\n", capture_output=True, text=True, timeout=HANG, check=False,
         )  # fmt: skip
 
     done = start(options)

@@ -8,6 +8,8 @@ import nbclient
 import nbformat
 import pytest
 
+from conftest import HANG
+
 NOTEBOOKS = sorted((Path(__file__).resolve().parents[1] / "examples" / "notebooks").glob("*.ipynb"))
 ALL = pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
 
@@ -30,7 +32,7 @@ def test_no_output_is_kept(path: Path) -> None:
 def test_it_runs(path: Path, tmp_path: Path) -> None:
     book = nbformat.read(path, as_version=4)
     client = nbclient.NotebookClient(
-        book, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+        book, timeout=HANG, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
     )
     client.execute()
     shown = [

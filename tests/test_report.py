@@ -149,7 +149,7 @@ def test_fits_of_the_fitter_are_shown(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     path.write_text(PagingPage(result).html(), encoding="utf-8")
     with browser.opened(path) as (page, problems):
-        settled(page)
+        browser.settled(page)
         assert marks(page, "tlb", "line") == 1
         assert page.locator("#fits tbody tr").count() == len(made)
     assert problems == []
@@ -324,12 +324,6 @@ def wide(page: Any) -> int:
     return int(page.evaluate("document.documentElement.scrollWidth"))
 
 
-def settled(page: Any) -> None:
-    # Charts redraw in promises; two frames later they are done.
-    page.evaluate("new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)))")
-    page.wait_for_timeout(100)
-
-
 def marks(page: Any, chart: str, kind: str) -> int:
     return int(page.locator(f"#{chart}-chart .mark-{kind} path").count())
 
@@ -358,7 +352,7 @@ def test_choosing_memory_and_storage_moves_the_best_page(written: Path) -> None:
         assert wide(page) <= 1280
 
         def check(share: float, storage: str) -> None:
-            settled(page)
+            browser.settled(page)
             sentence, size = sentences[share, storage]
             assert visible(page.inner_text("#finding")) == sentence
             page.evaluate("document.querySelector('#times details').open = true")
@@ -400,7 +394,7 @@ def test_choosing_memory_and_storage_moves_the_best_page(written: Path) -> None:
 
 def test_curves_points_and_series_can_be_switched(written: Path) -> None:
     with browser.opened(written / "paging.html") as (page, problems):
-        settled(page)
+        browser.settled(page)
         assert marks(page, "faults", "line") == 5
         assert marks(page, "faults", "symbol") == 5 * len(fixture.PAGES)
         # Bad fits are dotted, good ones solid.
@@ -410,29 +404,29 @@ def test_curves_points_and_series_can_be_switched(written: Path) -> None:
         )
         assert {d.replace(",", " ") for d in dashes} == {"1 0", "6 3", "2 3"}
         page.uncheck("#faults-curves")
-        settled(page)
+        browser.settled(page)
         assert marks(page, "faults", "line") == 0
         assert marks(page, "faults", "symbol") == 5 * len(fixture.PAGES)
         page.focus("#faults-curves")
         page.keyboard.press("Space")
         page.uncheck("#faults-points")
         page.click("#series-all")
-        settled(page)
+        browser.settled(page)
         assert marks(page, "faults", "line") == 10
         assert marks(page, "faults", "symbol") == 0
         page.click("#series-none")
         page.uncheck("#faults-log")
         page.check("#faults-points")
         page.check('input.series[value="9"]')
-        settled(page)
+        browser.settled(page)
         assert marks(page, "faults", "line") == 1
         page.uncheck("#tlb-curves")
-        settled(page)
+        browser.settled(page)
         assert marks(page, "tlb", "line") == 0
         assert marks(page, "tlb", "symbol") == len(fixture.PAGES)
         page.check("#tlb-curves")
         page.uncheck("#tlb-log")
-        settled(page)
+        browser.settled(page)
         assert marks(page, "tlb", "line") == 1
         page.locator("#tlb-chart .mark-symbol path").first.hover()
         page.wait_for_selector("#vg-tooltip-element.visible")
@@ -447,26 +441,26 @@ def test_curves_points_and_series_can_be_switched(written: Path) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pages_fit_a_phone(written: Path, name: str, scheme: str) -> None:
     with browser.opened(written / f"{name}.html", width=360, scheme=scheme) as (page, problems):
-        settled(page)
+        browser.settled(page)
         page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
         assert wide(page) <= 360
         for chart in page.locator(".chart").all():
             box = chart.locator("svg").bounding_box()
             assert 200 < box["width"] <= 360
         page.set_viewport_size({"width": 800, "height": 700})
-        settled(page)
+        browser.settled(page)
         assert wide(page) <= 800
         assert page.locator(".chart svg").first.bounding_box()["width"] > 500
         other = "light" if scheme == "dark" else "dark"
         page.emulate_media(color_scheme=other)
-        settled(page)
+        browser.settled(page)
         assert page.locator(".chart svg").first.is_visible()
     assert problems == []
 
 
 def test_every_control_is_reached_by_keyboard_and_named(written: Path) -> None:
     with browser.opened(written / "paging.html") as (page, problems):
-        settled(page)
+        browser.settled(page)
         wanted = page.evaluate(
             "[...document.querySelectorAll('select,input,button,summary,#heat-map')].length"
         )
@@ -501,7 +495,7 @@ def test_every_control_is_reached_by_keyboard_and_named(written: Path) -> None:
 def test_heat_map_reads_out_cells(written: Path) -> None:
     heat = fixture.heat_map(256, 256)
     with browser.opened(written / "info.html") as (page, problems):
-        settled(page)
+        browser.settled(page)
         page.focus("#heat-map")
         page.keyboard.press("ArrowRight")  # the first key shows the cursor: top left
         page.keyboard.press("ArrowRight")
@@ -557,7 +551,7 @@ def test_hostile_names_are_only_text(tmp_path: Path) -> None:
         path = tmp_path / f"{name}.html"
         path.write_text(text, encoding="utf-8")
         with browser.opened(path) as (page, problems):
-            settled(page)
+            browser.settled(page)
             assert page.locator("img").count() == 0
             assert "</script><script>alert(1)" in page.inner_text("h1")
             assert page.locator(".bands span").first.inner_text().startswith("</script>")
@@ -567,7 +561,7 @@ def test_hostile_names_are_only_text(tmp_path: Path) -> None:
             assert page.locator("#vg-tooltip-element img").count() == 0
             if name == "paging":
                 page.select_option("#storage", index=1)
-                settled(page)
+                browser.settled(page)
                 assert "=1+1" in page.inner_text("#finding")
         assert problems == []
 
@@ -583,10 +577,10 @@ def test_small_and_odd_results_still_make_a_page(tmp_path: Path) -> None:
         path = tmp_path / f"{name}.html"
         path.write_text(PagingPage(result).html(), encoding="utf-8")
         with browser.opened(path) as (page, problems):
-            settled(page)
+            browser.settled(page)
             assert page.inner_text("#finding")
             page.uncheck("#faults-log")
-            settled(page)
+            browser.settled(page)
         assert [p for p in problems if "Infinite extent" not in p] == []
     path = tmp_path / "empty.html"
     path.write_text(PagingPage({"run": {}, "rows": [], "fits": []}).html(), encoding="utf-8")

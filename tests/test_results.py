@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import nearfar
-from conftest import DATA
+from conftest import DATA, HANG
 from nearfar.errors import NearfarError
 from nearfar.report import plots
 from nearfar.result import SHOWN, FolderResult, Result
@@ -297,5 +297,5 @@ def test_the_engine_s_stub_by_mypy(tmp_path: Path) -> None:
     allowed = tmp_path / "allowed"
     allowed.write_text("nearfar._engine.__all__\n")
     command = [sys.executable, "-m", "mypy.stubtest", "nearfar._engine", "--allowlist", allowed]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import typer
 
-from conftest import DATA, Run
+from conftest import DATA, HANG, Run
 from nearfar import cli, output
 from nearfar.cli import _reference, _shared
 
@@ -160,7 +160,7 @@ def into_closed_pipe(command: list[str], folder: Path) -> subprocess.CompletedPr
     try:
         return subprocess.run(
             command, cwd=folder, stdin=subprocess.DEVNULL, stdout=write, stderr=subprocess.PIPE,
-            text=True, timeout=300, check=False,
+            text=True, timeout=HANG, check=False,
         )  # fmt: skip
     finally:
         os.close(write)
@@ -410,7 +410,7 @@ def shell(name: str) -> str:
 def in_shell(name: str, script: str, env: dict[str, str]) -> str:
     done = subprocess.run(
         [shell(name), *(["-f"] if name == "zsh" else []), "-c", script], env=env, check=False,
-        cwd=env["HOME"], capture_output=True, text=True, timeout=300,
+        cwd=env["HOME"], capture_output=True, text=True, timeout=HANG,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -456,7 +456,7 @@ def test_zsh_completes(shell_env: dict[str, str]) -> None:
 
     def say(text: str, until: str) -> str:
         os.write(main, text.encode())
-        heard, ends = "", time.monotonic() + 120
+        heard, ends = "", time.monotonic() + HANG
         while until not in heard and time.monotonic() < ends:
             if select.select([main], [], [], 1)[0]:
                 heard += os.read(main, 65536).decode(errors="replace")

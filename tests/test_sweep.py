@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from conftest import DATA, Run
+from conftest import DATA, HANG, Run, until
 from nearfar import studies
 from nearfar.errors import NearfarError
 from nearfar.sweep import estimate, load, sweep
@@ -329,13 +329,21 @@ def slow(folder: Path) -> Path:
     return folder
 
 
-def wait_for(true: Callable[[], Any], what: str) -> Any:
-    for _ in range(6000):
-        found = true()
-        if found:
-            return found
-        time.sleep(0.01)
-    raise AssertionError(f"never happened: {what}")
+@pytest.fixture
+def held(slow: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The slow sweep, which stands still at three finished cells until there is a file ``go``."""
+    (slow / "sitecustomize.py").write_text(
+        "import functools, pathlib, time, nearfar.ssd as s\n"
+        "run, here = s.ssd, pathlib.Path(__file__).parent\n"
+        "@functools.wraps(run)\n"
+        "def ssd(*a, **k):\n"
+        "    while len([*here.glob('out/cells/[!.]*.json')]) > 2 and not (here / 'go').exists():\n"
+        "        time.sleep(0.01)\n"
+        "    return run(*a, **k)\n"
+        "s.ssd = ssd\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(slow))
+    return slow
 
 
 def start(*words: object) -> subprocess.Popen[str]:
@@ -381,33 +389,35 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return bytes_of(base / "out")
 
 
-def test_killing_the_sweep_loses_no_finished_cell(slow: Path, expected: dict[str, bytes]) -> None:
-    out = slow / "out"
-    running = start("sweep", slow / "slow.toml", "-o", out, "--workers", 2)
-    wait_for(lambda: len(finished(out)) >= 2, "two cells")
+def test_killing_the_sweep_loses_no_finished_cell(held: Path, expected: dict[str, bytes]) -> None:
+    out = held / "out"
+    running = start("sweep", held / "slow.toml", "-o", out, "--workers", 2)
+    until(lambda: len(finished(out)) >= 2, "two cells")
     workers = children(running.pid)
     assert len(workers) == 2
     running.kill()
     running.communicate()
-    # Its workers end by themselves.
-    wait_for(lambda: not any(Path(f"/proc/{w}").exists() for w in workers), "end of the workers")
+    # Its workers end by themselves, after the cells that they are at.
+    (held / "go").touch()
+    until(lambda: not any(Path(f"/proc/{w}").exists() for w in workers), "end of the workers")
     before = {key: (out / "cells" / f"{key}.parquet").stat().st_ino for key in finished(out)}
     assert 2 <= len(before) < 8
     whole(out)
-    result = sweep(slow / "slow.toml", out, workers=2)
+    result = sweep(held / "slow.toml", out, workers=2)
     assert result.ran == 8 - len(before)
     for key, inode in before.items():
         assert (out / "cells" / f"{key}.parquet").stat().st_ino == inode
     assert bytes_of(out) == expected
 
 
-def test_a_killed_worker_costs_one_try(slow: Path, expected: dict[str, bytes]) -> None:
-    out = slow / "out"
-    running = start("sweep", slow / "slow.toml", "-o", out, "--workers", 2)
-    wait_for(lambda: finished(out), "a cell")
-    victim = wait_for(lambda: children(running.pid), "workers")[0]
+def test_a_killed_worker_costs_one_try(held: Path, expected: dict[str, bytes]) -> None:
+    out = held / "out"
+    running = start("sweep", held / "slow.toml", "-o", out, "--workers", 2)
+    until(lambda: finished(out), "a cell")
+    victim = until(lambda: children(running.pid), "workers")[0]
     os.kill(victim, signal.SIGKILL)
-    printed, said = running.communicate(timeout=120)
+    (held / "go").touch()
+    printed, said = running.communicate(timeout=HANG)
     assert running.returncode == 0, said
     assert "8 done, 0 failed" in printed
     assert bytes_of(out) == expected
@@ -434,13 +444,13 @@ def test_a_cell_that_kills_its_workers_fails_alone(
     assert [c["status"] for c in result.cells].count("done") == 7
 
 
-def test_ctrl_c_keeps_what_is_finished(slow: Path) -> None:
-    out = slow / "out"
-    running = start("sweep", slow / "slow.toml", "-o", out, "--workers", 2)
-    wait_for(lambda: finished(out), "a cell")
+def test_ctrl_c_keeps_what_is_finished(held: Path) -> None:
+    out = held / "out"
+    running = start("sweep", held / "slow.toml", "-o", out, "--workers", 2)
+    until(lambda: finished(out), "a cell")
     workers = children(running.pid)
     running.send_signal(signal.SIGINT)
-    _, said = running.communicate(timeout=60)
+    _, said = running.communicate(timeout=HANG)
     assert running.returncode == 130
     assert "interrupted: " in said
     assert len(said.splitlines()) == 1, said
@@ -449,14 +459,15 @@ def test_ctrl_c_keeps_what_is_finished(slow: Path) -> None:
     whole(out)
 
 
-def test_two_sweeps_at_once_do_not_meet(slow: Path, nearfar: Run) -> None:
-    out = slow / "out"
-    first = start("sweep", slow / "slow.toml", "-o", out, "--workers", 1)
-    wait_for(lambda: finished(out), "a cell")
-    second = nearfar("sweep", slow / "slow.toml", "-o", out)
+def test_two_sweeps_at_once_do_not_meet(held: Path, nearfar: Run) -> None:
+    out = held / "out"
+    first = start("sweep", held / "slow.toml", "-o", out, "--workers", 1)
+    until(lambda: finished(out), "a cell")
+    second = nearfar("sweep", held / "slow.toml", "-o", out)
     assert second.returncode == 2
     assert "another sweep is at work here" in second.stderr
-    _, said = first.communicate(timeout=120)
+    (held / "go").touch()
+    _, said = first.communicate(timeout=HANG)
     assert first.returncode == 0, said
     whole(out)
 
@@ -513,7 +524,7 @@ def cluster(folder: Path) -> Iterator[tuple[Path, subprocess.Popen[bytes], list[
     )
     workers: list[Any] = []
     try:
-        wait_for(file.exists, "a scheduler")
+        until(file.exists, "a scheduler")
         worker = [sys.executable, "-m", "distributed.cli.dask_worker", *own]
         worker += ["--nthreads", "1", "--no-nanny", "--no-dashboard", "--host", "127.0.0.1"]
         workers += [subprocess.Popen([*worker, "--name", name], **quiet) for name in ("one", "two")]
@@ -528,53 +539,56 @@ def both_there(file: Path) -> None:
     import distributed
 
     with distributed.Client(scheduler_file=str(file), set_as_default=False) as client:
-        client.wait_for_workers(2, timeout=60)
+        client.wait_for_workers(2, timeout=HANG)
 
 
-def test_a_dask_cluster_whose_worker_is_killed(slow: Path, expected: dict[str, bytes]) -> None:
-    out = slow / "out"
-    with cluster(slow) as (file, _, workers):
+def test_a_dask_cluster_whose_worker_is_killed(held: Path, expected: dict[str, bytes]) -> None:
+    out = held / "out"
+    with cluster(held) as (file, _, workers):
         both_there(file)
-        running = start("sweep", slow / "slow.toml", "-o", out, "--dask", file)
-        wait_for(lambda: len(finished(out)) >= 2, "two cells")
+        running = start("sweep", held / "slow.toml", "-o", out, "--dask", file)
+        until(lambda: len(finished(out)) >= 2, "two cells")
         workers[0].kill()
-        printed, said = running.communicate(timeout=120)
+        (held / "go").touch()
+        printed, said = running.communicate(timeout=HANG)
         assert running.returncode == 0, said
         assert "8 done, 0 failed; 8 run now" in printed
         assert bytes_of(out) == expected
-        again = sweep(slow / "slow.toml", out, dask=str(file))
+        again = sweep(held / "slow.toml", out, dask=str(file))
         assert again.ran == 0
 
 
-def test_a_dask_scheduler_that_is_killed(slow: Path, expected: dict[str, bytes]) -> None:
-    out = slow / "out"
-    with cluster(slow) as (file, scheduler, _):
+def test_a_dask_scheduler_that_is_killed(held: Path, expected: dict[str, bytes]) -> None:
+    out = held / "out"
+    with cluster(held) as (file, scheduler, _):
         both_there(file)
-        running = start("sweep", slow / "slow.toml", "-o", out, "--dask", file)
-        wait_for(lambda: len(finished(out)) >= 2, "two cells")
+        running = start("sweep", held / "slow.toml", "-o", out, "--dask", file)
+        until(lambda: len(finished(out)) >= 2, "two cells")
         scheduler.kill()
-        _, said = running.communicate(timeout=120)
+        _, said = running.communicate(timeout=HANG)
         assert running.returncode == 3, said
         assert "scheduler went away" in said
         assert len(said.splitlines()) == 1, said
         assert "Traceback" not in said
+    (held / "go").touch()
     kept = len(finished(out))
     whole(out)
-    result = sweep(slow / "slow.toml", out, workers=2)
+    result = sweep(held / "slow.toml", out, workers=2)
     assert result.ran <= 8 - kept
     assert bytes_of(out) == expected
 
 
-def test_a_dask_sweep_that_is_killed(slow: Path, expected: dict[str, bytes]) -> None:
-    out = slow / "out"
-    with cluster(slow) as (file, _, _):
+def test_a_dask_sweep_that_is_killed(held: Path, expected: dict[str, bytes]) -> None:
+    out = held / "out"
+    with cluster(held) as (file, _, _):
         both_there(file)
-        running = start("sweep", slow / "slow.toml", "-o", out, "--dask", file)
-        wait_for(lambda: finished(out), "a cell")
+        running = start("sweep", held / "slow.toml", "-o", out, "--dask", file)
+        until(lambda: finished(out), "a cell")
         running.kill()
         running.communicate()
         assert 1 <= len(finished(out)) < 8
-        assert not sweep(slow / "slow.toml", out, dask=str(file)).failed
+        (held / "go").touch()
+        assert not sweep(held / "slow.toml", out, dask=str(file)).failed
         assert bytes_of(out) == expected
 
 

@@ -100,6 +100,7 @@ def run(
     Raises:
         NearfarError: the program, QEMU (exit code 3) or the plugin is missing, or the trace
             cannot be written.
+        KeyboardInterrupt: Ctrl-C before the program began; later it is part of the outcome.
     """
     words = [os.fspath(word) for word in command]
     if not words:

@@ -33,7 +33,7 @@ from nearfar.sizes import parse_bytes, parse_memory
 #: What a study runs with unless told otherwise.
 MACHINE = "cxl-a"
 WORKLOAD = "nomad-medium"
-POLICY = "none,autonuma,tpp,memtis,nomad,ssp,oracle"
+POLICY = "all"
 SCALE = "1/64"
 PATTERNS = ("scrambled-zipf", "zipf")
 PLACEMENTS = ("uniform", "hottest-first")
@@ -60,19 +60,19 @@ _REALS = ("seconds", "bandwidth_mb_s", "mean_latency_ns", "fast_hit_ratio", "pro
 class Policy:
     """What a policy written in Python inherits from; docs/tiering.md has the hooks.
 
-    A hook that the class does not define is done by ``base``.
+    A hook that the class does not define is done by ``base``. A policy is made for the memory of a
+    run: its ``start`` asks what that memory can do, makes the policy's threads and answers when
+    they run first.
 
     Attributes:
         base: a built-in policy whose mechanisms are kept, or None to start from nothing.
         knobs: knobs of the base, as text by name.
-        threads: names of the policy's own kernel threads, numbered from 0 in ``work``.
         watch_unshadowed: on the base ``nomad``, whether a page promoted without a shadow is
             write-protected, so that ``written`` is told its first write.
     """
 
     base: ClassVar[str | None] = None
     knobs: ClassVar[Mapping[str, str]] = {}
-    threads: ClassVar[Sequence[str]] = ()
     watch_unshadowed: ClassVar[bool] = False
 
 
@@ -156,7 +156,11 @@ class TieringResult(FolderResult):
 
 
 def policies() -> list[dict[str, Any]]:
-    """Every built-in policy: name, what it is, and its knobs with their defaults and sources."""
+    """Every built-in policy, in the order of the registry.
+
+    Each has its ``name``, ``what`` it is, what it ``follows`` and ``leaves_out``, what it is
+    ``not_for``, and its ``knobs`` with their defaults and sources.
+    """
     found: list[dict[str, Any]] = json.loads(_engine.tiering_policies())
     return found
 
@@ -193,7 +197,8 @@ def tiering(
 
     Args:
         workload: a name of :func:`workloads`, or a trace folder.
-        policy: names of :func:`policies`, classes or objects that follow :class:`Policy`.
+        policy: names of :func:`policies`, ``all``, classes or objects that follow
+            :class:`Policy`.
         machine: a machine, or name or path of its file, with two to four nodes and ``[cost]``.
         mix: of a generated workload's rounds: ``read``, ``write``, ``mixed`` (1:1 by operation) or
             ``split`` (1:1 by page: half of the pages are only read, the others only written).
@@ -358,8 +363,9 @@ def _policies(given: Any, knobs: dict[str, dict[str, str]]) -> list[_Made]:
     made: list[_Made] = []
     for item in items:
         if isinstance(item, str):
-            for name in (word.strip() for word in item.split(",")):
-                made.append((name, name, None, knobs.get(name, {})))
+            words = [word.strip() for word in item.split(",")]
+            names = [policy["name"] for policy in policies()] if words == ["all"] else words
+            made.extend((name, name, None, knobs.get(name, {})) for name in names)
             continue
         kind = item if isinstance(item, type) else type(item)
         label = str(getattr(item, "name", kind.__name__.lower()))

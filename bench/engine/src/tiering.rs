@@ -93,7 +93,7 @@ pub fn run(arguments: &Arguments) -> Result<Value> {
             let source = PolicySource {
                 label: name.clone(),
                 foresees,
-                make: Box::new(|| make(name, &settings)),
+                make: Box::new(|memory| make(name, &settings, memory)),
             };
             let found = rounds
                 .time(|| simulate(&options, &workload, &[source], &seeds, &mut |_| Ok(())))?;

@@ -9,7 +9,9 @@ use std::os::unix::ffi::OsStringExt;
 use std::ptr::null;
 
 use crate::layout::what;
-use crate::{guest, stream, syscall};
+use crate::recorder::Recorder;
+use crate::stream::Stream;
+use crate::{guest, syscall};
 
 /// What the kernel would do with a file.
 enum Program {
@@ -47,15 +49,18 @@ fn plugin_option() -> Option<Vec<u8>> {
 
 /// Run the program that `execve(path, argv, envp)` names under this QEMU. Returns when that
 /// cannot be done: QEMU then does what it would have done.
-pub fn follow(vcpu: u32, path: u64, argv: u64, envp: u64) {
-    if !stream::recording() {
+pub fn follow(stream: &mut Stream, path: u64, argv: u64, envp: u64) {
+    if !Recorder::installed().is_some_and(Recorder::recording) {
         return;
     }
     let Some(named) = guest::text(path) else { return };
     let executable = |path: &[u8]| {
-        CString::new(path).is_ok_and(|path| unsafe { libc::access(path.as_ptr(), libc::X_OK) } == 0)
+        CString::new(path).is_ok_and(|path| {
+            // SAFETY: a C string.
+            unsafe { libc::access(path.as_ptr(), libc::X_OK) == 0 }
+        })
     };
-    let lost = |name: &[u8]| stream::note(vcpu, what::EXEC_LOST, name);
+    let mut lost = |name: &[u8]| stream.note(what::EXEC_LOST, name);
     let mut path = named.clone();
     if path == b"/proc/self/exe" {
         path = guest::program().into_bytes();
@@ -95,14 +100,10 @@ pub fn follow(vcpu: u32, path: u64, argv: u64, envp: u64) {
     let pointers = |list: &[CString]| {
         list.iter().map(|text| text.as_ptr()).chain([null()]).collect::<Vec<_>>()
     };
-    stream::note(vcpu, what::EXEC, &named);
-    unsafe {
-        libc::execve(
-            c"/proc/self/exe".as_ptr(),
-            pointers(&line).as_ptr(),
-            pointers(&environment).as_ptr(),
-        );
-    }
-    stream::note(vcpu, what::EXEC_FAILED, &named);
-    lost(&named);
+    let (line, environment) = (pointers(&line), pointers(&environment));
+    stream.note(what::EXEC, &named);
+    // SAFETY: lists of C strings that end in null; the strings live until the end.
+    unsafe { libc::execve(c"/proc/self/exe".as_ptr(), line.as_ptr(), environment.as_ptr()) };
+    stream.note(what::EXEC_FAILED, &named);
+    stream.note(what::EXEC_LOST, &named);
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use qemu_plugin_sys as qemu;
 
 use crate::layout::{tag, what};
-use crate::stream;
+use crate::stream::Stream;
 
 /// What is added to a guest address to get the host's. QEMU takes 0 for ordinary programs.
 static BASE: AtomicU64 = AtomicU64::new(0);
@@ -53,6 +53,7 @@ pub fn remember_host() {
 
 /// The program's own file, as QEMU knows it.
 pub fn program() -> String {
+    // SAFETY: QEMU gives a string that the caller frees, or null.
     unsafe {
         let path = qemu::qemu_plugin_path_to_binary();
         if path.is_null() {
@@ -66,8 +67,9 @@ pub fn program() -> String {
 
 /// Report what the loader has mapped for the program: called when its first block is translated,
 /// before any of it has run.
-pub fn announce() {
+pub fn announce(stream: &mut Stream) {
     let program = program();
+    // SAFETY: takes nothing, gives a number.
     let code = unsafe { qemu::qemu_plugin_start_code() };
     let all = ranges();
     // The program's text is at `code` for the guest; where it is for us gives the distance.
@@ -115,7 +117,7 @@ pub fn announce() {
             range.offset,
             range.prot,
         ];
-        stream::control_text(0, tag::EVENT, &fixed, name.as_bytes());
+        stream.control_text(tag::EVENT, &fixed, name.as_bytes());
         before = Some((range.end, name)).filter(|(_, name)| name.starts_with('/'));
     }
 }
@@ -128,6 +130,7 @@ pub fn read(addr: u64, into: &mut [u8]) -> bool {
         iov_len: into.len(),
     };
     // The kernel checks every page, which a plain read could not survive.
+    // SAFETY: writes at most `into.len()` bytes to `into`.
     let got = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
     got == into.len() as isize
 }

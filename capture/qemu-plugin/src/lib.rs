@@ -11,6 +11,7 @@ mod guest;
 #[path = "../../../crates/capture/src/layout.rs"]
 #[allow(dead_code)]
 mod layout;
+mod recorder;
 mod stream;
 mod syscall;
 
@@ -22,8 +23,11 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use qemu_plugin_sys as qemu;
 
 use layout::{BLOCK, INDEX_SHIFT, SIZE_SHIFT, STORE};
+use recorder::Recorder;
+use stream::Stream;
 
 /// Which version of the plugin API this is built for; QEMU looks for this symbol.
+// SAFETY: nothing else has this name.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals)]
 pub static qemu_plugin_version: c_int = qemu::QEMU_PLUGIN_VERSION as c_int;
@@ -33,17 +37,20 @@ const READ_WRITE: qemu::qemu_plugin_mem_rw = qemu::qemu_plugin_mem_rw::QEMU_PLUG
 
 /// A block starts. `word` is its ready-made control word.
 extern "C" fn block_starts(vcpu: c_uint, word: *mut c_void) {
-    unsafe { stream::put(vcpu, word as u64) }
+    // SAFETY: QEMU calls this on the thread of `vcpu`, which `vcpu_starts` has opened.
+    unsafe { Stream::of(vcpu) }.put(word as u64);
 }
 
 /// A load or store. `index` is the instruction's index in its block, shifted into place.
 extern "C" fn reference(vcpu: c_uint, info: u32, addr: u64, index: *mut c_void) {
-    unsafe { stream::put(vcpu, quick(info) | index as u64 | (addr & ADDR_MASK)) }
+    // SAFETY: as in `block_starts`.
+    unsafe { Stream::of(vcpu) }.put(quick(info) | index as u64 | (addr & ADDR_MASK));
 }
 
 /// The same where QEMU packs `info` otherwise than expected.
 extern "C" fn reference_by_api(vcpu: c_uint, info: u32, addr: u64, index: *mut c_void) {
-    unsafe { stream::put(vcpu, by_api(info) | index as u64 | (addr & ADDR_MASK)) }
+    // SAFETY: as in `block_starts`.
+    unsafe { Stream::of(vcpu) }.put(by_api(info) | index as u64 | (addr & ADDR_MASK));
 }
 
 const ADDR_MASK: u64 = (1 << layout::ADDR_BITS) - 1;
@@ -56,6 +63,7 @@ fn quick(info: u32) -> u64 {
 }
 
 fn by_api(info: u32) -> u64 {
+    // SAFETY: these look at the bits of `info` alone.
     let (shift, store) =
         unsafe { (qemu::qemu_plugin_mem_size_shift(info), qemu::qemu_plugin_mem_is_store(info)) };
     ((u64::from(shift) & 7) << SIZE_SHIFT) | (u64::from(store) * STORE)
@@ -72,18 +80,21 @@ static BLOCKS: Mutex<Option<HashMap<(u64, u64), u32>>> = Mutex::new(None);
 
 /// Index in the shared table of a block that does not fit a word. One translated again gets the
 /// index it had, so that the table grows with the program's code and not with its running time.
-fn block_index(addr: u64, bytes: u64, instructions: u64) -> u32 {
+fn block_index(recorder: &Recorder, addr: u64, bytes: u64, instructions: u64) -> u32 {
     let shape = instructions << 32 | bytes;
     let Ok(mut guard) = BLOCKS.lock() else { return 0 };
     let known = guard.get_or_insert_with(HashMap::new);
-    *known.entry((addr, shape)).or_insert_with(|| stream::new_block(addr, shape))
+    *known.entry((addr, shape)).or_insert_with(|| recorder.new_block(addr, shape))
 }
 
 extern "C" fn translated(_: qemu::qemu_plugin_id_t, block: *mut qemu::qemu_plugin_tb) {
+    let Some(recorder) = Recorder::installed() else { return };
     if !STARTED.swap(true, Relaxed) {
-        stream::started();
-        guest::announce();
+        recorder.started();
+        // SAFETY: the first block is translated by the first thread, between its callbacks.
+        guest::announce(&mut unsafe { Stream::of(0) });
     }
+    // SAFETY: QEMU's block, and instructions below its number of them.
     unsafe {
         let count = qemu::qemu_plugin_tb_n_insns(block);
         let callback = if QUICK.load(Relaxed) { reference } else { reference_by_api };
@@ -102,7 +113,7 @@ extern "C" fn translated(_: qemu::qemu_plugin_id_t, block: *mut qemu::qemu_plugi
         }
         let (addr, count) = (qemu::qemu_plugin_tb_vaddr(block), count as u64);
         let word = layout::block_word(addr, bytes, count)
-            .unwrap_or_else(|| BLOCK | u64::from(block_index(addr, bytes, count)));
+            .unwrap_or_else(|| BLOCK | u64::from(block_index(recorder, addr, bytes, count)));
         qemu::qemu_plugin_register_vcpu_tb_exec_cb(
             block,
             Some(block_starts),
@@ -113,25 +124,32 @@ extern "C" fn translated(_: qemu::qemu_plugin_id_t, block: *mut qemu::qemu_plugi
 }
 
 extern "C" fn vcpu_starts(_: qemu::qemu_plugin_id_t, vcpu: c_uint) {
-    stream::open(vcpu, 0);
+    if let Some(recorder) = Recorder::installed() {
+        recorder.open(vcpu, 0);
+    }
 }
 
 extern "C" fn vcpu_ends(_: qemu::qemu_plugin_id_t, vcpu: c_uint) {
-    stream::close(vcpu);
+    // SAFETY: QEMU calls this on the thread of `vcpu`, which `vcpu_starts` has opened.
+    unsafe { Stream::of(vcpu) }.close();
 }
 
 extern "C" fn after_fork_in_parent() {
-    stream::forked_parent();
+    // SAFETY: the thread is in a system call, whose callback has noted its number and returned.
+    unsafe { Stream::of(recorder::current()) }.forked();
 }
 
 extern "C" fn after_fork_in_child() {
-    stream::forked_child();
+    if let Some(recorder) = Recorder::installed() {
+        recorder.forked_child();
+    }
 }
 
 /// Called by QEMU when it loads the plugin; anything but 0 stops QEMU with a message.
 ///
 /// # Safety
 /// QEMU gives valid pointers.
+// SAFETY: nothing else has this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn qemu_plugin_install(
     id: qemu::qemu_plugin_id_t,
@@ -139,6 +157,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
     argc: c_int,
     argv: *mut *mut c_char,
 ) -> c_int {
+    // SAFETY: QEMU gives valid pointers, and the callbacks have the types that it expects.
     unsafe {
         let target = CStr::from_ptr((*info).target_name).to_str().unwrap_or("");
         let path = (0..argc as usize)
@@ -152,7 +171,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
             eprintln!("nearfar plugin: only qemu-x86_64 and qemu-aarch64 in user mode");
             return 1;
         }
-        if let Err(error) = stream::attach(path) {
+        if let Err(error) = Recorder::install(path) {
             eprintln!("nearfar plugin: cannot use {path}: {error}");
             return 1;
         }

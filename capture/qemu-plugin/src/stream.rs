@@ -1,339 +1,159 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Streams: the rings in shared memory that guest threads write to.
+//! The writing end of a stream: the ring in shared memory that one guest thread writes to.
 
-use std::cell::Cell;
-use std::ffi::CString;
-use std::io;
-use std::ptr::null_mut;
-use std::sync::OnceLock;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
+use std::marker::PhantomData;
+use std::ptr::with_exposed_provenance_mut;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
-use crate::layout::{
-    BLOCKS, BLOCKS_AT, Block, CHUNK, CHUNKS, CONTROL, FOLLOW, Header, MAGIC, MAX_CONTROL, RING,
-    RINGS_AT, SLOTS_AT, STREAMS, Slot, TOTAL, state, tag, what,
+use super::layout::{
+    CHUNK, CHUNK_WORDS, CHUNKS, CONTROL, MAX_CONTROL, RING, Slot, state, tag, what,
 };
+use super::recorder::{Recorder, futex_wait};
 
-/// QEMU numbers virtual processors upwards for ever when threads come and go; two threads that
-/// are alive together would have to be this many apart to be mistaken for each other.
-const VCPUS: usize = 1 << 22;
-
-/// For each virtual processor, where it writes.
-static SLOTS: AtomicPtr<*mut Slot> = AtomicPtr::new(null_mut());
-static SHARED: AtomicPtr<u8> = AtomicPtr::new(null_mut());
-/// Takes the words that nobody wants.
-static SCRATCH: AtomicPtr<Slot> = AtomicPtr::new(null_mut());
-/// This process is not recorded (any more).
-static OFF: AtomicBool = AtomicBool::new(false);
-static PATH: OnceLock<CString> = OnceLock::new();
-
-thread_local! {
-    /// The virtual processor whose system call this thread is in.
-    static CURRENT: Cell<u32> = const { Cell::new(0) };
+/// The writing end of the stream of a virtual processor.
+///
+/// Whatever is written while nobody records goes to a chunk of its own, which is written over and
+/// over. The handle stays on the thread that made it.
+pub struct Stream {
+    recorder: &'static Recorder,
+    vcpu: u32,
+    /// Its cursor points to a free word that nobody else writes or reads, and more such words follow
+    /// up to the end of the chunk.
+    slot: &'static Slot,
+    thread: PhantomData<*const ()>,
 }
 
-/// Write one word to the stream of `vcpu`.
-///
-/// # Safety
-/// Only from the thread of `vcpu`, after [`open`].
-#[inline(always)]
-pub unsafe fn put(vcpu: u32, word: u64) {
-    unsafe {
-        let slot = *SLOTS.load(Relaxed).add(vcpu as usize & (VCPUS - 1));
-        let cursor = (*slot).cursor.load(Relaxed);
-        (cursor as *mut u64).write(word);
-        let next = cursor + 8;
-        if next & (CHUNK as u64 - 1) == 0 {
-            enter(slot, next);
+impl Stream {
+    /// # Safety
+    /// A [`Recorder`] is installed; `vcpu` has been opened; the calling thread is the one of `vcpu`,
+    /// and there is no other handle for it.
+    #[inline(always)]
+    pub unsafe fn of(vcpu: u32) -> Self {
+        // SAFETY: installed, says the caller.
+        let recorder = unsafe { Recorder::installed().unwrap_unchecked() };
+        // SAFETY: opening puts a slot there, and no slot ever goes away.
+        let slot = unsafe { &*recorder.place(vcpu).load(Relaxed) };
+        Self { recorder, vcpu, slot, thread: PhantomData }
+    }
+
+    /// Write one word.
+    #[inline(always)]
+    pub fn put(&mut self, word: u64) {
+        let cursor = self.slot.cursor.load(Relaxed);
+        // SAFETY: the cursor points to a free word of ours.
+        unsafe { pointer(cursor).write(word) };
+        self.publish(cursor + 8);
+    }
+
+    /// The words before `next` are written.
+    #[inline(always)]
+    fn publish(&mut self, next: u64) {
+        if next.is_multiple_of(CHUNK as u64) {
+            enter(self.recorder, self.slot, next);
         } else {
-            (*slot).cursor.store(next, Release);
+            self.slot.cursor.store(next, Release);
+        }
+    }
+
+    /// Write a control record: `tag`, then `words`, all or nothing.
+    pub fn control(&mut self, kind: u64, words: &[u64]) {
+        if !self.recorder.recording() || words.len() >= MAX_CONTROL {
+            return;
+        }
+        let mut cursor = self.slot.cursor.load(Relaxed);
+        let room = (CHUNK as u64 - cursor % CHUNK as u64) / 8;
+        if room < words.len() as u64 + 1 {
+            // SAFETY: the cursor points to a free word of ours.
+            unsafe { pointer(cursor).write(CONTROL | tag::PAD << 56 | (room - 1)) };
+            self.publish(cursor + room * 8);
+            cursor = self.slot.cursor.load(Relaxed);
+        }
+        // SAFETY: there is room for the control word and `words` up to the end of the chunk.
+        unsafe {
+            let to = pointer(cursor);
+            to.write(CONTROL | kind << 56 | words.len() as u64);
+            to.add(1).copy_from_nonoverlapping(words.as_ptr(), words.len());
+        }
+        self.publish(cursor + (words.len() as u64 + 1) * 8);
+    }
+
+    /// Write a control record that ends in text.
+    pub fn control_text(&mut self, kind: u64, fixed: &[u64], text: &[u8]) {
+        let text = &text[..text.len().min(4096)];
+        let mut words = fixed.to_vec();
+        words.push(text.len() as u64);
+        for piece in text.chunks(8) {
+            let mut bytes = [0; 8];
+            bytes[..piece.len()].copy_from_slice(piece);
+            words.push(u64::from_le_bytes(bytes));
+        }
+        self.control(kind, &words);
+    }
+
+    /// An event without a range.
+    pub fn note(&mut self, what: u64, name: &[u8]) {
+        self.control_text(tag::EVENT, &[what, 0, 0, 0, 0], name);
+    }
+
+    /// In the parent of a fork: the child runs unrecorded, if it does.
+    pub fn forked(&mut self) {
+        if !self.recorder.follows() {
+            self.note(what::FORK_LOST, b"");
+        }
+    }
+
+    /// The thread has executed its last instruction.
+    pub fn close(self) {
+        let scratch = self.recorder.scratch();
+        self.recorder.place(self.vcpu).store(std::ptr::from_ref(scratch).cast_mut(), Relaxed);
+        if !std::ptr::eq(self.slot, scratch) {
+            self.slot.state.store(state::CLOSED, Release);
+            self.recorder.ring_bell();
         }
     }
 }
 
-/// The writer has come to the end of a chunk: wait until there is room in the next ones.
+/// The word at a cursor.
+#[inline(always)]
+fn pointer(cursor: u64) -> *mut u64 {
+    with_exposed_provenance_mut(cursor as usize)
+}
+
+/// The writer has come to the end of a chunk: wait until there is room in the next ones. The chunk
+/// after this one is free already, as a ring is never more than `CHUNKS - 1` chunks full.
 #[cold]
 #[inline(never)]
-unsafe fn enter(slot: *mut Slot, next: u64) {
-    let scratch = std::ptr::eq(slot, SCRATCH.load(Relaxed));
-    let slot = unsafe { &*slot };
+fn enter(recorder: &Recorder, slot: &Slot, next: u64) {
     let ring = slot.ring.load(Relaxed);
-    if scratch {
+    if std::ptr::eq(slot, recorder.scratch()) {
         slot.cursor.store(ring, Relaxed);
         return;
     }
     let next = if next == ring + RING as u64 { ring } else { next };
-    let entered = slot.entered.load(Relaxed) + (CHUNK / 8) as u64;
+    let entered = slot.entered.load(Relaxed) + CHUNK_WORDS as u64;
     slot.entered.store(entered, Relaxed);
     slot.cursor.store(next, Release);
-    if OFF.load(Relaxed) {
+    if !recorder.recording() {
         return;
     }
-    ring_bell();
-    let most = ((CHUNKS - 2) * CHUNK / 8) as u64;
+    recorder.ring_bell();
+    let limit = ((CHUNKS - 2) * CHUNK_WORDS) as u64;
     let mut tries = 0;
-    while entered - slot.taken.load(Acquire) > most {
-        if header().stop.load(Relaxed) != 0 {
+    while entered - slot.taken.load(Acquire) > limit {
+        if recorder.stopped() {
             return;
         }
         let room = slot.room.load(Acquire);
         slot.waiting.store(1, SeqCst);
-        if entered - slot.taken.load(SeqCst) > most {
+        if entered - slot.taken.load(SeqCst) > limit {
             futex_wait(&slot.room, room, 100);
             tries += 1;
             // The receiver may be slow, or it may have been killed: then nobody will ever read.
-            if tries % 5 == 0 && receiver_gone() {
-                OFF.store(true, Relaxed);
+            if tries % 5 == 0 && recorder.receiver_gone() {
+                recorder.turn_off();
                 return;
             }
         }
         slot.waiting.store(0, Relaxed);
-    }
-}
-
-fn receiver_gone() -> bool {
-    PATH.get().is_some_and(|path| unsafe { libc::access(path.as_ptr(), libc::F_OK) } != 0)
-}
-
-/// Write a control record: `tag`, then `words`, all or nothing.
-pub fn control(vcpu: u32, kind: u64, words: &[u64]) {
-    if OFF.load(Relaxed) || words.len() >= MAX_CONTROL {
-        return;
-    }
-    unsafe {
-        let pointer = *SLOTS.load(Relaxed).add(vcpu as usize & (VCPUS - 1));
-        let slot = &*pointer;
-        let space = |cursor: u64| (CHUNK as u64 - (cursor & (CHUNK as u64 - 1))) / 8;
-        let mut cursor = slot.cursor.load(Relaxed);
-        let room = space(cursor);
-        if room < words.len() as u64 + 1 {
-            (cursor as *mut u64).write(CONTROL | tag::PAD << 56 | (room - 1));
-            enter(pointer, cursor + room * 8);
-            cursor = slot.cursor.load(Relaxed);
-        }
-        (cursor as *mut u64).write(CONTROL | kind << 56 | words.len() as u64);
-        for (index, word) in words.iter().enumerate() {
-            (cursor as *mut u64).add(index + 1).write(*word);
-        }
-        let next = cursor + (words.len() as u64 + 1) * 8;
-        if next & (CHUNK as u64 - 1) == 0 {
-            enter(pointer, next);
-        } else {
-            slot.cursor.store(next, Release);
-        }
-    }
-}
-
-/// Write a control record that ends in text.
-pub fn control_text(vcpu: u32, kind: u64, fixed: &[u64], text: &[u8]) {
-    let text = &text[..text.len().min(4096)];
-    let mut words = fixed.to_vec();
-    words.push(text.len() as u64);
-    for piece in text.chunks(8) {
-        let mut bytes = [0; 8];
-        bytes[..piece.len()].copy_from_slice(piece);
-        words.push(u64::from_le_bytes(bytes));
-    }
-    control(vcpu, kind, &words);
-}
-
-/// An event without a range.
-pub fn note(vcpu: u32, what: u64, name: &[u8]) {
-    control_text(vcpu, tag::EVENT, &[what, 0, 0, 0, 0], name);
-}
-
-fn header() -> &'static Header {
-    unsafe { &*SHARED.load(Relaxed).cast::<Header>() }
-}
-
-fn slot(index: usize) -> &'static Slot {
-    unsafe { &*SHARED.load(Relaxed).add(SLOTS_AT).cast::<Slot>().add(index) }
-}
-
-/// Whether this process is recorded.
-pub fn recording() -> bool {
-    !OFF.load(Relaxed)
-}
-
-/// Note which virtual processor the calling thread is.
-pub fn this_is(vcpu: u32) {
-    CURRENT.set(vcpu);
-}
-
-/// Map the shared memory and take the slots that an earlier program of this process had.
-pub fn attach(path: &str) -> io::Result<()> {
-    let text = CString::new(path)?;
-    unsafe {
-        let fd = libc::open(text.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // Reserve more than is needed, to align the rings to a chunk.
-        let spread = libc::mmap(
-            null_mut(),
-            TOTAL + CHUNK,
-            libc::PROT_NONE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-            -1,
-            0,
-        );
-        if spread == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let start = (spread as usize).next_multiple_of(CHUNK);
-        let mapped = libc::mmap(
-            start as *mut _,
-            TOTAL,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE,
-            fd,
-            0,
-        );
-        libc::close(fd);
-        if mapped == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        SHARED.store(mapped.cast(), Relaxed);
-        if header().magic.load(Relaxed) != MAGIC {
-            return Err(io::Error::other(
-                "the plugin and nearfar are of different versions; run `make env`",
-            ));
-        }
-        let slots = libc::mmap(
-            null_mut(),
-            VCPUS * size_of::<*mut Slot>(),
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-            -1,
-            0,
-        );
-        if slots == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        SLOTS.store(slots.cast(), Relaxed);
-        make_scratch()?;
-        let pid = std::process::id();
-        for slot in (0..STREAMS).map(slot) {
-            if slot.state.load(Acquire) == state::OPEN && slot.pid.load(Relaxed) == pid {
-                slot.state.store(state::CLOSED, Release);
-            }
-        }
-    }
-    let _ = PATH.set(text);
-    Ok(())
-}
-
-/// A private slot whose ring is one chunk, written over and over.
-unsafe fn make_scratch() -> io::Result<()> {
-    unsafe {
-        let mut chunk = null_mut();
-        let slot: *mut Slot = Box::into_raw(Box::new(std::mem::zeroed()));
-        if libc::posix_memalign(&mut chunk, CHUNK, CHUNK) != 0 {
-            return Err(io::Error::from_raw_os_error(libc::ENOMEM));
-        }
-        (*slot).ring.store(chunk as u64, Relaxed);
-        (*slot).cursor.store(chunk as u64, Relaxed);
-        SCRATCH.store(slot, Relaxed);
-    }
-    Ok(())
-}
-
-/// Give `vcpu` a stream. `parent` is the process that forked this one, 0 for a new thread.
-pub fn open(vcpu: u32, parent: u32) {
-    let place = unsafe { &mut *SLOTS.load(Relaxed).add(vcpu as usize & (VCPUS - 1)) };
-    *place = SCRATCH.load(Relaxed);
-    if OFF.load(Relaxed) || header().stop.load(Relaxed) != 0 {
-        return;
-    }
-    for index in 0..STREAMS {
-        let slot = slot(index);
-        let claimed =
-            slot.state.compare_exchange(state::FREE, state::CLAIMED, AcqRel, Relaxed).is_ok();
-        if !claimed {
-            continue;
-        }
-        let ring = SHARED.load(Relaxed) as u64 + (RINGS_AT + index * RING) as u64;
-        slot.ring.store(ring, Relaxed);
-        slot.cursor.store(ring, Relaxed);
-        slot.pid.store(std::process::id(), Relaxed);
-        slot.parent.store(parent, Relaxed);
-        slot.waiting.store(0, Relaxed);
-        slot.taken.store(0, Relaxed);
-        slot.entered.store(0, Relaxed);
-        header().used.fetch_max(index as u32 + 1, Relaxed);
-        slot.order.store(header().opened.fetch_add(1, Relaxed), Relaxed);
-        slot.state.store(state::OPEN, Release);
-        *place = std::ptr::from_ref(slot).cast_mut();
-        return;
-    }
-    header().lost_streams.fetch_add(1, Relaxed);
-}
-
-/// The thread of `vcpu` has executed its last instruction.
-pub fn close(vcpu: u32) {
-    let place = unsafe { &mut *SLOTS.load(Relaxed).add(vcpu as usize & (VCPUS - 1)) };
-    let scratch = SCRATCH.load(Relaxed);
-    let old = std::mem::replace(place, scratch);
-    if !old.is_null() && !std::ptr::eq(old, scratch) {
-        unsafe { (*old).state.store(state::CLOSED, Release) };
-        ring_bell();
-    }
-}
-
-/// In the parent of a fork.
-pub fn forked_parent() {
-    if header().flags.load(Relaxed) & FOLLOW == 0 {
-        note(CURRENT.get(), what::FORK_LOST, b"");
-    }
-}
-
-/// In the child of a fork, whose only thread is the one that forked. The parent goes on writing
-/// to the stream that the child's thread had.
-pub fn forked_child() {
-    let vcpu = CURRENT.get();
-    if header().flags.load(Relaxed) & FOLLOW == 0 {
-        OFF.store(true, Relaxed);
-    }
-    open(vcpu, unsafe { libc::getppid() } as u32);
-}
-
-/// The program has begun.
-pub fn started() {
-    header().started.store(1, Relaxed);
-}
-
-/// Add a block to the shared table; 0 when it is full.
-pub fn new_block(addr: u64, shape: u64) -> u32 {
-    let index = header().blocks.fetch_add(1, Relaxed);
-    if index as usize >= BLOCKS {
-        header().blocks.store(BLOCKS as u32, Relaxed);
-        header().lost_blocks.store(1, Relaxed);
-        return 0;
-    }
-    let block =
-        unsafe { &*SHARED.load(Relaxed).add(BLOCKS_AT).cast::<Block>().add(index as usize) };
-    block.addr.store(addr, Relaxed);
-    block.shape.store(shape, Release);
-    index
-}
-
-fn ring_bell() {
-    let header = header();
-    header.bell.fetch_add(1, SeqCst);
-    if header.sleeping.load(SeqCst) != 0 {
-        futex_wake(&header.bell);
-    }
-}
-
-fn futex_wait(word: &AtomicU32, seen: u32, milliseconds: i64) {
-    let time = libc::timespec { tv_sec: 0, tv_nsec: milliseconds * 1_000_000 };
-    unsafe {
-        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, seen, &time);
-    }
-}
-
-fn futex_wake(word: &AtomicU32) {
-    unsafe {
-        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, 1);
     }
 }

@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use qemu_plugin_sys as qemu;
 
 use crate::layout::{NO_FILE, tag, what};
-use crate::{exec, guest, stream};
+use crate::recorder::{self, Recorder};
+use crate::stream::Stream;
+use crate::{exec, guest};
 
 /// What a system call does, as far as memory is concerned.
 #[derive(Clone, Copy, PartialEq)]
@@ -142,15 +144,17 @@ pub extern "C" fn starts(
     _: u64,
     _: u64,
 ) {
-    stream::this_is(vcpu);
+    recorder::this_is(vcpu);
     let calls = ARCHS[ARCH.load(Relaxed)].calls;
     let call = calls
         .binary_search_by_key(&number, |(number, _)| *number)
         .map_or(Call::Other, |place| calls[place].1);
     CALL.set((call, [a1, a2, a3, a4, a5, a6]));
+    // SAFETY: QEMU calls this on the thread of `vcpu`, whose start has opened it.
+    let mut stream = unsafe { Stream::of(vcpu) };
     match call {
-        Call::Execve => exec::follow(vcpu, a1, a2, a3),
-        Call::Exit => stream::close(vcpu),
+        Call::Execve => exec::follow(&mut stream, a1, a2, a3),
+        Call::Exit => stream.close(),
         _ => {}
     }
 }
@@ -158,43 +162,42 @@ pub extern "C" fn starts(
 /// QEMU has done a system call.
 pub extern "C" fn returns(_: qemu::qemu_plugin_id_t, vcpu: u32, _: i64, result: i64) {
     let (call, a) = CALL.replace((Call::Other, [0; 6]));
-    if call == Call::Other || !stream::recording() {
+    if call == Call::Other || !Recorder::installed().is_some_and(Recorder::recording) {
         return;
     }
+    // SAFETY: as in `starts`, whose handle is gone.
+    let stream = &mut unsafe { Stream::of(vcpu) };
     if call == Call::Execve {
-        stream::note(vcpu, what::EXEC_FAILED, b"");
+        stream.note(what::EXEC_FAILED, b"");
     }
     // Errors are -4095..=-1; nothing moved, nothing mapped.
     if (-4095..0).contains(&result) {
         return;
     }
     let done = result as u64;
-    let event = |what, addr, length, offset, prot, name: &[u8]| {
-        stream::control_text(vcpu, tag::EVENT, &[what, addr, length, offset, prot], name);
-    };
     match call {
         // A socket may answer with more bytes than it has put into the buffer (MSG_TRUNC).
-        Call::Plain(write) => transfer(vcpu, write, a[0], None, done, &[a[1], done.min(a[2])]),
-        Call::PlainAt(write) => transfer(vcpu, write, a[0], Some(a[3]), done, &[a[1], done]),
-        Call::Vector(write) => transfer(vcpu, write, a[0], None, done, &vector(a[1], a[2], done)),
+        Call::Plain(write) => transfer(stream, write, a[0], None, done, &[a[1], done.min(a[2])]),
+        Call::PlainAt(write) => transfer(stream, write, a[0], Some(a[3]), done, &[a[1], done]),
+        Call::Vector(write) => transfer(stream, write, a[0], None, done, &vector(a[1], a[2], done)),
         Call::VectorAt(write) => {
             // An offset of -1 means the file's own position (preadv2, pwritev2).
             let offset = Some(a[3]).filter(|&offset| offset != u64::MAX);
-            transfer(vcpu, write, a[0], offset, done, &vector(a[1], a[2], done));
+            transfer(stream, write, a[0], offset, done, &vector(a[1], a[2], done));
         }
         Call::Message(write) => {
             // struct msghdr: the iovec's address and count are its third and fourth words.
             if let Some(words) = guest::words(a[1].wrapping_add(16), 2) {
-                transfer(vcpu, write, a[0], None, done, &vector(words[0], words[1], done));
+                transfer(stream, write, a[0], None, done, &vector(words[0], words[1], done));
             }
         }
         Call::SendFile => {
-            transfer(vcpu, false, a[1], before(a[2], done), done, &[]);
-            transfer(vcpu, true, a[0], None, done, &[]);
+            transfer(stream, false, a[1], before(a[2], done), done, &[]);
+            transfer(stream, true, a[0], None, done, &[]);
         }
         Call::CopyRange => {
-            transfer(vcpu, false, a[0], before(a[1], done), done, &[]);
-            transfer(vcpu, true, a[2], before(a[3], done), done, &[]);
+            transfer(stream, false, a[0], before(a[1], done), done, &[]);
+            transfer(stream, true, a[2], before(a[3], done), done, &[]);
         }
         Call::Mmap => {
             const STACK: u64 = 0x20000;
@@ -206,13 +209,13 @@ pub extern "C" fn returns(_: qemu::qemu_plugin_id_t, vcpu: u32, _: i64, result: 
                 Vec::new()
             };
             let offset = if name.starts_with(b"/") { a[5] } else { 0 };
-            event(what::MAP, done, a[1].next_multiple_of(4096), offset, a[2] & 7, &name);
+            event(stream, what::MAP, done, a[1].next_multiple_of(4096), offset, a[2] & 7, &name);
         }
-        Call::Munmap => event(what::UNMAP, a[0], a[1].next_multiple_of(4096), 0, 0, b""),
+        Call::Munmap => event(stream, what::UNMAP, a[0], a[1].next_multiple_of(4096), 0, 0, b""),
         Call::Mremap => {
             let (old, new) = (a[1].next_multiple_of(4096), a[2].next_multiple_of(4096));
-            event(what::UNMAP, a[0], old, 0, 0, b"");
-            event(what::MAP, done, new, 0, 3, b"");
+            event(stream, what::UNMAP, a[0], old, 0, 0, b"");
+            event(stream, what::MAP, done, new, 0, 3, b"");
         }
         Call::Brk => {
             let start = match HEAP.compare_exchange(0, done, Relaxed, Relaxed) {
@@ -220,11 +223,24 @@ pub extern "C" fn returns(_: qemu::qemu_plugin_id_t, vcpu: u32, _: i64, result: 
                 Err(start) => start,
             };
             if done > start {
-                event(what::BRK, start, done - start, 0, 3, b"[heap]");
+                event(stream, what::BRK, start, done - start, 0, 3, b"[heap]");
             }
         }
         Call::Other | Call::Execve | Call::Exit => {}
     }
+}
+
+/// Report an event of the address space.
+fn event(
+    stream: &mut Stream,
+    what: u64,
+    addr: u64,
+    length: u64,
+    offset: u64,
+    prot: u64,
+    name: &[u8],
+) {
+    stream.control_text(tag::EVENT, &[what, addr, length, offset, prot], name);
 }
 
 /// Addresses and bytes of an iovec, as far as `bytes` reach; nothing when it cannot be read.
@@ -253,7 +269,14 @@ fn link(fd: u64) -> Vec<u8> {
 
 /// Report `bytes` moved between the file `fd` (at `offset`, or where its position was) and the
 /// user's `buffers`, addresses and lengths in turn.
-fn transfer(vcpu: u32, write: bool, fd: u64, offset: Option<u64>, bytes: u64, buffers: &[u64]) {
+fn transfer(
+    stream: &mut Stream,
+    write: bool,
+    fd: u64,
+    offset: Option<u64>,
+    bytes: u64,
+    buffers: &[u64],
+) {
     if bytes == 0 {
         return;
     }
@@ -261,22 +284,26 @@ fn transfer(vcpu: u32, write: bool, fd: u64, offset: Option<u64>, bytes: u64, bu
     let mut device = NO_FILE;
     let (mut inode, mut at) = (0, 0);
     let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: writes a `stat` at most.
     if unsafe { libc::fstat(fd, stat.as_mut_ptr()) } == 0 {
+        // SAFETY: filled in by the call that succeeded.
         let stat = unsafe { stat.assume_init() };
+        // SAFETY: asks only.
         let direct = || unsafe { libc::fcntl(fd, libc::F_GETFL) } & libc::O_DIRECT != 0;
         // Files read past the page cache have no page there.
         if stat.st_mode & libc::S_IFMT == libc::S_IFREG && !direct() {
+            // SAFETY: asks only.
             let position = || unsafe { libc::lseek(fd, 0, libc::SEEK_CUR) } as u64;
             at = offset.unwrap_or_else(|| position().wrapping_sub(bytes));
             (device, inode) = (stat.st_dev, stat.st_ino);
             if new_file(device, inode) {
-                stream::control_text(vcpu, tag::FILE, &[device, inode], &link(fd as u64));
+                stream.control_text(tag::FILE, &[device, inode], &link(fd as u64));
             }
         }
     }
     let mut words = vec![u64::from(write), device, inode, at, bytes];
     words.extend_from_slice(buffers);
-    stream::control(vcpu, tag::TRANSFER, &words);
+    stream.control(tag::TRANSFER, &words);
 }
 
 fn new_file(device: u64, inode: u64) -> bool {

@@ -1,10 +1,8 @@
 //! From words to records.
 
-#[cfg(target_arch = "x86_64")]
-mod wide;
-
 use std::sync::atomic::Ordering::Relaxed;
 
+use nearfar_simd::Avx512;
 use nearfar_trace::{Batch, Kind, Narrow, Record, Result};
 
 use crate::layout::{
@@ -59,7 +57,7 @@ pub trait Sink {
 }
 
 /// Words expanded at a time: what they become stays in the processor's cache.
-const MOST: usize = 1 << 11;
+const MAX_WORDS: usize = 1 << 11;
 /// Words whose blocks are looked up together: a bit each.
 const LANES: usize = 64;
 /// What the bits of a word above its address say of the instruction.
@@ -98,7 +96,7 @@ fn count_of(top: u16) -> u16 {
 /// first instruction of its block.
 pub struct Expander {
     fetch: bool,
-    wide_registers: bool,
+    avx512: Option<Avx512>,
     columns: Box<Columns>,
     wide: Batch,
 }
@@ -106,19 +104,19 @@ pub struct Expander {
 /// The records of some words, one for each word: column by column, so that a vector register
 /// holds what many words become and no branch depends on which of them are blocks.
 struct Columns {
-    addr: [u64; MOST],
-    kind: [u8; MOST],
-    size: [u16; MOST],
+    addr: [u64; MAX_WORDS],
+    kind: [u8; MAX_WORDS],
+    size: [u16; MAX_WORDS],
     /// Instructions since the record before.
-    gap: [u16; MOST],
+    gap: [u16; MAX_WORDS],
     /// The same with the fetches left out, which can add up.
-    carried: [u32; MOST],
+    carried: [u32; MAX_WORDS],
     /// `size`, and `gap` or `carried`, where a byte holds them.
-    narrow: [[u8; MOST]; 2],
+    narrow: [[u8; MAX_WORDS]; 2],
 }
 
 /// Where the records of [`LANES`] words go.
-struct Piece<'a> {
+struct Records64<'a> {
     addr: &'a mut [u64; LANES],
     kind: &'a mut [u8; LANES],
     size: &'a mut [u16; LANES],
@@ -128,7 +126,7 @@ struct Piece<'a> {
 }
 
 /// Where a thread is within the words at hand.
-struct Within {
+struct BlockState {
     /// Instructions including the current block.
     next: u64,
     /// Instructions of the current block: accounted for by records, and all of them.
@@ -150,7 +148,7 @@ impl Columns {
     /// byte holds every size and gap; `None`, with nothing moved, when their records are not one for
     /// each or not in the order of their instructions.
     #[inline(always)]
-    fn fill<const WIDE: bool>(
+    fn fill(
         &mut self,
         words: &[u64],
         blocks: &[Block; BLOCKS],
@@ -161,39 +159,33 @@ impl Columns {
         if noted.max(all) >= u64::from(MANY) {
             return None;
         }
-        let mut within = Within { next, noted: noted as u16, all: all as u16, odd: 0, bits: 0 };
+        let mut state = BlockState { next, noted: noted as u16, all: all as u16, odd: 0, bits: 0 };
         let mut filled = 0;
         for words in words.chunks(LANES) {
-            let mut to = self.piece(filled);
+            let to = self.piece(filled);
             let count = if let Ok(words) = words.try_into() {
-                #[cfg(target_arch = "x86_64")]
-                // SAFETY: the processor has the instructions.
-                if WIDE && unsafe { wide::fill_piece(words, &mut to, &mut within) } {
-                    filled += LANES;
-                    continue;
-                }
-                to.fill(words, LANES, blocks, &mut within)
+                to.fill(words, LANES, blocks, &mut state)
             } else {
                 let mut piece = [0; LANES];
                 piece[..words.len()].copy_from_slice(words);
-                to.fill(&piece, words.len(), blocks, &mut within)
+                to.fill(&piece, words.len(), blocks, &mut state)
             };
             filled += count;
             if count < LANES {
                 break;
             }
         }
-        if within.odd | u32::from(within.bits >> 15) != 0 {
+        if state.odd | u32::from(state.bits >> 15) != 0 {
             return None;
         }
-        position.next = within.next;
-        position.block = within.next - u64::from(within.all);
-        position.noted = position.block + u64::from(within.noted);
-        Some((filled, within.bits <= u16::from(u8::MAX)))
+        position.next = state.next;
+        position.block = state.next - u64::from(state.all);
+        position.noted = position.block + u64::from(state.noted);
+        Some((filled, state.bits <= u16::from(u8::MAX)))
     }
 
-    fn piece(&mut self, start: usize) -> Piece<'_> {
-        Piece {
+    fn piece(&mut self, start: usize) -> Records64<'_> {
+        Records64 {
             addr: piece(&mut self.addr, start),
             kind: piece(&mut self.kind, start),
             size: piece(&mut self.size, start),
@@ -221,7 +213,7 @@ impl Columns {
     }
 }
 
-impl Piece<'_> {
+impl Records64<'_> {
     /// The records of the first `count` of `words`, up to the first word that is neither a reference
     /// nor a block. Returns how many.
     #[inline(always)]
@@ -230,7 +222,7 @@ impl Piece<'_> {
         words: &[u64; LANES],
         count: usize,
         blocks: &[Block; BLOCKS],
-        within: &mut Within,
+        state: &mut BlockState,
     ) -> usize {
         let Self { addr, kind, size, gap, narrow } = self;
         // A loop for each column: loops that compilers make wide.
@@ -251,37 +243,37 @@ impl Piece<'_> {
             size[lane] = if of_block { bytes_of(top[lane]) } else { size_of(top[lane]) };
             at[lane] = if of_block { 0 } else { within_block(top[lane]) };
         }
-        gap[0] = at[0].wrapping_sub(within.noted);
+        gap[0] = at[0].wrapping_sub(state.noted);
         for lane in 1..LANES {
             gap[lane] = at[lane].wrapping_sub(at[lane - 1]);
         }
         if count > 0 {
-            within.noted = at[count - 1];
+            state.noted = at[count - 1];
         }
         // Before a block comes what is left of the one before it.
         starts &= !u64::MAX.unbounded_shl(count as u32);
         while starts != 0 {
             let lane = starts.trailing_zeros() as usize;
             starts &= starts - 1;
-            gap[lane] = gap[lane].wrapping_add(within.all);
-            within.all = count_of(top[lane]);
-            if within.all == 0 {
+            gap[lane] = gap[lane].wrapping_add(state.all);
+            state.all = count_of(top[lane]);
+            if state.all == 0 {
                 let entry = &blocks[words[lane] as usize & (BLOCKS - 1)];
                 let code = entry.shape.load(Relaxed);
                 let (bytes, instructions) = (code as u32, (code >> 32) as u32);
                 addr[lane] = entry.addr.load(Relaxed);
-                (size[lane], within.all) = (bytes as u16, instructions as u16);
+                (size[lane], state.all) = (bytes as u16, instructions as u16);
                 // A block that found no place in the table has no size, and makes no record.
-                within.odd |= bytes.wrapping_sub(1) >> 16 | instructions / MANY;
+                state.odd |= bytes.wrapping_sub(1) >> 16 | instructions / MANY;
             }
-            within.next += u64::from(within.all);
+            state.next += u64::from(state.all);
         }
         let [sizes, gaps] = narrow;
         for lane in 0..LANES {
             (sizes[lane], gaps[lane]) = (size[lane] as u8, gap[lane] as u8);
         }
         for lane in 0..count {
-            within.bits |= size[lane] | gap[lane];
+            state.bits |= size[lane] | gap[lane];
         }
         count
     }
@@ -299,7 +291,7 @@ fn narrowed<T: Copy + Into<u32>>(numbers: &[T], bytes: &mut [u8]) -> bool {
     all <= u32::from(u8::MAX)
 }
 
-fn piece<T>(column: &mut [T; MOST], start: usize) -> &mut [T; LANES] {
+fn piece<T>(column: &mut [T; MAX_WORDS], start: usize) -> &mut [T; LANES] {
     let (pieces, _) = column.as_chunks_mut();
     &mut pieces[start / LANES]
 }
@@ -318,15 +310,15 @@ impl Expander {
     /// With `fetch`, a block is a record; without, blocks only count instructions.
     pub fn new(fetch: bool) -> Self {
         let columns = Columns {
-            addr: [0; MOST],
-            kind: [0; MOST],
-            size: [0; MOST],
-            gap: [0; MOST],
-            carried: [0; MOST],
-            narrow: [[0; MOST]; 2],
+            addr: [0; MAX_WORDS],
+            kind: [0; MAX_WORDS],
+            size: [0; MAX_WORDS],
+            gap: [0; MAX_WORDS],
+            carried: [0; MAX_WORDS],
+            narrow: [[0; MAX_WORDS]; 2],
         };
-        let wide_registers = nearfar_trace::wide_registers();
-        Self { fetch, wide_registers, columns: Box::new(columns), wide: Batch::default() }
+        let avx512 = Avx512::new();
+        Self { fetch, avx512, columns: Box::new(columns), wide: Batch::default() }
     }
 
     /// Hand the records of `words` to `sink`, up to the first control word that is not a block or
@@ -339,7 +331,7 @@ impl Expander {
         position: &mut Position,
         sink: &mut impl Sink,
     ) -> Result<usize> {
-        let words = &words[..words.len().min(MOST)];
+        let words = &words[..words.len().min(MAX_WORDS)];
         let Some(Expanded { words: taken, records, narrow }) =
             self.columns(words, blocks, position)
         else {
@@ -378,26 +370,28 @@ impl Expander {
         position: &mut Position,
     ) -> Option<Expanded> {
         #[cfg(target_arch = "x86_64")]
-        if self.wide_registers {
-            // SAFETY: the processor has the instructions.
-            return unsafe { self.columns_in_wide_registers(words, blocks, position) };
+        if let Some(token) = self.avx512 {
+            // SAFETY: the token says that the processor has the features.
+            return unsafe { self.columns_avx512(token, words, blocks, position) };
         }
-        self.columns_in_any::<false>(words, blocks, position)
+        self.columns_scalar(words, blocks, position)
     }
 
+    /// [`Self::columns_scalar`], compiled for wider registers.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512bw,avx512dq,avx512vl,bmi1,bmi2,popcnt")]
-    fn columns_in_wide_registers(
+    fn columns_avx512(
         &mut self,
+        _: Avx512,
         words: &[u64],
         blocks: &[Block; BLOCKS],
         position: &mut Position,
     ) -> Option<Expanded> {
-        self.columns_in_any::<true>(words, blocks, position)
+        self.columns_scalar(words, blocks, position)
     }
 
     #[inline(always)]
-    fn columns_in_any<const WIDE: bool>(
+    fn columns_scalar(
         &mut self,
         words: &[u64],
         blocks: &[Block; BLOCKS],
@@ -410,7 +404,7 @@ impl Expander {
         }
         let mut moved = Position { noted: position.noted + behind, ..*position };
         let columns = &mut *self.columns;
-        let (words, mut narrow) = columns.fill::<WIDE>(words, blocks, &mut moved)?;
+        let (words, mut narrow) = columns.fill(words, blocks, &mut moved)?;
         let mut records = words;
         if !self.fetch {
             let (kept, behind) = columns.drop_fetches(words, behind as u32);
@@ -469,250 +463,4 @@ impl Expander {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicU64;
-
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::layout::{CONTROL, block_word, tag};
-
-    /// Blocks 1.. as `(address, bytes, instructions)`; mostly untouched memory, so cheap.
-    fn table(entries: &[(u64, u64, u64)]) -> Box<[Block; BLOCKS]> {
-        let size = std::alloc::Layout::new::<[Block; BLOCKS]>();
-        // SAFETY: all zeros is a valid table, and the layout is that of the box.
-        let table =
-            unsafe { Box::from_raw(std::alloc::alloc_zeroed(size).cast::<[Block; BLOCKS]>()) };
-        for (index, (addr, bytes, count)) in entries.iter().enumerate() {
-            let store = |place: &AtomicU64, value| place.store(value, Relaxed);
-            store(&table[index + 1].addr, *addr);
-            store(&table[index + 1].shape, count << 32 | bytes);
-        }
-        table
-    }
-
-    fn reference(addr: u64, index: u64, size_log2: u64, store: bool) -> u64 {
-        addr | (index << INDEX_SHIFT) | (size_log2 << SIZE_SHIFT) | (u64::from(store) * STORE)
-    }
-
-    /// Everything in one batch.
-    #[derive(Default)]
-    struct All(Batch);
-
-    impl Sink for All {
-        fn narrow(&mut self, records: Narrow<'_>) -> Result<()> {
-            self.0.addr.extend(records.addr);
-            self.0.kind.extend(records.kind);
-            self.0.size.extend(records.size.iter().map(|&size| u16::from(size)));
-            self.0.instr.extend(records.instr.iter().map(|&instr| u32::from(instr)));
-            self.0.thread.resize(self.0.addr.len(), records.thread);
-            Ok(())
-        }
-
-        fn wide(&mut self, records: &mut Batch) -> Result<()> {
-            records.iter().for_each(|record| self.0.push(record));
-            records.clear();
-            Ok(())
-        }
-    }
-
-    #[test]
-    fn a_block_and_its_references() {
-        let blocks = table(&[(0xffff_ffff_ff60_0000, 17, 5), (0x2000, 4, 1)]);
-        let words = [
-            BLOCK | 1,
-            reference(0x7fff_ffff_fff8, 1, 3, false),
-            reference(0x10, 1, 0, true),
-            reference(0x20, 4, 6, true),
-            BLOCK | 2,
-            BLOCK | 1,
-        ];
-        let mut position = Position::new(3);
-        let mut out = All::default();
-        let mut expander = Expander::new(true);
-        assert_eq!(expander.expand(&words, &blocks, &mut position, &mut out).unwrap(), 6);
-        let out = out.0;
-        let found: Vec<_> =
-            out.iter().map(|r| (r.addr, r.kind, r.size, r.thread, r.instr)).collect();
-        let expected = [
-            (0xffff_ffff_ff60_0000, Kind::Fetch, 17, 3, 0),
-            (0x7fff_ffff_fff8, Kind::Load, 8, 3, 2),
-            (0x10, Kind::Store, 1, 3, 0),
-            (0x20, Kind::Store, 64, 3, 3),
-            (0x2000, Kind::Fetch, 4, 3, 0),
-            (0xffff_ffff_ff60_0000, Kind::Fetch, 17, 3, 1),
-        ];
-        assert_eq!(found, expected);
-        assert_eq!(position.rest(), 5);
-    }
-
-    #[test]
-    fn stops_at_other_control_words() {
-        let blocks = table(&[(0x1000, 4, 1)]);
-        let words = [BLOCK | 1, CONTROL | tag::PAD << 56, BLOCK | 1];
-        let mut out = All::default();
-        let (mut expander, mut position) = (Expander::new(true), Position::new(0));
-        assert_eq!(expander.expand(&words, &blocks, &mut position, &mut out).unwrap(), 1);
-        assert_eq!(expander.expand(&words[1..], &blocks, &mut position, &mut out).unwrap(), 0);
-        assert_eq!(out.0.len(), 1);
-    }
-
-    #[test]
-    fn a_gap_beyond_the_column_is_carried_over() {
-        let most = u64::from(u32::MAX);
-        let blocks = table(&[(0x1000, 4, most), (0x2000, 4, 10)]);
-        let words = [BLOCK | 1, BLOCK | 1, BLOCK | 2]
-            .into_iter()
-            .chain([reference(0x10, 0, 0, false), reference(0x20, 0, 0, false)])
-            .chain([reference(0x30, 0, 0, false), reference(0x40, 2, 0, false)])
-            .collect::<Vec<_>>();
-        let mut position = Position::new(0);
-        let mut out = All::default();
-        let mut expander = Expander::new(false);
-        expander.expand(&words, &blocks, &mut position, &mut out).unwrap();
-        assert_eq!(out.0.instr, [u32::MAX, u32::MAX, 1, 2]);
-        assert_eq!(position.rest(), 7);
-    }
-
-    /// Address, bytes and instructions of the block that `word` begins.
-    fn block_of(word: u64, entries: &[(u64, u64, u64)]) -> (u64, u64, u64) {
-        match word >> 56 & 0x7f {
-            0 if word & 0xffff_ffff == 0 => (0, 0, 0),
-            0 => entries[(word & 0xffff_ffff) as usize - 1],
-            count => (word & 0xffff_ffff_ffff, word >> 48 & 0xff, count),
-        }
-    }
-
-    /// The reference: a list of instructions, each with the records made before it counts.
-    fn reference_records(words: &[u64], entries: &[(u64, u64, u64)], fetch: bool) -> Vec<Record> {
-        let (mut executed, mut noted, mut start) = (0u64, 0u64, 0u64);
-        let mut records = Vec::new();
-        let mut current = 0;
-        for word in words {
-            let (addr, kind, size, at);
-            if word >> 63 == 1 {
-                executed += current;
-                start = executed;
-                let (home, bytes, count) = block_of(*word, entries);
-                current = count;
-                (addr, kind, size, at) = (home, Kind::Fetch, bytes, start);
-                if !fetch || bytes == 0 {
-                    continue;
-                }
-            } else {
-                addr = word & 0xffff_ffff_ffff;
-                kind = if word >> 60 & 1 == 1 { Kind::Store } else { Kind::Load };
-                size = 1 << (word >> 57 & 7);
-                at = start + (word >> 48 & 0x1ff) + 1;
-            }
-            let instr = at.saturating_sub(noted) as u32;
-            noted = noted.max(at);
-            records.push(Record { addr, kind, size: size as u16, thread: 9, instr });
-        }
-        records
-    }
-
-    /// What `expander` makes of `words`, `step` at a time as rings are read.
-    fn expanded(
-        words: &[u64],
-        step: usize,
-        blocks: &[Block; BLOCKS],
-        position: &mut Position,
-        mut expander: Expander,
-    ) -> Vec<Record> {
-        let mut out = All::default();
-        for mut piece in words.chunks(step) {
-            while !piece.is_empty() {
-                let taken = expander.expand(piece, blocks, position, &mut out).unwrap();
-                assert!(taken > 0);
-                piece = &piece[taken..];
-            }
-        }
-        assert_eq!(out.0.thread.len(), out.0.len());
-        out.0.iter().collect()
-    }
-
-    proptest! {
-        /// Words in any order, and blocks of a few kinds that mostly do the same again.
-        #[test]
-        fn agrees_with_the_reference(
-            entries in prop::collection::vec(
-                (any::<(u64, bool)>(), 1u64..600, prop_oneof![0u64..=512, 1u64..130]), 1..20),
-            raw in prop::collection::vec((any::<u64>(), 0u64..30, any::<bool>()), 0..300),
-            bodies in prop::collection::vec(
-                prop::collection::vec((0u64..12, 0u64..8, any::<bool>()), 0..30), 1..4),
-            turns in prop::collection::vec((0usize..4, any::<u32>(), 0u8..20), 0..200),
-            step in prop_oneof![1usize..300, (1usize..4).prop_map(|pieces| pieces * LANES)],
-            all_fit in any::<bool>(),
-        ) {
-            // Blocks that fit a word and references in their order: what is expanded in columns.
-            let raw = if all_fit { Vec::new() } else { raw };
-            let fitting =
-                |addr: u64, bytes: u64, count: u64| (addr >> 16, bytes % 255 + 1, 119 - count % 60);
-            let entries: Vec<(u64, u64, u64)> = entries
-                .into_iter()
-                .map(|((addr, fits), bytes, count)| {
-                    if all_fit || fits { fitting(addr, bytes, count) } else { (addr, bytes, count) }
-                })
-                .collect();
-            let blocks = table(&entries);
-            // Place 0 stands for none; the others are words of their own, all of them or some.
-            let block = |index: u64| {
-                let place = index % (entries.len() as u64 + 1);
-                let place = if all_fit { place.max(1) } else { place };
-                let own = entries.get((place as usize).wrapping_sub(1));
-                own.filter(|_| all_fit || !index.is_multiple_of(3))
-                    .and_then(|&(addr, bytes, count)| block_word(addr, bytes, count))
-                    .unwrap_or(BLOCK | place)
-            };
-            let mut words: Vec<u64> = raw
-                .iter()
-                .map(|&(bits, index, is_block)| if is_block { block(index) } else { bits >> 3 })
-                .collect();
-            for (body, addr, cut) in turns {
-                let index = body % bodies.len();
-                words.push(block(index as u64 + 1));
-                let (mut at, body) = (0, &bodies[index]);
-                // Now and then one reference less.
-                for (more, size, store) in &body[usize::from(cut == 0).min(body.len())..] {
-                    at += if all_fit { more % 2 } else { *more };
-                    words.push(reference(u64::from(addr) + at, at, *size, *store));
-                }
-            }
-            for (fetch, wide) in [(true, true), (true, false), (false, true), (false, false)] {
-                let mut position = Position::new(9);
-                let mut expander = Expander::new(fetch);
-                expander.wide_registers &= wide;
-                let found = expanded(&words, step, &blocks, &mut position, expander);
-                prop_assert_eq!(found, reference_records(&words, &entries, fetch));
-                let executed: u64 = words
-                    .iter()
-                    .filter(|&&word| word >> 63 == 1)
-                    .map(|&word| block_of(word, &entries).2)
-                    .sum();
-                prop_assert_eq!(position.next, executed);
-            }
-        }
-    }
-
-    /// More words than are handled at once.
-    #[test]
-    fn many_words() {
-        let entries = [(0x1000, 12, 4), (0x2000, 300, 200), (0x3000, 9, 3)];
-        let blocks = table(&entries);
-        for of_table in [true, false] {
-            let words: Vec<u64> = (0..MOST as u64 * 3)
-                .map(|i| match i % 7 {
-                    0 if of_table && i.is_multiple_of(2) => BLOCK | (1 + i / 7 % 3),
-                    0 => block_word(0x1000 + i, i % 255 + 1, i % 119 + 1).unwrap(),
-                    n => reference(0x7000_0000 + i * 64, n, n % 4, n == 2),
-                })
-                .collect();
-            for fetch in [true, false] {
-                let (expander, mut position) = (Expander::new(fetch), Position::new(9));
-                let found = expanded(&words, words.len(), &blocks, &mut position, expander);
-                assert_eq!(found, reference_records(&words, &entries, fetch));
-            }
-        }
-    }
-}
+mod tests;

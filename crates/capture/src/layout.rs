@@ -8,6 +8,7 @@
 //! writer is killed. The ring is never more than `CHUNKS - 1` chunks full, hence equal positions
 //! always mean an empty ring.
 
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// First word of the shared memory: "nearfar" and the version of what words mean, with the sizes of
@@ -15,22 +16,80 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 pub const MAGIC: u64 = 0x6e65_6172_6661_7202 ^ ((TOTAL as u64) << 16) ^ CHUNK as u64;
 /// Bytes in a chunk, the unit in which a writer asks for room. The ring is aligned to it.
 pub const CHUNK: usize = 128 << 10;
+/// Words in a chunk.
+pub const CHUNK_WORDS: usize = CHUNK / 8;
 /// Chunks in a ring.
 pub const CHUNKS: usize = 8;
 /// Bytes in a ring.
 pub const RING: usize = CHUNK * CHUNKS;
-/// Most streams (threads of all traced processes) alive at once.
+/// Words in a ring.
+pub const RING_WORDS: usize = RING / 8;
+/// Largest number of streams (threads of all traced processes) alive at once.
 pub const STREAMS: usize = 2048;
-/// Most distinct translation blocks in the table; entry 0 stands for none.
+/// Largest number of distinct translation blocks in the table; entry 0 stands for none.
 pub const BLOCKS: usize = 8 << 20;
 /// Where the stream slots begin.
 pub const SLOTS_AT: usize = 4096;
 /// Where the block table begins.
-pub const BLOCKS_AT: usize = SLOTS_AT + STREAMS * size_of::<Slot>();
+pub const BLOCKS_AT: usize = SLOTS_AT + size_of::<[Slot; STREAMS]>();
 /// Where the rings begin: a multiple of [`CHUNK`].
-pub const RINGS_AT: usize = (BLOCKS_AT + BLOCKS * size_of::<Block>()).next_multiple_of(CHUNK);
+pub const RINGS_AT: usize = (BLOCKS_AT + size_of::<[Block; BLOCKS]>()).next_multiple_of(CHUNK);
 /// Bytes in all; untouched pages take no memory.
 pub const TOTAL: usize = RINGS_AT + STREAMS * RING;
+
+/// The shared memory as one side has it mapped: safe access to everything but the words in the rings,
+/// which belong to one side at a time.
+#[derive(Debug)]
+pub struct Memory(NonNull<u8>);
+
+// SAFETY: all that it gives out is atomics, and addresses.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// # Safety
+    /// At `start`, a multiple of a page, [`TOTAL`] bytes of shared memory are mapped for reading and
+    /// writing, for as long as the value or anything borrowed from it is used. They are accessed
+    /// through a `Memory` only (in any process), but for words of a ring, which the holder of the
+    /// writing or reading end of its stream may access.
+    pub const unsafe fn new(start: NonNull<u8>) -> Self {
+        Self(start)
+    }
+
+    /// The first byte.
+    pub fn start(&self) -> NonNull<u8> {
+        self.0
+    }
+
+    /// The header.
+    pub fn header(&self) -> &Header {
+        // SAFETY: mapped and aligned, by `new`; atomics, for which any bytes are a value.
+        unsafe { self.0.cast().as_ref() }
+    }
+
+    /// The slots of all streams.
+    pub fn slots(&self) -> &[Slot; STREAMS] {
+        // SAFETY: as for the header; a page's multiple plus `SLOTS_AT` is aligned for a slot.
+        unsafe { self.0.add(SLOTS_AT).cast().as_ref() }
+    }
+
+    /// The block table.
+    pub fn blocks(&self) -> &[Block; BLOCKS] {
+        // SAFETY: as for the header; `BLOCKS_AT` comes after whole slots.
+        unsafe { self.0.add(BLOCKS_AT).cast().as_ref() }
+    }
+
+    /// The first word of the ring of stream `index`, which has [`RING_WORDS`].
+    ///
+    /// # Panics
+    /// Where there is no such stream.
+    pub fn ring(&self, index: usize) -> NonNull<u64> {
+        assert!(index < STREAMS, "stream {index}");
+        // SAFETY: within the mapping.
+        unsafe { self.0.add(RINGS_AT + index * RING).cast() }
+    }
+}
 
 /// The start of the shared memory.
 #[repr(C)]
@@ -75,6 +134,7 @@ pub mod state {
 }
 
 /// One stream. 128 bytes, so that two writers never share a cache line.
+#[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct Slot {
     /// Where the next word goes: an address in the writer's address space.
@@ -117,22 +177,23 @@ pub const BLOCK: u64 = CONTROL;
 pub const BYTES_SHIFT: u32 = 48;
 /// Where the number of instructions of a block begins.
 pub const COUNT_SHIFT: u32 = 56;
-/// Most instructions of a block that fits a word.
-pub const MOST_COUNT: u64 = 119;
+/// Largest number of instructions of a block that fits a word.
+pub const MAX_COUNT: u64 = 119;
 /// Smallest word that is neither a reference nor a block: `CONTROL | TAG << 56`, payload below.
-pub const OTHER: u64 = CONTROL | (MOST_COUNT + 1) << COUNT_SHIFT;
+pub const OTHER: u64 = CONTROL | (MAX_COUNT + 1) << COUNT_SHIFT;
 /// Bits of a reference, or of a block, that hold the address.
 pub const ADDR_BITS: u32 = 48;
 /// Where the index of the instruction in its block begins (9 bits).
 pub const INDEX_SHIFT: u32 = 48;
-/// Most instructions in a block.
+/// Largest number of instructions in a block.
 pub const INDEX_MASK: u64 = 0x1ff;
 /// Where log2 of the size begins (3 bits).
 pub const SIZE_SHIFT: u32 = 57;
 /// Set when the reference is a store.
 pub const STORE: u64 = 1 << 60;
 
-/// Tags of the other control words, above [`MOST_COUNT`]. The payload (56 bits) is the number of words that follow.
+/// Tags of the other control words, above [`MAX_COUNT`]. The payload (56 bits) is the number of
+/// words that follow.
 pub mod tag {
     /// Nothing: filler before the end of a chunk.
     pub const PAD: u64 = 120;
@@ -148,11 +209,11 @@ pub mod tag {
 pub fn block_word(addr: u64, bytes: u64, instructions: u64) -> Option<u64> {
     let fits = addr >> ADDR_BITS == 0
         && (1..=u64::from(u8::MAX)).contains(&bytes)
-        && (1..=MOST_COUNT).contains(&instructions);
+        && (1..=MAX_COUNT).contains(&instructions);
     fits.then_some(BLOCK | instructions << COUNT_SHIFT | bytes << BYTES_SHIFT | addr)
 }
 
-/// Most words in a control record, its first word included.
+/// Upper limit of the words in a control record, its first word included.
 pub const MAX_CONTROL: usize = CHUNK / 16;
 
 /// Words of a transfer after the control word; `(address, bytes)` of the user's buffers follow.

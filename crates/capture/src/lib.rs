@@ -6,6 +6,8 @@
 
 pub mod expand;
 pub mod layout;
+#[cfg(test)]
+mod loopback;
 pub mod probe;
 pub mod program;
 pub mod run;

@@ -139,21 +139,9 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> bool) -> Result<Outco
     let pid = child.id();
     let mut streams =
         Streams::new(&shared, writer, options.fetch, options.skip_refs, options.max_refs);
-    let ended = AtomicBool::new(false);
-    let driven = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            wait_for(pid);
-            ended.store(true, Release);
-            shared.ring_bell();
-        });
-        let driven = drive(&shared, &mut streams, pid, &ended, options.follow_forks, poll);
-        if driven.is_err() {
-            end_program(pid, &ended);
-        }
-        driven
-    });
+    let received = receive(&shared, &mut streams, pid, options.follow_forks, poll);
     let status = child.wait().map_err(|e| Error::io(&emulator, "cannot be waited for", &e))?;
-    let interrupted = driven?;
+    let interrupted = received?;
     if shared.header().started.load(Relaxed) == 0 {
         streams.into_writer().discard();
         return Err(not_started(&emulator, status, interrupted));
@@ -163,7 +151,7 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> bool) -> Result<Outco
 
 /// Let the program end when this process does, however that ends: nothing would record it any
 /// more, and it would run on at a fraction of its speed.
-fn end_with_us(command: &mut Command) {
+pub(crate) fn end_with_us(command: &mut Command) {
     let parent = std::process::id();
     let tie = move || {
         // SAFETY: both are system calls that a child may make between fork and exec.
@@ -180,6 +168,30 @@ fn end_with_us(command: &mut Command) {
     };
     // SAFETY: `tie` neither allocates nor takes locks.
     unsafe { command.pre_exec(tie) };
+}
+
+/// Receive what the child process `pid`, which is not waited for meanwhile, and those that it forks
+/// write, until all have ended; an error ends the child. Returns whether the user interrupted.
+pub(crate) fn receive(
+    shared: &Shared,
+    streams: &mut Streams<'_>,
+    pid: u32,
+    follow: bool,
+    poll: &mut dyn FnMut(u64) -> bool,
+) -> Result<bool> {
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            wait_for(pid);
+            ended.store(true, Release);
+            shared.ring_bell();
+        });
+        let driven = drive(shared, streams, pid, &ended, follow, poll);
+        if driven.is_err() {
+            end_program(pid, &ended);
+        }
+        driven
+    })
 }
 
 /// Take from the streams until every recorded process has ended. Answers whether the user
@@ -331,10 +343,10 @@ fn finish(
 }
 
 fn not_started(emulator: &Path, status: ExitStatus, interrupted: bool) -> Error {
-    let place = emulator.display().to_string();
     if interrupted {
-        return Error::input(place, "interrupted before the program started", "");
+        return Error::cancelled();
     }
+    let place = emulator.display().to_string();
     let what = format!("could not start the program ({status}); its message is above");
     Error::input(place, what, "`nearfar doctor` says whether this QEMU accepts plugins")
 }

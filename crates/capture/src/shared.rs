@@ -2,57 +2,52 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::ptr::null_mut;
+use std::ptr::{NonNull, null_mut};
+use std::slice;
 use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::time::Duration;
 
 use crate::layout::{
-    BLOCKS, BLOCKS_AT, Block, Header, MAGIC, RING, RINGS_AT, SLOTS_AT, STREAMS, Slot, TOTAL,
+    BLOCKS, Block, CHUNK_WORDS, Header, MAGIC, Memory, RING_WORDS, STREAMS, Slot, TOTAL, state,
 };
 
 /// An anonymous file in memory, mapped. Pages that nobody touches take no memory.
 #[derive(Debug)]
 pub struct Shared {
-    start: *mut u8,
+    memory: Memory,
     file: OwnedFd,
 }
-
-// The memory is only reached through atomics and through `words`, whose callers hold the stream.
-unsafe impl Send for Shared {}
-unsafe impl Sync for Shared {}
 
 impl Shared {
     /// Make and map it, with `flags` for the plugin.
     pub fn create(flags: u32) -> io::Result<Self> {
-        // SAFETY: plain system calls; the mapping is owned by the value and undone on drop.
-        unsafe {
-            let fd = libc::memfd_create(c"nearfar-capture".as_ptr(), libc::MFD_CLOEXEC);
-            if fd < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            let file = OwnedFd::from_raw_fd(fd);
-            if libc::ftruncate(fd, TOTAL as i64) != 0 {
-                return Err(io::Error::last_os_error());
-            }
-            let start = libc::mmap(
-                null_mut(),
-                TOTAL,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | libc::MAP_NORESERVE,
-                fd,
-                0,
-            );
-            if start == libc::MAP_FAILED {
-                return Err(io::Error::last_os_error());
-            }
-            let shared = Self { start: start.cast(), file };
-            let header = shared.header();
-            header.flags.store(flags, Relaxed);
-            header.blocks.store(1, Relaxed);
-            header.magic.store(MAGIC, SeqCst);
-            Ok(shared)
+        // SAFETY: the name is a C string; the descriptor is checked.
+        let fd = unsafe { libc::memfd_create(c"nearfar-capture".as_ptr(), libc::MFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
         }
+        // SAFETY: just opened, and nobody else's.
+        let file = unsafe { OwnedFd::from_raw_fd(fd) };
+        // SAFETY: an open file of ours.
+        if unsafe { libc::ftruncate(fd, TOTAL as i64) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let how = libc::MAP_SHARED | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping, wherever the system has room; the file is as long.
+        let start = unsafe { libc::mmap(null_mut(), TOTAL, protection, how, fd, 0) };
+        let start = match NonNull::new(start.cast::<u8>()) {
+            Some(mapped) if start != libc::MAP_FAILED => mapped,
+            _ => return Err(io::Error::last_os_error()),
+        };
+        // SAFETY: mapped above, and undone when this value, from which all is borrowed, is dropped.
+        let memory = unsafe { Memory::new(start) };
+        let header = memory.header();
+        header.flags.store(flags, Relaxed);
+        header.blocks.store(1, Relaxed);
+        header.magic.store(MAGIC, SeqCst);
+        Ok(Self { memory, file })
     }
 
     /// Where another process of the same user can open it; gone as soon as this process is.
@@ -62,33 +57,25 @@ impl Shared {
 
     /// The header.
     pub fn header(&self) -> &Header {
-        // SAFETY: mapped, aligned to a page, and nothing but atomics.
-        unsafe { &*self.start.cast::<Header>() }
+        self.memory.header()
     }
 
     /// The slots of all streams.
-    pub fn slots(&self) -> &[Slot] {
-        // SAFETY: as above; `SLOTS_AT` is a multiple of the slot's alignment.
-        unsafe { std::slice::from_raw_parts(self.start.add(SLOTS_AT).cast(), STREAMS) }
+    pub fn slots(&self) -> &[Slot; STREAMS] {
+        self.memory.slots()
     }
 
     /// The block table.
     pub fn blocks(&self) -> &[Block; BLOCKS] {
-        // SAFETY: as above.
-        unsafe { &*self.start.add(BLOCKS_AT).cast() }
+        self.memory.blocks()
     }
 
-    /// Words `from..to` of the ring of stream `index`.
+    /// The reading end of stream `index`, which is open or closed, from its beginning.
     ///
     /// # Safety
-    /// The writer must have published them, and must not be told that there is room for others
-    /// while the slice is in use.
-    pub unsafe fn words(&self, index: usize, from: usize, to: usize) -> &[u64] {
-        assert!(index < STREAMS && from <= to && to <= RING / 8);
-        unsafe {
-            let ring = self.start.add(RINGS_AT + index * RING).cast::<u64>();
-            std::slice::from_raw_parts(ring.add(from), to - from)
-        }
+    /// No other reading end of the stream may exist.
+    pub unsafe fn reading_end(&self, index: usize) -> ReadingEnd<'_> {
+        ReadingEnd { slot: &self.slots()[index], ring: self.memory.ring(index), next: 0 }
     }
 
     /// Ring the bell from this side (another thread has news for the receiver).
@@ -123,6 +110,57 @@ pub fn wake(word: &AtomicU32) {
 impl Drop for Shared {
     fn drop(&mut self) {
         // SAFETY: mapped by `create`, and no reference outlives the value.
-        unsafe { libc::munmap(self.start.cast(), TOTAL) };
+        unsafe { libc::munmap(self.memory.start().as_ptr().cast(), TOTAL) };
+    }
+}
+
+/// The reading end of a stream: takes what its writer has published, and gives the room back.
+#[derive(Debug)]
+pub struct ReadingEnd<'a> {
+    slot: &'a Slot,
+    ring: NonNull<u64>,
+    /// Index in the ring of the next word to take.
+    next: usize,
+}
+
+impl<'a> ReadingEnd<'a> {
+    /// The stream's slot.
+    pub fn slot(&self) -> &'a Slot {
+        self.slot
+    }
+
+    /// Hand all words that are published to `take`, in order, at most to the end of a chunk at a
+    /// time: so the writer soon has room again.
+    ///
+    /// # Errors
+    /// The first of `take`; its words count as not taken.
+    pub fn drain<E>(&mut self, mut take: impl FnMut(&[u64]) -> Result<(), E>) -> Result<(), E> {
+        let slot = self.slot;
+        let offset = slot.cursor.load(Acquire).wrapping_sub(slot.ring.load(Relaxed));
+        let until = (offset / 8) as usize % RING_WORDS;
+        while self.next != until {
+            let end = if until > self.next { until } else { RING_WORDS };
+            let end = end.min((self.next / CHUNK_WORDS + 1) * CHUNK_WORDS);
+            let count = end - self.next;
+            // SAFETY: within the ring. The writer published the words with its cursor, and leaves
+            // them alone until `taken`, which only this end changes, has passed them.
+            take(unsafe { slice::from_raw_parts(self.ring.add(self.next).as_ptr(), count) })?;
+            let taken = slot.taken.fetch_add(count as u64, SeqCst) + count as u64;
+            // A writer that waits is woken once half of its ring is free: for every chunk, it would
+            // be asleep again as soon.
+            if slot.waiting.load(SeqCst) != 0
+                && slot.entered.load(Acquire).saturating_sub(taken) <= RING_WORDS as u64 / 2
+            {
+                slot.room.fetch_add(1, SeqCst);
+                wake(&slot.room);
+            }
+            self.next = end % RING_WORDS;
+        }
+        Ok(())
+    }
+
+    /// The writer is gone and everything is taken: the slot may be used again.
+    pub fn free(self) {
+        self.slot.state.store(state::FREE, Release);
     }
 }

@@ -2,24 +2,21 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
 use nearfar_trace::{Batch, Narrow, RegionEvent, RegionKind, Result, Writer};
 
 use crate::expand::{Expander, Position, Sink};
-use crate::layout::{CHUNK, CONTROL, Event, OTHER, RING, Slot, state, tag, what};
-use crate::shared::{Shared, wake};
+use crate::layout::{CONTROL, Event, OTHER, Slot, state, tag, what};
+use crate::shared::{ReadingEnd, Shared};
 use crate::transfer::Files;
 
-const WORDS: usize = RING / 8;
-
 /// What the reader knows of an occupied slot.
-struct Stream {
+struct Stream<'a> {
     order: u64,
     pid: u32,
     position: Position,
-    /// Index in the ring of the next word to take.
-    next: usize,
+    end: ReadingEnd<'a>,
 }
 
 /// The receiver's state.
@@ -30,7 +27,7 @@ pub(crate) struct Streams<'a> {
     batch: Batch,
     events: Vec<RegionEvent>,
     files: Files,
-    streams: Vec<Option<Stream>>,
+    streams: Vec<Option<Stream<'a>>>,
     threads: u32,
     /// Process numbers by process id; a process id can be used again.
     processes: HashMap<u32, u32>,
@@ -50,7 +47,7 @@ struct Output<'a> {
     writer: Writer,
     /// Records still to be left out, by `--skip-refs`, before the first that is kept.
     skip: u64,
-    most: u64,
+    max: u64,
     /// `--max-refs` was reached.
     full: bool,
 }
@@ -60,7 +57,7 @@ impl Output<'_> {
     fn wanted(&mut self, records: usize) -> Range<usize> {
         let start = self.skip.min(records as u64);
         self.skip -= start;
-        let (records, left) = (records as u64 - start, self.most - self.writer.records());
+        let (records, left) = (records as u64 - start, self.max - self.writer.records());
         if records >= left {
             self.full = true;
             self.shared.header().stop.store(1, SeqCst);
@@ -89,11 +86,11 @@ impl<'a> Streams<'a> {
         writer: Writer,
         fetch: bool,
         skip: u64,
-        most: Option<u64>,
+        max: Option<u64>,
     ) -> Self {
         Self {
             shared,
-            out: Output { shared, writer, skip, most: most.unwrap_or(u64::MAX), full: false },
+            out: Output { shared, writer, skip, max: max.unwrap_or(u64::MAX), full: false },
             expander: Expander::new(fetch),
             batch: Batch::default(),
             events: Vec::new(),
@@ -143,14 +140,16 @@ impl<'a> Streams<'a> {
         order.sort_unstable();
         let mut open = false;
         for (_, index) in order {
-            let slot = &slots[index];
             let Some(mut stream) = self.streams[index].take() else { continue };
             // Asked before the words are taken: what a process wrote last is there once it is gone.
+            let slot = stream.end.slot();
             let closed = slot.state.load(Acquire) == state::CLOSED || gone(stream.pid);
-            self.take(index, slot, &mut stream)?;
+            stream.end.drain(|words| match self.out.full {
+                true => Ok(()),
+                false => self.expand(words, &mut stream.position),
+            })?;
             if closed {
                 self.end(stream)?;
-                slot.state.store(state::FREE, Release);
             } else {
                 open = true;
                 self.streams[index] = Some(stream);
@@ -172,7 +171,8 @@ impl<'a> Streams<'a> {
             order: slot.order.load(Relaxed),
             pid,
             position: Position::new(thread),
-            next: 0,
+            // SAFETY: the stream was not known, so there is no other.
+            end: unsafe { self.shared.reading_end(index) },
         });
         if self.out.full {
             return Ok(());
@@ -184,7 +184,9 @@ impl<'a> Streams<'a> {
         self.region(thread, RegionKind::ThreadStart, [0; 3], "", "")
     }
 
-    fn end(&mut self, stream: Stream) -> Result<()> {
+    /// The stream is over and everything of it taken.
+    fn end(&mut self, stream: Stream<'a>) -> Result<()> {
+        stream.end.free();
         let thread = stream.position.thread;
         if let Some(event) = self.exec.remove(&thread) {
             self.out.writer.region(event)?;
@@ -194,35 +196,6 @@ impl<'a> Streams<'a> {
         }
         self.out.writer.add_instructions(thread, stream.position.rest());
         self.region(thread, RegionKind::ThreadExit, [0; 3], "", "")
-    }
-
-    /// Take what the writer of `slot` has published.
-    fn take(&mut self, index: usize, slot: &Slot, stream: &mut Stream) -> Result<()> {
-        let shared = self.shared;
-        let offset = slot.cursor.load(Acquire).wrapping_sub(slot.ring.load(Relaxed));
-        let until = (offset / 8) as usize % WORDS;
-        while stream.next != until {
-            let end = if until > stream.next { until } else { WORDS };
-            // A chunk at a time, so that the writer soon has room again.
-            let end = end.min((stream.next / (CHUNK / 8) + 1) * (CHUNK / 8));
-            // SAFETY: published, and `taken` is only moved on afterwards.
-            let words = unsafe { shared.words(index, stream.next, end) };
-            if !self.out.full {
-                self.expand(words, &mut stream.position)?;
-            }
-            let count = (end - stream.next) as u64;
-            let taken = slot.taken.fetch_add(count, SeqCst) + count;
-            // A writer that waits is woken once half of its ring is free: for every chunk, it would
-            // be asleep again as soon.
-            if slot.waiting.load(SeqCst) != 0
-                && slot.entered.load(Acquire).saturating_sub(taken) <= WORDS as u64 / 2
-            {
-                slot.room.fetch_add(1, SeqCst);
-                wake(&slot.room);
-            }
-            stream.next = end % WORDS;
-        }
-        Ok(())
     }
 
     fn expand(&mut self, mut words: &[u64], position: &mut Position) -> Result<()> {

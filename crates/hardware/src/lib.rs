@@ -4,6 +4,7 @@
 
 pub mod cache;
 pub mod flash;
+pub mod list;
 pub mod machine;
 pub mod memory_side_cache;
 pub mod node;

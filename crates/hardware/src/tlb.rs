@@ -7,6 +7,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::list::{Links, List};
+
 /// Most entries of one level: far beyond any hardware, small enough to allocate.
 pub const MAX_ENTRIES: u32 = 1 << 20;
 
@@ -112,38 +114,29 @@ const NONE: u32 = u32::MAX;
 /// of the single references.
 #[derive(Clone, Debug)]
 pub struct FullLru {
-    capacity: u32,
-    used: u32,
     slot_of: Vec<u32>,
-    slots: Vec<Slot>,
-    newest: u32,
-    oldest: u32,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Slot {
-    page: u32,
-    newer: u32,
-    older: u32,
+    /// The word of a slot is its page.
+    slots: Links,
+    /// Slots in use and not held.
+    lru: List,
+    /// Slots not in use.
+    free: Vec<u32>,
 }
 
 impl FullLru {
     /// An empty buffer of `capacity` entries.
     pub fn new(capacity: u32) -> Self {
-        let empty = Slot { page: NONE, newer: NONE, older: NONE };
         Self {
-            capacity,
-            used: 0,
             slot_of: Vec::new(),
-            slots: vec![empty; capacity as usize],
-            newest: NONE,
-            oldest: NONE,
+            slots: Links::new(capacity as usize),
+            lru: List::default(),
+            free: (0..capacity).rev().collect(),
         }
     }
 
     /// Entries in all.
     pub fn capacity(&self) -> u32 {
-        self.capacity
+        self.slots.len() as u32
     }
 
     /// One whole reference; true when it hits.
@@ -165,22 +158,8 @@ impl FullLru {
             return false;
         }
         let slot = std::mem::replace(&mut self.slot_of[page as usize], NONE);
-        self.unlink(slot);
-        // Entries in use are the first ones: the last of them moves to the gap.
-        self.used -= 1;
-        if slot != self.used {
-            let moved = self.slots[self.used as usize];
-            self.slots[slot as usize] = moved;
-            self.slot_of[moved.page as usize] = slot;
-            match moved.newer {
-                NONE => self.newest = slot,
-                newer => self.slots[newer as usize].older = slot,
-            }
-            match moved.older {
-                NONE => self.oldest = slot,
-                older => self.slots[older as usize].newer = slot,
-            }
-        }
+        self.slots.remove(&mut self.lru, slot);
+        self.free.push(slot);
         true
     }
 
@@ -192,47 +171,26 @@ impl FullLru {
         }
         let slot = self.slot_of[page as usize];
         if slot != NONE {
-            self.unlink(slot);
+            self.slots.remove(&mut self.lru, slot);
             return true;
         }
-        let slot = if self.used < self.capacity {
-            self.used += 1;
-            self.used - 1
-        } else {
-            let slot = self.oldest;
-            self.unlink(slot);
-            self.slot_of[self.slots[slot as usize].page as usize] = NONE;
-            slot
-        };
-        self.slots[slot as usize].page = page;
+        let slot = self.free.pop().unwrap_or_else(|| self.evict());
+        self.slots[slot] = page;
         self.slot_of[page as usize] = slot;
         false
+    }
+
+    /// Empty the least recently used slot that is not held.
+    fn evict(&mut self) -> u32 {
+        let slot = self.slots.pop(&mut self.lru).expect("no more pages are held than fit");
+        self.slot_of[self.slots[slot] as usize] = NONE;
+        slot
     }
 
     /// Last reference to `page` in a stretch: it becomes the newest.
     #[inline]
     pub fn release(&mut self, page: u32) {
-        let slot = self.slot_of[page as usize];
-        let newest = std::mem::replace(&mut self.newest, slot);
-        let entry = &mut self.slots[slot as usize];
-        (entry.newer, entry.older) = (NONE, newest);
-        match newest {
-            NONE => self.oldest = slot,
-            newest => self.slots[newest as usize].newer = slot,
-        }
-    }
-
-    #[inline]
-    fn unlink(&mut self, slot: u32) {
-        let Slot { newer, older, .. } = self.slots[slot as usize];
-        match newer {
-            NONE => self.newest = older,
-            newer => self.slots[newer as usize].older = older,
-        }
-        match older {
-            NONE => self.oldest = newer,
-            older => self.slots[older as usize].newer = newer,
-        }
+        self.slots.push(&mut self.lru, self.slot_of[page as usize]);
     }
 }
 

@@ -12,6 +12,7 @@
 use nearfar_trace::{Error, Result};
 
 use crate::flash::{Array, Conditioned, Ftl, Geometry, Precondition, Step, Times};
+use crate::list::{Links, List};
 use crate::machine::Machine;
 
 /// A service begun: what the device tells the host.
@@ -33,16 +34,9 @@ pub struct Loading {
     pub service: Option<Service>,
 }
 
-const NONE: u32 = u32::MAX;
 const RESIDENT: u8 = 1;
 const DIRTY: u8 = 2;
 const ARRIVING: u8 = 4;
-
-#[derive(Clone, Copy)]
-struct Link {
-    newer: u32,
-    older: u32,
-}
 
 /// The device.
 pub struct Umd {
@@ -55,9 +49,9 @@ pub struct Umd {
     frames: u32,
     used: u32,
     state: Vec<u8>,
-    links: Vec<Link>,
-    newest: u32,
-    oldest: u32,
+    links: Links,
+    /// Pages in the DRAM.
+    lru: List,
     /// Evictions of pages that had to be programmed.
     dirty_evictions: u64,
     clean_evictions: u64,
@@ -97,9 +91,8 @@ impl Umd {
             frames: frames as u32,
             used: 0,
             state: vec![0; pages],
-            links: vec![Link { newer: NONE, older: NONE }; pages],
-            newest: NONE,
-            oldest: NONE,
+            links: Links::new(pages),
+            lru: List::default(),
             dirty_evictions: 0,
             clean_evictions: 0,
             steps: Vec::new(),
@@ -142,9 +135,9 @@ impl Umd {
     #[inline]
     pub fn touch(&mut self, page: u32, writes: bool) {
         self.state[page as usize] |= if writes { DIRTY } else { 0 };
-        if self.newest != page {
-            self.unlink(page);
-            self.link(page);
+        if self.lru.newest() != Some(page) {
+            self.links.remove(&mut self.lru, page);
+            self.links.push(&mut self.lru, page);
         }
     }
 
@@ -162,7 +155,7 @@ impl Umd {
         assert!(self.has_room(), "no frame is free");
         self.used += 1;
         self.state[page as usize] = RESIDENT | if written { DIRTY } else { 0 };
-        self.link(page);
+        self.links.push(&mut self.lru, page);
     }
 
     /// Bring `page` in at time `now`. A `new` page has no content yet that the flash could have: it
@@ -183,7 +176,7 @@ impl Umd {
             Step::Delay { ns: self.page_in_ns }.append(&mut self.steps);
         }
         self.state[page as usize] = RESIDENT | if new || read.is_none() { DIRTY } else { 0 };
-        self.link(page);
+        self.links.push(&mut self.lru, page);
         if self.steps.is_empty() {
             return Loading { evicted, service: None };
         }
@@ -205,11 +198,11 @@ impl Umd {
     /// Where every page is on its way: the caller sees to it that there are more frames than
     /// services at a time.
     fn evict(&mut self) -> u32 {
-        let mut page = self.oldest;
+        let mut page = self.lru.oldest().expect("the DRAM is full");
         while self.state[page as usize] & ARRIVING != 0 {
-            page = self.links[page as usize].newer;
+            page = self.links.newer(page).expect("a page that has arrived");
         }
-        self.unlink(page);
+        self.links.remove(&mut self.lru, page);
         let dirty = self.state[page as usize] & DIRTY != 0;
         self.state[page as usize] = 0;
         if dirty {
@@ -221,29 +214,6 @@ impl Umd {
             self.clean_evictions += 1;
         }
         page
-    }
-
-    #[inline]
-    fn unlink(&mut self, page: u32) {
-        let Link { newer, older } = self.links[page as usize];
-        match newer {
-            NONE => self.newest = older,
-            newer => self.links[newer as usize].older = older,
-        }
-        match older {
-            NONE => self.oldest = newer,
-            older => self.links[older as usize].newer = newer,
-        }
-    }
-
-    #[inline]
-    fn link(&mut self, page: u32) {
-        let older = std::mem::replace(&mut self.newest, page);
-        self.links[page as usize] = Link { newer: NONE, older };
-        match older {
-            NONE => self.oldest = page,
-            older => self.links[older as usize].newer = page,
-        }
     }
 }
 

@@ -8,11 +8,11 @@ use nearfar_hardware::tlb::TlbSpec;
 use nearfar_hardware::units::{Bandwidth, Size, Time};
 use nearfar_trace::Error;
 
-use crate::tiering::{Settings, make};
+use crate::tiering::{Settings, check};
 use crate::{epf, replacement};
 
-/// Make a tiering policy: its name on the first line of `text`, a knob with its value on each of
-/// the others; answers whether there was one to make.
+/// Check a tiering policy: its name on the first line of `text`, a knob with its value on each of
+/// the others; answers whether there was one.
 pub fn knobs(text: &str) -> bool {
     let mut lines = text.lines();
     let name = lines.next().unwrap_or_default();
@@ -20,7 +20,7 @@ pub fn knobs(text: &str) -> bool {
     let values = values.map(|(knob, value)| (knob.to_owned(), value.to_owned())).collect();
     [1.0, 1.0 / 64.0].into_iter().all(|scale| {
         let settings = Settings { values: Clone::clone(&values), scale };
-        one_line(make(name, &settings).map(drop))
+        one_line(check(name, &settings).map(drop))
     })
 }
 

@@ -42,13 +42,13 @@ fn capture_run(
             })
         })
     });
-    let outcome = outcome.map_err(raise)?;
     // Ctrl-C is part of the outcome; any other exception is the caller's.
     if let Some(error) =
         raised.filter(|e| !e.is_instance_of::<pyo3::exceptions::PyKeyboardInterrupt>(py))
     {
         return Err(error);
     }
+    let outcome = outcome.map_err(raise)?;
     serde_json::to_string(&outcome).map_err(unexpected)
 }
 

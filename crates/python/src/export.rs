@@ -44,7 +44,7 @@ fn export_trace(
 ) -> PyResult<u64> {
     let kinds = kind_set(&kinds).map_err(crate::raise)?;
     let options = Options { kinds, max_refs, page_bytes };
-    crate::pulse::run(py, progress, move |pulse| {
+    crate::progress::run(py, progress, move |pulse| {
         export::export(&trace, &out, &format, force, &options, pulse)
     })
 }

@@ -22,7 +22,7 @@ fn filter_cache(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
     let caches = machine.hardware().caches().map_err(raise)?;
-    crate::pulse::run(py, progress, move |pulse| {
+    crate::progress::run(py, progress, move |pulse| {
         filter::cache(&Reader::open(&trace)?, &out, &caches, write_backs, pulse)?;
         Ok(caches.to_string())
     })

@@ -37,7 +37,7 @@ fn generate_trace(
 ) -> PyResult<()> {
     let params =
         Params { refs, pages, page_bytes, seed, write_ratio, threads, alpha, stride, mix, phase };
-    crate::pulse::run(py, progress, move |pulse| generate(&name, &params, &out, force, pulse))?;
+    crate::progress::run(py, progress, move |pulse| generate(&name, &params, &out, force, pulse))?;
     Ok(())
 }
 

@@ -27,7 +27,7 @@ fn import_trace(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<()> {
     let options = Options { skip_bad, max_refs, object_bytes };
-    crate::pulse::run(py, progress, move |pulse| {
+    crate::progress::run(py, progress, move |pulse| {
         import::import(&source, &out, format.as_deref(), force, &options, pulse)
     })?;
     Ok(())

@@ -30,7 +30,7 @@ fn info_summarize(
     heat_map: bool,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(String, Option<String>)> {
-    crate::pulse::run(py, progress, move |pulse| {
+    crate::progress::run(py, progress, move |pulse| {
         let reader = Reader::open(&trace)?;
         let (summary, heat) = info::summarize(&reader, Options { reuse, heat_map }, pulse)?;
         Ok((to_json(&summary)?, heat.as_ref().map(to_json).transpose()?))

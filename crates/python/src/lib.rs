@@ -16,13 +16,15 @@ mod numa;
 mod paging;
 mod paper;
 mod policy;
-mod pulse;
+mod progress;
 mod schema;
+mod simd;
 mod ssd;
 mod tiering;
 mod units;
 mod workload;
 
+use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 
 // Row groups are decoded and encoded through buffers of megabytes, which the system's allocator
@@ -30,8 +32,12 @@ use pyo3::prelude::*;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// A nearfar error as `nearfar.errors.NearfarError`, which carries its exit code.
+/// A nearfar error as `nearfar.errors.NearfarError`, which carries its exit code; a run that was
+/// cancelled as `KeyboardInterrupt`.
 pub(crate) fn raise(error: nearfar_trace::Error) -> PyErr {
+    if error.kind() == nearfar_trace::ErrorKind::Cancelled {
+        return PyKeyboardInterrupt::new_err(());
+    }
     let raised = Python::attach(|py| {
         let class = py.import("nearfar.errors")?.getattr("NearfarError")?;
         Ok(PyErr::from_value(class.call1((error.to_string(), error.exit_code()))?))
@@ -42,6 +48,8 @@ pub(crate) fn raise(error: nearfar_trace::Error) -> PyErr {
 #[pymodule]
 fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    // First: it refuses what no function could be called with.
+    simd::register(module)?;
     machine::register(module)?;
     paging::register(module)?;
     paper::register(module)?;

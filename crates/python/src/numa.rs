@@ -111,7 +111,7 @@ fn numa_run(
     };
     let options = options(&topology, nodes, weights, origin, threads);
     let mode = mode(mode_name).map_err(raise)?;
-    let row = crate::pulse::run(py, progress, move |pulse| {
+    let row = crate::progress::run(py, progress, move |pulse| {
         let reader = trace.map(|path| Reader::open(&path)).transpose()?;
         let load = match &reader {
             Some(reader) => Load::Trace(reader, caches),
@@ -142,7 +142,7 @@ fn numa_pair(
     let topology = machine.hardware().topology().map_err(raise)?;
     let from = origin.unwrap_or(topology.first_cpu());
     let memories = mode("memory-mode").and_then(|mode| mode.memories(&topology)).map_err(raise)?;
-    let rows = crate::pulse::run(py, progress, move |pulse| {
+    let rows = crate::progress::run(py, progress, move |pulse| {
         let Some(memory) = memories.iter().find(|memory| memory.node == from) else {
             let what = format!("no node {from} in memory mode");
             return Err(Error::input("--from", what, "choose a node with cores"));

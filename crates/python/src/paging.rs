@@ -37,7 +37,7 @@ fn paging(
         return Err(raise(Error::input(place, "has no storage to page to", fix)));
     }
     let options = Options::try_from(&asked).map_err(raise)?;
-    crate::pulse::run(py, progress, move |pulse| {
+    crate::progress::run(py, progress, move |pulse| {
         let reader = Reader::open(&trace)?;
         let simulated = simulate(&reader, &options, pulse)?;
         let rows = rows(&simulated, times, &storages, asked.write_back)?;
@@ -62,7 +62,7 @@ fn paging_explain(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
     let options = Options::try_from(&crate::given::read(options)?).map_err(raise)?;
-    crate::pulse::run(py, progress, move |pulse| {
+    crate::progress::run(py, progress, move |pulse| {
         let found = explain(&Reader::open(&trace)?, &options, pulse)?;
         Ok(serde_json::json!(found).to_string())
     })

@@ -59,7 +59,7 @@ fn ssd(
     };
     let mut options = Options::new(&epf, &dram_bytes, host, precondition, replay).map_err(raise)?;
     options.threads = threads;
-    crate::pulse::run(py, progress, move |pulse| {
+    crate::progress::run(py, progress, move |pulse| {
         let reader = Reader::open(&trace)?;
         let (rows, details): (Vec<_>, Vec<_>) =
             simulate(&reader, machine, &options, pulse)?.into_iter().unzip();

@@ -13,11 +13,11 @@ use nearfar_trace::Error;
 use pyo3::prelude::*;
 
 use crate::machine::Machine;
-use crate::policy::{MemoryHandle, Raised, policy};
+use crate::policy::{MemoryHandle, Raised, ThreadHandle, policy};
 use crate::raise;
 
-/// Policies as JSON text: `[{"name", "what", "foresees", "knobs": [{"name", "kind", "default",
-/// "what", "source"}]}]`.
+/// Policies as JSON text: `[{"name", "what", "follows", "leaves_out", "not_for", "foresees",
+/// "knobs": [{"name", "kind", "default", "what", "source"}]}]`.
 #[pyfunction]
 fn tiering_policies() -> String {
     let policies = POLICIES.iter().map(|(name, policy)| {
@@ -28,7 +28,9 @@ fn tiering_policies() -> String {
             })
         });
         serde_json::json!({
-            "name": name, "what": policy.what, "foresees": policy.foresees,
+            "name": name, "what": policy.what, "follows": policy.follows,
+            "leaves_out": policy.leaves_out, "not_for": policy.not_for,
+            "foresees": policy.foresees,
             "knobs": knobs.collect::<Vec<_>>(),
         })
     });
@@ -120,15 +122,15 @@ fn tiering_run(
                     Python::attach(|py| object.bind(py).hasattr("foresee").unwrap_or(false))
                 }),
             };
-            let built: nearfar_study::tiering::run::Make<'static> = Box::new(move || {
+            let built: nearfar_study::tiering::run::Make<'static> = Box::new(move |mem| {
                 match (&name, &object) {
-                    (Some(name), _) => make(name, &settings),
+                    (Some(name), _) => make(name, &settings, mem),
                     (None, Some(class)) => Python::attach(|py| {
                         // A class, or anything that makes an object: each run has its own.
                         class
                             .bind(py)
                             .call0()
-                            .and_then(|object| policy(&object, &settings, &raised))
+                            .and_then(|object| policy(&object, &settings, &raised, mem))
                             .map_err(|error| {
                                 let said = error.to_string();
                                 raised.note(error);
@@ -158,9 +160,9 @@ fn tiering_run(
         Ok(answer.to_string())
     };
     let result = if python {
-        crate::pulse::run_attached(py, progress, work)
+        crate::progress::run_attached(py, progress, work)
     } else {
-        crate::pulse::run(py, progress, work)
+        crate::progress::run(py, progress, work)
     };
     match raised.take() {
         Some(error) => Err(error),
@@ -170,6 +172,7 @@ fn tiering_run(
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<MemoryHandle>()?;
+    module.add_class::<ThreadHandle>()?;
     module.add_function(wrap_pyfunction!(tiering_policies, module)?)?;
     module.add_function(wrap_pyfunction!(tiering_workloads, module)?)?;
     module.add_function(wrap_pyfunction!(tiering_run, module)?)

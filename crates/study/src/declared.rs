@@ -9,9 +9,11 @@ use crate::paging;
 struct Command {
     name: &'static str,
     options: fn() -> Vec<Spec>,
-    /// Its tables, by name.
-    rows: &'static [(&'static str, fn() -> Json)],
+    rows: &'static [Table],
 }
+
+/// A table by its name, and its declaration as JSON.
+type Table = (&'static str, fn() -> Json);
 
 /// One line for each command of the engine.
 const COMMANDS: &[Command] = &[Command {

@@ -3,6 +3,7 @@
 pub mod declared;
 pub mod filter;
 pub mod info;
+pub mod jobs;
 pub mod numa;
 pub mod paging;
 pub mod ssd;

@@ -10,6 +10,8 @@ pub enum ErrorKind {
     Input,
     /// A needed tool or device is absent: exit code 3.
     Missing,
+    /// The caller ended the run, with Ctrl-C for example: exit code 130, as shells have it.
+    Cancelled,
 }
 
 /// One clear line: `place: what; fix`.
@@ -48,6 +50,12 @@ impl Error {
         Self { kind: ErrorKind::Missing, place: place.into(), what: what.into(), fix: fix.into() }
     }
 
+    /// The caller ended the run. Whoever did so knows why; this only unwinds what was running.
+    pub fn cancelled() -> Self {
+        let (place, what) = ("run".into(), "cancelled".into());
+        Self { kind: ErrorKind::Cancelled, place, what, fix: String::new() }
+    }
+
     /// An operating-system error on `path`, with the usual remedy for its cause.
     pub fn io(path: &Path, doing: &str, error: &std::io::Error) -> Self {
         use std::io::ErrorKind as K;
@@ -68,6 +76,7 @@ impl Error {
         match self.kind {
             ErrorKind::Input => 2,
             ErrorKind::Missing => 3,
+            ErrorKind::Cancelled => 130,
         }
     }
 

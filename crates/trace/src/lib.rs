@@ -16,7 +16,6 @@ pub mod info;
 pub mod reader;
 pub mod record;
 pub mod region;
-mod wide;
 pub mod writer;
 
 pub use error::{Error, ErrorKind, Result};
@@ -24,5 +23,4 @@ pub use info::{Info, PartInfo, Source, ThreadInfo};
 pub use reader::{Columns, Reader};
 pub use record::{Batch, Kind, KindSet, Narrow, Record, last_byte};
 pub use region::{RegionEvent, RegionKind};
-pub use wide::wide_registers;
 pub use writer::{Writer, WriterOptions};

@@ -20,8 +20,8 @@ def run(
         str, typer.Option(help="nomad-small, nomad-medium, nomad-large or pointer-chase.")
     ] = "nomad-medium",
     policy: Annotated[
-        str, typer.Option(help="none, autonuma, tpp, memtis, nomad, ssp, oracle.")
-    ] = "none,autonuma,tpp,memtis,nomad,ssp,oracle",
+        str, typer.Option(help="Names of --list, with commas between, or all.")
+    ] = "all",
     machine: Annotated[str, typer.Option(help="Machine name or file.")] = "cxl-a",
     mix: Annotated[
         str, typer.Option(help="read, write, mixed (by operation) or split (by page).")

@@ -7,6 +7,9 @@
 
 use super::{AccessBits, Replacement};
 
+/// What the policy is.
+pub const WHAT: &str = "second chance, one hand (papers 000 and 001)";
+
 /// CLOCK over a ring of frames.
 #[derive(Clone, Debug)]
 pub struct Clock {
@@ -71,7 +74,7 @@ pub struct BitClock {
 
 impl BitClock {
     /// Most frames.
-    pub const MOST: u64 = 64;
+    pub const MAX_FRAMES: u64 = 64;
 
     /// Take over from a [`Clock`] of `frames` (1..=64) frames with this hand and these bits.
     pub fn new(frames: u32, hand: u32, referenced: u64) -> Self {

@@ -30,9 +30,12 @@
 //! a running kernel in `bench/cases/kernel_faults.py`. Do not use it for multi-generational LRU
 //! kernels (`/sys/kernel/mm/lru_gen/enabled` other than 0).
 
+use nearfar_hardware::list::{Links, List};
+
 use super::{AccessBits, Replacement};
 
-const NONE: u32 = u32::MAX;
+/// What the policy is.
+pub const WHAT: &str = "Linux's active and inactive lists with refault activation";
 
 /// `SWAP_CLUSTER_MAX`: pages that one reclaim frees, and that are looked at together.
 const BATCH: u64 = 32;
@@ -40,29 +43,14 @@ const BATCH: u64 = 32;
 /// `DEF_PRIORITY`: reclaim begins by looking at 1 / 2^12 of each list.
 const PRIORITY: u32 = 12;
 
-#[derive(Clone, Copy, Debug)]
-struct Node {
-    newer: u32,
-    older: u32,
+/// `PG_referenced`, in a page's word: it was found referenced while inactive. Kept until a look finds
+/// it not referenced, through activation and deactivation.
+const MARKED: u32 = 1;
+
+/// A list and its length; its newest page is the head.
+#[derive(Clone, Debug, Default)]
+struct Pages {
     list: List,
-    /// `PG_referenced`: it was found referenced while inactive. Kept until a look finds it not
-    /// referenced, through activation and deactivation.
-    marked: bool,
-    /// Age just after it was last evicted, 0 if never: the shadow entry and its own tick.
-    evicted_at: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum List {
-    Out,
-    Inactive,
-    Active,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Ends {
-    head: u32,
-    tail: u32,
     length: u64,
 }
 
@@ -71,51 +59,33 @@ struct Ends {
 pub struct TwoList {
     frames: u64,
     batch: u64,
-    nodes: Vec<Node>,
-    inactive: Ends,
-    active: Ends,
+    links: Links,
+    /// Age just after a page was last evicted, 0 if never: the shadow entry and its own tick.
+    evicted_at: Vec<u64>,
+    inactive: Pages,
+    active: Pages,
     /// Evictions and activations so far: `nonresident_age`.
     age: u64,
     /// Whether a page was activated at refault since the last reclaim.
     refaulted: bool,
     ratio: u64,
-    /// Pages looked at that stay: where they go when the batch is done.
-    kept: Vec<(u32, List)>,
+    /// Pages looked at that stay, and whether they become active: they are put back when the batch is
+    /// done.
+    kept: Vec<(u32, bool)>,
 }
 
 impl TwoList {
-    fn ends(&mut self, list: List) -> &mut Ends {
-        if list == List::Active { &mut self.active } else { &mut self.inactive }
+    fn push_head(&mut self, page: u32, active: bool) {
+        let pages = if active { &mut self.active } else { &mut self.inactive };
+        self.links.push(&mut pages.list, page);
+        pages.length += 1;
     }
 
-    fn push_head(&mut self, page: u32, list: List) {
-        let head = self.ends(list).head;
-        let node = &mut self.nodes[page as usize];
-        (node.newer, node.older, node.list) = (NONE, head, list);
-        if head != NONE {
-            self.nodes[head as usize].newer = page;
-        }
-        let ends = self.ends(list);
-        ends.head = page;
-        if ends.tail == NONE {
-            ends.tail = page;
-        }
-        ends.length += 1;
-    }
-
-    fn take_tail(&mut self, list: List) -> u32 {
-        let page = self.ends(list).tail;
-        let newer = self.nodes[page as usize].newer;
-        if newer != NONE {
-            self.nodes[newer as usize].older = NONE;
-        }
-        let ends = self.ends(list);
-        ends.tail = newer;
-        if newer == NONE {
-            ends.head = NONE;
-        }
-        ends.length -= 1;
-        page
+    fn take_tail(&mut self, active: bool) -> Option<u32> {
+        let pages = if active { &mut self.active } else { &mut self.inactive };
+        let page = self.links.pop(&mut pages.list)?;
+        pages.length -= 1;
+        Some(page)
     }
 
     fn inactive_is_low(&self) -> bool {
@@ -125,31 +95,32 @@ impl TwoList {
     /// Move up to `count` pages from the active tail to the inactive head.
     fn shrink_active(&mut self, count: u64, bits: &mut impl AccessBits) {
         for _ in 0..count.min(self.active.length) {
-            let page = self.take_tail(List::Active);
+            let Some(page) = self.take_tail(true) else { return };
             bits.clear(page);
-            self.push_head(page, List::Inactive);
+            self.push_head(page, false);
         }
     }
 
     /// Look at up to `count` pages of the inactive tail.
     fn shrink_inactive(&mut self, count: u64, bits: &mut impl AccessBits, evicted: &mut Vec<u32>) {
         for _ in 0..count.min(self.inactive.length) {
-            let page = self.take_tail(List::Inactive);
-            let node = &mut self.nodes[page as usize];
+            let Some(page) = self.take_tail(false) else { break };
+            let word = &mut self.links[page];
             if bits.test(page) {
                 bits.clear(page);
-                self.kept.push((page, if node.marked { List::Active } else { List::Inactive }));
-                node.marked = true;
+                self.kept.push((page, *word == MARKED));
+                *word = MARKED;
             } else {
+                *word = 0;
                 self.age += 1;
-                (node.list, node.marked, node.evicted_at) = (List::Out, false, self.age);
+                self.evicted_at[page as usize] = self.age;
                 evicted.push(page);
             }
         }
         let kept = std::mem::take(&mut self.kept);
-        for &(page, list) in &kept {
-            self.age += u64::from(list == List::Active);
-            self.push_head(page, list);
+        for &(page, active) in &kept {
+            self.age += u64::from(active);
+            self.push_head(page, active);
         }
         self.kept = kept;
         self.kept.clear();
@@ -193,13 +164,13 @@ impl Replacement for TwoList {
     fn new(frames: u64, page_bytes: u64) -> Self {
         let frames = frames.max(1);
         let gib = (u128::from(frames) * u128::from(page_bytes) >> 30) as u64;
-        let ends = Ends { head: NONE, tail: NONE, length: 0 };
         Self {
             frames,
             batch: (frames / 128).clamp(1, BATCH),
-            nodes: Vec::new(),
-            inactive: ends,
-            active: ends,
+            links: Links::default(),
+            evicted_at: Vec::new(),
+            inactive: Pages::default(),
+            active: Pages::default(),
             age: 0,
             refaulted: false,
             ratio: if gib == 0 { 1 } else { (10 * gib).isqrt() },
@@ -208,21 +179,20 @@ impl Replacement for TwoList {
     }
 
     fn fault(&mut self, page: u32, bits: &mut impl AccessBits) -> Vec<u32> {
-        if self.nodes.len() <= page as usize {
-            let fresh =
-                Node { newer: NONE, older: NONE, list: List::Out, marked: false, evicted_at: 0 };
-            self.nodes.resize(page as usize + 1, fresh);
+        if self.links.len() <= page as usize {
+            self.links.resize(page as usize + 1);
+            self.evicted_at.resize(page as usize + 1, 0);
         }
         let full = self.inactive.length + self.active.length == self.frames;
         let evicted = if full { self.reclaim(bits) } else { Vec::new() };
-        let evicted_at = self.nodes[page as usize].evicted_at;
+        let evicted_at = self.evicted_at[page as usize];
         // The page's own eviction is one of the ticks since.
         let refault = evicted_at > 0 && self.age - (evicted_at - 1) <= self.active.length;
         if refault {
             self.age += 1;
             self.refaulted = true;
         }
-        self.push_head(page, if refault { List::Active } else { List::Inactive });
+        self.push_head(page, refault);
         evicted
     }
 }

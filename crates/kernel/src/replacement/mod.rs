@@ -5,12 +5,8 @@
 //! what makes a simulation of many memory sizes cheap: a reference to a page that is resident and
 //! already marked everywhere changes no policy at all.
 //!
-//! To add a policy: one file here with the trait, one line in [`REPLACEMENTS`], one test. A policy
-//! that must see every reference (exact LRU) does not fit the trait; see [`stack`].
-
-pub mod clock;
-pub mod linux;
-pub mod stack;
+//! To add a policy: one file here with its `WHAT` and the trait, one line in `replacements!`, one
+//! test. A policy that must see every reference (exact LRU) does not fit the trait; see [`stack`].
 
 /// Accessed bits of one simulated memory.
 pub trait AccessBits {
@@ -25,57 +21,78 @@ pub trait AccessBits {
 /// Pages are dense ids in order of first reference. Contract: the caller calls
 /// [`fault`](Replacement::fault) exactly for references to pages that are not resident, in order;
 /// between two calls it sets accessed bits for every page referenced, resident or just made so.
-pub trait Replacement: Send {
+pub trait Replacement: Sized + Send + 'static {
     /// The pages that one fault evicts: an option for policies that make room for one page at a
     /// time, a list for those that reclaim in batches.
     type Evicted: IntoIterator<Item = u32>;
     /// A policy over `frames` (at least 1) of `page_bytes` each.
-    fn new(frames: u64, page_bytes: u64) -> Self
-    where
-        Self: Sized;
+    fn new(frames: u64, page_bytes: u64) -> Self;
     /// Make `page` resident; answers the pages evicted for it. The caller sets `page`'s own
     /// accessed bit after the call.
-    fn fault(&mut self, page: u32, bits: &mut impl AccessBits) -> Self::Evicted
-    where
-        Self: Sized;
+    fn fault(&mut self, page: u32, bits: &mut impl AccessBits) -> Self::Evicted;
 }
 
-/// A policy's name and what it is, as `nearfar paging --replacement` lists it.
+/// Makes something that depends on the type of a policy: [`Named::visit`] calls the method that the
+/// registry has for the policy.
+pub trait Visitor: Sized {
+    /// What is made.
+    type Output;
+    /// For a policy that is told of faults.
+    fn faults<P: Replacement>(self) -> Self::Output;
+    /// For CLOCK, which a study may have faster loops for.
+    fn clock(self) -> Self::Output {
+        self.faults::<clock::Clock>()
+    }
+    /// For exact LRU, which must see every reference.
+    fn lru(self) -> Self::Output;
+}
+
+/// A policy: its name and what it is, as `nearfar paging --replacement` lists it.
 #[derive(Clone, Copy, Debug)]
 pub struct Named {
     /// The name on the command line.
     pub name: &'static str,
     /// One line for `--help` and docs.
     pub what: &'static str,
-    /// Which engine runs it.
-    pub engine: Engine,
+    module: Module,
 }
 
-/// The engines that policies run in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Engine {
-    /// [`clock::Clock`].
-    Clock,
-    /// [`linux::TwoList`].
-    Linux,
-    /// [`stack::StackDistance`]: exact LRU for every size at once.
-    Stack,
+impl Named {
+    /// Whether it is CLOCK, which alone can load pages with the accessed bit clear.
+    pub fn is_clock(self) -> bool {
+        self.module == Module::clock
+    }
 }
 
-/// Every policy of the `paging` study.
-pub const REPLACEMENTS: [Named; 3] = [
-    Named {
-        name: "clock",
-        what: "second chance, one hand (papers 000 and 001)",
-        engine: Engine::Clock,
-    },
-    Named { name: "lru", what: "exact least recently used", engine: Engine::Stack },
-    Named {
-        name: "linux",
-        what: "Linux's active and inactive lists with refault activation",
-        engine: Engine::Linux,
-    },
-];
+/// The registry: each policy's name, its module, and the method of [`Visitor`] for it.
+macro_rules! replacements {
+    ($($name:literal: $module:ident.$method:ident($($policy:ident)?),)+) => {
+        $(pub mod $module;)+
+
+        #[allow(non_camel_case_types)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        enum Module { $($module),+ }
+
+        /// Every policy of the `paging` study.
+        pub const REPLACEMENTS: &[Named] =
+            &[$(Named { name: $name, what: $module::WHAT, module: Module::$module }),+];
+
+        impl Named {
+            /// What `visitor` makes for this policy.
+            pub fn visit<V: Visitor>(self, visitor: V) -> V::Output {
+                match self.module {
+                    $(Module::$module => visitor.$method$(::<$module::$policy>)?(),)+
+                }
+            }
+        }
+    };
+}
+
+replacements! {
+    "clock": clock.clock(),
+    "lru": stack.lru(),
+    "linux": linux.faults(TwoList),
+}
 
 /// [`REPLACEMENTS`] as what an option chooses from.
 pub struct Replacements;
@@ -85,12 +102,12 @@ impl nearfar_schema::Registry for Replacements {
     const KIND: &'static str = "policy";
     const METAVAR: &'static str = "POLICY";
     fn entries() -> Vec<nearfar_schema::Entry> {
-        let entry = |one: Named| nearfar_schema::Entry { name: one.name, what: one.what.into() };
-        REPLACEMENTS.map(entry).to_vec()
+        let entry = |one: &Named| nearfar_schema::Entry { name: one.name, what: one.what.into() };
+        REPLACEMENTS.iter().map(entry).collect()
     }
 }
 
 /// The policy of this name.
 pub fn find(name: &str) -> Option<Named> {
-    REPLACEMENTS.into_iter().find(|policy| policy.name == name)
+    REPLACEMENTS.iter().find(|policy| policy.name == name).copied()
 }

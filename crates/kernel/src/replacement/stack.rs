@@ -13,6 +13,11 @@
 //!
 //! Use it for LRU alone. CLOCK and Linux's lists are not stack algorithms.
 
+use nearfar_simd::Avx2;
+
+/// What the policy is.
+pub const WHAT: &str = "exact least recently used";
+
 /// Pages in the array at the top of the stack.
 pub const FRONT: usize = 32;
 /// Slots of a line, whose bits are a line of the cache.
@@ -62,7 +67,7 @@ struct Histogram {
 
 impl Histogram {
     /// Values that wait.
-    const MOST: usize = 32;
+    const MAX_PENDING: usize = 32;
 
     #[inline]
     fn add(&mut self, value: u32) {
@@ -75,7 +80,7 @@ impl Histogram {
     fn add_far(&mut self, value: u32) {
         prefetch(&self.far, value as usize);
         self.pending.push(value);
-        if self.pending.len() == Self::MOST {
+        if self.pending.len() == Self::MAX_PENDING {
             for value in self.pending.drain(..) {
                 let value = value as usize;
                 if value >= self.far.len() {
@@ -123,7 +128,7 @@ impl StackDistance {
             front: Vec::with_capacity(FRONT + 1),
             pages: Vec::new(),
             page_in: Vec::new(),
-            live: Live::default(),
+            live: Live::new(Avx2::new()),
             next: 0,
             below: 0,
             distances: Histogram::default(),
@@ -262,8 +267,9 @@ impl StackDistance {
 }
 
 /// Which slots are live, and how many of them.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Live {
+    avx2: Option<Avx2>,
     /// A bit a slot.
     bits: Vec<[u64; LINE / 64]>,
     /// Live slots of each line of [`LINE`].
@@ -275,6 +281,10 @@ struct Live {
 }
 
 impl Live {
+    fn new(avx2: Option<Avx2>) -> Self {
+        Self { avx2, bits: Vec::new(), lines: Vec::new(), groups: Vec::new(), tops: Vec::new() }
+    }
+
     /// None of `slots` is live.
     fn clear(&mut self, slots: usize) {
         let lines = slots.div_ceil(LINE);
@@ -327,21 +337,22 @@ impl Live {
     /// Live slots up to and including `slot`.
     fn up_to(&self, slot: usize) -> usize {
         #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt") {
-            // SAFETY: the processor has the instructions.
-            return unsafe { self.up_to_by_avx2(slot) };
+        if let Some(token) = self.avx2 {
+            // SAFETY: the token says that the processor has the features.
+            return unsafe { self.up_to_avx2(token, slot) };
         }
-        self.up_to_by_any(slot)
+        self.up_to_scalar(slot)
     }
 
+    /// [`Self::up_to_scalar`], compiled for wider registers.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,popcnt")]
-    fn up_to_by_avx2(&self, slot: usize) -> usize {
-        self.up_to_by_any(slot)
+    fn up_to_avx2(&self, _: Avx2, slot: usize) -> usize {
+        self.up_to_scalar(slot)
     }
 
     #[inline(always)]
-    fn up_to_by_any(&self, slot: usize) -> usize {
+    fn up_to_scalar(&self, slot: usize) -> usize {
         let line = slot / LINE;
         let group = line / WIDTH;
         let top = group / WIDTH;
@@ -430,14 +441,14 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(16))]
         /// Over more slots than the counts of each width hold, filled and then changed here and
-        /// there, by whichever instructions.
+        /// there, at either level.
         #[test]
         fn live_slots_are_counted(
             filled in 0usize..5_000_000,
             changes in prop::collection::vec(0usize..5_000_000, 0..300),
             asked in prop::collection::vec(0usize..5_000_000, 1..30),
         ) {
-            let mut live = Live::default();
+            let mut live = Live::new(None);
             live.clear(5_000_000);
             live.fill(filled);
             let mut plain = vec![false; 5_000_000];
@@ -446,10 +457,11 @@ mod tests {
                 live.change(slot);
                 plain[slot] = !plain[slot];
             }
+            let with_avx2 = Live { avx2: Avx2::for_test(), ..live.clone() };
             for slot in asked.into_iter().chain(changes).chain([0, 4_999_999]) {
                 let expected = plain[..=slot].iter().filter(|live| **live).count();
                 prop_assert_eq!(live.up_to(slot), expected, "slot {}", slot);
-                prop_assert_eq!(live.up_to_by_any(slot), expected, "slot {}", slot);
+                prop_assert_eq!(with_avx2.up_to(slot), expected, "slot {}", slot);
                 prop_assert_eq!(live.has(slot), plain[slot]);
             }
         }

@@ -3,26 +3,24 @@
 //! Follows `kernel/sched/fair.c`, `should_numa_migrate_memory`: a hint fault promotes at once while
 //! the fast node has free memory to spare; else only a page whose fault comes soon enough after it
 //! was armed (the hot threshold, which adapts), and not more than the rate limit allows. Demotion
-//! by kswapd. Promotion stops the program, as in TPP, but a page faults only once.
-//!
-//! Not to be used where accesses are spread evenly: every page is then about as quick to fault.
+//! by kswapd. Promotion stops the program, as in TPP, but a page faults only once. Where accesses are
+//! spread evenly, every page is about as quick to fault.
 
 use super::knobs::{Frames, Knobs, Settings};
-use super::reclaim::{Reclaim, ReclaimKnobs};
+use super::reclaim::{ByCopy, Reclaim, ReclaimKnobs};
 use super::scan::{ScanKnobs, Scanner};
-use super::tpp::scan_and_demote;
-use super::{Memory, Named, Next, NodeId, Page, Policy, Thread, ThreadSpec, Time};
+use super::{Memory, Named, Next, NodeId, Page, Policy, Thread, Time};
 use crate::knobs;
 
 knobs! {
     /// What tiering mode adds to scanner and kswapd.
     AutonumaKnobs {
-        hot_threshold: Time = "1s", "most time from arming to fault of a hot page",
+        hot_threshold: Time = "1s" (in tests "40us"), "most time from arming to fault of a hot page",
             "Linux 6.3, debugfs numa_balancing/hot_threshold_ms";
-        rate_limit: Frames = "65536MB", "memory promoted in `rate_window`",
+        rate_limit: Frames = "65536MB" (in tests "24KiB"), "memory promoted in `rate_window`",
             "Linux 6.3, sysctl numa_balancing_promote_rate_limit_MBps";
-        rate_window: Time = "1s", "the time that the rate limit speaks of", "by definition";
-        adjust_period: Time = "60s", "time between adjustments of the threshold",
+        rate_window: Time = "1s" (in tests "50us"), "the time that the rate limit speaks of", "by definition";
+        adjust_period: Time = "60s" (in tests "100us"), "time between adjustments of the threshold",
             "Linux 6.3, sysctl numa_balancing_scan_period_max_ms";
         spare: Frames = "1GiB", "most free memory above `high` that counts as to spare",
             "Linux 6.3, pgdat_free_space_enough: the smaller of 1 GiB and 1/16 of the node";
@@ -31,33 +29,37 @@ knobs! {
 
 /// Steps of the threshold up to twice its start: NUMA_MIGRATION_ADJUST_STEPS.
 const STEPS: u64 = 16;
-const SCANNER: Thread = Thread(1);
 /// Arming times are kept in units of 2^20 ps, about a microsecond, modulo 2^32.
 const TICK: u32 = 20;
 
 /// The registry's entry.
 pub static POLICY: Named = Named {
     what: "NUMA balancing, memory tiering mode of Linux 6.3: hot by hint-fault latency",
+    follows: "Linux 6.3, should_numa_migrate_memory (kernel/sched/fair.c); lists of Linux 5.13",
+    leaves_out: "file pages, swap, more than one task's scan",
+    not_for: "accesses that are spread evenly",
     foresees: false,
     knobs: || {
         [AutonumaKnobs::declared(), ScanKnobs::declared(), ReclaimKnobs::declared()].concat()
     },
-    make: |settings| {
+    make: |settings, mem| {
         let knobs = AutonumaKnobs::read(settings)?;
-        Ok(Box::new(Autonuma {
+        let reclaim = Reclaim::new(mem, &without_headroom(settings)?);
+        let (scanner, first_scan) = Scanner::new(mem, settings)?;
+        let policy = Autonuma {
             threshold: knobs.hot_threshold,
             knobs,
-            scanner: Scanner::new(settings)?,
-            settings: without_headroom(settings)?,
-            reclaim: None,
-            armed: Vec::new(),
+            scanner,
+            reclaim,
+            armed: vec![0; mem.page_limit() as usize],
             window: Window::default(),
             adjusted: Window::default(),
-        }))
+        };
+        Ok((Box::new(policy), vec![first_scan]))
     },
 };
 
-/// Plain Linux has no demotion watermark: kswapd stops at `high`. Unless told otherwise.
+/// Plain Linux has no demotion watermark: kswapd stops at `high`, unless the knob is set.
 fn without_headroom(settings: &Settings) -> nearfar_trace::Result<ReclaimKnobs> {
     let mut knobs = ReclaimKnobs::read(settings)?;
     if !settings.values.contains_key("demote_scale") {
@@ -78,8 +80,8 @@ struct Window {
 pub struct Autonuma {
     knobs: AutonumaKnobs,
     scanner: Scanner,
-    settings: ReclaimKnobs,
-    reclaim: Option<Reclaim>,
+    reclaim: Reclaim,
+    /// When each page was armed, in [`TICK`]s.
     armed: Vec<u32>,
     threshold: Time,
     window: Window,
@@ -88,7 +90,8 @@ pub struct Autonuma {
 
 impl Autonuma {
     /// Whether a page that faulted now is worth promoting.
-    fn hot(&mut self, mem: &dyn Memory, page: Page, high: u64) -> bool {
+    fn hot(&mut self, mem: &dyn Memory, page: Page) -> bool {
+        let high = self.reclaim.marks(NodeId::FAST).high;
         let spare = self.knobs.spare.0.min(mem.capacity(NodeId::FAST) / 16);
         if mem.free(NodeId::FAST) > high + spare {
             // The threshold begins anew once memory is short.
@@ -97,7 +100,7 @@ impl Autonuma {
         }
         let now = mem.now();
         self.adjust(now);
-        let then = self.armed.get(page.index()).copied().unwrap_or_default();
+        let then = self.armed[page.index()];
         let latency = u64::from(((now.ps() >> TICK) as u32).wrapping_sub(then)) << TICK;
         if latency >= self.threshold.ps() {
             return false;
@@ -133,56 +136,47 @@ impl Autonuma {
 }
 
 impl Policy for Autonuma {
-    fn threads(&self) -> Vec<ThreadSpec> {
-        scan_and_demote()
-    }
-
-    fn start(&mut self, mem: &mut dyn Memory) -> Vec<(Thread, Time)> {
-        self.reclaim = Some(Reclaim::new(mem, &self.settings));
-        self.armed = vec![0; mem.pages() as usize];
-        vec![(SCANNER, self.scanner.begin(mem))]
-    }
-
     fn place(&mut self, mem: &dyn Memory, _: Page, frames: u32) -> NodeId {
-        self.reclaim.as_ref().map_or(NodeId::FAST, |reclaim| reclaim.place(mem, frames))
+        self.reclaim.place(mem, frames)
     }
 
     fn allocated(&mut self, mem: &mut dyn Memory, page: Page) {
-        let Some(reclaim) = &mut self.reclaim else { return };
-        reclaim.allocated(mem, page);
+        self.reclaim.allocated(mem, page);
+    }
+
+    fn released(&mut self, _: &mut dyn Memory, page: Page, span: u32) {
+        self.reclaim.released(page, span);
     }
 
     fn hint_fault(&mut self, mem: &mut dyn Memory, page: Page, _: bool) {
         self.scanner.fault();
-        let high = self.reclaim.as_ref().map_or(0, |reclaim| reclaim.marks(NodeId::FAST).high);
-        let promote = mem.node_of(page) != NodeId::FAST && self.hot(mem, page, high);
-        let Some(reclaim) = &mut self.reclaim else { return mem.disarm_hint(page) };
-        if promote {
-            let span = mem.span(page);
-            let min = reclaim.marks(NodeId::FAST).min;
-            if mem.free(NodeId::FAST) >= min + u64::from(span)
-                && mem.move_page(page, NodeId::FAST).is_ok()
-            {
-                reclaim.moved(mem, page, true);
+        if mem.node_of(page) != NodeId::FAST && self.hot(mem, page) {
+            let wanted = self.reclaim.marks(NodeId::FAST).min + u64::from(mem.span(page));
+            if mem.free(NodeId::FAST) >= wanted && mem.move_page(page, NodeId::FAST).is_ok() {
+                self.reclaim.moved(mem, page, true);
             }
-            reclaim.wake_if_short(mem);
+            self.reclaim.wake_if_short(mem);
         }
         mem.disarm_hint(page);
     }
 
-    fn write_fault(&mut self, mem: &mut dyn Memory, page: Page) {
-        let _ = mem.unprotect(page);
-    }
-
     fn work(&mut self, mem: &mut dyn Memory, thread: Thread) -> Next {
-        if thread == SCANNER {
+        if thread == self.scanner.thread() {
             let now = (mem.now().ps() >> TICK) as u32;
             let armed = &mut self.armed;
             return self.scanner.work(mem, |page| armed[page.index()] = now);
         }
-        let Some(reclaim) = &mut self.reclaim else { return Next::Idle };
-        let mut demote =
-            |mem: &mut dyn Memory, page: Page, to: NodeId| mem.move_page(page, to).is_ok();
-        reclaim.kswapd(mem, &mut demote, &mut |_, _, _| 0)
+        self.reclaim.kswapd(mem, &mut ByCopy { arm: false })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{is_demotion, is_promotion, thrash};
+
+    #[test]
+    fn promotes_and_demotes() {
+        let actions = thrash("autonuma", 3);
+        assert!(actions.iter().any(is_promotion) && actions.iter().any(is_demotion));
     }
 }

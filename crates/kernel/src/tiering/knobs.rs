@@ -13,7 +13,7 @@ use nearfar_trace::{Error, Result};
 use super::{FRAME, Time};
 
 /// One constant of a policy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Knob {
     /// Its name.
     pub name: &'static str,
@@ -25,6 +25,13 @@ pub struct Knob {
     pub what: &'static str,
     /// Where the default comes from.
     pub source: &'static str,
+    /// Everything that may be written, if that is a few words.
+    pub choices: &'static [&'static str],
+    /// The value with which a few hundred references to a few dozen pages show what it does, for
+    /// tests; the default if there is none.
+    pub in_tests: Option<&'static str>,
+    /// Read a value at a scale, for what is wrong with it.
+    pub check: fn(&str, f64) -> std::result::Result<(), String>,
 }
 
 /// What a user set, as text by knob name, and the scale of the run.
@@ -44,22 +51,22 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Refuse names that are not in `known`.
+    /// Refuse names that are not in `known`, and values that are none.
     pub(super) fn check(&self, policy: &str, known: &[Knob]) -> Result<()> {
-        let names: Vec<&str> = known.iter().map(|knob| knob.name).collect();
-        match self.values.keys().find(|key| !names.contains(&key.as_str())) {
-            None => Ok(()),
-            Some(key) if names.is_empty() => Err(Error::input(
-                format!("knob {policy}.{}", clip(key)),
-                format!("{policy} has no knobs"),
-                "leave it out",
-            )),
-            Some(key) => Err(Error::input(
-                format!("knob {policy}.{}", clip(key)),
-                "there is no such knob",
-                suggest(key, &names),
-            )),
+        for (name, value) in &self.values {
+            let place = format!("knob {policy}.{}", clip(name));
+            let Some(knob) = known.iter().find(|knob| knob.name == name) else {
+                let names: Vec<&str> = known.iter().map(|knob| knob.name).collect();
+                return Err(if names.is_empty() {
+                    Error::input(place, format!("{policy} has no knobs"), "leave it out")
+                } else {
+                    Error::input(place, "there is no such knob", suggest(name, &names))
+                });
+            };
+            (knob.check)(value, self.scale)
+                .map_err(|why| Error::input(place, format!("{:?}: {why}", clip(value)), ""))?;
         }
+        Ok(())
     }
 }
 
@@ -78,6 +85,8 @@ pub(super) fn suggest(word: &str, names: &[&str]) -> String {
 pub trait KnobValue: Sized {
     /// What may be written.
     const KIND: &'static str;
+    /// Everything that may be written, if that is a few words.
+    const CHOICES: &'static [&'static str] = &[];
     /// Read it; the error says what would be right.
     fn read(text: &str, scale: f64) -> std::result::Result<Self, String>;
 }
@@ -101,6 +110,7 @@ impl KnobValue for f64 {
 
 impl KnobValue for bool {
     const KIND: &'static str = "true or false";
+    const CHOICES: &'static [&'static str] = &["true", "false"];
     fn read(text: &str, _: f64) -> std::result::Result<Self, String> {
         text.parse().map_err(|_| "write true or false".into())
     }
@@ -146,13 +156,15 @@ pub fn value<V: KnobValue>(name: &str, default: &str, settings: &Settings) -> Re
         .map_err(|why| Error::input(format!("knob {name}"), format!("{:?}: {why}", clip(text)), ""))
 }
 
-/// Declare a group of knobs.
+/// Declare a group of knobs: `name: type = default (in tests value), what it is, where the default
+/// comes from;`.
 #[macro_export]
 macro_rules! knobs {
     (
         $(#[$doc:meta])*
         $group:ident {
-            $($name:ident: $type:ty = $default:literal, $what:literal, $source:literal;)*
+            $($name:ident: $type:ty = $default:literal $((in tests $tests:literal))?,
+                $what:literal, $source:literal;)*
         }
     ) => {
         $(#[$doc])*
@@ -169,6 +181,11 @@ macro_rules! knobs {
                     default: $default,
                     what: $what,
                     source: $source,
+                    choices: <$type as $crate::tiering::knobs::KnobValue>::CHOICES,
+                    in_tests: [$(Some($tests),)? None][0],
+                    check: |text, scale| {
+                        <$type as $crate::tiering::knobs::KnobValue>::read(text, scale).map(drop)
+                    },
                 },)*]
             }
 

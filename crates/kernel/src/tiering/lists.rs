@@ -7,35 +7,27 @@
 //! file pages are left out. 12 bytes a page, together: a page taken off a list is one look into
 //! memory for itself and one for each neighbour.
 
+use nearfar_hardware::list::{self, Links};
+
 use super::Page;
 
-const NONE: u32 = u32::MAX;
-const ACTIVE: u8 = 1;
+const ACTIVE: u32 = 1;
 /// Bits 1 to 3: 0 for no list, else the node's number + 1.
-const NODE: u8 = 0b1110;
-const REFERENCED: u8 = 1 << 4;
+const NODE: u32 = 0b1110;
+const REFERENCED: u32 = 1 << 4;
 
-#[derive(Clone, Copy, Debug)]
+/// A list, and the frames of its pages.
+#[derive(Clone, Copy, Debug, Default)]
 struct List {
-    newest: u32,
-    oldest: u32,
+    pages: list::List,
     frames: u64,
-}
-
-const EMPTY: List = List { newest: NONE, oldest: NONE, frames: 0 };
-
-/// What a page knows of its list.
-#[derive(Clone, Copy, Debug)]
-struct Links {
-    newer: u32,
-    older: u32,
-    flags: u8,
 }
 
 /// The lists of all nodes.
 #[derive(Clone, Debug)]
 pub struct Lists {
-    links: Vec<Links>,
+    /// The word of a page: its flags.
+    links: Links,
     /// By node x 2 + active.
     lists: Vec<List>,
     batch: Vec<(Page, u32)>,
@@ -47,8 +39,8 @@ impl Lists {
     /// applied `batch_size` at a time.
     pub fn new(pages: u32, nodes: u8, batch_size: usize) -> Self {
         Self {
-            links: vec![Links { newer: NONE, older: NONE, flags: 0 }; pages as usize],
-            lists: vec![EMPTY; usize::from(nodes) * 2],
+            links: Links::new(pages as usize),
+            lists: vec![List::default(); usize::from(nodes) * 2],
             batch: Vec::with_capacity(batch_size),
             batch_size: batch_size.max(1),
         }
@@ -61,69 +53,64 @@ impl Lists {
 
     /// The page that has been on a list for longest.
     pub fn oldest(&self, node: u8, active: bool) -> Option<Page> {
-        let oldest = self.lists[usize::from(node) * 2 + usize::from(active)].oldest;
-        (oldest != NONE).then(|| Page::new(oldest))
+        self.lists[usize::from(node) * 2 + usize::from(active)].pages.oldest().map(Page::new)
     }
 
     /// Whether the page is on an active list.
     pub fn is_active(&self, page: Page) -> bool {
-        self.links[page.index()].flags & ACTIVE != 0
+        self.links[page.number()] & ACTIVE != 0
     }
 
     /// PG_referenced.
     pub fn is_referenced(&self, page: Page) -> bool {
-        self.links[page.index()].flags & REFERENCED != 0
+        self.links[page.number()] & REFERENCED != 0
     }
 
     /// Set or clear PG_referenced.
     pub fn set_referenced(&mut self, page: Page, on: bool) {
-        let flags = &mut self.links[page.index()].flags;
+        let flags = &mut self.links[page.number()];
         *flags = *flags & !REFERENCED | if on { REFERENCED } else { 0 };
     }
 
     /// Put a page of `span` frames that is on no list at the young end of one.
     pub fn add(&mut self, page: Page, span: u32, node: u8, active: bool) {
-        let at = page.number();
         let list = &mut self.lists[usize::from(node) * 2 + usize::from(active)];
-        let links = &mut self.links[page.index()];
-        debug_assert_eq!(links.flags & NODE, 0, "a page on two lists");
-        links.flags = links.flags & REFERENCED | (node + 1) << 1 | u8::from(active);
-        links.older = list.newest;
-        links.newer = NONE;
-        if list.newest == NONE {
-            list.oldest = at;
-        } else {
-            self.links[list.newest as usize].newer = at;
-        }
-        list.newest = at;
+        let flags = &mut self.links[page.number()];
+        debug_assert_eq!(*flags & NODE, 0, "a page on two lists");
+        *flags = *flags & REFERENCED | u32::from(node + 1) << 1 | u32::from(active);
+        self.links.push(&mut list.pages, page.number());
         list.frames += u64::from(span);
+    }
+
+    /// The node whose list a page is on.
+    fn listed(&self, page: Page) -> Option<u8> {
+        let node = (self.links[page.number()] & NODE) >> 1;
+        node.checked_sub(1).map(|node| node as u8)
     }
 
     /// Take a page of `span` frames off its list; whether it was on one.
     pub fn remove(&mut self, page: Page, span: u32) -> bool {
-        let Links { newer, older, flags } = self.links[page.index()];
-        let Some(node) = (flags & NODE).checked_sub(1 << 1) else { return false };
-        let list = &mut self.lists[usize::from(node) + usize::from(flags & ACTIVE)];
-        if newer == NONE {
-            list.newest = older;
-        } else {
-            self.links[newer as usize].older = older;
-        }
-        if older == NONE {
-            list.oldest = newer;
-        } else {
-            self.links[older as usize].newer = newer;
-        }
+        let Some(node) = self.listed(page) else { return false };
+        let flags = self.links[page.number()];
+        let list = &mut self.lists[usize::from(node) * 2 + (flags & ACTIVE) as usize];
+        self.links.remove(&mut list.pages, page.number());
         list.frames -= u64::from(span);
-        self.links[page.index()].flags = flags & REFERENCED;
+        self.links[page.number()] = flags & REFERENCED;
         true
+    }
+
+    /// Forget a page of `span` frames altogether.
+    pub fn forget(&mut self, page: Page, span: u32) {
+        self.remove(page, span);
+        self.links[page.number()] = 0;
+        self.batch.retain(|(queued, _)| *queued != page);
     }
 
     /// Move a page to the young end of a list of the node it is listed on.
     pub fn relist(&mut self, page: Page, span: u32, active: bool) {
-        if let Some(node) = (self.links[page.index()].flags & NODE).checked_sub(1 << 1) {
+        if let Some(node) = self.listed(page) {
             self.remove(page, span);
-            self.add(page, span, node >> 1, active);
+            self.add(page, span, node, active);
         }
     }
 

@@ -8,55 +8,63 @@
 //! demotes cold pages when the fast node is short, the other promotes hot ones while there is
 //! room. Huge pages whose accesses are skewed are split when base pages would raise the hit ratio.
 //!
-//! Left out: the processor-time cap on sampling (the period is fixed), warm pages that are promoted
-//! when there is room to spare, collapsing base pages again.
-//!
-//! Not to be used where the hot set changes quicker than samples tell: sampling one in hundreds of
-//! accesses needs seconds to see a page, and at 4 KiB an operation most pages are never seen.
+//! The period of sampling is fixed, without the kernel's cap on its processor time. Sampling one in
+//! hundreds of accesses needs seconds to see a page, and at 4 KiB an operation most pages are never
+//! seen.
+
+use std::ops::Range;
 
 use super::knobs::{Frames, Knobs};
 use super::lists::Lists;
 use super::{
-    Context, HUGE, Memory, Named, Next, NodeId, Page, Policy, Thread, ThreadSpec, Time,
+    Capability, Context, HUGE, Memory, Named, Next, NodeId, Page, Policy, Refused, Thread, Time,
+    need,
 };
 use crate::knobs;
 
 knobs! {
     /// Memtis's constants.
     MemtisKnobs {
-        load_period: u64 = "199", "loads that miss the last-level cache to a sample",
+        load_period: u64 = "199" (in tests "3"), "loads that miss the last-level cache to a sample",
             "Memtis, htmm_inst_period";
-        store_period: u64 = "100007", "stores to a sample", "Memtis, htmm_inst_period of stores";
-        cooling_samples: u64 = "2000000", "samples from one halving of counts to the next",
+        store_period: u64 = "100007" (in tests "5"), "stores to a sample", "Memtis, htmm_inst_period of stores";
+        cooling_samples: u64 = "2000000" (in tests "60"), "samples from one halving of counts to the next",
             "Memtis, htmm_cooling_period";
-        adapt_samples: u64 = "100000", "samples from one threshold to the next",
+        adapt_samples: u64 = "100000" (in tests "15"), "samples from one threshold to the next",
             "Memtis, htmm_adaptation_period";
         threshold_headroom: f64 = "0.03", "share of the fast node that the hot set leaves free",
             "Memtis, htmm_core.c";
-        migrate_period: Time = "500ms", "time between runs of the migration threads",
+        migrate_period: Time = "500ms" (in tests "30us"), "time between runs of the migration threads",
             "Memtis, kmigrated";
         demote_share: f64 = "0.02", "free share of the fast node below which it demotes",
             "Memtis, htmm_core.c";
-        demote_least: Frames = "50MB", "at least", "Memtis, htmm_core.c";
-        demote_most: Frames = "1000MB", "at most", "Memtis, htmm_core.c";
+        demote_least: Frames = "50MB" (in tests "4KiB"), "at least", "Memtis, htmm_core.c";
+        demote_most: Frames = "1000MB" (in tests "8KiB"), "at most", "Memtis, htmm_core.c";
         promote_share: f64 = "0.03", "free share that demotion for promotions restores",
             "Memtis, htmm_core.c";
-        promote_least: Frames = "100MB", "at least", "Memtis, htmm_core.c";
-        promote_most: Frames = "1500MB", "at most", "Memtis, htmm_core.c";
+        promote_least: Frames = "100MB" (in tests "8KiB"), "at least", "Memtis, htmm_core.c";
+        promote_most: Frames = "1500MB" (in tests "16KiB"), "at most", "Memtis, htmm_core.c";
         split: bool = "true", "split skewed huge pages", "Memtis, htmm_thres_split";
         split_factor: f64 = "0.95", "split while this x the base-page hit ratio is above the real one",
             "Memtis, htmm_core.c";
         split_gain: f64 = "0.03", "least gain of hit ratio for a split", "Memtis, htmm_core.c";
-        batch: u64 = "32", "pages moved in a step", "Linux 5.15, SWAP_CLUSTER_MAX";
+        batch: u64 = "32" (in tests "4"), "pages moved in a step", "Linux 5.15, SWAP_CLUSTER_MAX";
     }
 }
 
 /// The registry's entry.
 pub static POLICY: Named = Named {
     what: "Memtis: sampled access histogram, periodic migration, huge-page split",
+    follows: "Memtis (SOSP'23), its kernel for Linux 5.15",
+    leaves_out: "the cap on sampling's processor time, promotion of warm pages, collapsing of base pages",
+    not_for: "a hot set that changes quicker than samples tell",
     foresees: false,
     knobs: MemtisKnobs::declared,
-    make: |settings| {
+    make: |settings, mem| {
+        let other = "choose a policy that goes by hint faults, such as tpp";
+        need(mem, Capability::Samples, "memtis", other)?;
+        // References that are faults reach no counter of the processor.
+        need(mem, Capability::FarIsMapped, "memtis", other)?;
         let mut knobs = MemtisKnobs::read(settings)?;
         // A shrunk run has fewer samples: its periods shrink with it.
         for (name, period) in [
@@ -67,24 +75,32 @@ pub static POLICY: Named = Named {
                 *period = ((*period as f64 * settings.scale) as u64).max(1);
             }
         }
-        Ok(Box::new(Memtis::new(knobs)))
+        let policy = Memtis::new(knobs, mem);
+        let first = mem.now().plus(policy.knobs.migrate_period);
+        let wakes = vec![(policy.demoter, first), (policy.promoter, first)];
+        Ok((Box::new(policy), wakes))
     },
 };
 
 const BINS: usize = 16;
 /// A sample of a base page counts as much as samples all over a huge page would.
 const WEIGHT: u32 = HUGE;
-const DEMOTER: Thread = Thread(0);
-const PROMOTER: Thread = Thread(1);
 
 fn bin(count: u32) -> usize {
     ((count + 1).ilog2() as usize).min(BINS - 1)
+}
+
+/// The places of a mapping's base pages in a table.
+fn base_pages(page: Page, span: u32) -> Range<usize> {
+    page.index()..page.index() + span as usize
 }
 
 /// Memtis.
 #[derive(Debug)]
 pub struct Memtis {
     knobs: MemtisKnobs,
+    demoter: Thread,
+    promoter: Thread,
     lists: Lists,
     /// Weighted count of each mapping, and of each base page; the latter only while there may be
     /// huge pages to split.
@@ -101,11 +117,14 @@ pub struct Memtis {
 }
 
 impl Memtis {
-    fn new(knobs: MemtisKnobs) -> Self {
+    fn new(knobs: MemtisKnobs, mem: &mut dyn Memory) -> Self {
+        mem.sample_every(knobs.load_period, knobs.store_period);
         Self {
             knobs,
-            lists: Lists::new(0, 1, 1),
-            counts: Vec::new(),
+            demoter: mem.spawn("kdemoted", Context::Kernel),
+            promoter: mem.spawn("kpromoted", Context::Kernel),
+            lists: Lists::new(mem.page_limit(), mem.nodes(), 1),
+            counts: vec![0; mem.page_limit() as usize],
             inner: Vec::new(),
             bins: [0; BINS],
             inner_bins: [0; BINS],
@@ -149,17 +168,21 @@ impl Memtis {
         self.bins = [0; BINS];
         self.inner_bins = [0; BINS];
         self.threshold = (self.threshold - 1).max(1);
-        for number in 0..mem.pages() {
-            let page = Page::new(number);
-            if let Some(inner) = self.inner.get_mut(page.index()) {
-                *inner /= 2;
-                self.inner_bins[bin(u32::from(*inner) * WEIGHT)] += 1;
+        let mut next = mem.next_mapped(Page::new(0));
+        while let Some(page) = next {
+            let span = mem.span(page);
+            if self.inner.is_empty() {
+                self.inner_bins[0] += u64::from(span);
+            } else {
+                for inner in &mut self.inner[base_pages(page, span)] {
+                    *inner /= 2;
+                    self.inner_bins[bin(u32::from(*inner) * WEIGHT)] += 1;
+                }
             }
-            if mem.mapped(page) {
-                self.counts[page.index()] /= 2;
-                self.bins[bin(self.counts[page.index()])] += u64::from(mem.span(page));
-                self.classify(mem, page);
-            }
+            self.counts[page.index()] /= 2;
+            self.bins[bin(self.counts[page.index()])] += u64::from(span);
+            self.classify(mem, page);
+            next = mem.next_mapped(page.skip(span));
         }
     }
 
@@ -175,13 +198,15 @@ impl Memtis {
         }
         let mut skewed = Vec::new();
         let mut huge = 0u64;
-        for number in (0..mem.pages()).step_by(HUGE as usize) {
-            let page = Page::new(number);
-            if !mem.mapped(page) || mem.span(page) == 1 {
+        let mut next = mem.next_mapped(Page::new(0));
+        while let Some(page) = next {
+            let span = mem.span(page);
+            next = mem.next_mapped(page.skip(span));
+            if span == 1 {
                 continue;
             }
             huge += 1;
-            let inner = &self.inner[page.index()..page.index() + HUGE as usize];
+            let inner = &self.inner[base_pages(page, span)];
             let squares: u64 = inner.iter().map(|n| u64::from(*n).pow(2)).sum();
             let touched = inner.iter().filter(|n| **n > 0).count() as u64;
             if touched > 0 {
@@ -208,88 +233,124 @@ impl Memtis {
         }
     }
 
-    fn mark(&self, mem: &dyn Memory, share: f64, least: Frames, most: Frames) -> u64 {
-        let frames = (mem.capacity(NodeId::FAST) as f64 * share) as u64;
-        frames.clamp(least.0.min(most.0), most.0.max(least.0)).min(mem.capacity(NodeId::FAST) / 4)
+    /// Move a page and list it there.
+    fn migrate(&mut self, mem: &mut dyn Memory, page: Page, to: NodeId) -> Migrated {
+        let (span, hot) = (mem.span(page), self.hot(page));
+        match mem.move_page(page, to) {
+            Ok(()) => {
+                self.lists.remove(page, span);
+                self.lists.add(page, span, to.index() as u8, hot);
+                Migrated::Yes
+            }
+            Err(Refused::Pinned) => {
+                // Let others go first.
+                let active = self.lists.is_active(page);
+                self.lists.relist(page, span, active);
+                Migrated::Later
+            }
+            Err(_) => Migrated::No,
+        }
     }
 
-    /// Move a page and list it there; false if it could not be moved.
-    fn migrate(&mut self, mem: &mut dyn Memory, page: Page, to: NodeId) -> bool {
-        let moved = mem.move_page(page, to).is_ok();
-        if moved {
-            let (span, hot) = (mem.span(page), self.hot(page));
-            self.lists.remove(page, span);
-            self.lists.add(page, span, to.index() as u8, hot);
+    /// A batch of the demoter; whether there is more to do at once.
+    fn demote(&mut self, mem: &mut dyn Memory) -> bool {
+        let Some(below) = NodeId::FAST.slower(mem.nodes()) else { return false };
+        // Hot pages waiting below are a reason to make room, up to their number.
+        let waiting = self.lists.frames(below.index() as u8, true);
+        let (short, room) = (self.short(mem), self.room(mem));
+        let target = if waiting > 0 { short.max(room) } else { short };
+        let mut moved = false;
+        for _ in 0..self.knobs.batch.max(1) {
+            if mem.free(NodeId::FAST) >= target {
+                return false;
+            }
+            let Some(page) = self.lists.oldest(0, false) else { return moved };
+            match self.migrate(mem, page, below) {
+                Migrated::Yes => moved = true,
+                Migrated::Later => {}
+                Migrated::No => return false,
+            }
         }
         moved
     }
 
-    fn step(&mut self, mem: &mut dyn Memory, thread: Thread) -> bool {
-        let knobs = &self.knobs;
-        let short = self.mark(mem, knobs.demote_share, knobs.demote_least, knobs.demote_most);
-        let room = self.mark(mem, knobs.promote_share, knobs.promote_least, knobs.promote_most);
-        let batch = knobs.batch.max(1);
-        let Some(below) = NodeId::FAST.slower(mem.nodes()) else { return false };
-        if thread == DEMOTER {
-            // Hot pages waiting below are a reason to make room, up to their number.
-            let waiting = self.lists.frames(below.index() as u8, true);
-            let target = if waiting > 0 { short.max(room) } else { short };
-            for done in 0..batch {
-                if mem.free(NodeId::FAST) >= target {
-                    return false;
-                }
-                let Some(page) = self.lists.oldest(0, false) else { return done > 0 };
-                if !self.migrate(mem, page, below) {
-                    return false;
-                }
-            }
-            return true;
-        }
-        for node in NodeId::all(mem.nodes()).skip(1) {
-            for _ in 0..batch {
-                let Some(page) = self.lists.oldest(node.index() as u8, true) else { break };
+    /// A batch of the promoter; whether there is more to do at once.
+    fn promote(&mut self, mem: &mut dyn Memory) -> bool {
+        let short = self.short(mem);
+        let slow = 1..mem.nodes();
+        let mut done = false;
+        for node in slow.clone() {
+            for _ in 0..self.knobs.batch.max(1) {
+                let Some(page) = self.lists.oldest(node, true) else { break };
                 if mem.free(NodeId::FAST) < short + u64::from(mem.span(page)) {
-                    mem.wake(DEMOTER);
+                    mem.wake(self.demoter);
                     return false;
                 }
                 if !self.hot(page) {
                     self.classify(mem, page);
-                } else if !self.migrate(mem, page, NodeId::FAST) {
-                    return false;
+                    done = true;
+                    continue;
+                }
+                match self.migrate(mem, page, NodeId::FAST) {
+                    Migrated::Yes => done = true,
+                    Migrated::Later => {}
+                    Migrated::No => return false,
                 }
             }
         }
-        NodeId::all(mem.nodes()).skip(1).any(|n| self.lists.oldest(n.index() as u8, true).is_some())
+        done && { slow }.any(|node| self.lists.oldest(node, true).is_some())
+    }
+
+    /// Free frames of the fast node below which it demotes.
+    fn short(&self, mem: &dyn Memory) -> u64 {
+        let knobs = &self.knobs;
+        mark(mem, knobs.demote_share, knobs.demote_least, knobs.demote_most)
+    }
+
+    /// Free frames that demotion for promotions restores.
+    fn room(&self, mem: &dyn Memory) -> u64 {
+        let knobs = &self.knobs;
+        mark(mem, knobs.promote_share, knobs.promote_least, knobs.promote_most)
     }
 }
 
+/// A share of the fast node, within bounds.
+fn mark(mem: &dyn Memory, share: f64, least: Frames, most: Frames) -> u64 {
+    let capacity = mem.capacity(NodeId::FAST);
+    let frames = (capacity as f64 * share) as u64;
+    frames.clamp(least.0.min(most.0), most.0.max(least.0)).min(capacity / 4)
+}
+
+/// What became of a migration.
+enum Migrated {
+    Yes,
+    /// Not now: the page is pinned.
+    Later,
+    No,
+}
+
 impl Policy for Memtis {
-    fn threads(&self) -> Vec<ThreadSpec> {
-        ["kdemoted", "kpromoted"]
-            .map(|name| ThreadSpec { name, context: Context::Kernel })
-            .to_vec()
-    }
-
-    fn start(&mut self, mem: &mut dyn Memory) -> Vec<(Thread, Time)> {
-        self.lists = Lists::new(mem.pages(), mem.nodes(), 1);
-        self.counts = vec![0; mem.pages() as usize];
-        mem.sample_every(self.knobs.load_period, self.knobs.store_period);
-        let first = mem.now().plus(self.knobs.migrate_period);
-        vec![(DEMOTER, first), (PROMOTER, first)]
-    }
-
     fn allocated(&mut self, mem: &mut dyn Memory, page: Page) {
         let span = mem.span(page);
         if span > 1 && self.inner.is_empty() {
-            self.inner = vec![0; mem.pages() as usize];
-            self.inner_bins[0] = u64::from(mem.pages());
+            self.inner = vec![0; mem.page_limit() as usize];
         }
         self.bins[0] += u64::from(span);
+        self.inner_bins[0] += u64::from(span);
         self.lists.add(page, span, mem.node_of(page).index() as u8, false);
     }
 
-    fn write_fault(&mut self, mem: &mut dyn Memory, page: Page) {
-        let _ = mem.unprotect(page);
+    fn released(&mut self, _: &mut dyn Memory, page: Page, span: u32) {
+        self.lists.forget(page, span);
+        let count = std::mem::take(&mut self.counts[page.index()]);
+        self.bins[bin(count)] -= u64::from(span);
+        if self.inner.is_empty() {
+            self.inner_bins[0] -= u64::from(span);
+        } else {
+            for inner in &mut self.inner[base_pages(page, span)] {
+                self.inner_bins[bin(u32::from(std::mem::take(inner)) * WEIGHT)] -= 1;
+            }
+        }
     }
 
     fn sample(&mut self, mem: &mut dyn Memory, page: Page, at: Page, _: bool) {
@@ -325,10 +386,34 @@ impl Policy for Memtis {
     }
 
     fn work(&mut self, mem: &mut dyn Memory, thread: Thread) -> Next {
-        if self.step(mem, thread) {
+        let more =
+            if thread == self.demoter { self.demote(mem) } else { self.promote(mem) };
+        if more {
             Next::Again
         } else {
             Next::At(mem.now().plus(self.knobs.migrate_period))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Step, is_demotion, is_promotion, run, settings, thrash};
+    use super::super::{Action, HUGE};
+
+    #[test]
+    fn promotes_and_demotes() {
+        let actions = thrash("memtis", 3);
+        assert!(actions.iter().any(is_promotion) && actions.iter().any(is_demotion));
+    }
+
+    #[test]
+    fn splits_skewed_huge_pages() {
+        // One base page of each huge page is hot: half of the huge pages fit, all hot base pages would.
+        let all = (0..4).map(|huge| Step::Read(huge * HUGE));
+        let steps: Vec<_> = all.chain((0..4000).map(|i| Step::Read(i % 4 * HUGE + 7))).collect();
+        let nodes = [2 * HUGE as usize, 5 * HUGE as usize];
+        let memory = run("memtis", &settings("memtis").unwrap(), &nodes, &steps, true);
+        assert!(memory.actions.iter().any(|(_, action)| matches!(action, Action::Split(_))));
     }
 }

@@ -14,20 +14,19 @@
 //! * Shadows are reclaimed in the order of their index when the slow node runs short or has no
 //!   frame for a demotion.
 //!
-//! Left out: file and shared pages; the index is walked in order of page numbers, where the kernel
-//! has the order of frames.
-//!
-//! Not to be used where the hot set is written and does not fit the fast node: shadows then cost a
-//! fault each, hold slow memory, and save few copies (see `ssp`).
+//! The index is walked in order of page numbers, where the kernel has the order of frames. Where the
+//! hot set is written and does not fit the fast node, shadows cost a fault each, hold slow memory,
+//! and save few copies (see `ssp`).
 
 use std::collections::VecDeque;
 
 use super::knobs::{Knob, Knobs, Settings};
 use super::pages::PageSet;
-use super::reclaim::{KSWAPD, Reclaim, ReclaimKnobs};
+use super::reclaim::{Demotion, Reclaim, ReclaimKnobs, arm_demoted};
 use super::scan::{ScanKnobs, Scanner};
 use super::{
-    Commit, Context, Drop, Memory, Named, Next, NodeId, Page, Policy, Thread, ThreadSpec, Time,
+    Commit, Context, DropReason, Made, Memory, Named, Next, NodeId, Page, Policy, Refused, Tenant,
+    Thread,
 };
 use crate::knobs;
 
@@ -36,10 +35,10 @@ knobs! {
     NomadKnobs {
         pcq_lookback: u64 = "20", "place in the candidate queue beyond which idle pages are dropped",
             "NOMAD, async_promote_main.c";
-        mpq_size: u64 = "512", "pages that the migration pending queue holds",
+        mpq_size: u64 = "512" (in tests "4"), "pages that the migration pending queue holds",
             "NOMAD, async_promote_main.c";
-        run_pages: u64 = "512", "most pages of one run of kpromote", "NOMAD, async_promote_main.c";
-        run_passes: u64 = "10", "most passes over the pages of a run", "NOMAD, async_promote_main.c";
+        run_pages: u64 = "512" (in tests "3"), "most pages of one run of kpromote", "NOMAD, async_promote_main.c";
+        run_passes: u64 = "10" (in tests "2"), "most passes over the pages of a run", "NOMAD, async_promote_main.c";
         demotion_drops: u64 = "10", "shadows freed when a demotion finds no frame",
             "NOMAD, nomad.patch, alloc_demote_page";
         arm_demoted: bool = "true", "a demoted page is armed at once", "NOMAD, nomad.patch";
@@ -49,9 +48,12 @@ knobs! {
 /// The registry's entry.
 pub static POLICY: Named = Named {
     what: "NOMAD: transactional promotion, a shadow kept for every promoted page",
+    follows: "NOMAD (OSDI'24), kernel module and patch for Linux 5.13",
+    leaves_out: "file and shared pages",
+    not_for: "a hot set that is written and does not fit the fast node",
     foresees: false,
     knobs: declared,
-    make: |settings| Ok(Box::new(Nomad::new(settings, Always)?)),
+    make: |settings, mem| Nomad::make(settings, mem, Always),
 };
 
 /// The knobs of every policy made of [`Nomad`].
@@ -61,10 +63,6 @@ pub(super) fn declared() -> Vec<Knob> {
 
 /// Which promoted pages keep a shadow: what SSP changes of NOMAD.
 pub trait ShadowRule: Send {
-    /// Called once: page numbers are below `pages`.
-    fn start(&mut self, pages: u32) {
-        let _ = pages;
-    }
     /// Whether the page, about to be promoted, keeps a shadow. Called once a promotion.
     fn keep_shadow(&mut self, page: Page) -> bool;
     /// The page was promoted.
@@ -72,7 +70,7 @@ pub trait ShadowRule: Send {
         let _ = page;
     }
     /// Whether a page promoted without a shadow is to be write-protected, so that its first write
-    /// is [`written`](ShadowRule::written) too.
+    /// is [`written`](ShadowRule::written) too. One that cannot be protected counts as written.
     fn watch_unshadowed(&self) -> bool {
         false
     }
@@ -81,9 +79,13 @@ pub trait ShadowRule: Send {
     fn written(&mut self, page: Page) {
         let _ = page;
     }
-    /// The page is about to be demoted; `dirty` is its dirty bit: written since its promotion.
+    /// The page was demoted; `dirty` was its dirty bit: written since its promotion.
     fn demoting(&mut self, page: Page, dirty: bool) {
         let _ = (page, dirty);
+    }
+    /// The page is gone.
+    fn released(&mut self, page: Page) {
+        let _ = page;
     }
 }
 
@@ -97,228 +99,295 @@ impl ShadowRule for Always {
     }
 }
 
-const SCANNER: Thread = Thread(1);
-const KPROMOTE: Thread = Thread(2);
-
 /// NOMAD with some rule for shadows.
 #[derive(Debug)]
 pub struct Nomad<R> {
     knobs: NomadKnobs,
     rule: R,
-    scanner: Scanner,
-    settings: ReclaimKnobs,
-    kernel: Option<Kernel>,
-    promote: Promote,
-    pcq: VecDeque<Page>,
-}
-
-/// What `start` makes.
-#[derive(Debug)]
-struct Kernel {
     reclaim: Reclaim,
+    scanner: Scanner,
+    /// The promotion candidate queue, newest first.
+    pcq: VecDeque<Page>,
+    promote: Promote,
+    /// Pages that have a shadow, or had one.
     shadows: PageSet,
-    /// Pages on the MPQ or in kpromote's hands.
-    pending: PageSet,
 }
 
-/// kpromote.
-#[derive(Debug, Default)]
+/// kpromote and its queues.
+#[derive(Debug)]
 struct Promote {
+    thread: Thread,
+    /// The migration pending queue.
     mpq: VecDeque<Page>,
     run: VecDeque<Page>,
     retry: VecDeque<Page>,
     passes: u64,
+    /// The page that is being copied, and whether it is to keep a shadow.
     copying: Option<(Page, bool)>,
+    /// All of these pages.
+    pending: PageSet,
 }
 
-impl<R: ShadowRule> Nomad<R> {
+impl Promote {
+    /// The page that comes next: of this run, of a further pass over it, or of a new run.
+    fn next(&mut self, knobs: &NomadKnobs) -> Option<Page> {
+        loop {
+            if let Some(page) = self.run.pop_front() {
+                return Some(page);
+            }
+            if !self.retry.is_empty() && self.passes < knobs.run_passes {
+                self.passes += 1;
+                self.run = std::mem::take(&mut self.retry);
+                continue;
+            }
+            self.give_up_retries();
+            if self.mpq.is_empty() {
+                return None;
+            }
+            let size = self.mpq.len().min(knobs.run_pages.max(1) as usize);
+            self.run = self.mpq.drain(..size).collect();
+            self.passes = 1;
+        }
+    }
+
+    fn give_up_retries(&mut self) {
+        for page in self.retry.drain(..) {
+            self.pending.remove(page);
+        }
+    }
+
+    /// Give up `page` and the rest of the run.
+    fn give_up_run(&mut self, page: Page) {
+        self.pending.remove(page);
+        for page in self.run.drain(..) {
+            self.pending.remove(page);
+        }
+        self.give_up_retries();
+    }
+
+    /// Forget a page that is gone.
+    fn forget(&mut self, page: Page) {
+        if self.pending.remove(page) {
+            for queue in [&mut self.mpq, &mut self.run, &mut self.retry] {
+                queue.retain(|queued| *queued != page);
+            }
+            self.copying = self.copying.filter(|(copied, _)| *copied != page);
+        }
+    }
+}
+
+impl<R: ShadowRule + 'static> Nomad<R> {
     /// NOMAD with `rule`.
     ///
     /// # Errors
     /// A knob out of place.
-    pub fn new(settings: &Settings, rule: R) -> nearfar_trace::Result<Self> {
-        Ok(Self {
+    pub fn make(
+        settings: &Settings,
+        mem: &mut dyn Memory,
+        rule: R,
+    ) -> nearfar_trace::Result<Made> {
+        let reclaim = Reclaim::new(mem, &ReclaimKnobs::read(settings)?);
+        let (scanner, first_scan) = Scanner::new(mem, settings)?;
+        let pages = mem.page_limit();
+        let policy = Self {
             knobs: NomadKnobs::read(settings)?,
             rule,
-            scanner: Scanner::new(settings)?,
-            settings: ReclaimKnobs::read(settings)?,
-            kernel: None,
-            promote: Promote::default(),
+            reclaim,
+            scanner,
             pcq: VecDeque::new(),
-        })
+            promote: Promote {
+                thread: mem.spawn("kpromote", Context::Kernel),
+                mpq: VecDeque::new(),
+                run: VecDeque::new(),
+                retry: VecDeque::new(),
+                passes: 0,
+                copying: None,
+                pending: PageSet::new(pages),
+            },
+            shadows: PageSet::new(pages),
+        };
+        Ok((Box::new(policy), vec![first_scan]))
     }
+}
 
+impl<R: ShadowRule> Nomad<R> {
     /// A step of kpromote: end the copy of one page, begin that of the next.
     fn kpromote(&mut self, mem: &mut dyn Memory) -> Next {
-        let Some(kernel) = &mut self.kernel else { return Next::Idle };
-        let promote = &mut self.promote;
-        if let Some((page, shadow)) = promote.copying.take() {
-            match mem.commit_copy(page, shadow) {
-                Ok(Commit::Dirtied) => promote.retry.push_back(page),
-                Ok(Commit::Done) => {
-                    kernel.promoted(mem, &mut self.rule, page, shadow);
-                }
+        if let Some((page, shadow)) = self.promote.copying {
+            let outcome = mem.commit_copy(page, shadow);
+            if outcome == Err(Refused::Busy) {
+                return Next::Idle;
+            }
+            self.promote.copying = None;
+            match outcome {
+                Ok(Commit::Done) => self.promoted(mem, page, shadow),
+                Ok(Commit::Dirtied | Commit::Pinned) => self.promote.retry.push_back(page),
                 Err(_) => {
-                    kernel.pending.remove(page);
+                    self.promote.pending.remove(page);
                 }
             }
         }
-        loop {
-            let Some(page) = promote.run.pop_front() else {
-                if !promote.retry.is_empty() && promote.passes < self.knobs.run_passes {
-                    promote.passes += 1;
-                    promote.run = std::mem::take(&mut promote.retry);
-                    continue;
-                }
-                for page in promote.retry.drain(..) {
-                    kernel.pending.remove(page);
-                }
-                if promote.mpq.is_empty() {
-                    return Next::Idle;
-                }
-                let size = promote.mpq.len().min(self.knobs.run_pages as usize);
-                promote.run = promote.mpq.drain(..size).collect();
-                promote.passes = 1;
-                continue;
-            };
+        while let Some(page) = self.promote.next(&self.knobs) {
             if mem.node_of(page) == NodeId::FAST {
-                kernel.pending.remove(page);
+                self.promote.pending.remove(page);
                 continue;
             }
             let span = u64::from(mem.span(page));
-            if mem.free(NodeId::FAST) < kernel.reclaim.marks(NodeId::FAST).min + span {
+            if mem.free(NodeId::FAST) < self.reclaim.marks(NodeId::FAST).min + span {
                 // Out of memory: the rest of the run goes back to the lists.
-                for page in promote.run.drain(..).chain(promote.retry.drain(..)).chain([page]) {
-                    kernel.pending.remove(page);
-                }
-                mem.wake(KSWAPD);
+                self.promote.give_up_run(page);
+                self.reclaim.wake(mem);
                 continue;
             }
             if span > 1 {
                 // Only base pages are copied in a transaction.
                 if mem.move_page(page, NodeId::FAST).is_ok() {
                     self.rule.promoted(page);
-                    kernel.reclaim.moved(mem, page, true);
+                    self.reclaim.moved(mem, page, true);
                 }
-                kernel.pending.remove(page);
+                self.promote.pending.remove(page);
                 return Next::Again;
             }
-            if mem.begin_copy(page, NodeId::FAST).is_ok() {
-                let shadow = self.rule.keep_shadow(page);
-                promote.copying = Some((page, shadow));
-                return Next::Again;
+            match mem.begin_copy(page, NodeId::FAST, self.promote.thread) {
+                Ok(()) => {
+                    self.promote.copying = Some((page, self.rule.keep_shadow(page)));
+                    return Next::Idle;
+                }
+                Err(Refused::Pinned) => self.promote.retry.push_back(page),
+                Err(_) => {
+                    self.promote.pending.remove(page);
+                }
             }
-            kernel.pending.remove(page);
         }
+        Next::Idle
     }
-}
 
-impl Kernel {
-    fn promoted(&mut self, mem: &mut dyn Memory, rule: &mut dyn ShadowRule, page: Page, shadow: bool) {
-        self.pending.remove(page);
-        rule.promoted(page);
+    fn promoted(&mut self, mem: &mut dyn Memory, page: Page, shadow: bool) {
+        self.promote.pending.remove(page);
+        self.rule.promoted(page);
         if shadow {
             self.shadows.insert(page);
-        } else if rule.watch_unshadowed() {
-            mem.write_protect(page);
+        } else if self.rule.watch_unshadowed() && mem.write_protect(page).is_err() {
+            self.rule.written(page);
         }
         self.reclaim.moved(mem, page, true);
         self.reclaim.wake_if_short(mem);
     }
 }
 
-/// Free up to `most` shadows, in the order of the index; how many were freed.
-fn drop_shadows(shadows: &mut PageSet, mem: &mut dyn Memory, most: u64) -> u64 {
+/// Free up to `limit` shadows, in the order of the index; how many were freed.
+fn drop_shadows(shadows: &mut PageSet, mem: &mut dyn Memory, limit: u64) -> u64 {
     let mut dropped = 0;
-    while dropped < most {
+    while dropped < limit {
         let Some(page) = shadows.first() else { break };
         shadows.remove(page);
-        if mem.drop_shadow(page, Drop::Reclaimed).is_ok() {
+        if mem.drop_shadow(page, DropReason::Reclaimed).is_ok() {
             dropped += 1;
         }
     }
     dropped
 }
 
+/// Demotion to the shadow, or by a copy.
+struct ToShadow<'a, R> {
+    knobs: &'a NomadKnobs,
+    rule: &'a mut R,
+    shadows: &'a mut PageSet,
+}
+
+impl<R: ShadowRule> Demotion for ToShadow<'_, R> {
+    fn demote(&mut self, mem: &mut dyn Memory, page: Page, to: NodeId) -> bool {
+        let dirty = mem.dirty(page);
+        let mut done = mem.remap_to_shadow(page).is_ok();
+        if done {
+            self.shadows.remove(page);
+        } else {
+            let moved = mem.move_page(page, to);
+            done = moved.is_ok();
+            if moved == Err(Refused::NoFrame) && drop_shadows(self.shadows, mem, self.knobs.demotion_drops) > 0
+            {
+                done = mem.move_page(page, to).is_ok();
+            }
+        }
+        if done {
+            self.rule.demoting(page, dirty);
+            if self.knobs.arm_demoted {
+                arm_demoted(mem, page);
+            }
+        }
+        done
+    }
+
+    fn relieve(&mut self, mem: &mut dyn Memory, frames: u64) -> u64 {
+        drop_shadows(self.shadows, mem, (frames / 2).max(1))
+    }
+}
+
 impl<R: ShadowRule> Policy for Nomad<R> {
-    fn threads(&self) -> Vec<ThreadSpec> {
-        let mut threads = super::tpp::scan_and_demote();
-        threads.push(ThreadSpec { name: "kpromote", context: Context::Kernel });
-        threads
-    }
-
-    fn start(&mut self, mem: &mut dyn Memory) -> Vec<(Thread, Time)> {
-        self.kernel = Some(Kernel {
-            reclaim: Reclaim::new(mem, &self.settings),
-            shadows: PageSet::new(mem.pages()),
-            pending: PageSet::new(mem.pages()),
-        });
-        self.rule.start(mem.pages());
-        vec![(SCANNER, self.scanner.begin(mem))]
-    }
-
     fn place(&mut self, mem: &dyn Memory, _: Page, frames: u32) -> NodeId {
-        self.kernel.as_ref().map_or(NodeId::FAST, |kernel| kernel.reclaim.place(mem, frames))
+        self.reclaim.place(mem, frames)
     }
 
     fn allocated(&mut self, mem: &mut dyn Memory, page: Page) {
-        let Some(kernel) = &mut self.kernel else { return };
-        kernel.reclaim.allocated(mem, page);
+        self.reclaim.allocated(mem, page);
     }
 
-    fn pressure(&mut self, mem: &mut dyn Memory, node: NodeId) {
+    fn released(&mut self, _: &mut dyn Memory, page: Page, span: u32) {
+        self.reclaim.released(page, span);
+        self.pcq.retain(|candidate| *candidate != page);
+        self.promote.forget(page);
+        self.shadows.remove(page);
+        self.rule.released(page);
+    }
+
+    fn pressure(&mut self, mem: &mut dyn Memory, node: NodeId, _: Tenant) {
         // A slow node full of shadows is not full.
-        if let Some(kernel) = &mut self.kernel
-            && node != NodeId::FAST
-        {
-            drop_shadows(&mut kernel.shadows, mem, self.knobs.demotion_drops);
+        if node != NodeId::FAST {
+            drop_shadows(&mut self.shadows, mem, self.knobs.demotion_drops);
         }
     }
 
     fn hint_fault(&mut self, mem: &mut dyn Memory, page: Page, _: bool) {
         mem.disarm_hint(page);
         self.scanner.fault();
-        let Some(kernel) = &mut self.kernel else { return };
         if mem.node_of(page) == NodeId::FAST {
             return;
         }
+        let (promote, lists) = (&mut self.promote, &mut self.reclaim.lists);
         let mut place = 0;
         let mut woken = false;
         self.pcq.retain(|candidate| {
             place += 1;
-            if mem.node_of(*candidate) == NodeId::FAST || kernel.pending.contains(*candidate) {
+            if mem.node_of(*candidate) == NodeId::FAST || promote.pending.contains(*candidate) {
                 return false;
             }
             if !mem.accessed(*candidate) {
                 return place <= self.knobs.pcq_lookback;
             }
-            if !kernel.reclaim.lists.is_active(*candidate) {
-                kernel.reclaim.lists.mark_accessed(*candidate, mem.span(*candidate));
+            if !lists.is_active(*candidate) {
+                lists.mark_accessed(*candidate, mem.span(*candidate));
                 return true;
             }
             // A full queue drops the page silently; it will fault again.
-            if self.promote.mpq.len() < self.knobs.mpq_size as usize {
-                self.promote.mpq.push_back(*candidate);
-                kernel.pending.insert(*candidate);
+            if promote.mpq.len() < self.knobs.mpq_size as usize {
+                promote.mpq.push_back(*candidate);
+                promote.pending.insert(*candidate);
                 woken = true;
             }
             false
         });
         if woken {
-            mem.wake(KPROMOTE);
+            mem.wake(promote.thread);
         }
-        if !kernel.pending.contains(page) {
+        if !promote.pending.contains(page) {
             // The kernel's list has the newest first; so the look-back is of the latest faults.
             self.pcq.push_front(page);
         }
     }
 
     fn write_fault(&mut self, mem: &mut dyn Memory, page: Page) {
-        if let Some(kernel) = &mut self.kernel
-            && mem.shadow_of(page).is_some()
-            && mem.drop_shadow(page, Drop::Written).is_ok()
-        {
-            kernel.shadows.remove(page);
+        if mem.drop_shadow(page, DropReason::Written).is_ok() {
+            self.shadows.remove(page);
         }
         if mem.unprotect(page).is_ok() && mem.node_of(page) == NodeId::FAST {
             self.rule.written(page);
@@ -326,38 +395,38 @@ impl<R: ShadowRule> Policy for Nomad<R> {
     }
 
     fn work(&mut self, mem: &mut dyn Memory, thread: Thread) -> Next {
-        match thread {
-            SCANNER => return self.scanner.work(mem, |_| {}),
-            KPROMOTE => return self.kpromote(mem),
-            _ => {}
+        if thread == self.scanner.thread() {
+            return self.scanner.work(mem, |_| {});
         }
-        let Some(Kernel { reclaim, shadows, .. }) = &mut self.kernel else { return Next::Idle };
-        let (knobs, rule) = (&self.knobs, &mut self.rule);
-        // Demotion and relief both free shadows; one at a time.
-        let shadows = std::cell::RefCell::new(shadows);
-        let mut demote = |mem: &mut dyn Memory, page: Page, to: NodeId| {
-            let shadows = &mut **shadows.borrow_mut();
-            let dirty = mem.dirty(page);
-            let mut done = mem.remap_to_shadow(page).is_ok();
-            if done {
-                shadows.remove(page);
-            } else {
-                done = mem.move_page(page, to).is_ok();
-                if !done && drop_shadows(shadows, mem, knobs.demotion_drops) > 0 {
-                    done = mem.move_page(page, to).is_ok();
-                }
-            }
-            if done {
-                rule.demoting(page, dirty);
-                if knobs.arm_demoted {
-                    mem.arm_hint(page);
-                }
-            }
-            done
-        };
-        let mut relieve = |mem: &mut dyn Memory, _: NodeId, frames: u64| {
-            drop_shadows(&mut shadows.borrow_mut(), mem, (frames / 2).max(1))
-        };
-        reclaim.kswapd(mem, &mut demote, &mut relieve)
+        if thread == self.promote.thread {
+            return self.kpromote(mem);
+        }
+        let (knobs, rule, shadows) = (&self.knobs, &mut self.rule, &mut self.shadows);
+        self.reclaim.kswapd(mem, &mut ToShadow { knobs, rule, shadows })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{is_demotion, run, settings, thrash, thrashing};
+    use super::super::{Action, Commit, DropReason};
+
+    #[test]
+    fn every_path_runs() {
+        let actions = thrash("nomad", 3);
+        let has = |path: fn(&Action) -> bool| actions.iter().any(path);
+        assert!(has(|action| matches!(action, Action::Committed(_, Commit::Done, true))));
+        assert!(!has(|action| matches!(action, Action::Committed(_, Commit::Done, false))));
+        assert!(has(|action| matches!(action, Action::Committed(_, Commit::Dirtied, _))));
+        assert!(has(|action| matches!(action, Action::Dropped(_, DropReason::Written))));
+        assert!(has(|action| matches!(action, Action::Remapped(_))));
+        assert!(has(is_demotion));
+    }
+
+    #[test]
+    fn shadows_give_way_in_a_tight_slow_node() {
+        let memory = run("nomad", &settings("nomad").unwrap(), &[10, 17], &thrashing(1), false);
+        let reclaimed = |action: &Action| matches!(action, Action::Dropped(_, DropReason::Reclaimed));
+        assert!(memory.actions.iter().any(|(_, action)| reclaimed(action)));
     }
 }

@@ -2,16 +2,18 @@
 //!
 //! First touch fills the fast node, then the next. The base line of every comparison; the NOMAD
 //! paper found it the best choice for Redis, whose accesses have no hot set that is worth moving.
-//! Not to be used where the hot set is touched after the fast node has filled.
 
 use super::{Memory, Named, Page, Policy};
 
 /// The registry's entry.
 pub static POLICY: Named = Named {
     what: "pages stay where first touched",
+    follows: "",
+    leaves_out: "",
+    not_for: "a hot set that is touched after the fast node has filled",
     foresees: false,
     knobs: Vec::new,
-    make: |_| Ok(Box::new(Never)),
+    make: |_, _| Ok((Box::new(Never), Vec::new())),
 };
 
 /// Does nothing.
@@ -19,8 +21,15 @@ pub static POLICY: Named = Named {
 pub struct Never;
 
 impl Policy for Never {
-    fn write_fault(&mut self, mem: &mut dyn Memory, page: Page) {
-        // It protects nothing; whatever did, the write must go through.
-        let _ = mem.unprotect(page);
+    fn released(&mut self, _: &mut dyn Memory, _: Page, _: u32) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::thrash;
+
+    #[test]
+    fn does_nothing() {
+        assert!(thrash("none", 3).is_empty());
     }
 }

@@ -8,18 +8,21 @@
 //! of those moves.
 
 use super::pages::PageSet;
-use super::{Memory, Named, NodeId, Page, Policy};
+use super::{Memory, Named, NodeId, Page, Policy, Refused};
 
 /// The registry's entry.
 pub static POLICY: Named = Named {
     what: "clairvoyant placement at the start of each phase, free of charge: a bound",
+    follows: "",
+    leaves_out: "",
+    not_for: "anything but comparison: no kernel knows the future",
     foresees: true,
     knobs: Vec::new,
-    make: |_| Ok(Box::new(Oracle::default())),
+    make: |_, mem| Ok((Box::new(Oracle { chosen: PageSet::new(mem.page_limit()) }), Vec::new())),
 };
 
 /// Places by the future.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Oracle {
     /// Pages that belong into the fast node, mapped already or not.
     chosen: PageSet,
@@ -32,14 +35,13 @@ impl Policy for Oracle {
         NodeId::all(mem.nodes()).skip(first).find(room).unwrap_or(NodeId::FAST)
     }
 
-    fn write_fault(&mut self, mem: &mut dyn Memory, page: Page) {
-        let _ = mem.unprotect(page);
-    }
+    // What is foretold of a number holds for the page that it becomes.
+    fn released(&mut self, _: &mut dyn Memory, _: Page, _: u32) {}
 
     fn foresee(&mut self, mem: &mut dyn Memory, counts: &[u32]) {
         let mut heat = Vec::new();
         let mut number = 0;
-        while number < mem.pages() {
+        while (number as usize) < counts.len() {
             let page = Page::new(number);
             let span = if mem.mapped(page) { mem.span(page) } else { 1 };
             let inner = counts.get(page.index()..page.index() + span as usize).unwrap_or_default();
@@ -52,7 +54,7 @@ impl Policy for Oracle {
             let there = mem.mapped(*page) && mem.node_of(*page) == NodeId::FAST;
             (std::cmp::Reverse(*heat), !there, *page)
         });
-        self.chosen = PageSet::new(mem.pages());
+        self.chosen = PageSet::new(mem.page_limit());
         let mut room = mem.capacity(NodeId::FAST);
         let (mut wanted, mut unwanted) = (Vec::new(), Vec::new());
         for (heat, page, span) in heat {
@@ -72,7 +74,8 @@ impl Policy for Oracle {
             NodeId::all(mem.nodes()).skip(1).any(|node| mem.move_page(page, node).is_ok())
         };
         for page in wanted {
-            while mem.move_page(page, NodeId::FAST).is_err() {
+            // A page that cannot be moved stays; one without room needs a victim.
+            while mem.move_page(page, NodeId::FAST) == Err(Refused::NoFrame) {
                 let Some(victim) = unwanted.pop() else { return };
                 if !down(mem, victim) {
                     return;
@@ -80,7 +83,7 @@ impl Policy for Oracle {
             }
         }
         // Room for chosen pages that are yet to be mapped.
-        let room = room_wanted(mem, &self.chosen);
+        let room = room_wanted(mem, &self.chosen, counts.len() as u32);
         while mem.free(NodeId::FAST) < room {
             let Some(victim) = unwanted.pop() else { return };
             if !down(mem, victim) {
@@ -91,6 +94,30 @@ impl Policy for Oracle {
 }
 
 /// Frames of chosen pages that are not mapped.
-fn room_wanted(mem: &dyn Memory, chosen: &PageSet) -> u64 {
-    (0..mem.pages()).map(Page::new).filter(|p| chosen.contains(*p) && !mem.mapped(*p)).count() as u64
+fn room_wanted(mem: &dyn Memory, chosen: &PageSet, numbers: u32) -> u64 {
+    (0..numbers).map(Page::new).filter(|p| chosen.contains(*p) && !mem.mapped(*p)).count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{PRICES, ReferenceMemory};
+    use super::super::{Memory, NodeId, Page, Settings};
+
+    #[test]
+    fn puts_the_most_referenced_into_the_fast_node() {
+        let mut memory = ReferenceMemory::new(PRICES, &[4, 12], 12, false);
+        let mut policy = memory.start("oracle", &Settings::default()).unwrap();
+        for page in 0..12 {
+            memory.access(&mut *policy, Page::new(page), false).unwrap();
+        }
+        let counts: Vec<u32> = (0..12).map(|page| page * 7 % 12).collect();
+        policy.foresee(&mut memory, &counts);
+        memory.check().unwrap();
+        let mut fast: Vec<u32> = (0..12u32)
+            .filter(|page| memory.node_of(Page::new(*page)) == NodeId::FAST)
+            .map(|page| counts[page as usize])
+            .collect();
+        fast.sort_unstable();
+        assert_eq!(fast, [8, 9, 10, 11]);
+    }
 }

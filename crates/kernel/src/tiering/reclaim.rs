@@ -9,25 +9,22 @@
 
 use super::knobs::Frames;
 use super::lists::Lists;
-use super::{FRAME, Memory, Next, NodeId, Page, Thread};
+use super::{Context, FRAME, Memory, Next, NodeId, Page, Thread};
 use crate::knobs;
 
 knobs! {
     /// Watermarks and lists.
     ReclaimKnobs {
-        min_free: Frames = "33MiB", "watermark `min` of a node",
+        min_free: Frames = "33MiB" (in tests "4KiB"), "watermark `min` of a node",
             "Linux 5.13: half of the 66 MiB that khugepaged sets for two nodes";
         watermark_scale: f64 = "10", "distance of `low` and `high`, in 1/10000 of the node",
             "Linux 5.13, sysctl watermark_scale_factor";
         demote_scale: f64 = "1000", "free share of the fast node that kswapd aims at, in 1/10000",
             "NOMAD's runs set demote_scale_factor to 1000, TPP's default is 200";
-        pagevec: u64 = "15", "activations applied at a time", "Linux 5.13, PAGEVEC_SIZE";
+        pagevec: u64 = "15" (in tests "3"), "activations applied at a time", "Linux 5.13, PAGEVEC_SIZE";
         batch: u64 = "32", "pages that kswapd isolates at a time", "Linux 5.13, SWAP_CLUSTER_MAX";
     }
 }
-
-/// The thread of every policy that reclaims that runs [`Reclaim::kswapd`].
-pub const KSWAPD: Thread = Thread(0);
 
 /// Free frames of one node at which something happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,11 +48,46 @@ pub struct Reclaim {
     /// Frames scanned since the last one was freed, by node.
     fruitless: Vec<u64>,
     batch: u64,
+    kswapd: Thread,
+}
+
+/// How kswapd frees frames: what policies that reclaim differ in.
+pub trait Demotion {
+    /// Move a page to a slower node; whether that was done.
+    fn demote(&mut self, mem: &mut dyn Memory, page: Page, to: NodeId) -> bool;
+    /// Free about `frames` frames of the slowest node; how many were freed.
+    fn relieve(&mut self, mem: &mut dyn Memory, frames: u64) -> u64 {
+        let _ = (mem, frames);
+        0
+    }
+}
+
+/// Demotion by a copy.
+#[derive(Clone, Copy, Debug)]
+pub struct ByCopy {
+    /// A demoted page is armed at once.
+    pub arm: bool,
+}
+
+impl Demotion for ByCopy {
+    fn demote(&mut self, mem: &mut dyn Memory, page: Page, to: NodeId) -> bool {
+        let moved = mem.move_page(page, to).is_ok();
+        if moved && self.arm {
+            arm_demoted(mem, page);
+        }
+        moved
+    }
+}
+
+/// Arm a page that was just demoted.
+pub fn arm_demoted(mem: &mut dyn Memory, page: Page) {
+    // One that cannot be armed now is left to the scanner.
+    let _ = mem.arm_hint(page);
 }
 
 impl Reclaim {
-    /// For the pages and nodes of `mem`.
-    pub fn new(mem: &dyn Memory, knobs: &ReclaimKnobs) -> Self {
+    /// For the pages and nodes of `mem`, with a kswapd.
+    pub fn new(mem: &mut dyn Memory, knobs: &ReclaimKnobs) -> Self {
         let marks = NodeId::all(mem.nodes()).map(|node| {
             let capacity = mem.capacity(node);
             // A toy node must not consist of watermarks.
@@ -68,10 +100,11 @@ impl Reclaim {
         });
         let marks: Vec<_> = marks.collect();
         Self {
-            lists: Lists::new(mem.pages(), mem.nodes(), knobs.pagevec as usize),
+            lists: Lists::new(mem.page_limit(), mem.nodes(), knobs.pagevec as usize),
             fruitless: vec![0; marks.len()],
             marks,
             batch: knobs.batch.max(1),
+            kswapd: mem.spawn("kswapd", Context::Kernel),
         }
     }
 
@@ -99,6 +132,11 @@ impl Reclaim {
         self.wake_if_short(mem);
     }
 
+    /// A page of `span` frames is gone.
+    pub fn released(&mut self, page: Page, span: u32) {
+        self.lists.forget(page, span);
+    }
+
     /// Where to put a new page: as [`Policy::place`](super::Policy::place), keeping `high` free.
     pub fn place(&self, mem: &dyn Memory, frames: u32) -> NodeId {
         NodeId::all(mem.nodes())
@@ -113,23 +151,16 @@ impl Reclaim {
         self.lists.add(page, span, mem.node_of(page).index() as u8, active);
     }
 
-    /// One batch of kswapd on the fastest node that is short: `demote` moves a page to the next
-    /// slower node and answers whether it could, `relieve` frees frames of the slowest node and
-    /// answers how many.
-    pub fn kswapd(
-        &mut self,
-        mem: &mut dyn Memory,
-        demote: &mut dyn FnMut(&mut dyn Memory, Page, NodeId) -> bool,
-        relieve: &mut dyn FnMut(&mut dyn Memory, NodeId, u64) -> u64,
-    ) -> Next {
+    /// One batch of kswapd on the fastest node that is short.
+    pub fn kswapd(&mut self, mem: &mut dyn Memory, how: &mut dyn Demotion) -> Next {
         let nodes = mem.nodes();
         for node in NodeId::all(nodes) {
             if !self.short(mem, node) {
                 continue;
             }
             let next = match node.slower(nodes) {
-                Some(to) => self.shrink(mem, node, &mut |mem, page| demote(mem, page, to)),
-                None if relieve(mem, node, self.marks(node).high) > 0 => Next::Again,
+                Some(to) => self.shrink(mem, node, to, how),
+                None if how.relieve(mem, self.marks(node).high) > 0 => Next::Again,
                 None => Next::Idle,
             };
             if next != Next::Idle {
@@ -142,17 +173,22 @@ impl Reclaim {
     /// Wake kswapd if any node is short.
     pub fn wake_if_short(&self, mem: &mut dyn Memory) {
         if NodeId::all(mem.nodes()).any(|node| self.short(mem, node)) {
-            mem.wake(KSWAPD);
+            self.wake(mem);
         }
     }
 
-    /// One batch of kswapd on a short node that has a slower one. `demote` moves a page down and answers
-    /// whether it could.
+    /// Wake kswapd.
+    pub fn wake(&self, mem: &mut dyn Memory) {
+        mem.wake(self.kswapd);
+    }
+
+    /// One batch of kswapd on a short node; `to` is the next slower one.
     fn shrink(
         &mut self,
         mem: &mut dyn Memory,
         node: NodeId,
-        demote: &mut dyn FnMut(&mut dyn Memory, Page) -> bool,
+        to: NodeId,
+        how: &mut dyn Demotion,
     ) -> Next {
         let on = node.index() as u8;
         self.lists.drain();
@@ -181,7 +217,7 @@ impl Reclaim {
             self.lists.set_referenced(page, used);
             if used {
                 self.lists.relist(page, span, referenced);
-            } else if demote(mem, page) {
+            } else if how.demote(mem, page, to) {
                 self.moved(mem, page, false);
                 freed = true;
             } else {

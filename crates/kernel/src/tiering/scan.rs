@@ -13,21 +13,21 @@
 //! Left out: the limit of 3 % of the program's time (a scan of 256 MiB takes less).
 
 use super::knobs::{Frames, Knobs, Settings};
-use super::{Memory, Next, NodeId, Page, Time};
+use super::{Context, Memory, Next, NodeId, Page, Refused, Request, Thread, Time};
 use crate::knobs;
 
 knobs! {
     /// How hint faults are spread.
     ScanKnobs {
-        scan_size: Frames = "256MiB", "memory armed by a scan",
+        scan_size: Frames = "256MiB" (in tests "32KiB"), "memory armed by a scan",
             "Linux 5.13, sysctl numa_balancing_scan_size_mb";
-        scan_period_min: Time = "1s", "shortest time of a pass over all memory",
+        scan_period_min: Time = "1s" (in tests "60us"), "shortest time of a pass over all memory",
             "Linux 5.13, sysctl numa_balancing_scan_period_min_ms";
-        scan_period_max: Time = "60s", "longest time of a pass over all memory",
+        scan_period_max: Time = "60s" (in tests "240us"), "longest time of a pass over all memory",
             "Linux 5.13, sysctl numa_balancing_scan_period_max_ms";
-        scan_floor: Time = "100ms", "shortest time from one scan to the next",
+        scan_floor: Time = "100ms" (in tests "20us"), "shortest time from one scan to the next",
             "Linux 5.13, fair.c, MAX_SCAN_WINDOW: 2,560 MB/s at 256 MB a scan";
-        scan_delay: Time = "1s", "time of the first scan",
+        scan_delay: Time = "1s" (in tests "10us"), "time of the first scan",
             "Linux 5.13, sysctl numa_balancing_scan_delay_ms";
     }
 }
@@ -36,31 +36,48 @@ knobs! {
 #[derive(Debug)]
 pub struct Scanner {
     knobs: ScanKnobs,
+    thread: Thread,
     cursor: u32,
     period: Time,
     longest: Time,
     /// A pass is over and no page has faulted since.
     passed: bool,
+    /// The pages to arm of a stretch, and what became of each; kept for their memory.
+    requests: Vec<Request>,
+    outcomes: Vec<Result<(), Refused>>,
 }
 
 impl Scanner {
-    /// A scanner with these settings.
+    /// A scanner of the pages of `mem` in a thread of its own, and when that runs first.
     ///
     /// # Errors
     /// A knob out of place.
-    pub fn new(settings: &Settings) -> nearfar_trace::Result<Self> {
+    pub fn new(
+        mem: &mut dyn Memory,
+        settings: &Settings,
+    ) -> nearfar_trace::Result<(Self, (Thread, Time))> {
         let knobs = ScanKnobs::read(settings)?;
-        let (period, longest) = (knobs.scan_period_min, knobs.scan_period_max);
-        Ok(Self { knobs, cursor: 0, period, longest, passed: false })
+        let scans = u64::from(mem.page_limit()).div_ceil(knobs.scan_size.0).max(1);
+        let share = |pass: Time| Time::from_ps(pass.ps() / scans);
+        let period = share(knobs.scan_period_min).max(knobs.scan_floor);
+        let thread = mem.spawn("scanner", Context::Program);
+        let first = mem.now().plus(knobs.scan_delay);
+        let scanner = Self {
+            longest: share(knobs.scan_period_max).max(period),
+            knobs,
+            thread,
+            cursor: 0,
+            period,
+            passed: false,
+            requests: Vec::new(),
+            outcomes: Vec::new(),
+        };
+        Ok((scanner, (thread, first)))
     }
 
-    /// When the first scan is due.
-    pub fn begin(&mut self, mem: &dyn Memory) -> Time {
-        let scans = u64::from(mem.pages()).div_ceil(self.knobs.scan_size.0).max(1);
-        let share = |pass: Time| Time::from_ps(pass.ps() / scans);
-        self.period = share(self.knobs.scan_period_min).max(self.knobs.scan_floor);
-        self.longest = share(self.knobs.scan_period_max).max(self.period);
-        mem.now().plus(self.knobs.scan_delay)
+    /// The thread that is to run [`work`](Scanner::work).
+    pub fn thread(&self) -> Thread {
+        self.thread
     }
 
     /// There was a hint fault.
@@ -71,28 +88,37 @@ impl Scanner {
         }
     }
 
-    /// Arm the slow pages of the next stretch that has any; `armed` is told each.
+    /// Arm the slow pages of the next stretch that has any; it calls `armed` with each.
     pub fn work(&mut self, mem: &mut dyn Memory, mut armed: impl FnMut(Page)) -> Next {
-        let pages = mem.pages();
+        let limit = mem.page_limit();
         let stretch = self.knobs.scan_size.0;
-        let mut pass = stretch.saturating_mul(8).min(u64::from(pages));
+        let mut pass = stretch.saturating_mul(8).min(u64::from(limit));
         loop {
             // One armed page uses up the stretch that it is in (`nr_pte_updates`).
-            let (mut left, mut any) = (stretch.min(pass), false);
+            let mut left = stretch.min(pass);
             pass -= left;
+            self.requests.clear();
             while left > 0 {
-                let page = Page::new(self.cursor);
-                let span = if mem.mapped(page) { mem.span(page) } else { 1 };
-                if mem.mapped(page) && mem.node_of(page) != NodeId::FAST && !mem.hint_armed(page) {
-                    mem.arm_hint(page);
-                    armed(page);
-                    any = true;
+                let at = Page::new(self.cursor);
+                let page = mem.next_mapped(at).unwrap_or(Page::new(limit));
+                let hole = page.number() - at.number();
+                let seen = if hole > 0 { left.min(hole.into()) as u32 } else { mem.span(page) };
+                if hole == 0 && mem.node_of(page) != NodeId::FAST && !mem.hint_armed(page) {
+                    self.requests.push(Request::ArmHint(page));
                 }
-                left = left.saturating_sub(u64::from(span));
-                self.cursor = self.cursor.saturating_add(span);
-                if self.cursor >= pages {
+                left = left.saturating_sub(seen.into());
+                self.cursor = at.skip(seen).number();
+                if self.cursor >= limit {
                     self.cursor = 0;
                     self.passed = true;
+                }
+            }
+            mem.batch(&self.requests, &mut self.outcomes);
+            let mut any = false;
+            for (request, outcome) in self.requests.iter().zip(&self.outcomes) {
+                if let (Request::ArmHint(page), Ok(())) = (request, outcome) {
+                    armed(*page);
+                    any = true;
                 }
             }
             if any || pass == 0 {
@@ -105,27 +131,23 @@ impl Scanner {
 
 #[cfg(test)]
 mod tests {
-    use super::super::make;
-    use super::super::plain::PlainMemory;
-    use super::super::toy::{PRICES, toy};
+    use super::super::testing::{PRICES, ReferenceMemory, settings};
     use super::*;
 
     /// 24 pages, the first four fast; a scan is eight pages, so a pass three scans.
     #[test]
     fn arms_stretches_and_slows_down_after_passes_with_faults() {
-        let settings = toy("tpp").unwrap();
-        let mut none = make("none", &Settings::default()).unwrap();
-        let mut memory = PlainMemory::new(PRICES, &[4, 24], 24, false);
-        memory.start(&mut *none);
+        let mut memory = ReferenceMemory::new(PRICES, &[4, 24], 24, false);
+        let mut none = memory.start("none", &Settings::default()).unwrap();
         for page in 0..24 {
             memory.access(&mut *none, Page::new(page), false).unwrap();
         }
-        let mut own = settings.clone();
+        let mut own = settings("tpp").unwrap();
         own.values.retain(|name, _| name.starts_with("scan_"));
-        let mut scanner = Scanner::new(&own).unwrap();
         let us = |us: u64| Time::from_ps(us * 1_000_000);
-        assert_eq!(scanner.begin(&memory), memory.now().plus(us(10)));
-        let scan = |scanner: &mut Scanner, memory: &mut PlainMemory| {
+        let (mut scanner, (thread, first)) = Scanner::new(&mut memory, &own).unwrap();
+        assert_eq!((thread.name(), first), ("scanner", memory.now().plus(us(10))));
+        let scan = |scanner: &mut Scanner, memory: &mut ReferenceMemory| {
             let mut armed = Vec::new();
             let Next::At(next) = scanner.work(memory, |page| armed.push(page.number())) else {
                 panic!("a scan is followed by another")

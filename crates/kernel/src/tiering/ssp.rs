@@ -15,13 +15,13 @@
 //! * `shadow-fault`: only writes that free a shadow are noticed, which is the literal text; a
 //!   page that is written in every stay then keeps a shadow every other time.
 //!
-//! Not to be used where pages change between being read and being written from one stay in fast
-//! memory to the next: history then predicts the wrong thing.
+//! Where pages change between being read and being written from one stay in fast memory to the next,
+//! history predicts the wrong thing.
 
 use super::knobs::{KnobValue, Knobs, Settings};
 use super::nomad::{self, Nomad, ShadowRule};
 use super::pages::PageSet;
-use super::{Named, Page};
+use super::{Capability, Memory, Named, Page, need};
 use crate::knobs;
 
 /// How a write to a page without a shadow is noticed.
@@ -37,6 +37,7 @@ pub enum Notice {
 
 impl KnobValue for Notice {
     const KIND: &'static str = "dirty-bit, write-protect or shadow-fault";
+    const CHOICES: &'static [&'static str] = &["dirty-bit", "write-protect", "shadow-fault"];
     fn read(text: &str, _: f64) -> std::result::Result<Self, String> {
         match text {
             "dirty-bit" => Ok(Notice::DirtyBit),
@@ -58,9 +59,15 @@ knobs! {
 /// The registry's entry.
 pub static POLICY: Named = Named {
     what: "Selective Shadow Paging: NOMAD, a shadow only for pages that stayed clean last time",
+    follows: "Selective Shadow Paging (paper 003, SSP), on NOMAD (OSDI'24)",
+    leaves_out: "file and shared pages",
+    not_for: "pages that are read in one stay in fast memory and written in the next",
     foresees: false,
     knobs: || [SspKnobs::declared(), nomad::declared()].concat(),
-    make: |settings| Ok(Box::new(Nomad::new(settings, Selective::new(settings)?)?)),
+    make: |settings, mem| {
+        let rule = Selective::new(settings, mem)?;
+        Nomad::make(settings, mem, rule)
+    },
 };
 
 /// SSP's rule.
@@ -71,16 +78,16 @@ pub struct Selective {
 }
 
 impl Selective {
-    fn new(settings: &Settings) -> nearfar_trace::Result<Self> {
-        Ok(Self { notice: SspKnobs::read(settings)?.notice, fast_dirty: PageSet::default() })
+    fn new(settings: &Settings, mem: &dyn Memory) -> nearfar_trace::Result<Self> {
+        let notice = SspKnobs::read(settings)?.notice;
+        if notice == Notice::DirtyBit {
+            need(mem, Capability::DirtyBits, "ssp", "set --knob ssp.notice=write-protect")?;
+        }
+        Ok(Self { notice, fast_dirty: PageSet::new(mem.page_limit()) })
     }
 }
 
 impl ShadowRule for Selective {
-    fn start(&mut self, pages: u32) {
-        self.fast_dirty = PageSet::new(pages);
-    }
-
     fn keep_shadow(&mut self, page: Page) -> bool {
         !self.fast_dirty.contains(page)
     }
@@ -100,6 +107,37 @@ impl ShadowRule for Selective {
     fn demoting(&mut self, page: Page, dirty: bool) {
         if dirty && self.notice == Notice::DirtyBit {
             self.fast_dirty.insert(page);
+        }
+    }
+
+    fn released(&mut self, page: Page) {
+        self.fast_dirty.remove(page);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{run, settings, thrash, thrashing};
+    use super::super::{Action, Commit};
+
+    #[test]
+    fn keeps_a_shadow_of_some() {
+        let actions = thrash("ssp", 3);
+        for kept in [true, false] {
+            let is = |action: &Action| matches!(action, Action::Committed(_, Commit::Done, s) if *s == kept);
+            assert!(actions.iter().any(is), "{kept}");
+        }
+    }
+
+    /// Without writes in the fast node SSP is NOMAD.
+    #[test]
+    fn of_reads_it_is_nomad() {
+        let (nodes, reads) = ([10, 26], thrashing(0));
+        let nomad = run("nomad", &settings("nomad").unwrap(), &nodes, &reads, false);
+        for notice in ["dirty-bit", "write-protect", "shadow-fault"] {
+            let mut settings = settings("ssp").unwrap();
+            settings.values.insert("notice".into(), notice.into());
+            assert_eq!(nomad.actions, run("ssp", &settings, &nodes, &reads, false).actions);
         }
     }
 }

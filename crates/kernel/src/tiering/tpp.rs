@@ -7,13 +7,13 @@
 //! waits, if the fast node is above its high watermark. kswapd demotes from the inactive list when
 //! the fast node falls below the demotion watermark.
 //!
-//! Not to be used where the hot set does not fit the fast node: each promotion stops the program
-//! and forces a demotion, which soon is promoted again.
+//! Where the hot set does not fit, each promotion stops the program and forces a demotion, which
+//! soon is promoted again.
 
 use super::knobs::Knobs;
-use super::reclaim::{Reclaim, ReclaimKnobs};
+use super::reclaim::{ByCopy, Reclaim, ReclaimKnobs};
 use super::scan::{ScanKnobs, Scanner};
-use super::{Context, Memory, Named, Next, NodeId, Page, Policy, Thread, ThreadSpec, Time};
+use super::{Memory, Named, Next, NodeId, Page, Policy, Thread};
 use crate::knobs;
 
 knobs! {
@@ -27,59 +27,42 @@ knobs! {
 /// The registry's entry.
 pub static POLICY: Named = Named {
     what: "Transparent Page Placement: synchronous promotion on hint faults, kswapd demotes",
+    follows: "TPP (ASPLOS'23), as the kernel patch of NOMAD has it for Linux 5.13",
+    leaves_out: "file pages, swap",
+    not_for: "a hot set larger than the fast node",
     foresees: false,
     knobs: || [TppKnobs::declared(), ScanKnobs::declared(), ReclaimKnobs::declared()].concat(),
-    make: |settings| {
-        Ok(Box::new(Tpp {
-            knobs: TppKnobs::read(settings)?,
-            scanner: Scanner::new(settings)?,
-            reclaim: None,
-            settings: ReclaimKnobs::read(settings)?,
-        }))
+    make: |settings, mem| {
+        let reclaim = Reclaim::new(mem, &ReclaimKnobs::read(settings)?);
+        let (scanner, first_scan) = Scanner::new(mem, settings)?;
+        let demotion = ByCopy { arm: TppKnobs::read(settings)?.arm_demoted };
+        Ok((Box::new(Tpp { reclaim, scanner, demotion }), vec![first_scan]))
     },
 };
-
-const SCANNER: Thread = Thread(1);
-
-/// The threads of a policy that scans and demotes.
-pub(super) fn scan_and_demote() -> Vec<ThreadSpec> {
-    vec![
-        ThreadSpec { name: "kswapd", context: Context::Kernel },
-        ThreadSpec { name: "scanner", context: Context::Program },
-    ]
-}
 
 /// TPP.
 #[derive(Debug)]
 pub struct Tpp {
-    knobs: TppKnobs,
+    reclaim: Reclaim,
     scanner: Scanner,
-    settings: ReclaimKnobs,
-    /// Made by `start`.
-    reclaim: Option<Reclaim>,
+    demotion: ByCopy,
 }
 
 impl Policy for Tpp {
-    fn threads(&self) -> Vec<ThreadSpec> {
-        scan_and_demote()
-    }
-
-    fn start(&mut self, mem: &mut dyn Memory) -> Vec<(Thread, Time)> {
-        self.reclaim = Some(Reclaim::new(mem, &self.settings));
-        vec![(SCANNER, self.scanner.begin(mem))]
-    }
-
     fn place(&mut self, mem: &dyn Memory, _: Page, frames: u32) -> NodeId {
-        self.reclaim.as_ref().map_or(NodeId::FAST, |reclaim| reclaim.place(mem, frames))
+        self.reclaim.place(mem, frames)
     }
 
     fn allocated(&mut self, mem: &mut dyn Memory, page: Page) {
-        let Some(reclaim) = &mut self.reclaim else { return };
-        reclaim.allocated(mem, page);
+        self.reclaim.allocated(mem, page);
+    }
+
+    fn released(&mut self, _: &mut dyn Memory, page: Page, span: u32) {
+        self.reclaim.released(page, span);
     }
 
     fn hint_fault(&mut self, mem: &mut dyn Memory, page: Page, _: bool) {
-        let Some(reclaim) = &mut self.reclaim else { return mem.disarm_hint(page) };
+        let reclaim = &mut self.reclaim;
         self.scanner.fault();
         if mem.node_of(page) != NodeId::FAST {
             let span = mem.span(page);
@@ -96,23 +79,21 @@ impl Policy for Tpp {
         mem.disarm_hint(page);
     }
 
-    fn write_fault(&mut self, mem: &mut dyn Memory, page: Page) {
-        let _ = mem.unprotect(page);
-    }
-
     fn work(&mut self, mem: &mut dyn Memory, thread: Thread) -> Next {
-        if thread == SCANNER {
+        if thread == self.scanner.thread() {
             return self.scanner.work(mem, |_| {});
         }
-        let Some(reclaim) = &mut self.reclaim else { return Next::Idle };
-        let arm = self.knobs.arm_demoted;
-        let mut demote = |mem: &mut dyn Memory, page: Page, to: NodeId| {
-            let moved = mem.move_page(page, to).is_ok();
-            if moved && arm {
-                mem.arm_hint(page);
-            }
-            moved
-        };
-        reclaim.kswapd(mem, &mut demote, &mut |_, _, _| 0)
+        self.reclaim.kswapd(mem, &mut self.demotion)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{is_demotion, is_promotion, thrash};
+
+    #[test]
+    fn promotes_and_demotes() {
+        let actions = thrash("tpp", 3);
+        assert!(actions.iter().any(is_promotion) && actions.iter().any(is_demotion));
     }
 }

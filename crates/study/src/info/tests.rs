@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
-use nearfar_trace::{Record, RegionEvent, RegionKind, Writer, WriterOptions};
+use nearfar_trace::{Error, ErrorKind, Record, RegionEvent, RegionKind, Writer, WriterOptions};
 use proptest::prelude::*;
 
 use super::*;
@@ -385,6 +385,6 @@ fn an_error_of_the_pulse_ends_the_run() {
     let dir = tempfile::tempdir().unwrap();
     let reader = write(&dir.path().join("t.trace"), &[0], &[load(1, 0)]);
     let options = Options { reuse: false, heat_map: false };
-    let stop = &mut |_| Err(Error::input("run", "stopped", ""));
-    assert!(summarize(&reader, options, stop).is_err());
+    let stop = &mut |_| Err(Error::cancelled());
+    assert_eq!(summarize(&reader, options, stop).unwrap_err().kind(), ErrorKind::Cancelled);
 }

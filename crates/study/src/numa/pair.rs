@@ -17,14 +17,14 @@ use serde::Serialize;
 
 /// Pages of the scaled cache.
 pub const FRAMES: u64 = 4096;
-/// Most accesses of a trace that are played, again and again.
-const MOST: usize = 1 << 22;
-/// Accesses between two pulses.
-const BEAT: u64 = 1 << 20;
+/// Largest number of accesses of a trace that are played, again and again.
+const MAX_ACCESSES: usize = 1 << 22;
+/// Accesses between two calls of `on_progress`.
+const PROGRESS_STEP: u64 = 1 << 20;
 const LINES: u64 = PAGE / LINE;
 
 /// What is called now and then with a number of accesses, to show that the work goes on.
-type Pulse<'a> = &'a mut dyn FnMut(u64) -> Result<()>;
+type OnProgress<'a> = &'a mut dyn FnMut(u64) -> Result<()>;
 
 /// What a virtual machine does.
 pub enum Guest<'a> {
@@ -84,7 +84,7 @@ impl Player {
         let mut batches =
             reader.batches(Columns { kind: false, size: false, thread: false, instr: false });
         let mut batch = Batch::default();
-        while lines.len() < MOST && batches.next_into(&mut batch)? {
+        while lines.len() < MAX_ACCESSES && batches.next_into(&mut batch)? {
             for addr in &batch.addr {
                 let next = known.len() as u64;
                 let page = *known.entry(addr / PAGE).or_insert(next);
@@ -133,18 +133,18 @@ impl Place {
 /// Play both guests on `memory` (one with a cache in front), for a program of the node `from`.
 ///
 /// Where the two do not fit the cache side by side they share more than asked for, and rows say how
-/// much. A last row has the pages shuffled. `pulse` is called all the time.
+/// much. A last row has the pages shuffled. `on_progress` is called now and then.
 ///
 /// # Errors
-/// Input errors: no such cache, guests larger than the memory, a trace that cannot be read; what
-/// `pulse` answers.
+/// Input errors: no such cache, guests larger than the memory, a trace that cannot be read; the
+/// error of `on_progress`.
 pub fn pair(
     topology: &Topology,
     from: usize,
     memory: &Memory,
     guests: [&Guest<'_>; 2],
     options: &PairOptions,
-    pulse: Pulse<'_>,
+    on_progress: OnProgress<'_>,
 ) -> Result<Vec<PairRow>> {
     let Some(front) = memory.cache else {
         let what = "has no cache in front of its memory";
@@ -168,7 +168,7 @@ pub fn pair(
     let hit_ns = topology.view(from, front).load_ns(true);
     let miss_ns = hit_ns + topology.view(from, memory.backing).load_ns(true);
     let mut measure = |places: [Place; 2], overlap: Option<f64>| -> Result<PairRow> {
-        let mut hits = |turns| play(&players, &places, turns, frames, seed, pulse);
+        let mut hits = |turns| play(&players, &places, turns, frames, seed, on_progress);
         let alone = [hits([true, false])?[0], hits([false, true])?[1]];
         let together = hits([true; 2])?;
         let ns = |rates: [f64; 2]| rates.map(|rate| rate * hit_ns + (1.0 - rate) * miss_ns);
@@ -224,7 +224,7 @@ fn play(
     turns: [bool; 2],
     frames: u64,
     seed: u64,
-    pulse: Pulse<'_>,
+    on_progress: OnProgress<'_>,
 ) -> Result<[f64; 2]> {
     let mut cache = MemorySideCache::new(frames * PAGE);
     let mut rngs = [Rng::stream(seed, 1), Rng::stream(seed, 2)];
@@ -234,15 +234,15 @@ fn play(
     // Every line once, or those that chance leaves out would miss while it counts.
     for guest in (0..2).filter(|guest| turns[*guest] && players[*guest].lines.is_none()) {
         for line in 0..players[guest].round() {
-            if line % BEAT == 0 {
-                pulse(line)?;
+            if line % PROGRESS_STEP == 0 {
+                on_progress(line)?;
             }
             cache.access(places[guest].address(line), false);
         }
     }
     for step in 0..2 * steps {
-        if step % BEAT == 0 {
-            pulse(step)?;
+        if step % PROGRESS_STEP == 0 {
+            on_progress(step)?;
         }
         for guest in 0..2 {
             if turns[guest] {

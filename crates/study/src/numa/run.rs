@@ -98,14 +98,14 @@ const OUTCOMES: [Outcome; 3] = [Outcome::Hit, Outcome::CleanMiss, Outcome::Dirty
 /// `page_alloc.shuffle=1` or after long use; otherwise in one piece.
 ///
 /// # Errors
-/// As for an allocation; a trace that cannot be read; what `pulse` answers.
+/// As for an allocation; a trace that cannot be read; the error of `on_progress`.
 pub fn run(
     topology: &Topology,
     mode: &dyn Mode,
     load: &Load<'_>,
     options: &AllocOptions,
     shuffle: Option<u64>,
-    pulse: &mut dyn FnMut(u64) -> Result<()>,
+    on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<RunRow> {
     let mut memories = mode.memories(topology)?;
     check(topology, &memories, options)?;
@@ -123,7 +123,7 @@ pub fn run(
         Load::Trace(reader, caches) => {
             let turns = groups.first().filter(|_| mode.by_number());
             let mut walk = Walk::new(topology, &memories, &placement, &frames, turns, shuffle);
-            walk.trace(reader, caches.as_ref(), pulse)?;
+            walk.trace(reader, caches.as_ref(), on_progress)?;
             let pages = walk.pages.len() as u64;
             (if walk.missing { None } else { Some(walk.uses) }, pages)
         }
@@ -145,7 +145,7 @@ pub fn run(
         nodes: Vec::new(),
     };
     Ok(match uses {
-        Some(uses) => price(topology, &memories, &uses, options, row),
+        Some(uses) => finish_row(topology, &memories, &uses, options, row),
         None => row,
     })
 }
@@ -238,7 +238,7 @@ impl<'a> Walk<'a> {
         &mut self,
         reader: &Reader,
         caches: Option<&Geometry>,
-        pulse: &mut dyn FnMut(u64) -> Result<()>,
+        on_progress: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<()> {
         let mut filter = caches.map(|geometry| Filter::new(geometry, true));
         let mut batches = reader.batches(Columns::ALL);
@@ -259,7 +259,7 @@ impl<'a> Walk<'a> {
                     self.line(line, record.kind, record.thread);
                 }
             }
-            pulse(done)?;
+            on_progress(done)?;
         }
         Ok(())
     }
@@ -307,8 +307,8 @@ impl<'a> Walk<'a> {
 /// Bytes of one node: loads and stores, sequential and random.
 type Moved = [[f64; 2]; 2];
 
-/// Latency, time and shares of counted accesses.
-fn price(
+/// `row`, completed with the latency, time and shares of counted accesses.
+fn finish_row(
     topology: &Topology,
     memories: &[Memory],
     uses: &[Use],

@@ -1,21 +1,25 @@
 //! CLOCK at many memory sizes: [`Memories`] for all, and a tighter loop for the few small ones
 //! that fault at a good part of all references (a handful of large frames under a whole program).
+//!
+//! CLOCK is written down in three places. [`Clock`] is the policy, for any number of frames, which
+//! `direct.rs` and `nearfar explain` run as well. [`BitClock`] makes the same decisions on one word of
+//! accessed bits. With one frame there is nothing to decide ([`Small::single`]): every run is a fault.
 
 use nearfar_kernel::replacement::clock::{BitClock, Clock};
+use nearfar_simd::Avx512;
 
-use super::memory::{Engine, Memories, Outcome};
-use super::page_size::View;
-use super::pair::Pair;
-use super::repeats::{FRAMES, leave_out};
+use super::engine::{Engine, Outcome, View};
+use super::memory::Memories;
+use super::repeats::{FRAMES, drop_repeats};
 use super::runs::collapse;
-use super::window::{MOST, WRITE};
+use super::window::{MAX_BLOCKS, WRITE};
 
 /// A memory that faults at more than one in this many references gets its own loop.
 const THRASHING: u64 = 12;
 /// The same for one of at most [`FEW`] frames: windows seldom touch its pages alone.
 const THRASHING_FEW: u64 = 48;
 const FEW: u64 = 8;
-/// References to see before judging; tests must get past the trial on short traces.
+/// References to see before promoting; tests must get past the trial on short traces.
 const TRIAL: u64 = if cfg!(test) { 50 } else { 1 << 16 };
 const ABSENT: u8 = u8::MAX;
 
@@ -30,8 +34,8 @@ pub struct Clocks {
 }
 
 /// A window's references for memories with their own loops, made when one needs them.
-#[derive(Default)]
 struct Runs {
+    avx512: Option<Avx512>,
     /// Consecutive references to a page made one: a byte each, local number and [`WRITE`].
     all: Vec<u8>,
     /// Without those that change no memory of [`FRAMES`] frames or more.
@@ -46,18 +50,17 @@ impl Runs {
 
     /// Those that a memory of `frames` frames must see.
     fn of(&mut self, view: &View<'_>, frames: usize) -> &[u8] {
-        if self.all.is_empty() {
-            collapse(view.refs(), view.stand_in, &mut self.all);
+        let Self { avx512, all, left } = self;
+        if all.is_empty() {
+            collapse(*avx512, view.refs(), view.stand_in, all);
         }
-        if frames < FRAMES || self.left.is_empty() && !leave_out(&self.all, &mut self.left) {
-            return &self.all;
-        }
-        &self.left
+        let dropped = frames >= FRAMES && (!left.is_empty() || drop_repeats(*avx512, all, left));
+        if dropped { left } else { all }
     }
 }
 
 impl Clocks {
-    /// Memories of `frames` frames each (at most [`super::memory::SIZES`]).
+    /// Memories of `frames` frames each (at most [`super::engine::SIZES`]).
     pub fn new(frames: &[u64], page_bytes: u64) -> Self {
         Self {
             frames: frames.to_vec(),
@@ -65,16 +68,16 @@ impl Clocks {
             own: Vec::new(),
             seen: 0,
             faults_at_trial: vec![0; frames.len()],
-            runs: Runs::default(),
+            runs: Runs { avx512: Avx512::new(), all: Vec::new(), left: Vec::new() },
         }
     }
 
     /// Move memories that thrashed since the last trial into loops of their own.
-    fn judge(&mut self) {
+    fn promote_thrashing(&mut self) {
         for (index, &frames) in self.frames.iter().enumerate() {
             let faults = self.shared.outcome(index).faults;
             let recent = faults - std::mem::replace(&mut self.faults_at_trial[index], faults);
-            if frames <= BitClock::MOST
+            if frames <= BitClock::MAX_FRAMES
                 && recent * if frames <= FEW { THRASHING_FEW } else { THRASHING } > self.seen
                 && self.own.iter().all(|(own, _)| *own != index)
                 && let Some((pages, hand)) = self.shared.policy(index).ring()
@@ -97,7 +100,7 @@ impl Engine for Clocks {
         }
         self.seen += view.refs().len() as u64;
         if self.seen >= TRIAL {
-            self.judge();
+            self.promote_thrashing();
         }
     }
 
@@ -123,8 +126,8 @@ impl Small {
     /// Apply a window.
     fn window(&mut self, view: &View<'_>, runs: &mut Runs) {
         // One more entry: the place of frames whose page this window does not touch.
-        let mut frame_of = [ABSENT; MOST + 1];
-        let mut local_in = [MOST as u8; 64];
+        let mut frame_of = [ABSENT; MAX_BLOCKS + 1];
+        let mut local_in = [MAX_BLOCKS as u8; 64];
         for (frame, &page) in self.pages.iter().enumerate() {
             let local = view.local_of[page as usize];
             if view.pages.get(usize::from(local)) == Some(&page) {
@@ -144,10 +147,10 @@ impl Small {
         }
         let runs = runs.of(view, self.pages.len());
         let before = local_in;
-        match self.pages.len() {
-            1 => self.single(runs, &mut local_in),
-            2 => self.pair(runs, &mut local_in),
-            _ => self.several(runs, &mut frame_of, &mut local_in),
+        if self.pages.len() == 1 {
+            self.single(runs, &mut local_in);
+        } else {
+            self.several(runs, &mut frame_of, &mut local_in);
         }
         for (frame, page) in self.pages.iter_mut().enumerate() {
             if local_in[frame] != before[frame] {
@@ -183,23 +186,12 @@ impl Small {
         local_in[0] = last & !WRITE;
     }
 
-    /// Two frames: the older page is at the hand.
-    fn pair(&mut self, runs: &[u8], local_in: &mut [u8; 64]) {
-        let hand = self.clock.hand() as usize;
-        let held = |frame: usize| local_in[frame] | ((self.dirty >> frame) as u8) << 7;
-        let mut pair = Pair { older: held(hand), newer: held(1 - hand) };
-        let outcome = pair.advance(runs);
-        self.outcome.faults += outcome.faults;
-        self.outcome.dirty_evictions += outcome.dirty_evictions;
-        // Each fault moves the hand to the other frame.
-        let hand = hand ^ (outcome.faults & 1) as usize;
-        let Pair { older, newer } = pair;
-        (local_in[hand], local_in[1 - hand]) = (older & !WRITE, newer & !WRITE);
-        self.dirty = u64::from(older >> 7) << hand | u64::from(newer >> 7) << (1 - hand);
-        self.clock = BitClock::new(2, hand as u32, 0b11);
-    }
-
-    fn several(&mut self, runs: &[u8], frame_of: &mut [u8; MOST + 1], local_in: &mut [u8; 64]) {
+    fn several(
+        &mut self,
+        runs: &[u8],
+        frame_of: &mut [u8; MAX_BLOCKS + 1],
+        local_in: &mut [u8; 64],
+    ) {
         let mut clock = self.clock.clone();
         let mut dirty = self.dirty;
         let Outcome { mut faults, mut dirty_evictions } = self.outcome;

@@ -9,7 +9,7 @@ use nearfar_kernel::replacement::{AccessBits, Replacement};
 use nearfar_trace::hash::PageMap;
 use nearfar_trace::{Batch, KindSet, last_byte};
 
-use super::memory::{Outcome, SIZES};
+use super::engine::{Engine, Outcome, SIZES, View};
 
 #[derive(Clone, Copy, Default)]
 struct State {
@@ -30,29 +30,17 @@ pub struct Direct {
 }
 
 impl Direct {
-    /// Pages of 2^`shift` bytes; memories of `frames` frames each.
-    pub fn new(shift: u32, frames: &[u64], kinds: KindSet) -> Self {
+    /// Memories of `frames` frames of `page_bytes` (a power of two) each.
+    pub fn new(frames: &[u64], page_bytes: u64, kinds: KindSet) -> Self {
         debug_assert!(frames.len() <= SIZES);
         Self {
-            shift,
+            shift: page_bytes.trailing_zeros(),
             kinds,
             all: ((1u32 << frames.len()) - 1) as u16,
             ids: PageMap::default(),
             states: Vec::new(),
-            clocks: frames.iter().map(|&frames| Clock::new(frames, 1 << shift)).collect(),
+            clocks: frames.iter().map(|&frames| Clock::new(frames, page_bytes)).collect(),
             outcomes: vec![Outcome::default(); frames.len()],
-        }
-    }
-
-    /// Apply the records of `batch`.
-    pub fn add(&mut self, batch: &Batch) {
-        for ((&addr, &kind), &size) in batch.addr.iter().zip(&batch.kind).zip(&batch.size) {
-            if self.kinds.0 >> kind & 1 == 1 {
-                let last = last_byte(addr, size);
-                for number in addr >> self.shift..=last >> self.shift {
-                    self.reference(number, KindSet::WRITES.0 >> kind & 1 == 1);
-                }
-            }
         }
     }
 
@@ -83,10 +71,24 @@ impl Direct {
             }
         }
     }
+}
 
-    /// The outcome of each memory.
-    pub fn outcomes(&self) -> &[Outcome] {
-        &self.outcomes
+impl Engine for Direct {
+    fn window(&mut self, _view: &View<'_>) {}
+
+    fn records(&mut self, batch: &Batch) {
+        for ((&addr, &kind), &size) in batch.addr.iter().zip(&batch.kind).zip(&batch.size) {
+            if self.kinds.0 >> kind & 1 == 1 {
+                let last = last_byte(addr, size);
+                for number in addr >> self.shift..=last >> self.shift {
+                    self.reference(number, KindSet::WRITES.0 >> kind & 1 == 1);
+                }
+            }
+        }
+    }
+
+    fn outcomes(&self) -> Vec<Outcome> {
+        self.outcomes.clone()
     }
 }
 

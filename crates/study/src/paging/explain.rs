@@ -6,24 +6,22 @@
 
 use std::collections::BTreeMap;
 
-use nearfar_hardware::tlb::{Buffer, FullLru};
-use nearfar_kernel::replacement::clock::Clock;
-use nearfar_kernel::replacement::linux::TwoList;
-use nearfar_kernel::replacement::{AccessBits, Engine as Policy, Replacement};
+use nearfar_hardware::tlb::Buffer;
 use nearfar_trace::hash::PageMap;
 use nearfar_trace::{Batch, Columns, Kind, Reader, Result, last_byte};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use super::options::{ClockInsert, Options};
+use super::resident::Make;
 use super::simulate::footprint_bytes;
 use crate::info::names::{Names, UNNAMED};
 
-/// Most address ranges told: neighbours are taken together until there are no more.
+/// Most address ranges in an answer: neighbours are taken together until there are no more.
 pub const RANGES: usize = 256;
-/// Most code sites told; the rest are taken together.
+/// Most code sites in an answer; the rest are taken together.
 pub const SITES: usize = 256;
-/// log2 of the smallest range told, or a page where that is larger.
+/// log2 of the smallest range, or a page where that is larger.
 const LEAST_RANGE: u32 = 16;
 const PULSE: u64 = 1 << 22;
 
@@ -111,7 +109,8 @@ pub fn explain(
     let frames = (options.memory_bytes(footprint)[0].0 / page_bytes).max(1);
     // No more pages than the footprint has room for.
     let most = footprint / page_bytes.min(4096) + 1;
-    let mut memory = Memory::new(options, frames, page_bytes, most);
+    let loads_set = options.clock_insert == ClockInsert::Set;
+    let mut memory = options.replacement.visit(Make { frames, page_bytes, most, loads_set });
     let mut first = Buffer::new(options.tlb.first);
     let mut second = options.tlb.second.map(Buffer::new);
 
@@ -134,13 +133,13 @@ pub fn explain(
         for (index, &addr) in batch.addr.iter().enumerate() {
             if names.next_event() <= at {
                 names.advance(at, process_of, running);
-                settle(&mut places, region, &mut known, &mut counts);
+                commit(&mut places, region, &mut known, &mut counts);
             }
             at += 1;
             let seen = process_of(batch.thread[index]);
             if seen != running {
                 running = seen;
-                settle(&mut places, region, &mut known, &mut counts);
+                commit(&mut places, region, &mut known, &mut counts);
             }
             let kind = batch.kind[index];
             if kind == Kind::Fetch as u8 {
@@ -155,7 +154,7 @@ pub fn explain(
                 let here = addr.max(number << shift);
                 let spot = (here >> 12, here >> cell_shift);
                 if known != Some(spot) {
-                    settle(&mut places, region, &mut known, &mut counts);
+                    commit(&mut places, region, &mut known, &mut counts);
                     region = names.region(running, spot.0);
                     known = Some(spot);
                 }
@@ -182,8 +181,8 @@ pub fn explain(
             next_pulse = at + PULSE;
         }
     }
-    settle(&mut places, region, &mut known, &mut counts);
-    Ok(told(places, code, names, cell_shift))
+    commit(&mut places, region, &mut known, &mut counts);
+    Ok(explained(places, code, names, cell_shift))
 }
 
 /// Which code made a reference: the last that its thread had fetched.
@@ -207,7 +206,7 @@ impl Code {
     }
 
     /// The sites that met most, the rest in one; `name_of` a region.
-    fn told(self, name_of: impl Fn(u32) -> String) -> Vec<Site> {
+    fn into_sites(self, name_of: impl Fn(u32) -> String) -> Vec<Site> {
         if self.last.is_empty() {
             return Vec::new();
         }
@@ -216,23 +215,23 @@ impl Code {
             (addr.is_none(), std::cmp::Reverse(c.tlb_misses + c.faults), *addr)
         });
         let mut rest = Counts::default();
-        let mut told = Vec::new();
+        let mut listed = Vec::new();
         for (addr, (region, counts)) in sites {
-            if addr.is_some() && told.len() < SITES {
-                told.push(Site { name: name_of(region), addr, counts });
+            if addr.is_some() && listed.len() < SITES {
+                listed.push(Site { name: name_of(region), addr, counts });
             } else {
                 rest.add(&counts);
             }
         }
         if rest != Counts::default() {
-            told.push(Site { name: "(others)".to_owned(), addr: None, counts: rest });
+            listed.push(Site { name: "(others)".to_owned(), addr: None, counts: rest });
         }
-        told
+        listed
     }
 }
 
 /// Put what was counted at one place where it belongs.
-fn settle(
+fn commit(
     places: &mut FxHashMap<(u32, u64), Counts>,
     region: u32,
     known: &mut Option<(u64, u64)>,
@@ -244,7 +243,7 @@ fn settle(
 }
 
 /// From counts by region id and cell to named regions and ranges.
-fn told(
+fn explained(
     places: FxHashMap<(u32, u64), Counts>,
     code: Code,
     names: Names,
@@ -287,7 +286,7 @@ fn told(
             format!("{low:#x}-{high:#x}")
         })
     };
-    let sites = code.told(|id| name(final_region(id)));
+    let sites = code.into_sites(|id| name(final_region(id)));
     let ranges = cells
         .into_iter()
         .map(|(cell, (mut ids, counts))| {
@@ -309,83 +308,9 @@ fn told(
     Explained { total, regions, ranges, sites }
 }
 
-/// One memory of the study.
-enum Memory {
-    Clock(Resident<Clock>),
-    Linux(Resident<TwoList>),
-    Lru(FullLru),
-}
-
-impl Memory {
-    fn new(options: &Options, frames: u64, page_bytes: u64, most: u64) -> Self {
-        let set = options.clock_insert == ClockInsert::Set;
-        match options.replacement.engine {
-            Policy::Clock => Memory::Clock(Resident::new(frames, page_bytes, set)),
-            Policy::Linux => Memory::Linux(Resident::new(frames, page_bytes, true)),
-            // Frames beyond the last page stay empty.
-            Policy::Stack => {
-                Memory::Lru(FullLru::new(frames.min(most).min(u64::from(u32::MAX - 1)) as u32))
-            }
-        }
-    }
-
-    /// One reference; true when it faults.
-    fn reference(&mut self, page: u32) -> bool {
-        match self {
-            Memory::Clock(memory) => memory.reference(page),
-            Memory::Linux(memory) => memory.reference(page),
-            Memory::Lru(lru) => !lru.access(page),
-        }
-    }
-}
-
-/// Pages resident under a policy that is told of faults.
-struct Resident<P> {
-    policy: P,
-    bits: Bits,
-    /// A page is loaded with its accessed bit set.
-    set: bool,
-}
-
-impl<P: Replacement> Resident<P> {
-    fn new(frames: u64, page_bytes: u64, set: bool) -> Self {
-        Self { policy: P::new(frames, page_bytes), bits: Bits(Vec::new()), set }
-    }
-
-    fn reference(&mut self, page: u32) -> bool {
-        let place = page as usize;
-        if self.bits.0.len() <= place {
-            self.bits.0.resize(place + 1, 0);
-        }
-        if self.bits.0[place] & PRESENT != 0 {
-            self.bits.0[place] |= REFERENCED;
-            return false;
-        }
-        for victim in self.policy.fault(page, &mut self.bits) {
-            self.bits.0[victim as usize] = 0;
-        }
-        self.bits.0[place] = if self.set { PRESENT | REFERENCED } else { PRESENT };
-        true
-    }
-}
-
-const PRESENT: u8 = 1;
-const REFERENCED: u8 = 2;
-
-struct Bits(Vec<u8>);
-
-impl AccessBits for Bits {
-    fn test(&self, page: u32) -> bool {
-        self.0[page as usize] & REFERENCED != 0
-    }
-
-    fn clear(&mut self, page: u32) {
-        self.0[page as usize] &= !REFERENCED;
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use nearfar_kernel::replacement::REPLACEMENTS;
     use nearfar_trace::{KindSet, Record, RegionEvent, RegionKind, Source, Writer, WriterOptions};
     use proptest::prelude::*;
 
@@ -472,9 +397,9 @@ mod tests {
                                 .count()
                         })
                         .sum();
-                    let told = found.regions.iter().find(|region| region.name == name);
-                    let told = told.map_or(0, |region| region.counts.references);
-                    assert_eq!(told, own as u64, "{name} at {page}");
+                    let region = found.regions.iter().find(|region| region.name == name);
+                    let counted = region.map_or(0, |region| region.counts.references);
+                    assert_eq!(counted, own as u64, "{name} at {page}");
                 }
             }
         }
@@ -502,9 +427,9 @@ mod tests {
         fn sums_are_the_studys(
             records in records(),
             tlb in prop::sample::select(vec!["64", "3", "8x2", "4+16x4"]),
-            policy in prop::sample::select(vec!["clock", "lru", "linux"]),
+            policy in prop::sample::select(REPLACEMENTS),
         ) {
-            check(&records, tlb, policy, ClockInsert::Set);
+            check(&records, tlb, policy.name, ClockInsert::Set);
         }
         #[test]
         fn sums_are_the_studys_where_clock_loads_clear(records in records()) {
@@ -535,8 +460,8 @@ mod tests {
             let options =
                 Options::new(vec![4096], all.clone(), "64", "lru", ClockInsert::Set, kinds);
             let found = explain(&reader, &options.unwrap(), &mut |_| Ok(())).unwrap();
-            let told = |s: &Site| (s.addr, s.name.clone(), s.counts.faults, s.counts.tlb_misses);
-            found.sites.iter().map(told).collect::<Vec<_>>()
+            let facts = |s: &Site| (s.addr, s.name.clone(), s.counts.faults, s.counts.tlb_misses);
+            found.sites.iter().map(facts).collect::<Vec<_>>()
         };
         let low = || "low".to_owned();
         let others = (None, "(others)".to_owned(), 1, 1);
@@ -555,7 +480,7 @@ mod tests {
         assert_eq!(faults(KindSet::ALL)[3], others);
     }
 
-    /// Far more cells than ranges told, up to the top of the address space.
+    /// Far more cells than ranges, up to the top of the address space.
     #[test]
     fn ranges_are_taken_together() {
         let records: Vec<Record> = (0..2000u64)

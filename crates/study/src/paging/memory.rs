@@ -2,27 +2,7 @@
 
 use nearfar_kernel::replacement::{AccessBits, Replacement};
 
-use super::page_size::View;
-
-/// Memory sizes that one engine simulates: a bit each in a 16-bit mask.
-pub const SIZES: usize = 16;
-
-/// What a memory size came to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
-    /// Page faults.
-    pub faults: u64,
-    /// Evictions of pages written since they became resident.
-    pub dirty_evictions: u64,
-}
-
-/// Simulates some memory sizes at one page size.
-pub trait Engine: Send {
-    /// Apply the references of one window.
-    fn window(&mut self, view: &View<'_>);
-    /// The outcome of each size, in the order given at construction.
-    fn outcomes(&self) -> Vec<Outcome>;
-}
+use super::engine::{Engine, Outcome, SIZES, View};
 
 /// A page in up to 16 memories, a bit each.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,19 +1,23 @@
 //! The `paging` study (papers 000 and 001): TLB misses and page faults at every page size and
 //! memory size, in one pass over the trace.
 
-pub mod clock;
-pub mod direct;
+mod clock;
+mod direct;
+mod engine;
 pub mod explain;
-pub mod memory;
+#[cfg(target_arch = "x86_64")]
+mod lanes;
+mod memory;
 pub mod options;
-pub mod page_size;
-mod pair;
+mod page_size;
 mod repeats;
+mod resident;
 mod runs;
-pub mod sample;
-pub mod simulate;
-pub mod table;
-pub mod window;
+mod sample;
+mod simulate;
+mod stack;
+mod table;
+mod window;
 
 pub use options::{Asked, ClockInsert, MemorySize, Options};
 pub use simulate::{Cell, Simulated, simulate};

@@ -101,12 +101,8 @@ impl TryFrom<&Asked> for Options {
             asked.clock_insert,
             kinds,
         )?;
-        Ok(Self {
-            threads: asked.threads.0.0 as usize,
-            max_memory: asked.max_memory.0.0,
-            ..options
-        }
-        .sampled(asked.sample)?)
+        Self { threads: asked.threads.0.0 as usize, max_memory: asked.max_memory.0.0, ..options }
+            .sampled(asked.sample)
     }
 }
 
@@ -164,7 +160,7 @@ impl Options {
                 format!("choose one of {}", names.join(", ")),
             ));
         };
-        if clock_insert == ClockInsert::Clear && policy.engine != replacement::Engine::Clock {
+        if clock_insert == ClockInsert::Clear && !policy.is_clock() {
             return Err(Error::input(
                 "--clock-insert",
                 format!("means nothing to {replacement:?}"),

@@ -1,54 +1,11 @@
 //! One page size: from a window of blocks to a window of pages, its TLB and its memories.
 
 use nearfar_hardware::tlb::{Buffer, TlbSpec};
-use nearfar_kernel::replacement::stack::StackDistance;
 use nearfar_trace::hash::PageMap;
 
-use super::direct::Direct;
-use super::memory::{Engine, Outcome};
+use super::engine::{Engine, NO_PAGE, NO_STAND_IN, Outcome, View};
 use super::sample::Sample;
-use super::window::{Chunk, MOST, WRITE};
-
-/// A window at one page size.
-pub struct View<'a> {
-    /// The chunk it is in.
-    pub chunk: &'a Chunk,
-    /// First `j` of the window in the chunk.
-    pub first: usize,
-    /// Page of each local number.
-    pub pages: &'a [u32],
-    /// Local numbers standing for the distinct pages, in order of first reference.
-    pub distinct: &'a [u8],
-    /// All local numbers of the page that a member of `distinct` stands for.
-    pub group: &'a [u64; MOST],
-    /// The member of `distinct` that stands for each local number's page.
-    pub stand_in: &'a [u8; MOST],
-    /// Local number of a page, if `pages` agrees.
-    pub local_of: &'a [u8],
-    /// Local numbers written anywhere in the window.
-    pub written: u64,
-}
-
-impl View<'_> {
-    /// Page of a local number.
-    #[inline]
-    pub fn page(&self, local: u8) -> u32 {
-        self.pages[usize::from(local)]
-    }
-
-    /// All local numbers of the page of `local`.
-    #[inline]
-    pub fn group_of_local(&self, local: u8) -> u64 {
-        self.group[usize::from(self.stand_in[usize::from(local)])]
-    }
-
-    /// The window's references, a byte each.
-    pub fn refs(&self) -> &[u8] {
-        let end = self.first + self.pages.len();
-        let from = self.chunk.segment[self.first] as usize;
-        &self.chunk.refs[from..self.chunk.segment[end] as usize]
-    }
-}
+use super::window::{Chunk, MAX_BLOCKS, WRITE};
 
 /// Misses of a TLB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,11 +15,6 @@ pub struct TlbOutcome {
     /// First-level misses that the second level held.
     pub second_hits: u64,
 }
-
-/// Mark of a page that is not simulated (see `sample.rs`), in place of its id or local number.
-const NO_PAGE: u32 = u32::MAX;
-/// The same for a stand-in.
-pub const NO_STAND_IN: u8 = u8::MAX;
 
 /// What is simulated at one page size.
 pub struct Job {
@@ -74,10 +26,8 @@ pub struct Job {
     pub tlb: Option<TlbSpec>,
     /// The pages simulated; all when `None`.
     pub sample: Option<Sample>,
-    /// Memories, by window.
+    /// Memories.
     pub engines: Vec<Box<dyn Engine>>,
-    /// Memories that must see every record; empty unless asked for.
-    pub direct: Vec<Direct>,
 }
 
 /// A page size with everything simulated at it.
@@ -100,7 +50,6 @@ pub struct PageSize {
     tlb: TlbOutcome,
     sample: Option<Sample>,
     engines: Vec<Box<dyn Engine>>,
-    direct: Vec<Direct>,
 }
 
 impl PageSize {
@@ -123,7 +72,6 @@ impl PageSize {
             tlb: TlbOutcome::default(),
             sample: job.sample,
             engines: job.engines,
-            direct: job.direct,
         }
     }
 
@@ -132,13 +80,13 @@ impl PageSize {
         for &block in &chunk.new_blocks {
             self.new_block(block);
         }
-        for direct in &mut self.direct {
-            chunk.batches.iter().for_each(|batch| direct.add(batch));
+        for engine in &mut self.engines {
+            chunk.batches.iter().for_each(|batch| engine.records(batch));
         }
-        let mut pages = [0u32; MOST];
-        let mut distinct = [0u8; MOST];
-        let mut group = [0u64; MOST];
-        let mut stand_in = [0u8; MOST];
+        let mut pages = [0u32; MAX_BLOCKS];
+        let mut distinct = [0u8; MAX_BLOCKS];
+        let mut group = [0u64; MAX_BLOCKS];
+        let mut stand_in = [0u8; MAX_BLOCKS];
         for window in chunk.windows() {
             let first = window.start;
             let count = window.len();
@@ -224,8 +172,7 @@ impl PageSize {
 
     /// What the memories came to, in the order of the engines and of their sizes.
     pub fn outcomes(&self) -> Vec<Outcome> {
-        let windowed = self.engines.iter().flat_map(|engine| engine.outcomes());
-        windowed.chain(self.direct.iter().flat_map(|d| d.outcomes().iter().copied())).collect()
+        self.engines.iter().flat_map(|engine| engine.outcomes()).collect()
     }
 }
 
@@ -252,8 +199,8 @@ fn translate(
             // A page's last reference is that of the last of its blocks.
             let (mut released, count) = (0u64, view.pages.len());
             let last = &view.chunk.last[view.first..view.first + count];
-            let mut order = [0u32; MOST];
-            let mut filled = MOST;
+            let mut order = [0u32; MAX_BLOCKS];
+            let mut filled = MAX_BLOCKS;
             for &local in last.iter().rev() {
                 let stand = view.stand_in[usize::from(local)];
                 if released >> stand & 1 == 0 {
@@ -279,44 +226,5 @@ fn translate(
                 }
             }
         }
-    }
-}
-
-/// Exact LRU at every size, from the stack.
-pub struct Stack {
-    stack: StackDistance,
-    frames: Vec<u64>,
-}
-
-impl Stack {
-    /// Memories of `frames` frames each.
-    pub fn new(frames: &[u64]) -> Self {
-        Self { stack: StackDistance::new(), frames: frames.to_vec() }
-    }
-}
-
-impl Engine for Stack {
-    fn window(&mut self, view: &View<'_>) {
-        for &local in view.distinct {
-            self.stack.expect(view.page(local));
-        }
-        for &byte in view.refs() {
-            let page = view.page(byte & !WRITE);
-            if page != NO_PAGE {
-                self.stack.access(page, byte & WRITE != 0);
-            }
-        }
-    }
-
-    fn outcomes(&self) -> Vec<Outcome> {
-        let written = self.stack.dirty_evictions(&self.frames);
-        self.frames
-            .iter()
-            .zip(written)
-            .map(|(&frames, dirty_evictions)| Outcome {
-                faults: self.stack.faults(frames),
-                dirty_evictions,
-            })
-            .collect()
     }
 }

@@ -18,6 +18,8 @@
 
 #![cfg_attr(not(any(test, target_arch = "x86_64")), allow(dead_code, unused_imports))]
 
+use nearfar_simd::Avx512;
+
 use super::window::WRITE;
 
 /// What no run is.
@@ -31,36 +33,38 @@ const PERIODS: [(usize, usize); 2] = [(2, 2), (3, 5)];
 pub const FRAMES: usize = 3;
 
 /// Replace `kept` by `runs` (no two in a row to a page) without those that change no memory of
-/// [`FRAMES`] frames or more. Answers false, and leaves `kept` alone, on processors that would take
-/// them one by one: that costs more than it saves.
-pub fn leave_out(runs: &[u8], kept: &mut Vec<u8>) -> bool {
+/// [`FRAMES`] frames or more. Answers false, and leaves `kept` alone, where they would be looked at
+/// one by one: that costs more than it saves.
+pub fn drop_repeats(avx512: Option<Avx512>, runs: &[u8], kept: &mut Vec<u8>) -> bool {
     #[cfg(target_arch = "x86_64")]
-    if super::runs::wide::usable() {
-        // SAFETY: the processor has what it takes.
-        unsafe { wide::leave_out(runs, kept) };
+    if let Some(token) = avx512 {
+        // SAFETY: the token says that the processor has the features.
+        unsafe { avx512::drop_repeats(token, runs, kept) };
         return true;
     }
-    let _ = (runs, kept);
+    let _ = (avx512, runs, kept);
     false
 }
 
 /// 64 runs at a time.
 #[cfg(target_arch = "x86_64")]
-mod wide {
+mod avx512 {
     use std::arch::x86_64::{
         _mm512_andnot_si512, _mm512_loadu_epi8, _mm512_maskz_compress_epi8,
         _mm512_maskz_loadu_epi8, _mm512_movepi8_mask, _mm512_permutex2var_epi8, _mm512_set1_epi8,
         _mm512_storeu_epi8, _mm512_testn_epi8_mask, _mm512_xor_si512,
     };
 
-    use super::super::runs::wide::{LANES, lanes_before};
+    use nearfar_simd::Avx512;
+
+    use super::super::lanes::{LANES, lanes_before};
     use super::{NO_RUN, PERIODS, WRITE};
 
     const BEFORE: [[u8; LANES]; PERIODS.len()] =
         [lanes_before(PERIODS[0].0), lanes_before(PERIODS[1].0)];
 
     #[target_feature(enable = "avx512bw,avx512vbmi,avx512vbmi2,popcnt")]
-    pub fn leave_out(runs: &[u8], kept: &mut Vec<u8>) {
+    pub fn drop_repeats(_: Avx512, runs: &[u8], kept: &mut Vec<u8>) {
         kept.clear();
         // A whole register is stored at a time.
         kept.resize(runs.len() + LANES, 0);
@@ -107,7 +111,7 @@ mod tests {
     use super::*;
 
     /// One run at a time.
-    fn plain(runs: &[u8]) -> Vec<u8> {
+    fn scalar(runs: &[u8]) -> Vec<u8> {
         let (mut kept, mut alike) = (Vec::new(), [0; PERIODS.len()]);
         for (index, &run) in runs.iter().enumerate() {
             let mut left = true;
@@ -178,8 +182,8 @@ mod tests {
                     }
                 }
             }
-            let (kept, mut many_at_a_time) = (plain(&runs), vec![1, 2, 3]);
-            if leave_out(&runs, &mut many_at_a_time) {
+            let (kept, mut many_at_a_time) = (scalar(&runs), vec![1, 2, 3]);
+            if drop_repeats(Avx512::for_test(), &runs, &mut many_at_a_time) {
                 prop_assert_eq!(&many_at_a_time, &kept);
             }
 
@@ -236,7 +240,7 @@ mod tests {
     fn turns_end() {
         for (period, enough) in PERIODS {
             let runs: Vec<u8> = (0..200).map(|run| run % period as u8).collect();
-            assert_eq!(plain(&runs), runs[..period + enough - 1]);
+            assert_eq!(scalar(&runs), runs[..period + enough - 1]);
         }
     }
 }

@@ -1,27 +1,37 @@
 //! A window's references as runs: consecutive ones to a page made one.
 
-use super::page_size::NO_STAND_IN;
-use super::window::{MOST, WRITE};
+use nearfar_simd::Avx512;
+
+use super::engine::NO_STAND_IN;
+use super::window::{MAX_BLOCKS, WRITE};
 
 /// Replace `runs` by the runs of `refs` (local numbers with [`WRITE`]): the stand-in of their page
 /// by `stand_in`, written if one of them writes. References without a stand-in are left out.
-pub fn collapse(refs: &[u8], stand_in: &[u8; MOST], runs: &mut Vec<u8>) {
+pub fn collapse(
+    avx512: Option<Avx512>,
+    refs: &[u8],
+    stand_in: &[u8; MAX_BLOCKS],
+    runs: &mut Vec<u8>,
+) {
     #[cfg(target_arch = "x86_64")]
-    if wide::usable() && !stand_in.contains(&NO_STAND_IN) {
-        // SAFETY: the processor has what it takes.
-        return unsafe { wide::collapse(refs, stand_in, runs) };
+    if let Some(token) = avx512
+        && !stand_in.contains(&NO_STAND_IN)
+    {
+        // SAFETY: the token says that the processor has the features.
+        return unsafe { avx512::collapse(token, refs, stand_in, runs) };
     }
-    plain(refs, stand_in, runs);
+    let _ = avx512;
+    scalar(refs, stand_in, runs);
 }
 
-fn plain(refs: &[u8], stand_in: &[u8; MOST], runs: &mut Vec<u8>) {
+fn scalar(refs: &[u8], stand_in: &[u8; MAX_BLOCKS], runs: &mut Vec<u8>) {
     runs.clear();
     // One more byte: the first reference ends a run that is not there.
     runs.resize(refs.len() + 1, 0);
     let out = runs.as_mut_slice();
     let (mut filled, mut run, mut before) = (0, 0, NO_STAND_IN);
     for &byte in refs {
-        let local = stand_in[usize::from(byte) % MOST];
+        let local = stand_in[usize::from(byte) % MAX_BLOCKS];
         if local == NO_STAND_IN {
             continue;
         }
@@ -40,7 +50,7 @@ fn plain(refs: &[u8], stand_in: &[u8; MOST], runs: &mut Vec<u8>) {
 
 /// The same for 64 references at a time.
 #[cfg(target_arch = "x86_64")]
-pub mod wide {
+mod avx512 {
     use std::arch::x86_64::{
         _mm512_cmpneq_epi8_mask, _mm512_loadu_epi8, _mm512_mask_blend_epi8,
         _mm512_maskz_compress_epi8, _mm512_maskz_loadu_epi8, _mm512_movepi8_mask, _mm512_or_si512,
@@ -48,34 +58,13 @@ pub mod wide {
         _pext_u64,
     };
 
-    use super::{MOST, NO_STAND_IN, WRITE};
+    use nearfar_simd::Avx512;
 
-    /// Bytes of a register.
-    pub const LANES: usize = 64;
-    /// For each lane the one before it, of two registers in a row.
-    pub const BEFORE: [u8; LANES] = lanes_before(1);
-
-    /// For each lane the one so far before it, of two registers in a row.
-    pub const fn lanes_before(distance: usize) -> [u8; LANES] {
-        let mut lanes = [0; LANES];
-        let mut lane = 0;
-        while lane < LANES {
-            lanes[lane] = (LANES - distance + lane) as u8;
-            lane += 1;
-        }
-        lanes
-    }
-
-    /// Whether the processor has the instructions.
-    pub fn usable() -> bool {
-        is_x86_feature_detected!("bmi2")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512vbmi")
-            && is_x86_feature_detected!("avx512vbmi2")
-    }
+    use super::super::lanes::{BEFORE, LANES};
+    use super::{MAX_BLOCKS, NO_STAND_IN, WRITE};
 
     #[target_feature(enable = "avx512bw,avx512vbmi,avx512vbmi2,bmi2,popcnt")]
-    pub fn collapse(refs: &[u8], stand_in: &[u8; MOST], runs: &mut Vec<u8>) {
+    pub fn collapse(_: Avx512, refs: &[u8], stand_in: &[u8; MAX_BLOCKS], runs: &mut Vec<u8>) {
         runs.clear();
         // A whole register is stored at a time.
         runs.resize(refs.len() + LANES, 0);
@@ -130,7 +119,7 @@ mod tests {
     use super::*;
 
     /// A list and a loop.
-    fn reference(refs: &[u8], stand_in: &[u8; MOST]) -> Vec<u8> {
+    fn reference(refs: &[u8], stand_in: &[u8; MAX_BLOCKS]) -> Vec<u8> {
         let mut runs: Vec<u8> = Vec::new();
         for byte in refs {
             let local = stand_in[usize::from(byte & !WRITE)];
@@ -150,7 +139,7 @@ mod tests {
             left_out in prop::bool::weighted(0.2),
             refs in prop::collection::vec((0u8..64, 0u8..6, 1usize..20), 0..300),
         ) {
-            let mut stand_in = [0; MOST];
+            let mut stand_in = [0; MAX_BLOCKS];
             for (local, page) in (0..).zip(&mut stand_in) {
                 let own = local % pages;
                 *page = if left_out && own % 3 == 0 { NO_STAND_IN } else { own };
@@ -162,11 +151,11 @@ mod tests {
                 })
                 .collect();
             let expected = reference(&refs, &stand_in);
-            let mut runs = vec![1, 2, 3];
-            collapse(&refs, &stand_in, &mut runs);
-            prop_assert_eq!(&runs, &expected);
-            plain(&refs, &stand_in, &mut runs);
-            prop_assert_eq!(runs, expected);
+            for avx512 in [None, Avx512::for_test()] {
+                let mut runs = vec![1, 2, 3];
+                collapse(avx512, &refs, &stand_in, &mut runs);
+                prop_assert_eq!(&runs, &expected);
+            }
         }
     }
 }

@@ -1,17 +1,18 @@
 //! One pass over the trace: decoding and windows in one task, page sizes in others.
 
-use nearfar_kernel::replacement::linux::TwoList;
-use nearfar_kernel::replacement::{Engine as Policy, Named};
+use nearfar_kernel::replacement::{Replacement, Visitor};
 use nearfar_trace::{Batch, Columns, Error, Reader, Result};
 use rayon::prelude::*;
 
 use super::clock::Clocks;
 use super::direct::Direct;
-use super::memory::{Engine, Memories, Outcome, SIZES};
+use super::engine::{Engine, Outcome, SIZES};
+use super::memory::Memories;
 use super::options::{ClockInsert, Options};
-use super::page_size::{Job, PageSize, Stack};
+use super::page_size::{Job, PageSize};
 use super::sample::{self, GROUPS, Sample};
-use super::window::{Chunk, MOST, Windower};
+use super::stack::Stack;
+use super::window::{Chunk, MAX_BLOCKS, Windower};
 
 /// Records in a chunk: enough to keep both cores busy, few enough to stay in the shared cache.
 const CHUNK: u64 = 1 << 20;
@@ -54,17 +55,41 @@ pub struct Simulated {
     pub footprint_bytes: u64,
 }
 
-fn engines(policy: Named, frames: &[u64], page_bytes: u64) -> Vec<Box<dyn Engine>> {
-    match policy.engine {
-        Policy::Stack => vec![Box::new(Stack::new(frames))],
-        Policy::Clock => frames
-            .chunks(SIZES)
-            .map(|frames| Box::new(Clocks::new(frames, page_bytes)) as Box<dyn Engine>)
-            .collect(),
-        Policy::Linux => frames
-            .chunks(SIZES)
-            .map(|frames| Box::new(Memories::<TwoList>::new(frames, page_bytes)) as Box<dyn Engine>)
-            .collect(),
+/// Makes the engines of a policy: memories of `frames` frames each, all of `page_bytes`.
+struct Engines<'a> {
+    frames: &'a [u64],
+    page_bytes: u64,
+    options: &'a Options,
+}
+
+impl Engines<'_> {
+    /// An engine for every [`SIZES`] memories.
+    fn each<E: Engine + 'static>(self, make: impl Fn(&[u64]) -> E) -> Vec<Box<dyn Engine>> {
+        let engine = |frames| Box::new(make(frames)) as Box<dyn Engine>;
+        self.frames.chunks(SIZES).map(engine).collect()
+    }
+}
+
+impl Visitor for Engines<'_> {
+    type Output = Vec<Box<dyn Engine>>;
+
+    fn faults<P: Replacement>(self) -> Self::Output {
+        let page_bytes = self.page_bytes;
+        self.each(|frames| Memories::<P>::new(frames, page_bytes))
+    }
+
+    fn clock(self) -> Self::Output {
+        let Self { page_bytes, options, .. } = self;
+        match options.clock_insert {
+            ClockInsert::Set => self.each(|frames| Clocks::new(frames, page_bytes)),
+            ClockInsert::Clear => {
+                self.each(|frames| Direct::new(frames, page_bytes, options.kinds))
+            }
+        }
+    }
+
+    fn lru(self) -> Self::Output {
+        vec![Box::new(Stack::new(self.frames))]
     }
 }
 
@@ -166,43 +191,29 @@ fn pass(
             frames
         })
         .collect();
-    let loads_clear = options.clock_insert == ClockInsert::Clear;
     let mut jobs: Vec<PageSize> = Vec::new();
     // Jobs of each page size: one, or the TLB's and one a sampled group.
     let mut places = Vec::new();
     for (&page, frames) in page_sizes.iter().zip(&different) {
         let start = jobs.len();
         let shift = page.trailing_zeros();
-        let bare = |sample, tlb| Job {
-            shift,
-            block_shift,
-            tlb,
-            sample,
-            engines: Vec::new(),
-            direct: Vec::new(),
+        let mut push = |sample, tlb, frames: &[u64]| {
+            let engines = Engines { frames, page_bytes: page, options };
+            let engines =
+                if frames.is_empty() { Vec::new() } else { options.replacement.visit(engines) };
+            jobs.push(PageSize::new(Job { shift, block_shift, tlb, sample, engines }));
         };
-        let mut job = bare(None, Some(options.tlb));
         let pages = footprint as f64 / page.max(4096) as f64;
         match options.sample.filter(|&rate| sample::worth_it(pages, rate)) {
             Some(rate) => {
-                jobs.push(PageSize::new(job));
+                push(None, Some(options.tlb), &[]);
                 for group in 0..GROUPS {
                     let sample = Sample::group(rate, group);
                     let frames: Vec<u64> = frames.iter().map(|&f| sample.frames(f)).collect();
-                    let mut job = bare(Some(sample), None);
-                    job.engines = engines(options.replacement, &frames, page);
-                    jobs.push(PageSize::new(job));
+                    push(Some(sample), None, &frames);
                 }
             }
-            None => {
-                if loads_clear {
-                    let direct = frames.chunks(SIZES);
-                    job.direct = direct.map(|f| Direct::new(shift, f, options.kinds)).collect();
-                } else {
-                    job.engines = engines(options.replacement, frames, page);
-                }
-                jobs.push(PageSize::new(job));
-            }
+            None => push(None, Some(options.tlb), frames),
         }
         places.push(start..jobs.len());
     }
@@ -211,13 +222,13 @@ fn pass(
     let held = if first.ways.is_none_or(|ways| ways == first.entries) {
         first.entries as usize
     } else {
-        MOST
+        MAX_BLOCKS
     };
     let mut source = Source {
         batches: reader.batches(Columns::PAGING),
-        windower: Windower::new(block_shift, held.min(MOST), options.kinds),
+        windower: Windower::new(block_shift, held.min(MAX_BLOCKS), options.kinds),
         batch: Batch::default(),
-        keep: loads_clear,
+        keep: options.clock_insert == ClockInsert::Clear,
     };
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(options.threads)

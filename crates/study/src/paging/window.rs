@@ -12,23 +12,24 @@
 //! `nearfar_hardware::tlb::FullLru`).
 
 #[cfg(target_arch = "x86_64")]
-mod eight;
+mod avx512;
 
 use std::ops::Range;
 
+use nearfar_simd::Avx512;
 use nearfar_trace::hash::PageMap;
 use nearfar_trace::{Batch, KindSet, last_byte};
 
 use super::options::LEAST_PAGE;
 
 /// Most distinct blocks in a window: a bit each in a mask.
-pub const MOST: usize = 64;
+pub const MAX_BLOCKS: usize = 64;
 /// Mark of a write in the byte of a reference.
 pub const WRITE: u8 = 0x80;
 const SLOT_BITS: u32 = 9;
 const SLOTS: usize = 1 << SLOT_BITS;
 /// Bits of a tag that are a local number; the others are a block, of at least as many bytes.
-const LOCAL_BITS: u32 = MOST.ilog2();
+const LOCAL_BITS: u32 = MAX_BLOCKS.ilog2();
 const _: () = assert!(LEAST_PAGE >> LOCAL_BITS > 0);
 /// Records that are taken one by one where eight at a time got no further than this.
 const BURST: usize = 8;
@@ -105,6 +106,7 @@ pub struct Windower {
     /// Records of this chunk that lie in two blocks, by log2 of the largest page size at which they
     /// lie in two pages.
     borders: [u64; 64],
+    avx512: Option<Avx512>,
 }
 
 const NO_TAGS: [u64; SLOTS] = {
@@ -125,7 +127,7 @@ impl Windower {
     pub fn new(shift: u32, most: usize, kinds: KindSet) -> Self {
         Self {
             shift,
-            most: most.clamp(1, MOST),
+            most: most.clamp(1, MAX_BLOCKS),
             kinds,
             ids: PageMap::default(),
             local: Vec::new(),
@@ -134,6 +136,7 @@ impl Windower {
             again: 0,
             again_written: 0,
             borders: [0; 64],
+            avx512: Avx512::new(),
         }
     }
 
@@ -159,10 +162,10 @@ impl Windower {
     pub fn add(&mut self, batch: &Batch, chunk: &mut Chunk) {
         let mut place = 0;
         #[cfg(target_arch = "x86_64")]
-        if eight::usable() {
+        if let Some(token) = self.avx512 {
             while place < batch.len() {
-                // SAFETY: the processor has what it takes.
-                let next = unsafe { eight::add(self, batch, place, chunk) };
+                // SAFETY: the token says that the processor has the features.
+                let next = unsafe { avx512::add(token, self, batch, place, chunk) };
                 // Where nearly every record stops it, eight at a time do not pay.
                 let alone = if next - place < BURST { BURST } else { 1 };
                 place = batch.len().min(next + alone);
@@ -203,7 +206,7 @@ impl Windower {
         let slot = slot_of(block);
         let tag = self.tags[slot];
         let local = if tag >> LOCAL_BITS == block {
-            tag as u8 % MOST as u8
+            tag as u8 % MAX_BLOCKS as u8
         } else {
             match self.look_up(block, slot, write, chunk) {
                 Some(local) => local,
@@ -270,7 +273,7 @@ impl Windower {
         if count > 0 {
             self.end_segment(chunk);
         }
-        let mut wanted = if count == 0 { 0 } else { u64::MAX >> (MOST - count) };
+        let mut wanted = if count == 0 { 0 } else { u64::MAX >> (MAX_BLOCKS - count) };
         let mut place = chunk.last.len() + count;
         chunk.last.resize(place, 0);
         let mut end = chunk.refs.len();
@@ -337,6 +340,7 @@ mod tests {
             }
             let windower = || Windower::new(shift, most, KindSet(kinds));
             let (mut fast, mut plain) = (windower(), windower());
+            fast.avx512 = Avx512::for_test();
             let (mut left, mut right) = (Chunk::default(), Chunk::default());
             for _ in 0..2 {
                 fast.begin(&mut left);

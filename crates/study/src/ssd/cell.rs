@@ -3,7 +3,7 @@
 use nearfar_hardware::flash::Conditioned;
 use serde::Serialize;
 
-use super::histogram::Class;
+use super::histogram::Bin;
 use super::timeline::Timeline;
 
 /// Counts and times of one policy with one size of DRAM. Times of the CPU are sums over its cores.
@@ -88,9 +88,9 @@ pub struct Detail {
     /// State the flash was in at the start.
     pub conditioned: Option<Conditioned>,
     /// Predicted and actual times of services.
-    pub service: Vec<Class>,
+    pub service: Vec<Bin>,
     /// How far actual times lay above predicted ones (in the field `actual`).
-    pub error: Vec<Class>,
+    pub error: Vec<Bin>,
     /// What the threads did when.
     pub timeline: Timeline,
 }

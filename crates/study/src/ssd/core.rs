@@ -5,6 +5,7 @@ use nearfar_hardware::tlb::FullLru;
 use nearfar_hardware::umd::Umd;
 use nearfar_trace::{Kind, last_byte};
 
+use super::accounts::Counts;
 use super::feed::{Piece, Reference};
 use super::options::Host;
 
@@ -122,31 +123,24 @@ pub enum Event {
     /// The thread used up its references.
     Exhausted,
     /// A TLB miss.
-    Miss {
-        /// The page.
-        page: u64,
-        /// 0 for data, 1 for instructions.
-        side: usize,
-        /// What the reference does.
-        kind: Kind,
-    },
+    Miss(Miss),
 }
 
-/// What was done on the fast path.
-#[derive(Debug, Default)]
-pub struct Counts {
-    /// References.
-    pub references: u64,
-    /// Instructions.
-    pub instructions: u64,
-    /// Lines read from and written to the device.
-    pub accesses: u64,
+/// A TLB miss.
+#[derive(Clone, Copy)]
+pub struct Miss {
+    /// The page.
+    pub page: u64,
+    /// 0 for data, 1 for instructions.
+    pub side: usize,
+    /// What the reference does.
+    pub kind: Kind,
 }
 
 /// References that hit: from the present one of `thread` until something else is needed or the
 /// clock reaches `until`.
 #[inline]
-pub fn stretch(
+pub fn run_fast_path(
     core: &mut Core,
     thread: &mut Thread,
     umd: &mut Umd,
@@ -174,7 +168,7 @@ pub fn stretch(
             if core.last[side].0 != page {
                 let found = core.directory[page as usize % DIRECTORY];
                 if found.0 != page || !core.tlbs[side].contains(found.1) {
-                    return Event::Miss { page, side, kind };
+                    return Event::Miss(Miss { page, side, kind });
                 }
                 core.tlbs[side].access(found.1);
                 core.last[side] = found;

@@ -22,7 +22,7 @@ pub struct Reference {
     pub kind: Kind,
 }
 
-/// Most references in a piece handed to a thread.
+/// Largest number of references in a piece handed to a thread.
 const PIECE: usize = 4096;
 
 /// Where batches come from: replaces the contents of the batch; false at the end.
@@ -114,7 +114,7 @@ impl Feed {
             }
         }
         let batch = std::mem::take(&mut self.batch);
-        let (start, left) = (self.at, (self.window - self.in_flight).min(self.most()));
+        let (start, left) = (self.at, (self.window - self.in_flight).min(self.max_instr()));
         let mut instr = 0u64;
         while let Some(&thread) = batch.thread.get(self.at)
             && thread == batch.thread[start]
@@ -133,9 +133,9 @@ impl Feed {
         Ok(())
     }
 
-    /// Most instructions of a piece, but for its last reference. It is done as a whole: small pieces
+    /// Largest number of instructions in a piece, but for its last reference. It is done as a whole: small pieces
     /// let the others go on sooner.
-    fn most(&self) -> u64 {
+    fn max_instr(&self) -> u64 {
         (self.window / 8).max(1)
     }
 
@@ -144,10 +144,10 @@ impl Feed {
         if thread >= self.streams.len() {
             self.streams.resize_with(thread + 1, VecDeque::new);
         }
-        let most = self.most();
+        let max_instr = self.max_instr();
         let stream = &mut self.streams[thread];
         let fits = |piece: &Piece| {
-            piece.references.len() + (end - start) <= PIECE && piece.instr + instr <= most
+            piece.references.len() + (end - start) <= PIECE && piece.instr + instr <= max_instr
         };
         if !stream.back().is_some_and(fits) {
             let references = self.spare.pop().unwrap_or_default();

@@ -1,10 +1,11 @@
-//! Counts of times, in eight classes an octave.
+//! Counts of times, 8 bins per doubling.
 
 use serde::Serialize;
 
-const OCTAVE: u32 = 8;
+/// Bins per doubling.
+const BINS: u32 = 8;
 
-/// How often times of each class occurred.
+/// How often times of each bin occurred.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Histogram {
     counts: Vec<u64>,
@@ -12,12 +13,12 @@ pub struct Histogram {
     sum: u128,
 }
 
-/// One class of predicted and actual times.
+/// One bin of predicted and actual times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Class {
-    /// Least time of the class, nanoseconds.
+pub struct Bin {
+    /// Lowest time of the bin, nanoseconds.
     pub low_ns: u64,
-    /// The next class's least, nanoseconds.
+    /// Lowest time of the next bin, nanoseconds.
     pub high_ns: u64,
     /// Services predicted to take so long.
     pub predicted: u64,
@@ -25,30 +26,30 @@ pub struct Class {
     pub actual: u64,
 }
 
-fn class(ns: u64) -> usize {
+fn bin_of(ns: u64) -> usize {
     match ns.checked_ilog2() {
         Some(octave) if octave >= 3 => {
-            ((octave - 3) * OCTAVE) as usize + (ns >> (octave - 3)) as usize
+            ((octave - 3) * BINS) as usize + (ns >> (octave - 3)) as usize
         }
         _ => ns as usize,
     }
 }
 
-fn least(class: usize) -> u64 {
-    match class as u32 / OCTAVE {
-        0 | 1 => class as u64,
-        octave => u64::from(OCTAVE + class as u32 % OCTAVE) << (octave - 1),
+fn lowest(bin: usize) -> u64 {
+    match bin as u32 / BINS {
+        0 | 1 => bin as u64,
+        octave => u64::from(BINS + bin as u32 % BINS) << (octave - 1),
     }
 }
 
 impl Histogram {
     /// Count one time.
     pub fn add(&mut self, ns: u64) {
-        let class = class(ns);
-        if class >= self.counts.len() {
-            self.counts.resize(class + 1, 0);
+        let bin = bin_of(ns);
+        if bin >= self.counts.len() {
+            self.counts.resize(bin + 1, 0);
         }
-        self.counts[class] += 1;
+        self.counts[bin] += 1;
         self.count += 1;
         self.sum += u128::from(ns);
     }
@@ -63,17 +64,17 @@ impl Histogram {
         if self.count == 0 { 0.0 } else { self.sum as f64 / self.count as f64 }
     }
 
-    /// The classes of two histograms, those that are empty in both left out.
-    pub fn classes(predicted: &Self, actual: &Self) -> Vec<Class> {
-        let count = |histogram: &Self, class: usize| histogram.counts.get(class).copied();
+    /// The bins of two histograms, without those that are empty in both.
+    pub fn bins(predicted: &Self, actual: &Self) -> Vec<Bin> {
+        let count = |histogram: &Self, bin: usize| histogram.counts.get(bin).copied();
         (0..predicted.counts.len().max(actual.counts.len()))
-            .map(|class| Class {
-                low_ns: least(class),
-                high_ns: least(class + 1),
-                predicted: count(predicted, class).unwrap_or(0),
-                actual: count(actual, class).unwrap_or(0),
+            .map(|bin| Bin {
+                low_ns: lowest(bin),
+                high_ns: lowest(bin + 1),
+                predicted: count(predicted, bin).unwrap_or(0),
+                actual: count(actual, bin).unwrap_or(0),
             })
-            .filter(|class| class.predicted + class.actual > 0)
+            .filter(|bin| bin.predicted + bin.actual > 0)
             .collect()
     }
 }
@@ -86,10 +87,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_time_is_in_its_class(ns in prop_oneof![0u64..200, 0u64..1 << 60]) {
-            let found = class(ns);
-            prop_assert!(least(found) <= ns && ns < least(found + 1), "{found}");
-            prop_assert!(least(found + 1) - least(found) <= (ns / 8).max(1));
+        fn every_time_is_in_its_bin(ns in prop_oneof![0u64..200, 0u64..1 << 60]) {
+            let found = bin_of(ns);
+            prop_assert!(lowest(found) <= ns && ns < lowest(found + 1), "{found}");
+            prop_assert!(lowest(found + 1) - lowest(found) <= (ns / 8).max(1));
         }
     }
 }

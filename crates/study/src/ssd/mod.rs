@@ -5,12 +5,17 @@
 //! reference meets on its way is, in order: a TLB, the page-table walk and the device's mapping
 //! table, the device's DRAM or a service by its flash, the CPU caches. `docs/ssd.md` has the model.
 
+pub mod accounts;
 pub mod cell;
 pub mod core;
+pub mod device;
+pub mod disk;
+pub mod faults;
 pub mod feed;
 pub mod histogram;
 pub mod host;
 pub mod options;
+pub mod scheduler;
 pub mod simulate;
 pub mod timeline;
 

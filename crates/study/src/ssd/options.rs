@@ -13,8 +13,8 @@ use nearfar_trace::{Error, Kind, KindSet, Result};
 /// `/sys/block/*/queue/read_ahead_kb`.
 pub const READ_AHEAD_BYTES: u64 = 128 << 10;
 
-/// Most cells of one study.
-pub const MOST_CELLS: usize = 4096;
+/// Largest number of cells in one study.
+pub const MAX_CELLS: usize = 4096;
 
 /// One cell: a policy and a size of the device's DRAM.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -252,11 +252,11 @@ impl Options {
             epf::parse(policy)?;
         }
         let cells = epf.len().saturating_mul(dram_bytes.len());
-        if cells == 0 || cells > MOST_CELLS {
+        if cells == 0 || cells > MAX_CELLS {
             return Err(Error::input(
                 "--epf, --dram",
                 format!("make {cells} cells"),
-                format!("give 1 to {MOST_CELLS}, such as --epf none,all --dram 100M,150M"),
+                format!("give 1 to {MAX_CELLS}, such as --epf none,all --dram 100M,150M"),
             ));
         }
         for (option, what, share, example) in [

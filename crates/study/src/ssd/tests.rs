@@ -199,7 +199,7 @@ proptest! {
         let more = of(0) - cell.cpu_busy;
         prop_assert!(more > -1e-9 && more < cell.cpu_switch + 1e-9, "{more} {}", cell.cpu_switch);
         prop_assert_eq!(cell.embedded_faults, cell.services + cell.joined_faults);
-        let services: u64 = detail.service.iter().map(|class| class.actual).sum();
+        let services: u64 = detail.service.iter().map(|bin| bin.actual).sum();
         prop_assert_eq!(services, cell.services);
         match policy {
             "none" => prop_assert_eq!(cell.passed_to_kernel + cell.slept, 0),

@@ -1,9 +1,9 @@
-//! What each thread did when: shares of equal stretches of time, at most [`MOST`] of them.
+//! What each thread did when: shares of equal stretches of time, at most [`MAX_STRETCHES`] of them.
 
 use serde::Serialize;
 
-/// Most stretches; when a run outgrows them, two become one.
-pub const MOST: usize = 2048;
+/// Largest number of stretches; when a run outgrows them, two become one.
+pub const MAX_STRETCHES: usize = 2048;
 
 /// What a thread does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Timeline {
         if end <= start {
             return;
         }
-        while (end - 1) / self.stretch_ns >= MOST as u64 {
+        while (end - 1) / self.stretch_ns >= MAX_STRETCHES as u64 {
             self.halve();
         }
         if thread as usize >= self.threads.len() {
@@ -97,7 +97,7 @@ mod tests {
                 sums[thread as usize][state] += length;
             }
             for (thread, stretches) in timeline.threads.iter().enumerate() {
-                prop_assert!(stretches.len() <= MOST);
+                prop_assert!(stretches.len() <= MAX_STRETCHES);
                 for state in 0..4 {
                     let sum: u64 = stretches.iter().map(|s| s[state]).sum();
                     prop_assert_eq!(sum, sums[thread][state]);

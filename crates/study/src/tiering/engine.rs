@@ -1,11 +1,12 @@
 //! The program's accesses on the event clock.
 //!
-//! Most accesses change nothing that anyone waits for: a stretch of them runs in one tight loop
-//! until a fault, a sample or a thread that is due. Then the policy is told.
+//! Most accesses change nothing that anyone waits for: they run in one tight loop until a fault, a
+//! sample or a thread that is due. Then the policy is called.
 
 use nearfar_hardware::node::LINE;
-use nearfar_kernel::tiering::plain::SHORTEST_STEP;
-use nearfar_kernel::tiering::{Context, HUGE, Memory, Next, NodeId, Page, Policy, Thread, Time};
+use nearfar_kernel::tiering::{
+    Context, HUGE, MIN_STEP, Made, Memory, Next, NodeId, Page, Policy, Tenant, Time,
+};
 use nearfar_trace::{Error, Result};
 
 use super::world::{ACCESSED, ARMED, DIRTY, MAPPED, NODE, PROTECTED, World};
@@ -45,9 +46,9 @@ const DEMAND_LINES: i64 = 3;
 /// Accesses whose page-table entries are loaded together.
 const AHEAD: usize = 64;
 /// Hint faults of one access after which the policy is at fault.
-const MOST_FAULTS: u32 = 10_000;
+const MAX_FAULTS: u32 = 10_000;
 
-/// Why a stretch ended.
+/// Why the tight loop ended.
 enum Stop {
     /// All accesses are done.
     End,
@@ -60,28 +61,35 @@ enum Stop {
 }
 
 /// A world with a policy in it.
-pub struct Engine<'a> {
+pub struct Engine {
     /// The machine.
     pub world: World,
     /// The policy.
-    pub policy: &'a mut dyn Policy,
+    pub policy: Box<dyn Policy>,
     meter: Time,
     huge: bool,
 }
 
-impl<'a> Engine<'a> {
-    /// Put `policy` into `world`; pages are mapped as huge pages if `huge`.
-    pub fn new(mut world: World, policy: &'a mut dyn Policy, huge: bool) -> Self {
+impl Engine {
+    /// Make a policy in `world`; pages are mapped as huge pages if `huge`.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub fn new(
+        mut world: World,
+        make: impl FnOnce(&mut dyn Memory) -> Result<Made>,
+        huge: bool,
+    ) -> Result<Self> {
         if huge {
             world.use_huge_pages();
         }
-        world.install(&policy.threads());
-        for (thread, at) in policy.start(&mut world) {
-            if let Some(worker) = world.workers.get_mut(usize::from(thread.0)) {
+        let (policy, wakes) = make(&mut world)?;
+        for (thread, at) in wakes {
+            if let Some(worker) = world.workers.get_mut(thread.index()) {
                 worker.due = at;
             }
         }
-        Self { world, policy, meter: METER, huge }
+        Ok(Self { world, policy, meter: METER, huge })
     }
 
     /// Map a page at its first touch.
@@ -90,16 +98,17 @@ impl<'a> Engine<'a> {
     /// No node has room.
     pub fn allocate(&mut self, at: Page) -> Result<()> {
         let world = &mut self.world;
-        let span = if self.huge { HUGE } else { 1 };
-        let page = Page::new(at.number() / span * span);
+        let head = Page::new(at.number() / HUGE * HUGE);
+        let huge = self.huge && world.group_is_free(head);
+        let (page, span) = if huge { (head, HUGE) } else { (at, 1) };
         let first = self.policy.place(world, page, span);
         let nodes = world.nodes();
         let slower = NodeId::all(nodes).filter(|node| *node >= first);
         for node in slower.chain(NodeId::all(nodes).filter(|node| *node < first)) {
-            let mut done = world.map(page, node, self.huge);
+            let mut done = world.map(page, node, huge);
             if !done {
-                self.policy.pressure(world, node);
-                done = world.map(page, node, self.huge);
+                self.policy.pressure(world, node, Tenant::ONLY);
+                done = world.map(page, node, huge);
             }
             if done {
                 self.policy.allocated(world, page);
@@ -113,6 +122,21 @@ impl<'a> Engine<'a> {
         ))
     }
 
+    /// The program gives back the mapping that base page `at` belongs to, if there is one.
+    pub fn release(&mut self, at: Page) {
+        self.run_due(self.world.clock, true);
+        let world = &mut self.world;
+        let page = world.mapping_of(at);
+        if !world.mapped(page) {
+            return;
+        }
+        world.event = world.clock;
+        let span = world.unmap(page);
+        self.policy.released(world, page, span);
+        self.settle();
+        self.run_due(self.world.clock, true);
+    }
+
     /// Run the program's accesses.
     ///
     /// # Errors
@@ -121,7 +145,7 @@ impl<'a> Engine<'a> {
         let mut rest = accesses;
         self.run_due(self.world.clock, true);
         while !rest.is_empty() {
-            let (done, stop) = self.stretch(rest);
+            let (done, stop) = self.run_fast_path(rest);
             let last = rest.get(done.wrapping_sub(1)).copied();
             rest = rest.get(done..).unwrap_or_default();
             match stop {
@@ -149,7 +173,7 @@ impl<'a> Engine<'a> {
     }
 
     /// The tight loop. Answers how many accesses are done and why it ended.
-    fn stretch(&mut self, accesses: &[Access]) -> (usize, Stop) {
+    fn run_fast_path(&mut self, accesses: &[Access]) -> (usize, Stop) {
         let due = self.due().ps();
         let world = &mut self.world;
         let mut clock = world.clock.ps();
@@ -221,7 +245,7 @@ impl<'a> Engine<'a> {
 
     /// One fault of the access that comes next; it is tried again afterwards.
     fn fault(&mut self, access: Access) -> Result<()> {
-        for _ in 0..MOST_FAULTS {
+        for _ in 0..MAX_FAULTS {
             let world = &mut self.world;
             let page = world.mapping_of(access.page());
             let Some(bits) = world.bits.get(page.index()).copied() else {
@@ -258,8 +282,9 @@ impl<'a> Engine<'a> {
 
     /// What the event cost is the program's time.
     fn settle(&mut self) {
-        let cost = self.world.bill();
+        let cost = self.world.take_cost();
         self.world.clock = self.world.clock.plus(cost);
+        self.world.event_ended(self.world.clock);
     }
 
     fn sample(&mut self, access: Access) {
@@ -286,12 +311,13 @@ impl<'a> Engine<'a> {
         self.world.meter();
     }
 
-    /// Tell the policy the future.
+    /// Let the policy know the future.
     pub fn foresee(&mut self, counts: &[u32]) {
         self.world.event = self.world.clock;
         self.world.free_of_charge = true;
         self.policy.foresee(&mut self.world, counts);
         self.world.free_of_charge = false;
+        self.world.event_ended(self.world.clock);
     }
 
     /// Run threads that are due, the earliest first, the first of equals.
@@ -307,18 +333,19 @@ impl<'a> Engine<'a> {
             }
             let Some((index, due)) = next else { break };
             let before = self.world.clock;
-            let worker = &self.world.workers[index];
-            let for_program = worker.context == Context::Program;
+            let (thread, context) =
+                (self.world.workers[index].thread, self.world.workers[index].context);
+            let for_program = context == Context::Program;
             self.world.event = if for_program { before } else { due };
             self.world.running = Some(index);
-            let next = self.policy.work(&mut self.world, Thread(index as u8));
+            let next = self.policy.work(&mut self.world, thread);
             self.world.running = None;
-            let cost = self.world.bill();
-            let end = self.world.event.plus(cost.max(SHORTEST_STEP));
+            let cost = self.world.take_cost();
+            let end = self.world.event.plus(cost.max(MIN_STEP));
             if for_program {
                 self.world.clock = self.world.clock.plus(cost);
             } else {
-                self.world.stepped(index, cost.max(SHORTEST_STEP));
+                self.world.stepped(index, cost.max(MIN_STEP));
             }
             if program {
                 // The program may have lost time to the step: more may be due by now.
@@ -332,6 +359,7 @@ impl<'a> Engine<'a> {
                 Next::At(time) => time.max(end),
                 Next::Idle => Time::NEVER,
             };
+            self.world.event_ended(end);
         }
         if program && self.meter <= self.world.clock {
             self.world.meter();

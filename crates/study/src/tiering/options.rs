@@ -71,7 +71,7 @@ impl Options {
         })
     }
 
-    /// The hardware for a program of so many threads with accesses of so many bytes.
+    /// The hardware for a program of `program_threads` threads with accesses of `access_bytes`.
     pub(super) fn hardware(&self, program_threads: u32, access_bytes: u64) -> Hardware {
         Hardware {
             nodes: self.nodes.clone(),

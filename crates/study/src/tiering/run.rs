@@ -1,13 +1,12 @@
 //! Policies x seeds, in parallel, into rows and time series.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
-use std::thread;
-use std::time::Duration;
+use std::sync::Arc;
 
-use nearfar_kernel::tiering::{FRAME, Page, Policy, Time};
+use nearfar_kernel::tiering::{FRAME, Made, Memory, Page, Time};
 use nearfar_trace::{Error, Result};
 use serde::Serialize;
+
+use crate::jobs::{self, Advance};
 
 use super::counters::Counters;
 use super::engine::{Access, Engine};
@@ -15,14 +14,14 @@ use super::options::Options;
 use super::workload::{Phase, Prepared, Source};
 use super::world::World;
 
-/// Makes a fresh policy for each run.
-pub type Make<'a> = Box<dyn Fn() -> Result<Box<dyn Policy + 'a>> + Sync + 'a>;
+/// Makes a fresh policy for each run, in the memory that it is to act on.
+pub type Make<'a> = Box<dyn Fn(&mut dyn Memory) -> Result<Made> + Sync + 'a>;
 
 /// A policy to run, by its label in results.
 pub struct PolicySource<'a> {
     /// Its label.
     pub label: String,
-    /// Whether it is told the future.
+    /// Whether it knows the future.
     pub foresees: bool,
     /// Makes one.
     pub make: Make<'a>,
@@ -117,20 +116,19 @@ pub struct Outcome {
 
 /// Accesses generated at a time: they stay in the processor's cache.
 const BLOCK: usize = 1 << 14;
-/// Accesses from one pulse to the next.
-const PULSE: u64 = 1 << 20;
 
-/// Run every policy with every seed. `pulse` is told the accesses so far and may stop the run. One
-/// thread is the calling one.
+/// Run every policy with every seed. `on_progress` is called with the accesses so far; its error
+/// ends the run. With `options.threads` 1 everything runs on the calling thread.
 ///
 /// # Errors
-/// Input errors: no policy or seed, memory that does not suffice, a knob, a bad trace.
+/// Input errors: no policy or seed, memory that does not suffice, a knob, a bad trace; the error of
+/// `on_progress`.
 pub fn run(
     options: &Options,
     workload: &Arc<Prepared>,
     policies: &[PolicySource<'_>],
     seeds: &[u64],
-    pulse: &mut dyn FnMut(u64) -> Result<()>,
+    on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<Outcome> {
     options.frames(workload.pages)?;
     let jobs: Vec<(&PolicySource<'_>, u64)> =
@@ -138,102 +136,29 @@ pub fn run(
     if jobs.is_empty() {
         return Err(Error::input("tiering", "no policy or no seed", "give at least one of each"));
     }
-    let cores = thread::available_parallelism().map_or(1, usize::from);
-    let wanted = if options.threads == 0 { cores } else { options.threads };
-    if wanted == 1 || jobs.len() == 1 {
-        return in_turn(options, workload, &jobs, pulse);
-    }
-    let (next, done, stop) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicBool::new(false));
-    let mut found: Vec<Option<Outcome>> = vec![None; jobs.len()];
-    thread::scope(|scope| {
-        let (send, receive) = mpsc::channel();
-        for _ in 0..wanted.min(jobs.len()) {
-            let send = send.clone();
-            let (next, done, stop, jobs) = (&next, &done, &stop, &jobs);
-            scope.spawn(move || {
-                loop {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    let Some((policy, seed)) = jobs.get(index) else { return };
-                    let mut tick = |count| {
-                        done.fetch_add(count, Ordering::Relaxed);
-                        !stop.load(Ordering::Relaxed)
-                    };
-                    let result = one(options, workload, policy, *seed, &mut tick);
-                    if send.send((index, result)).is_err() {
-                        return;
-                    }
-                }
-            });
-        }
-        drop(send);
-        let mut failed = None;
-        loop {
-            match receive.recv_timeout(Duration::from_millis(100)) {
-                Ok((index, Ok(outcome))) => found[index] = Some(outcome),
-                Ok((_, Err(error))) => {
-                    stop.store(true, Ordering::Relaxed);
-                    failed.get_or_insert(error);
-                }
-                Err(mpsc::RecvTimeoutError::Timeout) => {}
-                Err(mpsc::RecvTimeoutError::Disconnected) => break,
-            }
-            if let Err(error) = pulse(done.load(Ordering::Relaxed)) {
-                stop.store(true, Ordering::Relaxed);
-                // What stopped the run comes before what the stopping caused.
-                failed = Some(error);
-            }
-        }
-        failed.map_or(Ok(()), Err)
+    let outcomes = jobs::run(&jobs, options.threads, on_progress, |(policy, seed), advance| {
+        one(options, workload, policy, *seed, advance)
     })?;
     let mut all = Outcome::default();
-    for outcome in found.into_iter().flatten() {
+    for outcome in outcomes {
         all.rows.extend(outcome.rows);
         all.series.extend(outcome.series);
     }
     Ok(all)
 }
 
-/// One job after another on this thread.
-fn in_turn(
-    options: &Options,
-    workload: &Arc<Prepared>,
-    jobs: &[(&PolicySource<'_>, u64)],
-    pulse: &mut dyn FnMut(u64) -> Result<()>,
-) -> Result<Outcome> {
-    let (mut all, mut done, mut stopped) = (Outcome::default(), 0, None);
-    for (policy, seed) in jobs {
-        let mut told = done;
-        let result = one(options, workload, policy, *seed, &mut |count| {
-            done += count;
-            if done - told < PULSE {
-                return true;
-            }
-            told = done;
-            stopped = pulse(done).err();
-            stopped.is_none()
-        });
-        // What stopped the run comes before what the stopping caused.
-        let outcome = result.map_err(|error| stopped.take().unwrap_or(error))?;
-        all.rows.extend(outcome.rows);
-        all.series.extend(outcome.series);
-    }
-    pulse(done)?;
-    Ok(all)
-}
-
-/// One policy with one seed. `tick` is told accesses and answers whether to go on.
+/// One policy with one seed. `advance` is called with the accesses done since its last call.
 fn one(
     options: &Options,
     workload: &Arc<Prepared>,
     source: &PolicySource<'_>,
     seed: u64,
-    tick: &mut dyn FnMut(u64) -> bool,
+    advance: &mut Advance<'_>,
 ) -> Result<Outcome> {
     let frames = options.frames(workload.pages)?;
     let hardware = options.hardware(workload.threads, workload.access_bytes);
     let world = World::new(hardware, &frames, workload.pages);
-    let mut policy = (source.make)()?;
-    let mut engine = Engine::new(world, &mut *policy, options.huge);
+    let mut engine = Engine::new(world, &source.make, options.huge)?;
     let step = if options.huge { nearfar_kernel::tiering::HUGE as usize } else { 1 };
     for page in (0..workload.mapped).step_by(step) {
         engine.allocate(Page::new(page))?;
@@ -254,11 +179,11 @@ fn one(
         let mut done = 0;
         for point in 1..=u64::from(options.points.max(1)) {
             let until = phase.accesses * point / u64::from(options.points.max(1));
-            // A trace changes on the way: its future is told piece by piece.
+            // A trace changes on the way: it learns of the future piece by piece.
             if source.foresees && (point == 1 || workload.is_trace()) {
-                let told =
+                let known =
                     if workload.is_trace() { until - done.min(until) } else { phase.accesses };
-                engine.foresee(&counts(&mut ahead, told, workload.pages)?);
+                engine.foresee(&counts(&mut ahead, known, workload.pages)?);
             }
             while done < until {
                 accesses.fill(&mut block, BLOCK.min((until - done) as usize))?;
@@ -267,12 +192,10 @@ fn one(
                 }
                 engine.run(&block)?;
                 done += block.len() as u64;
-                if !tick(block.len() as u64) {
-                    return Err(Error::input("run", "stopped", ""));
-                }
+                advance(block.len() as u64)?;
             }
             let (now, clock) = (*engine.world.counters(), engine.world.clock());
-            let used = engine.world.used();
+            let used = engine.world.used_frames();
             let fast = used.first().copied().unwrap_or_default();
             let span = Span {
                 accesses: 0,
@@ -347,7 +270,7 @@ fn counts(source: &mut Source, accesses: u64, pages: u32) -> Result<Vec<u32>> {
 }
 
 fn row(
-    engine: &Engine<'_>,
+    engine: &Engine,
     workload: &Prepared,
     source: &PolicySource<'_>,
     seed: u64,
@@ -382,6 +305,6 @@ fn row(
         write_faults: count(|c| c.write_faults),
         bytes_migrated: count(|c| c.frames_copied) * FRAME,
         shadow_bytes_peak: engine.world.shadows().1 * FRAME,
-        fast_pages: engine.world.used().first().copied().unwrap_or_default(),
+        fast_pages: engine.world.used_frames().first().copied().unwrap_or_default(),
     }
 }

@@ -1,4 +1,5 @@
-//! The simulator against the plain memory, decision by decision; invariants; known answers.
+//! The simulator against the reference implementation, decision by decision; invariants; known
+//! answers.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -7,9 +8,12 @@ use std::sync::Arc;
 use nearfar_hardware::Machine;
 use nearfar_hardware::machine::NodeKind;
 use nearfar_hardware::node::{Direction, KernelCosts, LINE, NodeModel, View};
-use nearfar_kernel::tiering::plain::{Action, PlainMemory};
-use nearfar_kernel::tiering::toy::{PRICES, toy};
-use nearfar_kernel::tiering::{HUGE, Memory, NodeId, POLICIES, Page, Settings, Time, make};
+use nearfar_kernel::tiering::testing::{
+    NAP, PAGES, PRICES, ReferenceMemory, Step, all_settings, drive, huge_steps, settings, steps,
+};
+use nearfar_kernel::tiering::{
+    Action, HUGE, Made, Memory, NodeId, POLICIES, Page, Settings, Tenant, Time, make,
+};
 use proptest::prelude::*;
 
 use super::counters::Hardware;
@@ -20,7 +24,7 @@ use super::workload::{Mix, Prepared, Shape, generated};
 use super::world::World;
 use super::*;
 
-/// Hardware that has the plain memory's prices: bandwidth without end, no TLB.
+/// Hardware that has the reference implementation's prices: bandwidth without end, no TLB.
 fn flat(nodes: usize) -> Hardware {
     let ps = |time: Time| time.ps() as f64;
     let way = Direction {
@@ -60,51 +64,72 @@ fn flat(nodes: usize) -> Hardware {
     }
 }
 
-/// Run the same accesses in both worlds; every action must be the same at the same moment.
-fn compare(name: &str, settings: &Settings, nodes: &[usize], steps: &[(u32, bool)], huge: bool) {
-    let pages = if huge { 4 * HUGE } else { 24 };
-    let nap = Time::from_ps(50_000_000);
-    let (mut one, mut two) = (make(name, settings).unwrap(), make(name, settings).unwrap());
-    let mut plain = PlainMemory::new(PRICES, nodes, pages, huge);
-    plain.start(&mut *one);
+/// Run the same program in both worlds; every action must be the same at the same moment.
+fn compare(name: &str, settings: &Settings, nodes: &[usize], steps: &[Step], huge: bool) {
+    let pages = if huge { 4 * HUGE } else { PAGES };
+    let mut reference = ReferenceMemory::new(PRICES, nodes, pages, huge);
+    let mut policy = reference.start(name, settings).unwrap();
     let frames: Vec<u64> = nodes.iter().map(|n| *n as u64).collect();
     let mut world = World::new(flat(nodes.len()), &frames, pages);
     world.log = Some(Vec::new());
-    let mut engine = Engine::new(world, &mut *two, huge);
-    // Stretches of different lengths must not matter.
-    for (number, part) in steps.chunks(97).enumerate() {
-        if number > 0 {
-            plain.sleep(&mut *one, nap);
-            engine.sleep(nap);
+    let mut engine = Engine::new(world, |mem| make(name, settings, mem), huge).unwrap();
+    // How many accesses the engine is given at once must not matter.
+    for part in steps.chunk_by(|one, next| access(*one).is_some() && access(*next).is_some()) {
+        drive(&mut reference, &mut *policy, part);
+        match part {
+            [Step::Sleep] => engine.sleep(NAP),
+            [Step::Release(page)] => engine.release(Page::new(page % pages)),
+            _ => {
+                let accesses = part.iter().filter_map(|step| access(*step));
+                let accesses: Vec<_> =
+                    accesses.map(|(page, write)| Access::new(page % pages, write)).collect();
+                engine.run(&accesses).unwrap();
+            }
         }
-        let accesses: Vec<Access> =
-            part.iter().map(|(page, write)| Access::new(page % pages, *write)).collect();
-        for access in &accesses {
-            plain.access(&mut *one, access.page(), access.write()).unwrap();
-        }
-        engine.run(&accesses).unwrap();
-        assert_eq!(engine.world.check(), Ok(()), "{name}");
+        engine.world.check().unwrap();
         let log = engine.world.log.as_deref().unwrap_or_default();
-        let differs = plain.actions.iter().zip(log).position(|(a, b)| a != b);
+        let differs = reference.actions.iter().zip(log).position(|(a, b)| a != b);
         if let Some(at) = differs {
-            panic!("{name}: action {at}: plain {:?}, simulated {:?}", plain.actions[at], log[at]);
+            panic!("{name}: action {at}: {:?}, simulated {:?}", reference.actions[at], log[at]);
         }
-        assert_eq!(plain.actions.len(), log.len(), "{name}");
-        assert_eq!(plain.clock(), engine.world.clock(), "{name}");
-        for number in 0..pages {
-            let page = Page::new(number);
+        assert_eq!(reference.actions.len(), log.len(), "{name}");
+        assert_eq!(reference.clock(), engine.world.clock(), "{name}");
+        same_state(&reference, &engine.world);
+    }
+    counted(&engine.world);
+}
+
+/// The page and direction of a reference.
+fn access(step: Step) -> Option<(u32, bool)> {
+    match step {
+        Step::Read(page) => Some((page, false)),
+        Step::Write(page) => Some((page, true)),
+        Step::Release(_) | Step::Sleep => None,
+    }
+}
+
+/// Every look of the contract answers the same in both worlds.
+fn same_state(one: &dyn Memory, other: &dyn Memory) {
+    for node in NodeId::all(one.nodes()) {
+        let state = |m: &dyn Memory| {
+            let tenant = (m.used(Tenant::ONLY, node), m.limit(Tenant::ONLY, node));
+            (m.capacity(node), m.free(node), m.loaded_latency(node), tenant)
+        };
+        assert_eq!(state(one), state(other), "{node:?}");
+    }
+    for page in (0..one.page_limit()).map(Page::new) {
+        let state = |m: &dyn Memory| (m.mapped(page), m.next_mapped(page), m.tenant_of(page));
+        assert_eq!(state(one), state(other), "{page:?}");
+        if one.mapped(page) {
             let state = |m: &dyn Memory| {
                 (
-                    (m.mapped(page), m.span(page), m.node_of(page), m.shadow_of(page)),
+                    (m.span(page), m.node_of(page), m.shadow_of(page)),
                     (m.accessed(page), m.dirty(page), m.hint_armed(page), m.write_protected(page)),
                 )
             };
-            if plain.mapped(page) {
-                assert_eq!(state(&plain), state(&engine.world), "{name}: {page:?}");
-            }
+            assert_eq!(state(one), state(other), "{page:?}");
         }
     }
-    counted(&engine.world);
 }
 
 /// The counters are what the log says.
@@ -116,40 +141,24 @@ fn counted(world: &World) {
     assert!(!whole || count.demotions_remapped == remapped as u64);
 }
 
-fn steps() -> impl Strategy<Value = Vec<(u32, bool)>> {
-    let part = (0..24u32, 1..6u32, 1..150usize, 0..=10u32).prop_flat_map(|(at, hot, n, writes)| {
-        prop::collection::vec(
-            (0..10u32, 0..hot, 0..24u32, 0..10u32).prop_map(move |(far, near, any, write)| {
-                (if far == 0 { any } else { at + near }, write < writes)
-            }),
-            n,
-        )
-    });
-    prop::collection::vec(part, 1..8).prop_map(|parts| parts.concat())
-}
-
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn same_decisions_as_in_the_plain_memory(steps in steps(), three: bool) {
+    fn same_decisions_as_in_the_reference(steps in steps(), three: bool) {
         let nodes: &[usize] = if three { &[8, 12, 24] } else { &[10, 26] };
         for (name, _) in POLICIES {
-            compare(name, &toy(name).unwrap(), nodes, &steps, false);
-        }
-        for notice in ["write-protect", "shadow-fault"] {
-            let mut settings = toy("ssp").unwrap();
-            settings.values.insert("notice".into(), notice.into());
-            compare("ssp", &settings, nodes, &steps, false);
+            for settings in all_settings(name).unwrap() {
+                compare(name, &settings, nodes, &steps, false);
+            }
         }
     }
 
     #[test]
-    fn same_decisions_with_huge_pages(
-        steps in prop::collection::vec((0..4 * HUGE, any::<bool>()), 1..300)
-    ) {
+    fn same_decisions_with_huge_pages(steps in huge_steps()) {
         for (name, _) in POLICIES {
-            compare(name, &toy(name).unwrap(), &[2 * HUGE as usize, 5 * HUGE as usize], &steps, true);
+            let settings = settings(name).unwrap();
+            compare(name, &settings, &[2 * HUGE as usize, 5 * HUGE as usize], &steps, true);
         }
     }
 
@@ -158,14 +167,14 @@ proptest! {
     #[test]
     fn frames_are_conserved(steps in steps(), which in 0..POLICIES.len(), huge: bool) {
         let name = POLICIES[which].0;
-        let mut policy = make(name, &toy(name).unwrap()).unwrap();
+        let settings = settings(name).unwrap();
         let machine = Machine::load("cxl-a", Path::new("")).unwrap();
         let mut hardware = Options::new(&machine, 1.0).unwrap().hardware(2, 4096);
         hardware.tlb_entries = 8;
         let unit = if huge { u64::from(HUGE) } else { 1 };
         let pages = 24 * unit as u32;
         let world = World::new(hardware, &[10 * unit, 26 * unit], pages);
-        let mut engine = Engine::new(world, &mut *policy, huge);
+        let mut engine = Engine::new(world, |mem| make(name, &settings, mem), huge).unwrap();
         for page in (0..pages).step_by(unit as usize) {
             engine.allocate(Page::new(page)).unwrap();
         }
@@ -180,7 +189,8 @@ proptest! {
         for part in steps.chunks(31) {
             let part: Vec<_> = part
                 .iter()
-                .map(|(page, write)| Access::new(page % 24 * unit as u32 + page % 3, *write))
+                .filter_map(|step| access(*step))
+                .map(|(page, write)| Access::new(page % 24 * unit as u32 + page % 3, write))
                 .map(|access| Access::new(access.page().number() % pages, access.write()))
                 .collect();
             engine.run(&part).unwrap();
@@ -215,7 +225,7 @@ fn shape(mix: Mix, scale: f64) -> Shape {
 fn source(name: &'static str, scale: f64) -> PolicySource<'static> {
     let settings = Settings { scale, ..Settings::default() };
     let foresees = nearfar_kernel::tiering::find(name).unwrap().foresees;
-    let make: super::run::Make<'static> = Box::new(move || make(name, &settings));
+    let make: super::run::Make<'static> = Box::new(move |mem| make(name, &settings, mem));
     PolicySource { label: name.to_owned(), foresees, make }
 }
 
@@ -338,13 +348,14 @@ fn a_page_that_faults_for_ever_is_an_error() {
     struct Stubborn;
     impl nearfar_kernel::tiering::Policy for Stubborn {
         fn allocated(&mut self, mem: &mut dyn Memory, page: Page) {
-            mem.arm_hint(page);
+            mem.arm_hint(page).unwrap();
         }
+        fn released(&mut self, _: &mut dyn Memory, _: Page, _: u32) {}
         fn hint_fault(&mut self, _: &mut dyn Memory, _: Page, _: bool) {}
-        fn write_fault(&mut self, _: &mut dyn Memory, _: Page) {}
     }
-    let mut policy = Stubborn;
-    let mut engine = Engine::new(World::new(flat(2), &[4, 4], 4), &mut policy, false);
+    let world = World::new(flat(2), &[4, 4], 4);
+    let stubborn = |_: &mut dyn Memory| Ok::<Made, _>((Box::new(Stubborn), Vec::new()));
+    let mut engine = Engine::new(world, stubborn, false).unwrap();
     let said = engine.run(&[Access::new(1, false)]).unwrap_err().to_string();
     assert!(said.contains("fault for ever"), "{said}");
 }

@@ -15,7 +15,6 @@ use parquet::file::statistics::Statistics;
 use parquet::file::writer::{SerializedFileWriter, SerializedPageWriter, TrackedWrite};
 use rustc_hash::FxHashMap;
 
-use super::alike::{self, Alike};
 use super::group::{Form, Group};
 use super::intern::{DICTIONARY, Places};
 use super::page::{Indices, constant, packed};
@@ -64,22 +63,21 @@ impl EncodedGroup {
 pub struct Encoder {
     places: Places,
     zstd: zstd::bulk::Compressor<'static>,
-    alike: Alike,
     /// Memory of a page of addresses.
     spare: Vec<u8>,
     /// Of compressed pages, which differ much in size: dictionaries and data.
-    dictionaries: Lent,
-    data: Lent,
+    dictionaries: BufferPool,
+    data: BufferPool,
     /// Of each column.
-    chunks: [Lent; NAMES.len()],
+    chunks: [BufferPool; NAMES.len()],
 }
 
 /// Memory that is handed out, and used again when everybody has dropped it: the kernel has to zero
 /// fresh memory, which for every page would cost a tenth of the time.
 #[derive(Default)]
-struct Lent(Vec<Bytes>);
+struct BufferPool(Vec<Bytes>);
 
-impl Lent {
+impl BufferPool {
     /// Empty memory with room for `bytes`.
     fn take(&mut self, bytes: usize) -> Vec<u8> {
         let unused = self.0.iter().position(Bytes::is_unique);
@@ -99,27 +97,8 @@ impl Lent {
     }
 }
 
-/// A data page.
-struct Data<'a> {
-    plain: Cow<'a, [u8]>,
-    /// Compressed, if it is already.
-    zstd: Option<Bytes>,
-}
-
-impl<'a> From<&'a [u8]> for Data<'a> {
-    fn from(plain: &'a [u8]) -> Self {
-        Self { plain: plain.into(), zstd: None }
-    }
-}
-
-impl From<Vec<u8>> for Data<'_> {
-    fn from(plain: Vec<u8>) -> Self {
-        Self { plain: plain.into(), zstd: None }
-    }
-}
-
 /// The data page of a column of numbers; empty when it is no dictionary's.
-fn number_data<'a>(form: &Form, indices: &'a mut Indices) -> Data<'a> {
+fn number_data<'a>(form: &Form, indices: &'a mut Indices) -> Cow<'a, [u8]> {
     match form {
         Form::Constant(_) => constant(indices.len()).into(),
         Form::Dictionary(_) => indices.page().into(),
@@ -132,15 +111,12 @@ impl Encoder {
     pub fn new() -> Result<Self> {
         let zstd = zstd::bulk::Compressor::new(LEVEL);
         let zstd = zstd.map_err(|e| ParquetError::General(e.to_string()))?;
-        let alike = Alike::new(LEVEL);
-        let alike = alike.ok_or_else(|| ParquetError::General("zstd cannot start".into()))?;
         Ok(Self {
             places: Places::default(),
             zstd,
-            alike,
             spare: Vec::new(),
-            dictionaries: Lent::default(),
-            data: Lent::default(),
+            dictionaries: BufferPool::default(),
+            data: BufferPool::default(),
             chunks: Default::default(),
         })
     }
@@ -153,19 +129,14 @@ impl Encoder {
         let mut pages = std::mem::take(&mut group.spanned);
         let addr = self.addr_column(group, &mut pages)?;
         let (size, instr) = (group.size.form(), group.instr.form());
-        let mut data = [
-            Data::from(group.kind.page()),
-            number_data(&size, group.size.bytes()),
-            number_data(&instr, group.instr.bytes()),
-        ];
-        self.compress_alike(&mut data);
-        let [kind, size_data, instr_data] = data;
+        let size_data = number_data(&size, group.size.bytes());
+        let instr_data = number_data(&instr, group.instr.bytes());
         let columns = [
             addr,
-            self.kind_column(records, kind)?,
-            self.number_column(SIZE, records, &size, size_data)?,
+            self.kind_column(records, group.kind.page())?,
+            self.number_column(SIZE, records, &size, &size_data)?,
             self.thread_column(group.threads.runs())?,
-            self.number_column(INSTR, records, &instr, instr_data)?,
+            self.number_column(INSTR, records, &instr, &instr_data)?,
         ];
         pages.sort_unstable();
         pages.dedup_by(|next, kept| {
@@ -190,13 +161,7 @@ impl Encoder {
             let range = range(addr.iter().min(), addr.iter().max());
             let mut page = self.spare();
             byte_stream_split(addr, &mut page);
-            let column = self.value_column(
-                ADDR,
-                rows,
-                page.as_slice().into(),
-                Encoding::BYTE_STREAM_SPLIT,
-                range,
-            );
+            let column = self.value_column(ADDR, rows, &page, Encoding::BYTE_STREAM_SPLIT, range);
             self.spare = page;
             return column;
         }
@@ -206,31 +171,12 @@ impl Encoder {
         });
         let range = range(entries.first(), entries.last());
         let plain: Vec<u8> = entries.iter().flat_map(|a| a.to_le_bytes()).collect();
-        let column = self.dictionary_column(
-            ADDR,
-            rows,
-            &plain,
-            entries.len(),
-            page.as_slice().into(),
-            range,
-        );
+        let column = self.dictionary_column(ADDR, rows, &plain, entries.len(), &page, range);
         self.spare = page;
         column
     }
 
-    /// Compress those that repeat in the same places, if they do.
-    fn compress_alike(&mut self, data: &mut [Data<'_>; alike::COLUMNS]) {
-        let plain = data.each_ref().map(|data| &*data.plain);
-        if self.alike.find(plain)
-            && let Some(frames) = self.alike.compress(plain)
-        {
-            for (data, frame) in data.iter_mut().zip(frames) {
-                data.zstd = Some(frame.into());
-            }
-        }
-    }
-
-    fn kind_column(&mut self, rows: usize, data: Data<'_>) -> Result<Column> {
+    fn kind_column(&mut self, rows: usize, data: &[u8]) -> Result<Column> {
         let names: Vec<u8> = Kind::ALL
             .iter()
             .flat_map(|kind| {
@@ -247,7 +193,7 @@ impl Encoder {
         column: usize,
         rows: usize,
         form: &Form,
-        data: Data<'_>,
+        data: &[u8],
     ) -> Result<Column> {
         match form {
             Form::Constant(number) => self.numbers(column, rows, &[*number], data),
@@ -263,27 +209,27 @@ impl Encoder {
         entries.sort_unstable();
         entries.dedup();
         if let [thread] = entries[..] {
-            return self.numbers(THREAD, rows, &[thread], constant(rows).into());
+            return self.numbers(THREAD, rows, &[thread], &constant(rows));
         }
         let runs = runs.iter();
         if entries.len() > DICTIONARY {
             let plain = runs.flat_map(|&(thread, length)| repeat_n(thread.to_le_bytes(), length));
             let plain: Vec<u8> = plain.flatten().collect();
-            return self.value_column(THREAD, rows, plain.into(), Encoding::PLAIN, None);
+            return self.value_column(THREAD, rows, &plain, Encoding::PLAIN, None);
         }
         let place = |thread: u32| entries.partition_point(|&entry| entry < thread) as u16;
         let found = runs.flat_map(|&(thread, length)| repeat_n(place(thread), length));
         let page = index_page(rows, entries.len(), found);
-        self.numbers(THREAD, rows, &entries, page.into())
+        self.numbers(THREAD, rows, &entries, &page)
     }
 
     /// Numbers of any size: a dictionary of up to 65,536, or plain.
     fn wide_column(&mut self, column: usize, values: &[u32]) -> Result<Column> {
         match indices(values) {
-            Some((entries, page)) => self.numbers(column, values.len(), &entries, page.into()),
+            Some((entries, page)) => self.numbers(column, values.len(), &entries, &page),
             None => {
                 let plain: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-                self.value_column(column, values.len(), plain.into(), Encoding::PLAIN, None)
+                self.value_column(column, values.len(), &plain, Encoding::PLAIN, None)
             }
         }
     }
@@ -293,7 +239,7 @@ impl Encoder {
         column: usize,
         rows: usize,
         entries: &[u32],
-        data: Data<'_>,
+        data: &[u8],
     ) -> Result<Column> {
         let plain: Vec<u8> = entries.iter().flat_map(|v| v.to_le_bytes()).collect();
         self.dictionary_column(column, rows, &plain, entries.len(), data, None)
@@ -305,7 +251,7 @@ impl Encoder {
         rows: usize,
         dictionary: &[u8],
         entries: usize,
-        data: Data<'_>,
+        data: &[u8],
         range: Option<Statistics>,
     ) -> Result<Column> {
         let dictionary_page = CompressedPage::new(
@@ -327,7 +273,7 @@ impl Encoder {
         &mut self,
         column: usize,
         rows: usize,
-        data: Data<'_>,
+        data: &[u8],
         encoding: Encoding,
         range: Option<Statistics>,
     ) -> Result<Column> {
@@ -337,23 +283,19 @@ impl Encoder {
 
     fn data_page(
         &mut self,
-        data: Data<'_>,
+        data: &[u8],
         rows: usize,
         encoding: Encoding,
     ) -> Result<CompressedPage> {
-        let buf = match data.zstd {
-            Some(bytes) => bytes,
-            None => compress(&mut self.zstd, &mut self.data, &data.plain)?,
-        };
         let page = Page::DataPage {
-            buf,
+            buf: compress(&mut self.zstd, &mut self.data, data)?,
             num_values: rows as u32,
             encoding,
             def_level_encoding: Encoding::RLE,
             rep_level_encoding: Encoding::RLE,
             statistics: None,
         };
-        Ok(CompressedPage::new(page, data.plain.len()))
+        Ok(CompressedPage::new(page, data.len()))
     }
 
     /// Memory for a page of addresses, to be given back.
@@ -364,11 +306,15 @@ impl Encoder {
     }
 }
 
-fn compress(zstd: &mut zstd::bulk::Compressor<'_>, lent: &mut Lent, bytes: &[u8]) -> Result<Bytes> {
-    let mut memory = lent.take(zstd::zstd_safe::compress_bound(bytes.len()));
+fn compress(
+    zstd: &mut zstd::bulk::Compressor<'_>,
+    pool: &mut BufferPool,
+    bytes: &[u8],
+) -> Result<Bytes> {
+    let mut memory = pool.take(zstd::zstd_safe::compress_bound(bytes.len()));
     let length = zstd.compress_to_buffer(bytes, &mut memory);
     length.map_err(|e| ParquetError::General(format!("zstd: {e}")))?;
-    Ok(lent.lend(memory))
+    Ok(pool.lend(memory))
 }
 
 /// Sorted dictionary and data page of numbers; `None` when there are too many different ones.
@@ -457,7 +403,7 @@ fn byte_stream_split(values: &[u64], bytes: &mut Vec<u8>) {
 }
 
 fn chunk(
-    memory: &mut Lent,
+    memory: &mut BufferPool,
     column: usize,
     rows: usize,
     dictionary: Option<CompressedPage>,

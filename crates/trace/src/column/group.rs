@@ -1,9 +1,6 @@
 //! The records of one group, gathered slice by slice while a slice is in the processor's cache,
 //! in few bytes a record.
 
-#[cfg(target_arch = "x86_64")]
-mod wide;
-
 use std::ops::Range;
 
 use rustc_hash::FxHashMap;
@@ -13,7 +10,6 @@ use super::intern::Addresses;
 use super::page::Indices;
 use crate::footprint::PAGE_SHIFT;
 use crate::record::{Batch, Kind, Narrow, last_byte};
-use crate::wide::widened;
 
 /// Records whose columns stay in the cache over several passes.
 const SLICE: usize = 1 << 12;
@@ -73,7 +69,7 @@ impl Group {
             let taken = group.extend_places(&batch.addr[slice.clone()], kind);
             let slice = slice.start..slice.start + taken;
             let (addr, instr) = (&batch.addr[slice.clone()], &batch.instr[slice.clone()]);
-            note_spanned(&mut group.spanned, addr, size, kind, over_a_border);
+            note_spanned(&mut group.spanned, addr, size, kind);
             group.size.extend(&size[..taken]);
             group.instr.extend(instr);
             group.threads.extend(&batch.thread[slice], instr);
@@ -86,7 +82,7 @@ impl Group {
             let Narrow { addr, kind, size, instr, thread } = narrow.part(slice);
             let taken = group.extend_places(addr, kind);
             let instr = &instr[..taken];
-            note_spanned_bytes(&mut group.spanned, &addr[..taken], size, kind);
+            note_spanned(&mut group.spanned, &addr[..taken], size, kind);
             group.size.extend_bytes(&size[..taken]);
             group.instr.extend_bytes(instr);
             group.threads.push_run(thread, taken, sum_of(instr));
@@ -154,15 +150,12 @@ fn over_a_border<S: Copy + Into<u16>>(addr: &[u64; LANES], size: &[S; LANES]) ->
 }
 
 /// Add the pages past the first of records that lie over a border, each with its kind; a page may
-/// come several times. Of `size` and `kind` as many are looked at as there are addresses; `over` is
-/// [`over_a_border`], or a faster one.
-#[inline(always)]
+/// come several times. Of `size` and `kind` as many are looked at as there are addresses.
 fn note_spanned<S: Copy + Into<u16>>(
     spanned: &mut Vec<(u64, u8)>,
     addr: &[u64],
     size: &[S],
     kind: &[u8],
-    over: impl Fn(&[u64; LANES], &[S; LANES]) -> u64,
 ) {
     let mut note = |at: usize| {
         let last = last_byte(addr[at], Into::<u16>::into(size[at])) >> PAGE_SHIFT;
@@ -176,7 +169,7 @@ fn note_spanned<S: Copy + Into<u16>>(
     let (pieces, _) = addr.as_chunks();
     let (sizes, _) = size.as_chunks();
     for (start, (addr, size)) in (0..).step_by(LANES).zip(pieces.iter().zip(sizes)) {
-        let mut over = over(addr, size);
+        let mut over = over_a_border(addr, size);
         while over != 0 {
             note(start + over.trailing_zeros() as usize);
             over &= over - 1;
@@ -185,36 +178,20 @@ fn note_spanned<S: Copy + Into<u16>>(
     (pieces.len() * LANES..addr.len()).for_each(note);
 }
 
-/// [`note_spanned`] for sizes that are bytes.
-fn note_spanned_bytes(spanned: &mut Vec<(u64, u8)>, addr: &[u64], size: &[u8], kind: &[u8]) {
-    #[cfg(target_arch = "x86_64")]
-    if crate::wide_registers() {
-        // SAFETY: the processor has the instructions.
-        return unsafe { wide::note_spanned(spanned, addr, size, kind) };
-    }
-    note_spanned(spanned, addr, size, kind, over_a_border);
+/// How often `wanted` is there: counted in bytes, of which a vector register holds many.
+fn count_of(kinds: &[u8], wanted: u8) -> u64 {
+    let part = |kinds: &[u8]| kinds.iter().map(|&kind| u8::from(kind == wanted)).sum::<u8>();
+    kinds.chunks(192).map(|kinds| u64::from(part(kinds))).sum()
 }
 
-widened! {
-    /// How often `wanted` is there: counted in bytes, of which a vector register holds many.
-    fn count_of(kinds: &[u8], wanted: u8) -> u64 {
-        let part = |kinds: &[u8]| kinds.iter().map(|&kind| u8::from(kind == wanted)).sum::<u8>();
-        kinds.chunks(192).map(|kinds| u64::from(part(kinds))).sum()
-    }
+/// The sum of `bytes`: in parts that 16 bits hold, of which a vector register holds many.
+fn sum_of(bytes: &[u8]) -> u64 {
+    let part = |bytes: &[u8]| bytes.iter().map(|&byte| u16::from(byte)).sum::<u16>();
+    bytes.chunks(256).map(|bytes| u64::from(part(bytes))).sum()
 }
 
-widened! {
-    /// The sum of `bytes`: in parts that 16 bits hold, of which a vector register holds many.
-    fn sum_of(bytes: &[u8]) -> u64 {
-        let part = |bytes: &[u8]| bytes.iter().map(|&byte| u16::from(byte)).sum::<u16>();
-        bytes.chunks(256).map(|bytes| u64::from(part(bytes))).sum()
-    }
-}
-
-widened! {
-    fn largest_of(bytes: &[u8]) -> u8 {
-        bytes.iter().fold(0, |most, &byte| most.max(byte))
-    }
+fn largest_of(bytes: &[u8]) -> u8 {
+    bytes.iter().fold(0, |most, &byte| most.max(byte))
 }
 
 /// A column of numbers, most of which fit a byte.
@@ -389,9 +366,9 @@ mod tests {
             }
             expected.dedup();
             let (mut of_bytes, mut of_numbers) = (Vec::new(), Vec::new());
-            note_spanned_bytes(&mut of_bytes, &addr, &size, &kind);
+            note_spanned(&mut of_bytes, &addr, &size, &kind);
             let size: Vec<u16> = size.into_iter().map(u16::from).collect();
-            note_spanned(&mut of_numbers, &addr, &size, &kind, over_a_border);
+            note_spanned(&mut of_numbers, &addr, &size, &kind);
             prop_assert_eq!(&of_bytes, &expected);
             prop_assert_eq!(&of_numbers, &expected);
         }

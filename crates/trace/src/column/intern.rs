@@ -1,10 +1,11 @@
 //! Interning the addresses of a row group while it is gathered: a sorted dictionary, and each
 //! record's index in it.
 
-mod table;
 #[cfg(target_arch = "x86_64")]
-mod wide;
+mod avx512;
+mod table;
 
+use nearfar_simd::Avx512;
 use table::Table;
 
 use super::ROW_GROUP;
@@ -25,7 +26,7 @@ const SLICE: usize = 1 << 11;
 /// The code of an address whose block is not the first that is looked at. There are fewer blocks
 /// than records of a group, so no address has it.
 const UNKNOWN: u32 = u32::MAX;
-/// Unused elements at the end of `marks` and `Places`: vector registers are filled by four bytes.
+/// Unused elements at the end of `marks`: vector registers are filled by four bytes.
 const MARGIN: usize = 4;
 
 /// The addresses of a group, in order.
@@ -40,7 +41,7 @@ pub(super) struct Addresses {
     /// Different addresses.
     distinct: usize,
     ended: bool,
-    wide_registers: bool,
+    avx512: Option<Avx512>,
     unsettled: Box<[u32; SLICE]>,
 }
 
@@ -53,7 +54,7 @@ impl Default for Addresses {
             marks: Vec::new(),
             distinct: 0,
             ended: false,
-            wide_registers: crate::wide_registers(),
+            avx512: Avx512::new(),
             unsettled: Box::new([0; SLICE]),
         }
     }
@@ -151,11 +152,10 @@ impl Addresses {
     fn look_up(&mut self, start: usize, addr: &[u64], kind: &[u8]) -> usize {
         let codes = &mut self.codes[start..];
         #[cfg(target_arch = "x86_64")]
-        if self.wide_registers {
-            // SAFETY: the processor has the instructions; every block has its marks.
-            return unsafe {
-                wide::look_up(&self.blocks, &self.marks, addr, kind, codes, &mut self.unsettled)
-            };
+        if let Some(token) = self.avx512 {
+            let Self { blocks, marks, unsettled, .. } = self;
+            // SAFETY: the token says that the processor has the features; every block has its marks.
+            return unsafe { avx512::look_up(token, blocks, marks, addr, kind, codes, unsettled) };
         }
         look_up(&self.blocks, &self.marks, addr, kind, codes, &mut self.unsettled)
     }
@@ -203,12 +203,13 @@ impl Addresses {
     /// Append the index of each record in the dictionary that `places` were made for, two bytes
     /// each.
     pub(super) fn write_indices(&self, places: &Places, out: &mut Vec<u8>) {
-        #[cfg(target_arch = "x86_64")]
-        if self.wide_registers {
-            // SAFETY: the processor has the instructions; every code has its place.
-            return unsafe { wide::write_indices(&self.codes, &places.0, out) };
+        for codes in self.codes.chunks(64) {
+            let mut indices = [[0; 2]; 64];
+            for (index, &code) in indices.iter_mut().zip(codes) {
+                *index = places.0[code as usize].to_le_bytes();
+            }
+            out.extend_from_slice(indices[..codes.len()].as_flattened());
         }
-        write_indices(&self.codes, &places.0, out);
     }
 }
 
@@ -240,17 +241,6 @@ fn look_up(
         count += usize::from(!known);
     }
     count
-}
-
-/// [`Addresses::write_indices`] on any processor.
-fn write_indices(codes: &[u32], places: &[u16], out: &mut Vec<u8>) {
-    for codes in codes.chunks(64) {
-        let mut indices = [[0; 2]; 64];
-        for (index, &code) in indices.iter_mut().zip(codes) {
-            *index = places[code as usize].to_le_bytes();
-        }
-        out.extend_from_slice(indices[..codes.len()].as_flattened());
-    }
 }
 
 #[cfg(test)]
@@ -288,9 +278,8 @@ mod tests {
                 .collect();
             let touched: BTreeSet<(u64, u8)> =
                 records.iter().map(|&(addr, kind)| (addr >> PAGE_SHIFT, kind)).collect();
-            for wide in [true, false] {
-                let mut addresses = Addresses::default();
-                addresses.wide_registers &= wide;
+            for avx512 in [None, Avx512::for_test()] {
+                let mut addresses = Addresses { avx512, ..Addresses::default() };
                 // Used again, as groups are.
                 addresses.extend(&[1, 2, 3], &[0, 1, 2]);
                 addresses.clear();
@@ -315,9 +304,9 @@ mod tests {
     /// As many different addresses as a dictionary has room for, and the one that is too many.
     #[test]
     fn the_first_address_too_many_is_found() {
-        for (again, wide) in [(1, true), (1, false), (14, true), (15, true), (15, false)] {
-            let mut addresses = Addresses::default();
-            addresses.wide_registers &= wide;
+        let avx512 = Avx512::for_test();
+        for (again, avx512) in [(1, avx512), (1, None), (14, avx512), (15, avx512), (15, None)] {
+            let mut addresses = Addresses { avx512, ..Addresses::default() };
             let all: Vec<u64> = (0..DICTIONARY as u64 * again).map(|at| at / again * 40).collect();
             let kind = vec![0; all.len()];
             assert_eq!(addresses.extend(&all, &kind), all.len());

@@ -12,7 +12,6 @@
 //! | `kind` | dictionary of the five names, 8-bit indices |
 //! | `size`, `thread`, `instr` | dictionary (0, 1, 2, ...; a number of 256 or more in the place of one that does not occur), 8- or 16-bit indices, one run when constant; plain past 65,536 values |
 
-mod alike;
 mod decode;
 mod encode;
 mod group;

@@ -13,30 +13,32 @@ use std::arch::x86_64::{
 };
 use std::ops::Range;
 
+use nearfar_simd::Avx512;
 use nearfar_trace::{Batch, KindSet, last_byte};
 
-use super::super::runs::wide as runs;
-use super::{Chunk, LOCAL_BITS, MOST, SLOT_BITS, SLOTS, WRITE, Windower, slot_of};
+use super::super::lanes::{BEFORE, LANES as BYTES};
+use super::{Chunk, LOCAL_BITS, MAX_BLOCKS, SLOT_BITS, SLOTS, WRITE, Windower, slot_of};
 
 /// Records that are looked at together.
 const LANES: usize = 8;
 
-/// Whether the processor has the instructions.
-pub fn usable() -> bool {
-    runs::usable() && is_x86_feature_detected!("avx512vl")
-}
-
 /// Add the records of `batch` from `from` on, up to the first that needs a block without its tag;
 /// answers its place.
 #[target_feature(enable = "avx512bw,avx512vl,avx512vbmi,avx512vbmi2,popcnt")]
-pub fn add(windower: &mut Windower, batch: &Batch, from: usize, chunk: &mut Chunk) -> usize {
+pub fn add(
+    token: Avx512,
+    windower: &mut Windower,
+    batch: &Batch,
+    from: usize,
+    chunk: &mut Chunk,
+) -> usize {
     let all = |value: u64| _mm512_set1_epi64(value.cast_signed());
     let size_of_block = 1u64 << windower.shift;
     let shift = _mm_cvtsi64_si128(i64::from(windower.shift));
     let (wanted, writes) = (all(u64::from(windower.kinds.0)), all(u64::from(KindSet::WRITES.0)));
     let (one, in_block, block_bytes) = (all(1), all(size_of_block - 1), all(size_of_block));
     let mark = all(u64::from(WRITE));
-    let (slots, locals) = (all(SLOTS as u64 - 1), all(MOST as u64 - 1));
+    let (slots, locals) = (all(SLOTS as u64 - 1), all(MAX_BLOCKS as u64 - 1));
     let (mut again, mut again_written) = (_mm512_setzero_si512(), _mm512_setzero_si512());
     let (start, mut counted_records) = (chunk.refs.len(), 0);
     let mut filled = start;
@@ -45,7 +47,7 @@ pub fn add(windower: &mut Windower, batch: &Batch, from: usize, chunk: &mut Chun
         (&batch.addr[..records], &batch.kind[..records], &batch.size[..records]);
     let mut place = from;
     // Each record adds two bytes at most, and a register is stored at a time.
-    chunk.refs.reserve(2 * (records - from) + runs::LANES);
+    chunk.refs.reserve(2 * (records - from) + BYTES);
     let refs = chunk.refs.as_mut_ptr();
     while place < records {
         let count = LANES.min(records - place);
@@ -103,7 +105,7 @@ pub fn add(windower: &mut Windower, batch: &Batch, from: usize, chunk: &mut Chun
         counted_records += 1;
         let write = KindSet::WRITES.0 >> kinds[place] & 1;
         for tag in tags {
-            let local = tag as u8 % MOST as u8;
+            let local = tag as u8 % MAX_BLOCKS as u8;
             windower.again |= 1 << local;
             windower.again_written |= u64::from(write) << local;
             // SAFETY: as above.
@@ -115,7 +117,7 @@ pub fn add(windower: &mut Windower, batch: &Batch, from: usize, chunk: &mut Chun
     chunk.records += counted_records;
     // SAFETY: what is counted has been stored, and there is room for a register beyond it.
     unsafe {
-        let end = drop_repeats(refs, start..filled, windower.previous);
+        let end = drop_repeats(token, refs, start..filled, windower.previous);
         chunk.refs.set_len(end);
     }
     if let Some(&last) = chunk.refs[start..].last() {
@@ -131,13 +133,13 @@ pub fn add(windower: &mut Windower, batch: &Batch, from: usize, chunk: &mut Chun
 /// # Safety
 /// The range has been written, and there is room for a register after it.
 #[target_feature(enable = "avx512bw,avx512vbmi,avx512vbmi2,popcnt")]
-unsafe fn drop_repeats(refs: *mut u8, range: Range<usize>, previous: u8) -> usize {
+unsafe fn drop_repeats(_: Avx512, refs: *mut u8, range: Range<usize>, previous: u8) -> usize {
     // SAFETY: 64 bytes.
-    let lane_before = unsafe { _mm512_loadu_epi8(runs::BEFORE.as_ptr().cast()) };
+    let lane_before = unsafe { _mm512_loadu_epi8(BEFORE.as_ptr().cast()) };
     let mut last = _mm512_set1_epi8(previous.cast_signed());
     let mut kept = range.start;
-    for place in range.clone().step_by(runs::LANES) {
-        let lanes = u64::MAX >> runs::LANES.saturating_sub(range.end - place);
+    for place in range.clone().step_by(BYTES) {
+        let lanes = u64::MAX >> BYTES.saturating_sub(range.end - place);
         // SAFETY: within the range, and its room; what is overwritten has been read.
         unsafe {
             let bytes = _mm512_maskz_loadu_epi8(lanes, refs.add(place).cast());

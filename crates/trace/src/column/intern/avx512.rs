@@ -2,6 +2,8 @@
 
 use std::arch::x86_64::*;
 
+use nearfar_simd::Avx512;
+
 use super::table::{ORDINAL_BITS, Table};
 use super::{BLOCK, BLOCK_SHIFT, SLICE, UNKNOWN};
 use crate::hash::GOLDEN;
@@ -11,7 +13,7 @@ const LANES: usize = 16;
 
 /// The slots of eight blocks, and which of them have the block.
 #[target_feature(enable = "avx512bw,avx512dq,avx512vl")]
-unsafe fn slots_of(slots: &[u64], shift: __m128i, addr: __m512i) -> (__m512i, __mmask8) {
+unsafe fn slots_of(_: Avx512, slots: &[u64], shift: __m128i, addr: __m512i) -> (__m512i, __mmask8) {
     let block = _mm512_srli_epi64::<BLOCK_SHIFT>(addr);
     let product = _mm512_mullo_epi64(block, _mm512_set1_epi64(GOLDEN.cast_signed()));
     let place = _mm512_srl_epi64(product, shift);
@@ -23,7 +25,7 @@ unsafe fn slots_of(slots: &[u64], shift: __m128i, addr: __m512i) -> (__m512i, __
 
 /// The codes of eight addresses.
 #[target_feature(enable = "avx512bw,avx512dq,avx512vl")]
-fn codes_of(slot: __m512i, addr: __m512i) -> __m256i {
+fn codes_of(_: Avx512, slot: __m512i, addr: __m512i) -> __m256i {
     let offset = _mm512_and_epi64(addr, _mm512_set1_epi64(BLOCK as i64 - 1));
     // What is above the ordinal is cut off.
     _mm512_cvtepi64_epi32(_mm512_or_epi64(_mm512_slli_epi64::<BLOCK_SHIFT>(slot), offset))
@@ -35,6 +37,7 @@ fn codes_of(slot: __m512i, addr: __m512i) -> __m256i {
 /// `marks` has [`BLOCK`] elements for each of `blocks`, and [`super::MARGIN`] more.
 #[target_feature(enable = "avx512bw,avx512dq,avx512vl,popcnt")]
 pub(super) unsafe fn look_up(
+    token: Avx512,
     blocks: &Table,
     marks: &[u8],
     addr: &[u64],
@@ -56,11 +59,11 @@ pub(super) unsafe fn look_up(
             let at = addr.as_ptr().add(start).cast();
             let low = _mm512_maskz_loadu_epi64(lanes as __mmask8, at);
             let high = _mm512_maskz_loadu_epi64((lanes >> 8) as __mmask8, at.wrapping_add(8));
-            let (low_slot, low_known) = slots_of(slots, shift, low);
-            let (high_slot, high_known) = slots_of(slots, shift, high);
+            let (low_slot, low_known) = slots_of(token, slots, shift, low);
+            let (high_slot, high_known) = slots_of(token, slots, shift, high);
             let known = lanes & (__mmask16::from(high_known) << 8 | __mmask16::from(low_known));
-            let low_half = _mm512_castsi256_si512(codes_of(low_slot, low));
-            let code = _mm512_inserti64x4::<1>(low_half, codes_of(high_slot, high));
+            let low_half = _mm512_castsi256_si512(codes_of(token, low_slot, low));
+            let code = _mm512_inserti64x4::<1>(low_half, codes_of(token, high_slot, high));
             let unknown = _mm512_set1_epi32(UNKNOWN.cast_signed());
             let known_code = _mm512_mask_mov_epi32(unknown, known, code);
             _mm512_mask_storeu_epi32(codes.as_mut_ptr().add(start).cast(), lanes, known_code);
@@ -77,29 +80,4 @@ pub(super) unsafe fn look_up(
         }
     }
     count
-}
-
-/// [`super::write_indices`].
-///
-/// # Safety
-/// Every code has its element of `places`, and there are [`super::MARGIN`] more.
-#[target_feature(enable = "avx512bw,avx512dq,avx512vl")]
-pub(super) unsafe fn write_indices(codes: &[u32], places: &[u16], out: &mut Vec<u8>) {
-    let bytes = codes.len() * 2;
-    out.reserve(bytes);
-    for start in (0..codes.len()).step_by(LANES) {
-        let left = codes.len() - start;
-        let lanes = if left < LANES { (1 << left) - 1 } else { __mmask16::MAX };
-        // SAFETY: only the lanes that are there are read, looked up and written; there is room.
-        unsafe {
-            let code = _mm512_maskz_loadu_epi32(lanes, codes.as_ptr().add(start).cast());
-            let none = _mm512_setzero_si512();
-            let place = _mm512_mask_i32gather_epi32::<2>(none, lanes, code, places.as_ptr().cast());
-            let indices = _mm512_cvtepi32_epi16(place);
-            let end = out.as_mut_ptr().add(out.len() + start * 2);
-            _mm256_mask_storeu_epi16(end.cast(), lanes, indices);
-        }
-    }
-    // SAFETY: all of them have been written.
-    unsafe { out.set_len(out.len() + bytes) };
 }

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The recorder of this process: the shared memory, and which thread writes to which stream.
+
+use std::cell::Cell;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::ptr::{NonNull, null_mut};
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
+
+use super::layout::{BLOCKS, CHUNK, FOLLOW, Header, MAGIC, Memory, Slot, TOTAL, state};
+
+/// QEMU numbers virtual processors upwards for ever when threads come and go; two threads that
+/// are alive together would have to be this many apart to be mistaken for each other.
+const VCPUS: usize = 1 << 22;
+
+/// What writes for this process.
+pub struct Recorder {
+    memory: Memory,
+    /// For each virtual processor, the slot of its stream; null before it is opened.
+    places: &'static [AtomicPtr<Slot>; VCPUS],
+    /// Takes the words that nobody wants: its ring is one chunk, written over and over.
+    scratch: &'static Slot,
+    /// This process is not recorded (any more).
+    off: AtomicBool,
+    /// The shared memory's file, which is there as long as the receiver.
+    path: PathBuf,
+}
+
+static RECORDER: OnceLock<Recorder> = OnceLock::new();
+
+thread_local! {
+    /// The virtual processor whose system call this thread is in.
+    static CURRENT: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Note which virtual processor the calling thread is.
+pub fn this_is(vcpu: u32) {
+    CURRENT.set(vcpu);
+}
+
+/// The virtual processor that the calling thread is.
+pub fn current() -> u32 {
+    CURRENT.get()
+}
+
+impl Recorder {
+    /// Map the shared memory at `path`, close the streams that an earlier program of this process
+    /// had, and become the recorder of this process.
+    pub fn install(path: &str) -> io::Result<()> {
+        let memory = map_shared(Path::new(path))?;
+        if memory.header().magic.load(Relaxed) != MAGIC {
+            return Err(io::Error::other(
+                "the plugin and nearfar are of different versions; run `make env`",
+            ));
+        }
+        let places =
+            map(size_of::<[AtomicPtr<Slot>; VCPUS]>(), libc::PROT_READ | libc::PROT_WRITE)?;
+        // SAFETY: mapped for ever, aligned to a page and all zero: null pointers.
+        let places = unsafe { places.cast().as_ref() };
+        let chunk = map(2 * CHUNK, libc::PROT_READ | libc::PROT_WRITE)?;
+        let chunk = chunk.as_ptr().expose_provenance().next_multiple_of(CHUNK) as u64;
+        let scratch: &Slot = Box::leak(Box::default());
+        scratch.ring.store(chunk, Relaxed);
+        scratch.cursor.store(chunk, Relaxed);
+        let pid = std::process::id();
+        for slot in memory.slots() {
+            if slot.state.load(Acquire) == state::OPEN && slot.pid.load(Relaxed) == pid {
+                slot.state.store(state::CLOSED, Release);
+            }
+        }
+        let recorder =
+            Self { memory, places, scratch, off: AtomicBool::new(false), path: path.into() };
+        RECORDER.set(recorder).map_err(|_| io::Error::other("the plugin is loaded twice"))
+    }
+
+    /// The recorder of this process.
+    #[inline(always)]
+    pub fn installed() -> Option<&'static Self> {
+        RECORDER.get()
+    }
+
+    /// Where the slot of `vcpu` is noted.
+    #[inline(always)]
+    pub fn place(&self, vcpu: u32) -> &AtomicPtr<Slot> {
+        &self.places[vcpu as usize % VCPUS]
+    }
+
+    /// The slot that takes the words that nobody wants.
+    pub fn scratch(&self) -> &'static Slot {
+        self.scratch
+    }
+
+    fn header(&self) -> &Header {
+        self.memory.header()
+    }
+
+    /// Whether this process is recorded.
+    pub fn recording(&self) -> bool {
+        !self.off.load(Relaxed)
+    }
+
+    /// Record this process no more.
+    pub fn turn_off(&self) {
+        self.off.store(true, Relaxed);
+    }
+
+    /// Whether child processes are recorded.
+    pub fn follows(&self) -> bool {
+        self.header().flags.load(Relaxed) & FOLLOW != 0
+    }
+
+    /// Whether the receiver has all that it wants.
+    pub fn stopped(&self) -> bool {
+        self.header().stop.load(Relaxed) != 0
+    }
+
+    /// Whether the receiver has ended.
+    pub fn receiver_gone(&self) -> bool {
+        !self.path.exists()
+    }
+
+    /// Give `vcpu` a stream. `parent` is the process that forked this one, 0 for a new thread.
+    pub fn open(&self, vcpu: u32, parent: u32) {
+        let place = self.place(vcpu);
+        place.store(std::ptr::from_ref(self.scratch).cast_mut(), Relaxed);
+        if !self.recording() || self.stopped() {
+            return;
+        }
+        for (index, slot) in self.memory.slots().iter().enumerate() {
+            let claimed =
+                slot.state.compare_exchange(state::FREE, state::CLAIMED, AcqRel, Relaxed).is_ok();
+            if !claimed {
+                continue;
+            }
+            let ring = self.memory.ring(index).as_ptr().expose_provenance() as u64;
+            slot.ring.store(ring, Relaxed);
+            slot.cursor.store(ring, Relaxed);
+            slot.pid.store(std::process::id(), Relaxed);
+            slot.parent.store(parent, Relaxed);
+            slot.waiting.store(0, Relaxed);
+            slot.taken.store(0, Relaxed);
+            slot.entered.store(0, Relaxed);
+            self.header().used.fetch_max(index as u32 + 1, Relaxed);
+            slot.order.store(self.header().opened.fetch_add(1, Relaxed), Relaxed);
+            slot.state.store(state::OPEN, Release);
+            place.store(std::ptr::from_ref(slot).cast_mut(), Relaxed);
+            return;
+        }
+        self.header().lost_streams.fetch_add(1, Relaxed);
+    }
+
+    /// In the child of a fork, whose only thread is the one that forked. The parent goes on writing
+    /// to the stream that the child's thread had.
+    pub fn forked_child(&self) {
+        if !self.follows() {
+            self.turn_off();
+        }
+        self.open(current(), std::os::unix::process::parent_id());
+    }
+
+    /// The program has begun.
+    pub fn started(&self) {
+        self.header().started.store(1, Relaxed);
+    }
+
+    /// Add a block to the shared table; 0 when it is full.
+    pub fn new_block(&self, addr: u64, shape: u64) -> u32 {
+        let index = self.header().blocks.fetch_add(1, Relaxed);
+        let Some(block) = self.memory.blocks().get(index as usize) else {
+            self.header().blocks.store(BLOCKS as u32, Relaxed);
+            self.header().lost_blocks.store(1, Relaxed);
+            return 0;
+        };
+        block.addr.store(addr, Relaxed);
+        block.shape.store(shape, Release);
+        index
+    }
+
+    /// Call for the receiver's attention.
+    pub fn ring_bell(&self) {
+        let header = self.header();
+        header.bell.fetch_add(1, SeqCst);
+        if header.sleeping.load(SeqCst) != 0 {
+            futex_wake(&header.bell);
+        }
+    }
+}
+
+/// The shared memory, mapped so that its rings, and with them chunks, are aligned to a chunk. Its
+/// file is closed again, so that the program finds the descriptors that it would find without us.
+fn map_shared(path: &Path) -> io::Result<Memory> {
+    let file = OpenOptions::new().read(true).write(true).open(path)?;
+    let spread = map(TOTAL + CHUNK, libc::PROT_NONE)?;
+    let padding = spread.as_ptr().align_offset(CHUNK);
+    // SAFETY: less than a chunk, which is what was mapped beyond the total.
+    let start = unsafe { spread.add(padding) };
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let how = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    // SAFETY: takes the place of pages mapped above, which nobody else knows.
+    let mapped =
+        unsafe { libc::mmap(start.as_ptr().cast(), TOTAL, protection, how, file.as_raw_fd(), 0) };
+    if mapped == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: mapped for ever; the receiver made the file so long and accesses it as agreed.
+    Ok(unsafe { Memory::new(start) })
+}
+
+/// A new private mapping of `bytes` zeros, which stays for ever. Untouched pages take no memory.
+fn map(bytes: usize, protection: i32) -> io::Result<NonNull<u8>> {
+    let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping, wherever the system has room.
+    let start = unsafe { libc::mmap(null_mut(), bytes, protection, how, -1, 0) };
+    NonNull::new(start.cast::<u8>())
+        .filter(|_| start != libc::MAP_FAILED)
+        .ok_or_else(io::Error::last_os_error)
+}
+
+/// Wait until `word` is woken, if it is `seen`, for so long at most.
+pub fn futex_wait(word: &AtomicU32, seen: u32, milliseconds: i64) {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: milliseconds * 1_000_000 };
+    // SAFETY: a word and a time that are there during the call.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, seen, &time) };
+}
+
+fn futex_wake(word: &AtomicU32) {
+    // SAFETY: a word that is there during the call.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, 1) };
+}

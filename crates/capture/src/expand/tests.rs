@@ -1,0 +1,247 @@
+//! Words against a list of instructions.
+
+use std::sync::atomic::AtomicU64;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::layout::{CONTROL, block_word, tag};
+
+/// Blocks 1.. as `(address, bytes, instructions)`; mostly untouched memory, so cheap.
+fn table(entries: &[(u64, u64, u64)]) -> Box<[Block; BLOCKS]> {
+    let size = std::alloc::Layout::new::<[Block; BLOCKS]>();
+    // SAFETY: all zeros is a valid table, and the layout is that of the box.
+    let table = unsafe { Box::from_raw(std::alloc::alloc_zeroed(size).cast::<[Block; BLOCKS]>()) };
+    for (index, (addr, bytes, count)) in entries.iter().enumerate() {
+        let store = |place: &AtomicU64, value| place.store(value, Relaxed);
+        store(&table[index + 1].addr, *addr);
+        store(&table[index + 1].shape, count << 32 | bytes);
+    }
+    table
+}
+
+fn reference(addr: u64, index: u64, size_log2: u64, store: bool) -> u64 {
+    addr | (index << INDEX_SHIFT) | (size_log2 << SIZE_SHIFT) | (u64::from(store) * STORE)
+}
+
+/// Everything in one batch.
+#[derive(Default)]
+struct All(Batch);
+
+impl Sink for All {
+    fn narrow(&mut self, records: Narrow<'_>) -> Result<()> {
+        self.0.addr.extend(records.addr);
+        self.0.kind.extend(records.kind);
+        self.0.size.extend(records.size.iter().map(|&size| u16::from(size)));
+        self.0.instr.extend(records.instr.iter().map(|&instr| u32::from(instr)));
+        self.0.thread.resize(self.0.addr.len(), records.thread);
+        Ok(())
+    }
+
+    fn wide(&mut self, records: &mut Batch) -> Result<()> {
+        records.iter().for_each(|record| self.0.push(record));
+        records.clear();
+        Ok(())
+    }
+}
+
+#[test]
+fn a_block_and_its_references() {
+    let blocks = table(&[(0xffff_ffff_ff60_0000, 17, 5), (0x2000, 4, 1)]);
+    let words = [
+        BLOCK | 1,
+        reference(0x7fff_ffff_fff8, 1, 3, false),
+        reference(0x10, 1, 0, true),
+        reference(0x20, 4, 6, true),
+        BLOCK | 2,
+        BLOCK | 1,
+    ];
+    let mut position = Position::new(3);
+    let mut out = All::default();
+    let mut expander = Expander::new(true);
+    assert_eq!(expander.expand(&words, &blocks, &mut position, &mut out).unwrap(), 6);
+    let out = out.0;
+    let found: Vec<_> = out.iter().map(|r| (r.addr, r.kind, r.size, r.thread, r.instr)).collect();
+    let expected = [
+        (0xffff_ffff_ff60_0000, Kind::Fetch, 17, 3, 0),
+        (0x7fff_ffff_fff8, Kind::Load, 8, 3, 2),
+        (0x10, Kind::Store, 1, 3, 0),
+        (0x20, Kind::Store, 64, 3, 3),
+        (0x2000, Kind::Fetch, 4, 3, 0),
+        (0xffff_ffff_ff60_0000, Kind::Fetch, 17, 3, 1),
+    ];
+    assert_eq!(found, expected);
+    assert_eq!(position.rest(), 5);
+}
+
+#[test]
+fn stops_at_other_control_words() {
+    let blocks = table(&[(0x1000, 4, 1)]);
+    let words = [BLOCK | 1, CONTROL | tag::PAD << 56, BLOCK | 1];
+    let mut out = All::default();
+    let (mut expander, mut position) = (Expander::new(true), Position::new(0));
+    assert_eq!(expander.expand(&words, &blocks, &mut position, &mut out).unwrap(), 1);
+    assert_eq!(expander.expand(&words[1..], &blocks, &mut position, &mut out).unwrap(), 0);
+    assert_eq!(out.0.len(), 1);
+}
+
+#[test]
+fn a_gap_beyond_the_column_is_carried_over() {
+    let most = u64::from(u32::MAX);
+    let blocks = table(&[(0x1000, 4, most), (0x2000, 4, 10)]);
+    let words = [BLOCK | 1, BLOCK | 1, BLOCK | 2]
+        .into_iter()
+        .chain([reference(0x10, 0, 0, false), reference(0x20, 0, 0, false)])
+        .chain([reference(0x30, 0, 0, false), reference(0x40, 2, 0, false)])
+        .collect::<Vec<_>>();
+    let mut position = Position::new(0);
+    let mut out = All::default();
+    let mut expander = Expander::new(false);
+    expander.expand(&words, &blocks, &mut position, &mut out).unwrap();
+    assert_eq!(out.0.instr, [u32::MAX, u32::MAX, 1, 2]);
+    assert_eq!(position.rest(), 7);
+}
+
+/// Address, bytes and instructions of the block that `word` begins.
+fn block_of(word: u64, entries: &[(u64, u64, u64)]) -> (u64, u64, u64) {
+    match word >> 56 & 0x7f {
+        0 if word & 0xffff_ffff == 0 => (0, 0, 0),
+        0 => entries[(word & 0xffff_ffff) as usize - 1],
+        count => (word & 0xffff_ffff_ffff, word >> 48 & 0xff, count),
+    }
+}
+
+/// The reference: a list of instructions, each with the records made before it counts.
+fn reference_records(words: &[u64], entries: &[(u64, u64, u64)], fetch: bool) -> Vec<Record> {
+    let (mut executed, mut noted, mut start) = (0u64, 0u64, 0u64);
+    let mut records = Vec::new();
+    let mut current = 0;
+    for word in words {
+        let (addr, kind, size, at);
+        if word >> 63 == 1 {
+            executed += current;
+            start = executed;
+            let (home, bytes, count) = block_of(*word, entries);
+            current = count;
+            (addr, kind, size, at) = (home, Kind::Fetch, bytes, start);
+            if !fetch || bytes == 0 {
+                continue;
+            }
+        } else {
+            addr = word & 0xffff_ffff_ffff;
+            kind = if word >> 60 & 1 == 1 { Kind::Store } else { Kind::Load };
+            size = 1 << (word >> 57 & 7);
+            at = start + (word >> 48 & 0x1ff) + 1;
+        }
+        let instr = at.saturating_sub(noted) as u32;
+        noted = noted.max(at);
+        records.push(Record { addr, kind, size: size as u16, thread: 9, instr });
+    }
+    records
+}
+
+/// What `expander` makes of `words`, `step` at a time as rings are read.
+fn expanded(
+    words: &[u64],
+    step: usize,
+    blocks: &[Block; BLOCKS],
+    position: &mut Position,
+    mut expander: Expander,
+) -> Vec<Record> {
+    let mut out = All::default();
+    for mut piece in words.chunks(step) {
+        while !piece.is_empty() {
+            let taken = expander.expand(piece, blocks, position, &mut out).unwrap();
+            assert!(taken > 0);
+            piece = &piece[taken..];
+        }
+    }
+    assert_eq!(out.0.thread.len(), out.0.len());
+    out.0.iter().collect()
+}
+
+proptest! {
+    /// Words in any order, and blocks of a few kinds that mostly do the same again.
+    #[test]
+    fn agrees_with_the_reference(
+        entries in prop::collection::vec(
+            (any::<(u64, bool)>(), 1u64..600, prop_oneof![0u64..=512, 1u64..130]), 1..20),
+        raw in prop::collection::vec((any::<u64>(), 0u64..30, any::<bool>()), 0..300),
+        bodies in prop::collection::vec(
+            prop::collection::vec((0u64..12, 0u64..8, any::<bool>()), 0..30), 1..4),
+        turns in prop::collection::vec((0usize..4, any::<u32>(), 0u8..20), 0..200),
+        step in prop_oneof![1usize..300, (1usize..4).prop_map(|pieces| pieces * LANES)],
+        all_fit in any::<bool>(),
+    ) {
+        // Blocks that fit a word and references in their order: what is expanded in columns.
+        let raw = if all_fit { Vec::new() } else { raw };
+        let fitting =
+            |addr: u64, bytes: u64, count: u64| (addr >> 16, bytes % 255 + 1, 119 - count % 60);
+        let entries: Vec<(u64, u64, u64)> = entries
+            .into_iter()
+            .map(|((addr, fits), bytes, count)| {
+                if all_fit || fits { fitting(addr, bytes, count) } else { (addr, bytes, count) }
+            })
+            .collect();
+        let blocks = table(&entries);
+        // Place 0 stands for none; the others are words of their own, all of them or some.
+        let block = |index: u64| {
+            let place = index % (entries.len() as u64 + 1);
+            let place = if all_fit { place.max(1) } else { place };
+            let own = entries.get((place as usize).wrapping_sub(1));
+            own.filter(|_| all_fit || !index.is_multiple_of(3))
+                .and_then(|&(addr, bytes, count)| block_word(addr, bytes, count))
+                .unwrap_or(BLOCK | place)
+        };
+        let mut words: Vec<u64> = raw
+            .iter()
+            .map(|&(bits, index, is_block)| if is_block { block(index) } else { bits >> 3 })
+            .collect();
+        for (body, addr, cut) in turns {
+            let index = body % bodies.len();
+            words.push(block(index as u64 + 1));
+            let (mut at, body) = (0, &bodies[index]);
+            // Now and then one reference less.
+            for (more, size, store) in &body[usize::from(cut == 0).min(body.len())..] {
+                at += if all_fit { more % 2 } else { *more };
+                words.push(reference(u64::from(addr) + at, at, *size, *store));
+            }
+        }
+        let avx512 = Avx512::for_test();
+        let variants = [true, false].map(|fetch| [(fetch, avx512), (fetch, None)]);
+        for (fetch, avx512) in variants.into_iter().flatten() {
+            let mut position = Position::new(9);
+            let mut expander = Expander::new(fetch);
+            expander.avx512 = avx512;
+            let found = expanded(&words, step, &blocks, &mut position, expander);
+            prop_assert_eq!(found, reference_records(&words, &entries, fetch));
+            let executed: u64 = words
+                .iter()
+                .filter(|&&word| word >> 63 == 1)
+                .map(|&word| block_of(word, &entries).2)
+                .sum();
+            prop_assert_eq!(position.next, executed);
+        }
+    }
+}
+
+/// More words than are handled at once.
+#[test]
+fn many_words() {
+    let entries = [(0x1000, 12, 4), (0x2000, 300, 200), (0x3000, 9, 3)];
+    let blocks = table(&entries);
+    for of_table in [true, false] {
+        let words: Vec<u64> = (0..MAX_WORDS as u64 * 3)
+            .map(|i| match i % 7 {
+                0 if of_table && i.is_multiple_of(2) => BLOCK | (1 + i / 7 % 3),
+                0 => block_word(0x1000 + i, i % 255 + 1, i % 119 + 1).unwrap(),
+                n => reference(0x7000_0000 + i * 64, n, n % 4, n == 2),
+            })
+            .collect();
+        for fetch in [true, false] {
+            let (expander, mut position) = (Expander::new(fetch), Position::new(9));
+            let found = expanded(&words, words.len(), &blocks, &mut position, expander);
+            assert_eq!(found, reference_records(&words, &entries, fetch));
+        }
+    }
+}

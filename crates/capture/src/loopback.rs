@@ -1,0 +1,303 @@
+//! The plugin's half writes, this crate's half reads: without QEMU, in two processes as ever.
+//!
+//! The writing process is this test program again, with [`writer`] as its only test; it compiles the
+//! plugin's own files (GPL-2.0-or-later; nothing of them is part of what is distributed).
+
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::Ordering::{Acquire, SeqCst};
+use std::time::Duration;
+
+use nearfar_trace::{
+    Batch, Columns, Info, Kind, Reader, Record, RegionEvent, RegionKind, Source, Writer,
+    WriterOptions,
+};
+
+use crate::layout::{
+    self, BLOCK, CHUNK_WORDS, CHUNKS, FOLLOW, INDEX_SHIFT, RING_WORDS, SIZE_SHIFT, STORE,
+    block_word, tag, what,
+};
+use crate::run::{end_with_us, receive};
+use crate::shared::Shared;
+use crate::streams::Streams;
+
+#[path = "../../../capture/qemu-plugin/src/recorder.rs"]
+mod recorder;
+#[path = "../../../capture/qemu-plugin/src/stream.rs"]
+mod stream;
+
+use recorder::Recorder;
+use stream::Stream;
+
+/// Where the writer finds the shared memory, and what it is to do.
+const MEMORY: &str = "NEARFAR_LOOPBACK_PATH";
+const SCRIPT: &str = "NEARFAR_LOOPBACK_SCRIPT";
+
+/// Words of a stream that goes around its ring more than twice and ends within a chunk.
+const LONG: u64 = RING_WORDS as u64 * 5 / 2 + 77;
+const SHORT: u64 = 1000;
+const THREADS: u64 = 3;
+/// Events, with names of up to 3 KB: more than twice a ring.
+const EVENTS: u64 = 1500;
+
+/// Word `number` of a thread, and the record that it becomes.
+fn word(thread: u64, number: u64) -> (u64, (u64, Kind, u16)) {
+    let addr = thread << 40 | number * 8;
+    match number % 4 {
+        0 => (block_word(addr, 16, 3).unwrap(), (addr, Kind::Fetch, 16)),
+        3 => (2 << INDEX_SHIFT | 2 << SIZE_SHIFT | STORE | addr, (addr, Kind::Store, 4)),
+        n => ((n - 1) << INDEX_SHIFT | 3 << SIZE_SHIFT | addr, (addr, Kind::Load, 8)),
+    }
+}
+
+/// The name of event `number`, each of another length.
+fn name(number: u64) -> String {
+    "x".repeat((number * 997 % 3000) as usize) + &number.to_string()
+}
+
+// The writing process.
+
+fn open(vcpu: u32) -> Stream {
+    Recorder::installed().unwrap().open(vcpu, 0);
+    recorder::this_is(vcpu);
+    // SAFETY: installed and opened; each thread opens a number of its own, once.
+    unsafe { Stream::of(vcpu) }
+}
+
+fn write(stream: &mut Stream, thread: u64, words: u64) {
+    (0..words).for_each(|number| stream.put(word(thread, number).0));
+}
+
+#[test]
+#[ignore = "the writing process of the other tests"]
+fn writer() {
+    let (Ok(path), Ok(script)) = (std::env::var(MEMORY), std::env::var(SCRIPT)) else { return };
+    Recorder::install(&path).unwrap();
+    let recorder = Recorder::installed().unwrap();
+    recorder.started();
+    match script.as_str() {
+        "threads" => std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                scope.spawn(move || {
+                    let mut stream = open(thread as u32);
+                    write(&mut stream, thread, LONG);
+                    stream.close();
+                });
+            }
+        }),
+        "long" => {
+            let mut stream = open(0);
+            write(&mut stream, 0, LONG);
+            stream.close();
+        }
+        "events" => {
+            let mut stream = open(0);
+            for number in 0..EVENTS {
+                let fixed = [what::MAP, number << 12, 4096, 0, 3];
+                stream.control_text(tag::EVENT, &fixed, name(number).as_bytes());
+                write(&mut stream, 0, number % 9);
+            }
+            stream.close();
+        }
+        "table" => {
+            let mut stream = open(0);
+            for addr in [0x5000, 0x6000] {
+                let index = recorder.new_block(addr, 200 << 32 | 300);
+                stream.put(BLOCK | u64::from(index));
+            }
+            stream.close();
+        }
+        "fork" => {
+            let mut stream = open(0);
+            write(&mut stream, 0, SHORT);
+            // SAFETY: the child only writes to memory that it has, and exits.
+            match unsafe { libc::fork() } {
+                0 => {
+                    recorder.forked_child();
+                    // SAFETY: opened anew, and the parent's handle is not used here.
+                    let mut stream = unsafe { Stream::of(recorder::current()) };
+                    write(&mut stream, 1, SHORT);
+                    stream.close();
+                    // SAFETY: ends the process.
+                    unsafe { libc::_exit(0) }
+                }
+                child => {
+                    stream.forked();
+                    write(&mut stream, 2, LONG);
+                    // SAFETY: our child, whose status nobody wants.
+                    unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+                    stream.close();
+                }
+            }
+        }
+        "exec" => {
+            write(&mut open(0), 0, SHORT);
+            let error = command(&path, "long").exec();
+            panic!("{error}");
+        }
+        "killed" => {
+            write(&mut open(0), 0, LONG);
+            // SAFETY: ends this process.
+            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+        }
+        _ => panic!("no script {script}"),
+    }
+}
+
+// The receiving process.
+
+fn command(path: &str, script: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "loopback::writer", "--ignored"]).stdout(Stdio::null());
+    command.env(MEMORY, path).env(SCRIPT, script);
+    command
+}
+
+fn start(shared: &Shared, script: &str) -> Child {
+    let mut command = command(&shared.path(), script);
+    end_with_us(&mut command);
+    command.spawn().unwrap()
+}
+
+struct Received {
+    info: Info,
+    /// By thread of the trace.
+    threads: Vec<Vec<Record>>,
+    regions: Vec<RegionEvent>,
+    lost_forks: u64,
+    signal: Option<i32>,
+}
+
+/// Receive all that the writer's process writes.
+fn received(shared: &Shared, mut child: Child, follow: bool) -> Received {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.trace");
+    let writer = Writer::create(&path, Source::default(), WriterOptions::default()).unwrap();
+    let mut streams = Streams::new(shared, writer, true, 0, None);
+    assert!(!receive(shared, &mut streams, child.id(), follow, &mut |_| true).unwrap());
+    let status = child.wait().unwrap();
+    assert!(status.success() || status.signal().is_some(), "{status}");
+    let lost_forks = streams.lost_forks;
+    let info = streams.into_writer().finish(None).unwrap();
+    let reader = Reader::open(&path).unwrap();
+    let (mut batches, mut batch) = (reader.batches(Columns::ALL), Batch::default());
+    let mut threads = vec![Vec::new(); info.threads.len()];
+    while batches.next_into(&mut batch).unwrap() {
+        batch.iter().for_each(|record| threads[record.thread as usize].push(record));
+    }
+    let regions = reader.regions().unwrap();
+    Received { info, threads, regions, lost_forks, signal: status.signal() }
+}
+
+fn run(script: &str, flags: u32) -> Received {
+    let shared = Shared::create(flags).unwrap();
+    let child = start(&shared, script);
+    received(&shared, child, flags & FOLLOW != 0)
+}
+
+/// `records` are what [`word`] says of numbers `range` of `thread`.
+fn check(records: &[Record], thread: u64, numbers: impl Iterator<Item = u64>) {
+    let found = records.iter().map(|record| (record.addr, record.kind, record.size));
+    let expected = numbers.map(|number| word(thread, number).1);
+    assert!(found.eq(expected), "thread {thread}: {} records", records.len());
+}
+
+/// Wait until the writer of the first slot waits for room.
+fn await_full(shared: &Shared) {
+    while shared.slots()[0].waiting.load(SeqCst) == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn threads_go_around_their_rings() {
+    let Received { mut threads, .. } = run("threads", 0);
+    threads.sort_by_key(|records| records[0].addr);
+    assert_eq!(threads.len() as u64, THREADS);
+    for (thread, records) in (0..THREADS).zip(&threads) {
+        check(records, thread, 0..LONG);
+    }
+}
+
+/// While nobody reads, the writer fills all chunks but one and stops; then nothing is missing.
+#[test]
+fn a_full_ring_stops_the_writer() {
+    let shared = Shared::create(0).unwrap();
+    let child = start(&shared, "long");
+    await_full(&shared);
+    let slot = &shared.slots()[0];
+    let cursor = slot.cursor.load(Acquire);
+    assert_eq!((cursor - slot.ring.load(Acquire)) / 8, ((CHUNKS - 1) * CHUNK_WORDS) as u64);
+    std::thread::sleep(Duration::from_millis(150));
+    assert_eq!(slot.cursor.load(Acquire), cursor);
+    check(&received(&shared, child, false).threads[0], 0, 0..LONG);
+}
+
+/// No control record is cut by the end of a chunk.
+#[test]
+fn control_records_of_any_length_arrive() {
+    let Received { threads, regions, .. } = run("events", 0);
+    let maps: Vec<_> = regions.iter().filter(|event| event.event == RegionKind::Map).collect();
+    assert_eq!(maps.len() as u64, EVENTS);
+    for (number, map) in (0..EVENTS).zip(maps) {
+        assert_eq!((map.addr, map.length, map.prot.as_str()), (number << 12, 4096, "rw-"));
+        assert_eq!(map.name, name(number));
+    }
+    check(&threads[0], 0, (0..EVENTS).flat_map(|number| 0..number % 9));
+}
+
+#[test]
+fn large_blocks_are_found_in_the_table() {
+    let records = run("table", 0).threads.remove(0);
+    let found: Vec<_> = records.iter().map(|r| (r.addr, r.kind, r.size, r.instr)).collect();
+    assert_eq!(found, [(0x5000, Kind::Fetch, 300, 0), (0x6000, Kind::Fetch, 300, 200)]);
+}
+
+#[test]
+fn a_fork_is_another_process_or_is_lost() {
+    let Received { info, threads, lost_forks, .. } = run("fork", FOLLOW);
+    assert_eq!((threads.len(), lost_forks), (2, 0));
+    assert_ne!(info.threads[0].process, info.threads[1].process);
+    let (before, after) = threads[0].split_at(SHORT as usize);
+    check(before, 0, 0..SHORT);
+    check(after, 2, 0..LONG);
+    check(&threads[1], 1, 0..SHORT);
+
+    let Received { threads, lost_forks, .. } = run("fork", 0);
+    assert_eq!((threads.len(), lost_forks), (1, 1));
+    check(&threads[0][SHORT as usize..], 2, 0..LONG);
+}
+
+/// A program that replaces itself leaves its stream open; the next one of its process closes it.
+#[test]
+fn an_exec_begins_a_new_stream() {
+    let Received { info, threads, .. } = run("exec", 0);
+    assert_eq!(info.threads[0].process, info.threads[1].process);
+    check(&threads[0], 0, 0..SHORT);
+    check(&threads[1], 0, 0..LONG);
+}
+
+#[test]
+fn everything_a_killed_writer_wrote_is_there() {
+    let Received { threads, signal, .. } = run("killed", 0);
+    assert_eq!(signal, Some(libc::SIGKILL));
+    check(&threads[0], 0, 0..LONG);
+}
+
+/// The writer goes on alone when the receiver is gone.
+#[test]
+fn a_writer_outlives_its_receiver() {
+    let shared = Shared::create(0).unwrap();
+    let mut child = start(&shared, "long");
+    await_full(&shared);
+    drop(shared);
+    assert!(child.wait().unwrap().success());
+}
+
+/// Another version of the words is refused.
+#[test]
+fn a_different_layout_is_refused() {
+    let shared = Shared::create(0).unwrap();
+    shared.header().magic.store(layout::MAGIC + 1, SeqCst);
+    assert!(!start(&shared, "long").wait().unwrap().success());
+}

@@ -1,0 +1,163 @@
+//! Doubly linked lists of indices, the links in one table: an index moves within a list, or from one
+//! to another, in constant time and without allocation.
+
+use std::ops::{Index, IndexMut};
+
+/// Of one index: its links in its list, and a word of the caller's. A link is an index + 1, 0 for
+/// none: the standard library takes long tables of zeros from the allocator without writing to them.
+type Node = [u32; 3];
+const NEWER: usize = 0;
+const OLDER: usize = 1;
+const WORD: usize = 2;
+
+/// One list: links to its ends.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct List {
+    newest: u32,
+    oldest: u32,
+}
+
+impl List {
+    /// The index that has been in the list for longest.
+    #[inline]
+    pub fn oldest(&self) -> Option<u32> {
+        self.oldest.checked_sub(1)
+    }
+
+    /// The index that was put in the list last.
+    #[inline]
+    pub fn newest(&self) -> Option<u32> {
+        self.newest.checked_sub(1)
+    }
+}
+
+/// The links of indices from 0, each of which is in at most one of any number of [`List`]s. Beside
+/// its links each index has a word for the caller, 0 at first, which comes from memory with them:
+/// `links[index]`.
+///
+/// Which list an index is in is the caller's to know.
+#[derive(Clone, Debug, Default)]
+pub struct Links {
+    nodes: Vec<Node>,
+}
+
+impl Links {
+    /// Indices below `count`, which is below 2^32 - 1, in no list.
+    pub fn new(count: usize) -> Self {
+        Self { nodes: vec![Node::default(); count] }
+    }
+
+    /// Let there be indices below `count`; those that are new are in no list.
+    pub fn resize(&mut self, count: usize) {
+        self.nodes.resize(count, Node::default());
+    }
+
+    /// How many indices there are.
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Whether there are no indices.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// The index that was put in the same list just after this one.
+    #[inline]
+    pub fn newer(&self, index: u32) -> Option<u32> {
+        self.nodes[index as usize][NEWER].checked_sub(1)
+    }
+
+    /// Put an index that is in no list into one, as its newest.
+    #[inline]
+    pub fn push(&mut self, list: &mut List, index: u32) {
+        let older = std::mem::replace(&mut list.newest, index + 1);
+        let node = &mut self.nodes[index as usize];
+        (node[NEWER], node[OLDER]) = (0, older);
+        match older.checked_sub(1) {
+            Some(older) => self.nodes[older as usize][NEWER] = index + 1,
+            None => list.oldest = index + 1,
+        }
+    }
+
+    /// Take an index out of the list that it is in.
+    #[inline]
+    pub fn remove(&mut self, list: &mut List, index: u32) {
+        let [newer, older, _] = self.nodes[index as usize];
+        match newer.checked_sub(1) {
+            Some(newer) => self.nodes[newer as usize][OLDER] = older,
+            None => list.newest = older,
+        }
+        match older.checked_sub(1) {
+            Some(older) => self.nodes[older as usize][NEWER] = newer,
+            None => list.oldest = newer,
+        }
+    }
+
+    /// Take out the oldest index.
+    #[inline]
+    pub fn pop(&mut self, list: &mut List) -> Option<u32> {
+        let oldest = list.oldest()?;
+        self.remove(list, oldest);
+        Some(oldest)
+    }
+}
+
+impl Index<u32> for Links {
+    type Output = u32;
+
+    #[inline]
+    fn index(&self, index: u32) -> &u32 {
+        &self.nodes[index as usize][WORD]
+    }
+}
+
+impl IndexMut<u32> for Links {
+    #[inline]
+    fn index_mut(&mut self, index: u32) -> &mut u32 {
+        &mut self.nodes[index as usize][WORD]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Three lists over one set of links, against deques, oldest first.
+        #[test]
+        fn equals_deques(steps in prop::collection::vec((0u32..40, 0usize..3, any::<bool>()), 1..300)) {
+            let mut links = Links::new(10);
+            let mut lists = [List::default(); 3];
+            let mut deques: [VecDeque<u32>; 3] = Default::default();
+            for (step, (index, to, pop)) in (0..).zip(steps) {
+                if index as usize >= links.len() {
+                    links.resize(index as usize + 1);
+                }
+                if pop {
+                    prop_assert_eq!(links.pop(&mut lists[to]), deques[to].pop_front());
+                } else {
+                    let from = deques.iter().position(|deque| deque.contains(&index));
+                    if let Some(from) = from {
+                        links.remove(&mut lists[from], index);
+                        deques[from].retain(|other| *other != index);
+                    }
+                    links.push(&mut lists[to], index);
+                    deques[to].push_back(index);
+                    links[index] = step;
+                    prop_assert_eq!(links[index], step);
+                }
+                for (list, deque) in lists.iter().zip(&deques) {
+                    prop_assert_eq!(list.oldest(), deque.front().copied());
+                    prop_assert_eq!(list.newest(), deque.back().copied());
+                    let order = std::iter::successors(list.oldest(), |index| links.newer(*index));
+                    prop_assert_eq!(order.collect::<VecDeque<_>>(), deque.clone());
+                }
+            }
+        }
+    }
+}

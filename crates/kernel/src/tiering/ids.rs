@@ -1,0 +1,114 @@
+//! What a policy speaks of: pages, nodes, tenants and moments.
+
+/// Bytes of a frame, and of a base page.
+pub const FRAME: u64 = 4096;
+/// Frames of a huge page.
+pub const HUGE: u32 = 512;
+
+/// A page number: the `index`-th base page of the program's address space. A huge page goes by
+/// its first base page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Page(u32);
+
+impl Page {
+    /// The page of this number.
+    pub const fn new(number: u32) -> Self {
+        Self(number)
+    }
+
+    /// Its number.
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+
+    /// Its number, to index a table.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// The page of this and the `span` page numbers from here on: where a walk goes on.
+    #[must_use]
+    pub const fn skip(self, span: u32) -> Page {
+        Page(self.0.saturating_add(span))
+    }
+}
+
+/// A memory node; 0 is the fastest and the one of the program's processor, a higher number is
+/// slower.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(u8);
+
+impl NodeId {
+    /// The fastest node.
+    pub const FAST: NodeId = NodeId(0);
+
+    /// The node of this number.
+    pub const fn new(number: u8) -> Self {
+        Self(number)
+    }
+
+    /// Its number, to index a table.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// Where this node's pages are demoted to, if there is a slower one among `nodes`.
+    pub fn slower(self, nodes: u8) -> Option<NodeId> {
+        (self.0 + 1 < nodes).then(|| NodeId(self.0 + 1))
+    }
+
+    /// All of `nodes`, fastest first.
+    pub fn all(nodes: u8) -> impl Iterator<Item = NodeId> {
+        (0..nodes).map(NodeId)
+    }
+}
+
+/// Who a page is charged to: a container, a virtual machine, or the one program there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tenant(u16);
+
+impl Tenant {
+    /// The tenant of a memory that has one.
+    pub const ONLY: Tenant = Tenant(0);
+
+    /// The tenant of this number.
+    pub const fn new(number: u16) -> Self {
+        Self(number)
+    }
+
+    /// Its number, to index a table.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A moment, or a span, in picoseconds since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Time(u64);
+
+impl Time {
+    /// Never.
+    pub const NEVER: Time = Time(u64::MAX);
+
+    /// This many picoseconds.
+    pub const fn from_ps(ps: u64) -> Self {
+        Self(ps)
+    }
+
+    /// In picoseconds.
+    pub const fn ps(self) -> u64 {
+        self.0
+    }
+
+    /// This much later; never stays never.
+    #[must_use]
+    pub const fn plus(self, span: Time) -> Time {
+        Time(self.0.saturating_add(span.0))
+    }
+
+    /// From `earlier` until now, zero if that is later.
+    #[must_use]
+    pub const fn since(self, earlier: Time) -> Time {
+        Time(self.0.saturating_sub(earlier.0))
+    }
+}

@@ -1,0 +1,310 @@
+//! Memory and threads as a Python policy sees them.
+
+use std::ptr::NonNull;
+use std::sync::{Mutex, PoisonError};
+
+use nearfar_kernel::tiering::{
+    Capability, Commit, Context, DropReason, Memory, NodeId, Page, Refused, Request, Tenant, Thread,
+};
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+
+/// A borrowed memory without its lifetime; see [`lend`].
+pub(super) struct Lent(NonNull<dyn Memory + 'static>);
+
+// SAFETY: the pointer is used only between `lend`'s two locks, on the thread that lends, or by a
+// Python thread that the hook waits for; never by two at once, as the mutex is held meanwhile.
+unsafe impl Send for Lent {}
+
+/// Memory as a Python policy sees it. It may be used while a hook runs, not afterwards. Pages and
+/// nodes are numbers; node 0 is the fastest. Times are nanoseconds.
+#[pyclass(frozen, name = "Memory", module = "nearfar._engine")]
+pub(crate) struct MemoryHandle {
+    pub(super) lent: Mutex<Option<Lent>>,
+    /// The threads that `start` made; nothing once it is over.
+    pub(super) spawned: Mutex<Option<Vec<Py<ThreadHandle>>>>,
+}
+
+/// Most threads of a policy beside its base's.
+const MAX_THREADS: usize = 64;
+
+/// A kernel thread of a Python policy; made by `Memory.spawn`.
+#[pyclass(frozen, eq, hash, name = "Thread", module = "nearfar._engine")]
+#[derive(Debug)]
+pub(crate) struct ThreadHandle {
+    pub(super) thread: Thread,
+    /// Its name.
+    #[pyo3(get)]
+    name: String,
+}
+
+impl PartialEq for ThreadHandle {
+    fn eq(&self, other: &Self) -> bool {
+        self.thread == other.thread
+    }
+}
+
+impl std::hash::Hash for ThreadHandle {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.thread.index().hash(state);
+    }
+}
+
+#[pymethods]
+impl ThreadHandle {
+    fn __repr__(&self) -> String {
+        format!("Thread({:?})", self.name)
+    }
+}
+
+/// Let `handle` stand for `mem` while `hook` runs.
+pub(super) fn lend<T>(handle: &MemoryHandle, mem: &mut dyn Memory, hook: impl FnOnce() -> T) -> T {
+    /// Takes the memory back, even when the hook unwinds.
+    struct Back<'a>(&'a MemoryHandle);
+    impl std::ops::Drop for Back<'_> {
+        fn drop(&mut self) {
+            *self.0.lent.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+    }
+    let pointer: NonNull<dyn Memory + '_> = NonNull::from(mem);
+    // SAFETY: only the lifetime changes. `Back` removes the pointer before this function returns,
+    // so before the borrow of `mem` ends.
+    let pointer: NonNull<dyn Memory + 'static> = unsafe { std::mem::transmute(pointer) };
+    *handle.lent.lock().unwrap_or_else(PoisonError::into_inner) = Some(Lent(pointer));
+    let _back = Back(handle);
+    hook()
+}
+
+impl MemoryHandle {
+    fn with<T>(&self, use_it: impl FnOnce(&mut dyn Memory) -> T) -> PyResult<T> {
+        let mut lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
+        match lent.as_mut() {
+            // SAFETY: the pointer is there only while `lend` holds the borrow, and the lock makes
+            // this the only use of it.
+            Some(lent) => Ok(use_it(unsafe { lent.0.as_mut() })),
+            None => Err(PyRuntimeError::new_err("memory is only there while a hook runs")),
+        }
+    }
+
+    fn page(mem: &dyn Memory, number: u32) -> Option<Page> {
+        (number < mem.page_limit()).then(|| Page::new(number))
+    }
+
+    /// A look at a mapped page; `otherwise` for a number that is none.
+    fn look<T>(&self, page: u32, otherwise: T, of: fn(&dyn Memory, Page) -> T) -> PyResult<T> {
+        self.with(|mem| match Self::page(mem, page) {
+            Some(page) if mem.mapped(page) => of(mem, page),
+            _ => otherwise,
+        })
+    }
+
+    /// An action on a page; whether it was carried out.
+    fn act(
+        &self,
+        page: u32,
+        action: impl FnOnce(&mut dyn Memory, Page) -> std::result::Result<(), Refused>,
+    ) -> PyResult<bool> {
+        self.with(|mem| Self::page(mem, page).is_some_and(|page| action(mem, page).is_ok()))
+    }
+
+    /// Actions on many pages; for each whether it was carried out.
+    fn batch(
+        &self,
+        pages: &[u32],
+        request: impl Fn(&dyn Memory, Page) -> Option<Request>,
+    ) -> PyResult<Vec<bool>> {
+        self.with(|mem| {
+            let requests = |number: &u32| request(mem, Self::page(mem, *number)?);
+            let requests: Vec<Option<Request>> = pages.iter().map(requests).collect();
+            let valid: Vec<Request> = requests.iter().flatten().copied().collect();
+            let mut outcomes = Vec::new();
+            mem.batch(&valid, &mut outcomes);
+            let mut outcomes = outcomes.into_iter();
+            let done = |asked: Option<Request>| asked.and_then(|_| outcomes.next());
+            requests.into_iter().map(done).map(|done| done == Some(Ok(()))).collect()
+        })
+    }
+
+    fn node(mem: &dyn Memory, node: u8) -> Option<NodeId> {
+        (node < mem.nodes()).then(|| NodeId::new(node))
+    }
+}
+
+#[pymethods]
+impl MemoryHandle {
+    /// When the current event began, in nanoseconds.
+    fn now(&self) -> PyResult<u64> {
+        self.with(|mem| mem.now().ps() / 1000)
+    }
+    /// Page numbers are below this at all times; few may ever be mapped.
+    fn page_limit(&self) -> PyResult<u32> {
+        self.with(|mem| mem.page_limit())
+    }
+    /// The first mapping that begins at this page number or after it, or None.
+    fn next_mapped(&self, page: u32) -> PyResult<Option<u32>> {
+        self.with(|mem| mem.next_mapped(Page::new(page)).map(Page::number))
+    }
+    /// What this memory can do of accessed-bits, dirty-bits, samples, far-is-mapped.
+    fn capabilities(&self) -> PyResult<Vec<&'static str>> {
+        let has = |mem: &mut dyn Memory| {
+            let all = Capability::ALL.into_iter().filter(|(_, capability)| mem.has(*capability));
+            all.map(|(name, _)| name).collect()
+        };
+        self.with(has)
+    }
+    /// How long a load from a node takes at present, in nanoseconds; None where that is not known.
+    fn loaded_latency(&self, node: u8) -> PyResult<Option<f64>> {
+        self.with(|mem| Some(mem.loaded_latency(Self::node(mem, node)?)?.ps() as f64 / 1e3))
+    }
+    /// Number of tenants.
+    fn tenants(&self) -> PyResult<u16> {
+        self.with(|mem| mem.tenants())
+    }
+    /// The tenant that a page is charged to.
+    fn tenant_of(&self, page: u32) -> PyResult<usize> {
+        self.with(|mem| mem.tenant_of(Page::new(page)).index())
+    }
+    /// Frames of a node that a tenant holds.
+    fn used(&self, tenant: u16, node: u8) -> PyResult<u64> {
+        let tenant = Tenant::new(tenant);
+        self.with(|mem| Self::node(mem, node).map_or(0, |node| mem.used(tenant, node)))
+    }
+    /// Frames of a node up to which a tenant is protected, and that it may hold at most.
+    fn limit(&self, tenant: u16, node: u8) -> PyResult<(u64, u64)> {
+        self.with(|mem| {
+            let limit = Self::node(mem, node).map(|node| mem.limit(Tenant::new(tenant), node));
+            limit.map_or((0, 0), |limit| (limit.low, limit.max))
+        })
+    }
+    /// Number of nodes.
+    fn nodes(&self) -> PyResult<u8> {
+        self.with(|mem| mem.nodes())
+    }
+    /// Frames of a node.
+    fn capacity(&self, node: u8) -> PyResult<u64> {
+        self.with(|mem| Self::node(mem, node).map_or(0, |node| mem.capacity(node)))
+    }
+    /// Free frames of a node.
+    fn free(&self, node: u8) -> PyResult<u64> {
+        self.with(|mem| Self::node(mem, node).map_or(0, |node| mem.free(node)))
+    }
+    /// Whether a mapping begins at this page number.
+    fn mapped(&self, page: u32) -> PyResult<bool> {
+        self.look(page, false, |_, _| true)
+    }
+    /// The node of a page.
+    fn node_of(&self, page: u32) -> PyResult<u8> {
+        self.look(page, 0, |mem, page| mem.node_of(page).index() as u8)
+    }
+    /// Frames of the mapping: 1, or 512 for a huge page.
+    fn span(&self, page: u32) -> PyResult<u32> {
+        self.look(page, 1, |mem, page| mem.span(page))
+    }
+    /// The accessed bit.
+    fn accessed(&self, page: u32) -> PyResult<bool> {
+        self.look(page, false, |mem, page| mem.accessed(page))
+    }
+    /// The dirty bit.
+    fn dirty(&self, page: u32) -> PyResult<bool> {
+        self.look(page, false, |mem, page| mem.dirty(page))
+    }
+    /// Whether the next reference is a hint fault.
+    fn hint_armed(&self, page: u32) -> PyResult<bool> {
+        self.look(page, false, |mem, page| mem.hint_armed(page))
+    }
+    /// Whether the next write is a write-protect fault.
+    fn write_protected(&self, page: u32) -> PyResult<bool> {
+        self.look(page, false, |mem, page| mem.write_protected(page))
+    }
+    /// The node of the page's shadow, or None.
+    fn shadow_of(&self, page: u32) -> PyResult<Option<u8>> {
+        self.look(page, None, |mem, page| mem.shadow_of(page).map(|node| node.index() as u8))
+    }
+    /// Clear the accessed bit and say what it was.
+    fn clear_accessed(&self, page: u32) -> PyResult<bool> {
+        self.with(|mem| Self::page(mem, page).is_some_and(|page| mem.clear_accessed(page)))
+    }
+    /// Let the next reference be a hint fault; False if that cannot be.
+    fn arm_hint(&self, page: u32) -> PyResult<bool> {
+        self.act(page, |mem, page| mem.arm_hint(page))
+    }
+    /// Let references go through.
+    fn disarm_hint(&self, page: u32) -> PyResult<()> {
+        self.with(|mem| {
+            if let Some(page) = Self::page(mem, page) {
+                mem.disarm_hint(page);
+            }
+        })
+    }
+    /// Let the next write be a write-protect fault; False if that cannot be.
+    fn write_protect(&self, page: u32) -> PyResult<bool> {
+        self.act(page, |mem, page| mem.write_protect(page))
+    }
+    /// Let writes go through; False while the page has a shadow.
+    fn unprotect(&self, page: u32) -> PyResult<bool> {
+        self.act(page, |mem, page| mem.unprotect(page))
+    }
+    /// Move a page while the program waits; False if that cannot be.
+    fn move_page(&self, page: u32, to: u8) -> PyResult<bool> {
+        self.act(page, |mem, page| mem.move_page(page, Self::node(mem, to).ok_or(Refused::State)?))
+    }
+    /// Move pages as `move_page` one by one, for little more than the price of one where the memory
+    /// can; for each whether it was moved.
+    fn move_pages(&self, pages: Vec<u32>, to: u8) -> PyResult<Vec<bool>> {
+        self.batch(&pages, |mem, page| Some(Request::Move(page, Self::node(mem, to)?)))
+    }
+    /// Arm pages as `arm_hint` one by one; for each whether it was armed.
+    fn arm_hints(&self, pages: Vec<u32>) -> PyResult<Vec<bool>> {
+        self.batch(&pages, |_, page| Some(Request::ArmHint(page)))
+    }
+    /// Begin to copy a page that stays mapped, and wake a thread when that is complete; False if
+    /// it cannot be.
+    fn begin_copy(&self, page: u32, to: u8, wake: &ThreadHandle) -> PyResult<bool> {
+        self.act(page, |mem, page| {
+            mem.begin_copy(page, Self::node(mem, to).ok_or(Refused::State)?, wake.thread)
+        })
+    }
+    /// End the copy: True when the page has moved, False when it was written meanwhile or cannot be
+    /// moved, None when it is not being copied or the copy is not complete.
+    fn commit_copy(&self, page: u32, keep_shadow: bool) -> PyResult<Option<bool>> {
+        self.with(|mem| {
+            let done = mem.commit_copy(Self::page(mem, page)?, keep_shadow).ok()?;
+            Some(done == Commit::Done)
+        })
+    }
+    /// Map a page to its shadow; False if it has none.
+    fn remap_to_shadow(&self, page: u32) -> PyResult<bool> {
+        self.act(page, |mem, page| mem.remap_to_shadow(page))
+    }
+    /// Free a page's shadow, because of a write or for its frame; False if it has none.
+    fn drop_shadow(&self, page: u32, written: bool) -> PyResult<bool> {
+        let why = if written { DropReason::Written } else { DropReason::Reclaimed };
+        self.act(page, |mem, page| mem.drop_shadow(page, why))
+    }
+    /// Make a huge page base pages; False if it is none.
+    fn split(&self, page: u32) -> PyResult<bool> {
+        self.act(page, |mem, page| mem.split(page))
+    }
+    /// Make a kernel thread of the policy, idle; only in `start`.
+    fn spawn(&self, py: Python<'_>, name: String) -> PyResult<Py<ThreadHandle>> {
+        let mut spawned = self.spawned.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(spawned) = spawned.as_mut() else {
+            return Err(PyRuntimeError::new_err("threads are made in `start`"));
+        };
+        if spawned.len() >= MAX_THREADS {
+            return Err(PyValueError::new_err(format!("at most {MAX_THREADS} threads")));
+        }
+        let thread = self.with(|mem| mem.spawn("python", Context::Kernel))?;
+        let handle = Py::new(py, ThreadHandle { thread, name })?;
+        spawned.push(handle.clone_ref(py));
+        Ok(handle)
+    }
+    /// Let an idle thread run.
+    fn wake(&self, thread: &ThreadHandle) -> PyResult<()> {
+        self.with(|mem| mem.wake(thread.thread))
+    }
+    /// Sample every n-th line loaded, and every n-th stored; 0 for none.
+    fn sample_every(&self, loads: u64, stores: u64) -> PyResult<()> {
+        self.with(|mem| mem.sample_every(loads.min(1 << 62), stores.min(1 << 62)))
+    }
+}

@@ -1,0 +1,41 @@
+//! A long run seen from Python: Ctrl-C stops it, and a callable may watch its progress.
+
+use nearfar_trace::{Error, Result};
+use pyo3::prelude::*;
+
+/// What a run calls now and then with the work done so far.
+type OnProgress<'a> = &'a mut dyn FnMut(u64) -> Result<()>;
+
+/// Run `work` without the GIL. The function that it is handed calls `progress`, if there is one, and
+/// notices signals. An exception raised there cancels the run and is raised in place of its result.
+pub(crate) fn run<T: Send>(
+    py: Python<'_>,
+    progress: Option<Py<PyAny>>,
+    work: impl FnOnce(OnProgress<'_>) -> Result<T> + Send,
+) -> PyResult<T> {
+    let mut raised = None;
+    let result = py.detach(|| work(&mut |count| call(count, progress.as_ref(), &mut raised)));
+    raised.map_or_else(|| result.map_err(crate::raise), Err)
+}
+
+/// The same for work that calls Python all the time: it keeps the GIL.
+pub(crate) fn run_attached<T>(
+    _: Python<'_>,
+    progress: Option<Py<PyAny>>,
+    work: impl FnOnce(OnProgress<'_>) -> Result<T>,
+) -> PyResult<T> {
+    let mut raised = None;
+    let result = work(&mut |count| call(count, progress.as_ref(), &mut raised));
+    raised.map_or_else(|| result.map_err(crate::raise), Err)
+}
+
+fn call(count: u64, progress: Option<&Py<PyAny>>, raised: &mut Option<PyErr>) -> Result<()> {
+    Python::attach(|py| {
+        py.check_signals()?;
+        progress.map_or(Ok(()), |progress| progress.call1(py, (count,)).map(|_| ()))
+    })
+    .map_err(|error| {
+        *raised = Some(error);
+        Error::cancelled()
+    })
+}

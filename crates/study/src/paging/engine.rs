@@ -1,0 +1,76 @@
+//! The contract between a page size and what simulates memories at it: windows of pages in, counts
+//! out.
+
+use nearfar_trace::Batch;
+
+use super::window::{Chunk, MAX_BLOCKS};
+
+/// Memory sizes that one engine simulates: a bit each in a 16-bit mask.
+pub const SIZES: usize = 16;
+
+/// What a memory size came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Page faults.
+    pub faults: u64,
+    /// Evictions of pages written since they became resident.
+    pub dirty_evictions: u64,
+}
+
+/// Simulates some memory sizes at one page size.
+pub trait Engine: Send {
+    /// Apply the references of one window.
+    fn window(&mut self, view: &View<'_>);
+    /// Apply the records of a chunk, before its windows: for engines that must see every one of
+    /// them, which leave [`Engine::window`] empty. Only called where [`super::window::Chunk`] keeps
+    /// its batches.
+    fn records(&mut self, _batch: &Batch) {}
+    /// The outcome of each size, in the order given at construction.
+    fn outcomes(&self) -> Vec<Outcome>;
+}
+
+/// Mark of a page that is not simulated (see `sample.rs`), in place of its id or local number.
+pub const NO_PAGE: u32 = u32::MAX;
+/// The same for a stand-in.
+pub const NO_STAND_IN: u8 = u8::MAX;
+
+/// A window at one page size.
+pub struct View<'a> {
+    /// The chunk it is in.
+    pub chunk: &'a Chunk,
+    /// First `j` of the window in the chunk.
+    pub first: usize,
+    /// Page of each local number.
+    pub pages: &'a [u32],
+    /// Local numbers standing for the distinct pages, in order of first reference.
+    pub distinct: &'a [u8],
+    /// All local numbers of the page that a member of `distinct` stands for.
+    pub group: &'a [u64; MAX_BLOCKS],
+    /// The member of `distinct` that stands for each local number's page.
+    pub stand_in: &'a [u8; MAX_BLOCKS],
+    /// Local number of a page, if `pages` agrees.
+    pub local_of: &'a [u8],
+    /// Local numbers written anywhere in the window.
+    pub written: u64,
+}
+
+impl View<'_> {
+    /// Page of a local number.
+    #[inline]
+    pub fn page(&self, local: u8) -> u32 {
+        self.pages[usize::from(local)]
+    }
+
+    /// All local numbers of the page of `local`.
+    #[inline]
+    pub fn group_of_local(&self, local: u8) -> u64 {
+        self.group[usize::from(self.stand_in[usize::from(local)])]
+    }
+
+    /// The window's references, a byte each.
+    pub fn refs(&self) -> &[u8] {
+        let end = self.first + self.pages.len();
+        let from = self.chunk.segment[self.first] as usize;
+        &self.chunk.refs[from..self.chunk.segment[end] as usize]
+    }
+}

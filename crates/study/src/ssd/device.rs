@@ -1,0 +1,104 @@
+//! The device, and its services: pages that are on their way into its DRAM.
+
+use nearfar_hardware::umd::Umd;
+
+use super::histogram::Histogram;
+
+/// A service begun.
+#[derive(Clone, Copy, Default)]
+struct Service {
+    page: u32,
+    submitted: u64,
+    predicted: u64,
+}
+
+/// What came of asking for a page.
+pub struct Loading {
+    /// The page that left the DRAM for it.
+    pub evicted: Option<u32>,
+    /// How long the device says that it takes, nanoseconds; `None`: the page is there.
+    pub predicted_ns: Option<u64>,
+}
+
+/// The device at work. Pages are numbers on the device; times are nanoseconds.
+pub struct Device {
+    /// The device itself.
+    pub umd: Umd,
+    /// By the number of their job.
+    services: Vec<Service>,
+    /// Services under way: page and job. There are few: at most one per thread.
+    arriving: Vec<(u32, u32)>,
+    /// What the device predicted.
+    pub predicted: Histogram,
+    /// What it took.
+    pub actual: Histogram,
+    /// How much longer it took than predicted.
+    pub error: Histogram,
+    /// The largest such difference.
+    pub error_max: u64,
+}
+
+impl Device {
+    /// Nothing under way.
+    pub fn new(umd: Umd) -> Self {
+        Self {
+            umd,
+            services: Vec::new(),
+            arriving: Vec::new(),
+            predicted: Histogram::default(),
+            actual: Histogram::default(),
+            error: Histogram::default(),
+            error_max: 0,
+        }
+    }
+
+    /// Bring `page`, which is not in the DRAM, in; see [`Umd::load`].
+    pub fn load(&mut self, now: u64, page: u32, new: bool) -> Loading {
+        let loading = self.umd.load(now, page, new);
+        if let Some(service) = loading.service {
+            let job = service.job as usize;
+            if job >= self.services.len() {
+                self.services.resize(job + 1, Service::default());
+            }
+            let predicted = service.predicted_ns;
+            self.services[job] = Service { page, submitted: now, predicted };
+            self.arriving.push((page, service.job));
+            self.predicted.add(predicted);
+        }
+        let predicted_ns = loading.service.map(|service| service.predicted_ns);
+        Loading { evicted: loading.evicted, predicted_ns }
+    }
+
+    /// Let the device work until `now`. `arrived` is called with each page whose service ends, and
+    /// with the time.
+    pub fn advance(&mut self, now: u64, mut arrived: impl FnMut(u32, u64)) {
+        while self.umd.array().next_event().is_some_and(|time| time <= now) {
+            self.umd.array().step();
+            while let Some((end, job)) = self.umd.array().finished() {
+                let service = self.services[job as usize];
+                self.umd.arrived(service.page);
+                self.arriving.retain(|(_, other)| *other != job);
+                let took = end - service.submitted;
+                assert!(took >= service.predicted, "a service took less than its steps");
+                self.actual.add(took);
+                self.error.add(took - service.predicted);
+                self.error_max = self.error_max.max(took - service.predicted);
+                arrived(service.page, end);
+            }
+        }
+    }
+
+    /// Whether `page` is on its way.
+    pub fn is_arriving(&self, page: u32) -> bool {
+        self.job_of(page).is_some()
+    }
+
+    /// What the device still has to do for `page`; `None`: it is not on its way.
+    pub fn left_ns(&mut self, page: u32) -> Option<u64> {
+        self.job_of(page).map(|job| self.umd.array().left_ns(job))
+    }
+
+    fn job_of(&self, page: u32) -> Option<u32> {
+        self.arriving.iter().find(|(arriving, _)| *arriving == page).map(|(_, job)| *job)
+    }
+}

@@ -1,0 +1,236 @@
+//! What happens after a TLB miss: the page is there, or an ordinary page fault brings it, or it is
+//! an embedded page fault, for which the core stalls or the thread sleeps.
+
+use nearfar_hardware::umd::Umd;
+use nearfar_kernel::epf::{Epf, Fault};
+use nearfar_kernel::scheduler::wake_at;
+use nearfar_trace::hash::PageMap;
+use nearfar_trace::{Error, Result};
+
+use super::accounts::Counts;
+use super::core::Miss;
+use super::device::Device;
+use super::disk::Disk;
+use super::options::{Background, FirstTouch, Host, Replay};
+use super::scheduler::Scheduler;
+use super::timeline::State;
+
+/// How far a page has come to the device.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Known {
+    No,
+    /// The kernel has it and is about to place it on the device.
+    ToPlace,
+    Placed,
+}
+
+/// Whether a fault is the thread's second for one page.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Again {
+    No,
+    /// It slept and woke before the page was there.
+    Early,
+    /// It slept, and the page came and went.
+    Lost,
+}
+
+/// A thread on a core that missed the TLB.
+#[derive(Clone, Copy)]
+struct At {
+    core: usize,
+    thread: usize,
+    miss: Miss,
+}
+
+/// Pages, and where they come from.
+pub struct Faults<'a> {
+    host: &'a Host,
+    policy: Box<dyn Epf>,
+    replay: Replay,
+    /// Numbers on the device, in order of first touch.
+    pages: PageMap<u32>,
+    known: Vec<Known>,
+    /// The device.
+    pub device: Device,
+    /// The disk.
+    pub disk: Disk,
+}
+
+impl<'a> Faults<'a> {
+    /// Nothing touched yet: the device's DRAM holds the background alone.
+    pub fn new(host: &'a Host, policy: Box<dyn Epf>, replay: Replay, mut umd: Umd) -> Self {
+        let geometry = umd.ftl().geometry();
+        let page_bytes = geometry.page_bytes;
+        let most = umd.frames().min(geometry.user_pages);
+        let Background { bytes, written } = replay.background;
+        let background = (bytes / page_bytes).min(u64::from(most)) as u32;
+        let until = |page: u32| (f64::from(page) * written) as u32;
+        for page in 0..background {
+            umd.fill(page, until(page + 1) > until(page));
+        }
+        Self {
+            host,
+            policy,
+            replay,
+            pages: PageMap::default(),
+            known: vec![Known::Placed; background as usize],
+            device: Device::new(umd),
+            disk: Disk::new(host.disk.as_ref(), page_bytes),
+        }
+    }
+
+    /// Let the device work until `now`.
+    pub fn advance(&mut self, scheduler: &mut Scheduler<'_>, now: u64) {
+        self.device.advance(now, |page, time| scheduler.arrived(page, time));
+    }
+
+    /// The page table was walked for `miss`, of the thread that runs on `core`. The thread then goes
+    /// on, or waits and will miss again.
+    ///
+    /// # Errors
+    /// An input error where the trace touches more pages than the device has.
+    pub fn handle(
+        &mut self,
+        scheduler: &mut Scheduler<'_>,
+        counts: &mut Counts,
+        core: usize,
+        thread: u32,
+        miss: Miss,
+    ) -> Result<()> {
+        let at = At { core, thread: thread as usize, miss };
+        let page = match self.pages.get(&miss.page) {
+            Some(&page) => page,
+            None => self.first_touch(miss.page)?,
+        };
+        let known = self.known[page as usize];
+        if known == Known::No {
+            self.known[page as usize] = Known::ToPlace;
+            counts.page_faults += 1;
+            self.page_fault(scheduler, at);
+            return Ok(());
+        }
+        let now = scheduler.cores[core].time;
+        if known == Known::Placed && self.device.umd.resident(page) {
+            self.advance(scheduler, now);
+            let Some(left) = self.device.left_ns(page) else {
+                self.translate(scheduler, at, page);
+                return Ok(());
+            };
+            // The fault is raised anew, with what the device still has to do.
+            let again = if scheduler.threads[at.thread].slept_for == Some(page) {
+                counts.overruns += 1;
+                Again::Early
+            } else {
+                counts.joined_faults += 1;
+                Again::No
+            };
+            self.embedded_fault(scheduler, counts, at, page, left, again);
+            return Ok(());
+        }
+        self.advance(scheduler, now);
+        self.known[page as usize] = Known::Placed;
+        let first = known == Known::ToPlace;
+        let stored = self.replay.first_touch == FirstTouch::Stored
+            && !self.disk.holds(miss.kind)
+            && self.device.umd.ftl().place(page).is_some();
+        if first && stored && self.device.umd.has_room() {
+            self.device.umd.fill(page, false);
+            self.translate(scheduler, at, page);
+            return Ok(());
+        }
+        let loading = self.device.load(now, page, first && !stored);
+        if let Some(evicted) = loading.evicted {
+            scheduler.forget(evicted);
+        }
+        match loading.predicted_ns {
+            None => self.translate(scheduler, at, page),
+            Some(predicted) => {
+                let lost = scheduler.threads[at.thread].slept_for == Some(page);
+                let again = if lost { Again::Lost } else { Again::No };
+                self.embedded_fault(scheduler, counts, at, page, predicted, again);
+            }
+        }
+        Ok(())
+    }
+
+    /// Give the page the next number on the device.
+    fn first_touch(&mut self, page: u64) -> Result<u32> {
+        let geometry = self.device.umd.ftl().geometry();
+        let number = self.known.len() as u32;
+        if number >= geometry.user_pages {
+            return Err(Error::input(
+                "--machine",
+                format!(
+                    "the trace touches more than the {} pages of {} bytes that the device has",
+                    geometry.user_pages, geometry.page_bytes
+                ),
+                "give it more blocks in the machine file's [flash]",
+            ));
+        }
+        self.pages.insert(page, number);
+        self.known.push(Known::No);
+        Ok(number)
+    }
+
+    /// An ordinary page fault: the kernel makes the page, or reads it from the disk meanwhile.
+    fn page_fault(&mut self, scheduler: &mut Scheduler<'_>, at: At) {
+        let core = &mut scheduler.cores[at.core];
+        core.time += self.host.page_fault_ns;
+        core.busy += self.host.page_fault_ns;
+        let now = core.time;
+        let there = self.disk.read(at.miss.page, at.miss.kind, now);
+        if there > now {
+            scheduler.threads[at.thread].walked = false;
+            scheduler.sleep(at.core, now, State::Disk, there);
+        }
+    }
+
+    /// An embedded page fault that will take `predicted`: pass it on, or wait.
+    fn embedded_fault(
+        &mut self,
+        scheduler: &mut Scheduler<'_>,
+        counts: &mut Counts,
+        at: At,
+        page: u32,
+        predicted: u64,
+        again: Again,
+    ) {
+        let counted = u64::from(again != Again::Early);
+        counts.embedded_faults += counted;
+        if !self.policy.pass(&Fault { predicted_ns: predicted }) {
+            return self.stall(scheduler, at.core, page);
+        }
+        counts.passed_to_kernel += counted;
+        let core = &mut scheduler.cores[at.core];
+        let raised = core.time;
+        core.time += self.host.exception_ns;
+        core.switch += self.host.exception_ns;
+        // A thread that lost its page stays awake: else two threads that need one frame could take
+        // it from each other for ever.
+        if self.replay.atomic.contains(at.miss.kind) || again == Again::Lost {
+            return self.stall(scheduler, at.core, page);
+        }
+        counts.slept += 1;
+        let wakes = wake_at(raised, predicted, self.host.sleep_granularity_ns).max(core.time);
+        let thread = &mut scheduler.threads[at.thread];
+        (thread.slept_for, thread.walked) = (Some(page), false);
+        scheduler.sleep(at.core, raised, State::Sleep, wakes);
+    }
+
+    /// The core waits for `page`, if it is still on its way.
+    fn stall(&mut self, scheduler: &mut Scheduler<'_>, core: usize, page: u32) {
+        self.advance(scheduler, scheduler.cores[core].time);
+        if self.device.is_arriving(page) {
+            scheduler.stall(core, page);
+        }
+    }
+
+    /// The page is there: the TLB learns where.
+    fn translate(&mut self, scheduler: &mut Scheduler<'_>, at: At, page: u32) {
+        scheduler.cores[at.core].learn(at.miss.side, at.miss.page, page);
+        let thread = &mut scheduler.threads[at.thread];
+        (thread.walked, thread.slept_for) = (false, None);
+        // The reference itself comes at once; it must not find the page gone again.
+        self.device.umd.touch(page, false);
+    }
+}

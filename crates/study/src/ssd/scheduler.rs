@@ -1,0 +1,218 @@
+//! The scheduler: which thread has which core, and when.
+//!
+//! Cores take turns by their clocks: the one that is furthest behind runs until another is, so that
+//! the device sees requests in the order of time. Who comes next is decided by
+//! [`nearfar_kernel::scheduler`]; this is the mechanism around it, and the record of what each
+//! thread did. Times are nanoseconds.
+
+use nearfar_kernel::scheduler::{Fairness, RunQueue};
+
+use super::core::{Core, Thread, Waits};
+use super::options::Host;
+use super::timeline::{State, Timeline};
+
+/// A core's turn.
+#[derive(Clone, Copy)]
+pub struct Turn {
+    /// The core's number.
+    pub core: usize,
+    /// Its clock, or when an idle core gets a thread.
+    pub start: u64,
+    /// When another core is as far behind; `u64::MAX` where none has work.
+    pub until: u64,
+}
+
+/// Cores, threads, and who waits for a core.
+pub struct Scheduler<'a> {
+    host: &'a Host,
+    /// By number.
+    pub cores: Vec<Core>,
+    /// By number.
+    pub threads: Vec<Thread>,
+    queue: RunQueue,
+    fairness: Fairness,
+    timeline: Timeline,
+    /// A thread was queued since the present turn began: another core may have an earlier one.
+    pub queued: bool,
+}
+
+impl<'a> Scheduler<'a> {
+    /// Idle cores and no thread.
+    pub fn new(host: &'a Host) -> Self {
+        Self {
+            cores: (0..host.cores).map(|_| Core::new(host)).collect(),
+            host,
+            threads: Vec::new(),
+            queue: RunQueue::default(),
+            fairness: Fairness::default(),
+            timeline: Timeline::default(),
+            queued: false,
+        }
+    }
+
+    /// Whether a core waits for the device.
+    pub fn any_stalled(&self) -> bool {
+        self.cores.iter().any(|core| core.stalled.is_some())
+    }
+
+    /// The turn that comes first; `None` where no core has anything to run.
+    pub fn next_turn(&self) -> Option<Turn> {
+        let ready = self.queue.ready_at();
+        let mut turn: Option<Turn> = None;
+        for (number, core) in self.cores.iter().enumerate() {
+            let start = match (core.stalled, core.thread, ready) {
+                (None, Some(_), _) => core.time,
+                (None, None, Some(ready)) => core.time.max(ready),
+                _ => continue,
+            };
+            match &mut turn {
+                Some(first) if start >= first.start => first.until = first.until.min(start),
+                _ => {
+                    let until = turn.map_or(u64::MAX, |first| first.start);
+                    turn = Some(Turn { core: number, start, until });
+                }
+            }
+        }
+        turn
+    }
+
+    /// Begin a turn: an idle core takes the first thread that is ready; a thread gives up its core
+    /// at the end of its slice, if another is ready, or where one that woke up preempts it. Returns
+    /// how far the core may run; `None`: not at all, the turn is over.
+    pub fn begin(&mut self, turn: Turn) -> Option<u64> {
+        let core = &mut self.cores[turn.core];
+        if core.thread.is_none() {
+            let thread = self.queue.take(turn.start)?;
+            core.idle += turn.start - core.time;
+            core.time = turn.start;
+            self.dispatch(turn.core, thread);
+        } else if core.time >= core.slice_end {
+            if self.queue.ready_at().is_some_and(|ready| ready <= core.time) {
+                self.yield_core(turn.core);
+                return None;
+            }
+            core.slice_end = core.time + self.host.time_slice_ns.unwrap_or(u64::MAX - core.time);
+        }
+        if self.preempt(turn.core) {
+            return None;
+        }
+        self.queued = false;
+        let core = &self.cores[turn.core];
+        let wakes = self.host.wakeup_ns.and_then(|_| self.queue.next_after(core.time));
+        let until = turn.until.min(core.slice_end).min(wakes.unwrap_or(u64::MAX));
+        Some(until.max(core.time + 1))
+    }
+
+    /// Give an idle core to `thread`.
+    fn dispatch(&mut self, core: usize, thread: u32) {
+        let core = &mut self.cores[core];
+        core.time += self.host.switch_ns;
+        core.switch += self.host.switch_ns;
+        core.thread = Some(thread);
+        (core.since, core.taken) = (core.time, core.time);
+        core.slice_end = self.host.time_slice_ns.map_or(u64::MAX, |slice| core.time + slice);
+        self.threads[thread as usize].waits = Waits::Nothing;
+    }
+
+    /// Let a thread that woke up take a core from the one that runs there, if it has run less and
+    /// no core is idle.
+    fn preempt(&mut self, number: usize) -> bool {
+        let core = &self.cores[number];
+        let (Some(granularity), Some(running)) = (self.host.wakeup_ns, core.thread) else {
+            return false;
+        };
+        let (now, since) = (core.time, core.time - core.taken);
+        if self.cores.iter().any(|core| core.thread.is_none()) {
+            return false;
+        }
+        let fairness = &self.fairness;
+        let preempts = |woken| fairness.preempts(woken, running, since, granularity);
+        let Some(woken) = self.queue.take_if(now, preempts) else { return false };
+        self.yield_core(number);
+        self.fairness.settle(woken, running, granularity);
+        self.dispatch(number, woken);
+        true
+    }
+
+    /// Take the thread from its core; it has run until `ran_until`.
+    fn release(&mut self, core: usize, ran_until: u64) -> Option<u32> {
+        let core = &mut self.cores[core];
+        let thread = core.thread.take()?;
+        self.fairness.add(thread, core.time - core.taken);
+        self.timeline.add(thread, State::Run, core.since, ran_until);
+        Some(thread)
+    }
+
+    /// The core's thread stays ready, but gives up the core.
+    fn yield_core(&mut self, core: usize) {
+        let now = self.cores[core].time;
+        if let Some(thread) = self.release(core, now) {
+            self.queue(thread, now);
+        }
+    }
+
+    /// The core's thread, which ran until `ran_until`, gives up the core and sleeps until `until`,
+    /// in `state`.
+    pub fn sleep(&mut self, core: usize, ran_until: u64, state: State, until: u64) {
+        let now = self.cores[core].time;
+        if let Some(thread) = self.release(core, ran_until) {
+            self.timeline.add(thread, state, now, until);
+            self.queue(thread, until);
+        }
+    }
+
+    /// The core's thread has no references left and gives up the core until it is [queued].
+    ///
+    /// [queued]: Self::queue
+    pub fn await_references(&mut self, core: usize) {
+        let now = self.cores[core].time;
+        if let Some(thread) = self.release(core, now) {
+            self.threads[thread as usize].waits = Waits::References;
+        }
+    }
+
+    /// `thread` wants a core from time `at` on.
+    pub fn queue(&mut self, thread: u32, at: u64) {
+        self.threads[thread as usize].waits = Waits::Queued;
+        self.queue.put(thread, at);
+        self.queued = true;
+    }
+
+    /// The core's thread keeps the core and waits for `page` of the device.
+    pub fn stall(&mut self, core: usize, page: u32) {
+        let core = &mut self.cores[core];
+        if let Some(thread) = core.thread {
+            self.timeline.add(thread, State::Run, core.since, core.time);
+        }
+        (core.stalled, core.since) = (Some(page), core.time);
+    }
+
+    /// `page` arrived at `time`: cores that waited for it go on.
+    pub fn arrived(&mut self, page: u32, time: u64) {
+        for core in self.cores.iter_mut().filter(|core| core.stalled == Some(page)) {
+            core.stall += time - core.time;
+            core.time = time;
+            if let Some(thread) = core.thread {
+                self.timeline.add(thread, State::Stall, core.since, time);
+            }
+            (core.stalled, core.since) = (None, time);
+        }
+    }
+
+    /// `page` left the device's DRAM: no TLB leads to it any more.
+    pub fn forget(&mut self, page: u32) {
+        self.cores.iter_mut().for_each(|core| core.forget(page));
+    }
+
+    /// Everything has run: cores idle until the last one's end. Returns that end, the cores and what
+    /// the threads did.
+    pub fn finish(mut self) -> (u64, Vec<Core>, Timeline) {
+        let end = self.cores.iter().map(|core| core.time).max().unwrap_or(0);
+        for core in &mut self.cores {
+            core.idle += end - core.time;
+            let sum = core.busy + core.stall + core.switch + core.idle;
+            assert_eq!(sum, end, "the core's time");
+        }
+        (end, self.cores, self.timeline)
+    }
+}

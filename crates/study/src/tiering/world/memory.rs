@@ -1,0 +1,267 @@
+//! The contract that policies see, carried out by the simulated machine.
+
+use nearfar_kernel::tiering::{
+    Action, Capability, Commit, Context, DropReason, HUGE, Limit, Memory, NodeId, Page, Refused,
+    Tenant, Thread, Time,
+};
+
+use super::super::counters::MAX_NODES;
+use super::{
+    ACCESSED, ARMED, COPY, COPY_NODE, DIRTY, MAPPED, NODE, PROTECTED, SHADOW, Worker, World,
+};
+
+impl Memory for World {
+    fn now(&self) -> Time {
+        self.event
+    }
+    fn page_limit(&self) -> u32 {
+        self.bits.len() as u32
+    }
+    fn next_mapped(&self, from: Page) -> Option<Page> {
+        let rest = self.bits.get(from.index()..)?;
+        let hole = rest.iter().position(|bits| bits & MAPPED != 0)?;
+        Some(from.skip(hole as u32))
+    }
+    fn nodes(&self) -> u8 {
+        self.hardware.nodes.len() as u8
+    }
+    fn capacity(&self, node: NodeId) -> u64 {
+        self.capacity[node.index()]
+    }
+    fn free(&self, node: NodeId) -> u64 {
+        self.free[node.index()]
+    }
+    fn loaded_latency(&self, node: NodeId) -> Option<Time> {
+        Some(Time::from_ps(self.cost[node.index()][0]))
+    }
+    fn has(&self, _: Capability) -> bool {
+        true
+    }
+    fn tenants(&self) -> u16 {
+        1
+    }
+    fn tenant_of(&self, _: Page) -> Tenant {
+        Tenant::ONLY
+    }
+    fn used(&self, _: Tenant, node: NodeId) -> u64 {
+        self.capacity(node) - self.free(node)
+    }
+    fn limit(&self, _: Tenant, node: NodeId) -> Limit {
+        Limit { low: 0, max: self.capacity(node) }
+    }
+    fn mapped(&self, page: Page) -> bool {
+        self.get(page, MAPPED)
+    }
+    fn node_of(&self, page: Page) -> NodeId {
+        self.bits.get(page.index()).map_or(NodeId::FAST, |bits| NodeId::new(bits & NODE))
+    }
+    fn span(&self, page: Page) -> u32 {
+        if self.is_huge(page) { HUGE } else { 1 }
+    }
+    fn accessed(&self, page: Page) -> bool {
+        self.get(page, ACCESSED)
+    }
+    fn dirty(&self, page: Page) -> bool {
+        self.get(page, DIRTY)
+    }
+    fn hint_armed(&self, page: Page) -> bool {
+        self.get(page, ARMED)
+    }
+    fn write_protected(&self, page: Page) -> bool {
+        self.get(page, PROTECTED)
+    }
+    fn shadow_of(&self, page: Page) -> Option<NodeId> {
+        self.shadow_node(page)
+    }
+
+    fn clear_accessed(&mut self, page: Page) -> bool {
+        self.charge(self.hardware.costs.page_scan);
+        let was = self.accessed(page);
+        self.change(page, 0, ACCESSED) && was
+    }
+
+    fn arm_hint(&mut self, page: Page) -> Result<(), Refused> {
+        self.charge(self.hardware.costs.page_scan);
+        if !self.change(page, ARMED, 0) {
+            return Err(Refused::State);
+        }
+        // One flush ends a scan; its cost is lost among thousands of entries.
+        self.tlb.flush(page.number());
+        self.note(Action::Armed(page));
+        Ok(())
+    }
+
+    fn disarm_hint(&mut self, page: Page) {
+        self.change(page, ACCESSED, ARMED);
+    }
+
+    fn write_protect(&mut self, page: Page) -> Result<(), Refused> {
+        self.charge(self.hardware.costs.page_scan);
+        if !self.change(page, PROTECTED, 0) {
+            return Err(Refused::State);
+        }
+        self.tlb.flush(page.number());
+        self.note(Action::Protected(page));
+        Ok(())
+    }
+
+    fn unprotect(&mut self, page: Page) -> Result<(), Refused> {
+        if self.shadow_node(page).is_some() || !self.change(page, 0, PROTECTED) {
+            return Err(Refused::State);
+        }
+        Ok(())
+    }
+
+    fn move_page(&mut self, page: Page, to: NodeId) -> Result<(), Refused> {
+        let (from, frames) = self.movable(page)?;
+        if from == to {
+            return Err(Refused::State);
+        }
+        self.take(to, frames)?;
+        self.release(from, frames);
+        if let Some(frames) = self.free_shadow(page) {
+            self.counters.shadow_reclaims += frames;
+        }
+        let clean = if to < from { DIRTY } else { 0 };
+        self.change(page, to.index() as u8, NODE | ACCESSED | ARMED | PROTECTED | clean);
+        self.count(from, to, frames);
+        if to > from {
+            self.counters.demotions_copied += frames;
+        }
+        self.charge_copy(from.index(), to.index(), frames);
+        self.charge(self.hardware.costs.page_migration);
+        self.flush(page);
+        self.note(Action::Moved(page, to));
+        Ok(())
+    }
+
+    fn begin_copy(&mut self, page: Page, to: NodeId, wake: Thread) -> Result<(), Refused> {
+        let (from, frames) = self.movable(page)?;
+        if from == to || self.shadow_node(page).is_some() {
+            return Err(Refused::State);
+        }
+        self.take(to, frames)?;
+        self.change(page, 0, DIRTY);
+        self.more[page.index()] |= COPY | (to.index() as u8) << COPY_NODE;
+        self.begun.push((page, wake));
+        self.charge_copy(from.index(), to.index(), frames);
+        self.flush(page);
+        if self.by_kernel() && self.hardware.program_threads == 1 {
+            // A flush that a plain migration does not have.
+            self.charge(self.hardware.costs.shootdown);
+        }
+        self.note(Action::Began(page, to));
+        Ok(())
+    }
+
+    fn commit_copy(&mut self, page: Page, keep_shadow: bool) -> Result<Commit, Refused> {
+        let to = self.copy_node(page).ok_or(Refused::State)?;
+        if self.begun.iter().any(|(begun, _)| *begun == page) {
+            return Err(Refused::Busy);
+        }
+        let (from, frames) = (self.node_of(page), u64::from(self.span(page)));
+        if keep_shadow && to > from {
+            return Err(Refused::State);
+        }
+        self.more[page.index()] = 0;
+        self.charge(self.hardware.costs.page_migration);
+        if self.dirty(page) {
+            self.release(to, frames);
+            self.counters.aborts += 1;
+            self.note(Action::Committed(page, Commit::Dirtied, keep_shadow));
+            return Ok(Commit::Dirtied);
+        }
+        let protect = if keep_shadow { PROTECTED } else { 0 };
+        self.change(page, 0, NODE | ACCESSED | ARMED | PROTECTED);
+        self.change(page, to.index() as u8 | protect, 0);
+        self.count(from, to, frames);
+        if keep_shadow {
+            self.more[page.index()] = SHADOW | from.index() as u8;
+            self.shadows += frames;
+            self.shadows_peak = self.shadows_peak.max(self.shadows);
+            self.counters.shadow_copies += frames;
+        } else {
+            self.release(from, frames);
+            if to > from {
+                self.counters.demotions_copied += frames;
+            }
+        }
+        self.flush(page);
+        self.note(Action::Committed(page, Commit::Done, keep_shadow));
+        Ok(Commit::Done)
+    }
+
+    fn remap_to_shadow(&mut self, page: Page) -> Result<(), Refused> {
+        let (from, frames) = self.movable(page)?;
+        let to = self.shadow_node(page).ok_or(Refused::State)?;
+        self.more[page.index()] = 0;
+        self.shadows -= frames;
+        self.release(from, frames);
+        self.change(page, 0, NODE | ACCESSED | ARMED | PROTECTED | DIRTY);
+        self.change(page, to.index() as u8, 0);
+        self.count(from, to, frames);
+        self.counters.demotions_remapped += frames;
+        self.charge(self.hardware.costs.page_migration);
+        self.flush(page);
+        self.note(Action::Remapped(page));
+        Ok(())
+    }
+
+    fn drop_shadow(&mut self, page: Page, why: DropReason) -> Result<(), Refused> {
+        let frames = self.free_shadow(page).ok_or(Refused::State)?;
+        match why {
+            DropReason::Written => self.counters.shadow_faults += frames,
+            DropReason::Reclaimed => self.counters.shadow_reclaims += frames,
+        }
+        self.charge(self.hardware.costs.page_scan);
+        self.note(Action::Dropped(page, why));
+        Ok(())
+    }
+
+    fn split(&mut self, page: Page) -> Result<(), Refused> {
+        self.movable(page)?;
+        if !self.is_huge(page) || self.shadow_node(page).is_some() {
+            return Err(Refused::State);
+        }
+        let group = page.index() / HUGE as usize;
+        self.huge[group / 64] &= !(1 << (group % 64));
+        let bits = self.bits[page.index()];
+        for inner in self.bits.iter_mut().skip(page.index()).take(HUGE as usize) {
+            *inner = bits;
+        }
+        self.counters.splits += 1;
+        self.charge(self.hardware.costs.page_migration);
+        self.flush(page);
+        self.note(Action::Split(page));
+        Ok(())
+    }
+
+    fn spawn(&mut self, name: &'static str, context: Context) -> Thread {
+        let thread = Thread::new(self.workers.len() as u8, name);
+        self.workers.push(Worker {
+            thread,
+            context,
+            due: Time::NEVER,
+            busy: [0.0; MAX_NODES],
+            busy_until: Time::default(),
+        });
+        thread
+    }
+
+    fn wake(&mut self, thread: Thread) {
+        let index = thread.index();
+        let at = self.event.plus(Time::from_ps(self.hardware.costs.context_switch as u64));
+        if self.running != Some(index)
+            && let Some(worker) = self.workers.get_mut(index)
+            && worker.due == Time::NEVER
+        {
+            worker.due = at;
+        }
+    }
+
+    fn sample_every(&mut self, loads: u64, stores: u64) {
+        self.period = [loads, stores];
+        let left = |period| if period == 0 { i64::MAX } else { period as i64 };
+        self.left = self.period.map(left);
+    }
+}

@@ -1,0 +1,309 @@
+//! The simulated machine: page table, frames, TLB, and what every action costs.
+//!
+//! The page table takes two bytes a page. Frames are counted, not numbered: which frame a page has
+//! makes no difference to anyone here. Time is in picoseconds.
+
+use nearfar_kernel::tiering::{Action, Context, HUGE, Memory, NodeId, Page, Refused, Thread, Time};
+
+use super::counters::{Counters, Hardware, MAX_NODES};
+use super::tlb::Tlb;
+
+mod cost;
+mod memory;
+
+pub(super) const NODE: u8 = 0b11;
+pub(super) const ACCESSED: u8 = 1 << 2;
+pub(super) const DIRTY: u8 = 1 << 3;
+pub(super) const ARMED: u8 = 1 << 4;
+pub(super) const PROTECTED: u8 = 1 << 5;
+pub(super) const MAPPED: u8 = 1 << 6;
+/// The second byte: a shadow and its node, a copy under way and its node.
+const SHADOW: u8 = 1 << 2;
+const COPY: u8 = 1 << 3;
+const COPY_NODE: u32 = 4;
+
+/// A thread of the policy.
+#[derive(Clone, Debug)]
+pub(super) struct Worker {
+    pub thread: Thread,
+    pub context: Context,
+    pub due: Time,
+    /// Share of each node's bandwidth that its last step used, until when.
+    busy: [f64; MAX_NODES],
+    busy_until: Time,
+}
+
+/// The machine.
+#[derive(Clone, Debug)]
+pub struct World {
+    pub(super) bits: Vec<u8>,
+    more: Vec<u8>,
+    /// A bit for each aligned group of 512 pages that is one huge page; empty without huge pages.
+    pub(super) huge: Vec<u64>,
+    pub(super) tlb: Tlb,
+    hardware: Hardware,
+    capacity: [u64; MAX_NODES],
+    free: [u64; MAX_NODES],
+    shadows: u64,
+    shadows_peak: u64,
+    pub(super) workers: Vec<Worker>,
+    pub(super) running: Option<usize>,
+    /// The program's clock.
+    pub(super) clock: Time,
+    /// When the current event began.
+    pub(super) event: Time,
+    charged: f64,
+    moved: [f64; MAX_NODES],
+    /// Copies begun in the current event, and whom to wake when they are complete.
+    begun: Vec<(Page, Thread)>,
+    pub(super) free_of_charge: bool,
+    /// Picoseconds of an access by node and load or store, with the traffic there is now.
+    pub(super) cost: [[u64; 2]; MAX_NODES],
+    pub(super) walk: u64,
+    program_busy: [f64; MAX_NODES],
+    metered: (Time, [[u64; 2]; MAX_NODES]),
+    pub(super) period: [u64; 2],
+    pub(super) left: [i64; 2],
+    pub(super) counters: Counters,
+    /// Every action, while it is wanted.
+    pub log: Option<Vec<(Time, Action)>>,
+}
+
+impl World {
+    /// An empty machine with page numbers below `pages` and this many frames on each node.
+    pub fn new(hardware: Hardware, frames: &[u64], pages: u32) -> Self {
+        let mut capacity = [0; MAX_NODES];
+        for (slot, frames) in capacity.iter_mut().zip(frames) {
+            *slot = *frames;
+        }
+        let mut world = Self {
+            bits: vec![0; pages as usize],
+            more: vec![0; pages as usize],
+            huge: Vec::new(),
+            tlb: Tlb::new(hardware.tlb_entries),
+            walk: hardware.costs.page_walk as u64,
+            hardware,
+            capacity,
+            free: capacity,
+            shadows: 0,
+            shadows_peak: 0,
+            workers: Vec::new(),
+            running: None,
+            clock: Time::default(),
+            event: Time::default(),
+            charged: 0.0,
+            moved: [0.0; MAX_NODES],
+            begun: Vec::new(),
+            free_of_charge: false,
+            cost: [[0; 2]; MAX_NODES],
+            program_busy: [0.0; MAX_NODES],
+            metered: Default::default(),
+            period: [0; 2],
+            left: [i64::MAX; 2],
+            counters: Counters::default(),
+            log: None,
+        };
+        world.update_costs();
+        world
+    }
+
+    /// Let pages be mapped as huge pages from now on.
+    pub fn use_huge_pages(&mut self) {
+        self.huge = vec![0; self.bits.len().div_ceil(HUGE as usize).div_ceil(64)];
+    }
+
+    /// Bytes that a page of this world takes here.
+    pub const BYTES_A_PAGE: usize = 2;
+
+    /// What happened so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The program's clock.
+    pub fn clock(&self) -> Time {
+        self.clock
+    }
+
+    /// Frames that hold shadows, now and at most since [`forget_peak`](World::forget_peak).
+    pub fn shadows(&self) -> (u64, u64) {
+        (self.shadows, self.shadows_peak)
+    }
+
+    /// The most shadows from now on.
+    pub fn forget_peak(&mut self) {
+        self.shadows_peak = self.shadows;
+    }
+
+    /// Used frames of each node, shadows and copies included.
+    pub fn used_frames(&self) -> Vec<u64> {
+        let nodes = self.hardware.nodes.len();
+        self.capacity.iter().zip(&self.free).take(nodes).map(|(all, free)| all - free).collect()
+    }
+
+    pub(super) fn hardware(&self) -> &Hardware {
+        &self.hardware
+    }
+
+    fn is_huge(&self, page: Page) -> bool {
+        let group = page.index() / HUGE as usize;
+        self.huge.get(group / 64).is_some_and(|word| word >> (group % 64) & 1 == 1)
+    }
+
+    /// The mapping that a base page belongs to.
+    #[inline]
+    pub(super) fn mapping_of(&self, at: Page) -> Page {
+        if self.is_huge(at) { Page::new(at.number() / HUGE * HUGE) } else { at }
+    }
+
+    fn get(&self, page: Page, bit: u8) -> bool {
+        self.bits.get(page.index()).is_some_and(|bits| bits & bit != 0)
+    }
+
+    /// Set and clear bits of a mapped page; false for any other.
+    fn change(&mut self, page: Page, set: u8, clear: u8) -> bool {
+        match self.bits.get_mut(page.index()) {
+            Some(bits) if *bits & MAPPED != 0 => {
+                *bits = *bits & !clear | set;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn note(&mut self, action: Action) {
+        if let Some(log) = &mut self.log {
+            log.push((self.event, action));
+        }
+    }
+
+    fn take(&mut self, node: NodeId, frames: u64) -> Result<(), Refused> {
+        let free = self.free.get_mut(node.index()).ok_or(Refused::State)?;
+        *free = free.checked_sub(frames).ok_or(Refused::NoFrame)?;
+        Ok(())
+    }
+
+    fn release(&mut self, node: NodeId, frames: u64) {
+        self.free[node.index()] += frames;
+    }
+
+    /// Whether no page of the group of a huge page is mapped: it could be one.
+    pub(super) fn group_is_free(&self, head: Page) -> bool {
+        self.next_mapped(head).is_none_or(|next| next >= head.skip(HUGE))
+    }
+
+    /// Map a page for the first time on `node`; false if there is no room.
+    pub(super) fn map(&mut self, page: Page, node: NodeId, huge: bool) -> bool {
+        let frames = if huge { u64::from(HUGE) } else { 1 };
+        if self.take(node, frames).is_err() {
+            return false;
+        }
+        if huge {
+            let group = page.index() / HUGE as usize;
+            self.huge[group / 64] |= 1 << (group % 64);
+        }
+        self.bits[page.index()] = MAPPED | node.index() as u8;
+        true
+    }
+
+    /// Take back a mapping, its shadow and a copy of it; its frames.
+    pub(super) fn unmap(&mut self, page: Page) -> u32 {
+        let span = self.span(page);
+        self.free_shadow(page);
+        if let Some(node) = self.copy_node(page) {
+            self.release(node, span.into());
+        }
+        self.release(self.node_of(page), span.into());
+        self.bits[page.index()] = 0;
+        self.more[page.index()] = 0;
+        if let Some(word) = self.huge.get_mut(page.index() / HUGE as usize / 64) {
+            *word &= !(1 << (page.index() / HUGE as usize % 64));
+        }
+        self.tlb.flush(page.number());
+        self.charge(self.hardware.costs.page_scan);
+        span
+    }
+
+    fn shadow_node(&self, page: Page) -> Option<NodeId> {
+        let more = self.more.get(page.index())?;
+        (more & SHADOW != 0).then(|| NodeId::new(more & NODE))
+    }
+
+    fn copy_node(&self, page: Page) -> Option<NodeId> {
+        let more = self.more.get(page.index())?;
+        (more & COPY != 0).then(|| NodeId::new(more >> COPY_NODE & NODE))
+    }
+
+    /// A mapped page that is not being copied, with its node and frames.
+    fn movable(&self, page: Page) -> Result<(NodeId, u64), Refused> {
+        if !self.mapped(page) {
+            return Err(Refused::State);
+        }
+        if self.copy_node(page).is_some() {
+            return Err(Refused::Busy);
+        }
+        Ok((self.node_of(page), u64::from(self.span(page))))
+    }
+
+    /// Count a move between nodes.
+    fn count(&mut self, from: NodeId, to: NodeId, frames: u64) {
+        if to < from {
+            self.counters.promotions += frames;
+        } else {
+            self.counters.demotions += frames;
+        }
+    }
+
+    fn free_shadow(&mut self, page: Page) -> Option<u64> {
+        let node = self.shadow_node(page)?;
+        let frames = u64::from(self.span(page));
+        self.more[page.index()] &= !(SHADOW | NODE);
+        self.shadows -= frames;
+        self.release(node, frames);
+        Some(frames)
+    }
+
+    /// Everything that must hold between events; takes a walk over the page table.
+    ///
+    /// # Errors
+    /// A description of what does not hold.
+    pub fn check(&self) -> Result<(), String> {
+        let mut used = [0; MAX_NODES];
+        let mut shadows = 0;
+        for number in 0..self.bits.len() as u32 {
+            let page = Page::new(number);
+            if !self.mapped(page) {
+                if self.more[page.index()] != 0 {
+                    return Err(format!("{page:?} is not mapped and has a shadow or a copy"));
+                }
+                continue;
+            }
+            let span = u64::from(self.span(page));
+            used[self.node_of(page).index()] += span;
+            if let Some(node) = self.shadow_node(page) {
+                used[node.index()] += span;
+                shadows += span;
+                let clean = self.write_protected(page) && !self.dirty(page);
+                if node <= self.node_of(page) || !clean {
+                    return Err(format!("{page:?}: a shadow of a master that may change"));
+                }
+            }
+            if let Some(node) = self.copy_node(page) {
+                used[node.index()] += span;
+            }
+        }
+        for (node, used) in used.iter().enumerate() {
+            if *used + self.free[node] != self.capacity[node] {
+                return Err(format!("node {node}: {used} used and {} free", self.free[node]));
+            }
+        }
+        if shadows != self.shadows {
+            return Err(format!("{shadows} shadows, counted {}", self.shadows));
+        }
+        let count = &self.counters;
+        if count.demotions != count.demotions_copied + count.demotions_remapped {
+            return Err("demotions are not the copied and the remapped ones".into());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,47 @@
+"""The processor time of the steps of ``make test``: of every process that a step starts.
+
+    python3 tests/processor.py run FILE STEP COMMAND...    run it; add its seconds to FILE
+    python3 tests/processor.py told FILE MINUTES           print the steps beside a budget
+
+A budget that is exceeded is said and fails nothing: another machine, or a busy one, needs more.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+
+def run(file: Path, step: str, command: list[str]) -> int:
+    """Run a step; answers its exit code."""
+    code = subprocess.run(command, check=False).returncode
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    file.parent.mkdir(exist_ok=True)
+    with file.open("a", encoding="utf-8") as lines:
+        lines.write(f"{used.ru_utime + used.ru_stime:.1f} {step}\n")
+    return code if code >= 0 else 128 - code
+
+
+def told(file: Path, minutes: float) -> str:
+    """What the steps used, line by line, and in all."""
+    steps = [line.split(maxsplit=1) for line in file.read_text(encoding="utf-8").splitlines()]
+    lines = [f"  {float(seconds) / 60:5.1f} min  {step}" for seconds, step in steps]
+    used = sum(float(seconds) for seconds, _ in steps) / 60
+    over = "; over it: see CONTRIBUTING.md, Tests" if used > minutes else ""
+    head = f"processor time: {used:.1f} minutes of a budget of {minutes:g}{over}"
+    return "\n".join([head, *lines])
+
+
+def main(words: list[str]) -> int:
+    """Run a step, or say what all of them used."""
+    file = Path(words[1])
+    if words[0] == "run":
+        return run(file, words[2], words[3:])
+    print(told(file, float(words[2])))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
