@@ -38,6 +38,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nearfar import machine as machines
+from nearfar.declared.paging import Row
 from nearfar.errors import NearfarError
 from nearfar.models import MODELS, QUANTITIES, fit
 
@@ -93,17 +94,17 @@ class Point:
     pages: float
 
 
-def points_of(rows: Iterable[Mapping[str, Any]]) -> list[Point]:
+def points_of(rows: Iterable[Row]) -> list[Point]:
     """Points of the rows of a paging study, smallest page first; rows of one memory size.
 
     A row that differs in its storage only adds nothing.
     """
     found = {
-        int(row["page_bytes"]): Point(
-            int(row["page_bytes"]),
-            float(row["tlb_miss_rate"]),
+        row["page_bytes"]: Point(
+            row["page_bytes"],
+            row["tlb_miss_rate"],
             row["tlb_second_hits"] / row["references"],
-            float(row["fault_rate"]),
+            row["fault_rate"],
             row["pages"] / row["references"],
         )
         for row in rows
