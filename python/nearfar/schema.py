@@ -17,6 +17,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
+from nearfar.errors import NearfarError
+
 if TYPE_CHECKING:
     from nearfar._engine import Machine
 
@@ -163,6 +165,23 @@ def takes(options: Iterable[Option]) -> Callable[[Function], Function]:
         return function
 
     return change
+
+
+def complete(options: Iterable[Option], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What was given, and the defaults for the rest, of a command whose home is Python.
+
+    Raises:
+        NearfarError: there is no such option.
+    """
+    declared = tuple(options)
+    values = {option.name: option.default for option in declared}
+    unknown = next((name for name in given if name not in values), None)
+    if unknown is not None:
+        raise NearfarError(
+            f"--{unknown[:40].replace('_', '-')}: there is no such option; there are: "
+            + ", ".join(option.flag for option in declared)
+        )
+    return values | dict(given)
 
 
 def default(options: Iterable[Option], name: str) -> Any:

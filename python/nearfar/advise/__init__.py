@@ -30,7 +30,7 @@ from nearfar.errors import NearfarError
 from nearfar.paging import MACHINE, paging, trace_warnings
 from nearfar.provenance import provenance
 from nearfar.result import FolderResult
-from nearfar.schema import MachineLike, Rows, takes, written
+from nearfar.schema import MachineLike, Rows, complete, takes, written
 from nearfar.sizes import Memory, parse_memory, parse_page_sizes
 
 #: The memory size of each VM unless told otherwise.
@@ -156,14 +156,7 @@ def _asked(options: declared.Options) -> declared.Options:
     Raises:
         NearfarError: there is no such option, or a share is none.
     """
-    defaults = {option.name: option.default for option in declared.OPTIONS}
-    unknown = next((name for name in options if name not in defaults), None)
-    if unknown is not None:
-        raise NearfarError(
-            f"--{unknown[:40].replace('_', '-')}: there is no such option; there are: "
-            + ", ".join(option.flag for option in declared.OPTIONS)
-        )
-    asked = cast("declared.Options", {**defaults, **options})
+    asked = cast("declared.Options", complete(declared.OPTIONS, options))
     asked["memory"] = asked["memory"] or MEMORY
     asked["min_gain"] = f"{100 * share(asked['min_gain'], '--min-gain'):.15g}%"
     asked["sizes"] = written(asked["sizes"])
