@@ -27,7 +27,11 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "python" / "nearfar" / "declared"
 
 #: Modules that hold ``OPTIONS`` and ``TABLES``, by command.
-IN_PYTHON = {"advise": "nearfar.advise.options", "fit": "nearfar.fit.options"}
+IN_PYTHON = {
+    "advise": "nearfar.advise.options",
+    "apply": "nearfar.apply.columns",
+    "fit": "nearfar.fit.options",
+}
 
 _HEAD = '''"""{what}. Made by ``make declared``; not to be edited."""
 
