@@ -1,8 +1,9 @@
 """Options and columns as data: what ``nearfar.declared`` is made of, and what is made of that.
 
-The engine declares every option and column once, beside the study that uses it. ``make declared``
-writes the declarations as Python source (:mod:`nearfar.declared`), so that neither help nor a type
-checker loads the engine. From there come signatures, docstrings, the command line's options,
+Every option and column is declared once, beside the study that uses it, in the engine or, for
+``advise``, ``apply`` and ``fit``, in their packages. ``make declared`` writes the declarations as
+Python source (:mod:`nearfar.declared`), so that neither help nor a type checker loads the engine or
+the study. From there come signatures, docstrings, the command line's options,
 completion, command lines that repeat a run, Arrow schemas and the docs' tables.
 """
 
@@ -19,13 +20,19 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from nearfar.errors import NearfarError
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+
 if TYPE_CHECKING:
     from nearfar._engine import Machine
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+    #: A machine as an option takes it: a name, the path of a file, or a machine already loaded.
+    MachineLike: TypeAlias = str | Path | Machine
+else:  # the engine is not loaded for a type
+    MachineLike = str | Path
 
-#: A machine as an option takes it: a name, the path of a file, or a machine already loaded.
-MachineLike: TypeAlias = "str | Path | Machine"
+#: A tiering policy as an option takes it: a name, or a class or object of
+#: :class:`nearfar.tiering.Policy`.
+PolicyLike: TypeAlias = "str | object"
 
 #: Names that a help text lists; more are left to completion and docs.
 _LISTED: Final = 8
@@ -80,7 +87,8 @@ class Option:
     @property
     def annotation(self) -> Any:
         """The type as Python has it."""
-        names = {"Sequence": Sequence, "Mapping": Mapping, "Path": Path, "MachineLike": str | Path}
+        names: dict[str, Any] = {"Sequence": Sequence, "Mapping": Mapping, "Path": Path}
+        names |= {"MachineLike": str | Path, "PolicyLike": str}
         return eval(self.type, names)  # noqa: S307  our own source
 
 

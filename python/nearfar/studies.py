@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from nearfar._engine import Machine
 from nearfar.errors import NearfarError
 from nearfar.result import FolderResult
 from nearfar.schema import Rows, options_of
@@ -186,8 +185,7 @@ def _import(place: str) -> Any:
 
 def _parameters(place: str, threads: str | None) -> dict[str, Parameter]:
     function: Callable[..., Any] = _import(place)
-    # `MachineLike` is text, so that help does not load the engine: its names are not the module's.
-    hints = typing.get_type_hints(function, localns={"Machine": Machine, "Path": Path})
+    hints = typing.get_type_hints(function)
     hints |= {option.name: option.annotation for option in options_of(function)}
     found: dict[str, Parameter] = {}
     for name, one in inspect.signature(function).parameters.items():
