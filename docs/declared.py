@@ -1,6 +1,7 @@
 """Write what the engine declares as Python source, and as tables in the docs (`make declared`).
 
-Everything is made of one JSON text, ``nearfar._engine.schema()``:
+Everything is made of one JSON text, ``nearfar._engine.schema()``, and of :data:`IN_PYTHON`, the
+declarations of commands whose home is Python:
 
 * ``python/nearfar/declared/COMMAND.py``: options and rows of a command as types and as data;
 * tables in ``docs/*.md``, between ``<!-- declared: WHAT -->`` and ``<!-- end -->``, where WHAT is
@@ -11,17 +12,27 @@ Everything is made of one JSON text, ``nearfar._engine.schema()``:
 
 from __future__ import annotations
 
+import importlib
 import json
 import keyword
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "python" / "nearfar" / "declared"
+
+#: Modules that hold ``OPTIONS`` and ``TABLES``, by command.
+IN_PYTHON = {
+    "advise": "nearfar.advise.options",
+    "apply": "nearfar.apply.columns",
+    "fit": "nearfar.fit.options",
+}
 
 _HEAD = '''"""{what}. Made by ``make declared``; not to be edited."""
 
@@ -30,15 +41,36 @@ from __future__ import annotations
 {imports}
 '''
 
+#: Types of Arrow in Python.
+_PYTHON = {"bool": "bool", "double": "float", "int64": "int", "string": "str"}
+
 _MARKED = re.compile(r"(<!-- declared: ([^>]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def schema() -> dict[str, Any]:
-    """What the engine declares."""
+    """What is declared: by the engine, and in Python in the same form."""
     from nearfar import _engine
 
     found: dict[str, Any] = json.loads(_engine.schema())
+    for command, module in IN_PYTHON.items():
+        found["commands"][command] = _in_python(importlib.import_module(module))
     return found
+
+
+def _in_python(module: ModuleType) -> dict[str, Any]:
+    from nearfar.declared import names
+
+    registries = {value: name.lower() for name, value in vars(names).items() if name.isupper()}
+    options = [
+        {**asdict(one), "python": one.type, "registry": registries.get(one.choices, "")}
+        for one in module.OPTIONS
+    ]
+    tables = {name: asdict(rows) for name, rows in module.TABLES.items()}
+    for one in tables.values():
+        one["keys"] = ["|".join(key) if isinstance(key, tuple) else key for key in one["keys"]]
+        for column in one["columns"]:
+            column["python"] = _PYTHON[column["arrow"]]
+    return {"options": options, "tables": tables}
 
 
 def tiering_policies() -> list[dict[str, Any]]:

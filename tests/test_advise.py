@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from nearfar import advise as study
 from nearfar import machine as machines
 from nearfar.advise import advise, advise_fleet
 from nearfar.advise.architectures import neighbours, settable
-from nearfar.advise.fleet import parse_gain, read
+from nearfar.advise.fleet import read, share
 from nearfar.advise.prediction import (
     PAPER_TOLERANCE,
     Costs,
@@ -38,6 +39,7 @@ from nearfar.paging import paging
 
 GNUGO = DATA / "captures" / "gnugo.trace"
 GZIP = DATA / "captures" / "gzip.trace"
+SET = {"dram.local.read_latency": "60ns"}
 SIZES = [512 << k for k in range(13)]
 #: The keys that stand first, in this order.
 KEYS = [
@@ -364,10 +366,10 @@ def test_any_bytes_are_a_fleet_or_an_error(
 
 
 def test_shares() -> None:
-    assert parse_gain("5%", "x") == 0.05 and parse_gain(" 0 % ", "x") == 0.0
+    assert share("5%", "x") == share(0.05, "x") == 0.05 and share(" 0 % ", "x") == 0.0
     for bad in ("5", "100%", "-1%", "", "five%"):
         with pytest.raises(NearfarError, match="--min-gain"):
-            parse_gain(bad, "--min-gain")
+            share(bad, "--min-gain")
 
 
 # --- the command
@@ -448,6 +450,46 @@ def test_evaluation_exits_with_1_when_a_goal_is_missed(nearfar: Run) -> None:
     assert done.returncode == 1 and not found["summary"][0]["holds"] and found["exceeding"]
     done = nearfar(*words)
     assert done.returncode == 0 and "holds" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"machine": "optane-ssd,desktop-hdd", "storage": "optane-ssd,hdd", "min_gain": 0.07},
+        {"storage": ["nvm-100x"], "page_sizes": "512,1K", "arch": "aarch64", "tlb": "16+512x4"},
+        {"machine": machines.load("optane-ssd", set=SET), "sizes": 4},
+    ],
+    ids=["machines", "storage", "set"],
+)
+def test_the_command_of_a_run_gives_its_rows_again(nearfar: Run, options: Any) -> None:
+    first = advise([GNUGO, GZIP], memory="30%,1M", **options)
+    again = nearfar(*shlex.split(first.run["command"])[1:], "--format", "json")
+    assert json.loads(again.stdout)["rows"] == first.rows, again.stderr
+
+
+def test_the_command_of_a_fleet_gives_its_rows_again(nearfar: Run, fleet: Path) -> None:
+    first = advise(fleet, min_gain="1%", machine="nvme", filter="cache")
+    again = nearfar(*shlex.split(first.run["command"])[1:], "--format", "json")
+    assert (
+        json.loads(again.stdout)["rows"]
+        == first.rows
+        == advise_fleet(fleet, min_gain=0.01, filter="cache").rows
+    )
+
+
+def test_machines_are_text_names_or_machines() -> None:
+    told = [
+        advise(GNUGO, machine=given, page_sizes="4K,64K").rows
+        for given in ("nvme", ["nvme"], machines.load("nvme"), [machines.load("nvme")])
+    ]
+    assert told[0] and all(rows == told[0] for rows in told)
+    every = {row["machine"] for row in advise(GNUGO, machine="all", page_sizes="4K").rows}
+    assert every == set(machines.paging_to_storage())
+
+
+def test_an_option_that_there_is_not_is_refused() -> None:
+    with pytest.raises(NearfarError, match="--write-back: there is no such option; .*--tlb"):
+        advise(GNUGO, write_back=True)  # type: ignore[call-arg]
 
 
 # --- the page

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import curve_fit
 
+from nearfar.declared import fit as declared
 from nearfar.errors import NearfarError
 from nearfar.fit import fit_csv, fit_rows
 from nearfar.models import Fit, fit
@@ -310,10 +311,25 @@ def test_command_prints_what_the_library_finds(tmp_path: Path) -> None:
     assert printed[0]["coefficients"] == tlb.coefficients
     assert [row["page_bytes"] for row in printed[0]["predictions"]] == [1024, 2 << 20]
     assert printed[0]["predictions"][1]["rate"] == tlb.predict(2 << 20)[0]
+    assert fit_csv(path, predict="1K,2MiB").to_dict()["fits"] == printed
+    assert fit_csv(path).table.schema == declared.ROWS.arrow()
     table = nearfar("--csv", str(path), "--quantity", "fault")
     assert table.returncode == 0 and "bad" in table.stdout and "TLB" not in table.stdout
     lines = nearfar("--csv", str(path), "--format", "csv").stdout.splitlines()
     assert lines[0].startswith('"quantity",') and len(lines) == 1 + 3 + 2
+
+
+def test_choices_are_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "measured.csv"
+    path.write_text(CSV)
+    for words, said in (
+        (["--quantity", "tbl"], "unknown quantity `tbl`; one of tlb, fault"),
+        (["--weighting", "log"], "unknown weighting `log`; one of absolute, relative"),
+    ):
+        done = nearfar("--csv", str(path), *words)
+        assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
+    with pytest.raises(NearfarError, match="--weigh: there is no such option; .*--weighting"):
+        fit_csv(path, weigh="relative")  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(

@@ -72,8 +72,11 @@ MODELS: Final[dict[str, Model]] = {
     )
 }
 
-#: What least squares weighs: every point's error alike, or its share of the point's value.
-WEIGHTINGS: Final = ("absolute", "relative")
+#: What least squares weighs.
+WEIGHTINGS: Final = {
+    "absolute": "every point's error alike",
+    "relative": "the error's share of the point's value",
+}
 
 #: The model of each quantity.
 QUANTITIES: Final[dict[str, str]] = {"tlb": "power", "fault": "exponential-2"}

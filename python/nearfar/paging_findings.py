@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from nearfar import units
+from nearfar.declared.paging import Row
 
 USUAL_PAGE = 4096
 """Bytes of the page that x86-64 and most arm64 systems use unless told otherwise."""
 
-Row = Mapping[str, Any]
 Result = Mapping[str, Any]
+
+#: Columns that are rates, each with a chart.
+Rate = Literal["fault_rate", "tlb_miss_rate"]
 
 
 @dataclass(frozen=True)
@@ -60,14 +63,14 @@ class Best:
     @property
     def page_bytes(self) -> int:
         """Bytes of the best page."""
-        return int(self.row["page_bytes"])
+        return self.row["page_bytes"]
 
     @property
     def gain(self) -> float | None:
         """Share of the 4 KiB page's time that the best page saves, 0..1; None if unknown."""
         if self.usual is None or not self.usual["total_ns"]:
             return None
-        return 1.0 - float(self.row["total_ns"]) / float(self.usual["total_ns"])
+        return 1.0 - self.row["total_ns"] / self.usual["total_ns"]
 
     @property
     def sentence(self) -> str:
@@ -94,41 +97,47 @@ def filtered(result: Result) -> bool:
     return bool(result["run"].get("options", {}).get("filter", "none") != "none")
 
 
+def rows(result: Result) -> Sequence[Row]:
+    """The rows of a result."""
+    found: Sequence[Row] = result["rows"]
+    return found
+
+
 def memories(result: Result) -> list[Memory]:
     """The memory sizes, smallest first."""
-    found = {(int(r["memory_bytes"]), r.get("memory_fraction")) for r in result["rows"]}
+    found = {(row["memory_bytes"], row["memory_fraction"]) for row in rows(result)}
     ordered = sorted(found, key=lambda pair: (pair[0], pair[1] or 0.0))
     return [Memory(size, fraction) for size, fraction in ordered]
 
 
-def memory_of(row: Row) -> Memory:
+def memory_of(row: Mapping[str, Any]) -> Memory:
     """The memory size of one row."""
-    return Memory(int(row["memory_bytes"]), row.get("memory_fraction"))
+    return Memory(row["memory_bytes"], row["memory_fraction"])
 
 
 def storages(result: Result) -> list[str]:
     """The storages, in the order in which the rows name them."""
-    return list(dict.fromkeys(str(r["storage"]) for r in result["rows"]))
+    return list(dict.fromkeys(row["storage"] for row in rows(result)))
 
 
 def page_sizes(result: Result) -> list[int]:
     """The page sizes in bytes, smallest first."""
-    return sorted({int(r["page_bytes"]) for r in result["rows"]})
+    return sorted({row["page_bytes"] for row in rows(result)})
 
 
 def best_pages(result: Result) -> dict[tuple[Memory, str], Best]:
     """The best page of every memory size and storage, keyed by both."""
     groups: dict[tuple[Memory, str], list[Row]] = {}
-    for row in result["rows"]:
-        groups.setdefault((memory_of(row), str(row["storage"])), []).append(row)
+    for row in rows(result):
+        groups.setdefault((memory_of(row), row["storage"]), []).append(row)
     return {
         key: Best(
             key[0],
             key[1],
-            min(rows, key=lambda r: (r["total_ns"], abs(int(r["page_bytes"]) - USUAL_PAGE))),
-            next((r for r in rows if int(r["page_bytes"]) == USUAL_PAGE), None),
+            min(group, key=lambda row: (row["total_ns"], abs(row["page_bytes"] - USUAL_PAGE))),
+            next((row for row in group if row["page_bytes"] == USUAL_PAGE), None),
         )
-        for key, rows in groups.items()
+        for key, group in groups.items()
     }
 
 
@@ -221,8 +230,8 @@ def fits(result: Result) -> list[FitView]:
     ``fitted`` aside. Without a ``curve`` the line goes through the predicted points.
     """
     rates: dict[Memory, dict[int, float]] = {}
-    for row in result["rows"]:
-        rates.setdefault(memory_of(row), {})[int(row["page_bytes"])] = float(row["fault_rate"])
+    for row in rows(result):
+        rates.setdefault(memory_of(row), {})[row["page_bytes"]] = row["fault_rate"]
     return [_view(fit, rates) for fit in result.get("fits") or []]
 
 

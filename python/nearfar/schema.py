@@ -1,8 +1,9 @@
 """Options and columns as data: what ``nearfar.declared`` is made of, and what is made of that.
 
-The engine declares every option and column once, beside the study that uses it. ``make declared``
-writes the declarations as Python source (:mod:`nearfar.declared`), so that neither help nor a type
-checker loads the engine. From there come signatures, docstrings, the command line's options,
+Every option and column is declared once, beside the study that uses it, in the engine or, for
+``advise``, ``apply`` and ``fit``, in their packages. ``make declared`` writes the declarations as
+Python source (:mod:`nearfar.declared`), so that neither help nor a type checker loads the engine or
+the study. From there come signatures, docstrings, the command line's options,
 completion, command lines that repeat a run, Arrow schemas and the docs' tables.
 """
 
@@ -16,6 +17,8 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+
+from nearfar.errors import NearfarError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -175,6 +178,23 @@ def takes(options: Iterable[Option]) -> Callable[[Function], Function]:
         return function
 
     return change
+
+
+def complete(options: Iterable[Option], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What was given, and the defaults for the rest, of a command whose home is Python.
+
+    Raises:
+        NearfarError: there is no such option.
+    """
+    declared = tuple(options)
+    values = {option.name: option.default for option in declared}
+    unknown = next((name for name in given if name not in values), None)
+    if unknown is not None:
+        raise NearfarError(
+            f"--{unknown[:40].replace('_', '-')}: there is no such option; there are: "
+            + ", ".join(option.flag for option in declared)
+        )
+    return values | dict(given)
 
 
 def default(options: Iterable[Option], name: str) -> Any:

@@ -58,7 +58,6 @@ class Study:
         records_per_second: records of a trace that one core takes a second with usual options, to
             say how long a sweep may take before a cell is finished (measured, docs/bench.md);
             None where time does not follow the trace.
-        more: ``module:function`` that takes what the function itself does not name.
     """
 
     name: str
@@ -69,7 +68,6 @@ class Study:
     told: tuple[str, ...] = ()
     threads: str | None = "threads"
     records_per_second: float | None = None
-    more: str | None = None
 
     def run(self, parameters: Mapping[str, Any]) -> FolderResult:
         """Run it with these parameters."""
@@ -78,7 +76,7 @@ class Study:
 
     def parameters(self) -> dict[str, Parameter]:
         """What a sweep may set, by name, in the order of the function."""
-        return _parameters(self.function, self.more, self.threads)
+        return _parameters(self.function, self.threads)
 
     @property
     def columns(self) -> Rows:
@@ -119,7 +117,6 @@ STUDIES: Final = {
             traces=("traces",),
             told=("memory", "machine", "storage", "arch", "min_gain"),
             records_per_second=5e6,
-            more="nearfar.paging:paging",
         ),
         Study(
             "ssd",
@@ -186,16 +183,13 @@ def _import(place: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def _parameters(place: str, more: str | None, threads: str | None) -> dict[str, Parameter]:
+def _parameters(place: str, threads: str | None) -> dict[str, Parameter]:
     function: Callable[..., Any] = _import(place)
     hints = typing.get_type_hints(function)
     hints |= {option.name: option.annotation for option in options_of(function)}
     found: dict[str, Parameter] = {}
     for name, one in inspect.signature(function).parameters.items():
-        if one.kind is inspect.Parameter.VAR_KEYWORD:
-            rest = _parameters(str(more), None, threads) if more else {}
-            found |= {n: p for n, p in rest.items() if n not in found and not p.required}
-        elif name not in ("progress", "max_memory", threads):
+        if name not in ("progress", "max_memory", threads):
             found[name] = Parameter(name, hints[name], one.default)
     return found
 

@@ -14,31 +14,27 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Unpack, cast
 
-from nearfar import _engine
 from nearfar import machine as machines
 from nearfar.advise.architectures import neighbours
-from nearfar.advise.fleet import Vm
+from nearfar.advise.fleet import Vm, share
 from nearfar.advise.fleet import read as read_fleet
-from nearfar.advise.one_vm import USUAL, advice
+from nearfar.advise.one_vm import USUAL, Advice, advice
+from nearfar.advise.options import PASSED
 from nearfar.advise.prediction import Costs, points_of
-from nearfar.declared.paging import OPTIONS, Row
+from nearfar.declared import advise as declared
+from nearfar.declared.paging import Options as PagingOptions
+from nearfar.declared.paging import Row
 from nearfar.errors import NearfarError
 from nearfar.paging import MACHINE, paging, trace_warnings
+from nearfar.provenance import provenance
 from nearfar.result import FolderResult
-from nearfar.schema import Rows, default
+from nearfar.schema import MachineLike, Rows, complete, takes, written
 from nearfar.sizes import Memory, parse_memory, parse_page_sizes
 
-#: What the paging study behind the advice runs with unless told otherwise.
-PAGE_SIZES: Final = default(OPTIONS, "page_sizes")
-TLB: Final = default(OPTIONS, "tlb")
-
-#: What advice is given for unless told otherwise.
+#: The memory size of each VM unless told otherwise.
 MEMORY: Final = "50%"
-ARCH: Final = "x86-64"
-MIN_GAIN: Final = 0.05
-SIZES: Final = "all"
 
 
 @dataclass(frozen=True)
@@ -53,32 +49,17 @@ class AdviseResult(FolderResult):
     """
 
     run: dict[str, Any]
-    rows: list[dict[str, Any]]
+    rows: list[Advice]
     notes: list[str] = field(compare=False, default_factory=list)
 
     page = "nearfar.report.html.advise:AdvisePage"
     chart = "nearfar.report.plots.advise:draw"
-    columns: ClassVar[Rows] = Rows(
-        keys=("vm", "workload", "machine", "storage", "arch", ("memory_fraction", "memory_bytes")),
-        metrics={
-            "simulated_ns": "less",
-            "predicted_ns": "less",
-            "settable_ns": "less",
-            "best_ns": "less",
-            "baseline_4k_ns": "less",
-            "gain": "more",
-            "simulated_gain": "more",
-            "regret": "less",
-            "model_regret": "less",
-            "left_out_error": "less",
-            "largest_error": "less",
-        },
-    )
+    columns: ClassVar[Rows] = declared.ROWS
 
     @classmethod
     def restore(cls, run: dict[str, Any], tables: Mapping[str, Any]) -> AdviseResult:
         """The result again that :meth:`write` wrote."""
-        curves: dict[str, list[dict[str, Any]]] = {}
+        curves: dict[str, list[declared.CurveRow]] = {}
         for point in tables["curves"].to_pylist():
             curves.setdefault(point.pop("vm"), []).append(point)
         rows = tables["result"].to_pylist()
@@ -88,10 +69,10 @@ class AdviseResult(FolderResult):
         return cls(run, rows)
 
     def _tables(self) -> dict[str, Any]:
-        import pyarrow
-
-        points = [{"vm": row["vm"], **point} for row in self.rows for point in row["curve"]]
-        return {"result": self.table, "curves": pyarrow.Table.from_pylist(points)}
+        points = [point for row in self.rows for point in row["curve"]]
+        vms = [row["vm"] for row in self.rows for _ in row["curve"]]
+        curves = declared.CURVE_ROWS.table(points).add_column(0, "vm", [vms])
+        return {"result": self.table, "curves": curves}
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, as ``--format json`` prints it."""
@@ -102,54 +83,96 @@ class AdviseResult(FolderResult):
 
     @property
     def table(self) -> Any:
-        """The rows as a ``pyarrow.Table``, without the curves."""
-        import pyarrow
-
-        flat = [{k: v for k, v in row.items() if k not in NESTED} for row in self.rows]
-        return pyarrow.Table.from_pylist(flat, schema=_schema())
+        """The rows as a ``pyarrow.Table``, without the lists."""
+        return self.columns.table(self.rows)
 
 
+@takes(declared.OPTIONS)
 def advise(
     traces: str | Path | Sequence[str | Path],
     *,
-    memory: str = MEMORY,
-    machine: Sequence[machines.MachineLike] | None = None,
-    storage: Sequence[str] | None = None,
-    arch: str = ARCH,
-    min_gain: float = MIN_GAIN,
-    sizes: str = SIZES,
-    model: str = "auto",
-    page_sizes: str | Sequence[int] = PAGE_SIZES,
     progress: Callable[[int], None] | None = None,
-    **study: Any,
+    **options: Unpack[declared.Options],
 ) -> AdviseResult:
-    """Advise a page size for each trace x memory size x storage.
+    """Advise a page size for each trace x memory size x storage, or for each VM of a fleet file.
 
     Args:
-        traces: a trace folder, or several.
-        memory: memory sizes, as :func:`nearfar.paging.paging` takes them.
-        machine: machines, or names or paths of their files; by default ``desktop-nvm``, or, where
-            ``storage`` is given, a built-in machine that has it.
-        storage: storages to page to; all of each machine by default. A storage that only some of
-            several machines have is priced for those.
-        arch: ``x86-64`` or ``aarch64``.
-        min_gain: share of the 4 KiB page's time that another page must save to be advised.
-        sizes: the page sizes whose rates the model is shown: ``all``, a list such as
-            ``512,4K,64K,2M``, or a number below 64: that many, chosen one after another.
-        model: ``auto``, ``papers`` or ``bridge`` (:mod:`nearfar.advise.prediction`).
-        page_sizes: what may be advised, and what is simulated to know the regret.
+        traces: a trace folder, or several, or one fleet file (:mod:`nearfar.advise.fleet`), whose
+            VMs have ``memory``, ``machine``, ``storage``, ``arch`` and ``min_gain`` where the file
+            does not say.
         progress: called now and then with the records done.
-        study: further options of :func:`nearfar.paging.paging`, such as ``tlb``.
+        {options}
 
     Raises:
         NearfarError: bad input; the message says what, where and what to do.
     """
-    memories = list(dict.fromkeys(_single_memories(memory)))
-    described: dict[str, machines.Machine] = {}
-    if machine is None and storage is not None:
+    paths = [Path(one) for one in ([traces] if isinstance(traces, str | Path) else traces)]
+    fleet = next((path for path in paths if path.suffix == ".toml"), None)
+    if fleet is None:
+        asked = _asked(options)
+        return _advise_vms(*_of_traces(paths, asked), asked, paths, None, progress)
+    if len(paths) > 1:
+        raise NearfarError(f"{fleet}: give one fleet file and nothing else, or traces only")
+    return advise_fleet(fleet, progress=progress, **options)
+
+
+@takes(declared.OPTIONS)
+def advise_fleet(
+    path: str | Path,
+    *,
+    progress: Callable[[int], None] | None = None,
+    **options: Unpack[declared.Options],
+) -> AdviseResult:
+    """Advise a page size for every VM of a fleet file, as :func:`advise` does.
+
+    Args:
+        path: the file.
+        progress: called now and then with the records done.
+        {options}
+    """
+    asked, file = _asked(options), Path(path)
+    return _advise_vms(*_of_fleet(file, asked), asked, [file], file, progress)
+
+
+def listed(machine: MachineLike | Sequence[MachineLike] | None) -> list[MachineLike] | None:
+    """The machines that an option names; None stays None."""
+    if machine == "all":
+        return list(machines.paging_to_storage())
+    if isinstance(machine, str):
+        return list(_names(machine))
+    if isinstance(machine, Path | machines.Machine):
+        return [machine]
+    return None if machine is None else list(machine)
+
+
+# --- what was asked
+
+Described = dict[str, machines.Machine]
+
+
+def _asked(options: declared.Options) -> declared.Options:
+    """Every option, as the record of the run holds it but for the machines.
+
+    Raises:
+        NearfarError: there is no such option, or a share is none.
+    """
+    asked = cast("declared.Options", complete(declared.OPTIONS, options))
+    asked["memory"] = asked["memory"] or MEMORY
+    asked["min_gain"] = f"{100 * share(asked['min_gain'], '--min-gain'):.15g}%"
+    asked["sizes"] = written(asked["sizes"])
+    storage = asked["storage"]
+    asked["storage"] = _names(storage) if isinstance(storage, str) else storage
+    return asked
+
+
+def _of_traces(traces: Sequence[Path], asked: declared.Options) -> tuple[list[Vm], Described]:
+    """A VM for each trace x memory size x storage; machines by what the VMs call them."""
+    chosen, storage = listed(asked["machine"]), asked["storage"]
+    described: Described = {}
+    if chosen is None and storage is not None:
         places = [(machines.with_storage(device, MACHINE), device) for device in storage]
     else:
-        for one in [MACHINE] if machine is None else machine:
+        for one in [MACHINE] if chosen is None else chosen:
             found = machines.load(one)
             described[found.name if one is found else str(one)] = found
         places = [
@@ -163,10 +186,10 @@ def advise(
                 f"--storage: no {', '.join(storage or ['storage'])} on {', '.join(described)}; "
                 "see `nearfar machine list`"
             )
+    memories = list(dict.fromkeys(_single_memories(asked["memory"] or MEMORY)))
     several = len(memories) * len(places) > 1
     vms = []
-    for trace in [traces] if isinstance(traces, str | Path) else traces:
-        path = Path(trace)
+    for path in traces:
         stem = path.name.removesuffix(".trace")
         for text in memories:
             for name, device in places:
@@ -179,70 +202,52 @@ def advise(
                         memory=text,
                         machine=name,
                         storage=device,
-                        arch=arch,
-                        min_gain=min_gain,
+                        arch=asked["arch"],
+                        min_gain=share(asked["min_gain"], "--min-gain"),
                     )
                 )
-    return advise_vms(
-        _distinct(vms),
-        described=described,
-        sizes=sizes,
-        model=model,
-        page_sizes=page_sizes,
-        progress=progress,
-        **study,
-    )
+    return _distinct(vms), described
 
 
-def advise_fleet(
-    path: str | Path,
-    *,
-    memory: str = MEMORY,
-    machine: str | None = None,
-    storage: str | None = None,
-    arch: str = ARCH,
-    min_gain: str = "5%",
-    **options: Any,
-) -> AdviseResult:
-    """Advise a page size for every VM of a fleet file (:mod:`nearfar.advise.fleet`).
-
-    Args:
-        path: the file; the next five are defaults for what it leaves out.
-        memory: one memory size.
-        machine: name or path of a machine file; by default a built-in one that has the storage.
-        storage: a storage of the machine.
-        arch: ``x86-64`` or ``aarch64``.
-        min_gain: such as ``5%``.
-        options: as :func:`advise` takes them: ``sizes``, ``model``, ``page_sizes``, ``progress``,
-            and those of the study.
-    """
-    defaults = {"memory": memory, "arch": arch, "min_gain": min_gain}
-    defaults |= {"machine": machine} if machine is not None else {}
-    defaults |= {"storage": storage} if storage is not None else {}
-    return advise_vms(read_fleet(path, defaults), **options, fleet=path)
+def _of_fleet(path: Path, asked: declared.Options) -> tuple[list[Vm], Described]:
+    """The VMs of a fleet file; machines that it does not name itself."""
+    defaults = {
+        "memory": asked["memory"] or MEMORY,
+        "arch": asked["arch"],
+        "min_gain": str(asked["min_gain"]),
+    }
+    described: Described = {}
+    for name, given in (("machine", listed(asked["machine"])), ("storage", asked["storage"])):
+        if given is None:
+            continue
+        if len(given) != 1:
+            raise NearfarError(f"--{name}: a fleet file takes one, for VMs that do not say")
+        (one,) = given
+        if isinstance(one, machines.Machine):
+            described[one.name] = one
+            one = one.name
+        defaults[name] = str(one)
+    return read_fleet(path, defaults), described
 
 
-def advise_vms(
+def _advise_vms(
     vms: Sequence[Vm],
-    *,
-    described: Mapping[str, machines.Machine] | None = None,
-    sizes: str = SIZES,
-    model: str = "auto",
-    page_sizes: str | Sequence[int] = PAGE_SIZES,
-    progress: Callable[[int], None] | None = None,
-    fleet: str | Path | None = None,
-    **study: Any,
+    described: Described,
+    asked: declared.Options,
+    arguments: Sequence[Path],
+    fleet: Path | None,
+    progress: Callable[[int], None] | None,
 ) -> AdviseResult:
-    """Advise a page size for each of ``vms``; arguments as :func:`advise`.
+    """Advise a page size for each of ``vms``.
 
-    ``described`` holds machines by what the VMs call them; others are loaded by name or path.
     Each trace is simulated once for all its VMs: rates depend on page size and memory size only
     (and on the machine's caches, where ``filter`` asks for the references that miss them).
     """
+    page_sizes = asked["page_sizes"]
     asked_sizes = parse_page_sizes(page_sizes) if isinstance(page_sizes, str) else page_sizes
     # 4 KiB can always be stayed at.
     tried = sorted({*asked_sizes, USUAL})
-    shown = _shown(sizes, tried)
+    shown = _shown(str(asked["sizes"]), tried)
     # What could be set instead is predicted and simulated as well.
     instead = {
         near.page_bytes
@@ -252,8 +257,7 @@ def advise_vms(
         if near.page_bytes <= max(tried)
     }
     everything = sorted({*tried, *instead, *(shown if isinstance(shown, list) else [])})
-    known_as = described or {}
-    loaded = {vm.machine: machines.load(known_as.get(vm.machine, vm.machine)) for vm in vms}
+    loaded = {vm.machine: machines.load(described.get(vm.machine, vm.machine)) for vm in vms}
     costs: dict[tuple[str, str], Costs] = {}
     for vm in vms:
         if len(_single_memories(vm.memory)) != 1:
@@ -261,54 +265,75 @@ def advise_vms(
         costs.setdefault(
             (vm.machine, vm.storage), Costs.of(loaded[vm.machine], vm.storage, everything)
         )
-    rows: dict[int, dict[str, Any]] = {}
+    rows: dict[int, Advice] = {}
     hashes: dict[str, str] = {}
     views: dict[str, str] = {}
     notes: list[str] = []
-    filtered = study.get("filter", "none") != "none"
+    read: dict[str, Any] = {}
+    passed = {name: value for name, value in asked.items() if name in PASSED}
+    given = cast("PagingOptions", {**passed, "page_sizes": everything})
+    filtered = asked["filter"] != "none"
     seen_by = [(vm.trace, vm.machine if filtered else "") for vm in vms]
     for group in dict.fromkeys(seen_by):
         own = [(index, vm) for index, vm in enumerate(vms) if seen_by[index] == group]
         texts = list(dict.fromkeys(vm.memory for _, vm in own))
         first = own[0][1]
         trace = first.trace
-        found = paging(
-            trace,
-            page_sizes=everything,
-            memory=",".join(texts),
-            machine=loaded[first.machine],
-            storage=[first.storage],
-            progress=progress,
-            **study,
-        )
+        given |= {
+            "memory": ",".join(texts),
+            "machine": loaded[first.machine],
+            "storage": [first.storage],
+        }
+        found = paging(trace, progress=progress, **given)
         notes += trace_warnings(found.run)
         hashes[str(trace)] = found.run["trace_json_sha256"]
         views[first.machine if filtered else "all"] = found.run["view"]
+        read = {name: value for name, value in found.run["options"].items() if name in PASSED}
         by_memory = _by_memory(found.rows, texts)
         for index, vm in own:
             known = by_memory[vm.memory]
-            facts = {
-                key: known[0][key] for key in ("memory_bytes", "memory_fraction", "references")
-            }
-            points = {point.page_bytes: point for point in points_of(known)}
-            price = costs[vm.machine, vm.storage]
             rows[index] = advice(
-                vm, facts, points, tried, shown, price, str(study.get("tlb", TLB)), model
+                vm,
+                known[0]["memory_bytes"],
+                known[0]["memory_fraction"],
+                {point.page_bytes: point for point in points_of(known)},
+                tried,
+                shown,
+                costs[vm.machine, vm.storage],
+                str(asked["tlb"]),
+                asked["model"],
             )
-    asked = {key: value for key, value in study.items() if key not in ("threads", "max_memory")}
-    run = {
-        "study": "advise",
+    recorded = {option.name for option in declared.OPTIONS if option.recorded}
+    kept = {name: value for name, value in asked.items() if name in recorded}
+    run = provenance(
+        "advise",
+        arguments=[*arguments, *_machine_words(asked["machine"])],
+        options=declared.OPTIONS,
+        values={**kept, **read, "page_sizes": tried},
+    )
+    run |= {
         "fleet": None if fleet is None else str(fleet),
         "traces": hashes,
         "machines": {name: found.to_dict() for name, found in loaded.items()},
         "view": "; ".join(views.values()),
-        "options": {"sizes": sizes, "model": model, "page_sizes": tried, **asked},
-        "version": _engine.__version__,
     }
     return AdviseResult(run, [rows[index] for index in range(len(vms))], notes)
 
 
 # --- pieces
+
+
+def _machine_words(machine: MachineLike | Sequence[MachineLike] | None) -> list[str]:
+    """Words of a command line that mean these machines; values that were set are one for all."""
+    chosen = listed(machine)
+    if chosen is None:
+        return []
+    flags = [one.flags if isinstance(one, machines.Machine) else ["", str(one)] for one in chosen]
+    return ["--machine", ",".join(words[1] for words in flags), *(flags[0][2:] if flags else [])]
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
 
 
 def _distinct(vms: Sequence[Vm]) -> list[Vm]:
@@ -362,50 +387,3 @@ def _shown(sizes: str, tried: Sequence[int]) -> list[int] | int:
     if any(size.bit_count() != 1 or not 64 <= size <= 1 << 40 for size in shown):
         raise NearfarError(f"--sizes: {told}; give such as 512,4K,64K,2M, `all`, or 4")
     return shown
-
-
-#: Keys of a row that hold lists.
-NESTED: Final = ("curve", "fitted_page_bytes")
-
-
-def _schema() -> Any:
-    import pyarrow
-
-    whole, real, text = pyarrow.int64(), pyarrow.float64(), pyarrow.string()
-    columns = {
-        "vm": text,
-        "workload": text,
-        "memory_fraction": real,
-        "storage": text,
-        "advised_page_bytes": whole,
-        "settable_page_bytes": whole,
-        "predicted_ns": real,
-        "simulated_ns": real,
-        "baseline_4k_ns": real,
-        "gain": real,
-        "regret": real,
-        "best_page_bytes": whole,
-        "scenario": text,
-        "trace": text,
-        "machine": text,
-        "arch": text,
-        "memory_bytes": whole,
-        "min_gain": real,
-        "model": text,
-        "model_reason": text,
-        "model_page_bytes": whole,
-        "model_regret": real,
-        "baseline_4k_predicted_ns": real,
-        "simulated_gain": real,
-        "best_ns": real,
-        "confidence": text,
-        "left_out_error": real,
-        "largest_error": real,
-        "limit": text,
-        "mechanism": text,
-        "settable_predicted_ns": real,
-        "settable_ns": real,
-        "settable_price": real,
-        "why": text,
-    }
-    return pyarrow.schema(list(columns.items()))

@@ -69,15 +69,16 @@ _TOP: Final = (*_SHARED, "vm")
 _EACH: Final = (*_SHARED, "trace", "workload", "scenario")
 
 
-def parse_gain(text: str, flag: str) -> float:
-    """A share from text such as ``5%``.
+def share(given: str | float, flag: str) -> float:
+    """A share: as text such as ``5%``, or a number from 0 to below 1.
 
     Raises:
-        NearfarError: naming ``flag``, if it is not a percentage from 0 to below 100.
+        NearfarError: naming ``flag``, if it is not a share from 0 to below 100 %.
     """
-    found = _PERCENT.fullmatch(text.strip())
+    text = given.strip() if isinstance(given, str) else f"{100 * given:.15g}%"
+    found = _PERCENT.fullmatch(text)
     if found is None or not float(found[1]) < 100:
-        raise NearfarError(f"{flag}: {text.strip()[:40]!r} is no share below 100 %; write 5%")
+        raise NearfarError(f"{flag}: {text[:40]!r} is no share below 100 %; write 5%")
     return float(found[1]) / 100
 
 
@@ -133,7 +134,7 @@ def _vm(file: Path, where: str, name: str, told: Mapping[str, str]) -> Vm:
         machine=machine,
         storage=told["storage"],
         arch=told["arch"],
-        min_gain=parse_gain(told["min_gain"], f"{file}: {where}min_gain"),
+        min_gain=share(told["min_gain"], f"{file}: {where}min_gain"),
         scenario=told.get("scenario", ""),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from nearfar.advise.prediction import (
     left_out_error,
     predict,
 )
+from nearfar.declared.advise import CurveRow, Row
 
 #: The page that is left only for a gain.
 USUAL: Final = 4096
@@ -26,21 +27,30 @@ USUAL: Final = 4096
 CONFIDENCE: Final = ((0.05, "good"), (0.20, "fair"), (float("inf"), "poor"))
 
 
+class Advice(Row):
+    """A row with its lists, which no table holds."""
+
+    fitted_page_bytes: list[int]
+    curve: list[CurveRow]
+
+
 def advice(
     vm: Vm,
-    facts: Mapping[str, Any],
+    memory: int,
+    fraction: float | None,
     points: Mapping[int, Point],
     tried: Sequence[int],
     shown: list[int] | int,
     costs: Costs,
     tlb: str,
     model: str = "auto",
-) -> dict[str, Any]:
+) -> Advice:
     """The row of one VM.
 
     Args:
         vm: the machine; its trace is not read.
-        facts: ``memory_bytes``, ``memory_fraction`` and ``references`` of the study.
+        memory: its memory size in bytes.
+        fraction: the same as a part of the footprint, where it was given so.
         points: every simulated size; the model sees some only.
         tried: sizes that may be advised.
         shown: sizes that the model is shown, or how many it may choose.
@@ -49,7 +59,6 @@ def advice(
         model: as :func:`nearfar.advise.prediction.predict`.
     """
     every = sorted(points)
-    memory = int(facts["memory_bytes"])
     if isinstance(shown, int):
         open_to = {size: points[size] for size in tried}
         fitted = sorted(choose_sizes(open_to, shown, tried, costs, memory, tlb))
@@ -70,10 +79,10 @@ def advice(
         float(told.translation[place]) - costs.tlb_ns, float(told.data[place]) - costs.dram_ns,
         told.at(choice.advised),
     )  # fmt: skip
-    row = {
+    row: Advice = {
         "vm": vm.name,
         "workload": vm.workload,
-        "memory_fraction": facts["memory_fraction"],
+        "memory_fraction": fraction,
         "storage": vm.storage,
         "advised_page_bytes": choice.advised,
         "settable_page_bytes": choice.settable.page_bytes,
@@ -116,6 +125,7 @@ def advice(
             }
             for i, size in enumerate(every)
         ],
+        "why": "",
     }
     row["why"] = why(row)
     return row
@@ -163,7 +173,7 @@ LIMITS: Final = {
 }
 
 
-def why(row: Mapping[str, Any]) -> str:
+def why(row: Row) -> str:
     """The advice of a row in a few plain sentences."""
     size, usual = units.size(row["advised_page_bytes"]), units.duration(row["baseline_4k_ns"])
     time = units.duration(row["predicted_ns"])

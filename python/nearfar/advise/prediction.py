@@ -38,13 +38,18 @@ import numpy as np
 import numpy.typing as npt
 
 from nearfar import machine as machines
+from nearfar.declared.paging import Row
 from nearfar.errors import NearfarError
 from nearfar.models import MODELS, QUANTITIES, fit
 
 Array = npt.NDArray[np.float64]
 
-#: Which model to use: whichever holds, always the papers' forms, never.
-MODEL_CHOICES: Final = ("auto", "papers", "bridge")
+#: What ``model`` may be.
+MODEL_CHOICES: Final = {
+    "auto": "the papers' forms where they hold, else the bridge",
+    "papers": "the papers' forms, whatever they do",
+    "bridge": "never the papers' forms",
+}
 #: The papers' forms hold where their time is within this share of the known one at every known
 #: size. Two times wrong by as much in opposite directions cost 2 % of regret.
 PAPER_TOLERANCE: Final = 0.01
@@ -89,17 +94,17 @@ class Point:
     pages: float
 
 
-def points_of(rows: Iterable[Mapping[str, Any]]) -> list[Point]:
+def points_of(rows: Iterable[Row]) -> list[Point]:
     """Points of the rows of a paging study, smallest page first; rows of one memory size.
 
     A row that differs in its storage only adds nothing.
     """
     found = {
-        int(row["page_bytes"]): Point(
-            int(row["page_bytes"]),
-            float(row["tlb_miss_rate"]),
+        row["page_bytes"]: Point(
+            row["page_bytes"],
+            row["tlb_miss_rate"],
             row["tlb_second_hits"] / row["references"],
-            float(row["fault_rate"]),
+            row["fault_rate"],
             row["pages"] / row["references"],
         )
         for row in rows

@@ -2,35 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final, TypedDict
 
 import numpy as np
+
+from nearfar.declared.advise import Row
 
 #: Goals of ``--evaluate`` (regret at the median, at the 95th percentile): fitted on all sizes, on
 #: fewer.
 GOALS: Final = {"all": (0.02, 0.05), "few": (0.05, 0.10)}
 
 
-def evaluate(rows: Iterable[Mapping[str, Any]], sizes: str = "all") -> dict[str, Any]:
+class Group(TypedDict):
+    """Regret over the rows of a group: ``all``, or a ``MACHINE/STORAGE``.
+
+    ``median``, ``p95`` and ``worst`` are of the model's page; ``papers`` counts rows that used the
+    papers' forms, ``exceed`` rows above the goal at the 95th percentile.
+    """
+
+    group: str
+    rows: int
+    median: float
+    p95: float
+    worst: float
+    advised_median: float
+    advised_p95: float
+    advised_worst: float
+    papers: int
+    exceed: int
+    holds: bool
+
+
+class Exceeding(TypedDict):
+    """A row above the goal at the 95th percentile."""
+
+    vm: str
+    workload: str
+    memory_fraction: float | None
+    machine: str
+    storage: str
+    model_page_bytes: int
+    best_page_bytes: int
+    model_regret: float
+
+
+class Evaluation(TypedDict):
+    """The goals, regret by group, and the rows that exceed the goals, worst first."""
+
+    goal_median: float
+    goal_p95: float
+    summary: list[Group]
+    exceeding: list[Exceeding]
+
+
+def evaluate(rows: Iterable[Row], sizes: str = "all") -> Evaluation:
     """Regret over many rows: in all and by storage, against the goals; which rows exceed them.
 
     ``regret`` is that of the advice, threshold included; ``model_regret`` that of the page the
     model would take without one. The goals are for the model's page: what a threshold costs is not
     the model's doing, and is at most its share.
-
-    Returns:
-        ``summary``: a mapping a group (``all`` and each ``MACHINE/STORAGE``) with ``rows``,
-        ``median``, ``p95``, ``worst`` of the model's page, ``advised_median``, ``advised_p95``,
-        ``advised_worst``, ``papers`` (rows that used the papers' forms), ``exceed`` (rows above the
-        goal at the 95th percentile) and ``holds``; ``exceeding``: those rows, worst first.
     """
     listed = list(rows)
     median, high = GOALS["all" if sizes == "all" else "few"]
-    groups: dict[str, list[Mapping[str, Any]]] = {"all": listed}
+    groups: dict[str, list[Row]] = {"all": listed}
     for row in listed:
         groups.setdefault(f"{row['machine']}/{row['storage']}", []).append(row)
-    summary = []
+    summary: list[Group] = []
     for name, members in groups.items():
         model = np.array([row["model_regret"] for row in members])
         advised = np.array([row["regret"] for row in members])
@@ -50,7 +88,6 @@ def evaluate(rows: Iterable[Mapping[str, Any]], sizes: str = "all") -> dict[str,
                 "holds": bool(middle <= median and p95 <= high),
             }
         )
-    kept = ("vm", "workload", "memory_fraction", "machine", "storage", "model_page_bytes")
     worst = sorted(
         (row for row in listed if row["model_regret"] > high), key=lambda row: -row["model_regret"]
     )
@@ -59,6 +96,16 @@ def evaluate(rows: Iterable[Mapping[str, Any]], sizes: str = "all") -> dict[str,
         "goal_p95": high,
         "summary": summary,
         "exceeding": [
-            {k: row[k] for k in (*kept, "best_page_bytes", "model_regret")} for row in worst
+            {
+                "vm": row["vm"],
+                "workload": row["workload"],
+                "memory_fraction": row["memory_fraction"],
+                "machine": row["machine"],
+                "storage": row["storage"],
+                "model_page_bytes": row["model_page_bytes"],
+                "best_page_bytes": row["best_page_bytes"],
+                "model_regret": row["model_regret"],
+            }
+            for row in worst
         ],
     }

@@ -9,7 +9,7 @@ import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import IO, Any, Final
 
 from nearfar.apply.measure import Measured, run
 from nearfar.apply.setting import BASE, RUNTIME, SYSFS, Change, Plan, applied, plan, restore
+from nearfar.declared import apply as declared
 from nearfar.errors import NearfarError
 from nearfar.result import Result
 from nearfar.sizes import parse_bytes
@@ -56,9 +57,9 @@ class ApplyResult(Result):
     plan: Plan
     command: list[str]
     done: bool
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    summary: list[dict[str, Any]] = field(default_factory=list)
-    prediction: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[declared.Row] = field(default_factory=list)
+    summary: list[declared.SummaryRow] = field(default_factory=list)
+    prediction: list[declared.PredictionRow] = field(default_factory=list)
     exit_code: int = 0
 
     def to_dict(self) -> dict[str, Any]:
@@ -68,9 +69,7 @@ class ApplyResult(Result):
     @property
     def table(self) -> Any:
         """The rows as a ``pyarrow.Table``."""
-        import pyarrow
-
-        return pyarrow.Table.from_pylist(self.rows, schema=_arrow_schema())
+        return declared.ROWS.table(self.rows)
 
 
 def apply(
@@ -125,7 +124,7 @@ def apply(
     turns = [(turn, setting) for turn in range(1, repeat + 1) for setting in settings]
     # A second run would find what the first has read at its end.
     stdin = None if len(turns) == 1 else subprocess.DEVNULL
-    rows = []
+    rows: list[declared.Row] = []
     for done, (turn, setting) in enumerate(turns):
         if progress is not None:
             progress(done, len(turns))
@@ -159,16 +158,25 @@ def _row(
     found: Measured,
     before: dict[str, int | None],
     after: dict[str, int | None],
-) -> dict[str, Any]:
-    measured = asdict(found)
-    del measured["interrupted"]
-    pairs = {name: (before[name], after[name]) for name in _COUNTERS}
+) -> declared.Row:
+    def counted(name: str) -> int | None:
+        first, last = before[name], after[name]
+        return None if first is None or last is None else last - first
+
     return {
         "run": turn,
         "setting": setting,
         "page_bytes": page_bytes,
-        **measured,
-        **{n: None if a is None or b is None else b - a for n, (a, b) in pairs.items()},
+        "exit_code": found.exit_code,
+        "seconds": found.seconds,
+        "user_seconds": found.user_seconds,
+        "system_seconds": found.system_seconds,
+        "minor_faults": found.minor_faults,
+        "major_faults": found.major_faults,
+        "peak_rss_bytes": found.peak_rss_bytes,
+        "anon_huge_bytes": found.anon_huge_bytes,
+        "huge_allocations": counted("huge_allocations"),
+        "huge_fallbacks": counted("huge_fallbacks"),
     }
 
 
@@ -184,15 +192,16 @@ def _counters(page_bytes: int, sysfs: Path) -> dict[str, int | None]:
     return found
 
 
-def _summarize(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _summarize(rows: Sequence[declared.Row]) -> list[declared.SummaryRow]:
     """Medians of each quantity at each setting; where both are there, page / base."""
 
     def median(quantity: str, setting: str) -> float | None:
-        values = [row[quantity] for row in rows if row["setting"] == setting]
+        columns: Sequence[Mapping[str, Any]] = rows
+        values = [row[quantity] for row in columns if row["setting"] == setting]
         known = [value for value in values if value is not None]
         return statistics.median(known) if known else None
 
-    summary = []
+    summary: list[declared.SummaryRow] = []
     for quantity in _SUMMARY:
         base, page = median(quantity, _BASE_RUN), median(quantity, _PAGE_RUN)
         ratio = page / base if base and page is not None else None
@@ -224,8 +233,10 @@ def _predict(trace: Path, page_bytes: int, threads: int) -> dict[str, dict[int, 
 
 
 def _beside(
-    expected: dict[str, dict[int, float]], summary: list[dict[str, Any]], page_bytes: int
-) -> list[dict[str, Any]]:
+    expected: dict[str, dict[int, float]],
+    summary: Sequence[declared.SummaryRow],
+    page_bytes: int,
+) -> list[declared.PredictionRow]:
     """The prediction, the measurement it is nearest to, and whether the two can be compared."""
     measured = {row["quantity"]: row for row in summary}
     pairs = (
@@ -251,10 +262,10 @@ def _beside(
             "again on memory that was returned",
         ),
     )
-    rows = []
+    rows: list[declared.PredictionRow] = []
     for quantity, nearest, comparable, why in pairs:
         base, page = expected[quantity][BASE], expected[quantity][page_bytes]
-        seen = measured.get(nearest, {})
+        seen = measured.get(nearest or "")
         rows.append(
             {
                 "quantity": quantity,
@@ -262,33 +273,11 @@ def _beside(
                 "page": page,
                 "ratio": page / base if base else None,
                 "measured": nearest,
-                "measured_base": seen.get("base"),
-                "measured_page": seen.get("page"),
-                "measured_ratio": seen.get("ratio"),
+                "measured_base": seen and seen["base"],
+                "measured_page": seen and seen["page"],
+                "measured_ratio": seen and seen["ratio"],
                 "comparable": comparable,
                 "why": why,
             }
         )
     return rows
-
-
-def _arrow_schema() -> Any:
-    import pyarrow
-
-    whole, real, text = pyarrow.int64(), pyarrow.float64(), pyarrow.string()
-    columns = {
-        "run": whole,
-        "setting": text,
-        "page_bytes": whole,
-        "exit_code": whole,
-        "seconds": real,
-        "user_seconds": real,
-        "system_seconds": real,
-        "minor_faults": whole,
-        "major_faults": whole,
-        "peak_rss_bytes": whole,
-        "anon_huge_bytes": whole,
-        "huge_allocations": whole,
-        "huge_fallbacks": whole,
-    }
-    return pyarrow.schema(list(columns.items()))

@@ -164,17 +164,6 @@ def _words(*words: str) -> Names:
     return lambda: [(word, "") for word in words]
 
 
-def _of_paging(option: str) -> Names:
-    """The choices of an option of ``paging``."""
-
-    def names() -> Iterable[tuple[str, str]]:
-        from nearfar.declared.paging import OPTIONS
-
-        return next(one.choices for one in OPTIONS if one.name == option)
-
-    return names
-
-
 def _machines() -> Iterable[tuple[str, str]]:
     from nearfar import machine
 
@@ -200,12 +189,6 @@ def _tiering_workloads() -> Iterable[tuple[str, str]]:
     return tiering.workloads().items()
 
 
-def _tiering_policies() -> Iterable[tuple[str, str]]:
-    from nearfar import tiering
-
-    return [(policy["name"], policy["what"]) for policy in tiering.policies()]
-
-
 def _emitters() -> Iterable[tuple[str, str]]:
     from nearfar import emit
 
@@ -220,24 +203,13 @@ def _studies() -> Iterable[tuple[str, str]]:
 
 #: Names by ``COMMAND PARAMETER``, or by ``PARAMETER`` alone for every command.
 NAMES: Mapping[str, Names] = {
-    "arch": _words("x86-64", "aarch64"),
-    "clock_insert": _of_paging("clock_insert"),
     "emit": _emitters,
-    "filter": _of_paging("filter"),
-    "kinds": _of_paging("kinds"),
     "machine": _machines,
     "machine target": _machines,
-    "model": _words("auto", "papers", "bridge"),
     "numa import output_format": _words("table", "json", "toml"),
     "output_format": _words("table", "json", "csv", "parquet"),
-    "policy": _tiering_policies,
-    "replacement": _of_paging("replacement"),
     "reproduce study": _studies,
     "storage": _storages,
-    "tiering filter": _words("cache", "cache-write-backs", "none"),
-    "tiering mix": _words("read", "write", "mixed", "split"),
-    "tiering pattern": _words("scrambled-zipf", "zipf"),
-    "tiering placement": _words("uniform", "hottest-first"),
     "workload": _tiering_workloads,
     "workload targets": _workloads,
 }

@@ -29,11 +29,11 @@ def run(
     output_format: Format = "table",
 ) -> int:
     """Compare two runs row by row, over seeds with confidence intervals."""
-    from nearfar.advise.fleet import parse_gain
+    from nearfar.advise.fleet import share
     from nearfar.diff import diff
 
     check_format(output_format, instead="")
-    threshold = None if fail_above is None else parse_gain(fail_above, "--fail-above")
+    threshold = None if fail_above is None else share(fail_above, "--fail-above")
     found = diff(a, b, metrics=names(metric))
 
     def shown() -> RenderableType:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
 from nearfar.cli._study import Format, check_format, print_rows
+from nearfar.declared.fit import OPTIONS, Options
+from nearfar.schema import takes
 
 if TYPE_CHECKING:
     from nearfar.fit import Fits
@@ -17,20 +18,7 @@ if TYPE_CHECKING:
 SETTINGS = {"epilog": "Example: nearfar fit --csv measured.csv --predict 8K,32K"}
 
 
-class Quantity(StrEnum):
-    """What was measured."""
-
-    TLB = "tlb"
-    FAULT = "fault"
-
-
-class Weighting(StrEnum):
-    """What least squares weighs."""
-
-    ABSOLUTE = "absolute"
-    RELATIVE = "relative"
-
-
+@takes(OPTIONS)
 def run(
     csv: Annotated[
         Path,
@@ -39,26 +27,14 @@ def run(
             "(0 to 1), and optionally memory_bytes or memory_fraction."
         ),
     ],
-    quantity: Annotated[
-        Quantity | None, typer.Option(help="Fit only this; by default whatever the table has.")
-    ] = None,
-    predict: Annotated[
-        str | None,
-        typer.Option(help="Page sizes to predict, such as 1K,2K,64K; by default those measured."),
-    ] = None,
-    weighting: Annotated[
-        Weighting, typer.Option(help="Weigh errors as they are, or relative to the rate.")
-    ] = Weighting.ABSOLUTE,
     output_format: Format = "table",
+    **options: Unpack[Options],
 ) -> None:
     """Fit a power law to TLB miss rates and two exponentials to page fault rates."""
     from nearfar.fit import fit_csv
-    from nearfar.sizes import parse_page_sizes
 
     check_format(output_format, instead="")
-    sizes = None if predict is None else parse_page_sizes(predict, "--predict")
-    fits = fit_csv(csv, quantity, weighting=weighting)
-    fits.sizes = sizes
+    fits = fit_csv(csv, **options)
     if not print_rows(fits, output_format):
         for one in fits:
             _print(one, fits)

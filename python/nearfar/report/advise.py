@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -12,6 +12,8 @@ from rich.text import Text
 
 from nearfar import paging_findings as findings
 from nearfar import units
+from nearfar.advise.regret import Evaluation
+from nearfar.declared.advise import Row
 
 #: As they are shown; the percentile's figures are the goals' own.
 _STYLE = {"good": "green", "fair": "yellow", "poor": "bold red", "unknown": "yellow"}
@@ -30,7 +32,8 @@ def advice(result: Mapping[str, Any]) -> RenderableType:
     parts: list[RenderableType] = [table, Text("")]
     if findings.filtered(result):
         parts.insert(0, Text(units.clean(f"Of the {result['run']['view']}.")))
-    for row in result["rows"]:
+    rows: Sequence[Row] = result["rows"]
+    for row in rows:
         table.add_row(
             Text(units.clean(row["vm"])),
             Text(units.clean(row["storage"])),
@@ -48,14 +51,14 @@ def advice(result: Mapping[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
-def memory(row: Mapping[str, Any]) -> str:
+def memory(row: Row) -> str:
     """The memory size of a row as it was asked for."""
     if row["memory_fraction"] is None:
         return units.size(row["memory_bytes"])
     return units.percent(row["memory_fraction"])
 
 
-def evaluation(found: Mapping[str, Any], most: int = 10) -> RenderableType:
+def evaluation(found: Evaluation, most: int = 10) -> RenderableType:
     """What :func:`nearfar.advise.regret.evaluate` gives: regret by storage, and the worst rows.
 
     Columns: regret of the model's page; ``exceed``: rows above the goal of the 95th percentile;

@@ -145,14 +145,14 @@ def paging_rows(result: findings.Result) -> Table:
     last: tuple[findings.Memory, str] | None = None
     order = {name: i for i, name in enumerate(findings.storages(result))}
     for row in sorted(
-        result["rows"],
-        key=lambda r: (order[str(r["storage"])], r["memory_bytes"], r["page_bytes"]),
+        findings.rows(result),
+        key=lambda row: (order[row["storage"]], row["memory_bytes"], row["page_bytes"]),
     ):
-        key = (findings.memory_of(row), str(row["storage"]))
+        key = (findings.memory_of(row), row["storage"])
         if last is not None and key != last:
             table.add_section()
         last = key
-        is_best = best[key] == int(row["page_bytes"])
+        is_best = best[key] == row["page_bytes"]
         table.add_row(
             _name(key[1]),
             key[0].label,

@@ -66,11 +66,11 @@ def paging(
 
 
 def _points(
-    result: findings.Result, key: str, memory: findings.Memory | None
+    result: findings.Result, key: findings.Rate, memory: findings.Memory | None
 ) -> list[tuple[int, float]]:
     found = {
-        int(row["page_bytes"]): float(row[key])
-        for row in result["rows"]
+        row["page_bytes"]: row[key]
+        for row in findings.rows(result)
         if memory is None or findings.memory_of(row) == memory
     }
     return sorted(found.items())

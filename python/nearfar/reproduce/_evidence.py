@@ -13,19 +13,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from nearfar import _engine, advise, models
+from nearfar import _engine, models
 from nearfar import machine as machines
-from nearfar.advise.fleet import Vm, parse_gain
-from nearfar.advise.one_vm import advice
+from nearfar.advise.fleet import Vm, share
+from nearfar.advise.one_vm import Advice, advice
 from nearfar.advise.prediction import Costs, Point, points_of
+from nearfar.declared.advise import OPTIONS as ADVISE
 from nearfar.errors import NearfarError
 from nearfar.filter import view
 from nearfar.reproduce import published
+from nearfar.schema import default
 
 Array = npt.NDArray[np.float64]
 
@@ -258,21 +260,17 @@ class Evidence:
     # --- the virtual machines of 000
 
     @functools.cached_property
-    def vms(self) -> dict[str, dict[str, Any]]:
+    def vms(self) -> dict[str, Advice]:
         """Advice for each VM of 000's table 1, rows as ``nearfar advise`` gives them."""
         told = {}
         tried = [size for size in SIZES if size <= self.setting.most]
         for vm in fleet(self.setting):
             name, memory = vm.workload.lower(), float(vm.memory.removesuffix("%")) / 100
             found = self.rates(name)
-            facts = {
-                "memory_bytes": found.memory_bytes[memory],
-                "memory_fraction": memory,
-                "references": found.references,
-            }
             told[vm.name] = advice(
                 vm,
-                facts,
+                found.memory_bytes[memory],
+                memory,
                 {point.page_bytes: point for point in found.points[memory][: len(tried)]},
                 tried,
                 tried,
@@ -306,8 +304,8 @@ def fleet(setting: Setting) -> list[Vm]:
             memory=given["memory"],
             machine="papers/000/machine.toml",
             storage=given["storage"] if given["storage"] == "hdd" else setting.nvm,
-            arch=advise.ARCH,
-            min_gain=parse_gain("5%", "papers/000/fleet.toml"),
+            arch=default(ADVISE, "arch"),
+            min_gain=share(default(ADVISE, "min_gain"), "min_gain"),
             scenario=given["scenario"],
         )
         for name, given in content["vm"].items()

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from nearfar import units
+from nearfar.advise.one_vm import Advice
 from nearfar.reproduce import statements
 from nearfar.reproduce._evidence import MEMORIES, PAPER_000, SIZES, Evidence, falling
 from nearfar.reproduce._paper_001 import by_workload, share, turns
@@ -33,7 +34,7 @@ def chosen() -> dict[str, int]:
     }
 
 
-def _on_nvm(evidence: Evidence) -> list[dict[str, Any]]:
+def _on_nvm(evidence: Evidence) -> list[Advice]:
     return [row for row in evidence.vms.values() if row["storage"] != "hdd"]
 
 
@@ -179,7 +180,7 @@ def _gain(evidence: Evidence, vm: str) -> tuple[float, str]:
     return float(row["simulated_gain"]), told
 
 
-def _bound(evidence: Evidence, row: dict[str, Any]) -> str:
+def _bound(evidence: Evidence, row: Advice) -> str:
     """What a page could gain at most by translation alone, by the papers' equations 1 to 3."""
     translation, _ = evidence.waits(row["workload"].lower(), row["storage"], row["memory_fraction"])
     most = float(translation[_USUAL]) / row["baseline_4k_ns"]

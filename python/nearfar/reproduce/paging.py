@@ -267,7 +267,7 @@ def _machines(evidence: Evidence) -> Row:
                 vm,
                 str(row["scenario"]),
                 str(row["workload"]),
-                units.percent(row["memory_fraction"]),
+                units.percent(row["memory_fraction"] or 0.0),
                 "disk" if row["storage"] == "hdd" else "NVM",
                 units.size(paper_000.chosen()[vm]),
                 units.size(row["advised_page_bytes"]),

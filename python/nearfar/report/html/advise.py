@@ -7,11 +7,11 @@ from typing import Any
 
 from nearfar import units
 from nearfar.advise.architectures import MECHANISMS
+from nearfar.advise.one_vm import Advice
+from nearfar.declared.advise import CurveRow
 from nearfar.report import palette
 from nearfar.report.advise import memory
 from nearfar.report.html import charts, page
-
-Row = Mapping[str, Any]
 
 #: Page size of a system that was told nothing.
 _USUAL = 4096
@@ -46,7 +46,7 @@ class AdvisePage(page.Page):
         self.headline = summary(result["rows"])
 
     def _sections(self) -> list[str]:
-        rows: Sequence[Row] = self.result["rows"]
+        rows: Sequence[Advice] = self.result["rows"]
         fleet = page.section("fleet", "Virtual machines", _table(rows), wide=True)
         if not rows:
             return [fleet]
@@ -69,7 +69,7 @@ class AdvisePage(page.Page):
         return page.run_facts({**run, "machines": list(run.get("machines", {}))})
 
     def _data(self) -> dict[str, object]:
-        rows: Sequence[Row] = self.result["rows"]
+        rows: Sequence[Advice] = self.result["rows"]
         sizes = sorted({point["page_bytes"] for row in rows for point in row["curve"]})
         drawn = {"curve": {"spec": charts.advice(sizes or [_USUAL])}}
         return {
@@ -78,7 +78,7 @@ class AdvisePage(page.Page):
         }
 
 
-def summary(rows: Sequence[Row]) -> str:
+def summary(rows: Sequence[Advice]) -> str:
     """One sentence over all VMs."""
     if not rows:
         return "There are no virtual machines."
@@ -96,13 +96,13 @@ def summary(rows: Sequence[Row]) -> str:
     )
 
 
-def _table(rows: Sequence[Row]) -> str:
-    pages = sorted({int(row["advised_page_bytes"]) for row in rows})
+def _table(rows: Sequence[Advice]) -> str:
+    pages = sorted({row["advised_page_bytes"] for row in rows})
     colours = dict(zip(pages, palette.ramp(len(pages), 0.0, 1.0), strict=True)) if pages else {}
     cells = []
     for index, row in enumerate(rows):
-        back = colours[int(row["advised_page_bytes"])]
-        word = str(row["confidence"])
+        back = colours[row["advised_page_bytes"]]
+        word = row["confidence"]
         known = word if word in _SIGNS else "unknown"
         cells.append(
             [
@@ -129,12 +129,12 @@ def _table(rows: Sequence[Row]) -> str:
     )
 
 
-def curve(row: Row) -> dict[str, Any]:
+def curve(row: Advice) -> dict[str, Any]:
     """The chart of one machine: its name, the points of its curve, the sizes marked."""
     marks: dict[int, list[str]] = {}
     named = (("4 KiB", _USUAL), ("advised", row["advised_page_bytes"]))
     for name, size in (*named, ("best", row["best_page_bytes"])):
-        marks.setdefault(int(size), []).append(name)
+        marks.setdefault(size, []).append(name)
     return {
         "name": units.clean(row["vm"]),
         "curve": [_point(point) for point in row["curve"]],
@@ -145,11 +145,11 @@ def curve(row: Row) -> dict[str, Any]:
     }
 
 
-def _vm(row: Row) -> dict[str, Any]:
+def _vm(row: Advice) -> dict[str, Any]:
     """What the script draws from: every text is made here."""
     price = row["settable_price"]
     facts = [
-        ("limit", str(row["limit"])),
+        ("limit", row["limit"]),
         ("model", f"{row['model']}: {row['model_reason']}"),
         ("shown to the model", ", ".join(units.size(size) for size in row["fitted_page_bytes"])),
         ("set", f"{units.size(row['settable_page_bytes'])}, {MECHANISMS[str(row['mechanism'])]}"),
@@ -164,16 +164,20 @@ def _vm(row: Row) -> dict[str, Any]:
     }
 
 
-def _point(point: Mapping[str, Any]) -> dict[str, Any]:
-    labels = {
-        f"{key}_label": page.typeset(units.duration(point[f"{key}_ns"]))
-        for key in ("predicted", "simulated", "translation", "data")
-    }
+def _point(point: CurveRow) -> dict[str, Any]:
     return {
         "page": point["page_bytes"],
         "page_label": page.typeset(units.size(point["page_bytes"])),
         "predicted": page.number(point["predicted_ns"]),
         "simulated": page.number(point["simulated_ns"]),
         "fitted": "shown to the model" if point["fitted"] else "not shown",
-        **labels,
+        **{
+            f"{name}_label": page.typeset(units.duration(time))
+            for name, time in (
+                ("predicted", point["predicted_ns"]),
+                ("simulated", point["simulated_ns"]),
+                ("translation", point["translation_ns"]),
+                ("data", point["data_ns"]),
+            )
+        },
     }

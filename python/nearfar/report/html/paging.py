@@ -7,6 +7,7 @@ from typing import Any
 
 from nearfar import paging_findings as findings
 from nearfar import units
+from nearfar.declared.paging import Row
 from nearfar.report import palette
 from nearfar.report.html import charts, heat, page
 from nearfar.trace import facts
@@ -136,9 +137,9 @@ def model(result: Result) -> dict[str, Any]:
     labels = [page.typeset(units.size(p)) for p in pages]
     middle = findings.middle_memory(result)
     best = findings.best_pages(result)
-    rows: dict[tuple[findings.Memory, str], list[findings.Row]] = {}
-    for row in sorted(result["rows"], key=lambda r: int(r["page_bytes"])):
-        rows.setdefault((findings.memory_of(row), str(row["storage"])), []).append(row)
+    rows: dict[tuple[findings.Memory, str], list[Row]] = {}
+    for row in sorted(findings.rows(result), key=lambda row: row["page_bytes"]):
+        rows.setdefault((findings.memory_of(row), row["storage"]), []).append(row)
     cells = {
         f"{m},{s}": {
             "sentence": page.typeset(best[memory, storage].sentence),
@@ -168,11 +169,11 @@ def model(result: Result) -> dict[str, Any]:
     return told
 
 
-def _time_row(row: findings.Row, best: findings.Best) -> dict[str, Any]:
+def _time_row(row: Row, best: findings.Best) -> dict[str, Any]:
     versus = ""
     if best.usual is not None and best.usual["total_ns"]:
-        change = float(row["total_ns"]) / float(best.usual["total_ns"]) - 1
-        same = int(row["page_bytes"]) == findings.USUAL_PAGE
+        change = row["total_ns"] / best.usual["total_ns"] - 1
+        same = row["page_bytes"] == findings.USUAL_PAGE
         versus = (
             "the same" if same else f"{'+' if change >= 0 else '-'}{units.percent(abs(change))}"
         )
@@ -181,7 +182,7 @@ def _time_row(row: findings.Row, best: findings.Best) -> dict[str, Any]:
         "translation": page.number(row["translation_ns"]),
         "data": page.number(row["data_ns"]),
         "total": page.number(row["total_ns"]),
-        "best": int(row["page_bytes"]) == best.page_bytes,
+        "best": row["page_bytes"] == best.page_bytes,
         "translation_label": page.typeset(units.duration(row["translation_ns"])),
         "data_label": page.typeset(units.duration(row["data_ns"])),
         "total_label": page.typeset(units.duration(row["total_ns"])),
@@ -189,7 +190,7 @@ def _time_row(row: findings.Row, best: findings.Best) -> dict[str, Any]:
     }
 
 
-def _rate_data(result: Result, quantity: str, key: str) -> dict[str, Any]:
+def _rate_data(result: Result, quantity: str, key: findings.Rate) -> dict[str, Any]:
     """Points and curves of one quantity; ``series`` is the memory size's place, or 0."""
     memories = findings.memories(result)
     fitted: dict[tuple[int, int], float] = {}
@@ -211,9 +212,9 @@ def _rate_data(result: Result, quantity: str, key: str) -> dict[str, Any]:
             for size, value in fit.curve
         ]
     seen: dict[tuple[int, int], float] = {}
-    for row in result["rows"]:
+    for row in findings.rows(result):
         series = memories.index(findings.memory_of(row)) if quantity == "fault" else 0
-        seen.setdefault((series, int(row["page_bytes"])), float(row[key]))
+        seen.setdefault((series, row["page_bytes"]), row[key])
     points = [
         {
             "page": size,
@@ -282,7 +283,7 @@ def _grid(result: Result) -> str:
     return page.section("best", "Best page", body)
 
 
-def _rates(result: Result, name: str, title: str, key: str, label: str) -> str:
+def _rates(result: Result, name: str, title: str, key: findings.Rate, label: str) -> str:
     memories = findings.memories(result)
     faults = key == "fault_rate"
     legend = ""
@@ -312,8 +313,8 @@ def _rates(result: Result, name: str, title: str, key: str, label: str) -> str:
         + "</p>"
     )
     seen: dict[tuple[findings.Memory, int], float] = {}
-    for row in result["rows"]:
-        seen[findings.memory_of(row), int(row["page_bytes"])] = float(row[key])
+    for row in findings.rows(result):
+        seen[findings.memory_of(row), row["page_bytes"]] = row[key]
     columns = memories if faults else memories[:1]
     rows = [
         [page.text(page.typeset(units.size(p)))]

@@ -16,12 +16,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
+from nearfar.declared import fit as declared
 from nearfar.errors import NearfarError
 from nearfar.models import QUANTITIES, Fit, fit
 from nearfar.result import Result
-from nearfar.sizes import parse_bytes
+from nearfar.schema import complete, default, takes
+from nearfar.sizes import parse_bytes, parse_page_sizes
 
 #: Column that holds each quantity.
 RATE_COLUMNS: Final = {"tlb": "tlb_miss_rate", "fault": "fault_rate"}
@@ -65,20 +67,24 @@ class Fits(list[Fit], Result):
     @property
     def table(self) -> Any:
         """One predicted rate a row, as a ``pyarrow.Table``."""
-        import pyarrow
+        return declared.ROWS.table(self.rows)
 
-        whole, real, text = pyarrow.int64(), pyarrow.float64(), pyarrow.string()
-        columns = [("quantity", text), ("memory_bytes", whole), ("memory_fraction", real)]
-        columns += [("page_bytes", whole), ("predicted", real), ("measured", real)]
-        columns += [("verdict", text)]
-        rows = [
-            (one.quantity, one.memory_bytes, one.memory_fraction, *point, one.verdict)
+    @property
+    def rows(self) -> list[declared.Row]:
+        """One predicted rate a row."""
+        return [
+            {
+                "quantity": one.quantity,
+                "memory_bytes": one.memory_bytes,
+                "memory_fraction": one.memory_fraction,
+                "page_bytes": size,
+                "predicted": rate,
+                "measured": measured,
+                "verdict": one.verdict,
+            }
             for one in self
-            for point in self.points(one)
+            for size, rate, measured in self.points(one)
         ]
-        names = [name for name, _ in columns]
-        named = [dict(zip(names, row, strict=True)) for row in rows]
-        return pyarrow.Table.from_pylist(named, schema=pyarrow.schema(columns))
 
 
 @dataclass(frozen=True)
@@ -89,15 +95,15 @@ class _Memory:
     fraction: float | None
 
 
-def fit_csv(path: str | Path, quantity: str | None = None, *, weighting: str = "absolute") -> Fits:
+@takes(declared.OPTIONS)
+def fit_csv(path: str | Path, **options: Unpack[declared.Options]) -> Fits:
     """Fit measured points.
 
     Args:
         path: a CSV file with a header: ``page_bytes`` (``4096`` or ``4K``), ``tlb_miss_rate``
             and/or ``fault_rate`` (fractions, 0 to 1; may be empty on some lines), and optionally
             ``memory_bytes`` or ``memory_fraction``, which group the faults.
-        quantity: ``tlb`` or ``fault``; by default whatever the file has.
-        weighting: as :func:`nearfar.models.fit`.
+        {options}
 
     Returns:
         The power fit of the TLB miss rate, then one fit of the fault rate for each memory size.
@@ -106,14 +112,19 @@ def fit_csv(path: str | Path, quantity: str | None = None, *, weighting: str = "
         NearfarError: the file cannot be read, a column is missing or unknown, or a value is wrong;
             the message names the file, the line and the column.
     """
-    return fit_rows(_read_csv(Path(path), quantity), quantity, weighting=weighting)
+    asked = complete(declared.OPTIONS, options)
+    quantity, predict = asked["quantity"], asked["predict"]
+    sizes = parse_page_sizes(predict, "--predict") if isinstance(predict, str) else predict
+    fits = fit_rows(_read_csv(Path(path), quantity), quantity, weighting=asked["weighting"])
+    fits.sizes = sizes
+    return fits
 
 
 def fit_rows(
     rows: Iterable[Mapping[str, Any]],
     quantity: str | None = None,
     *,
-    weighting: str = "absolute",
+    weighting: str = default(declared.OPTIONS, "weighting"),
 ) -> Fits:
     """Fit rows such as those of a paging study.
 

@@ -1,0 +1,241 @@
+"""What ``advise`` takes and answers.
+
+``make declared`` writes it as types and data, :mod:`nearfar.declared.advise`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from nearfar.advise.architectures import ARCHITECTURES
+from nearfar.advise.prediction import MODEL_CHOICES
+from nearfar.declared import names, paging
+from nearfar.schema import Column, Option, Rows
+
+_PAGING: Final = {option.name: option for option in paging.OPTIONS}
+
+#: Its own, and those of ``paging`` that mean something else here.
+OWN: Final = (
+    Option(
+        "memory",
+        "str | None",
+        "Parts of the 4 KiB footprint (60%) or bytes (512M), a row each; 10%,...,100% with "
+        "--evaluate.",
+        shown="50%",
+        metavar="SIZES",
+    ),
+    Option(
+        "machine",
+        "MachineLike | Sequence[MachineLike] | None",
+        "Machine names or files; `all`: every built-in one with a storage.",
+        shown="desktop-nvm, or a built-in one that has --storage",
+        metavar="MACHINES",
+        choices=names.MACHINE,
+    ),
+    Option(
+        "storage",
+        "str | Sequence[str] | None",
+        "Storages of the machines; one that only some of them have is priced for those.",
+        shown="all",
+        metavar="STORAGES",
+    ),
+    Option(
+        "arch",
+        "str",
+        "The architecture, which says what page sizes can be set.",
+        default="x86-64",
+        metavar="NAME",
+        choices=tuple((name, "") for name in ARCHITECTURES),
+        open=False,
+    ),
+    Option(
+        "min_gain",
+        "str | float",
+        "Leave 4 KiB only for at least this share of its predicted time.",
+        default="5%",
+        metavar="SHARE",
+    ),
+    Option(
+        "sizes",
+        "str | int | Sequence[int]",
+        "Page sizes that the model is shown: all, a list (512,4K,64K,2M), or how many it may "
+        "choose (4).",
+        default="all",
+        metavar="SIZES",
+    ),
+    Option(
+        "model",
+        "str",
+        "How times are predicted.",
+        default="auto",
+        metavar="NAME",
+        choices=tuple(MODEL_CHOICES.items()),
+        open=False,
+    ),
+    replace(_PAGING["sample"], what="Simulate only this part of the pages (0 to 1).", shown="all"),
+    replace(
+        _PAGING["page_sizes"],
+        what="Page sizes that may be advised beside 4 KiB, and are simulated; `...` doubles.",
+    ),
+)
+
+#: Options of ``paging`` that the study behind the advice is given; the first mean the same here.
+_SAME: Final = (
+    "tlb",
+    "replacement",
+    "clock_insert",
+    "kinds",
+    "filter",
+    "threads",
+    "max_memory",
+)
+PASSED: Final = (*_SAME, "sample")
+
+OPTIONS: Final = (*OWN, *(_PAGING[name] for name in _SAME))
+
+ROWS: Final = Rows(
+    columns=(
+        Column("vm", "string", False, "", "The virtual machine."),
+        Column("workload", "string", False, "", "What it runs."),
+        Column(
+            "memory_fraction",
+            "double",
+            True,
+            "of the footprint",
+            "Memory size where it was given as a part of the 4 KiB footprint, or null.",
+        ),
+        Column("storage", "string", False, "", "The storage device of the machine."),
+        Column(
+            "advised_page_bytes",
+            "int64",
+            False,
+            "bytes",
+            "Page size of least predicted time; 4096 unless another gains `min_gain`.",
+        ),
+        Column(
+            "settable_page_bytes",
+            "int64",
+            False,
+            "bytes",
+            "Of the sizes that the architecture can set, the advised one or the better neighbour; "
+            "4096 if that gains too little.",
+        ),
+        Column("predicted_ns", "double", False, "ns per reference", "Of the advised page."),
+        Column("simulated_ns", "double", False, "ns per reference", "Of the advised page."),
+        Column("baseline_4k_ns", "double", False, "ns per reference", "Of 4 KiB, simulated."),
+        Column("gain", "double", False, "share", "1 - predicted(advised) / predicted(4 KiB)."),
+        Column("regret", "double", False, "share", "simulated(advised) / simulated(best) - 1."),
+        Column("best_page_bytes", "int64", False, "bytes", "Page size of least simulated time."),
+        Column("scenario", "string", False, "", "The group of VMs that a fleet file names."),
+        Column("trace", "string", False, "", "The trace folder."),
+        Column("machine", "string", False, "", "The machine."),
+        Column("arch", "string", False, "", "The architecture."),
+        Column("memory_bytes", "int64", False, "bytes", "Memory size."),
+        Column("min_gain", "double", False, "share", "The gain that is asked for."),
+        Column("model", "string", False, "", "`papers` or `bridge`."),
+        Column("model_reason", "string", False, "", "Why that model."),
+        Column(
+            "model_page_bytes", "int64", False, "bytes", "Page size without a threshold of gain."
+        ),
+        Column("model_regret", "double", False, "share", "Regret of that page size."),
+        Column(
+            "baseline_4k_predicted_ns", "double", False, "ns per reference", "Of 4 KiB, predicted."
+        ),
+        Column(
+            "simulated_gain", "double", False, "share", "1 - simulated(advised) / simulated(4 KiB)."
+        ),
+        Column("best_ns", "double", False, "ns per reference", "Of the best page, simulated."),
+        Column(
+            "confidence",
+            "string",
+            False,
+            "",
+            "`fit` in the table: `good`, `fair`, `poor` by `left_out_error` (5 %, 20 %); `unknown` "
+            "under 4 sizes.",
+        ),
+        Column(
+            "left_out_error",
+            "double",
+            True,
+            "share",
+            "Largest error of the bridge's time at a shown size next to the advised one, when that "
+            "size is held out.",
+        ),
+        Column(
+            "largest_error",
+            "double",
+            False,
+            "share",
+            "Largest error of the predicted time at any size, against the simulation.",
+        ),
+        Column(
+            "limit",
+            "string",
+            False,
+            "",
+            "What a reference still waits for: `translation`, `storage`, or `memory` (under 1 % "
+            "for both).",
+        ),
+        Column(
+            "mechanism",
+            "string",
+            False,
+            "",
+            "How the settable size is set: `base`, `granule`, `mthp`, `thp`, `hugetlb`.",
+        ),
+        Column(
+            "settable_predicted_ns",
+            "double",
+            False,
+            "ns per reference",
+            "Of the settable page, predicted.",
+        ),
+        Column(
+            "settable_ns", "double", False, "ns per reference", "Of the settable page, simulated."
+        ),
+        Column(
+            "settable_price",
+            "double",
+            False,
+            "share",
+            "predicted(settable) / predicted(advised) - 1.",
+        ),
+        Column("why", "string", False, "", "The advice in sentences."),
+    ),
+    keys=("vm", "workload", "machine", "storage", "arch", ("memory_fraction", "memory_bytes")),
+    metrics={
+        "simulated_ns": "less",
+        "predicted_ns": "less",
+        "settable_ns": "less",
+        "best_ns": "less",
+        "baseline_4k_ns": "less",
+        "gain": "more",
+        "simulated_gain": "more",
+        "regret": "less",
+        "model_regret": "less",
+        "left_out_error": "less",
+        "largest_error": "less",
+    },
+)
+
+CURVE: Final = Rows(
+    columns=(
+        Column("page_bytes", "int64", False, "bytes", "Page size."),
+        Column("predicted_ns", "double", False, "ns per reference", "Predicted time."),
+        Column("simulated_ns", "double", False, "ns per reference", "Simulated time."),
+        Column(
+            "translation_ns",
+            "double",
+            False,
+            "ns per reference",
+            "Time of address translation, simulated.",
+        ),
+        Column("data_ns", "double", False, "ns per reference", "Time of the data, simulated."),
+        Column("fitted", "bool", False, "", "Whether the model was shown this size."),
+    ),
+    keys=("page_bytes",),
+    metrics={"simulated_ns": "less", "predicted_ns": "less"},
+)
+
+TABLES: Final = {"rows": ROWS, "curve": CURVE}

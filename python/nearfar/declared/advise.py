@@ -1,0 +1,360 @@
+"""Options and rows of ``nearfar advise``. Made by ``make declared``; not to be edited."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, TypedDict
+
+from nearfar.declared import names
+from nearfar.schema import Column, MachineLike, Option, Rows
+
+
+class Options(TypedDict, total=False):
+    """Options of ``nearfar advise``, by name."""
+
+    memory: str | None
+    machine: MachineLike | Sequence[MachineLike] | None
+    storage: str | Sequence[str] | None
+    arch: str
+    min_gain: str | float
+    sizes: str | int | Sequence[int]
+    model: str
+    sample: float | None
+    page_sizes: str | Sequence[int]
+    tlb: str | int
+    replacement: str
+    clock_insert: str
+    kinds: str | Sequence[str] | None
+    filter: str
+    threads: int
+    max_memory: str | int
+
+
+OPTIONS: Final = (
+    Option(
+        "memory",
+        type="str | None",
+        what="Parts of the 4 KiB footprint (60%) or bytes (512M), a row each; 10%,...,100% with --evaluate.",
+        shown="50%",
+        metavar="SIZES",
+    ),
+    Option(
+        "machine",
+        type="MachineLike | Sequence[MachineLike] | None",
+        what="Machine names or files; `all`: every built-in one with a storage.",
+        shown="desktop-nvm, or a built-in one that has --storage",
+        metavar="MACHINES",
+        choices=names.MACHINE,
+    ),
+    Option(
+        "storage",
+        type="str | Sequence[str] | None",
+        what="Storages of the machines; one that only some of them have is priced for those.",
+        shown="all",
+        metavar="STORAGES",
+    ),
+    Option(
+        "arch",
+        type="str",
+        what="The architecture, which says what page sizes can be set.",
+        default="x86-64",
+        metavar="NAME",
+        choices=(("x86-64", ""), ("aarch64", "")),
+        open=False,
+    ),
+    Option(
+        "min_gain",
+        type="str | float",
+        what="Leave 4 KiB only for at least this share of its predicted time.",
+        default="5%",
+        metavar="SHARE",
+    ),
+    Option(
+        "sizes",
+        type="str | int | Sequence[int]",
+        what="Page sizes that the model is shown: all, a list (512,4K,64K,2M), or how many it may choose (4).",
+        default="all",
+        metavar="SIZES",
+    ),
+    Option(
+        "model",
+        type="str",
+        what="How times are predicted.",
+        default="auto",
+        metavar="NAME",
+        choices=(
+            ("auto", "the papers' forms where they hold, else the bridge"),
+            ("papers", "the papers' forms, whatever they do"),
+            ("bridge", "never the papers' forms"),
+        ),
+        open=False,
+    ),
+    Option(
+        "sample",
+        type="float | None",
+        what="Simulate only this part of the pages (0 to 1).",
+        shown="all",
+        metavar="NUMBER",
+    ),
+    Option(
+        "page_sizes",
+        type="str | Sequence[int]",
+        what="Page sizes that may be advised beside 4 KiB, and are simulated; `...` doubles.",
+        default="512,1K,...,2M",
+        metavar="SIZES",
+    ),
+    Option(
+        "tlb",
+        type="str | int",
+        what="The TLB: entries (64), with ways (64x4), or two levels (64+1536x12); LRU.",
+        default="64",
+        metavar="ENTRIES",
+    ),
+    Option(
+        "replacement",
+        type="str",
+        what="Page replacement.",
+        default="clock",
+        metavar="POLICY",
+        choices=names.REPLACEMENT,
+        open=False,
+    ),
+    Option(
+        "clock_insert",
+        type="str",
+        what="The accessed bit of a page just loaded by CLOCK.",
+        default="set",
+        metavar="NAME",
+        choices=(
+            ("set", "the faulting reference counts as one (hardware sets the bit when it retries)"),
+            ("clear", "libCacheSim's default"),
+        ),
+        open=False,
+    ),
+    Option(
+        "kinds",
+        type="str | Sequence[str] | None",
+        what="Kinds of references that count.",
+        shown="all",
+        metavar="KINDS",
+        choices=names.KIND,
+        open=False,
+    ),
+    Option(
+        "filter",
+        type="str",
+        what="References that the study sees, before or behind the machine's caches.",
+        default="none",
+        metavar="NAME",
+        choices=names.FILTER,
+        open=False,
+    ),
+    Option(
+        "threads",
+        type="int",
+        what="Threads; 0 = one per core.",
+        default=0,
+        metavar="COUNT",
+        recorded=False,
+    ),
+    Option(
+        "max_memory",
+        type="str | int",
+        what="Memory that the simulation should keep to, by going over the trace more than once.",
+        default="12G",
+        metavar="SIZE",
+        recorded=False,
+    ),
+)
+
+
+class Row(TypedDict):
+    """A row of ``nearfar advise``."""
+
+    vm: str
+    workload: str
+    memory_fraction: float | None
+    storage: str
+    advised_page_bytes: int
+    settable_page_bytes: int
+    predicted_ns: float
+    simulated_ns: float
+    baseline_4k_ns: float
+    gain: float
+    regret: float
+    best_page_bytes: int
+    scenario: str
+    trace: str
+    machine: str
+    arch: str
+    memory_bytes: int
+    min_gain: float
+    model: str
+    model_reason: str
+    model_page_bytes: int
+    model_regret: float
+    baseline_4k_predicted_ns: float
+    simulated_gain: float
+    best_ns: float
+    confidence: str
+    left_out_error: float | None
+    largest_error: float
+    limit: str
+    mechanism: str
+    settable_predicted_ns: float
+    settable_ns: float
+    settable_price: float
+    why: str
+
+
+ROWS: Final = Rows(
+    columns=(
+        Column("vm", "string", False, "", "The virtual machine."),
+        Column("workload", "string", False, "", "What it runs."),
+        Column(
+            "memory_fraction",
+            "double",
+            True,
+            "of the footprint",
+            "Memory size where it was given as a part of the 4 KiB footprint, or null.",
+        ),
+        Column("storage", "string", False, "", "The storage device of the machine."),
+        Column(
+            "advised_page_bytes",
+            "int64",
+            False,
+            "bytes",
+            "Page size of least predicted time; 4096 unless another gains `min_gain`.",
+        ),
+        Column(
+            "settable_page_bytes",
+            "int64",
+            False,
+            "bytes",
+            "Of the sizes that the architecture can set, the advised one or the better neighbour; 4096 if that gains too little.",
+        ),
+        Column("predicted_ns", "double", False, "ns per reference", "Of the advised page."),
+        Column("simulated_ns", "double", False, "ns per reference", "Of the advised page."),
+        Column("baseline_4k_ns", "double", False, "ns per reference", "Of 4 KiB, simulated."),
+        Column("gain", "double", False, "share", "1 - predicted(advised) / predicted(4 KiB)."),
+        Column("regret", "double", False, "share", "simulated(advised) / simulated(best) - 1."),
+        Column("best_page_bytes", "int64", False, "bytes", "Page size of least simulated time."),
+        Column("scenario", "string", False, "", "The group of VMs that a fleet file names."),
+        Column("trace", "string", False, "", "The trace folder."),
+        Column("machine", "string", False, "", "The machine."),
+        Column("arch", "string", False, "", "The architecture."),
+        Column("memory_bytes", "int64", False, "bytes", "Memory size."),
+        Column("min_gain", "double", False, "share", "The gain that is asked for."),
+        Column("model", "string", False, "", "`papers` or `bridge`."),
+        Column("model_reason", "string", False, "", "Why that model."),
+        Column(
+            "model_page_bytes", "int64", False, "bytes", "Page size without a threshold of gain."
+        ),
+        Column("model_regret", "double", False, "share", "Regret of that page size."),
+        Column(
+            "baseline_4k_predicted_ns", "double", False, "ns per reference", "Of 4 KiB, predicted."
+        ),
+        Column(
+            "simulated_gain", "double", False, "share", "1 - simulated(advised) / simulated(4 KiB)."
+        ),
+        Column("best_ns", "double", False, "ns per reference", "Of the best page, simulated."),
+        Column(
+            "confidence",
+            "string",
+            False,
+            "",
+            "`fit` in the table: `good`, `fair`, `poor` by `left_out_error` (5 %, 20 %); `unknown` under 4 sizes.",
+        ),
+        Column(
+            "left_out_error",
+            "double",
+            True,
+            "share",
+            "Largest error of the bridge's time at a shown size next to the advised one, when that size is held out.",
+        ),
+        Column(
+            "largest_error",
+            "double",
+            False,
+            "share",
+            "Largest error of the predicted time at any size, against the simulation.",
+        ),
+        Column(
+            "limit",
+            "string",
+            False,
+            "",
+            "What a reference still waits for: `translation`, `storage`, or `memory` (under 1 % for both).",
+        ),
+        Column(
+            "mechanism",
+            "string",
+            False,
+            "",
+            "How the settable size is set: `base`, `granule`, `mthp`, `thp`, `hugetlb`.",
+        ),
+        Column(
+            "settable_predicted_ns",
+            "double",
+            False,
+            "ns per reference",
+            "Of the settable page, predicted.",
+        ),
+        Column(
+            "settable_ns", "double", False, "ns per reference", "Of the settable page, simulated."
+        ),
+        Column(
+            "settable_price",
+            "double",
+            False,
+            "share",
+            "predicted(settable) / predicted(advised) - 1.",
+        ),
+        Column("why", "string", False, "", "The advice in sentences."),
+    ),
+    keys=("vm", "workload", "machine", "storage", "arch", ("memory_fraction", "memory_bytes")),
+    metrics={
+        "simulated_ns": "less",
+        "predicted_ns": "less",
+        "settable_ns": "less",
+        "best_ns": "less",
+        "baseline_4k_ns": "less",
+        "gain": "more",
+        "simulated_gain": "more",
+        "regret": "less",
+        "model_regret": "less",
+        "left_out_error": "less",
+        "largest_error": "less",
+    },
+)
+
+
+class CurveRow(TypedDict):
+    """A row of the table ``curve`` of ``nearfar advise``."""
+
+    page_bytes: int
+    predicted_ns: float
+    simulated_ns: float
+    translation_ns: float
+    data_ns: float
+    fitted: bool
+
+
+CURVE_ROWS: Final = Rows(
+    columns=(
+        Column("page_bytes", "int64", False, "bytes", "Page size."),
+        Column("predicted_ns", "double", False, "ns per reference", "Predicted time."),
+        Column("simulated_ns", "double", False, "ns per reference", "Simulated time."),
+        Column(
+            "translation_ns",
+            "double",
+            False,
+            "ns per reference",
+            "Time of address translation, simulated.",
+        ),
+        Column("data_ns", "double", False, "ns per reference", "Time of the data, simulated."),
+        Column("fitted", "bool", False, "", "Whether the model was shown this size."),
+    ),
+    keys=("page_bytes",),
+    metrics={"simulated_ns": "less", "predicted_ns": "less"},
+)

@@ -1,0 +1,61 @@
+"""What ``fit`` takes and answers.
+
+``make declared`` writes it as types and data, :mod:`nearfar.declared.fit`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from nearfar.models import QUANTITIES, WEIGHTINGS
+from nearfar.schema import Column, Option, Rows
+
+OPTIONS: Final = (
+    Option(
+        "quantity",
+        "str | None",
+        "What to fit.",
+        shown="whatever the table has",
+        metavar="NAME",
+        choices=tuple((name, "") for name in QUANTITIES),
+        open=False,
+    ),
+    Option(
+        "predict",
+        "str | Sequence[int] | None",
+        "Page sizes to predict, such as 1K,2K,64K; `...` doubles.",
+        shown="those measured",
+        metavar="SIZES",
+    ),
+    Option(
+        "weighting",
+        "str",
+        "What least squares weighs.",
+        default="absolute",
+        metavar="NAME",
+        choices=tuple(WEIGHTINGS.items()),
+        open=False,
+    ),
+)
+
+ROWS: Final = Rows(
+    columns=(
+        Column("quantity", "string", False, "", "What was fitted: `tlb` or `fault`."),
+        Column("memory_bytes", "int64", True, "bytes", "Memory size, where the table has it."),
+        Column(
+            "memory_fraction",
+            "double",
+            True,
+            "of the footprint",
+            "Memory size as a part of the footprint, where the table has it.",
+        ),
+        Column("page_bytes", "int64", False, "bytes", "Page size."),
+        Column("predicted", "double", False, "per reference", "The rate by the model."),
+        Column("measured", "double", True, "per reference", "The rate of the table, or null."),
+        Column("verdict", "string", False, "", "How good the fit is: `good`, `fair` or `bad`."),
+    ),
+    keys=("quantity", ("memory_fraction", "memory_bytes"), "page_bytes"),
+    metrics={"predicted": "less", "measured": "less"},
+)
+
+TABLES: Final = {"rows": ROWS}
