@@ -95,8 +95,8 @@ def test_help_and_completion_do_not_load_the_engine(command: str) -> None:
 def test_help_has_every_option(nearfar: Run, command: str) -> None:
     shown = nearfar(*command.split(), "--help").stdout
     for option in SCHEMA["commands"][command]["options"]:
-        name = option["metavar"] if option["argument"] else "--" + option["name"].replace("_", "-")
-        assert f" {name} " in shown
+        flag = Option(option["name"], "str", "").flag
+        assert f" {option['metavar'] if option['argument'] else flag} " in shown
 
 
 def test_help_lists_what_the_registry_has(nearfar: Run) -> None:
