@@ -100,12 +100,12 @@ fn room_wanted(mem: &dyn Memory, chosen: &PageSet, numbers: u32) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{PRICES, ReferenceMemory};
+    use super::super::testing::{COSTS, ReferenceMemory};
     use super::super::{Memory, NodeId, Page, Settings};
 
     #[test]
     fn puts_the_most_referenced_into_the_fast_node() {
-        let mut memory = ReferenceMemory::new(PRICES, &[4, 12], 12, false);
+        let mut memory = ReferenceMemory::new(COSTS, &[4, 12], 12, false);
         let mut policy = memory.start("oracle", &Settings::default()).unwrap();
         for page in 0..12 {
             memory.access(&mut *policy, Page::new(page), false).unwrap();

@@ -30,11 +30,11 @@ const PAGE: u64 = 1 << PAGE_SHIFT;
 pub const BINS: u64 = 256;
 /// Most regions that are told one by one.
 pub const REGIONS: usize = 100;
-/// Records between two calls of the pulse.
-const PULSE: u64 = 1 << 22;
+/// Records between two calls of [`OnProgress`].
+const PROGRESS_STEP: u64 = 1 << 22;
 
 /// Called now and then with the records done in this pass; an error ends the run.
-pub type Pulse<'a> = &'a mut dyn FnMut(u64) -> Result<()>;
+pub type OnProgress<'a> = &'a mut dyn FnMut(u64) -> Result<()>;
 
 /// What to work out beyond the counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,7 +170,7 @@ pub fn check(reader: &Reader) -> Result<()> {
 pub fn summarize(
     reader: &Reader,
     options: Options,
-    pulse: Pulse<'_>,
+    on_progress: OnProgress<'_>,
 ) -> Result<(Summary, Option<HeatMap>)> {
     check(reader)?;
     let info = reader.info();
@@ -186,7 +186,7 @@ pub fn summarize(
     let mut pass = Pass::new(Names::new(reader.regions()?), options.reuse);
     let mut batches = reader.batches(Columns { thread: several, ..Columns::PAGING });
     let mut batch = Batch::default();
-    let (mut done, mut next_pulse) = (0u64, 0);
+    let (mut done, mut next_progress) = (0u64, 0);
     let mut running = info.threads.first().map_or(0, |thread| thread.process);
     while batches.next_into(&mut batch)? {
         let mut from = 0;
@@ -216,9 +216,9 @@ pub fn summarize(
             }
         }
         done += batch.len() as u64;
-        if done >= next_pulse {
-            pulse(done)?;
-            next_pulse = done + PULSE;
+        if done >= next_progress {
+            on_progress(done)?;
+            next_progress = done + PROGRESS_STEP;
         }
     }
 
@@ -250,7 +250,7 @@ pub fn summarize(
             .collect();
         drop(state);
         let name = |region: u32| all.get(region as usize).map_or("", |r| &r.name).to_owned();
-        Some(heat::fill(reader, &mut pages, touched, name, info.records, pulse)?)
+        Some(heat::fill(reader, &mut pages, touched, name, info.records, on_progress)?)
     } else {
         None
     };
@@ -348,10 +348,10 @@ impl Pass {
                 self.touch(page, kind);
             }
         }
-        if self.pages.len() >= pages::MOST {
+        if self.pages.len() >= pages::MAX_PAGES {
             return Err(Error::input(
                 "trace",
-                format!("touches over {} pages of 4 KiB", pages::MOST),
+                format!("touches over {} pages of 4 KiB", pages::MAX_PAGES),
                 "look at a part of it",
             ));
         }

@@ -80,10 +80,10 @@ pub(crate) fn guard<T>(
     call: impl FnOnce() -> ParquetResult<T>,
 ) -> Result<T> {
     QUIET.call_once(|| {
-        let told = std::panic::take_hook();
+        let previous = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             if !GUARDED.get() {
-                told(panic);
+                previous(panic);
             }
         }));
     });
