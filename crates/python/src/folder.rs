@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 
 use crate::raise;
 
-/// Give the folder `temporary` the name `path`, and remove a folder that had it: whoever looks sees
+/// Give the folder `temporary` the name `path`, and remove a folder that had it: a reader sees
 /// the old one whole or the new one.
 #[pyfunction]
 fn folder_replace(py: Python<'_>, temporary: PathBuf, path: PathBuf) -> PyResult<()> {

@@ -1,5 +1,4 @@
-//! Files and folders that take another's place at once: whoever looks sees the old one whole or the
-//! new one.
+//! Atomic replacement of files and folders: a reader sees the old one or the new one, complete.
 
 use std::ffi::CString;
 use std::io;

@@ -36,7 +36,7 @@ pub struct Geometry {
     pub victim: VictimPolicy,
 }
 
-/// The mapping tables take 8 bytes a page; 2^28 pages are 1 TiB in pages of 4 KiB.
+/// The mapping tables take 8 bytes per page; 2^28 pages are 1 TiB in pages of 4 KiB.
 const MAX_PAGES: u64 = 1 << 28;
 
 impl Geometry {

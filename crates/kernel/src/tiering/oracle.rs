@@ -1,6 +1,6 @@
 //! `oracle`: clairvoyant placement, a bound.
 //!
-//! At the start of each phase it is told how often every page will be referenced in it and puts
+//! At the start of each phase it learns how often every page will be referenced in it and puts
 //! the pages of most references per frame into the fast node, free of charge: no policy that keeps
 //! a page where it is throughout a phase has a higher share of references to fast memory. Not a
 //! policy anyone can run; it says how far each of the others is from the limit. One that moves a

@@ -253,7 +253,7 @@ impl Policy for PyPolicy {
     }
 
     fn released(&mut self, mem: &mut dyn Memory, page: Page, span: u32) {
-        // The base keeps pages in tables of its own: it is told in any case.
+        // The base keeps pages in tables of its own: it is notified in any case.
         if let Some(base) = &mut self.base {
             base.released(mem, page, span);
         }

@@ -45,7 +45,7 @@ pub fn divide(pages: &[(u64, u32)]) -> Vec<usize> {
         return even(pages.len(), ROWS);
     }
     let rows = |most: usize| runs.iter().map(|run| run.div_ceil(most)).sum::<usize>();
-    // The least number of pages a row for which the rows suffice.
+    // The least number of pages per row for which the rows suffice.
     let (mut low, mut high) = (1, runs.iter().copied().max().unwrap_or(1));
     while low < high {
         let middle = low + (high - low) / 2;

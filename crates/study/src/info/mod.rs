@@ -28,7 +28,7 @@ const PAGE_SHIFT: u32 = 12;
 const PAGE: u64 = 1 << PAGE_SHIFT;
 /// Most stretches of time that a trace is divided into.
 pub const BINS: u64 = 256;
-/// Most regions that are told one by one.
+/// Maximum number of regions listed one by one.
 pub const REGIONS: usize = 100;
 /// Records between two calls of [`OnProgress`].
 const PROGRESS_STEP: u64 = 1 << 22;
@@ -39,7 +39,7 @@ pub type OnProgress<'a> = &'a mut dyn FnMut(u64) -> Result<()>;
 /// What to work out beyond the counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The histogram of stack distances: the dearest part.
+    /// The histogram of stack distances: the most expensive part.
     pub reuse: bool,
     /// The heat map: a second pass.
     pub heat_map: bool,

@@ -2,7 +2,7 @@
 
 use nearfar_trace::hash::PageMap;
 
-/// Pages in one entry of the map: dense footprints cost about 6 bytes a page, sparse ones 80.
+/// Pages in one entry of the map: dense footprints cost about 6 bytes per page, sparse ones 80.
 const CHUNK: u64 = 16;
 const RECENT: usize = 1 << 12;
 const NONE: u32 = u32::MAX;

@@ -17,7 +17,7 @@ pub const MAX_PAGE: u64 = 1 << 40;
 /// Most memory sizes in one study.
 pub const MAX_MEMORIES: usize = 1024;
 
-/// What a simulation keeps to unless told otherwise, bytes.
+/// Default of a simulation, bytes.
 pub const MAX_MEMORY: u64 = 12 << 30;
 
 nearfar_schema::choices! {
@@ -77,7 +77,7 @@ pub struct Options {
     pub clock_insert: ClockInsert,
     /// Kinds of references that count.
     pub kinds: KindSet,
-    /// Threads; 0 means one a core.
+    /// Threads; 0 = one per core.
     pub threads: usize,
     /// Bytes that the simulation should not exceed: a large footprint takes several passes.
     pub max_memory: u64,

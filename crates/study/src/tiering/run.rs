@@ -40,7 +40,7 @@ pub struct Row {
     pub accesses: u64,
     /// How long they took, simulated.
     pub seconds: f64,
-    /// MiB a second.
+    /// MiB per second.
     pub bandwidth_mb_s: f64,
     /// Time of an access, all its faults included.
     pub mean_latency_ns: f64,
@@ -87,7 +87,7 @@ pub struct Point {
     pub progress: f64,
     /// Simulated time since the start.
     pub seconds: f64,
-    /// MiB a second.
+    /// MiB per second.
     pub bandwidth_mb_s: f64,
     /// Share of accesses to the fastest node.
     pub fast_hit_ratio: f64,
@@ -235,7 +235,7 @@ struct Span {
 }
 
 impl Span {
-    /// MiB a second and the fastest node's share of accesses, between two counts.
+    /// MiB per second and the fastest node's share of accesses, between two counts.
     fn rates(mut self, from: &Counters, to: &Counters) -> (f64, f64) {
         let mut fast = 0;
         for (node, (was, is)) in from.accesses.iter().zip(&to.accesses).enumerate() {

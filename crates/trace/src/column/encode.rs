@@ -23,8 +23,8 @@ use crate::footprint::PAGE_SHIFT;
 use crate::record::Kind;
 
 /// zstd level of every page. Level 2 makes the traces of programs with much data a fifth smaller
-/// (0.93 -> 0.75 bytes a reference on the gzip capture), but a capture must keep up with the
-/// program, and costs a nanosecond a reference more with it.
+/// (0.93 -> 0.75 bytes per reference on the gzip capture), but a capture must keep up with the
+/// program, and costs 1 ns more per reference with it.
 const LEVEL: i32 = 1;
 
 type Column = (Bytes, ColumnCloseResult);

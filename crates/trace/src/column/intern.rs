@@ -169,7 +169,7 @@ impl Addresses {
     /// kinds that touched those (a bit each) are added to `pages`; a page may come several times.
     ///
     /// Sorted, neighbours in memory get neighbouring indices, which zstd compresses better than
-    /// order of appearance (0.84 -> 0.80 bytes a reference on the gzip capture).
+    /// order of appearance (0.84 -> 0.80 bytes per reference on the gzip capture).
     pub(super) fn dictionary(&self, places: &mut Places, pages: &mut Vec<(u64, u8)>) -> Vec<u64> {
         let mut order: Vec<(u64, usize)> = self.blocks.numbers().zip(0..).collect();
         order.sort_unstable();

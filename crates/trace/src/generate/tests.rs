@@ -18,7 +18,7 @@ fn refused(name: &str, params: &Params) -> String {
     Stream::new(name, params).err().expect("nonsense was taken").to_string()
 }
 
-/// The mix that the tests use where a mix needs to be told.
+/// The mix that the tests use where a mix is needed.
 fn with_mix(name: &str, mut params: Params) -> Params {
     if name == "mix" {
         params.mix = Some("zipf:0.7,sequential:0.3".into());
