@@ -4,7 +4,7 @@ Everything is made of one JSON text, ``nearfar._engine.schema()``:
 
 * ``python/nearfar/declared/COMMAND.py``: options and rows of a command as types and as data;
 * tables in ``docs/*.md``, between ``<!-- declared: WHAT -->`` and ``<!-- end -->``, where WHAT is
-  ``options COMMAND``, ``columns COMMAND [TABLE]`` or ``names REGISTRY``.
+  ``options COMMAND``, ``columns COMMAND [TABLE]``, ``names REGISTRY`` or ``policies`` (of tiering).
 
 ``tests/test_declared.py`` fails when running this again would change a file.
 """
@@ -40,6 +40,14 @@ def schema() -> dict[str, Any]:
     return found
 
 
+def tiering_policies() -> list[dict[str, Any]]:
+    """What the registry of tiering policies holds."""
+    from nearfar import _engine
+
+    found: list[dict[str, Any]] = json.loads(_engine.tiering_policies())
+    return found
+
+
 def source(command: str, declared: dict[str, Any]) -> str:
     """The module of a command, as ruff formats it."""
     options, tables = declared["options"], declared["tables"]
@@ -54,8 +62,7 @@ def source(command: str, declared: dict[str, Any]) -> str:
     names = ["Option"] if options else []
     if tables:
         names = ["Column", *names, "Rows"]
-    if any("MachineLike" in one for one in types):
-        names.append("MachineLike")
+    names += [alias for alias in ("MachineLike", "PolicyLike") if any(alias in t for t in types)]
     imports.append(f"from nearfar.schema import {', '.join(names)}")
     parts = [
         _HEAD.format(what=f"Options and rows of ``nearfar {command}``", imports="\n".join(imports))
@@ -158,15 +165,20 @@ def _formatted(text: str) -> str:
 
 def table(what: str, declared: dict[str, Any]) -> str:
     """A table of the docs, as Markdown."""
-    kind, name, *rest = what.split()
+    kind, name, *rest = [*what.split(), ""]
     if kind == "options":
         lines = ["| option | default | |", "|---|---|---|"]
         for option in declared["commands"][name]["options"]:
             lines.append(_option_row(option))
     elif kind == "columns":
-        columns = declared["commands"][name]["tables"][rest[0] if rest else "rows"]["columns"]
+        columns = declared["commands"][name]["tables"][rest[0] or "rows"]["columns"]
         lines = ["| column | unit | |", "|---|---|---|"]
         lines += [f"| `{one['name']}` | {one['unit']} | {_cell(one['what'])} |" for one in columns]
+    elif kind == "policies":
+        lines = ["| policy | is | follows | leaves out | not for |", "|---|---|---|---|---|"]
+        keys = ("what", "follows", "leaves_out", "not_for")
+        for policy in tiering_policies():
+            lines.append(f"| `{policy['name']}` | {' | '.join(_cell(policy[k]) for k in keys)} |")
     elif kind == "names":
         lines = [f"| {name} | |", "|---|---|"]
         lines += [f"| `{entry}` | {_cell(text)} |" for entry, text in declared["registries"][name]]

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterable, Mapping
 
 #: Seconds after which what a test waits for hangs. No test may take a busy machine for a hang.
-HANG = 3600.0
+HANG = 900.0
 
 
 def run(

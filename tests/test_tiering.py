@@ -15,7 +15,7 @@ import browser
 from conftest import HANG, Run
 from nearfar._engine import Memory, Thread
 from nearfar.errors import NearfarError
-from nearfar.tiering import Policy, parse_scale, policies, read_knobs, tiering, workloads
+from nearfar.tiering import Policy, policies, read_knobs, tiering, workloads
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 SMALL: dict[str, Any] = {"scale": "1/256", "rounds": 2, "fast": "13G"}
@@ -344,8 +344,11 @@ def test_knobs_from_a_file(tmp_path: Path) -> None:
 
 
 def test_scale() -> None:
-    assert parse_scale("1/64") == 1 / 64
-    assert parse_scale(0.5) == 0.5
+    rows = [
+        tiering(policy="none", scale=scale, rounds=1).rows
+        for scale in ("1/256", 1 / 256, "1 / 256")
+    ]
+    assert rows[0] == rows[1] == rows[2]
     assert set(workloads()) == {"nomad-small", "nomad-medium", "nomad-large", "pointer-chase"}
 
 

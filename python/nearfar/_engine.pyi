@@ -244,28 +244,14 @@ class Memory:
     def sample_every(self, loads: int, stores: int) -> None: ...
 
 def tiering_policies() -> str: ...
-def tiering_workloads() -> list[tuple[str, str]]: ...
 def tiering_run(
     machine: Machine,
     *,
     policies: Sequence[tuple[str, str | None, Callable[[], object] | None, Mapping[str, str]]],
-    workload: str | None,
+    workload: str,
     trace: str | PathLike[str] | None,
-    mix: str,
-    scrambled: bool,
-    hottest_first: bool,
-    rounds: int,
-    scale: float,
     policy_scale: float | None,
-    seeds: Sequence[int],
-    fast: tuple[float, bool] | None,
-    slow: tuple[float, bool] | None,
-    rss_bytes: int | None,
-    wss_bytes: int | None,
-    huge: bool,
-    cost_scale: float,
-    threads: int,
-    points: int,
+    options: Mapping[str, Any],
     progress: Callable[[int], object] | None,
 ) -> str: ...
 

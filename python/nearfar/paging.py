@@ -151,8 +151,8 @@ def paging(
 def warnings(result: PagingResult) -> list[str]:
     """What a reader of the result should know: lines of plain text."""
     lines = trace_warnings(result.run)
-    fewest = min(row["frames"] for row in result.rows)
-    if fewest < 8:
+    if any(row["too_few_frames"] for row in result.rows):
+        fewest = min(row["frames"] for row in result.rows)
         lines.append(
             f"some memories hold only {fewest} page(s) of the largest sizes: those rows thrash "
             "and say little about a larger program"

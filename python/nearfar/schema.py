@@ -17,13 +17,19 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+
 if TYPE_CHECKING:
     from nearfar._engine import Machine
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+    #: A machine as an option takes it: a name, the path of a file, or a machine already loaded.
+    MachineLike: TypeAlias = str | Path | Machine
+else:  # the engine is not loaded for a type
+    MachineLike = str | Path
 
-#: A machine as an option takes it: a name, the path of a file, or a machine already loaded.
-MachineLike: TypeAlias = "str | Path | Machine"
+#: A tiering policy as an option takes it: a name, or a class or object of
+#: :class:`nearfar.tiering.Policy`.
+PolicyLike: TypeAlias = "str | object"
 
 #: Names that a help text lists; more are left to completion and docs.
 _LISTED: Final = 8
@@ -78,7 +84,8 @@ class Option:
     @property
     def annotation(self) -> Any:
         """The type as Python has it."""
-        names = {"Sequence": Sequence, "Mapping": Mapping, "Path": Path, "MachineLike": str | Path}
+        names: dict[str, Any] = {"Sequence": Sequence, "Mapping": Mapping, "Path": Path}
+        names |= {"MachineLike": str | Path, "PolicyLike": str}
         return eval(self.type, names)  # noqa: S307  our own source
 
 

@@ -11,50 +11,28 @@ event clock (docs/tiering.md); this module asks it and packages the result.
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
+import shlex
 import time
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from fractions import Fraction
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 from nearfar import _engine
 from nearfar import machine as machines
+from nearfar.declared import names
+from nearfar.declared import tiering as declared
 from nearfar.errors import NearfarError
 from nearfar.filter import View, view
+from nearfar.provenance import provenance
 from nearfar.result import FolderResult
-from nearfar.schema import Rows
-from nearfar.sizes import parse_bytes, parse_memory
+from nearfar.schema import Rows, default, takes
 
 #: What a study runs with unless told otherwise.
-MACHINE = "cxl-a"
 WORKLOAD = "nomad-medium"
-POLICY = "all"
-SCALE = "1/64"
-PATTERNS = ("scrambled-zipf", "zipf")
-PLACEMENTS = ("uniform", "hottest-first")
-
-#: Counts of a row, in the order of the columns.
-COUNTS = (
-    "promotions",
-    "demotions",
-    "demotions_remapped",
-    "demotions_copied",
-    "shadow_copies",
-    "shadow_faults",
-    "shadow_reclaims",
-    "aborts",
-    "hint_faults",
-    "write_faults",
-    "bytes_migrated",
-    "shadow_bytes_peak",
-    "fast_pages",
-)
-_REALS = ("seconds", "bandwidth_mb_s", "mean_latency_ns", "fast_hit_ratio", "progress")
 
 
 class Policy:
@@ -88,29 +66,13 @@ class TieringResult(FolderResult):
     """
 
     run: dict[str, Any]
-    rows: list[dict[str, Any]]
-    series: list[dict[str, Any]]
+    rows: list[declared.Row]
+    series: list[declared.SeriesRow]
     wall_seconds: float = field(compare=False, default=0.0)
 
     page = "nearfar.report.html.tiering:TieringPage"
     chart = "nearfar.report.plots.tiering:draw"
-    columns: ClassVar[Rows] = Rows(
-        keys=("workload", "mix", "policy", "phase"),
-        metrics={
-            "bandwidth_mb_s": "more",
-            "mean_latency_ns": "less",
-            "seconds": "less",
-            "fast_hit_ratio": "more",
-            "promotions": "less",
-            "demotions": "less",
-            "bytes_migrated": "less",
-            "hint_faults": "less",
-            "write_faults": "less",
-            "shadow_faults": "less",
-            "aborts": "less",
-        },
-        seed="seed",
-    )
+    columns: ClassVar[Rows] = declared.ROWS
 
     @classmethod
     def restore(cls, run: dict[str, Any], tables: Mapping[str, Any]) -> TieringResult:
@@ -132,12 +94,12 @@ class TieringResult(FolderResult):
     @property
     def table(self) -> Any:
         """The rows as a ``pyarrow.Table``."""
-        return _table(self.rows)
+        return self.columns.table(self.rows)
 
     @property
     def series_table(self) -> Any:
         """The time series as a ``pyarrow.Table``."""
-        return _table(self.series)
+        return declared.SERIES_ROWS.table(self.series)
 
     def total(self, policy: str, count: str, *, rounds_only: bool = False) -> float:
         """Answer a count summed over the phases of ``policy``, the mean over seeds.
@@ -145,7 +107,7 @@ class TieringResult(FolderResult):
         Raises:
             NearfarError: no row is of that policy.
         """
-        rows = [
+        rows: list[Mapping[str, Any]] = [
             row
             for row in self.rows
             if row["policy"] == policy and not (rounds_only and row["phase"] == "warm-up")
@@ -167,167 +129,77 @@ def policies() -> list[dict[str, Any]]:
 
 def workloads() -> dict[str, str]:
     """Names of the generated workloads, each with a one-line summary."""
-    return dict(_engine.tiering_workloads())
+    return dict(names.WORKLOAD)
 
 
+@takes(declared.OPTIONS)
 def tiering(
     workload: str | Path = WORKLOAD,
     *,
-    policy: str | Policy | type[Policy] | Sequence[str | Policy | type[Policy]] = POLICY,
-    machine: machines.MachineLike = MACHINE,
-    mix: str = "write",
-    pattern: str = "scrambled-zipf",
-    placement: str = "uniform",
-    rounds: int | None = None,
-    scale: str | float = SCALE,
-    seeds: int | Sequence[int] = 1,
-    fast: str | None = None,
-    slow: str | None = None,
-    rss: str | None = None,
-    wss: str | None = None,
-    huge: bool = False,
     knobs: Mapping[str, str | float | bool] | None = None,
-    cost_scale: float = 1.0,
-    filter: str = "cache",  # noqa: A002
-    threads: int = 0,
-    points: int = 40,
     progress: Callable[[int], None] | None = None,
+    **options: Unpack[declared.Options],
 ) -> TieringResult:
     """Run the tiering study.
 
     Args:
-        workload: a name of :func:`workloads`, or a trace folder.
-        policy: names of :func:`policies`, ``all``, classes or objects that follow
-            :class:`Policy`.
-        machine: a machine, or name or path of its file, with two to four nodes and ``[cost]``.
-        mix: of a generated workload's rounds: ``read``, ``write``, ``mixed`` (1:1 by operation) or
-            ``split`` (1:1 by page: half of the pages are only read, the others only written).
-        pattern: ``scrambled-zipf`` or ``zipf``, both of YCSB.
-        placement: of the most popular pages: ``uniform`` or ``hottest-first``.
-        rounds: rounds after the warm-up, 4 by default; replays of a trace, 1 by default.
-        scale: ``1/64`` of the memory and of the work of a generated workload, on a machine as
-            much smaller; times and sizes of policies shrink with it. A trace is never scaled, but
+        workload: a name of :func:`workloads`, or a trace folder. A trace is never scaled, but
             policies are: as if the trace were the 27 GiB that they were tuned with.
-        seeds: how many (1, 2, ...), or which.
-        fast: size of the fastest node in place of the machine's: ``30%`` of the program's memory,
-            or bytes at full scale.
-        slow: the same of the slowest node.
-        rss: memory that a generated workload maps, at full scale, in place of its own.
-        wss: the part of it that is used, the last one, in place of its own.
-        huge: map memory as huge pages of 2 MiB.
         knobs: values by ``policy.knob``, as the policy writes them or as text.
-        cost_scale: all costs of kernel primitives times this.
-        filter: which references of a trace reach memory: ``cache`` (those that miss the machine's
-            caches), ``cache-write-backs`` or ``none`` (all of them count) (:mod:`nearfar.filter`).
-        threads: runs at the same time, 0 for one a core. A policy in Python makes it 1.
-        points: points of the time series in each phase.
         progress: called now and then with the accesses done.
+        {options}
+
+    A policy is a name, or a class or object that follows :class:`Policy`.
 
     Raises:
         NearfarError: bad input; the message says what, where and what to do.
     """
-    described = machines.load(machine)
+    asked = dict(options)
+    described = machines.load(options.get("machine", default(declared.OPTIONS, "machine")))
+    asked.pop("machine", None)
     path = Path(workload)
     trace = path if "/" in str(workload) or path.suffix == ".trace" or path.is_dir() else None
     if trace is None and isinstance(workload, Path):
         trace = path
-    for name, value, known in (
-        ("--pattern", pattern, PATTERNS),
-        ("--placement", placement, PLACEMENTS),
-    ):
-        if value not in known:
-            raise NearfarError(f"{name}: {value!r}; choose one of {', '.join(known)}")
     given = {name: _text(value) for name, value in (knobs or {}).items()}
-    labelled = _policies(policy, _knobs(given))
-    share = parse_scale(scale)
-    chosen = list(range(1, seeds + 1)) if isinstance(seeds, int) else list(seeds)
-    if not chosen or any(not 0 <= seed < 2**64 for seed in chosen) or len(chosen) > 10_000:
-        raise NearfarError(f"--seeds: {seeds!r}; give 1 to 10,000 seeds from 0 to 2^64 - 1")
-    count = rounds if rounds is not None else (4 if trace is None else 1)
-    if not 0 <= count <= 1000 or (trace is not None and count < 1):
-        raise NearfarError(f"--rounds: {count} rounds; give 1 to 1000")
+    labelled = _policies(asked.pop("policy", "all"), _knobs(given))
     began = time.monotonic()
     seen: View | None = None
     with ExitStack() as opened:
         if trace is not None:
-            seen = opened.enter_context(view(trace, filter, described, progress))
+            filtered = options.get("filter", default(declared.OPTIONS, "filter"))
+            seen = opened.enter_context(view(trace, filtered, described, progress))
         answer = json.loads(
             _engine.tiering_run(
                 described,
-                policies=[
-                    (label, name, None if make is None else make, values)
-                    for label, name, make, values in labelled
-                ],
-                workload=None if trace is not None else str(workload),
+                policies=labelled,
+                workload=str(workload),
                 trace=None if seen is None else seen.path,
-                mix=mix,
-                scrambled=pattern == "scrambled-zipf",
-                hottest_first=placement == "hottest-first",
-                rounds=count,
-                scale=1.0 if trace is not None else share,
                 policy_scale=None,
-                seeds=chosen,
-                fast=_size(fast, "--fast"),
-                slow=_size(slow, "--slow"),
-                rss_bytes=None if rss is None else parse_bytes(rss, "--rss"),
-                wss_bytes=None if wss is None else parse_bytes(wss, "--wss"),
-                huge=huge,
-                cost_scale=cost_scale,
-                threads=threads,
-                points=points,
+                options=asked,
                 progress=progress,
             )
         )
-    told = {"workload": str(workload), "mix": mix if trace is None else "trace"}
-    rows = [_placed(row, told) for row in answer["rows"]]
-    series = [_placed(point, told) for point in answer["series"]]
-    options = {
-        "policy": [label for label, *_ in labelled],
-        "knobs": given,
-        "mix": mix,
-        "pattern": pattern,
-        "placement": placement,
-        "rounds": count,
-        "scale": str(scale) if trace is None else None,
-        "seeds": chosen,
-        "fast": fast,
-        "slow": slow,
-        "rss": rss,
-        "wss": wss,
-        "huge": huge,
-        "cost_scale": cost_scale,
-        "filter": filter if trace is not None else None,
-    }
-    run: dict[str, Any] = {
-        "study": "tiering",
+    values = answer["options"] | {"policy": [label for label, *_ in labelled]}
+    run = provenance(
+        "tiering",
+        arguments=[path] if trace is not None else ["--workload", str(workload)],
+        options=declared.OPTIONS,
+        values=values,
+        trace=trace,
+        machine=described,
+        view=None if seen is None else seen.sentence,
+    )
+    for key, value in given.items():
+        run["command"] += f" --knob {shlex.quote(f'{key}={value}')}"
+    run["options"]["knobs"] = given
+    run |= {
         "workload": str(workload),
-        "machine": described.name,
-        "machine_description": described.to_dict(),
-        "options": options,
         "footprint_bytes": answer["pages"] * 4096,
         "policy_scale": answer["policy_scale"],
         "node_bytes": dict(zip(answer["nodes"], answer["node_bytes"], strict=True)),
-        "version": _engine.__version__,
     }
-    if trace is not None and seen is not None:
-        run["view"] = seen.sentence
-        run["trace_json_sha256"] = hashlib.sha256((trace / "trace.json").read_bytes()).hexdigest()
-    return TieringResult(run, rows, series, time.monotonic() - began)
-
-
-def parse_scale(scale: str | float) -> float:
-    """Read ``1/64``, ``0.5`` or a number above 0.
-
-    Raises:
-        NearfarError: it is none of these.
-    """
-    try:
-        share = float(Fraction(scale))
-    except (ValueError, ZeroDivisionError, OverflowError):
-        share = 0.0
-    if not 0 < share <= 16:
-        raise NearfarError(f"--scale: {str(scale)[:40]!r} is not a share; write for example 1/64")
-    return share
+    return TieringResult(run, answer["rows"], answer["series"], time.monotonic() - began)
 
 
 def read_knobs(path: str | Path) -> dict[str, str]:
@@ -364,8 +236,8 @@ def _policies(given: Any, knobs: dict[str, dict[str, str]]) -> list[_Made]:
     for item in items:
         if isinstance(item, str):
             words = [word.strip() for word in item.split(",")]
-            names = [policy["name"] for policy in policies()] if words == ["all"] else words
-            made.extend((name, name, None, knobs.get(name, {})) for name in names)
+            chosen = [name for name, _ in names.POLICY] if words == ["all"] else words
+            made.extend((name, name, None, knobs.get(name, {})) for name in chosen)
             continue
         kind = item if isinstance(item, type) else type(item)
         label = str(getattr(item, "name", kind.__name__.lower()))
@@ -397,33 +269,3 @@ def _knobs(values: Mapping[str, str]) -> dict[str, dict[str, str]]:
             raise NearfarError(f"--knob {key!r}: write policy.knob=value, as in tpp.pagevec=15")
         found.setdefault(policy, {})[name] = value
     return found
-
-
-def _size(text: str | None, flag: str) -> tuple[float, bool] | None:
-    if text is None:
-        return None
-    if "%" in text:
-        size = parse_memory(text)
-        if len(size) != 1:
-            raise NearfarError(f"{flag}: {text[:40]!r}; give one size, such as 30%")
-        return (float(size[0].value), True)
-    return (float(parse_bytes(text, flag)), False)
-
-
-def _placed(row: dict[str, Any], told: dict[str, str]) -> dict[str, Any]:
-    """The row with workload and mix after the policy."""
-    return {"policy": row["policy"], **told, **{k: v for k, v in row.items() if k != "policy"}}
-
-
-def _table(rows: list[dict[str, Any]]) -> Any:
-    import pyarrow
-
-    def kind(name: str) -> Any:
-        if name in ("policy", "workload", "mix", "phase"):
-            return pyarrow.string()
-        if name == "seed":
-            return pyarrow.uint64()
-        return pyarrow.float64() if name in _REALS else pyarrow.int64()
-
-    schema = pyarrow.schema([(name, kind(name)) for name in rows[0]])
-    return pyarrow.Table.from_pylist(rows, schema=schema)

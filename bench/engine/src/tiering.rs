@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use nearfar_hardware::Machine;
 use nearfar_kernel::tiering::{Settings, find, make};
+use nearfar_schema::units::MemorySize;
+use nearfar_schema::{Given, Value as _};
 use nearfar_study::tiering::engine::Access;
-use nearfar_study::tiering::options::Size;
 use nearfar_study::tiering::workload::{Mix, Shape, generated};
 use nearfar_study::tiering::{Options, PolicySource, run as simulate};
 use nearfar_trace::{Error, Result};
@@ -35,8 +36,7 @@ pub const OPTIONS: &[&str] = &[
 pub fn run(arguments: &Arguments) -> Result<Value> {
     let scale: f64 = arguments.option("--scale")?.unwrap_or(1.0);
     let asked: String = arguments.option("--mix")?.unwrap_or_else(|| "write".to_owned());
-    let mix = Mix::ALL.iter().find(|(name, _)| *name == asked).map(|(_, mix)| *mix);
-    let mix = mix.ok_or_else(|| Error::input("--mix", "no such mix", ""))?;
+    let mix = Mix::read(&Given::Text(asked)).map_err(|what| Error::input("--mix", what, ""))?;
     let shape = Shape {
         scrambled: true,
         hottest_first: false,
@@ -51,7 +51,8 @@ pub fn run(arguments: &Arguments) -> Result<Value> {
     let machine = Machine::load(&machine, Path::new("machines"))?;
     let mut options = Options::new(&machine, arguments.option("--cost-scale")?.unwrap_or(1.0))?;
     options.scale = scale;
-    let mib = |flag| Ok::<_, Error>(arguments.option(flag)?.map(|mib: u64| Size::Bytes(mib << 20)));
+    let mib =
+        |flag| Ok::<_, Error>(arguments.option(flag)?.map(|mib: u64| MemorySize::Bytes(mib << 20)));
     (options.fast, options.slow) = (mib("--fast-mib")?, mib("--slow-mib")?);
     options.threads = arguments.option("--threads")?.unwrap_or(1);
     let seeds: u64 = arguments.option("--seeds")?.unwrap_or(1);

@@ -5,12 +5,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use nearfar_kernel::tiering::{POLICIES, Settings, find, make};
-use nearfar_study::tiering::options::Size;
+use nearfar_schema::Options as _;
+use nearfar_study::tiering::options::Asked;
 use nearfar_study::tiering::trace::TracePages;
-use nearfar_study::tiering::workload::{Mix, Prepared, Shape, WORKLOADS, generated};
+use nearfar_study::tiering::workload::{Prepared, generated};
 use nearfar_study::tiering::{Options, PolicySource, run};
 use nearfar_trace::Error;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use crate::machine::Machine;
 use crate::policy::{MemoryHandle, Raised, ThreadHandle, policy};
@@ -37,71 +39,47 @@ fn tiering_policies() -> String {
     serde_json::Value::Array(policies.collect()).to_string()
 }
 
-/// Names of the generated workloads, with a line on each.
-#[pyfunction]
-fn tiering_workloads() -> Vec<(&'static str, &'static str)> {
-    WORKLOADS.iter().map(|workload| (workload.name, workload.what)).collect()
-}
+/// A policy to run: its label, a built-in name or an object (`nearfar.tiering.Policy`), and knobs.
+type Given = (String, Option<String>, Option<Py<PyAny>>, BTreeMap<String, String>);
 
-/// Run the study; answers `{"rows", "series", "pages", "node_bytes", "nodes"}` as JSON text.
+/// Run the study; answers `{"rows", "series", "pages", "node_bytes", "nodes", "options"}` as JSON
+/// text.
 ///
-/// `policies` are labels, each with a built-in name or an object (`nearfar.tiering.Policy`) and
-/// knobs. `trace` takes the place of `workload`. `scale` shrinks the machine and the workload,
-/// `policy_scale` the policies' times and sizes. Sizes are fractions or bytes, told apart by the
-/// flag beside each. With an object among the policies everything runs in this thread.
+/// With a `trace`, `workload` is only what results call it. `policy_scale` shrinks the
+/// policies' times and sizes. With an object among the policies everything runs in this thread.
 #[pyfunction]
-#[pyo3(signature = (
-    machine, *, policies, workload, trace, mix, scrambled, hottest_first, rounds,
-    scale, policy_scale, seeds, fast, slow, rss_bytes, wss_bytes, huge, cost_scale, threads, points,
-    progress
-))]
-#[allow(clippy::too_many_arguments, clippy::type_complexity)]
+#[pyo3(signature = (machine, *, policies, workload, trace, policy_scale, options, progress))]
+#[allow(clippy::too_many_arguments)]
 fn tiering_run(
     py: Python<'_>,
     machine: &Machine,
-    policies: Vec<(String, Option<String>, Option<Py<PyAny>>, BTreeMap<String, String>)>,
-    workload: Option<String>,
+    policies: Vec<Given>,
+    workload: String,
     trace: Option<PathBuf>,
-    mix: String,
-    scrambled: bool,
-    hottest_first: bool,
-    rounds: u32,
-    scale: f64,
     policy_scale: Option<f64>,
-    seeds: Vec<u64>,
-    fast: Option<(f64, bool)>,
-    slow: Option<(f64, bool)>,
-    rss_bytes: Option<u64>,
-    wss_bytes: Option<u64>,
-    huge: bool,
-    cost_scale: f64,
-    threads: usize,
-    points: u32,
+    options: &Bound<'_, PyDict>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
-    let mut options = Options::new(machine.hardware(), cost_scale).map_err(raise)?;
-    let size = |(value, fraction)| match fraction {
-        true => Size::Fraction(value),
-        false => Size::Bytes(value as u64),
-    };
-    (options.fast, options.slow) = (fast.map(size), slow.map(size));
-    (options.scale, options.huge, options.points) = (scale, huge, points);
-    let Some((_, mix)) = Mix::ALL.into_iter().find(|(name, _)| *name == mix) else {
-        let names = Mix::ALL.map(|(name, _)| name).join(", ");
-        return Err(raise(Error::input("--mix", format!("no mix {mix:?}"), names)));
-    };
-    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
-    let (rss_gib, wss_gib) = (rss_bytes.map(gib), wss_bytes.map(gib));
-    let shape = Shape { scrambled, hottest_first, mix, rounds, scale, huge, rss_gib, wss_gib };
+    let asked: Asked = crate::given::read(options)?;
+    let mut options = Options::asked(machine.hardware(), &asked, trace.is_some()).map_err(raise)?;
     let python = policies.iter().any(|(_, _, object, _)| object.is_some());
-    options.threads = if python { 1 } else { threads };
+    if python {
+        options.threads = 1;
+    }
     let raised = Raised::default();
     let inner = raised.clone();
-    let work = move |pulse: &mut dyn FnMut(u64) -> nearfar_trace::Result<()>| {
-        let prepared = match (&workload, &trace) {
-            (_, Some(path)) => Prepared::trace(TracePages::open(path, huge, pulse)?, rounds),
-            (Some(name), None) => generated(name, &shape)?,
-            (None, None) => return Err(Error::input("--workload", "none given", "give one")),
+    let work = move |on_progress: &mut dyn FnMut(u64) -> nearfar_trace::Result<()>| {
+        let prepared = match &trace {
+            Some(path) => {
+                let rounds = asked.rounds.map_or(1, |rounds| rounds.0 as u32);
+                if rounds < 1 {
+                    let what = "0 rounds of a trace; give 1 to 1000";
+                    return Err(Error::input("--rounds", what, ""));
+                }
+                let pages = TracePages::open(path, asked.huge, on_progress)?;
+                Prepared::trace(workload, pages, rounds)
+            }
+            None => generated(&workload, &asked.shape())?,
         };
         let prepared = Arc::new(prepared);
         // A trace comes as it is: the policies' times and sizes shrink to it, as if it were the
@@ -109,7 +87,7 @@ fn tiering_run(
         let tuned = 27.0 * f64::from(1 << 18);
         let shrink = policy_scale.unwrap_or(match trace {
             Some(_) => (f64::from(prepared.pages) / tuned).min(1.0),
-            None => scale,
+            None => asked.scale.share,
         });
         let frames = options.frames(prepared.pages)?;
         let mut sources = Vec::new();
@@ -144,8 +122,9 @@ fn tiering_run(
         }
         let mut watched = |count| {
             inner.stop()?;
-            pulse(count)
+            on_progress(count)
         };
+        let seeds = asked.seeds.from(asked.seed.0);
         let found = run(&options, &prepared, &sources, &seeds, &mut watched)?;
         let nodes: Vec<_> = options.nodes.iter().map(|node| node.name.clone()).collect();
         let bytes: Vec<u64> = frames.iter().map(|frames| frames * 4096).collect();
@@ -156,6 +135,7 @@ fn tiering_run(
             "policy_scale": shrink,
             "nodes": nodes,
             "node_bytes": bytes,
+            "options": asked.plain(),
         });
         Ok(answer.to_string())
     };
@@ -174,6 +154,5 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<MemoryHandle>()?;
     module.add_class::<ThreadHandle>()?;
     module.add_function(wrap_pyfunction!(tiering_policies, module)?)?;
-    module.add_function(wrap_pyfunction!(tiering_workloads, module)?)?;
     module.add_function(wrap_pyfunction!(tiering_run, module)?)
 }

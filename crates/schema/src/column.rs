@@ -39,7 +39,7 @@ impl<T: Cell> Cell for Option<T> {
 }
 
 /// A seed, which has all 64 bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(transparent)]
 pub struct Seed(pub u64);
 

@@ -76,6 +76,34 @@ impl Value for PageSizes {
     }
 }
 
+/// One memory size, as it was written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OneMemory {
+    /// What was written.
+    pub text: String,
+    /// What it says.
+    pub size: MemorySize,
+}
+
+impl Value for OneMemory {
+    fn metavar() -> &'static str {
+        "SIZE"
+    }
+    fn python() -> String {
+        "str".into()
+    }
+    fn read(given: &Given) -> Result<Self, String> {
+        let Memory { text, sizes } = Memory::read(given)?;
+        match sizes.as_slice() {
+            [size] => Ok(Self { text, size: *size }),
+            _ => Err(refuse(given, "one size", "give one size, such as 30%")),
+        }
+    }
+    fn plain(&self) -> Json {
+        self.text.as_str().into()
+    }
+}
+
 /// Memory sizes, as they were written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Memory {

@@ -60,3 +60,20 @@ KIND: Final = (
     ("kernel-load", "read by the kernel for it"),
     ("kernel-store", "written by the kernel for it"),
 )
+
+POLICY: Final = (
+    ("none", "pages stay where first touched"),
+    ("autonuma", "NUMA balancing, memory tiering mode of Linux 6.3: hot by hint-fault latency"),
+    ("tpp", "Transparent Page Placement: synchronous promotion on hint faults, kswapd demotes"),
+    ("memtis", "Memtis: sampled access histogram, periodic migration, huge-page split"),
+    ("nomad", "NOMAD: transactional promotion, a shadow kept for every promoted page"),
+    ("ssp", "Selective Shadow Paging: NOMAD, a shadow only for pages that stayed clean last time"),
+    ("oracle", "clairvoyant placement at the start of each phase, free of charge: a bound"),
+)
+
+WORKLOAD: Final = (
+    ("nomad-small", "NOMAD's micro-benchmark: 10 GiB of 20 used, 18 M copies of a page a round"),
+    ("nomad-medium", "the same: 13.5 GiB of 27 used, 30 M copies a round"),
+    ("nomad-large", "the same: all of 27 GiB used, 40 M copies a round"),
+    ("pointer-chase", "13.5 GiB of 27: one load a page, all pages in one random cycle"),
+)

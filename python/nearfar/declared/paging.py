@@ -158,6 +158,7 @@ class Row(TypedDict):
     translation_ns: float
     data_ns: float
     total_ns: float
+    too_few_frames: bool
 
 
 ROWS: Final = Rows(
@@ -217,6 +218,13 @@ ROWS: Final = Rows(
         ),
         Column("data_ns", "double", False, "ns per reference", "Time of the data, T_D."),
         Column("total_ns", "double", False, "ns per reference", "T_A + T_D."),
+        Column(
+            "too_few_frames",
+            "bool",
+            False,
+            "",
+            "Whether the frames are so few (under 8) that the row says little about a larger program.",
+        ),
     ),
     keys=("storage", ("memory_fraction", "memory_bytes"), "page_bytes"),
     metrics={

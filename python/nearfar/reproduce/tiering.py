@@ -8,8 +8,9 @@ leave open are varied one at a time (:data:`VARIANTS`).
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from nearfar.reproduce import Reproduced, Row, compared, explained
@@ -192,7 +193,8 @@ def _table_2(options: dict[str, Any]) -> Iterator[Row]:
                 points=1, **options,
             )  # fmt: skip
             for phase, name in (("in-progress", "round-1"), ("stable", "round-4")):
-                for row in made.rows:
+                rows: list[Mapping[str, Any]] = list(made.rows)
+                for row in rows:
                     if row["phase"] != name:
                         continue
                     rate[row["policy"], case, phase, mix] = row["bandwidth_mb_s"]
@@ -288,9 +290,7 @@ def _table_4(options: dict[str, Any]) -> Iterator[Row]:
 
 
 def _share(scale: str) -> float:
-    from nearfar.tiering import parse_scale
-
-    return parse_scale(scale)
+    return float(Fraction(scale))
 
 
 def _near(

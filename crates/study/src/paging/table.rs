@@ -6,6 +6,9 @@ use nearfar_trace::{Error, Result};
 
 use super::simulate::Simulated;
 
+/// Frames below which a memory thrashes whatever the program does.
+const MIN_FRAMES: u64 = 8;
+
 nearfar_schema::columns! {
     /// A row of the study. Times are averages per reference.
     pub struct Row {
@@ -43,6 +46,8 @@ nearfar_schema::columns! {
         data_ns: f64 ["ns per reference"],
         /// T_A + T_D.
         total_ns: f64 ["ns per reference"],
+        /// Whether the frames are so few (under 8) that the row says little about a larger program.
+        too_few_frames: bool,
     }
     keys [storage, memory_fraction | memory_bytes, page_bytes]
     metrics [
@@ -110,6 +115,7 @@ pub fn rows(
                 translation_ns,
                 data_ns,
                 total_ns: translation_ns + data_ns,
+                too_few_frames: cell.frames < MIN_FRAMES,
             });
         }
     }

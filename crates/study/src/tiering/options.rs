@@ -1,19 +1,198 @@
 //! What to simulate, checked once.
 
 use nearfar_hardware::Machine;
+use nearfar_hardware::machine::MachineName;
 use nearfar_hardware::node::{KernelCosts, NodeModel};
-use nearfar_kernel::tiering::FRAME;
+use nearfar_kernel::tiering::{FRAME, POLICIES};
+use nearfar_schema::units::MemorySize;
+use nearfar_schema::{Bytes, Count, Entry, Given, OneMemory, Runtime, Value, none};
 use nearfar_trace::{Error, Result};
+use serde_json::Value as Json;
 
 use super::counters::Hardware;
+use super::workload::{Mix, Pattern, Placement, Shape};
+use crate::filter::Filter;
 
-/// A size of the fast or slow node.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Size {
-    /// This part of all the memory that the program maps.
-    Fraction(f64),
-    /// Bytes, at full scale.
-    Bytes(u64),
+nearfar_schema::options! {
+    /// The options of a tiering study as they are written.
+    pub struct Asked {
+        /// Policies: names with commas between, or all.
+        policy: Policies = "all",
+        /// Machine name or file; it needs two to four nodes and [cost].
+        machine: MachineName = "cxl-a",
+        /// Loads and stores of a generated workload's rounds.
+        mix: Mix = "write",
+        /// How often a generated workload uses which page: YCSB's distributions.
+        pattern: Pattern = "scrambled-zipf",
+        /// Where the most popular pages of a generated workload lie.
+        placement: Placement = "uniform",
+        /// Rounds after the warm-up; of a trace, how often it is replayed.
+        rounds: Option<Count<0, 1000>> = none("4; of a trace: 1"),
+        /// Scale of a generated workload and its machine, memory and work: 1/64, 1/1 for full size.
+        scale: Scale = "1/64",
+        /// How many seeds, each a run, from --seed on.
+        seeds: Seeds = 1,
+        /// The first seed.
+        seed: Count<0, { 1 << 63 }> = 1,
+        /// Fastest node in place of the machine's: 30% of the program's memory, or bytes at full scale.
+        fast: Option<OneMemory> = none("the machine's"),
+        /// Slowest node: the same.
+        slow: Option<OneMemory> = none("the machine's"),
+        /// Memory that a generated workload maps, at full scale.
+        rss: Option<Bytes> = none("its own"),
+        /// The part of it that is used, the last one.
+        wss: Option<Bytes> = none("its own"),
+        /// Map memory as huge pages of 2 MiB.
+        huge: bool = false,
+        /// Factor on all costs of kernel primitives.
+        cost_scale: f64 = 1.0,
+        /// References of a trace that reach memory, before or behind the machine's caches.
+        filter: Filter = "cache",
+        /// Points of the time series in each phase.
+        points: Count<1, 100_000> = 40,
+        /// Threads; 0 = one per core. A policy in Python makes it 1.
+        threads: Runtime<Count<0, 1024>> = 0,
+    }
+}
+
+/// Names of policies. Policies written in Python are given beside them, not here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policies(pub Vec<String>);
+
+impl Value for Policies {
+    fn metavar() -> &'static str {
+        "POLICIES"
+    }
+    fn python() -> String {
+        "PolicyLike | Sequence[PolicyLike]".into()
+    }
+    fn registry() -> &'static str {
+        "policy"
+    }
+    fn choices() -> Vec<Entry> {
+        POLICIES.iter().map(|(name, policy)| Entry { name, what: policy.what.into() }).collect()
+    }
+    fn open() -> bool {
+        true
+    }
+    fn read(given: &Given) -> std::result::Result<Self, String> {
+        let names: Vec<_> = given.items().iter().map(Given::shown).collect();
+        Ok(match names.as_slice() {
+            [all] if all == "all" => {
+                Self(POLICIES.iter().map(|(name, _)| (*name).into()).collect())
+            }
+            _ => Self(names),
+        })
+    }
+    fn plain(&self) -> Json {
+        self.0.as_slice().into()
+    }
+}
+
+/// A share of full size, above 0 and up to 16: `1/64`, `0.5`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scale {
+    /// What was written.
+    pub text: String,
+    /// What it says.
+    pub share: f64,
+}
+
+impl Value for Scale {
+    fn metavar() -> &'static str {
+        "SHARE"
+    }
+    fn python() -> String {
+        "str | float".into()
+    }
+    fn read(given: &Given) -> std::result::Result<Self, String> {
+        let text = given.shown();
+        let share = match text.split_once('/') {
+            Some((part, whole)) => part
+                .trim()
+                .parse::<f64>()
+                .and_then(|part| whole.trim().parse::<f64>().map(|whole| part / whole)),
+            None => text.trim().parse(),
+        };
+        match share {
+            Ok(share) if share > 0.0 && share <= 16.0 => Ok(Self { text, share }),
+            _ => Err(format!("'{text}' is not a share; write for example 1/64")),
+        }
+    }
+    fn plain(&self) -> Json {
+        self.text.as_str().into()
+    }
+}
+
+/// How many seeds, or which.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seeds {
+    /// This many, from the first on.
+    Many(u64),
+    /// These.
+    These(Vec<u64>),
+}
+
+/// Most seeds of one study.
+const MAX_SEEDS: usize = 10_000;
+
+impl Seeds {
+    /// The seeds, where `first` is the first of many.
+    pub fn from(&self, first: u64) -> Vec<u64> {
+        match self {
+            Seeds::Many(count) => (first..first + count).collect(),
+            Seeds::These(seeds) => seeds.clone(),
+        }
+    }
+}
+
+impl Value for Seeds {
+    fn metavar() -> &'static str {
+        "COUNT"
+    }
+    fn python() -> String {
+        "int | Sequence[int]".into()
+    }
+    fn read(given: &Given) -> std::result::Result<Self, String> {
+        let refused = || {
+            format!(
+                "'{}' is not a number of seeds; give 1 to {MAX_SEEDS}, or so many seeds from 0 to \
+                 2^64 - 1",
+                given.shown()
+            )
+        };
+        match given {
+            Given::List(seeds) if (1..=MAX_SEEDS).contains(&seeds.len()) => {
+                let read = |seed| Count::<0>::read(seed).map(|seed| seed.0);
+                seeds.iter().map(read).collect::<std::result::Result<_, _>>().map(Self::These)
+            }
+            one => Count::<1, { MAX_SEEDS as u64 }>::read(one).map(|count| Self::Many(count.0)),
+        }
+        .map_err(|_| refused())
+    }
+    fn plain(&self) -> Json {
+        match self {
+            Seeds::Many(count) => (*count).into(),
+            Seeds::These(seeds) => seeds.as_slice().into(),
+        }
+    }
+}
+
+impl Asked {
+    /// The shape of a generated workload.
+    pub fn shape(&self) -> Shape {
+        let gib = |bytes: &Bytes| bytes.0 as f64 / f64::from(1 << 30);
+        Shape {
+            scrambled: self.pattern == Pattern::ScrambledZipf,
+            hottest_first: self.placement == Placement::HottestFirst,
+            mix: self.mix,
+            rounds: self.rounds.map_or(4, |rounds| rounds.0 as u32),
+            scale: self.scale.share,
+            huge: self.huge,
+            rss_gib: self.rss.as_ref().map(gib),
+            wss_gib: self.wss.as_ref().map(gib),
+        }
+    }
 }
 
 /// The machine of a run.
@@ -28,9 +207,9 @@ pub struct Options {
     /// Entries of the TLB.
     pub tlb_entries: u64,
     /// The fastest node's size in place of the machine's.
-    pub fast: Option<Size>,
+    pub fast: Option<MemorySize>,
     /// The slowest node's size in place of the machine's.
-    pub slow: Option<Size>,
+    pub slow: Option<MemorySize>,
     /// 1 for full size.
     pub scale: f64,
     /// Memory is mapped as huge pages.
@@ -71,6 +250,22 @@ impl Options {
         })
     }
 
+    /// What was asked, on `machine`; `trace`: of a trace, which is never scaled.
+    ///
+    /// # Errors
+    /// As [`Options::new`].
+    pub fn asked(machine: &Machine, asked: &Asked, trace: bool) -> Result<Self> {
+        Ok(Self {
+            fast: asked.fast.as_ref().map(|fast| fast.size),
+            slow: asked.slow.as_ref().map(|slow| slow.size),
+            scale: if trace { 1.0 } else { asked.scale.share },
+            huge: asked.huge,
+            threads: asked.threads.0.0 as usize,
+            points: asked.points.0 as u32,
+            ..Self::new(machine, asked.cost_scale)?
+        })
+    }
+
     /// The hardware for a program of `program_threads` threads with accesses of `access_bytes`.
     pub(super) fn hardware(&self, program_threads: u32, access_bytes: u64) -> Hardware {
         Hardware {
@@ -99,8 +294,8 @@ impl Options {
             };
             let bytes = |bytes: u64| (bytes as f64 * self.scale / FRAME as f64) as u64;
             let frames = match asked {
-                Some(Size::Fraction(part)) => (f64::from(pages) * part).ceil() as u64,
-                Some(Size::Bytes(size)) => bytes(size),
+                Some(MemorySize::Fraction(part)) => (f64::from(pages) * part).ceil() as u64,
+                Some(MemorySize::Bytes(size)) => bytes(size),
                 None => bytes(node.available()),
             };
             if frames == 0 {

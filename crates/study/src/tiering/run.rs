@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use nearfar_kernel::tiering::{FRAME, Made, Memory, Page, Time};
+use nearfar_schema::column::Seed;
 use nearfar_trace::{Error, Result};
 use serde::Serialize;
 
@@ -27,82 +28,110 @@ pub struct PolicySource<'a> {
     pub make: Make<'a>,
 }
 
-/// One policy x seed x phase.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
-    /// The policy's label.
-    pub policy: String,
-    /// The seed of the draws.
-    pub seed: u64,
-    /// The phase.
-    pub phase: String,
-    /// The program's accesses.
-    pub accesses: u64,
-    /// How long they took, simulated.
-    pub seconds: f64,
-    /// MiB per second.
-    pub bandwidth_mb_s: f64,
-    /// Time of an access, all its faults included.
-    pub mean_latency_ns: f64,
-    /// Share of accesses to the fastest node.
-    pub fast_hit_ratio: f64,
-    /// Pages moved up.
-    pub promotions: u64,
-    /// Pages moved down.
-    pub demotions: u64,
-    /// Of these, onto their shadow.
-    pub demotions_remapped: u64,
-    /// Of these, by a copy.
-    pub demotions_copied: u64,
-    /// Promotions that kept a shadow.
-    pub shadow_copies: u64,
-    /// Shadows freed by a write.
-    pub shadow_faults: u64,
-    /// Shadows freed for their frame.
-    pub shadow_reclaims: u64,
-    /// Copies given up.
-    pub aborts: u64,
-    /// Hint faults.
-    pub hint_faults: u64,
-    /// Write-protect faults in all.
-    pub write_faults: u64,
-    /// Bytes copied between nodes.
-    pub bytes_migrated: u64,
-    /// Most bytes in shadows.
-    pub shadow_bytes_peak: u64,
-    /// Pages of the fastest node in use at the end.
-    pub fast_pages: u64,
+nearfar_schema::columns! {
+    /// One policy x seed x phase.
+    pub struct Row {
+        /// The policy.
+        policy: String,
+        /// The generated workload, or the trace.
+        workload: String,
+        /// Its loads and stores: `trace` for a trace.
+        mix: &'static str,
+        /// The seed of the draws.
+        seed: Seed,
+        /// The phase: `warm-up`, `round-1`, ..., or `trace`.
+        phase: String,
+        /// The program's accesses.
+        accesses: u64,
+        /// How long they took, simulated.
+        seconds: f64 ["s"],
+        /// Bytes of the program's accesses per second.
+        bandwidth_mb_s: f64 ["MiB/s"],
+        /// Time of an access, all its faults included.
+        mean_latency_ns: f64 ["ns"],
+        /// Share of accesses to the fastest node.
+        fast_hit_ratio: f64,
+        /// Pages moved up.
+        promotions: u64 ["pages"],
+        /// Pages moved down.
+        demotions: u64 ["pages"],
+        /// Of these, onto their shadow.
+        demotions_remapped: u64 ["pages"],
+        /// Of these, by a copy.
+        demotions_copied: u64 ["pages"],
+        /// Promotions that kept a shadow.
+        shadow_copies: u64 ["pages"],
+        /// Shadows freed by a write.
+        shadow_faults: u64 ["pages"],
+        /// Shadows freed for their frame.
+        shadow_reclaims: u64 ["pages"],
+        /// Copies given up because the page was written meanwhile.
+        aborts: u64 ["pages"],
+        /// Hint faults.
+        hint_faults: u64,
+        /// Write-protect faults in all.
+        write_faults: u64,
+        /// Bytes copied between nodes.
+        bytes_migrated: u64 ["bytes"],
+        /// Most bytes in shadows at a time.
+        shadow_bytes_peak: u64 ["bytes"],
+        /// Pages of the fastest node in use at the end.
+        fast_pages: u64 ["pages"],
+    }
+    keys [workload, mix, policy, phase]
+    metrics [
+        bandwidth_mb_s more,
+        mean_latency_ns less,
+        seconds less,
+        fast_hit_ratio more,
+        promotions less,
+        demotions less,
+        bytes_migrated less,
+        hint_faults less,
+        write_faults less,
+        shadow_faults less,
+        aborts less,
+    ]
+    seed [seed]
 }
 
-/// A point of the time series: what happened since the one before.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Point {
-    /// The policy's label.
-    pub policy: String,
-    /// The seed of the draws.
-    pub seed: u64,
-    /// The phase.
-    pub phase: String,
-    /// Share of the run's accesses done, 0 to 1.
-    pub progress: f64,
-    /// Simulated time since the start.
-    pub seconds: f64,
-    /// MiB per second.
-    pub bandwidth_mb_s: f64,
-    /// Share of accesses to the fastest node.
-    pub fast_hit_ratio: f64,
-    /// Shadows made since the start.
-    pub shadow_copies: u64,
-    /// Pages promoted since the start.
-    pub promotions: u64,
-    /// Pages demoted since the start.
-    pub demotions: u64,
-    /// Bytes in use on the fastest node.
-    pub fast_bytes: u64,
-    /// Bytes in use on the other nodes.
-    pub slow_bytes: u64,
-    /// Of these, shadows.
-    pub shadow_bytes: u64,
+nearfar_schema::columns! {
+    /// One point of the time series of a run.
+    pub struct Point {
+        /// The policy.
+        policy: String,
+        /// The generated workload, or the trace.
+        workload: String,
+        /// Its loads and stores: `trace` for a trace.
+        mix: &'static str,
+        /// The seed of the draws.
+        seed: Seed,
+        /// The phase.
+        phase: String,
+        /// Share of the run's accesses done, 0 to 1.
+        progress: f64,
+        /// Simulated time since the start.
+        seconds: f64 ["s"],
+        /// Bytes of the program's accesses per second, since the point before.
+        bandwidth_mb_s: f64 ["MiB/s"],
+        /// Share of accesses to the fastest node, since the point before.
+        fast_hit_ratio: f64,
+        /// Shadows made since the start.
+        shadow_copies: u64 ["pages"],
+        /// Pages promoted since the start.
+        promotions: u64 ["pages"],
+        /// Pages demoted since the start.
+        demotions: u64 ["pages"],
+        /// Bytes in use on the fastest node.
+        fast_bytes: u64 ["bytes"],
+        /// Bytes in use on the other nodes.
+        slow_bytes: u64 ["bytes"],
+        /// Of these, shadows.
+        shadow_bytes: u64 ["bytes"],
+    }
+    keys [workload, mix, policy, phase, progress]
+    metrics [bandwidth_mb_s more, fast_hit_ratio more]
+    seed [seed]
 }
 
 /// What a study found.
@@ -205,7 +234,9 @@ fn one(
             let (rate, hits) = span.rates(&last, &now);
             outcome.series.push(Point {
                 policy: source.label.clone(),
-                seed,
+                workload: workload.name.clone(),
+                mix: workload.mix,
+                seed: Seed(seed),
                 phase: phase.name.clone(),
                 progress: (before + done) as f64 / total.max(1) as f64,
                 seconds: clock.ps() as f64 / 1e12,
@@ -235,7 +266,7 @@ struct Span {
 }
 
 impl Span {
-    /// MiB per second and the fastest node's share of accesses, between two counts.
+    /// MiB a second and the fastest node's share of accesses, between two counts.
     fn rates(mut self, from: &Counters, to: &Counters) -> (f64, f64) {
         let mut fast = 0;
         for (node, (was, is)) in from.accesses.iter().zip(&to.accesses).enumerate() {
@@ -286,7 +317,9 @@ fn row(
     let accesses = count(|c| c.accesses.iter().flatten().sum());
     Row {
         policy: source.label.clone(),
-        seed,
+        workload: workload.name.clone(),
+        mix: workload.mix,
+        seed: Seed(seed),
         phase: phase.name.clone(),
         accesses,
         seconds: elapsed.ps() as f64 / 1e12,

@@ -19,11 +19,11 @@ use proptest::prelude::*;
 
 use super::counters::Hardware;
 use super::engine::{Access, Engine};
-use super::options::Size;
 use super::run::{PolicySource, Row, run};
 use super::workload::{Mix, Prepared, Shape, generated};
 use super::world::World;
 use super::*;
+use nearfar_schema::units::MemorySize as Size;
 
 /// Hardware that has the reference implementation's costs: bandwidth without end, no TLB.
 fn flat(nodes: usize) -> Hardware {

@@ -74,24 +74,55 @@ pub static WORKLOADS: &[Workload] = &[
     },
 ];
 
-/// Loads and stores.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mix {
-    /// Loads only.
-    Read,
-    /// Stores only.
-    Write,
-    /// One to one, drawn for each operation.
-    Mixed,
-    /// One to one by page: half of the pages are only loaded, the others only stored to.
-    Split,
+nearfar_schema::choices! {
+    /// Loads and stores.
+    pub enum Mix: "mix" {
+        /// loads only
+        Read = "read",
+        /// stores only
+        Write = "write",
+        /// one to one, drawn for each operation
+        Mixed = "mixed",
+        /// one to one by page: half of the pages are only loaded, the others only stored to
+        Split = "split",
+    }
+}
+
+nearfar_schema::choices! {
+    /// How often which page is used.
+    pub enum Pattern: "pattern" {
+        /// ranks hashed onto records
+        ScrambledZipf = "scrambled-zipf",
+        /// the most popular record is the first
+        Zipf = "zipf",
+    }
+}
+
+nearfar_schema::choices! {
+    /// Where popular pages lie in memory.
+    pub enum Placement: "placement" {
+        /// scattered
+        Uniform = "uniform",
+        /// the most popular ones first
+        HottestFirst = "hottest-first",
+    }
+}
+
+/// [`WORKLOADS`] as what an option chooses from.
+pub struct Workloads;
+
+impl nearfar_schema::Registry for Workloads {
+    const NAME: &'static str = "workload";
+    const KIND: &'static str = "workload";
+    const METAVAR: &'static str = "WORKLOAD";
+    fn entries() -> Vec<nearfar_schema::Entry> {
+        let entry =
+            |one: &Workload| nearfar_schema::Entry { name: one.name, what: one.what.into() };
+        WORKLOADS.iter().map(entry).collect()
+    }
 }
 
 impl Mix {
-    /// Every mix, by name.
-    pub const ALL: [(&'static str, Mix); 4] =
-        [("read", Mix::Read), ("write", Mix::Write), ("mixed", Mix::Mixed), ("split", Mix::Split)];
-
     fn write(self, page: u32, random: u64) -> bool {
         match self {
             Mix::Read => false,
@@ -140,6 +171,10 @@ pub struct Phase {
 /// A workload ready to run, shared by all runs of it.
 #[derive(Debug)]
 pub struct Prepared {
+    /// Its name in results: a workload, or the path of a trace.
+    pub name: String,
+    /// Its mix in results: `trace` for a trace.
+    pub mix: &'static str,
     /// Pages in all.
     pub pages: u32,
     /// Pages mapped before it begins, in order of their numbers; others at first touch.
@@ -243,12 +278,13 @@ pub fn generated(name: &str, shape: &Shape) -> Result<Prepared> {
         mix: shape.mix,
     }));
     let access_bytes = workload.access_bytes;
-    Ok(Prepared { pages: rss, mapped: rss, access_bytes, phases, threads: 1, kind })
+    let (name, mix) = (name.to_owned(), shape.mix.name());
+    Ok(Prepared { name, mix, pages: rss, mapped: rss, access_bytes, phases, threads: 1, kind })
 }
 
 impl Prepared {
-    /// A trace, replayed `rounds` times.
-    pub fn trace(pages: TracePages, rounds: u32) -> Self {
+    /// A trace, replayed `rounds` times; `name` is its name in results.
+    pub fn trace(name: String, pages: TracePages, rounds: u32) -> Self {
         let phases = (1..=rounds.max(1)).map(|round| Phase {
             name: if rounds <= 1 { "trace".to_owned() } else { format!("round-{round}") },
             accesses: pages.accesses(),
@@ -256,6 +292,8 @@ impl Prepared {
             mix: Mix::Read,
         });
         Self {
+            name,
+            mix: "trace",
             pages: pages.pages(),
             mapped: 0,
             access_bytes: 64,

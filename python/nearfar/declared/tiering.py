@@ -1,0 +1,320 @@
+"""Options and rows of ``nearfar tiering``. Made by ``make declared``; not to be edited."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, TypedDict
+
+from nearfar.declared import names
+from nearfar.schema import Column, MachineLike, Option, PolicyLike, Rows
+
+
+class Options(TypedDict, total=False):
+    """Options of ``nearfar tiering``, by name."""
+
+    policy: PolicyLike | Sequence[PolicyLike]
+    machine: MachineLike
+    mix: str
+    pattern: str
+    placement: str
+    rounds: int | None
+    scale: str | float
+    seeds: int | Sequence[int]
+    seed: int
+    fast: str | None
+    slow: str | None
+    rss: str | int | None
+    wss: str | int | None
+    huge: bool
+    cost_scale: float
+    filter: str
+    points: int
+    threads: int
+
+
+OPTIONS: Final = (
+    Option(
+        "policy",
+        type="PolicyLike | Sequence[PolicyLike]",
+        what="Policies: names with commas between, or all.",
+        default="all",
+        metavar="POLICIES",
+        choices=names.POLICY,
+    ),
+    Option(
+        "machine",
+        type="MachineLike",
+        what="Machine name or file; it needs two to four nodes and [cost].",
+        default="cxl-a",
+        metavar="MACHINE",
+        choices=names.MACHINE,
+    ),
+    Option(
+        "mix",
+        type="str",
+        what="Loads and stores of a generated workload's rounds.",
+        default="write",
+        metavar="NAME",
+        choices=(
+            ("read", "loads only"),
+            ("write", "stores only"),
+            ("mixed", "one to one, drawn for each operation"),
+            (
+                "split",
+                "one to one by page: half of the pages are only loaded, the others only stored to",
+            ),
+        ),
+        open=False,
+    ),
+    Option(
+        "pattern",
+        type="str",
+        what="How often a generated workload uses which page: YCSB's distributions.",
+        default="scrambled-zipf",
+        metavar="NAME",
+        choices=(
+            ("scrambled-zipf", "ranks hashed onto records"),
+            ("zipf", "the most popular record is the first"),
+        ),
+        open=False,
+    ),
+    Option(
+        "placement",
+        type="str",
+        what="Where the most popular pages of a generated workload lie.",
+        default="uniform",
+        metavar="NAME",
+        choices=(("uniform", "scattered"), ("hottest-first", "the most popular ones first")),
+        open=False,
+    ),
+    Option(
+        "rounds",
+        type="int | None",
+        what="Rounds after the warm-up; of a trace, how often it is replayed.",
+        shown="4; of a trace: 1",
+        metavar="COUNT",
+    ),
+    Option(
+        "scale",
+        type="str | float",
+        what="Scale of a generated workload and its machine, memory and work: 1/64, 1/1 for full size.",
+        default="1/64",
+        metavar="SHARE",
+    ),
+    Option(
+        "seeds",
+        type="int | Sequence[int]",
+        what="How many seeds, each a run, from --seed on.",
+        default=1,
+        metavar="COUNT",
+    ),
+    Option("seed", type="int", what="The first seed.", default=1, metavar="COUNT"),
+    Option(
+        "fast",
+        type="str | None",
+        what="Fastest node in place of the machine's: 30% of the program's memory, or bytes at full scale.",
+        shown="the machine's",
+        metavar="SIZE",
+    ),
+    Option(
+        "slow",
+        type="str | None",
+        what="Slowest node: the same.",
+        shown="the machine's",
+        metavar="SIZE",
+    ),
+    Option(
+        "rss",
+        type="str | int | None",
+        what="Memory that a generated workload maps, at full scale.",
+        shown="its own",
+        metavar="SIZE",
+    ),
+    Option(
+        "wss",
+        type="str | int | None",
+        what="The part of it that is used, the last one.",
+        shown="its own",
+        metavar="SIZE",
+    ),
+    Option("huge", type="bool", what="Map memory as huge pages of 2 MiB.", default=False),
+    Option(
+        "cost_scale",
+        type="float",
+        what="Factor on all costs of kernel primitives.",
+        default=1.0,
+        metavar="NUMBER",
+    ),
+    Option(
+        "filter",
+        type="str",
+        what="References of a trace that reach memory, before or behind the machine's caches.",
+        default="cache",
+        metavar="NAME",
+        choices=(
+            ("none", "every reference of the program, before any CPU cache"),
+            ("cache", "those that miss the machine's caches"),
+            ("cache-write-backs", "those, and the lines that the caches write back"),
+        ),
+        open=False,
+    ),
+    Option(
+        "points",
+        type="int",
+        what="Points of the time series in each phase.",
+        default=40,
+        metavar="COUNT",
+    ),
+    Option(
+        "threads",
+        type="int",
+        what="Threads; 0 = one per core. A policy in Python makes it 1.",
+        default=0,
+        metavar="COUNT",
+        recorded=False,
+    ),
+)
+
+
+class Row(TypedDict):
+    """A row of ``nearfar tiering``."""
+
+    policy: str
+    workload: str
+    mix: str
+    seed: int
+    phase: str
+    accesses: int
+    seconds: float
+    bandwidth_mb_s: float
+    mean_latency_ns: float
+    fast_hit_ratio: float
+    promotions: int
+    demotions: int
+    demotions_remapped: int
+    demotions_copied: int
+    shadow_copies: int
+    shadow_faults: int
+    shadow_reclaims: int
+    aborts: int
+    hint_faults: int
+    write_faults: int
+    bytes_migrated: int
+    shadow_bytes_peak: int
+    fast_pages: int
+
+
+ROWS: Final = Rows(
+    columns=(
+        Column("policy", "string", False, "", "The policy."),
+        Column("workload", "string", False, "", "The generated workload, or the trace."),
+        Column("mix", "string", False, "", "Its loads and stores: `trace` for a trace."),
+        Column("seed", "uint64", False, "", "The seed of the draws."),
+        Column("phase", "string", False, "", "The phase: `warm-up`, `round-1`, ..., or `trace`."),
+        Column("accesses", "int64", False, "", "The program's accesses."),
+        Column("seconds", "double", False, "s", "How long they took, simulated."),
+        Column(
+            "bandwidth_mb_s",
+            "double",
+            False,
+            "MiB/s",
+            "Bytes of the program's accesses per second.",
+        ),
+        Column(
+            "mean_latency_ns", "double", False, "ns", "Time of an access, all its faults included."
+        ),
+        Column("fast_hit_ratio", "double", False, "", "Share of accesses to the fastest node."),
+        Column("promotions", "int64", False, "pages", "Pages moved up."),
+        Column("demotions", "int64", False, "pages", "Pages moved down."),
+        Column("demotions_remapped", "int64", False, "pages", "Of these, onto their shadow."),
+        Column("demotions_copied", "int64", False, "pages", "Of these, by a copy."),
+        Column("shadow_copies", "int64", False, "pages", "Promotions that kept a shadow."),
+        Column("shadow_faults", "int64", False, "pages", "Shadows freed by a write."),
+        Column("shadow_reclaims", "int64", False, "pages", "Shadows freed for their frame."),
+        Column(
+            "aborts",
+            "int64",
+            False,
+            "pages",
+            "Copies given up because the page was written meanwhile.",
+        ),
+        Column("hint_faults", "int64", False, "", "Hint faults."),
+        Column("write_faults", "int64", False, "", "Write-protect faults in all."),
+        Column("bytes_migrated", "int64", False, "bytes", "Bytes copied between nodes."),
+        Column("shadow_bytes_peak", "int64", False, "bytes", "Most bytes in shadows at a time."),
+        Column(
+            "fast_pages", "int64", False, "pages", "Pages of the fastest node in use at the end."
+        ),
+    ),
+    keys=("workload", "mix", "policy", "phase"),
+    metrics={
+        "bandwidth_mb_s": "more",
+        "mean_latency_ns": "less",
+        "seconds": "less",
+        "fast_hit_ratio": "more",
+        "promotions": "less",
+        "demotions": "less",
+        "bytes_migrated": "less",
+        "hint_faults": "less",
+        "write_faults": "less",
+        "shadow_faults": "less",
+        "aborts": "less",
+    },
+    seed="seed",
+)
+
+
+class SeriesRow(TypedDict):
+    """A row of the table ``series`` of ``nearfar tiering``."""
+
+    policy: str
+    workload: str
+    mix: str
+    seed: int
+    phase: str
+    progress: float
+    seconds: float
+    bandwidth_mb_s: float
+    fast_hit_ratio: float
+    shadow_copies: int
+    promotions: int
+    demotions: int
+    fast_bytes: int
+    slow_bytes: int
+    shadow_bytes: int
+
+
+SERIES_ROWS: Final = Rows(
+    columns=(
+        Column("policy", "string", False, "", "The policy."),
+        Column("workload", "string", False, "", "The generated workload, or the trace."),
+        Column("mix", "string", False, "", "Its loads and stores: `trace` for a trace."),
+        Column("seed", "uint64", False, "", "The seed of the draws."),
+        Column("phase", "string", False, "", "The phase."),
+        Column("progress", "double", False, "", "Share of the run's accesses done, 0 to 1."),
+        Column("seconds", "double", False, "s", "Simulated time since the start."),
+        Column(
+            "bandwidth_mb_s",
+            "double",
+            False,
+            "MiB/s",
+            "Bytes of the program's accesses per second, since the point before.",
+        ),
+        Column(
+            "fast_hit_ratio",
+            "double",
+            False,
+            "",
+            "Share of accesses to the fastest node, since the point before.",
+        ),
+        Column("shadow_copies", "int64", False, "pages", "Shadows made since the start."),
+        Column("promotions", "int64", False, "pages", "Pages promoted since the start."),
+        Column("demotions", "int64", False, "pages", "Pages demoted since the start."),
+        Column("fast_bytes", "int64", False, "bytes", "Bytes in use on the fastest node."),
+        Column("slow_bytes", "int64", False, "bytes", "Bytes in use on the other nodes."),
+        Column("shadow_bytes", "int64", False, "bytes", "Of these, shadows."),
+    ),
+    keys=("workload", "mix", "policy", "phase", "progress"),
+    metrics={"bandwidth_mb_s": "more", "fast_hit_ratio": "more"},
+    seed="seed",
+)
