@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from nearfar.output import write_aside
+from nearfar.output import write_whole
 
 #: Where journals are kept until the next boot.
 RUNTIME = Path("/run/nearfar")
@@ -48,7 +48,7 @@ class Undo:
             return
         self._journal.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         kept = {"process": os.getpid(), "began": _began(os.getpid()), "steps": self._steps}
-        write_aside(self._journal, json.dumps(kept) + "\n")
+        write_whole(self._journal, json.dumps(kept) + "\n")
 
 
 @contextmanager
