@@ -87,7 +87,9 @@ def _options(command: str, options: list[dict[str, Any]]) -> str:
         f'    """Options of ``nearfar {command}``, by name."""',
         "",
     ]
-    lines += [f"    {option['name']}: {option['python']}" for option in options]
+    # What must be given is a parameter of the function's own, so that type checkers miss it.
+    given = [option for option in options if not option["required"]]
+    lines += [f"    {option['name']}: {option['python']}" for option in given]
     lines += ["", "", "OPTIONS: Final = ("]
     for option in options:
         given = {
@@ -165,13 +167,14 @@ def _formatted(text: str) -> str:
 
 def table(what: str, declared: dict[str, Any]) -> str:
     """A table of the docs, as Markdown."""
-    kind, name, *rest = [*what.split(), ""]
+    kind, _, name = what.partition(" ")
     if kind == "options":
         lines = ["| option | default | |", "|---|---|---|"]
         for option in declared["commands"][name]["options"]:
             lines.append(_option_row(option))
     elif kind == "columns":
-        columns = declared["commands"][name]["tables"][rest[0] or "rows"]["columns"]
+        command, table = (name, "rows") if name in declared["commands"] else name.rsplit(" ", 1)
+        columns = declared["commands"][command]["tables"][table]["columns"]
         lines = ["| column | unit | |", "|---|---|---|"]
         lines += [f"| `{one['name']}` | {one['unit']} | {_cell(one['what'])} |" for one in columns]
     elif kind == "policies":
@@ -201,7 +204,7 @@ def _option_row(option: dict[str, Any]) -> str:
     if option["choices"] and not option["open"]:
         names = ", ".join(f"`{name}`" for name, _ in option["choices"])
         text = f"{text.rstrip('.')}: {names}"
-    return f"| `--{option['name'].replace('_', '-')}` | {shown} | {text} |"
+    return f"| `--{option['name'].rstrip('_').replace('_', '-')}` | {shown} | {text} |"
 
 
 def _cell(text: str) -> str:

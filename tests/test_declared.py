@@ -6,15 +6,20 @@ import inspect
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import nearfar
 from conftest import DATA, Run
+from nearfar import numa
 from nearfar import paging as study
 from nearfar.declared import paging as declared
 from nearfar.errors import NearfarError
+from nearfar.numa.plan import plan
+from nearfar.run_folder import open_run
 from nearfar.schema import Option, command_line, takes
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -127,3 +132,46 @@ def test_a_function_without_options_stays_as_it_is() -> None:
 
     assert plain(3) == 3
     assert list(inspect.signature(plain).parameters) == ["a"]
+
+
+def _ssd() -> Any:
+    from nearfar.ssd import ssd
+
+    trace = DATA / "captures" / "gnugo.trace"
+    return ssd(
+        trace,
+        dram=["1M", 2 << 20],
+        epf=["none", "smart:30us"],
+        precondition=(0.6, 0.25),
+        overwrite="drawn",
+        sleep_granularity=1000,
+        atomic="load+store",
+        first_touch="stored",
+        background=("100K", 0.25),
+        seed=7,
+    )
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        _ssd,
+        lambda: numa.alloc(["1G", 60 << 30], mode=["kmem-dax"], allocator="user", nodes=[0, 4]),
+        lambda: numa.run("40G", mode="alius,memory-mode", writes=0.25, shuffle=True, seed=3),
+        lambda: numa.pair("4G", "4G", overlap=[0.0, 1.0], cache="8G", from_=1),
+        lambda: plan("500G", working_set="10G", threads=24, pattern="sequential"),
+    ],
+    ids=["ssd", "numa alloc", "numa run", "numa pair", "numa plan"],
+)
+def test_a_result_is_repeated_by_its_command_and_read_from_its_folder(
+    ask: Callable[[], Any], nearfar: Run, tmp_path: Path
+) -> None:
+    import shlex
+
+    first = ask()
+    again = nearfar(*shlex.split(first.run["command"])[1:], "--format", "json")
+    assert json.loads(again.stdout)["rows"] == first.rows
+    read = open_run(first.write(tmp_path / "kept"))
+    assert read.result.run == first.run
+    assert read.result.rows == first.rows
+    assert read.result.table.equals(first.table)

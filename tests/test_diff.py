@@ -134,8 +134,8 @@ def test_numbers_of_one_run_only_are_named(tmp_path: Path) -> None:
     """What became impossible has no time: that is said, not passed over."""
     from nearfar.numa import alloc
 
-    first = alloc(["1G", "90G"], modes=["local", "interleave"])
-    second = alloc(["1G", "90G"], modes=["local", "interleave"])
+    first = alloc(["1G", "90G"], mode=["local", "interleave"])
+    second = alloc(["1G", "90G"], mode=["local", "interleave"])
     for row in second.rows:
         if (row["mode"], row["size_bytes"]) == ("local", 90 << 30):
             row["seconds"] = row["gb_per_second"] = None

@@ -158,7 +158,7 @@ def test_the_engine_releases_the_gil(long_trace: Path) -> None:
         "paging": lambda: paging(long_trace),
         "tiering": lambda: tiering(policy="tpp", scale="1/64", rounds=2),
         "ssd": lambda: ssd(long_trace, dram=["64M"], epf=["all"]),
-        "numa": lambda: numa.run(long_trace, modes=["alius"]),
+        "numa": lambda: numa.run(long_trace, mode=["alius"]),
         "info": lambda: info(long_trace, heatmap=False),
     }
     for name, work in works.items():

@@ -86,7 +86,7 @@ def test_the_described_machine_has_the_free_pages(tmp_path: Path) -> None:
     free = record["cases"][3]["free"]
     machine = tmp_path / "emulated.toml"
     machine.write_text(agree.described(record, free))
-    row = numa.alloc([4096], machine=str(machine), modes=["kmem-dax"], allocator="user").rows[0]
+    row = numa.alloc([4096], machine=str(machine), mode=["kmem-dax"], allocator="user").rows[0]
     used = [part["bytes"] + part["tables_bytes"] for part in row["landed"]]
     left = [part["free_bytes"] for part in row["landed"]]
     assert [(a + b) // 4096 for a, b in zip(used, left, strict=True)] == free

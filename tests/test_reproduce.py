@@ -13,7 +13,8 @@ import pytest
 
 import browser
 from conftest import Run
-from nearfar import fleet, machine, reproduce
+from nearfar import machine, reproduce
+from nearfar.advise import fleet
 from nearfar.errors import NearfarError
 from nearfar.reproduce import KEYS, Reproduced, statements, within_tolerance
 from nearfar.reproduce import _paper_000 as paper_000

@@ -99,7 +99,7 @@ def test_a_command_that_is_none_is_told_the_nearest(nearfar: Run) -> None:
 
 def test_help_keeps_what_stands_in_brackets(nearfar: Run) -> None:
     printed = " ".join(nearfar("numa", "pair", "--help").stdout.split())
-    assert "DRAM in front of the node [default: the machine's]." in printed
+    assert "DRAM in front of the node. [default: the machine's]" in printed
 
 
 #: Examples that are not run here, by their first words, and why.

@@ -13,9 +13,10 @@ import pytest
 import browser
 from conftest import DATA, Run
 from nearfar import machine
+from nearfar.declared import names
 from nearfar.errors import NearfarError
 from nearfar.generate import generate
-from nearfar.ssd import SsdResult, policies, ssd, warnings
+from nearfar.ssd import SsdResult, ssd, warnings
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,7 @@ def test_a_row_for_every_size_and_policy(result: SsdResult) -> None:
 
 def test_rows_add_up(result: SsdResult) -> None:
     for row, detail in zip(result.rows, result.details, strict=True):
-        cpu = sum(row[f"cpu_{part}"] for part in ("busy", "stall", "switch", "idle"))
+        cpu = row["cpu_busy"] + row["cpu_stall"] + row["cpu_switch"] + row["cpu_idle"]
         assert cpu == pytest.approx(row["seconds"], abs=1e-9)
         assert row["references"] == 120_000
         assert row["flash_programs"] == row["dirty_evictions"] + row["gc_moved"]
@@ -133,9 +134,8 @@ def test_the_table_names_the_fastest(result: SsdResult, server: Path, nearfar: R
 def test_help_names_every_policy(nearfar: Run) -> None:
     shown = nearfar("ssd", "--help").stdout
     assert "Example: nearfar ssd" in " ".join(shown.split())
-    names = [name for name, _, _ in policies()]
-    assert names == ["none", "all", "smart"]
-    assert all(name in shown for name in names)
+    policies = ", ".join(name for name, _ in names.EPF)
+    assert f"Policies for embedded page faults: {policies}." in " ".join(shown.split())
 
 
 @pytest.mark.parametrize(
@@ -148,9 +148,9 @@ def test_help_names_every_policy(nearfar: Run) -> None:
         (("--dram", "4G"), "--dram: 4294967296 bytes do not lie between"),
         (("--precondition", "60%"), "--precondition: 1 shares, not 2"),
         (("--precondition", "60%,150%"), "not a share from 0 to 100 %"),
-        (("--overwrite", "twice"), "choose once or drawn"),
+        (("--overwrite", "twice"), "'twice'; choose one of once, drawn"),
         (("--atomic", "some"), '--atomic: no kind of reference is called "some"'),
-        (("--first-touch", "old"), '--first-touch: "old" is neither new nor stored'),
+        (("--first-touch", "old"), "'old'; choose one of new, stored"),
         (("--background", "30M"), "--background: '30M' has no share"),
         (("--background", "lots,5%"), "--background: 'lots' is not a size"),
         (("--background", "30M,lots"), "--background: 'lots' is not a share"),
@@ -181,7 +181,7 @@ def test_a_trace_larger_than_the_device_is_refused(tmp_path: Path) -> None:
 
 def test_sleep_granularity_matters(server: Path) -> None:
     def seconds(granularity: int) -> float:
-        found = ssd(server, dram=["2M"], epf=["all"], sleep_granularity_ns=granularity)
+        found = ssd(server, dram=["2M"], epf=["all"], sleep_granularity=granularity)
         return float(found.rows[0]["seconds"])
 
     assert seconds(0) < seconds(1_000_000)

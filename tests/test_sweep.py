@@ -93,7 +93,7 @@ def test_the_line_of_a_wrong_key_is_said(folder: Path) -> None:
 
 
 def test_a_grid_of_too_many_cells_is_refused() -> None:
-    many = {name: list(range(1, 1001)) for name in ("seed", "window", "sleep_granularity_ns")}
+    many = {name: list(range(1, 1001)) for name in ("seed", "window", "sleep_granularity")}
     with pytest.raises(NearfarError, match="1,000,000,000 cells"):
         read({"study": "ssd", "grid": many, "options": {"trace": "a.trace"}})
 
@@ -259,8 +259,8 @@ def test_every_study_sweeps(folder: Path) -> None:
          "options": {"trace": str(folder / "gzip.trace"), "dram": ["100K"], "epf": ["none"]}},
         {"study": "tiering", "grid": {"policy": ["none", "nomad"], "seeds": [[1], [2]]},
          "options": {"scale": "1/1024", "rounds": 1}},
-        {"study": "numa-alloc", "grid": {"sizes": [["1G"], ["100T"]]}},
-        {"study": "numa-run", "grid": {"load": ["1G"], "modes": [["memory-mode"], ["alius"]]}},
+        {"study": "numa-alloc", "grid": {"size": [["1G"], ["100T"]]}},
+        {"study": "numa-run", "grid": {"load": ["1G"], "mode": [["memory-mode"], ["alius"]]}},
         {"study": "numa-pair", "grid": {"second": ["48G"]}, "options": {"first": "48G"}},
         {"study": "numa-plan", "grid": {"capacity": ["80G", "120G"]}},
     ]  # fmt: skip

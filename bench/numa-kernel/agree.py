@@ -112,11 +112,11 @@ def _case(machine: str, case: dict[str, Any]) -> list[Agreement]:
         rows = numa.alloc(
             [number * _PAGE for number in pages],
             machine=machine,
-            modes=[mode],
+            mode=[mode],
             allocator="user",
             nodes=case["nodes"],
             weights=case["weights"],
-            origin=case["origin"],
+            from_=case["origin"],
         ).rows
         found = [{part["node"]: part["bytes"] // _PAGE for part in r["landed"]} for r in rows]
         return [[row[node] for node in range(count)] for row in found]

@@ -167,25 +167,11 @@ def simd_levels() -> list[tuple[str, bool]]: ...
 
 # ssd.rs
 
-def ssd_policies() -> list[tuple[str, str, str]]: ...
 def ssd(
     trace: str | PathLike[str],
     machine: Machine,
     *,
-    epf: Sequence[str],
-    dram_bytes: Sequence[int],
-    disk: str | None,
-    sequential: float,
-    random: float,
-    overwrite: str,
-    seed: int,
-    sleep_granularity_ns: int | None,
-    atomic: str,
-    first_touch: str,
-    background_bytes: int,
-    background_written: float,
-    window: int,
-    threads: int,
+    options: Mapping[str, Any],
     progress: Callable[[int], object] | None,
 ) -> str: ...
 
@@ -261,33 +247,14 @@ def workload_builtin() -> list[tuple[str, str]]: ...
 
 # numa.rs
 
-def numa_modes() -> list[tuple[str, str]]: ...
 def numa_topology(machine: Machine) -> str: ...
-def numa_alloc(
-    machine: Machine,
-    *,
-    mode_name: str,
-    size: int,
-    vmalloc: bool,
-    nodes: Sequence[int],
-    weights: Sequence[int],
-    origin: int | None,
-    threads: int,
-    dirty_cache: bool,
-) -> str: ...
+def numa_alloc(machine: Machine, *, options: Mapping[str, Any]) -> str: ...
 def numa_run(
     machine: Machine,
     *,
-    mode_name: str,
     trace: str | PathLike[str] | None,
     bytes: int,
-    random: bool,
-    writes: float,
-    nodes: Sequence[int],
-    weights: Sequence[int],
-    origin: int | None,
-    threads: int,
-    shuffle: int | None,
+    options: Mapping[str, Any],
     progress: Callable[[int], object] | None,
 ) -> str: ...
 def numa_pair(
@@ -295,12 +262,10 @@ def numa_pair(
     *,
     traces: Sequence[str | PathLike[str] | None],
     bytes: Sequence[int],
-    overlaps: Sequence[float],
-    cache_bytes: int | None,
-    origin: int | None,
-    seed: int,
+    options: Mapping[str, Any],
     progress: Callable[[int], object] | None,
 ) -> str: ...
+def numa_plan(*, options: Mapping[str, Any]) -> str: ...
 def numa_weights(
     machine: Machine,
     *,

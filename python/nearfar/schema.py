@@ -65,8 +65,8 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """How it is written on a command line."""
-        return "--" + self.name.replace("_", "-")
+        """How it is written on a command line; ``from_``, as Python has ``from``, is ``--from``."""
+        return "--" + self.name.rstrip("_").replace("_", "-")
 
     @property
     def is_flag(self) -> bool:
@@ -77,7 +77,7 @@ class Option:
     def help(self) -> str:
         """What it is, the names to choose from, and a default that its value does not say."""
         text = self.what
-        if self.choices and not self.open and len(self.choices) <= _LISTED:
+        if self.choices and len(self.choices) <= _LISTED:
             text = f"{text.rstrip('.')}: {', '.join(name for name, _ in self.choices)}."
         return f"{text} [default: {self.shown}]" if self.shown else text
 
@@ -145,7 +145,8 @@ class Rows:
 def takes(options: Iterable[Option]) -> Callable[[Function], Function]:
     """Make a function that ends in ``**options`` one that takes these, for all who look at it.
 
-    Its signature lists them; ``{options}`` in its docstring becomes a line or two on each; its
+    Its signature lists them, after those that it names itself, as it does what must be given;
+    ``{options}`` in its docstring becomes a line or two on each; its
     attribute ``options`` holds the declarations, for the command line and for sweeps. The function
     is the same otherwise: what is not given is not passed.
     """
@@ -162,6 +163,7 @@ def takes(options: Iterable[Option]) -> Callable[[Function], Function]:
                 annotation=option.type,
             )
             for option in declared
+            if option.name not in own.parameters
         ]
         function.__signature__ = own.replace(parameters=[*kept, *more])  # type: ignore[attr-defined]
         function.options = declared  # type: ignore[attr-defined]

@@ -141,12 +141,10 @@ STUDIES: Final = {
             "nearfar.numa:alloc",
             _NUMA,
             traces=(),
-            in_columns=("sizes", "modes"),
+            in_columns=("size", "mode"),
             threads=None,
         ),
-        Study(
-            "numa-run", "nearfar.numa:run", _NUMA, ("load",), in_columns=("modes",), threads=None
-        ),
+        Study("numa-run", "nearfar.numa:run", _NUMA, ("load",), in_columns=("mode",), threads=None),
         Study(
             "numa-pair",
             "nearfar.numa:pair",

@@ -34,7 +34,7 @@ pub fn words(text: &str) -> bool {
         unit(Time::parse(text).map(drop)),
         unit(Bandwidth::parse(text).map(drop)),
         unit(TlbSpec::from_str(text).map(drop)),
-        one_line(epf::parse(text).map(drop)),
+        unit(epf::parse(text).map(drop)),
         replacement::find(text).is_some(),
     ]
     .contains(&true)

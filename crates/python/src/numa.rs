@@ -2,25 +2,24 @@
 
 use std::path::PathBuf;
 
-use nearfar_hardware::Topology;
 use nearfar_hardware::machine::NodeKind;
-use nearfar_kernel::placement::{
-    Allocator, MODES, Policy, bandwidth_weights, fallback_orders, mode,
+use nearfar_kernel::placement::{MemoryMode, Mode as _, bandwidth_weights, fallback_orders};
+use nearfar_schema::Options as _;
+use nearfar_study::numa::options::{Order, modes, node};
+use nearfar_study::numa::{
+    AllocAsked, AllocOptions, Guest, Load, PairAsked, PairOptions, PlanAsked, RunAsked, Stream,
+    alloc, pair, run,
 };
-use nearfar_study::numa::{AllocOptions, Guest, Load, PairOptions, Stream, alloc, pair, run};
 use nearfar_trace::{Error, Reader};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use serde_json::json;
 
 use crate::machine::Machine;
 use crate::raise;
 
-/// Names of the modes of placement, with a line on each.
-#[pyfunction]
-fn numa_modes() -> Vec<(&'static str, &'static str)> {
-    MODES.iter().map(|mode| (mode.name(), mode.summary())).collect()
-}
-
-/// Nodes, distances and the kernel's fallback orders of a machine, as JSON text.
+/// Nodes, distances, modes that it can be in and the kernel's fallback orders of a machine, as JSON
+/// text.
 #[pyfunction]
 fn numa_topology(machine: &Machine) -> PyResult<String> {
     let topology = machine.hardware().topology().map_err(raise)?;
@@ -32,7 +31,7 @@ fn numa_topology(machine: &Machine) -> PyResult<String> {
         .iter()
         .enumerate()
         .map(|(number, node)| {
-            serde_json::json!({
+            json!({
                 "node": number,
                 "label": topology.label(number),
                 "kind": node.kind,
@@ -45,104 +44,89 @@ fn numa_topology(machine: &Machine) -> PyResult<String> {
             })
         })
         .collect();
-    let answer = serde_json::json!({
+    let answer = json!({
         "machine": topology.machine,
         "nodes": nodes,
         "distances": topology.distances,
+        "modes": modes(None, &topology).iter().map(|mode| mode.name()).collect::<Vec<_>>(),
         "fallback": fallback_orders(&topology.distances, &topology.cpus, &shown, added),
     });
     Ok(answer.to_string())
 }
 
-/// One allocation as JSON text.
+/// Allocations of every size under every mode; answers `{"rows", "options"}` as JSON text.
 #[pyfunction]
-#[pyo3(signature = (
-    machine, *, mode_name, size, vmalloc, nodes, weights, origin, threads, dirty_cache
-))]
-#[allow(clippy::too_many_arguments)]
-fn numa_alloc(
-    machine: &Machine,
-    mode_name: &str,
-    size: u64,
-    vmalloc: bool,
-    nodes: Vec<usize>,
-    weights: Vec<u64>,
-    origin: Option<usize>,
-    threads: u64,
-    dirty_cache: bool,
-) -> PyResult<String> {
+#[pyo3(signature = (machine, *, options))]
+fn numa_alloc(machine: &Machine, options: &Bound<'_, PyDict>) -> PyResult<String> {
     let topology = machine.hardware().topology().map_err(raise)?;
-    let mut options = options(&topology, nodes, weights, origin, threads);
-    options.dirty_cache = dirty_cache;
-    if vmalloc {
-        options.allocator = Allocator::Vmalloc;
+    let asked: AllocAsked = crate::given::read(options)?;
+    let options = AllocOptions::of_alloc(&asked, &topology);
+    let mut rows = Vec::new();
+    for mode in modes(asked.mode.as_ref(), &topology) {
+        for size in &asked.size.0 {
+            rows.push(alloc(&topology, mode, size.0, &options).map_err(raise)?);
+        }
     }
-    let mode = mode(mode_name).map_err(raise)?;
-    json(&alloc(&topology, mode, size, &options).map_err(raise)?)
+    Ok(json!({ "rows": rows, "options": asked.plain() }).to_string())
 }
 
-/// What a trace, or a stream of `bytes`, sees under a mode, as JSON text.
+/// What a trace, or a stream of `bytes`, sees under every mode; answers `{"rows", "options"}` as
+/// JSON text.
 #[pyfunction]
-#[pyo3(signature = (
-    machine, *, mode_name, trace, bytes, random, writes, nodes, weights, origin,
-    threads, shuffle, progress
-))]
-#[allow(clippy::too_many_arguments)]
+#[pyo3(signature = (machine, *, trace, bytes, options, progress))]
 fn numa_run(
     py: Python<'_>,
     machine: &Machine,
-    mode_name: &str,
     trace: Option<PathBuf>,
     bytes: u64,
-    random: bool,
-    writes: f64,
-    nodes: Vec<usize>,
-    weights: Vec<u64>,
-    origin: Option<usize>,
-    threads: u64,
-    shuffle: Option<u64>,
+    options: &Bound<'_, PyDict>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
+    let asked: RunAsked = crate::given::read(options)?;
     let described = machine.hardware();
     let topology = described.topology().map_err(raise)?;
     let caches = match described.cache.is_empty() {
         true => None,
         false => Some(described.caches().map_err(raise)?),
     };
-    let options = options(&topology, nodes, weights, origin, threads);
-    let mode = mode(mode_name).map_err(raise)?;
-    let row = crate::progress::run(py, progress, move |pulse| {
+    let options = AllocOptions::of_run(&asked, &topology);
+    let shuffle = asked.shuffle.then_some(asked.seed.0);
+    let random = asked.pattern == Order::Random;
+    crate::progress::run(py, progress, move |on_progress| {
         let reader = trace.map(|path| Reader::open(&path)).transpose()?;
         let load = match &reader {
             Some(reader) => Load::Trace(reader, caches),
-            None => Load::Stream(Stream { bytes, random, writes }),
+            None => Load::Stream(Stream { bytes, random, writes: asked.writes.0 }),
         };
-        run(&topology, mode, &load, &options, shuffle, pulse)
-    })?;
-    json(&row)
+        let rows = modes(asked.mode.as_ref(), &topology)
+            .into_iter()
+            .map(|mode| run(&topology, mode, &load, &options, shuffle, on_progress))
+            .collect::<Result<Vec<_>, Error>>()?;
+        Ok(json!({ "rows": rows, "options": asked.plain() }).to_string())
+    })
 }
 
-/// Two guests in memory mode, each a trace or bytes, as JSON text.
+/// Two guests in memory mode, each a trace or bytes; answers `{"rows", "options"}` as JSON text.
 #[pyfunction]
-#[pyo3(signature = (
-    machine, *, traces, bytes, overlaps, cache_bytes, origin, seed, progress
-))]
-#[allow(clippy::too_many_arguments)]
+#[pyo3(signature = (machine, *, traces, bytes, options, progress))]
 fn numa_pair(
     py: Python<'_>,
     machine: &Machine,
     traces: [Option<PathBuf>; 2],
     bytes: [u64; 2],
-    overlaps: Vec<f64>,
-    cache_bytes: Option<u64>,
-    origin: Option<usize>,
-    seed: u64,
+    options: &Bound<'_, PyDict>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
+    let asked: PairAsked = crate::given::read(options)?;
     let topology = machine.hardware().topology().map_err(raise)?;
-    let from = origin.unwrap_or(topology.first_cpu());
-    let memories = mode("memory-mode").and_then(|mode| mode.memories(&topology)).map_err(raise)?;
-    let rows = crate::progress::run(py, progress, move |pulse| {
+    let from = node(asked.from_, &topology);
+    let memories = MemoryMode.memories(&topology).map_err(raise)?;
+    let options = PairOptions {
+        overlaps: asked.overlap.0.iter().map(|share| share.0).collect(),
+        cache_bytes: asked.cache.map(|bytes| bytes.0),
+        seed: asked.seed.0,
+    };
+    crate::progress::run(py, progress, move |on_progress| {
         let Some(memory) = memories.iter().find(|memory| memory.node == from) else {
             let what = format!("no node {from} in memory mode");
             return Err(Error::input("--from", what, "choose a node with cores"));
@@ -155,9 +139,17 @@ fn numa_pair(
         };
         let guests = [guest(0), guest(1)];
         let both = [&guests[0], &guests[1]];
-        pair(&topology, from, memory, both, &PairOptions { overlaps, cache_bytes, seed }, pulse)
-    })?;
-    json(&rows)
+        let rows = pair(&topology, from, memory, both, &options, on_progress)?;
+        Ok(json!({ "rows": rows, "options": asked.plain() }).to_string())
+    })
+}
+
+/// The options of a plan as they were read, as JSON text.
+#[pyfunction]
+#[pyo3(signature = (*, options))]
+fn numa_plan(options: &Bound<'_, PyDict>) -> PyResult<String> {
+    let asked: PlanAsked = crate::given::read(options)?;
+    Ok(json!(asked.plain()).to_string())
 }
 
 /// Weights in proportion to bandwidth, for nodes seen from `origin`.
@@ -177,31 +169,11 @@ fn numa_weights(
     Ok(bandwidth_weights(&topology, from, &nodes, writes))
 }
 
-fn options(
-    topology: &Topology,
-    nodes: Vec<usize>,
-    weights: Vec<u64>,
-    origin: Option<usize>,
-    threads: u64,
-) -> AllocOptions {
-    AllocOptions {
-        allocator: Allocator::User,
-        policy: Policy { nodes, weights },
-        from: origin.unwrap_or(topology.first_cpu()),
-        threads,
-        dirty_cache: true,
-    }
-}
-
-fn json(value: &impl serde::Serialize) -> PyResult<String> {
-    serde_json::to_string(value).map_err(|e| raise(Error::input("numa", e.to_string(), "")))
-}
-
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(numa_modes, module)?)?;
     module.add_function(wrap_pyfunction!(numa_topology, module)?)?;
     module.add_function(wrap_pyfunction!(numa_alloc, module)?)?;
     module.add_function(wrap_pyfunction!(numa_run, module)?)?;
     module.add_function(wrap_pyfunction!(numa_pair, module)?)?;
+    module.add_function(wrap_pyfunction!(numa_plan, module)?)?;
     module.add_function(wrap_pyfunction!(numa_weights, module)?)
 }

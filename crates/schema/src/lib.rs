@@ -18,7 +18,7 @@ pub use choice::{Choice, Entry, Registry};
 pub use column::{Column, Rows};
 pub use given::Given;
 pub use option::{Default, Options, Spec, none, required};
-pub use sizes::{Bytes, Memory, Nanoseconds, OneMemory, PageSizes};
+pub use sizes::{Bytes, Memory, Nanoseconds, OneMemory, PageSizes, Share, Shares};
 pub use value::{Count, List, Runtime, Value, Wrong};
 
 /// What the macros use.

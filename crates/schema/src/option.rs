@@ -70,9 +70,10 @@ impl Spec {
         }
     }
 
-    /// How it is written on a command line: `--page-sizes`.
+    /// How it is written on a command line: `--page-sizes`. A name that is a word of the language
+    /// ends in `_`, which is left out: `from_` is `--from`.
     pub fn flag(&self) -> String {
-        format!("--{}", self.name.replace('_', "-"))
+        format!("--{}", self.name.trim_end_matches('_').replace('_', "-"))
     }
 
     /// The declaration as JSON, from which `make declared` writes everything else.

@@ -8,7 +8,8 @@ use crate::{Given, Value};
 
 /// A number that stands in its type's own unit, or text with a unit.
 macro_rules! amounts {
-    ($($(#[$attribute:meta])* $name:ident, $metavar:literal, $parse:path, $a:literal, $fix:literal;)*) => {
+    ($($(#[$attribute:meta])* $name:ident, $metavar:literal, $parse:path, $a:literal, $fix:literal,
+       $plain:expr;)*) => {
         $(
             $(#[$attribute])*
             #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +32,7 @@ macro_rules! amounts {
                     }
                 }
                 fn plain(&self) -> Json {
-                    self.0.into()
+                    $plain(self.0)
                 }
             }
         )*
@@ -39,14 +40,55 @@ macro_rules! amounts {
 }
 amounts! {
     /// Bytes, above 0.
-    Bytes, "SIZE", units::parse_bytes, "a size", "write a size above 0 such as 4096, 4K or 2M";
+    Bytes, "SIZE", units::parse_bytes, "a size", "write a size above 0 such as 4096, 4K or 2M",
+        Json::from;
     /// Nanoseconds.
-    Nanoseconds, "TIME", nanoseconds, "a time", "write for example 50us";
+    Nanoseconds, "TIME", units::parse_nanoseconds, "a time", "write for example 50us",
+        |ns| Json::from(format!("{ns}ns"));
 }
 
-/// A time with its unit; what was recorded as nanoseconds has none.
-fn nanoseconds(text: &str) -> Result<u64, String> {
-    text.parse().or_else(|_| units::parse_nanoseconds(text))
+/// A share of a whole, from 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Share(pub f64);
+
+impl Value for Share {
+    fn metavar() -> &'static str {
+        "SHARE"
+    }
+    fn python() -> String {
+        "str | float".into()
+    }
+    fn read(given: &Given) -> Result<Self, String> {
+        Shares::<1>::read(given).map(|Shares([share])| Self(share))
+    }
+    fn plain(&self) -> Json {
+        self.0.into()
+    }
+}
+
+/// `COUNT` shares of a whole, each from 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shares<const COUNT: usize>(pub [f64; COUNT]);
+
+impl<const COUNT: usize> Value for Shares<COUNT> {
+    fn metavar() -> &'static str {
+        "SHARES"
+    }
+    fn python() -> String {
+        "str | Sequence[float]".into()
+    }
+    fn read(given: &Given) -> Result<Self, String> {
+        let text = match given {
+            Given::Text(text) => text.clone(),
+            Given::List(items) => items.iter().map(Given::shown).collect::<Vec<_>>().join(","),
+            other => other.shown(),
+        };
+        let shares = units::parse_shares(&text, COUNT)?;
+        shares.try_into().map(Self).map_err(|_| refuse(given, "shares", "write for example 50%"))
+    }
+    fn plain(&self) -> Json {
+        self.0.as_slice().into()
+    }
 }
 
 /// Page sizes in bytes.
@@ -128,5 +170,35 @@ impl Value for Memory {
     }
     fn plain(&self) -> Json {
         self.text.as_str().into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_read_from_text_and_numbers() {
+        let listed = Given::List(vec![0.6.into(), "50%".into()]);
+        assert_eq!(Shares::<2>::read(&listed), Ok(Shares([0.6, 0.5])));
+        assert_eq!(Shares::<2>::read(&"60%,0.5".into()), Ok(Shares([0.6, 0.5])));
+        assert_eq!(Share::read(&0.25.into()), Ok(Share(0.25)));
+        assert_eq!(Share::read(&1.into()), Ok(Share(1.0)));
+        assert!(Shares::<2>::read(&"60%".into()).unwrap_err().contains("1 shares, not 2"));
+        assert!(Share::read(&1.5.into()).is_err() && Share::read(&Given::Nothing).is_err());
+    }
+
+    #[test]
+    fn a_time_is_recorded_with_its_unit() {
+        let time = Nanoseconds::read(&50.into()).unwrap();
+        assert_eq!(time.plain(), "50ns");
+        assert_eq!(Nanoseconds::read(&"50ns".into()), Ok(time));
+        assert!(Nanoseconds::read(&"50".into()).unwrap_err().contains("write for example 50us"));
+    }
+
+    #[test]
+    fn a_flag_leaves_out_the_last_underscore() {
+        let spec = crate::Spec::new::<Bytes>("from_", "", crate::required());
+        assert_eq!(spec.flag(), "--from");
     }
 }

@@ -3,7 +3,7 @@
 use nearfar_schema::{Entry, Options, Registry, Spec, column};
 use serde_json::{Map, Value as Json, json};
 
-use crate::{paging, tiering};
+use crate::{numa, paging, ssd, tiering};
 
 /// What a command takes and answers.
 struct Command {
@@ -22,6 +22,27 @@ const COMMANDS: &[Command] = &[
         options: paging::Asked::specs,
         rows: &[("rows", column::to_json::<paging::Row>)],
     },
+    Command {
+        name: "ssd",
+        options: ssd::Asked::specs,
+        rows: &[("rows", column::to_json::<ssd::Cell>)],
+    },
+    Command {
+        name: "numa alloc",
+        options: numa::AllocAsked::specs,
+        rows: &[("rows", column::to_json::<numa::AllocRow>)],
+    },
+    Command {
+        name: "numa run",
+        options: numa::RunAsked::specs,
+        rows: &[("rows", column::to_json::<numa::RunRow>)],
+    },
+    Command {
+        name: "numa pair",
+        options: numa::PairAsked::specs,
+        rows: &[("rows", column::to_json::<numa::PairRow>)],
+    },
+    Command { name: "numa plan", options: numa::PlanAsked::specs, rows: &[] },
     Command {
         name: "tiering",
         options: tiering::options::Asked::specs,

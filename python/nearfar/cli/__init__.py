@@ -17,7 +17,7 @@ from typing import Annotated, Final
 
 import typer
 
-from nearfar.cli._shared import furnish
+from nearfar.cli._shared import add_shared_options
 from nearfar.errors import NearfarError
 
 #: What a process that ends tells the shell.
@@ -59,12 +59,14 @@ def build(only: str | None = None) -> typer.Typer:
         module = importlib.import_module(f"{__name__}.{file}")
         if hasattr(module, "APP"):  # a command with commands of its own
             for own in module.APP.registered_commands:
-                own.callback = furnish(f"{name} {own.name or own.callback.__name__}", own.callback)
+                own.callback = add_shared_options(
+                    f"{name} {own.name or own.callback.__name__}", own.callback
+                )
             module.APP.rich_markup_mode = None
             app.add_typer(module.APP, name=name)
             continue
         settings = getattr(module, "SETTINGS", {})
-        app.command(name=name, **settings)(furnish(name, module.run))
+        app.command(name=name, **settings)(add_shared_options(name, module.run))
     return app
 
 

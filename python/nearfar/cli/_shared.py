@@ -48,7 +48,7 @@ SET = Annotated[
 Names = Callable[[], Iterable[tuple[str, str]]]
 
 
-def furnish(command: str, run: Callable[..., Any]) -> Callable[..., Any]:
+def add_shared_options(command: str, run: Callable[..., Any]) -> Callable[..., Any]:
     """Give the function of a command the shared options, and its parameters names to complete.
 
     Args:
@@ -58,7 +58,9 @@ def furnish(command: str, run: Callable[..., Any]) -> Callable[..., Any]:
     Returns:
         A function to register in its place.
     """
-    if getattr(run, "furnished", False):  # an application of commands is built more than once
+    if getattr(
+        run, "has_shared_options", False
+    ):  # an application of commands is built more than once
         return run
     signature = inspect.signature(run)
     hints = typing.get_type_hints(run, include_extras=True)
@@ -101,7 +103,7 @@ def furnish(command: str, run: Callable[..., Any]) -> Callable[..., Any]:
         )
     told = signature.replace(parameters=[*own, *more])
     wrapped.__signature__ = told  # type: ignore[attr-defined]
-    wrapped.furnished = True  # type: ignore[attr-defined]
+    wrapped.has_shared_options = True  # type: ignore[attr-defined]
     wrapped.__annotations__ = {p.name: p.annotation for p in told.parameters.values()}
     return wrapped
 
@@ -202,18 +204,6 @@ def _tiering_policies() -> Iterable[tuple[str, str]]:
     return [(policy["name"], policy["what"]) for policy in tiering.policies()]
 
 
-def _epf() -> Iterable[tuple[str, str]]:
-    from nearfar import ssd
-
-    return [(name, what) for name, _, what in ssd.policies()]
-
-
-def _modes() -> Iterable[tuple[str, str]]:
-    from nearfar import numa
-
-    return numa.modes().items()
-
-
 def _emitters() -> Iterable[tuple[str, str]]:
     from nearfar import emit
 
@@ -249,7 +239,6 @@ NAMES: Mapping[str, Names] = {
     "arch": _words("x86-64", "aarch64"),
     "clock_insert": _of_paging("clock_insert"),
     "emit": _emitters,
-    "epf": _epf,
     "export format": _export_formats,
     "filter": _of_paging("filter"),
     "generate name": _generators,
@@ -257,9 +246,7 @@ NAMES: Mapping[str, Names] = {
     "kinds": _of_paging("kinds"),
     "machine": _machines,
     "machine target": _machines,
-    "mode": _modes,
     "model": _words("auto", "papers", "bridge"),
-    "numa alloc allocator": _words("vmalloc", "user"),
     "numa import output_format": _words("table", "json", "toml"),
     "output_format": _words("table", "json", "csv", "parquet"),
     "policy": _tiering_policies,
@@ -270,8 +257,6 @@ NAMES: Mapping[str, Names] = {
     "tiering mix": _words("read", "write", "mixed", "split"),
     "tiering pattern": _words("scrambled-zipf", "zipf"),
     "tiering placement": _words("uniform", "hottest-first"),
-    "numa run pattern": _words("random", "sequential"),
-    "numa plan pattern": _words("random", "sequential"),
     "workload": _tiering_workloads,
     "workload targets": _workloads,
 }

@@ -61,6 +61,35 @@ KIND: Final = (
     ("kernel-store", "written by the kernel for it"),
 )
 
+EPF: Final = (
+    ("none", "the core waits for the device"),
+    ("all", "every embedded page fault goes to the kernel"),
+    (
+        "smart",
+        "those predicted to take the stated time or longer go to the kernel, as in smart:50us",
+    ),
+)
+
+ATOMIC: Final = (
+    ("none", "nothing: every fault that is passed on sleeps"),
+    ("kernel", "what the kernel reads and writes for the program: its copies"),
+    ("load", "read by the program"),
+    ("store", "written by the program"),
+    ("fetch", "instructions fetched"),
+    ("kernel-load", "read by the kernel for it"),
+    ("kernel-store", "written by the kernel for it"),
+)
+
+MODE: Final = (
+    ("memory-mode", "DRAM caches persistent memory, whose size is all there is"),
+    ("kmem-dax", "far memory as nodes without cores, for programs only; --nodes binds to them"),
+    ("alius", "DRAM near and far first, then far memory interleaved, own socket first (aliusM)"),
+    ("local", "the core's own node, then in fallback order; persistent memory stays a device"),
+    ("interleave", "the nodes in turn, a page each"),
+    ("weighted-interleave", "the nodes in turn, pages in proportion to bandwidth or --weights"),
+    ("preferred-many", "the nodes of --nodes, near before far, then all others"),
+)
+
 POLICY: Final = (
     ("none", "pages stay where first touched"),
     ("autonuma", "NUMA balancing, memory tiering mode of Linux 6.3: hot by hint-fault latency"),

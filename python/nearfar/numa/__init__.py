@@ -5,31 +5,31 @@ Where pages land and how long clearing them takes (:func:`alloc`), what a progra
 for a need (:func:`nearfar.numa.plan.plan`). Machines come from machine files or from this machine's
 own description (:func:`describe`). docs/numa.md has the model and every key.
 
->>> alloc(["80G"], machine="optane-4node", modes=["alius"]).rows[0]["local_dram_bytes"] >> 30
+>>> alloc(["80G"], machine="optane-4node", mode="alius").rows[0]["local_dram_bytes"] >> 30
 80
 """
 
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Unpack
 
 from nearfar import _engine, workload
 from nearfar import machine as machines
+from nearfar.declared import names, numa_alloc, numa_pair, numa_run
 from nearfar.errors import NearfarError
 from nearfar.numa.describe import describe, to_machine
 from nearfar.numa.node import Node
 from nearfar.numa.table_2 import TABLE_2
+from nearfar.provenance import provenance
 from nearfar.result import FolderResult
-from nearfar.schema import Rows
-from nearfar.sizes import bytes_of, parse_bytes
+from nearfar.schema import Column, Option, Rows, default, takes
+from nearfar.sizes import bytes_of
 
 __all__ = [
-    "ALLOCATORS",
     "MACHINE",
     "Node",
     "NumaResult",
@@ -39,47 +39,39 @@ __all__ = [
     "pair",
     "published",
     "run",
-    "run_of",
     "to_machine",
     "topology",
     "weights",
 ]
 
 #: The machine that is meant unless another is named: paper 004's.
-MACHINE: Final = "optane-4node"
-#: Who may allocate.
-ALLOCATORS: Final = ("vmalloc", "user")
+MACHINE: Final[str] = default(numa_alloc.OPTIONS, "machine")
 
-#: Options that a command is told by, and what they are when it is not.
-_FLAGS: Final = {
-    "modes": "--mode",
-    "nodes": "--nodes",
-    "weights": "--weights",
-    "origin": "--from",
-    "threads": "--threads",
-    "pattern": "--pattern",
-    "writes": "--writes",
-    "working_set": "--working-set",
-    "bandwidth": "--bandwidth",
-    "overlap": "--overlap",
-    "cache": "--cache",
-    "seed": "--seed",
-}
-_USUAL: Final = {"threads": 1, "writes": 0.0, "bandwidth": 0.0, "seed": 1, "pattern": "random"}
-
-#: Rows that may hold no value, and what they hold otherwise.
-_NULLABLE: Final = {
-    "why_not": "text",
-    "bound_by": "text",
-    "seconds": "real",
-    "gb_per_second": "real",
-    "latency_ns": "real",
-    "cache_hit_rate": "real",
-    "overlap": "real",
-    "clear_seconds": "real",
-    "latency_gain": "real",
-    "bandwidth_gain": "real",
-}
+#: Rows of a plan, which is made here and not in the engine. Lists are text in a table.
+_PLAN_ROWS: Final = Rows(
+    columns=(
+        Column("vm", "string", False, "", "What is placed."),
+        Column("mode", "string", False, "", "Mode of placement."),
+        Column("from", "int64", False, "", "Node whose cores work."),
+        Column("nodes", "string", False, "", "Nodes to tell the mode."),
+        Column("weights", "string", False, "", "A weight for each of them."),
+        Column("dram_nodes", "string", False, "", "Nodes of DRAM."),
+        Column("far_nodes", "string", False, "", "Nodes of other memory."),
+        Column("possible", "bool", False, "", "Whether the whole capacity can be had."),
+        Column("why_not", "string", True, "", "Why not, or null."),
+        Column("capacity_bytes", "int64", False, "bytes", "What can be given out."),
+        Column("clear_seconds", "double", True, "s", "Time to allocate and clear it, or null."),
+        Column("latency_ns", "double", True, "ns", "Time of an access on average, or null."),
+        Column("gb_per_second", "double", True, "GB/s", "Bandwidth over all threads, or null."),
+        Column("bound_by", "string", True, "", "What sets the pace, or null."),
+        Column("chosen", "bool", False, "", "Whether it is the one to use."),
+        Column("enough", "bool", False, "", "Whether it has the bandwidth asked for."),
+        Column("latency_gain", "double", True, "", "Latency saved against the first, or null."),
+        Column("bandwidth_gain", "double", True, "", "Bandwidth won against the first, or null."),
+    ),
+    keys=("mode", "nodes"),
+    metrics={"latency_ns": "less", "gb_per_second": "more", "clear_seconds": "less"},
+)
 
 Progress = Callable[[int], None] | None
 
@@ -99,31 +91,10 @@ class NumaResult(FolderResult):
     page = "nearfar.report.html.numa:NumaPage"
     chart = "nearfar.report.plots.numa:draw"
     columns: ClassVar[Mapping[str, Rows]] = {
-        "alloc": Rows(
-            keys=("mode", "size_bytes"),
-            metrics={"seconds": "less", "gb_per_second": "more", "capacity_bytes": "more"},
-        ),
-        "run": Rows(
-            keys=("mode", "footprint_bytes"),
-            metrics={"latency_ns": "less", "gb_per_second": "more", "cache_hit_rate": "more"},
-            seed="seed",
-        ),
-        "plan": Rows(
-            keys=("mode", "nodes"),
-            metrics={"latency_ns": "less", "gb_per_second": "more", "clear_seconds": "less"},
-        ),
-        "pair": Rows(
-            keys=("shuffled", "overlap"),
-            metrics={
-                "slowdown_a": "less",
-                "slowdown_b": "less",
-                "together_ns_a": "less",
-                "together_ns_b": "less",
-                "together_hit_rate_a": "more",
-                "together_hit_rate_b": "more",
-            },
-            seed="seed",
-        ),
+        "alloc": numa_alloc.ROWS,
+        "run": numa_run.ROWS,
+        "plan": _PLAN_ROWS,
+        "pair": numa_pair.ROWS,
     }
 
     @classmethod
@@ -153,183 +124,98 @@ class NumaResult(FolderResult):
     @property
     def table(self) -> Any:
         """The rows as a ``pyarrow.Table``, without what has rows of its own (``landed``)."""
-        import pyarrow
-
-        flat = [_flat(row) for row in self.rows]
-        table = pyarrow.Table.from_pylist(flat)
-        # Of one type however many values are null.
-        for place, name in enumerate(table.column_names):
-            if name in _NULLABLE:
-                kind = pyarrow.string() if _NULLABLE[name] == "text" else pyarrow.float64()
-                table = table.set_column(place, name, table[name].cast(kind))
-        return table
+        return self.columns[self.run["question"]].table([_flat(row) for row in self.rows])
 
 
 def modes() -> dict[str, str]:
     """Names of the modes of placement, with a line on each."""
-    return dict(_engine.numa_modes())
+    return dict(names.MODE)
 
 
 def topology(machine: machines.MachineLike = MACHINE) -> dict[str, Any]:
-    """Nodes, distances and the kernel's fallback order of each node."""
+    """Nodes, distances, modes that it can be in, and the kernel's fallback order of each node."""
     one = machines.load(machine)
     answer: dict[str, Any] = json.loads(_engine.numa_topology(one))
     return answer
 
 
+@takes(numa_alloc.OPTIONS)
 def alloc(
-    sizes: Sequence[str | int],
-    *,
-    machine: machines.MachineLike = MACHINE,
-    modes: Sequence[str] | None = None,
-    allocator: str = "vmalloc",
-    nodes: Sequence[int] = (),
-    weights: Sequence[int] = (),
-    origin: int | None = None,
-    threads: int = 1,
-    clean_cache: bool = False,
+    size: str | int | Sequence[str | int], **options: Unpack[numa_alloc.Options]
 ) -> NumaResult:
     """How long allocating and clearing takes, where pages land, whether it can be done.
 
     Args:
-        sizes: bytes, or text such as ``80G`` (docs/shell.md has the grammar).
-        machine: name or path of a machine file, or a machine.
-        modes: of :func:`modes`; all that the machine can be in by default.
-        allocator: ``vmalloc`` (the kernel's, as in paper 004) or ``user`` (a program).
-        nodes: nodes to use, for the modes that are told (docs/numa.md).
-        weights: a weight for each of ``nodes``; in proportion to bandwidth by default.
-        origin: the node whose cores allocate; the first with cores by default.
-        threads: cores at work.
-        clean_cache: memory mode's cache holds no dirty lines.
+        {options}
 
     Raises:
         NearfarError: bad input; the message says what, where and what to do.
     """
-    if allocator not in ALLOCATORS:
-        raise NearfarError(f"--allocator: {allocator!r} is neither of {', '.join(ALLOCATORS)}")
-    one = machines.load(machine)
-    asked = [parse_bytes(size, "--size") if isinstance(size, str) else size for size in sizes]
-    told: dict[str, Any] = {
-        "vmalloc": allocator == "vmalloc",
-        "dirty_cache": not clean_cache,
-        "nodes": list(nodes),
-        "weights": list(weights),
-        "origin": origin,
-        "threads": threads,
-    }
-
-    def one_mode(mode: str) -> list[dict[str, Any]]:
-        return [
-            json.loads(_engine.numa_alloc(one, mode_name=mode, size=size, **told)) for size in asked
-        ]
-
-    options = {**told, "size": asked, "modes": _given(modes)}
-    words = ["--size", ",".join(str(size) for size in sizes), "--allocator", allocator]
-    return NumaResult(_run("alloc", one, options, words), _each(one_mode, modes))
+    one, values = _machine({**options, "size": size})
+    answer = json.loads(_engine.numa_alloc(one, options=values))
+    return _result("alloc", one, numa_alloc.OPTIONS, answer)
 
 
+@takes(numa_run.OPTIONS)
 def run(
-    load: str | Path,
-    *,
-    machine: machines.MachineLike = MACHINE,
-    modes: Sequence[str] | None = None,
-    pattern: str = "random",
-    writes: float = 0.0,
-    nodes: Sequence[int] = (),
-    weights: Sequence[int] = (),
-    origin: int | None = None,
-    threads: int = 1,
-    shuffle: bool = False,
-    seed: int = 1,
-    progress: Progress = None,
+    load: str | Path, *, progress: Progress = None, **options: Unpack[numa_run.Options]
 ) -> NumaResult:
     """What a program sees: latency, bandwidth, and where its memory accesses go.
 
     Args:
         load: a trace folder, a workload (its capture in the current folder, or else the small one
             that comes with the sources), or a size such as ``40G``: a stream over that much memory.
-        pattern: ``random`` or ``sequential`` order of a stream.
-        writes: share of a stream's accesses that store, 0 to 1.
-        threads: cores that run it at once.
-        shuffle: pages lie at random in each node (``page_alloc.shuffle=1``, or long use).
-        seed: of the shuffle.
         progress: called now and then with the references done.
-        machine, modes, nodes, weights, origin: see :func:`alloc`.
+        {options}
 
     Raises:
         NearfarError: bad input; the message says what, where and what to do.
     """
-    if pattern not in ("random", "sequential"):
-        raise NearfarError(f"--pattern: {pattern!r} is neither random nor sequential")
-    if not 0 <= writes <= 1:
-        raise NearfarError(f"--writes: {writes} does not lie within 0 to 1")
-    one = machines.load(machine)
+    one, values = _machine({**options})
     trace, size = _load(load)
-    told: dict[str, Any] = {
-        "random": pattern == "random",
-        "writes": writes,
-        "nodes": list(nodes),
-        "weights": list(weights),
-        "origin": origin,
-        "threads": threads,
-        "shuffle": seed if shuffle else None,
-    }
-
-    def one_mode(mode: str) -> list[dict[str, Any]]:
-        answer = _engine.numa_run(
-            one, mode_name=mode, trace=trace, bytes=size, progress=progress, **told
-        )
-        return [json.loads(answer)]
-
-    options = {**told, "load": str(load), "modes": _given(modes)}
-    return NumaResult(_run("run", one, options, [str(load)]), _each(one_mode, modes))
+    answer = json.loads(
+        _engine.numa_run(one, trace=trace, bytes=size, options=values, progress=progress)
+    )
+    return _result("run", one, numa_run.OPTIONS, answer, [load])
 
 
+@takes(numa_pair.OPTIONS)
 def pair(
     first: str | Path,
     second: str | Path,
     *,
-    machine: machines.MachineLike = MACHINE,
-    overlap: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0),
-    cache: str | int | None = None,
-    origin: int | None = None,
-    seed: int = 1,
     progress: Progress = None,
+    **options: Unpack[numa_pair.Options],
 ) -> NumaResult:
     """Two virtual machines in memory mode: conflict misses and slowdown, in pieces and shuffled.
 
     Args:
         first, second: as ``load`` of :func:`run`; sizes are loaded at random.
-        overlap: shares, 0 to 1, of the smaller one's pages that share the other's cache lines.
-        cache: bytes of DRAM in front of the node; the machine's by default.
-        seed: of random loads and of the shuffle.
         progress: called now and then with the accesses of the round under way.
-        machine, origin: see :func:`alloc`.
+        {options}
 
     Raises:
         NearfarError: bad input; the message says what, where and what to do.
     """
-    one = machines.load(machine)
+    one, values = _machine({**options})
     (trace_a, bytes_a), (trace_b, bytes_b) = _load(first), _load(second)
-    answer = _engine.numa_pair(
-        one,
-        traces=[trace_a, trace_b],
-        bytes=[bytes_a, bytes_b],
-        overlaps=list(overlap),
-        cache_bytes=parse_bytes(cache, "--cache") if isinstance(cache, str) else cache,
-        origin=origin,
-        seed=seed,
-        progress=progress,
+    answer = json.loads(
+        _engine.numa_pair(
+            one,
+            traces=[trace_a, trace_b],
+            bytes=[bytes_a, bytes_b],
+            options=values,
+            progress=progress,
+        )
     )
-    options = {"overlap": list(overlap), "cache": cache, "origin": origin, "seed": seed}
-    return NumaResult(_run("pair", one, options, [str(first), str(second)]), json.loads(answer))
+    return _result("pair", one, numa_pair.OPTIONS, answer, [first, second])
 
 
 def weights(
     nodes: Sequence[int],
     *,
     machine: machines.MachineLike = MACHINE,
-    origin: int | None = None,
+    from_: int | None = None,
     writes: float = 0.0,
 ) -> list[int]:
     """Weights of interleaving that give ``nodes`` the most bandwidth together.
@@ -337,23 +223,16 @@ def weights(
     Args:
         nodes: the kernel's numbers.
         writes: share of the bytes that are stores.
-        machine, origin: see :func:`alloc`.
+        machine, from_: see :func:`alloc`.
     """
     one = machines.load(machine)
-    told = _engine.numa_weights(one, nodes=list(nodes), origin=origin, writes=writes)
+    told = _engine.numa_weights(one, nodes=list(nodes), origin=from_, writes=writes)
     return list(told)
-
-
-def run_of(
-    question: str, machine: machines.MachineLike, options: Mapping[str, Any], words: Sequence[str]
-) -> dict[str, Any]:
-    """How a result was made, as :class:`NumaResult` holds it."""
-    return _run(question, machines.load(machine), options, words)
 
 
 def published(found: NumaResult) -> list[dict[str, Any]]:
     """Times of paper 004 to put beside an allocation's; none for another machine or allocator."""
-    if found.run["machine"] != MACHINE or not found.run["options"]["vmalloc"]:
+    if found.run["machine"] != MACHINE or found.run["options"]["allocator"] != "vmalloc":
         return []
     asked = {row["mode"] for row in found.rows}
     return [
@@ -388,60 +267,32 @@ def _captured(name: str) -> Path:
         raise NearfarError(f"{name}: there is no capture of it here; first run: {fix}", 3) from None
 
 
-def _each(
-    ask: Callable[[str], list[dict[str, Any]]], asked: Sequence[str] | None
-) -> list[dict[str, Any]]:
-    """Rows of every mode; where none is named, of those that the machine can be in."""
-    if asked is not None:
-        return [row for mode in asked for row in ask(mode)]
-    rows: list[dict[str, Any]] = []
-    for mode in modes():
-        try:
-            rows += ask(mode)
-        except NearfarError as error:
-            if "cannot be in" not in str(error):
-                raise
-    return rows
+def _machine(options: dict[str, Any]) -> tuple[machines.Machine, dict[str, Any]]:
+    """The machine that options name, and the other options."""
+    return machines.load(options.pop("machine", MACHINE)), options
 
 
-def _run(
-    question: str, one: machines.Machine, options: Mapping[str, Any], words: Sequence[str]
-) -> dict[str, Any]:
-    command = ["nearfar", "numa", question, *words, *one.flags]
-    for key, flag in _FLAGS.items():
-        value = options.get(key)
-        if value not in (None, [], _USUAL.get(key)):
-            text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-            command += [flag, text]
-    if options.get("random") is False:
-        command += ["--pattern", "sequential"]
-    if options.get("dirty_cache") is False:
-        command.append("--clean-cache")
-    if options.get("shuffle") is not None:
-        command += ["--shuffle", "--seed", str(options["shuffle"])]
-    return {
-        "study": "numa",
-        "question": question,
-        "command": shlex.join(command),
-        "machine": one.name,
-        "machine_description": one.to_dict(),
-        "options": dict(options),
-        "version": _engine.__version__,
-    }
-
-
-def _given(values: Sequence[str] | None) -> list[str] | None:
-    return None if values is None else list(values)
+def _result(
+    question: str,
+    machine: machines.Machine,
+    options: Sequence[Option],
+    answer: Mapping[str, Any],
+    arguments: Sequence[str | Path] = (),
+) -> NumaResult:
+    made = provenance(
+        "numa",
+        question=question,
+        arguments=arguments,
+        options=options,
+        values=answer["options"],
+        machine=machine,
+    )
+    return NumaResult(made, answer["rows"])
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row for a table: pairs become two columns, lists of mappings are left out."""
-    flat: dict[str, Any] = {}
-    for key, value in row.items():
-        if isinstance(value, list) and value and isinstance(value[0], float):
-            flat |= {f"{key}_{place}": item for place, item in zip("ab", value, strict=True)}
-        elif isinstance(value, list) and not any(isinstance(item, dict) for item in value):
-            flat[key] = ",".join(map(str, value))
-        elif not isinstance(value, list | dict):
-            flat[key] = value
-    return flat
+    """A row for a table: lists are text."""
+    return {
+        key: ",".join(map(str, value)) if isinstance(value, list) else value
+        for key, value in row.items()
+    }

@@ -23,7 +23,7 @@ def measures() -> dict[str, tuple[float, str]]:
         for pattern in ("sequential", "random"):
             for way, writes in (("read", 0.0), ("write", 1.0)):
                 row = run(
-                    "1G", modes=["kmem-dax"], nodes=[node], threads=24,
+                    "1G", mode="kmem-dax", nodes=[node], threads=24,
                     pattern=pattern, writes=writes,
                 ).rows[0]  # fmt: skip
                 note = f"node {node}, 24 threads, a third of its {_MODULES} modules"
@@ -42,7 +42,7 @@ def measures() -> dict[str, tuple[float, str]]:
 
 
 def _cell(mode: str, size: int, **options: Any) -> dict[str, Any]:
-    return alloc([f"{size}G"], modes=[mode], **options).rows[0]
+    return alloc(f"{size}G", mode=mode, **options).rows[0]
 
 
 Found = dict[str, tuple[float, str]]
@@ -72,8 +72,8 @@ def _remote(found: Found) -> tuple[float, str]:
 def _pair(overlap: float) -> Callable[[Found], tuple[float, str]]:
     def measure(_: Found) -> tuple[float, str]:
         row = pair("48G", "48G", overlap=[overlap]).rows[0]
-        together, alone = row["together_hit_rate"][0], row["alone_hit_rate"][0]
-        return row["slowdown"][0], f"hit rate {alone:.2f} alone, {together:.2f} together"
+        together, alone = row["together_hit_rate_a"], row["alone_hit_rate_a"]
+        return row["slowdown_a"], f"hit rate {alone:.2f} alone, {together:.2f} together"
 
     return measure
 

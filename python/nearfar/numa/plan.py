@@ -6,25 +6,19 @@ the working set, which is touched first, then sees (:func:`nearfar.numa.run`).
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import Any, Unpack
 
+from nearfar import _engine, numa
 from nearfar import machine as machines
-from nearfar import numa
+from nearfar.declared import numa_plan as declared
 from nearfar.errors import NearfarError
-from nearfar.sizes import parse_bytes
+from nearfar.provenance import provenance
+from nearfar.schema import takes
 
 
-def plan(
-    capacity: str | int,
-    *,
-    working_set: str | int | None = None,
-    bandwidth: float = 0.0,
-    writes: float = 0.0,
-    pattern: str = "random",
-    threads: int = 1,
-    machine: machines.MachineLike = numa.MACHINE,
-    origin: int | None = None,
-) -> numa.NumaResult:
+@takes(declared.OPTIONS)
+def plan(capacity: str | int, **options: Unpack[declared.Options]) -> numa.NumaResult:
     """Choose a mode, with the nodes and weights to go with it.
 
     Of the candidates that have room and the bandwidth asked for, the one of least latency; if none
@@ -32,35 +26,31 @@ def plan(
     first: plain Linux before the rest.
 
     Args:
-        capacity: bytes that must fit, or text such as ``500G``.
-        working_set: bytes in use at a time, touched first; ``capacity`` by default.
-        bandwidth: GB/s that are needed over all threads.
-        writes: share of accesses that store.
-        pattern: ``random`` or ``sequential``.
-        threads: cores at work.
-        machine, origin: see :func:`nearfar.numa.alloc`.
+        {options}
 
     Raises:
         NearfarError: bad input, or nothing on the machine has room.
     """
-    size = parse_bytes(capacity, "--capacity") if isinstance(capacity, str) else capacity
-    hot = size if working_set is None else working_set
-    used = parse_bytes(hot, "--working-set") if isinstance(hot, str) else hot
+    values: dict[str, Any] = {**options, "capacity": capacity}
+    described = machines.load(values.pop("machine", numa.MACHINE))
+    asked = json.loads(_engine.numa_plan(options=values))
+    size, bandwidth = asked["capacity"], asked["bandwidth"]
+    used = size if asked["working_set"] is None else asked["working_set"]
     if used > size:
         raise NearfarError("--working-set: is larger than --capacity; make it smaller")
-    if not bandwidth >= 0:
+    if bandwidth < 0:
         raise NearfarError("--bandwidth: is negative; give GB/s")
-    described = machines.load(machine)
-    nodes = numa.topology(described)["nodes"]
+    topology = numa.topology(described)
+    nodes = topology["nodes"]
     first = next(node["node"] for node in nodes if node["cpus"])
-    start = first if origin is None else origin
-    both = {"machine": described, "origin": origin, "threads": threads}
-    load = {"pattern": pattern, "writes": writes}
-    asked = (
+    start = first if asked["from_"] is None else asked["from_"]
+    both = {"machine": described, "from_": asked["from_"], "threads": asked["threads"]}
+    load = {"pattern": asked["pattern"], "writes": asked["writes"]}
+    rows = [
         _ask(mode, chosen, nodes, size, used, start, both, load)
         for mode, chosen in _candidates(nodes, start)
-    )
-    rows = [row for row in asked if row is not None]
+        if mode in topology["modes"]
+    ]
     fitting = [row for row in rows if row["possible"]]
     if not fitting:
         most = max(row["capacity_bytes"] for row in rows)
@@ -82,17 +72,10 @@ def plan(
         if row["possible"]:
             row["latency_gain"] = 1 - row["latency_ns"] / usual["latency_ns"]
             row["bandwidth_gain"] = row["gb_per_second"] / usual["gb_per_second"] - 1
-    options = {
-        "capacity": size,
-        "working_set": used,
-        "bandwidth": bandwidth,
-        "writes": writes,
-        "pattern": pattern,
-        "threads": threads,
-        "origin": origin,
-    }
-    words = ["--capacity", str(capacity)]
-    return numa.NumaResult(numa.run_of("plan", described, options, words), rows)
+    made = provenance(
+        "numa", question="plan", options=declared.OPTIONS, values=asked, machine=described
+    )
+    return numa.NumaResult(made, rows)
 
 
 def _candidates(nodes: list[dict[str, Any]], start: int) -> list[tuple[str, list[int]]]:
@@ -119,18 +102,13 @@ def _ask(
     start: int,
     both: dict[str, Any],
     load: dict[str, Any],
-) -> dict[str, Any] | None:
-    """A candidate's row; None where the machine cannot be in the mode."""
+) -> dict[str, Any]:
+    """A candidate's row."""
     weights: list[int] = []
     if mode == "weighted-interleave":
-        weights = numa.weights(chosen, machine=both["machine"], origin=start, writes=load["writes"])
-    told = {**both, "modes": [mode], "nodes": chosen, "weights": weights}
-    try:
-        room = numa.alloc([size], allocator="user", **told).rows[0]
-    except NearfarError as error:
-        if "cannot be in" in str(error):
-            return None
-        raise
+        weights = numa.weights(chosen, machine=both["machine"], from_=start, writes=load["writes"])
+    told = {**both, "mode": mode, "nodes": chosen or None, "weights": weights or None}
+    room = numa.alloc(size, allocator="user", **told).rows[0]
     seen = numa.run(f"{used}", **load, **told).rows[0]
     possible = room["possible"] and seen["possible"]
     return {

@@ -71,9 +71,9 @@ def pair(rows: Rows) -> RenderableType:
         place = "shuffled" if row["shuffled"] else f"{_percent(row['overlap'])} shared"
         shown.add_row(
             place,
-            " / ".join(map(_percent, row["alone_hit_rate"])),
-            " / ".join(map(_percent, row["together_hit_rate"])),
-            " / ".join(f"{value:.2f}x" for value in row["slowdown"]),
+            " / ".join(_percent(row[f"alone_hit_rate_{guest}"]) for guest in "ab"),
+            " / ".join(_percent(row[f"together_hit_rate_{guest}"]) for guest in "ab"),
+            " / ".join(f"{row[f'slowdown_{guest}']:.2f}x" for guest in "ab"),
         )
     return shown
 

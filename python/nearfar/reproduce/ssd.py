@@ -25,7 +25,7 @@ from nearfar import machine as machines
 from nearfar.errors import NearfarError
 from nearfar.generate import generate
 from nearfar.reproduce import Reproduced, Row, compared, published, statements
-from nearfar.sizes import parse_bytes, parse_time
+from nearfar.sizes import parse_bytes
 from nearfar.ssd import MACHINE, SsdResult, ssd
 
 Progress = Callable[[int], None] | None
@@ -156,7 +156,7 @@ class _Pigz:
         found = ssd(
             trace, machine=described, dram=dram, epf=epf, precondition=setting.precondition,
             overwrite=setting.overwrite,
-            sleep_granularity_ns=parse_time(setting.sleep, "sleep"),
+            sleep_granularity=setting.sleep,
             atomic=setting.atomic, first_touch=setting.first_touch,
             background=setting.background, window=setting.window, threads=self.threads,
             progress=self.progress,
@@ -274,7 +274,7 @@ def view(whole: Path, to: Path, progress: Progress = None) -> Path:
     return to
 
 
-Found = dict[tuple[str, str], dict[str, Any]]
+Found = Mapping[tuple[str, str], Mapping[str, Any]]
 
 
 def _judged(pigz: _Pigz) -> tuple[Found, Found]:

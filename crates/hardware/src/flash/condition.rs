@@ -2,36 +2,18 @@
 
 use nearfar_trace::generate::permutation::Permutation;
 use nearfar_trace::generate::rng::Rng;
-use nearfar_trace::{Error, Result};
 use serde::Serialize;
 
 use super::{Ftl, Wear};
 
-/// Which pages single writes at random go to.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Overwrite {
-    /// Each page once, in random order, as tools that fill drives do (fio, unless `norandommap`):
-    /// afterwards nothing that was there before is valid.
-    Once,
-    /// Any page each time: some are written several times, 1/e of them never.
-    Drawn,
-}
-
-impl Overwrite {
-    /// Read `once` or `drawn`.
-    ///
-    /// # Errors
-    /// An input error for anything else.
-    pub fn parse(text: &str) -> Result<Self> {
-        match text {
-            "once" => Ok(Self::Once),
-            "drawn" => Ok(Self::Drawn),
-            _ => Err(Error::input(
-                "--overwrite",
-                format!("{text:?} is not a way to overwrite"),
-                "choose once or drawn",
-            )),
-        }
+nearfar_schema::choices! {
+    /// Which pages single writes at random go to.
+    pub enum Overwrite: "way to overwrite" {
+        /// each page once, in random order, as tools that fill drives do (fio, unless
+        /// `norandommap`): afterwards nothing that was there before is valid
+        Once = "once",
+        /// any page each time: some are written several times, 1/e of them never
+        Drawn = "drawn",
     }
 }
 

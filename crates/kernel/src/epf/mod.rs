@@ -6,7 +6,7 @@
 //! not sleep just then. What is not passed is waited for on the core. Thresholds are the user's:
 //! nothing here knows a time of its own.
 
-use nearfar_trace::{Error, Result};
+use nearfar_schema::{Entry, Given, Value};
 
 pub mod all;
 pub mod none;
@@ -42,13 +42,13 @@ pub struct Named {
 }
 
 /// Every policy.
-pub const POLICIES: [Named; 3] = [none::NAMED, all::NAMED, smart::NAMED];
+pub const POLICIES: &[Named] = &[none::NAMED, all::NAMED, smart::NAMED];
 
 /// The policy written as `text`: `none`, `all`, `smart:50us`.
 ///
 /// # Errors
-/// An input error that lists the policies.
-pub fn parse(text: &str) -> Result<Box<dyn Epf>> {
+/// What is wrong with it and what to write instead, with a semicolon between.
+pub fn parse(text: &str) -> Result<Box<dyn Epf>, String> {
     let (name, argument) = match text.split_once(':') {
         Some((name, argument)) => (name, Some(argument)),
         None => (text, None),
@@ -56,12 +56,45 @@ pub fn parse(text: &str) -> Result<Box<dyn Epf>> {
     let shown: String = text.chars().take(40).collect();
     let Some(policy) = POLICIES.iter().find(|policy| policy.name == name) else {
         let usages: Vec<_> = POLICIES.iter().map(|policy| policy.usage).collect();
-        let fix = format!("choose from {}", usages.join(", "));
-        return Err(Error::input("--epf", format!("no policy {shown:?}"), fix));
+        return Err(format!("no policy {shown:?}; choose from {}", usages.join(", ")));
     };
-    (policy.make)(argument).map_err(|what| {
-        Error::input("--epf", format!("{shown:?}: {what}"), format!("write {}", policy.usage))
-    })
+    (policy.make)(argument).map_err(|what| format!("{shown:?}: {what}; write {}", policy.usage))
+}
+
+/// A policy as an option takes it: a name, with an argument after a colon where it takes one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written(pub String);
+
+impl Value for Written {
+    fn metavar() -> &'static str {
+        "POLICY"
+    }
+    fn python() -> String {
+        "str".into()
+    }
+    fn registry() -> &'static str {
+        "epf"
+    }
+    fn choices() -> Vec<Entry> {
+        let entry = |policy: &Named| {
+            let what = match policy.usage == policy.name {
+                true => policy.what.to_owned(),
+                false => format!("{}, as in {}", policy.what, policy.usage),
+            };
+            Entry { name: policy.name, what }
+        };
+        POLICIES.iter().map(entry).collect()
+    }
+    fn open() -> bool {
+        true
+    }
+    fn read(given: &Given) -> Result<Self, String> {
+        let text = String::read(given)?;
+        parse(&text).map(|_| Self(text))
+    }
+    fn plain(&self) -> nearfar_schema::serde_json::Value {
+        self.0.as_str().into()
+    }
 }
 
 /// For policies that take no argument.
@@ -91,6 +124,13 @@ mod tests {
     }
 
     #[test]
+    fn an_argument_stays_with_its_policy() {
+        let written = Written::read(&"smart:50us".into()).unwrap();
+        assert_eq!(written.plain(), "smart:50us");
+        assert!(Written::read(&Given::Whole(5)).is_err());
+    }
+
+    #[test]
     fn what_is_no_policy_is_refused() {
         for (text, part) in [
             ("", "choose from none, all, smart:50us"),
@@ -102,9 +142,7 @@ mod tests {
             ("smart:-1us", "negative"),
         ] {
             let error = parse(text).err().unwrap();
-            assert_eq!(error.exit_code(), 2);
-            let error = error.to_string();
-            assert!(error.starts_with("--epf: ") && error.contains(part), "{error}");
+            assert!(error.contains(part), "{error}");
         }
     }
 }

@@ -8,7 +8,8 @@ use nearfar_trace::{Error, Result};
 
 use super::{Group, Memory, Mode, Policy, one, page_structs, route, whole_pages};
 
-pub(super) struct MemoryMode;
+/// See the module.
+pub struct MemoryMode;
 
 impl Mode for MemoryMode {
     fn name(&self) -> &'static str {

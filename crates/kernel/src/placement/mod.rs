@@ -16,9 +16,11 @@ mod weighted_interleave;
 use nearfar_hardware::machine::NodeKind;
 use nearfar_hardware::node::PAGE;
 use nearfar_hardware::topology::Topology;
-use nearfar_trace::{Error, Result};
+use nearfar_schema::{Entry, Registry};
+use nearfar_trace::Result;
 
 pub use fallback::fallback_orders;
+pub use memory_mode::MemoryMode;
 pub use weighted_interleave::bandwidth_weights;
 
 /// Bytes of the kernel's description of one page (`struct page` on 64-bit Linux).
@@ -39,13 +41,14 @@ pub struct Memory {
     pub movable: bool,
 }
 
-/// Who wants pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Allocator {
-    /// The kernel's `vmalloc`: an array of page pointers and page tables beside the pages.
-    Vmalloc,
-    /// A program that touches memory it mapped: page tables beside the pages.
-    User,
+nearfar_schema::choices! {
+    /// Who wants pages.
+    pub enum Allocator: "allocator" {
+        /// the kernel's `vmalloc`: an array of page pointers and page tables beside the pages
+        Vmalloc = "vmalloc",
+        /// a program that touches memory it mapped: page tables beside the pages
+        User = "user",
+    }
 }
 
 impl Allocator {
@@ -134,17 +137,21 @@ pub const MODES: &[&dyn Mode] = &[
     &preferred_many::PreferredMany,
 ];
 
+/// [`MODES`] as what an option chooses from.
+pub struct Modes;
+
+impl Registry for Modes {
+    const NAME: &'static str = "mode";
+    const KIND: &'static str = "mode";
+    const METAVAR: &'static str = "MODE";
+    fn entries() -> Vec<Entry> {
+        MODES.iter().map(|mode| Entry { name: mode.name(), what: mode.summary().into() }).collect()
+    }
+}
+
 /// The mode of this name.
-///
-/// # Errors
-/// An input error that lists the names.
-pub fn mode(name: &str) -> Result<&'static dyn Mode> {
-    MODES.iter().copied().find(|mode| mode.name() == name).ok_or_else(|| {
-        let known: Vec<_> = MODES.iter().map(|mode| mode.name()).collect();
-        let name: String = name.chars().take(40).collect();
-        let fix = format!("choose from {}", known.join(", "));
-        Error::input("--mode", format!("no mode {name:?}"), fix)
-    })
+pub fn mode(name: &str) -> Option<&'static dyn Mode> {
+    MODES.iter().copied().find(|mode| mode.name() == name)
 }
 
 /// Consecutive pages of an allocation whose nodes repeat a pattern.

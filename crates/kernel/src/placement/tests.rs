@@ -190,5 +190,4 @@ fn weights_are_in_proportion_to_bandwidth() {
     // 218 and 24 GB/s: 9.08 to 1.
     assert_eq!(super::bandwidth_weights(&topology, 0, &[0, 2], 0.0), [9, 1]);
     assert_eq!(super::bandwidth_weights(&self::topology("optane-4node"), 0, &[0, 4], 0.0), [2, 1]);
-    assert!(mode("memroy-mode").is_err_and(|e| e.to_string().contains("kmem-dax")));
 }

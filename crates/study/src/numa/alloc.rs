@@ -47,33 +47,45 @@ pub struct Landed {
     pub bound_by: &'static str,
 }
 
-/// One allocation.
+nearfar_schema::columns! {
+    /// One allocation.
+    pub struct AllocRow {
+        /// Mode of placement.
+        mode: &'static str,
+        /// Bytes asked for.
+        size_bytes: u64 ["bytes"],
+        /// Whether all of it could be had.
+        possible: bool,
+        /// Why not, or null.
+        why_not: Option<String>,
+        /// Time to allocate and clear it, or null when impossible.
+        seconds: Option<f64> ["s"],
+        /// Its rate, or null when impossible.
+        gb_per_second: Option<f64> ["GB/s"],
+        /// What the kernel could have given out.
+        capacity_bytes: u64 ["bytes"],
+        /// On DRAM of the own socket.
+        local_dram_bytes: u64 ["bytes"],
+        /// On DRAM of others.
+        remote_dram_bytes: u64 ["bytes"],
+        /// On persistent or CXL memory of the own socket.
+        local_far_bytes: u64 ["bytes"],
+        /// On persistent or CXL memory of others.
+        remote_far_bytes: u64 ["bytes"],
+        /// Stretches of pages whose nodes repeat one pattern.
+        extents: u64,
+    }
+    keys [mode, size_bytes]
+    metrics [seconds less, gb_per_second more, capacity_bytes more]
+    seed []
+}
+
+/// One allocation, and where it landed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct AllocRow {
-    /// The mode's name.
-    pub mode: &'static str,
-    /// Bytes asked for.
-    pub size_bytes: u64,
-    /// Whether all of it could be had.
-    pub possible: bool,
-    /// Why not.
-    pub why_not: Option<String>,
-    /// Seconds, when possible.
-    pub seconds: Option<f64>,
-    /// Bytes a nanosecond, when possible.
-    pub gb_per_second: Option<f64>,
-    /// Bytes that the kernel could have given out.
-    pub capacity_bytes: u64,
-    /// On DRAM of the own socket.
-    pub local_dram_bytes: u64,
-    /// On DRAM of others.
-    pub remote_dram_bytes: u64,
-    /// On persistent or CXL memory of the own socket.
-    pub local_far_bytes: u64,
-    /// On persistent or CXL memory of others.
-    pub remote_far_bytes: u64,
-    /// Stretches of pages whose nodes repeat one pattern.
-    pub extents: u64,
+pub struct Allocated {
+    /// Its row.
+    #[serde(flatten)]
+    pub row: AllocRow,
     /// Node by node, those that the kernel sees.
     pub landed: Vec<Landed>,
 }
@@ -87,7 +99,7 @@ pub fn alloc(
     mode: &dyn Mode,
     size: u64,
     options: &AllocOptions,
-) -> Result<AllocRow> {
+) -> Result<Allocated> {
     let mut memories = mode.memories(topology)?;
     check(topology, &memories, options)?;
     let all = memories.clone();
@@ -112,8 +124,8 @@ pub fn alloc(
         local_far_bytes: 0,
         remote_far_bytes: 0,
         extents: placement.extents.len() as u64,
-        landed: Vec::new(),
     };
+    let mut landed = Vec::new();
     let (data, kept) = (placement.pages(memories.len()), tables.pages(memories.len()));
     let mut ns = 0.0;
     for (index, memory) in memories.iter().enumerate() {
@@ -129,7 +141,7 @@ pub fn alloc(
             (false, true) => &mut row.local_far_bytes,
             (false, false) => &mut row.remote_far_bytes,
         } += bytes;
-        row.landed.push(Landed {
+        landed.push(Landed {
             node: memory.backing,
             label: topology.label(memory.backing),
             kind: node.kind,
@@ -147,7 +159,7 @@ pub fn alloc(
     } else {
         row.why_not = Some(why(&all, options, size, overhead, &placement.extents, capacity));
     }
-    Ok(row)
+    Ok(Allocated { row, landed })
 }
 
 /// Refuse options that contradict the machine or each other.

@@ -4,12 +4,14 @@
 
 mod alloc;
 mod clear;
+pub mod options;
 mod pair;
 mod run;
 #[cfg(test)]
 mod tests;
 
-pub use alloc::{AllocOptions, AllocRow, Landed, alloc};
+pub use alloc::{AllocOptions, AllocRow, Allocated, Landed, alloc};
 pub use clear::{PageTime, clear_page};
+pub use options::{AllocAsked, PairAsked, PlanAsked, RunAsked};
 pub use pair::{FRAMES, Guest, PairOptions, PairRow, pair};
-pub use run::{Load, NodeUse, RunRow, Stream, run};
+pub use run::{Load, NodeUse, Ran, RunRow, Stream, run};

@@ -13,7 +13,6 @@ use nearfar_trace::generate::permutation::Permutation;
 use nearfar_trace::generate::rng::Rng;
 use nearfar_trace::{Batch, Columns, Error, Reader, Result};
 use rustc_hash::FxHashMap;
-use serde::Serialize;
 
 /// Pages of the scaled cache.
 pub const FRAMES: u64 = 4096;
@@ -45,23 +44,45 @@ pub struct PairOptions {
     pub seed: u64,
 }
 
-/// How a pair fares.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct PairRow {
-    /// Whether pages lie at random.
-    pub shuffled: bool,
-    /// Share of the smaller guest's pages that share cache lines with the other's, when in pieces.
-    pub overlap: Option<f64>,
-    /// Hit rates alone, first and second guest.
-    pub alone_hit_rate: [f64; 2],
-    /// Hit rates together.
-    pub together_hit_rate: [f64; 2],
-    /// Nanoseconds an access takes alone.
-    pub alone_ns: [f64; 2],
-    /// Nanoseconds an access takes together.
-    pub together_ns: [f64; 2],
-    /// Together over alone.
-    pub slowdown: [f64; 2],
+nearfar_schema::columns! {
+    /// How a pair fares.
+    pub struct PairRow {
+        /// Whether pages lie at random.
+        shuffled: bool,
+        /// Share of the smaller guest's pages that share cache lines with the other's; null when
+        /// shuffled.
+        overlap: Option<f64>,
+        /// Hit rate alone, first guest.
+        alone_hit_rate_a: f64,
+        /// Hit rate alone, second guest.
+        alone_hit_rate_b: f64,
+        /// Hit rate together, first guest.
+        together_hit_rate_a: f64,
+        /// Hit rate together, second guest.
+        together_hit_rate_b: f64,
+        /// Time of an access alone, first guest.
+        alone_ns_a: f64 ["ns"],
+        /// Time of an access alone, second guest.
+        alone_ns_b: f64 ["ns"],
+        /// Time of an access together, first guest.
+        together_ns_a: f64 ["ns"],
+        /// Time of an access together, second guest.
+        together_ns_b: f64 ["ns"],
+        /// Together over alone, first guest.
+        slowdown_a: f64,
+        /// Together over alone, second guest.
+        slowdown_b: f64,
+    }
+    keys [shuffled, overlap]
+    metrics [
+        slowdown_a less,
+        slowdown_b less,
+        together_ns_a less,
+        together_ns_b less,
+        together_hit_rate_a more,
+        together_hit_rate_b more,
+    ]
+    seed [seed]
 }
 
 /// A guest ready to play.
@@ -176,11 +197,16 @@ pub fn pair(
         Ok(PairRow {
             shuffled: overlap.is_none(),
             overlap,
-            alone_hit_rate: alone,
-            together_hit_rate: together,
-            alone_ns,
-            together_ns,
-            slowdown: [0, 1].map(|guest| together_ns[guest] / alone_ns[guest]),
+            alone_hit_rate_a: alone[0],
+            alone_hit_rate_b: alone[1],
+            together_hit_rate_a: together[0],
+            together_hit_rate_b: together[1],
+            alone_ns_a: alone_ns[0],
+            alone_ns_b: alone_ns[1],
+            together_ns_a: together_ns[0],
+            together_ns_b: together_ns[1],
+            slowdown_a: together_ns[0] / alone_ns[0],
+            slowdown_b: together_ns[1] / alone_ns[1],
         })
     };
     let mut rows = Vec::new();

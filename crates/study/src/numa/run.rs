@@ -54,35 +54,47 @@ pub struct NodeUse {
     pub busy: f64,
 }
 
-/// What a program sees under a mode.
+nearfar_schema::columns! {
+    /// What a program sees under a mode.
+    pub struct RunRow {
+        /// Mode of placement.
+        mode: &'static str,
+        /// Bytes of the pages touched.
+        footprint_bytes: u64 ["bytes"],
+        /// Whether all of them find memory; nothing else is known when they do not.
+        possible: bool,
+        /// Accesses to memory; 1 for a stream, whose bytes are shares.
+        accesses: f64 ["lines"],
+        /// Share of accesses that store.
+        store_share: f64,
+        /// Share of accesses on DRAM of the own socket.
+        local_dram_share: f64,
+        /// Share on DRAM of others.
+        remote_dram_share: f64,
+        /// Share on persistent or CXL memory of the own socket.
+        local_far_share: f64,
+        /// Share on persistent or CXL memory of others.
+        remote_far_share: f64,
+        /// Share of accesses that memory mode's cache answers, or null.
+        cache_hit_rate: Option<f64>,
+        /// Time of an access on average when the machine is idle, or null.
+        latency_ns: Option<f64> ["ns"],
+        /// Bandwidth over all threads, or null.
+        gb_per_second: Option<f64> ["GB/s"],
+        /// What sets the pace: `cores`, a node's label or `link`.
+        bound_by: Option<String>,
+    }
+    keys [mode, footprint_bytes]
+    metrics [latency_ns less, gb_per_second more, cache_hit_rate more]
+    seed [seed]
+}
+
+/// What a program sees under a mode, and which media were at work for it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct RunRow {
-    /// The mode's name.
-    pub mode: &'static str,
-    /// Bytes of the pages touched.
-    pub footprint_bytes: u64,
-    /// Whether all of them find memory; nothing else is known when they do not.
-    pub possible: bool,
-    /// Accesses to memory, in lines; 1 for a stream, whose bytes are shares.
-    pub accesses: f64,
-    /// Share of accesses that store.
-    pub store_share: f64,
-    /// Share of accesses on DRAM of the own socket.
-    pub local_dram_share: f64,
-    /// Share on DRAM of others.
-    pub remote_dram_share: f64,
-    /// Share on persistent or CXL memory of the own socket.
-    pub local_far_share: f64,
-    /// Share on persistent or CXL memory of others.
-    pub remote_far_share: f64,
-    /// Share of accesses that memory mode's cache answers.
-    pub cache_hit_rate: Option<f64>,
-    /// Nanoseconds an access takes on average when the machine is idle.
-    pub latency_ns: Option<f64>,
-    /// Bytes a nanosecond over all threads.
-    pub gb_per_second: Option<f64>,
-    /// What sets the pace: `cores`, a node's label or `link`.
-    pub bound_by: Option<String>,
+pub struct Ran {
+    /// Its row.
+    #[serde(flatten)]
+    pub row: RunRow,
     /// Media at work.
     pub nodes: Vec<NodeUse>,
 }
@@ -106,7 +118,7 @@ pub fn run(
     options: &AllocOptions,
     shuffle: Option<u64>,
     on_progress: &mut dyn FnMut(u64) -> Result<()>,
-) -> Result<RunRow> {
+) -> Result<Ran> {
     let mut memories = mode.memories(topology)?;
     check(topology, &memories, options)?;
     let frames: Vec<u64> = memories.iter().map(|memory| memory.free).collect();
@@ -142,11 +154,10 @@ pub fn run(
         latency_ns: None,
         gb_per_second: None,
         bound_by: None,
-        nodes: Vec::new(),
     };
     Ok(match uses {
         Some(uses) => finish_row(topology, &memories, &uses, options, row),
-        None => row,
+        None => Ran { row, nodes: Vec::new() },
     })
 }
 
@@ -314,7 +325,7 @@ fn finish_row(
     uses: &[Use],
     options: &AllocOptions,
     mut row: RunRow,
-) -> RunRow {
+) -> Ran {
     let mut moved: Vec<Moved> = vec![Moved::default(); topology.nodes.len()];
     let (mut latency, mut hits, mut cached) = (0.0, 0.0, 0.0);
     let (mut link_ns, mut crossing) = (0.0f64, [0.0f64; 2]);
@@ -378,7 +389,7 @@ fn finish_row(
         }
     }
     if row.accesses == 0.0 {
-        return row;
+        return Ran { row, nodes: Vec::new() };
     }
     if let Some(link) = topology.link {
         link_ns = link_ns.max(crossing[0].max(crossing[1]) / link);
@@ -413,7 +424,7 @@ fn finish_row(
     row.cache_hit_rate = (cached > 0.0).then(|| hits / cached);
     row.latency_ns = Some(latency / total);
     row.gb_per_second = Some(total * LINE as f64 / slowest.0);
-    row.nodes = (0..moved.len())
+    let nodes = (0..moved.len())
         .filter(|node| busy[*node] > 0.0)
         .map(|node| NodeUse {
             node,
@@ -424,5 +435,5 @@ fn finish_row(
         })
         .collect();
     row.bound_by = Some(slowest.1);
-    row
+    Ran { row, nodes }
 }

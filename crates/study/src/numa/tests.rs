@@ -21,7 +21,7 @@ fn options(allocator: Allocator) -> AllocOptions {
 fn paper(mode_name: &str, gib: u64) -> AllocRow {
     let mode = mode(mode_name).unwrap();
     let size = gib << 30;
-    alloc(&topology("optane-4node"), mode, size, &options(Allocator::Vmalloc)).unwrap()
+    alloc(&topology("optane-4node"), mode, size, &options(Allocator::Vmalloc)).unwrap().row
 }
 
 #[test]
@@ -77,9 +77,10 @@ fn every_page_is_accounted_for() {
                 let Ok(memories) = mode.memories(&topology) else { continue };
                 let before: u64 = memories.iter().map(|m| m.free * 4096).sum();
                 for gib in [1u64, 50, 400, 4000] {
-                    let row = alloc(&topology, *mode, gib << 30, &options(allocator)).unwrap();
+                    let found = alloc(&topology, *mode, gib << 30, &options(allocator)).unwrap();
+                    let row = found.row;
                     let sum =
-                        |of: fn(&super::Landed) -> u64| row.landed.iter().map(of).sum::<u64>();
+                        |of: fn(&super::Landed) -> u64| found.landed.iter().map(of).sum::<u64>();
                     let (data, tables) = (sum(|l| l.bytes), sum(|l| l.tables_bytes));
                     assert_eq!(before, data + tables + sum(|l| l.free_bytes));
                     let places = row.local_dram_bytes
@@ -104,7 +105,7 @@ fn predictions_of_the_model() {
     let topology = topology("optane-4node");
     let mut many = options(Allocator::User);
     let time = |options: &AllocOptions| {
-        let row = alloc(&topology, mode("kmem-dax").unwrap(), 100 << 30, options).unwrap();
+        let row = alloc(&topology, mode("kmem-dax").unwrap(), 100 << 30, options).unwrap().row;
         assert_eq!(row.local_far_bytes, 100 << 30);
         row.seconds.unwrap()
     };
@@ -143,7 +144,7 @@ fn stream(mode_name: &str, stream: Stream, change: &dyn Fn(&mut AllocOptions)) -
     change(&mut options);
     let topology = topology("optane-4node");
     let mode = mode(mode_name).unwrap();
-    run(&topology, mode, &Load::Stream(stream), &options, None, &mut |_| Ok(())).unwrap()
+    run(&topology, mode, &Load::Stream(stream), &options, None, &mut |_| Ok(())).unwrap().row
 }
 
 #[test]
@@ -211,7 +212,8 @@ fn a_trace_is_counted_access_by_access() {
     let (_folder, reader) = traced(&accesses);
     let mode = mode("memory-mode").unwrap();
     let load = Load::Trace(&reader, None);
-    let row = run(&small, mode, &load, &options(Allocator::User), None, &mut |_| Ok(())).unwrap();
+    let found = run(&small, mode, &load, &options(Allocator::User), None, &mut |_| Ok(()));
+    let row = found.unwrap().row;
     assert_eq!(row.accesses, 92.0);
     assert_eq!(row.footprint_bytes, 32 * 4096);
     // Clearing leaves each page in the cache when it is touched first; then 0 and 16 take turns.
@@ -233,7 +235,7 @@ fn interleaving_goes_by_page_number() {
         let load = Load::Trace(&reader, None);
         let mode = mode(mode_name).unwrap();
         let row = run(&topology("optane-4node"), mode, &load, &options, None, &mut |_| Ok(()));
-        let row = row.unwrap();
+        let row = row.unwrap().row;
         [row.local_dram_share, row.remote_dram_share, row.local_far_share, row.remote_far_share]
     };
     assert_eq!(shares("interleave", &[0, 1, 2, 3], &[]), [1.0, 0.0, 0.0, 0.0]);
@@ -261,13 +263,13 @@ fn a_pair_hurts_each_other_as_far_as_it_overlaps() {
     let ways = memories[0].free as f64 * 4096.0 / (96u64 << 30) as f64;
     let shuffled = |load: f64| (1.0 - (1.0 - load / ways).powf(ways)) / load;
     for (row, together) in rows.iter().zip([1.0, 0.75, 0.5, shuffled(1.0)]) {
-        near(row.together_hit_rate[0], together);
-        near(row.together_hit_rate[1], together);
-        near(row.alone_hit_rate[0], if row.shuffled { shuffled(0.5) } else { 1.0 });
+        near(row.together_hit_rate_a, together);
+        near(row.together_hit_rate_b, together);
+        near(row.alone_hit_rate_a, if row.shuffled { shuffled(0.5) } else { 1.0 });
     }
-    near(rows[2].slowdown[0], (101.0 + 0.5 * 305.0) / 101.0);
+    near(rows[2].slowdown_a, (101.0 + 0.5 * 305.0) / 101.0);
     assert_eq!(rows[1].overlap, Some(0.5));
-    assert!(rows[3].shuffled && rows[3].slowdown[0] < rows[2].slowdown[0]);
+    assert!(rows[3].shuffled && rows[3].slowdown_a < rows[2].slowdown_a);
     // Too large to lie side by side: more is shared than asked for.
     let large = Guest::Uniform(72 << 30);
     let rows = play([&large, &large], &[0.0], None).unwrap();
@@ -275,6 +277,6 @@ fn a_pair_hurts_each_other_as_far_as_it_overlaps() {
     let (_folder, reader) = traced(&[(0, false), (64, true)]);
     let tiny = Guest::Trace(&reader);
     let rows = play([&tiny, &tiny], &[1.0], Some(8192)).unwrap();
-    assert_eq!(rows[0].together_hit_rate, [0.0, 0.0]);
+    assert_eq!((rows[0].together_hit_rate_a, rows[0].together_hit_rate_b), (0.0, 0.0));
     assert!(play([&half, &half], &[2.0], None).is_err());
 }

@@ -1,13 +1,18 @@
 //! What an ssd study is asked, and the machine's numbers it works with: checked once, here.
 
 use nearfar_hardware::cache::Geometry as Caches;
-use nearfar_hardware::flash::Precondition;
-use nearfar_hardware::machine::Sourced;
-use nearfar_hardware::machine::TlbLevel;
+use nearfar_hardware::flash::{Overwrite, Precondition};
+use nearfar_hardware::machine::{MachineName, Sourced, TlbLevel};
 use nearfar_hardware::units::Time;
 use nearfar_hardware::{Machine, Storage};
 use nearfar_kernel::epf;
+use nearfar_schema::{
+    Bytes, Count, Entry, Given, List, Nanoseconds, Registry as _, Runtime, Share, Shares, Value,
+    none,
+};
+use nearfar_trace::record::Kinds;
 use nearfar_trace::{Error, Kind, KindSet, Result};
+use serde_json::{Value as Json, json};
 
 /// Pages that the kernel reads from disk at once: 128 KiB in pages of 4 KiB, the default of
 /// `/sys/block/*/queue/read_ahead_kb`.
@@ -126,34 +131,16 @@ impl Host {
     }
 }
 
-/// What the flash holds of a page that the program touches for the first time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FirstTouch {
-    /// Nothing, and the device knows: the page is not read, and counts as written to.
-    #[default]
-    New,
-    /// What was there before, as the device cannot know what the kernel has no more use for: where
-    /// the flash has the page it is read, and it is clean until it is written to. As long as frames
-    /// of the DRAM are free it comes at no cost (paper 002, section 3.1: no embedded page fault
-    /// while the DRAM fills).
-    Stored,
-}
-
-impl FirstTouch {
-    /// The one of this name: `new`, `stored`.
-    ///
-    /// # Errors
-    /// An input error that names both.
-    pub fn parse(text: &str) -> Result<Self> {
-        match text {
-            "new" => Ok(Self::New),
-            "stored" => Ok(Self::Stored),
-            _ => Err(Error::input(
-                "--first-touch",
-                format!("{text:?} is neither new nor stored"),
-                "write new where the device knows which pages are empty, stored where it does not",
-            )),
-        }
+nearfar_schema::choices! {
+    /// What the flash holds of a page that the program touches for the first time.
+    pub enum FirstTouch: "content before the first touch" {
+        /// nothing, and the device knows: the page is not read, and counts as written to
+        New = "new",
+        /// what was there before, as the device cannot know which pages are free: the flash is read
+        /// where it has the page, which stays clean until it is written to; nothing is charged while
+        /// frames of the DRAM are free (paper 002, section 3.1: no embedded page fault while the DRAM
+        /// fills)
+        Stored = "stored",
     }
 }
 
@@ -167,33 +154,109 @@ pub struct Background {
     pub written: f64,
 }
 
+impl Value for Background {
+    fn metavar() -> &'static str {
+        "SIZE,SHARE"
+    }
+    fn python() -> String {
+        "str | Sequence[str | float]".into()
+    }
+    fn read(given: &Given) -> std::result::Result<Self, String> {
+        match given.items().as_slice() {
+            [size, share] => {
+                Ok(Self { bytes: Bytes::read(size)?.0, written: Share::read(share)?.0 })
+            }
+            _ => Err(format!("'{}' has no share; write for example 30M,25%", given.shown())),
+        }
+    }
+    fn plain(&self) -> Json {
+        json!([self.bytes, self.written])
+    }
+}
+
 /// What the kernel reads and writes for the program.
 const KERNEL: KindSet = KindSet(1 << Kind::KernelLoad as u8 | 1 << Kind::KernelStore as u8);
 
-/// References in sections in which a thread may not sleep, as kinds: `none`, `kernel` for both of
-/// the kernel's, or kinds joined by `+`.
-///
-/// # Errors
-/// An input error that names the choices.
-pub fn parse_atomic(text: &str) -> Result<KindSet> {
-    match text {
-        "none" => return Ok(KindSet(0)),
-        "kernel" => return Ok(KERNEL),
-        _ => {}
+/// Kinds of references during which a thread may not sleep.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Atomic {
+    /// As it was written.
+    pub text: String,
+    /// The kinds.
+    pub kinds: KindSet,
+}
+
+impl Value for Atomic {
+    fn metavar() -> &'static str {
+        "KINDS"
     }
-    let mut set = KindSet(0);
-    for name in text.split('+') {
-        set.0 |= Kind::from_name(name)
-            .ok_or_else(|| {
-                Error::input(
-                    "--atomic",
-                    format!("no kind of reference is called {name:?}"),
-                    "write none, kernel, or kinds such as kernel-load or load+store",
-                )
-            })?
-            .bit();
+    fn python() -> String {
+        "str".into()
     }
-    Ok(set)
+    fn registry() -> &'static str {
+        "atomic"
+    }
+    fn choices() -> Vec<Entry> {
+        let own = [
+            ("none", "nothing: every fault that is passed on sleeps"),
+            ("kernel", "what the kernel reads and writes for the program: its copies"),
+        ];
+        let own = own.map(|(name, what)| Entry { name, what: what.into() });
+        own.into_iter().chain(Kinds::entries()).collect()
+    }
+    fn open() -> bool {
+        true
+    }
+    fn read(given: &Given) -> std::result::Result<Self, String> {
+        let text = String::read(given)?;
+        let kinds = match text.as_str() {
+            "none" => KindSet(0),
+            "kernel" => KERNEL,
+            names => names.split('+').try_fold(KindSet(0), |set, name| {
+                let kind = Kind::from_name(name).ok_or_else(|| {
+                    let fix = "write none, kernel, or kinds such as kernel-load or load+store";
+                    format!("no kind of reference is called {name:?}; {fix}")
+                })?;
+                Ok::<_, String>(KindSet(set.0 | kind.bit()))
+            })?,
+        };
+        Ok(Self { text, kinds })
+    }
+    fn plain(&self) -> Json {
+        self.text.as_str().into()
+    }
+}
+
+nearfar_schema::options! {
+    /// The options of an ssd study as they are written.
+    pub struct Asked {
+        /// Machine name or file, with `[flash]`, `[cpu]` and `[cost]`.
+        machine: MachineName = "umd",
+        /// Sizes of the device's DRAM.
+        dram: List<Bytes> = "100M,150M",
+        /// Policies for embedded page faults.
+        epf: List<epf::Written> = "none,all,smart:50us",
+        /// Storage of the machine that files are read from.
+        disk: Option<String> = none("none: files take no time"),
+        /// Share of the flash filled in order, then share overwritten at random.
+        precondition: Shares<2> = "60%,50%",
+        /// Which pages are overwritten at random.
+        overwrite: Overwrite = "once",
+        /// Threads wake at multiples of this time.
+        sleep_granularity: Option<Nanoseconds> = none("the machine's cost.timer_slack"),
+        /// References during which no thread may sleep, kinds joined by `+`.
+        atomic: Atomic = "kernel",
+        /// What the flash holds of a page before its first touch.
+        first_touch: FirstTouch = "new",
+        /// Old pages in the DRAM at first, and the share of them written to, such as 30M,25%.
+        background: Option<Background> = none("none"),
+        /// Instructions that a thread may run ahead of the others in the trace.
+        window: Count<1> = 1 << 20,
+        /// Seed of the random writes of the preconditioning.
+        seed: Count = 1,
+        /// Cells simulated at a time; 0 = one per core.
+        threads: Runtime<Count<0, 1024>> = 0,
+    }
 }
 
 /// How the program meets the machine.
@@ -237,6 +300,30 @@ pub struct Options {
 }
 
 impl Options {
+    /// What was asked, on this machine.
+    ///
+    /// # Errors
+    /// As [`Self::new`] and [`Host::new`].
+    pub fn asked(asked: &Asked, machine: &Machine) -> Result<Self> {
+        let mut host = Host::new(machine, asked.disk.as_deref())?;
+        if let Some(time) = asked.sleep_granularity {
+            host.sleep_granularity_ns = time.0;
+        }
+        let [sequential, random] = asked.precondition.0;
+        let (overwrite, seed) = (asked.overwrite, asked.seed.0);
+        let replay = Replay {
+            atomic: asked.atomic.kinds,
+            first_touch: asked.first_touch,
+            background: asked.background.unwrap_or_default(),
+            window: asked.window.0,
+        };
+        let epf: Vec<String> = asked.epf.0.iter().map(|policy| policy.0.clone()).collect();
+        let dram: Vec<u64> = asked.dram.0.iter().map(|size| size.0).collect();
+        let precondition = Precondition { sequential, random, overwrite, seed };
+        let threads = asked.threads.0.0 as usize;
+        Ok(Self { threads, ..Self::new(&epf, &dram, host, precondition, replay)? })
+    }
+
     /// Every policy with every size, by size. Checks what does not depend on the trace.
     ///
     /// # Errors
@@ -249,7 +336,7 @@ impl Options {
         replay: Replay,
     ) -> Result<Self> {
         for policy in epf {
-            epf::parse(policy)?;
+            epf::parse(policy).map_err(|what| Error::input("--epf", what, ""))?;
         }
         let cells = epf.len().saturating_mul(dram_bytes.len());
         if cells == 0 || cells > MAX_CELLS {

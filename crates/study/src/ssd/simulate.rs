@@ -52,7 +52,7 @@ pub fn cell(
 ) -> Result<(Cell, Detail)> {
     let mut umd = Umd::new(machine, setting.dram_bytes)?;
     let conditioned = umd.precondition(&options.precondition);
-    let policy = epf::parse(&setting.epf)?;
+    let policy = epf::parse(&setting.epf).map_err(|what| Error::input("--epf", what, ""))?;
     let run = Run::new(&options.host, policy, options.replay, umd, conditioned);
     let mut batches = reader.batches(Columns::ALL);
     let (cell, detail) = run.run(&mut |batch| batches.next_into(batch), advance)?;

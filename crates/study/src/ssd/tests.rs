@@ -5,13 +5,14 @@ use nearfar_hardware::Machine;
 use nearfar_hardware::flash::{Overwrite, Precondition};
 use nearfar_hardware::umd::Umd;
 use nearfar_kernel::epf;
+use nearfar_schema::{Given, Value as _};
 use nearfar_trace::generate::rng::Rng;
 use nearfar_trace::{Batch, Kind, KindSet, Record};
 use proptest::prelude::*;
 
 use super::cell::{Cell, Detail};
 use super::host::Run;
-use super::options::{Background, FirstTouch, Host, Options, Replay, parse_atomic};
+use super::options::{Atomic, Background, FirstTouch, Host, Options, Replay};
 
 fn machine() -> Machine {
     Machine::load("umd", std::path::Path::new("")).unwrap()
@@ -245,7 +246,7 @@ proptest! {
             .collect();
         let cell = ask(&bare(), "all", frames).cell(&kernel);
         prop_assert_eq!((cell.slept, cell.passed_to_kernel), (0, cell.embedded_faults));
-        let atomic = parse_atomic("none").unwrap();
+        let atomic = KindSet(0);
         let free = Ask { replay: Replay { atomic, ..Replay::default() }, ..ask(&bare(), "all", frames) };
         let cell = free.cell(&kernel);
         // All but those whose page was lost while they slept.
@@ -316,13 +317,25 @@ fn atomic_kinds_by_name() {
     for (text, bits) in
         [("none", 0), ("kernel", 0b1_1000), ("kernel-store", 0b1_0000), ("load+store", 3)]
     {
-        assert_eq!(parse_atomic(text).unwrap(), KindSet(bits));
+        let atomic = Atomic::read(&text.into()).unwrap();
+        assert_eq!((atomic.kinds, atomic.plain()), (KindSet(bits), text.into()));
     }
     for text in ["", "Kernel", "kernel+load", "load,store"] {
-        let error = parse_atomic(text).unwrap_err();
-        assert!(error.exit_code() == 2 && error.to_string().starts_with("--atomic: "), "{error}");
+        let error = Atomic::read(&text.into()).unwrap_err();
+        assert!(error.contains("write none, kernel, or kinds"), "{error}");
     }
-    assert_eq!(FirstTouch::parse("old").unwrap_err().exit_code(), 2);
+}
+
+#[test]
+fn a_background_is_a_size_and_a_share() {
+    let half = Background { bytes: 1 << 20, written: 0.5 };
+    let listed = Given::List(vec!["1M".into(), 0.5.into()]);
+    for given in ["1M,50%".into(), "1048576,0.5".into(), listed] {
+        assert_eq!(Background::read(&given), Ok(half));
+    }
+    for text in ["30M", "lots,5%", "30M,lots", "30M,5,5"] {
+        assert!(Background::read(&text.into()).unwrap_err().contains("; write"), "{text}");
+    }
 }
 
 /// Where nothing costs anything and there are threads enough, handing every fault to the kernel is

@@ -48,10 +48,10 @@ def _pair(rows: Rows) -> Any:
             # Pages that lie at random overlap by chance.
             "overlap": "shuffled" if row["shuffled"] else units.percent(row["overlap"]),
             "machine": name,
-            "value": row["slowdown"][place],
+            "value": row[f"slowdown_{guest}"],
         }
         for row in rows
-        for place, name in enumerate(("first", "second"))
+        for guest, name in (("a", "first"), ("b", "second"))
     ]
     title = "How much slower two virtual machines are together than alone"
     return bars(drawn, title, x="overlap", series="machine", axis="times as slow", label=_PLAIN)

@@ -1,0 +1,157 @@
+//! What the questions of the numa study are asked. Where two questions share an option they share its
+//! words.
+
+use nearfar_hardware::Topology;
+use nearfar_hardware::machine::MachineName;
+use nearfar_kernel::placement::{self, Allocator, MODES, Mode, Modes, Policy};
+use nearfar_schema::{Bytes, Choice, Count, List, Share, none, required};
+
+use super::AllocOptions;
+
+nearfar_schema::choices! {
+    /// The order of a stream's accesses.
+    pub enum Order: "pattern" {
+        /// anywhere in the working set
+        Random = "random",
+        /// round after round
+        Sequential = "sequential",
+    }
+}
+
+/// Nodes that a mode may use; the largest number is Linux's.
+type Nodes = Option<List<Count<0, 1023>>>;
+/// A node's weight in turns of pages.
+type Weights = Option<List<Count<1, 255>>>;
+type Threads = Count<1, 65536>;
+
+nearfar_schema::options! {
+    /// The options of an allocation as they are written.
+    pub struct AllocAsked {
+        /// Bytes to allocate.
+        size: List<Bytes> = required(),
+        /// Machine name or file.
+        machine: MachineName = "optane-4node",
+        /// Modes of placement.
+        mode: Option<List<Choice<Modes>>> = none("all that the machine can be in"),
+        /// Who allocates.
+        allocator: Allocator = "vmalloc",
+        /// Nodes to use, such as 0,4.
+        nodes: Nodes = none("the mode's"),
+        /// A weight for each of --nodes.
+        weights: Weights = none("by bandwidth"),
+        /// Node whose cores work.
+        from_: Option<Count> = none("the first with cores"),
+        /// Cores at work.
+        threads: Threads = 1,
+        /// Memory mode's cache holds no dirty lines.
+        clean_cache: bool = false,
+    }
+}
+
+nearfar_schema::options! {
+    /// The options of a run as they are written.
+    pub struct RunAsked {
+        /// Machine name or file.
+        machine: MachineName = "optane-4node",
+        /// Modes of placement.
+        mode: Option<List<Choice<Modes>>> = none("all that the machine can be in"),
+        /// Order of a stream's accesses.
+        pattern: Order = "random",
+        /// Share of a stream's accesses that store.
+        writes: Share = 0.0,
+        /// Nodes to use, such as 0,4.
+        nodes: Nodes = none("the mode's"),
+        /// A weight for each of --nodes.
+        weights: Weights = none("by bandwidth"),
+        /// Node whose cores work.
+        from_: Option<Count> = none("the first with cores"),
+        /// Cores at work.
+        threads: Threads = 1,
+        /// Pages lie at random in each node (`page_alloc.shuffle=1`, or long use).
+        shuffle: bool = false,
+        /// Seed of the shuffle.
+        seed: Count = 1,
+    }
+}
+
+nearfar_schema::options! {
+    /// The options of a pair as they are written.
+    pub struct PairAsked {
+        /// Machine name or file.
+        machine: MachineName = "optane-4node",
+        /// Shares of the smaller one's pages that share the other's cache lines.
+        overlap: List<Share> = "0,0.25,0.5,0.75,1",
+        /// DRAM in front of the node.
+        cache: Option<Bytes> = none("the machine's"),
+        /// Node whose cores work.
+        from_: Option<Count> = none("the first with cores"),
+        /// Seed of random loads and of the shuffle.
+        seed: Count = 1,
+    }
+}
+
+nearfar_schema::options! {
+    /// The options of a plan as they are written.
+    pub struct PlanAsked {
+        /// Bytes that must fit, such as 500G.
+        capacity: Bytes = required(),
+        /// Bytes in use at a time, touched first.
+        working_set: Option<Bytes> = none("all"),
+        /// GB/s that are needed over all threads.
+        bandwidth: f64 = 0.0,
+        /// Machine name or file.
+        machine: MachineName = "optane-4node",
+        /// Order of accesses.
+        pattern: Order = "random",
+        /// Share of accesses that store.
+        writes: Share = 0.0,
+        /// Node whose cores work.
+        from_: Option<Count> = none("the first with cores"),
+        /// Cores at work.
+        threads: Threads = 1,
+    }
+}
+
+/// The modes that were asked for, or else those that a machine can be in.
+pub fn modes(asked: Option<&List<Choice<Modes>>>, topology: &Topology) -> Vec<&'static dyn Mode> {
+    match asked {
+        Some(names) => names.0.iter().filter_map(|name| placement::mode(name.name)).collect(),
+        None => MODES.iter().copied().filter(|mode| mode.memories(topology).is_ok()).collect(),
+    }
+}
+
+/// The node that was asked for, or else the first with cores.
+pub fn node(asked: Option<Count>, topology: &Topology) -> usize {
+    asked.map_or(topology.first_cpu(), |node| usize::try_from(node.0).unwrap_or(usize::MAX))
+}
+
+fn policy(nodes: &Nodes, weights: &Weights) -> Policy {
+    Policy {
+        nodes: nodes.iter().flat_map(|nodes| &nodes.0).map(|node| node.0 as usize).collect(),
+        weights: weights.iter().flat_map(|weights| &weights.0).map(|weight| weight.0).collect(),
+    }
+}
+
+impl AllocOptions {
+    /// Of an allocation.
+    pub fn of_alloc(asked: &AllocAsked, topology: &Topology) -> Self {
+        Self {
+            allocator: asked.allocator,
+            policy: policy(&asked.nodes, &asked.weights),
+            from: node(asked.from_, topology),
+            threads: asked.threads.0,
+            dirty_cache: !asked.clean_cache,
+        }
+    }
+
+    /// Of a run: by a program, on a machine that has been in use.
+    pub fn of_run(asked: &RunAsked, topology: &Topology) -> Self {
+        Self {
+            allocator: Allocator::User,
+            policy: policy(&asked.nodes, &asked.weights),
+            from: node(asked.from_, topology),
+            threads: asked.threads.0,
+            dirty_cache: true,
+        }
+    }
+}

@@ -1,0 +1,141 @@
+"""Options and rows of ``nearfar numa alloc``. Made by ``make declared``; not to be edited."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, TypedDict
+
+from nearfar.declared import names
+from nearfar.schema import Column, MachineLike, Option, Rows
+
+
+class Options(TypedDict, total=False):
+    """Options of ``nearfar numa alloc``, by name."""
+
+    machine: MachineLike
+    mode: str | Sequence[str] | None
+    allocator: str
+    nodes: str | Sequence[int] | None
+    weights: str | Sequence[int] | None
+    from_: int | None
+    threads: int
+    clean_cache: bool
+
+
+OPTIONS: Final = (
+    Option(
+        "size",
+        type="str | Sequence[str | int]",
+        what="Bytes to allocate.",
+        required=True,
+        metavar="SIZE",
+    ),
+    Option(
+        "machine",
+        type="MachineLike",
+        what="Machine name or file.",
+        default="optane-4node",
+        metavar="MACHINE",
+        choices=names.MACHINE,
+    ),
+    Option(
+        "mode",
+        type="str | Sequence[str] | None",
+        what="Modes of placement.",
+        shown="all that the machine can be in",
+        metavar="MODE",
+        choices=names.MODE,
+        open=False,
+    ),
+    Option(
+        "allocator",
+        type="str",
+        what="Who allocates.",
+        default="vmalloc",
+        metavar="NAME",
+        choices=(
+            (
+                "vmalloc",
+                "the kernel's `vmalloc`: an array of page pointers and page tables beside the pages",
+            ),
+            ("user", "a program that touches memory it mapped: page tables beside the pages"),
+        ),
+        open=False,
+    ),
+    Option(
+        "nodes",
+        type="str | Sequence[int] | None",
+        what="Nodes to use, such as 0,4.",
+        shown="the mode's",
+        metavar="COUNT",
+    ),
+    Option(
+        "weights",
+        type="str | Sequence[int] | None",
+        what="A weight for each of --nodes.",
+        shown="by bandwidth",
+        metavar="COUNT",
+    ),
+    Option(
+        "from_",
+        type="int | None",
+        what="Node whose cores work.",
+        shown="the first with cores",
+        metavar="COUNT",
+    ),
+    Option("threads", type="int", what="Cores at work.", default=1, metavar="COUNT"),
+    Option(
+        "clean_cache", type="bool", what="Memory mode's cache holds no dirty lines.", default=False
+    ),
+)
+
+
+class Row(TypedDict):
+    """A row of ``nearfar numa alloc``."""
+
+    mode: str
+    size_bytes: int
+    possible: bool
+    why_not: str | None
+    seconds: float | None
+    gb_per_second: float | None
+    capacity_bytes: int
+    local_dram_bytes: int
+    remote_dram_bytes: int
+    local_far_bytes: int
+    remote_far_bytes: int
+    extents: int
+
+
+ROWS: Final = Rows(
+    columns=(
+        Column("mode", "string", False, "", "Mode of placement."),
+        Column("size_bytes", "int64", False, "bytes", "Bytes asked for."),
+        Column("possible", "bool", False, "", "Whether all of it could be had."),
+        Column("why_not", "string", True, "", "Why not, or null."),
+        Column(
+            "seconds",
+            "double",
+            True,
+            "s",
+            "Time to allocate and clear it, or null when impossible.",
+        ),
+        Column("gb_per_second", "double", True, "GB/s", "Its rate, or null when impossible."),
+        Column("capacity_bytes", "int64", False, "bytes", "What the kernel could have given out."),
+        Column("local_dram_bytes", "int64", False, "bytes", "On DRAM of the own socket."),
+        Column("remote_dram_bytes", "int64", False, "bytes", "On DRAM of others."),
+        Column(
+            "local_far_bytes",
+            "int64",
+            False,
+            "bytes",
+            "On persistent or CXL memory of the own socket.",
+        ),
+        Column(
+            "remote_far_bytes", "int64", False, "bytes", "On persistent or CXL memory of others."
+        ),
+        Column("extents", "int64", False, "", "Stretches of pages whose nodes repeat one pattern."),
+    ),
+    keys=("mode", "size_bytes"),
+    metrics={"seconds": "less", "gb_per_second": "more", "capacity_bytes": "more"},
+)
