@@ -31,12 +31,12 @@ _PR_SET_THP_DISABLE = 41
 _ADDR_NO_RANDOMIZE = 0x0040000
 
 
-class Unfit(Exception):
+class Unavailable(Exception):
     """This machine cannot do it: why, in a few words."""
 
 
 @dataclass(frozen=True)
-class Ran:
+class Finished:
     """What one run came to.
 
     Attributes:
@@ -78,7 +78,7 @@ def controller(mounts: str) -> Controller:
     """Find the memory controller in the text of ``/proc/mounts``: version 1, or else 2.
 
     Raises:
-        Unfit: there is none.
+        Unavailable: there is none.
     """
     lines = [line.split() for line in mounts.splitlines()]
     for words in lines:
@@ -87,10 +87,10 @@ def controller(mounts: str) -> Controller:
     for words in lines:
         if words[2] == "cgroup2":
             root = Path(words[1])
-            with _told(f"{root}: cannot be read"):
+            with _explained(f"{root}: cannot be read"):
                 if "memory" in _read(root / "cgroup.controllers").split():
                     return Controller(root, 2)
-    raise Unfit("this kernel has no memory control group mounted")
+    raise Unavailable("this kernel has no memory control group mounted")
 
 
 @contextmanager
@@ -98,21 +98,21 @@ def swapping(swap_bytes: int) -> Iterator[str]:
     """Swap on a zram device of its own, no read-ahead, classic LRU lists; answers a description.
 
     Raises:
-        Unfit: this machine or user cannot.
+        Unavailable: this machine or user cannot.
     """
     if os.geteuid() != 0:
-        raise Unfit("it needs root")
+        raise Unavailable("it needs root")
     if not _CONTROL.exists():
         subprocess.run(["modprobe", "zram"], capture_output=True, check=False)
     if not _CONTROL.exists():
-        raise Unfit("this kernel has no zram (CONFIG_ZRAM)")
+        raise Unavailable("this kernel has no zram (CONFIG_ZRAM)")
     clean()
     with undoing("swap") as undo:
         number = _read(_CONTROL / "hot_add").strip()
         undo.later("write", _CONTROL / "hot_remove", number)
         block = Path("/sys/block") / f"zram{number}"
         device = f"/dev/zram{number}"
-        with _told(f"{device}: cannot be set up"):
+        with _explained(f"{device}: cannot be set up"):
             _write(block / "disksize", str(swap_bytes))
             undo.later("write", block / "reset", "1")
             if not Path(device).exists():
@@ -134,7 +134,9 @@ def swapping(swap_bytes: int) -> Iterator[str]:
         yield lists
 
 
-def run_limited(where: Controller, command: Sequence[str], limit: int | None, name: str) -> Ran:
+def run_limited(
+    where: Controller, command: Sequence[str], limit: int | None, name: str
+) -> Finished:
     """Run a program to its end in a group of its own, tied to one core, without huge pages.
 
     Args:
@@ -144,11 +146,11 @@ def run_limited(where: Controller, command: Sequence[str], limit: int | None, na
         name: of the group, which must not exist.
 
     Raises:
-        Unfit: the group cannot be made.
+        Unavailable: the group cannot be made.
     """
     with undoing("group") as undo:
         group = where.root / name
-        with _told(f"{group}: cannot be made"):
+        with _explained(f"{group}: cannot be made"):
             if where.version == 2:
                 control = where.root / "cgroup.subtree_control"
                 if "memory" not in _read(control).split():
@@ -160,14 +162,14 @@ def run_limited(where: Controller, command: Sequence[str], limit: int | None, na
                 _write(group / "memory.swappiness", *_ANONYMOUS_ONLY)
             if limit is not None:
                 _write(group / where.limit, str(limit))
-        return _watch(where, group, command)
+        return _run_watched(where, group, command)
 
 
-def _watch(where: Controller, group: Path, command: Sequence[str]) -> Ran:
+def _run_watched(where: Controller, group: Path, command: Sequence[str]) -> Finished:
     libc = ctypes.CDLL(None)
     core = max(os.sched_getaffinity(0))
 
-    def settle() -> None:
+    def enter_group() -> None:
         _write(group / "cgroup.procs", str(os.getpid()))
         os.sched_setaffinity(0, {core})
         libc.prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)
@@ -179,7 +181,7 @@ def _watch(where: Controller, group: Path, command: Sequence[str]) -> Ran:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env={"LC_ALL": "C", "PATH": "/usr/bin:/bin"},
-        preexec_fn=settle,
+        preexec_fn=enter_group,
     )
     anonymous = kernel = file = 0
     try:
@@ -187,7 +189,7 @@ def _watch(where: Controller, group: Path, command: Sequence[str]) -> Ran:
             found, status, usage = os.wait4(child.pid, os.WNOHANG)
             if found:
                 child.returncode = os.waitstatus_to_exitcode(status)
-                return Ran(child.returncode, usage.ru_majflt, anonymous, kernel, file)
+                return Finished(child.returncode, usage.ru_majflt, anonymous, kernel, file)
             stat = statistics(group)
             anonymous = max(anonymous, (stat["active_anon"] + stat["inactive_anon"]) // PAGE)
             kernel = max(kernel, where.kernel_bytes(group, stat))
@@ -230,19 +232,19 @@ def _command(*words: str) -> None:
     """Run a tool of the system.
 
     Raises:
-        Unfit: it is not there or fails.
+        Unavailable: it is not there or fails.
     """
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=False)
     except OSError as error:
-        raise Unfit(f"{words[0]}: {error.strerror}") from None
+        raise Unavailable(f"{words[0]}: {error.strerror}") from None
     if done.returncode != 0:
-        raise Unfit(f"{words[0]}: {done.stderr.strip() or done.returncode}")
+        raise Unavailable(f"{words[0]}: {done.stderr.strip() or done.returncode}")
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
+def _explained(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Unfit(f"{what} ({error.strerror})") from None
+        raise Unavailable(f"{what} ({error.strerror})") from None

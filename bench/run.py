@@ -37,7 +37,7 @@ from table import render
 
 ROOT = Path(__file__).parent.parent
 
-#: What runs unless told otherwise, in this order.
+#: What runs by default, in this order.
 CASES = [capture, decode, paging, lru, zipf, sample, kernel_faults, tiering, ssd, sweep]
 
 
@@ -143,8 +143,8 @@ def build() -> Path:
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
         raise BenchError("cargo: could not build nearfar-bench; see above")
-    told = [json.loads(line) for line in done.stdout.splitlines()]
-    return Path(next(message["executable"] for message in told if message.get("executable")))
+    messages = [json.loads(line) for line in done.stdout.splitlines()]
+    return Path(next(message["executable"] for message in messages if message.get("executable")))
 
 
 def machine() -> dict[str, Any]:
@@ -173,11 +173,11 @@ def version(tool: str) -> str | None:
 
 
 def write(path: Path, text: str) -> None:
-    """Write aside, then rename."""
-    aside = path.with_name(f".{path.name}.partial")
+    """Write temporary, then rename."""
+    temporary = path.with_name(f".{path.name}.partial")
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside.write_text(text, encoding="utf-8")
-    aside.rename(path)
+    temporary.write_text(text, encoding="utf-8")
+    temporary.rename(path)
 
 
 if __name__ == "__main__":

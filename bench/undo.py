@@ -34,15 +34,15 @@ class Undo:
         """Note a step of :data:`STEPS`, to be taken when the block ends; then make the change."""
         step = [kind, *map(str, words)]
         self._steps.append(step)
-        self._keep()
+        self._save()
         self._stack.callback(self._take, step)
 
     def _take(self, step: list[str]) -> None:
         STEPS[step[0]](*step[1:])
         self._steps.remove(step)
-        self._keep()
+        self._save()
 
-    def _keep(self) -> None:
+    def _save(self) -> None:
         if not self._steps:
             self._journal.unlink(missing_ok=True)
             return
@@ -60,13 +60,13 @@ def undoing(name: str, folder: Path = RUNTIME) -> Iterator[Undo]:
 
 def clean(folder: Path = RUNTIME) -> list[str]:
     """Undo what killed runs have left; answers the steps taken, and those that failed, with why."""
-    told = []
+    report = []
     for journal in sorted(folder.glob("bench-*.json")):
         try:
             kept = json.loads(journal.read_text(encoding="utf-8"))
             process, began, steps = kept["process"], kept["began"], kept["steps"]
         except (ValueError, KeyError, TypeError, OSError) as error:
-            told.append(f"{journal}: cannot be read: {error}")
+            report.append(f"{journal}: cannot be read: {error}")
             continue
         if _began(process) == began:
             continue  # It is at work.
@@ -74,11 +74,11 @@ def clean(folder: Path = RUNTIME) -> list[str]:
             line = " ".join([kind, *words])
             try:
                 STEPS[kind](*words)
-                told.append(line)
+                report.append(line)
             except (OSError, subprocess.SubprocessError, TypeError, KeyError) as error:
-                told.append(f"{line}: {error}")
+                report.append(f"{line}: {error}")
         journal.unlink()
-    return told
+    return report
 
 
 def _began(process: int) -> str:

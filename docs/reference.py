@@ -66,29 +66,29 @@ def machine_file() -> str:
 
 def sections(path: str, node: dict[str, Any], defs: dict[str, Any]) -> Iterator[str]:
     """A section and those in it: heading, what it is, its keys as a table."""
-    told = resolve(node, defs)
-    if "additionalProperties" in told and isinstance(told["additionalProperties"], dict):
+    resolved = resolve(node, defs)
+    if "additionalProperties" in resolved and isinstance(resolved["additionalProperties"], dict):
         yield from sections(
             f"{path}.NAME",
-            {**told["additionalProperties"], "description": node.get("description", "")},
+            {**resolved["additionalProperties"], "description": node.get("description", "")},
             defs,
         )
         return
-    if "oneOf" in told:
-        for choice in told["oneOf"]:
+    if "oneOf" in resolved:
+        for choice in resolved["oneOf"]:
             for key, inner in choice["properties"].items():
                 merged = {**inner, "description": choice["description"]}
                 yield from sections(f"{path}.{key}", merged, defs)
         return
     yield f"## `[{path}]`"
-    yield node.get("description", told.get("description", ""))
+    yield node.get("description", resolved.get("description", ""))
     rows, inner = [], []
-    for key, value in told["properties"].items():
+    for key, value in resolved["properties"].items():
         shape = resolve(value, defs)
         if "value" not in shape.get("properties", {}) and "properties" in shape:
             inner.append((key, value))
             continue
-        need = "yes" if key in told.get("required", []) else ""
+        need = "yes" if key in resolved.get("required", []) else ""
         rows.append(f"| `{key}` | {kind(shape, defs)} | {need} | {cell(value['description'])} |")
     if rows:
         yield "\n".join(["| key | written | needed | meaning |", "|---|---|---|---|", *rows])
@@ -133,6 +133,7 @@ def cell(text: str) -> str:
 def validation(kept: Path) -> str:
     """Every published number and statement beside ours; results are kept for the next time."""
     from nearfar import reproduce
+    from nearfar.papers import label
     from nearfar.report.reproduce import summary, value
 
     parts = [
@@ -147,7 +148,8 @@ def validation(kept: Path) -> str:
         parts += [f"## {study}", summary(found)]
         rows = [
             "| " + " | ".join([
-                row["paper"], cell(row["item"]), cell(value(row["published"])), value(row["ours"]),
+                label(row["paper"]), cell(row["item"]), cell(value(row["published"])),
+                value(row["ours"]),
                 cell(row["unit"]), cell(row["tolerance"]), "yes" if row["holds"] else "**no**",
                 cell(row["note"]),
             ]) + " |"
@@ -212,8 +214,8 @@ def python() -> str:
     rows = []
     for name in modules():
         doc = (importlib.import_module(name).__doc__ or "").strip().split("\n\n")[0]
-        told = re.sub(r":\w+:`~?\.?([^`]*)`", r"`\1`", " ".join(doc.split()))
-        rows.append(f"| [{name}](api/{name}.md) | {cell(told)} |")
+        summary = re.sub(r":\w+:`~?\.?([^`]*)`", r"`\1`", " ".join(doc.split()))
+        rows.append(f"| [{name}](api/{name}.md) | {cell(summary)} |")
     return (
         "\n\n".join(
             [

@@ -69,7 +69,7 @@ def test_require_decides_the_exit_code(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     class Usage:
-        free = doctor.LEAST_FREE_BYTES - 1
+        free = doctor.MIN_FREE_BYTES - 1
 
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: Usage)
     (found,) = doctor.disk()

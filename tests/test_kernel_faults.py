@@ -69,25 +69,25 @@ def test_the_memory_controller_is_found(tmp_path: Path) -> None:
     v2 = f"cgroup2 {tmp_path} cgroup2 rw 0 0\n"
     (tmp_path / "cgroup.controllers").write_text("cpu io\n")
     assert kernel.controller(v1 + v2) == kernel.Controller(Path("/c/memory"), 1)
-    with pytest.raises(kernel.Unfit, match="no memory control group"):
+    with pytest.raises(kernel.Unavailable, match="no memory control group"):
         kernel.controller(v2)
     (tmp_path / "cgroup.controllers").write_text("cpu memory\n")
     found = kernel.controller(v2)
     assert found == kernel.Controller(tmp_path, 2) and found.limit == "memory.max"
     assert found.kernel_bytes(tmp_path, {"kernel": 9}) == 9
     assert found.kernel_bytes(tmp_path, {"slab": 1, "pagetables": 4}) == 5
-    with pytest.raises(kernel.Unfit, match="cannot be read"):
+    with pytest.raises(kernel.Unavailable, match="cannot be read"):
         kernel.controller("cgroup2 /no/such cgroup2 rw 0 0\n")
 
 
 def test_a_machine_that_cannot_is_skipped_with_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs: Any = SimpleNamespace(remarks=[], can_capture=True)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(kernel.Unfit, match="needs root"), kernel.swapping(1 << 20):
+    with pytest.raises(kernel.Unavailable, match="needs root"), kernel.swapping(1 << 20):
         pass
 
     def none(*_: object) -> None:
-        raise kernel.Unfit("this kernel has no zram (CONFIG_ZRAM)")
+        raise kernel.Unavailable("this kernel has no zram (CONFIG_ZRAM)")
 
     monkeypatch.setattr(kernel_faults, "compare", none)
     monkeypatch.setattr(kernel, "controller", lambda _: kernel.Controller(Path("/c"), 1))

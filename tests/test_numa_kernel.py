@@ -99,9 +99,9 @@ def test_a_console_that_ends_early_is_refused() -> None:
     )
     found = qemu.parse(whole, asked)
     assert [case["free"] for case in found["cases"]] == [[1, 2]] * len(asked)
-    with pytest.raises(qemu.Unfit, match=f"{len(asked) - 1} of {len(asked)} cases"):
+    with pytest.raises(qemu.Unavailable, match=f"{len(asked) - 1} of {len(asked)} cases"):
         qemu.parse(whole.rsplit("@@case", 1)[0], asked)
-    with pytest.raises(qemu.Unfit, match="refused a case: x"):
+    with pytest.raises(qemu.Unavailable, match="refused a case: x"):
         qemu.parse(whole + "@@refused x\n", asked)
 
 

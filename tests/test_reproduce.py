@@ -13,9 +13,10 @@ import pytest
 
 import browser
 from conftest import Run
-from nearfar import fleet, machine, reproduce
+from nearfar import machine, reproduce
+from nearfar.advise import fleet
 from nearfar.errors import NearfarError
-from nearfar.reproduce import KEYS, Reproduced, judge, statements
+from nearfar.reproduce import KEYS, Reproduced, statements, within_tolerance
 from nearfar.reproduce import _paper_000 as paper_000
 from nearfar.reproduce import paging as study
 from nearfar.reproduce._evidence import MEMORIES, SIZES, Evidence, Setting, simulation
@@ -100,13 +101,13 @@ def test_holds_is_computed(found: Reproduced) -> None:
     ],
 )
 def test_judge(published: float | str, ours: float, tolerance: str, holds: bool) -> None:
-    assert judge(published, ours, tolerance) is holds
+    assert within_tolerance(published, ours, tolerance) is holds
 
 
 @pytest.mark.parametrize("wrong", [("stated", "equal"), (3, "about right"), ("stated", "factor 2")])
 def test_a_tolerance_that_cannot_be_judged_is_an_error(wrong: tuple[float | str, str]) -> None:
     with pytest.raises(NearfarError, match="cannot be judged"):
-        judge(wrong[0], 3.0, wrong[1])
+        within_tolerance(wrong[0], 3.0, wrong[1])
 
 
 def test_every_statement_is_measured_and_nothing_else() -> None:

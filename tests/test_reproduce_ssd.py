@@ -1,4 +1,4 @@
-"""Paper 002: the published data, and that rows are computed from the study."""
+"""UMD (002): the published data, and that rows are computed from the study."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nearfar.errors import NearfarError
-from nearfar.reproduce import KEYS, Reproduced, judge, reproduce, statements
+from nearfar.reproduce import KEYS, Reproduced, reproduce, statements, within_tolerance
 from nearfar.reproduce import ssd as study
 
 
@@ -28,7 +28,7 @@ def test_rows_follow_from_the_tolerances(found: Reproduced) -> None:
     assert len(rows) == len(statements("002"))
     for row, one in zip(rows, statements("002"), strict=True):
         assert tuple(row) == KEYS
-        assert row["holds"] is judge(one.published, row["ours"], one.tolerance)
+        assert row["holds"] is within_tolerance(one.published, row["ours"], one.tolerance)
 
 
 def test_what_the_study_must_find_whatever_is_left_open(found: Reproduced) -> None:
@@ -64,7 +64,7 @@ def test_the_figure_extended(found: Reproduced) -> None:
     assert passed["10 us"] == passed["50 us"] == passed["200 us"]
     assert passed["0 us"] == "100 %"
     assert passed["224 us"] != passed["200 us"]
-    assert "paper 002" in tables["Other latencies"]["rows"][0][0]
+    assert "UMD (002)" in tables["Other latencies"]["rows"][0][0]
 
 
 def test_captures_that_are_not_there(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Paper 003 and NOMAD's tables: the published data, and that rows are computed from it."""
+"""SSP (003) and NOMAD's tables: the published data, and that rows are computed from it."""
 
 from __future__ import annotations
 

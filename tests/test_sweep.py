@@ -101,7 +101,7 @@ def test_a_grid_of_too_many_cells_is_refused() -> None:
 def test_every_study_declares_what_sweeps_and_diffs_need() -> None:
     for study in studies.STUDIES.values():
         known = study.parameters()
-        assert {*study.traces, *study.told} <= set(known)
+        assert {*study.traces, *study.in_columns} <= set(known)
         assert set(study.machines) <= set(known)
         assert study.columns.metrics
         assert set(study.columns.metrics.values()) <= {"less", "more"}

@@ -39,9 +39,9 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
     found = info(again)
     records = found["records"]
     size = sum(part["bytes"] for part in found["parts"])
-    told = f"{records:,} records; whole processes, files written"
+    note = f"{records:,} records; whole processes, files written"
     rows = [
-        row(NAME, "capture / bare QEMU", ratios(captured, bare), "x", goal="<= 6", note=told),
+        row(NAME, "capture / bare QEMU", ratios(captured, bare), "x", goal="<= 6", note=note),
         row(NAME, "capture / program alone", ratios(captured, alone), "x"),
         row(NAME, "bare QEMU", bare, "s"),
         row(NAME, "capture", captured, "s"),

@@ -24,7 +24,7 @@ OURS, OTHERS = "linux", ("clock", "lru")
 #: Lines of the sorted file; a line is some 120 bytes, and takes 170 bytes of memory.
 LINES = 250_000
 #: Runs that may be repeated because the kernel, with old statistics, killed the program.
-MOST_KILLED = 10
+MAX_KILLED = 10
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
@@ -32,10 +32,10 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
     try:
         where = kernel.controller(Path("/proc/mounts").read_text())
         if not inputs.can_capture:
-            raise kernel.Unfit("there is no QEMU to capture with")
+            raise kernel.Unavailable("there is no QEMU to capture with")
         return compare(inputs, where, rounds, LINES // 10 if quick else LINES)
-    except kernel.Unfit as unfit:
-        inputs.remarks.append(f"{NAME} skipped: {unfit}")
+    except kernel.Unavailable as error:
+        inputs.remarks.append(f"{NAME} skipped: {error}")
         return []
 
 
@@ -43,7 +43,7 @@ def compare(inputs: Inputs, where: kernel.Controller, rounds: int, lines: int) -
     """Capture, predict, and run it under the real kernel."""
     path = shutil.which("sort")
     if path is None:
-        raise kernel.Unfit("there is no sort")
+        raise kernel.Unavailable("there is no sort")
     text = inputs.scratch / "lines.txt"
     text.write_text(random_lines(lines))
     command = [path, "-S", "400M", "--parallel=1", str(text)]
@@ -54,13 +54,13 @@ def compare(inputs: Inputs, where: kernel.Controller, rounds: int, lines: int) -
         free = kernel.run_limited(where, command, None, group)
         finished(free, command)
         sizes = [int(free.anonymous_pages * part) for part in FRACTIONS]
-        measured: dict[int, list[kernel.Ran]] = {size: [] for size in sizes}
+        measured: dict[int, list[kernel.Finished]] = {size: [] for size in sizes}
         killed = 0
         for _ in range(rounds):
             for size in sizes:
                 limit = size * kernel.PAGE + free.kernel_bytes
                 ran = kernel.run_limited(where, command, limit, group)
-                while ran.exit_code == -signal.SIGKILL and killed < MOST_KILLED:
+                while ran.exit_code == -signal.SIGKILL and killed < MAX_KILLED:
                     killed += 1
                     ran = kernel.run_limited(where, command, limit, group)
                 finished(ran, command)
@@ -73,14 +73,14 @@ def compare(inputs: Inputs, where: kernel.Controller, rounds: int, lines: int) -
     memory = ",".join(str(size * kernel.PAGE) for size in sizes)
     predicted = {policy: predict(trace, policy, memory) for policy in (OURS, *OTHERS)}
     most_file = max(ran.file_bytes for runs in measured.values() for ran in runs)
-    told = (
+    note = (
         f"{' '.join(command[:-1])}, {lines:,} lines; control group version {where.version}, "
         f"{lists}, swap on zram, vm.page-cluster 0; limit = pages x 4096 + "
         f"{free.kernel_bytes} bytes of the kernel's own; at most {most_file} bytes of files "
         f"charged; {killed} runs killed for lack of memory and repeated"
     )
     rows = [
-        row(NAME, "anonymous pages, kernel", [free.anonymous_pages], "pages", note=told),
+        row(NAME, "anonymous pages, kernel", [free.anonymous_pages], "pages", note=note),
         row(NAME, "anonymous pages, trace", [pages], "pages"),
     ]
     for part, size in zip(FRACTIONS, sizes, strict=True):
@@ -89,7 +89,7 @@ def compare(inputs: Inputs, where: kernel.Controller, rounds: int, lines: int) -
         rows.append(row(NAME, f"major faults, kernel, {label}", counted, "faults"))
         expected = [predicted[OURS][size]]
         rows.append(row(NAME, f"major faults, predicted, {label}", expected, "faults"))
-    told = "of the kernel's count: median, least and most of the memory sizes"
+    note = "of the kernel's count: median, least and most of the memory sizes"
     for policy, found in predicted.items():
         errors = [
             statistics.median(
@@ -98,7 +98,7 @@ def compare(inputs: Inputs, where: kernel.Controller, rounds: int, lines: int) -
             for size, runs in measured.items()
         ]
         goal = "<= 10" if policy == OURS else ""
-        rows.append(row(NAME, f"error of `{policy}`", errors, "%", goal=goal, note=told))
+        rows.append(row(NAME, f"error of `{policy}`", errors, "%", goal=goal, note=note))
     return rows
 
 
@@ -117,7 +117,7 @@ def random_lines(count: int) -> str:
     return "".join(f"{draw.getrandbits(4 * length):0{length}x}\n" for length in digits)
 
 
-def finished(ran: kernel.Ran, command: list[str]) -> None:
+def finished(ran: kernel.Finished, command: list[str]) -> None:
     """Refuse a run that did not end well."""
     if ran.exit_code != 0:
         kill = ran.exit_code == -signal.SIGKILL

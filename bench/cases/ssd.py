@@ -37,10 +37,10 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
     requests = 100_000 if quick else 1_000_000
     flash = inputs.measure("flash", Path("-"), *more, "--writes", str(requests), cores=1)
     seconds = flash["work"]["cpu_seconds"]
-    told = f"{flash['collections']:,} collections, WA {flash['write_amplification']:.2f}; {MQSIM}"
+    note = f"{flash['collections']:,} collections, WA {flash['write_amplification']:.2f}; {MQSIM}"
     rows += [
         row(NAME, "flash commands", [flash["commands"] / s / 1e6 for s in seconds],
-            "M commands/s", goal=">= 2.5", cores=1, note=told),
+            "M commands/s", goal=">= 2.5", cores=1, note=note),
         row(NAME, "flash requests", [flash["requests"] / s / 1e6 for s in seconds],
             "M requests/s", cores=1, note="two writes to a read, of random pages of a full drive"),
     ]  # fmt: skip

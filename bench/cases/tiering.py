@@ -1,4 +1,4 @@
-"""The tiering study at full size: accesses a second, where the time goes, memory a page."""
+"""The tiering study at full size: accesses per second, where the time goes, memory a page."""
 
 from __future__ import annotations
 

@@ -134,9 +134,9 @@ def _case(machine: str, case: dict[str, Any]) -> list[Agreement]:
     # The kernel gives turns by address: where a round begins depends on the first page's number.
     most = len(case["first"])
     turns = sum(case["weights"]) or len(case["nodes"]) or 1
-    upto = landed(list(range(1, turns + 1)))
-    before = [[0] * count, *upto]
-    steps_of = zip(before, upto, strict=False)
+    cumulative = landed(list(range(1, turns + 1)))
+    before = [[0] * count, *cumulative]
+    steps_of = zip(before, cumulative, strict=False)
     pattern = [next(n for n in range(count) if now[n] > was[n]) for was, now in steps_of]
     ours = [pattern[(case["start"] + page) % turns] for page in range(most)]
     sides = (" ".join(map(str, row[:16])) for row in (case["first"], ours))

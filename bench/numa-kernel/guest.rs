@@ -47,7 +47,7 @@ const PAGE: usize = 4096;
 const TABLE: usize = 512;
 /// Pages between two reports of where they landed: 16 MiB.
 const STEP: usize = 4096;
-/// Pages whose nodes are told one by one.
+/// Pages whose nodes are printed one by one.
 const FIRST: usize = 64;
 const NODES: usize = 64;
 const WEIGHTS: &str = "/sys/kernel/mm/mempolicy/weighted_interleave";
@@ -134,15 +134,15 @@ fn case(line: &str) {
         }
         madvise(start, pages * PAGE, DONTNEED);
         let mask: u64 = nodes.iter().map(|node| 1u64 << node).sum();
-        let told = if mask == 0 { std::ptr::null() } else { &raw const mask };
-        if syscall(SET_MEMPOLICY, policy, told, NODES) != 0 {
+        let pointer = if mask == 0 { std::ptr::null() } else { &raw const mask };
+        if syscall(SET_MEMPOLICY, policy, pointer, NODES) != 0 {
             return println!("@@refused {line}");
         }
         for page in 0..pages {
             start.add(page * PAGE).write_volatile(1);
         }
         syscall(SET_MEMPOLICY, 0, std::ptr::null::<u64>(), 0);
-        told_pages(start, pages);
+        print_nodes(start, pages);
     }
     for mapping in read("/proc/self/numa_maps").lines() {
         let counts: Vec<&str> = mapping.split(' ').filter(|word| word.starts_with('N')).collect();
@@ -156,7 +156,7 @@ fn case(line: &str) {
 }
 
 /// The number of the first page, the node of each of the first pages, and how many lie on each node after every step.
-fn told_pages(start: *mut u8, pages: usize) {
+fn print_nodes(start: *mut u8, pages: usize) {
     println!("@@start {}", start as usize / PAGE);
     let mut landed = [0usize; NODES];
     for from in (0..pages).step_by(STEP) {
@@ -209,7 +209,7 @@ fn free() -> Vec<usize> {
 
 fn log() -> String {
     let mut buffer = vec![0u8; 1 << 20];
-    // SAFETY: the buffer has the length that is told.
+    // SAFETY: the buffer has the length that is passed.
     let len = unsafe { klogctl(READ_ALL, buffer.as_mut_ptr(), buffer.len() as c_int) };
     buffer.truncate(usize::try_from(len).unwrap_or(0));
     String::from_utf8_lossy(&buffer).into_owned()

@@ -33,10 +33,10 @@ _POLICIES = {
     "weighted-interleave": 6,
 }
 #: Seconds that an emulated machine may take for all cases.
-_PATIENCE = 900
+_TIMEOUT = 900
 
 
-class Unfit(Exception):
+class Unavailable(Exception):
     """This machine cannot do it: why, and what to do."""
 
 
@@ -56,17 +56,17 @@ def kernel(scratch: Path) -> Path:
     """The kernel's image: an installed one, or of a package that is fetched and unpacked.
 
     Raises:
-        Unfit: neither.
+        Unavailable: neither.
     """
     installed = sorted(Path("/boot").glob("vmlinuz-6.12*"))
     if installed:
         return installed[-1]
     if shutil.which("apt-get") is None:
-        raise Unfit(f"no kernel 6.12 in /boot, and no apt-get to fetch {KERNEL} with")
+        raise Unavailable(f"no kernel 6.12 in /boot, and no apt-get to fetch {KERNEL} with")
     named = _output("apt-cache", "depends", KERNEL)
     found = re.search(r"Depends: (linux-image-\S+)", named)
     if not found:
-        raise Unfit(f"apt-cache knows no {KERNEL}; run apt-get update, or install a kernel 6.12")
+        raise Unavailable(f"apt-cache knows no {KERNEL}; run apt-get update or install kernel 6.12")
     scratch.mkdir(parents=True, exist_ok=True)
     _output("apt-get", "download", "-q", found[1], cwd=scratch)
     for package in scratch.glob(f"{found[1]}_*.deb"):
@@ -74,7 +74,7 @@ def kernel(scratch: Path) -> Path:
         package.unlink()
     images = sorted(scratch.glob("boot/vmlinuz-*"))
     if not images:
-        raise Unfit(f"{found[1]} could not be fetched; install it")
+        raise Unavailable(f"{found[1]} could not be fetched; install it")
     return images[-1]
 
 
@@ -89,9 +89,9 @@ def cases(topology: dict[str, Any]) -> list[Case]:
     both = sizes[first] + sizes[far]
     weights = [1 + (3 * node["node"]) % 5 for node in nodes]
 
-    def case(policy: str, origin: int, chosen: list[int], pages: float, told: str = "") -> Case:
+    def case(policy: str, origin: int, chosen: list[int], pages: float, suffix: str = "") -> Case:
         given = weights[: len(chosen)] if policy == "weighted-interleave" else []
-        name = f"{policy} {','.join(map(str, chosen))}{told}, from {origin}".replace(" ,", ",")
+        name = f"{policy} {','.join(map(str, chosen))}{suffix}, from {origin}".replace(" ,", ",")
         return Case(name, policy, origin, chosen, given, int(pages))
 
     return [
@@ -110,7 +110,7 @@ def cases(topology: dict[str, Any]) -> list[Case]:
 
 
 def record(machine: str, image: Path, scratch: Path, *, added: bool = False) -> dict[str, Any]:
-    """Boot with the nodes of ``machine``, run its cases, answer what the kernel told.
+    """Boot with the nodes of ``machine``, run its cases, return what the kernel reported.
 
     Args:
         machine: name of a machine with nodes without cores.
@@ -119,7 +119,7 @@ def record(machine: str, image: Path, scratch: Path, *, added: bool = False) -> 
         added: half of each node without cores is added to the running system, as movable memory.
 
     Raises:
-        Unfit: no QEMU or Rust compiler, or the machine did not come to its end.
+        Unavailable: no QEMU or Rust compiler, or the machine did not come to its end.
     """
     topology = numa.topology(machine)
     asked = cases(topology)
@@ -139,13 +139,13 @@ def record(machine: str, image: Path, scratch: Path, *, added: bool = False) -> 
     command += ["-initrd", str(scratch / "initrd"), "-append", " ".join(words)]
     command += ["-display", "none", "-monitor", "none", "-no-reboot"]
     command += ["-serial", f"file:{console}"]
-    _output(*command, patience=_PATIENCE)
-    told = console.read_text(errors="replace")
+    _output(*command, timeout=_TIMEOUT)
+    output = console.read_text(errors="replace")
     return {
         "machine": machine,
         "added": added,
         "qemu": _output("qemu-system-x86_64", "--version").splitlines()[0],
-        **parse(told, asked),
+        **parse(output, asked),
     }
 
 
@@ -153,11 +153,11 @@ def parse(console: str, asked: Sequence[Case]) -> dict[str, Any]:
     """What the machine wrote on its console, as plain values.
 
     Raises:
-        Unfit: it ended early, or refused a case.
+        Unavailable: it ended early, or refused a case.
     """
     found: dict[str, Any] = {"kernel": "", "tables": {}}
     rows: dict[str, dict[int, list[int]]] = {"distance": {}, "fallback": {}}
-    told: dict[str, dict[str, Any]] = {}
+    results: dict[str, dict[str, Any]] = {}
     at: dict[str, Any] = {}
     done = 0
     for line in console.replace("\r", "").splitlines():
@@ -170,11 +170,11 @@ def parse(console: str, asked: Sequence[Case]) -> dict[str, Any]:
             name, _, digits = rest.partition(" ")
             found["tables"][name] = digits
         elif word in rows:
-            # The order is told anew whenever memory is added: the last counts.
+            # The order is results anew whenever memory is added: the last counts.
             place, *row = rest.replace(":", "").split()
             rows[word][int(place)] = [int(number) for number in row]
         elif word == "case":
-            at = told.setdefault(rest, {"path": []})
+            at = results.setdefault(rest, {"path": []})
         elif word in ("free", "left", "first"):
             at[word] = [int(number) for number in rest.split()]
         elif word == "start":
@@ -187,14 +187,14 @@ def parse(console: str, asked: Sequence[Case]) -> dict[str, Any]:
         elif word == "done":
             done += rest == "0"
         elif word == "refused":
-            raise Unfit(f"the kernel refused a case: {rest}")
-    if done != len(asked) or any("left" not in told.get(case.name, {}) for case in asked):
+            raise Unavailable(f"the kernel refused a case: {rest}")
+    if done != len(asked) or any("left" not in results.get(case.name, {}) for case in asked):
         last = " / ".join(console.strip().splitlines()[-3:])
-        raise Unfit(f"{done} of {len(asked)} cases came to their end; last words: {last[:300]}")
+        raise Unavailable(f"{done} of {len(asked)} cases finished; last output: {last[:300]}")
     found["distances"], found["fallback"] = (
         [table[node] for node in sorted(table)] for table in rows.values()
     )
-    found["cases"] = [asdict(case) | told[case.name] for case in asked]
+    found["cases"] = [asdict(case) | results[case.name] for case in asked]
     return found
 
 
@@ -234,7 +234,7 @@ def _hardware(machine: str, topology: dict[str, Any], added: bool) -> list[str]:
     on = {socket: [node for node in hosts if node["socket"] == socket] for socket in sockets}
     dies = max(len(there) for there in on.values())
     if any(len(there) != dies for there in on.values()):
-        raise Unfit(f"{machine}: QEMU wants as many nodes with cores on each socket")
+        raise Unavailable(f"{machine}: QEMU wants as many nodes with cores on each socket")
     mib = [pages // 256 for pages in _pages(nodes)]
     mib[hosts[0]["node"]] += _KERNEL
     later = [0 if node["cpus"] or not added else _PART for node in nodes]
@@ -266,26 +266,26 @@ def _hardware(machine: str, topology: dict[str, Any], added: bool) -> list[str]:
             rate = section["local" if local else "remote"].get("read_bandwidth")
             rate = rate or section["local"]["read_bandwidth"]
             gib = int(float(re.sub(r"[^0-9.]", "", rate["value"])))
-            told = f"hmat-lb,initiator={host['node']},target={node['node']},hierarchy=memory"
-            words += ["-numa", f"{told},data-type=access-latency,latency={latency}"]
-            words += ["-numa", f"{told},data-type=access-bandwidth,bandwidth={gib}G"]
+            prefix = f"hmat-lb,initiator={host['node']},target={node['node']},hierarchy=memory"
+            words += ["-numa", f"{prefix},data-type=access-latency,latency={latency}"]
+            words += ["-numa", f"{prefix},data-type=access-bandwidth,bandwidth={gib}G"]
     return words
 
 
-def _output(*command: str, cwd: Path | None = None, patience: float = 300) -> str:
+def _output(*command: str, cwd: Path | None = None, timeout: float = 300) -> str:
     """Standard output of a command.
 
     Raises:
-        Unfit: it is not there, fails or takes too long.
+        Unavailable: it is not there, fails or takes too long.
     """
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, cwd=cwd, timeout=patience
+            command, capture_output=True, text=True, check=False, cwd=cwd, timeout=timeout
         )
     except FileNotFoundError:
-        raise Unfit(f"no {command[0]}") from None
+        raise Unavailable(f"no {command[0]}") from None
     except subprocess.TimeoutExpired:
-        raise Unfit(f"{command[0]} took more than {patience} s") from None
+        raise Unavailable(f"{command[0]} took more than {timeout} s") from None
     if done.returncode != 0:
-        raise Unfit(f"{command[0]}: {done.stderr.strip()[-300:] or done.returncode}")
+        raise Unavailable(f"{command[0]}: {done.stderr.strip()[-300:] or done.returncode}")
     return done.stdout

@@ -28,11 +28,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--added", action="store_true", help="of --machine: added while it runs")
     parser.add_argument("--kernel", type=Path, help="a kernel's image instead of Debian's 6.12")
     parser.add_argument("--record", action="store_true", help=f"keep the result in {RECORDS}")
-    told = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     wrong = count = 0
     try:
-        image = told.kernel or qemu.kernel(ROOT / "out" / "kernel")
-        chosen = [(machine, told.added) for machine in told.machine or ()]
+        image = options.kernel or qemu.kernel(ROOT / "out" / "kernel")
+        chosen = [(machine, options.added) for machine in options.machine or ()]
         for machine, added in chosen or MACHINES:
             with tempfile.TemporaryDirectory() as scratch:
                 record = qemu.record(machine, image, Path(scratch), added=added)
@@ -40,12 +40,12 @@ def main(arguments: list[str] | None = None) -> int:
             count += len(found)
             wrong += sum(not one.holds for one in found)
             print("\n".join(agree.table(record, found)), flush=True)
-            if told.record:
+            if options.record:
                 RECORDS.mkdir(parents=True, exist_ok=True)
                 path = RECORDS / f"kernel-{machine}{'-added' if added else ''}.json"
                 path.write_text(json.dumps(record, separators=(",", ":")) + "\n")
-    except qemu.Unfit as unfit:
-        print(f"nearfar: validate: {unfit}", file=sys.stderr)
+    except qemu.Unavailable as error:
+        print(f"nearfar: validate: {error}", file=sys.stderr)
         return 3
     print(f"{count - wrong} of {count} agree to {agree.TOLERANCE:.0%} of the allocation")
     return 1 if wrong else 0

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 #: Free space below which a capture is likely to be cut short.
-LEAST_FREE_BYTES: Final = 1 << 30
+MIN_FREE_BYTES: Final = 1 << 30
 _SECONDS: Final = 30
 
 
@@ -146,7 +146,7 @@ def page_sizes() -> Iterable[Finding]:
 def disk() -> Iterable[Finding]:
     """Compare the free space here with what a capture may need."""
     free = shutil.disk_usage(Path.cwd()).free
-    enough = free >= LEAST_FREE_BYTES
+    enough = free >= MIN_FREE_BYTES
     yield Finding(
         "disk space",
         enough,

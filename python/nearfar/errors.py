@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 #: Characters of a message, whatever a file held.
-_MOST = 3000
+_MAX_LENGTH = 3000
 
 
 class NearfarError(Exception):
@@ -17,8 +17,8 @@ class NearfarError(Exception):
     def __init__(self, message: str, exit_code: int = 2) -> None:
         """Keep the message and the exit code."""
         plain = "".join(map(_plain, message))
-        if len(plain) > _MOST:
-            plain = f"{plain[: _MOST // 2]} ... {plain[-_MOST // 2 :]}"
+        if len(plain) > _MAX_LENGTH:
+            plain = f"{plain[: _MAX_LENGTH // 2]} ... {plain[-_MAX_LENGTH // 2 :]}"
         super().__init__(plain)
         self.exit_code = exit_code
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 
 def words(path: Path, *, seed: int = 1, bytes: int = 3_000_000, line: int = 12) -> None:  # noqa: A002
-    """Text of words with the skewed frequencies of a language, ``line`` words a line."""
+    """Text of words with the skewed frequencies of a language, ``line`` words per line."""
     chance = random.Random(seed)
     chosen = _words(chance, bytes // 4)
     lines = (" ".join(chosen[at : at + line]) for at in range(0, len(chosen), line))
@@ -56,8 +56,8 @@ def postscript(path: Path, *, seed: int = 1, pages: int = 8) -> None:
     for page in range(1, pages + 1):
         out += [f"%%Page: {page} {page}", "/Times-Roman findfont 10 scalefont setfont"]
         for line in range(60):
-            told = " ".join(_words(chance, 14))
-            out.append(f"40 {770 - 12 * line} moveto ({told}) show")
+            text = " ".join(_words(chance, 14))
+            out.append(f"40 {770 - 12 * line} moveto ({text}) show")
         for _ in range(120):
             x, y, *rest = (str(chance.randint(0, 800)) for _ in range(8))
             out.append(f"newpath {x} {y} moveto {' '.join(rest)} curveto")

@@ -23,7 +23,7 @@ _STEEPEST: Final = math.log(1e6)
 _STARTS: Final = 8
 _RANDOM_STARTS: Final = 4
 _ROUNDS: Final = 60
-_POLISH: Final = 200
+_FINAL_STEPS: Final = 200
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def search(t: Array, y: Array, weights: Array, terms: int, seed: int) -> tuple[A
         _ROUNDS,
     )
     winner = np.argmin(rss.reshape(problems, tries), axis=1) + np.arange(problems) * tries
-    rates, _ = _descend(t, y, weights, rates[winner], limits, _POLISH)
+    rates, _ = _descend(t, y, weights, rates[winner], limits, _FINAL_STEPS)
     rates = np.sort(rates, axis=1)
     done = _project(t, y, weights, rates)
     return done.scaled * np.exp(-done.shift), rates

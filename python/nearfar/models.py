@@ -1,4 +1,6 @@
-"""How TLB miss rate and page fault rate follow from page size (papers 000 and 001).
+"""How TLB miss rate and page fault rate follow from page size.
+
+The forms are those of page-size advice (000) and TLB and fault models (001).
 
 ========================  ======================  ===========================
 model                     formula                 stands for

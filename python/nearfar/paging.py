@@ -1,7 +1,8 @@
 """The ``paging`` study: TLB misses, page faults and access time over page size and memory size.
 
-Papers 000 and 001. The engine simulates every page size and memory size in one pass over the trace
-(docs/paging.md); this module prices, fits and packages the result.
+The study of page-size advice (000) and TLB and fault models (001). The engine simulates every
+page size and memory size in one pass over the trace (docs/paging.md); this module adds times and
+fits the models.
 
 >>> result = paging("app.trace", machine="optane-ssd")      # doctest: +SKIP
 >>> result.best(memory_fraction=0.5)["page_bytes"]          # doctest: +SKIP
@@ -27,7 +28,7 @@ from nearfar.provenance import provenance
 from nearfar.result import FolderResult
 from nearfar.schema import Rows, takes
 
-#: What a study runs with unless told otherwise.
+#: Defaults of a study.
 MACHINE = machines.USUAL
 
 #: Points of a fitted curve that go into results, between the smallest and largest page size.

@@ -13,7 +13,7 @@ from nearfar import units
 from nearfar.declared.paging import Row
 
 USUAL_PAGE = 4096
-"""Bytes of the page that x86-64 and most arm64 systems use unless told otherwise."""
+"""Bytes of the page that x86-64 and most arm64 systems use by default."""
 
 Result = Mapping[str, Any]
 
@@ -185,7 +185,7 @@ class FitView:
 
     Attributes:
         quantity: ``tlb`` or ``fault``.
-        memory: the memory size it belongs to; None for the TLB, or where it cannot be told.
+        memory: the memory size it belongs to; None for the TLB, or where it is not known.
         formula: the model over the page size p; unit: the unit of p.
         coefficients: ``(name, value, low, high)``; what is unknown is None.
         r2, rmse, loo_error: how well it fits (rates); None where unknown.
@@ -249,10 +249,10 @@ def _view(fit: Mapping[str, Any], rates: Mapping[Memory, Mapping[int, float]]) -
     coefficients = []
     for name, given in (fit.get("coefficients") or {}).items():
         if isinstance(given, Mapping):
-            told = (given["value"], given.get("low"), given.get("high"))
+            interval = (given["value"], given.get("low"), given.get("high"))
         else:
-            told = (given, *(intervals.get(name) or (None, None)))
-        coefficients.append((str(name), *told))
+            interval = (given, *(intervals.get(name) or (None, None)))
+        coefficients.append((str(name), *interval))
     loo = fit.get("loo_error")
     return FitView(
         quantity=quantity,

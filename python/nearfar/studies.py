@@ -53,7 +53,7 @@ class Study:
         result: ``module:class`` of what it answers.
         traces: parameters that may name trace folders.
         machines: parameters that name machines.
-        told: parameters that the columns of its rows tell already.
+        in_columns: parameters that the columns of its rows tell already.
         threads: the parameter that says how many threads the engine may use, where there is one.
         records_per_second: records of a trace that one core takes a second with usual options, to
             say how long a sweep may take before a cell is finished (measured, docs/bench.md);
@@ -65,7 +65,7 @@ class Study:
     result: str
     traces: tuple[str, ...]
     machines: tuple[str, ...] = ("machine",)
-    told: tuple[str, ...] = ()
+    in_columns: tuple[str, ...] = ()
     threads: str | None = "threads"
     records_per_second: float | None = None
 
@@ -107,7 +107,7 @@ STUDIES: Final = {
             "nearfar.paging:paging",
             "nearfar.paging:PagingResult",
             traces=("trace",),
-            told=("page_sizes", "memory", "storage"),
+            in_columns=("page_sizes", "memory", "storage"),
             records_per_second=5e6,
         ),
         Study(
@@ -115,7 +115,7 @@ STUDIES: Final = {
             "nearfar.advise:advise",
             "nearfar.advise:AdviseResult",
             traces=("traces",),
-            told=("memory", "machine", "storage", "arch", "min_gain"),
+            in_columns=("memory", "machine", "storage", "arch", "min_gain"),
             records_per_second=5e6,
         ),
         Study(
@@ -123,7 +123,7 @@ STUDIES: Final = {
             "nearfar.ssd:ssd",
             "nearfar.ssd:SsdResult",
             traces=("trace",),
-            told=("dram", "epf"),
+            in_columns=("dram", "epf"),
             records_per_second=1e6,
         ),
         Study(
@@ -131,23 +131,23 @@ STUDIES: Final = {
             "nearfar.tiering:tiering",
             "nearfar.tiering:TieringResult",
             traces=("workload",),
-            told=("workload", "policy", "mix", "seeds"),
+            in_columns=("workload", "policy", "mix", "seeds"),
         ),
         Study(
             "numa-alloc",
             "nearfar.numa:alloc",
             _NUMA,
             traces=(),
-            told=("size", "mode"),
+            in_columns=("size", "mode"),
             threads=None,
         ),
-        Study("numa-run", "nearfar.numa:run", _NUMA, ("load",), told=("mode",), threads=None),
+        Study("numa-run", "nearfar.numa:run", _NUMA, ("load",), in_columns=("mode",), threads=None),
         Study(
             "numa-pair",
             "nearfar.numa:pair",
             _NUMA,
             traces=("first", "second"),
-            told=("overlap",),
+            in_columns=("overlap",),
             threads=None,
         ),
         Study("numa-plan", "nearfar.numa.plan:plan", _NUMA, traces=(), threads=None),
@@ -234,8 +234,8 @@ def describe(annotation: Any) -> str:
         return f"a table of {describe(arguments[1])}"
     if isinstance(origin, type) and issubclass(origin, Sequence):
         return f"a list of {describe(arguments[0])}"
-    told = [describe(one) for one in arguments if one is not type(None) and _writable(one)]
-    return " or ".join(dict.fromkeys(told))
+    texts = [describe(one) for one in arguments if one is not type(None) and _writable(one)]
+    return " or ".join(dict.fromkeys(texts))
 
 
 def _writable(annotation: Any) -> bool:

@@ -174,8 +174,8 @@ class Trace:
     def facts(self) -> list[tuple[str, str]]:
         """Give the single numbers of the trace as (name, value) texts."""
         source = self.info["source"]
-        told = facts({**self.info, "footprint_bytes": self.footprint_bytes})
-        return [("source", f"{source['kind']} {source['detail']}".strip()), *told]
+        rows = facts({**self.info, "footprint_bytes": self.footprint_bytes})
+        return [("source", f"{source['kind']} {source['detail']}".strip()), *rows]
 
     def __repr__(self) -> str:
         """Give the path and the most telling numbers."""
@@ -211,21 +211,21 @@ def open(path: str | PathLike[str]) -> Trace:
 
 def facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The single numbers of ``trace.json`` or of an info as ``(name, value)`` texts."""
-    told = [("records", units.count(found["records"]))]
+    rows = [("records", units.count(found["records"]))]
     if found.get("instructions"):
-        told.append(("instructions", units.count(found["instructions"])))
-    told.append(("footprint", units.size(found["footprint_bytes"])))
+        rows.append(("instructions", units.count(found["instructions"])))
+    rows.append(("footprint", units.size(found["footprint_bytes"])))
     if found.get("filter", "none") != "none":
-        told.append(("view", units.clean(found["view"])))
-    told.append(("threads", str(len(found.get("threads") or []))))
+        rows.append(("view", units.clean(found["view"])))
+    rows.append(("threads", str(len(found.get("threads") or []))))
     total = float(found["records"]) or 1.0
     for kind, number in (found.get("records_by_kind") or {}).items():
         share = units.percent(number / total)
-        told.append((units.clean(kind), f"{units.count(number)} ({share})"))
+        rows.append((units.clean(kind), f"{units.count(number)} ({share})"))
     if found.get("complete") is False:
         why = units.clean(found.get("incomplete_reason") or "the capture was cut short")
-        told.append(("incomplete", why))
-    return told
+        rows.append(("incomplete", why))
+    return rows
 
 
 def _columns(columns: Sequence[str] | None) -> list[str]:

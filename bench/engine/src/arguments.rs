@@ -53,7 +53,7 @@ impl Arguments {
         given.map(|text| text.split(',').map(|word| parse(name, word)).collect()).transpose()
     }
 
-    /// How many times to do everything; once unless told.
+    /// How many times to do everything; default 1.
     pub fn rounds(&self) -> Result<usize> {
         Ok(self.option("--rounds")?.unwrap_or(1).max(1))
     }

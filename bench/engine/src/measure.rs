@@ -37,7 +37,7 @@ impl Rounds {
     }
 }
 
-/// How long this thread has run (`man 5 proc`, `schedstat`), 0 where that is not told.
+/// How long this thread has run (`man 5 proc`, `schedstat`), 0 where that is not available.
 fn cpu_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     text.split(' ').next().and_then(|ns| ns.parse::<f64>().ok()).unwrap_or(0.0) / 1e9

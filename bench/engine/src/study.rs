@@ -10,7 +10,7 @@ use crate::measure::Rounds;
 
 pub const OPTIONS: &[&str] = &["--rounds", "--threads", "--sample", "--page-sizes", "--decode"];
 
-/// `--threads 0` is one a core; `--decode 1` also times decoding. Answers every cell.
+/// `--threads 0` is one per core; `--decode 1` also times decoding. Answers every cell.
 pub fn run(arguments: &Arguments) -> Result<Value> {
     let page_sizes = arguments.list("--page-sizes")?;
     let mut options = Options::new(

@@ -77,7 +77,7 @@ impl Files {
         } else {
             (Kind::KernelLoad, Kind::KernelStore)
         };
-        let mut buffers = Pieces { left: buffers, done: 0 };
+        let mut buffers = Buffers { left: buffers, done: 0 };
         let mut at = 0;
         while at < bytes {
             let step = if file.0 == NO_FILE {
@@ -85,7 +85,7 @@ impl Files {
             } else {
                 (PAGE - (offset.wrapping_add(at) % PAGE)).min(bytes - at)
             };
-            let copy = |position: &mut Position, out: &mut Batch, buffers: &mut Pieces| {
+            let copy = |position: &mut Position, out: &mut Batch, buffers: &mut Buffers| {
                 let mut left = step;
                 while left > 0 {
                     let Some((addr, size)) = buffers.next(left) else { break };
@@ -109,12 +109,12 @@ impl Files {
 }
 
 /// The user's buffers, cut at pages.
-struct Pieces<'a> {
+struct Buffers<'a> {
     left: &'a [u64],
     done: u64,
 }
 
-impl Pieces<'_> {
+impl Buffers<'_> {
     /// The next piece of at most `most` bytes: address and size, within one page.
     fn next(&mut self, most: u64) -> Option<(u64, u16)> {
         while let [addr, length, rest @ ..] = self.left {

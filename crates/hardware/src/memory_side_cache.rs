@@ -150,7 +150,7 @@ mod tests {
 
     use super::*;
 
-    /// The same by definition: an entry a set, division and remainder on lines.
+    /// The same by definition: an entry per set, division and remainder on lines.
     struct Naive {
         tags: Vec<Option<(u64, bool)>>,
     }

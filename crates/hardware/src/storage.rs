@@ -5,7 +5,8 @@
 //! * disk: seek + half a turn + p / bandwidth. The first two dwarf the third until p is large.
 //! * linear (flash and Optane SSDs, persistent memory, CXL memory): latency, measured at a stated
 //!   transfer size, plus the rest of the transfer at the device's bandwidth.
-//! * multiple of DRAM (papers 000 and 001): k x t_DRAM for each access unit of the page.
+//! * multiple of DRAM (page-size advice, 000; TLB and fault models, 001): k x t_DRAM for each access
+//!   unit of the page.
 //!
 //! A page smaller than the device's unit costs a whole unit; a larger one is rounded up to units.
 
@@ -38,7 +39,7 @@ impl Cost {
 
 impl Storage {
     /// Nanoseconds to read a page of `page_bytes`, the device idle and the request alone (t_IO of
-    /// papers 000 and 001).
+    /// page-size advice, 000; TLB and fault models, 001).
     pub fn io_ns(&self, page_bytes: u64) -> f64 {
         self.read.ns(page_bytes)
     }

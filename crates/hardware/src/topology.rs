@@ -40,7 +40,7 @@ impl Topology {
         self.sockets[one] == self.sockets[other]
     }
 
-    /// The first node with cores: where a program starts unless it is told otherwise.
+    /// The first node with cores: where a program starts by default.
     pub fn first_cpu(&self) -> usize {
         self.cpus.iter().position(|count| *count > 0).unwrap_or(0)
     }

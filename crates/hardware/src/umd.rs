@@ -1,4 +1,4 @@
-//! A DRAM-interface SSD (paper 002: "unified memory device"): flash that holds every page, a small
+//! A DRAM-interface SSD (UMD, 002: "unified memory device"): flash that holds every page, a small
 //! DRAM that caches some of them and that the host reads and writes directly.
 //!
 //! The DRAM is managed by LRU over all accesses and is write-back. A page that is not in it comes

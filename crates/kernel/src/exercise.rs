@@ -1,6 +1,6 @@
 //! What the fuzz targets (`fuzz/`) and the replay of their corpus run: text as users give it.
 //!
-//! A function here panics where a reader breaks its word; an error is an answer, of one line.
+//! A function here panics where a reader violates its contract; an error is an answer, of one line.
 
 use std::str::FromStr;
 

@@ -83,7 +83,7 @@ impl Fairness {
     }
 
     /// `woken` did take it: time that it slept for longer than its credit is forgotten.
-    pub fn settle(&mut self, woken: u32, running: u32, granularity: u64) {
+    pub fn limit_credit(&mut self, woken: u32, running: u32, granularity: u64) {
         let least = self.of(running).saturating_sub(granularity.saturating_mul(CREDIT));
         self.add(woken, least.saturating_sub(self.of(woken)));
     }
@@ -144,7 +144,7 @@ mod tests {
             fairness.add(0, ran);
             prop_assert_eq!(fairness.preempts(1, 0, 0, granularity), ran > granularity);
             prop_assert!(!fairness.preempts(0, 1, 0, granularity));
-            fairness.settle(1, 0, granularity);
+            fairness.limit_credit(1, 0, granularity);
             prop_assert_eq!(fairness.of(1), ran.saturating_sub(3 * granularity));
             fairness.add(1, 3 * granularity);
             prop_assert!(!fairness.preempts(1, 0, 0, granularity));

@@ -7,11 +7,11 @@ use pyo3::prelude::*;
 
 use crate::raise;
 
-/// Give the folder `aside` the name `path`, and remove a folder that had it: whoever looks sees
+/// Give the folder `temporary` the name `path`, and remove a folder that had it: a reader sees
 /// the old one whole or the new one.
 #[pyfunction]
-fn folder_replace(py: Python<'_>, aside: PathBuf, path: PathBuf) -> PyResult<()> {
-    py.detach(|| folder::replace(&aside, &path)).map_err(raise)
+fn folder_replace(py: Python<'_>, temporary: PathBuf, path: PathBuf) -> PyResult<()> {
+    py.detach(|| folder::replace(&temporary, &path)).map_err(raise)
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -23,7 +23,8 @@ fn machine_schema() -> String {
     schema()
 }
 
-/// Times of one memory reference, nanoseconds (T_TLB and T_DRAM of papers 000 and 001).
+/// Times of one memory reference, nanoseconds (T_TLB and T_DRAM of page-size advice, 000, and
+/// TLB and fault models, 001).
 #[pyclass(frozen, get_all, eq, module = "nearfar._engine")]
 #[derive(PartialEq)]
 struct AccessTimes {

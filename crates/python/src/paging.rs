@@ -37,9 +37,9 @@ fn paging(
         return Err(raise(Error::input(place, "has no storage to page to", fix)));
     }
     let options = Options::try_from(&asked).map_err(raise)?;
-    crate::progress::run(py, progress, move |pulse| {
+    crate::progress::run(py, progress, move |on_progress| {
         let reader = Reader::open(&trace)?;
-        let simulated = simulate(&reader, &options, pulse)?;
+        let simulated = simulate(&reader, &options, on_progress)?;
         let rows = rows(&simulated, times, &storages, asked.write_back)?;
         let answer = serde_json::json!({
             "rows": rows,
@@ -70,8 +70,8 @@ fn paging_explain(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
     let options = Options::try_from(&crate::given::read(options)?).map_err(raise)?;
-    crate::progress::run(py, progress, move |pulse| {
-        let found = explain(&Reader::open(&trace)?, &options, pulse)?;
+    crate::progress::run(py, progress, move |on_progress| {
+        let found = explain(&Reader::open(&trace)?, &options, on_progress)?;
         Ok(serde_json::json!(found).to_string())
     })
 }

@@ -110,7 +110,7 @@ impl Value for f64 {
     }
 }
 
-/// A whole number from `LEAST` to `MOST`.
+/// A whole number from `MIN` to `MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count<const MIN: u64 = 0, const MAX: u64 = { u64::MAX }>(pub u64);
 

@@ -122,10 +122,10 @@ macro_rules! token {
             /// [`Self::new`] for a test of a loop and its scalar twin: says once where only the twin
             /// can be run.
             pub fn for_test() -> Option<Self> {
-                static SAID: Once = Once::new();
+                static WARNED: Once = Once::new();
                 let token = Self::new();
                 if token.is_none() {
-                    SAID.call_once(|| {
+                    WARNED.call_once(|| {
                         let level = Level::$name.name();
                         // Not `eprintln`, which the test harness keeps to itself when a test passes.
                         let _ = writeln!(std::io::stderr(), "loops for {level} are not run here");

@@ -59,13 +59,13 @@ pub fn view(
 /// Write to `to` what of the trace `from` memory must answer (see [`nearfar_hardware::cache`]);
 /// answers its `trace.json`. Instructions, processes and the address space stay those of `from`.
 ///
-/// `pulse` is called now and then with the records read so far; its error ends the run.
+/// `on_progress` is called now and then with the records read so far; its error ends the run.
 pub fn cache(
     from: &Reader,
     to: &Path,
     geometry: &Geometry,
     write_backs: bool,
-    pulse: &mut dyn FnMut(u64) -> Result<()>,
+    on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<Info> {
     let info = from.info();
     let detail = format!("{}; misses of {geometry}", info.source.detail);
@@ -101,7 +101,7 @@ pub fn cache(
             done += (end - start) as u64;
             start = end;
         }
-        pulse(done)?;
+        on_progress(done)?;
     }
     for mut event in events {
         event.at = writer.records();

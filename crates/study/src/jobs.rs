@@ -14,7 +14,7 @@ pub type Advance<'a> = dyn FnMut(u64) -> Result<()> + 'a;
 /// Time between two calls of `on_progress`.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Run `job` for each of `items`, at most `threads` at a time (0: one per core), and return the
+/// Run `job` for each of `items`, at most `threads` at a time (0 = one per core), and return the
 /// results in the order of `items`. The number of threads changes neither results nor errors.
 ///
 /// `on_progress` is called on the calling thread, about ten times a second and at the end, with the

@@ -1,7 +1,7 @@
 //! What the fuzz targets (`fuzz/`) and the replay of their corpus run: readers of a trace folder
 //! on files that anybody may have written. Import formats have theirs in [`crate::import`].
 //!
-//! A function here panics where a reader breaks its word; an error is an answer.
+//! A function here panics where a reader violates its contract; an error is an answer.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::record::{Batch, Kind, KindSet};
 use crate::region;
 
 /// Most records that are read of a part: what a small file claims can be very many.
-const MOST: usize = 1 << 20;
+const MAX_RECORDS: usize = 1 << 20;
 
 /// Read `bytes` as a part, alone in the trace folder `dir`: whatever is claimed, what comes out
 /// are columns of one length with kinds that there are.
@@ -33,7 +33,7 @@ fn read_part(dir: &Path, bytes: &[u8]) -> Result<()> {
         let mut batches = reader.batches(columns);
         let mut batch = Batch::default();
         let mut read = 0;
-        while read < MOST && batches.next_into(&mut batch)? {
+        while read < MAX_RECORDS && batches.next_into(&mut batch)? {
             let length = batch.len();
             assert!((1..=Batches::MAX).contains(&length));
             assert!(batch.kind.len() == length && batch.size.len() == length);

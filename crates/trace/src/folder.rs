@@ -1,5 +1,4 @@
-//! Files and folders that take another's place at once: whoever looks sees the old one whole or the
-//! new one.
+//! Atomic replacement of files and folders: a reader sees the old one or the new one, complete.
 
 use std::ffi::CString;
 use std::io;
@@ -21,13 +20,13 @@ pub fn beside(path: &Path, what: &str) -> Result<PathBuf> {
 
 /// A file that is written under one name to be given another; removed when dropped before that.
 #[derive(Debug)]
-pub(crate) struct Aside {
+pub(crate) struct TemporaryFile {
     /// Where it is written.
     pub(crate) path: PathBuf,
     to: PathBuf,
 }
 
-impl Aside {
+impl TemporaryFile {
     /// For a file that is to have the name `to`.
     ///
     /// # Errors
@@ -43,7 +42,7 @@ impl Aside {
     }
 }
 
-impl Drop for Aside {
+impl Drop for TemporaryFile {
     fn drop(&mut self) {
         // Once it has its name, there is nothing here to remove.
         let _ = std::fs::remove_file(&self.path);
@@ -61,34 +60,34 @@ pub fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// Give the folder `aside` the name `path`. A folder that had it gets the name `aside`: remove it,
+/// Give the folder `temporary` the name `path`. A folder that had it gets the name `temporary`: remove it,
 /// or keep it. At no moment is neither there, where the file system can exchange names; elsewhere
 /// the old folder is for a moment at `.NAME.replaced`.
 ///
 /// # Errors
 /// They cannot be renamed.
-pub fn exchange(aside: &Path, path: &Path) -> Result<()> {
+pub fn exchange(temporary: &Path, path: &Path) -> Result<()> {
     let failed = |e: io::Error| Error::io(path, "cannot rename into place", &e);
     if !path.exists() {
-        return std::fs::rename(aside, path).map_err(failed);
+        return std::fs::rename(temporary, path).map_err(failed);
     }
-    if swap(aside, path) {
+    if swap(temporary, path) {
         return Ok(());
     }
     let old = beside(path, "replaced")?;
     remove(&old)?;
     std::fs::rename(path, &old).map_err(failed)?;
-    std::fs::rename(aside, path).map_err(failed)?;
-    std::fs::rename(&old, aside).map_err(failed)
+    std::fs::rename(temporary, path).map_err(failed)?;
+    std::fs::rename(&old, temporary).map_err(failed)
 }
 
 /// [`exchange`], and remove what was there.
 ///
 /// # Errors
 /// As [`exchange`]; the old folder cannot be removed.
-pub fn replace(aside: &Path, path: &Path) -> Result<()> {
-    exchange(aside, path)?;
-    remove(aside)
+pub fn replace(temporary: &Path, path: &Path) -> Result<()> {
+    exchange(temporary, path)?;
+    remove(temporary)
 }
 
 /// Exchange two names in one step; false where the file system cannot.
@@ -112,15 +111,15 @@ mod tests {
     #[test]
     fn takes_the_place_of_what_was_there() {
         let place = tempfile::tempdir().unwrap();
-        let (aside, path) = (place.path().join(".a.partial"), place.path().join("a"));
-        folder(&aside, "first");
-        replace(&aside, &path).unwrap();
-        assert!(path.join("first").is_file() && !aside.exists());
-        folder(&aside, "second");
-        exchange(&aside, &path).unwrap();
-        assert!(path.join("second").is_file() && aside.join("first").is_file());
-        replace(&aside, &path).unwrap();
-        assert!(path.join("first").is_file() && !aside.exists());
+        let (temporary, path) = (place.path().join(".a.partial"), place.path().join("a"));
+        folder(&temporary, "first");
+        replace(&temporary, &path).unwrap();
+        assert!(path.join("first").is_file() && !temporary.exists());
+        folder(&temporary, "second");
+        exchange(&temporary, &path).unwrap();
+        assert!(path.join("second").is_file() && temporary.join("first").is_file());
+        replace(&temporary, &path).unwrap();
+        assert!(path.join("first").is_file() && !temporary.exists());
         assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1);
     }
 

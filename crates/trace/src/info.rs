@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::folder::Aside;
+use crate::folder::TemporaryFile;
 use crate::record::{Kind, KindSet};
 
 /// Version of the on-disk layout; a reader refuses a newer one.
@@ -174,14 +174,14 @@ impl Info {
         self.prepare(dir)?.commit()
     }
 
-    /// Write what [`Aside::commit`] makes the `trace.json` of `dir`.
-    pub(crate) fn prepare(&self, dir: &Path) -> Result<Aside> {
-        let aside = Aside::new(dir.join("trace.json"))?;
+    /// Write what [`TemporaryFile::commit`] makes the `trace.json` of `dir`.
+    pub(crate) fn prepare(&self, dir: &Path) -> Result<TemporaryFile> {
+        let temporary = TemporaryFile::new(dir.join("trace.json"))?;
         let mut text = serde_json::to_string_pretty(self)
             .map_err(|e| Error::input("trace.json", e.to_string(), ""))?;
         text.push('\n');
-        std::fs::write(&aside.path, text)
-            .map_err(|e| Error::io(&aside.path, "cannot write", &e))?;
-        Ok(aside)
+        std::fs::write(&temporary.path, text)
+            .map_err(|e| Error::io(&temporary.path, "cannot write", &e))?;
+        Ok(temporary)
     }
 }

@@ -14,7 +14,7 @@ use parquet::schema::parser::parse_message_type;
 
 use crate::column::guard;
 use crate::error::{Error, Result};
-use crate::folder::Aside;
+use crate::folder::TemporaryFile;
 
 /// What happened to an address range or a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,16 +94,16 @@ const SCHEMA: &str = "message regions {
 
 /// Write all events as `regions.parquet` in `dir`, whole or not at all.
 pub fn store(dir: &Path, events: &[RegionEvent]) -> Result<()> {
-    let aside = Aside::new(dir.join("regions.parquet"))?;
+    let temporary = TemporaryFile::new(dir.join("regions.parquet"))?;
     let failed = |e: parquet::errors::ParquetError| {
         Error::input(
-            aside.path.display().to_string(),
+            temporary.path.display().to_string(),
             format!("cannot write: {e}"),
             "check free space",
         )
     };
-    let file =
-        File::create(&aside.path).map_err(|e| Error::io(&aside.path, "cannot create", &e))?;
+    let file = File::create(&temporary.path)
+        .map_err(|e| Error::io(&temporary.path, "cannot create", &e))?;
     let schema = Arc::new(parse_message_type(SCHEMA).map_err(failed)?);
     let mut writer =
         SerializedFileWriter::new(file, schema, Arc::new(WriterProperties::builder().build()))
@@ -136,7 +136,7 @@ pub fn store(dir: &Path, events: &[RegionEvent]) -> Result<()> {
     }
     group.close().map_err(failed)?;
     writer.close().map_err(failed)?;
-    aside.commit()
+    temporary.commit()
 }
 
 /// All events of the trace folder `dir`; none when it has no `regions.parquet`.

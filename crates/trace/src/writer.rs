@@ -22,7 +22,7 @@ pub struct WriterOptions {
     /// Replace an existing trace.
     pub overwrite: bool,
     /// Write at the final path from the start, marked incomplete until [`Writer::finish`], so
-    /// that a killed capture keeps its finished parts. Otherwise write aside and rename.
+    /// that a killed capture keeps its finished parts. Otherwise write a temporary file and rename it.
     pub in_place: bool,
     /// Most records in a part (rounded up to whole row groups, of which each may be short).
     pub part_records: usize,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 REPLACEMENT: Final = (
-    ("clock", "second chance, one hand (papers 000 and 001)"),
+    ("clock", "second chance, one hand: page-size advice (000), TLB and fault models (001)"),
     ("lru", "exact least recently used"),
     ("linux", "Linux's active and inactive lists with refault activation"),
 )
@@ -28,10 +28,13 @@ MACHINE: Final = (
         "cxl-d",
         "Two nodes of 16 GiB: platform D (AMD Genoa, ASIC-based CXL memory) of the NOMAD paper",
     ),
-    ("desktop-hdd", "A desktop that pages to a 7200 rpm disk: the disk case of papers 000 and 001"),
+    (
+        "desktop-hdd",
+        "A desktop that pages to a 7200 rpm disk: the disk case of page-size advice (000) and TLB and fault models (001)",
+    ),
     (
         "desktop-nvm",
-        "A desktop that pages to non-volatile memory of 1, 10 or 100 times DRAM's access time: papers 000 and 001",
+        "A desktop that pages to non-volatile memory of 1, 10 or 100 times DRAM's access time: page-size advice (000) and TLB and fault models (001)",
     ),
     ("laptop", "A laptop with one socket and 16 GiB of dual-channel DDR4 memory"),
     ("nvme", "A desktop that pages to a consumer flash SSD behind NVMe (Samsung 980, 1 TB)"),
@@ -47,7 +50,7 @@ MACHINE: Final = (
         "pmem-c",
         "Two nodes of 16 GiB: platform C (Xeon with Optane persistent memory as the slow tier) of the NOMAD paper",
     ),
-    ("umd", "One in-order core and a 2 GB DRAM-interface SSD (UMD): the machine of paper 002"),
+    ("umd", "One in-order core and a 2 GB DRAM-interface SSD: the machine of UMD (002)"),
 )
 
 KIND: Final = (

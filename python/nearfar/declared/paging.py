@@ -177,7 +177,13 @@ ROWS: Final = Rows(
             "References at this page size; one that crosses a page counts in both.",
         ),
         Column("tlb_misses", "int64", False, "", "Page walks: what no level of the TLB held."),
-        Column("tlb_miss_rate", "double", False, "per reference", "e, epsilon of paper 000."),
+        Column(
+            "tlb_miss_rate",
+            "double",
+            False,
+            "per reference",
+            "e, epsilon of page-size advice (000).",
+        ),
         Column(
             "tlb_second_hits",
             "int64",
@@ -186,7 +192,9 @@ ROWS: Final = Rows(
             "First-level misses that the second level held; 0 with one level.",
         ),
         Column("faults", "int64", False, "", "Page faults; an estimate when pages were sampled."),
-        Column("fault_rate", "double", False, "per reference", "d, delta of paper 000."),
+        Column(
+            "fault_rate", "double", False, "per reference", "d, delta of page-size advice (000)."
+        ),
         Column(
             "fault_rate_error",
             "double",

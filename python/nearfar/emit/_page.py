@@ -1,4 +1,4 @@
-"""What emitters of page sizes share: host settings by page size, and how they are told."""
+"""What emitters of page sizes share: host settings by page size, and how they are described."""
 
 from __future__ import annotations
 
@@ -64,5 +64,5 @@ def heading(row: Row) -> str:
     """One line that says what is set for whom."""
     size = short(int(row["settable_page_bytes"]))
     advised = short(int(row["advised_page_bytes"]))
-    told = f"nearfar advise: {row['vm']}: pages of {size}"
-    return told if size == advised else f"{told} (advised {advised}, which cannot be set)"
+    text = f"nearfar advise: {row['vm']}: pages of {size}"
+    return text if size == advised else f"{text} (advised {advised}, which cannot be set)"

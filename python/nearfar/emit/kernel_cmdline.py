@@ -2,10 +2,10 @@
 
 Sets: ``thp_anon=64K:always`` (multi-size THP of one size, Linux 6.12 and later),
 ``transparent_hugepage=always`` (2 MiB), ``hugepagesz=1G hugepages=N`` (hugetlbfs), and for 4 KiB
-``transparent_hugepage=never``. Given to a guest's kernel this is a page size per VM, as paper 000
-means it.
+``transparent_hugepage=never``. Given to a guest's kernel this is a page size per VM, as
+page-size advice (000) means it.
 
-Cannot: set a base page (a kernel build); give file pages a size: mTHP is for anonymous memory.
+Cannot: set a base page (a kernel build); give file pages per size: mTHP is for anonymous memory.
 
 Do not use: ``transparent_hugepage=never`` on a host with several VMs; parameters of 6.12 on an
 older kernel, which ignores them with a line in its log.

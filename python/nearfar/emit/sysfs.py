@@ -24,5 +24,5 @@ NEEDS = ("vm", "settable_page_bytes", "advised_page_bytes", "mechanism", "memory
 def emit(row: Row) -> str:
     """A shell script; for the base page it says that there is nothing to set."""
     lines = [f"echo {value} > {path}" for path, value in sysfs(row)]
-    body = lines or ["# 4 KiB is what the kernel does unless told otherwise: nothing to set."]
+    body = lines or ["# 4 KiB is the default of the kernel: nothing to set."]
     return "\n".join(["#!/bin/sh", f"# {heading(row)}", "set -eu", *body]) + "\n"

@@ -27,8 +27,8 @@ def report(result: Mapping[str, Any]) -> RenderableType:
     both = any(row["setting"] == "base" for row in result["rows"])
     size = units.size(plan["page_bytes"])
     runs = max(row["run"] for row in result["rows"])
-    told = f"{size} pages" + (" against the machine as it is" if both else "")
-    parts: list[RenderableType] = [Text(f"{told}, {runs} run{'s' * (runs > 1)} each: medians")]
+    text = f"{size} pages" + (" against the machine as it is" if both else "")
+    parts: list[RenderableType] = [Text(f"{text}, {runs} run{'s' * (runs > 1)} each: medians")]
     parts.append(_summary(result["summary"], size, both))
     if result["prediction"]:
         parts += [_prediction(result["prediction"], units.size(plan["base_bytes"]), size)]

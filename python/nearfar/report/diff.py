@@ -34,25 +34,25 @@ def diff(found: Mapping[str, Any], full: bool = False) -> RenderableType:
     for name in ("a", "b"):
         only = found[f"only_{name}"]
         if only:
-            told = "; ".join(_row_name(row) for row in only[:5])
+            names = "; ".join(_row_name(row) for row in only[:5])
             more = f"; and {len(only) - 5} more" if len(only) > 5 else ""
-            parts.append(Text(units.clean(f"only in {name.upper()}: {told}{more}")))
+            parts.append(Text(units.clean(f"only in {name.upper()}: {names}{more}")))
     return Group(*parts)
 
 
 def headline(found: Mapping[str, Any]) -> str:
     """How many rows are better, worse and unchanged, by metric."""
-    told = []
+    lines = []
     for metric, better in found["run"]["metrics"].items():
         rows = [row for row in found["rows"] if row["metric"] == metric]
         counts = Counter(row["verdict"] for row in rows)
         shares = [row["relative"] for row in rows if row["relative"] is not None]
         mean = f", mean {signed(sum(shares) / len(shares))}" if shares else ""
-        told.append(
+        lines.append(
             f"{metric} ({better} is better): {counts['better']} better, {counts['worse']} worse, "
             f"{counts['unchanged']} unchanged{mean}"
         )
-    return "\n".join(told)
+    return "\n".join(lines)
 
 
 def signed(share: float | None) -> str:

@@ -98,23 +98,23 @@ def plan(rows: Rows) -> RenderableType:
         )
     usual = next(row for row in rows if row["possible"])
     best = next(row for row in rows if row["chosen"])
-    told = f"* {best['mode']}"
+    text = f"* {best['mode']}"
     if best is usual:
-        told += ": nothing is better than what Linux does by itself"
+        text += ": nothing is better than what Linux does by itself"
     else:
-        told += (
+        text += (
             f": against {usual['mode']} latency {-100 * best['latency_gain']:+.0f} %, "
             f"bandwidth {100 * best['bandwidth_gain']:+.0f} %"
         )
     if not best["enough"]:
-        told += "; the bandwidth asked for cannot be had"
-    return Group(shown, Text(told + "."))
+        text += "; the bandwidth asked for cannot be had"
+    return Group(shown, Text(text + "."))
 
 
 def nodes(rows: Rows) -> RenderableType:
     """Nodes as a description tells them."""
     shown = table("Memory nodes")
-    _columns(shown, "node", "kind", "size", "CPUs", "socket", "read", "bandwidth", "told by")
+    _columns(shown, "node", "kind", "size", "CPUs", "socket", "read", "bandwidth", "from")
     for row in rows:
         latency, rate = row["read_latency"], row["read_bandwidth"]
         shown.add_row(

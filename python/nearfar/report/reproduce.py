@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from nearfar import units
+from nearfar import papers, units
 
 Row = Mapping[str, Any]
 
@@ -20,11 +20,11 @@ _WORDS = {True: Text("yes", style="green"), False: Text("NO", style="bold red")}
 def summary(result: Mapping[str, Any]) -> str:
     """How many rows hold, by paper, in one sentence."""
     rows: Sequence[Row] = result["rows"]
-    papers = dict.fromkeys(row["paper"] for row in rows)
+    numbers = dict.fromkeys(row["paper"] for row in rows)
     parts = []
-    for paper in papers:
+    for paper in numbers:
         own = [row for row in rows if row["paper"] == paper]
-        parts.append(f"{sum(row['holds'] for row in own)} of {len(own)} of paper {paper}")
+        parts.append(f"{sum(row['holds'] for row in own)} of {len(own)} of {papers.label(paper)}")
     return f"{sum(row['holds'] for row in rows)} of {len(rows)} rows hold: {', '.join(parts)}."
 
 
@@ -50,17 +50,17 @@ def value(number: float | str | None) -> str:
 def rows(result: Mapping[str, Any]) -> RenderableType:
     """The dict that ``nearfar reproduce --format json`` prints: rows, then the sensitivity."""
     parts: list[RenderableType] = [Text(summary(result), style="bold")]
-    if told := captures(result["run"]):
-        parts.append(Text(told))
+    if text := captures(result["run"]):
+        parts.append(Text(text))
     table = _table("")
-    for name, width in (("paper", None), ("item", 62), ("published", None), ("ours", None)):
+    for name, width in (("paper", 14), ("item", 62), ("published", None), ("ours", None)):
         table.add_column(name, max_width=width, justify="right" if name == "ours" else "left")
     table.add_column("unit", max_width=34)
     table.add_column("tolerance", no_wrap=True)
     table.add_column("holds", no_wrap=True)
     for row in result["rows"]:
         table.add_row(
-            Text(row["paper"]),
+            Text(papers.label(row["paper"])),
             Text(units.clean(row["item"])),
             value(row["published"]),
             value(row["ours"]),
@@ -73,7 +73,8 @@ def rows(result: Mapping[str, Any]) -> RenderableType:
     if missed:
         parts.append(Text("What was seen where a row does not hold:", style="bold"))
     parts += [
-        Text(units.clean(f"{row['paper']}, {row['item']}. Ours: {_seen(row)}.")) for row in missed
+        Text(units.clean(f"{papers.label(row['paper'])}, {row['item']}. Ours: {_seen(row)}."))
+        for row in missed
     ]
     if result["sensitivity"]:
         other = _table("Rows that hold when what the papers leave open is chosen otherwise")

@@ -28,7 +28,7 @@ def threshold_ns(epf: str) -> int:
 
 def headline(result: Mapping[str, Any]) -> str:
     """The quickest policy at each size of DRAM, a sentence each."""
-    told = []
+    sentences = []
     for rows in by_size(result):
         best = min(rows, key=lambda row: float(row["seconds"]))
         first = rows[0]
@@ -36,8 +36,10 @@ def headline(result: Mapping[str, Any]) -> str:
         change = "" if best is first else f", {_change(best['seconds'], first['seconds'])} "
         beside = "" if best is first else f"against {units.clean(first['epf'])}"
         size = units.size(best["dram_bytes"])
-        told.append(f"At {size} {units.clean(best['epf'])} is quickest, {time}{change}{beside}.")
-    return " ".join(told)
+        sentences.append(
+            f"At {size} {units.clean(best['epf'])} is quickest, {time}{change}{beside}."
+        )
+    return " ".join(sentences)
 
 
 def ssd(result: Mapping[str, Any]) -> RenderableType:

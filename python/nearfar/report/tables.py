@@ -71,8 +71,8 @@ def headline(result: findings.Result) -> str:
     if middle is None:
         return findings.overall(result)
     first = next((b for b in best.values() if b.memory == middle), None)
-    told = [first.sentence] if first else []
-    return " ".join([*told, findings.overall(result)])
+    sentences = [first.sentence] if first else []
+    return " ".join([*sentences, findings.overall(result)])
 
 
 def best_pages(result: findings.Result) -> Table:

@@ -15,7 +15,7 @@ from nearfar import paging_findings as findings
 from nearfar import units
 from nearfar.output import coloured
 
-NARROWEST = 44
+MIN_COLUMNS = 44
 """Columns below which axis labels leave no room for a plot."""
 
 _MARKS = "ox+*#"
@@ -40,13 +40,13 @@ def paging(
         series: at most so many memory sizes, evenly spaced over those studied, 1 to 5.
 
     Returns:
-        The plots; one line that says why not, where ``width`` is below :data:`NARROWEST`.
+        The plots; one line that says why not, where ``width`` is below :data:`MIN_COLUMNS`.
     """
     target = sys.stdout if stream is None else stream
     colour = coloured(target)
     columns = shutil.get_terminal_size((80, 24)).columns if width is None else width
-    if columns < NARROWEST:
-        return f"(no plot: {columns} columns; it needs {NARROWEST})\n"
+    if columns < MIN_COLUMNS:
+        return f"(no plot: {columns} columns; it needs {MIN_COLUMNS})\n"
     if not result["rows"]:
         return "(no plot: the result has no rows)\n"
     chosen = findings.spread(findings.memories(result), min(max(series, 1), len(_MARKS)))

@@ -1,4 +1,4 @@
-"""The tiering study as text: means over seeds, a row a policy and phase."""
+"""The tiering study as text: means over seeds, a row per policy and phase."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def headline(result: Result) -> str:
         return f"{last}: the bound alone was run."
     best = max(final, key=lambda row: float(row["bandwidth_mb_s"]))
     rate = units.count(round(best["bandwidth_mb_s"]))
-    told = f"{last}: {best['policy']} is quickest with {rate} MiB/s"
+    text = f"{last}: {best['policy']} is quickest with {rate} MiB/s"
     others = [
         f"{best['bandwidth_mb_s'] / row['bandwidth_mb_s']:.2f}x {row['policy']}"
         for row in final
         if row is not best and row["bandwidth_mb_s"] > 0
     ]
-    return told + (f", {', '.join(others)}." if others else ".")
+    return text + (f", {', '.join(others)}." if others else ".")
 
 
 def tiering(result: Result) -> RenderableType:

@@ -7,9 +7,9 @@ with more to show than rows has ``study`` too, with the same arguments, which an
 :class:`Reproduced`; ``rows`` is then its rows.
 
 ``papers/NNN/statements.toml`` holds one ``[[statement]]`` each (:class:`Statement`); ``holds`` is
-computed by :func:`judge` from the tolerance beside the published value, never typed in. A statement
-in words is measured as well: as a share of cases, a count, a ratio. Why ours differs is data, too:
-``differs`` of the statement, or ``[[differs]]`` of a table (:func:`explained`).
+computed by :func:`within_tolerance` from the tolerance beside the published value, never typed in.
+A statement in words is measured as well: as a share of cases, a count, a ratio. Why ours differs is
+data, too: ``differs`` of the statement, or ``[[differs]]`` of a table (:func:`explained`).
 
 >>> rows("paging")[0]["holds"]                              # doctest: +SKIP
 True
@@ -39,7 +39,7 @@ Row = dict[str, Any]
 #: Keys of a row.
 KEYS: Final = ("paper", "item", "published", "ours", "unit", "tolerance", "holds", "note")
 #: What a study may be asked: ``full`` runs (or captures) in place of small ones, ``traces`` (a
-#: folder that holds them), ``threads`` (0: one a core), ``progress``.
+#: folder that holds them), ``threads`` (0 = one per core), ``progress``.
 OPTIONS: Final = ("full", "traces", "threads", "progress")
 
 _NUMBER: Final = r"([-+]?\d+(?:\.\d+)?)"
@@ -53,7 +53,7 @@ class Statement:
         key: names it in its paper, and what measures it.
         place: figure, table or section; says: what is stated, in a sentence.
         published: the number printed, or ``stated``; unit: of it and of ours.
-        tolerance: when ours counts as the same (:func:`judge`); why: why that tolerance.
+        tolerance: when ours counts as the same (:func:`within_tolerance`); why: why that tolerance.
         paper: the paper's number.
         differs: why ours of whole runs is not the same; empty where it is.
         small: why ours of small captures is not that of whole runs.
@@ -77,7 +77,7 @@ class Statement:
 
         The note of a row that does not hold also says why; ``small``: ours is of small captures.
         """
-        holds = ours is not None and judge(self.published, ours, self.tolerance)
+        holds = ours is not None and within_tolerance(self.published, ours, self.tolerance)
         if not holds:
             note = with_why(note, self._why(small))
         item = f"{self.place}: {self.says}"
@@ -135,7 +135,7 @@ class Reproduced(Result):
 
         types = dict.fromkeys(KEYS, pyarrow.string())
         types |= {"ours": pyarrow.float64(), "holds": pyarrow.bool_()}
-        rows = [{**row, "published": _told(row["published"])} for row in self.rows]
+        rows = [{**row, "published": _as_text(row["published"])} for row in self.rows]
         return pyarrow.Table.from_pylist(rows, schema=pyarrow.schema(list(types.items())))
 
     def html(self) -> str:
@@ -143,7 +143,7 @@ class Reproduced(Result):
         return self._html(figures=self.figures, tables=self.tables)
 
 
-def _told(value: float | str | None) -> str | None:
+def _as_text(value: float | str | None) -> str | None:
     return f"{value:g}" if isinstance(value, int | float) else value
 
 
@@ -195,7 +195,7 @@ def everything(
 
     Args:
         full: as the studies have it; traces: captures, for those that read any.
-        threads: 0 for one a core.
+        threads: 0 = one per core.
         progress: called with the name of each study before it runs; answers what that one calls.
 
     Raises:
@@ -246,7 +246,7 @@ def read_statements(text: str) -> list[Statement]:
         shared = {"paper": content["paper"], "small": content.get("small", "")}
         found = [Statement(**shared, **given) for given in content["statement"]]
         for one in found:
-            judge(one.published, 0.0, one.tolerance)
+            within_tolerance(one.published, 0.0, one.tolerance)
     # Huge numbers and deep nesting are no TOML errors to Python.
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise NearfarError(f"papers: statements cannot be read: {error}") from None
@@ -281,7 +281,7 @@ def published(name: str) -> str:
     return known[name]
 
 
-def judge(published: float | str, ours: float, tolerance: str) -> bool:
+def within_tolerance(published: float | str, ours: float, tolerance: str) -> bool:
     """Whether ``ours`` agrees with what was published.
 
     Tolerances: ``>= 3``, ``<= 3``, ``3 to 9`` (ours alone); ``equal``, ``within 0.1`` (absolute),
@@ -293,13 +293,13 @@ def judge(published: float | str, ours: float, tolerance: str) -> bool:
     for pattern, holds in _ALONE.items():
         if found := re.fullmatch(pattern, tolerance):
             return not math.isnan(ours) and holds(ours, [float(part) for part in found.groups()])
-    for pattern, agrees in _BESIDE.items():
+    for pattern, agrees in _TOLERANCES.items():
         if (found := re.fullmatch(pattern, tolerance)) and not isinstance(published, str):
             limits = [float(part) for part in found.groups()]
             return not math.isnan(ours) and agrees(float(published), ours, limits)
     raise NearfarError(
         f"papers: tolerance {tolerance!r} of {published!r} cannot be judged; "
-        "see nearfar.reproduce.judge"
+        "see nearfar.reproduce.within_tolerance"
     )
 
 
@@ -317,19 +317,19 @@ def compared(setting: str, why: str, rows: Sequence[Row], usual: Sequence[Row]) 
 
 
 #: Room for the last digit of a computed value.
-_HAIR: Final = 1e-9
+_ROUNDING: Final = 1e-9
 _ALONE: Final[dict[str, Callable[[float, Sequence[float]], bool]]] = {
-    rf">= {_NUMBER}": lambda ours, limit: ours >= limit[0] - _HAIR,
-    rf"<= {_NUMBER}": lambda ours, limit: ours <= limit[0] + _HAIR,
+    rf">= {_NUMBER}": lambda ours, limit: ours >= limit[0] - _ROUNDING,
+    rf"<= {_NUMBER}": lambda ours, limit: ours <= limit[0] + _ROUNDING,
     rf"{_NUMBER} to {_NUMBER}": lambda ours, limit: limit[0] <= ours <= limit[1],
 }
-_BESIDE: Final[dict[str, Callable[[float, float, Sequence[float]], bool]]] = {
-    "equal": lambda value, ours, _: abs(value - ours) <= _HAIR,
-    rf"within {_NUMBER}": lambda value, ours, limit: abs(value - ours) <= limit[0] + _HAIR,
+_TOLERANCES: Final[dict[str, Callable[[float, float, Sequence[float]], bool]]] = {
+    "equal": lambda value, ours, _: abs(value - ours) <= _ROUNDING,
+    rf"within {_NUMBER}": lambda value, ours, limit: abs(value - ours) <= limit[0] + _ROUNDING,
     rf"within {_NUMBER}%": lambda value, ours, limit: (
-        abs(value - ours) <= limit[0] / 100 * abs(value) + _HAIR
+        abs(value - ours) <= limit[0] / 100 * abs(value) + _ROUNDING
     ),
     rf"factor {_NUMBER}": lambda value, ours, limit: (
-        ours > 0 and value > 0 and max(ours / value, value / ours) <= limit[0] + _HAIR
+        ours > 0 and value > 0 and max(ours / value, value / ours) <= limit[0] + _ROUNDING
     ),
 }

@@ -1,4 +1,4 @@
-"""What papers 000 and 001 are judged by: their programs' rates, and the times that follow.
+"""Rates and times of the programs of page-size advice (000) and TLB and fault models (001).
 
 Rates are simulated once for each view of the references and each TLB; times, fits and choices
 follow from them under a :class:`Setting`, which holds everything that the papers leave open.
@@ -186,7 +186,7 @@ class Evidence:
         return self.simulated.rates(workload, self.setting)
 
     def points(self, workload: str, memory: float | None = None) -> list[Point]:
-        """Points of a workload; at the setting's memory unless told otherwise."""
+        """Points of a workload; at the setting's memory by default."""
         return self.rates(workload).points[self.setting.memory if memory is None else memory]
 
     def misses(self, workload: str) -> Array:
@@ -229,7 +229,7 @@ class Evidence:
     def parts(
         self, workload: str, storage: str, memory: float | None = None
     ) -> tuple[Array, Array]:
-        """T_A and T_D at each size, nanoseconds a reference, as simulated."""
+        """T_A and T_D at each size, nanoseconds per reference, as simulated."""
         return self.costs(storage).exact(self.points(workload, memory))
 
     def times(self, workload: str, storage: str, memory: float | None = None) -> Array:
@@ -240,7 +240,7 @@ class Evidence:
     def waits(
         self, workload: str, storage: str, memory: float | None = None
     ) -> tuple[Array, Array]:
-        """What TLB misses and what faults add, at each size, nanoseconds a reference."""
+        """What TLB misses and what faults add, at each size, nanoseconds per reference."""
         costs = self.costs(storage)
         translation, data = self.parts(workload, storage, memory)
         return translation - costs.tlb_ns, data - costs.dram_ns
@@ -262,12 +262,12 @@ class Evidence:
     @functools.cached_property
     def vms(self) -> dict[str, Advice]:
         """Advice for each VM of 000's table 1, rows as ``nearfar advise`` gives them."""
-        told = {}
+        advised = {}
         tried = [size for size in SIZES if size <= self.setting.most]
         for vm in fleet(self.setting):
             name, memory = vm.workload.lower(), float(vm.memory.removesuffix("%")) / 100
             found = self.rates(name)
-            told[vm.name] = advice(
+            advised[vm.name] = advice(
                 vm,
                 found.memory_bytes[memory],
                 memory,
@@ -278,7 +278,7 @@ class Evidence:
                 self.setting.tlb,
                 self.setting.model,
             )
-        return told
+        return advised
 
 
 @functools.lru_cache(maxsize=4096)

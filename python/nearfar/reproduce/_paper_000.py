@@ -1,4 +1,6 @@
-"""How each statement of paper 000 is measured: a function a key of papers/000/statements.toml.
+"""How each statement of page-size advice (000) is measured.
+
+One function per key of papers/000/statements.toml.
 
 Each answers our number, in the statement's unit, and a note that says what was seen.
 """
@@ -51,25 +53,25 @@ def _hdd_flat(evidence: Evidence) -> tuple[float, str]:
     for name in PAPER_000:
         times = evidence.times(name, "hdd")[_USUAL : SIZES.index(65536) + 1]
         ratios[name] = float(times.max() / times.min())
-    told = {name: f"{ratio:.2g}" for name, ratio in ratios.items()}
-    return float(np.median(list(ratios.values()))), by_workload(told)
+    shown = {name: f"{ratio:.2g}" for name, ratio in ratios.items()}
+    return float(np.median(list(ratios.values()))), by_workload(shown)
 
 
 def _nvm_translation(evidence: Evidence) -> tuple[float, str]:
-    cases, told = [], {}
+    cases, shown = [], {}
     for name in PAPER_000:
         parts = [evidence.parts(name, storage) for storage in ("hdd", evidence.setting.nvm)]
         hdd, nvm = (float(t[_USUAL] / (t[_USUAL] + d[_USUAL])) for t, d in parts)
         cases.append(nvm > hdd)
-        told[name] = f"{100 * nvm:.0f} % against {100 * hdd:.2g} %"
-    return share(cases), f"share at 4 KiB: {by_workload(told)}"
+        shown[name] = f"{100 * nvm:.0f} % against {100 * hdd:.2g} %"
+    return share(cases), f"share at 4 KiB: {by_workload(shown)}"
 
 
 def _nvm_turn(evidence: Evidence) -> tuple[float, str]:
     best = {name: evidence.best(name, evidence.setting.nvm) for name in PAPER_000}
-    told = {name: units.size(size) for name, size in best.items()}
+    shown = {name: units.size(size) for name, size in best.items()}
     inside = [SIZES[0] < size < SIZES[-1] for size in best.values()]
-    return share(inside), f"best: {by_workload(told)}"
+    return share(inside), f"best: {by_workload(shown)}"
 
 
 def _nvm_steep(evidence: Evidence) -> tuple[float, str]:
@@ -77,8 +79,8 @@ def _nvm_steep(evidence: Evidence) -> tuple[float, str]:
     for name in PAPER_000:
         times = evidence.times(name, evidence.setting.nvm)
         ratios[name] = float(times[-1] / times.min())
-    told = {name: f"{ratio:.2g}" for name, ratio in ratios.items()}
-    return float(np.median(list(ratios.values()))), by_workload(told)
+    shown = {name: f"{ratio:.2g}" for name, ratio in ratios.items()}
+    return float(np.median(list(ratios.values()))), by_workload(shown)
 
 
 def _trend_varies(evidence: Evidence) -> tuple[float, str]:
@@ -151,8 +153,8 @@ def _first(evidence: Evidence) -> tuple[float, str]:
 def _gain_all(evidence: Evidence) -> tuple[float, str]:
     rows = _on_nvm(evidence)
     without = [row["vm"] for row in rows if row["simulated_gain"] <= 0]
-    told = f"not {', '.join(without)}" if without else "all"
-    return 1 - len(without) / len(rows), told
+    note = f"not {', '.join(without)}" if without else "all"
+    return 1 - len(without) / len(rows), note
 
 
 def _gain_by_memory(evidence: Evidence) -> tuple[float, str]:
@@ -174,10 +176,10 @@ def _office_sensitive(evidence: Evidence) -> tuple[float, str]:
 def _gain(evidence: Evidence, vm: str) -> tuple[float, str]:
     row = evidence.vms[vm]
     size, best = (units.size(row[key]) for key in ("advised_page_bytes", "best_page_bytes"))
-    told = f"at {size}, simulated; best is {best}"
+    note = f"at {size}, simulated; best is {best}"
     if row["storage"] != "hdd":
-        told += f"; {_bound(evidence, row)}"
-    return float(row["simulated_gain"]), told
+        note += f"; {_bound(evidence, row)}"
+    return float(row["simulated_gain"]), note
 
 
 def _bound(evidence: Evidence, row: Advice) -> str:
@@ -215,30 +217,30 @@ def _sizes(evidence: Evidence, vms: tuple[str, ...]) -> dict[str, int]:
 
 def _small_memory(evidence: Evidence) -> tuple[float, str]:
     sizes = _sizes(evidence, _SMALL)
-    told = by_workload({vm: units.size(size) for vm, size in sizes.items()})
-    return sum(size < 4096 for size in sizes.values()), told
+    shown = by_workload({vm: units.size(size) for vm, size in sizes.items()})
+    return sum(size < 4096 for size in sizes.values()), shown
 
 
 def _large_memory(evidence: Evidence) -> tuple[float, str]:
     sizes = _sizes(evidence, _LARGE)
-    told = by_workload({vm: units.size(size) for vm, size in sizes.items()})
-    return sum(size > 4096 for size in sizes.values()), told
+    shown = by_workload({vm: units.size(size) for vm, size in sizes.items()})
+    return sum(size > 4096 for size in sizes.values()), shown
 
 
 def _weights(evidence: Evidence, vms: tuple[str, ...], part: int) -> dict[str, float]:
     """What TLB misses (0) or faults (1) are of the time at 4 KiB."""
-    told = {}
+    weights = {}
     for vm in vms:
         row = evidence.vms[vm]
         case = (row["workload"].lower(), row["storage"], row["memory_fraction"])
-        told[vm] = float(evidence.waits(*case)[part][_USUAL] / evidence.times(*case)[_USUAL])
-    return told
+        weights[vm] = float(evidence.waits(*case)[part][_USUAL] / evidence.times(*case)[_USUAL])
+    return weights
 
 
 def _weigh(evidence: Evidence, vms: tuple[str, ...], part: int, least: float) -> tuple[float, str]:
     weights = _weights(evidence, vms, part)
-    told = by_workload({vm: units.percent(weight) for vm, weight in weights.items()})
-    return sum(weight >= least for weight in weights.values()), told
+    shown = by_workload({vm: units.percent(weight) for vm, weight in weights.items()})
+    return sum(weight >= least for weight in weights.values()), shown
 
 
 MEASURES: Final[dict[str, Measure]] = {

@@ -1,4 +1,6 @@
-"""How each statement of paper 001 is measured: a function a key of papers/001/statements.toml.
+"""How each statement of TLB and fault models (001) is measured.
+
+One function per key of papers/001/statements.toml.
 
 Each answers our number, in the statement's unit, and a note that says what was seen.
 """
@@ -43,9 +45,9 @@ def fewest(evidence: Evidence, workload: str, memory: float | None = None) -> in
 def turns(evidence: Evidence, workloads: Sequence[str]) -> tuple[float, str]:
     """Share of workloads whose faults fall, then rise, and where they are fewest."""
     places = {name: fewest(evidence, name) for name in workloads}
-    told = {name: units.size(SIZES[place]) for name, place in places.items()}
+    shown = {name: units.size(SIZES[place]) for name, place in places.items()}
     inside = [0 < place < len(SIZES) - 1 for place in places.values()]
-    return share(inside), f"fewest faults: {by_workload(told)}"
+    return share(inside), f"fewest faults: {by_workload(shown)}"
 
 
 def _io(machine: str, storage: str, size: int = 4096) -> float:
@@ -70,8 +72,8 @@ def _flash_time(_: Evidence) -> tuple[float, str]:
 
 
 def _flash_gap(_: Evidence) -> tuple[float, str]:
-    told = "machines/nvme.toml, a random 4 KiB of a consumer drive against 50 ns"
-    return _io("nvme", "nvme") / _dram("nvme"), told
+    note = "machines/nvme.toml, a random 4 KiB of a consumer drive against 50 ns"
+    return _io("nvme", "nvme") / _dram("nvme"), note
 
 
 def _nvm_gap(_: Evidence) -> tuple[float, str]:
@@ -83,21 +85,21 @@ def _nvm_gap(_: Evidence) -> tuple[float, str]:
 
 
 def _influence(evidence: Evidence) -> tuple[float, str]:
-    told, more = {}, []
+    shown, more = {}, []
     for name in PAPER_001:
         translation, data = (float(part[_USUAL]) for part in evidence.waits(name, "nvm-1x"))
         more.append(translation > data)
-        told[name] = f"{units.duration(translation)} against {units.duration(data)}"
-    return share(more), f"TLB misses against faults, a reference: {by_workload(told)}"
+        shown[name] = f"{units.duration(translation)} against {units.duration(data)}"
+    return share(more), f"TLB misses against faults, a reference: {by_workload(shown)}"
 
 
 def _slower_smaller(evidence: Evidence) -> tuple[float, str]:
-    cases, told = [], {}
+    cases, shown = [], {}
     for name in PAPER_001:
         best = [evidence.best(name, storage) for storage in STORAGES]
         cases.append(best[0] >= best[1] >= best[2] and best[0] > best[2])
-        told[name] = " > ".join(units.size(size) for size in best)
-    return share(cases), f"best at 1x > 10x > 100x: {by_workload(told)}"
+        shown[name] = " > ".join(units.size(size) for size in best)
+    return share(cases), f"best at 1x > 10x > 100x: {by_workload(shown)}"
 
 
 def _at_1x(evidence: Evidence, name: str) -> list[bool]:
@@ -112,14 +114,14 @@ def _gqview_1x(evidence: Evidence) -> tuple[float, str]:
 def _others_1x(evidence: Evidence) -> tuple[float, str]:
     others = [name for name in PAPER_001 if name != "gqview"]
     rises = [not falls for name in others for falls in _at_1x(evidence, name)]
-    told = {name: units.size(evidence.best(name, "nvm-1x")) for name in others}
-    return share(rises), f"best: {by_workload(told)}"
+    shown = {name: units.size(evidence.best(name, "nvm-1x")) for name in others}
+    return share(rises), f"best: {by_workload(shown)}"
 
 
 def _best_by_workload(evidence: Evidence) -> tuple[float, str]:
     best = {name: evidence.best(name, "nvm-1x") for name in PAPER_001}
-    told = {name: units.size(size) for name, size in best.items()}
-    return len(set(best.values())), by_workload(told)
+    shown = {name: units.size(size) for name, size in best.items()}
+    return len(set(best.values())), by_workload(shown)
 
 
 def _best_by_storage(evidence: Evidence) -> tuple[float, str]:
@@ -136,8 +138,8 @@ def _data_time(evidence: Evidence) -> tuple[float, str]:
         ]
         for storage in STORAGES
     }
-    told = {storage: f"{share(rises):.2f}" for storage, rises in by_storage.items()}
-    return share([one for rises in by_storage.values() for one in rises]), by_workload(told)
+    shown = {storage: f"{share(rises):.2f}" for storage, rises in by_storage.items()}
+    return share([one for rises in by_storage.values() for one in rises]), by_workload(shown)
 
 
 def _translation_time(evidence: Evidence) -> tuple[float, str]:
@@ -157,43 +159,43 @@ def _tlb_steep(evidence: Evidence) -> tuple[float, str]:
         name: float(evidence.misses(name)[_LAST] / evidence.misses(name)[_LAST - 1])
         for name in PAPER_001
     }
-    told = {name: f"{ratio:.2f}" for name, ratio in ratios.items()}
-    return float(np.median(list(ratios.values()))), by_workload(told)
+    shown = {name: f"{ratio:.2f}" for name, ratio in ratios.items()}
+    return float(np.median(list(ratios.values()))), by_workload(shown)
 
 
 def _tlb_flattens(evidence: Evidence) -> tuple[float, str]:
     saved = -np.diff(evidence.misses("kghostview")[_LAST - 1 :])
-    told = ", ".join(f"{value:.2g}" for value in saved)
-    return share(falling(saved)), f"misses a reference saved by each doubling from 4 KiB: {told}"
+    note = ", ".join(f"{value:.2g}" for value in saved)
+    return share(falling(saved)), f"misses a reference saved by each doubling from 4 KiB: {note}"
 
 
 def _power_fit(evidence: Evidence) -> tuple[float, str]:
     found = evidence.fit("tlb", "kghostview")
-    told = ", ".join(f"{key} = {value:.3g}" for key, value in found.coefficients.items())
-    return float(found.r2 or 0.0), f"a p^b, p in KiB: {told}"
+    note = ", ".join(f"{key} = {value:.3g}" for key, value in found.coefficients.items())
+    return float(found.r2 or 0.0), f"a p^b, p in KiB: {note}"
 
 
 def _power_fit_all(evidence: Evidence) -> tuple[float, str]:
     quality = {name: float(evidence.fit("tlb", name).r2 or 0.0) for name in PAPER_001}
-    told = {name: f"{r2:.3f}" for name, r2 in quality.items()}
-    return float(np.median(list(quality.values()))), by_workload(told)
+    shown = {name: f"{r2:.3f}" for name, r2 in quality.items()}
+    return float(np.median(list(quality.values()))), by_workload(shown)
 
 
 def _power_best(evidence: Evidence) -> tuple[float, str]:
-    better, told = [], {}
+    better, shown = [], {}
     for name in PAPER_001:
         power, other = (
             float(evidence.fit("tlb", name, model=model).r2 or 0.0)
             for model in ("power", "exponential-1")
         )
         better.append(power > other)
-        told[name] = f"{power:.3f} against {other:.3f}"
-    return share(better), f"R2 of the power fit against the exponential: {by_workload(told)}"
+        shown[name] = f"{power:.3f} against {other:.3f}"
+    return share(better), f"R2 of the power fit against the exponential: {by_workload(shown)}"
 
 
 def _fault_shapes(evidence: Evidence) -> tuple[float, str]:
-    _, told = turns(evidence, PAPER_001)
-    return len({fewest(evidence, name) for name in PAPER_001}), told
+    _, note = turns(evidence, PAPER_001)
+    return len({fewest(evidence, name) for name in PAPER_001}), note
 
 
 def _fault_turns(evidence: Evidence) -> tuple[float, str]:
@@ -205,12 +207,12 @@ def _places(evidence: Evidence, name: str) -> list[int]:
 
 
 def _memory_shapes(evidence: Evidence) -> tuple[float, str]:
-    cases, told = [], {}
+    cases, shown = [], {}
     for name in PAPER_001:
         places = _places(evidence, name)
         cases.append(len(set(places)) > 1)
-        told[name] = f"{units.size(SIZES[places[0]])} to {units.size(SIZES[places[-1]])}"
-    return share(cases), f"fewest faults, 30 % to 100 %: {by_workload(told)}"
+        shown[name] = f"{units.size(SIZES[places[0]])} to {units.size(SIZES[places[-1]])}"
+    return share(cases), f"fewest faults, 30 % to 100 %: {by_workload(shown)}"
 
 
 def _turn_earlier(evidence: Evidence) -> tuple[float, str]:
@@ -224,8 +226,8 @@ def _turn_earlier(evidence: Evidence) -> tuple[float, str]:
 
 def _exponential_fit(evidence: Evidence) -> tuple[float, str]:
     quality = {name: float(evidence.fit("fault", name).r2 or 0.0) for name in PAPER_001}
-    told = {name: f"{r2:.3f}" for name, r2 in quality.items()}
-    return float(np.median(list(quality.values()))), by_workload(told)
+    shown = {name: f"{r2:.3f}" for name, r2 in quality.items()}
+    return float(np.median(list(quality.values()))), by_workload(shown)
 
 
 def _exponential_fit_all(evidence: Evidence) -> tuple[float, str]:

@@ -1,4 +1,4 @@
-"""Paper 004 (aliusM) against the ``numa`` study: tables 1 and 2 and what the text states."""
+"""aliusM (004) against the ``numa`` study: tables 1 and 2 and what the text states."""
 
 from __future__ import annotations
 

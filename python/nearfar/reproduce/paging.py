@@ -1,4 +1,4 @@
-"""Papers 000 and 001 against the ``paging`` study and ``advise``.
+"""Page-size advice (000) and TLB and fault models (001) against ``paging`` and ``advise``.
 
 Their programs, or what stands for them, are simulated once (:mod:`._evidence`); each statement is
 then measured (:mod:`._paper_001`, :mod:`._paper_000`). What the papers leave open is chosen once,
@@ -45,10 +45,10 @@ VARIANTS: Final[tuple[tuple[str, str, dict[str, str | float | int]], ...]] = (
     ("NVM unit 4 KiB", "k times DRAM for each 4 KiB", {"unit": "4KiB"}),
     ("memory 30 %", "in figures that give no memory size", {"memory": 0.3}),
     ("memory 80 %", "the same", {"memory": 0.8}),
-    ("000's NVM is 1x DRAM", "nvm-1x of 001", {"nvm": "nvm-1x"}),
-    ("000's NVM is 10x DRAM", "nvm-10x of 001", {"nvm": "nvm-10x"}),
-    ("000's NVM is 100x DRAM", "nvm-100x of 001", {"nvm": "nvm-100x"}),
-    ("000's NVM is Optane memory", "persistent memory modules", {"nvm": "optane-pmem"}),
+    ("NVM 1x DRAM in page-size advice (000)", "nvm-1x of desktop-nvm", {"nvm": "nvm-1x"}),
+    ("NVM 10x DRAM in page-size advice (000)", "nvm-10x of desktop-nvm", {"nvm": "nvm-10x"}),
+    ("NVM 100x DRAM in page-size advice (000)", "nvm-100x of desktop-nvm", {"nvm": "nvm-100x"}),
+    ("NVM Optane memory in page-size advice (000)", "persistent memory", {"nvm": "optane-pmem"}),
     ("VM pages up to 256 KiB", "eight times the largest chosen", {"most": 262144}),
     ("VM pages by the papers' forms", "whatever their error", {"model": "papers"}),
 )  # fmt: skip
@@ -75,13 +75,13 @@ def study(
     threads: int = 0,
     progress: Progress = None,
 ) -> Reproduced:
-    """Every result of papers 000 and 001 beside ours.
+    """Every result of page-size advice (000) and TLB and fault models (001) beside ours.
 
     Args:
         full: capture the whole workloads first, into a temporary folder or ``traces``.
         traces: a folder of captures, ``freecell.trace`` and so on; the small ones that come with
             the sources by default.
-        threads: 0 for one a core.
+        threads: 0 = one per core.
         progress: called now and then with the references done.
 
     Raises:
@@ -135,11 +135,11 @@ def judged(evidence: Evidence, *, small: bool = False) -> list[Row]:
 
 def sensitivity(simulated: Simulation, usual: Sequence[Row]) -> list[Row]:
     """How many rows hold under each of :data:`VARIANTS`, and which change."""
-    told = [compared("as chosen", "this run", usual, usual)]
+    cases = [compared("as chosen", "this run", usual, usual)]
     for setting, why, changed in VARIANTS:
         other = judged(Evidence(simulated, replace(Setting(), **changed)))  # type: ignore[arg-type]
-        told.append(compared(setting, why, other, usual))
-    return told
+        cases.append(compared(setting, why, other, usual))
+    return cases
 
 
 def _traces(full: bool, traces: str | Path | None, stack: ExitStack) -> Path:
@@ -165,10 +165,10 @@ def _traces(full: bool, traces: str | Path | None, stack: ExitStack) -> Path:
 
 def figures(evidence: Evidence) -> list[Row]:
     """The papers' figures, from our numbers."""
-    told = [_access_times(evidence, storage) for storage in paper_001.STORAGES]
-    told.append(
+    drawn = [_access_times(evidence, storage) for storage in paper_001.STORAGES]
+    drawn.append(
         {
-            "title": "001, figures 2 and 3: TLB miss rate, and the power fit",
+            "title": "TLB and fault models (001), figures 2 and 3: TLB miss rate, power fit",
             "caption": "Points: simulated. Lines: a p^b.",
             "axis": "TLB miss rate",
             "time": False,
@@ -178,9 +178,9 @@ def figures(evidence: Evidence) -> list[Row]:
             ],
         }
     )
-    told.append(
+    drawn.append(
         {
-            "title": "001, figures 4 and 6: page fault rate and the two-term exponential",
+            "title": "TLB and fault models (001), figures 4 and 6: fault rate, exponential fit",
             "caption": f"Memory {units.percent(evidence.setting.memory)}. Points: simulated. "
             "Lines: a e^(bp) + c e^(dp).",
             "axis": "page fault rate",
@@ -191,9 +191,9 @@ def figures(evidence: Evidence) -> list[Row]:
             ],
         }
     )
-    told.append(
+    drawn.append(
         {
-            "title": "001, figure 5: page fault rate by memory size",
+            "title": "TLB and fault models (001), figure 5: page fault rate by memory size",
             "caption": "kghostview; the paper does not name the workload of its figure.",
             "axis": "page fault rate",
             "time": False,
@@ -208,9 +208,9 @@ def figures(evidence: Evidence) -> list[Row]:
             sum(evidence.parts(one, storage)[part] for one in PAPER_000) / len(PAPER_000)
             for part in (0, 1)
         ]
-        told.append(
+        drawn.append(
             {
-                "title": f"000, figure 2: access time on {name}",
+                "title": f"page-size advice (000), figure 2: access time on {name}",
                 "caption": f"Mean of five workloads on `{storage}`, memory "
                 f"{units.percent(evidence.setting.memory)}.",
                 "axis": "time per reference",
@@ -218,9 +218,9 @@ def figures(evidence: Evidence) -> list[Row]:
                 "series": [_series("translation", mean[0]), _series("data", mean[1])],
             }
         )
-    told.append(
+    drawn.append(
         {
-            "title": "000, figure 3: model against simulation",
+            "title": "page-size advice (000), figure 3: model against simulation",
             "caption": f"{evidence.setting.nvm}, memory "
             f"{units.percent(evidence.setting.memory)}. Points: simulated. Lines: the model.",
             "axis": "time per reference",
@@ -235,13 +235,13 @@ def figures(evidence: Evidence) -> list[Row]:
             ],
         }
     )
-    return told
+    return drawn
 
 
 def _access_times(evidence: Evidence, storage: str) -> Row:
     times = storage.removeprefix("nvm-")
     return {
-        "title": f"001, figure 1: access time, NVM {times} DRAM",
+        "title": f"TLB and fault models (001), figure 1: access time, NVM {times} DRAM",
         "caption": f"Memory {units.percent(evidence.setting.memory)}; the paper does not give it.",
         "axis": "time per reference",
         "time": True,
@@ -280,4 +280,5 @@ def _machines(evidence: Evidence) -> Row:
         )
     headers = ["vm", "scenario", "workload", "memory", "storage", "published", "ours"]
     headers += ["simulated best", "time at 4 KiB", "time at ours", "gain", "regret"]
-    return {"title": "000, table 1 and figure 4: twelve VMs", "headers": headers, "rows": lines}
+    title = "page-size advice (000), table 1 and figure 4: twelve VMs"
+    return {"title": title, "headers": headers, "rows": lines}

@@ -1,4 +1,4 @@
-"""Paper 002 (UMD) against the ``ssd`` study: figure 2's six times, table 1, what the text states.
+"""UMD (002) against the ``ssd`` study: figure 2's six times, table 1, what the text states.
 
 One set of parameters for all cells (:class:`Setting`), each with its reason; what the paper leaves
 open is varied one at a time (:data:`OTHERWISE`). The program is pigz (``workloads/pigz.toml``).
@@ -45,7 +45,7 @@ _MACHINE: Final[Mapping[str, str | float]] = {"flash.erase": "0ns", "cpu.ipc": 0
 
 @dataclass(frozen=True)
 class Setting:
-    """What paper 002 does not say, as chosen here; the docstring of each says why.
+    """What UMD (002) does not say, as chosen here; the docstring of each says why.
 
     Attributes:
         program: ``pigz-45``. The paper unpacks "a file of 45 MB" and does not say whether that is
@@ -120,7 +120,7 @@ OTHERWISE: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (
     ("full flash", "all written, then all at random", {"precondition": (1.0, 1.0)}),
     ("28 % spare", "over-provisioning of servers",
      {"machine": {"flash.over_provisioning": 0.28, "flash.blocks_per_plane": 1310}}),
-    ("256 pages a block", "longer collections",
+    ("256 pages per block", "longer collections",
      {"machine": {"flash.pages_per_block": 256, "flash.blocks_per_plane": 274,
                   "flash.gc_start_free": 0.008}}),
     ("threads in step", "half a piece ahead", {"window": _PIECE // 2}),
@@ -200,13 +200,13 @@ def study(
     threads: int = 0,
     progress: Progress = None,
 ) -> Reproduced:
-    """Every result of paper 002 beside ours, and what each depends on.
+    """Every result of UMD (002) beside ours, and what each depends on.
 
     Args:
         full: capture the whole program first, into a temporary folder or ``traces``.
         traces: a folder that holds ``pigz-45.trace``, whole; the page view that comes with the
             sources by default. The sensitivity and the further tables are of the view always.
-        threads: 0 for one a core.
+        threads: 0 = one per core.
         progress: called now and then with the references done.
 
     Raises:
@@ -217,10 +217,10 @@ def study(
         found, more = _judged(pigz)
         usual = Setting()
         base = _rows(*_measured(pigz, usual))
-        told = [compared("as chosen", "this run", base, base)]
+        cases = [compared("as chosen", "this run", base, base)]
         for name, why, changes in OTHERWISE:
             other = _rows(*_measured(pigz, replace(usual, **changes)))
-            told.append(compared(name, why, other, base))
+            cases.append(compared(name, why, other, base))
         run = {
             "study": "reproduce ssd",
             "captures": "the whole capture" if pigz.whole else "the bundled view by pages",
@@ -232,7 +232,7 @@ def study(
         return Reproduced(
             rows=_rows(found, more),
             run=run,
-            sensitivity=told,
+            sensitivity=cases,
             tables=list(_tables(pigz, usual, _factor(found), stack)),
         )
 
@@ -245,8 +245,8 @@ def _open(
     views = {name: workload.bundled() / f"{name}-pages.trace" for name in (program, "pigz")}
     if traces is None and not full:
         return _Pigz(views, None, threads, progress)
-    aside = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nearfar-")))
-    folder = aside if traces is None else Path(traces)
+    temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nearfar-")))
+    folder = temporary if traces is None else Path(traces)
     whole = folder / f"{program}.trace"
     if not (whole / "trace.json").is_file():
         if not full:
@@ -259,15 +259,15 @@ def _open(
 
 
 def view(whole: Path, to: Path, progress: Progress = None) -> Path:
-    """Write the view by pages of a capture: what misses one cache of whole pages, 4 KiB a line.
+    """Write the view by pages of a capture: what misses one cache of whole pages, 4 KiB per line.
 
     ``papers/002/pigz.toml`` has its size: few enough pages that every thread appears often (what
     lies between two of its references is one step of a thread), and far fewer than the device has.
     ``tests/data/captures/pigz-45-pages.trace`` is made so.
     """
     made = machines.load(MACHINE).to_dict()
-    told = tomllib.loads(published("002/pigz"))["view"]
-    level = {key: {"value": told[key], "source": "a view"} for key in ("size", "ways", "line")}
+    view = tomllib.loads(published("002/pigz"))["view"]
+    level = {key: {"value": view[key], "source": "a view"} for key in ("size", "ways", "line")}
     made["cache"] = {"l1d": {**level, "hit_time": {"value": "0ns", "source": "a view"}}}
     pages = machines.Machine.from_json("pages", json.dumps(made))
     _engine.filter_view(whole, to, pages, filter="cache", progress=progress)
@@ -350,12 +350,12 @@ def _measures(found: Found, more: Found, factor: float) -> Iterator[tuple[str, t
     many, few = (more[size, "none"]["long"] for size in SIZES)
     yield "long-100", (many / max(few, 1), f"{many:,} at 100 MB, {few:,} at 150 MB")
     none_150 = found["150M", "none"]
-    told = f"{none_150['embedded_faults']:,} of {none_150['accesses']:,} accesses"
-    yield "rate", (none_150["embedded_fault_rate"], told)
+    note = f"{none_150['embedded_faults']:,} of {none_150['accesses']:,} accesses"
+    yield "rate", (none_150["embedded_fault_rate"], note)
     for epf in POLICIES:
         row = found["150M", epf]
-        told = f"{row['passed_to_kernel']:,} of {row['embedded_faults']:,}"
-        yield f"passed-{epf.partition(':')[0]}", (row["passed_share"], told)
+        note = f"{row['passed_to_kernel']:,} of {row['embedded_faults']:,}"
+        yield f"passed-{epf.partition(':')[0]}", (row["passed_share"], note)
     rates = [found["150M", epf]["embedded_fault_rate"] for epf in POLICIES]
     yield "same-faults", (max(rates) / min(rates) if min(rates) else math.inf, "")
     yield "fills", (more["1G", "none"]["embedded_faults"], "1 GiB")
@@ -379,7 +379,7 @@ def _tables(pigz: _Pigz, usual: Setting, factor: float, stack: ExitStack) -> Ite
     found = pigz.run(usual, dram=sizes)
     yield _table("Size of the DRAM", ["DRAM", *POLICIES], _by(found, sizes, factor))
     named: tuple[tuple[str, dict[str, str | float]], ...] = (
-        ("paper 002: DDR 50 ns, flash 25/200 us", {}),
+        ("UMD (002): DDR 50 ns, flash 25/200 us", {}),
         ("CXL 170 ns, the same flash", {"node.dram.local.read_latency": "170ns"}),
         ("CXL 170 ns, low-latency flash 3/80 us",
          {"node.dram.local.read_latency": "170ns", "flash.read": "3us", "flash.program": "80us",

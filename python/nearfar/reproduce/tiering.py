@@ -1,4 +1,4 @@
-"""Paper 003 and the NOMAD paper's tables 2 to 4 against the ``tiering`` study.
+"""SSP (003) and the NOMAD paper's tables 2 to 4 against the ``tiering`` study.
 
 Published numbers are data, ``papers/003/*.toml``. Every row says how close ours is and whether that
 is within the stated tolerance; nothing is adjusted to make it hold. Assumptions that the papers
@@ -31,7 +31,7 @@ _ORDER = 10.0
 _FEW = 20_000
 
 
-#: What paper 003 leaves open, one thing changed at a time: name, what it stands for, options.
+#: What SSP (003) leaves open, one thing changed at a time: name, what it stands for, options.
 VARIANTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("half kernel costs", "sources are weak", {"cost_scale": 0.5}),
     ("double kernel costs", "sources are weak", {"cost_scale": 2.0}),
@@ -66,25 +66,25 @@ def rows(full: bool = False, threads: int = 0, progress: Tick = None) -> list[Ro
 
 
 def study(full: bool = False, threads: int = 0, progress: Tick = None) -> Reproduced:
-    """Rows, and how many of paper 003's hold under each of :data:`VARIANTS`.
+    """Rows, and how many of SSP (003)'s hold under each of :data:`VARIANTS`.
 
     Args:
         full: the papers' size; else a 64th of memory and work, which takes that much less long.
-        threads: runs at the same time; 0 for one a core.
+        threads: runs at the same time; 0 = one per core.
         progress: called now and then with accesses done.
     """
     options = _options(full, threads, progress)
     usual = list(_paper_003(options))
-    told = [compared("as chosen", "this run", usual, usual)]
+    cases = [compared("as chosen", "this run", usual, usual)]
     for name, why, changed in VARIANTS:
-        told.append(compared(name, why, list(_paper_003(options | changed)), usual))
+        cases.append(compared(name, why, list(_paper_003(options | changed)), usual))
     scale = options["scale"]
     run = {
         "study": "tiering",
         "captures": f"memory and work at scale {scale}, one seed",
         "setting": {"scale": scale, "fast": FAST, "slow": SLOW},
     }
-    return Reproduced(_rows(usual, options), run, told)
+    return Reproduced(_rows(usual, options), run, cases)
 
 
 def _options(full: bool, threads: int, progress: Tick) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def _options(full: bool, threads: int, progress: Tick) -> dict[str, Any]:
 
 
 def _rows(paper_003: list[Row], options: dict[str, Any]) -> list[Row]:
-    """The rows of paper 003 and of the NOMAD paper, with why where they do not hold."""
+    """The rows of SSP (003) and of the NOMAD paper, with why where they do not hold."""
     nomad = [*_table_2(options), *_table_3(options), *_table_4(options)]
     return [
         *explained(paper_003, published("ssp")["differs"]),

@@ -148,7 +148,7 @@ def parameter_columns(study: Study) -> dict[str, Any]:
     return {
         name: _type(one.annotation)
         for name, one in study.parameters().items()
-        if name not in study.told
+        if name not in study.in_columns
     }
 
 

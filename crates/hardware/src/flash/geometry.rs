@@ -36,8 +36,8 @@ pub struct Geometry {
     pub victim: VictimPolicy,
 }
 
-/// The mapping tables take 8 bytes a page; 2^28 pages are 1 TiB in pages of 4 KiB.
-const MOST_PAGES: u64 = 1 << 28;
+/// The mapping tables take 8 bytes per page; 2^28 pages are 1 TiB in pages of 4 KiB.
+const MAX_PAGES: u64 = 1 << 28;
 
 impl Geometry {
     /// The array of a machine.
@@ -58,8 +58,8 @@ impl Geometry {
             flash.pages_per_block.value.0,
         ];
         let total = counts.iter().try_fold(1u64, |product, count| product.checked_mul(*count));
-        let Some(total) = total.filter(|total| *total <= MOST_PAGES) else {
-            let what = format!("{counts:?} make more than {MOST_PAGES} pages");
+        let Some(total) = total.filter(|total| *total <= MAX_PAGES) else {
+            let what = format!("{counts:?} make more than {MAX_PAGES} pages");
             return Err(wrong("blocks_per_plane", what, "describe a smaller array"));
         };
         let [channels, dies, planes, blocks, pages] = counts.map(|count| count as u32);

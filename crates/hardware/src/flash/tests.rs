@@ -43,7 +43,7 @@ fn amplification(over_provisioning: f64, pages: u32, victim: VictimPolicy) -> f6
 
 /// Greedy collection under uniform random writes, against an independent simulation (3 %) and, for
 /// large blocks, against the mean-field theory 1/(1-p), p = exp(-(1-p)(1+OP)) (2 %). The spare
-/// space includes the open block and the two kept free, which at 256 pages a block counts.
+/// space includes the open block and the two kept free, which at 256 pages per block counts.
 #[test]
 fn greedy_amplification_is_that_of_theory_and_of_another_simulation() {
     for (op, simulated) in [

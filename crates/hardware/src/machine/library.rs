@@ -70,12 +70,12 @@ impl MachineFile {
     pub fn with(&self, values: &[(String, String)]) -> Result<Self> {
         let (text, paths) = set::apply(&self.machine.name, &self.text, values)?;
         let mut machine = read(&text).map_err(|fault| {
-            let told = values.iter().zip(&paths).filter(|(_, path)| fault.path.starts_with(*path));
-            let mut told: Vec<_> = told.map(|(value, _)| set::flag(value)).collect();
-            if told.is_empty() {
-                told = values.iter().map(set::flag).collect();
+            let flags = values.iter().zip(&paths).filter(|(_, path)| fault.path.starts_with(*path));
+            let mut flags: Vec<_> = flags.map(|(value, _)| set::flag(value)).collect();
+            if flags.is_empty() {
+                flags = values.iter().map(set::flag).collect();
             }
-            let place = format!("machine {} {}", self.machine.name, told.join(" "));
+            let place = format!("machine {} {}", self.machine.name, flags.join(" "));
             let key =
                 if fault.path.is_empty() { String::new() } else { format!(" key {}", fault.path) };
             Error::input(place + &key, fault.what, "")

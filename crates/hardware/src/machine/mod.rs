@@ -218,7 +218,8 @@ pub enum StorageDevice {
     Hdd(Disk),
     /// A solid-state drive, flash or Optane.
     Nvme(Linear),
-    /// Papers 000 and 001: an access is k times a DRAM access.
+    /// An access is k times a DRAM access, as in page-size advice (000) and TLB and fault models
+    /// (001).
     Nvm(Multiple),
     /// Persistent memory used to page to.
     Pmem(Linear),

@@ -11,7 +11,8 @@ use super::{
 use crate::cache::{Geometry, Level};
 use crate::storage::{Cost, Storage};
 
-/// Times of one memory reference, nanoseconds: T_TLB and T_DRAM of papers 000 and 001.
+/// Times of one memory reference, nanoseconds: T_TLB and T_DRAM of page-size advice (000)
+/// and TLB and fault models (001).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AccessTimes {
     /// A first-level TLB look-up.

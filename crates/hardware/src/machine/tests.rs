@@ -54,7 +54,7 @@ fn times_follow_the_stated_formulas() {
     let times = machine.access_times().unwrap();
     assert_eq!((times.tlb_ns, times.dram_ns, times.stlb_ns), (1.0, 50.0, None));
     let disk = machine.storage("disk").unwrap();
-    // 8 ms + half of 10 ms + 4096 B at 10 ns a byte.
+    // 8 ms + half of 10 ms + 4096 B at 10 ns per byte.
     assert!(close(disk.io_ns(4096), 13e6 + 40_960.0));
     assert!(disk.io_ns(4096) / disk.io_ns(512) < 1.01, "flat while p is small");
     let fast = machine.storage("fast").unwrap();
@@ -306,8 +306,8 @@ fn the_other_sections_are_read_strictly() {
         blocks_per_plane = { value = 1024, source = "s" }
         pages_per_block = { value = 256, source = "s" }
         page_size = { value = "4KiB", source = "s" }
-        read = { value = "25us", source = "paper 002" }
-        program = { value = "200us", source = "paper 002" }
+        read = { value = "25us", source = "UMD (002)" }
+        program = { value = "200us", source = "UMD (002)" }
         erase = { value = "1500us", source = "s" }
         over_provisioning = { value = 0.07, source = "s" }
         over_provisioning_definition = "(T-U)/U"

@@ -1,7 +1,7 @@
-//! Embedded page faults (paper 002, section 2.3): what is done while a DRAM-interface SSD moves a
+//! Embedded page faults (UMD, 002, section 2.3): what is done while a DRAM-interface SSD moves a
 //! page from its flash to its DRAM.
 //!
-//! One file a policy. A policy decides whether the fault is passed to the kernel as an exception;
+//! One file per policy. A policy decides whether the fault is passed to the kernel as an exception;
 //! the kernel then puts the thread to sleep for the time the device predicts, unless the thread may
 //! not sleep just then. What is not passed is waited for on the core. Thresholds are the user's:
 //! nothing here knows a time of its own.

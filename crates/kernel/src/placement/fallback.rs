@@ -2,7 +2,7 @@
 //! `find_next_best_node` of mm/page_alloc.c, Linux 5.18 and later).
 
 /// Nodes that a node with cores is worse than one without, in units of distance.
-const PENALTY_FOR_CPUS: u64 = 1;
+const CPU_PENALTY: u64 = 1;
 /// Larger than any sum of loads, so that load only decides between equals.
 const MAX_NODES: u64 = 1024;
 
@@ -29,7 +29,7 @@ pub fn fallback_orders(
                 let cost = |node: usize| {
                     let mut cost = distances[from][node] + u64::from(node < from);
                     if added && cores[node] > 0 {
-                        cost += PENALTY_FOR_CPUS;
+                        cost += CPU_PENALTY;
                     }
                     cost * MAX_NODES + load[node]
                 };

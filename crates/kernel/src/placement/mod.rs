@@ -1,5 +1,5 @@
 //! On which memory node a page lands: what the kernel sees of the machine's memory, and in which
-//! order it takes from it. One file a mode; pages are placed by extents, so terabytes take no
+//! order it takes from it. One file per mode; pages are placed by extents, so terabytes take no
 //! longer than megabytes, and the result is that of placing page by page.
 
 mod alius;
@@ -52,14 +52,14 @@ nearfar_schema::choices! {
 }
 
 impl Allocator {
-    /// Pages that the kernel needs beside `pages`: eight bytes a page for each table.
+    /// Pages that the kernel needs beside `pages`: eight bytes per page for each table.
     pub fn overhead(self, pages: u64) -> u64 {
         let tables = if self == Allocator::Vmalloc { 2 } else { 1 };
         tables * (8 * pages).div_ceil(PAGE)
     }
 }
 
-/// What a mode may be told; each says which parts it heeds.
+/// Inputs of a mode; each mode says which of them it uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     /// Nodes to use, by the kernel's numbers; all when empty.

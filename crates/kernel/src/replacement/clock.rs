@@ -1,4 +1,5 @@
-//! CLOCK, the second-chance algorithm with one hand (Corbato 1968; papers 000 and 001).
+//! CLOCK, the second-chance algorithm with one hand (Corbato 1968), as in
+//! page-size advice (000) and TLB and fault models (001).
 //!
 //! Frames form a ring. On a fault the hand passes over pages whose accessed bit is set, clearing
 //! it, and evicts the first page found clear; the new page takes that frame and the hand steps on.
@@ -8,7 +9,7 @@
 use super::{AccessBits, Replacement};
 
 /// What the policy is.
-pub const WHAT: &str = "second chance, one hand (papers 000 and 001)";
+pub const WHAT: &str = "second chance, one hand: page-size advice (000), TLB and fault models (001)";
 
 /// CLOCK over a ring of frames.
 #[derive(Clone, Debug)]

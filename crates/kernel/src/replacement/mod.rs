@@ -1,6 +1,6 @@
 //! Page replacement: which resident page makes room for one that is not.
 //!
-//! A policy is told of page faults only. References to resident pages set the page's accessed bit
+//! A policy sees page faults only. References to resident pages set the page's accessed bit
 //! (the MMU does that) and are seen by the policy when it tests and clears those bits. This is
 //! what makes a simulation of many memory sizes cheap: a reference to a page that is resident and
 //! already marked everywhere changes no policy at all.
@@ -37,7 +37,7 @@ pub trait Replacement: Sized + Send + 'static {
 pub trait Visitor: Sized {
     /// What is made.
     type Output;
-    /// For a policy that is told of faults.
+    /// For a policy that sees faults only.
     fn faults<P: Replacement>(self) -> Self::Output;
     /// For CLOCK, which a study may have faster loops for.
     fn clock(self) -> Self::Output {

@@ -28,7 +28,7 @@ const NEW: u32 = u32::MAX;
 const IN_FRONT: u32 = u32::MAX - 1;
 const CLEAN: u32 = u32::MAX;
 
-/// What is known of a page; one cache line a reference.
+/// What is known of a page; one cache line per reference.
 #[derive(Clone, Copy, Debug)]
 struct Page {
     /// Its slot, or [`NEW`], or [`IN_FRONT`].

@@ -4,7 +4,7 @@
 //! Follows Linux 5.13: `mm/swap.c`, `mark_page_accessed` (the first mark sets PG_referenced, the
 //! second clears it and queues the page for activation) and `activate_page` (a per-processor
 //! pagevec of 15, duplicates allowed, applied when it is full or drained). Generations (MGLRU) and
-//! file pages are left out. 12 bytes a page, together: a page taken off a list is one look into
+//! file pages are left out. 12 bytes per page, together: a page taken off a list is one look into
 //! memory for itself and one for each neighbour.
 
 use nearfar_hardware::list::{self, Links};
@@ -114,7 +114,7 @@ impl Lists {
         }
     }
 
-    /// The page was used, as `mark_page_accessed` is told: the second time it is queued for
+    /// The page was used, as with `mark_page_accessed`: the second time it is queued for
     /// activation.
     pub fn mark_accessed(&mut self, page: Page, span: u32) {
         if !self.is_referenced(page) {

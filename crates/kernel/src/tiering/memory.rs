@@ -267,7 +267,7 @@ pub trait Memory {
     fn split(&mut self, page: Page) -> Result<(), Refused>;
     /// Carry out many actions, in order, as if one by one; one that is refused does not stop those
     /// after it. `outcomes` is replaced by what became of each. A live memory does many actions of
-    /// one kind on neighbouring pages for little more than the price of one.
+    /// one kind on neighbouring pages for little more than the cost of one.
     fn batch(&mut self, requests: &[Request], outcomes: &mut Vec<Result<(), Refused>>) {
         outcomes.clear();
         outcomes.extend(requests.iter().map(|request| match *request {

@@ -45,7 +45,7 @@ pub struct Named {
     pub leaves_out: &'static str,
     /// Where not to use it.
     pub not_for: &'static str,
-    /// Whether it is told the future ([`Policy::foresee`]); such a policy is a bound.
+    /// Whether it knows the future ([`Policy::foresee`]); such a policy is a bound.
     pub foresees: bool,
     /// Its knobs, with the defaults of their sources.
     pub knobs: fn() -> Vec<Knob>,
@@ -60,7 +60,7 @@ impl fmt::Debug for Named {
     }
 }
 
-/// The registry: one line a policy. The name is the module's, so no two can be the same.
+/// The registry: one line per policy. The name is the module's, so no two can be the same.
 macro_rules! policies {
     ($($name:ident,)*) => {
         $(pub mod $name;)*

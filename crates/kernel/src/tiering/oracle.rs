@@ -1,6 +1,6 @@
 //! `oracle`: clairvoyant placement, a bound.
 //!
-//! At the start of each phase it is told how often every page will be referenced in it and puts
+//! At the start of each phase it learns how often every page will be referenced in it and puts
 //! the pages of most references per frame into the fast node, free of charge: no policy that keeps
 //! a page where it is throughout a phase has a higher share of references to fast memory. Not a
 //! policy anyone can run; it says how far each of the others is from the limit. One that moves a
@@ -100,12 +100,12 @@ fn room_wanted(mem: &dyn Memory, chosen: &PageSet, numbers: u32) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{PRICES, ReferenceMemory};
+    use super::super::testing::{COSTS, ReferenceMemory};
     use super::super::{Memory, NodeId, Page, Settings};
 
     #[test]
     fn puts_the_most_referenced_into_the_fast_node() {
-        let mut memory = ReferenceMemory::new(PRICES, &[4, 12], 12, false);
+        let mut memory = ReferenceMemory::new(COSTS, &[4, 12], 12, false);
         let mut policy = memory.start("oracle", &Settings::default()).unwrap();
         for page in 0..12 {
             memory.access(&mut *policy, Page::new(page), false).unwrap();

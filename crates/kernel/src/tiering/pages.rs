@@ -2,7 +2,7 @@
 
 use super::Page;
 
-/// A set of page numbers below a bound: a bit a page, and two levels of bits above it that say
+/// A set of page numbers below a bound: a bit per page, and two levels of bits above it that say
 /// which words are not empty.
 #[derive(Clone, Debug, Default)]
 pub struct PageSet {

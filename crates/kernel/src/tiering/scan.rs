@@ -131,13 +131,13 @@ impl Scanner {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{PRICES, ReferenceMemory, settings};
+    use super::super::testing::{COSTS, ReferenceMemory, settings};
     use super::*;
 
     /// 24 pages, the first four fast; a scan is eight pages, so a pass three scans.
     #[test]
     fn arms_stretches_and_slows_down_after_passes_with_faults() {
-        let mut memory = ReferenceMemory::new(PRICES, &[4, 24], 24, false);
+        let mut memory = ReferenceMemory::new(COSTS, &[4, 24], 24, false);
         let mut none = memory.start("none", &Settings::default()).unwrap();
         for page in 0..24 {
             memory.access(&mut *none, Page::new(page), false).unwrap();

@@ -1,7 +1,7 @@
 //! `ssp`: Selective Shadow Paging.
 //!
 //! Kim and Shin, "Selective Shadow Paging for CXL-based Hierarchical Memory Structure Management"
-//! (paper 003): NOMAD, but a shadow is kept only for pages that are expected to stay clean. A flag
+//! (SSP, 003): NOMAD, but a shadow is kept only for pages that are expected to stay clean. A flag
 //! a page, `fast_dirty`: 0 at birth, cleared by every promotion, set by a write while the page is
 //! in the fast tier, kept by demotion. A promotion with the flag 0 keeps a shadow (a copy), one
 //! with 1 moves the page.
@@ -52,14 +52,14 @@ knobs! {
     /// SSP's own.
     SspKnobs {
         notice: Notice = "dirty-bit", "how a write to a page without a shadow is noticed",
-            "paper 003 leaves it open";
+            "SSP (003) leaves it open";
     }
 }
 
 /// The registry's entry.
 pub static POLICY: Named = Named {
     what: "Selective Shadow Paging: NOMAD, a shadow only for pages that stayed clean last time",
-    follows: "Selective Shadow Paging (paper 003, SSP), on NOMAD (OSDI'24)",
+    follows: "Selective Shadow Paging (SSP, 003), on NOMAD (OSDI'24)",
     leaves_out: "file and shared pages",
     not_for: "pages that are read in one stay in fast memory and written in the next",
     foresees: false,

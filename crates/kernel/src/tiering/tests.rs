@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
-use super::testing::{PAGES, PRICES, ReferenceMemory, all_settings, drive, huge_steps, steps};
+use super::testing::{COSTS, PAGES, ReferenceMemory, all_settings, drive, huge_steps, steps};
 use super::*;
 
 const HUGE_NODES: [usize; 2] = [2 * HUGE as usize, 5 * HUGE as usize];
@@ -27,7 +27,7 @@ fn run_all(
     for (name, _) in POLICIES {
         for settings in all_settings(name).unwrap() {
             let pages = if huge { 4 * HUGE } else { PAGES };
-            let mut memory = prepare(ReferenceMemory::new(PRICES, nodes, pages, huge));
+            let mut memory = prepare(ReferenceMemory::new(COSTS, nodes, pages, huge));
             match memory.start(name, &settings) {
                 Ok(mut policy) => drive(&mut memory, &mut *policy, steps),
                 Err(error) => {

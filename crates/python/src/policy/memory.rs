@@ -9,18 +9,18 @@ use nearfar_kernel::tiering::{
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
-/// A borrowed memory without its lifetime; see [`lend`].
-pub(super) struct Lent(NonNull<dyn Memory + 'static>);
+/// A borrowed memory without its lifetime; see [`with_memory`].
+pub(super) struct BorrowedMemory(NonNull<dyn Memory + 'static>);
 
-// SAFETY: the pointer is used only between `lend`'s two locks, on the thread that lends, or by a
+// SAFETY: the pointer is used only between `with_memory`'s two locks, on the calling thread, or by a
 // Python thread that the hook waits for; never by two at once, as the mutex is held meanwhile.
-unsafe impl Send for Lent {}
+unsafe impl Send for BorrowedMemory {}
 
 /// Memory as a Python policy sees it. It may be used while a hook runs, not afterwards. Pages and
 /// nodes are numbers; node 0 is the fastest. Times are nanoseconds.
 #[pyclass(frozen, name = "Memory", module = "nearfar._engine")]
 pub(crate) struct MemoryHandle {
-    pub(super) lent: Mutex<Option<Lent>>,
+    pub(super) borrowed: Mutex<Option<BorrowedMemory>>,
     /// The threads that `start` made; nothing once it is over.
     pub(super) spawned: Mutex<Option<Vec<Py<ThreadHandle>>>>,
 }
@@ -58,30 +58,34 @@ impl ThreadHandle {
 }
 
 /// Let `handle` stand for `mem` while `hook` runs.
-pub(super) fn lend<T>(handle: &MemoryHandle, mem: &mut dyn Memory, hook: impl FnOnce() -> T) -> T {
+pub(super) fn with_memory<T>(
+    handle: &MemoryHandle,
+    mem: &mut dyn Memory,
+    hook: impl FnOnce() -> T,
+) -> T {
     /// Takes the memory back, even when the hook unwinds.
-    struct Back<'a>(&'a MemoryHandle);
-    impl std::ops::Drop for Back<'_> {
+    struct Return<'a>(&'a MemoryHandle);
+    impl std::ops::Drop for Return<'_> {
         fn drop(&mut self) {
-            *self.0.lent.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            *self.0.borrowed.lock().unwrap_or_else(PoisonError::into_inner) = None;
         }
     }
     let pointer: NonNull<dyn Memory + '_> = NonNull::from(mem);
-    // SAFETY: only the lifetime changes. `Back` removes the pointer before this function returns,
+    // SAFETY: only the lifetime changes. `Return` removes the pointer before this function returns,
     // so before the borrow of `mem` ends.
     let pointer: NonNull<dyn Memory + 'static> = unsafe { std::mem::transmute(pointer) };
-    *handle.lent.lock().unwrap_or_else(PoisonError::into_inner) = Some(Lent(pointer));
-    let _back = Back(handle);
+    *handle.borrowed.lock().unwrap_or_else(PoisonError::into_inner) = Some(BorrowedMemory(pointer));
+    let _return = Return(handle);
     hook()
 }
 
 impl MemoryHandle {
     fn with<T>(&self, use_it: impl FnOnce(&mut dyn Memory) -> T) -> PyResult<T> {
-        let mut lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
-        match lent.as_mut() {
-            // SAFETY: the pointer is there only while `lend` holds the borrow, and the lock makes
+        let mut borrowed = self.borrowed.lock().unwrap_or_else(PoisonError::into_inner);
+        match borrowed.as_mut() {
+            // SAFETY: the pointer is there only while `with_memory` holds the borrow, and the lock makes
             // this the only use of it.
-            Some(lent) => Ok(use_it(unsafe { lent.0.as_mut() })),
+            Some(borrowed) => Ok(use_it(unsafe { borrowed.0.as_mut() })),
             None => Err(PyRuntimeError::new_err("memory is only there while a hook runs")),
         }
     }

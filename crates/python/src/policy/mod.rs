@@ -18,7 +18,7 @@ use pyo3::prelude::*;
 
 mod memory;
 
-use memory::lend;
+use memory::with_memory;
 pub(crate) use memory::{MemoryHandle, ThreadHandle};
 
 /// The first exception of a run; after it the object is not called any more.
@@ -63,7 +63,8 @@ impl Hooks {
                 methods.push((*name, method.unbind()));
             }
         }
-        let handle = MemoryHandle { lent: Mutex::new(None), spawned: Mutex::new(Some(Vec::new())) };
+        let handle =
+            MemoryHandle { borrowed: Mutex::new(None), spawned: Mutex::new(Some(Vec::new())) };
         let handle = Py::new(object.py(), handle)?;
         Ok(Hooks { raised: raised.clone(), handle, methods })
     }
@@ -90,7 +91,7 @@ impl Hooks {
     ) -> Option<Option<T>> {
         let method = self.method(name)?;
         let handle = self.handle.get();
-        Some(self.guarded(|py| lend(handle, mem, || call(py, method, &self.handle))))
+        Some(self.guarded(|py| with_memory(handle, mem, || call(py, method, &self.handle))))
     }
 }
 
@@ -208,9 +209,9 @@ impl PyPolicy {
         let now = mem.now();
         let handle = self.hooks.handle.get();
         let first = match self.hooks.method("start") {
-            Some(method) => {
-                lend(handle, mem, || method.call1(py, (&self.hooks.handle,))?.extract::<First>(py))?
-            }
+            Some(method) => with_memory(handle, mem, || {
+                method.call1(py, (&self.hooks.handle,))?.extract::<First>(py)
+            })?,
             None => None,
         };
         let spawned = handle.spawned.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -252,7 +253,7 @@ impl Policy for PyPolicy {
     }
 
     fn released(&mut self, mem: &mut dyn Memory, page: Page, span: u32) {
-        // The base keeps pages in tables of its own: it is told in any case.
+        // The base keeps pages in tables of its own: it is notified in any case.
         if let Some(base) = &mut self.base {
             base.released(mem, page, span);
         }

@@ -5,7 +5,7 @@ use nearfar_trace::{Batch, Columns, Error, Reader, Result};
 use serde::Serialize;
 
 use super::pages::Pages;
-use super::{BINS, PAGE_SHIFT, Pulse, last_page};
+use super::{BINS, OnProgress, PAGE_SHIFT, last_page};
 
 /// Most rows of the map.
 pub const ROWS: usize = 256;
@@ -45,7 +45,7 @@ pub fn divide(pages: &[(u64, u32)]) -> Vec<usize> {
         return even(pages.len(), ROWS);
     }
     let rows = |most: usize| runs.iter().map(|run| run.div_ceil(most)).sum::<usize>();
-    // The least number of pages a row for which the rows suffice.
+    // The least number of pages per row for which the rows suffice.
     let (mut low, mut high) = (1, runs.iter().copied().max().unwrap_or(1));
     while low < high {
         let middle = low + (high - low) / 2;
@@ -71,7 +71,7 @@ pub fn fill(
     mut touched: Vec<(u64, u32, u32)>,
     name: impl Fn(u32) -> String,
     records: u64,
-    pulse: Pulse<'_>,
+    on_progress: OnProgress<'_>,
 ) -> Result<HeatMap> {
     touched.sort_unstable();
     let plain: Vec<(u64, u32)> = touched.iter().map(|&(page, region, _)| (page, region)).collect();
@@ -115,7 +115,7 @@ pub fn fill(
         let place = reader.path().display().to_string();
         Error::input(place, "changed while it was read", "run again when it is finished")
     };
-    let (mut done, mut next_pulse) = (0u64, 0);
+    let (mut done, mut next_progress) = (0u64, 0);
     while batches.next_into(&mut batch)? {
         for (i, (&addr, &size)) in batch.addr.iter().zip(&batch.size).enumerate() {
             let column = ((done + i as u64) / per_bin) as usize * ROWS;
@@ -130,9 +130,9 @@ pub fn fill(
             }
         }
         done += batch.len() as u64;
-        if done >= next_pulse {
-            pulse(done)?;
-            next_pulse = done + super::PULSE;
+        if done >= next_progress {
+            on_progress(done)?;
+            next_progress = done + super::PROGRESS_STEP;
         }
     }
     let counts = (0..address_bins.len())

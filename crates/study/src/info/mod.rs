@@ -28,13 +28,13 @@ const PAGE_SHIFT: u32 = 12;
 const PAGE: u64 = 1 << PAGE_SHIFT;
 /// Most stretches of time that a trace is divided into.
 pub const BINS: u64 = 256;
-/// Most regions that are told one by one.
+/// Maximum number of regions listed one by one.
 pub const REGIONS: usize = 100;
-/// Records between two calls of the pulse.
-const PULSE: u64 = 1 << 22;
+/// Records between two calls of [`OnProgress`].
+const PROGRESS_STEP: u64 = 1 << 22;
 
 /// Called now and then with the records done in this pass; an error ends the run.
-pub type Pulse<'a> = &'a mut dyn FnMut(u64) -> Result<()>;
+pub type OnProgress<'a> = &'a mut dyn FnMut(u64) -> Result<()>;
 
 nearfar_schema::options! {
     /// The options of `nearfar info` as they are written, but for those of the view.
@@ -47,7 +47,7 @@ nearfar_schema::options! {
 /// What to work out beyond the counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The histogram of stack distances: the dearest part.
+    /// The histogram of stack distances: the most expensive part.
     pub reuse: bool,
     /// The heat map: a second pass.
     pub heat_map: bool,
@@ -178,7 +178,7 @@ pub fn check(reader: &Reader) -> Result<()> {
 pub fn summarize(
     reader: &Reader,
     options: Options,
-    pulse: Pulse<'_>,
+    on_progress: OnProgress<'_>,
 ) -> Result<(Summary, Option<HeatMap>)> {
     check(reader)?;
     let info = reader.info();
@@ -194,7 +194,7 @@ pub fn summarize(
     let mut pass = Pass::new(Names::new(reader.regions()?), options.reuse);
     let mut batches = reader.batches(Columns { thread: several, ..Columns::PAGING });
     let mut batch = Batch::default();
-    let (mut done, mut next_pulse) = (0u64, 0);
+    let (mut done, mut next_progress) = (0u64, 0);
     let mut running = info.threads.first().map_or(0, |thread| thread.process);
     while batches.next_into(&mut batch)? {
         let mut from = 0;
@@ -224,9 +224,9 @@ pub fn summarize(
             }
         }
         done += batch.len() as u64;
-        if done >= next_pulse {
-            pulse(done)?;
-            next_pulse = done + PULSE;
+        if done >= next_progress {
+            on_progress(done)?;
+            next_progress = done + PROGRESS_STEP;
         }
     }
 
@@ -258,7 +258,7 @@ pub fn summarize(
             .collect();
         drop(state);
         let name = |region: u32| all.get(region as usize).map_or("", |r| &r.name).to_owned();
-        Some(heat::fill(reader, &mut pages, touched, name, info.records, pulse)?)
+        Some(heat::fill(reader, &mut pages, touched, name, info.records, on_progress)?)
     } else {
         None
     };
@@ -356,10 +356,10 @@ impl Pass {
                 self.touch(page, kind);
             }
         }
-        if self.pages.len() >= pages::MOST {
+        if self.pages.len() >= pages::MAX_PAGES {
             return Err(Error::input(
                 "trace",
-                format!("touches over {} pages of 4 KiB", pages::MOST),
+                format!("touches over {} pages of 4 KiB", pages::MAX_PAGES),
                 "look at a part of it",
             ));
         }

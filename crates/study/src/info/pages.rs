@@ -2,13 +2,13 @@
 
 use nearfar_trace::hash::PageMap;
 
-/// Pages in one entry of the map: dense footprints cost about 6 bytes a page, sparse ones 80.
+/// Pages in one entry of the map: dense footprints cost about 6 bytes per page, sparse ones 80.
 const CHUNK: u64 = 16;
 const RECENT: usize = 1 << 12;
 const NONE: u32 = u32::MAX;
 
 /// Most pages that ids are given to: the stack of `reuse` needs the numbers above.
-pub const MOST: usize = u32::MAX as usize - 16;
+pub const MAX_PAGES: usize = u32::MAX as usize - 16;
 
 /// Page numbers (address >> 12) to ids 0, 1, 2, ... in order of first use.
 pub struct Pages {

@@ -170,20 +170,20 @@ fn check_all(processes: &[u32], steps: &[Step], reader: &Reader) {
         }
         list.insert(0, page);
     }
-    let told: BTreeMap<u32, u64> = found
+    let counted: BTreeMap<u32, u64> = found
         .reuse
         .iter()
         .filter_map(|bin| bin.distance_log2.map(|k| (k, bin.count)))
         .filter(|(_, count)| *count > 0)
         .collect();
-    assert_eq!(told, bins);
+    assert_eq!(counted, bins);
     assert_eq!(found.reuse.last(), Some(&ReuseBin { distance_log2: None, count: first }));
 
     // Regions.
     if steps.iter().any(|step| matches!(step, Step::Event(_))) {
-        let told: BTreeMap<String, (u64, u64)> =
+        let counted: BTreeMap<String, (u64, u64)> =
             found.regions.iter().map(|r| (r.name.clone(), (r.records, r.pages))).collect();
-        assert_eq!(told, plain_regions(processes, steps));
+        assert_eq!(counted, plain_regions(processes, steps));
     } else {
         // Blocks of 2 MiB that adjoin.
         let mut clusters: Vec<Vec<u64>> = Vec::new();
@@ -193,7 +193,7 @@ fn check_all(processes: &[u32], steps: &[Step], reader: &Reader) {
                 _ => clusters.push(vec![page]),
             }
         }
-        let told: BTreeSet<(Option<u64>, Option<u128>, u64)> =
+        let listed: BTreeSet<(Option<u64>, Option<u128>, u64)> =
             found.regions.iter().map(|r| (r.addr_low, r.addr_high, r.pages)).collect();
         let plain: BTreeSet<_> = clusters
             .iter()
@@ -202,7 +202,7 @@ fn check_all(processes: &[u32], steps: &[Step], reader: &Reader) {
                 (Some(c[0] * 4096), Some(high), c.len() as u64)
             })
             .collect();
-        assert_eq!(told, plain);
+        assert_eq!(listed, plain);
     }
     assert_eq!(found.regions.iter().map(|r| r.records).sum::<u64>(), total);
     assert!(found.regions.is_sorted_by_key(|r| std::cmp::Reverse(r.records)));
@@ -321,10 +321,10 @@ fn anonymous_neighbours_are_one_region() {
         load(0x9000_0000, 0),
     ];
     let (found, heat) = all(&write(&dir.path().join("t.trace"), &[0], &steps));
-    let told: Vec<_> =
+    let found: Vec<_> =
         found.regions.iter().map(|r| (r.name.as_str(), r.records, r.pages)).collect();
     assert_eq!(
-        told,
+        found,
         [
             ("(unnamed)", 3, 1),
             ("(anonymous) 0x70000000", 2, 2),
@@ -381,7 +381,7 @@ fn counts_that_contradict_are_refused() {
 }
 
 #[test]
-fn an_error_of_the_pulse_ends_the_run() {
+fn an_error_of_on_progress_ends_the_run() {
     let dir = tempfile::tempdir().unwrap();
     let reader = write(&dir.path().join("t.trace"), &[0], &[load(1, 0)]);
     let options = Options { reuse: false, heat_map: false };

@@ -14,7 +14,7 @@ use super::clear::clear_page;
 pub struct AllocOptions {
     /// `vmalloc` of the kernel, or a program.
     pub allocator: Allocator,
-    /// What the mode is told.
+    /// Input of the mode.
     pub policy: Policy,
     /// The node whose cores allocate.
     pub from: usize,

@@ -1,4 +1,4 @@
-//! The `numa` study (paper 004): memory of several kinds and places as system memory. How long
+//! The `numa` study (aliusM, 004): memory of several kinds and places as system memory. How long
 //! allocating and clearing takes and where pages land ([`alloc`]), what a program then sees
 //! ([`run`]), and how two virtual machines hurt each other in memory mode ([`pair`]).
 

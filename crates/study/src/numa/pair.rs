@@ -135,7 +135,7 @@ impl Player {
 /// Where a guest's pages lie.
 enum Place {
     /// From this page of the memory on.
-    Piece(u64),
+    Contiguous(u64),
     /// Spread by a permutation of the memory, from this index on.
     Spread(Permutation, u64),
 }
@@ -144,7 +144,7 @@ impl Place {
     fn address(&self, line: u64) -> u64 {
         let page = line / LINES;
         let frame = match self {
-            Place::Piece(start) => start + page,
+            Place::Contiguous(start) => start + page,
             Place::Spread(order, start) => order.apply(start + page),
         };
         frame * PAGE + line % LINES * LINE
@@ -222,7 +222,7 @@ pub fn pair(
         // The second starts so far into the first's places, a whole number of caches further on.
         let shared = (overlap * first.min(second) as f64).round() as u64;
         let start = first - shared + first.div_ceil(frames) * frames;
-        let places = [Place::Piece(0), Place::Piece(start)];
+        let places = [Place::Contiguous(0), Place::Contiguous(start)];
         rows.push(measure(places, Some(overlap_of(first, second, start, frames)))?);
     }
     let order = Permutation::new(behind, seed);

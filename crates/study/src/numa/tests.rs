@@ -49,7 +49,7 @@ fn a_page_costs_what_its_slowest_part_costs() {
 
 #[test]
 fn table_two_is_met() {
-    // Paper 004, table 2; goal: each within 10 %, the mean within 5 %.
+    // aliusM (004), table 2; goal: each within 10 %, the mean within 5 %.
     let mut errors = Vec::new();
     for (mode_name, cells) in [
         ("memory-mode", [64.74, 581.29, 847.93, 1805.33].as_slice()),
@@ -149,7 +149,7 @@ fn stream(mode_name: &str, stream: Stream, change: &dyn Fn(&mut AllocOptions)) -
 
 #[test]
 fn table_one_comes_out_of_the_model() {
-    // Paper 004, table 1: GB/s a module. Enough threads to fill it, loads or stores alone.
+    // aliusM (004), table 1: GB/s a module. Enough threads to fill it, loads or stores alone.
     for (node, figures) in [(4, [7.6, 2.4, 2.3, 0.5]), (0, [15.0; 4])] {
         for (figure, (writes, random)) in
             figures.into_iter().zip([(0.0, false), (0.0, true), (1.0, false), (1.0, true)])

@@ -16,9 +16,9 @@ use super::window::{MAX_BLOCKS, WRITE};
 
 /// A memory that faults at more than one in this many references gets its own loop.
 const THRASHING: u64 = 12;
-/// The same for one of at most [`FEW`] frames: windows seldom touch its pages alone.
-const THRASHING_FEW: u64 = 48;
-const FEW: u64 = 8;
+/// The same for one of at most [`SMALL_FRAMES`] frames: windows seldom touch its pages alone.
+const SMALL_THRASHING: u64 = 48;
+const SMALL_FRAMES: u64 = 8;
 /// References to see before promoting; tests must get past the trial on short traces.
 const TRIAL: u64 = if cfg!(test) { 50 } else { 1 << 16 };
 const ABSENT: u8 = u8::MAX;
@@ -78,7 +78,8 @@ impl Clocks {
             let faults = self.shared.outcome(index).faults;
             let recent = faults - std::mem::replace(&mut self.faults_at_trial[index], faults);
             if frames <= BitClock::MAX_FRAMES
-                && recent * if frames <= FEW { THRASHING_FEW } else { THRASHING } > self.seen
+                && recent * if frames <= SMALL_FRAMES { SMALL_THRASHING } else { THRASHING }
+                    > self.seen
                 && self.own.iter().all(|(own, _)| *own != index)
                 && let Some((pages, hand)) = self.shared.policy(index).ring()
             {

@@ -23,8 +23,8 @@ pub const RANGES: usize = 256;
 /// Most code sites in an answer; the rest are taken together.
 pub const SITES: usize = 256;
 /// log2 of the smallest range, or a page where that is larger.
-const LEAST_RANGE: u32 = 16;
-const PULSE: u64 = 1 << 22;
+const MIN_RANGE_SHIFT: u32 = 16;
+const PROGRESS_STEP: u64 = 1 << 22;
 
 nearfar_schema::options! {
     /// The options of `nearfar explain` as they are written: which row of a run.
@@ -110,11 +110,11 @@ pub struct Explained {
 /// larger than a region so can count for several.
 ///
 /// # Errors
-/// A trace that cannot be read or holds no such records; what `pulse` raises.
+/// A trace that cannot be read or holds no such records; what `on_progress` raises.
 pub fn explain(
     reader: &Reader,
     options: &Options,
-    pulse: &mut dyn FnMut(u64) -> Result<()>,
+    on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<Explained> {
     let footprint = footprint_bytes(reader, options)?;
     let page_bytes = options.page_sizes[0];
@@ -134,14 +134,14 @@ pub fn explain(
     let mut names = Names::new(reader.regions()?);
 
     let mut ids: PageMap<u32> = PageMap::default();
-    let cell_shift = shift.max(LEAST_RANGE);
+    let cell_shift = shift.max(MIN_RANGE_SHIFT);
     let mut places: FxHashMap<(u32, u64), Counts> = FxHashMap::default();
     let mut code = Code::default();
     // Most references lie where the one before them did.
     let (mut known, mut region, mut counts) = (None, 0u32, Counts::default());
     let mut batches = reader.batches(Columns { thread: true, ..Columns::PAGING });
     let mut batch = Batch::default();
-    let (mut at, mut next_pulse) = (0u64, 0u64);
+    let (mut at, mut next_progress) = (0u64, 0u64);
     while batches.next_into(&mut batch)? {
         for (index, &addr) in batch.addr.iter().enumerate() {
             if names.next_event() <= at {
@@ -189,9 +189,9 @@ pub fn explain(
                 counts.references += 1;
             }
         }
-        if at >= next_pulse {
-            pulse(at)?;
-            next_pulse = at + PULSE;
+        if at >= next_progress {
+            on_progress(at)?;
+            next_progress = at + PROGRESS_STEP;
         }
     }
     commit(&mut places, region, &mut known, &mut counts);

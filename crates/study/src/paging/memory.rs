@@ -192,16 +192,16 @@ impl AccessBits for Bits<'_, '_, '_, '_> {
 impl<P: Replacement> Engine for Memories<P> {
     fn window(&mut self, view: &View<'_>) {
         self.states.resize(view.local_of.len().max(self.states.len()), State::default());
-        let (mut present, mut settled) = (self.all, self.all);
+        let (mut present, mut unchanged) = (self.all, self.all);
         for &local in view.distinct {
             let state = self.states[view.page(local) as usize];
             present &= state.present;
-            settled &= state.referenced;
+            unchanged &= state.referenced;
             if view.group[usize::from(local)] & view.written != 0 {
-                settled &= state.dirty;
+                unchanged &= state.dirty;
             }
         }
-        if settled == self.all {
+        if unchanged == self.all {
             return;
         }
         if present != 0 {

@@ -1,5 +1,5 @@
-//! The `paging` study (papers 000 and 001): TLB misses and page faults at every page size and
-//! memory size, in one pass over the trace.
+//! The `paging` study (page-size advice, 000; TLB and fault models, 001): TLB misses and page
+//! faults at every page size and memory size, in one pass over the trace.
 
 mod clock;
 mod direct;

@@ -11,13 +11,13 @@ use nearfar_trace::{Error, KindSet, Result};
 use crate::filter::Filter;
 
 /// Smallest page size, bytes: a cache line.
-pub const LEAST_PAGE: u64 = 64;
+pub const MIN_PAGE: u64 = 64;
 /// Largest page size, bytes.
-pub const MOST_PAGE: u64 = 1 << 40;
+pub const MAX_PAGE: u64 = 1 << 40;
 /// Most memory sizes in one study.
-pub const MOST_MEMORIES: usize = 1024;
+pub const MAX_MEMORIES: usize = 1024;
 
-/// What a simulation keeps to unless told otherwise, bytes.
+/// Default of a simulation, bytes.
 pub const MAX_MEMORY: u64 = 12 << 30;
 
 nearfar_schema::choices! {
@@ -77,7 +77,7 @@ pub struct Options {
     pub clock_insert: ClockInsert,
     /// Kinds of references that count.
     pub kinds: KindSet,
-    /// Threads; 0 means one a core.
+    /// Threads; 0 = one per core.
     pub threads: usize,
     /// Bytes that the simulation should not exceed: a large footprint takes several passes.
     pub max_memory: u64,
@@ -114,13 +114,11 @@ impl Options {
         kinds: KindSet,
     ) -> Result<Self> {
         for &size in &page_sizes {
-            if !size.is_power_of_two() || !(LEAST_PAGE..=MOST_PAGE).contains(&size) {
+            if !size.is_power_of_two() || !(MIN_PAGE..=MAX_PAGE).contains(&size) {
                 return Err(Error::input(
                     "--page-sizes",
                     format!("{size} is not a page size"),
-                    format!(
-                        "give powers of two from {LEAST_PAGE} bytes to 1 TiB, such as 4K,64K,2M"
-                    ),
+                    format!("give powers of two from {MIN_PAGE} bytes to 1 TiB, such as 4K,64K,2M"),
                 ));
             }
         }
@@ -129,11 +127,11 @@ impl Options {
         if page_sizes.is_empty() {
             return Err(Error::input("--page-sizes", "names no page size", "such as 4K,64K,2M"));
         }
-        if memory.is_empty() || memory.len() > MOST_MEMORIES {
+        if memory.is_empty() || memory.len() > MAX_MEMORIES {
             return Err(Error::input(
                 "--memory",
                 format!("names {} memory sizes", memory.len()),
-                format!("give 1 to {MOST_MEMORIES}, such as 10%,50%,100% or 512M"),
+                format!("give 1 to {MAX_MEMORIES}, such as 10%,50%,100% or 512M"),
             ));
         }
         for size in &memory {

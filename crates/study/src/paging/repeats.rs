@@ -1,14 +1,14 @@
 //! Runs of pages that take turns, of which a memory under CLOCK soon sees nothing new.
 //!
 //! Let the runs from some place on go round `period` pages, and the memory have no fewer frames. As
-//! long as one of the pages is missing some frame holds a *stranger*: another page, whose accessed
-//! bit is not set again.
+//! long as one of the pages is missing, some frame holds an *outside page*: a page of none of these
+//! runs, whose accessed bit is not set again.
 //!
-//! * As long as some stranger's bit is set the hand has not passed it, so it has visited no frame
+//! * As long as some outside page's bit is set the hand has not passed it, so it has visited no frame
 //!   twice. Where it meets a page that was referenced meanwhile it clears the bit and goes on, and
 //!   it never meets one that faulted: a page faults at its first run or not at all.
 //! * At a fault `t`, so `t < period`, the last of those bits is cleared. From then on the hand evicts
-//!   every stranger it meets, and with the last of them gone no page is missing. Again it visits no
+//!   every outside page it meets, and with the last of them gone no page is missing. Again it visits no
 //!   frame twice: a page faults at its first run after `t` or not at all, and if it is cleared by
 //!   such a fault its next run marks it.
 //!
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn turns_change_nothing_for_longer_from_any_state() {
         for (period, enough) in PERIODS {
-            let stranger = period;
+            let outside = period;
             for frames in FRAMES..=5 {
                 let mut last = 0;
                 for code in 0..(period + 1).pow(frames as u32) {
@@ -227,7 +227,7 @@ mod tests {
                             held[frame] = page;
                             clock.referenced |= 1 << frame;
                         }
-                        assert!(frames == period || held.contains(&stranger));
+                        assert!(frames == period || held.contains(&outside));
                     }
                 }
                 assert_eq!(last, period + enough - 2, "{period} pages, {frames} frames");

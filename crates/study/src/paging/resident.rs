@@ -42,7 +42,7 @@ impl Memory for FullLru {
     }
 }
 
-/// Pages resident under a policy that is told of faults.
+/// Pages resident under a policy that sees faults only.
 struct Resident<P> {
     policy: P,
     bits: Bits,

@@ -6,14 +6,14 @@
 //! [`GROUPS`] disjoint groups of pages simulated apart; their spread gives the standard error.
 //!
 //! Sampling fails on few pages (a group of tens of pages is mostly chance), so a page size whose
-//! groups would hold fewer than [`LEAST_PAGES`] pages is simulated whole; so are TLBs, always.
+//! groups would hold fewer than [`MIN_GROUP_PAGES`] pages is simulated whole; so are TLBs, always.
 
 use nearfar_trace::hash::mix;
 
 /// Disjoint groups of sampled pages.
 pub const GROUPS: u32 = 4;
 /// Fewest expected pages in a group for sampling to be worth it.
-pub const LEAST_PAGES: f64 = 500.0;
+pub const MIN_GROUP_PAGES: f64 = 500.0;
 
 /// A group of pages: those whose hash is in a range.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -45,7 +45,7 @@ impl Sample {
 
 /// Whether a study of `pages` pages can be sampled at `rate`.
 pub fn worth_it(pages: f64, rate: f64) -> bool {
-    pages * rate / f64::from(GROUPS) >= LEAST_PAGES
+    pages * rate / f64::from(GROUPS) >= MIN_GROUP_PAGES
 }
 
 /// Mean of the groups' estimates and its standard error.

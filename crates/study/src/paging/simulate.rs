@@ -109,11 +109,11 @@ pub fn footprint_bytes(reader: &Reader, options: &Options) -> Result<u64> {
 /// Simulate every page size and memory size of `options`: in one pass over the trace, or in as few
 /// as keep within `options.max_memory` (see [`passes`]). The passes change no result.
 ///
-/// `pulse` is called now and then with the records done so far; its error ends the run.
+/// `on_progress` is called now and then with the records done so far; its error ends the run.
 pub fn simulate(
     reader: &Reader,
     options: &Options,
-    pulse: &mut dyn FnMut(u64) -> Result<()>,
+    on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<Simulated> {
     let footprint_bytes = footprint_bytes(reader, options)?;
     let records = reader.info().records_of(options.kinds);
@@ -121,7 +121,7 @@ pub fn simulate(
     let mut done = 0;
     for page_sizes in passes(options, footprint_bytes, records) {
         let (some, read) = pass(reader, options, page_sizes, footprint_bytes, &mut |records| {
-            pulse(done + records)
+            on_progress(done + records)
         })?;
         cells.extend(some);
         done += read;
@@ -173,7 +173,7 @@ fn pass(
     options: &Options,
     page_sizes: &[u64],
     footprint: u64,
-    pulse: &mut dyn FnMut(u64) -> Result<()>,
+    on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<(Vec<Cell>, u64)> {
     let memory = options.memory_bytes(footprint);
     let block_shift = page_sizes[0].trailing_zeros();
@@ -249,7 +249,7 @@ fn pass(
         });
         more = filled?;
         std::mem::swap(&mut current, &mut next);
-        pulse(records)?;
+        on_progress(records)?;
     }
 
     let mut cells = Vec::new();

@@ -1,5 +1,5 @@
-//! From counts to times: the access-time model of paper 000, equations 1 to 3 (paper 001's are
-//! the same), one row per page size x memory size x storage.
+//! From counts to times: the access-time model of page-size advice (000), equations 1 to 3
+//! (the same as in TLB and fault models, 001), one row per page size x memory size x storage.
 
 use nearfar_hardware::{AccessTimes, Storage};
 use nearfar_trace::{Error, Result};
@@ -24,13 +24,13 @@ nearfar_schema::columns! {
         references: u64,
         /// Page walks: what no level of the TLB held.
         tlb_misses: u64,
-        /// e, epsilon of paper 000.
+        /// e, epsilon of page-size advice (000).
         tlb_miss_rate: f64 ["per reference"],
         /// First-level misses that the second level held; 0 with one level.
         tlb_second_hits: u64,
         /// Page faults; an estimate when pages were sampled.
         faults: u64,
-        /// d, delta of paper 000.
+        /// d, delta of page-size advice (000).
         fault_rate: f64 ["per reference"],
         /// Standard error of the fault rate when pages were sampled, else null.
         fault_rate_error: Option<f64> ["per reference"],

@@ -20,7 +20,7 @@ use nearfar_simd::Avx512;
 use nearfar_trace::hash::PageMap;
 use nearfar_trace::{Batch, KindSet, last_byte};
 
-use super::options::LEAST_PAGE;
+use super::options::MIN_PAGE;
 
 /// Most distinct blocks in a window: a bit each in a mask.
 pub const MAX_BLOCKS: usize = 64;
@@ -30,7 +30,7 @@ const SLOT_BITS: u32 = 9;
 const SLOTS: usize = 1 << SLOT_BITS;
 /// Bits of a tag that are a local number; the others are a block, of at least as many bytes.
 const LOCAL_BITS: u32 = MAX_BLOCKS.ilog2();
-const _: () = assert!(LEAST_PAGE >> LOCAL_BITS > 0);
+const _: () = assert!(MIN_PAGE >> LOCAL_BITS > 0);
 /// Records that are taken one by one where eight at a time got no further than this.
 const BURST: usize = 8;
 /// Precedes the first reference of a window, whose byte it cannot be.

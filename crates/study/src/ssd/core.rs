@@ -6,7 +6,7 @@ use nearfar_hardware::umd::Umd;
 use nearfar_trace::{Kind, last_byte};
 
 use super::accounts::Counts;
-use super::feed::{Piece, Reference};
+use super::feed::{Chunk, Reference};
 use super::options::Host;
 
 const NO_PAGE: (u64, u32) = (u64::MAX, u32::MAX);
@@ -101,7 +101,7 @@ pub enum Waits {
 #[derive(Debug, Default)]
 pub struct Thread {
     /// References handed to it.
-    pub piece: Piece,
+    pub chunk: Chunk,
     /// The present one.
     pub at: usize,
     /// What it waits for.
@@ -149,7 +149,7 @@ pub fn run_fast_path(
     counts: &mut Counts,
     until: u64,
 ) -> Event {
-    while let Some(&reference) = thread.piece.references.get(thread.at) {
+    while let Some(&reference) = thread.chunk.references.get(thread.at) {
         if core.time >= until {
             return Event::Until;
         }

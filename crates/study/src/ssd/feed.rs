@@ -22,15 +22,15 @@ pub struct Reference {
     pub kind: Kind,
 }
 
-/// Largest number of references in a piece handed to a thread.
-const PIECE: usize = 4096;
+/// Largest number of references in a chunk handed to a thread.
+const MAX_CHUNK: usize = 4096;
 
 /// Where batches come from: replaces the contents of the batch; false at the end.
 pub type Source<'a> = dyn FnMut(&mut Batch) -> Result<bool> + 'a;
 
 /// References handed to a thread at once.
 #[derive(Debug, Default)]
-pub struct Piece {
+pub struct Chunk {
     /// In order.
     pub references: Vec<Reference>,
     /// Their instructions.
@@ -45,7 +45,7 @@ fn counted(instr: u32) -> u64 {
 /// The references in flight.
 #[derive(Default)]
 pub struct Feed {
-    streams: Vec<VecDeque<Piece>>,
+    streams: Vec<VecDeque<Chunk>>,
     spare: Vec<Vec<Reference>>,
     batch: Batch,
     /// References of the batch that are in a stream.
@@ -88,18 +88,18 @@ impl Feed {
         !self.ended && self.in_flight < self.window
     }
 
-    /// A thread's `piece` is done: take it back.
-    pub fn done(&mut self, piece: &mut Piece) {
-        self.in_flight -= std::mem::take(&mut piece.instr);
-        let mut references = std::mem::take(&mut piece.references);
+    /// A thread's `chunk` is done: take it back.
+    pub fn done(&mut self, chunk: &mut Chunk) {
+        self.in_flight -= std::mem::take(&mut chunk.instr);
+        let mut references = std::mem::take(&mut chunk.references);
         references.clear();
         if references.capacity() > 0 {
             self.spare.push(references);
         }
     }
 
-    /// The thread's next piece, if it has one now.
-    pub fn next(&mut self, thread: u32) -> Option<Piece> {
+    /// The thread's next chunk, if it has one now.
+    pub fn next(&mut self, thread: u32) -> Option<Chunk> {
         self.streams.get_mut(thread as usize)?.pop_front()
     }
 
@@ -118,7 +118,7 @@ impl Feed {
         let mut instr = 0u64;
         while let Some(&thread) = batch.thread.get(self.at)
             && thread == batch.thread[start]
-            && self.at - start < PIECE
+            && self.at - start < MAX_CHUNK
             && instr < left
         {
             instr += counted(batch.instr[self.at]);
@@ -133,7 +133,7 @@ impl Feed {
         Ok(())
     }
 
-    /// Largest number of instructions in a piece, but for its last reference. It is done as a whole: small pieces
+    /// Largest number of instructions in a chunk, but for its last reference. It is done as a whole: small chunks
     /// let the others go on sooner.
     fn max_instr(&self) -> u64 {
         (self.window / 8).max(1)
@@ -146,20 +146,20 @@ impl Feed {
         }
         let max_instr = self.max_instr();
         let stream = &mut self.streams[thread];
-        let fits = |piece: &Piece| {
-            piece.references.len() + (end - start) <= PIECE && piece.instr + instr <= max_instr
+        let fits = |chunk: &Chunk| {
+            chunk.references.len() + (end - start) <= MAX_CHUNK && chunk.instr + instr <= max_instr
         };
         if !stream.back().is_some_and(fits) {
             let references = self.spare.pop().unwrap_or_default();
-            stream.push_back(Piece { references, instr: 0 });
+            stream.push_back(Chunk { references, instr: 0 });
         }
-        let Some(piece) = stream.back_mut() else { return };
-        piece.instr += instr;
+        let Some(chunk) = stream.back_mut() else { return };
+        chunk.instr += instr;
         let columns = batch.addr[start..end]
             .iter()
             .zip(&batch.instr[start..end])
             .zip(batch.size[start..end].iter().zip(&batch.kind[start..end]));
-        piece.references.extend(columns.map(|((&addr, &instr), (&size, &kind))| Reference {
+        chunk.references.extend(columns.map(|((&addr, &instr), (&size, &kind))| Reference {
             addr,
             instr,
             size,

@@ -124,10 +124,10 @@ impl<'a> Run<'a> {
         let now = self.scheduler.cores[core].time;
         let thread = &mut self.scheduler.threads[number as usize];
         thread.at = 0;
-        self.feed.done(&mut thread.piece);
+        self.feed.done(&mut thread.chunk);
         loop {
-            if let Some(piece) = self.feed.next(number) {
-                self.scheduler.threads[number as usize].piece = piece;
+            if let Some(chunk) = self.feed.next(number) {
+                self.scheduler.threads[number as usize].chunk = chunk;
                 return self.fill_window(source, now, advance);
             }
             if !self.feed.room() {

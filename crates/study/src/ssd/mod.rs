@@ -1,4 +1,4 @@
-//! The `ssd` study (paper 002): a program on a machine whose memory is a DRAM-interface SSD, under
+//! The `ssd` study (UMD, 002): a program on a machine whose memory is a DRAM-interface SSD, under
 //! each policy for embedded page faults and each size of the device's DRAM.
 //!
 //! A discrete-event simulation in whole nanoseconds. Threads replay their own references; what a

@@ -129,7 +129,7 @@ impl<'a> Scheduler<'a> {
         let preempts = |woken| fairness.preempts(woken, running, since, granularity);
         let Some(woken) = self.queue.take_if(now, preempts) else { return false };
         self.yield_core(number);
-        self.fairness.settle(woken, running, granularity);
+        self.fairness.limit_credit(woken, running, granularity);
         self.dispatch(number, woken);
         true
     }

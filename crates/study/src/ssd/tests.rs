@@ -18,7 +18,7 @@ fn machine() -> Machine {
     Machine::load("umd", std::path::Path::new("")).unwrap()
 }
 
-/// The host of paper 002 without CPU caches and disk.
+/// The host of UMD (002) without CPU caches and disk.
 fn bare() -> Host {
     Host { caches: None, ..Host::new(&machine(), None).unwrap() }
 }

@@ -39,7 +39,7 @@ impl Access {
 }
 
 /// The program's share of bandwidth is measured this often.
-const METER: Time = Time::from_ps(1_000_000_000);
+const METER_PERIOD: Time = Time::from_ps(1_000_000_000);
 /// Lines of one access that miss when they are loaded: those after are there already, fetched ahead
 /// by the processor's streamer. Assumption: it follows after three lines in a row.
 const DEMAND_LINES: i64 = 3;
@@ -89,7 +89,7 @@ impl Engine {
                 worker.due = at;
             }
         }
-        Ok(Self { world, policy, meter: METER, huge })
+        Ok(Self { world, policy, meter: METER_PERIOD, huge })
     }
 
     /// Map a page at its first touch.
@@ -133,7 +133,7 @@ impl Engine {
         world.event = world.clock;
         let span = world.unmap(page);
         self.policy.released(world, page, span);
-        self.settle();
+        self.end_event();
         self.run_due(self.world.clock, true);
     }
 
@@ -270,7 +270,7 @@ impl Engine {
             } else {
                 return Ok(());
             }
-            self.settle();
+            self.end_event();
             self.run_due(self.world.clock, true);
         }
         Err(Error::input(
@@ -280,8 +280,8 @@ impl Engine {
         ))
     }
 
-    /// What the event cost is the program's time.
-    fn settle(&mut self) {
+    /// Add what the event cost to the program's time.
+    fn end_event(&mut self) {
         let cost = self.world.take_cost();
         self.world.clock = self.world.clock.plus(cost);
         self.world.event_ended(self.world.clock);
@@ -299,7 +299,7 @@ impl Engine {
         world.event = world.clock;
         world.charge(world.hardware().costs.sample);
         self.policy.sample(world, page, access.page(), access.write());
-        self.settle();
+        self.end_event();
     }
 
     /// The program sleeps; kernel threads go on.
@@ -307,7 +307,7 @@ impl Engine {
         let until = self.world.clock.plus(span);
         self.run_due(until, false);
         self.world.clock = self.world.clock.max(until);
-        self.meter = self.world.clock.plus(METER);
+        self.meter = self.world.clock.plus(METER_PERIOD);
         self.world.meter();
     }
 
@@ -363,7 +363,7 @@ impl Engine {
         }
         if program && self.meter <= self.world.clock {
             self.world.meter();
-            self.meter = self.world.clock.plus(METER);
+            self.meter = self.world.clock.plus(METER_PERIOD);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The `tiering` study (paper 003 and what it builds on): policies that move pages between fast
+//! The `tiering` study (SSP, 003, and what it builds on): policies that move pages between fast
 //! and slow memory, in a simulated machine on an event clock.
 //!
 //! [`world`] is the machine: page table, TLB, frames, the costs of actions; it carries out what a

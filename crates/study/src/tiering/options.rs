@@ -214,7 +214,7 @@ pub struct Options {
     pub scale: f64,
     /// Memory is mapped as huge pages.
     pub huge: bool,
-    /// Runs at the same time; 0 for one a core.
+    /// Runs at the same time; 0 = one per core.
     pub threads: usize,
     /// Points of the time series in a phase.
     pub points: u32,

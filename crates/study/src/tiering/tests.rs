@@ -9,7 +9,8 @@ use nearfar_hardware::Machine;
 use nearfar_hardware::machine::NodeKind;
 use nearfar_hardware::node::{Direction, KernelCosts, LINE, NodeModel, View};
 use nearfar_kernel::tiering::testing::{
-    NAP, PAGES, PRICES, ReferenceMemory, Step, all_settings, drive, huge_steps, settings, steps,
+    COSTS, PAGES, ReferenceMemory, SLEEP_TIME, Step, all_settings, drive, huge_steps, settings,
+    steps,
 };
 use nearfar_kernel::tiering::{
     Action, HUGE, Made, Memory, NodeId, POLICIES, Page, Settings, Tenant, Time, make,
@@ -24,12 +25,12 @@ use super::world::World;
 use super::*;
 use nearfar_schema::units::MemorySize as Size;
 
-/// Hardware that has the reference implementation's prices: bandwidth without end, no TLB.
+/// Hardware that has the reference implementation's costs: bandwidth without end, no TLB.
 fn flat(nodes: usize) -> Hardware {
     let ps = |time: Time| time.ps() as f64;
     let way = Direction {
-        latency_ps: ps(PRICES.access),
-        byte_ps: ps(PRICES.copy) / 4096.0,
+        latency_ps: ps(COSTS.access),
+        byte_ps: ps(COSTS.copy) / 4096.0,
         busy_ps: 0.0,
         random_busy_ps: 0.0,
     };
@@ -47,13 +48,13 @@ fn flat(nodes: usize) -> Hardware {
     Hardware {
         nodes: (0..nodes).map(node).collect(),
         costs: KernelCosts {
-            hint_fault: ps(PRICES.hint_fault),
-            write_protect_fault: ps(PRICES.write_fault),
-            context_switch: ps(PRICES.wake),
+            hint_fault: ps(COSTS.hint_fault),
+            write_protect_fault: ps(COSTS.write_fault),
+            context_switch: ps(COSTS.wake),
             exception: 0.0,
             shootdown: 0.0,
-            page_migration: ps(PRICES.migrate),
-            page_scan: ps(PRICES.entry),
+            page_migration: ps(COSTS.migrate),
+            page_scan: ps(COSTS.entry),
             page_walk: 0.0,
             sample: 0.0,
         },
@@ -67,7 +68,7 @@ fn flat(nodes: usize) -> Hardware {
 /// Run the same program in both worlds; every action must be the same at the same moment.
 fn compare(name: &str, settings: &Settings, nodes: &[usize], steps: &[Step], huge: bool) {
     let pages = if huge { 4 * HUGE } else { PAGES };
-    let mut reference = ReferenceMemory::new(PRICES, nodes, pages, huge);
+    let mut reference = ReferenceMemory::new(COSTS, nodes, pages, huge);
     let mut policy = reference.start(name, settings).unwrap();
     let frames: Vec<u64> = nodes.iter().map(|n| *n as u64).collect();
     let mut world = World::new(flat(nodes.len()), &frames, pages);
@@ -77,7 +78,7 @@ fn compare(name: &str, settings: &Settings, nodes: &[usize], steps: &[Step], hug
     for part in steps.chunk_by(|one, next| access(*one).is_some() && access(*next).is_some()) {
         drive(&mut reference, &mut *policy, part);
         match part {
-            [Step::Sleep] => engine.sleep(NAP),
+            [Step::Sleep] => engine.sleep(SLEEP_TIME),
             [Step::Release(page)] => engine.release(Page::new(page % pages)),
             _ => {
                 let accesses = part.iter().filter_map(|step| access(*step));
@@ -345,8 +346,8 @@ fn mistakes_are_explained() {
 #[test]
 fn a_page_that_faults_for_ever_is_an_error() {
     #[derive(Debug)]
-    struct Stubborn;
-    impl nearfar_kernel::tiering::Policy for Stubborn {
+    struct FaultsForever;
+    impl nearfar_kernel::tiering::Policy for FaultsForever {
         fn allocated(&mut self, mem: &mut dyn Memory, page: Page) {
             mem.arm_hint(page).unwrap();
         }
@@ -354,8 +355,8 @@ fn a_page_that_faults_for_ever_is_an_error() {
         fn hint_fault(&mut self, _: &mut dyn Memory, _: Page, _: bool) {}
     }
     let world = World::new(flat(2), &[4, 4], 4);
-    let stubborn = |_: &mut dyn Memory| Ok::<Made, _>((Box::new(Stubborn), Vec::new()));
-    let mut engine = Engine::new(world, stubborn, false).unwrap();
+    let faults_forever = |_: &mut dyn Memory| Ok::<Made, _>((Box::new(FaultsForever), Vec::new()));
+    let mut engine = Engine::new(world, faults_forever, false).unwrap();
     let said = engine.run(&[Access::new(1, false)]).unwrap_err().to_string();
     assert!(said.contains("fault for ever"), "{said}");
 }

@@ -30,12 +30,16 @@ pub struct Replay {
 }
 
 impl TracePages {
-    /// Read the trace once. With `huge` the numbers keep 2 MiB groups together. `pulse` is told the
+    /// Read the trace once. With `huge` the numbers keep 2 MiB groups together. `on_progress` is given the
     /// references so far and may stop.
     ///
     /// # Errors
     /// The trace cannot be read, has no references, or more than 2^31 pages.
-    pub fn open(path: &Path, huge: bool, pulse: &mut dyn FnMut(u64) -> Result<()>) -> Result<Self> {
+    pub fn open(
+        path: &Path,
+        huge: bool,
+        on_progress: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<Self> {
         let reader = Reader::open(path)?;
         let mut trace = Self { reader, numbers: PageMap::default(), pages: 0, accesses: 0 };
         let mut replay = trace.replay()?;
@@ -48,7 +52,7 @@ impl TracePages {
                 }
             }
             seen += replay.batch.len() as u64;
-            pulse(seen)?;
+            on_progress(seen)?;
         }
         let mut order: Vec<u64> = trace.numbers.keys().copied().collect();
         order.sort_unstable();

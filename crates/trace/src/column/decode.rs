@@ -21,7 +21,7 @@ use crate::reader::Columns;
 use crate::record::{Batch, Kind};
 use crate::region::read_all;
 
-/// Most records a row group may claim: bounds what a hostile file can make us allocate.
+/// Maximum number of records in a row group; bounds what a hostile file can make us allocate.
 const MAX_ROWS: usize = 1 << 26;
 
 /// A part, open.
@@ -80,10 +80,10 @@ pub(crate) fn guard<T>(
     call: impl FnOnce() -> ParquetResult<T>,
 ) -> Result<T> {
     QUIET.call_once(|| {
-        let told = std::panic::take_hook();
+        let previous = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             if !GUARDED.get() {
-                told(panic);
+                previous(panic);
             }
         }));
     });

@@ -23,8 +23,8 @@ use crate::footprint::PAGE_SHIFT;
 use crate::record::Kind;
 
 /// zstd level of every page. Level 2 makes the traces of programs with much data a fifth smaller
-/// (0.93 -> 0.75 bytes a reference on the gzip capture), but a capture must keep up with the
-/// program, and costs a nanosecond a reference more with it.
+/// (0.93 -> 0.75 bytes per reference on the gzip capture), but a capture must keep up with the
+/// program, and costs 1 ns more per reference with it.
 const LEVEL: i32 = 1;
 
 type Column = (Bytes, ColumnCloseResult);
@@ -90,7 +90,7 @@ impl BufferPool {
         memory
     }
 
-    fn lend(&mut self, memory: Vec<u8>) -> Bytes {
+    fn share(&mut self, memory: Vec<u8>) -> Bytes {
         let bytes = Bytes::from(memory);
         self.0.push(bytes.clone());
         bytes
@@ -314,7 +314,7 @@ fn compress(
     let mut memory = pool.take(zstd::zstd_safe::compress_bound(bytes.len()));
     let length = zstd.compress_to_buffer(bytes, &mut memory);
     length.map_err(|e| ParquetError::General(format!("zstd: {e}")))?;
-    Ok(pool.lend(memory))
+    Ok(pool.share(memory))
 }
 
 /// Sorted dictionary and data page of numbers; `None` when there are too many different ones.
@@ -452,7 +452,7 @@ fn chunk(
         column_index: None,
         offset_index: None,
     };
-    Ok((memory.lend(bytes), close))
+    Ok((memory.share(bytes), close))
 }
 
 #[cfg(test)]

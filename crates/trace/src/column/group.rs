@@ -1,5 +1,5 @@
 //! The records of one group, gathered slice by slice while a slice is in the processor's cache,
-//! in few bytes a record.
+//! in few bytes per record.
 
 use std::ops::Range;
 

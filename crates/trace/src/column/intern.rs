@@ -16,12 +16,12 @@ pub(super) const DICTIONARY: usize = 1 << 16;
 /// Fewest records of a row group that ends because its dictionary is full. One that is full much
 /// earlier goes on without a dictionary: several would take more room (redis: 0.34 in place of
 /// 0.21 bytes a record with a quarter of this), and be no faster to read.
-const FEWEST: usize = ROW_GROUP / 8 * 7;
+const MIN_RECORDS: usize = ROW_GROUP / 8 * 7;
 /// Addresses are interned by blocks of this many bytes (log2): few enough in most programs that
 /// the look-up stays in the first-level cache, and at worst 16 MiB of marks.
 const BLOCK_SHIFT: u32 = 8;
 const BLOCK: usize = 1 << BLOCK_SHIFT;
-/// Records looked up together, before those of them are settled that bring something new.
+/// Records looked up together, before the new ones among them are added.
 const SLICE: usize = 1 << 11;
 /// The code of an address whose block is not the first that is looked at. There are fewer blocks
 /// than records of a group, so no address has it.
@@ -42,7 +42,7 @@ pub(super) struct Addresses {
     distinct: usize,
     ended: bool,
     avx512: Option<Avx512>,
-    unsettled: Box<[u32; SLICE]>,
+    pending: Box<[u32; SLICE]>,
 }
 
 impl Default for Addresses {
@@ -55,7 +55,7 @@ impl Default for Addresses {
             distinct: 0,
             ended: false,
             avx512: Avx512::new(),
-            unsettled: Box::new([0; SLICE]),
+            pending: Box::new([0; SLICE]),
         }
     }
 }
@@ -94,7 +94,7 @@ impl Addresses {
             if taken == until {
                 continue;
             }
-            if self.codes.len() >= FEWEST {
+            if self.codes.len() >= MIN_RECORDS {
                 self.ended = true;
                 return taken;
             }
@@ -114,10 +114,10 @@ impl Addresses {
     fn intern(&mut self, addr: &[u64], kind: &[u8]) -> usize {
         let start = self.codes.len();
         self.codes.resize(start + addr.len(), 0);
-        let unsettled = self.look_up(start, addr, kind);
+        let pending = self.look_up(start, addr, kind);
         let Self { codes, blocks, marks, distinct, .. } = self;
         let codes = &mut codes[start..];
-        for &at in &self.unsettled[..unsettled] {
+        for &at in &self.pending[..pending] {
             let at = at as usize;
             let (code, addr) = (&mut codes[at], addr[at]);
             if *code == UNKNOWN {
@@ -148,16 +148,16 @@ impl Addresses {
 
     /// Write the codes of addresses from `start` on, as far as the first slot of the table knows
     /// them; the places of those that are [`UNKNOWN`], or that this kind did not touch before, go to
-    /// `unsettled`. Returns how many there are.
+    /// `pending`. Returns how many there are.
     fn look_up(&mut self, start: usize, addr: &[u64], kind: &[u8]) -> usize {
         let codes = &mut self.codes[start..];
         #[cfg(target_arch = "x86_64")]
         if let Some(token) = self.avx512 {
-            let Self { blocks, marks, unsettled, .. } = self;
+            let Self { blocks, marks, pending, .. } = self;
             // SAFETY: the token says that the processor has the features; every block has its marks.
-            return unsafe { avx512::look_up(token, blocks, marks, addr, kind, codes, unsettled) };
+            return unsafe { avx512::look_up(token, blocks, marks, addr, kind, codes, pending) };
         }
-        look_up(&self.blocks, &self.marks, addr, kind, codes, &mut self.unsettled)
+        look_up(&self.blocks, &self.marks, addr, kind, codes, &mut self.pending)
     }
 
     /// The addresses themselves, when there are too many different ones for a dictionary.
@@ -169,7 +169,7 @@ impl Addresses {
     /// kinds that touched those (a bit each) are added to `pages`; a page may come several times.
     ///
     /// Sorted, neighbours in memory get neighbouring indices, which zstd compresses better than
-    /// order of appearance (0.84 -> 0.80 bytes a reference on the gzip capture).
+    /// order of appearance (0.84 -> 0.80 bytes per reference on the gzip capture).
     pub(super) fn dictionary(&self, places: &mut Places, pages: &mut Vec<(u64, u8)>) -> Vec<u64> {
         let mut order: Vec<(u64, usize)> = self.blocks.numbers().zip(0..).collect();
         order.sort_unstable();
@@ -229,7 +229,7 @@ fn look_up(
     addr: &[u64],
     kind: &[u8],
     codes: &mut [u32],
-    unsettled: &mut [u32; SLICE],
+    pending: &mut [u32; SLICE],
 ) -> usize {
     let mut count = 0;
     for (at, ((&addr, &kind), code)) in addr.iter().zip(kind).zip(codes).enumerate() {
@@ -237,7 +237,7 @@ fn look_up(
         let found = ordinal.map(|ordinal| ordinal << BLOCK_SHIFT | addr as u32 % BLOCK as u32);
         *code = found.unwrap_or(UNKNOWN);
         let known = found.is_some_and(|code| marks[code as usize] & bit_of(kind) != 0);
-        unsettled[count] = at as u32;
+        pending[count] = at as u32;
         count += usize::from(!known);
     }
     count
@@ -315,7 +315,7 @@ mod tests {
             let new = 1 << 40;
             let more = [80, 0, new, 40];
             let taken = addresses.extend(&more, &[0; 4]);
-            if all.len() + 2 < FEWEST {
+            if all.len() + 2 < MIN_RECORDS {
                 assert_eq!((taken, addresses.ended()), (4, false), "{again} times");
                 let expected: Vec<u64> = all.iter().chain(&more).copied().collect();
                 assert_eq!(addresses.plain(), Some(&expected[..]));

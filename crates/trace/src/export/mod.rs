@@ -1,7 +1,8 @@
 //! Exporters: a trace as another tool reads it. The mirror of `import`.
 //!
 //! A format is one file with an [`Exporter`] and one line in [`EXPORTERS`]. What a format cannot
-//! hold is lost; the table in `docs/formats.md` is made from what it says of that. The output is written aside and renamed:
+//! hold is lost; the table in `docs/formats.md` is made from what it says of that. The output is
+//! written to a temporary file and renamed:
 //! on an error there is none.
 
 use std::fs::File;
@@ -11,7 +12,7 @@ use std::path::Path;
 use nearfar_schema::{Bytes, Choice, Count, Entry, List, Registry, none, required};
 
 use crate::error::{Error, Result};
-use crate::folder::Aside;
+use crate::folder::TemporaryFile;
 use crate::reader::{Columns, Reader};
 use crate::record::{Batch, KindSet, Kinds, Record};
 
@@ -181,7 +182,7 @@ pub fn export(
             "name a file with -o",
         ));
     }
-    let (target, aside) = if stdout {
+    let (target, temporary) = if stdout {
         (Target::Stream(Box::new(io::stdout())), None)
     } else {
         if to.is_dir() || to.exists() && !overwrite {
@@ -196,10 +197,10 @@ pub fn export(
             let place = to.display().to_string();
             return Err(Error::input(place, "is no file name", "name a file with -o"));
         }
-        let aside = Aside::new(to.to_owned())?;
-        let file =
-            File::create(&aside.path).map_err(|e| Error::io(&aside.path, "cannot create", &e))?;
-        (Target::File(file), Some(aside))
+        let temporary = TemporaryFile::new(to.to_owned())?;
+        let file = File::create(&temporary.path)
+            .map_err(|e| Error::io(&temporary.path, "cannot create", &e))?;
+        (Target::File(file), Some(temporary))
     };
     let failed = |e: io::Error| Error::io(to, "cannot write", &e);
     let mut encoder = exporter.encoder(target, options).map_err(failed)?;
@@ -234,8 +235,8 @@ pub fn export(
         Err(e) if stdout && e.kind() == io::ErrorKind::BrokenPipe => return Ok(count),
         result => result.map_err(failed)?,
     }
-    if let Some(aside) = aside {
-        aside.commit()?;
+    if let Some(temporary) = temporary {
+        temporary.commit()?;
     }
     Ok(count)
 }

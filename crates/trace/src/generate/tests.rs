@@ -22,7 +22,7 @@ fn refused(name: &str, params: &Params) -> String {
     Stream::new(name, params).err().expect("nonsense was taken").to_string()
 }
 
-/// The mix that the tests use where a mix needs to be told.
+/// The mix that the tests use where a mix is needed.
 fn with_mix(name: &str, mut params: Params) -> Params {
     if name == "mix" {
         params.own = own("mix", "zipf:0.7,sequential:0.3");
@@ -32,7 +32,7 @@ fn with_mix(name: &str, mut params: Params) -> Params {
 
 /// Chi-square of counts against expectations, over its degrees of freedom, as a standard normal
 /// (Wilson and Hilferty 1931).
-fn surprise(counts: &[u64], expected: &[f64]) -> f64 {
+fn z_score(counts: &[u64], expected: &[f64]) -> f64 {
     let chi: f64 = counts.iter().zip(expected).map(|(&n, e)| (n as f64 - e).powi(2) / e).sum();
     let freedom = (counts.len() - 1) as f64;
     let spread = 2.0 / (9.0 * freedom);
@@ -56,9 +56,9 @@ fn zipf_has_the_frequencies_of_theory() {
                 let order = permutation::Permutation::new(n, params.seed);
                 counts = (0..n).map(|rank| counts[order.apply(rank) as usize]).collect();
             }
-            let surprise = surprise(&counts, &expected);
+            let z_score = z_score(&counts, &expected);
             // Fixed seeds: 3.3 would be met by chance once in a thousand.
-            assert!(surprise.abs() < 3.3, "{name} alpha {alpha}: {surprise}");
+            assert!(z_score.abs() < 3.3, "{name} alpha {alpha}: {z_score}");
         }
     }
 }
@@ -113,7 +113,7 @@ fn uniform_is_even() {
     for page in pages("uniform", &params(64_000, 64)) {
         counts[page as usize] += 1;
     }
-    assert!(surprise(&counts, &[1000.0; 64]).abs() < 3.3);
+    assert!(z_score(&counts, &[1000.0; 64]).abs() < 3.3);
 }
 
 #[test]

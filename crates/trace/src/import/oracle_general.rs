@@ -11,7 +11,7 @@ use super::{Bad, Framing, Head, Importer, Options, Parser};
 use crate::record::{Kind, Record};
 
 const SIZE: usize = 24;
-/// What an object id stands for unless told otherwise: a page of 4 KiB.
+/// What an object id stands for by default: a page of 4 KiB.
 pub const OBJECT_BYTES: u64 = 4096;
 
 /// The `oracle-general` format.

@@ -11,7 +11,7 @@ use parquet::file::writer::SerializedFileWriter;
 
 use crate::column::{EncodedGroup, ROW_GROUP, schema};
 use crate::error::{Error, Result};
-use crate::folder::{self, Aside};
+use crate::folder::{self, TemporaryFile};
 use crate::footprint::Footprint;
 use crate::info::{Info, PartInfo, ThreadInfo};
 use crate::record::Kind;
@@ -38,7 +38,7 @@ pub(super) struct Sink {
 pub(super) struct OpenPart {
     writer: SerializedFileWriter<BufWriter<File>>,
     records: usize,
-    file: Aside,
+    file: TemporaryFile,
 }
 
 impl Sink {
@@ -67,9 +67,9 @@ impl Sink {
     pub(super) fn append(&mut self, encoded: Encoded) -> Result<()> {
         let group = encoded.map_err(|e| self.failed(e))?;
         if self.part.is_none() {
-            let aside = Aside::new(self.part_path())?;
-            let file = File::create(&aside.path)
-                .map_err(|e| Error::io(&aside.path, "cannot create", &e))?;
+            let temporary = TemporaryFile::new(self.part_path())?;
+            let file = File::create(&temporary.path)
+                .map_err(|e| Error::io(&temporary.path, "cannot create", &e))?;
             let properties = WriterProperties::builder()
                 .set_created_by(format!("nearfar {}", env!("CARGO_PKG_VERSION")))
                 .build();
@@ -77,7 +77,7 @@ impl Sink {
             let file = BufWriter::with_capacity(1 << 18, file);
             let writer = SerializedFileWriter::new(file, schema().0, Arc::new(properties))
                 .map_err(|e| self.failed(e))?;
-            self.part = Some(OpenPart { writer, records: 0, file: aside });
+            self.part = Some(OpenPart { writer, records: 0, file: temporary });
         }
         let records = group.records;
         for (page, kinds) in &group.pages {
@@ -123,31 +123,32 @@ impl Sink {
     /// that takes time or space comes before the two names, so that a kill or a full disk leaves
     /// either both or neither.
     pub(super) fn close_part(&mut self) -> Result<()> {
-        let Some(OpenPart { writer, records, file: aside }) = self.part.take() else {
+        let Some(OpenPart { writer, records, file: temporary }) = self.part.take() else {
             return Ok(());
         };
         let name = self.part_name();
         let buffered = writer.into_inner().map_err(|e| self.failed(e))?;
         let file = buffered
             .into_inner()
-            .map_err(|e| Error::io(&aside.path, "cannot write", &e.into_error()))?;
-        let bytes = file.metadata().map_err(|e| Error::io(&aside.path, "cannot write", &e))?.len();
+            .map_err(|e| Error::io(&temporary.path, "cannot write", &e.into_error()))?;
+        let bytes =
+            file.metadata().map_err(|e| Error::io(&temporary.path, "cannot write", &e))?.len();
         self.info.records += records as u64;
         self.info.parts.push(PartInfo { file: name, records: records as u64, bytes });
         let listed = self.prepare()?;
-        aside.commit()?;
+        temporary.commit()?;
         listed.commit()?;
         self.forget_replaced()
     }
 
     /// From here on the trace is at its own path, not yet complete.
     pub(super) fn take_place(&mut self) -> Result<()> {
-        let aside = std::mem::replace(&mut self.dir, self.path.clone());
-        folder::exchange(&aside, &self.path)?;
-        if aside.exists() {
+        let temporary = std::mem::replace(&mut self.dir, self.path.clone());
+        folder::exchange(&temporary, &self.path)?;
+        if temporary.exists() {
             let old = folder::beside(&self.path, "replaced")?;
             folder::remove(&old)?;
-            std::fs::rename(&aside, &old).map_err(|e| Error::io(&old, "cannot replace", &e))?;
+            std::fs::rename(&temporary, &old).map_err(|e| Error::io(&old, "cannot replace", &e))?;
             self.replaced = Some(old);
         }
         Ok(())
@@ -161,7 +162,7 @@ impl Sink {
         self.prepare()?.commit()
     }
 
-    fn prepare(&mut self) -> Result<Aside> {
+    fn prepare(&mut self) -> Result<TemporaryFile> {
         self.info.pages_by_kinds = self.footprint.by_kinds();
         region::store(&self.dir, &self.regions)?;
         self.info.prepare(&self.dir)

@@ -13,7 +13,7 @@ from nearfar.report import palette
 from nearfar.report.advise import memory
 from nearfar.report.html import charts, page
 
-#: Page size of a system that was told nothing.
+#: Page size of a system that is not configured.
 _USUAL = 4096
 _SIGNS = {"good": "\u2713", "fair": "~", "poor": "\u2717", "unknown": "?"}
 

@@ -60,10 +60,10 @@ def rates(pages: Sequence[int], series: int, axis: str, memory: bool) -> Spec:
             detail="series:O",
         )
     )
-    told = [alt.Tooltip("page_label:N", title="page size")]
+    tooltips = [alt.Tooltip("page_label:N", title="page size")]
     if memory:
-        told.append(alt.Tooltip("series_label:N", title="memory"))
-    told += [
+        tooltips.append(alt.Tooltip("series_label:N", title="memory"))
+    tooltips += [
         alt.Tooltip("value_label:N", title="measured"),
         alt.Tooltip("fitted_label:N", title="fitted"),
     ]
@@ -77,7 +77,7 @@ def rates(pages: Sequence[int], series: int, axis: str, memory: bool) -> Spec:
             color=colour,
             # Nominal: Vega-Lite warns that a shape has no order.
             shape=alt.Shape("series:N", scale=alt.Scale(domain=keys, range=shapes), legend=None),
-            tooltip=told,
+            tooltip=tooltips,
         )
     )
     return finish(alt.layer(curves, points), 320)

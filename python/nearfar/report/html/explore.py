@@ -220,21 +220,21 @@ def _fitting(
 
     if size(rows) <= MAX_CHARACTERS:
         return rows, ""
-    told = ""
+    note = ""
     if seed in keys:
         groups: dict[tuple[Any, ...], list[Row]] = {}
         for row in rows:
             groups.setdefault(tuple(row[key] for key in keys if key != seed), []).append(row)
         rows = [_mean(group, metrics, str(seed)) for group in groups.values()]
-        told = f"Means over {seed}: the single rows are in the folder. "
+        note = f"Means over {seed}: the single rows are in the folder. "
         if size(rows) <= MAX_CHARACTERS:
-            return rows, told
+            return rows, note
     step = math.ceil(size(rows) / MAX_CHARACTERS)
     some = rows[::step]
     while size(some) > MAX_CHARACTERS and len(some) > 1:
         step += 1
         some = rows[::step]
-    return some, f"{told}{len(some)} of {len(rows)} rows, every {step}th: all are in the folder."
+    return some, f"{note}{len(some)} of {len(rows)} rows, every {step}th: all are in the folder."
 
 
 def _mean(group: Sequence[Row], metrics: Mapping[str, str], seed: str) -> Row:
@@ -254,11 +254,11 @@ def _differences(rows: Sequence[Row], keys: Sequence[str], metrics: Mapping[str,
         for metric, better in metrics.items():
             listed = across(rows, by, keys, metric, better)
             if listed:
-                found.append({"by": by, "of": metric, "rows": [_told(by, one) for one in listed]})
+                found.append({"by": by, "of": metric, "rows": [_cells(by, one) for one in listed]})
     return found
 
 
-def _told(by: str, one: Row) -> list[str]:
+def _cells(by: str, one: Row) -> list[str]:
     def level(value: object) -> str:
         sized = by.endswith("_bytes") and isinstance(value, int)
         return units.size(value) if sized else _text(value)  # type: ignore[arg-type]

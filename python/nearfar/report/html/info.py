@@ -11,7 +11,7 @@ from nearfar.report.html import charts, heat, page
 from nearfar.trace import facts
 
 _PARTS = ("loads", "stores", "fetches")
-_MOST_REGIONS = 12
+_MAX_REGIONS = 12
 
 
 class InfoPage(page.Page):
@@ -66,7 +66,7 @@ class InfoPage(page.Page):
 
 def regions(found: list[Mapping[str, Any]]) -> dict[str, Any]:
     """The chart of the hottest regions: its specification and its bars."""
-    shown = found[:_MOST_REGIONS]
+    shown = found[:_MAX_REGIONS]
     names = [units.clean(r["name"]) or "(no name)" for r in shown]
     bars = [
         {

@@ -67,8 +67,8 @@ def _finding(rows: Sequence[Row]) -> str:
     for row in rows:
         if row["possible"]:
             largest[row["mode"]] = max(largest.get(row["mode"], 0), row["size_bytes"])
-    told = [f"{mode} to {units.size(size)}" for mode, size in largest.items()]
-    return "Allocations that can be done: " + (", ".join(told) if told else "none") + "."
+    parts = [f"{mode} to {units.size(size)}" for mode, size in largest.items()]
+    return "Allocations that can be done: " + (", ".join(parts) if parts else "none") + "."
 
 
 def _figure(row: Row, topology: Mapping[str, Any]) -> str:
@@ -88,7 +88,7 @@ def _figure(row: Row, topology: Mapping[str, Any]) -> str:
         )
         centres.append((x, x + wide))
         for place, node in enumerate(own):
-            shapes.append(_vessel(x + 6 + place * (_WIDE + 6), node, landed.get(node["node"])))
+            shapes.append(_node_bar(x + 6 + place * (_WIDE + 6), node, landed.get(node["node"])))
         x += wide + 26
     for left, right in zip(centres, centres[1:], strict=False):
         shapes.append(
@@ -106,7 +106,7 @@ def _figure(row: Row, topology: Mapping[str, Any]) -> str:
     )
 
 
-def _vessel(x: float, node: Row, entry: Row | None) -> str:
+def _node_bar(x: float, node: Row, entry: Row | None) -> str:
     """A node: its outline, what is kept (grey), and what the allocation fills, from below."""
     y = 24
     share = _share(node, entry)
@@ -132,12 +132,12 @@ def _share(node: Row, entry: Row | None) -> float:
 
 def _filled(node: Row, entry: Row | None) -> str:
     """The same in words."""
-    told = f"{100 * _share(node, entry):.1f} % filled" if entry else "not the kernel's"
-    return f"{node['label']}, {units.size(node['bytes'])}: {told}"
+    use = f"{100 * _share(node, entry):.1f} % filled" if entry else "not the kernel's"
+    return f"{node['label']}, {units.size(node['bytes'])}: {use}"
 
 
 def _chart(rows: Sequence[Row], published: Sequence[Row]) -> str:
-    """Seconds against GiB, a line a mode; published points as crosses."""
+    """Seconds against GiB, a line per mode; published points as crosses."""
     done = [row for row in rows if row["possible"]]
     points = [*done, *published]
     if not points:
@@ -159,18 +159,18 @@ def _chart(rows: Sequence[Row], published: Sequence[Row]) -> str:
         shapes.append(f'<polyline points="{line}" fill="none" stroke="{ink}" stroke-width="2"/>')
         for row in own:
             x, y = place(row)
-            told = f"{mode}, {units.size(row['size_bytes'])}: {row['seconds']:,.2f} s"
+            label = f"{mode}, {units.size(row['size_bytes'])}: {row['seconds']:,.2f} s"
             shapes.append(
                 f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{ink}">'
-                f"<title>{page.text(told)}</title></circle>"
+                f"<title>{page.text(label)}</title></circle>"
             )
         for point in (p for p in published if p["mode"] == mode):
             x, y = place(point)
-            told = f"published: {mode}, {units.size(point['size_bytes'])}: {point['seconds']} s"
+            label = f"published: {mode}, {units.size(point['size_bytes'])}: {point['seconds']} s"
             shapes.append(
                 f'<path d="M{x - 7:.1f} {y - 7:.1f}L{x + 7:.1f} {y + 7:.1f}M{x - 7:.1f} '
                 f'{y + 7:.1f}L{x + 7:.1f} {y - 7:.1f}" stroke="{ink}" stroke-width="2">'
-                f"<title>{page.text(told)}</title></path>"
+                f"<title>{page.text(label)}</title></path>"
             )
         shapes.append(
             f'<text x="{_LEFT + 14}" y="{28 + 18 * index}" font-size="13" fill="{ink}">'

@@ -72,7 +72,7 @@ def table(
 
     Args:
         headers: column titles, plain text.
-        rows: one sequence of cells a row, HTML.
+        rows: one sequence of cells per row, HTML.
         caption: plain text, read out with the table.
         marked: index of the row to set off, if any.
     """

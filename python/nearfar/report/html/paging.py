@@ -149,13 +149,13 @@ def model(result: Result) -> dict[str, Any]:
         for s, storage in enumerate(storages)
         if (memory, storage) in rows
     }
-    told: dict[str, Any] = {
+    content: dict[str, Any] = {
         "initial": f"{memories.index(middle) if middle else 0},0",
         "cells": cells,
         "charts": {},
     }
     if pages:
-        told["charts"] = {
+        content["charts"] = {
             "times": {"spec": charts.times(labels)},
             "faults": {
                 "spec": charts.rates(pages, len(memories), "faults per reference", True),
@@ -166,7 +166,7 @@ def model(result: Result) -> dict[str, Any]:
                 **_rate_data(result, "tlb", "tlb_miss_rate"),
             },
         }
-    return told
+    return content
 
 
 def _time_row(row: Row, best: findings.Best) -> dict[str, Any]:
@@ -345,13 +345,13 @@ def _rate_caption(
     least = min(line, key=lambda p: (line[p], p))
     first, last = min(line), max(line)
     where = f"At {memory.phrase} the" if faults else "The"
-    told = (
+    text = (
         f"{where} rate is {units.rate(line[first])} with pages of {units.size(first)} and "
         f"{units.rate(line[last])} with {units.size(last)}; it is least, "
         f"{units.rate(line[least])}, with {units.size(least)}."
     )
     dashes = "Solid curve: a good fit; dashed: fair; dotted: bad."
-    return f"{told} {dashes}" if result.get("fits") else told
+    return f"{text} {dashes}" if result.get("fits") else text
 
 
 def _fits(result: Result) -> str:
@@ -387,7 +387,7 @@ def _fits(result: Result) -> str:
         "leave-one-out error",
     ]
     bad = sum(1 for fit in shown if fit.verdict == "bad")
-    told = (
+    text = (
         f"{bad} of {len(shown)} fits are bad: do not choose a page by their curves; "
         "the measured points hold."
         if bad
@@ -395,7 +395,7 @@ def _fits(result: Result) -> str:
     )
     unit = page.text(findings.page_unit(shown))
     note = (
-        f'<p class="{"warning" if bad else "plain"}">{page.text(told)}</p>'
+        f'<p class="{"warning" if bad else "plain"}">{page.text(text)}</p>'
         f"<p>p is the page size in {unit}; confidence intervals in brackets.</p>"
     )
     return note + page.table(headers, rows, "Fitted models and how well they fit")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nearfar import units
+from nearfar import papers, units
 from nearfar.report import reproduce as report
 from nearfar.report.html import charts, page
 
@@ -63,7 +63,7 @@ def _rows(rows: Sequence[Mapping[str, Any]]) -> str:
     cells = [
         [
             _SIGNS[bool(row["holds"])],
-            page.text(row["paper"]),
+            page.text(papers.label(row["paper"])),
             page.text(page.typeset(row["item"])),
             page.text(report.value(row["published"])),
             page.text(report.value(row["ours"])),
@@ -76,10 +76,10 @@ def _rows(rows: Sequence[Mapping[str, Any]]) -> str:
     return page.table(_HEADERS, cells, "Each published number or statement, and ours")
 
 
-def figure(told: Mapping[str, Any]) -> dict[str, Any]:
+def figure(content: Mapping[str, Any]) -> dict[str, Any]:
     """The chart of a figure: its specification, points and curves."""
-    names = [series["name"] for series in told["series"]]
-    pages = sorted({size for series in told["series"] for size, _ in series["points"]})
+    names = [series["name"] for series in content["series"]]
+    pages = sorted({size for series in content["series"] for size, _ in series["points"]})
 
     def listed(kind: str) -> list[dict[str, Any]]:
         return [
@@ -88,22 +88,22 @@ def figure(told: Mapping[str, Any]) -> dict[str, Any]:
                 "page_label": page.typeset(units.size(size)),
                 # A logarithm has no zero.
                 "value": page.number(value) if value > 0 else None,
-                "value_label": page.typeset(_told(value, told["time"])),
+                "value_label": page.typeset(_value_label(value, content["time"])),
                 "series": series["name"],
             }
-            for series in told["series"]
+            for series in content["series"]
             for size, value in series[kind]
         ]
 
     return {
-        "spec": charts.published(pages, names, told["axis"], told["time"]),
+        "spec": charts.published(pages, names, content["axis"], content["time"]),
         "series": len(names),
         "points": listed("points"),
         "curves": listed("curve"),
     }
 
 
-def _told(value: float, time: bool) -> str:
+def _value_label(value: float, time: bool) -> str:
     return units.duration(value) if time else f"{value:.4g}"
 
 
@@ -113,7 +113,7 @@ def _numbers(figure: Mapping[str, Any]) -> str:
         [
             page.text(page.typeset(units.size(size))),
             *(
-                page.text(page.typeset(_told(one["points"][i][1], figure["time"])))
+                page.text(page.typeset(_value_label(one["points"][i][1], figure["time"])))
                 for one in series
             ),
         ]

@@ -99,7 +99,7 @@ def _name(row: Mapping[str, Any]) -> str:
 
 
 def _shown(row: Mapping[str, Any], detail: Mapping[str, Any], letters: int) -> dict[str, Any]:
-    """What the scripts need of a row: histogram, threshold, a letter a thread and stretch."""
+    """What the scripts need of a row: histogram, threshold, a letter per thread and stretch."""
     timeline = detail["timeline"]
     threads, stretch = timeline["threads"], timeline["stretch_ns"]
     longest = max((len(one) for one in threads), default=0)
@@ -150,7 +150,7 @@ def _bars(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = []
     for row in rows:
         whole = texts.core_seconds(row)
-        told = f"{_name(row)}: {units.duration(row['seconds'] * 1e9)}"
+        label = f"{_name(row)}: {units.duration(row['seconds'] * 1e9)}"
         segments = "".join(
             f'<span style="width:{100 * row[f"cpu_{part}"] / most:.3f}%;'
             f'background:{_COLOURS[colour]}" title="{part} '
@@ -158,8 +158,8 @@ def _bars(rows: Sequence[Mapping[str, Any]]) -> str:
             for part, colour in _PARTS.items()
         )
         lines.append(
-            f'<div class="ssd-bar"><span>{page.text(page.typeset(told))}</span>'
-            f'<div role="img" aria-label="{page.text(told)}">{segments}</div></div>'
+            f'<div class="ssd-bar"><span>{page.text(page.typeset(label))}</span>'
+            f'<div role="img" aria-label="{page.text(label)}">{segments}</div></div>'
         )
     caption = "Time of all cores together; bar length = time."
     return (
@@ -232,12 +232,12 @@ def _histogram() -> charts.Spec:
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
-    headers = ["DRAM", "EPF", "time", *_PARTS, "faults an access", "passed on", "predicted",
+    headers = ["DRAM", "EPF", "time", *_PARTS, "faults per access", "passed on", "predicted",
                "actual", "reads", "programs", "GC", "WA"]  # fmt: skip
     cells = []
     for row in rows:
         whole = texts.core_seconds(row) or 1.0
-        told = [
+        values = [
             units.size(row["dram_bytes"]), row["epf"], units.duration(row["seconds"] * 1e9),
             *(units.percent(row[f"cpu_{part}"] / whole) for part in _PARTS),
             units.rate(row["embedded_fault_rate"]), units.percent(row["passed_share"]),
@@ -246,5 +246,5 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
             units.count(row["flash_programs"]), units.count(row["gc_collections"]),
             units.digits(row["write_amplification"]),
         ]  # fmt: skip
-        cells.append([page.text(page.typeset(cell)) for cell in told])
+        cells.append([page.text(page.typeset(cell)) for cell in values])
     return page.table(headers, cells, "Every policy at every size of DRAM")

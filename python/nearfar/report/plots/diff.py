@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def draw(result: DiffResult) -> Any:
-    """A bar a row, its colour the verdict; of many rows those that changed most."""
+    """A bar per row, its colour the verdict; of many rows those that changed most."""
     run = result.run
     metric = next(iter(run["metrics"]))
     changed = [

@@ -38,8 +38,8 @@ def _points(one: Fit, series: int) -> list[dict[str, Any]]:
     return [
         {"page": size, "page_label": units.size(size), "value": rate if rate > 0 else None,
          "value_label": units.rate(rate), "series": str(series), "series_label": label,
-         "fitted_label": "-" if told is None else units.rate(told)}
-        for size, rate, told in zip(one.page_bytes, one.measured, fitted, strict=True)
+         "fitted_label": "-" if fit is None else units.rate(fit)}
+        for size, rate, fit in zip(one.page_bytes, one.measured, fitted, strict=True)
     ]  # fmt: skip
 
 

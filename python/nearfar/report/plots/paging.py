@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 def draw(result: PagingResult) -> Any:
     """Translation and data stacked, the best page marked."""
-    told = paging.model(result.to_dict())
-    cell = told["cells"].get(told["initial"], {"rows": [], "sentence": "no rows"})
+    model = paging.model(result.to_dict())
+    cell = model["cells"].get(model["initial"], {"rows": [], "sentence": "no rows"})
     stacked = [
         {**row, "part": part, "order": order, "value": row[part]}
         for row in cell["rows"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from nearfar import papers
 from nearfar.report.html import charts, reproduce
 from nearfar.report.plots import bars, chart
 
@@ -19,7 +20,7 @@ def draw(result: Reproduced) -> Any:
         return chart(made["spec"], title, points=made["points"], curves=made["curves"])
     counts: dict[tuple[str, str], int] = {}
     for row in result.rows:
-        key = (str(row["paper"]), "holds" if row["holds"] else "does not hold")
+        key = (papers.label(row["paper"]), "holds" if row["holds"] else "does not hold")
         counts[key] = counts.get(key, 0) + 1
     rows = [{"paper": paper, "verdict": word, "value": n} for (paper, word), n in counts.items()]
     title = "Published statements, and what we find"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def draw(result: SsdResult) -> Any:
-    """A bar a policy, side by side for each size."""
+    """A bar per policy, side by side for each size."""
     rows = [
         {"DRAM": units.size(row["dram_bytes"]), "EPF": row["epf"], "value": row["seconds"] * 1e9}
         for row in result.rows

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def draw(result: TieringResult) -> Any:
     """Means over seeds."""
-    told = result.to_dict()
-    rows = texts.means(told)
+    content = result.to_dict()
+    rows = texts.means(content)
     made = tiering.bandwidth(rows, list(dict.fromkeys(row["policy"] for row in rows)))
-    return chart(made["spec"], texts.headline(told), bars=made["bars"])
+    return chart(made["spec"], texts.headline(content), bars=made["bars"])

@@ -1,4 +1,4 @@
-//! Which block a plane collects: a file a policy.
+//! Which block a plane collects: a file per policy.
 
 use super::Geometry;
 use crate::machine::VictimPolicy;
@@ -9,7 +9,7 @@ pub mod random;
 /// The closed blocks of one plane, by the number of their valid pages.
 ///
 /// Blocks are numbered within the plane. A block is given in when its last page is programmed,
-/// told of each page that becomes invalid, and taken out to be collected.
+/// notified of each page that becomes invalid, and taken out to be collected.
 pub trait Victims: Send {
     /// A block was filled; `valid` of its pages are still valid.
     fn insert(&mut self, block: u32, valid: u32);

@@ -1,4 +1,4 @@
-//! For tests of policies and of worlds: the reference implementation of [`Memory`], prices and
+//! For tests of policies and of worlds: the reference implementation of [`Memory`], costs and
 //! settings at which everything happens within a few hundred references, and programs to run.
 
 use proptest::prelude::*;
@@ -7,10 +7,10 @@ use super::{Action, Memory, NodeId, Page, Policy, Settings, Time, find};
 
 mod reference;
 
-pub use reference::{Prices, ReferenceMemory};
+pub use reference::{Costs, ReferenceMemory};
 
-/// Prices at which copies are slow enough for writes to come between.
-pub const PRICES: Prices = Prices {
+/// Costs at which copies are slow enough for writes to come between.
+pub const COSTS: Costs = Costs {
     access: Time::from_ps(500_000),
     hint_fault: Time::from_ps(800_000),
     write_fault: Time::from_ps(900_000),
@@ -20,7 +20,7 @@ pub const PRICES: Prices = Prices {
     wake: Time::from_ps(1_000_000),
 };
 /// How long a program's nap is.
-pub const NAP: Time = Time::from_ps(50_000_000);
+pub const SLEEP_TIME: Time = Time::from_ps(50_000_000);
 /// Pages of the program that [`steps`] makes.
 pub const PAGES: u32 = 24;
 
@@ -33,7 +33,7 @@ pub enum Step {
     Write(u32),
     /// Give a page back.
     Release(u32),
-    /// Sleep for [`NAP`].
+    /// Sleep for [`SLEEP_TIME`].
     Sleep,
 }
 
@@ -115,7 +115,7 @@ pub fn drive(memory: &mut ReferenceMemory, policy: &mut dyn Policy, steps: &[Ste
                 Ok(())
             }
             Step::Sleep => {
-                memory.sleep(policy, NAP);
+                memory.sleep(policy, SLEEP_TIME);
                 Ok(())
             }
         };
@@ -137,7 +137,7 @@ pub fn run(
     huge: bool,
 ) -> ReferenceMemory {
     let pages = if huge { 4 * super::HUGE } else { PAGES };
-    let mut memory = ReferenceMemory::new(PRICES, nodes, pages, huge);
+    let mut memory = ReferenceMemory::new(COSTS, nodes, pages, huge);
     let mut policy = memory.start(name, settings).unwrap_or_else(|error| panic!("{error}"));
     drive(&mut memory, &mut *policy, steps);
     memory

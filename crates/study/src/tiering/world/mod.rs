@@ -1,6 +1,6 @@
 //! The simulated machine: page table, frames, TLB, and what every action costs.
 //!
-//! The page table takes two bytes a page. Frames are counted, not numbered: which frame a page has
+//! The page table takes two bytes per page. Frames are counted, not numbered: which frame a page has
 //! makes no difference to anyone here. Time is in picoseconds.
 
 use nearfar_kernel::tiering::{Action, Context, HUGE, Memory, NodeId, Page, Refused, Thread, Time};

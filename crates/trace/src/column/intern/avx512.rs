@@ -43,7 +43,7 @@ pub(super) unsafe fn look_up(
     addr: &[u64],
     kind: &[u8],
     codes: &mut [u32],
-    unsettled: &mut [u32; SLICE],
+    pending: &mut [u32; SLICE],
 ) -> usize {
     assert!(addr.len() <= SLICE && kind.len() == addr.len() && codes.len() == addr.len());
     let slots = blocks.slots();
@@ -53,7 +53,7 @@ pub(super) unsafe fn look_up(
         let left = addr.len() - start;
         let lanes = if left < LANES { (1 << left) - 1 } else { __mmask16::MAX };
         // SAFETY: only the lanes that are there are read and written. Every slot that has its block
-        // gives a code that has its mark. `unsettled` has room for a step more than there are
+        // gives a code that has its mark. `pending` has room for a step more than there are
         // records before this one.
         unsafe {
             let at = addr.as_ptr().add(start).cast();
@@ -75,7 +75,7 @@ pub(super) unsafe fn look_up(
             let order = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
             let place = _mm512_add_epi32(order, _mm512_set1_epi32(start as i32));
             let place = _mm512_maskz_compress_epi32(new, place);
-            _mm512_storeu_epi32(unsettled.as_mut_ptr().add(count).cast(), place);
+            _mm512_storeu_epi32(pending.as_mut_ptr().add(count).cast(), place);
             count += new.count_ones() as usize;
         }
     }

@@ -26,7 +26,7 @@ impl Memory for ReferenceMemory {
         self.nodes[node.index()].iter().filter(|frame| frame.is_none()).count() as u64
     }
     fn loaded_latency(&self, _: NodeId) -> Option<Time> {
-        Some(self.prices.access)
+        Some(self.costs.access)
     }
     fn has(&self, capability: Capability) -> bool {
         !self.lacking.contains(&capability)
@@ -69,12 +69,12 @@ impl Memory for ReferenceMemory {
     }
 
     fn clear_accessed(&mut self, page: Page) -> bool {
-        self.charge(self.prices.entry);
+        self.charge(self.costs.entry);
         self.mapping_mut(page).is_ok_and(|mapping| std::mem::take(&mut mapping.accessed))
     }
 
     fn arm_hint(&mut self, page: Page) -> Result<(), Refused> {
-        self.charge(self.prices.entry);
+        self.charge(self.costs.entry);
         self.changeable(page)?.armed = true;
         self.note(Action::Armed(page));
         Ok(())
@@ -88,7 +88,7 @@ impl Memory for ReferenceMemory {
     }
 
     fn write_protect(&mut self, page: Page) -> Result<(), Refused> {
-        self.charge(self.prices.entry);
+        self.charge(self.costs.entry);
         self.changeable(page)?.protected = true;
         self.note(Action::Protected(page));
         Ok(())
@@ -123,9 +123,9 @@ impl Memory for ReferenceMemory {
             self.free_frames(node, &frames);
         }
         for _ in 0..old.len() {
-            self.charge(self.prices.copy);
+            self.charge(self.costs.copy);
         }
-        self.charge(self.prices.migrate);
+        self.charge(self.costs.migrate);
         self.note(Action::Moved(page, to));
         Ok(())
     }
@@ -146,7 +146,7 @@ impl Memory for ReferenceMemory {
         self.begun.push((page, wake));
         if self.copy_delay.is_none() {
             for _ in 0..old.len() {
-                self.charge(self.prices.copy);
+                self.charge(self.costs.copy);
             }
         }
         self.note(Action::Began(page, to));
@@ -171,7 +171,7 @@ impl Memory for ReferenceMemory {
         let Some(Copy { node: to, frames: new, .. }) = mapping.copy.take() else {
             return Err(Refused::State);
         };
-        self.charge(self.prices.migrate);
+        self.charge(self.costs.migrate);
         self.note(Action::Committed(page, outcome, keep_shadow));
         if outcome != Commit::Done {
             self.free_frames(to, &new);
@@ -199,7 +199,7 @@ impl Memory for ReferenceMemory {
         (mapping.accessed, mapping.protected, mapping.dirty) = (false, false, false);
         self.mapping_mut(page)?.armed = self.arrives_armed(to);
         self.free_frames(from, &old);
-        self.charge(self.prices.migrate);
+        self.charge(self.costs.migrate);
         self.note(Action::Remapped(page));
         Ok(())
     }
@@ -207,7 +207,7 @@ impl Memory for ReferenceMemory {
     fn drop_shadow(&mut self, page: Page, why: DropReason) -> Result<(), Refused> {
         let (node, frames) = self.mapping_mut(page)?.shadow.take().ok_or(Refused::State)?;
         self.free_frames(node, &frames);
-        self.charge(self.prices.entry);
+        self.charge(self.costs.entry);
         self.note(Action::Dropped(page, why));
         Ok(())
     }
@@ -222,7 +222,7 @@ impl Memory for ReferenceMemory {
             let inner = Mapping { frames: vec![*frame], shadow: None, copy: None, ..whole };
             self.table.insert(number, inner);
         }
-        self.charge(self.prices.migrate);
+        self.charge(self.costs.migrate);
         self.note(Action::Split(page));
         Ok(())
     }
@@ -235,7 +235,7 @@ impl Memory for ReferenceMemory {
 
     fn wake(&mut self, thread: Thread) {
         if self.running != Some(thread.index()) {
-            self.wake_idle(thread, self.event.plus(self.prices.wake));
+            self.wake_idle(thread, self.event.plus(self.costs.wake));
         }
     }
 

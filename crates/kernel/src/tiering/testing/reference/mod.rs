@@ -3,7 +3,7 @@
 //! It is the contract written as data structures: frames that hold content, a map of pages, a frame
 //! list for every shadow and every copy under way. The content of a frame is the number of the last
 //! write that reached it, so a read that does not return the last write is seen at once. Each
-//! action has a flat price. Tests compare the simulator with it, decision by decision. Beyond what
+//! action has a flat cost. Tests compare the simulator with it, decision by decision. Beyond what
 //! the simulated machine does, it can lack capabilities, pin pages, and copy in the background.
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ mod memory;
 
 /// What things cost here; the same on every node.
 #[derive(Clone, Copy, Debug)]
-pub struct Prices {
+pub struct Costs {
     /// A reference.
     pub access: Time,
     /// A hint fault, without what the policy does.
@@ -75,7 +75,7 @@ struct Pins {
 /// The memory, with the program and the policy's threads around it.
 #[derive(Debug)]
 pub struct ReferenceMemory {
-    prices: Prices,
+    costs: Costs,
     pages: u32,
     huge: bool,
     nodes: Vec<Vec<Option<Content>>>,
@@ -103,9 +103,9 @@ pub struct ReferenceMemory {
 
 impl ReferenceMemory {
     /// Nodes of this many frames, page numbers below `pages`; mapped as huge pages if `huge`.
-    pub fn new(prices: Prices, nodes: &[usize], pages: u32, huge: bool) -> Self {
+    pub fn new(costs: Costs, nodes: &[usize], pages: u32, huge: bool) -> Self {
         Self {
-            prices,
+            costs,
             pages,
             huge,
             nodes: nodes.iter().map(|frames| vec![None; *frames]).collect(),
@@ -171,8 +171,8 @@ impl ReferenceMemory {
         self.clock
     }
 
-    fn charge(&mut self, price: Time) {
-        self.charged = self.charged.plus(price);
+    fn charge(&mut self, cost: Time) {
+        self.charged = self.charged.plus(cost);
     }
 
     fn take(&mut self, node: NodeId, count: usize) -> Option<Vec<usize>> {
@@ -299,9 +299,9 @@ impl ReferenceMemory {
         for number in page.number()..page.number() + span {
             self.written.remove(&number);
         }
-        self.charge(self.prices.entry);
+        self.charge(self.costs.entry);
         policy.released(self, page, span);
-        self.settle();
+        self.end_event();
         self.run_due(policy, self.clock, true);
     }
 
@@ -316,24 +316,24 @@ impl ReferenceMemory {
             let page = self.mapping_of(at);
             let Some(mapping) = self.mapping(page) else {
                 self.allocate(policy, at).map_err(|why| format!("no room: {why:?}"))?;
-                self.settle();
+                self.end_event();
                 continue;
             };
             if mapping.armed {
-                self.charge(self.prices.hint_fault);
+                self.charge(self.costs.hint_fault);
                 policy.hint_fault(self, page, write);
             } else if write && mapping.protected {
-                self.charge(self.prices.write_fault);
+                self.charge(self.costs.write_fault);
                 policy.write_fault(self, page);
             } else {
                 self.reference(page, at, write)?;
-                self.charge(self.prices.access);
+                self.charge(self.costs.access);
                 self.sample(policy, page, at, write);
-                self.settle();
+                self.end_event();
                 self.run_due(policy, self.clock, true);
                 return Ok(());
             }
-            self.settle();
+            self.end_event();
         }
         Err(format!("{at:?} faults for ever"))
     }
@@ -371,14 +371,14 @@ impl ReferenceMemory {
         if self.left[kind] == 0 {
             self.left[kind] = self.periods[kind];
             // A reference is sampled when it is over.
-            self.settle();
+            self.end_event();
             self.event = self.clock;
             policy.sample(self, page, at, write);
         }
     }
 
-    /// What the event cost is the program's time.
-    fn settle(&mut self) {
+    /// Add what the event cost to the program's time.
+    fn end_event(&mut self) {
         self.clock = self.clock.plus(std::mem::take(&mut self.charged));
         self.event_ended(self.clock);
     }

@@ -1,0 +1,23 @@
+"""The papers that nearfar reproduces, by the systems they describe."""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: The system or subject of each paper, by its number in ``papers/``.
+SYSTEMS: Final = {
+    "000": "page-size advice",
+    "001": "TLB and fault models",
+    "002": "UMD",
+    "003": "SSP",
+    "004": "aliusM",
+}
+
+
+def label(paper: str) -> str:
+    """How texts call a paper: ``UMD (002)``. A name that is no number stays as it is.
+
+    >>> label("002"), label("NOMAD")
+    ('UMD (002)', 'NOMAD')
+    """
+    return f"{SYSTEMS[paper]} ({paper})" if paper in SYSTEMS else paper
