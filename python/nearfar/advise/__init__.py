@@ -1,4 +1,4 @@
-"""``advise``: which page size should each virtual machine be given? (paper 000)
+"""``advise``: which page size should each virtual machine be given? (page-size advice, 000)
 
 For each VM (what it runs, memory size, storage) the page size of least *predicted* time per
 reference, leaving 4 KiB only for a gain above a threshold; then the sizes that the architecture can

@@ -4,7 +4,7 @@
 would cost at others; :func:`choose_sizes` says which sizes to measure next. Neither is shown any
 other rate.
 
-**The papers' forms** (a power law for TLB misses, two exponentials for faults: papers 000 and 001)
+**The papers' forms** (a power law for TLB misses, two exponentials for faults: 000 and 001)
 are used where they hold: where the time per reference that they give is within
 :data:`PAPER_TOLERANCE` of the known one at every known size, of which there are more than the forms
 have coefficients. A small fit error of a rate is not enough: a tenth of a percent more faults can
@@ -114,7 +114,7 @@ def points_of(rows: Iterable[Row]) -> list[Point]:
 
 @dataclass(frozen=True)
 class Costs:
-    """What a miss and a fault cost on one storage of a machine (papers 000 and 001).
+    """What a miss and a fault cost on one storage of a machine (000 and 001, equations 1 to 3).
 
     Attributes:
         tlb_ns: a TLB look-up; stlb_ns: what a hit in a second level adds.

@@ -1,4 +1,4 @@
-"""What the model gives for each result of paper 004 (``papers/004/statements.toml``).
+"""What the model gives for each result of aliusM (004; ``papers/004/statements.toml``).
 
 Table 2 comes from table 1 and published latencies (``machines/optane-4node.toml``) by the model of
 docs/numa.md; nothing in it is fitted to the nine times.
