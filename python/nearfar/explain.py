@@ -126,7 +126,7 @@ def explain(
     if kept["sample"] is None:
         _check(opened.path, row, total)
     price = _Price.of(machine, row["storage"], row["page_bytes"])
-    told = {
+    answer = {
         "folder": str(opened.path),
         "trace": made["trace"],
         "view": made["view"],
@@ -144,7 +144,7 @@ def explain(
     # Behind CPU caches a miss no longer follows the fetch of the code that made it.
     sites = _cost(found["sites"], total, price) if kept["filter"] == "none" else []
     sites.sort(key=lambda site: (site["addr"] is None, -site["ns"]))
-    return ExplainResult(told, terms, total, regions, _cost(found["ranges"], total, price), sites)
+    return ExplainResult(answer, terms, total, regions, _cost(found["ranges"], total, price), sites)
 
 
 # --- the row

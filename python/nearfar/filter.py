@@ -68,8 +68,8 @@ def view(
             sentence = _engine.filter_view(trace, path, machine, filter=filter, progress=progress)
             yield View(path, filter, sentence)
         except NearfarError as error:
-            told = str(error).replace(str(path), str(trace))
-            raise NearfarError(told, error.exit_code) from None
+            answer = str(error).replace(str(path), str(trace))
+            raise NearfarError(answer, error.exit_code) from None
 
 
 @contextmanager

@@ -226,8 +226,8 @@ def weights(
         machine, from_: see :func:`alloc`.
     """
     one = machines.load(machine)
-    told = _engine.numa_weights(one, nodes=list(nodes), origin=from_, writes=writes)
-    return list(told)
+    outcome = _engine.numa_weights(one, nodes=list(nodes), origin=from_, writes=writes)
+    return list(outcome)
 
 
 def published(found: NumaResult) -> list[dict[str, Any]]:
