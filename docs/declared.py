@@ -27,10 +27,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "python" / "nearfar" / "declared"
 
-#: Modules that hold ``OPTIONS`` and ``TABLES``, by command.
+#: Modules that hold ``OPTIONS`` and, where rows are declared, ``TABLES``, by command.
 IN_PYTHON = {
     "advise": "nearfar.advise.options",
     "apply": "nearfar.apply.columns",
+    "diff": "nearfar.diff",
     "fit": "nearfar.fit.options",
 }
 
@@ -65,7 +66,7 @@ def _in_python(module: ModuleType) -> dict[str, Any]:
         {**asdict(one), "python": one.type, "registry": registries.get(one.choices, "")}
         for one in module.OPTIONS
     ]
-    tables = {name: asdict(rows) for name, rows in module.TABLES.items()}
+    tables = {name: asdict(rows) for name, rows in getattr(module, "TABLES", {}).items()}
     for one in tables.values():
         one["keys"] = ["|".join(key) if isinstance(key, tuple) else key for key in one["keys"]]
         for column in one["columns"]:

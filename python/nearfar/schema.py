@@ -1,9 +1,9 @@
 """Options and columns as data: what ``nearfar.declared`` is made of, and what is made of that.
 
-Every option and column is declared once, beside the study that uses it, in the engine or, for
-``advise``, ``apply`` and ``fit``, in their packages. ``make declared`` writes the declarations as
-Python source (:mod:`nearfar.declared`), so that neither help nor a type checker loads the engine or
-the study. From there come signatures, docstrings, the command line's options,
+Every option and column is declared once, beside the study that uses it: in the engine, or in Python
+for commands whose home is there (such as ``advise`` and ``diff``). ``make declared`` writes the
+declarations as Python source (:mod:`nearfar.declared`), so that neither help nor a type checker
+loads the engine or the study. From there come signatures, docstrings, the command line's options,
 completion, command lines that repeat a run, Arrow schemas and the docs' tables.
 """
 
