@@ -30,7 +30,7 @@ SOURCE = ROOT / "python" / "nearfar" / "declared"
 #: Modules that hold ``OPTIONS`` and, where rows are declared, ``TABLES``, by command.
 IN_PYTHON = {
     "advise": "nearfar.advise.options",
-    "apply": "nearfar.apply.columns",
+    "apply": "nearfar.apply.options",
     "diff": "nearfar.diff",
     "fit": "nearfar.fit.options",
 }
@@ -90,6 +90,8 @@ def source(command: str, declared: dict[str, Any]) -> str:
     if any("Sequence" in one or "Mapping" in one for one in types):
         names = [name for name in ("Mapping", "Sequence") if any(name in one for one in types)]
         imports.append(f"from collections.abc import {', '.join(names)}")
+    if any("Path" in one for one in types):
+        imports.append("from pathlib import Path")
     imports.append("from typing import Final, TypedDict")
     if any(option["registry"] for option in options):
         imports.append("from nearfar.declared import names")

@@ -197,6 +197,22 @@ def complete(options: Iterable[Option], given: Mapping[str, Any]) -> dict[str, A
     return values | dict(given)
 
 
+def count(flag: str, value: str | int, least: int = 0, most: int | None = None) -> int:
+    """The whole number of an option; a command line gives it as text.
+
+    Raises:
+        NearfarError: naming ``flag``, if it is none or out of range.
+    """
+    try:
+        number = int(str(value))
+    except ValueError:
+        number = least - 1
+    if number < least or (most is not None and number > most):
+        fix = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise NearfarError(f"{flag}: {value} is out of range; give a whole number {fix}")
+    return number
+
+
 def default(options: Iterable[Option], name: str) -> Any:
     """The default of the option of this name."""
     return next(option.default for option in options if option.name == name)
