@@ -33,6 +33,7 @@ IN_PYTHON = {
     "apply": "nearfar.apply.options",
     "diff": "nearfar.diff",
     "fit": "nearfar.fit.options",
+    "sweep": "nearfar.sweep.options",
 }
 
 _HEAD = '''"""{what}. Made by ``make declared``; not to be edited."""
