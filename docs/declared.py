@@ -33,6 +33,7 @@ IN_PYTHON = {
     "apply": "nearfar.apply.options",
     "diff": "nearfar.diff",
     "fit": "nearfar.fit.options",
+    "reproduce": "nearfar.reproduce._options",
     "sweep": "nearfar.sweep.options",
 }
 
