@@ -35,6 +35,7 @@ IN_PYTHON = {
     "fit": "nearfar.fit.options",
     "reproduce": "nearfar.reproduce._options",
     "sweep": "nearfar.sweep.options",
+    "workload": "nearfar.workload",
 }
 
 _HEAD = '''"""{what}. Made by ``make declared``; not to be edited."""
