@@ -29,9 +29,9 @@ PYTHON = 0.15
 def compiler() -> tuple[list[str], dict[str, str]]:
     """Cargo with the unstable flags that cargo-fuzz needs: nightly, or a stable one made to."""
     rustup = shutil.which("rustup")
-    told = subprocess.run([rustup, "toolchain", "list"], capture_output=True, text=True,
+    answer = subprocess.run([rustup, "toolchain", "list"], capture_output=True, text=True,
                           check=False).stdout if rustup else ""  # fmt: skip
-    if "nightly" in told:
+    if "nightly" in answer:
         return ["cargo", "+nightly"], dict(os.environ)
     return ["cargo"], {**os.environ, "RUSTC_BOOTSTRAP": "1"}
 
@@ -58,12 +58,12 @@ def rust(targets: list[str], seconds: float) -> int:
         words += [*MEMORY, "-print_final_stats=1"]
         done = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)
         runs = re.search(r"number_of_executed_units: (\d+)", done.stderr)
-        told = f"{int(runs[1]):,} inputs" if runs else "no count of inputs"
+        answer = f"{int(runs[1]):,} inputs" if runs else "no count of inputs"
         if done.returncode != 0:
             failed += 1
             print(done.stderr[-3000:], file=sys.stderr)
-            told += f"; BROKEN, exit code {done.returncode}: see {artifacts}"
-        print(f"{target}: {told}", flush=True)
+            answer += f"; BROKEN, exit code {done.returncode}: see {artifacts}"
+        print(f"{target}: {answer}", flush=True)
     return failed
 
 

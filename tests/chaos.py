@@ -475,8 +475,8 @@ def main() -> int:
             folder = Path(scratch) / "work"
             folder.mkdir()
             try:
-                for told in kills(case, folder, asked.rounds, draw):
-                    print(f"{case.name}: {told}", flush=True)
+                for answer in kills(case, folder, asked.rounds, draw):
+                    print(f"{case.name}: {answer}", flush=True)
                 print(f"{case.name}: {full_disk(case, folder)}", flush=True)
             except Broken as broken:
                 failed += 1

@@ -146,3 +146,22 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("processor time")
         for name, seconds in sorted(files.items(), key=lambda one: -one[1])[:12]:
             terminalreporter.line(f"{seconds:7.1f} s  {name}")
+
+
+@pytest.fixture(scope="session")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Compile a C or assembly text once."""
+    folder = tmp_path_factory.mktemp("programs")
+    made: dict[tuple[str, ...], Path] = {}
+
+    def compile_(text: str, *flags: str, suffix: str = ".c") -> Path:
+        key = (text, *flags)
+        if key not in made:
+            source = folder / f"p{len(made)}{suffix}"
+            source.write_text(text)
+            program = source.with_suffix("")
+            subprocess.run(["cc", "-O1", *flags, "-o", program, source], check=True)
+            made[key] = program
+        return made[key]
+
+    return compile_

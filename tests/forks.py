@@ -29,10 +29,10 @@ def run(
         server.connect(at)
         socket.send_fds(server, [len(request).to_bytes(8)], streams)
         server.sendall(request)
-        told = server.recv(16)
-    if not told:
+        answer = server.recv(16)
+    if not answer:
         raise ConnectionError("the server of commands is gone")
-    return int(told)
+    return int(answer)
 
 
 def serve(at: str) -> list[str]:

@@ -24,7 +24,7 @@ def run(file: Path, step: str, command: list[str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def told(file: Path, minutes: float) -> str:
+def answer(file: Path, minutes: float) -> str:
     """What the steps used, line by line, and in all."""
     steps = [line.split(maxsplit=1) for line in file.read_text(encoding="utf-8").splitlines()]
     lines = [f"  {float(seconds) / 60:5.1f} min  {step}" for seconds, step in steps]
@@ -39,7 +39,7 @@ def main(words: list[str]) -> int:
     file = Path(words[1])
     if words[0] == "run":
         return run(file, words[2], words[3:])
-    print(told(file, float(words[2])))
+    print(answer(file, float(words[2])))
     return 0
 
 

@@ -98,13 +98,13 @@ def test_any_rates_are_predicted_and_kept_where_known(
 ) -> None:
     known = [Point(size, m, 0.0, max(f, g), g) for size, m, f, g in sorted(drawn)]
     price = costs("nvme", "nvme")
-    told = predict(known, SIZES, price, memory, tlb, "bridge")
+    answer = predict(known, SIZES, price, memory, tlb, "bridge")
     translation, data = price.exact(known)
     for point, exact in zip(known, translation + data, strict=True):
-        assert told.at(point.page_bytes) == pytest.approx(exact, rel=1e-6)
-    assert np.isfinite(told.total).all() and (told.total >= price.tlb_ns + price.dram_ns).all()
-    assert (told.low <= told.total).all()
-    assert told.best(SIZES) in SIZES
+        assert answer.at(point.page_bytes) == pytest.approx(exact, rel=1e-6)
+    assert np.isfinite(answer.total).all() and (answer.total >= price.tlb_ns + price.dram_ns).all()
+    assert (answer.low <= answer.total).all()
+    assert answer.best(SIZES) in SIZES
     error = left_out_error(known, known[0].page_bytes, price, memory, tlb)
     assert (error is None) == (len(known) < 4)
 
@@ -115,10 +115,10 @@ def test_the_papers_forms_are_used_where_they_hold() -> None:
     misses = 0.02 * kib**-0.7
     faults = 0.002 * np.exp(-0.3 * kib) + 0.0005 * np.exp(0.0005 * kib)
     known = [Point(s, m, 0.0, f, 1e-6) for s, m, f in zip(SIZES, misses, faults, strict=True)]
-    told = predict(known, SIZES, price, 1 << 26)
-    assert told.model == "papers", told.reason
+    answer = predict(known, SIZES, price, 1 << 26)
+    assert answer.model == "papers", answer.reason
     truth = sum(price.exact(known))
-    assert np.abs(told.total / truth - 1).max() <= PAPER_TOLERANCE
+    assert np.abs(answer.total / truth - 1).max() <= PAPER_TOLERANCE
     # A jump that no exponential follows: thrashing at the largest size.
     jump = [*known[:-1], replace(known[-1], faults=0.6)]
     other = predict(jump, SIZES, price, 1 << 26)
@@ -133,8 +133,8 @@ def test_the_memory_is_known_from_the_tlb() -> None:
     """Frames = entries at 64 KiB: between two sizes the fault rate is the TLB's miss rate there."""
     known = [Point(4096, 0.04, 0.0, 1e-4, 1e-5), Point(1 << 20, 0.02, 0.0, 0.2, 1e-6)]
     price = costs("nvme", "nvme")
-    told = predict(known, SIZES, price, 64 * 65536, "64")
-    rate = (told.data[SIZES.index(65536)] - price.dram_ns) / price.io_ns[65536]
+    answer = predict(known, SIZES, price, 64 * 65536, "64")
+    rate = (answer.data[SIZES.index(65536)] - price.dram_ns) / price.io_ns[65536]
     assert rate == pytest.approx(0.04 * 0.5 ** (4 / 8), rel=1e-6)
 
 
@@ -160,12 +160,12 @@ def test_measuring_sees_only_what_was_measured(captured: dict[str, Any]) -> None
 def test_advice_of_four_sizes_does_not_peek(
     captured: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def told() -> dict[str, Any]:
+    def answer() -> dict[str, Any]:
         result = advise([GNUGO], memory="50%", machine=["optane-ssd"], storage=["optane-ssd"],
                         sizes="512,4K,64K,2M")  # fmt: skip
         return result.rows[0]
 
-    honest = told()
+    honest = answer()
     real = study.paging
 
     def spoiled(*words: Any, **options: Any) -> Any:
@@ -176,7 +176,7 @@ def test_advice_of_four_sizes_does_not_peek(
         return found
 
     monkeypatch.setattr(study, "paging", spoiled)
-    other = told()
+    other = answer()
     kept = ("advised_page_bytes", "settable_page_bytes", "predicted_ns", "gain", "confidence")
     assert {k: honest[k] for k in kept} == {k: other[k] for k in kept}
     assert honest["regret"] != other["regret"], "the simulation did change"
@@ -381,8 +381,8 @@ def test_formats_agree(nearfar: Run, tmp_path: Path) -> None:
     words = ["advise", GNUGO, "--memory", "60%", "--machine", "optane-ssd"]
     rows = json.loads(nearfar(*words, "--format", "json").stdout)["rows"]
     assert list(rows[0])[: len(KEYS)] == KEYS
-    told = list(csv.DictReader(io.StringIO(nearfar(*words, "--format", "csv").stdout)))
-    assert [float(r["predicted_ns"]) for r in told] == [r["predicted_ns"] for r in rows]
+    answer = list(csv.DictReader(io.StringIO(nearfar(*words, "--format", "csv").stdout)))
+    assert [float(r["predicted_ns"]) for r in answer] == [r["predicted_ns"] for r in rows]
     out = tmp_path / "out"
     assert nearfar(*words, "-o", out, "--emit", "sysfs").returncode == 0
     table = pq.read_table(out / "result.parquet")
@@ -478,11 +478,11 @@ def test_the_command_of_a_fleet_gives_its_rows_again(nearfar: Run, fleet: Path) 
 
 
 def test_machines_are_text_names_or_machines() -> None:
-    told = [
+    answer = [
         advise(GNUGO, machine=given, page_sizes="4K,64K").rows
         for given in ("nvme", ["nvme"], machines.load("nvme"), [machines.load("nvme")])
     ]
-    assert told[0] and all(rows == told[0] for rows in told)
+    assert answer[0] and all(rows == answer[0] for rows in answer)
     every = {row["machine"] for row in advise(GNUGO, machine="all", page_sizes="4K").rows}
     assert every == set(machines.paging_to_storage())
 
@@ -514,8 +514,8 @@ def test_a_row_shows_its_curve_and_why(tmp_path: Path, fleet: Path) -> None:
         def check(index: int) -> None:
             browser.settled(page)
             row = rows[index]
-            told = page.inner_text("#why-text").replace("\u00a0", " ").replace("\u00b5", "u")
-            assert row["why"] in told and row["vm"] in told and row["limit"] in told
+            answer = page.inner_text("#why-text").replace("\u00a0", " ").replace("\u00b5", "u")
+            assert row["why"] in answer and row["vm"] in answer and row["limit"] in answer
             assert page.locator('button.pick[aria-pressed="true"]').inner_text() == row["vm"]
             points = page.locator("#curve-chart .mark-symbol path")
             assert points.count() == len(row["curve"])

@@ -33,6 +33,6 @@ def test_every_command_that_leaves_a_folder_is_a_case() -> None:
         for path in Path(cli.__file__).parent.glob("[a-z]*.py")
         if '"-o", "--out"' in path.read_text(encoding="utf-8")
     }
-    told = {case.name for case in chaos.cases()}
+    answer = {case.name for case in chaos.cases()}
     # Small texts, written by the one function that the others use, too.
-    assert leaves - told <= {"advise", "apply", "machine"}, leaves - told
+    assert leaves - answer <= {"advise", "apply", "machine"}, leaves - answer

@@ -296,8 +296,8 @@ def test_every_option_is_in_the_page_of_its_command(command: str) -> None:
         page = "shell" if parameter.name in {*SHARED, "set_"} else command
         text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
         names = parameter.opts + parameter.secondary_opts
-        told = any(re.search(rf"(?<![\w-]){name}(?![\w-])", text) for name in names)
-        assert told, f"docs/{page}.md does not explain {' '.join(names)}"
+        answer = any(re.search(rf"(?<![\w-]){name}(?![\w-])", text) for name in names)
+        assert answer, f"docs/{page}.md does not explain {' '.join(names)}"
 
 
 # --- licences, and what must not be in the text

@@ -148,12 +148,12 @@ def test_sysfs_paths_are_those_of_the_running_kernel(size: int, mechanism: str) 
 
 def test_kernel_parameters() -> None:
     """As Documentation/admin-guide/kernel-parameters.txt of Linux 6.12 spells them."""
-    told = {size: emit.emit("kernel-cmdline", row(size, how)).strip() for size, how in SIZES}
-    assert told[4096] == "transparent_hugepage=never"
-    assert told[16384] == "thp_anon=16K:always"
-    assert told[MIB] == "thp_anon=1M:always"
-    assert told[2 * MIB] == "transparent_hugepage=always"
-    assert told[1024 * MIB] == "hugepagesz=1G hugepages=1"
+    answer = {size: emit.emit("kernel-cmdline", row(size, how)).strip() for size, how in SIZES}
+    assert answer[4096] == "transparent_hugepage=never"
+    assert answer[16384] == "thp_anon=16K:always"
+    assert answer[MIB] == "thp_anon=1M:always"
+    assert answer[2 * MIB] == "transparent_hugepage=always"
+    assert answer[1024 * MIB] == "hugepagesz=1G hugepages=1"
 
 
 def test_a_base_page_of_another_kernel_is_refused() -> None:
@@ -165,9 +165,9 @@ def test_a_base_page_of_another_kernel_is_refused() -> None:
 def test_names_mean_nothing_to_any_tool(tmp_path: Path) -> None:
     hostile = "a'; touch x; <b> %h\n--> & \u2028ExecStart=/bin/false"
     for name in PAGES:
-        told = emit.emit(name, row(2 * MIB, "thp", vm=hostile))
-        assert told.count("\n") == emit.emit(name, row(2 * MIB, "thp")).count("\n")
-        assert "%h" not in told and "touch x" not in told
+        answer = emit.emit(name, row(2 * MIB, "thp", vm=hostile))
+        assert answer.count("\n") == emit.emit(name, row(2 * MIB, "thp")).count("\n")
+        assert "%h" not in answer and "touch x" not in answer
         assert re.fullmatch(r"[A-Za-z0-9._-]+", emit.file_name(name, row(4096, "base", vm=hostile)))
 
 

@@ -25,8 +25,8 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def made(trace: Path, folder: Path, **options: Any) -> Path:
-    told: dict[str, Any] = {"page_sizes": "4K,64K", "memory": "30%,50%", "machine": "optane-ssd"}
-    paging(trace, **{**told, **options}).write(folder)
+    answer: dict[str, Any] = {"page_sizes": "4K,64K", "memory": "30%,50%", "machine": "optane-ssd"}
+    paging(trace, **{**answer, **options}).write(folder)
     return folder
 
 
@@ -93,9 +93,9 @@ def test_regions_are_told_as_a_plain_loop_tells_them(trace: Path, tmp_path: Path
     assert sum(misses.values()) == found.total["tlb_misses"]
     stack = [e for e in opened.regions.to_pylist() if e["name"] == "[stack]"][-1]
     inside = range(stack["addr"] >> 12, (stack["addr"] + stack["length"]) >> 12)
-    (told,) = [place for place in found.regions if place["name"] == "[stack]"]
-    assert told["tlb_misses"] == sum(n for page, n in misses.items() if page in inside)
-    assert told["tlb_misses"] > 0
+    (answer,) = [place for place in found.regions if place["name"] == "[stack]"]
+    assert answer["tlb_misses"] == sum(n for page, n in misses.items() if page in inside)
+    assert answer["tlb_misses"] > 0
 
 
 def test_code_is_told_as_a_plain_loop_tells_it(trace: Path, tmp_path: Path) -> None:
@@ -109,10 +109,10 @@ def test_code_is_told_as_a_plain_loop_tells_it(trace: Path, tmp_path: Path) -> N
             if number not in seen:
                 seen.add(number)
                 touches[block] = touches.get(block, 0) + 1
-    told = {place["addr"]: place["first_touches"] for place in found.sites}
+    answer = {place["addr"]: place["first_touches"] for place in found.sites}
     assert len(touches) > 20
-    assert all(told.get(addr, 0) == n for addr, n in touches.items() if addr in told)
-    assert sum(told.values()) == sum(touches.values()) == found.total["first_touches"]
+    assert all(answer.get(addr, 0) == n for addr, n in touches.items() if addr in answer)
+    assert sum(answer.values()) == sum(touches.values()) == found.total["first_touches"]
     assert any(place["name"].endswith(".so.6") or "gzip" in place["name"] for place in found.sites)
 
 

@@ -149,9 +149,9 @@ def test_paired_differences_are_those_of_the_rows(runs: Path, page_file: Path) -
     with browser.opened(page_file) as (page, problems):
         page.select_option("#pick-by", "replacement")
         page.select_option("#pick-of", "fault_rate")
-        told = page.locator("#differences-table tbody tr").inner_text().replace("\xa0", " ")
+        answer = page.locator("#differences-table tbody tr").inner_text().replace("\xa0", " ")
     assert problems == []
-    cells = told.split("\t")
+    cells = answer.split("\t")
     assert cells[:3] == ["lru", "clock", str(both.height)]
     assert float(cells[3].removesuffix(" %")) == pytest.approx(100 * mean, rel=0.01, abs=1e-6)
 

@@ -19,8 +19,8 @@ def test_a_fork_tells_what_a_start_tells(
     command = [sys.executable, "-m", "nearfar", *words]
     started = subprocess.run(command, capture_output=True, text=True, check=False)
     forked = nearfar(*words)
-    for told in ("returncode", "stdout", "stderr"):
-        assert getattr(forked, told) == getattr(started, told)
+    for answer in ("returncode", "stdout", "stderr"):
+        assert getattr(forked, answer) == getattr(started, answer)
 
 
 def test_what_is_read_at_the_start_starts_python(

@@ -146,8 +146,8 @@ with undoing("test", pathlib.Path(sys.argv[1])) as steps:
     words = [sys.executable, "-c", killed, tmp_path, setting, other]
     assert subprocess.run(words, check=False).returncode == -9
     assert (setting.read_text(), other.exists()) == ("new", True)
-    told = undo.clean(tmp_path)
-    assert len(told) == 4 and told[0].startswith("write /no/such/file 1: ")
+    answer = undo.clean(tmp_path)
+    assert len(answer) == 4 and answer[0].startswith("write /no/such/file 1: ")
     assert (setting.read_text(), other.exists()) == ("old", False)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["setting"]
     with undo.undoing("test", tmp_path) as steps:

@@ -50,8 +50,8 @@ def test_what_is_wrong_is_seen() -> None:
         ("nearfar 1", "MIT", "here", "where all is"),
     }
     for name, licence, origin, says in cases:
-        told = licences.wrong(licences.Package(name, licence, origin), rules, own)
-        assert (told is None) if says is None else says in str(told)
+        answer = licences.wrong(licences.Package(name, licence, origin), rules, own)
+        assert (answer is None) if says is None else says in str(answer)
 
 
 def test_everything_that_is_used_may_be() -> None:

@@ -86,10 +86,10 @@ def test_far_memory_is_asked_for_by_node() -> None:
 
 
 def test_the_fallback_order_follows_distances() -> None:
-    told = numa.topology()
+    outcome = numa.topology()
     # As Linux 6.1 and 6.12 build it with these distances.
-    assert told["fallback"][0] == [0, 1, 4, 5, 2, 3, 6, 7]
-    assert [node["label"] for node in told["nodes"]][3:5] == ["dram3", "pmem4"]
+    assert outcome["fallback"][0] == [0, 1, 4, 5, 2, 3, 6, 7]
+    assert [node["label"] for node in outcome["nodes"]][3:5] == ["dram3", "pmem4"]
 
 
 def test_a_trace_runs_under_every_mode(mixed: Path) -> None:

@@ -61,13 +61,13 @@ def test_a_plan_that_capacity_decides_uses_what_fits() -> None:
 
 
 def test_a_plan_that_bandwidth_decides_interleaves() -> None:
-    told: dict[str, Any] = {"machine": "cxl-2socket", "threads": 64, "pattern": "sequential"}
-    rows = plan("100G", bandwidth=230, **told).rows
+    answer: dict[str, Any] = {"machine": "cxl-2socket", "threads": 64, "pattern": "sequential"}
+    rows = plan("100G", bandwidth=230, **answer).rows
     best = next(row for row in rows if row["chosen"])
     assert best["mode"] == "weighted-interleave" and best["nodes"] == [0, 2]
     assert best["weights"] == [9, 1] and best["gb_per_second"] == pytest.approx(240)
     assert best["bandwidth_gain"] == pytest.approx(240 / 218 - 1)
-    none = next(row for row in plan("100G", bandwidth=999, **told).rows if row["chosen"])
+    none = next(row for row in plan("100G", bandwidth=999, **answer).rows if row["chosen"])
     assert not none["enough"]
 
 
@@ -87,8 +87,8 @@ def test_every_emitter_serves_a_plan_or_refuses() -> None:
             served += 1
         assert served
         hostile = "a'; touch x\n%h $(id)"
-        told = emit.emit(name, row("weighted-interleave", [0, 4], [2, 1], vm=hostile))
-        assert "touch x" not in told and "$(id)" not in told and "%h" not in told
+        answer = emit.emit(name, row("weighted-interleave", [0, 4], [2, 1], vm=hostile))
+        assert "touch x" not in answer and "$(id)" not in answer and "%h" not in answer
     for name in ("daxctl", "numa-systemd", "numactl"):
         with pytest.raises(NearfarError, match="ipmctl create -goal MemoryMode=100"):
             emit.emit(name, row("memory-mode", []))
@@ -137,13 +137,13 @@ def played(root: Path, script: str) -> str:
 def test_the_scripts_do_what_they_say(tmp_path: Path) -> None:
     sys_folder(tmp_path)
     all_of_it = "reconfigure-device --mode=system-ram --no-movable"
-    told = played(tmp_path, emit.emit("daxctl", row("alius", [])))
-    assert told.splitlines() == [f"{all_of_it} dax0.0", f"{all_of_it} dax1.0"]
+    answer = played(tmp_path, emit.emit("daxctl", row("alius", [])))
+    assert answer.splitlines() == [f"{all_of_it} dax0.0", f"{all_of_it} dax1.0"]
     online = tmp_path / "sys/devices/system/memory/auto_online_blocks"
     assert online.read_text() == "offline\n"
     (tmp_path / "called").unlink()
-    told = played(tmp_path, emit.emit("daxctl", row("kmem-dax", [4])))
-    assert told == "reconfigure-device --mode=system-ram dax0.0\n"
+    answer = played(tmp_path, emit.emit("daxctl", row("kmem-dax", [4])))
+    assert answer == "reconfigure-device --mode=system-ram dax0.0\n"
     weights = row("weighted-interleave", [0, 6], [16, 3])
     played(tmp_path, emit.emit("weighted-interleave", weights))
     folder = tmp_path / "sys/kernel/mm/mempolicy/weighted_interleave"
@@ -174,16 +174,16 @@ def test_the_unit_is_verified_and_does_the_same(tmp_path: Path) -> None:
 
 
 def test_the_command_plans_and_emits(nearfar: Run) -> None:
-    told = ["numa", "plan", "--capacity", "100G", "--machine", "cxl-2socket", "--threads", "64",
+    answer = ["numa", "plan", "--capacity", "100G", "--machine", "cxl-2socket", "--threads", "64",
             "--pattern", "sequential", "--bandwidth", "230"]  # fmt: skip
-    shown = nearfar(*told)
+    shown = nearfar(*answer)
     assert shown.returncode == 0 and "* weighted-interleave: against local" in shown.stdout
-    assert "echo 9 > /sys" in nearfar(*told, "--emit", "weighted-interleave").stdout
-    assert "--weighted-interleave=0,2" in nearfar(*told, "--emit", "numactl").stdout
-    missed = nearfar(*told[:-1], "999", "--format", "json")
+    assert "echo 9 > /sys" in nearfar(*answer, "--emit", "weighted-interleave").stdout
+    assert "--weighted-interleave=0,2" in nearfar(*answer, "--emit", "numactl").stdout
+    missed = nearfar(*answer[:-1], "999", "--format", "json")
     assert missed.returncode == 1
     assert sum(row["chosen"] for row in json.loads(missed.stdout)["rows"]) == 1
-    csv = nearfar(*told, "--format", "csv").stdout.splitlines()
+    csv = nearfar(*answer, "--format", "csv").stdout.splitlines()
     assert len(csv) > 5 and '"0,2"' in csv[-1] + csv[-2] + "".join(csv)
     wrong = nearfar("numa", "plan", "--capacity", "9T")
     assert wrong.returncode == 2 and wrong.stderr.count("\n") == 1

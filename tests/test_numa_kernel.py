@@ -51,8 +51,8 @@ def test_the_model_agrees_with_the_kernel(path: Path) -> None:
 def test_the_table_marks_what_is_apart() -> None:
     near = agree.Agreement("one", "1 2", "1 2", 0.0)
     far = agree.Agreement("another", "1 2", "2 1", 0.5)
-    told = {"machine": "m", "kernel": "6", "qemu": "7", "added": False}
-    lines = agree.table(told, [near, far])
+    answer = {"machine": "m", "kernel": "6", "qemu": "7", "added": False}
+    lines = agree.table(answer, [near, far])
     assert lines[1] == "  one      1 2  1 2   0.00%" and lines[2].endswith("2 1  50.00%  APART")
 
 
@@ -129,21 +129,21 @@ def tables(record: dict[str, Any], folder: Path) -> dict[str, Path]:
 
 
 def test_notices_are_read_from_the_last_on() -> None:
-    told = "@@fallback 1: 1 0\n@@fallback 0: 0 1\n@@fallback 1: 1 0\n@@distance 0 10 20\n"
-    found = qemu.parse(told + "@@fallback 0: 1 0\n", [])
+    answer = "@@fallback 1: 1 0\n@@fallback 0: 0 1\n@@fallback 1: 1 0\n@@distance 0 10 20\n"
+    found = qemu.parse(answer + "@@fallback 0: 1 0\n", [])
     assert found["fallback"] == [[1, 0], [1, 0]] and found["distances"] == [[10, 20]]
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
 def test_the_firmwares_tables_tell_what_the_machine_file_does(path: Path, tmp_path: Path) -> None:
     record = recorded(path)
-    told = numa.topology(record["machine"])
+    answer = numa.topology(record["machine"])
     found = numa.describe(list(tables(record, tmp_path).values()))
-    assert [node.node for node in found] == [node["node"] for node in told["nodes"]]
-    assert [[node.distances[n] for n in sorted(node.distances)] for node in found] == told[
+    assert [node.node for node in found] == [node["node"] for node in answer["nodes"]]
+    assert [[node.distances[n] for n in sorted(node.distances)] for node in found] == answer[
         "distances"
     ]
-    for node, wanted in zip(found, told["nodes"], strict=True):
+    for node, wanted in zip(found, answer["nodes"], strict=True):
         assert node.read_latency == round(wanted["local_read_ns"])
         assert bool(node.cpus) == bool(wanted["cpus"]) and node.socket == wanted["socket"]
         # What is kept free for memory to be added, 62 GiB in one record, is no memory.
@@ -153,7 +153,7 @@ def test_the_firmwares_tables_tell_what_the_machine_file_does(path: Path, tmp_pa
     machine = tmp_path / "mine.toml"
     machine.write_text(text)
     again = numa.topology(str(machine))
-    remote = [round(node["remote_read_ns"]) for node in told["nodes"]]
+    remote = [round(node["remote_read_ns"]) for node in answer["nodes"]]
     assert [node["remote_read_ns"] for node in again["nodes"]] == remote
 
 

@@ -98,14 +98,14 @@ def test_sentence_says_the_saving() -> None:
 
 
 def test_sentence_when_the_usual_page_wins_or_ties() -> None:
-    told = finding(row(4096, 50.0), row(16384, 50.0), row(512, 50.0))
-    assert "best page is 4 KiB, the usual one" in told
+    answer = finding(row(4096, 50.0), row(16384, 50.0), row(512, 50.0))
+    assert "best page is 4 KiB, the usual one" in answer
 
 
 def test_sentence_without_the_usual_page_and_with_memory_in_bytes() -> None:
-    told = finding(row(8192, 50.0, memory_fraction=None, memory_bytes=2**26))
-    assert told.startswith("At 64 MiB of memory on disk the best page is 8 KiB: 50 ns")
-    assert "4 KiB was not among the sizes tried" in told
+    answer = finding(row(8192, 50.0, memory_fraction=None, memory_bytes=2**26))
+    assert answer.startswith("At 64 MiB of memory on disk the best page is 8 KiB: 50 ns")
+    assert "4 KiB was not among the sizes tried" in answer
 
 
 @pytest.mark.parametrize("how", ["fraction", "bytes", "points"])
@@ -500,14 +500,14 @@ def test_heat_map_reads_out_cells(written: Path) -> None:
         page.keyboard.press("ArrowRight")  # the first key shows the cursor: top left
         page.keyboard.press("ArrowRight")
         page.keyboard.press("ArrowDown")
-        told = page.inner_text("#heat-reading").replace("\u202f", "")
+        answer = page.inner_text("#heat-reading").replace("\u202f", "")
         place = heat["address_bins"][254]
-        assert told.startswith(f"{heat['counts'][254][1]} references to {place['label']}")
-        assert f"{place['addr_low']:#x}" in told
+        assert answer.startswith(f"{heat['counts'][254][1]} references to {place['label']}")
+        assert f"{place['addr_low']:#x}" in answer
         box = page.locator("#heat-map").bounding_box()
         page.mouse.move(box["x"] + 1, box["y"] + box["height"] - 1)
-        told = page.inner_text("#heat-reading").replace("\u202f", "")
-        assert told.startswith(f"{heat['counts'][0][0]} references to gzip")
+        answer = page.inner_text("#heat-reading").replace("\u202f", "")
+        assert answer.startswith(f"{heat['counts'][0][0]} references to gzip")
         # It is drawn: the canvas holds more than one colour.
         colours = page.evaluate(
             """() => { const c = document.getElementById('heat-map');

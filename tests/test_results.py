@@ -168,10 +168,10 @@ def test_tables_agree(kind: str, made: Callable[[str], Any]) -> None:
     assert table.num_rows > 0
     frame = result.to_polars()
     assert frame.columns == table.column_names and frame.height == table.num_rows
-    told = json.loads(result.to_json())
-    assert told == json.loads(json.dumps(result.to_dict()))
-    if "rows" in told:
-        assert len(told["rows"]) == table.num_rows
+    answer = json.loads(result.to_json())
+    assert answer == json.loads(json.dumps(result.to_dict()))
+    if "rows" in answer:
+        assert len(answer["rows"]) == table.num_rows
 
 
 @KINDS

@@ -62,10 +62,10 @@ def test_help_ends_with_an_example_that_parses(words: str) -> None:
     printed = LEAVES[words].get_help(context)
     example = re.search(r"\n\s*Example: nearfar (.*)\Z", printed, re.S)
     assert example, f"nearfar {words}: no epilog with an example in SETTINGS"
-    told = shlex.split(" ".join(example[1].split()))
-    assert told[: len(words.split())] == words.split()
+    outcome = shlex.split(" ".join(example[1].split()))
+    assert outcome[: len(words.split())] == words.split()
     # Typer's own parser: unknown options, missing arguments and bad choices raise.
-    LEAVES[words].make_context(words, told[len(words.split()) :])
+    LEAVES[words].make_context(words, outcome[len(words.split()) :])
 
 
 @ALL
@@ -83,11 +83,11 @@ def test_a_command_built_alone_is_the_same(words: str) -> None:
     command = root.commands[name]
     for word in inner:
         command = command.commands[word]
-    told = [
+    outcome = [
         one.get_help(typer.Context(one, info_name=f"nearfar {words}"))
         for one in (command, LEAVES[words])
     ]
-    assert told[0] == told[1]
+    assert outcome[0] == outcome[1]
 
 
 def test_a_command_that_is_none_is_told_the_nearest(nearfar: Run) -> None:

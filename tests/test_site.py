@@ -77,7 +77,7 @@ def test_validation_shows_each_row_and_keeps_what_it_computed(
     found = reproduce.reproduce("numa")
     monkeypatch.setattr(reproduce, "names", lambda: ["numa"])
     page = reference.validation(tmp_path)
-    assert page.count("\n| 004 |") == len(found.rows)
+    assert page.count("\n| aliusM (004) |") == len(found.rows)
     assert f"{found.holding} of {len(found.rows)} rows hold" in page
 
     def fail(*_: object, **__: object) -> None:

@@ -47,7 +47,7 @@ def filter_view(
 
 # folder.rs
 
-def folder_replace(aside: str | PathLike[str], path: str | PathLike[str]) -> None: ...
+def folder_replace(temporary: str | PathLike[str], path: str | PathLike[str]) -> None: ...
 
 # generate.rs
 

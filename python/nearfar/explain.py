@@ -1,6 +1,7 @@
 """``explain``: from a number of a paging run down to terms, regions, addresses and code behind it.
 
-The access-time model of paper 000 (equations 1 to 3) is written out with the run's own values; then
+The access-time model of page-size advice (000, equations 1 to 3) is written out with the values of
+the run; then
 the trace that the run names is simulated once more at one page size and memory size, each TLB miss
 and page fault counted where it happened (``crates/study/src/paging/explain.rs``). The sums are the
 run's counts, or it is an error.
@@ -125,7 +126,7 @@ def explain(
     if kept["sample"] is None:
         _check(opened.path, row, total)
     price = _Price.of(machine, row["storage"], row["page_bytes"])
-    told = {
+    answer = {
         "folder": str(opened.path),
         "trace": made["trace"],
         "view": made["view"],
@@ -143,7 +144,7 @@ def explain(
     # Behind CPU caches a miss no longer follows the fetch of the code that made it.
     sites = _cost(found["sites"], total, price) if kept["filter"] == "none" else []
     sites.sort(key=lambda site: (site["addr"] is None, -site["ns"]))
-    return ExplainResult(told, terms, total, regions, _cost(found["ranges"], total, price), sites)
+    return ExplainResult(answer, terms, total, regions, _cost(found["ranges"], total, price), sites)
 
 
 # --- the row
@@ -239,7 +240,7 @@ class _Price:
 
 
 def _terms(row: Row, price: _Price, write_back: bool) -> list[dict[str, Any]]:
-    """Equations 1 to 3 of paper 000, their sums multiplied out, with the values of the row."""
+    """Equations 1 to 3 of 000, their sums multiplied out, with the values of the row."""
     size = units.size(row["page_bytes"])
     second = row["tlb_second_hits"] / row["references"]
     dirty = row["dirty_evictions"] / row["references"]

@@ -1,8 +1,9 @@
 """Views of a trace: every reference of the program, or only those that reach memory.
 
 ``cache`` runs the trace through the caches of a machine (``crates/hardware/src/cache.rs``) and
-leaves the references that miss them, one for each line. The papers 000 and 001 studied such
-references. A view is written as a temporary trace, so that every command reads it as any other.
+leaves the references that miss them, one for each line. Page-size advice (000) and the TLB and
+fault models (001) studied such references. A view is written as a temporary trace, so that every
+command reads it as any other.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ def view(
             sentence = _engine.filter_view(trace, path, machine, filter=filter, progress=progress)
             yield View(path, filter, sentence)
         except NearfarError as error:
-            told = str(error).replace(str(path), str(trace))
-            raise NearfarError(told, error.exit_code) from None
+            answer = str(error).replace(str(path), str(trace))
+            raise NearfarError(answer, error.exit_code) from None
 
 
 @contextmanager

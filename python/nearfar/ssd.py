@@ -1,6 +1,6 @@
 """The ``ssd`` study: a DRAM-interface SSD as memory, and what to do while it moves a page.
 
-Paper 002 (UMD). The engine replays a trace on the machine once for each policy and each size of the
+UMD (002). The engine replays a trace on the machine once for each policy and each size of the
 device's DRAM (docs/ssd.md); this module packages the result.
 
 >>> result = ssd("app.trace", dram=["100M", "150M"])            # doctest: +SKIP

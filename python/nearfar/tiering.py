@@ -1,6 +1,6 @@
 """The ``tiering`` study: policies that move pages between fast and slow memory.
 
-Paper 003 (Selective Shadow Paging) and what it builds on. The engine simulates a machine with an
+SSP (003, Selective Shadow Paging) and what it builds on. The engine simulates a machine with an
 event clock (docs/tiering.md); this module asks it and packages the result.
 
 >>> result = tiering("nomad-medium", policy="nomad,ssp", mix="write", scale="1/256", rounds=1)

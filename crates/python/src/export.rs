@@ -18,8 +18,8 @@ fn export_trace(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<u64> {
     let asked: Asked = crate::given::read(options)?;
-    crate::progress::run(py, progress, move |pulse| {
-        export::export(&trace, &out, asked.format.name, force, &Options::from(&asked), pulse)
+    crate::progress::run(py, progress, move |on_progress| {
+        export::export(&trace, &out, asked.format.name, force, &Options::from(&asked), on_progress)
     })
 }
 

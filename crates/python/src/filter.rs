@@ -25,8 +25,8 @@ fn filter_view(
     let filter =
         Filter::read(&filter.into()).map_err(|what| raise(Error::input("--filter", what, "")))?;
     let machine = machine.hardware();
-    crate::progress::run(py, progress, move |pulse| {
-        filter::view(filter, &trace, &out, machine, pulse)
+    crate::progress::run(py, progress, move |on_progress| {
+        filter::view(filter, &trace, &out, machine, on_progress)
     })
 }
 

@@ -17,7 +17,9 @@ fn generate_trace(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<()> {
     let Asked { name, params } = crate::given::read(options)?;
-    crate::progress::run(py, progress, move |pulse| generate(name, &params, &out, force, pulse))?;
+    crate::progress::run(py, progress, move |on_progress| {
+        generate(name, &params, &out, force, on_progress)
+    })?;
     Ok(())
 }
 

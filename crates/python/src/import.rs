@@ -19,8 +19,8 @@ fn import_trace(
 ) -> PyResult<()> {
     let asked: Asked = crate::given::read(options)?;
     let format = asked.format.map(|format| format.name);
-    crate::progress::run(py, progress, move |pulse| {
-        import::import(&source, &out, format, force, &Options::from(&asked), pulse)
+    crate::progress::run(py, progress, move |on_progress| {
+        import::import(&source, &out, format, force, &Options::from(&asked), on_progress)
     })?;
     Ok(())
 }

@@ -32,9 +32,9 @@ fn info_summarize(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(String, Option<String>)> {
     let Asked { reuse } = crate::given::read(options)?;
-    crate::progress::run(py, progress, move |pulse| {
+    crate::progress::run(py, progress, move |on_progress| {
         let reader = Reader::open(&trace)?;
-        let (summary, heat) = info::summarize(&reader, Options { reuse, heat_map }, pulse)?;
+        let (summary, heat) = info::summarize(&reader, Options { reuse, heat_map }, on_progress)?;
         Ok((to_json(&summary)?, heat.as_ref().map(to_json).transpose()?))
     })
 }

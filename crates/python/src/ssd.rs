@@ -25,10 +25,10 @@ fn ssd(
     let machine = machine.hardware();
     let asked: Asked = crate::given::read(options)?;
     let options = Options::asked(&asked, machine).map_err(raise)?;
-    crate::progress::run(py, progress, move |pulse| {
+    crate::progress::run(py, progress, move |on_progress| {
         let reader = Reader::open(&trace)?;
         let (rows, details): (Vec<_>, Vec<_>) =
-            simulate(&reader, machine, &options, pulse)?.into_iter().unzip();
+            simulate(&reader, machine, &options, on_progress)?.into_iter().unzip();
         let answer = serde_json::json!({
             "rows": rows,
             "details": details,

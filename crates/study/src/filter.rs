@@ -43,7 +43,7 @@ pub fn view(
     from: &Path,
     to: &Path,
     machine: &Machine,
-    pulse: &mut dyn FnMut(u64) -> Result<()>,
+    on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<String> {
     let (write_backs, more) = match filter {
         Filter::None => return Ok(Filter::choices().swap_remove(0).what),
@@ -51,7 +51,7 @@ pub fn view(
         Filter::CacheWriteBacks => (true, ", and the lines they write back"),
     };
     let caches = machine.caches()?;
-    cache(&Reader::open(from)?, to, &caches, write_backs, pulse)?;
+    cache(&Reader::open(from)?, to, &caches, write_backs, on_progress)?;
     let name = &machine.name;
     Ok(format!("references that miss the CPU caches of {name} ({caches}){more}"))
 }

@@ -1,4 +1,4 @@
-"""``advise``: which page size should each virtual machine be given? (paper 000)
+"""``advise``: which page size should each virtual machine be given? (page-size advice, 000)
 
 For each VM (what it runs, memory size, storage) the page size of least *predicted* time per
 reference, leaving 4 KiB only for a gain above a threshold; then the sizes that the architecture can
@@ -339,11 +339,11 @@ def _names(text: str) -> list[str]:
 def _distinct(vms: Sequence[Vm]) -> list[Vm]:
     """The VMs, ``-2``, ``-3``, ... added to a name that came before: files bear these names."""
     seen: dict[str, int] = {}
-    told = []
+    answer = []
     for vm in vms:
         seen[vm.name] = again = seen.get(vm.name, 0) + 1
-        told.append(replace(vm, name=f"{vm.name}-{again}") if again > 1 else vm)
-    return told
+        answer.append(replace(vm, name=f"{vm.name}-{again}") if again > 1 else vm)
+    return answer
 
 
 def _single_memories(text: str) -> list[str]:
@@ -381,9 +381,9 @@ def _shown(sizes: str, tried: Sequence[int]) -> list[int] | int:
     try:
         shown = sorted(set(parse_page_sizes(text)))
     except NearfarError as error:
-        shown, told = [0], str(error).partition(": ")[2]
+        shown, answer = [0], str(error).partition(": ")[2]
     else:
-        told = f"{text[:60]!r} holds what is not a power of two from 64 bytes to 1 TiB"
+        answer = f"{text[:60]!r} holds what is not a power of two from 64 bytes to 1 TiB"
     if any(size.bit_count() != 1 or not 64 <= size <= 1 << 40 for size in shown):
-        raise NearfarError(f"--sizes: {told}; give such as 512,4K,64K,2M, `all`, or 4")
+        raise NearfarError(f"--sizes: {answer}; give such as 512,4K,64K,2M, `all`, or 4")
     return shown

@@ -117,25 +117,25 @@ def read(path: str | Path, defaults: Mapping[str, str]) -> list[Vm]:
     return found
 
 
-def _vm(file: Path, where: str, name: str, told: Mapping[str, str]) -> Vm:
-    if "trace" not in told:
+def _vm(file: Path, where: str, name: str, answer: Mapping[str, str]) -> Vm:
+    if "trace" not in answer:
         raise NearfarError(f"{file}: {where}trace: is missing; name the trace folder of the VM")
-    if "storage" not in told:
+    if "storage" not in answer:
         raise NearfarError(f"{file}: {where}storage: is missing; name a storage of the machine")
-    trace = file.parent / told["trace"]
-    machine = told.get("machine") or with_storage(told["storage"], MACHINE)
+    trace = file.parent / answer["trace"]
+    machine = answer.get("machine") or with_storage(answer["storage"], MACHINE)
     if machine.endswith(".toml") and (file.parent / machine).is_file():
         machine = str(file.parent / machine)
     return Vm(
         name=name,
         trace=trace,
-        workload=told.get("workload", trace.name.removesuffix(".trace")),
-        memory=told["memory"],
+        workload=answer.get("workload", trace.name.removesuffix(".trace")),
+        memory=answer["memory"],
         machine=machine,
-        storage=told["storage"],
-        arch=told["arch"],
-        min_gain=share(told["min_gain"], f"{file}: {where}min_gain"),
-        scenario=told.get("scenario", ""),
+        storage=answer["storage"],
+        arch=answer["arch"],
+        min_gain=share(answer["min_gain"], f"{file}: {where}min_gain"),
+        scenario=answer.get("scenario", ""),
     )
 
 

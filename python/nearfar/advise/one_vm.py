@@ -65,19 +65,19 @@ def advice(
     else:
         fitted = shown
     seen = [points[size] for size in fitted]
-    told = predict(seen, every, costs, memory, tlb, model)
-    choice = _choose(vm, told, tried)
+    answer = predict(seen, every, costs, memory, tlb, model)
+    choice = _choose(vm, answer, tried)
 
     # From here on the simulation is looked at, to say how good the choice was.
     translation, data = costs.exact([points[size] for size in every])
     simulated = dict(zip(every, (translation + data).tolist(), strict=True))
     best = min(tried, key=lambda size: (simulated[size], abs(np.log2(size / USUAL))))
     error = left_out_error(seen, choice.advised, costs, memory, tlb)
-    worst = max(abs(told.at(size) / simulated[size] - 1) for size in tried)
-    place = told.sizes.index(choice.advised)
+    worst = max(abs(answer.at(size) / simulated[size] - 1) for size in tried)
+    place = answer.sizes.index(choice.advised)
     limit = _limit(
-        float(told.translation[place]) - costs.tlb_ns, float(told.data[place]) - costs.dram_ns,
-        told.at(choice.advised),
+        float(answer.translation[place]) - costs.tlb_ns, float(answer.data[place]) - costs.dram_ns,
+        answer.at(choice.advised),
     )  # fmt: skip
     row: Advice = {
         "vm": vm.name,
@@ -86,10 +86,10 @@ def advice(
         "storage": vm.storage,
         "advised_page_bytes": choice.advised,
         "settable_page_bytes": choice.settable.page_bytes,
-        "predicted_ns": told.at(choice.advised),
+        "predicted_ns": answer.at(choice.advised),
         "simulated_ns": simulated[choice.advised],
         "baseline_4k_ns": simulated[USUAL],
-        "gain": 1 - told.at(choice.advised) / told.at(USUAL),
+        "gain": 1 - answer.at(choice.advised) / answer.at(USUAL),
         "regret": simulated[choice.advised] / simulated[best] - 1,
         "best_page_bytes": best,
         "scenario": vm.scenario,
@@ -98,12 +98,12 @@ def advice(
         "arch": vm.arch,
         "memory_bytes": memory,
         "min_gain": vm.min_gain,
-        "model": told.model,
-        "model_reason": told.reason,
+        "model": answer.model,
+        "model_reason": answer.reason,
         "fitted_page_bytes": fitted,
         "model_page_bytes": choice.model,
         "model_regret": simulated[choice.model] / simulated[best] - 1,
-        "baseline_4k_predicted_ns": told.at(USUAL),
+        "baseline_4k_predicted_ns": answer.at(USUAL),
         "simulated_gain": 1 - simulated[choice.advised] / simulated[USUAL],
         "best_ns": simulated[best],
         "confidence": _word(error),
@@ -111,13 +111,13 @@ def advice(
         "largest_error": worst,
         "limit": limit,
         "mechanism": choice.settable.mechanism,
-        "settable_predicted_ns": told.at(choice.settable.page_bytes),
+        "settable_predicted_ns": answer.at(choice.settable.page_bytes),
         "settable_ns": simulated[choice.settable.page_bytes],
-        "settable_price": told.at(choice.settable.page_bytes) / told.at(choice.advised) - 1,
+        "settable_price": answer.at(choice.settable.page_bytes) / answer.at(choice.advised) - 1,
         "curve": [
             {
                 "page_bytes": size,
-                "predicted_ns": float(told.total[i]),
+                "predicted_ns": float(answer.total[i]),
                 "simulated_ns": simulated[size],
                 "translation_ns": float(translation[i]),
                 "data_ns": float(data[i]),
@@ -138,17 +138,17 @@ class _Choice:
     settable: Settable
 
 
-def _choose(vm: Vm, told: Prediction, tried: Sequence[int]) -> _Choice:
+def _choose(vm: Vm, answer: Prediction, tried: Sequence[int]) -> _Choice:
     """The model's page, the advised one, and the one to set, from predictions alone."""
-    model = told.best(tried)
+    model = answer.best(tried)
 
     def worth(size: int) -> bool:
-        return size == USUAL or 1 - told.at(size) / told.at(USUAL) >= vm.min_gain
+        return size == USUAL or 1 - answer.at(size) / answer.at(USUAL) >= vm.min_gain
 
     advised = model if worth(model) else USUAL
-    near = [size for size in neighbours(vm.arch, advised) if size.page_bytes in told.sizes]
+    near = [size for size in neighbours(vm.arch, advised) if size.page_bytes in answer.sizes]
     usual = settable(vm.arch)[0]
-    setting = min(near, key=lambda size: told.at(size.page_bytes), default=usual)
+    setting = min(near, key=lambda size: answer.at(size.page_bytes), default=usual)
     return _Choice(model, advised, setting if worth(setting.page_bytes) else usual)
 
 

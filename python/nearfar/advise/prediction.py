@@ -4,7 +4,7 @@
 would cost at others; :func:`choose_sizes` says which sizes to measure next. Neither is shown any
 other rate.
 
-**The papers' forms** (a power law for TLB misses, two exponentials for faults: papers 000 and 001)
+**The papers' forms** (a power law for TLB misses, two exponentials for faults: 000 and 001)
 are used where they hold: where the time per reference that they give is within
 :data:`PAPER_TOLERANCE` of the known one at every known size, of which there are more than the forms
 have coefficients. A small fit error of a rate is not enough: a tenth of a percent more faults can
@@ -114,7 +114,7 @@ def points_of(rows: Iterable[Row]) -> list[Point]:
 
 @dataclass(frozen=True)
 class Costs:
-    """What a miss and a fault cost on one storage of a machine (papers 000 and 001).
+    """What a miss and a fault cost on one storage of a machine (000 and 001, equations 1 to 3).
 
     Attributes:
         tlb_ns: a TLB look-up; stlb_ns: what a hit in a second level adds.
@@ -294,9 +294,9 @@ def left_out_error(
     for index in inner:
         out = points[index]
         rest = [point for point in points if point is not out]
-        told = _bridged(rest, [out.page_bytes], costs, memory_bytes, tlb)
+        answer = _bridged(rest, [out.page_bytes], costs, memory_bytes, tlb)
         translation, data = costs.exact([out])
-        worst = max(worst, abs(float(told.total[0] / (translation + data)[0]) - 1))
+        worst = max(worst, abs(float(answer.total[0] / (translation + data)[0]) - 1))
     return worst
 
 
@@ -321,10 +321,10 @@ def _paper(points: tuple[Point, ...]) -> tuple[Any, Any]:
 def _judge_paper(points: tuple[Point, ...], costs: Costs) -> _Judged:
     sizes = [point.page_bytes for point in points]
     misses, faults = _paper(points)
-    told = costs.translation(misses.predict(sizes), np.zeros(len(sizes)))
-    told = told + costs.data(sizes, faults.predict(sizes))
+    answer = costs.translation(misses.predict(sizes), np.zeros(len(sizes)))
+    answer = answer + costs.data(sizes, faults.predict(sizes))
     translation, data = costs.exact(points)
-    errors = np.abs(told / (translation + data) - 1)
+    errors = np.abs(answer / (translation + data) - 1)
     worst = int(np.argmax(errors))
     share = f"{100 * errors[worst]:.2g} %"
     if errors[worst] <= PAPER_TOLERANCE:
@@ -419,21 +419,21 @@ def _bridge(
 
 def _line(at: Array, x: Array, y: Array, slopes: tuple[float, float]) -> Array:
     """Straight between known points; beyond them on with the last slope, within ``slopes``."""
-    told = np.interp(at, x, y)
+    answer = np.interp(at, x, y)
     if len(x) == 1:
-        return np.asarray(told + (sum(slopes) / 2) * (at - x[0]), dtype=np.float64)
+        return np.asarray(answer + (sum(slopes) / 2) * (at - x[0]), dtype=np.float64)
     for end, next_, beyond in ((0, 1, at < x[0]), (-1, -2, at > x[-1])):
         slope = np.clip((y[next_] - y[end]) / (x[next_] - x[end]), *slopes)
-        told[beyond] = y[end] + slope * (at[beyond] - x[end])
-    return np.asarray(told, dtype=np.float64)
+        answer[beyond] = y[end] + slope * (at[beyond] - x[end])
+    return np.asarray(answer, dtype=np.float64)
 
 
 def _pages(at: Array, x: Array, y: Array) -> Array:
     """Logarithm of the distinct pages a reference."""
-    told = np.interp(at, x, y)
+    answer = np.interp(at, x, y)
     for end, beyond in ((0, at < x[0]), (-1, at > x[-1])):
-        told[beyond] = y[end] + _PAGES_SLOPE * (at[beyond] - x[end])
-    return np.asarray(told, dtype=np.float64)
+        answer[beyond] = y[end] + _PAGES_SLOPE * (at[beyond] - x[end])
+    return np.asarray(answer, dtype=np.float64)
 
 
 def _log(rates: Array) -> Array:

@@ -51,19 +51,19 @@ def commands() -> Iterator[Command]:
 def _walk(command: Any, name: str, parent: Any) -> Iterator[Command]:
     context = command.make_context(name, [], parent=parent, resilient_parsing=True)
     paragraphs = [" ".join(part.split()) for part in (command.help or "").split("\n\n")]
-    told: dict[str, Entries] = {"argument": [], "option": []}
+    answer: dict[str, Entries] = {"argument": [], "option": []}
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context)
         if record is not None:
-            told[parameter.param_type_name].append((record[0], " ".join(record[1].split())))
+            answer[parameter.param_type_name].append((record[0], " ".join(record[1].split())))
     inner = getattr(command, "commands", {})
     yield Command(
         words=context.command_path,
         usage=" ".join(command.collect_usage_pieces(context)),
         summary=paragraphs[0],
         more=paragraphs[1:],
-        arguments=told["argument"],
-        options=told["option"],
+        arguments=answer["argument"],
+        options=answer["option"],
         commands=[(key, " ".join((one.help or "").split("\n\n")[0].split()))
                   for key, one in inner.items()],
         example=(command.epilog or "").removeprefix("Example: "),

@@ -63,8 +63,8 @@ def run(
             raise NearfarError("--set: give traces and the --machine whose value it is")
         values = machines.parse_set(set_)
         options["machine"] = [machines.load(one, set=values) for one in chosen]
-    with progress(f"advise {inputs[0]}") as pulse:
-        result = study.advise(inputs, progress=pulse, **options)
+    with progress(f"advise {inputs[0]}") as on_progress:
+        result = study.advise(inputs, progress=on_progress, **options)
     if emit is not None and out is None and len(result.rows) > 1:
         raise NearfarError(f"--emit: {len(result.rows)} VMs make as many files; give -o FOLDER")
     emitted, failed = _emitted(result, emit)
@@ -85,19 +85,19 @@ def _emitted(result: AdviseResult, kind: str | None) -> tuple[dict[str, str], li
     """Text of each VM by file name, and why others have none."""
     from nearfar import emit as emitters
 
-    told: dict[str, str] = {}
+    answer: dict[str, str] = {}
     failed = []
     for row in result.rows if kind is not None else []:
         try:
             name = emitters.file_name(str(kind), row)
-            if name in told:
+            if name in answer:
                 raise NearfarError(
                     f"{row['vm']}: another VM has the file {name} already; rename it"
                 )
-            told[name] = emitters.emit(str(kind), row)
+            answer[name] = emitters.emit(str(kind), row)
         except NearfarError as error:
             failed.append(str(error))
-    return told, failed
+    return answer, failed
 
 
 def _evaluate(result: AdviseResult, output_format: str) -> bool:

@@ -30,8 +30,8 @@ def run(
     from nearfar.explain import explain
 
     check_format(output_format, instead="")
-    with progress(f"explain {run}") as pulse:
-        found = explain(run, page=page, progress=pulse, **options)
+    with progress(f"explain {run}") as on_progress:
+        found = explain(run, page=page, progress=on_progress, **options)
 
     def shown() -> RenderableType:
         from nearfar.report import explain as report

@@ -30,9 +30,9 @@ def run(
     from nearfar import exporter
     from nearfar.cli._progress import progress
 
-    with progress(f"exporting {trace}") as pulse:
+    with progress(f"exporting {trace}") as on_progress:
         count = exporter.export_trace(
-            trace, out, format=format, force=force, progress=pulse, **options
+            trace, out, format=format, force=force, progress=on_progress, **options
         )
     if out == "-":
         return

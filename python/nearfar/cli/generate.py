@@ -30,8 +30,8 @@ def run(
     from nearfar import generate
     from nearfar.cli._progress import made, progress
 
-    with progress(f"generating {name}") as pulse:
+    with progress(f"generating {name}") as on_progress:
         trace = generate.generate(
-            name, out, refs=refs, pages=pages, force=force, progress=pulse, **options
+            name, out, refs=refs, pages=pages, force=force, progress=on_progress, **options
         )
     made(trace, as_json)

@@ -30,6 +30,6 @@ def run(
     from nearfar import importer
     from nearfar.cli._progress import made, progress
 
-    with progress(f"importing {file}") as pulse:
-        trace = importer.import_trace(file, out, force=force, progress=pulse, **options)
+    with progress(f"importing {file}") as on_progress:
+        trace = importer.import_trace(file, out, force=force, progress=on_progress, **options)
     made(trace, as_json)

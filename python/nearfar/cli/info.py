@@ -35,8 +35,8 @@ def run(
     check_format(output_format, instead="")
     if html is not None:
         _check_place(html)
-    with progress(f"reading {trace}") as pulse:
-        found = info.info(trace, heatmap=html is not None, progress=pulse, **options)
+    with progress(f"reading {trace}") as on_progress:
+        found = info.info(trace, heatmap=html is not None, progress=on_progress, **options)
     if html is not None:
         write_whole(html, found.html())
 

@@ -103,8 +103,8 @@ def run(
     from nearfar.report import numa as tables
 
     check_format(output_format)
-    with progress(f"numa run {load}") as pulse:
-        found = numa.run(load, progress=pulse, **options)
+    with progress(f"numa run {load}") as on_progress:
+        found = numa.run(load, progress=on_progress, **options)
     keep(found, out, force)
     tell(found, output_format, lambda: tables.run(found.rows))
 
@@ -127,8 +127,8 @@ def pair(
     from nearfar.report import numa as tables
 
     check_format(output_format)
-    with progress(f"numa pair {first} {second}") as pulse:
-        found = numa.pair(first, second, progress=pulse, **options)
+    with progress(f"numa pair {first} {second}") as on_progress:
+        found = numa.pair(first, second, progress=on_progress, **options)
     keep(found, out, force)
     tell(found, output_format, lambda: tables.pair(found.rows))
 

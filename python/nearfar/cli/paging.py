@@ -34,8 +34,8 @@ def run(
     from nearfar.paging import paging, warnings
 
     check_format(output_format)
-    with progress(f"paging {trace}") as pulse:
-        result = paging(trace, progress=pulse, **options)
+    with progress(f"paging {trace}") as on_progress:
+        result = paging(trace, progress=on_progress, **options)
 
     def page() -> str:
         return result.html(_heatmap(trace, result.run) if heatmap else None)

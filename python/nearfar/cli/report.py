@@ -32,7 +32,7 @@ def run(
     text = report(runs)
     write_whole(out, text)
     if output_format == "json":
-        told = {"page": str(out), "bytes": len(text.encode()), "runs": [str(one) for one in runs]}
-        print(json.dumps(told, indent=1))
+        answer = {"page": str(out), "bytes": len(text.encode()), "runs": [str(one) for one in runs]}
+        print(json.dumps(answer, indent=1))
     else:
         print(f"page: {out}")

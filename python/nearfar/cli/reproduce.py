@@ -18,9 +18,7 @@ SETTINGS = {"epilog": "Example: nearfar reproduce --all --html papers.html"}
 
 @takes(OPTIONS)
 def run(
-    study: Annotated[
-        str | None, typer.Argument(help="Such as paging (papers 000 and 001).")
-    ] = None,
+    study: Annotated[str | None, typer.Argument(help="Such as paging, for 000 and 001.")] = None,
     all_studies: Annotated[
         bool, typer.Option("--all", help="The rows of every study, one after the other.")
     ] = False,

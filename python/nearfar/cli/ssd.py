@@ -34,8 +34,8 @@ def run(
     from nearfar.ssd import ssd, warnings
 
     check_format(output_format)
-    with progress(f"ssd {trace}") as pulse:
-        result = ssd(trace, progress=pulse, **options)
+    with progress(f"ssd {trace}") as on_progress:
+        result = ssd(trace, progress=on_progress, **options)
     keep(result, out, force, html, result.html)
     for line in warnings(result):
         print(f"nearfar: note: {line}", file=sys.stderr)

@@ -67,9 +67,12 @@ def run(
                 f"--knob: {item!r} has no value; write for example tpp.demote_scale=200"
             )
         values[key.strip()] = value.strip()
-    with progress("tiering") as pulse:
+    with progress("tiering") as on_progress:
         result = tiering(
-            workload if trace is None else Path(trace), knobs=values, progress=pulse, **options
+            workload if trace is None else Path(trace),
+            knobs=values,
+            progress=on_progress,
+            **options,
         )
     keep(result, out, force, html, result.html)
     tell(result, output_format, lambda: texts.tiering(result.to_dict()), html)

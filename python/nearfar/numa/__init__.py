@@ -1,4 +1,4 @@
-"""The ``numa`` study: DRAM, persistent memory and CXL as system memory (paper 004).
+"""The ``numa`` study: DRAM, persistent memory and CXL as system memory (aliusM, 004).
 
 Where pages land and how long clearing them takes (:func:`alloc`), what a program then sees
 (:func:`run`), how two virtual machines hurt each other in memory mode (:func:`pair`), what to use
@@ -44,7 +44,7 @@ __all__ = [
     "weights",
 ]
 
-#: The machine that is meant unless another is named: paper 004's.
+#: The machine that is meant unless another is named: that of aliusM (004).
 MACHINE: Final[str] = default(numa_alloc.OPTIONS, "machine")
 
 #: Rows of a plan, which is made here and not in the engine. Lists are text in a table.
@@ -226,12 +226,12 @@ def weights(
         machine, from_: see :func:`alloc`.
     """
     one = machines.load(machine)
-    told = _engine.numa_weights(one, nodes=list(nodes), origin=from_, writes=writes)
-    return list(told)
+    outcome = _engine.numa_weights(one, nodes=list(nodes), origin=from_, writes=writes)
+    return list(outcome)
 
 
 def published(found: NumaResult) -> list[dict[str, Any]]:
-    """Times of paper 004 to put beside an allocation's; none for another machine or allocator."""
+    """The times of aliusM (004) for an allocation; none for another machine or allocator."""
     if found.run["machine"] != MACHINE or found.run["options"]["allocator"] != "vmalloc":
         return []
     asked = {row["mode"] for row in found.rows}

@@ -72,8 +72,8 @@ def _merged(first: Node, second: Node) -> Node:
         known = mine is not None if name == "socket" else bool(mine)
         if not known and other is not None:
             filled[name] = other
-    told = f"{first.source}, {second.source}" if filled else first.source
-    return replace(first, **filled, source=told)
+    answer = f"{first.source}, {second.source}" if filled else first.source
+    return replace(first, **filled, source=answer)
 
 
 def _sockets(known: dict[int, Node]) -> dict[int, int]:
@@ -87,8 +87,8 @@ def _sockets(known: dict[int, Node]) -> dict[int, int]:
             if other.node in sockets and host.distances.get(other.node, 255) < _OTHER_SOCKET
         ]
         fresh = max(sockets.values(), default=-1) + 1
-        told = host.socket
-        sockets[host.node] = told if told is not None else sockets[near[0]] if near else fresh
+        answer = host.socket
+        sockets[host.node] = answer if answer is not None else sockets[near[0]] if near else fresh
     for number, node in known.items():
         if number not in sockets:
             ways = {
@@ -96,8 +96,8 @@ def _sockets(known: dict[int, Node]) -> dict[int, int]:
                 for host in hosts
             }
             best = min(ways, key=lambda host: (ways[host], host), default=None)
-            told = node.socket
-            sockets[number] = told if told is not None else 0 if best is None else sockets[best]
+            answer = node.socket
+            sockets[number] = answer if answer is not None else 0 if best is None else sockets[best]
     return sockets
 
 
@@ -115,15 +115,15 @@ def to_machine(nodes: Sequence[Node], name: str = "this machine") -> tuple[str, 
             "nodes are renumbered from 0 on: " + ", ".join(f"{n} -> {i}" for n, i in place.items())
         )
     rows = [[_distance(a, b, assumed) for b in nodes] for a in nodes]
-    told = _quoted(nodes[0].source)
+    answer = _quoted(nodes[0].source)
     lines = [
         f"description = {_quoted(f'{name}, as its own tools describe it')}",
         "",
         "[topology]",
         "nodes = [" + ", ".join(f'"node{node.node}"' for node in nodes) + "]",
-        f"sockets = {{ value = {[node.socket or 0 for node in nodes]}, source = {told} }}",
-        f"cpus = {{ value = {[node.cpus for node in nodes]}, source = {told} }}",
-        f"distances = {{ value = {rows}, source = {told} }}",
+        f"sockets = {{ value = {[node.socket or 0 for node in nodes]}, source = {answer} }}",
+        f"cpus = {{ value = {[node.cpus for node in nodes]}, source = {answer} }}",
+        f"distances = {{ value = {rows}, source = {answer} }}",
     ]
     several = len({node.socket for node in nodes}) > 1
     for node in nodes:
@@ -144,10 +144,10 @@ def _section(node: Node, nodes: Sequence[Node], assumed: list[str], *, remote: b
     latency = node.read_latency or near * NS_PER_DISTANCE
     guess = GUESSED_BANDWIDTH[node.kind or "dram"]
 
-    def line(key: str, value: str, told: bool, how: str) -> str:
-        if not told:
+    def line(key: str, value: str, answer: bool, how: str) -> str:
+        if not answer:
             assumed.append(f"node {node.node}: {key} {value}")
-        source = node.source if told else f"assumption: {how}"
+        source = node.source if answer else f"assumption: {how}"
         return f'{key} = {{ value = "{value}", source = {_quoted(source)} }}'
 
     how = f"{NS_PER_DISTANCE} ns for each unit of distance, as the firmware gives no latency"
@@ -163,11 +163,11 @@ def _section(node: Node, nodes: Sequence[Node], assumed: list[str], *, remote: b
         others = [host for host in hosts if host.socket != node.socket]
         far = min((_distance(host, node, []) for host in others), default=near)
         views = [node.seen.get(host.node, {}) for host in others]
-        told = _best("read_latency", views, worst=True)
-        grown = told or round(latency * max(far / near, 1.0))
+        answer = _best("read_latency", views, worst=True)
+        grown = answer or round(latency * max(far / near, 1.0))
         lines += ["", f"[node.node{node.node}.remote]"]
         how = "the local latency in proportion to distance; sysfs and lstopo tell the best only"
-        lines.append(line("read_latency", f"{grown}ns", told is not None, how))
+        lines.append(line("read_latency", f"{grown}ns", answer is not None, how))
         for key in _SPEEDS[1:]:
             value = _best(key, views, worst=True)
             if value is not None:

@@ -1,4 +1,4 @@
-"""What the model gives for each result of paper 004 (``papers/004/statements.toml``).
+"""What the model gives for each result of aliusM (004; ``papers/004/statements.toml``).
 
 Table 2 comes from table 1 and published latencies (``machines/optane-4node.toml``) by the model of
 docs/numa.md; nothing in it is fitted to the nine times.
@@ -36,7 +36,7 @@ def measures() -> dict[str, tuple[float, str]]:
         found[f"{mode}-{size}"] = (row["seconds"], note)
     impossible = _cell("memory-mode", 3000)
     found["memory-mode-3000"] = (float(impossible["possible"]), str(impossible["why_not"]))
-    residuals = [abs(found[f"{m}-{s}"][0] / told - 1) for (m, s), told in TABLE_2.items()]
+    residuals = [abs(found[f"{m}-{s}"][0] / answer - 1) for (m, s), answer in TABLE_2.items()]
     found["mean-residual"] = (sum(residuals) / len(residuals), f"largest {max(residuals):.3f}")
     return found | {key: measure(found) for key, measure in _TEXT.items()}
 

@@ -107,9 +107,9 @@ def _ask(
     weights: list[int] = []
     if mode == "weighted-interleave":
         weights = numa.weights(chosen, machine=both["machine"], from_=start, writes=load["writes"])
-    told = {**both, "mode": mode, "nodes": chosen or None, "weights": weights or None}
-    room = numa.alloc(size, allocator="user", **told).rows[0]
-    seen = numa.run(f"{used}", **load, **told).rows[0]
+    answer = {**both, "mode": mode, "nodes": chosen or None, "weights": weights or None}
+    room = numa.alloc(size, allocator="user", **answer).rows[0]
+    seen = numa.run(f"{used}", **load, **answer).rows[0]
     possible = room["possible"] and seen["possible"]
     return {
         "vm": "program",

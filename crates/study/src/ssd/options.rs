@@ -138,7 +138,7 @@ nearfar_schema::choices! {
         New = "new",
         /// what was there before, as the device cannot know which pages are free: the flash is read
         /// where it has the page, which stays clean until it is written to; nothing is charged while
-        /// frames of the DRAM are free (paper 002, section 3.1: no embedded page fault while the DRAM
+        /// frames of the DRAM are free (UMD, 002, section 3.1: no embedded page fault while the DRAM
         /// fills)
         Stored = "stored",
     }

@@ -142,7 +142,7 @@ pub fn by_name(name: &str) -> Result<&'static dyn Exporter> {
 /// Export the trace folder `from` to the file `to` (`-`: standard output) as the format `name`;
 /// the number of references exported.
 ///
-/// `pulse` is called with that number, about every million, and may stop the export with an error.
+/// `on_progress` is called with that number, about every million, and may stop the export with an error.
 /// No reference of the chosen kinds is an error.
 pub fn export(
     from: &Path,
@@ -150,7 +150,7 @@ pub fn export(
     name: &str,
     overwrite: bool,
     options: &Options,
-    pulse: &mut dyn FnMut(u64) -> Result<()>,
+    on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<u64> {
     let exporter = by_name(name)?;
     match options.page_bytes {
@@ -220,7 +220,7 @@ pub fn export(
             }
             count += 1;
             if count.is_multiple_of(1 << 20) {
-                pulse(count)?;
+                on_progress(count)?;
             }
         }
     }

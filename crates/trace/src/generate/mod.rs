@@ -336,14 +336,14 @@ impl Iterator for Stream {
 
 /// Generate `params.refs` references by the generator called `name` into a new trace folder `to`.
 ///
-/// `pulse` is called with the number of references so far, about every million, and may stop the
+/// `on_progress` is called with the number of references so far, about every million, and may stop the
 /// run with an error. On any error nothing is left at `to`.
 pub fn generate(
     name: &str,
     params: &Params,
     to: &Path,
     overwrite: bool,
-    pulse: &mut dyn FnMut(u64) -> Result<()>,
+    on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<Info> {
     let mut stream = Stream::new(name, params)?;
     let source = Source {
@@ -366,7 +366,7 @@ pub fn generate(
         left -= count;
         let done = params.refs - left;
         if done.is_multiple_of(1 << 20) {
-            pulse(done)?;
+            on_progress(done)?;
         }
     }
     writer.finish(None)

@@ -381,7 +381,7 @@ fn check(records: &[Record]) -> Result<(), Bad> {
 
 /// Import the file `from` (`-`: standard input) into a new trace folder `to`.
 ///
-/// `format` names the importer; without it the content decides. `pulse` is called with the number
+/// `format` names the importer; without it the content decides. `on_progress` is called with the number
 /// of references so far, about every million, and may stop the import with an error. On any error
 /// nothing is left at `to`.
 pub fn import(
@@ -390,7 +390,7 @@ pub fn import(
     format: Option<&str>,
     overwrite: bool,
     options: &Options,
-    pulse: &mut dyn FnMut(u64) -> Result<()>,
+    on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<Info> {
     let named = format.map(by_name).transpose()?;
     if let (Ok(a), Ok(b)) = (from.canonicalize(), to.canonicalize())
@@ -426,7 +426,7 @@ pub fn import(
             batch.clear();
             done += BATCH as u64;
             if done.is_multiple_of(1 << 20) {
-                pulse(done)?;
+                on_progress(done)?;
             }
         }
         Ok(())

@@ -242,18 +242,18 @@ fn a_file_becomes_a_trace_and_an_error_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (from, to) = (dir.path().join("three.din.gz"), dir.path().join("three.trace"));
     std::fs::write(&from, gzip(b"r 1000 4\nbad\nw 2000 8\n")).unwrap();
-    let mut pulse = |_| Ok(());
-    let run = |options: &Options, pulse: &mut dyn FnMut(u64) -> Result<()>| {
-        import(&from, &to, None, false, options, pulse)
+    let mut on_progress = |_| Ok(());
+    let run = |options: &Options, on_progress: &mut dyn FnMut(u64) -> Result<()>| {
+        import(&from, &to, None, false, options, on_progress)
     };
-    assert!(run(&Options::default(), &mut pulse).is_err());
+    assert!(run(&Options::default(), &mut on_progress).is_err());
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "something was left behind");
     let options = Options { skip_bad: 5, ..Options::default() };
-    let info = run(&options, &mut pulse).unwrap();
+    let info = run(&options, &mut on_progress).unwrap();
     assert_eq!((info.records, info.source.skipped_records), (2, 1));
     assert_eq!((info.source.kind.as_str(), info.source.detail.as_str()), ("import", "dinero"));
-    assert!(run(&options, &mut pulse).unwrap_err().to_string().contains("exists already"));
+    assert!(run(&options, &mut on_progress).unwrap_err().to_string().contains("exists already"));
     let onto_itself =
-        import(&from, &from, None, true, &options, &mut pulse).unwrap_err().to_string();
+        import(&from, &from, None, true, &options, &mut on_progress).unwrap_err().to_string();
     assert!(onto_itself.contains("would replace the file it is imported from"), "{onto_itself}");
 }

@@ -158,7 +158,7 @@ def _hmat(table: bytes, nodes: dict[int, Node], source: str) -> None:
         # Locality structures of the memory itself, not of a cache in front of it.
         if kind != 1 or part[8] & 0xF:
             continue
-        told = _TOLD.get(part[9], ())
+        answer = _TOLD.get(part[9], ())
         starts, ends, base = struct.unpack_from("<II4xQ", part, 12)
         if starts * ends > length or len(part) != 32 + 4 * (starts + ends) + 2 * starts * ends:
             raise IndexError
@@ -169,7 +169,7 @@ def _hmat(table: bytes, nodes: dict[int, Node], source: str) -> None:
             value = _value(entry, base, revision, latency=part[9] < 3)
             if value is not None:
                 seen = {host: dict(view) for host, view in _node(nodes, end, source).seen.items()}
-                seen.setdefault(start, {}).update(dict.fromkeys(told, value))
+                seen.setdefault(start, {}).update(dict.fromkeys(answer, value))
                 _change(nodes, end, source, seen=seen)
 
 

@@ -59,20 +59,20 @@ def _seen(whole: ET.Element, path: Path) -> dict[int, dict[int, dict[str, int]]]
     """Speeds of each cell from each other, nanoseconds and bytes a second."""
     found: dict[int, dict[int, dict[str, int]]] = {}
     for word in ("latency", "bandwidth"):
-        for told in whole.findall(f"./host/topology//interconnects/{word}"):
-            if told.get("cache") is not None:
+        for answer in whole.findall(f"./host/topology//interconnects/{word}"):
+            if answer.get("cache") is not None:
                 continue
             start, end = (
-                xml.number(told.get("initiator"), path),
-                xml.number(told.get("target"), path),
+                xml.number(answer.get("initiator"), path),
+                xml.number(answer.get("target"), path),
             )
-            value = told.get("value")
+            value = answer.get("value")
             number = (
-                _bytes(value, told.get("unit"), path)
+                _bytes(value, answer.get("unit"), path)
                 if word == "bandwidth"
                 else xml.number(value, path)
             )
-            for way in _KEYS.get(told.get("type", ""), ()):
+            for way in _KEYS.get(answer.get("type", ""), ()):
                 found.setdefault(end, {}).setdefault(start, {})[f"{way}_{word}"] = number
     return found
 

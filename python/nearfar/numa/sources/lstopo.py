@@ -43,7 +43,7 @@ def _walk(
         number = xml.number(element.get("os_index"), path)
         size = xml.number(element.get("local_memory") or "0", path)
         cpus = _bits(element.get("cpuset") or "", path)
-        told = speeds.get(element.get("gp_index") or "", {})
+        answer = speeds.get(element.get("gp_index") or "", {})
         if size:
             found.append(
                 Node(
@@ -54,10 +54,10 @@ def _walk(
                     cpus=cpus,
                     socket=socket,
                     distances=distances.get(number, {}),
-                    read_latency=told.get("ReadLatency") or told.get("Latency"),
-                    write_latency=told.get("WriteLatency"),
-                    read_bandwidth=_mega(told.get("ReadBandwidth") or told.get("Bandwidth")),
-                    write_bandwidth=_mega(told.get("WriteBandwidth") or told.get("Bandwidth")),
+                    read_latency=answer.get("ReadLatency") or answer.get("Latency"),
+                    write_latency=answer.get("WriteLatency"),
+                    read_bandwidth=_mega(answer.get("ReadBandwidth") or answer.get("Bandwidth")),
+                    write_bandwidth=_mega(answer.get("WriteBandwidth") or answer.get("Bandwidth")),
                 )
             )
     for child in element:

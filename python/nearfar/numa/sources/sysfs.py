@@ -29,7 +29,7 @@ def read(path: Path, text: str) -> list[Node]:
             continue
         cpus = _list(_text(folder / "cpulist"))
         row = [int(word) for word in _text(folder / "distance").split() if word.isdigit()]
-        told = dict(zip(sorted(numbers), row, strict=False))
+        answer = dict(zip(sorted(numbers), row, strict=False))
         best = folder / "access0" / "initiators"
         found.append(
             Node(
@@ -39,7 +39,7 @@ def read(path: Path, text: str) -> list[Node]:
                 kind="dram" if cpus else _kind(path, number),
                 cpus=len(cpus),
                 socket=_socket(path, cpus),
-                distances=told,
+                distances=answer,
                 read_latency=_number(best / "read_latency"),
                 write_latency=_number(best / "write_latency"),
                 read_bandwidth=_mega(_number(best / "read_bandwidth")),

@@ -1,0 +1,86 @@
+"""What the tests of captures share: running one, and reading what it wrote."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from conftest import HANG
+
+LOAD, STORE, FETCH = "load", "store", "fetch"
+KERNEL_LOAD, KERNEL_STORE = "kernel-load", "kernel-store"
+KERNEL = 1 << 63
+NEARFAR = [sys.executable, "-c", "from nearfar.cli import main; main()"]
+
+needs_qemu = pytest.mark.skipif(
+    shutil.which("qemu-x86_64") is None, reason="qemu-user is not installed"
+)
+needs_qemu_arm = pytest.mark.skipif(
+    shutil.which("qemu-aarch64") is None, reason="qemu-user is not installed"
+)
+needs_cc = pytest.mark.skipif(
+    shutil.which("cc") is None or os.uname().machine != "x86_64", reason="no x86-64 C compiler"
+)
+
+
+def records(trace: Path) -> pa.Table:
+    """All finished parts, in order."""
+    parts = sorted(trace.glob("part-*.parquet"))
+    return pa.concat_tables([pq.read_table(part) for part in parts])
+
+
+def columns(trace: Path) -> list[tuple[Any, ...]]:
+    table = records(trace)
+    names = ["addr", "kind", "size", "thread", "instr"]
+    return list(zip(*(table[name].to_pylist() for name in names), strict=True))
+
+
+def regions(trace: Path) -> list[dict[str, Any]]:
+    return pq.read_table(trace / "regions.parquet").to_pylist()
+
+
+def info(trace: Path) -> dict[str, Any]:
+
+    return json.loads((trace / "trace.json").read_text())
+
+
+def nearfar(*words: str | Path, **more: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*NEARFAR, "capture", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=HANG,
+        check=False,
+        **more,
+    )
+
+
+def aarch64_program() -> bytes:
+    """A static ELF: 100 turns of ldr, str, subs, b.ne, then exit(5)."""
+    code = struct.pack(
+        "<9I",
+        0xD2800C80,  # mov x0, #100
+        0xF94003E1,  # ldr x1, [sp]
+        0xF81F03E1,  # stur x1, [sp, #-16]
+        0xF1000400,  # subs x0, x0, #1
+        0x54FFFFA1,  # b.ne -12
+        0xD2800BA8,  # mov x8, #93
+        0xD28000A0,  # mov x0, #5
+        0xD4000001,  # svc #0
+        0xD503201F,  # nop
+    )
+    base = 0x400000
+    head = b"\x7fELF\x02\x01\x01" + bytes(9)
+    head += struct.pack("<HHIQQQIHHHHHH", 2, 183, 1, base + 120, 64, 0, 0, 64, 56, 1, 0, 0, 0)
+    size = 120 + len(code)
+    return head + struct.pack("<IIQQQQQQ", 1, 5, 0, base, base, size, size, 4096) + code

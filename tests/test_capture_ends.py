@@ -1,0 +1,194 @@
+"""Captures that are interrupted, killed or out of disk: what is finished stays."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from capturing import (
+    NEARFAR,
+    info,
+    nearfar,
+    needs_cc,
+    needs_qemu,
+    records,
+)
+from conftest import HANG, until
+
+CRASH = r"""
+int main(void) {
+    static volatile long cell;
+    for (int i = 0; i < 1000; i++) (void)cell;
+    *(volatile int *)8 = 1;
+}
+"""
+
+
+@needs_qemu
+@needs_cc
+def test_crash(build: Callable[..., Path], tmp_path: Path) -> None:
+    trace = tmp_path / "crash.trace"
+    done = nearfar("-o", trace, "--", build(CRASH))
+    assert done.returncode == 1
+    assert "program killed by signal 11" in done.stderr
+    found = info(trace)
+    assert not found["complete"]
+    assert found["incomplete_reason"] == "program killed by signal 11"
+    assert found["records"] == records(trace).num_rows > 1000
+
+
+FOREVER = r"""
+#include <stdio.h>
+#include <unistd.h>
+static volatile long cell;
+int main(void) {
+    printf("%d\n", (int)getpid()); fflush(stdout);
+    for (;;) for (int i = 0; i < 1000; i++) (void)cell;
+}
+"""
+
+
+class Running:
+    """A capture of a program that never ends; `program` is its process."""
+
+    def __init__(
+        self, trace: Path, program: Path, part: bool = True, words: Sequence[str] = ()
+    ) -> None:
+        self.trace = trace
+        self.capture = subprocess.Popen(
+            [*NEARFAR, "capture", *words, "-o", str(trace), "--", str(program)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert self.capture.stdout is not None
+        self.program = int(self.capture.stdout.readline())
+        # Wait for a finished part, so that there is something to keep. It is one once it is listed.
+        if part:
+            until(lambda: info(trace)["parts"], "a finished part")
+
+    def program_is_alive(self) -> bool:
+        try:
+            stat = Path(f"/proc/{self.program}/stat").read_text()
+        except FileNotFoundError:
+            return False
+        return stat.rsplit(") ", 1)[1][0] not in "ZX"
+
+
+@needs_qemu
+@needs_cc
+@pytest.mark.parametrize("whom", ["group", "capture"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt(
+    build: Callable[..., Path], tmp_path: Path, whom: str, number: signal.Signals
+) -> None:
+    run = Running(tmp_path / "ever.trace", build(FOREVER))
+    if whom == "group":
+        os.killpg(run.capture.pid, number)
+    else:
+        run.capture.send_signal(number)
+    _, stderr = run.capture.communicate(timeout=HANG)
+    assert run.capture.returncode == 130, stderr
+    assert "Traceback" not in stderr
+    assert not run.program_is_alive()
+    found = info(run.trace)
+    assert not found["complete"] and found["incomplete_reason"] == "interrupted"
+    assert found["records"] == records(run.trace).num_rows > 0
+
+
+@needs_qemu
+@needs_cc
+def test_program_killed(build: Callable[..., Path], tmp_path: Path) -> None:
+    run = Running(tmp_path / "ever.trace", build(FOREVER), part=False)
+    time.sleep(0.3)
+    os.kill(run.program, signal.SIGKILL)
+    _, stderr = run.capture.communicate(timeout=HANG)
+    assert run.capture.returncode == 1, stderr
+    found = info(run.trace)
+    assert found["incomplete_reason"] == "program killed by signal 9"
+    assert found["records"] == records(run.trace).num_rows > 0
+
+
+@needs_qemu
+@needs_cc
+def test_capture_killed(build: Callable[..., Path], tmp_path: Path) -> None:
+    """The program ends with it: nobody would record it any more."""
+    run = Running(tmp_path / "ever.trace", build(FOREVER))
+    run.capture.kill()
+    run.capture.wait(timeout=HANG)
+    try:
+        until(lambda: not run.program_is_alive(), "the end of the program")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(run.program, signal.SIGKILL)
+    found = info(run.trace)
+    assert not found["complete"]
+    assert found["records"] == sum(
+        pq.read_metadata(run.trace / part["file"]).num_rows for part in found["parts"]
+    )
+    assert found["records"] > 0
+
+
+@needs_qemu
+@needs_cc
+def test_a_trace_stays_until_there_is_one_to_replace_it(
+    build: Callable[..., Path], tmp_path: Path
+) -> None:
+    """A program that cannot be started, and a kill before the first part, lose no earlier trace."""
+    trace = tmp_path / "ever.trace"
+    done = nearfar("-o", trace, "--", "/bin/true")
+    assert done.returncode == 0, done.stderr
+    before = info(trace)
+    broken = tmp_path / "broken"
+    broken.write_bytes(Path("/bin/true").read_bytes()[:200])
+    broken.chmod(0o755)
+    done = nearfar("--force", "-o", trace, "--", broken)
+    assert done.returncode == 2, done.stderr
+    assert info(trace) == before and records(trace).num_rows == before["records"]
+    kept = tmp_path / ".ever.trace.replaced"
+    assert not kept.exists()
+    run = Running(trace, build(FOREVER), part=False, words=["--force", "--max-refs", "1000"])
+    run.capture.kill()
+    run.capture.wait(timeout=HANG)
+    assert info(trace)["records"] == 0 and not info(trace)["complete"]
+    assert info(kept) == before
+    done = nearfar("--force", "-o", trace, "--", "/bin/true")
+    assert done.returncode == 0 and info(trace)["complete"]
+    assert [path.name for path in tmp_path.glob(".*")] == []
+
+
+@needs_qemu
+@needs_cc
+def test_full_disk(build: Callable[..., Path], tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "none", small], capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip("may not mount a small file system")
+    try:
+        subprocess.run(["dd", "if=/dev/zero", f"of={small}/fill", "bs=1k", "count=960"],
+                       capture_output=True, check=True)  # fmt: skip
+        trace = small / "ever.trace"
+        done = nearfar("-o", trace, "--", build(FOREVER))
+        assert done.returncode == 2
+        errors = [line for line in done.stderr.splitlines() if "error:" in line]
+        assert len(errors) == 1 and str(trace) in errors[0] and "free some space" in errors[0]
+        assert not Running.program_is_alive(_Program(int(done.stdout)))  # type: ignore[arg-type]
+    finally:
+        subprocess.run(["umount", small], check=True)
+
+
+class _Program:
+    def __init__(self, program: int) -> None:
+        self.program = program

@@ -1,0 +1,129 @@
+"""Programs and options that cannot be captured, and tools that are missing: one clear line."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+from pathlib import Path
+
+import pytest
+
+from capturing import (
+    aarch64_program,
+    info,
+    nearfar,
+    needs_qemu,
+)
+from nearfar import capture
+from nearfar.errors import NearfarError
+
+
+def elf(machine: int, bits: int = 2, order: int = 1, kind: int = 2) -> bytes:
+    head = b"\x7fELF" + bytes([bits, order, 1]) + bytes(9)
+    return head + struct.pack("<HH" if order == 1 else ">HH", kind, machine) + bytes(100)
+
+
+BAD_PROGRAMS = [
+    (elf(243), "riscv64: it would need qemu-riscv64"),
+    (elf(40, bits=1), "arm: it would need qemu-arm"),
+    (elf(3, bits=1), "i386: it would need qemu-i386"),
+    (elf(183, order=2), "aarch64_be: it would need qemu-aarch64_be"),
+    (elf(9999), "ELF machine 9999"),
+    (elf(62, kind=1), "not a program (object file"),
+    (b"hello", "neither an ELF program nor a `#!` script"),
+    (b"", "neither an ELF program nor a `#!` script"),
+    (b"\x7fELF\x02\x01", "neither an ELF program"),
+    (b"#!/no/such/interpreter\n", "interpreter /no/such/interpreter cannot be run"),
+    (b"#!\n", "interpreter  cannot be run"),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), BAD_PROGRAMS)
+def test_bad_program(tmp_path: Path, content: bytes, message: str) -> None:
+    program = tmp_path / "program"
+    program.write_bytes(content)
+    program.chmod(0o755)
+    with pytest.raises(NearfarError) as raised:
+        capture.capture([program], tmp_path / "x.trace")
+    assert raised.value.exit_code == 2
+    assert message in str(raised.value) and str(program) in str(raised.value)
+    assert not (tmp_path / "x.trace").exists()
+
+
+def test_missing_program(tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    plain.write_bytes(elf(62))
+    for command, message in [
+        (["no-such-program"], "no such program in PATH"),
+        ([str(tmp_path / "none")], "cannot be run"),
+        ([str(tmp_path)], "is not a program"),
+        ([str(plain)], "is not executable"),
+    ]:
+        done = nearfar("-o", tmp_path / "x.trace", "--", *command)
+        assert done.returncode == 2 and message in done.stderr
+        assert done.stderr.count("\n") == 1 and command[0] in done.stderr
+    assert not (tmp_path / "x.trace").exists()
+    with pytest.raises(NearfarError):
+        capture.capture([])
+
+
+@needs_qemu
+def test_options_that_do_not_fit(tmp_path: Path) -> None:
+    true = shutil.which("true")
+    done = nearfar("--arch", "aarch64", "-o", tmp_path / "x.trace", "--", true)
+    if os.uname().machine == "x86_64":
+        assert done.returncode == 2 and "is a program for x86_64, not aarch64" in done.stderr
+    assert nearfar("--max-refs", "0", "--", true).returncode == 2
+    trace = capture.capture([true], tmp_path / "x.trace")
+    done = nearfar("-o", trace, "--", true)
+    assert done.returncode == 2 and "exists already" in done.stderr
+    assert nearfar("--force", "-o", trace, "--", true).returncode == 0
+
+
+def test_missing_qemu(tmp_path: Path) -> None:
+    program = tmp_path / "arm"
+    program.write_bytes(aarch64_program())
+    program.chmod(0o755)
+    environment = {**os.environ, "PATH": str(tmp_path)}
+    done = nearfar("-o", tmp_path / "x.trace", "--", program, env=environment)
+    assert done.returncode == 3
+    assert "apt-get install qemu-user" in done.stderr and done.stderr.count("\n") == 1
+    assert not (tmp_path / "x.trace").exists()
+
+
+def test_missing_loader(tmp_path: Path) -> None:
+    name = b"/no/such/ld.so\0"
+    head = b"\x7fELF\x02\x01\x01" + bytes(9)
+    head += struct.pack("<HHIQQQIHHHHHH", 3, 183, 1, 0, 64, 0, 0, 64, 56, 1, 0, 0, 0)
+    head += struct.pack("<IIQQQQQQ", 3, 4, 120, 0, 0, len(name), len(name), 1)
+    program = tmp_path / "arm"
+    program.write_bytes(head + name)
+    program.chmod(0o755)
+    with pytest.raises(NearfarError, match="loader /no/such/ld.so is not there") as raised:
+        capture.capture([program], tmp_path / "x.trace")
+    assert raised.value.exit_code == 3
+
+
+def test_probe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = {probe.name: probe for probe in capture.probe()}
+    assert set(found) == {"qemu-x86_64", "qemu-aarch64", "capture plugin", "shared memory"}
+    assert found["capture plugin"].available and found["shared memory"].available
+    if shutil.which("qemu-x86_64"):
+        assert found["qemu-x86_64"].available, found["qemu-x86_64"]
+        assert "accepts the plugin" in found["qemu-x86_64"].why
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(capture, "PLUGIN", tmp_path / "none.so")
+    found = {probe.name: probe for probe in capture.probe()}
+    assert not found["qemu-x86_64"].available and "apt-get" in found["qemu-x86_64"].fix
+    assert not found["capture plugin"].available and found["capture plugin"].fix == "make plugin"
+
+
+@needs_qemu
+def test_a_program_that_closes_every_descriptor(tmp_path: Path) -> None:
+    trace = tmp_path / "sh.trace"
+    done = nearfar("-o", trace, "--", "/bin/sh", "-c", "exec 3<&- 4<&- 5<&- 6<&-; ls /proc/self/fd")
+    assert done.returncode == 0, done.stderr
+    # 0 to 2, and the folder that ls has open: nothing of ours.
+    assert done.stdout.split() == ["0", "1", "2", "3"]
+    assert info(trace)["complete"]
