@@ -27,11 +27,15 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "python" / "nearfar" / "declared"
 
-#: Modules that hold ``OPTIONS`` and ``TABLES``, by command.
+#: Modules that hold ``OPTIONS`` and, where rows are declared, ``TABLES``, by command.
 IN_PYTHON = {
     "advise": "nearfar.advise.options",
-    "apply": "nearfar.apply.columns",
+    "apply": "nearfar.apply.options",
+    "diff": "nearfar.diff",
     "fit": "nearfar.fit.options",
+    "reproduce": "nearfar.reproduce._options",
+    "sweep": "nearfar.sweep.options",
+    "workload": "nearfar.workload",
 }
 
 _HEAD = '''"""{what}. Made by ``make declared``; not to be edited."""
@@ -65,7 +69,7 @@ def _in_python(module: ModuleType) -> dict[str, Any]:
         {**asdict(one), "python": one.type, "registry": registries.get(one.choices, "")}
         for one in module.OPTIONS
     ]
-    tables = {name: asdict(rows) for name, rows in module.TABLES.items()}
+    tables = {name: asdict(rows) for name, rows in getattr(module, "TABLES", {}).items()}
     for one in tables.values():
         one["keys"] = ["|".join(key) if isinstance(key, tuple) else key for key in one["keys"]]
         for column in one["columns"]:
@@ -89,6 +93,8 @@ def source(command: str, declared: dict[str, Any]) -> str:
     if any("Sequence" in one or "Mapping" in one for one in types):
         names = [name for name in ("Mapping", "Sequence") if any(name in one for one in types)]
         imports.append(f"from collections.abc import {', '.join(names)}")
+    if any("Path" in one for one in types):
+        imports.append("from pathlib import Path")
     imports.append("from typing import Final, TypedDict")
     if any(option["registry"] for option in options):
         imports.append("from nearfar.declared import names")

@@ -348,7 +348,9 @@ def test_command_line_says_and_refuses(nearfar: Run) -> None:
         (["--page", base], "command: is empty"),
         (["--page", base, "-o", "/no/such/x.json", "--", "true"], "its folder is not there"),
         (["--page", base, "--yes", "--trace", "/no/such.trace", "--", "true"], "/no/such.trace"),
-        (["--page", base, "--repeat", "0", "--", "true"], "--repeat"),
+        (["--page", base, "--repeat", "0", "--", "true"], "--repeat: 0 is out of range"),
+        (["--page", base, "--repeat", "x", "--", "true"], "--repeat: x is out of range"),
+        (["--page", base, "--threads", "1025", "--", "true"], "from 0 to 1024"),
         (["--restore", "--page", base], "stands alone"),
         (["--page", base, "--format", "xml", "--", "true"], "xml"),
     ):

@@ -148,7 +148,8 @@ def test_numbers_of_one_run_only_are_named(tmp_path: Path) -> None:
 
 
 def test_over_seeds(runs: Path) -> None:
-    found = diff(runs / "cheap", runs / "dear", metrics=["bandwidth_mb_s", "seconds"])
+    found = diff(runs / "cheap", runs / "dear", metric=["bandwidth_mb_s", "seconds"])
+    assert diff(runs / "cheap", runs / "dear", metric="bandwidth_mb_s, seconds") == found
     assert {row["pairs"] for row in found.rows} == {4}
     assert all(row["low"] <= row["relative"] <= row["high"] for row in found.rows)
     for row in found.rows:
@@ -170,7 +171,7 @@ def test_mistakes_are_one_line(runs: Path) -> None:
         assert caught.value.exit_code == 2
         return str(caught.value)
 
-    assert "did you mean total_ns" in refused(runs / "plain", runs / "plain", metrics=["totl_ns"])
+    assert "did you mean total_ns" in refused(runs / "plain", runs / "plain", metric="totl_ns")
     assert "is of paging" in refused(runs / "plain", runs / "cheap")
     assert "no run there" in refused(runs / "plain", runs / "nothing")
 

@@ -107,7 +107,7 @@ def _diff() -> Any:
 
     run = _ran()
     paging(GNUGO, memory="50%", machine="optane-ssd", tlb="32").write(run.parent / "other")
-    return diff(run, run.parent / "other", metrics=["tlb_misses"])
+    return diff(run, run.parent / "other", metric="tlb_misses")
 
 
 def _sweep() -> Any:

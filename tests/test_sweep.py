@@ -308,6 +308,17 @@ def test_a_folder_of_something_else_is_left_alone(folder: Path) -> None:
         load(folder)
 
 
+def test_counts_are_in_range(folder: Path) -> None:
+    for ask, told in (
+        ({"workers": 4097}, "--workers: 4097 .* 4096"),
+        ({"threads": -1}, "--threads"),
+    ):
+        for function in (sweep, estimate):
+            with pytest.raises(NearfarError, match=told):
+                function(folder / "study.toml", folder / "counted", **ask)
+    assert not (folder / "counted").exists()
+
+
 # --- killed
 
 

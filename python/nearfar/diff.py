@@ -14,12 +14,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
+from nearfar.declared.diff import Options
 from nearfar.errors import NearfarError
 from nearfar.result import Result
 from nearfar.run_folder import Run, open_run
-from nearfar.schema import Rows
+from nearfar.schema import Option, Rows, complete, takes
 
 #: How sure an interval is.
 CONFIDENCE: Final = 0.95
@@ -28,6 +29,17 @@ _NOTHING: Final = 1e-12
 
 Key = tuple[Any, ...]
 Row = Mapping[str, Any]
+
+#: What ``diff`` takes; ``make declared`` writes it as :mod:`nearfar.declared.diff`.
+OPTIONS: Final = (
+    Option(
+        "metric",
+        "str | Sequence[str] | None",
+        "Metrics of the study, separated by commas.",
+        shown="its first",
+        metavar="NAMES",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -67,17 +79,19 @@ class DiffResult(Result):
         return sorted(rows, key=_size, reverse=True)
 
 
-def diff(a: str | Path, b: str | Path, *, metrics: Sequence[str] | None = None) -> DiffResult:
+@takes(OPTIONS)
+def diff(a: str | Path, b: str | Path, **options: Unpack[Options]) -> DiffResult:
     """Compare two runs, or two sweeps, of one study.
 
     Args:
         a: folder of the first run: what is compared with.
         b: folder of the second run.
-        metrics: which of the study's metrics; its first by default.
+        {options}
 
     Raises:
         NearfarError: no runs there, runs of different studies, no such metric, or no row in common.
     """
+    metric = complete(OPTIONS, options)["metric"]
     first, second = open_run(a), open_run(b)
     if first.study.name != second.study.name:
         raise NearfarError(
@@ -86,7 +100,7 @@ def diff(a: str | Path, b: str | Path, *, metrics: Sequence[str] | None = None) 
         )
     rows_a, rows_b = (run.result.table.to_pylist() for run in (first, second))
     keys, constants = _keys(first, second, rows_a, rows_b)
-    chosen = choose(first.columns, metrics)
+    chosen = choose(first.columns, metric)
     seed = first.columns.seed
     by_a, by_b = (
         _group(rows, keys, seed, run) for rows, run in ((rows_a, first), (rows_b, second))
@@ -127,21 +141,23 @@ def diff(a: str | Path, b: str | Path, *, metrics: Sequence[str] | None = None) 
     return DiffResult(run, rows, only_a, only_b)
 
 
-def choose(columns: Rows, metrics: Sequence[str] | None) -> list[str]:
+def choose(columns: Rows, metric: str | Sequence[str] | None) -> list[str]:
     """The metrics asked for, the first by default.
 
     Raises:
         NearfarError: there is no such metric; the message names the nearest.
     """
     known = list(columns.metrics)
-    for name in metrics or []:
+    if isinstance(metric, str):
+        metric = [name.strip() for name in metric.split(",")]
+    for name in metric or []:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1, 0.0)
             raise NearfarError(
                 f"--metric: no metric {name[:40]!r}; did you mean {near[0]}? "
                 f"(there are: {', '.join(known)})"
             )
-    return list(dict.fromkeys(metrics)) if metrics else known[:1]
+    return list(dict.fromkeys(metric)) if metric else known[:1]
 
 
 def compare(a: Mapping[Any, Any], b: Mapping[Any, Any], better: str) -> dict[str, Any] | None:

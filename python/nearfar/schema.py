@@ -1,9 +1,9 @@
 """Options and columns as data: what ``nearfar.declared`` is made of, and what is made of that.
 
-Every option and column is declared once, beside the study that uses it, in the engine or, for
-``advise``, ``apply`` and ``fit``, in their packages. ``make declared`` writes the declarations as
-Python source (:mod:`nearfar.declared`), so that neither help nor a type checker loads the engine or
-the study. From there come signatures, docstrings, the command line's options,
+Every option and column is declared once, beside the study that uses it: in the engine, or in Python
+for commands whose home is there (such as ``advise`` and ``diff``). ``make declared`` writes the
+declarations as Python source (:mod:`nearfar.declared`), so that neither help nor a type checker
+loads the engine or the study. From there come signatures, docstrings, the command line's options,
 completion, command lines that repeat a run, Arrow schemas and the docs' tables.
 """
 
@@ -195,6 +195,22 @@ def complete(options: Iterable[Option], given: Mapping[str, Any]) -> dict[str, A
             + ", ".join(option.flag for option in declared)
         )
     return values | dict(given)
+
+
+def count(flag: str, value: str | int, least: int = 0, most: int | None = None) -> int:
+    """The whole number of an option; a command line gives it as text.
+
+    Raises:
+        NearfarError: naming ``flag``, if it is none or out of range.
+    """
+    try:
+        number = int(str(value))
+    except ValueError:
+        number = least - 1
+    if number < least or (most is not None and number > most):
+        fix = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise NearfarError(f"{flag}: {value} is out of range; give a whole number {fix}")
+    return number
 
 
 def default(options: Iterable[Option], name: str) -> Any:

@@ -27,11 +27,13 @@ import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from nearfar import _engine
+from nearfar.declared.workload import Options
 from nearfar.errors import NearfarError
 from nearfar.inputs import INPUTS
+from nearfar.schema import Option, complete, takes
 from nearfar.strict import Complaint
 
 #: Folder in which a workload given by name is looked for before the built-in ones.
@@ -40,6 +42,16 @@ SEARCH: Final = Path("workloads")
 GAMES: Final = "/usr/games"
 #: Seconds in which what a client waits for must have come.
 PATIENCE: Final = 300.0
+
+#: What ``capture`` takes; ``make declared`` writes it as :mod:`nearfar.declared.workload`.
+OPTIONS: Final = (
+    Option(
+        "small",
+        "bool",
+        "Capture only the short stretch that `small` of the workload says, as for tests.",
+        default=False,
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -258,26 +270,27 @@ def _check(found: Workload, wrong: Complaint) -> None:
         raise wrong("ready", "says when clients may start, but there is no `client`")
 
 
+@takes(OPTIONS)
 def capture(
     workload: Workload,
     out: str | os.PathLike[str] = ".",
     *,
-    small: bool = False,
     force: bool = False,
+    **options: Unpack[Options],
 ) -> Captured:
     """Make a workload's inputs, run it under capture, and write ``out/NAME.trace``.
 
     Args:
         workload: from :func:`load`.
         out: the folder to write to, made if it is not there.
-        small: the stretch that ``small`` of the workload says, as committed in
-            ``tests/data/captures``, in place of the whole run.
         force: replace an existing trace.
+        {options}
 
     Raises:
         NearfarError: something is missing (exit code 3), a command failed, or the program did
             not do its work.
     """
+    small = complete(OPTIONS, options)["small"]
     workload.check_there()
     trace = Path(out).absolute() / f"{workload.name}.trace"
     if trace.exists() and not force:

@@ -13,13 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, Unpack
 
 from nearfar.apply.measure import Measured, run
 from nearfar.apply.setting import BASE, RUNTIME, SYSFS, Change, Plan, applied, plan, restore
 from nearfar.declared import apply as declared
 from nearfar.errors import NearfarError
 from nearfar.result import Result
+from nearfar.schema import complete, count, takes
 from nearfar.sizes import parse_bytes
 
 __all__ = ["ApplyResult", "Change", "Plan", "apply", "plan", "restore"]
@@ -72,19 +73,16 @@ class ApplyResult(Result):
         return declared.ROWS.table(self.rows)
 
 
+@takes(declared.OPTIONS)
 def apply(
     command: Sequence[str],
     *,
     page: str | int,
-    yes: bool = False,
-    compare: bool = False,
-    repeat: int = 1,
-    trace: str | Path | None = None,
-    threads: int = 0,
     stdout: IO[bytes] | int | None = None,
     progress: Callable[[int, int], None] | None = None,
     sysfs: Path = SYSFS,
     runtime: Path = RUNTIME,
+    **options: Unpack[declared.Options],
 ) -> ApplyResult:
     """Run ``command`` with pages of one size, or say what that would change.
 
@@ -93,12 +91,7 @@ def apply(
 
     Args:
         command: program (a path, or a name in ``PATH``) and arguments.
-        page: page size, bytes or text such as ``64K``; the base page size means no huge pages.
-        yes: do it; otherwise nothing is changed or run.
-        compare: also run the command without any change, in turn.
-        repeat: runs at each setting.
-        trace: a trace of the command; its study is put beside what was measured.
-        threads: of the study; 0 for one a core.
+        {options}
         stdout: where the command's standard output goes, as for ``subprocess.Popen``.
         progress: called before each run with its number, from 0, and how many there are.
         sysfs: the kernel's folder of switches.
@@ -107,20 +100,22 @@ def apply(
     Raises:
         NearfarError: bad input; the kernel cannot set this size; the switches may not be written.
     """
+    asked = complete(declared.OPTIONS, options)
     words = [str(word) for word in command]
     if not words:
         raise NearfarError("command: is empty; put the program after `--`")
     if shutil.which(words[0]) is None:
         raise NearfarError(f"{words[0]}: no such program in PATH, or it is not executable")
-    if repeat < 1:
-        raise NearfarError(f"--repeat: {repeat} is not 1 or more")
+    repeat = count("--repeat", asked["repeat"], 1)
+    threads = count("--threads", asked["threads"], 0, 1024)
     page_bytes = parse_bytes(page, "--page") if isinstance(page, str) else page
     planned = plan(page_bytes, sysfs)
-    if not yes:
+    if not asked["yes"]:
         return ApplyResult(planned, words, done=False)
+    trace = asked["trace"]
     expected = None if trace is None else _predict(Path(trace), page_bytes, threads)
 
-    settings = [_BASE_RUN, _PAGE_RUN] if compare else [_PAGE_RUN]
+    settings = [_BASE_RUN, _PAGE_RUN] if asked["compare"] else [_PAGE_RUN]
     turns = [(turn, setting) for turn in range(1, repeat + 1) for setting in settings]
     # A second run would find what the first has read at its end.
     stdin = None if len(turns) == 1 else subprocess.DEVNULL

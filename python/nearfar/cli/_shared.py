@@ -136,7 +136,8 @@ def _of_option(option: Option, parameter: inspect.Parameter) -> inspect.Paramete
         info = typer.Option(option.flag, **answer)
         annotation = Annotated[str if option.required else str | None, info]
         default = None if option.default is None else written(option.default)
-    if option.required:
+    # A command that can do without it, such as `apply --restore`, gives it a default.
+    if option.required and parameter.default is parameter.empty:
         default = inspect.Parameter.empty
     return parameter.replace(default=default, annotation=annotation)
 

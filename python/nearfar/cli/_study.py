@@ -1,4 +1,4 @@
-"""What the commands of the studies share: formats, how a result is printed, lists of names."""
+"""What the commands of the studies share: formats, how a result is printed."""
 
 from __future__ import annotations
 
@@ -89,8 +89,3 @@ def print_rows(result: Result, output_format: str) -> bool:
     else:
         return False
     return True
-
-
-def names(text: str | None) -> list[str] | None:
-    """The items of a comma-separated option; None stays None."""
-    return None if text is None else [name.strip() for name in text.split(",")]

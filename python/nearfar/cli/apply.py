@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import typer
 
 from nearfar.cli._study import check_format, print_rows
+from nearfar.declared.apply import OPTIONS, Options
+from nearfar.schema import takes
 
 SETTINGS = {
     "context_settings": {"ignore_unknown_options": False, "allow_interspersed_args": False},
@@ -26,28 +28,18 @@ class Format(StrEnum):
     parquet = "parquet"
 
 
+@takes(OPTIONS)
 def run(
     command: Annotated[
         list[str] | None, typer.Argument(metavar="-- COMMAND...", help="Program and its arguments.")
     ] = None,
-    page: Annotated[
-        str | None, typer.Option(help="Page size; 4K means no huge pages on x86-64.")
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False,
+    page: str | None = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be done, as without --yes.")
     ] = False,
-    compare: Annotated[
-        bool, typer.Option("--compare", help="Also run it without any change, in turn.")
-    ] = False,
-    repeat: Annotated[int, typer.Option(help="Runs at each setting.")] = 1,
-    trace: Annotated[
-        Path | None, typer.Option(help="Trace of the command: put its study beside the runs.")
-    ] = None,
     restore: Annotated[
         bool, typer.Option("--restore", help="Only put back what a killed run has left.")
     ] = False,
-    threads: Annotated[int, typer.Option(min=0, max=1024, help="Of the study; 0: one a core.")] = 0,
     output_format: Annotated[
         Format,
         typer.Option(
@@ -60,6 +52,7 @@ def run(
         Path | None, typer.Option("-o", "--out", help="Also write the result as JSON.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    **options: Unpack[Options],
 ) -> None:
     """Run a command with pages of one size, put everything back, and measure what it did.
 
@@ -70,6 +63,7 @@ def run(
     from nearfar.errors import NearfarError
     from nearfar.output import watched, write_whole
 
+    yes = options.get("yes", False)
     if restore:
         if command or page is not None or yes:
             raise NearfarError("--restore: stands alone; leave the command, --page and --yes away")
@@ -94,13 +88,9 @@ def run(
     result = study.apply(
         command or [],
         page=page,
-        yes=yes,
-        compare=compare,
-        repeat=repeat,
-        trace=trace,
-        threads=threads,
         stdout=None if plain else sys.stderr.fileno(),
         progress=show,
+        **options,
     )
     if out is not None:
         write_whole(out, result.to_json() + "\n")

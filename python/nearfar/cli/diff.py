@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
-from nearfar.cli._study import Format, check_format, names, tell
+from nearfar.cli._study import Format, check_format, tell
+from nearfar.declared.diff import OPTIONS, Options
+from nearfar.schema import takes
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -16,17 +18,16 @@ if TYPE_CHECKING:
 SETTINGS = {"epilog": "Example: nearfar diff before.run after.run --fail-above 3%"}
 
 
+@takes(OPTIONS)
 def run(
     a: Annotated[Path, typer.Argument(help="Run or sweep that is compared with.")],
     b: Annotated[Path, typer.Argument(help="Run or sweep that is compared.")],
-    metric: Annotated[
-        str | None, typer.Option(help="Metrics of the study [default: its first].")
-    ] = None,
     fail_above: Annotated[
         str | None, typer.Option(help="Exit 1 if a row is worse by more than this, such as 3%.")
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Every row in the table.")] = False,
     output_format: Format = "table",
+    **options: Unpack[Options],
 ) -> int:
     """Compare two runs row by row, over seeds with confidence intervals."""
     from nearfar.advise.fleet import share
@@ -34,7 +35,7 @@ def run(
 
     check_format(output_format, instead="")
     threshold = None if fail_above is None else share(fail_above, "--fail-above")
-    found = diff(a, b, metrics=names(metric))
+    found = diff(a, b, **options)
 
     def shown() -> RenderableType:
         from nearfar.report import diff as report

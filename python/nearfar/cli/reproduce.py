@@ -4,35 +4,30 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Unpack
 
 import typer
 
 from nearfar.cli._study import Format, Html, check_format, print_rows
+from nearfar.declared.reproduce import OPTIONS, Options
 from nearfar.errors import NearfarError
+from nearfar.schema import takes
 
 SETTINGS = {"epilog": "Example: nearfar reproduce --all --html papers.html"}
 
 
+@takes(OPTIONS)
 def run(
     study: Annotated[str | None, typer.Argument(help="Such as paging, for 000 and 001.")] = None,
     all_studies: Annotated[
         bool, typer.Option("--all", help="The rows of every study, one after the other.")
     ] = False,
-    full: Annotated[
-        bool, typer.Option("--full", help="Capture or simulate at full size; takes long.")
-    ] = False,
-    traces: Annotated[
-        Path | None,
-        typer.Option(help="A folder of captures; --full puts there what is missing."),
-    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Exit with 1 if a row does not hold.")
     ] = False,
-    threads: Annotated[int, typer.Option(min=0, max=1024, help="0: one a core.")] = 0,
     output_format: Format = "table",
     html: Html = None,
+    **options: Unpack[Options],
 ) -> int:
     """Show every published number and statement of the papers beside ours."""
     from nearfar.cli._progress import progress
@@ -42,7 +37,6 @@ def run(
     check_format(output_format, instead="")
     if (study is None) is not all_studies:
         raise NearfarError(f"reproduce: give a study ({', '.join(names())}) or --all")
-    options: dict[str, Any] = {"full": full, "traces": traces, "threads": threads}
     with contextlib.ExitStack() as shown:
 
         def begin(name: str) -> Callable[[int], None] | None:
@@ -50,9 +44,9 @@ def run(
             return shown.enter_context(progress(f"reproduce {name}"))
 
         if study is None:
-            found = everything(**options, progress=begin)
+            found = everything(progress=begin, **options)
         else:
-            found = reproduce(study, **options, progress=begin(study))
+            found = reproduce(study, progress=begin(study), **options)
     if html is not None:
         write_whole(html, found.html())
     if not print_rows(found, output_format):

@@ -7,12 +7,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
 from nearfar.cli._study import Format, check_format, print_rows
+from nearfar.declared.sweep import OPTIONS, Options
 from nearfar.output import watched
+from nearfar.schema import takes
 
 if TYPE_CHECKING:
     from nearfar.sweep import Estimate, Progress, SweepResult
@@ -22,16 +24,9 @@ SETTINGS = {"epilog": "Example: nearfar sweep study.toml --workers 2 -o study.sw
 _TOLD = 20
 
 
+@takes(OPTIONS)
 def run(
     study: Annotated[Path, typer.Argument(help="TOML file of a study, its grid and options.")],
-    workers: Annotated[int, typer.Option(min=0, max=4096, help="Processes; 0: one a core.")] = 0,
-    threads: Annotated[
-        int,
-        typer.Option(min=0, max=65536, help="Of all processes, 0: one a core; --dask: of a cell."),
-    ] = 0,
-    dask: Annotated[
-        str | None, typer.Option(help="Address of a Dask scheduler, or its scheduler file.")
-    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say how many cells and how long; run nothing.")
     ] = False,
@@ -41,18 +36,17 @@ def run(
         typer.Option("-o", "--out", help="Folder of the results [default: NAME.sweep]."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Run finished cells again.")] = False,
+    **options: Unpack[Options],
 ) -> int:
     """Run a study over a grid of parameters; finished cells are never run again."""
     from nearfar import sweep as sweeps
 
     check_format(output_format, instead=", or read the dataset in the folder")
     if dry_run:
-        _say(sweeps.estimate(study, out, workers=workers, force=force), output_format)
+        _say(sweeps.estimate(study, out, force=force, **options), output_format)
         return 0
     with _shown() as shown:
-        result = sweeps.sweep(
-            study, out, workers=workers, threads=threads, dask=dask, force=force, progress=shown
-        )
+        result = sweeps.sweep(study, out, force=force, progress=shown, **options)
     if output_format in ("csv", "parquet") and len(result.failed) == len(result.cells):
         output_format = "none"  # there are no rows
     if not print_rows(result, output_format) and output_format == "table":

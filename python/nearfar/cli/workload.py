@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import typer
+
+from nearfar.declared.workload import OPTIONS, Options
+from nearfar.schema import takes
 
 if TYPE_CHECKING:
     from nearfar.workload import Workload
@@ -29,20 +32,19 @@ class Format(StrEnum):
     JSON = "json"
 
 
+@takes(OPTIONS)
 def run(
     action: Annotated[Action, typer.Argument(help="list | show NAME | capture NAME...")],
     targets: Annotated[
         list[str] | None, typer.Argument(metavar="NAME", help="Names or paths of workloads.")
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Capture every workload.")] = False,
-    small: Annotated[
-        bool, typer.Option("--small", help="Only the short stretch used for tests.")
-    ] = False,
     out: Annotated[
         Path, typer.Option("-o", "--out", help="Folder for the traces, NAME.trace each.")
     ] = Path(),
     force: Annotated[bool, typer.Option("--force", help="Replace existing traces.")] = False,
     format: Annotated[Format, typer.Option(help="How to print.")] = Format.TABLE,  # noqa: A002
+    **options: Unpack[Options],
 ) -> None:
     """List, show or capture workloads (docs/workload.md).
 
@@ -77,11 +79,11 @@ def run(
             for one in found:
                 _print_one(one)
         return
-    _capture(found, every, small, out, force, as_json)
+    _capture(found, every, out, force, as_json, options)
 
 
 def _capture(
-    found: list[Workload], every: bool, small: bool, out: Path, force: bool, as_json: bool
+    found: list[Workload], every: bool, out: Path, force: bool, as_json: bool, options: Options
 ) -> None:
     import json
     import sys
@@ -93,7 +95,7 @@ def _capture(
     failed: list[NearfarError] = []
     for one in found:
         try:
-            made = workload.capture(one, out, small=small, force=force)
+            made = workload.capture(one, out, force=force, **options)
         except NearfarError as error:
             if not every:
                 raise

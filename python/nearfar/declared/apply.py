@@ -2,9 +2,52 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final, TypedDict
 
-from nearfar.schema import Column, Rows
+from nearfar.schema import Column, Option, Rows
+
+
+class Options(TypedDict, total=False):
+    """Options of ``nearfar apply``, by name."""
+
+    yes: bool
+    compare: bool
+    repeat: int
+    trace: str | Path | None
+    threads: int
+
+
+OPTIONS: Final = (
+    Option(
+        "page",
+        type="str | int",
+        what="Page size, such as 64K; 4K means no huge pages on x86-64.",
+        required=True,
+        metavar="SIZE",
+    ),
+    Option("yes", type="bool", what="Do it; without it nothing is changed or run.", default=False),
+    Option(
+        "compare",
+        type="bool",
+        what="Also run the command without any change, in turn: base, page, base, page, ...",
+        default=False,
+    ),
+    Option("repeat", type="int", what="Runs at each setting.", default=1, metavar="COUNT"),
+    Option(
+        "trace",
+        type="str | Path | None",
+        what="Trace of the same command; its study is put beside the runs.",
+        metavar="TRACE",
+    ),
+    Option(
+        "threads",
+        type="int",
+        what="Threads of that study; 0 = one per core.",
+        default=0,
+        metavar="COUNT",
+    ),
+)
 
 
 class Row(TypedDict):

@@ -2,8 +2,8 @@
 
 A study is one file here, found by its name, with a function ``rows`` that answers one mapping for
 each published number or statement, with exactly the keys :data:`KEYS`. Options are keyword
-arguments with defaults, of those in :data:`OPTIONS`; a study has only those it can use. A study
-with more to show than rows has ``study`` too, with the same arguments, which answers a
+arguments with defaults, of those declared and ``progress``; a study has only those it can use. A
+study with more to show than rows has ``study`` too, with the same arguments, which answers a
 :class:`Reproduced`; ``rows`` is then its rows.
 
 ``papers/NNN/statements.toml`` holds one ``[[statement]]`` each (:class:`Statement`); ``holds`` is
@@ -27,20 +27,18 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from nearfar import _engine
+from nearfar.declared import reproduce as declared
 from nearfar.errors import NearfarError
 from nearfar.result import Result
+from nearfar.schema import complete, count, takes
 
 Row = dict[str, Any]
 
 #: Keys of a row.
 KEYS: Final = ("paper", "item", "published", "ours", "unit", "tolerance", "holds", "note")
-#: What a study may be asked: ``full`` runs (or captures) in place of small ones, ``traces`` (a
-#: folder that holds them), ``threads`` (0 = one per core), ``progress``.
-OPTIONS: Final = ("full", "traces", "threads", "progress")
 
 _NUMBER: Final = r"([-+]?\d+(?:\.\d+)?)"
 
@@ -153,12 +151,19 @@ def names() -> list[str]:
     return sorted(name for name in found if not name.startswith("_"))
 
 
-def reproduce(study: str, **options: Any) -> Reproduced:
+@takes(declared.OPTIONS)
+def reproduce(
+    study: str,
+    *,
+    progress: Callable[[int], None] | None = None,
+    **options: Unpack[declared.Options],
+) -> Reproduced:
     """Run a study of the papers.
 
     Args:
         study: one of :func:`names`.
-        options: of :data:`OPTIONS`; None stands for not given.
+        progress: called now and then with the references done.
+        {options}
 
     Raises:
         NearfarError: unknown study, an option that it has not, or what the study raises.
@@ -172,53 +177,58 @@ def reproduce(study: str, **options: Any) -> Reproduced:
     module = importlib.import_module(f"{__name__}.{study}")
     run: Callable[..., Any] = getattr(module, "study", module.rows)
     taken = inspect.signature(run).parameters
-    given = {key: value for key, value in options.items() if value not in (None, False)}
-    for key in given:
-        if key not in taken and key in ("full", "traces"):
+    given = _given(options)
+    for key in ("full", "traces"):
+        if key in given and key not in taken:
             raise NearfarError(f"--{key}: reproduce {study} has no such option; leave it out")
+    given["progress"] = progress
     found = run(**{key: value for key, value in given.items() if key in taken})
     return found if isinstance(found, Reproduced) else Reproduced(list(found), {"study": study})
 
 
-def rows(study: str, **options: Any) -> list[Row]:
+def rows(study: str, **options: Unpack[declared.Options]) -> list[Row]:
     """Only the rows of :func:`reproduce`."""
     return reproduce(study, **options).rows
 
 
+def _given(options: declared.Options) -> dict[str, Any]:
+    """The options that are set, checked."""
+    asked = complete(declared.OPTIONS, options)
+    asked["threads"] = count("--threads", asked["threads"], 0, 1024)
+    return {key: value for key, value in asked.items() if value}
+
+
+@takes(declared.OPTIONS)
 def everything(
-    full: bool = False,
-    traces: str | Path | None = None,
-    threads: int = 0,
+    *,
     progress: Callable[[str], Callable[[int], None] | None] | None = None,
+    **options: Unpack[declared.Options],
 ) -> Reproduced:
     """The rows of every study, one after the other; no sensitivity and no figures.
 
     Args:
-        full: as the studies have it; traces: captures, for those that read any.
-        threads: 0 = one per core.
         progress: called with the name of each study before it runs; answers what that one calls.
+        {options}
 
     Raises:
         NearfarError: as the studies raise it.
     """
-    given = {"full": full, "traces": traces, "threads": threads}
+    given = _given(options)
     found: list[Row] = []
     counts: dict[str, dict[str, int]] = {}
     for name in names():
         module = importlib.import_module(f"{__name__}.{name}")
         taken = inspect.signature(module.rows).parameters
-        options: dict[str, Any] = {
-            key: value for key, value in given.items() if key in taken and value
-        }
+        passed = {key: value for key, value in given.items() if key in taken}
         if progress is not None and "progress" in taken:
-            options["progress"] = progress(name)
-        own = module.rows(**options)
+            passed["progress"] = progress(name)
+        own = module.rows(**passed)
         counts[name] = {"rows": len(own), "hold": sum(bool(row["holds"]) for row in own)}
         found += own
-    captured = f"those of {traces}" if traces is not None else "the bundled small ones"
+    captured = f"those of {given['traces']}" if "traces" in given else "the bundled small ones"
     run = {
         "study": "reproduce --all",
-        "captures": "whole runs" if full else captured,
+        "captures": "whole runs" if "full" in given else captured,
         "studies": counts,
         "version": _engine.__version__,
     }

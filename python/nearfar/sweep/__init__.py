@@ -18,12 +18,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
+from nearfar.declared import sweep as declared
 from nearfar.errors import NearfarError
 from nearfar.output import commit, write_whole
 from nearfar.result import Result
-from nearfar.schema import Rows
+from nearfar.schema import Rows, complete, count, takes
 from nearfar.strict import parse_json
 from nearfar.studies import STUDIES, Study, find
 from nearfar.sweep import local
@@ -144,15 +145,14 @@ class SweepResult(Result):
 Progress = Callable[[int, int, int, float | None], None]
 
 
+@takes(declared.OPTIONS)
 def sweep(
     study: str | Path | Mapping[str, Any],
     out: str | Path | None = None,
     *,
-    workers: int = 0,
-    threads: int = 0,
-    dask: str | None = None,
     force: bool = False,
     progress: Progress | None = None,
+    **options: Unpack[declared.Options],
 ) -> SweepResult:
     """Run every cell of a grid that is not finished.
 
@@ -161,12 +161,9 @@ def sweep(
             the working directory).
         out: folder of the results; ``NAME.sweep`` by default. One that holds a sweep already goes
             on from there.
-        workers: processes; 0 for one a core. Meaningless with ``dask``.
-        threads: of the engine over all processes, 0 for one a core; with ``dask`` in each cell, 0
-            for one.
-        dask: address of a Dask scheduler or path of its scheduler file.
         force: run finished cells again.
         progress: called with cells done, failed and in all, and the seconds left (None: unknown).
+        {options}
 
     Returns:
         The sweep; cells that failed are in :attr:`SweepResult.failed`, the others are done.
@@ -174,6 +171,7 @@ def sweep(
     Raises:
         NearfarError: bad input, no cluster (exit code 3), or another sweep is at work in ``out``.
     """
+    workers, threads, dask = _asked(options)
     plan, folder = _plan(study, out)
     cores = len(os.sched_getaffinity(0))
     with _ours(folder):
@@ -188,14 +186,19 @@ def sweep(
         return _gather(plan.to_dict(), folder, [cell.key for cell in cells], ran)
 
 
+@takes(declared.OPTIONS)
 def estimate(
     study: str | Path | Mapping[str, Any],
     out: str | Path | None = None,
     *,
-    workers: int = 0,
     force: bool = False,
+    **options: Unpack[declared.Options],
 ) -> Estimate:
-    """How many cells :func:`sweep` would run and how long that would take; nothing is written."""
+    """How many cells :func:`sweep` would run and how long that would take; nothing is written.
+
+    Arguments are those of :func:`sweep`; the time is that of ``workers`` processes.
+    """
+    workers, _, _ = _asked(options)
     plan, folder = _plan(study, out)
     known = _load_digests(folder)
     cells = list(plan.cells(known))
@@ -209,6 +212,13 @@ def estimate(
     processes = workers or len(os.sched_getaffinity(0))
     seconds, basis = _left(plan, cells, done, processes)
     return Estimate(len(cells), len(done), failed, seconds, basis)
+
+
+def _asked(options: declared.Options) -> tuple[int, int, str | None]:
+    """``workers``, ``threads`` and ``dask``, checked."""
+    asked = complete(declared.OPTIONS, options)
+    workers = count("--workers", asked["workers"], 0, 4096)
+    return workers, count("--threads", asked["threads"], 0, 65536), asked["dask"]
 
 
 def load(folder: str | Path) -> SweepResult:

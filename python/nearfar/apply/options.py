@@ -1,6 +1,6 @@
-"""The tables that ``apply`` answers.
+"""What ``apply`` takes and answers.
 
-``make declared`` writes them as types and data, :mod:`nearfar.declared.apply`.
+``make declared`` writes it as types and data, :mod:`nearfar.declared.apply`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,32 @@ from typing import Final
 
 from nearfar.schema import Column, Option, Rows
 
-#: Its options are those of its function: they choose what is done here, and repeat nothing.
-OPTIONS: Final[tuple[Option, ...]] = ()
+OPTIONS: Final = (
+    Option(
+        "page",
+        "str | int",
+        "Page size, such as 64K; 4K means no huge pages on x86-64.",
+        required=True,
+        metavar="SIZE",
+    ),
+    Option("yes", "bool", "Do it; without it nothing is changed or run.", default=False),
+    Option(
+        "compare",
+        "bool",
+        "Also run the command without any change, in turn: base, page, base, page, ...",
+        default=False,
+    ),
+    Option("repeat", "int", "Runs at each setting.", default=1, metavar="COUNT"),
+    Option(
+        "trace",
+        "str | Path | None",
+        "Trace of the same command; its study is put beside the runs.",
+        metavar="TRACE",
+    ),
+    Option(
+        "threads", "int", "Threads of that study; 0 = one per core.", default=0, metavar="COUNT"
+    ),
+)
 
 _ROWS: Final = Rows(
     columns=(

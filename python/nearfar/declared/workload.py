@@ -1,0 +1,23 @@
+"""Options and rows of ``nearfar workload``. Made by ``make declared``; not to be edited."""
+
+from __future__ import annotations
+
+from typing import Final, TypedDict
+
+from nearfar.schema import Option
+
+
+class Options(TypedDict, total=False):
+    """Options of ``nearfar workload``, by name."""
+
+    small: bool
+
+
+OPTIONS: Final = (
+    Option(
+        "small",
+        type="bool",
+        what="Capture only the short stretch that `small` of the workload says, as for tests.",
+        default=False,
+    ),
+)

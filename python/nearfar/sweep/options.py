@@ -1,0 +1,35 @@
+"""What ``sweep`` takes.
+
+``make declared`` writes it as types and data, :mod:`nearfar.declared.sweep`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from nearfar.schema import Option
+
+OPTIONS: Final = (
+    Option(
+        "workers",
+        "int",
+        "Processes; 0 = one per core. A Dask cluster has its own.",
+        default=0,
+        metavar="COUNT",
+    ),
+    Option(
+        "threads",
+        "int",
+        "Threads of the engine over all processes, 0 = one per core; with --dask in each cell, "
+        "0 = one.",
+        default=0,
+        metavar="COUNT",
+    ),
+    Option(
+        "dask",
+        "str | None",
+        "Address of a Dask scheduler, or its scheduler file.",
+        shown="none",
+        metavar="ADDRESS",
+    ),
+)
