@@ -108,7 +108,7 @@ OPTIONS: Final = (
             ),
             (
                 "stored",
-                "what was there before, as the device cannot know which pages are free: the flash is read where it has the page, which stays clean until it is written to; nothing is charged while frames of the DRAM are free (paper 002, section 3.1: no embedded page fault while the DRAM fills)",
+                "what was there before, as the device cannot know which pages are free: the flash is read where it has the page, which stays clean until it is written to; nothing is charged while frames of the DRAM are free (UMD, 002, section 3.1: no embedded page fault while the DRAM fills)",
             ),
         ),
         open=False,
