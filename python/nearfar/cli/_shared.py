@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
-from typer.models import ParameterInfo
+from typer.models import ArgumentInfo, ParameterInfo
 
 from nearfar.errors import NearfarError
 from nearfar.schema import Option, options_of, written
@@ -58,9 +58,8 @@ def add_shared_options(command: str, run: Callable[..., Any]) -> Callable[..., A
     Returns:
         A function to register in its place.
     """
-    if getattr(
-        run, "has_shared_options", False
-    ):  # an application of commands is built more than once
+    # An application of commands is built more than once.
+    if getattr(run, "has_shared_options", False):
         return run
     signature = inspect.signature(run)
     hints = typing.get_type_hints(run, include_extras=True)
@@ -71,6 +70,9 @@ def add_shared_options(command: str, run: Callable[..., Any]) -> Callable[..., A
         else _completed(command, parameter.replace(annotation=hints[name]))
         for name, parameter in signature.parameters.items()
     ]
+    # Help lists arguments first, then what the study is asked, then where the answer goes.
+    own.sort(key=lambda one: 0 if _is_argument(one) else 1 if one.name in declared else 2)
+    own = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
     added = [name for name in SHARED if name not in signature.parameters]
     # A command that takes more than one machine has `set_` of its own.
     sets = "machine" in signature.parameters and "set_" not in signature.parameters
@@ -140,6 +142,11 @@ def _of_option(option: Option, parameter: inspect.Parameter) -> inspect.Paramete
     if option.required and parameter.default is parameter.empty:
         default = inspect.Parameter.empty
     return parameter.replace(default=default, annotation=annotation)
+
+
+def _is_argument(parameter: inspect.Parameter) -> bool:
+    metadata = getattr(parameter.annotation, "__metadata__", ())
+    return any(isinstance(info, ArgumentInfo) for info in metadata)
 
 
 def _listed(names: Names) -> Callable[[str], list[tuple[str, str]]]:
