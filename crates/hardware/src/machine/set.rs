@@ -78,9 +78,14 @@ fn resolve<'a>(
             if !levels.is_empty() {
                 return Err(format!("which {part}? there is one in each of {}", levels.join(", ")));
             }
-            let mut names: Vec<&str> = known.iter().map(|(name, _)| name.as_str()).collect();
-            names.extend(inner.iter().map(|(_, key, _)| key.as_str()));
-            names.dedup();
+            let mut names: Vec<&str> = Vec::new();
+            let keys =
+                known.iter().map(|(name, _)| name).chain(inner.iter().map(|(_, key, _)| key));
+            for key in keys {
+                if !names.contains(&key.as_str()) {
+                    names.push(key);
+                }
+            }
             return Err(unknown("key", part, &names));
         };
         for name in level.map(String::as_str).into_iter().chain([part]) {
