@@ -78,7 +78,7 @@ impl nearfar_schema::Value for TlbSpec {
         "str | int".into()
     }
     fn read(given: &nearfar_schema::Given) -> std::result::Result<Self, String> {
-        given.shown().parse()
+        given.to_string().parse()
     }
     fn plain(&self) -> serde_json::Value {
         self.to_string().into()

@@ -78,12 +78,7 @@ impl<const COUNT: usize> Value for Shares<COUNT> {
         "str | Sequence[float]".into()
     }
     fn read(given: &Given) -> Result<Self, String> {
-        let text = match given {
-            Given::Text(text) => text.clone(),
-            Given::List(items) => items.iter().map(Given::shown).collect::<Vec<_>>().join(","),
-            other => other.shown(),
-        };
-        let shares = units::parse_shares(&text, COUNT)?;
+        let shares = units::parse_shares(&given.to_string(), COUNT)?;
         shares.try_into().map(Self).map_err(|_| refuse(given, "shares", "write for example 50%"))
     }
     fn plain(&self) -> Json {

@@ -78,18 +78,18 @@ def add_shared_options(command: str, run: Callable[..., Any]) -> Callable[..., A
     sets = "machine" in signature.parameters and "set_" not in signature.parameters
 
     @functools.wraps(run)
-    def wrapped(*args: Any, **answer: Any) -> Any:
+    def wrapped(*args: Any, **given: Any) -> Any:
         from nearfar.output import choose
 
         for name in added:
-            choose(name, answer.pop(name).value)
+            choose(name, given.pop(name).value)
         try:
-            values = answer.pop("set_") if sets else None
+            values = given.pop("set_") if sets else None
             if values:
                 from nearfar import machine
 
-                answer["machine"] = machine.load(answer["machine"], set=machine.parse_set(values))
-            return run(*args, **answer)
+                given["machine"] = machine.load(given["machine"], set=machine.parse_set(values))
+            return run(*args, **given)
         except KeyboardInterrupt:  # Typer would end without a word
             raise NearfarError("interrupted", 130) from None
 
@@ -103,10 +103,10 @@ def add_shared_options(command: str, run: Callable[..., Any]) -> Callable[..., A
         more.append(
             inspect.Parameter("set_", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=SET)
         )
-    answer = signature.replace(parameters=[*own, *more])
-    wrapped.__signature__ = answer  # type: ignore[attr-defined]
+    whole = signature.replace(parameters=[*own, *more])
+    wrapped.__signature__ = whole  # type: ignore[attr-defined]
     wrapped.has_shared_options = True  # type: ignore[attr-defined]
-    wrapped.__annotations__ = {p.name: p.annotation for p in answer.parameters.values()}
+    wrapped.__annotations__ = {p.name: p.annotation for p in whole.parameters.values()}
     return wrapped
 
 
@@ -123,19 +123,19 @@ def _of_option(option: Option, parameter: inspect.Parameter) -> inspect.Paramete
     annotation: Any
     default: Any
     names = (lambda: option.choices) if option.choices else NAMES.get(option.name, lambda: ())
-    answer: Any = {
+    described: Any = {
         "help": option.help,
         "metavar": option.metavar,
         "autocompletion": _listed(names),
     }
     if option.argument:
-        annotation, default = Annotated[str, typer.Argument(**answer)], None
+        annotation, default = Annotated[str, typer.Argument(**described)], None
     elif option.is_flag:
         flags = option.flag if not option.default else f"{option.flag}/--no-{option.flag[2:]}"
         annotation = Annotated[bool, typer.Option(flags, help=option.help)]
         default = option.default
     else:
-        info = typer.Option(option.flag, **answer)
+        info = typer.Option(option.flag, **described)
         annotation = Annotated[str if option.required else str | None, info]
         default = None if option.default is None else written(option.default)
     # A command that can do without it, such as `apply --restore`, gives it a default.

@@ -76,7 +76,7 @@ impl Value for Policies {
         true
     }
     fn read(given: &Given) -> std::result::Result<Self, String> {
-        let names: Vec<_> = given.items().iter().map(Given::shown).collect();
+        let names: Vec<_> = given.items().iter().map(Given::to_string).collect();
         Ok(match names.as_slice() {
             [all] if all == "all" => {
                 Self(POLICIES.iter().map(|(name, _)| (*name).into()).collect())
@@ -106,7 +106,7 @@ impl Value for Scale {
         "str | float".into()
     }
     fn read(given: &Given) -> std::result::Result<Self, String> {
-        let text = given.shown();
+        let text = given.to_string();
         let share = match text.split_once('/') {
             Some((part, whole)) => part
                 .trim()
@@ -116,7 +116,7 @@ impl Value for Scale {
         };
         match share {
             Ok(share) if share > 0.0 && share <= 16.0 => Ok(Self { text, share }),
-            _ => Err(format!("'{text}' is not a share; write for example 1/64")),
+            _ => Err(format!("'{}' is not a share; write for example 1/64", given.shown())),
         }
     }
     fn plain(&self) -> Json {
