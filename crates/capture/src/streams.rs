@@ -310,7 +310,8 @@ fn event_of(
     name: &str,
 ) -> RegionEvent {
     let [addr, length, offset] = range;
-    RegionEvent { at, thread, event, addr, length, offset, prot: prot.into(), name: name.into() }
+    let (prot, name) = (prot.into(), name.into());
+    RegionEvent { at, thread, event, addr, length, offset, prot, name, ..RegionEvent::default() }
 }
 
 fn occupied(slot: &Slot) -> bool {

@@ -48,8 +48,11 @@ impl Files {
                 addr: KERNEL + (fresh << EXTENT_SHIFT),
                 length: 1 << EXTENT_SHIFT,
                 offset: extent << EXTENT_SHIFT,
-                prot: "rw-".into(),
+                prot: "rw-s".into(),
                 name: self.names.get(&file).cloned().unwrap_or_default(),
+                device: file.0,
+                inode: file.1,
+                to: 0,
             });
             fresh
         });

@@ -118,14 +118,13 @@ pub fn cache(
 #[cfg(test)]
 mod tests {
     use nearfar_hardware::cache::Level;
-    use nearfar_trace::{Kind, Record, RegionEvent, RegionKind};
+    use nearfar_trace::{Kind, Record, RegionEvent};
 
     use super::*;
 
     fn map(at: u64, addr: u64) -> RegionEvent {
-        let (prot, name) = (String::from("rw-"), format!("at {addr}"));
-        let event = RegionKind::Map;
-        RegionEvent { at, thread: 0, event, addr, length: 4096, offset: 0, prot, name }
+        let (prot, name) = (String::from("rw-p"), format!("at {addr}"));
+        RegionEvent { at, addr, length: 4096, prot, name, ..RegionEvent::default() }
     }
 
     #[test]

@@ -6,5 +6,6 @@ pub mod info;
 pub mod jobs;
 pub mod numa;
 pub mod paging;
+mod ranges;
 pub mod ssd;
 pub mod tiering;

@@ -17,36 +17,59 @@ use crate::error::{Error, Result};
 use crate::folder::TemporaryFile;
 
 /// What happened to an address range or a thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RegionKind {
-    /// A range became mapped (`mmap`, program load); `name` is the file, `[heap]`, `[stack]`, ...
+    /// A range became mapped (`mmap`, program load); what was mapped there before is not any more.
+    /// `name` is the file, `[heap]`, `[stack]`, ...
+    #[default]
     Map,
     /// A range was unmapped.
     Unmap,
-    /// The heap's end moved: the range is the whole heap.
+    /// The heap's end moved: the range is the whole heap, and what lay above it is unmapped.
     Brk,
+    /// The pages of a range moved to the range of the same length at `to` (`mremap`), where nothing
+    /// is mapped any more but them; where they were, nothing is.
+    Move,
+    /// The pages of a range were given up (`MADV_DONTNEED`); the range stays mapped.
+    DontNeed,
+    /// The pages of a range may be given up, until they are written again (`MADV_FREE`).
+    Free,
+    /// A range and what its file holds there were given up (`MADV_REMOVE`).
+    Remove,
     /// A file's page cache was given this range of (invented) kernel addresses.
     File,
     /// A thread began.
     ThreadStart,
     /// A thread ended.
     ThreadExit,
-    /// A child process began.
+    /// A child process began, with a copy of what its parent has mapped. `thread` is the parent's,
+    /// `to` the child's process.
     Fork,
-    /// The process replaced itself with another program (`name`).
+    /// The same, but the child has what its parent has, no copy, until it ends or runs a program
+    /// (`vfork`).
+    Vfork,
+    /// The process replaced itself with another program (`name`): nothing of before is mapped.
     Exec,
+    /// The process ended: nothing of it is mapped.
+    Exit,
 }
 
 impl RegionKind {
-    const NAMES: [(RegionKind, &'static str); 8] = [
+    const NAMES: [(RegionKind, &'static str); 14] = [
         (RegionKind::Map, "map"),
         (RegionKind::Unmap, "unmap"),
         (RegionKind::Brk, "brk"),
+        (RegionKind::Move, "move"),
+        (RegionKind::DontNeed, "dontneed"),
+        (RegionKind::Free, "free"),
+        (RegionKind::Remove, "remove"),
         (RegionKind::File, "file"),
         (RegionKind::ThreadStart, "thread-start"),
         (RegionKind::ThreadExit, "thread-exit"),
         (RegionKind::Fork, "fork"),
+        (RegionKind::Vfork, "vfork"),
         (RegionKind::Exec, "exec"),
+        (RegionKind::Exit, "exit"),
     ];
 
     /// The on-disk name.
@@ -61,7 +84,7 @@ impl RegionKind {
 }
 
 /// One event of the address space.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RegionEvent {
     /// Number of records written before it.
     pub at: u64,
@@ -75,10 +98,17 @@ pub struct RegionEvent {
     pub length: u64,
     /// Offset in the file that is mapped.
     pub offset: u64,
-    /// `rwx` letters, `-` for none.
+    /// `rwx` letters, `-` for none, then `p` where writes are private and `s` where they are shared.
+    /// Traces of schema 1 have three letters.
     pub prot: String,
     /// File or other name; empty for anonymous memory.
     pub name: String,
+    /// Device of the file; 0, with `inode`, where there is none, and in traces of schema 1.
+    pub device: u64,
+    /// Inode of the file.
+    pub inode: u64,
+    /// Where a range moved to, or the number of the process that began; else 0.
+    pub to: u64,
 }
 
 const SCHEMA: &str = "message regions {
@@ -90,7 +120,13 @@ const SCHEMA: &str = "message regions {
     required int64 offset (INTEGER(64,false));
     required binary prot (STRING);
     required binary name (STRING);
+    required int64 device (INTEGER(64,false));
+    required int64 inode (INTEGER(64,false));
+    required int64 to (INTEGER(64,false));
 }";
+/// Columns that every trace has had; those after them came with schema 2.
+const FIRST_COLUMNS: usize = 8;
+const COLUMNS: usize = 11;
 
 /// Write all events as `regions.parquet` in `dir`, whole or not at all.
 pub fn store(dir: &Path, events: &[RegionEvent]) -> Result<()> {
@@ -108,7 +144,8 @@ pub fn store(dir: &Path, events: &[RegionEvent]) -> Result<()> {
     let mut writer =
         SerializedFileWriter::new(file, schema, Arc::new(WriterProperties::builder().build()))
             .map_err(failed)?;
-    let longs: [fn(&RegionEvent) -> u64; 4] = [|e| e.at, |e| e.addr, |e| e.length, |e| e.offset];
+    let longs: [fn(&RegionEvent) -> u64; 7] =
+        [|e| e.at, |e| e.addr, |e| e.length, |e| e.offset, |e| e.device, |e| e.inode, |e| e.to];
     let texts: [fn(&RegionEvent) -> &str; 3] = [|e| e.event.name(), |e| &e.prot, |e| &e.name];
     let (mut longs, mut texts) = (longs.iter(), texts.iter());
     let mut group = writer.next_row_group().map_err(failed)?;
@@ -164,8 +201,9 @@ fn read(file: File) -> ParquetResult<Vec<RegionEvent>> {
         if rows > MAX_ROWS {
             return Err(damaged("a row group claims more than 4 million events"));
         }
-        if group.num_columns() != 8 {
-            return Err(damaged("it has not the 8 columns of a region table"));
+        let columns = group.num_columns();
+        if ![FIRST_COLUMNS, COLUMNS].contains(&columns) {
+            return Err(damaged("it has not the 11 columns of a region table (8 in old traces)"));
         }
         let long = |i| -> ParquetResult<Vec<i64>> {
             let mut values = Vec::new();
@@ -186,10 +224,12 @@ fn read(file: File) -> ParquetResult<Vec<RegionEvent>> {
             read_all::<Int32Type>(&mut r, rows, &mut threads)?;
         }
         let (at, addr, length, offset) = (long(0)?, long(3)?, long(4)?, long(5)?);
+        let later = |i| if columns > FIRST_COLUMNS { long(i) } else { Ok(vec![0; rows]) };
+        let (device, inode, to) = (later(8)?, later(9)?, later(10)?);
         let (event, prot, name) = (text(2)?, text(6)?, text(7)?);
-        let lengths =
-            [at.len(), threads.len(), event.len(), addr.len(), length.len(), offset.len()];
-        if lengths.iter().chain(&[prot.len(), name.len()]).any(|&n| n != rows) {
+        let longs = [&at, &addr, &length, &offset, &device, &inode, &to].map(Vec::len);
+        let others = [threads.len(), event.len(), prot.len(), name.len()];
+        if longs.iter().chain(&others).any(|&length| length != rows) {
             return Err(damaged("its columns differ in length"));
         }
         for i in 0..rows {
@@ -206,6 +246,9 @@ fn read(file: File) -> ParquetResult<Vec<RegionEvent>> {
                 offset: offset[i] as u64,
                 prot: prot[i].clone(),
                 name: name[i].clone(),
+                device: device[i] as u64,
+                inode: inode[i] as u64,
+                to: to[i] as u64,
             });
         }
     }

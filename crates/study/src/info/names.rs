@@ -3,11 +3,13 @@
 //! With region events, a page has the name of the mapping it lies in. Without any (imported and
 //! generated traces), touched 2 MiB blocks that adjoin make one region, named by its addresses.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use nearfar_trace::hash::PageMap;
 use nearfar_trace::{RegionEvent, RegionKind};
 use rustc_hash::FxHashMap;
+
+use crate::ranges::Ranges;
 
 /// The region of addresses outside every mapping.
 pub const UNNAMED: &str = "(unnamed)";
@@ -38,7 +40,7 @@ impl Names {
             names: Vec::new(),
             ids: HashMap::new(),
             spaces: FxHashMap::default(),
-            files: Space::default(),
+            files: Ranges::default(),
         };
         mapped.id(UNNAMED, false);
         Names::Mapped(Box::new(mapped))
@@ -109,8 +111,8 @@ pub struct Mapped {
     events: std::iter::Peekable<std::vec::IntoIter<RegionEvent>>,
     names: Vec<Name>,
     ids: HashMap<String, u32>,
-    spaces: FxHashMap<u32, Space>,
-    files: Space,
+    spaces: FxHashMap<u32, Ranges<u32>>,
+    files: Ranges<u32>,
 }
 
 impl Mapped {
@@ -126,19 +128,32 @@ impl Mapped {
 
     fn apply(&mut self, event: &RegionEvent, process: u32, running: u32) {
         match event.event {
-            RegionKind::Map | RegionKind::Brk | RegionKind::File | RegionKind::Unmap => {}
-            RegionKind::Exec => {
+            RegionKind::Map
+            | RegionKind::Brk
+            | RegionKind::File
+            | RegionKind::Unmap
+            | RegionKind::Move => {}
+            RegionKind::Exec | RegionKind::Exit => {
                 self.spaces.remove(&process);
                 return;
             }
-            RegionKind::Fork => {
-                if process != running {
-                    let copy = self.spaces.get(&running).cloned().unwrap_or_default();
-                    self.spaces.insert(process, copy);
+            RegionKind::Fork | RegionKind::Vfork => {
+                // In traces of schema 1 it is the child that is named.
+                let (parent, child) = match event.to {
+                    0 => (running, process),
+                    child => (process, child as u32),
+                };
+                if child != parent {
+                    let copy = self.spaces.get(&parent).cloned().unwrap_or_default();
+                    self.spaces.insert(child, copy);
                 }
                 return;
             }
-            RegionKind::ThreadStart | RegionKind::ThreadExit => return,
+            RegionKind::DontNeed
+            | RegionKind::Free
+            | RegionKind::Remove
+            | RegionKind::ThreadStart
+            | RegionKind::ThreadExit => return,
         }
         let Some(more) = event.length.checked_sub(1) else { return };
         let first = event.addr >> PAGE_SHIFT;
@@ -151,6 +166,11 @@ impl Mapped {
                 return;
             }
             RegionKind::Unmap => None,
+            RegionKind::Move => {
+                let by = (event.to >> PAGE_SHIFT).wrapping_sub(first);
+                self.spaces.entry(process).or_default().shift(first, last, by, |id| id);
+                return;
+            }
             _ if !event.name.is_empty() => Some(self.id(&event.name, false)),
             RegionKind::Brk => Some(self.id("[heap]", false)),
             _ => {
@@ -169,7 +189,7 @@ impl Mapped {
         match id {
             Some(id) if event.event == RegionKind::Brk => {
                 // The event gives the whole heap, which may have shrunk.
-                space.0.retain(|_, &mut (_, known)| known != id);
+                space.retain(|known| known != id);
                 space.map(first, last, id);
             }
             Some(id) => space.map(first, last, id),
@@ -181,41 +201,5 @@ impl Mapped {
         let own = self.spaces.get(&process).and_then(|space| space.find(page));
         let found = if page >= KERNEL { self.files.find(page).or(own) } else { own };
         found.unwrap_or(0)
-    }
-}
-
-/// Ranges of pages that do not overlap: first page to (last page, region).
-#[derive(Clone, Debug, Default)]
-struct Space(BTreeMap<u64, (u64, u32)>);
-
-impl Space {
-    fn find(&self, page: u64) -> Option<u32> {
-        let (_, &(last, id)) = self.0.range(..=page).next_back()?;
-        (page <= last).then_some(id)
-    }
-
-    fn unmap(&mut self, first: u64, last: u64) {
-        // What overlaps: perhaps one range that began before, and all that begin within.
-        let mut overlapping: Vec<(u64, (u64, u32))> =
-            self.0.range(first..=last).map(|(&start, &rest)| (start, rest)).collect();
-        if let Some((&start, &rest)) = self.0.range(..first).next_back()
-            && rest.0 >= first
-        {
-            overlapping.push((start, rest));
-        }
-        for (start, (end, id)) in overlapping {
-            self.0.remove(&start);
-            if start < first {
-                self.0.insert(start, (first - 1, id));
-            }
-            if end > last {
-                self.0.insert(last + 1, (end, id));
-            }
-        }
-    }
-
-    fn map(&mut self, first: u64, last: u64, id: u32) {
-        self.unmap(first, last);
-        self.0.insert(first, (last, id));
     }
 }

@@ -42,16 +42,8 @@ fn pages(record: &Record) -> Vec<u64> {
 }
 
 fn event(kind: RegionKind, thread: u32, addr: u64, length: u64, name: &str) -> Step {
-    Step::Event(RegionEvent {
-        at: 0,
-        thread,
-        event: kind,
-        addr,
-        length,
-        offset: 0,
-        prot: String::new(),
-        name: name.to_owned(),
-    })
+    let name = name.to_owned();
+    Step::Event(RegionEvent { thread, event: kind, addr, length, name, ..RegionEvent::default() })
 }
 
 fn load(addr: u64, thread: u32) -> Step {

@@ -324,7 +324,7 @@ fn explained(
 #[cfg(test)]
 mod tests {
     use nearfar_kernel::replacement::REPLACEMENTS;
-    use nearfar_trace::{KindSet, Record, RegionEvent, RegionKind, Source, Writer, WriterOptions};
+    use nearfar_trace::{KindSet, Record, RegionEvent, Source, Writer, WriterOptions};
     use proptest::prelude::*;
 
     use super::*;
@@ -337,14 +337,11 @@ mod tests {
         for (name, addr, length) in [("low", LOW, 0x8000), ("high", HIGH, 0x1_0000)] {
             writer
                 .region(RegionEvent {
-                    at: 0,
-                    thread: 0,
-                    event: RegionKind::Map,
                     addr,
                     length,
-                    offset: 0,
-                    prot: "rw-".into(),
+                    prot: "rw-p".into(),
                     name: name.into(),
+                    ..RegionEvent::default()
                 })
                 .unwrap();
         }

@@ -1,0 +1,114 @@
+//! Ranges of pages that do not overlap, each with a value: what one process has mapped.
+
+use std::collections::BTreeMap;
+
+/// First page of a range to its last page and its value.
+#[derive(Clone, Debug)]
+pub struct Ranges<T>(BTreeMap<u64, (u64, T)>);
+
+impl<T> Default for Ranges<T> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<T: Copy> Ranges<T> {
+    /// The value of the range that `page` is in.
+    pub fn find(&self, page: u64) -> Option<T> {
+        let (_, &(last, value)) = self.0.range(..=page).next_back()?;
+        (page <= last).then_some(value)
+    }
+
+    /// The ranges, cut to `first..=last`, in ascending order: first page, last page, value.
+    pub fn within(&self, first: u64, last: u64) -> impl Iterator<Item = (u64, u64, T)> + '_ {
+        let before = self.0.range(..first).next_back().filter(|(_, (end, _))| *end >= first);
+        let inside = (first <= last).then(|| self.0.range(first..=last));
+        (before.into_iter().chain(inside.into_iter().flatten()))
+            .map(move |(&start, &(end, value))| (start.max(first), end.min(last), value))
+    }
+
+    /// Take `first..=last` out of what overlaps it.
+    pub fn unmap(&mut self, first: u64, last: u64) {
+        let cut: Vec<(u64, u64, T)> = self.within(first, last).collect();
+        for (from, to, _) in cut {
+            let Some((&start, _)) = self.0.range(..=from).next_back() else { continue };
+            let Some((end, value)) = self.0.remove(&start) else { continue };
+            if start < from {
+                self.0.insert(start, (from - 1, value));
+            }
+            if end > to {
+                self.0.insert(to + 1, (end, value));
+            }
+        }
+    }
+
+    /// Make `first..=last` one range, in place of what overlaps it.
+    pub fn map(&mut self, first: u64, last: u64, value: T) {
+        self.unmap(first, last);
+        self.0.insert(first, (last, value));
+    }
+
+    /// Move what lies in `first..=last` by `by` pages (modulo 2^64), in place of what is there.
+    pub fn shift(&mut self, first: u64, last: u64, by: u64, moved: impl Fn(T) -> T) {
+        let ranges: Vec<(u64, u64, T)> = self.within(first, last).collect();
+        self.unmap(first, last);
+        self.unmap(first.wrapping_add(by), last.wrapping_add(by));
+        for (from, to, value) in ranges {
+            self.0.insert(from.wrapping_add(by), (to.wrapping_add(by), moved(value)));
+        }
+    }
+
+    /// Take out every range whose value is not wanted.
+    pub fn retain(&mut self, mut wanted: impl FnMut(T) -> bool) {
+        self.0.retain(|_, &mut (_, value)| wanted(value));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Ranges are as a table of every page.
+        #[test]
+        fn ranges_are_a_table_of_pages(
+            steps in prop::collection::vec((0u8..4, 0u64..40, 0u64..12, 0u64..40), 0..40),
+        ) {
+            let mut ranges = Ranges::default();
+            let mut plain: Vec<Option<usize>> = vec![None; 64];
+            for (value, (what, first, length, to)) in steps.into_iter().enumerate() {
+                let last = first + length;
+                let pages = first as usize..=last as usize;
+                match what {
+                    0 => {
+                        ranges.unmap(first, last);
+                        plain[pages].fill(None);
+                    }
+                    1 => {
+                        let moved: Vec<_> = plain[pages.clone()].to_vec();
+                        plain[pages].fill(None);
+                        plain[to as usize..=(to + length) as usize].copy_from_slice(&moved);
+                        ranges.shift(first, last, to.wrapping_sub(first), |value| value);
+                    }
+                    _ => {
+                        ranges.map(first, last, value);
+                        plain[pages].fill(Some(value));
+                    }
+                }
+                for (page, value) in plain.iter().enumerate() {
+                    prop_assert_eq!(ranges.find(page as u64), *value);
+                }
+                let inside: Vec<_> = ranges
+                    .within(first, last)
+                    .flat_map(|(from, to, value)| (from..=to).map(move |page| (page, value)))
+                    .collect();
+                let expected: Vec<_> = (first..=last)
+                    .filter_map(|page| Some((page, plain[page as usize]?)))
+                    .collect();
+                prop_assert_eq!(inside, expected);
+            }
+        }
+    }
+}
