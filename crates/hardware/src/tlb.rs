@@ -227,6 +227,16 @@ impl SetLru {
         set[0] = tag;
         hit
     }
+
+    /// Drop a page, as a shootdown does; true when it was held.
+    pub fn remove(&mut self, page_number: u64) -> bool {
+        let start = (page_number % self.sets) as usize * self.ways;
+        let set = &mut self.tags[start..start + self.ways];
+        let Some(place) = set.iter().position(|&tag| tag == page_number + 1) else { return false };
+        set.copy_within(place + 1.., place);
+        set[self.ways - 1] = 0;
+        true
+    }
 }
 
 /// One level of either kind, over pages that have both a dense id and a number.
@@ -253,6 +263,14 @@ impl Buffer {
         match self {
             Buffer::Full(buffer) => buffer.access(page),
             Buffer::Sets(buffer) => buffer.access(page_number),
+        }
+    }
+
+    /// Drop a page, as a shootdown does; true when it was held.
+    pub fn remove(&mut self, page: u32, page_number: u64) -> bool {
+        match self {
+            Buffer::Full(buffer) => buffer.remove(page),
+            Buffer::Sets(buffer) => buffer.remove(page_number),
         }
     }
 }
@@ -304,21 +322,25 @@ mod tests {
         /// Pages dropped in between are gone, and nothing else is.
         #[test]
         fn dropped_pages_leave_the_list(
-            refs in prop::collection::vec((0u32..40, 0u8..4), 1..800),
-            entries in 1u32..20,
+            refs in prop::collection::vec((0u64..40, 0u8..4), 1..800),
+            sets in 1u32..5,
+            ways in 1u32..10,
         ) {
-            let mut tlb = FullLru::new(entries);
-            let mut list = Vec::<u32>::new();
+            let mut tlb = Buffer::new(Level { entries: sets * ways, ways: Some(ways) });
+            let mut lists = vec![Vec::<u64>::new(); sets as usize];
             for (page, what) in refs {
+                let list = &mut lists[(page % u64::from(sets)) as usize];
                 let place = list.iter().position(|&p| p == page);
-                prop_assert_eq!(tlb.contains(page), place.is_some());
+                if let Buffer::Full(full) = &tlb {
+                    prop_assert_eq!(full.contains(page as u32), place.is_some());
+                }
                 place.map(|place| list.remove(place));
                 if what == 0 {
-                    prop_assert_eq!(tlb.remove(page), place.is_some());
+                    prop_assert_eq!(tlb.remove(page as u32, page), place.is_some());
                 } else {
-                    prop_assert_eq!(tlb.access(page), place.is_some());
+                    prop_assert_eq!(tlb.access(page as u32, page), place.is_some());
                     list.push(page);
-                    if list.len() > entries as usize { list.remove(0); }
+                    if list.len() > ways as usize { list.remove(0); }
                 }
             }
         }

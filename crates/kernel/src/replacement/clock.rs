@@ -3,8 +3,10 @@
 //!
 //! Frames form a ring. On a fault the hand passes over pages whose accessed bit is set, clearing
 //! it, and evicts the first page found clear; the new page takes that frame and the hand steps on.
-//! Not a stack algorithm: more frames can fault more. Do not use it to ask what an ideal recency
-//! order would do; that is `lru`.
+//! Frames are taken in order until none is left. The frame of a page that is freed is free again,
+//! stays where it is in the ring, and is taken before any that was never used, the one freed last
+//! first; the hand moves only when no frame is free. Not a stack algorithm: more frames can fault
+//! more. Do not use it to ask what an ideal recency order would do; that is `lru`.
 
 use super::{AccessBits, Replacement};
 
@@ -15,28 +17,33 @@ pub const WHAT: &str = "second chance, one hand: page-size advice (000), TLB and
 #[derive(Clone, Debug)]
 pub struct Clock {
     frames: u64,
-    resident: u64,
-    /// Page in each frame; empty until the first eviction, as up to then frame i holds page i.
+    /// Page in each frame that was ever used; that of a free frame means nothing.
     ring: Vec<u32>,
     hand: usize,
+    /// Free frames that were used before, the one freed last at the end.
+    free: Vec<u32>,
+    /// Frame of each resident page; empty until a page is freed.
+    place: Vec<u32>,
 }
 
 impl Replacement for Clock {
     type Evicted = Option<u32>;
 
     fn new(frames: u64, _page_bytes: u64) -> Self {
-        Self { frames: frames.max(1), resident: 0, ring: Vec::new(), hand: 0 }
+        let frames = frames.max(1);
+        Self { frames, ring: Vec::new(), hand: 0, free: Vec::new(), place: Vec::new() }
     }
 
     fn fault(&mut self, page: u32, bits: &mut impl AccessBits) -> Option<u32> {
-        if self.resident < self.frames {
-            // Ids are given in order of first reference, and nothing has been evicted yet.
-            debug_assert_eq!(u64::from(page), self.resident);
-            self.resident += 1;
+        if (self.ring.len() as u64) < self.frames || !self.free.is_empty() {
+            match self.free.pop() {
+                Some(frame) => self.put(frame as usize, page),
+                None => {
+                    self.ring.push(page);
+                    self.put(self.ring.len() - 1, page);
+                }
+            }
             return None;
-        }
-        if self.ring.is_empty() {
-            self.ring = (0..self.resident as u32).collect();
         }
         loop {
             let place = self.hand;
@@ -45,21 +52,49 @@ impl Replacement for Clock {
             if bits.test(candidate) {
                 bits.clear(candidate);
             } else {
-                self.ring[place] = page;
+                self.put(place, page);
                 return Some(candidate);
             }
         }
     }
+
+    fn release(&mut self, page: u32, resident: bool) {
+        if !resident {
+            return;
+        }
+        if self.place.is_empty() {
+            let most = self.ring.iter().copied().max().unwrap_or(0);
+            self.place.resize(most as usize + 1, 0);
+            for (frame, &page) in self.ring.iter().enumerate() {
+                self.place[page as usize] = frame as u32;
+            }
+        }
+        self.free.push(self.place[page as usize]);
+    }
 }
 
 impl Clock {
-    /// The page in each frame and the hand, once every frame is taken; `None` before that.
-    pub fn ring(&self) -> Option<(Vec<u32>, usize)> {
-        match self.ring.is_empty() {
-            false => Some((self.ring.clone(), self.hand)),
-            true if self.resident == self.frames => Some(((0..self.resident as u32).collect(), 0)),
-            true => None,
+    fn put(&mut self, frame: usize, page: u32) {
+        self.ring[frame] = page;
+        if !self.place.is_empty() {
+            if self.place.len() <= page as usize {
+                self.place.resize(page as usize + 1, 0);
+            }
+            self.place[page as usize] = frame as u32;
         }
+    }
+
+    /// The page in each frame and the hand, when every frame is taken; else `None`.
+    pub fn ring(&self) -> Option<(Vec<u32>, usize)> {
+        let full = self.ring.len() as u64 == self.frames && self.free.is_empty();
+        full.then(|| (self.ring.clone(), self.hand))
+    }
+
+    /// Go on with these pages in the frames, all of them taken, and this hand.
+    pub fn resume(&mut self, ring: Vec<u32>, hand: usize) {
+        (self.ring, self.hand) = (ring, hand);
+        self.free.clear();
+        self.place.clear();
     }
 }
 

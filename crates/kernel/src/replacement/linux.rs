@@ -20,6 +20,8 @@
 //! behind; if it returns before more ticks have passed than the active list has pages, it enters the
 //! active list at once (`workingset_refault`).
 //!
+//! A page that is freed leaves its list, and what was known of it is forgotten.
+//!
 //! The batch is that of the kernel from 4096 frames (16 MiB of 4 KiB pages) up; below, 1/128 of the
 //! frames, so that a batch stays a small part of memory where a small trace stands for a large
 //! program. The kernel itself keeps to 32 and gives up that part of a small memory.
@@ -46,6 +48,8 @@ const PRIORITY: u32 = 12;
 /// `PG_referenced`, in a page's word: it was found referenced while inactive. Kept until a look finds
 /// it not referenced, through activation and deactivation.
 const MARKED: u32 = 1;
+/// In a page's word: it is in the active list.
+const ACTIVE: u32 = 2;
 
 /// A list and its length; its newest page is the head.
 #[derive(Clone, Debug, Default)]
@@ -79,6 +83,8 @@ impl TwoList {
         let pages = if active { &mut self.active } else { &mut self.inactive };
         self.links.push(&mut pages.list, page);
         pages.length += 1;
+        let word = &mut self.links[page];
+        *word = *word & MARKED | if active { ACTIVE } else { 0 };
     }
 
     fn take_tail(&mut self, active: bool) -> Option<u32> {
@@ -194,5 +200,18 @@ impl Replacement for TwoList {
         }
         self.push_head(page, refault);
         evicted
+    }
+    fn release(&mut self, page: u32, resident: bool) {
+        let index = page as usize;
+        if resident {
+            let active = self.links[page] & ACTIVE != 0;
+            let pages = if active { &mut self.active } else { &mut self.inactive };
+            self.links.remove(&mut pages.list, page);
+            pages.length -= 1;
+        }
+        if index < self.evicted_at.len() {
+            self.links[page] = 0;
+            self.evicted_at[index] = 0;
+        }
     }
 }

@@ -18,9 +18,10 @@ pub trait AccessBits {
 
 /// A replacement policy over one memory of a fixed number of frames.
 ///
-/// Pages are dense ids in order of first reference. Contract: the caller calls
-/// [`fault`](Replacement::fault) exactly for references to pages that are not resident, in order;
-/// between two calls it sets accessed bits for every page referenced, resident or just made so.
+/// Pages are dense ids. Contract: the caller calls [`fault`](Replacement::fault) exactly for
+/// references to pages that are not resident, in order; between two calls it sets accessed bits for
+/// every page referenced, resident or just made so. A page that ends is
+/// [released](Replacement::release), and its id may be given to another.
 pub trait Replacement: Sized + Send + 'static {
     /// The pages that one fault evicts: an option for policies that make room for one page at a
     /// time, a list for those that reclaim in batches.
@@ -30,6 +31,9 @@ pub trait Replacement: Sized + Send + 'static {
     /// Make `page` resident; answers the pages evicted for it. The caller sets `page`'s own
     /// accessed bit after the call.
     fn fault(&mut self, page: u32, bits: &mut impl AccessBits) -> Self::Evicted;
+    /// Forget `page`, which is freed. If it is `resident`, its frame is free from now on, which is no
+    /// eviction.
+    fn release(&mut self, page: u32, resident: bool);
 }
 
 /// Makes something that depends on the type of a policy: [`Named::visit`] calls the method that the

@@ -7,12 +7,19 @@
 //! page below it in the stack did), a bit a slot, with counts of the live ones of 512 slots, of 64
 //! times as many and of 64 times those. Both pieces together are the whole stack: exact.
 //!
-//! Counts of fixed widths rather than a Fenwick tree: the live slots above one are then found by
-//! sums that are always the same instructions, where the loops of a tree end differently every time
-//! and a processor guesses wrong.
+//! A page that is freed leaves a *hole* in the stack, which takes up a place like a page: in a memory
+//! of as many frames or more it is a free frame. A reference to a page below the topmost hole, or to
+//! one that is not in the stack, fills that hole: pages above the hole move down by one, those below
+//! it stay. The page's own place, if it had one, becomes a hole: in the memories that held it its
+//! frame did not change, so the free frame is now further down.
 //!
 //! Use it for LRU alone. CLOCK and Linux's lists are not stack algorithms.
 
+mod live;
+
+use std::collections::BTreeSet;
+
+use live::{LINE, Live};
 use nearfar_simd::Avx2;
 
 /// What the policy is.
@@ -20,13 +27,11 @@ pub const WHAT: &str = "exact least recently used";
 
 /// Pages in the array at the top of the stack.
 pub const FRONT: usize = 32;
-/// Slots of a line, whose bits are a line of the cache.
-const LINE: usize = 512;
-/// Lines, or groups of lines, that are counted together.
-const WIDTH: usize = 64;
 const NEW: u32 = u32::MAX;
 const IN_FRONT: u32 = u32::MAX - 1;
 const CLEAN: u32 = u32::MAX;
+/// In the place of a page: none is there.
+const HOLE: u32 = u32::MAX;
 
 /// What is known of a page; one cache line per reference.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +57,10 @@ pub struct StackDistance {
     distances: Histogram,
     first: u64,
     written: Histogram,
+    /// Holes among the top of the stack.
+    front_holes: usize,
+    /// Slots that are holes.
+    holes: BTreeSet<u32>,
 }
 
 /// Counts by value. Those of large values lie far apart, and to count one is to wait for memory: so
@@ -134,6 +143,8 @@ impl StackDistance {
             distances: Histogram::default(),
             first: 0,
             written: Histogram::default(),
+            front_holes: 0,
+            holes: BTreeSet::new(),
         };
         stack.resize_slots(LINE * 8);
         stack
@@ -152,26 +163,10 @@ impl StackDistance {
         if index >= self.pages.len() {
             self.pages.resize(index + 1, NEVER);
         }
-        let distance = match self.pages[index].slot {
-            IN_FRONT => {
-                // A page marked so is in the array; 0 is never reached for want of it.
-                let place = self.front.iter().position(|&p| p == page).unwrap_or(0);
-                self.front.copy_within(0..place, 1);
-                self.front[0] = page;
-                Some(place as u64)
-            }
-            NEW => {
-                self.push_front(page);
-                None
-            }
-            slot => {
-                let above = self.below - self.live.up_to(slot as usize);
-                self.live.change(slot as usize);
-                self.below -= 1;
-                let distance = self.front.len() + above;
-                self.push_front(page);
-                Some(distance as u64)
-            }
+        let distance = if self.front_holes > 0 || !self.holes.is_empty() {
+            self.move_up_past_holes(page)
+        } else {
+            self.move_up(page)
         };
         match distance {
             Some(distance) => {
@@ -193,6 +188,49 @@ impl StackDistance {
         distance
     }
 
+    /// Free `page`: what it leaves is a hole, and its next reference is a first one. Only writes that
+    /// were flushed before count.
+    pub fn release(&mut self, page: u32) {
+        let Some(distance) = self.distance(page) else { return };
+        self.clean(page, distance);
+        let slot = std::mem::replace(&mut self.pages[page as usize], NEVER).slot;
+        match slot {
+            IN_FRONT => {
+                self.front[distance] = HOLE;
+                self.front_holes += 1;
+            }
+            slot => {
+                self.page_in[slot as usize] = HOLE;
+                self.holes.insert(slot);
+            }
+        }
+    }
+
+    /// Make `page` clean without a flush: what it holds is not wanted any more. It stays where it is.
+    /// Answers its stack distance, if it has one.
+    pub fn discard(&mut self, page: u32) -> Option<u64> {
+        let distance = self.distance(page)?;
+        self.clean(page, distance);
+        Some(distance as u64)
+    }
+
+    /// Pages and holes above `page`.
+    fn distance(&self, page: u32) -> Option<usize> {
+        match self.pages.get(page as usize)?.slot {
+            NEW => None,
+            IN_FRONT => self.front.iter().position(|&p| p == page),
+            slot => Some(self.front.len() + self.below - self.live.up_to(slot as usize)),
+        }
+    }
+
+    /// Count the flushes of the last write that came before now, when `page` is at `distance`.
+    fn clean(&mut self, page: u32, distance: usize) {
+        let since = std::mem::replace(&mut self.pages[page as usize].unwritten, CLEAN);
+        if since != CLEAN {
+            self.written.add(since.max(distance as u32));
+        }
+    }
+
     /// Pages referenced so far.
     pub fn pages(&self) -> u64 {
         self.first
@@ -209,7 +247,7 @@ impl StackDistance {
         let mut written = self.written.clone();
         let mut depth = 0u32;
         let mut end = |page: u32, depth: u32| {
-            let since = self.pages[page as usize].unwritten;
+            let since = self.pages.get(page as usize).map_or(CLEAN, |page| page.unwritten);
             if since != CLEAN {
                 written.add(depth.max(since));
             }
@@ -227,6 +265,79 @@ impl StackDistance {
         frames.iter().map(|&frames| written.from(frames)).collect()
     }
 
+    /// Move `page` to the top of a stack without holes; answers its distance before.
+    #[inline]
+    fn move_up(&mut self, page: u32) -> Option<u64> {
+        match self.pages[page as usize].slot {
+            IN_FRONT => {
+                // A page marked so is in the array; 0 is never reached for want of it.
+                let place = self.front.iter().position(|&p| p == page).unwrap_or(0);
+                self.front.copy_within(0..place, 1);
+                self.front[0] = page;
+                Some(place as u64)
+            }
+            NEW => {
+                self.push_front(page);
+                None
+            }
+            slot => {
+                let above = self.below - self.live.up_to(slot as usize);
+                self.take_slot(slot);
+                let distance = self.front.len() + above;
+                self.push_front(page);
+                Some(distance as u64)
+            }
+        }
+    }
+
+    /// The same for a stack with holes.
+    fn move_up_past_holes(&mut self, page: u32) -> Option<u64> {
+        let distance = self.distance(page);
+        let slot = self.pages[page as usize].slot;
+        if self.front_holes > 0 {
+            let hole = self.front.iter().position(|&p| p == HOLE).unwrap_or(0);
+            if slot == IN_FRONT && distance.is_some_and(|place| place < hole) {
+                return self.move_up(page);
+            }
+            match (slot, distance) {
+                (NEW, _) | (_, None) => self.front_holes -= 1,
+                (IN_FRONT, Some(place)) => self.front[place] = HOLE,
+                (slot, Some(_)) => {
+                    self.front_holes -= 1;
+                    self.page_in[slot as usize] = HOLE;
+                    self.holes.insert(slot);
+                }
+            }
+            self.front.copy_within(0..hole, 1);
+            self.front[0] = page;
+            self.pages[page as usize].slot = IN_FRONT;
+        } else {
+            let hole = self.holes.last().copied();
+            match (slot, hole) {
+                (IN_FRONT, _) | (_, None) => return self.move_up(page),
+                (NEW, Some(hole)) => {
+                    self.holes.remove(&hole);
+                    self.take_slot(hole);
+                }
+                (slot, Some(hole)) if hole > slot => {
+                    self.holes.remove(&hole);
+                    self.take_slot(hole);
+                    self.page_in[slot as usize] = HOLE;
+                    self.holes.insert(slot);
+                }
+                (slot, Some(_)) => self.take_slot(slot),
+            }
+            self.push_front(page);
+        }
+        distance.map(|distance| distance as u64)
+    }
+
+    fn take_slot(&mut self, slot: u32) {
+        self.live.change(slot as usize);
+        self.below -= 1;
+    }
+
+    /// Put `page` on top of a stack without holes in the array.
     fn push_front(&mut self, page: u32) {
         self.front.insert(0, page);
         self.pages[page as usize].slot = IN_FRONT;
@@ -252,131 +363,21 @@ impl StackDistance {
     /// Renumber the live slots from 0, with room for as many again.
     fn compact(&mut self) {
         let mut kept = 0;
+        self.holes.clear();
         for slot in 0..self.next {
             if self.live.has(slot) {
                 let page = self.page_in[slot];
                 self.page_in[kept] = page;
-                self.pages[page as usize].slot = kept as u32;
+                match self.pages.get_mut(page as usize) {
+                    Some(page) => page.slot = kept as u32,
+                    None => drop(self.holes.insert(kept as u32)),
+                }
                 kept += 1;
             }
         }
         self.resize_slots((kept * 2).next_multiple_of(LINE).max(LINE * 8));
         self.next = kept;
         self.live.fill(kept);
-    }
-}
-
-/// Which slots are live, and how many of them.
-#[derive(Clone, Debug)]
-struct Live {
-    avx2: Option<Avx2>,
-    /// A bit a slot.
-    bits: Vec<[u64; LINE / 64]>,
-    /// Live slots of each line of [`LINE`].
-    lines: Vec<[u16; WIDTH]>,
-    /// Of each [`WIDTH`] lines.
-    groups: Vec<[u32; WIDTH]>,
-    /// Of each [`WIDTH`] of those.
-    tops: Vec<u32>,
-}
-
-impl Live {
-    fn new(avx2: Option<Avx2>) -> Self {
-        Self { avx2, bits: Vec::new(), lines: Vec::new(), groups: Vec::new(), tops: Vec::new() }
-    }
-
-    /// None of `slots` is live.
-    fn clear(&mut self, slots: usize) {
-        let lines = slots.div_ceil(LINE);
-        let (groups, tops) = (lines.div_ceil(WIDTH), lines.div_ceil(WIDTH * WIDTH));
-        self.bits.clear();
-        self.bits.resize(lines, [0; LINE / 64]);
-        self.lines.clear();
-        self.lines.resize(groups, [0; WIDTH]);
-        self.groups.clear();
-        self.groups.resize(tops, [0; WIDTH]);
-        self.tops.clear();
-        self.tops.resize(tops, 0);
-    }
-
-    /// The first `slots`, of none so far, are live.
-    fn fill(&mut self, slots: usize) {
-        for (line, bits) in self.bits[..slots.div_ceil(LINE)].iter_mut().enumerate() {
-            let count = LINE.min(slots - line * LINE);
-            for (word, bits) in bits.iter_mut().enumerate() {
-                let left = count.saturating_sub(word * 64).min(64) as u32;
-                *bits = u64::MAX.checked_shr(64 - left).unwrap_or(0);
-            }
-            let group = line / WIDTH;
-            self.lines[group][line % WIDTH] = count as u16;
-            self.groups[group / WIDTH][group % WIDTH] += count as u32;
-            self.tops[group / WIDTH] += count as u32;
-        }
-    }
-
-    fn has(&self, slot: usize) -> bool {
-        self.bits[slot / LINE][slot % LINE / 64] >> (slot % 64) & 1 == 1
-    }
-
-    /// Make `slot` live, or no longer so.
-    fn change(&mut self, slot: usize) {
-        let (line, bit) = (slot / LINE, 1 << (slot % 64));
-        let bits = &mut self.bits[line][slot % LINE / 64];
-        *bits ^= bit;
-        // One more, or one less.
-        let one = if *bits & bit != 0 { 1 } else { u32::MAX };
-        let group = line / WIDTH;
-        let count = &mut self.lines[group][line % WIDTH];
-        *count = count.wrapping_add(one as u16);
-        let count = &mut self.groups[group / WIDTH][group % WIDTH];
-        *count = count.wrapping_add(one);
-        let top = &mut self.tops[group / WIDTH];
-        *top = top.wrapping_add(one);
-    }
-
-    /// Live slots up to and including `slot`.
-    fn up_to(&self, slot: usize) -> usize {
-        #[cfg(target_arch = "x86_64")]
-        if let Some(token) = self.avx2 {
-            // SAFETY: the token says that the processor has the features.
-            return unsafe { self.up_to_avx2(token, slot) };
-        }
-        self.up_to_scalar(slot)
-    }
-
-    /// [`Self::up_to_scalar`], compiled for wider registers.
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,popcnt")]
-    fn up_to_avx2(&self, _: Avx2, slot: usize) -> usize {
-        self.up_to_scalar(slot)
-    }
-
-    #[inline(always)]
-    fn up_to_scalar(&self, slot: usize) -> usize {
-        let line = slot / LINE;
-        let group = line / WIDTH;
-        let top = group / WIDTH;
-        let (lines, groups) = (&self.lines[group], &self.groups[top]);
-        let line_in_group = (line % WIDTH) as u16;
-        // Of all those before, whichever they are: no loop ends early.
-        let before = |counts: &[u32], end: u32| {
-            let counts = (0..).zip(counts);
-            counts.map(|(number, &count)| if number < end { count } else { 0 }).sum::<u32>()
-        };
-        let of_tops = before(&self.tops, top as u32);
-        let of_groups = before(groups, (group % WIDTH) as u32);
-        let mut of_lines = 0;
-        for (number, &count) in (0..).zip(lines) {
-            of_lines += if number < line_in_group { count } else { 0 };
-        }
-        let last = slot % LINE / 64;
-        let mut of_bits = 0;
-        for (number, &bits) in self.bits[line].iter().enumerate() {
-            let whole = if number < last { bits } else { 0 };
-            let part = if number == last { bits << (63 - slot % 64) } else { 0 };
-            of_bits += (whole | part).count_ones();
-        }
-        (of_tops + of_groups + u32::from(of_lines) + of_bits) as usize
     }
 }
 
@@ -438,31 +439,63 @@ mod tests {
         }
     }
 
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(16))]
-        /// Over more slots than the counts of each width hold, filled and then changed here and
-        /// there, at either level.
-        #[test]
-        fn live_slots_are_counted(
-            filled in 0usize..5_000_000,
-            changes in prop::collection::vec(0usize..5_000_000, 0..300),
-            asked in prop::collection::vec(0usize..5_000_000, 1..30),
-        ) {
-            let mut live = Live::new(None);
-            live.clear(5_000_000);
-            live.fill(filled);
-            let mut plain = vec![false; 5_000_000];
-            plain[..filled].fill(true);
-            for &slot in &changes {
-                live.change(slot);
-                plain[slot] = !plain[slot];
+    /// A list and a loop with pages that end: (faults, flushed).
+    fn plain_with_ends(steps: &[(u32, u8)], frames: usize) -> (u64, u64) {
+        let (mut list, mut faults, mut flushed) = (Vec::<(u32, bool)>::new(), 0, 0);
+        for &(page, what) in steps {
+            let place = list.iter().position(|e| e.0 == page);
+            let mut entry = (page, what == WRITE);
+            match (what, place) {
+                (END, Some(place)) => drop(list.remove(place)),
+                (END | DISCARD, None) => {}
+                (DISCARD, Some(place)) => list[place].1 = false,
+                (_, Some(place)) => entry.1 |= list.remove(place).1,
+                (_, None) => {
+                    faults += 1;
+                    if list.len() == frames {
+                        flushed += u64::from(list.remove(0).1);
+                    }
+                }
             }
-            let with_avx2 = Live { avx2: Avx2::for_test(), ..live.clone() };
-            for slot in asked.into_iter().chain(changes).chain([0, 4_999_999]) {
-                let expected = plain[..=slot].iter().filter(|live| **live).count();
-                prop_assert_eq!(live.up_to(slot), expected, "slot {}", slot);
-                prop_assert_eq!(with_avx2.up_to(slot), expected, "slot {}", slot);
-                prop_assert_eq!(live.has(slot), plain[slot]);
+            if what <= WRITE {
+                list.push(entry);
+            }
+        }
+        (faults, flushed)
+    }
+
+    const WRITE: u8 = 1;
+    const END: u8 = 2;
+    const DISCARD: u8 = 3;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(128))]
+        /// Pages end, and come again, and the stack is right for every size.
+        #[test]
+        fn holes_are_free_frames_at_every_size(
+            steps in prop::collection::vec(
+                (0u32..140, prop_oneof![6 => Just(0), 4 => Just(WRITE), 3 => Just(END), 1 => Just(DISCARD)]),
+                1..2500,
+            ),
+            skew in 1u32..140,
+        ) {
+            let mut stack = StackDistance::new();
+            let steps: Vec<(u32, u8)> = steps
+                .into_iter()
+                .map(|(page, what)| (if what == WRITE { page % skew } else { page }, what))
+                .collect();
+            for &(page, what) in &steps {
+                match what {
+                    END => stack.release(page),
+                    DISCARD => drop(stack.discard(page)),
+                    _ => drop(stack.access(page, what == WRITE)),
+                }
+            }
+            let sizes: Vec<u64> = (1..=145).collect();
+            let flushed = stack.dirty_evictions(&sizes);
+            for (size, flushed) in sizes.iter().zip(flushed) {
+                let plain = plain_with_ends(&steps, *size as usize);
+                prop_assert_eq!((stack.faults(*size), flushed), plain, "{} frames", size);
             }
         }
     }

@@ -1,0 +1,164 @@
+//! The slots of the stack below its top: which are live, and how many there are up to one.
+//!
+//! Counts of fixed widths rather than a Fenwick tree: the live slots above one are then found by
+//! sums that are always the same instructions, where the loops of a tree end differently every time
+//! and a processor guesses wrong.
+
+use nearfar_simd::Avx2;
+
+/// Slots of a line, whose bits are a line of the cache.
+pub const LINE: usize = 512;
+/// Lines, or groups of lines, that are counted together.
+const WIDTH: usize = 64;
+
+/// Which slots are live, and how many of them.
+#[derive(Clone, Debug)]
+pub struct Live {
+    avx2: Option<Avx2>,
+    /// A bit a slot.
+    bits: Vec<[u64; LINE / 64]>,
+    /// Live slots of each line of [`LINE`].
+    lines: Vec<[u16; WIDTH]>,
+    /// Of each [`WIDTH`] lines.
+    groups: Vec<[u32; WIDTH]>,
+    /// Of each [`WIDTH`] of those.
+    tops: Vec<u32>,
+}
+
+impl Live {
+    /// No slots.
+    pub fn new(avx2: Option<Avx2>) -> Self {
+        Self { avx2, bits: Vec::new(), lines: Vec::new(), groups: Vec::new(), tops: Vec::new() }
+    }
+
+    /// None of `slots` is live.
+    pub fn clear(&mut self, slots: usize) {
+        let lines = slots.div_ceil(LINE);
+        let (groups, tops) = (lines.div_ceil(WIDTH), lines.div_ceil(WIDTH * WIDTH));
+        self.bits.clear();
+        self.bits.resize(lines, [0; LINE / 64]);
+        self.lines.clear();
+        self.lines.resize(groups, [0; WIDTH]);
+        self.groups.clear();
+        self.groups.resize(tops, [0; WIDTH]);
+        self.tops.clear();
+        self.tops.resize(tops, 0);
+    }
+
+    /// The first `slots`, of none so far, are live.
+    pub fn fill(&mut self, slots: usize) {
+        for (line, bits) in self.bits[..slots.div_ceil(LINE)].iter_mut().enumerate() {
+            let count = LINE.min(slots - line * LINE);
+            for (word, bits) in bits.iter_mut().enumerate() {
+                let left = count.saturating_sub(word * 64).min(64) as u32;
+                *bits = u64::MAX.checked_shr(64 - left).unwrap_or(0);
+            }
+            let group = line / WIDTH;
+            self.lines[group][line % WIDTH] = count as u16;
+            self.groups[group / WIDTH][group % WIDTH] += count as u32;
+            self.tops[group / WIDTH] += count as u32;
+        }
+    }
+
+    /// Whether `slot` is live.
+    pub fn has(&self, slot: usize) -> bool {
+        self.bits[slot / LINE][slot % LINE / 64] >> (slot % 64) & 1 == 1
+    }
+
+    /// Make `slot` live, or no longer so.
+    pub fn change(&mut self, slot: usize) {
+        let (line, bit) = (slot / LINE, 1 << (slot % 64));
+        let bits = &mut self.bits[line][slot % LINE / 64];
+        *bits ^= bit;
+        // One more, or one less.
+        let one = if *bits & bit != 0 { 1 } else { u32::MAX };
+        let group = line / WIDTH;
+        let count = &mut self.lines[group][line % WIDTH];
+        *count = count.wrapping_add(one as u16);
+        let count = &mut self.groups[group / WIDTH][group % WIDTH];
+        *count = count.wrapping_add(one);
+        let top = &mut self.tops[group / WIDTH];
+        *top = top.wrapping_add(one);
+    }
+
+    /// Live slots up to and including `slot`.
+    pub fn up_to(&self, slot: usize) -> usize {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(token) = self.avx2 {
+            // SAFETY: the token says that the processor has the features.
+            return unsafe { self.up_to_avx2(token, slot) };
+        }
+        self.up_to_scalar(slot)
+    }
+
+    /// [`Self::up_to_scalar`], compiled for wider registers.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,popcnt")]
+    fn up_to_avx2(&self, _: Avx2, slot: usize) -> usize {
+        self.up_to_scalar(slot)
+    }
+
+    #[inline(always)]
+    fn up_to_scalar(&self, slot: usize) -> usize {
+        let line = slot / LINE;
+        let group = line / WIDTH;
+        let top = group / WIDTH;
+        let (lines, groups) = (&self.lines[group], &self.groups[top]);
+        let line_in_group = (line % WIDTH) as u16;
+        // Of all those before, whichever they are: no loop ends early.
+        let before = |counts: &[u32], end: u32| {
+            let counts = (0..).zip(counts);
+            counts.map(|(number, &count)| if number < end { count } else { 0 }).sum::<u32>()
+        };
+        let of_tops = before(&self.tops, top as u32);
+        let of_groups = before(groups, (group % WIDTH) as u32);
+        let mut of_lines = 0;
+        for (number, &count) in (0..).zip(lines) {
+            of_lines += if number < line_in_group { count } else { 0 };
+        }
+        let last = slot % LINE / 64;
+        let mut of_bits = 0;
+        for (number, &bits) in self.bits[line].iter().enumerate() {
+            let whole = if number < last { bits } else { 0 };
+            let part = if number == last { bits << (63 - slot % 64) } else { 0 };
+            of_bits += (whole | part).count_ones();
+        }
+        (of_tops + of_groups + u32::from(of_lines) + of_bits) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(16))]
+        /// Over more slots than the counts of each width hold, filled and then changed here and
+        /// there, at either level.
+        #[test]
+        fn live_slots_are_counted(
+            filled in 0usize..5_000_000,
+            changes in prop::collection::vec(0usize..5_000_000, 0..300),
+            asked in prop::collection::vec(0usize..5_000_000, 1..30),
+        ) {
+            let mut live = Live::new(None);
+            live.clear(5_000_000);
+            live.fill(filled);
+            let mut plain = vec![false; 5_000_000];
+            plain[..filled].fill(true);
+            for &slot in &changes {
+                live.change(slot);
+                plain[slot] = !plain[slot];
+            }
+            let with_avx2 = Live { avx2: Avx2::for_test(), ..live.clone() };
+            for slot in asked.into_iter().chain(changes).chain([0, 4_999_999]) {
+                let expected = plain[..=slot].iter().filter(|live| **live).count();
+                prop_assert_eq!(live.up_to(slot), expected, "slot {}", slot);
+                prop_assert_eq!(with_avx2.up_to(slot), expected, "slot {}", slot);
+                prop_assert_eq!(live.has(slot), plain[slot]);
+            }
+        }
+    }
+}
