@@ -4,6 +4,7 @@ pub mod declared;
 pub mod filter;
 pub mod info;
 pub mod jobs;
+pub mod lifetimes;
 pub mod numa;
 pub mod paging;
 mod ranges;

@@ -53,10 +53,13 @@ pub struct StackDistance {
     live: Live,
     next: usize,
     below: usize,
-    /// References by stack distance (distinct other pages since the last one).
-    distances: Histogram,
-    first: u64,
-    written: Histogram,
+    /// References by stack distance (distinct other pages since the last one), of pages that are not
+    /// marked and of those that are.
+    distances: [Histogram; 2],
+    first: [u64; 2],
+    written: [Histogram; 2],
+    /// A bit a page that is marked; none until one is.
+    marked: Vec<u64>,
     /// Holes among the top of the stack.
     front_holes: usize,
     /// Slots that are holes.
@@ -140,9 +143,10 @@ impl StackDistance {
             live: Live::new(Avx2::new()),
             next: 0,
             below: 0,
-            distances: Histogram::default(),
-            first: 0,
-            written: Histogram::default(),
+            distances: Default::default(),
+            first: [0; 2],
+            written: Default::default(),
+            marked: Vec::new(),
             front_holes: 0,
             holes: BTreeSet::new(),
         };
@@ -168,24 +172,41 @@ impl StackDistance {
         } else {
             self.move_up(page)
         };
+        let kind = self.kind(page);
         match distance {
             Some(distance) => {
                 // Distances are below the number of pages, whose ids are 32 bits.
-                self.distances.add(distance as u32);
+                self.distances[kind].add(distance as u32);
                 let since = &mut self.pages[index].unwritten;
                 if *since != CLEAN {
                     *since = (distance as u32).max(*since);
                 }
             }
-            None => self.first += 1,
+            None => self.first[kind] += 1,
         }
         if write {
             let since = std::mem::replace(&mut self.pages[index].unwritten, 0);
             if since != CLEAN {
-                self.written.add(since);
+                self.written[kind].add(since);
             }
         }
         distance
+    }
+
+    /// Mark `page`, until it is freed: marked pages are counted apart.
+    pub fn mark(&mut self, page: u32) {
+        let word = page as usize / 64;
+        if self.marked.len() <= word {
+            self.marked.resize(word + 1, 0);
+        }
+        self.marked[word] |= 1 << (page % 64);
+    }
+
+    /// 1 for a page that is marked.
+    #[inline]
+    fn kind(&self, page: u32) -> usize {
+        let word = self.marked.get(page as usize / 64).copied().unwrap_or(0);
+        (word >> (page % 64) & 1) as usize
     }
 
     /// Free `page`: what it leaves is a hole, and its next reference is a first one. Only writes that
@@ -193,6 +214,9 @@ impl StackDistance {
     pub fn release(&mut self, page: u32) {
         let Some(distance) = self.distance(page) else { return };
         self.clean(page, distance);
+        if let Some(word) = self.marked.get_mut(page as usize / 64) {
+            *word &= !(1 << (page % 64));
+        }
         let slot = std::mem::replace(&mut self.pages[page as usize], NEVER).slot;
         match slot {
             IN_FRONT => {
@@ -227,29 +251,35 @@ impl StackDistance {
     fn clean(&mut self, page: u32, distance: usize) {
         let since = std::mem::replace(&mut self.pages[page as usize].unwritten, CLEAN);
         if since != CLEAN {
-            self.written.add(since.max(distance as u32));
+            self.written[self.kind(page)].add(since.max(distance as u32));
         }
     }
 
-    /// Pages referenced so far.
+    /// Pages referenced so far; one that was freed counts again.
     pub fn pages(&self) -> u64 {
-        self.first
+        self.first.iter().sum()
     }
 
     /// Faults of an LRU memory of `frames` frames: first references and distances >= `frames`.
     pub fn faults(&self, frames: u64) -> u64 {
-        self.first + self.distances.from(frames)
+        self.faults_of(frames).iter().sum()
     }
 
-    /// Evictions of dirty pages from an LRU memory of each of `frames` frames. A write is flushed
-    /// if any later reference up to the next write, or the end of the trace, finds the page out.
-    pub fn dirty_evictions(&self, frames: &[u64]) -> Vec<u64> {
+    /// The same, of pages that are not marked and of those that are.
+    pub fn faults_of(&self, frames: u64) -> [u64; 2] {
+        [0, 1].map(|kind| self.first[kind] + self.distances[kind].from(frames))
+    }
+
+    /// Evictions of dirty pages from an LRU memory of each of `frames` frames, of pages that are not
+    /// marked and of those that are. A write is flushed if any later reference up to the next write, or
+    /// the end of the trace, finds the page out.
+    pub fn dirty_evictions(&self, frames: &[u64]) -> Vec<[u64; 2]> {
         let mut written = self.written.clone();
         let mut depth = 0u32;
         let mut end = |page: u32, depth: u32| {
             let since = self.pages.get(page as usize).map_or(CLEAN, |page| page.unwritten);
             if since != CLEAN {
-                written.add(depth.max(since));
+                written[self.kind(page)].add(depth.max(since));
             }
         };
         for &page in &self.front {
@@ -262,7 +292,7 @@ impl StackDistance {
                 depth += 1;
             }
         }
-        frames.iter().map(|&frames| written.from(frames)).collect()
+        frames.iter().map(|&frames| [0, 1].map(|kind| written[kind].from(frames))).collect()
     }
 
     /// Move `page` to the top of a stack without holes; answers its distance before.
@@ -431,7 +461,7 @@ mod tests {
             let mut last = u64::MAX;
             for (size, flushed) in sizes.iter().zip(flushed) {
                 let faults = stack.faults(*size);
-                prop_assert_eq!((faults, flushed), plain(&refs, *size as usize), "{} frames", size);
+                prop_assert_eq!((faults, flushed[0]), plain(&refs, *size as usize), "{} frames", size);
                 // Inclusion: misses never rise with size; and every page is missed once.
                 prop_assert!(faults <= last && faults >= stack.pages());
                 last = faults;
@@ -495,7 +525,7 @@ mod tests {
             let flushed = stack.dirty_evictions(&sizes);
             for (size, flushed) in sizes.iter().zip(flushed) {
                 let plain = plain_with_ends(&steps, *size as usize);
-                prop_assert_eq!((stack.faults(*size), flushed), plain, "{} frames", size);
+                prop_assert_eq!((stack.faults(*size), flushed[0]), plain, "{} frames", size);
             }
         }
     }
@@ -516,7 +546,7 @@ mod tests {
             stack.access(page, write);
         }
         for frames in [1, 31, 32, 33, 500, 2999, 3000] {
-            let flushed = stack.dirty_evictions(&[frames])[0];
+            let [flushed, _] = stack.dirty_evictions(&[frames])[0];
             assert_eq!((stack.faults(frames), flushed), plain(&refs, frames as usize));
         }
     }

@@ -85,6 +85,7 @@ impl Clocks {
                 && recent * if frames <= SMALL_FRAMES { SMALL_THRASHING } else { THRASHING }
                     > self.seen
                 && self.own.iter().all(|(own, _)| *own != index)
+                && !self.shared.has_void()
                 && let Some((pages, hand)) = self.shared.policy(index).ring()
             {
                 let (referenced, dirty) = self.shared.take(index, &pages);
@@ -94,6 +95,20 @@ impl Clocks {
         }
         self.seen = 0;
     }
+
+    /// Give up the loops of memories that hold `page`, or of all: they are for memories that are full.
+    fn step_back(&mut self, page: Option<u32>) {
+        let shared = &mut self.shared;
+        self.own.retain(|(index, small)| {
+            let stays = page.is_some_and(|page| !small.pages.contains(&page));
+            if !stays {
+                let Small { clock, pages, dirty, outcome } = small;
+                shared.put_back(*index, *outcome, pages, clock.referenced, *dirty);
+                shared.policy_mut(*index).resume(pages.clone(), clock.hand() as usize);
+            }
+            stays
+        });
+    }
 }
 
 impl Engine for Clocks {
@@ -101,7 +116,7 @@ impl Engine for Clocks {
         self.shared.window(view);
         self.runs.clear();
         for (_, small) in &mut self.own {
-            small.window(view, &mut self.runs);
+            small.window(view, &mut self.runs, &self.shared);
         }
         self.seen += view.refs().len() as u64;
         if self.seen >= TRIAL {
@@ -109,17 +124,35 @@ impl Engine for Clocks {
         }
     }
 
+    fn begin_file(&mut self, page: u32) {
+        self.shared.begin_file(page);
+    }
+
+    fn free(&mut self, page: u32) {
+        self.step_back(Some(page));
+        self.shared.free(page);
+    }
+
+    fn discard(&mut self, page: u32) {
+        self.step_back(None);
+        self.shared.discard(page);
+    }
+
+    fn keep(&mut self, page: u32) {
+        self.shared.keep(page);
+    }
+
     fn outcomes(&self) -> Vec<Outcome> {
         let mut outcomes = self.shared.outcomes();
         for (index, small) in &self.own {
-            outcomes[*index].faults += small.outcome.faults;
-            outcomes[*index].dirty_evictions += small.outcome.dirty_evictions;
+            outcomes[*index].add(small.outcome);
         }
         outcomes
     }
 }
 
-/// One memory of at most 64 frames, all taken.
+/// One memory of at most 64 frames, all taken, and what it came to since. With one or two frames it
+/// does not know which faults and evictions are of files.
 struct Small {
     clock: BitClock,
     pages: Vec<u32>,
@@ -129,7 +162,7 @@ struct Small {
 
 impl Small {
     /// Apply a window.
-    fn window(&mut self, view: &View<'_>, runs: &mut Runs) {
+    fn window(&mut self, view: &View<'_>, runs: &mut Runs, shared: &Memories<Clock>) {
         // One more entry: the place of frames whose page this window does not touch.
         let mut frame_of = [ABSENT; MAX_BLOCKS + 1];
         let mut local_in = [MAX_BLOCKS as u8; 64];
@@ -155,7 +188,10 @@ impl Small {
         match self.pages.len() {
             1 => self.single(runs, &mut local_in),
             2 => self.pair(runs, &mut local_in),
-            _ => self.several(runs, &mut frame_of, &mut local_in),
+            _ => {
+                let files = Files::of(view, &self.pages, shared);
+                self.several(runs, &mut frame_of, &mut local_in, files);
+            }
         }
         for (frame, page) in self.pages.iter_mut().enumerate() {
             if local_in[frame] != before[frame] {
@@ -226,10 +262,18 @@ impl Small {
         runs: &[u8],
         frame_of: &mut [u8; MAX_BLOCKS + 1],
         local_in: &mut [u8; 64],
+        files: Files,
     ) {
         let mut clock = self.clock.clone();
         let mut dirty = self.dirty;
-        let Outcome { mut faults, mut dirty_evictions } = self.outcome;
+        let Files { of_window, mut of_frames } = files;
+        let Outcome {
+            mut faults,
+            mut dirty_evictions,
+            mut file_faults,
+            mut file_dirty_evictions,
+            ..
+        } = self.outcome;
         for &run in runs {
             let (local, write) = (usize::from(run & !WRITE), u64::from(run >> 7));
             let frame = frame_of[local];
@@ -242,6 +286,10 @@ impl Small {
                 frame_of[local] = frame as u8;
                 faults += 1;
                 dirty_evictions += dirty >> frame & 1;
+                let of_file = of_window >> local & 1;
+                file_faults += of_file;
+                file_dirty_evictions += (dirty & of_frames) >> frame & 1;
+                of_frames = of_frames & !(1 << frame) | of_file << frame;
                 dirty &= !(1 << frame);
                 frame
             };
@@ -250,6 +298,31 @@ impl Small {
         }
         self.clock = clock;
         self.dirty = dirty;
-        self.outcome = Outcome { faults, dirty_evictions };
+        self.outcome =
+            Outcome { faults, dirty_evictions, file_faults, file_dirty_evictions, ..self.outcome };
+    }
+}
+
+/// Which pages are of files, a bit each.
+#[derive(Clone, Copy, Default)]
+struct Files {
+    /// By local number.
+    of_window: u64,
+    /// By frame.
+    of_frames: u64,
+}
+
+impl Files {
+    fn of(view: &View<'_>, pages: &[u32], shared: &Memories<Clock>) -> Self {
+        if !shared.has_files() {
+            return Self::default();
+        }
+        let bit = |page: u32, place: usize| u64::from(shared.is_of_file(page)) << place;
+        let locals = view.distinct.iter().flat_map(|&local| {
+            let of_file = shared.is_of_file(view.page(local));
+            of_file.then_some(view.group[usize::from(local)])
+        });
+        let of_frames = pages.iter().enumerate().map(|(frame, &page)| bit(page, frame)).sum();
+        Self { of_window: locals.sum(), of_frames }
     }
 }

@@ -2,71 +2,87 @@
 //!
 //! Here a second reference to a page right after its fault matters, so neither windows nor dropping
 //! repeats is exact (and a record that lies over a border of small pages is one reference at large
-//! ones). Slower than the windows, and not the default: hardware sets the bit on the retry.
+//! ones): it needs windows that keep every reference. Slower, and not the default: hardware sets the
+//! bit on the retry.
 
 use nearfar_kernel::replacement::clock::Clock;
 use nearfar_kernel::replacement::{AccessBits, Replacement};
-use nearfar_trace::hash::PageMap;
-use nearfar_trace::{Batch, KindSet, last_byte};
+use rustc_hash::FxHashSet;
 
-use super::engine::{Engine, Outcome, SIZES, View};
+use super::engine::{Engine, NO_PAGE, Outcome, SIZES, View};
+use super::window::{LOCAL, SAME_RECORD, WRITE};
 
 #[derive(Clone, Copy, Default)]
 struct State {
     present: u16,
     referenced: u16,
     dirty: u16,
+    /// A fault finds nothing that was swapped out.
+    void: u16,
+    of_file: bool,
 }
 
 /// Memories of one page size, at most [`SIZES`] of them.
 pub struct Direct {
-    shift: u32,
-    kinds: KindSet,
     all: u16,
-    ids: PageMap<u32>,
     states: Vec<State>,
     clocks: Vec<Clock>,
     outcomes: Vec<Outcome>,
+    /// The page of the reference before.
+    previous: u32,
+    /// Pages that are discarded.
+    discarded: FxHashSet<u32>,
 }
 
 impl Direct {
     /// Memories of `frames` frames of `page_bytes` (a power of two) each.
-    pub fn new(frames: &[u64], page_bytes: u64, kinds: KindSet) -> Self {
+    pub fn new(frames: &[u64], page_bytes: u64) -> Self {
         debug_assert!(frames.len() <= SIZES);
         Self {
-            shift: page_bytes.trailing_zeros(),
-            kinds,
             all: ((1u32 << frames.len()) - 1) as u16,
-            ids: PageMap::default(),
             states: Vec::new(),
             clocks: frames.iter().map(|&frames| Clock::new(frames, page_bytes)).collect(),
             outcomes: vec![Outcome::default(); frames.len()],
+            previous: NO_PAGE,
+            discarded: FxHashSet::default(),
         }
     }
 
-    fn reference(&mut self, number: u64, write: bool) {
-        let next = self.states.len() as u32;
-        let page = *self.ids.entry(number).or_insert(next);
-        if page == next {
-            self.states.push(State::default());
+    fn state(&mut self, page: u32) -> &mut State {
+        if self.states.len() <= page as usize {
+            self.states.resize(page as usize + 1, State::default());
         }
-        let state = &mut self.states[page as usize];
-        let mut missing = self.all & !state.present;
-        state.referenced |= self.all & state.present;
-        state.present = self.all;
+        &mut self.states[page as usize]
+    }
+
+    fn reference(&mut self, page: u32, write: bool) {
+        let all = self.all;
+        let state = self.state(page);
+        let State { void, of_file, .. } = *state;
+        let mut missing = all & !state.present;
+        state.referenced |= all & state.present;
+        state.present = all;
         if write {
-            state.dirty = self.all;
+            state.dirty = all;
+        }
+        if void & missing != 0 && !self.discarded.contains(&page) {
+            self.states[page as usize].void &= !missing;
         }
         while missing != 0 {
             let index = missing.trailing_zeros() as usize;
             let bit = 1u16 << index;
             missing &= missing - 1;
-            self.outcomes[index].faults += 1;
+            let outcome = &mut self.outcomes[index];
+            outcome.faults += 1;
+            outcome.file_faults += u64::from(of_file);
+            outcome.void_faults += u64::from(void & bit != 0);
             let mut bits = Bits { states: &mut self.states, bit };
             if let Some(victim) = self.clocks[index].fault(page, &mut bits) {
                 let victim = &mut self.states[victim as usize];
                 victim.present &= !bit;
-                self.outcomes[index].dirty_evictions += u64::from(victim.dirty & bit != 0);
+                let dirty = u64::from(victim.dirty & bit != 0);
+                self.outcomes[index].dirty_evictions += dirty;
+                self.outcomes[index].file_dirty_evictions += dirty & u64::from(victim.of_file);
                 victim.dirty &= !bit;
             }
         }
@@ -74,17 +90,40 @@ impl Direct {
 }
 
 impl Engine for Direct {
-    fn window(&mut self, _view: &View<'_>) {}
-
-    fn records(&mut self, batch: &Batch) {
-        for ((&addr, &kind), &size) in batch.addr.iter().zip(&batch.kind).zip(&batch.size) {
-            if self.kinds.0 >> kind & 1 == 1 {
-                let last = last_byte(addr, size);
-                for number in addr >> self.shift..=last >> self.shift {
-                    self.reference(number, KindSet::WRITES.0 >> kind & 1 == 1);
-                }
+    fn window(&mut self, view: &View<'_>) {
+        for &byte in view.refs() {
+            let page = view.page(byte & LOCAL);
+            let same = byte & SAME_RECORD != 0 && page == self.previous;
+            self.previous = page;
+            if page != NO_PAGE && !same {
+                self.reference(page, byte & WRITE != 0);
             }
         }
+    }
+
+    fn begin_file(&mut self, page: u32) {
+        self.state(page).of_file = true;
+    }
+
+    fn free(&mut self, page: u32) {
+        let present = std::mem::take(self.state(page)).present;
+        self.discarded.remove(&page);
+        for (index, clock) in self.clocks.iter_mut().enumerate() {
+            clock.release(page, present >> index & 1 == 1);
+        }
+    }
+
+    fn discard(&mut self, page: u32) {
+        let all = self.all;
+        let state = self.state(page);
+        (state.dirty, state.void) = (0, all);
+        self.discarded.insert(page);
+    }
+
+    fn keep(&mut self, page: u32) {
+        let state = self.state(page);
+        state.void &= !state.present;
+        self.discarded.remove(&page);
     }
 
     fn outcomes(&self) -> Vec<Outcome> {

@@ -1,8 +1,6 @@
 //! The contract between a page size and what simulates memories at it: windows of pages in, counts
 //! out.
 
-use nearfar_trace::Batch;
-
 use super::window::{Chunk, MAX_BLOCKS};
 
 /// Memory sizes that one engine simulates: a bit each in a 16-bit mask.
@@ -15,16 +13,40 @@ pub struct Outcome {
     pub faults: u64,
     /// Evictions of pages written since they became resident.
     pub dirty_evictions: u64,
+    /// Page faults on pages of files.
+    pub file_faults: u64,
+    /// Evictions of written pages of files.
+    pub file_dirty_evictions: u64,
+    /// Page faults on pages whose content had been discarded.
+    pub void_faults: u64,
 }
 
-/// Simulates some memory sizes at one page size.
+impl Outcome {
+    /// Add what the same memory came to elsewhere.
+    pub fn add(&mut self, more: Outcome) {
+        self.faults += more.faults;
+        self.dirty_evictions += more.dirty_evictions;
+        self.file_faults += more.file_faults;
+        self.file_dirty_evictions += more.file_dirty_evictions;
+        self.void_faults += more.void_faults;
+    }
+}
+
+/// Simulates some memory sizes at one page size. Pages are frames, that is what pages of address
+/// spaces hold (see [`crate::lifetimes`]); where no page ends they are the same. Their ids are dense;
+/// that of a page that was freed may come again, for another.
 pub trait Engine: Send {
     /// Apply the references of one window.
     fn window(&mut self, view: &View<'_>);
-    /// Apply the records of a chunk, before its windows: for engines that must see every one of
-    /// them, which leave [`Engine::window`] empty. Only called where [`super::window::Chunk`] keeps
-    /// its batches.
-    fn records(&mut self, _batch: &Batch) {}
+    /// A page begins: the next reference to it is its first. Called for pages of files only.
+    fn begin_file(&mut self, page: u32);
+    /// A page is freed, wherever it is.
+    fn free(&mut self, page: u32);
+    /// What a page holds is not wanted, until [`Engine::keep`]: it is clean, and a fault on it is not
+    /// one on what was swapped out.
+    fn discard(&mut self, page: u32);
+    /// The next reference to a discarded page makes it one like others.
+    fn keep(&mut self, page: u32);
     /// The outcome of each size, in the order given at construction.
     fn outcomes(&self) -> Vec<Outcome>;
 }

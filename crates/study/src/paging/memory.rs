@@ -1,6 +1,7 @@
 //! Many memory sizes at one page size, window by window, for policies that see faults only.
 
 use nearfar_kernel::replacement::{AccessBits, Replacement};
+use rustc_hash::FxHashMap;
 
 use super::engine::{Engine, Outcome, SIZES, View};
 
@@ -10,7 +11,14 @@ struct State {
     present: u16,
     referenced: u16,
     dirty: u16,
+    /// [`OF_FILE`], [`VOID`].
+    kind: u16,
 }
+
+/// The page is one of a file.
+const OF_FILE: u16 = 1;
+/// What it holds, or held, may be of no worth: see [`Memories::void`].
+const VOID: u16 = 2;
 
 /// Up to [`SIZES`] memories under a fault-driven policy.
 ///
@@ -23,6 +31,11 @@ pub struct Memories<P> {
     states: Vec<State>,
     policies: Vec<P>,
     outcomes: Vec<Outcome>,
+    /// Of pages that were discarded: whether they still are, and the memories in which a fault finds
+    /// nothing that was swapped out.
+    void: FxHashMap<u32, (bool, u16)>,
+    /// Some page is one of a file.
+    files: bool,
 }
 
 impl<P: Replacement> Memories<P> {
@@ -34,6 +47,30 @@ impl<P: Replacement> Memories<P> {
             states: Vec::new(),
             policies: frames.iter().map(|&frames| P::new(frames, page_bytes)).collect(),
             outcomes: vec![Outcome::default(); frames.len()],
+            void: FxHashMap::default(),
+            files: false,
+        }
+    }
+
+    fn state(&mut self, page: u32) -> &mut State {
+        if self.states.len() <= page as usize {
+            self.states.resize(page as usize + 1, State::default());
+        }
+        &mut self.states[page as usize]
+    }
+
+    /// A fault on a page that was discarded.
+    #[cold]
+    fn fault_on_void(&mut self, page: u32, index: usize) {
+        let Some((discarded, memories)) = self.void.get_mut(&page) else { return };
+        let bit = 1 << index;
+        self.outcomes[index].void_faults += u64::from(*memories & bit != 0);
+        if !*discarded {
+            *memories &= !bit;
+            if *memories == 0 {
+                self.void.remove(&page);
+                self.states[page as usize].kind &= !VOID;
+            }
         }
     }
 
@@ -47,6 +84,47 @@ impl<P: Replacement> Memories<P> {
         &self.policies[index]
     }
 
+    /// The policy of memory `index`.
+    pub fn policy_mut(&mut self, index: usize) -> &mut P {
+        &mut self.policies[index]
+    }
+
+    /// Whether any page is one of a file.
+    pub fn has_files(&self) -> bool {
+        self.files
+    }
+
+    /// Whether a page is one of a file.
+    pub fn is_of_file(&self, page: u32) -> bool {
+        self.states.get(page as usize).is_some_and(|state| state.kind & OF_FILE != 0)
+    }
+
+    /// Whether what some page holds may be of no worth.
+    pub fn has_void(&self) -> bool {
+        !self.void.is_empty()
+    }
+
+    /// Put memory `index` back in: what it came to meanwhile, its `pages` and their accessed and dirty
+    /// bits.
+    pub fn put_back(
+        &mut self,
+        index: usize,
+        more: Outcome,
+        pages: &[u32],
+        referenced: u64,
+        dirty: u64,
+    ) {
+        let bit = 1u16 << index;
+        self.all |= bit;
+        self.outcomes[index].add(more);
+        for (place, &page) in pages.iter().enumerate() {
+            let state = self.state(page);
+            state.present |= bit;
+            state.referenced |= bit * (referenced >> place & 1) as u16;
+            state.dirty |= bit * (dirty >> place & 1) as u16;
+        }
+    }
+
     /// Take memory `index` out; answers the accessed and dirty bits of `pages` (at most 64).
     pub fn take(&mut self, index: usize, pages: &[u32]) -> (u64, u64) {
         let bit = 1u16 << index;
@@ -55,7 +133,14 @@ impl<P: Replacement> Memories<P> {
             let set = |page: &u32| u64::from(test(&self.states[*page as usize]) & bit != 0);
             pages.iter().enumerate().map(|(place, page)| set(page) << place).sum()
         };
-        (word(|state| state.referenced), word(|state| state.dirty))
+        let bits = (word(|state| state.referenced), word(|state| state.dirty));
+        for &page in pages {
+            let state = &mut self.states[page as usize];
+            state.present &= !bit;
+            state.referenced &= !bit;
+            state.dirty &= !bit;
+        }
+        bits
     }
 
     fn replay(&mut self, busy: u16, view: &View<'_>) {
@@ -113,6 +198,11 @@ impl<P: Replacement> Memories<P> {
             let bit = 1u16 << index;
             missing &= missing - 1;
             self.outcomes[index].faults += 1;
+            let kind = self.states[page as usize].kind;
+            self.outcomes[index].file_faults += u64::from(kind & OF_FILE);
+            if kind & VOID != 0 {
+                self.fault_on_void(page, index);
+            }
             let mut bits = Bits { states: &mut self.states, bit, run };
             for victim in self.policies[index].fault(page, &mut bits) {
                 let group = run.group_of(victim);
@@ -123,6 +213,7 @@ impl<P: Replacement> Memories<P> {
                 if state.dirty & bit != 0 {
                     state.dirty &= !bit;
                     self.outcomes[index].dirty_evictions += 1;
+                    self.outcomes[index].file_dirty_evictions += u64::from(state.kind & OF_FILE);
                     run.clean |= group;
                 }
             }
@@ -216,6 +307,41 @@ impl<P: Replacement> Engine for Memories<P> {
         let busy = self.all & !present;
         if busy != 0 {
             self.replay(busy, view);
+        }
+    }
+
+    fn begin_file(&mut self, page: u32) {
+        self.state(page).kind = OF_FILE;
+        self.files = true;
+    }
+
+    fn free(&mut self, page: u32) {
+        let present = std::mem::take(self.state(page)).present & self.all;
+        self.void.remove(&page);
+        for (index, policy) in self.policies.iter_mut().enumerate() {
+            if self.all >> index & 1 == 1 {
+                policy.release(page, present >> index & 1 == 1);
+            }
+        }
+    }
+
+    fn discard(&mut self, page: u32) {
+        let all = self.all;
+        let state = self.state(page);
+        state.dirty = 0;
+        state.kind |= VOID;
+        self.void.insert(page, (true, all));
+    }
+
+    fn keep(&mut self, page: u32) {
+        let present = self.state(page).present;
+        if let Some((discarded, memories)) = self.void.get_mut(&page) {
+            *discarded = false;
+            *memories &= !present;
+            if *memories == 0 {
+                self.void.remove(&page);
+                self.states[page as usize].kind &= !VOID;
+            }
         }
     }
 

@@ -77,6 +77,8 @@ pub struct Options {
     pub clock_insert: ClockInsert,
     /// Kinds of references that count.
     pub kinds: KindSet,
+    /// Pages end, as the trace's events say.
+    pub lifetimes: bool,
     /// Threads; 0 = one per core.
     pub threads: usize,
     /// Bytes that the simulation should not exceed: a large footprint takes several passes.
@@ -172,6 +174,7 @@ impl Options {
             replacement: policy,
             clock_insert,
             kinds,
+            lifetimes: false,
             threads: 0,
             sample: None,
             max_memory: MAX_MEMORY,

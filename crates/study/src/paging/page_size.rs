@@ -1,11 +1,14 @@
 //! One page size: from a window of blocks to a window of pages, its TLB and its memories.
 
+use std::ops::Range;
+
 use nearfar_hardware::tlb::{Buffer, TlbSpec};
 use nearfar_trace::hash::PageMap;
 
 use super::engine::{Engine, NO_PAGE, NO_STAND_IN, Outcome, View};
 use super::sample::Sample;
-use super::window::{Chunk, MAX_BLOCKS, WRITE};
+use super::window::{Chunk, LOCAL, MAX_BLOCKS};
+use crate::lifetimes::{self, Action, Change, PageTable};
 
 /// Misses of a TLB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,6 +29,8 @@ pub struct Job {
     pub tlb: Option<TlbSpec>,
     /// The pages simulated; all when `None`.
     pub sample: Option<Sample>,
+    /// Pages end.
+    pub lives: bool,
     /// Memories.
     pub engines: Vec<Box<dyn Engine>>,
 }
@@ -34,7 +39,28 @@ pub struct Job {
 pub struct PageSize {
     /// log2 of the page size.
     pub shift: u32,
-    block_shift: u32,
+    pages: Pages,
+    /// Local number of a page or frame in the last window that had it.
+    local_of: Vec<u8>,
+    first: Option<Buffer>,
+    second: Option<Buffer>,
+    tlb: TlbOutcome,
+    sample: Option<Sample>,
+    engines: Vec<Box<dyn Engine>>,
+}
+
+/// Which page a block is in.
+enum Pages {
+    /// Pages that never end.
+    Endless(Endless),
+    /// Pages as the events of the trace have them.
+    Lives(PageTable),
+}
+
+/// Pages that never end: their ids are in the order of their first references.
+struct Endless {
+    /// log2 of the blocks in a page.
+    blocks: u32,
     /// Pages are blocks, and have their ids.
     own: bool,
     /// Page numbers are kept, for set-associative TLBs.
@@ -44,120 +70,239 @@ pub struct PageSize {
     ids: PageMap<u32>,
     /// Number of each page, if `numbered`.
     numbers: Vec<u64>,
-    local_of: Vec<u8>,
-    first: Option<Buffer>,
-    second: Option<Buffer>,
-    tlb: TlbOutcome,
-    sample: Option<Sample>,
-    engines: Vec<Box<dyn Engine>>,
+    pages: u32,
+}
+
+impl Endless {
+    fn new_block(&mut self, block: u64, sample: Option<Sample>) {
+        let number = block >> self.blocks;
+        if sample.is_some_and(|sample| !sample.takes(number)) {
+            self.page_of.push(NO_PAGE);
+            return;
+        }
+        if !self.own {
+            let id = *self.ids.entry(number).or_insert(self.pages);
+            self.page_of.push(id);
+            if id != self.pages {
+                return;
+            }
+        }
+        self.pages += 1;
+        if self.numbered {
+            self.numbers.push(number);
+        }
+    }
+}
+
+/// The pages of a window, and which of its blocks are in the same one.
+struct Grouped {
+    pages: [u32; MAX_BLOCKS],
+    distinct: [u8; MAX_BLOCKS],
+    kinds: usize,
+    group: [u64; MAX_BLOCKS],
+    stand_in: [u8; MAX_BLOCKS],
+}
+
+impl Grouped {
+    fn new() -> Self {
+        Self {
+            pages: [0; MAX_BLOCKS],
+            distinct: [0; MAX_BLOCKS],
+            kinds: 0,
+            group: [0; MAX_BLOCKS],
+            stand_in: [0; MAX_BLOCKS],
+        }
+    }
+
+    /// Put the window's next block, of number `local`, into `page`.
+    #[inline(always)]
+    fn put(&mut self, local: usize, page: u32, local_of: &mut [u8]) {
+        self.pages[local] = page;
+        if page == NO_PAGE {
+            self.stand_in[local] = NO_STAND_IN;
+            return;
+        }
+        let known = usize::from(local_of[page as usize]);
+        let stand = if known < local && self.pages[known] == page {
+            self.group[known] |= 1 << local;
+            known
+        } else {
+            local_of[page as usize] = local as u8;
+            self.group[local] = 1 << local;
+            self.distinct[self.kinds] = local as u8;
+            self.kinds += 1;
+            local
+        };
+        self.stand_in[local] = stand as u8;
+    }
+
+    fn view<'a>(
+        &'a self,
+        chunk: &'a Chunk,
+        window: &Range<usize>,
+        local_of: &'a [u8],
+        written: u64,
+    ) -> View<'a> {
+        View {
+            chunk,
+            first: window.start,
+            pages: &self.pages[..window.len()],
+            distinct: &self.distinct[..self.kinds],
+            group: &self.group,
+            stand_in: &self.stand_in,
+            local_of,
+            written,
+        }
+    }
 }
 
 impl PageSize {
     /// Nothing referenced yet.
     pub fn new(job: Job) -> Self {
+        let Job { shift, block_shift, tlb, sample, lives, engines } = job;
         let sets = |buffer: &Buffer| matches!(buffer, Buffer::Sets(_));
-        let first = job.tlb.map(|tlb| Buffer::new(tlb.first));
-        let second = job.tlb.and_then(|tlb| tlb.second).map(Buffer::new);
+        let first = tlb.map(|tlb| Buffer::new(tlb.first));
+        let second = tlb.and_then(|tlb| tlb.second).map(Buffer::new);
+        let pages = if lives {
+            let taken = sample.map(|sample| {
+                Box::new(move |number| sample.takes(number)) as Box<lifetimes::Taken>
+            });
+            Pages::Lives(PageTable::new(shift, block_shift, taken))
+        } else {
+            Pages::Endless(Endless {
+                blocks: shift - block_shift,
+                own: shift == block_shift && sample.is_none(),
+                numbered: first.iter().chain(&second).any(sets),
+                page_of: Vec::new(),
+                ids: PageMap::default(),
+                numbers: Vec::new(),
+                pages: 0,
+            })
+        };
         Self {
-            own: job.shift == job.block_shift && job.sample.is_none(),
-            numbered: first.iter().chain(&second).any(sets),
-            shift: job.shift,
-            block_shift: job.block_shift,
-            page_of: Vec::new(),
-            ids: PageMap::default(),
-            numbers: Vec::new(),
+            shift,
+            pages,
             local_of: Vec::new(),
             first,
             second,
             tlb: TlbOutcome::default(),
-            sample: job.sample,
-            engines: job.engines,
+            sample,
+            engines,
         }
     }
 
     /// Apply a chunk.
     pub fn chunk(&mut self, chunk: &Chunk) {
-        for &block in &chunk.new_blocks {
-            self.new_block(block);
-        }
-        for engine in &mut self.engines {
-            chunk.batches.iter().for_each(|batch| engine.records(batch));
-        }
-        let mut pages = [0u32; MAX_BLOCKS];
-        let mut distinct = [0u8; MAX_BLOCKS];
-        let mut group = [0u64; MAX_BLOCKS];
-        let mut stand_in = [0u8; MAX_BLOCKS];
-        for window in chunk.windows() {
-            let first = window.start;
-            let count = window.len();
-            if count == 0 {
-                continue;
+        let mut grouped = Grouped::new();
+        let mut of_frames = Grouped::new();
+        if let Pages::Endless(pages) = &mut self.pages {
+            for &block in &chunk.new_blocks {
+                pages.new_block(block, self.sample);
             }
-            let (mut kinds, mut written) = (0usize, 0u64);
-            for (local, j) in window.enumerate() {
+            self.local_of.resize(pages.pages as usize, 0);
+        }
+        let mut changes = chunk.changes.iter().peekable();
+        for (number, window) in chunk.windows().enumerate() {
+            while let Some((_, change)) = changes.next_if(|(before, _)| *before as usize <= number)
+            {
+                self.change(change);
+            }
+            let mut written = 0u64;
+            grouped.kinds = 0;
+            for (local, j) in window.clone().enumerate() {
                 let block = chunk.block[j];
-                let page = if self.own { block } else { self.page_of[block as usize] };
-                pages[local] = page;
-                if page == NO_PAGE {
-                    stand_in[local] = NO_STAND_IN;
-                    continue;
-                }
-                let known = usize::from(self.local_of[page as usize]);
-                let stand = if known < local && pages[known] == page {
-                    group[known] |= 1 << local;
-                    known
-                } else {
-                    self.local_of[page as usize] = local as u8;
-                    group[local] = 1 << local;
-                    distinct[kinds] = local as u8;
-                    kinds += 1;
-                    local
+                let page = match &self.pages {
+                    Pages::Endless(Endless { own: true, .. }) => block,
+                    Pages::Endless(pages) => pages.page_of[block as usize],
+                    Pages::Lives(pages) => pages.page(block),
                 };
-                stand_in[local] = stand as u8;
+                grouped.put(local, page, &mut self.local_of);
                 written |= chunk.again_written[j] | u64::from(chunk.first_written[j]) << local;
             }
-            let view = View {
-                chunk,
-                first,
-                pages: &pages[..count],
-                distinct: &distinct[..kinds],
-                group: &group,
-                stand_in: &stand_in,
-                local_of: &self.local_of,
-                written,
-            };
+            if window.is_empty() {
+                continue;
+            }
+            let view = grouped.view(chunk, &window, &self.local_of, written);
             if let Some(first) = &mut self.first {
-                translate(first, &mut self.second, &mut self.tlb, &self.numbers, &view);
+                let number = |page: u32| match &self.pages {
+                    Pages::Endless(pages) => pages.numbers.get(page as usize).copied().unwrap_or(0),
+                    Pages::Lives(pages) => pages.number(page),
+                };
+                translate(first, &mut self.second, &mut self.tlb, number, &view);
             }
-            for engine in &mut self.engines {
-                engine.window(&view);
+            if self.engines.is_empty() {
+                continue;
             }
+            let frames = match &self.pages {
+                Pages::Lives(pages) if !pages.plain() => {
+                    let own = |local: &u8| {
+                        let page = view.page(*local);
+                        pages.frame(page) == page
+                    };
+                    (!view.distinct.iter().all(own)).then_some(pages)
+                }
+                _ => None,
+            };
+            if let Some(pages) = frames {
+                of_frames.kinds = 0;
+                for local in 0..window.len() {
+                    let frame = pages.frame(grouped.pages[local]);
+                    of_frames.put(local, frame, &mut self.local_of);
+                }
+                let view = of_frames.view(chunk, &window, &self.local_of, written);
+                self.engines.iter_mut().for_each(|engine| engine.window(&view));
+            } else {
+                self.engines.iter_mut().for_each(|engine| engine.window(&view));
+            }
+        }
+        for (_, change) in changes {
+            self.change(change);
         }
     }
 
-    fn new_block(&mut self, block: u64) {
-        let number = block >> (self.shift - self.block_shift);
-        if self.sample.is_some_and(|sample| !sample.takes(number)) {
-            self.page_of.push(NO_PAGE);
-            return;
-        }
-        let next = self.local_of.len() as u32;
-        if !self.own {
-            let id = *self.ids.entry(number).or_insert(next);
-            self.page_of.push(id);
-            if id != next {
-                return;
+    /// Apply what became of blocks.
+    fn change(&mut self, change: &Change) {
+        let Pages::Lives(pages) = &mut self.pages else { return };
+        pages.apply(change);
+        for action in pages.actions() {
+            match action {
+                Action::Shootdown { page, number } => {
+                    for buffer in self.first.iter_mut().chain(&mut self.second) {
+                        buffer.remove(page, number);
+                    }
+                }
+                Action::Begin { frame, of_file: true } => {
+                    self.engines.iter_mut().for_each(|engine| engine.begin_file(frame));
+                }
+                Action::Begin { .. } => {}
+                Action::Free(frame) => {
+                    self.engines.iter_mut().for_each(|engine| engine.free(frame));
+                }
+                Action::Discard(frame) => {
+                    self.engines.iter_mut().for_each(|engine| engine.discard(frame));
+                }
+                Action::Keep(frame) => {
+                    self.engines.iter_mut().for_each(|engine| engine.keep(frame));
+                }
             }
         }
-        self.local_of.push(0);
-        if self.numbered {
-            self.numbers.push(number);
-        }
+        self.local_of.resize(pages.ids(), 0);
     }
 
-    /// Distinct pages referenced.
+    /// Distinct pages referenced: of those that had one, frames.
     pub fn pages(&self) -> u64 {
-        self.local_of.len() as u64
+        match &self.pages {
+            Pages::Endless(pages) => u64::from(pages.pages),
+            Pages::Lives(pages) => pages.filled + pages.read,
+        }
+    }
+
+    /// How many of them were pages of files.
+    pub fn pages_of_files(&self) -> u64 {
+        match &self.pages {
+            Pages::Endless(_) => 0,
+            Pages::Lives(pages) => pages.read,
+        }
     }
 
     /// Part of all pages that is simulated.
@@ -180,10 +325,9 @@ fn translate(
     first: &mut Buffer,
     second: &mut Option<Buffer>,
     outcome: &mut TlbOutcome,
-    numbers: &[u64],
+    number: impl Fn(u32) -> u64,
     view: &View<'_>,
 ) {
-    let number = |page: u32| numbers.get(page as usize).copied().unwrap_or(0);
     let mut miss = |page: u32| {
         let held = second.as_mut().is_some_and(|s| s.access(page, number(page)));
         if held { outcome.second_hits += 1 } else { outcome.misses += 1 }
@@ -216,7 +360,7 @@ fn translate(
         Buffer::Sets(sets) => {
             let mut previous = u32::MAX;
             for &byte in view.refs() {
-                let page = view.page(byte & !WRITE);
+                let page = view.page(byte & LOCAL);
                 // A repeat is a hit and leaves the order as it is.
                 if page != previous {
                     previous = page;

@@ -1,7 +1,7 @@
 //! One pass over the trace: decoding and windows in one task, page sizes in others.
 
 use nearfar_kernel::replacement::{Replacement, Visitor};
-use nearfar_trace::{Batch, Columns, Error, Reader, Result};
+use nearfar_trace::{Batch, Columns, Error, Reader, RegionEvent, Result};
 use rayon::prelude::*;
 
 use super::clock::Clocks;
@@ -13,6 +13,7 @@ use super::page_size::{Job, PageSize};
 use super::sample::{self, GROUPS, Sample};
 use super::stack::Stack;
 use super::window::{Chunk, MAX_BLOCKS, Windower};
+use crate::lifetimes::{self, Blocks, Spaces};
 
 /// Records in a chunk: enough to keep both cores busy, few enough to stay in the shared cache.
 const CHUNK: u64 = 1 << 20;
@@ -42,6 +43,48 @@ pub struct Cell {
     pub dirty_evictions: u64,
     /// Distinct pages of this size: no memory can fault less.
     pub pages: u64,
+    /// Kinds of faults and evictions; `None` for a memory of fewer than [`MIN_FRAMES`] frames.
+    pub kinds: Option<FaultKinds>,
+}
+
+/// Frames below which a memory thrashes whatever the program does.
+pub const MIN_FRAMES: u64 = 8;
+
+/// Faults by what the kernel does for them, and evictions of written pages by where they are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FaultKinds {
+    /// Pages filled with zeros, or with a copy.
+    pub zero_fills: u64,
+    /// First reads of pages of files.
+    pub file_reads: u64,
+    /// Pages read back from swap.
+    pub swap_ins: u64,
+    /// Pages of files read again.
+    pub file_rereads: u64,
+    /// Pages written to swap.
+    pub swap_outs: u64,
+    /// Pages written to files.
+    pub write_backs: u64,
+}
+
+impl FaultKinds {
+    /// Of an outcome, when `pages` were referenced, `files` of them of files. Estimates of a sample may
+    /// contradict one another by their rounding.
+    fn of(outcome: Outcome, pages: u64, files: u64) -> Self {
+        let zero_fills = (pages - files + outcome.void_faults).min(outcome.faults);
+        let file_reads = files.min(outcome.faults - zero_fills);
+        let again = outcome.faults - zero_fills - file_reads;
+        let file_rereads = outcome.file_faults.saturating_sub(file_reads).min(again);
+        let write_backs = outcome.file_dirty_evictions.min(outcome.dirty_evictions);
+        Self {
+            zero_fills,
+            file_reads,
+            swap_ins: again - file_rereads,
+            file_rereads,
+            swap_outs: outcome.dirty_evictions - write_backs,
+            write_backs,
+        }
+    }
 }
 
 /// Counts of a whole study.
@@ -82,9 +125,7 @@ impl Visitor for Engines<'_> {
         let Self { page_bytes, options, .. } = self;
         match options.clock_insert {
             ClockInsert::Set => self.each(|frames| Clocks::new(frames, page_bytes)),
-            ClockInsert::Clear => {
-                self.each(|frames| Direct::new(frames, page_bytes, options.kinds))
-            }
+            ClockInsert::Clear => self.each(|frames| Direct::new(frames, page_bytes)),
         }
     }
 
@@ -176,7 +217,10 @@ fn pass(
     on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<(Vec<Cell>, u64)> {
     let memory = options.memory_bytes(footprint);
-    let block_shift = page_sizes[0].trailing_zeros();
+    let lives = options.lifetimes;
+    let smallest = page_sizes[0].trailing_zeros();
+    // What ends, ends by pages of 4 KiB.
+    let block_shift = if lives { smallest.min(lifetimes::PAGE) } else { smallest };
     // Memories with equally many frames are one memory: large pages leave few different ones.
     let frames: Vec<Vec<u64>> = page_sizes
         .iter()
@@ -201,7 +245,7 @@ fn pass(
             let engines = Engines { frames, page_bytes: page, options };
             let engines =
                 if frames.is_empty() { Vec::new() } else { options.replacement.visit(engines) };
-            jobs.push(PageSize::new(Job { shift, block_shift, tlb, sample, engines }));
+            jobs.push(PageSize::new(Job { shift, block_shift, tlb, sample, lives, engines }));
         };
         let pages = footprint as f64 / page.max(4096) as f64;
         match options.sample.filter(|&rate| sample::worth_it(pages, rate)) {
@@ -224,11 +268,24 @@ fn pass(
     } else {
         MAX_BLOCKS
     };
+    let mut windower = Windower::new(block_shift, held.min(MAX_BLOCKS), options.kinds);
+    if options.clock_insert == ClockInsert::Clear {
+        windower = windower.keeping_all();
+    }
+    let mut events = Vec::new();
+    if lives {
+        let largest = page_sizes.iter().max().map_or(block_shift, |page| page.trailing_zeros());
+        let spaces = Spaces::new(&reader.info().threads);
+        windower = windower.with_lives(Blocks::new(block_shift, largest, spaces));
+        events = reader.regions()?;
+        events.sort_by_key(|event| event.at);
+    }
     let mut source = Source {
-        batches: reader.batches(Columns::PAGING),
-        windower: Windower::new(block_shift, held.min(MAX_BLOCKS), options.kinds),
+        batches: reader.batches(Columns { thread: lives, ..Columns::PAGING }),
+        windower,
         batch: Batch::default(),
-        keep: options.clock_insert == ClockInsert::Clear,
+        events: events.into_iter().peekable(),
+        at: 0,
     };
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(options.threads)
@@ -255,14 +312,17 @@ fn pass(
     let mut cells = Vec::new();
     for ((place, frames), different) in places.into_iter().zip(&frames).zip(&different) {
         let first = &jobs[place.start];
-        let outcomes: Vec<(Outcome, Option<f64>)> = match place.len() {
-            1 => first.outcomes().into_iter().map(|outcome| (outcome, None)).collect(),
+        let outcomes: Vec<Counted> = match place.len() {
+            1 => {
+                first.outcomes().into_iter().map(|outcome| Counted::exact(outcome, first)).collect()
+            }
             _ => sampled_outcomes(&jobs[place.start + 1..place.end]),
         };
         let tlb = first.tlb();
         for (&frames, &(memory_bytes, memory_fraction)) in frames.iter().zip(&memory) {
             let index = different.binary_search(&frames).unwrap_or(0);
-            let (Outcome { faults, dirty_evictions }, faults_error) = outcomes[index];
+            let Counted { outcome, faults_error, pages, files } = outcomes[index];
+            let kinds = (frames >= MIN_FRAMES).then(|| FaultKinds::of(outcome, pages, files));
             cells.push(Cell {
                 page_bytes: 1 << first.shift,
                 memory_bytes,
@@ -271,32 +331,60 @@ fn pass(
                 references: records + crossings[first.shift as usize],
                 tlb_misses: tlb.misses,
                 tlb_second_hits: tlb.second_hits,
-                faults,
+                faults: outcome.faults,
                 faults_error,
-                dirty_evictions,
+                dirty_evictions: outcome.dirty_evictions,
                 pages: first.pages(),
+                kinds,
             });
         }
     }
     Ok((cells, records))
 }
 
-/// Estimates of the whole from the groups' outcomes: faults, dirty evictions, and the standard
-/// error of the faults.
-fn sampled_outcomes(groups: &[PageSize]) -> Vec<(Outcome, Option<f64>)> {
-    let outcomes: Vec<(f64, Vec<Outcome>)> =
-        groups.iter().map(|group| (group.rate(), group.outcomes())).collect();
+/// What a memory came to, and of how many pages.
+#[derive(Clone, Copy)]
+struct Counted {
+    outcome: Outcome,
+    /// Standard error of the faults, of a sample.
+    faults_error: Option<f64>,
+    pages: u64,
+    files: u64,
+}
+
+impl Counted {
+    fn exact(outcome: Outcome, job: &PageSize) -> Self {
+        Self { outcome, faults_error: None, pages: job.pages(), files: job.pages_of_files() }
+    }
+}
+
+/// Estimates of the whole from the groups' outcomes.
+fn sampled_outcomes(groups: &[PageSize]) -> Vec<Counted> {
+    let outcomes: Vec<(&PageSize, Vec<Outcome>)> =
+        groups.iter().map(|group| (group, group.outcomes())).collect();
     let memories = outcomes.first().map_or(0, |(_, outcomes)| outcomes.len());
     (0..memories)
         .map(|memory| {
-            let scaled = |count: fn(&Outcome) -> u64| -> Vec<f64> {
-                outcomes.iter().map(|(rate, o)| count(&o[memory]) as f64 / rate).collect()
+            let estimate = |count: &dyn Fn(&PageSize, &Outcome) -> u64| {
+                let scaled = |(group, outcomes): &(&PageSize, Vec<Outcome>)| {
+                    count(group, &outcomes[memory]) as f64 / group.rate()
+                };
+                sample::estimate(&outcomes.iter().map(scaled).collect::<Vec<f64>>())
             };
-            let (faults, error) = sample::estimate(&scaled(|o| o.faults));
-            let (dirty, _) = sample::estimate(&scaled(|o| o.dirty_evictions));
-            let outcome =
-                Outcome { faults: faults.round() as u64, dirty_evictions: dirty.round() as u64 };
-            (outcome, Some(error))
+            let mean = |count: fn(&Outcome) -> u64| {
+                estimate(&|_, outcome| count(outcome)).0.round() as u64
+            };
+            let outcome = Outcome {
+                faults: mean(|o| o.faults),
+                dirty_evictions: mean(|o| o.dirty_evictions),
+                file_faults: mean(|o| o.file_faults),
+                file_dirty_evictions: mean(|o| o.file_dirty_evictions),
+                void_faults: mean(|o| o.void_faults),
+            };
+            let (_, error) = estimate(&|_, outcome| outcome.faults);
+            let pages = estimate(&|group, _| group.pages()).0.round() as u64;
+            let files = estimate(&|group, _| group.pages_of_files()).0.round() as u64;
+            Counted { outcome, faults_error: Some(error), pages, files: files.min(pages) }
         })
         .collect()
 }
@@ -305,7 +393,10 @@ struct Source {
     batches: nearfar_trace::reader::Batches,
     windower: Windower,
     batch: Batch,
-    keep: bool,
+    /// Events of the address spaces that are still to come, where pages end.
+    events: std::iter::Peekable<std::vec::IntoIter<RegionEvent>>,
+    /// Records read so far.
+    at: u64,
 }
 
 impl Source {
@@ -314,11 +405,22 @@ impl Source {
         self.windower.begin(chunk);
         let mut read = 0;
         while read < CHUNK && self.batches.next_into(&mut self.batch)? {
-            self.windower.add(&self.batch, chunk);
-            read += self.batch.len() as u64;
-            if self.keep {
-                chunk.batches.push(std::mem::take(&mut self.batch));
+            let mut place = 0;
+            while place < self.batch.len() {
+                while let Some(event) = self.events.next_if(|event| event.at <= self.at) {
+                    self.windower.event(&event, chunk);
+                }
+                let left = self.batch.len() - place;
+                let until = self.events.peek().map_or(u64::MAX, |event| event.at - self.at);
+                let range = place..place + until.min(left as u64) as usize;
+                if let Some(blocks) = self.windower.lives() {
+                    blocks.spaces().tell_apart(&mut self.batch, range.clone());
+                }
+                self.windower.add(&self.batch, range.clone(), chunk);
+                self.at += range.len() as u64;
+                place = range.end;
             }
+            read += self.batch.len() as u64;
         }
         self.windower.end(chunk);
         Ok(read > 0)

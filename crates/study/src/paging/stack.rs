@@ -3,18 +3,61 @@
 use nearfar_kernel::replacement::stack::StackDistance;
 
 use super::engine::{Engine, NO_PAGE, Outcome, View};
-use super::window::WRITE;
+use super::window::{LOCAL, WRITE};
 
 /// Exact LRU at every size, from the stack.
 pub struct Stack {
     stack: StackDistance,
     frames: Vec<u64>,
+    pages: Vec<State>,
+    /// Distances of references to discarded pages.
+    void: Vec<u64>,
+    discarded: bool,
+}
+
+/// What is known of a page beside its place in the stack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Ordinary,
+    Discarded,
+    /// Discarded until its next reference.
+    Kept,
 }
 
 impl Stack {
     /// Memories of `frames` frames each.
     pub fn new(frames: &[u64]) -> Self {
-        Self { stack: StackDistance::new(), frames: frames.to_vec() }
+        Self {
+            stack: StackDistance::new(),
+            frames: frames.to_vec(),
+            pages: Vec::new(),
+            void: Vec::new(),
+            discarded: false,
+        }
+    }
+
+    fn set(&mut self, page: u32, state: State) {
+        if self.pages.len() <= page as usize {
+            self.pages.resize(page as usize + 1, State::default());
+        }
+        self.pages[page as usize] = state;
+    }
+
+    fn state(&self, page: u32) -> State {
+        self.pages.get(page as usize).copied().unwrap_or_default()
+    }
+
+    fn reference(&mut self, page: u32, write: bool) {
+        let distance = self.stack.access(page, write);
+        if self.discarded {
+            match self.state(page) {
+                State::Ordinary => return,
+                State::Discarded => {}
+                State::Kept => self.set(page, State::Ordinary),
+            }
+            self.void.extend(distance);
+        }
     }
 }
 
@@ -24,11 +67,32 @@ impl Engine for Stack {
             self.stack.expect(view.page(local));
         }
         for &byte in view.refs() {
-            let page = view.page(byte & !WRITE);
+            let page = view.page(byte & LOCAL);
             if page != NO_PAGE {
-                self.stack.access(page, byte & WRITE != 0);
+                self.reference(page, byte & WRITE != 0);
             }
         }
+    }
+
+    fn begin_file(&mut self, page: u32) {
+        self.stack.mark(page);
+    }
+
+    fn free(&mut self, page: u32) {
+        self.stack.release(page);
+        if self.state(page) != State::Ordinary {
+            self.set(page, State::Ordinary);
+        }
+    }
+
+    fn discard(&mut self, page: u32) {
+        self.stack.discard(page);
+        self.set(page, State::Discarded);
+        self.discarded = true;
+    }
+
+    fn keep(&mut self, page: u32) {
+        self.set(page, State::Kept);
     }
 
     fn outcomes(&self) -> Vec<Outcome> {
@@ -36,9 +100,16 @@ impl Engine for Stack {
         self.frames
             .iter()
             .zip(written)
-            .map(|(&frames, dirty_evictions)| Outcome {
-                faults: self.stack.faults(frames),
-                dirty_evictions,
+            .map(|(&frames, written)| {
+                let [faults, file_faults] = self.stack.faults_of(frames);
+                Outcome {
+                    faults: faults + file_faults,
+                    dirty_evictions: written[0] + written[1],
+                    file_faults,
+                    file_dirty_evictions: written[1],
+                    void_faults: self.void.iter().filter(|distance| **distance >= frames).count()
+                        as u64,
+                }
             })
             .collect()
     }

@@ -4,10 +4,7 @@
 use nearfar_hardware::{AccessTimes, Storage};
 use nearfar_trace::{Error, Result};
 
-use super::simulate::Simulated;
-
-/// Frames below which a memory thrashes whatever the program does.
-const MIN_FRAMES: u64 = 8;
+use super::simulate::{MIN_FRAMES, Simulated};
 
 nearfar_schema::columns! {
     /// A row of the study. Times are averages per reference.

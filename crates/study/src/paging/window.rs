@@ -18,14 +18,19 @@ use std::ops::Range;
 
 use nearfar_simd::Avx512;
 use nearfar_trace::hash::PageMap;
-use nearfar_trace::{Batch, KindSet, last_byte};
+use nearfar_trace::{Batch, KindSet, RegionEvent, last_byte};
 
 use super::options::MIN_PAGE;
+use crate::lifetimes::{Blocks, Change};
 
 /// Most distinct blocks in a window: a bit each in a mask.
 pub const MAX_BLOCKS: usize = 64;
 /// Mark of a write in the byte of a reference.
 pub const WRITE: u8 = 0x80;
+/// Mark of a reference by the same record as the one before, where every reference is kept.
+pub const SAME_RECORD: u8 = 0x40;
+/// The rest of the byte.
+pub const LOCAL: u8 = MAX_BLOCKS as u8 - 1;
 const SLOT_BITS: u32 = 9;
 const SLOTS: usize = 1 << SLOT_BITS;
 /// Bits of a tag that are a local number; the others are a block, of at least as many bytes.
@@ -53,17 +58,19 @@ pub struct Chunk {
     pub segment: Vec<u32>,
     /// Local numbers of each window's blocks by last reference, oldest first.
     pub last: Vec<u8>,
-    /// Local number of each reference, with [`WRITE`]; consecutive equals are one.
+    /// Local number of each reference, with [`WRITE`]; consecutive equals are one, unless every
+    /// reference is kept.
     pub refs: Vec<u8>,
-    /// Block numbers (address >> block shift) of ids given in this chunk, in order.
+    /// Block numbers (address >> block shift) of ids given in this chunk, in order; none where blocks
+    /// end.
     pub new_blocks: Vec<u64>,
+    /// What became of blocks, each with the window before which it did.
+    pub changes: Vec<(u32, Change)>,
     /// References beyond one a record, for borders crossed, by log2 of the page size (from that of
     /// the blocks on).
     pub crossings: Vec<u64>,
     /// Records that count.
     pub records: u64,
-    /// The records themselves, when an engine must see each one.
-    pub batches: Vec<Batch>,
 }
 
 impl Chunk {
@@ -77,10 +84,10 @@ impl Chunk {
         self.last.clear();
         self.refs.clear();
         self.new_blocks.clear();
+        self.changes.clear();
         self.crossings.clear();
         self.crossings.resize(64, 0);
         self.records = 0;
-        self.batches.clear();
     }
 
     /// The windows, as ranges of `j`.
@@ -94,7 +101,11 @@ pub struct Windower {
     shift: u32,
     most: usize,
     kinds: KindSet,
+    /// Every reference is kept, for engines that must see each one.
+    keep: bool,
     ids: PageMap<u32>,
+    /// Blocks that end; then `ids` is not used.
+    lives: Option<Box<Lives>>,
     /// Where a block was last seen as a local number; true only if the window agrees.
     local: Vec<u8>,
     /// By slot, the block last seen there and its local number. An empty slot holds a block that
@@ -107,6 +118,16 @@ pub struct Windower {
     /// lie in two pages.
     borders: [u64; 64],
     avx512: Option<Avx512>,
+}
+
+/// Blocks that end.
+struct Lives {
+    blocks: Blocks,
+    /// By slot, the block last seen there and its local number, for blocks whose next write must be
+    /// known: these are not among [`Windower::tags`].
+    watched: [u64; SLOTS],
+    /// Whether there are any.
+    tagged: bool,
 }
 
 const NO_TAGS: [u64; SLOTS] = {
@@ -129,6 +150,8 @@ impl Windower {
             shift,
             most: most.clamp(1, MAX_BLOCKS),
             kinds,
+            keep: false,
+            lives: None,
             ids: PageMap::default(),
             local: Vec::new(),
             tags: Box::new(NO_TAGS),
@@ -137,6 +160,48 @@ impl Windower {
             again_written: 0,
             borders: [0; 64],
             avx512: Avx512::new(),
+        }
+    }
+
+    /// Keep every reference, also repeats.
+    pub fn keeping_all(mut self) -> Self {
+        self.keep = true;
+        self.avx512 = None;
+        self
+    }
+
+    /// Let blocks end: they are those of `blocks`, of the same size.
+    pub fn with_lives(mut self, blocks: Blocks) -> Self {
+        self.lives = Some(Box::new(Lives { blocks, watched: NO_TAGS, tagged: false }));
+        self
+    }
+
+    /// The blocks that end, where they do.
+    pub fn lives(&mut self) -> Option<&mut Blocks> {
+        self.lives.as_mut().map(|lives| &mut lives.blocks)
+    }
+
+    /// Apply an event of the address space, which comes before the next record.
+    pub fn event(&mut self, event: &RegionEvent, chunk: &mut Chunk) {
+        let Some(lives) = &mut self.lives else { return };
+        lives.blocks.apply(event);
+        self.take_changes(chunk);
+    }
+
+    /// Note what became of blocks before the next reference: a window ends there.
+    fn take_changes(&mut self, chunk: &mut Chunk) {
+        let start = chunk.starts.last().map_or(0, |&s| s as usize);
+        let Some(lives) = &mut self.lives else { return };
+        let mut changes = lives.blocks.changes().peekable();
+        if changes.peek().is_none() {
+            return;
+        }
+        let cut = chunk.block.len() > start;
+        let window = (chunk.starts.len() - usize::from(!cut)) as u32;
+        chunk.changes.extend(changes.map(|change| (window, change)));
+        if cut {
+            self.close(chunk);
+            self.open(chunk);
         }
     }
 
@@ -158,21 +223,21 @@ impl Windower {
         chunk.starts.push(chunk.block.len() as u32);
     }
 
-    /// Add the records of `batch` to the chunk.
-    pub fn add(&mut self, batch: &Batch, chunk: &mut Chunk) {
-        let mut place = 0;
+    /// Add the records of `batch` in `range` to the chunk.
+    pub fn add(&mut self, batch: &Batch, range: Range<usize>, chunk: &mut Chunk) {
+        let mut place = range.start;
         #[cfg(target_arch = "x86_64")]
         if let Some(token) = self.avx512 {
-            while place < batch.len() {
+            while place < range.end {
                 // SAFETY: the token says that the processor has the features.
-                let next = unsafe { avx512::add(token, self, batch, place, chunk) };
+                let next = unsafe { avx512::add(token, self, batch, place..range.end, chunk) };
                 // Where nearly every record stops it, eight at a time do not pay.
                 let alone = if next - place < BURST { BURST } else { 1 };
-                place = batch.len().min(next + alone);
+                place = range.end.min(next + alone);
                 self.add_each(batch, next..place, chunk);
             }
         }
-        self.add_each(batch, place..batch.len(), chunk);
+        self.add_each(batch, place..range.end, chunk);
     }
 
     fn add_each(&mut self, batch: &Batch, places: Range<usize>, chunk: &mut Chunk) {
@@ -185,7 +250,7 @@ impl Windower {
             chunk.records += 1;
             let write = KindSet::WRITES.0 >> kind & 1;
             let block = addr >> self.shift;
-            self.reference(block, write, chunk);
+            self.reference(block, write, chunk, false);
             if (addr & (size_of_block - 1)) + u64::from(size) > size_of_block {
                 let last = last_byte(addr, size);
                 let blocks = block..last >> self.shift;
@@ -196,19 +261,20 @@ impl Windower {
                         chunk.crossings[shift as usize] += (last >> shift) - (addr >> shift);
                     }),
                 }
-                blocks.for_each(|before| self.reference(before + 1, write, chunk));
+                blocks.for_each(|before| self.reference(before + 1, write, chunk, true));
             }
         }
     }
 
+    /// A reference to a block, by the same record as the one before or another.
     #[inline]
-    fn reference(&mut self, block: u64, write: u8, chunk: &mut Chunk) {
+    fn reference(&mut self, block: u64, write: u8, chunk: &mut Chunk, same: bool) {
         let slot = slot_of(block);
         let tag = self.tags[slot];
         let local = if tag >> LOCAL_BITS == block {
             tag as u8 % MAX_BLOCKS as u8
         } else {
-            match self.look_up(block, slot, write, chunk) {
+            match self.look_up(block, slot, write, chunk, same) {
                 Some(local) => local,
                 None => return,
             }
@@ -216,7 +282,9 @@ impl Windower {
         self.again |= 1 << local;
         self.again_written |= u64::from(write) << local;
         let byte = local | write << 7;
-        if byte != self.previous {
+        if self.keep {
+            chunk.refs.push(byte | if same { SAME_RECORD } else { 0 });
+        } else if byte != self.previous {
             self.previous = byte;
             chunk.refs.push(byte);
         }
@@ -225,17 +293,36 @@ impl Windower {
     /// The local number of a block of this window that lost its tag; `None` for a first reference,
     /// which is then noted.
     #[cold]
-    fn look_up(&mut self, block: u64, slot: usize, write: u8, chunk: &mut Chunk) -> Option<u8> {
-        let next = self.ids.len() as u32;
-        let id = *self.ids.entry(block).or_insert(next);
-        if id == next {
-            chunk.new_blocks.push(block);
-            self.local.push(0);
-        }
+    fn look_up(
+        &mut self,
+        block: u64,
+        slot: usize,
+        write: u8,
+        chunk: &mut Chunk,
+        same: bool,
+    ) -> Option<u8> {
+        let (id, watched) = match &mut self.lives {
+            None => {
+                let next = self.ids.len() as u32;
+                let id = *self.ids.entry(block).or_insert(next);
+                if id == next {
+                    chunk.new_blocks.push(block);
+                    self.local.push(0);
+                }
+                (id, false)
+            }
+            Some(lives) => {
+                let tag = lives.watched[slot];
+                if tag >> LOCAL_BITS == block && write == 0 {
+                    return Some(tag as u8 % MAX_BLOCKS as u8);
+                }
+                self.look_up_life(block, slot, write, chunk)
+            }
+        };
         let mut start = chunk.starts.last().map_or(0, |&s| s as usize);
         let known = self.local[id as usize];
         if chunk.block.get(start + usize::from(known)) == Some(&id) {
-            self.tags[slot] = block << LOCAL_BITS | u64::from(known);
+            self.put_tag(block, slot, known, watched);
             return Some(known);
         }
         if chunk.block.len() - start == self.most {
@@ -247,18 +334,72 @@ impl Windower {
         }
         let local = (chunk.block.len() - start) as u8;
         self.local[id as usize] = local;
-        self.tags[slot] = block << LOCAL_BITS | u64::from(local);
+        self.put_tag(block, slot, local, watched);
         chunk.block.push(id);
         chunk.first_written.push(write != 0);
         chunk.segment.push(chunk.refs.len() as u32);
         self.previous = local | write << 7;
-        chunk.refs.push(self.previous);
+        chunk.refs.push(self.previous | if same && self.keep { SAME_RECORD } else { 0 });
         None
+    }
+
+    /// The id of a block that may have ended, and whether its next write must be known. The window
+    /// ends where this reference gives a page another frame, or may.
+    fn look_up_life(
+        &mut self,
+        block: u64,
+        slot: usize,
+        write: u8,
+        chunk: &mut Chunk,
+    ) -> (u32, bool) {
+        let Some(Lives { blocks, watched, .. }) = self.lives.as_deref_mut() else {
+            return (0, false);
+        };
+        let id = match blocks.find(block) {
+            Some(id) if write == 0 || !blocks.watched(id) => id,
+            Some(id) => {
+                blocks.write(id);
+                watched[slot] = NO_TAGS[slot];
+                self.take_changes(chunk);
+                id
+            }
+            None => {
+                let cut = blocks.unsettled(block);
+                let id = blocks.birth(block, write != 0);
+                if cut {
+                    self.take_changes(chunk);
+                } else {
+                    let window = chunk.starts.len() as u32 - 1;
+                    chunk.changes.extend(blocks.changes().map(|change| (window, change)));
+                }
+                id
+            }
+        };
+        if self.local.len() <= id as usize {
+            self.local.resize(id as usize + 1, 0);
+        }
+        (id, self.lives.as_ref().is_some_and(|lives| lives.blocks.watched(id)))
+    }
+
+    fn put_tag(&mut self, block: u64, slot: usize, local: u8, watched: bool) {
+        let tag = block << LOCAL_BITS | u64::from(local);
+        match &mut self.lives {
+            Some(lives) if watched => {
+                lives.watched[slot] = tag;
+                lives.tagged = true;
+            }
+            _ => self.tags[slot] = tag,
+        }
     }
 
     fn open(&mut self, chunk: &mut Chunk) {
         chunk.starts.push(chunk.block.len() as u32);
         *self.tags = NO_TAGS;
+        if let Some(lives) = &mut self.lives
+            && std::mem::take(&mut lives.tagged)
+        {
+            lives.watched = NO_TAGS;
+        }
         self.previous = NO_REF;
     }
 
@@ -290,7 +431,7 @@ impl Windower {
                 if here == 0 {
                     break;
                 }
-                let again = usize::from(byte & !WRITE);
+                let again = usize::from(byte & LOCAL);
                 if here >> again & 1 == 1 {
                     here &= !(1 << again);
                     put(again);
@@ -348,7 +489,7 @@ mod tests {
                 for records in whole.chunks(whole.len() / batches + 1) {
                     let mut batch = Batch::default();
                     records.iter().for_each(|record| batch.push(*record));
-                    fast.add(&batch, &mut left);
+                    fast.add(&batch, 0..batch.len(), &mut left);
                     plain.add_each(&batch, 0..batch.len(), &mut right);
                 }
                 fast.end(&mut left);

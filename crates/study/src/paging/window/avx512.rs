@@ -22,14 +22,14 @@ use super::{Chunk, LOCAL_BITS, MAX_BLOCKS, SLOT_BITS, SLOTS, WRITE, Windower, sl
 /// Records that are looked at together.
 const LANES: usize = 8;
 
-/// Add the records of `batch` from `from` on, up to the first that needs a block without its tag;
+/// Add the records of `batch` in `range`, up to the first that needs a block without its tag;
 /// answers its place.
 #[target_feature(enable = "avx512bw,avx512vl,avx512vbmi,avx512vbmi2,popcnt")]
 pub fn add(
     token: Avx512,
     windower: &mut Windower,
     batch: &Batch,
-    from: usize,
+    range: Range<usize>,
     chunk: &mut Chunk,
 ) -> usize {
     let all = |value: u64| _mm512_set1_epi64(value.cast_signed());
@@ -42,7 +42,7 @@ pub fn add(
     let (mut again, mut again_written) = (_mm512_setzero_si512(), _mm512_setzero_si512());
     let (start, mut counted_records) = (chunk.refs.len(), 0);
     let mut filled = start;
-    let records = batch.len();
+    let (from, records) = (range.start, range.end);
     let (addrs, kinds, sizes) =
         (&batch.addr[..records], &batch.kind[..records], &batch.size[..records]);
     let mut place = from;

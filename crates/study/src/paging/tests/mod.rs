@@ -1,5 +1,7 @@
 //! The engines against a list and a loop.
 
+mod lives;
+
 use std::collections::{HashMap, VecDeque};
 
 use nearfar_trace::{Batch, Kind, KindSet, Record, Source, Writer, WriterOptions};
@@ -112,6 +114,20 @@ struct PlainPage {
 }
 
 impl PlainLinux {
+    fn new(frames: usize) -> Self {
+        Self {
+            frames,
+            cluster: (frames / 128).clamp(1, 32),
+            pages: HashMap::new(),
+            inactive: VecDeque::new(),
+            active: VecDeque::new(),
+            nonresident_age: 0,
+            activated_at_refault: 0,
+            seen_at_last_reclaim: 0,
+            flushed: 0,
+        }
+    }
+
     /// Look at the inactive tail; answers how many pages were evicted.
     fn shrink_inactive(&mut self, count: usize) -> usize {
         let isolated = self.inactive.split_off(self.inactive.len().saturating_sub(count));
@@ -200,17 +216,7 @@ impl PlainLinux {
 }
 
 fn plain_linux(refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
-    let mut lists = PlainLinux {
-        frames,
-        cluster: (frames / 128).clamp(1, 32),
-        pages: HashMap::new(),
-        inactive: VecDeque::new(),
-        active: VecDeque::new(),
-        nonresident_age: 0,
-        activated_at_refault: 0,
-        seen_at_last_reclaim: 0,
-        flushed: 0,
-    };
+    let mut lists = PlainLinux::new(frames);
     let faults = refs.iter().filter(|&&(page, write)| lists.reference(page, write)).count();
     (faults as u64, lists.flushed)
 }

@@ -1,0 +1,313 @@
+//! Blocks of memory that were touched and are mapped, by address space.
+
+use std::collections::BTreeMap;
+
+use nearfar_trace::RegionEvent;
+use nearfar_trace::hash::PageMap;
+
+use super::spaces::{Effect, Spaces};
+use super::{Backing, PAGE, SPACE_SHIFT, place};
+
+/// log2 of the blocks that are looked through together for those of a range.
+const GROUP: u32 = 9;
+
+/// What became of blocks. Ids of blocks that have ended are given to others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The first reference to a block, and whether it writes.
+    Born {
+        block: u32,
+        /// Address and space ([`place`]) by block size.
+        number: u64,
+        backing: Backing,
+        written: bool,
+    },
+    /// The next reference writes a block that was not written since it was born, shared or freed.
+    Written(u32),
+    /// Blocks ended, in ascending order of addresses; `removed` with what their object holds.
+    Ended { blocks: Vec<u32>, removed: bool },
+    /// Blocks may go until they are written.
+    Freed(Vec<u32>),
+    /// By a fork: a block of the parent, the one of its child, and the number of that.
+    Forked(Vec<(u32, u32, u64)>),
+    /// Blocks moved by so many bytes (modulo 2^64), each with its new number.
+    Moved { blocks: Vec<(u32, u64)>, by: u64 },
+}
+
+/// The next write must be known.
+const WATCHED: u8 = 1;
+/// Later references may give the pages around it another frame.
+const UNSETTLED: u8 = 2;
+/// It may go until it is written.
+const LAZY: u8 = 4;
+/// It is part of an object that is not its own: a fork does not copy it.
+const OF_OBJECT: u8 = 8;
+
+#[derive(Clone, Copy)]
+struct Block {
+    number: u64,
+    state: u8,
+}
+
+/// Touched blocks of every space.
+pub struct Blocks {
+    shift: u32,
+    /// log2 of the blocks in the largest page.
+    largest: u32,
+    ids: PageMap<u32>,
+    blocks: Vec<Block>,
+    unused: Vec<u32>,
+    /// Touched blocks by number >> [`GROUP`].
+    groups: BTreeMap<u64, u32>,
+    /// Unsettled blocks of each largest page.
+    unsettled: PageMap<u32>,
+    /// An unsettled block moved, and may be in a page that lies elsewhere.
+    strayed: bool,
+    spaces: Spaces,
+    effects: Vec<Effect>,
+    changes: Vec<Change>,
+}
+
+impl Blocks {
+    /// Nothing is touched. Blocks are of 2^`shift` bytes, no more than 4 KiB; pages of 2^`largest`
+    /// bytes at most.
+    pub fn new(shift: u32, largest: u32, spaces: Spaces) -> Self {
+        assert!(shift <= PAGE && shift <= largest, "blocks of 2^{shift} bytes");
+        Self {
+            shift,
+            largest: largest - shift,
+            ids: PageMap::default(),
+            blocks: Vec::new(),
+            unused: Vec::new(),
+            groups: BTreeMap::new(),
+            unsettled: PageMap::default(),
+            strayed: false,
+            spaces,
+            effects: Vec::new(),
+            changes: Vec::new(),
+        }
+    }
+
+    /// The address spaces.
+    pub fn spaces(&mut self) -> &mut Spaces {
+        &mut self.spaces
+    }
+
+    /// What became of blocks since this was last asked, in order.
+    pub fn changes(&mut self) -> std::vec::Drain<'_, Change> {
+        self.changes.drain(..)
+    }
+
+    /// The block of this number, if it was touched.
+    #[inline]
+    pub fn find(&self, number: u64) -> Option<u32> {
+        self.ids.get(&number).copied()
+    }
+
+    /// The space and address by block size ([`place`]) of a block.
+    pub fn number(&self, block: u32) -> u64 {
+        self.blocks[block as usize].number
+    }
+
+    /// Whether the next write to this block must be reported ([`Blocks::write`]).
+    #[inline]
+    pub fn watched(&self, block: u32) -> bool {
+        self.blocks[block as usize].state & WATCHED != 0
+    }
+
+    /// Whether the first reference to this block may give a page that was touched another frame.
+    #[inline]
+    pub fn unsettled(&self, number: u64) -> bool {
+        self.strayed || self.unsettled.contains_key(&(number >> self.largest))
+    }
+
+    /// The first reference to the block of this number.
+    pub fn birth(&mut self, number: u64, written: bool) -> u32 {
+        let space = match number >> (63 - self.shift) {
+            0 => (number >> (SPACE_SHIFT - self.shift)) as u32,
+            _ => 0,
+        };
+        let backing = self.spaces.backing(space, super::address(number << self.shift));
+        let block = self.new_block(number);
+        let state = match backing {
+            Backing::Unknown | Backing::Zeros | Backing::Object { private: true, .. }
+                if written =>
+            {
+                0
+            }
+            Backing::Unknown | Backing::Zeros => WATCHED | UNSETTLED,
+            Backing::Object { private: true, writable: true, .. } => {
+                WATCHED | UNSETTLED | OF_OBJECT
+            }
+            Backing::Object { private: true, .. } => UNSETTLED | OF_OBJECT,
+            // What is unsettled in its page may end before it does.
+            Backing::Object { .. } if self.unsettled(number) => UNSETTLED | OF_OBJECT,
+            Backing::Object { .. } => OF_OBJECT,
+        };
+        self.set(block, state);
+        self.changes.push(Change::Born { block, number, backing, written });
+        block
+    }
+
+    /// A write to a watched block.
+    pub fn write(&mut self, block: u32) {
+        self.set(block, 0);
+        self.changes.push(Change::Written(block));
+    }
+
+    fn new_block(&mut self, number: u64) -> u32 {
+        let new = Block { number, state: 0 };
+        let block = match self.unused.pop() {
+            Some(block) => {
+                self.blocks[block as usize] = new;
+                block
+            }
+            None => {
+                self.blocks.push(new);
+                self.blocks.len() as u32 - 1
+            }
+        };
+        self.enter(block);
+        block
+    }
+
+    /// Make a block known by its number.
+    fn enter(&mut self, block: u32) {
+        let Block { number, state } = self.blocks[block as usize];
+        self.ids.insert(number, block);
+        *self.groups.entry(number >> GROUP).or_insert(0) += 1;
+        if state & UNSETTLED != 0 {
+            *self.unsettled.entry(number >> self.largest).or_insert(0) += 1;
+        }
+    }
+
+    /// The opposite.
+    fn leave(&mut self, block: u32) {
+        let Block { number, state } = self.blocks[block as usize];
+        self.ids.remove(&number);
+        let group = number >> GROUP;
+        let left = self.groups.get_mut(&group).map_or(0, |count| {
+            *count -= 1;
+            *count
+        });
+        if left == 0 {
+            self.groups.remove(&group);
+        }
+        if state & UNSETTLED != 0 {
+            self.settle(number);
+        }
+    }
+
+    fn settle(&mut self, number: u64) {
+        let page = number >> self.largest;
+        if let Some(count) = self.unsettled.get_mut(&page) {
+            *count -= 1;
+            if *count == 0 {
+                self.unsettled.remove(&page);
+            }
+        }
+    }
+
+    fn set(&mut self, block: u32, state: u8) {
+        let Block { number, state: before } = self.blocks[block as usize];
+        self.blocks[block as usize].state = state;
+        match (before & UNSETTLED, state & UNSETTLED) {
+            (0, UNSETTLED) => *self.unsettled.entry(number >> self.largest).or_insert(0) += 1,
+            (UNSETTLED, 0) => self.settle(number),
+            _ => {}
+        }
+    }
+
+    /// Touched blocks of 4 KiB pages `first` to `last` of a space, by address. Costs as much as there
+    /// are pages in the range, or groups of touched blocks if those are fewer.
+    fn within(&self, space: u32, first: u64, last: u64) -> Vec<u32> {
+        let number = |page: u64| place(space, page << PAGE) >> self.shift;
+        let (first, last) = (number(first), number(last) + (1 << (PAGE - self.shift)) - 1);
+        let mut found = Vec::new();
+        for (&group, _) in self.groups.range(first >> GROUP..=last >> GROUP) {
+            let from = first.max(group << GROUP);
+            let to = last.min((group << GROUP) + (1 << GROUP) - 1);
+            found.extend((from..=to).filter_map(|number| self.find(number)));
+        }
+        found
+    }
+
+    /// Apply an event of the trace.
+    pub fn apply(&mut self, event: &RegionEvent) {
+        let mut effects = std::mem::take(&mut self.effects);
+        self.spaces.apply(event, &mut effects);
+        for effect in effects.drain(..) {
+            self.change(effect);
+        }
+        self.effects = effects;
+    }
+
+    fn change(&mut self, effect: Effect) {
+        let change = match effect {
+            Effect::End { space, first, last } => self.end(space, first, last, false),
+            Effect::Remove { space, first, last } => self.end(space, first, last, true),
+            Effect::Free { space, first, last } => {
+                let mut blocks = self.within(space, first, last);
+                blocks.retain(|&block| self.blocks[block as usize].state & (OF_OBJECT | LAZY) == 0);
+                for &block in &blocks {
+                    self.set(block, WATCHED | UNSETTLED | LAZY);
+                }
+                Change::Freed(blocks)
+            }
+            Effect::Move { space, first, last, by } => self.shift_by(space, first, last, by),
+            Effect::Fork { parent, child } => self.fork(parent, child),
+        };
+        let none = match &change {
+            Change::Ended { blocks, .. } | Change::Freed(blocks) => blocks.is_empty(),
+            Change::Forked(blocks) => blocks.is_empty(),
+            Change::Moved { blocks, .. } => blocks.is_empty(),
+            Change::Born { .. } | Change::Written(_) => false,
+        };
+        if !none {
+            self.changes.push(change);
+        }
+    }
+
+    fn end(&mut self, space: u32, first: u64, last: u64, removed: bool) -> Change {
+        let blocks = self.within(space, first, last);
+        for &block in &blocks {
+            self.leave(block);
+        }
+        // Those that come next are given in the order in which these ended.
+        self.unused.extend(blocks.iter().rev());
+        Change::Ended { blocks, removed }
+    }
+
+    fn shift_by(&mut self, space: u32, first: u64, last: u64, by: u64) -> Change {
+        let moved = self.within(space, first, last);
+        for &block in &moved {
+            self.leave(block);
+        }
+        let by = by.wrapping_mul(1 << PAGE);
+        let blocks = moved.into_iter().map(|block| {
+            let Block { number, state } = self.blocks[block as usize];
+            let addr = super::address(number << self.shift).wrapping_add(by);
+            let number = place(space, addr) >> self.shift;
+            self.strayed |= state & UNSETTLED != 0;
+            self.blocks[block as usize] = Block { number, state };
+            self.enter(block);
+            (block, number)
+        });
+        Change::Moved { blocks: blocks.collect(), by }
+    }
+
+    fn fork(&mut self, parent: u32, child: u32) -> Change {
+        let mut blocks = self.within(parent, 0, (1 << (SPACE_SHIFT - PAGE)) - 1);
+        blocks.retain(|&block| self.blocks[block as usize].state & OF_OBJECT == 0);
+        let blocks = blocks.into_iter().map(|block| {
+            let state = WATCHED | UNSETTLED | self.blocks[block as usize].state & LAZY;
+            self.set(block, state);
+            let addr = super::address(self.number(block) << self.shift);
+            let number = place(child, addr) >> self.shift;
+            let copy = self.new_block(number);
+            self.set(copy, state);
+            (block, copy, number)
+        });
+        Change::Forked(blocks.collect())
+    }
+}

@@ -1,0 +1,432 @@
+//! Pages and frames at one page size.
+
+use nearfar_trace::hash::PageMap;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::{Backing, Change};
+
+/// In place of a frame: the page of zeros, or one that is not simulated.
+pub const NO_FRAME: u32 = u32::MAX;
+
+/// What TLBs and memories must know, between one reference and the next. Ids of pages and of frames
+/// are numbers of the same kind; one that is no longer used is given to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// The translation of a page is gone.
+    Shootdown { page: u32, number: u64 },
+    /// A frame begins: the next reference to it is its first.
+    Begin { frame: u32, of_file: bool },
+    /// A frame is free, whatever it held.
+    Free(u32),
+    /// What a frame holds is not wanted, until it is rewritten.
+    Discard(u32),
+    /// A frame is wanted again: the next reference is a write to it, or the first to a block of it.
+    Keep(u32),
+}
+
+#[derive(Clone, Copy, Default)]
+struct Page {
+    /// Address and space by page size.
+    number: u64,
+    /// Touched blocks; 0 when there is no such page.
+    live: u32,
+    /// Those of them that may go.
+    lazy: u32,
+    frame: u32,
+    /// Its frame is that of a shared mapping: no write gives it another.
+    shared: bool,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Frame {
+    /// Pages that have it.
+    pages: u32,
+    used: bool,
+    /// Object and offset.
+    object: Option<(u32, u64)>,
+    /// It stays when no page has it.
+    stays: bool,
+    discarded: bool,
+    /// It is simulated.
+    taken: bool,
+}
+
+/// Which frames are simulated: by a number that is theirs for good.
+pub type Taken = dyn Fn(u64) -> bool + Send;
+
+/// Pages of one size.
+pub struct PageTable {
+    /// log2 of the page size.
+    shift: u32,
+    block_shift: u32,
+    page_of: Vec<u32>,
+    ids: PageMap<u32>,
+    pages: Vec<Page>,
+    frames: Vec<Frame>,
+    unused: Vec<u32>,
+    objects: FxHashMap<(u32, u64), u32>,
+    lazy: FxHashSet<u32>,
+    /// Pages whose frame has another number, or is not simulated.
+    aliases: u64,
+    taken: Option<Box<Taken>>,
+    actions: Vec<Action>,
+    /// Simulated frames of private and of shared memory so far.
+    pub filled: u64,
+    /// Simulated frames of files so far.
+    pub read: u64,
+}
+
+impl PageTable {
+    /// No pages. They are of 2^`shift` bytes, blocks of 2^`block_shift`. With `taken`, only the frames
+    /// are simulated whose number it takes.
+    pub fn new(shift: u32, block_shift: u32, taken: Option<Box<Taken>>) -> Self {
+        Self {
+            shift,
+            block_shift,
+            page_of: Vec::new(),
+            ids: PageMap::default(),
+            pages: Vec::new(),
+            frames: Vec::new(),
+            unused: Vec::new(),
+            objects: FxHashMap::default(),
+            lazy: FxHashSet::default(),
+            aliases: 0,
+            taken,
+            actions: Vec::new(),
+            filled: 0,
+            read: 0,
+        }
+    }
+
+    /// Numbers that pages and frames have had: all are below.
+    pub fn ids(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// The page that a block is in.
+    #[inline]
+    pub fn page(&self, block: u32) -> u32 {
+        self.page_of[block as usize]
+    }
+
+    /// Address and space of a page, by its size.
+    pub fn number(&self, page: u32) -> u64 {
+        self.pages[page as usize].number
+    }
+
+    /// Whether each page's frame has the number of its page.
+    #[inline]
+    pub fn plain(&self) -> bool {
+        self.aliases == 0
+    }
+
+    /// The frame of a page, [`NO_FRAME`] if memories do not see it.
+    #[inline]
+    pub fn frame(&self, page: u32) -> u32 {
+        let frame = self.pages[page as usize].frame;
+        match self.frames.get(frame as usize) {
+            Some(known) if known.taken => frame,
+            _ => NO_FRAME,
+        }
+    }
+
+    /// What TLBs and memories must know since this was last asked, in order.
+    pub fn actions(&mut self) -> std::vec::Drain<'_, Action> {
+        self.actions.drain(..)
+    }
+
+    /// Apply a change.
+    pub fn apply(&mut self, change: &Change) {
+        match change {
+            Change::Born { block, number, backing, written } => {
+                self.born(*block, *number, *backing, *written);
+            }
+            Change::Written(block) => {
+                let page = self.page_of[*block as usize];
+                self.counted(page, |table| table.write(page));
+                self.wanted(*block);
+            }
+            Change::Ended { blocks, removed } => {
+                for &block in blocks {
+                    self.end(block, *removed);
+                }
+            }
+            Change::Freed(blocks) => {
+                for &block in blocks {
+                    let page = self.page_of[block as usize];
+                    self.lazy.insert(block);
+                    self.pages[page as usize].lazy += 1;
+                    self.review(page);
+                    self.shoot_down(page);
+                }
+            }
+            Change::Forked(blocks) => {
+                for &(block, copy, number) in blocks {
+                    self.fork(block, copy, number);
+                }
+            }
+            Change::Moved { blocks, by } => self.shift_by(blocks, *by),
+        }
+    }
+
+    fn new_id(&mut self) -> u32 {
+        self.unused.pop().unwrap_or_else(|| {
+            self.pages.push(Page::default());
+            self.frames.push(Frame::default());
+            self.pages.len() as u32 - 1
+        })
+    }
+
+    fn release_id(&mut self, id: u32) {
+        if self.pages[id as usize].live == 0 && !self.frames[id as usize].used {
+            self.unused.push(id);
+        }
+    }
+
+    fn place_block(&mut self, block: u32, page: u32) {
+        let index = block as usize;
+        if self.page_of.len() <= index {
+            self.page_of.resize(index + 1, NO_FRAME);
+        }
+        self.page_of[index] = page;
+        self.pages[page as usize].live += 1;
+    }
+
+    /// Give a page a frame in place of the one it has.
+    fn set_frame(&mut self, page: u32, frame: u32) {
+        self.pages[page as usize].frame = frame;
+        if frame != NO_FRAME {
+            self.frames[frame as usize].pages += 1;
+        }
+    }
+
+    fn is_alias(&self, page: u32) -> bool {
+        self.frame(page) != page
+    }
+
+    /// Do something to a page, and keep count of those whose frame is not their own.
+    fn counted(&mut self, page: u32, change: impl FnOnce(&mut Self)) {
+        let before = self.pages[page as usize].live > 0 && self.is_alias(page);
+        change(self);
+        let after = self.pages[page as usize].live > 0 && self.is_alias(page);
+        self.aliases = self.aliases + u64::from(after) - u64::from(before);
+    }
+
+    fn born(&mut self, block: u32, number: u64, backing: Backing, written: bool) {
+        let number = number >> (self.shift - self.block_shift);
+        match self.ids.get(&number) {
+            Some(&page) => self.counted(page, |table| {
+                table.place_block(block, page);
+                if written && !matches!(backing, Backing::Object { private: false, .. }) {
+                    table.write(page);
+                } else if table.pages[page as usize].frame == NO_FRAME && backing != Backing::Zeros
+                {
+                    table.shoot_down(page);
+                    table.begin(page, backing, written);
+                }
+                table.review(page);
+            }),
+            None => {
+                let page = self.new_id();
+                self.pages[page as usize] = Page { number, frame: NO_FRAME, ..Page::default() };
+                self.ids.insert(number, page);
+                self.counted(page, |table| {
+                    table.place_block(block, page);
+                    if written || backing != Backing::Zeros {
+                        table.begin(page, backing, written);
+                    }
+                });
+            }
+        }
+    }
+
+    /// Give a page that has none its first frame.
+    fn begin(&mut self, page: u32, backing: Backing, written: bool) {
+        let Backing::Object { object, start, private, writable, stays, of_file } = backing else {
+            return self.own_frame(page);
+        };
+        if private && written {
+            return self.own_frame(page);
+        }
+        self.pages[page as usize].shared = !private;
+        let addr = super::address(self.pages[page as usize].number << self.shift);
+        let key = (object, addr.wrapping_sub(start));
+        if let Some(&frame) = self.objects.get(&key) {
+            return self.set_frame(page, frame);
+        }
+        // What a write will part from its file keeps the page's number for then.
+        let used = self.frames[page as usize].used;
+        let frame = if (private && writable) || used { self.new_id() } else { page };
+        self.objects.insert(key, frame);
+        // Sampled by what it holds, wherever it is mapped.
+        let sample = u64::from(object) << 40 ^ key.1 >> self.shift;
+        self.new_frame(frame, sample, Some(key), stays, of_file);
+        self.set_frame(page, frame);
+    }
+
+    /// Give a page a frame of private memory.
+    fn own_frame(&mut self, page: u32) {
+        let frame = if self.frames[page as usize].used { self.new_id() } else { page };
+        let number = super::address(self.pages[page as usize].number << self.shift) >> self.shift;
+        self.new_frame(frame, number, None, false, false);
+        self.set_frame(page, frame);
+    }
+
+    fn new_frame(
+        &mut self,
+        frame: u32,
+        sample: u64,
+        object: Option<(u32, u64)>,
+        stays: bool,
+        of_file: bool,
+    ) {
+        let taken = self.taken.as_ref().is_none_or(|taken| taken(sample));
+        self.frames[frame as usize] =
+            Frame { pages: 0, used: true, object, stays, discarded: false, taken };
+        if taken {
+            *if of_file { &mut self.read } else { &mut self.filled } += 1;
+            self.actions.push(Action::Begin { frame, of_file });
+        }
+    }
+
+    /// The page loses its frame.
+    fn leave_frame(&mut self, page: u32, removed: bool) {
+        let frame = std::mem::replace(&mut self.pages[page as usize].frame, NO_FRAME);
+        let Some(known) = self.frames.get_mut(frame as usize) else { return };
+        known.pages -= 1;
+        if known.pages == 0 && (!known.stays || removed) {
+            known.used = false;
+            if known.taken {
+                self.actions.push(Action::Free(frame));
+            }
+            if let Some(key) = known.object.take() {
+                self.objects.remove(&key);
+            }
+            if frame != page {
+                self.release_id(frame);
+            }
+        }
+    }
+
+    /// A write to private memory: the page must have a frame of its own.
+    fn write(&mut self, page: u32) {
+        let Page { frame, shared, .. } = self.pages[page as usize];
+        let own = match self.frames.get(frame as usize) {
+            None => false,
+            Some(frame) => shared || frame.object.is_none() && frame.pages == 1,
+        };
+        if !own {
+            self.shoot_down(page);
+            self.leave_frame(page, false);
+            self.own_frame(page);
+        }
+    }
+
+    fn shoot_down(&mut self, page: u32) {
+        let number = self.pages[page as usize].number;
+        let last = Action::Shootdown { page, number };
+        if self.actions.last() != Some(&last) {
+            self.actions.push(last);
+        }
+    }
+
+    fn end(&mut self, block: u32, removed: bool) {
+        let page = std::mem::replace(&mut self.page_of[block as usize], NO_FRAME);
+        self.counted(page, |table| {
+            table.shoot_down(page);
+            let lazy = !table.lazy.is_empty() && table.lazy.remove(&block);
+            let known = &mut table.pages[page as usize];
+            known.live -= 1;
+            known.lazy -= u32::from(lazy);
+            let Page { number, live, .. } = *known;
+            if live > 0 {
+                return table.review(page);
+            }
+            table.forget_number(number, page);
+            table.leave_frame(page, removed);
+            table.release_id(page);
+        });
+    }
+
+    /// A block is wanted again, if it was not.
+    fn wanted(&mut self, block: u32) {
+        let page = self.page_of[block as usize];
+        if !self.lazy.is_empty() && self.lazy.remove(&block) {
+            self.pages[page as usize].lazy -= 1;
+        }
+        self.review(page);
+    }
+
+    /// A frame is discarded from when all that was touched in its page may go, if it has one page only,
+    /// until something in one of its pages may not.
+    fn review(&mut self, page: u32) {
+        let Page { frame, live, lazy, .. } = self.pages[page as usize];
+        let Some(known) = self.frames.get_mut(frame as usize) else { return };
+        let own = known.object.is_none() && known.pages == 1;
+        let discarded = live == lazy && (known.discarded || own);
+        if std::mem::replace(&mut known.discarded, discarded) != discarded && known.taken {
+            self.actions.push(if discarded { Action::Discard(frame) } else { Action::Keep(frame) });
+        }
+    }
+
+    fn fork(&mut self, block: u32, copy: u32, number: u64) {
+        let parent = self.page_of[block as usize];
+        let number = number >> (self.shift - self.block_shift);
+        self.shoot_down(parent);
+        let page = match self.ids.get(&number) {
+            Some(&page) => {
+                self.place_block(copy, page);
+                page
+            }
+            None => {
+                let page = self.new_id();
+                self.pages[page as usize] = Page { number, frame: NO_FRAME, ..Page::default() };
+                self.ids.insert(number, page);
+                self.counted(page, |table| {
+                    table.place_block(copy, page);
+                    let Page { frame, shared, .. } = table.pages[parent as usize];
+                    table.set_frame(page, frame);
+                    table.pages[page as usize].shared = shared;
+                });
+                page
+            }
+        };
+        if self.lazy.contains(&block) {
+            self.lazy.insert(copy);
+            self.pages[page as usize].lazy += 1;
+        }
+    }
+
+    fn shift_by(&mut self, blocks: &[(u32, u64)], by: u64) {
+        let mut moved: FxHashMap<u32, (u32, u64)> = FxHashMap::default();
+        let mut order = Vec::new();
+        for &(block, number) in blocks {
+            let page = self.page_of[block as usize];
+            let count = moved.entry(page).or_insert_with(|| {
+                order.push(page);
+                (0, number >> (self.shift - self.block_shift))
+            });
+            count.0 += 1;
+        }
+        let whole = by.is_multiple_of(1 << self.shift);
+        for &page in &order {
+            self.shoot_down(page);
+        }
+        for page in order {
+            let (count, number) = moved[&page];
+            let Page { number: before, live, .. } = self.pages[page as usize];
+            if whole && count == live && !self.ids.contains_key(&number) {
+                self.forget_number(before, page);
+                self.ids.insert(number, page);
+                self.pages[page as usize].number = number;
+            }
+        }
+    }
+
+    /// Nothing more is born in a page at this number.
+    fn forget_number(&mut self, number: u64, page: u32) {
+        if self.ids.get(&number) == Some(&page) {
+            self.ids.remove(&number);
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! What each process has mapped, as the events of a trace say.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use nearfar_trace::{Batch, RegionEvent, RegionKind, ThreadInfo};
+use rustc_hash::FxHashMap;
+
+use super::{PAGE, SPACE_SHIFT, place};
+use crate::ranges::Ranges;
+
+/// First 4 KiB page of the upper half: page caches of files, shared by all processes.
+const KERNEL: u64 = 1 << (63 - PAGE);
+/// Pages of a space: user addresses end below.
+const PAGES: u64 = 1 << (SPACE_SHIFT - PAGE);
+/// Most address spaces at once: what fits above an address.
+const MAX_SPACES: u32 = 1 << (63 - SPACE_SHIFT);
+
+/// What a page begins as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// No event says that something is mapped there. Such a page is the process's own memory.
+    Unknown,
+    /// Private memory of zeros.
+    Zeros,
+    /// A file or shared memory, whose first byte would lie at address `start` (modulo 2^64).
+    Object {
+        /// Which object.
+        object: u32,
+        /// Address of its first byte.
+        start: u64,
+        /// Whether a write makes a copy.
+        private: bool,
+        /// Whether it may be written.
+        writable: bool,
+        /// Whether its pages stay in memory when they are unmapped: as a file's do.
+        stays: bool,
+        /// Whether its pages are read from a file.
+        of_file: bool,
+    },
+}
+
+/// What an event does to pages that were touched. Pages are of 4 KiB, ranges include both ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// They end.
+    End { space: u32, first: u64, last: u64 },
+    /// They end, and so does what their object holds.
+    Remove { space: u32, first: u64, last: u64 },
+    /// They may go until they are written.
+    Free { space: u32, first: u64, last: u64 },
+    /// They lie `by` pages further (modulo 2^64).
+    Move { space: u32, first: u64, last: u64, by: u64 },
+    /// The child has them too.
+    Fork { parent: u32, child: u32 },
+}
+
+#[derive(Clone, Default)]
+struct Space {
+    mapped: Ranges<Backing>,
+    /// The heap: first page, and the one after its last.
+    heap: Option<(u64, u64)>,
+    /// Processes that run in it: more than one after `vfork`.
+    users: u32,
+}
+
+/// The address spaces of all processes.
+pub struct Spaces {
+    process_of: FxHashMap<u32, u32>,
+    /// There is one process.
+    single: bool,
+    space_of: FxHashMap<u32, u32>,
+    spaces: Vec<Space>,
+    files: Ranges<Backing>,
+    objects: u32,
+    known: HashMap<(u64, u64), u32>,
+}
+
+impl Spaces {
+    /// Nothing is mapped yet.
+    pub fn new(threads: &[ThreadInfo]) -> Self {
+        let mut spaces = Self {
+            process_of: threads.iter().map(|thread| (thread.index, thread.process)).collect(),
+            single: threads.windows(2).all(|two| two[0].process == two[1].process),
+            space_of: FxHashMap::default(),
+            spaces: Vec::new(),
+            files: Ranges::default(),
+            objects: 0,
+            known: HashMap::new(),
+        };
+        spaces.of_process(threads.first().map_or(0, |thread| thread.process));
+        spaces
+    }
+
+    /// Give the records of `batch` in `range` the addresses of their spaces ([`place`]).
+    pub fn tell_apart(&mut self, batch: &mut Batch, range: Range<usize>) {
+        if self.single {
+            return;
+        }
+        let (mut running, mut space) = (u32::MAX, 0);
+        let records = batch.addr[range.clone()].iter_mut().zip(&batch.thread[range]);
+        for (addr, &thread) in records {
+            if thread != running {
+                let process = self.process_of.get(&thread).copied().unwrap_or(0);
+                (running, space) = (thread, self.of_process(process));
+            }
+            *addr = place(space, *addr);
+        }
+    }
+
+    fn of_process(&mut self, process: u32) -> u32 {
+        match self.space_of.get(&process) {
+            Some(&space) => space,
+            None => self.open(process),
+        }
+    }
+
+    fn open(&mut self, process: u32) -> u32 {
+        let unused = self.spaces.iter().position(|space| space.users == 0);
+        let space = unused.unwrap_or_else(|| {
+            // Beyond what fits, processes share a space: their pages are taken for the same.
+            if self.spaces.len() < MAX_SPACES as usize {
+                self.spaces.push(Space::default());
+            }
+            self.spaces.len() - 1
+        });
+        self.spaces[space].users += 1;
+        self.space_of.insert(process, space as u32);
+        space as u32
+    }
+
+    /// Leave a process's space. What is mapped there ends with the last process in it.
+    fn close(&mut self, process: u32, effects: &mut Vec<Effect>) {
+        let Some(space) = self.space_of.remove(&process) else { return };
+        let left = &mut self.spaces[space as usize];
+        left.users -= 1;
+        if left.users == 0 {
+            *left = Space::default();
+            effects.push(Effect::End { space, first: 0, last: PAGES - 1 });
+        }
+    }
+
+    /// What the page of an address begins as.
+    pub fn backing(&self, space: u32, addr: u64) -> Backing {
+        let page = addr >> PAGE;
+        let found = match page >= KERNEL {
+            true => self.files.find(page),
+            false => self.spaces.get(space as usize).and_then(|space| space.mapped.find(page)),
+        };
+        found.unwrap_or(Backing::Unknown)
+    }
+
+    fn new_object(&mut self) -> u32 {
+        self.objects += 1;
+        self.objects - 1
+    }
+
+    fn backing_of(&mut self, event: &RegionEvent) -> Backing {
+        let private = event.event != RegionKind::File && !event.prot.ends_with('s');
+        let writable = event.prot.contains('w');
+        let start = event.addr.wrapping_sub(event.offset);
+        let file = (event.device, event.inode);
+        let object = match file {
+            (_, 0) if event.event == RegionKind::File => return Backing::Unknown,
+            (_, 0) if private => return Backing::Zeros,
+            (_, 0) => self.new_object(),
+            file => match self.known.get(&file) {
+                Some(&object) => object,
+                None => {
+                    let object = self.new_object();
+                    self.known.insert(file, object);
+                    object
+                }
+            },
+        };
+        let named = file.1 != 0;
+        // Such files are memory: they have no storage to be read from.
+        let memory = ["/dev/shm/", "/memfd:"].iter().any(|start| event.name.starts_with(start));
+        Backing::Object {
+            object,
+            start,
+            private,
+            writable,
+            stays: named,
+            of_file: named && !memory,
+        }
+    }
+
+    /// Apply an event; what it does to pages is added to `effects`.
+    pub fn apply(&mut self, event: &RegionEvent, effects: &mut Vec<Effect>) {
+        let process = self.process_of.get(&event.thread).copied().unwrap_or(0);
+        let range = || {
+            let end = event.addr.checked_add(event.length.checked_sub(1)?)?;
+            Some((event.addr >> PAGE, end >> PAGE)).filter(|(_, last)| *last < PAGES)
+        };
+        match event.event {
+            RegionKind::Map => {
+                let Some((first, last)) = range() else { return };
+                let space = self.of_process(process);
+                let backing = self.backing_of(event);
+                effects.push(Effect::End { space, first, last });
+                self.spaces[space as usize].mapped.map(first, last, backing);
+            }
+            RegionKind::Unmap => {
+                let Some((first, last)) = range() else { return };
+                let space = self.of_process(process);
+                effects.push(Effect::End { space, first, last });
+                self.spaces[space as usize].mapped.unmap(first, last);
+            }
+            RegionKind::DontNeed => {
+                let Some((first, last)) = range() else { return };
+                effects.push(Effect::End { space: self.of_process(process), first, last });
+            }
+            RegionKind::Remove => {
+                let Some((first, last)) = range() else { return };
+                effects.push(Effect::Remove { space: self.of_process(process), first, last });
+            }
+            RegionKind::Free => {
+                let Some((first, last)) = range() else { return };
+                effects.push(Effect::Free { space: self.of_process(process), first, last });
+            }
+            RegionKind::Brk => self.heap(event, process, effects),
+            RegionKind::Move => {
+                let Some((first, last)) = range() else { return };
+                let by = (event.to >> PAGE).wrapping_sub(first);
+                let (to, end) = (first.wrapping_add(by), last.wrapping_add(by));
+                // The kernel refuses to move a range to one that it overlaps.
+                if to > end || end >= PAGES || (to <= last && end >= first) {
+                    return;
+                }
+                let space = self.of_process(process);
+                effects.push(Effect::End { space, first: to, last: end });
+                effects.push(Effect::Move { space, first, last, by });
+                let shift = by.wrapping_mul(1 << PAGE);
+                self.spaces[space as usize].mapped.shift(
+                    first,
+                    last,
+                    by,
+                    |backing| match backing {
+                        Backing::Object { object, start, private, writable, stays, of_file } => {
+                            let start = start.wrapping_add(shift);
+                            Backing::Object { object, start, private, writable, stays, of_file }
+                        }
+                        other => other,
+                    },
+                );
+            }
+            RegionKind::File => {
+                let Some(more) = event.length.checked_sub(1) else { return };
+                let backing = self.backing_of(event);
+                let last = event.addr.saturating_add(more) >> PAGE;
+                self.files.map(event.addr >> PAGE, last, backing);
+            }
+            RegionKind::Fork => {
+                let (parent, child) = (self.of_process(process), event.to as u32);
+                if child == process {
+                    return;
+                }
+                self.close(child, effects);
+                let child = self.open(child);
+                if child != parent {
+                    let Space { mapped, heap, .. } = self.spaces[parent as usize].clone();
+                    let space = &mut self.spaces[child as usize];
+                    (space.mapped, space.heap) = (mapped, heap);
+                    effects.push(Effect::Fork { parent, child });
+                }
+            }
+            RegionKind::Vfork => {
+                let (parent, child) = (self.of_process(process), event.to as u32);
+                if child != process {
+                    self.close(child, effects);
+                    self.spaces[parent as usize].users += 1;
+                    self.space_of.insert(child, parent);
+                }
+            }
+            RegionKind::Exec => {
+                self.close(process, effects);
+                self.open(process);
+            }
+            RegionKind::Exit => self.close(process, effects),
+            RegionKind::ThreadStart | RegionKind::ThreadExit => {}
+        }
+    }
+
+    /// The heap is now another range. Its first page may hold other data of the program.
+    fn heap(&mut self, event: &RegionEvent, process: u32, effects: &mut Vec<Effect>) {
+        let Some(end) = event.addr.checked_add(event.length) else { return };
+        let (start, end) = (event.addr.div_ceil(1 << PAGE), end.div_ceil(1 << PAGE));
+        if end > PAGES {
+            return;
+        }
+        let space = self.of_process(process);
+        let known = &mut self.spaces[space as usize];
+        let (_, before) = known.heap.unwrap_or((start, start));
+        known.heap = Some((start, end));
+        if end > before {
+            known.mapped.map(before, end - 1, Backing::Zeros);
+        } else if end < before {
+            known.mapped.unmap(end, before - 1);
+            effects.push(Effect::End { space, first: end, last: before - 1 });
+        }
+    }
+}

@@ -1,0 +1,790 @@
+//! Pages that end, against lists and loops.
+
+use std::collections::{BTreeMap, HashMap};
+
+use nearfar_trace::{RegionEvent, RegionKind};
+
+use super::*;
+use crate::paging::simulate::FaultKinds;
+
+/// What happens, in order.
+#[derive(Clone, Debug)]
+enum Step {
+    Event(RegionEvent),
+    Record(Record),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Map {
+    /// Device and inode, or the number of the event for shared memory without a file.
+    object: Option<(u64, u64)>,
+    start: u64,
+    private: bool,
+    writable: bool,
+    stays: bool,
+}
+
+#[derive(Debug)]
+struct PlainFrame {
+    object: Option<((u64, u64), u64)>,
+    stays: bool,
+    of_file: bool,
+    pages: usize,
+    discarded: bool,
+}
+
+#[derive(Debug)]
+struct PlainPage {
+    space: usize,
+    number: u64,
+    frame: Option<usize>,
+    shared: bool,
+}
+
+/// What one page size comes to: to be replayed by a TLB and by memories.
+#[derive(Clone, Copy, Debug)]
+enum Log {
+    Access { page: u64, frame: Option<usize>, write: bool, same: bool },
+    Shootdown(u64),
+    Free(usize),
+    Discard(usize),
+    Keep(usize),
+}
+
+/// A block's state that is the same for all page sizes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Touched {
+    /// The next write is reported to its page.
+    watched: bool,
+    lazy: bool,
+    of_object: bool,
+    page: usize,
+}
+
+/// Address spaces and pages as tables of every 4 KiB page and every block.
+struct World {
+    page: u64,
+    block: u64,
+    processes: Vec<u32>,
+    space_of: HashMap<u32, usize>,
+    maps: Vec<BTreeMap<u64, Map>>,
+    heaps: Vec<Option<(u64, u64)>>,
+    kernel: Vec<(u64, u64, Map)>,
+    blocks: BTreeMap<(usize, u64), Touched>,
+    /// Every page there ever was.
+    pages: Vec<PlainPage>,
+    /// Those that there are, by space and number.
+    numbers: BTreeMap<(usize, u64), usize>,
+    frames: Vec<PlainFrame>,
+    log: Vec<Log>,
+    events: u64,
+}
+
+const KERNEL: u64 = 1 << 63;
+
+impl World {
+    fn new(page: u64, block: u64, processes: &[u32]) -> Self {
+        let mut world = Self {
+            page,
+            block,
+            processes: processes.to_vec(),
+            space_of: HashMap::new(),
+            maps: Vec::new(),
+            heaps: Vec::new(),
+            kernel: Vec::new(),
+            blocks: BTreeMap::new(),
+            pages: Vec::new(),
+            numbers: BTreeMap::new(),
+            frames: Vec::new(),
+            log: Vec::new(),
+            events: 0,
+        };
+        world.space(processes[0]);
+        world
+    }
+
+    fn space(&mut self, process: u32) -> usize {
+        if let Some(&space) = self.space_of.get(&process) {
+            return space;
+        }
+        // The lowest that nobody uses: its number is part of what set-associative TLBs look at.
+        let used = |space: &usize| self.space_of.values().any(|used| used == space);
+        let space = (0..).find(|space| !used(space)).unwrap();
+        if space == self.maps.len() {
+            self.maps.push(BTreeMap::new());
+            self.heaps.push(None);
+        }
+        self.space_of.insert(process, space);
+        space
+    }
+
+    fn number(&self, space: usize, addr: u64, size: u64) -> u64 {
+        (if addr < KERNEL { addr | (space as u64) << 48 } else { addr }) / size
+    }
+
+    /// The number that the engines know a page by.
+    fn name(&self, page: usize) -> u64 {
+        let PlainPage { space, number, .. } = self.pages[page];
+        self.number(space, number * self.page, self.page)
+    }
+
+    fn shoot_down(&mut self, page: usize) {
+        self.log.push(Log::Shootdown(self.name(page)));
+    }
+
+    fn in_page(&self, page: usize) -> impl Iterator<Item = &Touched> {
+        self.blocks.values().filter(move |block| block.page == page)
+    }
+
+    fn new_page(&mut self, space: usize, number: u64) -> usize {
+        self.pages.push(PlainPage { space, number, frame: None, shared: false });
+        self.numbers.insert((space, number), self.pages.len() - 1);
+        self.pages.len() - 1
+    }
+
+    fn leave(&mut self, process: u32) {
+        let Some(space) = self.space_of.remove(&process) else { return };
+        if self.space_of.values().all(|used| *used != space) {
+            self.maps[space].clear();
+            self.heaps[space] = None;
+            self.end(space, 0, KERNEL, false);
+        }
+    }
+
+    /// End the blocks of these addresses.
+    fn end(&mut self, space: usize, from: u64, to: u64, removed: bool) {
+        for block in self.touched(space, from, to) {
+            let page = self.blocks.remove(&(space, block)).unwrap().page;
+            self.shoot_down(page);
+            if self.in_page(page).next().is_none() {
+                self.numbers.retain(|_, of| *of != page);
+                let frame = self.pages[page].frame.take();
+                self.drop_frame(frame, removed);
+            } else {
+                self.review(page);
+            }
+        }
+    }
+
+    fn touched(&self, space: usize, from: u64, to: u64) -> Vec<u64> {
+        let blocks = self.blocks.keys().filter(|(of, _)| *of == space).map(|(_, block)| *block);
+        blocks.filter(|block| (from..to).contains(&(block * self.block))).collect()
+    }
+
+    fn drop_frame(&mut self, frame: Option<usize>, removed: bool) {
+        let Some(frame) = frame else { return };
+        let known = &mut self.frames[frame];
+        known.pages -= 1;
+        if known.pages == 0 && (removed || !known.stays) {
+            known.object = None;
+            self.log.push(Log::Free(frame));
+        }
+    }
+
+    fn review(&mut self, page: usize) {
+        let Some(frame) = self.pages[page].frame else { return };
+        let all = self.in_page(page).all(|block| block.lazy);
+        let known = &mut self.frames[frame];
+        let own = known.object.is_none() && known.pages == 1;
+        let discarded = all && (known.discarded || own);
+        if discarded != known.discarded {
+            known.discarded = discarded;
+            self.log.push(if discarded { Log::Discard(frame) } else { Log::Keep(frame) });
+        }
+    }
+
+    fn new_frame(&mut self, page: usize, map: Option<Map>) {
+        let frame = match map.and_then(|map| Some((map, map.object?))) {
+            None => self.push_frame(None, false),
+            Some((map, object)) => {
+                let offset = (self.pages[page].number * self.page).wrapping_sub(map.start);
+                let same = |frame: &PlainFrame| frame.object == Some((object, offset));
+                match self.frames.iter().position(same) {
+                    Some(frame) => frame,
+                    None => self.push_frame(Some((object, offset)), map.stays),
+                }
+            }
+        };
+        self.frames[frame].pages += 1;
+        self.pages[page].frame = Some(frame);
+        self.pages[page].shared = map.is_some_and(|map| !map.private);
+    }
+
+    fn push_frame(&mut self, object: Option<((u64, u64), u64)>, stays: bool) -> usize {
+        let of_file = stays;
+        self.frames.push(PlainFrame { object, stays, of_file, pages: 0, discarded: false });
+        self.frames.len() - 1
+    }
+
+    /// A write to private memory.
+    fn write(&mut self, page: usize) {
+        let frame = self.pages[page].frame;
+        if let Some(frame) = frame
+            && (self.pages[page].shared
+                || self.frames[frame].object.is_none() && self.frames[frame].pages == 1)
+        {
+            return;
+        }
+        self.shoot_down(page);
+        self.drop_frame(frame, false);
+        self.new_frame(page, None);
+    }
+
+    /// One reference to a block.
+    fn reference(&mut self, space: usize, block: u64, write: bool, same: bool) {
+        let space = if block * self.block < KERNEL { space } else { 0 };
+        match self.blocks.get(&(space, block)).copied() {
+            None => self.birth(space, block, write),
+            Some(Touched { watched, page, .. }) if write && watched => {
+                let now = Touched { watched: false, lazy: false, of_object: false, page };
+                self.blocks.insert((space, block), now);
+                self.write(page);
+                self.review(page);
+            }
+            Some(_) => {}
+        }
+        let page = self.blocks[&(space, block)].page;
+        let frame = self.pages[page].frame;
+        self.log.push(Log::Access { page: self.name(page), frame, write, same });
+    }
+
+    fn birth(&mut self, space: usize, block: u64, write: bool) {
+        let addr = block * self.block;
+        let kernel = |range: &&(u64, u64, Map)| (range.0..range.1).contains(&addr);
+        let map = match addr >= KERNEL {
+            true => self.kernel.iter().rev().find(kernel).map(|range| range.2),
+            false => self.maps[space].get(&(addr / 4096)).copied(),
+        };
+        let own = |map: Map| map.private && write;
+        let zeros = map.is_some_and(|map| map.object.is_none() && !write);
+        let own_memory = |map: Map| map.private && (map.object.is_none() || map.writable);
+        let watched = !write && map.is_none_or(own_memory);
+        let of_object = map.is_some_and(|map| map.object.is_some() && !own(map));
+        let known = self.numbers.get(&(space, addr / self.page)).copied();
+        let page = known.unwrap_or_else(|| self.new_page(space, addr / self.page));
+        let now = Touched { watched, lazy: false, of_object, page };
+        self.blocks.insert((space, block), now);
+        let fresh = known.is_none();
+        if !fresh && write && map.is_none_or(|map| map.private) {
+            self.write(page);
+        } else if self.pages[page].frame.is_none() && !zeros {
+            if !fresh {
+                self.shoot_down(page);
+            }
+            self.new_frame(page, map.filter(|map| !own(*map)));
+        }
+        if !fresh {
+            self.review(page);
+        }
+    }
+
+    fn record(&mut self, record: &Record) {
+        let space = self.space(self.processes[record.thread as usize]);
+        let last = record.addr.saturating_add(u64::from(record.size) - 1);
+        let blocks = record.addr / self.block..=last / self.block;
+        for block in blocks.clone() {
+            self.reference(space, block, record.kind.writes(), block != *blocks.start());
+        }
+    }
+
+    fn map_of(&mut self, e: &RegionEvent) -> Map {
+        let private = e.event != RegionKind::File && !e.prot.ends_with('s');
+        let writable = e.prot.contains('w');
+        let start = e.addr.wrapping_sub(e.offset);
+        let object = match e.inode {
+            0 if private => None,
+            0 => Some((u64::MAX, self.events)),
+            inode => Some((e.device, inode)),
+        };
+        Map { object, start, private, writable, stays: e.inode != 0 }
+    }
+
+    fn event(&mut self, e: &RegionEvent) {
+        self.events += 1;
+        let process = self.processes[e.thread as usize];
+        let (from, to) = (e.addr, e.addr + e.length);
+        match e.event {
+            RegionKind::File => {
+                let map = self.map_of(e);
+                self.kernel.push((from, to, map));
+            }
+            RegionKind::Map => {
+                let space = self.space(process);
+                let map = self.map_of(e);
+                self.end(space, from, to, false);
+                self.maps[space].extend((from / 4096..to / 4096).map(|page| (page, map)));
+            }
+            RegionKind::Unmap => {
+                let space = self.space(process);
+                self.end(space, from, to, false);
+                self.maps[space].retain(|page, _| !(from..to).contains(&(page * 4096)));
+            }
+            RegionKind::DontNeed | RegionKind::Remove => {
+                let space = self.space(process);
+                self.end(space, from, to, e.event == RegionKind::Remove);
+            }
+            RegionKind::Free => {
+                let space = self.space(process);
+                let blocks = self.touched(space, from, to);
+                let blocks = blocks.into_iter().filter(|block| {
+                    let state = self.blocks[&(space, *block)];
+                    !state.of_object && !state.lazy
+                });
+                for block in blocks.collect::<Vec<_>>() {
+                    let page = self.blocks[&(space, block)].page;
+                    let now = Touched { watched: true, lazy: true, of_object: false, page };
+                    self.blocks.insert((space, block), now);
+                    self.review(page);
+                    self.shoot_down(page);
+                }
+            }
+            RegionKind::Brk => {
+                let space = self.space(process);
+                let (start, end) = (from.div_ceil(4096), to.div_ceil(4096));
+                let (_, before) = self.heaps[space].unwrap_or((start, start));
+                self.heaps[space] = Some((start, end));
+                for page in end..before {
+                    self.maps[space].remove(&page);
+                    self.end(space, page * 4096, (page + 1) * 4096, false);
+                }
+                let (object, start) = (None, 0);
+                let map = Map { object, start, private: true, writable: true, stays: false };
+                self.maps[space].extend((before..end).map(|page| (page, map)));
+            }
+            RegionKind::Move => self.shift(process, from, to, e.to),
+            RegionKind::Fork => {
+                let (parent, child) = (self.space(process), e.to as u32);
+                if child == process {
+                    return;
+                }
+                self.leave(child);
+                let child = self.space(child);
+                if child != parent {
+                    self.maps[child] = self.maps[parent].clone();
+                    self.heaps[child] = self.heaps[parent];
+                    self.fork(parent, child);
+                }
+            }
+            RegionKind::Vfork => {
+                let (parent, child) = (self.space(process), e.to as u32);
+                if child != process {
+                    self.leave(child);
+                    self.space_of.insert(child, parent);
+                }
+            }
+            RegionKind::Exec => {
+                self.leave(process);
+                self.space(process);
+            }
+            RegionKind::Exit => self.leave(process),
+            _ => {}
+        }
+    }
+
+    fn fork(&mut self, parent: usize, child: usize) {
+        let blocks = self.touched(parent, 0, KERNEL);
+        let own: Vec<u64> =
+            blocks.into_iter().filter(|b| !self.blocks[&(parent, *b)].of_object).collect();
+        for block in own {
+            let Touched { page, lazy, .. } = self.blocks[&(parent, block)];
+            let now = Touched { watched: true, lazy, of_object: false, page };
+            self.blocks.insert((parent, block), now);
+            self.shoot_down(page);
+            let number = block * self.block / self.page;
+            let copy = match self.numbers.get(&(child, number)) {
+                Some(&copy) => copy,
+                None => {
+                    let copy = self.new_page(child, number);
+                    let PlainPage { frame, shared, .. } = self.pages[page];
+                    (self.pages[copy].frame, self.pages[copy].shared) = (frame, shared);
+                    frame.into_iter().for_each(|frame| self.frames[frame].pages += 1);
+                    copy
+                }
+            };
+            self.blocks.insert((child, block), Touched { page: copy, ..now });
+        }
+    }
+
+    fn shift(&mut self, process: u32, from: u64, to: u64, dest: u64) {
+        let space = self.space(process);
+        let (length, by) = (to - from, dest.wrapping_sub(from));
+        if dest < to && dest + length > from {
+            return;
+        }
+        self.end(space, dest, dest + length, false);
+        let moved = self.touched(space, from, to);
+        let taken: Vec<Touched> =
+            moved.iter().map(|block| self.blocks.remove(&(space, *block)).unwrap()).collect();
+        let mut pages: Vec<usize> = Vec::new();
+        let mut first_block = HashMap::new();
+        for (block, state) in moved.iter().zip(&taken) {
+            let block = (block * self.block).wrapping_add(by) / self.block;
+            if !pages.contains(&state.page) {
+                pages.push(state.page);
+                first_block.insert(state.page, block);
+            }
+        }
+        pages.iter().for_each(|&page| self.shoot_down(page));
+        for page in pages {
+            let number = first_block[&page] * self.block / self.page;
+            let free = !self.numbers.contains_key(&(space, number));
+            if by.is_multiple_of(self.page) && self.in_page(page).next().is_none() && free {
+                self.numbers.retain(|_, of| *of != page);
+                self.numbers.insert((space, number), page);
+                self.pages[page].number = number;
+            }
+        }
+        for (block, state) in moved.iter().zip(taken) {
+            let block = (block * self.block).wrapping_add(by) / self.block;
+            self.blocks.insert((space, block), state);
+        }
+        let maps: Vec<(u64, Map)> = (from / 4096..to / 4096)
+            .filter_map(|page| Some((page, self.maps[space].remove(&page)?)))
+            .collect();
+        for page in dest / 4096..(dest + length) / 4096 {
+            self.maps[space].remove(&page);
+        }
+        for (page, mut map) in maps {
+            map.start = map.start.wrapping_add(by);
+            self.maps[space].insert((page * 4096).wrapping_add(by) / 4096, map);
+        }
+    }
+}
+
+/// What memories of one page size come to: faults, dirty evictions and kinds.
+#[derive(Debug, Default, PartialEq)]
+struct Came {
+    faults: u64,
+    dirty: u64,
+    kinds: FaultKinds,
+}
+
+/// A memory under a policy.
+trait PlainMemory {
+    fn has(&self, frame: usize) -> bool;
+    /// Reference a frame; answers those that are evicted for it.
+    fn reference(&mut self, frame: usize) -> Vec<usize>;
+    fn free(&mut self, frame: usize);
+}
+
+struct Ring {
+    places: Vec<Option<(usize, bool)>>,
+    free: Vec<usize>,
+    hand: usize,
+    loads_set: bool,
+}
+
+impl Ring {
+    fn new(frames: usize, loads_set: bool) -> Self {
+        Self { places: vec![None; frames], free: (0..frames).rev().collect(), hand: 0, loads_set }
+    }
+}
+
+impl PlainMemory for Ring {
+    fn has(&self, frame: usize) -> bool {
+        self.places.iter().flatten().any(|place| place.0 == frame)
+    }
+
+    fn reference(&mut self, frame: usize) -> Vec<usize> {
+        if let Some(place) = self.places.iter_mut().flatten().find(|place| place.0 == frame) {
+            place.1 = true;
+            return Vec::new();
+        }
+        let new = Some((frame, self.loads_set));
+        if let Some(free) = self.free.pop() {
+            self.places[free] = new;
+            return Vec::new();
+        }
+        loop {
+            let hand = self.hand;
+            self.hand = (hand + 1) % self.places.len();
+            let (held, marked) = self.places[hand].as_mut().unwrap();
+            if !std::mem::take(marked) {
+                let held = *held;
+                self.places[hand] = new;
+                return vec![held];
+            }
+        }
+    }
+
+    fn free(&mut self, frame: usize) {
+        let held = |place: &Option<(usize, bool)>| place.is_some_and(|place| place.0 == frame);
+        if let Some(place) = self.places.iter().position(held) {
+            self.places[place] = None;
+            self.free.push(place);
+        }
+    }
+}
+
+struct Recency(Vec<usize>, usize);
+
+impl PlainMemory for Recency {
+    fn has(&self, frame: usize) -> bool {
+        self.0.contains(&frame)
+    }
+
+    fn reference(&mut self, frame: usize) -> Vec<usize> {
+        self.0.retain(|held| *held != frame);
+        self.0.push(frame);
+        if self.0.len() > self.1 { vec![self.0.remove(0)] } else { Vec::new() }
+    }
+
+    fn free(&mut self, frame: usize) {
+        self.0.retain(|held| *held != frame);
+    }
+}
+
+impl PlainMemory for PlainLinux {
+    fn has(&self, frame: usize) -> bool {
+        self.inactive.contains(&(frame as u64)) || self.active.contains(&(frame as u64))
+    }
+
+    fn reference(&mut self, frame: usize) -> Vec<usize> {
+        let held = |lists: &Self| -> Vec<u64> {
+            lists.inactive.iter().chain(&lists.active).copied().collect()
+        };
+        let before = held(self);
+        PlainLinux::reference(self, frame as u64, false);
+        let after = held(self);
+        before.iter().filter(|page| !after.contains(page)).map(|page| *page as usize).collect()
+    }
+
+    fn free(&mut self, frame: usize) {
+        self.inactive.retain(|page| *page != frame as u64);
+        self.active.retain(|page| *page != frame as u64);
+        self.pages.remove(&(frame as u64));
+    }
+}
+
+/// What a memory comes to.
+fn replay(world: &World, memory: &mut dyn PlainMemory, single: bool) -> Came {
+    let mut came = Came::default();
+    let mut dirty = vec![false; world.frames.len()];
+    let mut seen = vec![false; world.frames.len()];
+    // Whether a fault finds nothing; and whether the next reference ends that.
+    let mut void = vec![(false, false); world.frames.len()];
+    let mut previous = None;
+    for log in &world.log {
+        match *log {
+            Log::Access { frame, write, same, .. } => {
+                let again = single && same && previous == Some(frame);
+                previous = Some(frame);
+                let Some(frame) = frame.filter(|_| !again) else { continue };
+                let of_file = world.frames[frame].of_file;
+                if !memory.has(frame) {
+                    came.faults += 1;
+                    let first = !std::mem::replace(&mut seen[frame], true);
+                    *match (of_file, first, void[frame].0) {
+                        (true, true, _) => &mut came.kinds.file_reads,
+                        (true, false, _) => &mut came.kinds.file_rereads,
+                        (false, false, false) => &mut came.kinds.swap_ins,
+                        (false, ..) => &mut came.kinds.zero_fills,
+                    } += 1;
+                }
+                for victim in memory.reference(frame) {
+                    if std::mem::take(&mut dirty[victim]) {
+                        came.dirty += 1;
+                        *match world.frames[victim].of_file {
+                            true => &mut came.kinds.write_backs,
+                            false => &mut came.kinds.swap_outs,
+                        } += 1;
+                    }
+                }
+                dirty[frame] |= write;
+                if void[frame].1 {
+                    void[frame] = (false, false);
+                }
+            }
+            Log::Free(frame) => {
+                memory.free(frame);
+                dirty[frame] = false;
+            }
+            Log::Discard(frame) => {
+                dirty[frame] = false;
+                void[frame] = (true, false);
+            }
+            Log::Keep(frame) if memory.has(frame) => void[frame] = (false, false),
+            Log::Keep(frame) => void[frame].1 = true,
+            Log::Shootdown(_) => {}
+        }
+    }
+    came
+}
+
+/// Misses of a TLB, and which references they were.
+fn walk(log: &[Log], entries: usize, sets: u64) -> Vec<Log> {
+    let mut lists = vec![Vec::<u64>::new(); sets as usize];
+    let mut missed = Vec::new();
+    for step in log {
+        let (page, access) = match *step {
+            Log::Access { page, .. } => (page, true),
+            Log::Shootdown(page) => (page, false),
+            _ => continue,
+        };
+        let list = &mut lists[(page % sets) as usize];
+        let place = list.iter().position(|held| *held == page);
+        place.map(|place| list.remove(place));
+        if access {
+            if place.is_none() {
+                missed.push(*step);
+                if list.len() == entries / sets as usize {
+                    list.remove(0);
+                }
+            }
+            list.push(page);
+        } else {
+            missed.push(*step);
+        }
+    }
+    missed
+}
+
+fn accesses(log: &[Log]) -> u64 {
+    log.iter().filter(|step| matches!(step, Log::Access { .. })).count() as u64
+}
+
+fn trace(steps: &[Step], processes: &[u32], folder: &std::path::Path) -> nearfar_trace::Reader {
+    let path = folder.join("t.trace");
+    let mut writer = Writer::create(&path, Source::default(), WriterOptions::default()).unwrap();
+    for (thread, process) in processes.iter().enumerate() {
+        writer.thread_process(thread as u32, *process);
+    }
+    let mut batch = Batch::default();
+    let mut at = 0;
+    for step in steps {
+        match step {
+            Step::Event(event) => writer.region(RegionEvent { at, ..event.clone() }).unwrap(),
+            Step::Record(record) => {
+                batch.push(*record);
+                at += 1;
+            }
+        }
+    }
+    writer.push_batch(&batch).unwrap();
+    writer.finish(None).unwrap();
+    nearfar_trace::Reader::open(&path).unwrap()
+}
+
+const PROCESSES: [u32; 4] = [1, 1, 2, 3];
+
+fn check_lives(steps: &[Step], pages: &[u64], tlb: &str, policy: &str, insert: ClockInsert) {
+    let folder = tempfile::tempdir().unwrap();
+    let reader = trace(steps, &PROCESSES, folder.path());
+    let memory: Vec<MemorySize> =
+        [1, 2, 3, 5, 8, 9, 12, 17, 40, 70].map(|frames| MemorySize::Bytes(frames * 4096)).to_vec();
+    let options = Options::new(pages.to_vec(), memory, tlb, policy, insert, KindSet::ALL).unwrap();
+    let options = Options { lifetimes: true, ..options };
+    let result = simulate(&reader, &options, &mut |_| Ok(())).unwrap();
+    for &page in pages {
+        let mut world = World::new(page, pages[0].min(4096), &PROCESSES);
+        for step in steps {
+            match step {
+                Step::Event(event) => world.event(event),
+                Step::Record(record) => world.record(record),
+            }
+        }
+        let first = options.tlb.first;
+        let sets = first.ways.map_or(1, |ways| u64::from(first.entries / ways));
+        let missed = walk(&world.log, first.entries as usize, sets);
+        let walks = match options.tlb.second {
+            None => accesses(&missed),
+            Some(level) => {
+                let sets = level.ways.map_or(1, |ways| u64::from(level.entries / ways));
+                accesses(&walk(&missed, level.entries as usize, sets))
+            }
+        };
+        for cell in result.cells.iter().filter(|cell| cell.page_bytes == page) {
+            let place = format!("{tlb} {policy} page {page} frames {}", cell.frames);
+            assert_eq!(cell.tlb_misses, walks, "tlb, {place}");
+            assert_eq!(cell.tlb_misses + cell.tlb_second_hits, accesses(&missed), "tlb, {place}");
+            let frames = cell.frames as usize;
+            let mut memory: Box<dyn PlainMemory> = match policy {
+                "clock" => Box::new(Ring::new(frames, insert == ClockInsert::Set)),
+                "lru" => Box::new(Recency(Vec::new(), frames)),
+                _ => Box::new(PlainLinux::new(frames)),
+            };
+            let came = replay(&world, memory.as_mut(), insert == ClockInsert::Clear);
+            assert_eq!((cell.faults, cell.dirty_evictions), (came.faults, came.dirty), "{place}");
+            assert_eq!(cell.kinds, (cell.frames >= 8).then_some(came.kinds), "{place}");
+        }
+    }
+}
+
+/// Pages of a few regions, near one another, so that large pages hold several kinds.
+const BASES: [u64; 3] = [0x40_0000, 0x7fff_0000_0000, 0x40_e000];
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let record =
+        (0usize..3, 0u64..20 * 4096, 0u8..5, prop_oneof![9 => 1u16..9, 1 => 1u16..9000], 0u32..4);
+    let range = (0usize..3, 0u64..18, 1u64..8);
+    let event = (0u8..14, range, (0usize..3, 0u64..24), 0u32..4, 0u64..4, 0u8..6);
+    let step = prop_oneof![
+        12 => record.prop_map(|(base, offset, kind, size, thread)| {
+            let kind = Kind::from_u8(kind).unwrap();
+            let base = if kind as u8 > 2 && offset % 3 == 0 { KERNEL } else { BASES[base] };
+            Step::Record(Record { addr: base + offset, kind, size, thread, instr: 1 })
+        }),
+        1 => event.prop_map(|(what, (base, first, pages), (to, place), thread, file, prot)| {
+            let (addr, length) = (BASES[base] + first * 4096, pages * 4096);
+            let event = match what {
+                0..=4 => RegionKind::Map,
+                5 => RegionKind::Unmap,
+                6 => RegionKind::Brk,
+                7 => RegionKind::Move,
+                8 => RegionKind::DontNeed,
+                9 => RegionKind::Free,
+                10 => RegionKind::Remove,
+                11 => [RegionKind::Fork, RegionKind::Vfork][usize::from(prot & 1)],
+                12 => [RegionKind::Exec, RegionKind::Exit][usize::from(prot & 1)],
+                _ => RegionKind::File,
+            };
+            let prot = ["rw-p", "rw-p", "r-xp", "rw-s", "r--s", "rw-p"][usize::from(prot)].into();
+            let (addr, length) = match event {
+                RegionKind::Brk => (BASES[0] + 8 * 4096 + 100, (first * 4096).saturating_sub(50)),
+                RegionKind::File => (KERNEL + (first & 1) * 10 * 4096, 10 * 4096),
+                _ => (addr, length),
+            };
+            let to = match event {
+                RegionKind::Move => BASES[to] + place * 4096,
+                _ => 1 + place % 3,
+            };
+            let device = u64::from(file > 1);
+            let inode = match event {
+                RegionKind::File => 1 + file % 2,
+                _ => file.saturating_sub(1),
+            };
+            let offset = (place & 6) * 4096;
+            Step::Event(RegionEvent {
+                thread, event, addr, length, offset, prot, device, inode, to, ..RegionEvent::default()
+            })
+        }),
+    ];
+    // A trace without records is refused.
+    let first = Record { addr: BASES[0], kind: Kind::Store, size: 8, thread: 0, instr: 1 };
+    prop::collection::vec(step, 1..1200).prop_map(move |mut steps| {
+        steps.insert(0, Step::Record(first));
+        steps
+    })
+}
+
+const LIVES: [u64; 4] = [4096, 8192, 65_536, 2 << 20];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn clock_lets_go(steps in steps(), tlb in prop::sample::select(vec!["64", "3", "8x2", "4+16x4", "6x3+9"])) {
+        check_lives(&steps, &LIVES, tlb, "clock", ClockInsert::Set);
+    }
+    #[test]
+    fn clock_that_loads_clear_lets_go(steps in steps()) {
+        check_lives(&steps, &LIVES, "16", "clock", ClockInsert::Clear);
+    }
+    #[test]
+    fn lru_lets_go(steps in steps()) {
+        check_lives(&steps, &[1024, 4096, 16_384], "1", "lru", ClockInsert::Set);
+    }
+    #[test]
+    fn linux_lets_go(steps in steps()) {
+        check_lives(&steps, &[16_384, 65_536], "12x3", "linux", ClockInsert::Set);
+    }
+}
