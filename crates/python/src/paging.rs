@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use nearfar_schema::Options as _;
+use nearfar_study::lifetimes;
 use nearfar_study::paging::explain::{self, explain};
-use nearfar_study::paging::{Asked, Options, rows, simulate};
+use nearfar_study::paging::{Asked, Lifetimes, Options, PageCache, Prices, rows, simulate};
 use nearfar_trace::{Error, Reader};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -12,8 +13,9 @@ use pyo3::types::PyDict;
 use crate::machine::Machine;
 use crate::raise;
 
-/// Run the study; answers `{"rows": [...], "records", "footprint_bytes", "options"}` as JSON text:
-/// the options as they were read.
+/// Run the study; answers `{"rows": [...], "records", "footprint_bytes", "lifetimes",
+/// "peak_resident_bytes", "options"}` as JSON text: the options as they were read, and the peak
+/// resident set where memory sizes are parts of it.
 #[pyfunction]
 #[pyo3(signature = (trace, machine, *, options, progress))]
 fn paging(
@@ -37,14 +39,26 @@ fn paging(
         return Err(raise(Error::input(place, "has no storage to page to", fix)));
     }
     let options = Options::try_from(&asked).map_err(raise)?;
+    let priced = asked.lifetimes == Lifetimes::On;
+    let faults = priced.then(|| machine.fault_times());
     crate::progress::run(py, progress, move |on_progress| {
         let reader = Reader::open(&trace)?;
+        // Refused before hours of simulation.
+        let faults = match faults {
+            Some(faults) if lifetimes::known(&reader)? => Some(faults?),
+            _ => None,
+        };
         let simulated = simulate(&reader, &options, on_progress)?;
-        let rows = rows(&simulated, times, &storages, asked.write_back)?;
+        let warm = asked.page_cache == PageCache::Warm;
+        let (storages, write_back) = (&storages, asked.write_back);
+        let rows = rows(&simulated, Prices { times, faults, storages, write_back, warm })?;
         let answer = serde_json::json!({
             "rows": rows,
             "records": simulated.records,
             "footprint_bytes": simulated.footprint_bytes,
+            "lifetimes": simulated.lifetimes,
+            "peak_resident_bytes":
+                (simulated.lifetimes && options.has_fractions()).then_some(simulated.whole_bytes),
             "options": asked.plain(),
         });
         Ok(answer.to_string())

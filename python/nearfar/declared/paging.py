@@ -21,6 +21,8 @@ class Options(TypedDict, total=False):
     storage: str | Sequence[str] | None
     kinds: str | Sequence[str] | None
     filter: str
+    lifetimes: str
+    page_cache: str
     write_back: bool
     sample: float | None
     threads: int
@@ -38,7 +40,7 @@ OPTIONS: Final = (
     Option(
         "memory",
         type="str",
-        what="Memory sizes: parts of the 4 KiB footprint (50%) or bytes (512M); `...` for equal steps.",
+        what="Memory sizes: parts of the peak resident set (50%) or bytes (512M); `...` for equal steps.",
         default="10%,...,100%",
         metavar="SIZES",
     ),
@@ -104,6 +106,36 @@ OPTIONS: Final = (
         open=False,
     ),
     Option(
+        "lifetimes",
+        type="str",
+        what="Whether pages end, where the trace has events that say so.",
+        default="off",
+        metavar="NAME",
+        choices=(
+            (
+                "on",
+                "pages end as the trace's events say, and memory sizes are parts of the peak resident set",
+            ),
+            (
+                "off",
+                "a page, once touched, lives for ever, and memory sizes are parts of the footprint",
+            ),
+        ),
+        open=False,
+    ),
+    Option(
+        "page_cache",
+        type="str",
+        what="Whether the page cache holds the program's files when it starts.",
+        default="cold",
+        metavar="NAME",
+        choices=(
+            ("cold", "the first reference to a page of a file reads it from storage"),
+            ("warm", "it finds the page in memory, and is no fault that counts"),
+        ),
+        open=False,
+    ),
+    Option(
         "write_back",
         type="bool",
         what="Charge a write for each eviction of a dirty page.",
@@ -150,6 +182,12 @@ class Row(TypedDict):
     fault_rate_error: float | None
     pages: int
     dirty_evictions: int
+    zero_fills: int | None
+    file_reads: int | None
+    swap_ins: int | None
+    file_rereads: int | None
+    swap_outs: int | None
+    write_backs: int | None
     storage: str
     translation_ns: float
     data_ns: float
@@ -165,8 +203,8 @@ ROWS: Final = Rows(
             "memory_fraction",
             "double",
             True,
-            "of the footprint",
-            "Memory size where it was given as a part of the 4 KiB footprint, or null.",
+            "of the peak resident set",
+            "Memory size where it was given as a part of the peak resident set (of the 4 KiB footprint where pages never end), or null.",
         ),
         Column("frames", "int64", False, "pages", "Frames: memory / page, at least 1."),
         Column(
@@ -204,6 +242,20 @@ ROWS: Final = Rows(
         ),
         Column("pages", "int64", False, "pages", "Distinct pages: no memory size can fault less."),
         Column("dirty_evictions", "int64", False, "", "Evictions of written pages."),
+        Column(
+            "zero_fills",
+            "int64",
+            True,
+            "",
+            "Faults on pages that the kernel filled with zeros, or with a copy. This and the five after it are null under 8 frames; where pages never end all memory counts as private.",
+        ),
+        Column(
+            "file_reads", "int64", True, "", "Faults that read a page of a file for the first time."
+        ),
+        Column("swap_ins", "int64", True, "", "Faults that read a page back from swap."),
+        Column("file_rereads", "int64", True, "", "Faults that read a page of a file again."),
+        Column("swap_outs", "int64", True, "", "Evictions that wrote a page to swap."),
+        Column("write_backs", "int64", True, "", "Evictions that wrote a page to its file."),
         Column("storage", "string", False, "", "The storage device of the machine."),
         Column(
             "translation_ns",

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 pub use library::{MachineFile, builtin};
 pub use name::MachineName;
 pub use read::nearest;
-pub use resolve::AccessTimes;
+pub use resolve::{AccessTimes, FaultTimes};
 pub use value::{Count, Grid, Indices, Ratio, Sourced};
 
 /// A machine. Sections are used as needed: a study that lacks one says which.
@@ -342,6 +342,9 @@ pub struct Cost {
     /// A page fault without its I/O.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page_fault: Option<Sourced<Time>>,
+    /// How fast the kernel clears a page for a program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zeroing: Option<Sourced<Bandwidth>>,
     /// A NUMA hint fault.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint_fault: Option<Sourced<Time>>,

@@ -23,6 +23,15 @@ pub struct AccessTimes {
     pub stlb_ns: Option<f64>,
 }
 
+/// What the kernel itself takes for a page fault.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FaultTimes {
+    /// Any fault, without clearing the page or waiting for a device, nanoseconds.
+    pub fault_ns: f64,
+    /// Clearing one byte, nanoseconds.
+    pub zero_ns: f64,
+}
+
 /// A dotted key and what is wrong with it.
 type Complaint = (String, String);
 
@@ -37,6 +46,28 @@ impl Machine {
             tlb_ns: tlb.first.hit_time.value.ns(),
             dram_ns: self.dram()?.local.read_latency.value.ns(),
             stlb_ns: tlb.second.as_ref().map(|level| level.hit_time.value.ns()),
+        })
+    }
+
+    /// What the kernel itself takes for a page fault.
+    ///
+    /// # Errors
+    /// An input error when the machine has no `page_fault` or no `zeroing` in `[cost]`.
+    pub fn fault_times(&self) -> Result<FaultTimes> {
+        let cost = self.cost.as_ref();
+        let fault = cost.and_then(|cost| cost.page_fault.as_ref());
+        let zeroing = cost.and_then(|cost| cost.zeroing.as_ref());
+        let missing = |key| {
+            Error::input(
+                format!("machine {}", self.name),
+                format!("has no `{key}` in [cost], which pages that end need"),
+                "add it to its file, or leave the kernel's part out with --lifetimes off",
+            )
+        };
+        Ok(FaultTimes {
+            fault_ns: fault.ok_or_else(|| missing("page_fault"))?.value.ns(),
+            zero_ns: 1e9
+                / zeroing.ok_or_else(|| missing("zeroing"))?.value.bytes_per_second() as f64,
         })
     }
 

@@ -35,11 +35,24 @@
 
 mod blocks;
 mod page_table;
+mod peak;
 mod spaces;
+
+use nearfar_trace::{Reader, RegionEvent, RegionKind, Result};
 
 pub use blocks::{Blocks, Change};
 pub use page_table::{Action, NO_FRAME, PageTable, Taken};
+pub use peak::peak_resident;
 pub use spaces::{Backing, Spaces};
+
+/// Whether the events of a trace say when pages begin and end.
+///
+/// # Errors
+/// The events cannot be read.
+pub fn known(reader: &Reader) -> Result<bool> {
+    let maps = |event: &RegionEvent| matches!(event.event, RegionKind::Map | RegionKind::Brk);
+    Ok(reader.info().schema >= 2 && reader.regions()?.iter().any(maps))
+}
 
 /// log2 of the bytes of the pages that events speak of.
 pub const PAGE: u32 = 12;

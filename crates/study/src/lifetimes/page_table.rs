@@ -70,6 +70,8 @@ pub struct PageTable {
     aliases: u64,
     taken: Option<Box<Taken>>,
     actions: Vec<Action>,
+    /// Simulated frames at the moment.
+    used: u64,
     /// Simulated frames of private and of shared memory so far.
     pub filled: u64,
     /// Simulated frames of files so far.
@@ -93,6 +95,7 @@ impl PageTable {
             aliases: 0,
             taken,
             actions: Vec::new(),
+            used: 0,
             filled: 0,
             read: 0,
         }
@@ -112,6 +115,11 @@ impl PageTable {
     /// Address and space of a page, by its size.
     pub fn number(&self, page: u32) -> u64 {
         self.pages[page as usize].number
+    }
+
+    /// Simulated frames at the moment.
+    pub fn used(&self) -> u64 {
+        self.used
     }
 
     /// Whether each page's frame has the number of its page.
@@ -284,6 +292,7 @@ impl PageTable {
         self.frames[frame as usize] =
             Frame { pages: 0, used: true, object, stays, discarded: false, taken };
         if taken {
+            self.used += 1;
             *if of_file { &mut self.read } else { &mut self.filled } += 1;
             self.actions.push(Action::Begin { frame, of_file });
         }
@@ -297,6 +306,7 @@ impl PageTable {
         if known.pages == 0 && (!known.stays || removed) {
             known.used = false;
             if known.taken {
+                self.used -= 1;
                 self.actions.push(Action::Free(frame));
             }
             if let Some(key) = known.object.take() {

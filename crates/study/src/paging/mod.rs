@@ -19,9 +19,9 @@ mod stack;
 mod table;
 mod window;
 
-pub use options::{Asked, ClockInsert, MemorySize, Options};
-pub use simulate::{Cell, Simulated, simulate};
-pub use table::{Row, rows};
+pub use options::{Asked, ClockInsert, Lifetimes, MemorySize, Options, PageCache};
+pub use simulate::{Cell, FaultKinds, Simulated, simulate};
+pub use table::{Prices, Row, rows};
 
 #[cfg(test)]
 mod tests;

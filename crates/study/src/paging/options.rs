@@ -30,12 +30,32 @@ nearfar_schema::choices! {
     }
 }
 
+nearfar_schema::choices! {
+    /// Whether pages end.
+    pub enum Lifetimes: "answer" {
+        /// pages end as the trace's events say, and memory sizes are parts of the peak resident set
+        On = "on",
+        /// a page, once touched, lives for ever, and memory sizes are parts of the footprint
+        Off = "off",
+    }
+}
+
+nearfar_schema::choices! {
+    /// Whether files are in the page cache before the program runs.
+    pub enum PageCache: "page cache" {
+        /// the first reference to a page of a file reads it from storage
+        Cold = "cold",
+        /// it finds the page in memory, and is no fault that counts
+        Warm = "warm",
+    }
+}
+
 nearfar_schema::options! {
     /// The options of a paging study as they are written.
     pub struct Asked {
         /// Page sizes, powers of two from 64 bytes to 1 TiB; `...` doubles.
         page_sizes: PageSizes = "512,1K,...,2M",
-        /// Memory sizes: parts of the 4 KiB footprint (50%) or bytes (512M); `...` for equal steps.
+        /// Memory sizes: parts of the peak resident set (50%) or bytes (512M); `...` for equal steps.
         memory: Memory = "10%,...,100%",
         /// The TLB: entries (64), with ways (64x4), or two levels (64+1536x12); LRU.
         tlb: TlbSpec = "64",
@@ -51,6 +71,10 @@ nearfar_schema::options! {
         kinds: Option<List<Choice<Kinds>>> = none("all"),
         /// References that the study sees, before or behind the machine's caches.
         filter: Filter = "none",
+        /// Whether pages end, where the trace has events that say so.
+        lifetimes: Lifetimes = "off",
+        /// Whether the page cache holds the program's files when it starts.
+        page_cache: PageCache = "cold",
         /// Charge a write for each eviction of a dirty page.
         write_back: bool = false,
         /// Simulate only this part of the pages (0 to 1); rows then carry a standard error.
@@ -77,7 +101,7 @@ pub struct Options {
     pub clock_insert: ClockInsert,
     /// Kinds of references that count.
     pub kinds: KindSet,
-    /// Pages end, as the trace's events say.
+    /// Pages end, where the trace has events that say so.
     pub lifetimes: bool,
     /// Threads; 0 = one per core.
     pub threads: usize,
@@ -100,8 +124,13 @@ impl TryFrom<&Asked> for Options {
             asked.clock_insert,
             kinds,
         )?;
-        Self { threads: asked.threads.0.0 as usize, max_memory: asked.max_memory.0.0, ..options }
-            .sampled(asked.sample)
+        Self {
+            lifetimes: asked.lifetimes == Lifetimes::On,
+            threads: asked.threads.0.0 as usize,
+            max_memory: asked.max_memory.0.0,
+            ..options
+        }
+        .sampled(asked.sample)
     }
 }
 
@@ -195,14 +224,19 @@ impl Options {
         Err(Error::input("--sample", format!("cannot sample {value}"), fix))
     }
 
-    /// Each memory size in bytes, and as a fraction where it was given as one.
-    pub fn memory_bytes(&self, footprint_bytes: u64) -> Vec<(u64, Option<f64>)> {
+    /// Whether some memory size is a fraction.
+    pub fn has_fractions(&self) -> bool {
+        self.memory.iter().any(|size| matches!(size, MemorySize::Fraction(_)))
+    }
+
+    /// Each memory size in bytes, and as a fraction of `whole` bytes where it was given as one.
+    pub fn memory_bytes(&self, whole: u64) -> Vec<(u64, Option<f64>)> {
         self.memory
             .iter()
             .map(|size| match *size {
                 MemorySize::Fraction(f) => {
                     // Rounded first: 0.7 x 10 pages is 7 pages, not 6.999... of them.
-                    let bytes = (f * footprint_bytes as f64 * 1024.0).round() / 1024.0;
+                    let bytes = (f * whole as f64 * 1024.0).round() / 1024.0;
                     ((bytes as u64).max(1), Some(f))
                 }
                 MemorySize::Bytes(bytes) => (bytes, None),

@@ -25,7 +25,7 @@ pub struct Cell {
     pub page_bytes: u64,
     /// Memory size, bytes.
     pub memory_bytes: u64,
-    /// Memory size as a part of the footprint, where it was given so.
+    /// Memory size as a part of [`Simulated::whole_bytes`], where it was given so.
     pub memory_fraction: Option<f64>,
     /// Frames: memory / page, at least 1.
     pub frames: u64,
@@ -43,6 +43,8 @@ pub struct Cell {
     pub dirty_evictions: u64,
     /// Distinct pages of this size: no memory can fault less.
     pub pages: u64,
+    /// How many of the pages are of files.
+    pub file_pages: u64,
     /// Kinds of faults and evictions; `None` for a memory of fewer than [`MIN_FRAMES`] frames.
     pub kinds: Option<FaultKinds>,
 }
@@ -96,6 +98,11 @@ pub struct Simulated {
     pub records: u64,
     /// Bytes of the distinct 4 KiB pages they touched.
     pub footprint_bytes: u64,
+    /// Pages ended, as the trace's events say.
+    pub lifetimes: bool,
+    /// What memory sizes are parts of, where some were: the peak resident set, or the footprint of
+    /// pages that never end.
+    pub whole_bytes: u64,
 }
 
 /// Makes the engines of a policy: memories of `frames` frames each, all of `page_bytes`.
@@ -158,16 +165,29 @@ pub fn simulate(
 ) -> Result<Simulated> {
     let footprint_bytes = footprint_bytes(reader, options)?;
     let records = reader.info().records_of(options.kinds);
+    let lifetimes = options.lifetimes && lifetimes::known(reader)?;
+    let whole_bytes = match lifetimes && options.has_fractions() {
+        true => lifetimes::peak_resident(reader, options.kinds, &mut |_| on_progress(0))?,
+        false => footprint_bytes,
+    };
+    let study = Study { reader, options, lifetimes, whole_bytes, footprint_bytes };
     let mut cells = Vec::new();
     let mut done = 0;
-    for page_sizes in passes(options, footprint_bytes, records) {
-        let (some, read) = pass(reader, options, page_sizes, footprint_bytes, &mut |records| {
-            on_progress(done + records)
-        })?;
+    for page_sizes in passes(&study, records) {
+        let (some, read) = study.pass(page_sizes, &mut |records| on_progress(done + records))?;
         cells.extend(some);
         done += read;
     }
-    Ok(Simulated { cells, records, footprint_bytes })
+    Ok(Simulated { cells, records, footprint_bytes, lifetimes, whole_bytes })
+}
+
+/// What is the same in every pass.
+struct Study<'a> {
+    reader: &'a Reader,
+    options: &'a Options,
+    lifetimes: bool,
+    whole_bytes: u64,
+    footprint_bytes: u64,
 }
 
 /// Bytes a page takes in the window cutter: its id and where it was last seen.
@@ -176,17 +196,25 @@ const BLOCK_BYTES: u64 = 40;
 const PAGE_BYTES: u64 = 60;
 /// The same where pages are blocks, so that one id serves both.
 const OWN_BYTES: u64 = 20;
+/// Bytes that a page takes besides where pages end.
+const LIFE_BYTES: u64 = 120;
 
 /// Page sizes of each pass over the trace: as many together as are estimated to fit in
 /// `options.max_memory`, at least one.
-fn passes(options: &Options, footprint: u64, records: u64) -> Vec<&[u64]> {
-    let memory = options.memory_bytes(footprint);
+fn passes<'a>(study: &Study<'a>, records: u64) -> Vec<&'a [u64]> {
+    let Study { options, footprint_bytes: footprint, .. } = *study;
+    let memory = options.memory_bytes(study.whole_bytes);
     // No more pages than the footprint has room for, nor than references to touch them.
     let pages = |page: u64| (footprint / page.min(4096)).min(records.saturating_mul(2));
     let cost = |page: u64, block: u64| {
         let pages = pages(page);
-        let rings = memory.iter().map(|(bytes, _)| bytes / page).filter(|&frames| frames < pages);
-        let each = if page == block { OWN_BYTES } else { PAGE_BYTES };
+        let rings = memory.iter().map(|(bytes, _)| (bytes / page).min(pages));
+        let each = match study.lifetimes {
+            // Every memory knows in which frame a page is.
+            true => PAGE_BYTES + LIFE_BYTES + 4 * memory.len() as u64,
+            false if page == block => OWN_BYTES,
+            false => PAGE_BYTES,
+        };
         pages.saturating_mul(each).saturating_add(rings.sum::<u64>().saturating_mul(4))
     };
     let mut passes = Vec::new();
@@ -208,138 +236,141 @@ fn passes(options: &Options, footprint: u64, records: u64) -> Vec<&[u64]> {
     passes
 }
 
-/// One pass over the trace for some page sizes; answers their cells and the records read.
-fn pass(
-    reader: &Reader,
-    options: &Options,
-    page_sizes: &[u64],
-    footprint: u64,
-    on_progress: &mut dyn FnMut(u64) -> Result<()>,
-) -> Result<(Vec<Cell>, u64)> {
-    let memory = options.memory_bytes(footprint);
-    let lives = options.lifetimes;
-    let smallest = page_sizes[0].trailing_zeros();
-    // What ends, ends by pages of 4 KiB.
-    let block_shift = if lives { smallest.min(lifetimes::PAGE) } else { smallest };
-    // Memories with equally many frames are one memory: large pages leave few different ones.
-    let frames: Vec<Vec<u64>> = page_sizes
-        .iter()
-        .map(|page| memory.iter().map(|(bytes, _)| (bytes / page).max(1)).collect())
-        .collect();
-    let different: Vec<Vec<u64>> = frames
-        .iter()
-        .map(|frames| {
-            let mut frames = frames.clone();
-            frames.sort_unstable();
-            frames.dedup();
-            frames
-        })
-        .collect();
-    let mut jobs: Vec<PageSize> = Vec::new();
-    // Jobs of each page size: one, or the TLB's and one a sampled group.
-    let mut places = Vec::new();
-    for (&page, frames) in page_sizes.iter().zip(&different) {
-        let start = jobs.len();
-        let shift = page.trailing_zeros();
-        let mut push = |sample, tlb, frames: &[u64]| {
-            let engines = Engines { frames, page_bytes: page, options };
-            let engines =
-                if frames.is_empty() { Vec::new() } else { options.replacement.visit(engines) };
-            jobs.push(PageSize::new(Job { shift, block_shift, tlb, sample, lives, engines }));
-        };
-        let pages = footprint as f64 / page.max(4096) as f64;
-        match options.sample.filter(|&rate| sample::worth_it(pages, rate)) {
-            Some(rate) => {
-                push(None, Some(options.tlb), &[]);
-                for group in 0..GROUPS {
-                    let sample = Sample::group(rate, group);
-                    let frames: Vec<u64> = frames.iter().map(|&f| sample.frames(f)).collect();
-                    push(Some(sample), None, &frames);
+impl Study<'_> {
+    /// One pass over the trace for some page sizes; answers their cells and the records read.
+    fn pass(
+        &self,
+        page_sizes: &[u64],
+        on_progress: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<(Vec<Cell>, u64)> {
+        let Self { reader, options, lifetimes: lives, .. } = *self;
+        let memory = options.memory_bytes(self.whole_bytes);
+        let smallest = page_sizes[0].trailing_zeros();
+        // What ends, ends by pages of 4 KiB.
+        let block_shift = if lives { smallest.min(lifetimes::PAGE) } else { smallest };
+        // Memories with equally many frames are one memory: large pages leave few different ones.
+        let frames: Vec<Vec<u64>> = page_sizes
+            .iter()
+            .map(|page| memory.iter().map(|(bytes, _)| (bytes / page).max(1)).collect())
+            .collect();
+        let different: Vec<Vec<u64>> = frames
+            .iter()
+            .map(|frames| {
+                let mut frames = frames.clone();
+                frames.sort_unstable();
+                frames.dedup();
+                frames
+            })
+            .collect();
+        let mut jobs: Vec<PageSize> = Vec::new();
+        // Jobs of each page size: one, or the TLB's and one a sampled group.
+        let mut places = Vec::new();
+        for (&page, frames) in page_sizes.iter().zip(&different) {
+            let start = jobs.len();
+            let shift = page.trailing_zeros();
+            let mut push = |sample, tlb, frames: &[u64]| {
+                let engines = Engines { frames, page_bytes: page, options };
+                let engines =
+                    if frames.is_empty() { Vec::new() } else { options.replacement.visit(engines) };
+                jobs.push(PageSize::new(Job { shift, block_shift, tlb, sample, lives, engines }));
+            };
+            let pages = self.footprint_bytes as f64 / page.max(4096) as f64;
+            match options.sample.filter(|&rate| sample::worth_it(pages, rate)) {
+                Some(rate) => {
+                    push(None, Some(options.tlb), &[]);
+                    for group in 0..GROUPS {
+                        let sample = Sample::group(rate, group);
+                        let frames: Vec<u64> = frames.iter().map(|&f| sample.frames(f)).collect();
+                        push(Some(sample), None, &frames);
+                    }
                 }
+                None => push(None, Some(options.tlb), frames),
             }
-            None => push(None, Some(options.tlb), frames),
+            places.push(start..jobs.len());
         }
-        places.push(start..jobs.len());
-    }
 
-    let first = options.tlb.first;
-    let held = if first.ways.is_none_or(|ways| ways == first.entries) {
-        first.entries as usize
-    } else {
-        MAX_BLOCKS
-    };
-    let mut windower = Windower::new(block_shift, held.min(MAX_BLOCKS), options.kinds);
-    if options.clock_insert == ClockInsert::Clear {
-        windower = windower.keeping_all();
-    }
-    let mut events = Vec::new();
-    if lives {
-        let largest = page_sizes.iter().max().map_or(block_shift, |page| page.trailing_zeros());
-        let spaces = Spaces::new(&reader.info().threads);
-        windower = windower.with_lives(Blocks::new(block_shift, largest, spaces));
-        events = reader.regions()?;
-        events.sort_by_key(|event| event.at);
-    }
-    let mut source = Source {
-        batches: reader.batches(Columns { thread: lives, ..Columns::PAGING }),
-        windower,
-        batch: Batch::default(),
-        events: events.into_iter().peekable(),
-        at: 0,
-    };
-    let pool = rayon::ThreadPoolBuilder::new()
-        .num_threads(options.threads)
-        .build()
-        .map_err(|e| Error::input("--threads", e.to_string(), "ask for fewer threads"))?;
-
-    let (mut records, mut crossings) = (0, vec![0u64; 64]);
-    let (mut current, mut next) = (Chunk::default(), Chunk::default());
-    let mut more = source.fill(&mut current)?;
-    while more {
-        records += current.records;
-        crossings.iter_mut().zip(&current.crossings).for_each(|(sum, n)| *sum += n);
-        let (filled, ()) = pool.install(|| {
-            rayon::join(
-                || source.fill(&mut next),
-                || jobs.par_iter_mut().with_max_len(1).for_each(|job| job.chunk(&current)),
-            )
-        });
-        more = filled?;
-        std::mem::swap(&mut current, &mut next);
-        on_progress(records)?;
-    }
-
-    let mut cells = Vec::new();
-    for ((place, frames), different) in places.into_iter().zip(&frames).zip(&different) {
-        let first = &jobs[place.start];
-        let outcomes: Vec<Counted> = match place.len() {
-            1 => {
-                first.outcomes().into_iter().map(|outcome| Counted::exact(outcome, first)).collect()
-            }
-            _ => sampled_outcomes(&jobs[place.start + 1..place.end]),
+        let first = options.tlb.first;
+        let held = if first.ways.is_none_or(|ways| ways == first.entries) {
+            first.entries as usize
+        } else {
+            MAX_BLOCKS
         };
-        let tlb = first.tlb();
-        for (&frames, &(memory_bytes, memory_fraction)) in frames.iter().zip(&memory) {
-            let index = different.binary_search(&frames).unwrap_or(0);
-            let Counted { outcome, faults_error, pages, files } = outcomes[index];
-            let kinds = (frames >= MIN_FRAMES).then(|| FaultKinds::of(outcome, pages, files));
-            cells.push(Cell {
-                page_bytes: 1 << first.shift,
-                memory_bytes,
-                memory_fraction,
-                frames,
-                references: records + crossings[first.shift as usize],
-                tlb_misses: tlb.misses,
-                tlb_second_hits: tlb.second_hits,
-                faults: outcome.faults,
-                faults_error,
-                dirty_evictions: outcome.dirty_evictions,
-                pages: first.pages(),
-                kinds,
-            });
+        let mut windower = Windower::new(block_shift, held.min(MAX_BLOCKS), options.kinds);
+        if options.clock_insert == ClockInsert::Clear {
+            windower = windower.keeping_all();
         }
+        let mut events = Vec::new();
+        if lives {
+            let largest = page_sizes.iter().max().map_or(block_shift, |page| page.trailing_zeros());
+            let spaces = Spaces::new(&reader.info().threads);
+            windower = windower.with_lives(Blocks::new(block_shift, largest, spaces));
+            events = reader.regions()?;
+            events.sort_by_key(|event| event.at);
+        }
+        let mut source = Source {
+            batches: reader.batches(Columns { thread: lives, ..Columns::PAGING }),
+            windower,
+            batch: Batch::default(),
+            events: events.into_iter().peekable(),
+            at: 0,
+        };
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(options.threads)
+            .build()
+            .map_err(|e| Error::input("--threads", e.to_string(), "ask for fewer threads"))?;
+
+        let (mut records, mut crossings) = (0, vec![0u64; 64]);
+        let (mut current, mut next) = (Chunk::default(), Chunk::default());
+        let mut more = source.fill(&mut current)?;
+        while more {
+            records += current.records;
+            crossings.iter_mut().zip(&current.crossings).for_each(|(sum, n)| *sum += n);
+            let (filled, ()) = pool.install(|| {
+                rayon::join(
+                    || source.fill(&mut next),
+                    || jobs.par_iter_mut().with_max_len(1).for_each(|job| job.chunk(&current)),
+                )
+            });
+            more = filled?;
+            std::mem::swap(&mut current, &mut next);
+            on_progress(records)?;
+        }
+
+        let mut cells = Vec::new();
+        for ((place, frames), different) in places.into_iter().zip(&frames).zip(&different) {
+            let first = &jobs[place.start];
+            let outcomes: Vec<Counted> = match place.len() {
+                1 => first
+                    .outcomes()
+                    .into_iter()
+                    .map(|outcome| Counted::exact(outcome, first))
+                    .collect(),
+                _ => sampled_outcomes(&jobs[place.start + 1..place.end]),
+            };
+            let tlb = first.tlb();
+            for (&frames, &(memory_bytes, memory_fraction)) in frames.iter().zip(&memory) {
+                let index = different.binary_search(&frames).unwrap_or(0);
+                let Counted { outcome, faults_error, pages, files } = outcomes[index];
+                let kinds = (frames >= MIN_FRAMES).then(|| FaultKinds::of(outcome, pages, files));
+                cells.push(Cell {
+                    page_bytes: 1 << first.shift,
+                    memory_bytes,
+                    memory_fraction,
+                    frames,
+                    references: records + crossings[first.shift as usize],
+                    tlb_misses: tlb.misses,
+                    tlb_second_hits: tlb.second_hits,
+                    faults: outcome.faults,
+                    faults_error,
+                    dirty_evictions: outcome.dirty_evictions,
+                    pages: first.pages(),
+                    file_pages: first.pages_of_files(),
+                    kinds,
+                });
+            }
+        }
+        Ok((cells, records))
     }
-    Ok((cells, records))
 }
 
 /// What a memory came to, and of how many pages.

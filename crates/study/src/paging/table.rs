@@ -1,10 +1,11 @@
 //! From counts to times: the access-time model of page-size advice (000), equations 1 to 3
 //! (the same as in TLB and fault models, 001), one row per page size x memory size x storage.
 
+use nearfar_hardware::machine::FaultTimes;
 use nearfar_hardware::{AccessTimes, Storage};
 use nearfar_trace::{Error, Result};
 
-use super::simulate::{MIN_FRAMES, Simulated};
+use super::simulate::{FaultKinds, MIN_FRAMES, Simulated};
 
 nearfar_schema::columns! {
     /// A row of the study. Times are averages per reference.
@@ -13,8 +14,9 @@ nearfar_schema::columns! {
         page_bytes: u64 ["bytes"],
         /// Memory size.
         memory_bytes: u64 ["bytes"],
-        /// Memory size where it was given as a part of the 4 KiB footprint, or null.
-        memory_fraction: Option<f64> ["of the footprint"],
+        /// Memory size where it was given as a part of the peak resident set (of the 4 KiB footprint
+        /// where pages never end), or null.
+        memory_fraction: Option<f64> ["of the peak resident set"],
         /// Frames: memory / page, at least 1.
         frames: u64 ["pages"],
         /// References at this page size; one that crosses a page counts in both.
@@ -35,6 +37,19 @@ nearfar_schema::columns! {
         pages: u64 ["pages"],
         /// Evictions of written pages.
         dirty_evictions: u64,
+        /// Faults on pages that the kernel filled with zeros, or with a copy. This and the five after it
+        /// are null under 8 frames; where pages never end all memory counts as private.
+        zero_fills: Option<u64>,
+        /// Faults that read a page of a file for the first time.
+        file_reads: Option<u64>,
+        /// Faults that read a page back from swap.
+        swap_ins: Option<u64>,
+        /// Faults that read a page of a file again.
+        file_rereads: Option<u64>,
+        /// Evictions that wrote a page to swap.
+        swap_outs: Option<u64>,
+        /// Evictions that wrote a page to its file.
+        write_backs: Option<u64>,
         /// The storage device of the machine.
         storage: String,
         /// Time of address translation, T_A.
@@ -60,23 +75,55 @@ nearfar_schema::columns! {
     seed []
 }
 
-/// Price every cell on every storage. With `write_back`, a dirty eviction costs a write.
+/// What things cost.
+#[derive(Clone, Copy, Debug)]
+pub struct Prices<'a> {
+    /// A reference.
+    pub times: AccessTimes,
+    /// The kernel's part of a fault, for pages that end.
+    pub faults: Option<FaultTimes>,
+    /// Devices that pages are read from.
+    pub storages: &'a [Storage],
+    /// A dirty eviction costs a write.
+    pub write_back: bool,
+    /// Files are in the page cache when the program starts.
+    pub warm: bool,
+}
+
+/// Price every cell on every storage.
 ///
 /// T_A = (1-e) t_TLB + e (t_TLB + t_DRAM), T_D = (1-d) t_DRAM + d (t_DRAM + t_IO(p)).
 ///
+/// Where pages end, a fault costs what its kind does in place of t_IO(p): the kernel's time, and for
+/// zeros that of clearing the page, for files and swap t_IO(p). With files in the page cache their
+/// first references cost the kernel's time and do not count as faults.
+///
 /// # Errors
-/// A two-level TLB was simulated and the machine gives no time for the second level.
-pub fn rows(
-    simulated: &Simulated,
-    times: AccessTimes,
-    storages: &[Storage],
-    write_back: bool,
-) -> Result<Vec<Row>> {
+/// A two-level TLB was simulated and the machine gives no time for the second level; pages end and
+/// there are no prices for that.
+pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
+    let Prices { times, faults, storages, write_back, warm } = prices;
+    let kernel = match (simulated.lifetimes, faults) {
+        (true, None) => {
+            return Err(Error::input("paging", "has no prices for kinds of faults", ""));
+        }
+        (true, faults) => faults,
+        (false, _) => None,
+    };
     let mut rows = Vec::with_capacity(simulated.cells.len() * storages.len());
     for cell in &simulated.cells {
         let per_reference = |count: u64| count as f64 / cell.references as f64;
         let tlb_miss_rate = per_reference(cell.tlb_misses);
-        let fault_rate = per_reference(cell.faults);
+        let mut kinds = cell.kinds.unwrap_or(FaultKinds {
+            zero_fills: cell.pages - cell.file_pages,
+            file_reads: cell.file_pages,
+            swap_ins: cell.faults.saturating_sub(cell.pages),
+            ..FaultKinds::default()
+        });
+        let mut faults = cell.faults;
+        let mapped = if warm { std::mem::take(&mut kinds.file_reads) } else { 0 };
+        faults -= mapped.min(faults);
+        let fault_rate = per_reference(faults);
         let second_ns = match (cell.tlb_second_hits, times.stlb_ns) {
             (0, _) => 0.0,
             (hits, Some(ns)) => per_reference(hits) * ns,
@@ -90,7 +137,17 @@ pub fn rows(
         };
         let translation_ns = times.tlb_ns + second_ns + tlb_miss_rate * times.dram_ns;
         for storage in storages {
-            let mut data_ns = times.dram_ns + fault_rate * storage.io_ns(cell.page_bytes);
+            let io_ns = storage.io_ns(cell.page_bytes);
+            let fault_ns = match kernel {
+                None => fault_rate * io_ns,
+                Some(FaultTimes { fault_ns, zero_ns }) => {
+                    let FaultKinds { zero_fills, file_reads, swap_ins, file_rereads, .. } = kinds;
+                    per_reference(mapped) * fault_ns
+                        + per_reference(zero_fills) * (fault_ns + zero_ns * cell.page_bytes as f64)
+                        + per_reference(file_reads + swap_ins + file_rereads) * (fault_ns + io_ns)
+                }
+            };
+            let mut data_ns = times.dram_ns + fault_ns;
             if write_back {
                 data_ns += per_reference(cell.dirty_evictions) * storage.write_ns(cell.page_bytes);
             }
@@ -103,11 +160,17 @@ pub fn rows(
                 tlb_misses: cell.tlb_misses,
                 tlb_miss_rate,
                 tlb_second_hits: cell.tlb_second_hits,
-                faults: cell.faults,
+                faults,
                 fault_rate,
                 fault_rate_error: cell.faults_error.map(|e| e / cell.references as f64),
                 pages: cell.pages,
                 dirty_evictions: cell.dirty_evictions,
+                zero_fills: cell.kinds.map(|_| kinds.zero_fills),
+                file_reads: cell.kinds.map(|_| kinds.file_reads),
+                swap_ins: cell.kinds.map(|_| kinds.swap_ins),
+                file_rereads: cell.kinds.map(|_| kinds.file_rereads),
+                swap_outs: cell.kinds.map(|_| kinds.swap_outs),
+                write_backs: cell.kinds.map(|_| kinds.write_backs),
                 storage: storage.name.clone(),
                 translation_ns,
                 data_ns,
