@@ -319,6 +319,14 @@ def test_damage_within_a_part_is_found_when_it_is_read(copy: Path, nearfar):
     assert done.stderr.startswith("nearfar: error: ") and done.stderr.count("\n") == 1
 
 
+def test_keys_that_may_be_left_out_are_not_needed(copy: Path, nearfar):
+    info = json.loads((copy / "trace.json").read_text())
+    del info["incomplete_reason"], info["source"]["sampled"], info["source"]["skipped_records"]
+    (copy / "trace.json").write_text(json.dumps(info))
+    done = nearfar("paging", copy, "--page-sizes", "4K", "--memory", "50%")
+    assert done.returncode == 0 and done.stderr == ""
+
+
 def test_a_file_is_no_trace(tmp_path: Path):
     path = tmp_path / "a.trace"
     path.write_text("x")
