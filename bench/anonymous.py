@@ -71,6 +71,7 @@ def anonymous(trace: Path, to: Path) -> int:
         "threads": [{"index": 0, "process": 1, "records": records, "instructions": 0}],
         "parts": parts,
     }
+    info.pop("regions", None)  # No events are written.
     (to / "trace.json").write_text(json.dumps(info), encoding="utf-8")
     return len(written)
 

@@ -318,6 +318,13 @@ def look_at_trace(path: Path) -> bool:
     """Whether a trace holds what it says; answers whether it says that it is whole."""
     import pyarrow.parquet as pq
 
+    from nearfar.errors import NearfarError
+    from nearfar.info import info as look
+
+    try:
+        look(path, verify=True, reuse=False, heatmap=False)
+    except NearfarError as error:
+        raise Broken(f"does not verify: {error}") from None
     info = json.loads((path / "trace.json").read_text(encoding="utf-8"))
     parts = {part["file"]: part["records"] for part in info["parts"]}
     for name, records in parts.items():

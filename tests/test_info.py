@@ -11,10 +11,17 @@ from pathlib import Path
 import pytest
 
 import nearfar as package
+from nearfar import generate
 from nearfar.info import info, rows
 
 CAPTURES = Path(__file__).parent / "data" / "captures"
 CAPTURE = CAPTURES / "gzip.trace"
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """Written now, so with checksums: 1,000 records."""
+    return generate.generate("zipf", tmp_path / "z.trace", refs=1000, pages=50)
 
 
 def pages_of(addr: int, size: int) -> range:
@@ -138,11 +145,60 @@ def test_a_page_that_cannot_be_written_is_found_out_first(place: str, tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_verify_says_what_was_read(small: Path, nearfar):
+    found = info(small, verify=True)
+    stated = json.loads((small / "trace.json").read_text())
+    (part,) = stated["parts"]
+    assert found["verified"] == [
+        {
+            "file": part["file"],
+            "bytes": (small / part["file"]).stat().st_size,
+            "rows": stated["records"],
+            "checksum": part["checksum"],
+        },
+        {
+            "file": "regions.parquet",
+            "bytes": (small / "regions.parquet").stat().st_size,
+            "rows": 0,
+            "checksum": stated["regions"]["checksum"],
+        },
+    ]
+    done = nearfar("info", small, "--verify")
+    assert done.returncode == 0 and done.stdout.count("matches") == 2
+    assert f"{part['checksum']} matches" in done.stdout
+    assert "verified" not in info(small) and "matches" not in nearfar("info", small).stdout
+    told = nearfar("info", small, "--verify", "--format", "csv").stdout
+    assert f'"verified","part-00000.parquet","checksum","{part["checksum"]}"' in told
+
+
+def test_verify_of_an_old_trace_says_that_it_has_no_checksum(nearfar):
+    done = nearfar("info", CAPTURE, "--verify", "--no-reuse")
+    assert done.returncode == 0 and done.stdout.count("no checksum") == 2
+    seen = info(CAPTURE, verify=True, filter="cache", reuse=False)
+    rows_of = [file["rows"] for file in seen["verified"]]
+    assert rows_of[0] == package.open(CAPTURE).info["records"] > seen["records"]
+
+
+def test_verify_finds_what_reading_does_not(small: Path, nearfar):
+    """A byte of the footer that nothing depends on: the name of the tool that wrote it."""
+    part = small / "part-00000.parquet"
+    whole = part.read_bytes()
+    place = whole.rindex(b"nearfar 0.")
+    part.write_bytes(whole[:place] + b"Nearfar" + whole[place + 7 :])
+    assert info(small)["records"] == 1000
+    done = nearfar("info", small, "--verify")
+    assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"nearfar: error: {part}: has the checksum xxh3-128:")
+    part.write_bytes(whole[:-1])
+    done = nearfar("info", small, "--verify")
+    assert done.returncode == 2 and f"{part}: " in done.stderr and done.stderr.count("\n") == 1
+
+
 def test_every_key_is_in_the_docs():
     page = (Path(__file__).parents[1] / "docs" / "info.md").read_text()
-    found = info(CAPTURE)
+    found = info(CAPTURE, verify=True)
     keys = set(found) | set(found["heatmap"])
-    for key in ("regions", "working_set", "reuse"):
+    for key in ("regions", "working_set", "reuse", "verified"):
         keys |= set(found[key][0])
     missing = sorted(key for key in keys if f"`{key}`" not in page)
     assert missing == []

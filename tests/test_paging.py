@@ -267,6 +267,7 @@ def test_empty_trace(nearfar: Run, mixed: Path, tmp_path: Path) -> None:
     empty.mkdir()
     info = json.loads((mixed / "trace.json").read_text())
     info.update(records=0, parts=[], records_by_kind={}, pages_by_kinds={}, instructions=0)
+    info.update(threads=[], regions=None)
     (empty / "trace.json").write_text(json.dumps(info))
     done = nearfar("paging", empty)
     assert done.returncode == 2 and "holds no" in done.stderr

@@ -7,9 +7,11 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
+import pandas
 import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,7 +19,10 @@ import pytest
 
 import nearfar as package
 from nearfar import exporter, importer
+from nearfar import info as info_module
 from nearfar.errors import NearfarError
+from nearfar.filter import view
+from nearfar.machine import load
 
 CAPTURE = Path(__file__).parent / "data" / "captures" / "gzip.trace"
 COLUMNS = ["addr", "kind", "size", "thread", "instr"]
@@ -97,7 +102,8 @@ def test_html_of_a_hostile_name_is_text(small: Path):
 
 def test_an_empty_trace(tmp_path: Path, small: Path):
     info = json.loads((small / "trace.json").read_text())
-    info |= {"records": 0, "parts": [], "records_by_kind": {}, "pages_by_kinds": {}}
+    info |= {"records": 0, "instructions": 0, "records_by_kind": {}, "pages_by_kinds": {}}
+    info |= {"parts": [], "threads": []}
     (small / "trace.json").write_text(json.dumps(info))
     trace = package.open(small)
     assert len(trace) == trace.table().num_rows == 0
@@ -122,6 +128,13 @@ LAYOUTS = {
     "small-pages": {"data_page_size": 512, "write_batch_size": 64, "compression": "zstd"},
     "row-groups": {"row_group_size": 700, "compression": "none"},
     "pages-v2": {"data_page_version": "2.0", "data_page_size": 4096, "compression": "zstd"},
+    "defaults": {},
+    "default-row-groups": {"row_group_size": 700},
+    "no-dictionary": {"use_dictionary": False},
+    "few-in-dictionary": {"dictionary_pagesize_limit": 1000, "write_batch_size": 100},
+    "checksums": {"write_page_checksum": True},
+    "gzip": {"compression": "gzip"},
+    "lz4": {"compression": "lz4"},
 }
 
 
@@ -136,13 +149,89 @@ def test_a_part_rewritten_by_pyarrow_reads_the_same(layout: str, small: Path, tm
     assert tuples(package.open(small).table()) == before
 
 
-def test_optional_columns_are_refused(small: Path):
+def by_duckdb(path: Path) -> None:
+    new = path.with_name("new")
+    duckdb.sql(f"COPY (FROM '{path}') TO '{new}' (FORMAT parquet)")
+    new.replace(path)
+
+
+def by_polars(path: Path) -> None:
+    polars.read_parquet(path).write_parquet(path)
+
+
+def by_polars_stream(path: Path) -> None:
+    new = path.with_name("new")
+    polars.scan_parquet(path).sink_parquet(new)
+    new.replace(path)
+
+
+def by_pandas(path: Path) -> None:
+    pandas.read_parquet(path).to_parquet(path)
+
+
+@pytest.mark.parametrize("tool", [by_duckdb, by_polars, by_polars_stream, by_pandas])
+def test_a_trace_rewritten_by_another_tool_reads_the_same(
+    tool: Callable[[Path], None], tmp_path: Path, copy: Path
+):
+    """As it writes by default: compression, row groups, columns that may be null."""
+    before = engine_records(copy, tmp_path)
+    expected = info_module.info(copy)
+    for name in ("part-00000.parquet", "regions.parquet"):
+        tool(copy / name)
+    assert engine_records(copy, tmp_path) == before
+    assert tuples(package.open(copy).table()) == before
+    found = info_module.info(copy)
+    assert found == expected
+    with pytest.raises(NearfarError, match="part-00000.parquet: has .* where trace.json says"):
+        info_module.info(copy, verify=True)
+
+
+def test_a_null_is_refused(small: Path):
     part = small / "part-00000.parquet"
     table = pq.read_table(part)
-    loose = pa.schema([field.with_nullable(True) for field in table.schema])
-    pq.write_table(table.cast(loose), part)
-    with pytest.raises(NearfarError, match="column `addr` is not a required"):
-        package.open(small)
+    sizes = pa.array([None, *table["size"].to_pylist()[1:]], pa.uint16())
+    pq.write_table(table.set_column(2, "size", sizes), part)
+    with pytest.raises(NearfarError, match="column `size`: truncated or damaged: .*null"):
+        info_module.info(small)
+
+
+def test_a_size_that_no_record_has_is_refused(small: Path):
+    part = small / "part-00000.parquet"
+    table = pq.read_table(part)
+    sizes = pa.array([70_000, *table["size"].to_pylist()[1:]], pa.uint32())
+    for use_dictionary in (False, True):
+        wide = table.set_column(2, "size", sizes)
+        pq.write_table(wide, part, use_dictionary=use_dictionary)
+        with pytest.raises(NearfarError, match="column `size`: .* a size of 70000 bytes"):
+            info_module.info(small)
+
+
+def test_pages_have_checksums_that_other_tools_check():
+    with view(CAPTURE, "cache", load("desktop-nvm")) as written:
+        assert package.open(written.path).info["schema"] == 2
+        for name in ("part-00000.parquet", "regions.parquet"):
+            path = written.path / name
+            whole = path.read_bytes()
+            table = pq.read_table(path, page_checksum_verification=True)
+            assert table.num_rows > 0 and pq.read_table(path) == table
+            # After the magic number and the header of the first page come its bytes.
+            for place in range(60, 64):
+                flipped = bytearray(whole)
+                flipped[place] ^= 1
+                path.write_bytes(flipped)
+                with pytest.raises(OSError, match="CRC"):
+                    pq.read_table(path, page_checksum_verification=True)
+
+
+def test_a_flipped_bit_is_found_by_every_way_to_read(small: Path):
+    part = small / "part-00000.parquet"
+    flipped = bytearray(part.read_bytes())
+    flipped[300] ^= 0x10
+    part.write_bytes(flipped)
+    trace = package.open(small)
+    for read in (trace.table, lambda: list(trace.batches()), lambda: info_module.info(small)):
+        with pytest.raises(NearfarError, match="truncated or damaged: .*(CRC|checksum)"):
+            read()
 
 
 def cut(folder: Path) -> None:
@@ -157,8 +246,11 @@ def change(folder: Path, **values: object) -> None:
 
 def other_count(folder: Path) -> None:
     info = json.loads((folder / "trace.json").read_text())
-    info["parts"][0]["records"] += 1
-    change(folder, parts=info["parts"], records=info["records"] + 1)
+    for counted in (info["parts"][0], info["threads"][0]):
+        counted["records"] += 1
+    info["records_by_kind"]["load"] += 1
+    info["records"] += 1
+    change(folder, **info)
 
 
 DAMAGE = {
@@ -182,12 +274,16 @@ DAMAGE = {
     "wrong JSON": (lambda f: (f / "trace.json").write_text("[1]"), "trace.json: damaged"),
     "key missing": (lambda f: (f / "trace.json").write_text('{"schema": 1}'), "missing field"),
     "newer schema": (
-        lambda f: change(f, schema=2),
-        "trace.json: trace schema 2 is not the 1 that this nearfar reads",
+        lambda f: change(f, schema=3),
+        "trace.json: trace schema 3 is not 1 to 2, which this nearfar reads",
     ),
     "records differ": (
         lambda f: change(f, records=5),
-        "says 5 records where its parts have 541547",
+        "trace.json: `parts` has 541547 records in all, `records` says 5",
+    ),
+    "part listed twice": (
+        lambda f: change(f, parts=json.loads((f / "trace.json").read_text())["parts"] * 2),
+        "trace.json: `parts` has 1083094 records in all, `records` says 541547",
     ),
     "part differs": (other_count, "holds 541547 records where trace.json says 541548"),
     "no trace.json": (lambda f: (f / "trace.json").unlink(), "not a trace: it has no trace.json"),
@@ -221,6 +317,14 @@ def test_damage_within_a_part_is_found_when_it_is_read(copy: Path, nearfar):
     done = nearfar("info", copy)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert done.stderr.startswith("nearfar: error: ") and done.stderr.count("\n") == 1
+
+
+def test_keys_that_may_be_left_out_are_not_needed(copy: Path, nearfar):
+    info = json.loads((copy / "trace.json").read_text())
+    del info["incomplete_reason"], info["source"]["sampled"], info["source"]["skipped_records"]
+    (copy / "trace.json").write_text(json.dumps(info))
+    done = nearfar("paging", copy, "--page-sizes", "4K", "--memory", "50%")
+    assert done.returncode == 0 and done.stderr == ""
 
 
 def test_a_file_is_no_trace(tmp_path: Path):

@@ -75,11 +75,12 @@ def import_trace(
 def trace_open(trace: str | PathLike[str]) -> str: ...
 def info_summarize(
     trace: str | PathLike[str],
+    whole: str | PathLike[str],
     *,
     options: Mapping[str, object],
     heat_map: bool,
     progress: Callable[[int], object] | None,
-) -> tuple[str, str | None]: ...
+) -> tuple[str, str | None, str | None]: ...
 
 # machine.rs
 

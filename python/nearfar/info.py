@@ -17,7 +17,10 @@ from nearfar.trace import Trace
 
 
 class Info(dict[str, Any], Result):
-    """What a trace holds, by the keys of ``docs/info.md``; ``heatmap`` is there if asked for."""
+    """What a trace holds, by the keys of ``docs/info.md``.
+
+    ``heatmap`` and ``verified`` are there if asked for.
+    """
 
     page = "nearfar.report.html.info:InfoPage"
     chart = "nearfar.report.plots.info:draw"
@@ -65,15 +68,18 @@ def info(
         every key.
 
     Raises:
-        NearfarError: no such trace, or a damaged one.
+        NearfarError: no such trace, a damaged one, or, with ``verify``, a file that is not what
+            ``trace.json`` says.
         KeyboardInterrupt: Ctrl-C.
     """
     path = trace.path if isinstance(trace, Trace) else Path(trace)
     with view_of(path, options, progress) as (seen, given):
-        text, heat = _engine.info_summarize(
-            seen.path, options=given, heat_map=heatmap, progress=progress
+        text, heat, files = _engine.info_summarize(
+            seen.path, path, options=given, heat_map=heatmap, progress=progress
         )
     found = Info(json.loads(text), trace=str(path), filter=seen.filter, view=seen.sentence)
+    if files is not None:
+        found["verified"] = json.loads(files)
     if heat is not None:
         found["heatmap"] = json.loads(heat)
     return found
@@ -108,6 +114,7 @@ _ITEM = {
     "working_set": "record",
     "regions": "name",
     "reuse": "distance_log2",
+    "verified": "file",
 }
 
 

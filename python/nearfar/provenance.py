@@ -88,5 +88,5 @@ def _of_trace(trace: Path) -> dict[str, Any]:
         "trace_json_sha256": hashlib.sha256(text).hexdigest(),
         "traced": shlex.join(source["command"]) or source["detail"],
         "trace_complete": info["complete"],
-        "sampled_trace": source["sampled"],
+        "sampled_trace": source.get("sampled", False),
     }

@@ -80,7 +80,12 @@ class Trace:
             options = ds.ParquetReadOptions(dictionary_columns=[] if delta else ["kind"])
             return ds.dataset(
                 [str(part) for part in self.parts],
-                format=ds.ParquetFileFormat(read_options=options),
+                format=ds.ParquetFileFormat(
+                    read_options=options,
+                    default_fragment_scan_options=ds.ParquetFragmentScanOptions(
+                        page_checksum_verification=True
+                    ),
+                ),
             )
 
     def _kind_encodings(self) -> set[str]:
@@ -154,7 +159,7 @@ class Trace:
         """What was mapped where and when, an event a row; empty where that is not known.
 
         Columns: ``at`` (records before it), ``thread``, ``event``, ``addr``, ``length``,
-        ``offset``, ``prot``, ``name``.
+        ``offset``, ``prot``, ``name``; and of schema 2 ``device``, ``inode``, ``to``.
 
         Raises:
             NearfarError: the file cannot be read.
@@ -165,11 +170,12 @@ class Trace:
         path = self.path / "regions.parquet"
         if not path.exists():
             long, text = pyarrow.uint64(), pyarrow.string()
-            types = [long, pyarrow.uint32(), text, long, long, long, text, text]
+            types = [long, pyarrow.uint32(), text, long, long, long, text, text, long, long, long]
             names = ["at", "thread", "event", "addr", "length", "offset", "prot", "name"]
+            names += ["device", "inode", "to"]
             return pyarrow.schema(list(zip(names, types, strict=True))).empty_table()
         with _reading(path):
-            return pq.read_table(path)
+            return pq.read_table(path, page_checksum_verification=True)
 
     def facts(self) -> list[tuple[str, str]]:
         """Give the single numbers of the trace as (name, value) texts."""
@@ -202,8 +208,8 @@ def open(path: str | PathLike[str]) -> Trace:
     """Open the trace folder ``path``; every part is checked to be there and whole at its end.
 
     Raises:
-        NearfarError: no such trace, not a trace, a newer schema, or a damaged part; the message
-            names the file and says what to do.
+        NearfarError: no such trace, not a trace, a newer schema, a ``trace.json`` that contradicts
+            itself, or a damaged part; the message names the file and says what to do.
     """
     folder = Path(path)
     return Trace(folder, json.loads(_engine.trace_open(folder)))

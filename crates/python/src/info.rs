@@ -3,39 +3,39 @@
 use std::path::PathBuf;
 
 use nearfar_study::info::{self, Asked, Options};
-use nearfar_trace::{Error, Reader};
+use nearfar_trace::{Error, Reader, verify};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use serde::Serialize;
 
 use crate::raise;
 
-/// `trace.json` of a trace whose parts were all found whole, as JSON text.
+/// `trace.json` of a trace that agrees with itself and with the footers of its parts, as JSON text.
 #[pyfunction]
 fn trace_open(py: Python<'_>, trace: PathBuf) -> PyResult<String> {
-    py.detach(|| {
-        let reader = Reader::open(&trace)?;
-        info::check(&reader)?;
-        to_json(reader.info())
-    })
-    .map_err(raise)
+    py.detach(|| to_json(Reader::open(&trace)?.info())).map_err(raise)
 }
 
-/// What a trace holds, and its heat map if asked for, as JSON texts.
+/// What a trace holds, its heat map if asked for, and the files of `whole`, the trace that `trace`
+/// is a view of, if they are to be verified, as JSON texts.
 #[pyfunction]
-#[pyo3(signature = (trace, *, options, heat_map, progress))]
+#[pyo3(signature = (trace, whole, *, options, heat_map, progress))]
 fn info_summarize(
     py: Python<'_>,
     trace: PathBuf,
+    whole: PathBuf,
     options: &Bound<'_, PyDict>,
     heat_map: bool,
     progress: Option<Py<PyAny>>,
-) -> PyResult<(String, Option<String>)> {
-    let Asked { reuse } = crate::given::read(options)?;
+) -> PyResult<(String, Option<String>, Option<String>)> {
+    let Asked { reuse, verify } = crate::given::read(options)?;
     crate::progress::run(py, progress, move |on_progress| {
+        let files = verify.then(|| verify::verify(&Reader::open(&whole)?, on_progress));
+        let files = files.transpose()?;
         let reader = Reader::open(&trace)?;
         let (summary, heat) = info::summarize(&reader, Options { reuse, heat_map }, on_progress)?;
-        Ok((to_json(&summary)?, heat.as_ref().map(to_json).transpose()?))
+        let heat = heat.as_ref().map(to_json).transpose()?;
+        Ok((to_json(&summary)?, heat, files.as_ref().map(to_json).transpose()?))
     })
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::column::open_part;
 use crate::error::Result;
-use crate::info::{Info, PartInfo, Source};
+use crate::info::{Info, PartInfo, Source, ThreadInfo};
 use crate::reader::{Batches, Columns, Reader};
 use crate::record::{Batch, Kind, KindSet};
 use crate::region;
@@ -26,7 +26,11 @@ fn read_part(dir: &Path, bytes: &[u8]) -> Result<()> {
     put(dir, &file, bytes);
     let records = open_part(&dir.join(&file))?.records();
     let mut info = Info::new(Source::default());
-    info.parts.push(PartInfo { file, records, bytes: bytes.len() as u64 });
+    info.records = records;
+    info.records_by_kind.insert(Kind::Load, records);
+    info.pages_by_kinds.insert(Kind::Load.name().to_owned(), records.min(1));
+    info.threads.push(ThreadInfo { records, ..ThreadInfo::default() });
+    info.parts.push(PartInfo { file, records, bytes: bytes.len() as u64, checksum: None });
     info.store(dir)?;
     let reader = Reader::open(dir)?;
     for columns in [Columns::ALL, Columns::PAGING] {

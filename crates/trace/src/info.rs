@@ -1,16 +1,22 @@
 //! `trace.json`: what a trace holds, readable before (and without) its parts.
 
+mod check;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::checksum::Checksum;
 use crate::error::{Error, Result};
 use crate::folder::TemporaryFile;
 use crate::record::{Kind, KindSet};
 
-/// Version of the on-disk layout; a reader refuses a newer one.
-pub const SCHEMA: u32 = 1;
+/// Version of the on-disk layout that is written. 2 brought checksums, and events that tell the
+/// lives of pages.
+pub const SCHEMA: u32 = 2;
+/// The oldest version that is read.
+const OLDEST: u32 = 1;
 
 /// Where a trace came from.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -54,15 +60,30 @@ pub struct PartInfo {
     pub file: String,
     /// Records in it.
     pub records: u64,
-    /// Size of the file.
+    /// Size of the file when it was written.
     pub bytes: u64,
+    /// Of the file as it was written; absent in traces of schema 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checksum: Option<Checksum>,
+}
+
+/// `regions.parquet`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RegionsInfo {
+    /// Events in it.
+    pub events: u64,
+    /// Size of the file when it was written.
+    pub bytes: u64,
+    /// Of the file as it was written.
+    pub checksum: Checksum,
 }
 
 /// Contents of `trace.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Info {
-    /// Layout version, [`SCHEMA`].
+    /// Layout version, up to [`SCHEMA`].
     pub schema: u32,
     /// Version of nearfar that wrote it.
     pub tool: String,
@@ -78,14 +99,19 @@ pub struct Info {
     /// Instructions executed, all threads.
     pub instructions: u64,
     /// Records by kind.
+    #[serde(deserialize_with = "check::unique")]
     pub records_by_kind: BTreeMap<Kind, u64>,
     /// Distinct 4 KiB pages, by the exact set of kinds that touched them (names joined by `+`):
     /// the footprint of any choice of kinds is a sum of these.
+    #[serde(deserialize_with = "check::unique")]
     pub pages_by_kinds: BTreeMap<String, u64>,
     /// Threads, by index.
     pub threads: Vec<ThreadInfo>,
     /// Finished parts, in order.
     pub parts: Vec<PartInfo>,
+    /// The table of events; absent until its last version is written, and in traces of schema 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub regions: Option<RegionsInfo>,
 }
 
 impl Info {
@@ -103,7 +129,15 @@ impl Info {
             pages_by_kinds: BTreeMap::new(),
             threads: Vec::new(),
             parts: Vec::new(),
+            regions: None,
         }
+    }
+
+    /// Whether the events of this trace, where it has any, tell the lives of pages (schema 2 or
+    /// later): what was given up, moved, forked and ended, and of which file. Those of schema 1 only
+    /// name addresses.
+    pub fn events_tell_lives(&self) -> bool {
+        self.schema >= 2
     }
 
     /// Distinct 4 KiB pages touched by a record of one of `kinds`.
@@ -126,6 +160,9 @@ impl Info {
     }
 
     /// Read `trace.json` of the trace folder `dir`.
+    ///
+    /// # Errors
+    /// It is missing, damaged, of another schema, or contradicts itself.
     pub fn load(dir: &Path) -> Result<Self> {
         let path = dir.join("trace.json");
         if !dir.is_dir() {
@@ -156,17 +193,19 @@ impl Info {
             Error::input(&place, format!("damaged: {e}"), "capture or import the trace again")
         };
         let version: Version = serde_json::from_str(&text).map_err(damaged)?;
-        if version.schema != SCHEMA {
+        if !(OLDEST..=SCHEMA).contains(&version.schema) {
             return Err(Error::input(
                 &place,
                 format!(
-                    "trace schema {} is not the {SCHEMA} that this nearfar reads",
+                    "trace schema {} is not {OLDEST} to {SCHEMA}, which this nearfar reads",
                     version.schema
                 ),
                 "use the nearfar that wrote it, or capture again",
             ));
         }
-        serde_json::from_str(&text).map_err(damaged)
+        let info: Self = serde_json::from_str(&text).map_err(damaged)?;
+        info.check(&place)?;
+        Ok(info)
     }
 
     /// Write `trace.json` into `dir`, whole or not at all.

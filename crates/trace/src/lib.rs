@@ -3,6 +3,7 @@
 //! A trace is a folder `app.trace/` of `trace.json`, `part-NNNNN.parquet` and `regions.parquet`
 //! (see `docs/trace.md`). Nothing here knows about hardware, kernels or studies.
 
+pub mod checksum;
 pub mod column;
 pub mod error;
 pub mod exercise;
@@ -16,10 +17,12 @@ pub mod info;
 pub mod reader;
 pub mod record;
 pub mod region;
+pub mod verify;
 pub mod writer;
 
+pub use checksum::Checksum;
 pub use error::{Error, ErrorKind, Result};
-pub use info::{Info, PartInfo, Source, ThreadInfo};
+pub use info::{Info, PartInfo, RegionsInfo, Source, ThreadInfo};
 pub use reader::{Columns, Reader};
 pub use record::{Batch, Kind, KindSet, Narrow, Record, last_byte};
 pub use region::{RegionEvent, RegionKind};

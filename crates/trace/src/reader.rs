@@ -36,18 +36,26 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Open the trace folder `dir` and read its `trace.json`.
+    /// Open the trace folder `dir`: `trace.json` agrees with itself and with the footers of the
+    /// parts. No record is read.
+    ///
+    /// # Errors
+    /// It is no trace, damaged, or contradicts itself; a file is missing.
     pub fn open(dir: &Path) -> Result<Self> {
         let info = Info::load(dir)?;
-        for part in &info.parts {
-            // A part is a file of this folder, never a path that leads out of it.
-            if part.file.contains('/') || !dir.join(&part.file).is_file() {
+        let regions = info.regions.iter().map(|_| region::FILE);
+        for file in info.parts.iter().map(|part| part.file.as_str()).chain(regions) {
+            let path = dir.join(file);
+            if !path.is_file() {
                 return Err(Error::input(
-                    dir.join(&part.file).display().to_string(),
+                    path.display().to_string(),
                     "listed in trace.json but not there",
                     "capture or import the trace again",
                 ));
             }
+        }
+        for part in &info.parts {
+            open_listed(&dir.join(&part.file), part.records)?;
         }
         Ok(Self { dir: dir.to_owned(), info })
     }
@@ -63,8 +71,19 @@ impl Reader {
     }
 
     /// Events of the address space.
+    ///
+    /// # Errors
+    /// The table cannot be read, is damaged, or has not the events that `trace.json` counts.
     pub fn regions(&self) -> Result<Vec<RegionEvent>> {
-        region::load(&self.dir)
+        let events = region::load(&self.dir)?;
+        match &self.info.regions {
+            Some(listed) if listed.events != events.len() as u64 => Err(Error::input(
+                self.dir.join(region::FILE).display().to_string(),
+                format!("holds {} events where trace.json says {}", events.len(), listed.events),
+                "capture or import the trace again",
+            )),
+            _ => Ok(events),
+        }
     }
 
     /// Stream the whole trace: call [`Batches::next_into`] until it answers false.
@@ -74,6 +93,19 @@ impl Reader {
             self.info.parts.iter().map(|p| (self.dir.join(&p.file), p.records)).collect();
         Batches { parts: parts.into_iter(), columns, part: None, next_group: 0, group: None }
     }
+}
+
+/// Open a part of which `trace.json` says that it has `records`.
+fn open_listed(path: &Path, records: u64) -> Result<Part> {
+    let part = open_part(path)?;
+    if part.records() != records {
+        return Err(Error::input(
+            path.display().to_string(),
+            format!("holds {} records where trace.json says {records}", part.records()),
+            "capture or import the trace again",
+        ));
+    }
+    Ok(part)
 }
 
 /// A stream of batches of at most [`Batches::MAX`] records.
@@ -106,17 +138,7 @@ impl Batches {
                 }
                 _ => {
                     let Some((path, records)) = self.parts.next() else { return Ok(false) };
-                    let part = open_part(&path)?;
-                    if part.records() != records {
-                        return Err(Error::input(
-                            path.display().to_string(),
-                            format!(
-                                "holds {} records where trace.json says {records}",
-                                part.records()
-                            ),
-                            "capture or import the trace again",
-                        ));
-                    }
+                    let part = open_listed(&path, records)?;
                     self.part = Some(part);
                     self.next_group = 0;
                 }

@@ -1,20 +1,25 @@
 //! `regions.parquet`: what was mapped where and when, so that an address can be named.
 
 use std::fs::File;
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use parquet::column::reader::ColumnReader;
+use parquet::column::writer::get_column_writer;
 use parquet::data_type::{ByteArray, ByteArrayType, Int32Type, Int64Type};
 use parquet::errors::{ParquetError, Result as ParquetResult};
-use parquet::file::properties::WriterProperties;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 
-use crate::column::guard;
+use crate::checksum::Summed;
+use crate::column::{CheckedPages, guard};
 use crate::error::{Error, Result};
 use crate::folder::TemporaryFile;
+use crate::info::RegionsInfo;
 
 /// What happened to an address range or a thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -128,65 +133,86 @@ const SCHEMA: &str = "message regions {
 const FIRST_COLUMNS: usize = 8;
 const COLUMNS: usize = 11;
 
-/// Write all events as `regions.parquet` in `dir`, whole or not at all.
-pub fn store(dir: &Path, events: &[RegionEvent]) -> Result<()> {
-    let temporary = TemporaryFile::new(dir.join("regions.parquet"))?;
-    let failed = |e: parquet::errors::ParquetError| {
+/// Name of the table in a trace folder.
+pub const FILE: &str = "regions.parquet";
+
+/// Write all events to what [`TemporaryFile::commit`] makes the `regions.parquet` of `dir`.
+pub(crate) fn prepare(dir: &Path, events: &[RegionEvent]) -> Result<(TemporaryFile, RegionsInfo)> {
+    let temporary = TemporaryFile::new(dir.join(FILE))?;
+    let file = File::create(&temporary.path)
+        .map_err(|e| Error::io(&temporary.path, "cannot create", &e))?;
+    let mut file = Summed::new(file);
+    write(&mut file, events).map_err(|e| {
         Error::input(
             temporary.path.display().to_string(),
             format!("cannot write: {e}"),
             "check free space",
         )
-    };
-    let file = File::create(&temporary.path)
-        .map_err(|e| Error::io(&temporary.path, "cannot create", &e))?;
-    let schema = Arc::new(parse_message_type(SCHEMA).map_err(failed)?);
-    let mut writer =
-        SerializedFileWriter::new(file, schema, Arc::new(WriterProperties::builder().build()))
-            .map_err(failed)?;
+    })?;
+    let (checksum, bytes) = file.sum();
+    Ok((temporary, RegionsInfo { events: events.len() as u64, bytes, checksum }))
+}
+
+fn write(file: &mut (impl Write + Send), events: &[RegionEvent]) -> ParquetResult<()> {
+    let schema = Arc::new(parse_message_type(SCHEMA)?);
+    // Nobody looks for an event by its value.
+    let properties = WriterProperties::builder()
+        .set_statistics_enabled(EnabledStatistics::None)
+        .set_offset_index_disabled(true);
+    let properties = Arc::new(properties.build());
+    let mut writer = SerializedFileWriter::new(file, schema, properties.clone())?;
+    let columns = writer.schema_descr().columns().to_vec();
     let longs: [fn(&RegionEvent) -> u64; 7] =
         [|e| e.at, |e| e.addr, |e| e.length, |e| e.offset, |e| e.device, |e| e.inode, |e| e.to];
     let texts: [fn(&RegionEvent) -> &str; 3] = [|e| e.event.name(), |e| &e.prot, |e| &e.name];
     let (mut longs, mut texts) = (longs.iter(), texts.iter());
-    let mut group = writer.next_row_group().map_err(failed)?;
-    while let Some(mut column) = group.next_column().map_err(failed)? {
+    let mut group = writer.next_row_group()?;
+    for column in columns {
         use parquet::column::writer::ColumnWriter as W;
-        match column.untyped() {
-            W::Int64ColumnWriter(w) => {
+        let mut bytes = Vec::new();
+        let pages = Box::new(CheckedPages(&mut bytes));
+        let close = match get_column_writer(column, properties.clone(), pages) {
+            W::Int64ColumnWriter(mut w) => {
                 let Some(get) = longs.next() else { break };
                 let values: Vec<i64> = events.iter().map(|e| get(e) as i64).collect();
-                w.write_batch(&values, None, None).map_err(failed)?;
+                w.write_batch(&values, None, None)?;
+                w.close()?
             }
-            W::Int32ColumnWriter(w) => {
+            W::Int32ColumnWriter(mut w) => {
                 let values: Vec<i32> = events.iter().map(|e| e.thread as i32).collect();
-                w.write_batch(&values, None, None).map_err(failed)?;
+                w.write_batch(&values, None, None)?;
+                w.close()?
             }
-            W::ByteArrayColumnWriter(w) => {
+            W::ByteArrayColumnWriter(mut w) => {
                 let Some(get) = texts.next() else { break };
                 let values: Vec<ByteArray> =
                     events.iter().map(|e| ByteArray::from(get(e).as_bytes().to_vec())).collect();
-                w.write_batch(&values, None, None).map_err(failed)?;
+                w.write_batch(&values, None, None)?;
+                w.close()?
             }
             _ => break,
-        }
-        column.close().map_err(failed)?;
+        };
+        group.append_column(&Bytes::from(bytes), close)?;
     }
-    group.close().map_err(failed)?;
-    writer.close().map_err(failed)?;
-    temporary.commit()
+    group.close()?;
+    writer.close()?;
+    Ok(())
 }
 
 /// All events of the trace folder `dir`; none when it has no `regions.parquet`.
 pub fn load(dir: &Path) -> Result<Vec<RegionEvent>> {
-    let path = dir.join("regions.parquet");
+    let path = dir.join(FILE);
     let file = match File::open(&path) {
         Ok(file) => file,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(e) => return Err(Error::io(&path, "cannot open", &e)),
     };
     // A damaged file must end in one line whatever the decoder does.
-    guard(&path.display().to_string(), "delete it to go on", || read(file))
+    guard(&path.display().to_string(), FIX, || read(file))
 }
+
+/// What to do about a damaged table.
+const FIX: &str = "capture the trace again, or remove it, and `regions` from trace.json";
 
 /// Most events a row group may claim: bounds what a hostile file can make us allocate.
 const MAX_ROWS: usize = 1 << 22;
@@ -233,6 +259,12 @@ fn read(file: File) -> ParquetResult<Vec<RegionEvent>> {
             return Err(damaged("its columns differ in length"));
         }
         for i in 0..rows {
+            let before_last = (length[i] as u64).saturating_sub(1);
+            if (addr[i] as u64).checked_add(before_last).is_none() {
+                return Err(damaged(&format!(
+                    "the range in row {i} goes beyond the end of memory"
+                )));
+            }
             let Some(kind) = RegionKind::from_name(&event[i]) else {
                 let what: String = event[i].chars().take(40).collect();
                 return Err(damaged(&format!("unknown event {what:?} in row {i}")));
@@ -255,15 +287,21 @@ fn read(file: File) -> ParquetResult<Vec<RegionEvent>> {
     Ok(events)
 }
 
-/// Read `rows` values of a required column.
+/// Read `rows` values of a column that has no nulls.
 pub(crate) fn read_all<T: parquet::data_type::DataType>(
     reader: &mut parquet::column::reader::ColumnReaderImpl<T>,
     rows: usize,
     values: &mut Vec<T::T>,
 ) -> parquet::errors::Result<()> {
+    let mut levels = Vec::new();
     while values.len() < rows {
-        let (read, _, _) = reader.read_records(rows - values.len(), None, None, values)?;
-        if read == 0 {
+        levels.clear();
+        let wanted = rows - values.len();
+        let (records, read, _) = reader.read_records(wanted, Some(&mut levels), None, values)?;
+        if read < records {
+            return Err(ParquetError::General("a value is null".to_owned()));
+        }
+        if records == 0 {
             break;
         }
     }

@@ -85,6 +85,7 @@ impl Writer {
             regions: Vec::new(),
             part: None,
             replaced: None,
+            last: false,
             finished: false,
         };
         if options.in_place {
@@ -190,6 +191,7 @@ impl Writer {
         sink.close_part()?;
         sink.info.complete = incomplete.is_none();
         sink.info.incomplete_reason = incomplete.map(str::to_owned);
+        sink.last = true;
         sink.store()?;
         if sink.in_place {
             sink.forget_replaced()?;

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import typer
 
@@ -41,11 +42,38 @@ def run(
         write_whole(html, found.html())
 
     def shown() -> RenderableType:
+        from rich.console import Group
+
         from nearfar.report import tables
 
-        return tables.info(found)
+        table = tables.info(found)
+        return Group(table, *_verified(found["verified"])) if "verified" in found else table
 
     tell(found, output_format, shown)
+
+
+def _verified(files: list[dict[str, Any]]) -> Iterator[RenderableType]:
+    """Say what was checked of each file."""
+    from rich.text import Text
+
+    from nearfar import units
+    from nearfar.report import tables
+
+    cells = [
+        (
+            file["file"],
+            units.count(file["rows"]),
+            units.count(file["bytes"]),
+            "no checksum" if file["checksum"] is None else f"{file['checksum']} matches",
+        )
+        for file in files
+    ]
+    yield Text("")
+    yield tables.listing("Verified: read whole", ["file", "rows", "bytes", "checksum"], cells)
+    yield Text(
+        "Every page decoded; records by kind and thread, instructions and pages by kinds are "
+        "what trace.json says."
+    )
 
 
 def _check_place(html: Path) -> None:

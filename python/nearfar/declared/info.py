@@ -12,6 +12,7 @@ class Options(TypedDict, total=False):
     """Options of ``nearfar info``, by name."""
 
     reuse: bool
+    verify: bool
     filter: str
     machine: MachineLike
 
@@ -22,6 +23,12 @@ OPTIONS: Final = (
         type="bool",
         what="Work out the distances of reuse, the most expensive part.",
         default=True,
+    ),
+    Option(
+        "verify",
+        type="bool",
+        what="Read every file whole first and compare checksums and counts with trace.json.",
+        default=False,
     ),
     Option(
         "filter",

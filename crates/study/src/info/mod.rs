@@ -13,10 +13,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 use nearfar_kernel::replacement::stack::StackDistance;
-use nearfar_trace::column::open_part;
-use nearfar_trace::{
-    Batch, Columns, Error, Kind, PartInfo, Reader, Result, Source, ThreadInfo, last_byte,
-};
+use nearfar_trace::{Batch, Columns, Error, Kind, Reader, Result, Source, ThreadInfo, last_byte};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 
@@ -41,6 +38,8 @@ nearfar_schema::options! {
     pub struct Asked {
         /// Work out the distances of reuse, the most expensive part.
         reuse: bool = true,
+        /// Read every file whole first and compare checksums and counts with trace.json.
+        verify: bool = false,
     }
 }
 
@@ -149,38 +148,12 @@ pub struct Summary {
     pub reuse: Vec<ReuseBin>,
 }
 
-/// Open every part and compare its footer with `trace.json`, without reading records.
-pub fn check(reader: &Reader) -> Result<()> {
-    let info = reader.info();
-    let total = info.parts.iter().fold(0u64, |sum, part| sum.saturating_add(part.records));
-    if total != info.records {
-        return Err(Error::input(
-            reader.path().join("trace.json").display().to_string(),
-            format!("says {} records where its parts have {total}", info.records),
-            "capture or import the trace again",
-        ));
-    }
-    for PartInfo { file, records, .. } in &info.parts {
-        let path = reader.path().join(file);
-        let held = open_part(&path)?.records();
-        if held != *records {
-            return Err(Error::input(
-                path.display().to_string(),
-                format!("holds {held} records where trace.json says {records}"),
-                "capture or import the trace again",
-            ));
-        }
-    }
-    Ok(())
-}
-
 /// Read the trace and say what it holds.
 pub fn summarize(
     reader: &Reader,
     options: Options,
     on_progress: OnProgress<'_>,
 ) -> Result<(Summary, Option<HeatMap>)> {
-    check(reader)?;
     let info = reader.info();
     let process: FxHashMap<u32, u32> = info.threads.iter().map(|t| (t.index, t.process)).collect();
     let several = {

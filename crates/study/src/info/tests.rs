@@ -357,22 +357,6 @@ fn the_tail_of_regions_is_taken_together() {
 }
 
 #[test]
-fn counts_that_contradict_are_refused() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("t.trace");
-    let reader = write(&path, &[0], &[load(1, 0)]);
-    let mut info = reader.info().clone();
-    info.records = 2;
-    info.store(&path).unwrap();
-    let error = check(&Reader::open(&path).unwrap()).unwrap_err().to_string();
-    assert!(error.contains("says 2 records where its parts have 1"), "{error}");
-    info.parts[0].records = 2;
-    info.store(&path).unwrap();
-    let error = check(&Reader::open(&path).unwrap()).unwrap_err().to_string();
-    assert!(error.contains("holds 1 records where trace.json says 2"), "{error}");
-}
-
-#[test]
 fn an_error_of_on_progress_ends_the_run() {
     let dir = tempfile::tempdir().unwrap();
     let reader = write(&dir.path().join("t.trace"), &[0], &[load(1, 0)]);

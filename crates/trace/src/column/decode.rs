@@ -52,10 +52,12 @@ pub fn open_part(path: &Path) -> Result<Part> {
             ));
         };
         let column = descriptor.column(index);
-        if column.physical_type() != physical[wanted] || column.max_def_level() != 0 {
+        // Other tools make all columns optional; what they may not have is a null.
+        let flat = column.max_def_level() <= 1 && column.max_rep_level() == 0;
+        if column.physical_type() != physical[wanted] || !flat {
             return Err(Error::input(
                 place,
-                format!("column `{name}` is not a required {:?}", physical[wanted]),
+                format!("column `{name}` is not a plain {:?}", physical[wanted]),
                 "capture or import the trace again",
             ));
         }
@@ -146,11 +148,13 @@ impl Part {
     fn column(&self, group: usize, column: usize, rows: usize) -> ParquetResult<Column> {
         let metadata = self.reader.metadata().row_group(group).column(self.columns[column]);
         let pages = || SerializedPageReader::new(self.file.clone(), metadata, rows, None);
-        if let Some(fast) = fast_column(&mut pages()?, column, rows)? {
+        let descriptor = metadata.column_descr_ptr();
+        if descriptor.max_def_level() == 0
+            && let Some(fast) = fast_column(&mut pages()?, column, rows)?
+        {
             return Ok(fast);
         }
-        let reader = get_column_reader(metadata.column_descr_ptr(), Box::new(pages()?));
-        general_column(reader, rows)
+        general_column(get_column_reader(descriptor, Box::new(pages()?)), column, rows)
     }
 }
 
@@ -181,7 +185,7 @@ fn fast_column(
     let first = match pages.get_next_page()? {
         Some(Page::DictionaryPage { buf, num_values, .. }) => {
             match plain_values(&buf, column, num_values as usize) {
-                Some(values) => dictionary = Some(values),
+                Some(values) => dictionary = Some(in_range(values, column)?),
                 None => return Ok(None),
             }
             pages.get_next_page()?
@@ -243,6 +247,15 @@ fn fast_column(
     }
 }
 
+/// The values, if they fit into their column: Parquet has no narrower type for a `size`.
+fn in_range(values: Vec<u64>, column: usize) -> ParquetResult<Vec<u64>> {
+    let wide = values.iter().find(|&&value| column == SIZE && value > u64::from(u16::MAX));
+    match wide {
+        Some(value) => Err(ParquetError::General(format!("a size of {value} bytes"))),
+        None => Ok(values),
+    }
+}
+
 /// A PLAIN dictionary page as numbers (kinds by their on-disk number).
 fn plain_values(bytes: &[u8], column: usize, count: usize) -> Option<Vec<u64>> {
     match column {
@@ -282,7 +295,7 @@ fn read_varint(bytes: &[u8]) -> Option<(u64, usize)> {
 }
 
 /// Any valid layout, by the Parquet crate.
-fn general_column(reader: ColumnReader, rows: usize) -> ParquetResult<Column> {
+fn general_column(reader: ColumnReader, column: usize, rows: usize) -> ParquetResult<Column> {
     let short = |read: usize| {
         ParquetError::General(format!("{read} values where the row group has {rows}"))
     };
@@ -311,7 +324,10 @@ fn general_column(reader: ColumnReader, rows: usize) -> ParquetResult<Column> {
         }
         _ => return Err(ParquetError::General("a column of another type".to_owned())),
     };
-    if values.len() != rows { Err(short(values.len())) } else { Ok(Column::Values(values)) }
+    if values.len() != rows {
+        return Err(short(values.len()));
+    }
+    Ok(Column::Values(in_range(values, column)?))
 }
 
 impl Column {

@@ -12,9 +12,10 @@ use parquet::column::writer::ColumnCloseResult;
 use parquet::errors::{ParquetError, Result};
 use parquet::file::metadata::ColumnChunkMetaData;
 use parquet::file::statistics::Statistics;
-use parquet::file::writer::{SerializedFileWriter, SerializedPageWriter, TrackedWrite};
+use parquet::file::writer::SerializedFileWriter;
 use rustc_hash::FxHashMap;
 
+use super::checked::CheckedPages;
 use super::group::{Form, Group};
 use super::intern::{DICTIONARY, Places};
 use super::page::{Indices, constant, packed};
@@ -413,8 +414,8 @@ fn chunk(
 ) -> Result<Column> {
     let length = |page: &CompressedPage| page.compressed_size() + 64;
     let room = length(&data) + dictionary.as_ref().map_or(0, length);
-    let mut sink = TrackedWrite::new(memory.take(room));
-    let mut pages = SerializedPageWriter::new(&mut sink);
+    let mut bytes = memory.take(room);
+    let mut pages = CheckedPages(&mut bytes);
     let mut plain = 0i64;
     let mut write = |page: CompressedPage| -> Result<u64> {
         let spec = pages.write_page(page)?;
@@ -430,7 +431,6 @@ fn chunk(
         None => None,
     };
     let data_offset = write(data)? as i64;
-    let bytes = sink.into_inner()?;
     let descriptor = schema().1.column(column);
     debug_assert_eq!(descriptor.name(), NAMES[column]);
     let mut metadata = ColumnChunkMetaData::builder(descriptor)

@@ -12,12 +12,14 @@
 //! | `kind` | dictionary of the five names, 8-bit indices |
 //! | `size`, `thread`, `instr` | dictionary (0, 1, 2, ...; a number of 256 or more in the place of one that does not occur), 8- or 16-bit indices, one run when constant; plain past 65,536 values |
 
+mod checked;
 mod decode;
 mod encode;
 mod group;
 mod intern;
 mod page;
 
+pub(crate) use checked::CheckedPages;
 pub(crate) use decode::guard;
 pub use decode::{GroupReader, Part, open_part};
 pub use encode::{EncodedGroup, Encoder};

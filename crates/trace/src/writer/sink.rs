@@ -9,6 +9,7 @@ use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 
+use crate::checksum::Summed;
 use crate::column::{EncodedGroup, ROW_GROUP, schema};
 use crate::error::{Error, Result};
 use crate::folder::{self, TemporaryFile};
@@ -31,12 +32,14 @@ pub(super) struct Sink {
     pub(super) part: Option<OpenPart>,
     /// The trace that was at `path`, kept until there is something of this one to keep.
     pub(super) replaced: Option<PathBuf>,
+    /// Everything is written; only `trace.json` and the events are still to be stored.
+    pub(super) last: bool,
     pub(super) finished: bool,
 }
 
 /// A part that is being written; dropped before it has its name, it is removed.
 pub(super) struct OpenPart {
-    writer: SerializedFileWriter<BufWriter<File>>,
+    writer: SerializedFileWriter<BufWriter<Summed<File>>>,
     records: usize,
     file: TemporaryFile,
 }
@@ -74,7 +77,7 @@ impl Sink {
                 .set_created_by(format!("nearfar {}", env!("CARGO_PKG_VERSION")))
                 .build();
             // The Parquet crate writes a few kilobytes at a time, too few for a system call each.
-            let file = BufWriter::with_capacity(1 << 18, file);
+            let file = BufWriter::with_capacity(1 << 18, Summed::new(file));
             let writer = SerializedFileWriter::new(file, schema().0, Arc::new(properties))
                 .map_err(|e| self.failed(e))?;
             self.part = Some(OpenPart { writer, records: 0, file: temporary });
@@ -131,11 +134,13 @@ impl Sink {
         let file = buffered
             .into_inner()
             .map_err(|e| Error::io(&temporary.path, "cannot write", &e.into_error()))?;
-        let bytes =
-            file.metadata().map_err(|e| Error::io(&temporary.path, "cannot write", &e))?.len();
+        let (checksum, bytes) = file.sum();
         self.info.records += records as u64;
-        self.info.parts.push(PartInfo { file: name, records: records as u64, bytes });
-        let listed = self.prepare()?;
+        let checksum = Some(checksum);
+        let records = records as u64;
+        self.info.parts.push(PartInfo { file: name, records, bytes, checksum });
+        let (regions, listed) = self.prepare()?;
+        regions.commit()?;
         temporary.commit()?;
         listed.commit()?;
         self.forget_replaced()
@@ -159,13 +164,19 @@ impl Sink {
     }
 
     pub(super) fn store(&mut self) -> Result<()> {
-        self.prepare()?.commit()
+        let (regions, listed) = self.prepare()?;
+        regions.commit()?;
+        listed.commit()
     }
 
-    fn prepare(&mut self) -> Result<TemporaryFile> {
+    /// Write the table of events and `trace.json`, to be given their names in this order.
+    fn prepare(&mut self) -> Result<(TemporaryFile, TemporaryFile)> {
         self.info.pages_by_kinds = self.footprint.by_kinds();
-        region::store(&self.dir, &self.regions)?;
-        self.info.prepare(&self.dir)
+        let (regions, written) = region::prepare(&self.dir, &self.regions)?;
+        // Two files cannot get their names at once: until its last version is there, the table has
+        // no checksum, and whatever kills the writer, none that is wrong.
+        self.info.regions = self.last.then_some(written);
+        Ok((regions, self.info.prepare(&self.dir)?))
     }
 }
 

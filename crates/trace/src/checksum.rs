@@ -1,0 +1,169 @@
+//! Checksums of whole files: XXH3 of 128 bits, computed from what is written, as it is written.
+//!
+//! It finds what disks, copies and hands do to a file; it is no signature, which whoever changes a
+//! file on purpose could not forge. `xxh128sum` computes the same.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+use serde::de::{Error as _, Unexpected};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use twox_hash::xxhash3_128::Hasher;
+
+use crate::error::{Error, Result};
+
+/// How a checksum begins in `trace.json`: which one it is.
+const PREFIX: &str = "xxh3-128:";
+
+/// The checksum of a file; as text, `xxh3-128:` and 32 hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checksum(u128);
+
+impl Checksum {
+    /// The checksum that `text` states.
+    pub fn parse(text: &str) -> Option<Self> {
+        let digits = text.strip_prefix(PREFIX)?;
+        let hexadecimal = |digit: u8| digit.is_ascii_digit() || (b'a'..=b'f').contains(&digit);
+        let whole = digits.len() == 32 && digits.bytes().all(hexadecimal);
+        whole.then(|| u128::from_str_radix(digits, 16).ok()).flatten().map(Self)
+    }
+
+    /// Of the file `path`, and how many bytes it has.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn of_file(path: &Path) -> Result<(Self, u64)> {
+        let failed = |e: io::Error| Error::io(path, "cannot read", &e);
+        let mut file = File::open(path).map_err(failed)?;
+        let (mut hasher, mut buffer, mut bytes) = (Hasher::new(), vec![0; 1 << 18], 0);
+        loop {
+            match file.read(&mut buffer) {
+                Ok(0) => return Ok((Self(hasher.finish_128()), bytes)),
+                Ok(read) => {
+                    hasher.write(&buffer[..read]);
+                    bytes += read as u64;
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(failed(e)),
+            }
+        }
+    }
+}
+
+impl fmt::Display for Checksum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{PREFIX}{:032x}", self.0)
+    }
+}
+
+impl Serialize for Checksum {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Checksum {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let expected = "a checksum, xxh3-128: and 32 hexadecimal digits";
+        Self::parse(&text).ok_or_else(|| {
+            let some: String = text.chars().take(60).collect();
+            D::Error::invalid_value(Unexpected::Str(&some), &expected)
+        })
+    }
+}
+
+/// A writer that keeps the checksum of what went through it.
+pub struct Summed<W> {
+    inner: W,
+    hasher: Hasher,
+    bytes: u64,
+}
+
+impl<W> Summed<W> {
+    /// Around `inner`, of which nothing was written yet.
+    pub fn new(inner: W) -> Self {
+        Self { inner, hasher: Hasher::new(), bytes: 0 }
+    }
+
+    /// Checksum and number of the bytes written so far.
+    pub fn sum(&self) -> (Checksum, u64) {
+        (Checksum(self.hasher.finish_128()), self.bytes)
+    }
+}
+
+impl<W: Write> Write for Summed<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.inner.write(bytes)?;
+        self.hasher.write(&bytes[..written]);
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Takes seven bytes at a time, as a file may.
+    struct Slow(Vec<u8>);
+
+    impl Write for Slow {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let some = bytes.len().min(7);
+            self.0.extend_from_slice(&bytes[..some]);
+            Ok(some)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_has_the_checksum_of_the_file(
+            pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..700), 0..9),
+        ) {
+            let mut summed = Summed::new(Slow(Vec::new()));
+            pieces.iter().for_each(|piece| summed.write_all(piece).unwrap());
+            let whole = pieces.concat();
+            prop_assert_eq!(&summed.inner.0, &whole);
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(file.path(), &whole).unwrap();
+            prop_assert_eq!(summed.sum(), Checksum::of_file(file.path()).unwrap());
+            let text = summed.sum().0.to_string();
+            prop_assert_eq!(Checksum::parse(&text), Some(summed.sum().0));
+        }
+    }
+
+    /// What `xxh128sum` (xxHash 0.8) prints of these files.
+    #[test]
+    fn it_is_the_checksum_of_other_tools() {
+        for (bytes, digits) in
+            [("", "99aa06d3014798d86001c324468d497f"), ("abc", "06b05ab6733a618578af5f94892f3950")]
+        {
+            let mut summed = Summed::new(Vec::new());
+            summed.write_all(bytes.as_bytes()).unwrap();
+            assert_eq!(summed.sum().0.to_string(), format!("xxh3-128:{digits}"));
+        }
+    }
+
+    #[test]
+    fn only_the_text_of_one_is_a_checksum() {
+        let good = format!("xxh3-128:{}", "0f".repeat(16));
+        assert!(Checksum::parse(&good).is_some());
+        for bad in ["", "xxh3-128:", "crc:0f", &good[1..], &good[..40], &good.to_uppercase()] {
+            assert_eq!(Checksum::parse(bad), None, "{bad:?}");
+        }
+        assert_eq!(Checksum::parse(&format!("xxh3-128:+{}", "0".repeat(31))), None);
+    }
+}
