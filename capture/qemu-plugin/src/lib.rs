@@ -125,7 +125,7 @@ extern "C" fn translated(_: qemu::qemu_plugin_id_t, block: *mut qemu::qemu_plugi
 
 extern "C" fn vcpu_starts(_: qemu::qemu_plugin_id_t, vcpu: c_uint) {
     if let Some(recorder) = Recorder::installed() {
-        recorder.open(vcpu, 0);
+        recorder.open(vcpu);
     }
 }
 
@@ -134,9 +134,8 @@ extern "C" fn vcpu_ends(_: qemu::qemu_plugin_id_t, vcpu: c_uint) {
     unsafe { Stream::of(vcpu) }.close();
 }
 
-extern "C" fn after_fork_in_parent() {
-    // SAFETY: the thread is in a system call, whose callback has noted its number and returned.
-    unsafe { Stream::of(recorder::current()) }.forked();
+extern "C" fn before_fork() {
+    syscall::forks();
 }
 
 extern "C" fn after_fork_in_child() {
@@ -177,7 +176,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
         }
         QUICK.store(packed_as_expected(), Relaxed);
         guest::remember_host();
-        libc::pthread_atfork(None, Some(parent_hook()), Some(child_hook()));
+        libc::pthread_atfork(Some(fork_hook()), None, Some(child_hook()));
         qemu::qemu_plugin_register_vcpu_init_cb(id, Some(vcpu_starts));
         qemu::qemu_plugin_register_vcpu_exit_cb(id, Some(vcpu_ends));
         qemu::qemu_plugin_register_vcpu_tb_trans_cb(id, Some(translated));
@@ -187,8 +186,8 @@ pub unsafe extern "C" fn qemu_plugin_install(
     0
 }
 
-fn parent_hook() -> unsafe extern "C" fn() {
-    after_fork_in_parent
+fn fork_hook() -> unsafe extern "C" fn() {
+    before_fork
 }
 
 fn child_hook() -> unsafe extern "C" fn() {
