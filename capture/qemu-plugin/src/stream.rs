@@ -36,6 +36,11 @@ impl Stream {
         Self { recorder, vcpu, slot, thread: PhantomData }
     }
 
+    /// How far it is.
+    pub fn position(&self) -> u64 {
+        self.slot.position()
+    }
+
     /// Write one word.
     #[inline(always)]
     pub fn put(&mut self, word: u64) {

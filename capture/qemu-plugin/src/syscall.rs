@@ -12,7 +12,7 @@ use qemu_plugin_sys as qemu;
 use crate::layout::{NO_FILE, SHARED, origin, tag, what};
 use crate::recorder::{self, Recorder};
 use crate::stream::Stream;
-use crate::{exec, guest};
+use crate::{exec, guest, zero};
 
 /// What a system call does, as far as memory is concerned.
 #[derive(Clone, Copy, PartialEq)]
@@ -192,6 +192,7 @@ pub extern "C" fn starts(
         .map_or(Call::Other, |place| calls[place].1);
     let arguments = [a1, a2, a3, a4, a5, a6];
     CALL.set((call, arguments));
+    zero::check(number, &arguments);
     // SAFETY: QEMU calls this on the thread of `vcpu`, whose start has opened it.
     let mut stream = unsafe { Stream::of(vcpu) };
     match call {

@@ -87,6 +87,7 @@ fn writer() {
                 scope.spawn(move || {
                     let mut stream = open(thread as u32);
                     write(&mut stream, thread, LONG);
+                    assert_eq!(stream.position(), LONG);
                     stream.close();
                 });
             }

@@ -15,6 +15,7 @@ use nearfar_trace::{Error, Info, Result, Source, Writer, WriterOptions};
 use serde::Serialize;
 
 use crate::layout::FOLLOW;
+use crate::probe::zeroed_block;
 use crate::program::{Arch, qemu, resolve};
 use crate::shared::Shared;
 use crate::streams::{Left, Streams};
@@ -134,6 +135,11 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> bool) -> Result<Outco
     // QEMU reads a doubled comma as a comma.
     plugin.push(options.plugin.to_string_lossy().replace(',', ",,"));
     plugin.push(format!(",shm={}", shared.path()));
+    if program.arch == "aarch64"
+        && let Some(bytes) = zeroed_block(&emulator)
+    {
+        plugin.push(format!(",zva={bytes}"));
+    }
     let (name, rest) = program
         .arguments
         .split_first()
