@@ -65,22 +65,26 @@ def nearfar(*words: str | Path, **more: Any) -> subprocess.CompletedProcess[str]
     )
 
 
-def aarch64_program() -> bytes:
-    """A static ELF: 100 turns of ldr, str, subs, b.ne, then exit(5)."""
-    code = struct.pack(
-        "<9I",
-        0xD2800C80,  # mov x0, #100
-        0xF94003E1,  # ldr x1, [sp]
-        0xF81F03E1,  # stur x1, [sp, #-16]
-        0xF1000400,  # subs x0, x0, #1
-        0x54FFFFA1,  # b.ne -12
-        0xD2800BA8,  # mov x8, #93
-        0xD28000A0,  # mov x0, #5
-        0xD4000001,  # svc #0
-        0xD503201F,  # nop
-    )
+# 100 turns of a load and a store, then exit(5).
+AARCH64_LOOP = struct.pack(
+    "<9I",
+    0xD2800C80,  # mov x0, #100
+    0xF94003E1,  # ldr x1, [sp]
+    0xF81F03E1,  # stur x1, [sp, #-16]
+    0xF1000400,  # subs x0, x0, #1
+    0x54FFFFA1,  # b.ne -12
+    0xD2800BA8,  # mov x8, #93
+    0xD28000A0,  # mov x0, #5
+    0xD4000001,  # svc #0
+    0xD503201F,  # nop
+)
+
+
+def aarch64_program(code: bytes = AARCH64_LOOP, memory: int = 0) -> bytes:
+    """A static ELF of this code, with so many bytes of memory from its first page on."""
     base = 0x400000
     head = b"\x7fELF\x02\x01\x01" + bytes(9)
     head += struct.pack("<HHIQQQIHHHHHH", 2, 183, 1, base + 120, 64, 0, 0, 64, 56, 1, 0, 0, 0)
     size = 120 + len(code)
-    return head + struct.pack("<IIQQQQQQ", 1, 5, 0, base, base, size, size, 4096) + code
+    segment = (1, 7 if memory else 5, 0, base, base, size, max(size, memory), 4096)
+    return head + struct.pack("<IIQQQQQQ", *segment) + code

@@ -3,13 +3,15 @@
 
 use std::ffi::CStr;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use qemu_plugin_sys as qemu;
 
-use crate::layout::{tag, what};
+use crate::layout::{SHARED, what};
 use crate::stream::Stream;
+use crate::syscall;
 
 /// What is added to a guest address to get the host's. QEMU takes 0 for ordinary programs.
 static BASE: AtomicU64 = AtomicU64::new(0);
@@ -21,6 +23,8 @@ struct Range {
     end: u64,
     prot: u64,
     offset: u64,
+    device: u64,
+    inode: u64,
     name: String,
 }
 
@@ -31,12 +35,20 @@ fn ranges() -> Vec<Range> {
         let (start, end) = bounds.split_once('-')?;
         let mut fields = rest.splitn(5, ' ');
         let (prot, offset) = (fields.next()?.as_bytes(), fields.next()?);
-        let name = fields.nth(2).unwrap_or("").trim().to_owned();
+        let (major, minor) = fields.next()?.split_once(':')?;
+        let number = |text: &str| u32::from_str_radix(text, 16).ok();
+        let inode = fields.next()?.parse().ok()?;
+        let name = fields.next().unwrap_or("").trim().to_owned();
         let bit = |index: usize| u64::from(prot.get(index).is_some_and(|&c| c != b'-'));
         Some(Range {
             start: u64::from_str_radix(start, 16).ok()?,
             end: u64::from_str_radix(end, 16).ok()?,
-            prot: bit(0) | bit(1) << 1 | bit(2) << 2,
+            prot: bit(0)
+                | bit(1) << 1
+                | bit(2) << 2
+                | if prot.get(3) == Some(&b's') { SHARED } else { 0 },
+            device: libc::makedev(number(major)?, number(minor)?),
+            inode,
             offset: u64::from_str_radix(offset, 16).ok()?,
             name,
         })
@@ -101,7 +113,9 @@ pub fn announce(stream: &mut Stream) {
         .filter(|range| range.name.is_empty() && range.prot & 2 != 0)
         .max_by_key(|range| range.end - range.start)
         .map(|range| range.start);
+    stream.moment();
     let mut before: Option<(u64, String)> = None;
+    let mut heap = 0;
     for range in guest {
         let name = match &before {
             _ if !range.name.is_empty() => range.name.clone(),
@@ -110,16 +124,32 @@ pub fn announce(stream: &mut Stream) {
             _ if stack == Some(range.start) => "[stack]".to_owned(),
             _ => String::new(),
         };
+        // As `fstat` has it, which the other events are from; an overlay shows another here.
+        let (device, inode) = match range.inode {
+            0 => (0, 0),
+            inode => fs::metadata(&range.name)
+                .map_or((range.device, inode), |meta| (meta.dev(), meta.ino())),
+        };
         let fixed = [
             what::MAP,
             range.start.wrapping_sub(base),
             range.end - range.start,
             range.offset,
             range.prot,
+            device,
+            inode,
         ];
-        stream.control_text(tag::EVENT, &fixed, name.as_bytes());
+        stream.event(&fixed, name.as_bytes());
+        if name == program {
+            heap = range.end.wrapping_sub(base);
+        }
         before = Some((range.end, name)).filter(|(_, name)| name.starts_with('/'));
     }
+    // QEMU lets the heap begin where the program's data ends, zero-initialised data included.
+    if heap != 0 {
+        syscall::heap_starts(stream, heap);
+    }
+    stream.done();
 }
 
 /// Fill `into` from guest memory; false when it is not all readable.

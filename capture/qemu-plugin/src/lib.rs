@@ -4,16 +4,19 @@
 //! `layout.rs` for what the words mean.
 //!
 //! Arguments: `shm=PATH`, the shared memory; it is mapped and closed at once, so that the program
-//! finds the file descriptors it would find without us.
+//! finds the file descriptors it would find without us. `zva=BYTES`, what an aarch64 `dc zva` zeroes.
 
 mod exec;
 mod guest;
+mod instruction;
 #[path = "../../../crates/capture/src/layout.rs"]
 #[allow(dead_code)]
 mod layout;
 mod recorder;
+mod repeat;
 mod stream;
 mod syscall;
+mod zero;
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -22,6 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use qemu_plugin_sys as qemu;
 
+use instruction::Kind;
 use layout::{BLOCK, INDEX_SHIFT, SIZE_SHIFT, STORE};
 use recorder::Recorder;
 use stream::Stream;
@@ -53,6 +57,34 @@ extern "C" fn reference_by_api(vcpu: c_uint, info: u32, addr: u64, index: *mut c
     unsafe { Stream::of(vcpu) }.put(by_api(info) | index as u64 | (addr & ADDR_MASK));
 }
 
+/// A reference by an instruction that reads and writes at once: where threads run side by side,
+/// QEMU calls once for both.
+extern "C" fn atomic_reference(vcpu: c_uint, info: u32, addr: u64, index: *mut c_void) {
+    // SAFETY: as in `block_starts`.
+    let mut stream = unsafe { Stream::of(vcpu) };
+    let word = by_api(info) | index as u64 | (addr & ADDR_MASK);
+    if reads_and_writes(info) {
+        stream.put(word & !STORE);
+    }
+    stream.put(word);
+}
+
+/// A reference by a store that depends on a load before it (`stxr`): QEMU compares and exchanges, but
+/// the instruction only stores.
+extern "C" fn exclusive_store(vcpu: c_uint, info: u32, addr: u64, index: *mut c_void) {
+    let word = by_api(info) | index as u64 | (addr & ADDR_MASK);
+    if word & STORE != 0 {
+        // SAFETY: as in `block_starts`.
+        unsafe { Stream::of(vcpu) }.put(word);
+    }
+}
+
+/// Whether `info` is of a load and a store in one. The API tells of the store alone; the two bits
+/// are where they are in every version of its first edition, which [`packed_as_expected`] checks.
+fn reads_and_writes(info: u32) -> bool {
+    QUICK.load(Relaxed) && info >> 16 & 3 == 3
+}
+
 const ADDR_MASK: u64 = (1 << layout::ADDR_BITS) - 1;
 
 /// Size and direction from `info` as QEMU 7.2 packs it: two calls into QEMU less per reference.
@@ -70,7 +102,7 @@ fn by_api(info: u32) -> u64 {
 }
 
 fn packed_as_expected() -> bool {
-    let infos = (0..8u32).flat_map(|size| (0..3u32).map(move |rw| size << 4 | rw << 16));
+    let infos = (0..8u32).flat_map(|size| (0..4u32).map(move |rw| size << 4 | rw << 16));
     infos.flat_map(|info| [info, info | 0xf]).all(|info| quick(info) == by_api(info))
 }
 
@@ -97,18 +129,41 @@ extern "C" fn translated(_: qemu::qemu_plugin_id_t, block: *mut qemu::qemu_plugi
     // SAFETY: QEMU's block, and instructions below its number of them.
     unsafe {
         let count = qemu::qemu_plugin_tb_n_insns(block);
-        let callback = if QUICK.load(Relaxed) { reference } else { reference_by_api };
-        let mut bytes = 0;
+        let usual = if QUICK.load(Relaxed) { reference } else { reference_by_api };
+        let (mut bytes, mut repeats) = (0, false);
         for index in 0..count {
             let instruction = qemu::qemu_plugin_tb_get_insn(block, index);
-            bytes += qemu::qemu_plugin_insn_size(instruction) as u64;
-            let index = (index as u64 & layout::INDEX_MASK) << INDEX_SHIFT;
+            let size = qemu::qemu_plugin_insn_size(instruction);
+            bytes += size as u64;
+            let word = (index as u64 & layout::INDEX_MASK) << INDEX_SHIFT;
+            let mut data = word as *mut c_void;
+            let code = qemu::qemu_plugin_insn_data(instruction).cast::<u8>();
+            let code = std::slice::from_raw_parts(code, size);
+            let callback = match instruction::kind(syscall::machine(), code) {
+                Kind::Usual => usual,
+                Kind::Atomic => atomic_reference,
+                Kind::StoreExclusive => exclusive_store,
+                Kind::Repeat => {
+                    let addr = qemu::qemu_plugin_insn_vaddr(instruction);
+                    data = repeat::place(addr, word);
+                    repeats = count == 1;
+                    repeat::reference
+                }
+                Kind::Zero(register) => {
+                    zero::watch(block, index, count, register, word);
+                    usual
+                }
+                Kind::Call => {
+                    zero::watch_call(instruction);
+                    usual
+                }
+            };
             qemu::qemu_plugin_register_vcpu_mem_cb(
                 instruction,
                 Some(callback),
                 NO_REGS,
                 READ_WRITE,
-                index as *mut c_void,
+                data,
             );
         }
         let (addr, count) = (qemu::qemu_plugin_tb_vaddr(block), count as u64);
@@ -116,7 +171,7 @@ extern "C" fn translated(_: qemu::qemu_plugin_id_t, block: *mut qemu::qemu_plugi
             .unwrap_or_else(|| BLOCK | u64::from(block_index(recorder, addr, bytes, count)));
         qemu::qemu_plugin_register_vcpu_tb_exec_cb(
             block,
-            Some(block_starts),
+            Some(if repeats { repeat::starts } else { block_starts }),
             NO_REGS,
             word as *mut c_void,
         );
@@ -125,7 +180,7 @@ extern "C" fn translated(_: qemu::qemu_plugin_id_t, block: *mut qemu::qemu_plugi
 
 extern "C" fn vcpu_starts(_: qemu::qemu_plugin_id_t, vcpu: c_uint) {
     if let Some(recorder) = Recorder::installed() {
-        recorder.open(vcpu, 0);
+        recorder.open(vcpu);
     }
 }
 
@@ -134,9 +189,8 @@ extern "C" fn vcpu_ends(_: qemu::qemu_plugin_id_t, vcpu: c_uint) {
     unsafe { Stream::of(vcpu) }.close();
 }
 
-extern "C" fn after_fork_in_parent() {
-    // SAFETY: the thread is in a system call, whose callback has noted its number and returned.
-    unsafe { Stream::of(recorder::current()) }.forked();
+extern "C" fn before_fork() {
+    syscall::forks();
 }
 
 extern "C" fn after_fork_in_child() {
@@ -160,9 +214,10 @@ pub unsafe extern "C" fn qemu_plugin_install(
     // SAFETY: QEMU gives valid pointers, and the callbacks have the types that it expects.
     unsafe {
         let target = CStr::from_ptr((*info).target_name).to_str().unwrap_or("");
-        let path = (0..argc as usize)
-            .filter_map(|index| CStr::from_ptr(*argv.add(index)).to_str().ok())
-            .find_map(|argument| argument.strip_prefix("shm="));
+        let words = || {
+            (0..argc as usize).filter_map(|index| CStr::from_ptr(*argv.add(index)).to_str().ok())
+        };
+        let path = words().find_map(|argument| argument.strip_prefix("shm="));
         let Some(path) = path else {
             eprintln!("nearfar plugin: no shm=PATH argument; start it with `nearfar capture`");
             return 1;
@@ -175,9 +230,10 @@ pub unsafe extern "C" fn qemu_plugin_install(
             eprintln!("nearfar plugin: cannot use {path}: {error}");
             return 1;
         }
+        zero::blocks_of(words().find_map(|word| word.strip_prefix("zva=")?.parse().ok()));
         QUICK.store(packed_as_expected(), Relaxed);
         guest::remember_host();
-        libc::pthread_atfork(None, Some(parent_hook()), Some(child_hook()));
+        libc::pthread_atfork(Some(fork_hook()), None, Some(child_hook()));
         qemu::qemu_plugin_register_vcpu_init_cb(id, Some(vcpu_starts));
         qemu::qemu_plugin_register_vcpu_exit_cb(id, Some(vcpu_ends));
         qemu::qemu_plugin_register_vcpu_tb_trans_cb(id, Some(translated));
@@ -187,8 +243,8 @@ pub unsafe extern "C" fn qemu_plugin_install(
     0
 }
 
-fn parent_hook() -> unsafe extern "C" fn() {
-    after_fork_in_parent
+fn fork_hook() -> unsafe extern "C" fn() {
+    before_fork
 }
 
 fn child_hook() -> unsafe extern "C" fn() {

@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
 
-use super::layout::{BLOCKS, CHUNK, FOLLOW, Header, MAGIC, Memory, Slot, TOTAL, state};
+use super::layout::{BLOCKS, CHUNK, FOLLOW, Header, MAGIC, Memory, Slot, TOTAL, origin, state};
 
 /// QEMU numbers virtual processors upwards for ever when threads come and go; two threads that
 /// are alive together would have to be this many apart to be mistaken for each other.
@@ -26,6 +26,8 @@ pub struct Recorder {
     scratch: &'static Slot,
     /// This process is not recorded (any more).
     off: AtomicBool,
+    /// What the next stream to be opened is, one of [`origin`].
+    origin: AtomicU32,
     /// The shared memory's file, which is there as long as the receiver.
     path: PathBuf,
 }
@@ -35,6 +37,8 @@ static RECORDER: OnceLock<Recorder> = OnceLock::new();
 thread_local! {
     /// The virtual processor whose system call this thread is in.
     static CURRENT: Cell<u32> = const { Cell::new(0) };
+    /// The stream kept for the child that this thread forks.
+    static CHILD: Cell<Option<&'static Slot>> = const { Cell::new(None) };
 }
 
 /// Note which virtual processor the calling thread is.
@@ -72,8 +76,8 @@ impl Recorder {
                 slot.state.store(state::CLOSED, Release);
             }
         }
-        let recorder =
-            Self { memory, places, scratch, off: AtomicBool::new(false), path: path.into() };
+        let (off, origin) = (AtomicBool::new(false), AtomicU32::new(origin::PROGRAM));
+        let recorder = Self { memory, places, scratch, off, origin, path: path.into() };
         RECORDER.set(recorder).map_err(|_| io::Error::other("the plugin is loaded twice"))
     }
 
@@ -123,13 +127,21 @@ impl Recorder {
         !self.path.exists()
     }
 
-    /// Give `vcpu` a stream. `parent` is the process that forked this one, 0 for a new thread.
-    pub fn open(&self, vcpu: u32, parent: u32) {
+    /// Give `vcpu` a stream.
+    pub fn open(&self, vcpu: u32) {
         let place = self.place(vcpu);
         place.store(std::ptr::from_ref(self.scratch).cast_mut(), Relaxed);
         if !self.recording() || self.stopped() {
             return;
         }
+        let origin = self.origin.swap(origin::THREAD, Relaxed);
+        if let Some(slot) = self.claim(origin, 0) {
+            self.adopt(slot, vcpu);
+        }
+    }
+
+    /// An empty stream for somebody who does not write yet; counted as lost when there is none.
+    fn claim(&self, origin: u32, parent: u64) -> Option<&Slot> {
         for (index, slot) in self.memory.slots().iter().enumerate() {
             let claimed =
                 slot.state.compare_exchange(state::FREE, state::CLAIMED, AcqRel, Relaxed).is_ok();
@@ -139,27 +151,80 @@ impl Recorder {
             let ring = self.memory.ring(index).as_ptr().expose_provenance() as u64;
             slot.ring.store(ring, Relaxed);
             slot.cursor.store(ring, Relaxed);
-            slot.pid.store(std::process::id(), Relaxed);
+            slot.origin.store(origin, Relaxed);
             slot.parent.store(parent, Relaxed);
             slot.waiting.store(0, Relaxed);
             slot.taken.store(0, Relaxed);
             slot.entered.store(0, Relaxed);
             self.header().used.fetch_max(index as u32 + 1, Relaxed);
-            slot.order.store(self.header().opened.fetch_add(1, Relaxed), Relaxed);
-            slot.state.store(state::OPEN, Release);
-            place.store(std::ptr::from_ref(slot).cast_mut(), Relaxed);
-            return;
+            slot.order.store(self.header().opened.fetch_add(1, Relaxed), Release);
+            return Some(slot);
         }
         self.header().lost_streams.fetch_add(1, Relaxed);
+        None
+    }
+
+    /// `vcpu`, of this process, writes to `slot` from now on.
+    fn adopt(&self, slot: &Slot, vcpu: u32) {
+        slot.pid.store(std::process::id(), Relaxed);
+        slot.state.store(state::OPEN, Release);
+        self.place(vcpu).store(std::ptr::from_ref(slot).cast_mut(), Relaxed);
+    }
+
+    /// Before a fork by the thread that writes to the stream `parent`: keep a stream for the child,
+    /// so that one is there as soon as the child is.
+    pub fn keep_for_child(&'static self, origin: u32, parent: u64) {
+        CHILD.set(self.claim(origin, parent));
+    }
+
+    /// After the fork, in the parent: the stream that was kept, if one was.
+    pub fn kept_for_child(&self) -> Option<&'static Slot> {
+        CHILD.take()
     }
 
     /// In the child of a fork, whose only thread is the one that forked. The parent goes on writing
     /// to the stream that the child's thread had.
     pub fn forked_child(&self) {
-        if !self.follows() {
-            self.turn_off();
+        let place = self.place(current());
+        match CHILD.take() {
+            Some(slot) => self.adopt(slot, current()),
+            None => {
+                self.turn_off();
+                place.store(std::ptr::from_ref(self.scratch).cast_mut(), Relaxed);
+            }
         }
-        self.open(current(), std::os::unix::process::parent_id());
+    }
+
+    /// A ticket, then order and position of every stream of this process but `own`: what others have
+    /// written before some moment. The ticket is taken first.
+    pub fn moment(&self, own: &Slot) -> Vec<u64> {
+        let mut words = vec![self.header().tickets.fetch_add(1, SeqCst)];
+        let used = self.header().used.load(Acquire) as usize;
+        let pid = std::process::id();
+        for slot in self.memory.slots().iter().take(used) {
+            if slot.pid.load(Relaxed) != pid || std::ptr::eq(slot, own) {
+                continue;
+            }
+            let order = slot.order.load(Acquire);
+            let position = slot.position();
+            // In this order: once a stream is freed, its slot gets another number before it is open.
+            let known = matches!(slot.state.load(Acquire), state::OPEN | state::CLOSED);
+            if known && slot.order.load(Relaxed) == order {
+                words.extend([order, position]);
+            }
+        }
+        words
+    }
+
+    /// Whether `own` is the only stream that this process writes to.
+    pub fn alone(&self, own: &Slot) -> bool {
+        let used = self.header().used.load(Acquire) as usize;
+        let pid = std::process::id();
+        !self.memory.slots().iter().take(used).any(|slot| {
+            slot.state.load(Acquire) == state::OPEN
+                && slot.pid.load(Relaxed) == pid
+                && !std::ptr::eq(slot, own)
+        })
     }
 
     /// The program has begun.

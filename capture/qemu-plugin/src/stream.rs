@@ -6,7 +6,7 @@ use std::ptr::with_exposed_provenance_mut;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 use super::layout::{
-    CHUNK, CHUNK_WORDS, CHUNKS, CONTROL, MAX_CONTROL, RING, Slot, state, tag, what,
+    CHUNK, CHUNK_WORDS, CHUNKS, CONTROL, Event, MAX_CONTROL, RING, Slot, state, tag, what,
 };
 use super::recorder::{Recorder, futex_wait};
 
@@ -34,6 +34,11 @@ impl Stream {
         // SAFETY: opening puts a slot there, and no slot ever goes away.
         let slot = unsafe { &*recorder.place(vcpu).load(Relaxed) };
         Self { recorder, vcpu, slot, thread: PhantomData }
+    }
+
+    /// How far it is.
+    pub fn position(&self) -> u64 {
+        self.slot.position()
     }
 
     /// Write one word.
@@ -90,16 +95,73 @@ impl Stream {
         self.control(kind, &words);
     }
 
-    /// An event without a range.
-    pub fn note(&mut self, what: u64, name: &[u8]) {
-        self.control_text(tag::EVENT, &[what, 0, 0, 0, 0], name);
+    /// An event: the words before its name, or the first of them, and its name.
+    pub fn event(&mut self, fixed: &[u64], name: &[u8]) {
+        let mut words = [0; Event::Name as usize];
+        words[..fixed.len()].copy_from_slice(fixed);
+        self.control_text(tag::EVENT, &words, name);
     }
 
-    /// In the parent of a fork: the child runs unrecorded, if it does.
-    pub fn forked(&mut self) {
-        if !self.recorder.follows() {
-            self.note(what::FORK_LOST, b"");
+    /// An event without a range.
+    pub fn note(&mut self, what: u64, name: &[u8]) {
+        self.event(&[what], name);
+    }
+
+    /// Whether nobody reads what is written here.
+    fn unread(&self) -> bool {
+        std::ptr::eq(self.slot, self.recorder.scratch())
+    }
+
+    /// Begin a moment: events up to [`Self::done`] happen after what other threads of this process
+    /// have written now, and before what they write later.
+    pub fn moment(&mut self) {
+        if self.recorder.recording() && !self.recorder.stopped() && !self.unread() {
+            let words = self.recorder.moment(self.slot);
+            self.control(tag::MOMENT, &words);
         }
+    }
+
+    /// End the moment that was begun.
+    pub fn done(&mut self) {
+        self.control(tag::DONE, &[]);
+    }
+
+    /// Before a fork, of `origin`: begin its moment and keep a stream for the child, if children are
+    /// recorded.
+    pub fn forks(&mut self, origin: u32) {
+        if self.recorder.recording()
+            && self.recorder.follows()
+            && !self.recorder.stopped()
+            && !self.unread()
+        {
+            self.moment();
+            self.recorder.keep_for_child(origin, self.slot.order.load(Relaxed));
+        }
+    }
+
+    /// After it, in the parent: `child` is the process, if one began.
+    pub fn forked(&mut self, child: Option<u32>) {
+        match (self.recorder.kept_for_child(), child) {
+            (Some(slot), Some(child)) => {
+                self.event(&[what::FORKED, slot.order.load(Relaxed), u64::from(child)], b"");
+            }
+            (Some(slot), None) => slot.state.store(state::FREE, Release),
+            (None, Some(_)) if !self.recorder.follows() => self.note(what::FORK_LOST, b""),
+            (None, _) => {}
+        }
+        if self.recorder.follows() {
+            self.done();
+        }
+    }
+
+    /// The thread ends, and with it the process if that is what it asks for or it is the last one.
+    pub fn ends(mut self, process: bool) {
+        if process || !self.unread() && self.recorder.alone(self.slot) {
+            self.moment();
+            self.note(what::EXIT, b"");
+            self.done();
+        }
+        self.close();
     }
 
     /// The thread has executed its last instruction.

@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use qemu_plugin_sys as qemu;
 
-use crate::layout::{NO_FILE, tag, what};
+use crate::layout::{NO_FILE, SHARED, origin, tag, what};
 use crate::recorder::{self, Recorder};
 use crate::stream::Stream;
-use crate::{exec, guest};
+use crate::{exec, guest, zero};
 
 /// What a system call does, as far as memory is concerned.
 #[derive(Clone, Copy, PartialEq)]
@@ -37,9 +37,24 @@ enum Call {
     Munmap,
     Mremap,
     Brk,
+    /// `(address, bytes, advice)`.
+    Madvise,
+    Shmat,
+    Shmdt,
     Execve,
+    Fork,
+    Vfork,
+    /// `(flags, ...)`: a thread or a process.
+    Clone,
+    /// `(struct clone_args, ...)`, flags first.
+    Clone3,
+    /// `(process, status, ...)`, answers the process.
+    Wait4,
+    /// `(kind, process, struct siginfo, ...)`.
+    Waitid,
     /// The end of one thread.
     Exit,
+    ExitGroup,
 }
 
 struct Arch {
@@ -64,18 +79,28 @@ static ARCHS: [Arch; 2] = [
             (19, Call::Vector(false)),
             (20, Call::Vector(true)),
             (25, Call::Mremap),
+            (28, Call::Madvise),
+            (30, Call::Shmat),
             (40, Call::SendFile),
             (44, Call::Plain(true)),    // sendto
             (45, Call::Plain(false)),   // recvfrom
             (46, Call::Message(true)),  // sendmsg
             (47, Call::Message(false)), // recvmsg
+            (56, Call::Clone),
+            (57, Call::Fork),
+            (58, Call::Vfork),
             (59, Call::Execve),
             (60, Call::Exit),
+            (61, Call::Wait4),
+            (67, Call::Shmdt),
+            (231, Call::ExitGroup),
+            (247, Call::Waitid),
             (295, Call::VectorAt(false)),
             (296, Call::VectorAt(true)),
             (326, Call::CopyRange),
             (327, Call::VectorAt(false)), // preadv2
             (328, Call::VectorAt(true)),  // pwritev2
+            (435, Call::Clone3),
         ],
     },
     Arch {
@@ -92,6 +117,10 @@ static ARCHS: [Arch; 2] = [
             (70, Call::VectorAt(true)),
             (71, Call::SendFile),
             (93, Call::Exit),
+            (94, Call::ExitGroup),
+            (95, Call::Waitid),
+            (196, Call::Shmat),
+            (197, Call::Shmdt),
             (206, Call::Plain(true)),
             (207, Call::Plain(false)),
             (211, Call::Message(true)),
@@ -99,23 +128,35 @@ static ARCHS: [Arch; 2] = [
             (214, Call::Brk),
             (215, Call::Munmap),
             (216, Call::Mremap),
+            (220, Call::Clone),
             (221, Call::Execve),
             (222, Call::Mmap),
+            (233, Call::Madvise),
+            (260, Call::Wait4),
             (285, Call::CopyRange),
             (286, Call::VectorAt(false)),
             (287, Call::VectorAt(true)),
+            (435, Call::Clone3),
         ],
     },
 ];
 
 static ARCH: AtomicUsize = AtomicUsize::new(0);
-static HEAP: AtomicU64 = AtomicU64::new(0);
+/// Where the heap starts, and where it ends now.
+static HEAP: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 /// Files whose names have been reported.
 static NAMED: Mutex<Option<HashSet<(u64, u64)>>> = Mutex::new(None);
 
 thread_local! {
     static CALL: Cell<(Call, [u64; 6])> = const { Cell::new((Call::Other, [0; 6])) };
+    /// The moment of the call has begun.
+    static BEGUN: Cell<bool> = const { Cell::new(false) };
 }
+
+/// The page size that lengths are rounded to, as QEMU does for both targets.
+const PAGE: u64 = 4096;
+const VFORK: u64 = libc::CLONE_VFORK as u64;
+const THREAD: u64 = libc::CLONE_VM as u64;
 
 /// Take the table of QEMU's target; false when there is none.
 pub fn choose(target: &str) -> bool {
@@ -149,14 +190,62 @@ pub extern "C" fn starts(
     let call = calls
         .binary_search_by_key(&number, |(number, _)| *number)
         .map_or(Call::Other, |place| calls[place].1);
-    CALL.set((call, [a1, a2, a3, a4, a5, a6]));
+    let arguments = [a1, a2, a3, a4, a5, a6];
+    CALL.set((call, arguments));
+    zero::check(number, &arguments);
     // SAFETY: QEMU calls this on the thread of `vcpu`, whose start has opened it.
     let mut stream = unsafe { Stream::of(vcpu) };
     match call {
         Call::Execve => exec::follow(&mut stream, a1, a2, a3),
-        Call::Exit => stream.close(),
+        Call::Exit => stream.ends(false),
+        Call::ExitGroup => stream.ends(true),
+        _ if takes(call, &arguments) => {
+            stream.moment();
+            BEGUN.set(true);
+        }
         _ => {}
     }
+}
+
+/// Whether a call takes away something of the address space, so that its moment is before it.
+fn takes(call: Call, a: &[u64; 6]) -> bool {
+    match call {
+        Call::Munmap | Call::Mremap | Call::Shmdt => true,
+        Call::Madvise => given_up(a[2]).is_some(),
+        Call::Brk => a[0] != 0 && a[0] < HEAP[1].load(Relaxed),
+        _ => false,
+    }
+}
+
+/// Which event an advice is, if it gives up pages.
+fn given_up(advice: u64) -> Option<u64> {
+    const DONTNEED_LOCKED: i32 = 24;
+    match advice as i32 {
+        libc::MADV_DONTNEED | DONTNEED_LOCKED => Some(what::DONTNEED),
+        libc::MADV_FREE => Some(what::FREE),
+        libc::MADV_REMOVE => Some(what::REMOVE),
+        _ => None,
+    }
+}
+
+/// The thread that calls this is about to be forked by QEMU, which keeps the others from running.
+pub fn forks() {
+    let (call, a) = CALL.get();
+    let flags = match call {
+        Call::Clone => a[0],
+        Call::Clone3 => guest::words(a[0], 1).map_or(0, |words| words[0]),
+        Call::Vfork => VFORK,
+        _ => 0,
+    };
+    let origin = if flags & VFORK != 0 { origin::VFORK } else { origin::FORK };
+    // SAFETY: the thread is in a system call, whose callback has noted its number and returned.
+    unsafe { Stream::of(recorder::current()) }.forks(origin);
+}
+
+/// Note the heap that QEMU has made for the program: nothing yet, at `start`.
+pub fn heap_starts(stream: &mut Stream, start: u64) {
+    HEAP.iter().for_each(|place| place.store(start, Relaxed));
+    stream.event(&[what::BRK, start, 0, 0, 3], b"[heap]");
 }
 
 /// QEMU has done a system call.
@@ -167,14 +256,36 @@ pub extern "C" fn returns(_: qemu::qemu_plugin_id_t, vcpu: u32, _: i64, result: 
     }
     // SAFETY: as in `starts`, whose handle is gone.
     let stream = &mut unsafe { Stream::of(vcpu) };
-    if call == Call::Execve {
-        stream.note(what::EXEC_FAILED, b"");
-    }
     // Errors are -4095..=-1; nothing moved, nothing mapped.
-    if (-4095..0).contains(&result) {
-        return;
+    let done = (!(-4095..0).contains(&result)).then_some(result as u64);
+    match (call, done) {
+        (Call::Execve, _) => stream.note(what::EXEC_FAILED, b""),
+        (Call::Fork | Call::Vfork | Call::Clone | Call::Clone3, _) => {
+            forked(stream, call, &a, done)
+        }
+        (_, Some(done)) => succeeded(stream, call, &a, done),
+        (_, None) => {}
     }
-    let done = result as u64;
+    if BEGUN.take() {
+        stream.done();
+    }
+}
+
+/// A call that can fork has answered `done`, if it did not fail.
+fn forked(stream: &mut Stream, call: Call, a: &[u64; 6], done: Option<u64>) {
+    let flags = match call {
+        Call::Clone => a[0],
+        Call::Clone3 => guest::words(a[0], 1).map_or(THREAD, |words| words[0]),
+        _ => 0,
+    };
+    // The child's answer is 0.
+    if flags & (THREAD | VFORK) != THREAD && done != Some(0) {
+        stream.forked(done.map(|child| child as u32));
+    }
+}
+
+/// A call did what it was asked for, and answered `done`.
+fn succeeded(stream: &mut Stream, call: Call, a: &[u64; 6], done: u64) {
     match call {
         // A socket may answer with more bytes than it has put into the buffer (MSG_TRUNC).
         Call::Plain(write) => transfer(stream, write, a[0], None, done, &[a[1], done.min(a[2])]),
@@ -199,48 +310,92 @@ pub extern "C" fn returns(_: qemu::qemu_plugin_id_t, vcpu: u32, _: i64, result: 
             transfer(stream, false, a[0], before(a[1], done), done, &[]);
             transfer(stream, true, a[2], before(a[3], done), done, &[]);
         }
-        Call::Mmap => {
-            const STACK: u64 = 0x20000;
-            let name = if a[3] & libc::MAP_ANONYMOUS as u64 == 0 {
-                link(a[4])
-            } else if a[3] & STACK != 0 {
-                b"[thread stack]".to_vec()
-            } else {
-                Vec::new()
-            };
-            let offset = if name.starts_with(b"/") { a[5] } else { 0 };
-            event(stream, what::MAP, done, a[1].next_multiple_of(4096), offset, a[2] & 7, &name);
-        }
-        Call::Munmap => event(stream, what::UNMAP, a[0], a[1].next_multiple_of(4096), 0, 0, b""),
+        Call::Mmap => mapped(stream, a, done),
+        Call::Munmap => stream.event(&[what::UNMAP, a[0], pages(a[1])], b""),
         Call::Mremap => {
-            let (old, new) = (a[1].next_multiple_of(4096), a[2].next_multiple_of(4096));
-            event(stream, what::UNMAP, a[0], old, 0, 0, b"");
-            event(stream, what::MAP, done, new, 0, 3, b"");
+            let (old, new) = (pages(a[1]), pages(a[2]));
+            stream.event(&[what::REMAP, a[0], old, new, a[3], done], b"");
         }
-        Call::Brk => {
-            let start = match HEAP.compare_exchange(0, done, Relaxed, Relaxed) {
-                Ok(_) => done,
-                Err(start) => start,
-            };
-            if done > start {
-                event(stream, what::BRK, start, done - start, 0, 3, b"[heap]");
+        Call::Madvise => {
+            if let (Some(what), 1..) = (given_up(a[2]), a[1]) {
+                stream.event(&[what, a[0], pages(a[1])], b"");
             }
         }
-        Call::Other | Call::Execve | Call::Exit => {}
+        Call::Shmat => {
+            let mut segment = MaybeUninit::<libc::shmid_ds>::uninit();
+            // SAFETY: writes a `shmid_ds` at most.
+            if unsafe { libc::shmctl(a[0] as i32, libc::IPC_STAT, segment.as_mut_ptr()) } == 0 {
+                // SAFETY: filled in by the call that succeeded.
+                let bytes = unsafe { segment.assume_init() }.shm_segsz as u64;
+                let writes = if a[2] & libc::SHM_RDONLY as u64 == 0 { 2 } else { 0 };
+                let fixed = [what::MAP, done, pages(bytes), 0, 1 | writes | SHARED];
+                gives(stream, |stream| stream.event(&fixed, b"[shm]"));
+            }
+        }
+        Call::Shmdt => stream.event(&[what::DETACH, a[0]], b""),
+        Call::Brk => brk(stream, done),
+        Call::Wait4 => waited(stream, done),
+        // `si_pid` is the fifth 4-byte number.
+        Call::Waitid if a[2] != 0 => {
+            let process = guest::words(a[2].wrapping_add(16), 1).map_or(0, |words| words[0]);
+            waited(stream, process & u64::from(u32::MAX));
+        }
+        _ => {}
     }
 }
 
-/// Report an event of the address space.
-fn event(
-    stream: &mut Stream,
-    what: u64,
-    addr: u64,
-    length: u64,
-    offset: u64,
-    prot: u64,
-    name: &[u8],
-) {
-    stream.control_text(tag::EVENT, &[what, addr, length, offset, prot], name);
+/// Report what gives something of the address space: its moment is after it.
+fn gives(stream: &mut Stream, report: impl FnOnce(&mut Stream)) {
+    stream.moment();
+    report(stream);
+    stream.done();
+}
+
+/// The program knows of a process that it may have ended: what it does next comes after that.
+fn waited(stream: &mut Stream, process: u64) {
+    if process != 0 && Recorder::installed().is_some_and(Recorder::follows) {
+        gives(stream, |stream| stream.event(&[what::WAITED, process], b""));
+    }
+}
+
+fn pages(bytes: u64) -> u64 {
+    bytes.checked_next_multiple_of(PAGE).unwrap_or(0)
+}
+
+fn mapped(stream: &mut Stream, a: &[u64; 6], done: u64) {
+    let flags = a[3] as i32;
+    let (mut name, mut file, mut offset) = (Vec::new(), (0, 0), 0);
+    if flags & libc::MAP_ANONYMOUS == 0 {
+        name = link(a[4]);
+        if let Some(stat) = status(a[4] as i32) {
+            // What a device maps is no file's.
+            if stat.st_mode & libc::S_IFMT == libc::S_IFREG {
+                (file, offset) = ((stat.st_dev, stat.st_ino), a[5]);
+            }
+        }
+    } else if flags & libc::MAP_STACK != 0 {
+        name = b"[thread stack]".to_vec();
+    }
+    // `MAP_SHARED` and `MAP_SHARED_VALIDATE`.
+    let shared = if flags & libc::MAP_SHARED != 0 { SHARED } else { 0 };
+    let fixed = [what::MAP, done, pages(a[1]), offset, a[2] & 7 | shared, file.0, file.1];
+    gives(stream, |stream| stream.event(&fixed, &name));
+}
+
+fn brk(stream: &mut Stream, done: u64) {
+    let [start, end] = &HEAP;
+    if start.load(Relaxed) == 0 || done < start.load(Relaxed) {
+        // Nothing said so before: a program asks first.
+        start.store(done, Relaxed);
+        end.store(done, Relaxed);
+    }
+    let (start, before) = (start.load(Relaxed), end.swap(done, Relaxed));
+    let fixed = [what::BRK, start, done - start, 0, 3];
+    if BEGUN.get() {
+        stream.event(&fixed, b"[heap]");
+    } else if done != before {
+        gives(stream, |stream| stream.event(&fixed, b"[heap]"));
+    }
 }
 
 /// Addresses and bytes of an iovec, as far as `bytes` reach; nothing when it cannot be read.
@@ -267,6 +422,13 @@ fn link(fd: u64) -> Vec<u8> {
     path.map(|path| path.into_os_string().into_vec()).unwrap_or_default()
 }
 
+/// What an open file is.
+fn status(fd: i32) -> Option<libc::stat> {
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: writes a `stat` at most, and all of it when it succeeds.
+    unsafe { (libc::fstat(fd, stat.as_mut_ptr()) == 0).then(|| stat.assume_init()) }
+}
+
 /// Report `bytes` moved between the file `fd` (at `offset`, or where its position was) and the
 /// user's `buffers`, addresses and lengths in turn.
 fn transfer(
@@ -283,11 +445,7 @@ fn transfer(
     let fd = fd as i32;
     let mut device = NO_FILE;
     let (mut inode, mut at) = (0, 0);
-    let mut stat = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: writes a `stat` at most.
-    if unsafe { libc::fstat(fd, stat.as_mut_ptr()) } == 0 {
-        // SAFETY: filled in by the call that succeeded.
-        let stat = unsafe { stat.assume_init() };
+    if let Some(stat) = status(fd) {
         // SAFETY: asks only.
         let direct = || unsafe { libc::fcntl(fd, libc::F_GETFL) } & libc::O_DIRECT != 0;
         // Files read past the page cache have no page there.

@@ -7,13 +7,40 @@
 //! writer's position is stored after every word, so whatever was written is there even when the
 //! writer is killed. The ring is never more than `CHUNKS - 1` chunks full, hence equal positions
 //! always mean an empty ring.
+//!
+//! # Order between streams
+//!
+//! What happens to an address space concerns all threads of its process, and the receiver empties
+//! one ring after the other. So every event has a *moment*: a record ([`tag::MOMENT`]) in the ring of
+//! the thread that causes it, with a ticket ([`Header::tickets`]) and how far each other stream of
+//! the process has come. What these have written by then comes before the event in the trace, what
+//! they write later after it. [`tag::DONE`] ends the moment; the events themselves stand between.
+//!
+//! A moment is taken where nothing that the program has ordered can fall on the wrong side:
+//!
+//! * *before* the system call, when it takes something away (`munmap`, `mremap`, `madvise`, `shmdt`,
+//!   `brk` downwards, the end of a process): the program's last use of it has come before, and the
+//!   kernel can give the range to another thread, whose moment is later, before the call returns;
+//! * *after* it, when it gives something (`mmap`, `shmat`, `brk` upwards): nobody can know of the
+//!   range sooner, and whoever had it before has had an earlier moment to give it back;
+//! * for `fork`, just before, while QEMU keeps all other threads from running.
+//!
+//! Until there is a [`tag::DONE`] the call has not returned, so nothing that others write can depend
+//! on it: the receiver need not wait. Tickets order the moments of a process: one that is over before
+//! another begins has the lower ticket.
+//!
+//! One step can be seen too late: QEMU calls us after an access, so a thread that is interrupted in
+//! between may have let another go on before the access is written down. Such an access can come
+//! after the `unmap` that it made possible. A `mremap` that moves a range to where another thread
+//! unmaps something during the call comes before that `unmap`.
 
 use core::ptr::NonNull;
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// First word of the shared memory: "nearfar" and the version of what words mean, with the sizes of
 /// everything below, so that two sides that differ in one refuse each other.
-pub const MAGIC: u64 = 0x6e65_6172_6661_7202 ^ ((TOTAL as u64) << 16) ^ CHUNK as u64;
+pub const MAGIC: u64 = 0x6e65_6172_6661_7203 ^ ((TOTAL as u64) << 16) ^ CHUNK as u64;
 /// Bytes in a chunk, the unit in which a writer asks for room. The ring is aligned to it.
 pub const CHUNK: usize = 128 << 10;
 /// Words in a chunk.
@@ -116,6 +143,8 @@ pub struct Header {
     pub used: AtomicU32,
     /// Orders streams by when they were opened.
     pub opened: AtomicU64,
+    /// Moments taken.
+    pub tickets: AtomicU64,
 }
 
 /// Flag: record child processes as well.
@@ -133,6 +162,18 @@ pub mod state {
     pub const CLOSED: u32 = 3;
 }
 
+/// Whose stream a [`Slot`] is.
+pub mod origin {
+    /// A further thread of its process.
+    pub const THREAD: u32 = 0;
+    /// The first one of a process that was forked.
+    pub const FORK: u32 = 1;
+    /// The same, by `vfork`.
+    pub const VFORK: u32 = 2;
+    /// The first one of a program: older streams of its process are of another program.
+    pub const PROGRAM: u32 = 3;
+}
+
 /// One stream. 128 bytes, so that two writers never share a cache line.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
@@ -145,18 +186,38 @@ pub struct Slot {
     pub state: AtomicU32,
     /// Process of the writer.
     pub pid: AtomicU32,
-    /// Process that forked the writer's process; 0 for a thread.
-    pub parent: AtomicU32,
+    /// One of [`origin`].
+    pub origin: AtomicU32,
     /// 1 while the writer waits for room.
     pub waiting: AtomicU32,
-    /// Order of opening, from [`Header::opened`].
+    /// Order of opening, from [`Header::opened`]: no two streams have the same.
     pub order: AtomicU64,
+    /// Of a forked process's first stream: the order of the stream that forked.
+    pub parent: AtomicU64,
     /// Words the receiver has taken, ever.
     pub taken: AtomicU64,
     /// Words the writer had written when it last entered a chunk.
     pub entered: AtomicU64,
     /// Changes whenever the receiver has made room (futex).
     pub room: AtomicU32,
+}
+
+impl Slot {
+    /// Words that its writer has published, ever. Anybody may ask, at any time.
+    pub fn position(&self) -> u64 {
+        loop {
+            let entered = self.entered.load(Acquire);
+            let cursor = self.cursor.load(Acquire);
+            // The writer notes that it enters a chunk before its cursor does.
+            if self.entered.load(Relaxed) == entered {
+                let ring = self.ring.load(Relaxed);
+                let ahead = (cursor.wrapping_sub(ring) / 8).wrapping_sub(entered) as usize;
+                let ahead = ahead % RING_WORDS;
+                let behind = if ahead < CHUNK_WORDS { 0 } else { RING_WORDS };
+                return (entered + ahead as u64).saturating_sub(behind as u64);
+            }
+        }
+    }
 }
 
 /// A translation block (straight-line code that is executed as a unit) that does not fit a word.
@@ -203,6 +264,11 @@ pub mod tag {
     pub const EVENT: u64 = 122;
     /// A file's name: device, inode, then its text.
     pub const FILE: u64 = 123;
+    /// A moment: its ticket, then the order and the position of other streams of the process in
+    /// turn. One that is not named is written to later.
+    pub const MOMENT: u64 = 124;
+    /// The end of a moment.
+    pub const DONE: u64 = 125;
 }
 
 /// The word of a block, if it fits one.
@@ -247,13 +313,20 @@ pub enum Event {
     Length = 2,
     /// Offset in the file.
     Offset = 3,
-    /// Protection, as for `mmap`.
+    /// Protection, as for `mmap`, and [`SHARED`].
     Prot = 4,
+    /// Device of the file that is mapped.
+    Device = 5,
+    /// Its inode; 0 where there is no file.
+    Inode = 6,
     /// Bytes in the name.
-    Name = 5,
+    Name = 7,
     /// Number of words before the name.
-    Fixed = 6,
+    Fixed = 8,
 }
+
+/// Bit of a protection: writes are seen by all that have the same mapped.
+pub const SHARED: u64 = 8;
 
 /// What an event is about.
 pub mod what {
@@ -271,4 +344,22 @@ pub mod what {
     pub const EXEC_FAILED: u64 = 5;
     /// A child process began that is not recorded.
     pub const FORK_LOST: u64 = 6;
+    /// `mremap`: `offset` is the new length, `prot` the flags, `device` the new address.
+    pub const REMAP: u64 = 7;
+    /// The pages of a range were given up (`MADV_DONTNEED`).
+    pub const DONTNEED: u64 = 8;
+    /// The pages of a range may be given up (`MADV_FREE`).
+    pub const FREE: u64 = 9;
+    /// A range and what its file holds there were given up (`MADV_REMOVE`).
+    pub const REMOVE: u64 = 10;
+    /// What `shmat` mapped at `addr` was unmapped.
+    pub const DETACH: u64 = 11;
+    /// A child process began: `addr` is the order of its stream, `length` its process.
+    pub const FORKED: u64 = 12;
+    /// The process ends.
+    pub const EXIT: u64 = 13;
+    /// The process has waited for process `addr`, which may have ended.
+    pub const WAITED: u64 = 14;
+    /// Stores of an instruction are not seen: its name says which.
+    pub const UNSEEN: u64 = 15;
 }

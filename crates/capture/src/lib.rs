@@ -4,14 +4,17 @@
 //! writes 8-byte words into shared memory ([`layout`], [`shared`]); this crate expands them into
 //! records ([`expand`], [`transfer`]) and hands those to [`nearfar_trace::Writer`] ([`run`]).
 
+mod events;
 pub mod expand;
 pub mod layout;
 #[cfg(test)]
 mod loopback;
+mod moments;
 pub mod probe;
 pub mod program;
 pub mod run;
 pub mod shared;
+mod space;
 mod streams;
 pub mod transfer;
 

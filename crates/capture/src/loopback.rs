@@ -15,12 +15,13 @@ use nearfar_trace::{
 
 use crate::layout::{
     self, BLOCK, CHUNK_WORDS, CHUNKS, FOLLOW, INDEX_SHIFT, RING_WORDS, SIZE_SHIFT, STORE,
-    block_word, tag, what,
+    block_word, origin, what,
 };
 use crate::run::{end_with_us, receive};
 use crate::shared::Shared;
 use crate::streams::Streams;
 
+mod orders;
 #[path = "../../../capture/qemu-plugin/src/recorder.rs"]
 mod recorder;
 #[path = "../../../capture/qemu-plugin/src/stream.rs"]
@@ -58,9 +59,14 @@ fn name(number: u64) -> String {
 // The writing process.
 
 fn open(vcpu: u32) -> Stream {
-    Recorder::installed().unwrap().open(vcpu, 0);
     recorder::this_is(vcpu);
-    // SAFETY: installed and opened; each thread opens a number of its own, once.
+    reopen(vcpu)
+}
+
+/// A stream for `vcpu`, which has none or whose stream is closed.
+fn reopen(vcpu: u32) -> Stream {
+    Recorder::installed().unwrap().open(vcpu);
+    // SAFETY: installed and opened; each thread opens numbers of its own.
     unsafe { Stream::of(vcpu) }
 }
 
@@ -81,6 +87,7 @@ fn writer() {
                 scope.spawn(move || {
                     let mut stream = open(thread as u32);
                     write(&mut stream, thread, LONG);
+                    assert_eq!(stream.position(), LONG);
                     stream.close();
                 });
             }
@@ -94,7 +101,7 @@ fn writer() {
             let mut stream = open(0);
             for number in 0..EVENTS {
                 let fixed = [what::MAP, number << 12, 4096, 0, 3];
-                stream.control_text(tag::EVENT, &fixed, name(number).as_bytes());
+                stream.event(&fixed, name(number).as_bytes());
                 write(&mut stream, 0, number % 9);
             }
             stream.close();
@@ -110,6 +117,7 @@ fn writer() {
         "fork" => {
             let mut stream = open(0);
             write(&mut stream, 0, SHORT);
+            stream.forks(origin::FORK);
             // SAFETY: the child only writes to memory that it has, and exits.
             match unsafe { libc::fork() } {
                 0 => {
@@ -122,7 +130,7 @@ fn writer() {
                     unsafe { libc::_exit(0) }
                 }
                 child => {
-                    stream.forked();
+                    stream.forked(Some(child.cast_unsigned()));
                     write(&mut stream, 2, LONG);
                     // SAFETY: our child, whose status nobody wants.
                     unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
@@ -140,7 +148,12 @@ fn writer() {
             // SAFETY: ends this process.
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         }
-        _ => panic!("no script {script}"),
+        "family" => orders::family(),
+        script => match script.split_once(' ') {
+            Some(("steps", steps)) => orders::perform(steps, false),
+            Some(("steps-killed", steps)) => orders::perform(steps, true),
+            _ => panic!("no script {script}"),
+        },
     }
 }
 
@@ -163,6 +176,8 @@ struct Received {
     info: Info,
     /// By thread of the trace.
     threads: Vec<Vec<Record>>,
+    /// All of them.
+    order: Vec<Record>,
     regions: Vec<RegionEvent>,
     lost_forks: u64,
     signal: Option<i32>,
@@ -177,16 +192,17 @@ fn received(shared: &Shared, mut child: Child, follow: bool) -> Received {
     assert!(!receive(shared, &mut streams, child.id(), follow, &mut |_| true).unwrap());
     let status = child.wait().unwrap();
     assert!(status.success() || status.signal().is_some(), "{status}");
-    let lost_forks = streams.lost_forks;
+    let lost_forks = streams.recording.lost_forks;
     let info = streams.into_writer().finish(None).unwrap();
     let reader = Reader::open(&path).unwrap();
     let (mut batches, mut batch) = (reader.batches(Columns::ALL), Batch::default());
-    let mut threads = vec![Vec::new(); info.threads.len()];
+    let (mut threads, mut order) = (vec![Vec::new(); info.threads.len()], Vec::new());
     while batches.next_into(&mut batch).unwrap() {
         batch.iter().for_each(|record| threads[record.thread as usize].push(record));
+        order.extend(batch.iter());
     }
     let regions = reader.regions().unwrap();
-    Received { info, threads, regions, lost_forks, signal: status.signal() }
+    Received { info, threads, order, regions, lost_forks, signal: status.signal() }
 }
 
 fn run(script: &str, flags: u32) -> Received {
@@ -207,6 +223,16 @@ fn await_full(shared: &Shared) {
     while shared.slots()[0].waiting.load(SeqCst) == 0 {
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// Wait until a child has ended, which is not waited for otherwise yet.
+fn await_end(child: u32) {
+    // SAFETY: fills in what is ours.
+    let answer = unsafe {
+        let mut info = std::mem::zeroed();
+        libc::waitid(libc::P_PID, child, &mut info, libc::WEXITED | libc::WNOWAIT)
+    };
+    assert_eq!(answer, 0);
 }
 
 #[test]
@@ -240,7 +266,7 @@ fn control_records_of_any_length_arrive() {
     let maps: Vec<_> = regions.iter().filter(|event| event.event == RegionKind::Map).collect();
     assert_eq!(maps.len() as u64, EVENTS);
     for (number, map) in (0..EVENTS).zip(maps) {
-        assert_eq!((map.addr, map.length, map.prot.as_str()), (number << 12, 4096, "rw-"));
+        assert_eq!((map.addr, map.length, map.prot.as_str()), (number << 12, 4096, "rw-p"));
         assert_eq!(map.name, name(number));
     }
     check(&threads[0], 0, (0..EVENTS).flat_map(|number| 0..number % 9));

@@ -1,5 +1,7 @@
 //! Whether each way to capture is there, for `nearfar doctor`.
 
+use std::io::Write;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::Path as File;
 use std::process::{Command, Stdio};
 
@@ -87,4 +89,47 @@ fn emulator(arch: &str, plugin: &File) -> Path {
             Ok(format!("{version}, not tried: the plugin is not built"))
         },
     )
+}
+
+/// Bytes that `dc zva` zeroes as the QEMU for aarch64 at `emulator` does it: a program of three
+/// instructions exits with what the processor says of it (`DCZID_EL0`). `None` when it cannot be run.
+pub(crate) fn zeroed_block(emulator: &File) -> Option<u64> {
+    const CODE: [u32; 3] = [
+        0xd53b_00e0, // mrs x0, dczid_el0
+        0xd280_0ba8, // mov x8, #93 (exit)
+        0xd400_0001, // svc #0
+    ];
+    const BASE: u64 = 0x40_0000;
+    const HEAD: u64 = 120;
+    let size = HEAD + 4 * CODE.len() as u64;
+    let mut program = b"\x7fELF\x02\x01\x01".to_vec();
+    program.resize(16, 0);
+    // ELF header: a program for aarch64 that starts after its headers, one of which is a segment.
+    for half in [2, 183] {
+        program.extend(u16::to_le_bytes(half));
+    }
+    program.extend(1u32.to_le_bytes());
+    program.extend([BASE + HEAD, 64, 0].iter().flat_map(|word| word.to_le_bytes()));
+    program.extend(0u32.to_le_bytes());
+    for half in [64, 56, 1, 0, 0, 0] {
+        program.extend(u16::to_le_bytes(half));
+    }
+    // The segment: all of the file, to be read and executed.
+    program.extend([1u32, 5].iter().flat_map(|word| word.to_le_bytes()));
+    program.extend([0, BASE, BASE, size, size, 4096].iter().flat_map(|word| word.to_le_bytes()));
+    program.extend(CODE.iter().flat_map(|code| code.to_le_bytes()));
+    // SAFETY: the name is a C string; the descriptor is checked.
+    let fd = unsafe { libc::memfd_create(c"nearfar-zva".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return None;
+    }
+    // SAFETY: just opened, and nobody else's.
+    let mut file = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+    file.write_all(&program).ok()?;
+    let path = format!("/proc/{}/fd/{fd}", std::process::id());
+    let mut command = Command::new(emulator);
+    command.arg(path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let answer = command.status().ok()?.code()?;
+    // Bit 4: the program may not use it.
+    (answer & 16 == 0).then_some(4 << (answer & 15))
 }

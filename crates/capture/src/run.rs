@@ -15,9 +15,10 @@ use nearfar_trace::{Error, Info, Result, Source, Writer, WriterOptions};
 use serde::Serialize;
 
 use crate::layout::FOLLOW;
+use crate::probe::zeroed_block;
 use crate::program::{Arch, qemu, resolve};
 use crate::shared::Shared;
-use crate::streams::Streams;
+use crate::streams::{Left, Streams};
 
 nearfar_schema::options! {
     /// The options of `nearfar capture` as they are written.
@@ -134,6 +135,11 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> bool) -> Result<Outco
     // QEMU reads a doubled comma as a comma.
     plugin.push(options.plugin.to_string_lossy().replace(',', ",,"));
     plugin.push(format!(",shm={}", shared.path()));
+    if program.arch == "aarch64"
+        && let Some(bytes) = zeroed_block(&emulator)
+    {
+        plugin.push(format!(",zva={bytes}"));
+    }
     let (name, rest) = program
         .arguments
         .split_first()
@@ -232,19 +238,19 @@ fn drive(
     loop {
         let seen = shared.header().bell.load(Acquire);
         let over = ended.load(Acquire);
-        let mut gone = |process: u32| {
+        let mut gone = |process: u32, now: bool| {
             if process == pid {
                 return over;
             }
             // Asking the system is slow; once a turn is enough.
             let asked = alive.entry(process).or_insert_with(Instant::now);
-            asked.elapsed() >= TURN && {
+            (now || asked.elapsed() >= TURN) && {
                 *asked = Instant::now();
                 is_gone(process)
             }
         };
-        let open = streams.drain(&mut gone)?;
-        if over && (interrupted || !open) {
+        let left = streams.drain(&mut gone)?;
+        if over && (interrupted || left == Left::Nothing) {
             // A child may have been forked just before its parent ended, and not yet be known.
             quiet += 1;
             if !follow || interrupted || quiet > 1 {
@@ -264,7 +270,8 @@ fn drive(
         if over && follow {
             std::thread::sleep(Duration::from_millis(50));
         } else if shared.header().bell.load(Acquire) == seen {
-            shared.wait_bell(seen, TURN);
+            let soon = Duration::from_millis(1);
+            shared.wait_bell(seen, if left == Left::Ending { soon } else { TURN });
         }
     }
 }
@@ -319,16 +326,19 @@ fn finish(
     };
     let header = shared.header();
     let mut warnings = Vec::new();
-    let lost = std::mem::take(&mut streams.lost_programs);
+    let lost = std::mem::take(&mut streams.recording.lost_programs);
     if let Some(first) = lost.first() {
         let more =
             if lost.len() > 1 { format!(" and {} more", lost.len() - 1) } else { String::new() };
         warnings.push(format!("{first}{more} ran unrecorded: not a program for this QEMU"));
     }
-    if streams.lost_forks > 0 {
-        let count = streams.lost_forks;
+    if streams.recording.lost_forks > 0 {
+        let count = streams.recording.lost_forks;
         let noun = if count == 1 { "child process" } else { "child processes" };
         warnings.push(format!("{count} {noun} ran unrecorded; --follow-forks records them"));
+    }
+    if let Some(name) = streams.recording.unseen.take() {
+        warnings.push(format!("some stores of `{name}` were not seen with this QEMU"));
     }
     if streams.skipping() {
         warnings

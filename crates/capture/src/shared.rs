@@ -75,7 +75,7 @@ impl Shared {
     /// # Safety
     /// No other reading end of the stream may exist.
     pub unsafe fn reading_end(&self, index: usize) -> ReadingEnd<'_> {
-        ReadingEnd { slot: &self.slots()[index], ring: self.memory.ring(index), next: 0 }
+        ReadingEnd { slot: &self.slots()[index], ring: self.memory.ring(index), taken: 0 }
     }
 
     /// Ring the bell from this side (another thread has news for the receiver).
@@ -119,8 +119,8 @@ impl Drop for Shared {
 pub struct ReadingEnd<'a> {
     slot: &'a Slot,
     ring: NonNull<u64>,
-    /// Index in the ring of the next word to take.
-    next: usize,
+    /// Words taken, ever.
+    taken: u64,
 }
 
 impl<'a> ReadingEnd<'a> {
@@ -129,32 +129,51 @@ impl<'a> ReadingEnd<'a> {
         self.slot
     }
 
-    /// Hand all words that are published to `take`, in order, at most to the end of a chunk at a
-    /// time: so the writer soon has room again.
+    /// Words that were taken, ever.
+    pub fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// The words from position `from`, none before those that were taken, up to position `until`, as
+    /// far as they are published, or to the end of a chunk.
+    pub fn look(&self, from: u64, until: u64) -> &[u64] {
+        let until = until.min(self.slot.position());
+        let place = (from % RING_WORDS as u64) as usize;
+        let count = until.saturating_sub(from).min((CHUNK_WORDS - place % CHUNK_WORDS) as u64);
+        if from < self.taken {
+            return &[];
+        }
+        // SAFETY: within the ring. The writer published the words with its cursor, and leaves them
+        // alone until `taken`, which only this end changes, has passed them.
+        unsafe { slice::from_raw_parts(self.ring.add(place).as_ptr(), count as usize) }
+    }
+
+    /// Hand the words up to position `until`, as far as they are published, to `take`, in order, at
+    /// most to the end of a chunk at a time: so the writer soon has room again.
     ///
     /// # Errors
     /// The first of `take`; its words count as not taken.
-    pub fn drain<E>(&mut self, mut take: impl FnMut(&[u64]) -> Result<(), E>) -> Result<(), E> {
+    pub fn drain<E>(
+        &mut self,
+        until: u64,
+        mut take: impl FnMut(&[u64]) -> Result<(), E>,
+    ) -> Result<(), E> {
         let slot = self.slot;
-        let offset = slot.cursor.load(Acquire).wrapping_sub(slot.ring.load(Relaxed));
-        let until = (offset / 8) as usize % RING_WORDS;
-        while self.next != until {
-            let end = if until > self.next { until } else { RING_WORDS };
-            let end = end.min((self.next / CHUNK_WORDS + 1) * CHUNK_WORDS);
-            let count = end - self.next;
-            // SAFETY: within the ring. The writer published the words with its cursor, and leaves
-            // them alone until `taken`, which only this end changes, has passed them.
-            take(unsafe { slice::from_raw_parts(self.ring.add(self.next).as_ptr(), count) })?;
-            let taken = slot.taken.fetch_add(count as u64, SeqCst) + count as u64;
+        let until = until.min(slot.position());
+        while self.taken < until {
+            let words = self.look(self.taken, until);
+            let count = words.len() as u64;
+            take(words)?;
+            self.taken += count;
+            slot.taken.store(self.taken, SeqCst);
             // A writer that waits is woken once half of its ring is free: for every chunk, it would
             // be asleep again as soon.
             if slot.waiting.load(SeqCst) != 0
-                && slot.entered.load(Acquire).saturating_sub(taken) <= RING_WORDS as u64 / 2
+                && slot.entered.load(Acquire).saturating_sub(self.taken) <= RING_WORDS as u64 / 2
             {
                 slot.room.fetch_add(1, SeqCst);
                 wake(&slot.room);
             }
-            self.next = end % RING_WORDS;
         }
         Ok(())
     }

@@ -1,83 +1,75 @@
-//! All streams of one capture: finds new ones, drains them in turn, turns events into regions.
+//! All streams of one capture: finds new ones, and takes from them in an order that is true to the
+//! events of their address spaces.
+//!
+//! A turn first notes how far each stream has come, then looks for moments (`layout.rs`): whatever
+//! was written after one of them, up to the noted positions, finds it. Moments that are over go into
+//! the trace by their tickets, each after what it says comes before; then the rest is taken, up to the
+//! first moment that had to wait.
 
-use std::collections::HashMap;
-use std::ops::Range;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use nearfar_trace::{Batch, Narrow, RegionEvent, RegionKind, Result, Writer};
+use nearfar_trace::{RegionKind, Result, Writer};
 
-use crate::expand::{Expander, Position, Sink};
-use crate::layout::{CONTROL, Event, OTHER, Slot, state, tag, what};
+use crate::events::{Born, Recording};
+use crate::expand::Position;
+use crate::layout::{Slot, origin, state};
+use crate::moments::{Ahead, Moments};
 use crate::shared::{ReadingEnd, Shared};
-use crate::transfer::Files;
 
 /// What the reader knows of an occupied slot.
 struct Stream<'a> {
-    order: u64,
     pid: u32,
     position: Position,
     end: ReadingEnd<'a>,
+    ahead: Ahead,
+}
+
+/// A process that has not ended.
+struct Process {
+    /// Its number in the trace; a process id can be used again.
+    number: u32,
+    /// Its streams.
+    streams: u32,
+    /// The thread that began last.
+    last: u32,
+    /// It has asked to be ended.
+    ending: bool,
+    moments: Moments,
+}
+
+/// How far a stream had come when a turn began.
+struct Reached {
+    order: u64,
+    position: u64,
+    /// Nothing more will come.
+    closed: bool,
+}
+
+/// What is left after a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// Nobody writes any more.
+    Nothing,
+    /// Somebody does.
+    Open,
+    /// Somebody does, and a process is about to end, which rings no bell.
+    Ending,
 }
 
 /// The receiver's state.
 pub(crate) struct Streams<'a> {
     shared: &'a Shared,
-    out: Output<'a>,
-    expander: Expander,
-    batch: Batch,
-    events: Vec<RegionEvent>,
-    files: Files,
-    streams: Vec<Option<Stream<'a>>>,
-    threads: u32,
-    /// Process numbers by process id; a process id can be used again.
-    processes: HashMap<u32, u32>,
-    process_count: u32,
-    /// An `execve` not yet known to have succeeded, by thread.
-    exec: HashMap<u32, RegionEvent>,
-    /// Programs that ran unrecorded, in order.
-    pub(crate) lost_programs: Vec<String>,
-    /// Child processes that ran unrecorded.
-    pub(crate) lost_forks: u64,
-}
-
-/// Where the records go, cut where `--skip-refs` and `--max-refs` say. What is left out at the
-/// beginning is no part of the trace: a thread's first record has the gap since the one before it.
-struct Output<'a> {
-    shared: &'a Shared,
-    writer: Writer,
-    /// Records still to be left out, by `--skip-refs`, before the first that is kept.
-    skip: u64,
-    max: u64,
-    /// `--max-refs` was reached.
-    full: bool,
-}
-
-impl Output<'_> {
-    /// Which of `records` further ones are wanted.
-    fn wanted(&mut self, records: usize) -> Range<usize> {
-        let start = self.skip.min(records as u64);
-        self.skip -= start;
-        let (records, left) = (records as u64 - start, self.max - self.writer.records());
-        if records >= left {
-            self.full = true;
-            self.shared.header().stop.store(1, SeqCst);
-        }
-        start as usize..(start + left.min(records)) as usize
-    }
-}
-
-impl Sink for Output<'_> {
-    fn narrow(&mut self, records: Narrow<'_>) -> Result<()> {
-        let wanted = self.wanted(records.len());
-        self.writer.push_narrow(records.part(wanted))
-    }
-
-    fn wide(&mut self, records: &mut Batch) -> Result<()> {
-        records.keep(self.wanted(records.len()));
-        let pushed = self.writer.push_batch(records);
-        records.clear();
-        pushed
-    }
+    pub(crate) recording: Recording<'a>,
+    /// By order of opening.
+    streams: BTreeMap<u64, Stream<'a>>,
+    /// The order of the stream in each slot.
+    slots: Vec<Option<u64>>,
+    /// The thread of every stream that ever was, by order.
+    threads: HashMap<u64, u32>,
+    processes: BTreeMap<u32, Process>,
+    /// Moments found so far.
+    found: u64,
 }
 
 impl<'a> Streams<'a> {
@@ -90,238 +82,369 @@ impl<'a> Streams<'a> {
     ) -> Self {
         Self {
             shared,
-            out: Output { shared, writer, skip, max: max.unwrap_or(u64::MAX), full: false },
-            expander: Expander::new(fetch),
-            batch: Batch::default(),
-            events: Vec::new(),
-            files: Files::default(),
-            streams: Vec::new(),
-            threads: 0,
-            processes: HashMap::new(),
-            process_count: 0,
-            exec: HashMap::new(),
-            lost_programs: Vec::new(),
-            lost_forks: 0,
+            recording: Recording::new(shared, writer, fetch, skip, max),
+            streams: BTreeMap::new(),
+            slots: Vec::new(),
+            threads: HashMap::new(),
+            processes: BTreeMap::new(),
+            found: 0,
         }
     }
 
     /// Whether the records to leave out have not all come yet.
     pub(crate) fn skipping(&self) -> bool {
-        self.out.skip > 0
+        self.recording.out.skip > 0
     }
 
     /// Whether `--max-refs` was reached.
     pub(crate) fn full(&self) -> bool {
-        self.out.full
+        self.recording.out.full
     }
 
     /// Records so far.
     pub(crate) fn records(&self) -> u64 {
-        self.out.writer.records()
+        self.recording.out.writer.records()
     }
 
     /// Take everything that is there. `gone` says which processes have ended without closing
-    /// their streams. Returns whether a stream is still open.
-    pub(crate) fn drain(&mut self, gone: &mut dyn FnMut(u32) -> bool) -> Result<bool> {
+    /// their streams; it may answer late, but where its second argument says that it matters.
+    pub(crate) fn drain(&mut self, gone: &mut dyn FnMut(u32, bool) -> bool) -> Result<Left> {
+        self.discover()?;
+        let reached = self.reached(gone);
+        self.look(&reached);
+        self.settle(gone)?;
+        // What another process wrote after it waited for one that became another program comes
+        // after what that does.
+        while !self.full() && self.succeed()? {
+            self.look(&[]);
+            self.settle(gone)?;
+        }
+        let mut over = Vec::new();
+        for Reached { order, position, closed } in reached {
+            let until = position.min(self.limit(order));
+            self.take(order, until)?;
+            let all = self.streams.get(&order).is_some_and(|s| s.end.taken() == position);
+            if closed && all {
+                over.push(order);
+            }
+        }
+        self.end_all(over)?;
+        self.end_processes(gone)?;
+        let ending = self.processes.values().any(|process| process.ending);
+        Ok(match (self.streams.is_empty() && self.processes.is_empty(), ending) {
+            (true, _) => Left::Nothing,
+            (false, true) => Left::Ending,
+            (false, false) => Left::Open,
+        })
+    }
+
+    /// Begin the streams that can be read.
+    fn discover(&mut self) -> Result<()> {
         let used = self.shared.header().used.load(Acquire) as usize;
         let slots = &self.shared.slots()[..used.min(self.shared.slots().len())];
-        self.streams.resize_with(slots.len(), || None);
-        let mut fresh: Vec<usize> = (0..slots.len())
-            .filter(|&index| self.streams[index].is_none() && occupied(&slots[index]))
+        self.slots.resize(slots.len(), None);
+        let mut fresh: Vec<(u64, usize)> = (slots.iter().enumerate())
+            .filter(|(index, slot)| self.slots[*index].is_none() && occupied(slot))
+            .map(|(index, slot)| (slot.order.load(Relaxed), index))
             .collect();
-        fresh.sort_by_key(|&index| slots[index].order.load(Relaxed));
-        for index in fresh {
-            self.begin(index, &slots[index])?;
-        }
-        // In the order of their threads, whatever slots they have.
-        let mut order: Vec<(u64, usize)> = (self.streams.iter().enumerate())
-            .filter_map(|(index, stream)| Some((stream.as_ref()?.order, index)))
-            .collect();
-        order.sort_unstable();
-        let mut open = false;
-        for (_, index) in order {
-            let Some(mut stream) = self.streams[index].take() else { continue };
-            // Asked before the words are taken: what a process wrote last is there once it is gone.
-            let slot = stream.end.slot();
-            let closed = slot.state.load(Acquire) == state::CLOSED || gone(stream.pid);
-            stream.end.drain(|words| match self.out.full {
-                true => Ok(()),
-                false => self.expand(words, &mut stream.position),
-            })?;
-            if closed {
-                self.end(stream)?;
+        fresh.sort_unstable();
+        for (order, index) in fresh {
+            let slot = &slots[index];
+            let (pid, parent) = (slot.pid.load(Relaxed), slot.parent.load(Relaxed));
+            let child = matches!(slot.origin.load(Relaxed), origin::FORK | origin::VFORK);
+            let waits = match slot.origin.load(Relaxed) {
+                // Its parent's stream announces it, as long as there is one.
+                _ if child => !self.full() && slots.iter().any(|slot| is(slot, parent)),
+                // The program before it comes first.
+                origin::PROGRAM => slots.iter().any(|slot| is_before(slot, pid, order)),
+                _ => false,
+            };
+            if waits {
+                continue;
+            }
+            if child {
+                let process = self.recording.process();
+                if let Some(&thread) = self.threads.get(&parent)
+                    && !self.full()
+                {
+                    self.recording.fork(thread, process, kind(slot))?;
+                }
+                self.begin(index, order, pid, process)?;
             } else {
-                open = true;
-                self.streams[index] = Some(stream);
+                let known = self.processes.get(&pid).map(|process| process.number);
+                let process = known.unwrap_or_else(|| self.recording.process());
+                self.begin(index, order, pid, process)?;
             }
         }
-        Ok(open)
+        Ok(())
     }
 
-    fn begin(&mut self, index: usize, slot: &Slot) -> Result<()> {
-        let (pid, parent) = (slot.pid.load(Relaxed), slot.parent.load(Relaxed));
-        let thread = self.threads;
-        self.threads += 1;
-        if parent != 0 || !self.processes.contains_key(&pid) {
-            self.process_count += 1;
-            self.processes.insert(pid, self.process_count);
-        }
-        let process = self.processes[&pid];
-        self.streams[index] = Some(Stream {
-            order: slot.order.load(Relaxed),
-            pid,
-            position: Position::new(thread),
-            // SAFETY: the stream was not known, so there is no other.
-            end: unsafe { self.shared.reading_end(index) },
+    fn begin(&mut self, index: usize, order: u64, pid: u32, number: u32) -> Result<()> {
+        let thread = self.recording.thread(number)?;
+        let process = self.processes.entry(pid).or_insert_with(|| Process {
+            number,
+            streams: 0,
+            last: thread,
+            ending: false,
+            moments: Moments::new(),
         });
-        if self.out.full {
-            return Ok(());
-        }
-        self.out.writer.thread_process(thread, process);
-        if parent != 0 {
-            self.region(thread, RegionKind::Fork, [0; 3], "", &format!("process {process}"))?;
-        }
-        self.region(thread, RegionKind::ThreadStart, [0; 3], "", "")
+        process.number = number;
+        process.streams += 1;
+        process.last = thread;
+        self.slots[index] = Some(order);
+        self.threads.insert(order, thread);
+        // SAFETY: the stream was not known, so there is no other.
+        let end = unsafe { self.shared.reading_end(index) };
+        let (position, ahead) = (Position::new(thread), Ahead::default());
+        self.streams.insert(order, Stream { pid, position, end, ahead });
+        Ok(())
     }
 
-    /// The stream is over and everything of it taken.
-    fn end(&mut self, stream: Stream<'a>) -> Result<()> {
-        stream.end.free();
-        let thread = stream.position.thread;
-        if let Some(event) = self.exec.remove(&thread) {
-            self.out.writer.region(event)?;
-        }
-        if self.out.full {
-            return Ok(());
-        }
-        self.out.writer.add_instructions(thread, stream.position.rest());
-        self.region(thread, RegionKind::ThreadExit, [0; 3], "", "")
+    /// How far each stream has come.
+    fn reached(&self, gone: &mut dyn FnMut(u32, bool) -> bool) -> Vec<Reached> {
+        let reach = |(&order, stream): (&u64, &Stream<'_>)| {
+            let slot = stream.end.slot();
+            let ending = self.processes.get(&stream.pid).is_some_and(|process| process.ending);
+            // Asked before the position: what a process wrote last is there once it is gone.
+            let closed = slot.state.load(Acquire) == state::CLOSED || gone(stream.pid, ending);
+            Reached { order, position: slot.position(), closed }
+        };
+        self.streams.iter().map(reach).collect()
     }
 
-    fn expand(&mut self, mut words: &[u64], position: &mut Position) -> Result<()> {
-        let blocks = self.shared.blocks();
-        while !words.is_empty() && !self.out.full {
-            let step = self.expander.expand(words, blocks, position, &mut self.out)?;
-            words = &words[step..];
-            // The expansion stops at words that are neither references nor blocks.
-            if let [word, rest @ ..] = words
-                && *word >= OTHER
-            {
-                let length = ((word & ((1 << 56) - 1)) as usize).min(rest.len());
-                let (record, rest) = rest.split_at(length);
-                self.control((word & !CONTROL) >> 56, record, position)?;
-                words = rest;
+    /// End the programs that others have taken the place of, and begin those. Whether there were any.
+    fn succeed(&mut self) -> Result<bool> {
+        let slots = self.shared.slots();
+        let mut earlier = Vec::new();
+        for (index, slot) in slots.iter().enumerate().take(self.slots.len()) {
+            let successor = self.slots[index].is_none()
+                && occupied(slot)
+                && slot.origin.load(Relaxed) == origin::PROGRAM;
+            if successor {
+                let (pid, order) = (slot.pid.load(Relaxed), slot.order.load(Relaxed));
+                earlier.extend(slots.iter().filter(|slot| is_before(slot, pid, order)));
+            }
+        }
+        let mut over = Vec::new();
+        for slot in earlier {
+            let order = slot.order.load(Relaxed);
+            let until = slot.position().min(self.limit(order));
+            self.take(order, until)?;
+            if self.streams.get(&order).is_some_and(|s| s.end.taken() == slot.position()) {
+                over.push(order);
+            }
+        }
+        self.end_all(over)?;
+        let left = self.streams.len();
+        self.discover()?;
+        Ok(self.streams.len() > left)
+    }
+
+    /// Look for moments, if there are any that were not found yet or that were not over.
+    fn look(&mut self, reached: &[Reached]) {
+        let unsettled = |process: &Process| process.moments.values().any(|m| m.to.is_none());
+        let missing = self.shared.header().tickets.load(Acquire) != self.found;
+        if self.full() || !missing && !self.processes.values().any(unsettled) {
+            return;
+        }
+        let orders: Vec<u64> = self.streams.keys().copied().collect();
+        orders.into_iter().for_each(|order| self.look_at(order, u64::MAX));
+        for Reached { order, closed, .. } in reached {
+            let Some(stream) = self.streams.get_mut(order).filter(|_| *closed) else { continue };
+            let Some(process) = self.processes.get_mut(&stream.pid) else { continue };
+            stream.ahead.closed(&mut process.moments);
+        }
+    }
+
+    /// Look for moments in a stream, up to position `until`.
+    fn look_at(&mut self, order: u64, until: u64) {
+        let Some(stream) = self.streams.get_mut(&order) else { return };
+        let Some(process) = self.processes.get_mut(&stream.pid) else { return };
+        self.found += stream.ahead.look((order, &stream.end), until, &mut process.moments);
+    }
+
+    /// Put moments that are over into the trace by their tickets, those of a process up to the first
+    /// that is not.
+    fn settle(&mut self, gone: &mut dyn FnMut(u32, bool) -> bool) -> Result<()> {
+        while !self.full() {
+            let first = |(&pid, process): (&u32, &Process)| {
+                let (&ticket, moment) = process.moments.first_key_value()?;
+                moment.to.map(|to| (ticket, pid, moment.owner, to))
+            };
+            let next = self.processes.iter().filter_map(first).min();
+            let Some((ticket, pid, owner, to)) = next else { return Ok(()) };
+            let moments = &self.processes[&pid].moments;
+            let mut others: Vec<(u64, u64)> = (self.streams.iter())
+                .filter(|(order, stream)| stream.pid == pid && **order != owner)
+                .map(|(&order, _)| (order, moments[&ticket].before(order)))
+                .collect();
+            // What comes before it can hold moments that were written since the stream was looked
+            // through: one with a lower ticket comes first.
+            others.iter().for_each(|(order, before)| self.look_at(*order, *before));
+            let Some(process) = self.processes.get_mut(&pid) else { return Ok(()) };
+            if process.moments.first_key_value().is_some_and(|(first, _)| *first != ticket) {
+                continue;
+            }
+            process.moments.remove(&ticket);
+            for (order, before) in &mut others {
+                // A moment of a higher ticket there was taken at the same time: its stream need not
+                // be read further now.
+                let next = self.streams.get(order).and_then(|stream| stream.ahead.next());
+                *before = next.map_or(*before, |next| next.min(*before));
+            }
+            for (order, before) in others {
+                self.take(order, before)?;
+            }
+            if let Some(stream) = self.streams.get_mut(&owner) {
+                stream.ahead.pop();
+            }
+            self.take(owner, to)?;
+            for waited in std::mem::take(&mut self.recording.waited) {
+                if self.processes.contains_key(&waited) && gone(waited, true) {
+                    self.end_killed(waited)?;
+                }
+            }
+            if self.processes.get(&pid).is_some_and(|process| process.ending) {
+                self.end_closed(pid)?;
             }
         }
         Ok(())
     }
 
-    fn control(&mut self, kind: u64, words: &[u64], position: &mut Position) -> Result<()> {
-        match kind {
-            tag::TRANSFER => {
-                self.files.expand(words, position, &mut self.batch, &mut self.events);
-                // Ranges are announced before the records that use them are written: a reader
-                // that replays events by position then knows them in time.
-                for event in std::mem::take(&mut self.events) {
-                    self.out.writer.region(event)?;
-                }
-                self.out.wide(&mut self.batch)?;
+    /// End the streams of a process that is about to end as far as they are over, and with the last
+    /// one the process: what another does after it has waited for this one comes after its end.
+    fn end_closed(&mut self, pid: u32) -> Result<()> {
+        let over = |(&order, stream): (&u64, &Stream<'_>)| {
+            let slot = stream.end.slot();
+            let closed = stream.pid == pid && slot.state.load(Acquire) == state::CLOSED;
+            (closed && stream.end.taken() == slot.position()).then_some(order)
+        };
+        let over = self.streams.iter().filter_map(over).collect();
+        self.end_all(over)?;
+        self.end_processes(&mut |_, _| false)
+    }
+
+    /// A process has ended that did not say so: everything of it comes before what follows.
+    fn end_killed(&mut self, pid: u32) -> Result<()> {
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.moments.clear();
+        }
+        let streams = self.streams.iter().filter(|(_, stream)| stream.pid == pid);
+        let orders: Vec<u64> = streams.map(|(&order, _)| order).collect();
+        orders.iter().try_for_each(|order| self.take(*order, u64::MAX))?;
+        self.end_all(orders)?;
+        self.end_processes(&mut |process, _| process == pid)
+    }
+
+    /// Position up to which a stream can be read: where the first moment is that had to wait.
+    fn limit(&self, order: u64) -> u64 {
+        let Some(stream) = self.streams.get(&order).filter(|_| !self.full()) else {
+            return u64::MAX;
+        };
+        let moments = self.processes.get(&stream.pid).into_iter().flat_map(|p| p.moments.values());
+        let others = moments.filter(|moment| moment.owner != order && moment.to.is_some());
+        others
+            .map(|moment| moment.before(order))
+            .chain(stream.ahead.next())
+            .min()
+            .unwrap_or(u64::MAX)
+    }
+
+    /// Take from a stream up to position `until`.
+    fn take(&mut self, order: u64, until: u64) -> Result<()> {
+        let Some(stream) = self.streams.get_mut(&order) else { return Ok(()) };
+        let Stream { end, position, pid, .. } = stream;
+        let pid = *pid;
+        end.drain(until, |words| match self.recording.out.full {
+            true => Ok(()),
+            false => self.recording.expand(words, position),
+        })?;
+        if !self.recording.ending.is_empty() {
+            self.recording.ending.clear();
+            if let Some(process) = self.processes.get_mut(&pid) {
+                process.ending = true;
             }
-            tag::FILE => {
-                if let [device, inode, rest @ ..] = words {
-                    self.files.name(*device, *inode, text(rest));
-                }
-            }
-            tag::EVENT => self.event(words, position)?,
-            _ => {}
+        }
+        for born in std::mem::take(&mut self.recording.born) {
+            self.born(order, &born)?;
         }
         Ok(())
     }
 
-    fn event(&mut self, words: &[u64], position: &mut Position) -> Result<()> {
-        let Some((fixed, name)) = words.split_at_checked(Event::Name as usize) else {
+    /// A stream's thread has forked.
+    fn born(&mut self, parent: u64, child: &Born) -> Result<()> {
+        let slots = self.shared.slots();
+        let Some(index) = slots.iter().position(|slot| is(slot, child.order)) else {
             return Ok(());
         };
-        let thread = position.thread;
-        let name = text(name);
-        let range = [
-            fixed[Event::Addr as usize],
-            fixed[Event::Length as usize],
-            fixed[Event::Offset as usize],
-        ];
-        let prot = fixed[Event::Prot as usize];
-        let prot: String = [(1, 'r'), (2, 'w'), (4, 'x')]
-            .iter()
-            .map(|(bit, letter)| if prot & bit != 0 { *letter } else { '-' })
-            .collect();
-        match fixed[Event::What as usize] {
-            what::MAP => self.region(thread, RegionKind::Map, range, &prot, &name),
-            what::UNMAP => self.region(thread, RegionKind::Unmap, range, "", ""),
-            what::BRK => self.region(thread, RegionKind::Brk, range, &prot, &name),
-            kind @ (what::EXEC | what::EXEC_LOST) => {
-                if kind == what::EXEC_LOST {
-                    self.lost_programs.push(name.clone());
-                }
-                let at = self.records();
-                let event = event_of(at, thread, RegionKind::Exec, range, "", &name);
-                self.exec.insert(thread, event);
-                Ok(())
-            }
-            what::EXEC_FAILED => {
-                if let Some(event) = self.exec.remove(&thread)
-                    && self.lost_programs.last() == Some(&event.name)
-                {
-                    self.lost_programs.pop();
-                }
-                Ok(())
-            }
-            what::FORK_LOST => {
-                self.lost_forks += 1;
-                Ok(())
-            }
-            _ => Ok(()),
+        if self.slots.len() <= index {
+            self.slots.resize(index + 1, None);
         }
+        self.recording.fork(self.threads[&parent], child.process, kind(&slots[index]))?;
+        self.begin(index, child.order, child.pid, child.process)?;
+        self.look_at(child.order, u64::MAX);
+        Ok(())
     }
 
-    fn region(
-        &mut self,
-        thread: u32,
-        event: RegionKind,
-        range: [u64; 3],
-        prot: &str,
-        name: &str,
-    ) -> Result<()> {
-        let at = self.records();
-        self.out.writer.region(event_of(at, thread, event, range, prot, name))
+    /// Streams of which everything is taken are over.
+    fn end_all(&mut self, mut over: Vec<u64>) -> Result<()> {
+        // One that became another program ends its process's earlier life, after all others.
+        over.sort_by_key(|order| {
+            self.threads.get(order).is_some_and(|thread| self.recording.runs_another(*thread))
+        });
+        for order in over {
+            let Some(stream) = self.streams.get(&order) else { continue };
+            let Some(process) = self.processes.get_mut(&stream.pid) else { continue };
+            if self.recording.runs_another(stream.position.thread) && process.streams > 1 {
+                continue;
+            }
+            process.streams -= 1;
+            let Some(stream) = self.streams.remove(&order) else { continue };
+            self.slots.iter_mut().filter(|slot| **slot == Some(order)).for_each(|s| *s = None);
+            stream.end.free();
+            self.recording.thread_ends(&stream.position)?;
+        }
+        Ok(())
+    }
+
+    /// Processes without streams that have ended.
+    fn end_processes(&mut self, gone: &mut dyn FnMut(u32, bool) -> bool) -> Result<()> {
+        let over: Vec<u32> = (self.processes.iter())
+            .filter(|(pid, process)| process.streams == 0 && (process.ending || gone(**pid, true)))
+            .map(|(&pid, _)| pid)
+            .collect();
+        for pid in over {
+            if let Some(process) = self.processes.remove(&pid) {
+                self.recording.process_ends(process.last)?;
+            }
+        }
+        Ok(())
     }
 
     /// Everything has been drained: give the writer back.
     pub(crate) fn into_writer(self) -> Writer {
-        self.out.writer
+        self.recording.out.writer
     }
-}
-
-fn event_of(
-    at: u64,
-    thread: u32,
-    event: RegionKind,
-    range: [u64; 3],
-    prot: &str,
-    name: &str,
-) -> RegionEvent {
-    let [addr, length, offset] = range;
-    let (prot, name) = (prot.into(), name.into());
-    RegionEvent { at, thread, event, addr, length, offset, prot, name, ..RegionEvent::default() }
 }
 
 fn occupied(slot: &Slot) -> bool {
     matches!(slot.state.load(Acquire), state::OPEN | state::CLOSED)
 }
 
-/// A length in bytes, then the bytes, eight to a word.
-fn text(words: &[u64]) -> String {
-    let Some((length, words)) = words.split_first() else { return String::new() };
-    let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    bytes.truncate(*length as usize);
-    String::from_utf8_lossy(&bytes).into_owned()
+/// Whether a slot is an older stream of this process than the one of this order.
+fn is_before(slot: &Slot, pid: u32, order: u64) -> bool {
+    occupied(slot) && slot.pid.load(Relaxed) == pid && slot.order.load(Relaxed) < order
+}
+
+/// Whether a slot is the stream of this order.
+fn is(slot: &Slot, order: u64) -> bool {
+    slot.order.load(Relaxed) == order && slot.state.load(Acquire) != state::FREE
+}
+
+/// How a child process came to be.
+fn kind(slot: &Slot) -> RegionKind {
+    match slot.origin.load(Relaxed) {
+        origin::VFORK => RegionKind::Vfork,
+        _ => RegionKind::Fork,
+    }
 }

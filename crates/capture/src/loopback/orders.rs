@@ -1,0 +1,284 @@
+//! Events in order: scripts of steps that threads of one process do one after the other, so that the
+//! order is known; and what the trace has to keep of it.
+
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::{Acquire, Release};
+
+use nearfar_trace::{RegionEvent, RegionKind};
+use proptest::prelude::*;
+
+use super::stream::Stream;
+use super::{Received, received, recorder, reopen, start};
+use crate::layout::{CHUNK_WORDS, SIZE_SHIFT, origin, what};
+use crate::shared::Shared;
+
+/// What a thread does in a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Act {
+    /// Write so many words.
+    Touch(u64),
+    /// Begin the moment of an event.
+    Begin,
+    /// Report it, and end the moment.
+    End,
+    /// Both at once.
+    Event,
+    /// End, and go on as another thread.
+    Restart,
+}
+
+type Step = (usize, Act);
+
+fn encode(steps: &[Step]) -> String {
+    let word = |(thread, act): &Step| match act {
+        Act::Touch(words) => format!("{thread}t{words}"),
+        Act::Begin => format!("{thread}b"),
+        Act::End => format!("{thread}e"),
+        Act::Event => format!("{thread}m"),
+        Act::Restart => format!("{thread}r"),
+    };
+    steps.iter().map(word).collect::<Vec<_>>().join(" ")
+}
+
+fn decode(text: &str) -> Vec<Step> {
+    let step = |word: &str| {
+        let act = match &word[1..2] {
+            "t" => Act::Touch(word[2..].parse().unwrap()),
+            "b" => Act::Begin,
+            "e" => Act::End,
+            "m" => Act::Event,
+            _ => Act::Restart,
+        };
+        (word[..1].parse().unwrap(), act)
+    };
+    text.split_whitespace().map(step).collect()
+}
+
+/// The word of a load of step `step`: its address says which.
+fn load(step: usize) -> u64 {
+    3 << SIZE_SHIFT | (step as u64) << 3
+}
+
+fn event(stream: &mut Stream, step: usize) {
+    stream.event(&[what::MAP, (step as u64) << 12, 4096], b"");
+    stream.done();
+}
+
+/// In the writing process: do the steps, then end the process or kill it.
+pub(super) fn perform(text: &str, killed: bool) {
+    let steps = decode(text);
+    let turn = AtomicUsize::new(0);
+    let threads = steps.iter().map(|(thread, _)| thread + 1).max().unwrap_or(0);
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let (steps, turn) = (&steps, &turn);
+            reopen(thread as u32);
+            scope.spawn(move || {
+                recorder::this_is(thread as u32);
+                let mut vcpu = thread as u32;
+                // SAFETY: opened above, and only this thread has the number.
+                let mut stream = unsafe { Stream::of(vcpu) };
+                for (number, (_, act)) in steps.iter().enumerate().filter(|(_, s)| s.0 == thread) {
+                    while turn.load(Acquire) != number {
+                        std::thread::yield_now();
+                    }
+                    match act {
+                        Act::Touch(words) => (0..*words).for_each(|_| stream.put(load(number))),
+                        Act::Begin => stream.moment(),
+                        Act::End => event(&mut stream, number),
+                        Act::Event => {
+                            stream.moment();
+                            event(&mut stream, number);
+                        }
+                        Act::Restart => {
+                            stream.close();
+                            vcpu += threads as u32;
+                            stream = reopen(vcpu);
+                        }
+                    }
+                    turn.store(number + 1, Release);
+                }
+                while turn.load(Acquire) != steps.len() {
+                    std::thread::yield_now();
+                }
+                if !killed {
+                    stream.close();
+                }
+            });
+        }
+    });
+    if killed {
+        // SAFETY: ends this process.
+        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    }
+}
+
+/// In the writing process: a child that is forked between two touches, touches, and ends; the
+/// parent waits for it and touches.
+pub(super) fn family() {
+    let mut stream = reopen(0);
+    (0..100).for_each(|_| stream.put(load(0)));
+    stream.forks(origin::VFORK);
+    // SAFETY: the child only writes to memory that it has, and exits.
+    match unsafe { libc::fork() } {
+        0 => {
+            recorder::Recorder::installed().unwrap().forked_child();
+            // SAFETY: opened anew, and the parent's handle is not used here.
+            let mut stream = unsafe { Stream::of(0) };
+            (0..100_000).for_each(|_| stream.put(load(1)));
+            stream.ends(true);
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(0) }
+        }
+        child => {
+            stream.forked(Some(child.cast_unsigned()));
+            // SAFETY: our child, whose status nobody wants.
+            unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+            (0..100_000).for_each(|_| stream.put(load(2)));
+            stream.ends(true);
+        }
+    }
+}
+
+/// Have the steps done and received: meanwhile, or only once the writer has ended.
+fn run(steps: &[Step], later: bool, killed: bool) -> Received {
+    let shared = Shared::create(0).unwrap();
+    let name = if killed { "steps-killed " } else { "steps " };
+    let child = start(&shared, &(name.to_owned() + &encode(steps)));
+    if later {
+        super::await_end(child.id());
+    }
+    received(&shared, child, false)
+}
+
+/// The plain model: whether an event is where the steps say, beside every record.
+fn check(steps: &[Step], got: &Received) {
+    let maps: Vec<&RegionEvent> =
+        got.regions.iter().filter(|event| event.event == RegionKind::Map).collect();
+    // Step at which each event begins and ends, in the order of beginning.
+    let mut expected = Vec::new();
+    for (begin, (thread, act)) in steps.iter().enumerate() {
+        let end = match act {
+            Act::Event => Some(begin),
+            Act::Begin => steps[begin..].iter().position(|s| *s == (*thread, Act::End)),
+            _ => continue,
+        };
+        let end = end.map(|end| if *act == Act::Begin { begin + end } else { end });
+        expected.extend(end.map(|end| (begin, end)));
+    }
+    let found: Vec<usize> = maps.iter().map(|map| (map.addr >> 12) as usize).collect();
+    assert_eq!(found, expected.iter().map(|(_, end)| *end).collect::<Vec<_>>());
+    for (map, (begin, end)) in maps.iter().zip(expected) {
+        let (before, after) = got.order.split_at(map.at as usize);
+        assert!(before.iter().all(|record| (record.addr >> 3) as usize <= end), "event {end}");
+        assert!(after.iter().all(|record| (record.addr >> 3) as usize >= begin), "event {end}");
+    }
+    let touched = |(number, (_, act)): (usize, &Step)| match act {
+        Act::Touch(words) => Some((number as u64, *words)),
+        _ => None,
+    };
+    for (number, words) in steps.iter().enumerate().filter_map(touched) {
+        let count = got.order.iter().filter(|record| record.addr >> 3 == number).count();
+        assert_eq!(count as u64, words, "step {number}");
+    }
+}
+
+/// One thread maps, the other touches, the first unmaps; then the other way around. Read thread by
+/// thread, every touch would come before or after all events.
+#[test]
+fn a_mapping_that_is_handed_over_lives_as_long_as_it_is_touched() {
+    use Act::{Event, Touch};
+    let round = [(0, Event), (1, Touch(50)), (0, Event), (1, Event), (0, Touch(70)), (1, Event)];
+    let steps = round.repeat(20);
+    for later in [false, true] {
+        check(&steps, &run(&steps, later, false));
+    }
+}
+
+/// While a call has not returned, others go on: further than their rings reach.
+#[test]
+fn a_call_that_does_not_return_holds_nobody_up() {
+    let words = 20 * CHUNK_WORDS as u64;
+    let steps = [(1, Act::Touch(9)), (0, Act::Begin), (1, Act::Touch(words)), (0, Act::End)];
+    check(&steps, &run(&steps, false, false));
+}
+
+/// Of two that overlap, the one that began first comes first.
+#[test]
+fn events_come_in_the_order_in_which_they_began() {
+    use Act::{Begin, End, Event, Touch};
+    let steps =
+        [(0, Begin), (1, Event), (1, Touch(5)), (2, Event), (2, Touch(5)), (0, End), (0, Touch(3))];
+    for later in [false, true] {
+        check(&steps, &run(&steps, later, false));
+    }
+}
+
+/// A writer that is killed in a call has not done it; nothing of the others is missing.
+#[test]
+fn a_call_that_a_kill_ended_did_nothing() {
+    use Act::{Begin, Event, Touch};
+    let steps = [(0, Touch(7)), (0, Begin), (1, Touch(5)), (1, Event), (2, Touch(11))];
+    for later in [false, true] {
+        let got = run(&steps, later, true);
+        assert_eq!(got.signal, Some(libc::SIGKILL));
+        check(&steps, &got);
+        assert_eq!(got.regions.last().map(|event| event.event), Some(RegionKind::Exit));
+    }
+}
+
+/// A child begins after what its parent did before the fork, and has ended when the parent knows.
+#[test]
+fn a_child_lives_between_its_fork_and_its_end() {
+    for later in [false, true] {
+        let shared = Shared::create(crate::layout::FOLLOW).unwrap();
+        let child = start(&shared, "family");
+        if later {
+            super::await_end(child.id());
+        }
+        let got = received(&shared, child, true);
+        let at = |event| got.regions.iter().find(|e| e.event == event).unwrap();
+        let (fork, exit) = (at(RegionKind::Vfork), at(RegionKind::Exit));
+        let steps = |from, to| got.order[from as usize..to as usize].iter().map(|r| r.addr >> 3);
+        assert_eq!((fork.at, fork.thread, fork.to, exit.thread), (100, 0, 2, 1));
+        assert_eq!(exit.at, 100_100);
+        assert!(steps(0, 100).all(|step| step == 0) && steps(100, exit.at).all(|step| step == 1));
+        let last = got.regions.last().unwrap();
+        assert_eq!((last.event, last.thread, last.at), (RegionKind::Exit, 0, 200_100));
+    }
+}
+
+/// Steps that make sense: a thread whose moment has begun does nothing until it ends it.
+fn scripts() -> impl Strategy<Value = Vec<Step>> {
+    prop::collection::vec((0..4usize, 0..12, 1..400u64), 1..60).prop_map(|choices| {
+        let mut within = [false; 4];
+        let mut steps = Vec::new();
+        for (thread, choice, words) in choices {
+            let act = match (within[thread], choice) {
+                (true, _) => Act::End,
+                (false, 0 | 1) => Act::Begin,
+                (false, 2..5) => Act::Event,
+                (false, 5) => Act::Restart,
+                // Sometimes more than a chunk.
+                (false, 6) => Act::Touch(words * 50),
+                (false, _) => Act::Touch(words),
+            };
+            within[thread] = act == Act::Begin;
+            steps.push((thread, act));
+        }
+        let open = within.iter().enumerate().filter(|(_, within)| **within);
+        steps.extend(open.map(|(thread, _)| (thread, Act::End)));
+        steps
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, ..<_>::default() })]
+    #[test]
+    fn any_interleaving_is_kept(steps in scripts(), later: bool) {
+        // What is received later has to fit the rings.
+        let words = |act: &Act| if let Act::Touch(words) = act { *words } else { 0 };
+        let fits = steps.iter().map(|(_, act)| words(act) + 40).sum::<u64>() < 50_000;
+        check(&steps, &run(&steps, later && fits, false));
+    }
+}

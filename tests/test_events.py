@@ -1,0 +1,418 @@
+"""Events of an address space: programs whose events were counted by hand, under the real QEMU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from capturing import LOAD, STORE, columns, info, nearfar, needs_cc, needs_qemu, regions
+from mappings import stray
+
+PAGE = 4096
+Build = Callable[..., Path]
+pytestmark = [needs_qemu, needs_cc]
+
+HEAD = r"""
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <semaphore.h>
+#include <spawn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ipc.h>
+#include <sys/mman.h>
+#include <sys/shm.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#define PAGE 4096L
+#define RW (PROT_READ | PROT_WRITE)
+#define ANON (MAP_PRIVATE | MAP_ANONYMOUS)
+static volatile char *map(long pages) { return mmap(0, pages * PAGE, RW, ANON, -1, 0); }
+/* Addresses reach the test through here: what the program prints must not move its heap. */
+static uint64_t told[64];
+static int tells;
+static void tell(volatile void *p) { told[tells++] = (uint64_t)p; }
+static void say(void) { if (write(1, told, 8 * tells) < 0) abort(); }
+"""
+
+
+class Run:
+    """A captured run of a program: the numbers that it told, and its trace."""
+
+    def __init__(self, trace: Path, *words: str | Path) -> None:
+        self.trace = trace
+        done = nearfar("-o", trace, *words, errors="surrogateescape")
+        assert done.returncode == 0, done.stderr
+        text = done.stdout.encode(errors="surrogateescape")
+        self.told = [int.from_bytes(text[at : at + 8], "little") for at in range(0, len(text), 8)]
+        self.events = regions(trace)
+        self.rows = columns(trace)
+        assert stray(trace) == []
+
+    def of(self, start: int, length: int) -> list[tuple[Any, ...]]:
+        """Events whose range, or what it moved to, touches this one, in short."""
+        found = []
+        for event in self.events:
+            first, bytes_, to = event["addr"], event["length"], event["to"]
+            here = first < start + length and start < first + bytes_
+            moved = event["event"] == "move" and to < start + length and start < to + bytes_
+            if bytes_ and (here or moved):
+                found.append((event["event"], first - start, bytes_ // PAGE))
+        return found
+
+    def named(self, *kinds: str) -> list[dict[str, Any]]:
+        """Events of these kinds."""
+        return [event for event in self.events if event["event"] in kinds]
+
+    def touches(self, addr: int, kind: str = STORE) -> list[int]:
+        """Numbers of the records of one address."""
+        return [at for at, row in enumerate(self.rows) if row[0] == addr and row[1] == kind]
+
+    def at(self, kind: str, addr: int) -> list[int]:
+        """Where events of a kind begin at an address."""
+        return [e["at"] for e in self.events if (e["event"], e["addr"]) == (kind, addr)]
+
+
+def run(build: Build, folder: Path, text: str, *flags: str, options: tuple[str, ...] = ()) -> Run:
+    program = build(HEAD + text, *flags)
+    return Run(folder / "t.trace", *options, "--", program)
+
+
+HANDED = r"""
+static sem_t go[2];
+static volatile char *box;
+static void *other(void *none) {
+    for (int i = 0; i < 20; i++) {
+        sem_wait(&go[1]);
+        for (long k = 0; k < 100; k++) box[4 * PAGE - 1 - k] = 1;   /* touches what A mapped */
+        munmap((void *)box, PAGE);
+        box = mmap((void *)box, PAGE, RW, ANON | MAP_FIXED, -1, 0);
+        sem_post(&go[0]);
+    }
+    return none;
+}
+int main(void) {
+    pthread_t t;
+    sem_init(&go[0], 0, 0); sem_init(&go[1], 0, 0);
+    pthread_create(&t, 0, other, 0);
+    for (int i = 0; i < 20; i++) {
+        char *at = (char *)0x5000000000L + i * (16 * PAGE);
+        volatile char *p = mmap(at, 4 * PAGE, RW, ANON | MAP_FIXED, -1, 0);
+        p[4 * PAGE - 1] = 1;
+        box = p;
+        sem_post(&go[1]); sem_wait(&go[0]);
+        p[0] = 1;                     /* touches what B mapped over it */
+        munmap((void *)p, 4 * PAGE);
+    }
+    pthread_join(t, 0);
+    return 0;
+}
+"""
+
+
+def test_mappings_that_threads_hand_over(build: Build, tmp_path: Path) -> None:
+    got = run(build, tmp_path, HANDED, "-pthread")
+    for turn in range(20):
+        base = 0x5000000000 + turn * 16 * PAGE
+        assert got.of(base, 4 * PAGE) == [
+            ("map", 0, 4), ("unmap", 0, 1), ("map", 0, 1), ("unmap", 0, 4),
+        ]  # fmt: skip
+        (whole, again), (first, last) = got.at("map", base), got.at("unmap", base)
+        mine, theirs = got.touches(base + 4 * PAGE - 1)
+        rest = [at for k in range(1, 100) for at in got.touches(base + 4 * PAGE - 1 - k)]
+        assert len(rest) == 99
+        assert whole <= mine < theirs < min(rest) and max(rest) < first <= again
+        assert again <= got.touches(base)[0] < last and len(got.touches(base)) == 1
+        assert {got.rows[mine][3], got.rows[theirs][3]} == {0, 1}
+
+
+STACKS = r"""
+static char *volatile at;
+static void *deep(void *none) {
+    char room[PAGE * 8];
+    at = room;
+    for (long k = 0; k < 8; k++) ((volatile char *)room)[k * PAGE] = 1;
+    return none;
+}
+int main(void) {
+    for (int i = 0; i < 5; i++) {
+        pthread_t t;
+        pthread_create(&t, 0, deep, 0);
+        pthread_join(t, 0);
+        tell(at);
+    }
+    say();
+    return 0;
+}
+"""
+
+
+def test_a_thread_stack_that_is_used_again(build: Build, tmp_path: Path) -> None:
+    got = run(build, tmp_path, STACKS, "-pthread")
+    assert len(set(got.told)) == 1 and len(got.told) == 5
+    room = got.told[0]
+    events = [event for event, *_ in got.of(room, 8 * PAGE)]
+    # One stack; glibc gives up its pages at the end of each thread and keeps the rest.
+    assert events == ["map"] + ["dontneed"] * 5
+    given = [e["at"] for e in got.named("dontneed")]
+    touched = got.touches(room)
+    assert len(touched) == 5
+    ordered = [at for pair in zip(touched, given, strict=True) for at in pair]
+    assert ordered == sorted(ordered)
+    (stack,) = [e for e in got.named("map") if e["name"] == "[thread stack]"]
+    # Mapped without rights, which `mprotect` then gives.
+    assert stack["prot"] == "---p" and stack["addr"] <= room < stack["addr"] + stack["length"]
+
+
+HEAP = r"""
+int main(void) {
+    char *start = sbrk(0);
+    tell(start);
+    brk(start + 5 * PAGE); for (long k = 0; k < 5; k++) ((volatile char *)start)[k * PAGE] = 1;
+    brk(start + 2 * PAGE);
+    brk(start + 2 * PAGE);
+    brk(start + 3 * PAGE + 8); ((volatile char *)start)[3 * PAGE] = 1;
+    brk(start);
+    brk(start + PAGE); ((volatile char *)start)[0] = 1;
+    say();
+    return 0;
+}
+"""
+
+
+def test_the_heap_grows_and_shrinks_to_nothing(build: Build, tmp_path: Path) -> None:
+    got = run(build, tmp_path, HEAP, "-static")
+    found = got.named("brk")
+    # Before `main`, the C library may have taken some for itself.
+    main = [e["length"] for e in found if e["addr"] + e["length"] >= got.told[0]]
+    start = found[0]["addr"]
+    assert {e["addr"] for e in found} == {start} and found[0]["length"] == 0
+    assert {(e["name"], e["prot"]) for e in found} == {("[heap]", "rw-p")}
+    taken = got.told[0] - start
+    grown = [0, 5, 2, 3, 0, 1]
+    assert [(n - taken) // PAGE for n in main[-6:]] == grown
+    assert main[-3] == taken + 3 * PAGE + 8
+    places = [e["at"] for e in found][-5:]
+    for step, count in zip([places[0], places[2], places[4]], [5, 1, 1], strict=True):
+        inside = [row for row in got.rows[step:] if row[0] % PAGE == got.told[0] % PAGE]
+        assert len([row for row in inside[:count] if row[1] == STORE]) == count
+
+
+MOVED = r"""
+int main(void) {
+    int fd = memfd_create("kept", 0);
+    if (ftruncate(fd, 16 * PAGE)) abort();
+    volatile char *p = map(4);                                     tell(p);
+    p[3 * PAGE] = 1;
+    p = mremap((void *)p, 4 * PAGE, 9 * PAGE, MREMAP_MAYMOVE);     tell(p);
+    p[8 * PAGE] = 1;
+    p = mremap((void *)p, 9 * PAGE, 2 * PAGE, 0);                  tell(p);
+    p[PAGE] = 1;
+    volatile char *q = map(8);                                     tell(q);
+    p = mremap((void *)p, 2 * PAGE, 2 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, q + 3 * PAGE);
+    p[0] = 1;
+    volatile char *r = mmap(0, 4 * PAGE, RW, MAP_SHARED, fd, PAGE); tell(r);
+    r = mremap((void *)r, 4 * PAGE, 6 * PAGE, MREMAP_MAYMOVE);      tell(r);
+    r[5 * PAGE] = 1;
+    volatile char *s = map(3);                                     tell(s);
+    volatile char *t = mremap((void *)s, 3 * PAGE, 3 * PAGE, MREMAP_MAYMOVE | 4 /* DONTUNMAP */);
+    tell(t);
+    if (t != MAP_FAILED) { s[0] = 1; t[0] = 1; }
+    if (mremap((void *)1, PAGE, PAGE, 0) != MAP_FAILED) abort();
+    say();
+    return 0;
+}
+"""
+
+
+def test_mremap(build: Build, tmp_path: Path) -> None:
+    got = run(build, tmp_path, MOVED)
+    p, grown, shrunk, q, r, wide, s, kept = got.told
+    # The 4 pages move, 5 are new, 7 go, and 2 move into another mapping.
+    assert grown != p and shrunk == grown
+    assert got.of(p, 4 * PAGE)[:2] == [("map", 0, 4), ("move", 0, 4)]
+    assert got.of(grown, 9 * PAGE)[:4] == [
+        ("move", p - grown, 4), ("map", 4 * PAGE, 5), ("unmap", 2 * PAGE, 7), ("move", 0, 2),
+    ]  # fmt: skip
+    moves = got.named("move")
+    assert [(e["addr"], e["to"], e["length"] // PAGE) for e in moves[:3]] == [
+        (p, grown, 4), (grown, q + 3 * PAGE, 2), (r, wide, 4),
+    ]  # fmt: skip
+    assert moves[0]["prot"] == "rw-p" and moves[0]["name"] == ""
+    # What is new of a file's mapping is the next part of the file.
+    (file,) = [e for e in got.named("map") if e["addr"] == r and "kept" in e["name"]]
+    (more,) = [e for e in got.named("map") if e["addr"] == wide + 4 * PAGE]
+    assert (file["offset"], file["prot"]) == (PAGE, "rw-s") and file["inode"] != 0
+    assert more["offset"] == 5 * PAGE
+    same = ["prot", "name", "device", "inode"]
+    assert [more[key] for key in same] == [file[key] for key in same]
+    if kept < 2**63:
+        assert got.of(s, 3 * PAGE)[-2:] == [("move", 0, 3), ("map", 0, 3)]
+
+
+OVER = r"""
+int main(int argc, char **argv) {
+    volatile char *p = map(8); tell(p);
+    p[2 * PAGE] = 1;
+    int over = MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED;
+    if (mmap((void *)(p + 2 * PAGE), 2 * PAGE, PROT_READ, over, -1, 0) == MAP_FAILED) abort();
+    (void)p[2 * PAGE];
+    if (mmap((void *)p, PAGE, RW, MAP_PRIVATE, -1, 0) != MAP_FAILED) abort();  /* no such file */
+    if (munmap((void *)(p + 1), PAGE) != -1) abort();                          /* not a page */
+    char *all = mmap(0, 1L << 40, PROT_NONE, ANON | MAP_NORESERVE, -1, 0); tell(all);
+    mmap(all + (1L << 39), PAGE, RW, ANON | MAP_FIXED, -1, 0);
+    ((volatile char *)all)[1L << 39] = 1;
+    munmap(all, 1L << 40);
+    for (int advice = 0; advice < 25; advice++) {
+        madvise((void *)p, (advice + 1) * PAGE / 4, advice);
+        p[0] = 1;
+    }
+    madvise((void *)p, 0, MADV_DONTNEED);
+    int id = shmget(IPC_PRIVATE, 5000, 0600);
+    volatile char *s = shmat(id, 0, 0); tell(s);
+    s[4999] = 1;
+    shmdt((void *)s);
+    shmctl(id, IPC_RMID, 0);
+    say();
+    return 0;
+}
+"""
+
+
+def test_what_is_mapped_over_reserved_and_given_up(build: Build, tmp_path: Path) -> None:
+    got = run(build, tmp_path, OVER)
+    p, everything, shared = got.told
+    assert got.of(p, 8 * PAGE) == [
+        ("map", 0, 8), ("map", 2 * PAGE, 2),
+        ("dontneed", 0, 2), ("free", 0, 3), ("remove", 0, 3), ("dontneed", 0, 7),
+    ]  # fmt: skip
+    (over,) = [e for e in got.named("map") if e["addr"] == p + 2 * PAGE]
+    assert over["prot"] == "r--s" and over["inode"] == 0
+    (store,), (load,) = got.touches(p + 2 * PAGE), got.touches(p + 2 * PAGE, LOAD)
+    assert store < over["at"] <= load
+    # 25 turns: each advice is between the store before it and the one after it.
+    stores = got.touches(p)
+    for event, advice in zip(got.named("dontneed", "free", "remove"), [4, 8, 9, 24], strict=True):
+        assert stores[advice - 1] < event["at"] <= stores[advice]
+    huge = [event for event in got.of(everything, 1 << 40) if event[2] > 0]
+    assert huge == [("map", 0, 1 << 28), ("map", 1 << 39, 1), ("unmap", 0, 1 << 28)]
+    (segment,) = [e for e in got.named("map") if e["name"] == "[shm]"]
+    assert (segment["addr"], segment["length"], segment["prot"]) == (shared, 2 * PAGE, "rw-s")
+    assert got.of(shared, PAGE)[-1] == ("unmap", 0, 2)
+
+
+FORKS = r"""
+extern char **environ;
+static volatile char *cell;
+int main(int argc, char **argv) {
+    if (argc > 1) return 3;
+    cell = map(1); tell(cell);
+    cell[0] = 1;
+    pid_t child = fork();
+    if (child == 0) {
+        cell[1] = 1;
+        munmap((void *)cell, PAGE);
+        _exit(0);
+    }
+    waitpid(child, 0, 0);
+    cell[2] = 1;
+    child = vfork();
+    if (child == 0) {
+        execl("/proc/self/exe", "again", "x", (char *)0);
+        _exit(1);
+    }
+    waitpid(child, 0, 0);
+    cell[3] = 1;
+    char *words[] = {"spawned", "x", 0};
+    if (posix_spawn(&child, "/proc/self/exe", 0, 0, words, environ)) abort();
+    waitpid(child, 0, 0);
+    cell[4] = 1;
+    if (execl("/no/such", "such", (char *)0) != -1) abort();
+    if ((child = fork()) == 0) { cell[5] = 1; kill(getpid(), 9); }
+    waitpid(child, 0, 0);
+    say();
+    return 0;
+}
+"""
+
+
+def test_families(build: Build, tmp_path: Path) -> None:
+    got = run(build, tmp_path, "#include <signal.h>\n" + FORKS, options=("--follow-forks",))
+    cell = got.told[0]
+    begun = got.named("fork", "vfork")
+    assert [(e["event"], e["thread"], e["to"]) for e in begun] == [
+        ("fork", 0, 2), ("vfork", 0, 3), ("vfork", 0, 4), ("fork", 0, 5),
+    ]  # fmt: skip
+    threads = {t["index"]: t["process"] for t in info(got.trace)["threads"]}
+    ends = {threads[e["thread"]]: e["at"] for e in got.named("exit")}
+    assert sorted(ends) == [1, 2, 3, 4, 5]
+    # One program for each of `vfork` and `posix_spawn`; the one that is not there leaves nothing.
+    assert [threads[e["thread"]] for e in got.named("exec")] == [3, 4]
+    places = [got.touches(cell + k)[0] for k in range(6)]
+    starts = [e["at"] for e in begun]
+    order = [
+        places[0], starts[0], places[1], ends[2], places[2], starts[1], ends[3], places[3],
+        starts[2], ends[4], places[4], starts[3], places[5],
+    ]  # fmt: skip
+    assert order == sorted(order)
+    for event in begun:
+        records = [at for at, row in enumerate(got.rows) if threads[row[3]] == event["to"]]
+        assert event["at"] <= records[0] and records[-1] < ends[event["to"]]
+    assert got.events[-1]["event"] == "exit" and threads[got.events[-1]["thread"]] == 1
+    # The child's unmap is its own.
+    assert [threads[e["thread"]] for e in got.named("unmap") if e["addr"] == cell] == [2]
+
+
+def test_exec_ends_what_was(build: Build, tmp_path: Path) -> None:
+    text = r"""
+    static void *spin(void *p) { for (;;) ++*(volatile long *)p; }
+    int main(int argc, char **argv) {
+        if (argc > 1) { volatile char *p = map(3); p[0] = 1; tell((void *)p); say(); return 0; }
+        static long cells[3];
+        pthread_t t;
+        for (int i = 0; i < 3; i++) pthread_create(&t, 0, spin, &cells[i]);
+        for (int i = 0; i < 3; i++) while (!*(volatile long *)&cells[i]) { }
+        execl("/proc/self/exe", "again", "x", (char *)0);
+        return 1;
+    }
+    """
+    got = run(build, tmp_path, text, "-pthread")
+    (again,) = got.named("exec")
+    threads = info(got.trace)["threads"]
+    assert [t["process"] for t in threads] == [1] * 5
+    # All records of the old threads come before it, all of the new one after.
+    new = [at for at, row in enumerate(got.rows) if row[3] == 4]
+    old = [at for at, row in enumerate(got.rows) if row[3] != 4]
+    assert old[-1] < again["at"] <= new[0]
+    assert got.told[0] in [e["addr"] for e in got.named("map") if e["at"] >= again["at"]]
+    assert [e["event"] for e in got.events[-2:]] == ["thread-exit", "exit"]
+
+
+def test_files_have_an_identity(build: Build, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.write_bytes(bytes(3 * PAGE))
+    text = r"""
+    #include <fcntl.h>
+    int main(int argc, char **argv) {
+        int fd = open(argv[1], O_RDWR);
+        volatile char *p = mmap(0, 2 * PAGE, RW, MAP_SHARED, fd, PAGE);
+        volatile char *q = mmap(0, PAGE, PROT_READ, MAP_PRIVATE, fd, 0);
+        p[0] = q[0];
+        return 0;
+    }
+    """
+    program = build(HEAD + text)
+    got = Run(tmp_path / "t.trace", "--", program, data)
+    status = data.stat()
+    found = [e for e in got.named("map") if e["name"] == str(data)]
+    assert [(e["prot"], e["offset"], e["length"]) for e in found] == [
+        ("rw-s", PAGE, 2 * PAGE), ("r--p", 0, PAGE),
+    ]  # fmt: skip
+    assert {(e["device"], e["inode"]) for e in found} == {(status.st_dev, status.st_ino)}
+    own = program.stat()
+    text_of = [e for e in got.named("map") if e["name"] == str(program.resolve()) and e["inode"]]
+    assert {(e["device"], e["inode"]) for e in text_of} == {(own.st_dev, own.st_ino)}
+    assert all(e["prot"][3] == "p" for e in text_of)
