@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -64,6 +65,28 @@ def test_rows_have_the_declared_columns_and_types() -> None:
     found = nearfar.paging(DATA / "captures" / "gnugo.trace", page_sizes="4K", memory="50%")
     assert list(found.rows[0]) == [column.name for column in declared.ROWS.columns]
     assert found.table.schema == declared.ROWS.arrow()
+
+
+def test_a_head_is_the_title_or_the_name_without_its_unit() -> None:
+    assert declared.ROWS.heads("page_bytes", "fault_rate") == ["page", "fault rate"]
+    assert declared.ROWS.head("dirty_evictions") == declared.ROWS.column("dirty_evictions").title
+    assert declared.ROWS.column("fault_rate").axis == "fault rate per reference"
+    assert declared.ROWS.column("frames").axis == "frames, pages"
+
+
+@pytest.mark.parametrize("page, arguments", [
+    ("alloc", ["--size", "80G"]),
+    ("run", ["40G", "--mode", "alius"]),
+    ("plan", ["--capacity", "80G"]),
+])  # fmt: skip
+def test_a_table_is_headed_by_what_is_declared(
+    page: str, arguments: list[str], nearfar: Run
+) -> None:
+    rows = numa.NumaResult.columns[page]
+    shown = {column.head for column in rows.columns}
+    head = nearfar("numa", page, *arguments).stdout.splitlines()[2]
+    texts = re.split(r"  +", head.strip())
+    assert len(texts) > 4 and set(texts) <= shown
 
 
 def test_a_function_shows_its_options() -> None:

@@ -130,6 +130,13 @@ class Column:
         """
         return self.title or _UNIT.sub("", self.name).replace("_", " ")
 
+    @property
+    def axis(self) -> str:
+        """The title of an axis whose labels show no unit: the head and the unit."""
+        if not self.unit or self.unit == self.head:
+            return self.head
+        return f"{self.head}{' ' if self.unit.startswith('per ') else ', '}{self.unit}"
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -149,9 +156,13 @@ class Rows:
     seed: str | None = None
     columns: tuple[Column, ...] = ()
 
+    def column(self, name: str) -> Column:
+        """The column of this name."""
+        return next(column for column in self.columns if column.name == name)
+
     def head(self, name: str) -> str:
         """The head of the column of this name (:attr:`Column.head`)."""
-        return next(column.head for column in self.columns if column.name == name)
+        return self.column(name).head
 
     def heads(self, *names: str) -> list[str]:
         """The heads of these columns."""
