@@ -22,6 +22,7 @@ from nearfar.errors import NearfarError
 from nearfar.numa.plan import plan
 from nearfar.run_folder import open_run
 from nearfar.schema import Option, command_line, takes
+from nearfar.tiering import tiering
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
@@ -192,8 +193,36 @@ def _ssd() -> Any:
         lambda: numa.run("40G", mode="alius,memory-mode", writes=0.25, shuffle=True, seed=3),
         lambda: numa.pair("4G", "4G", overlap=[0.0, 1.0], cache="8G", from_=1),
         lambda: plan("500G", working_set="10G", threads=24, pattern="sequential"),
+        lambda: tiering(
+            workload="nomad-small",
+            policy="tpp,nomad",
+            knobs={"tpp.arm_demoted": False, "tpp.scan_delay": "500ms"},
+            mix="split",
+            seeds=2,
+            seed=7,
+            scale="1/512",
+            rounds=1,
+            fast="30%",
+            points=4,
+        ),
+        lambda: tiering(
+            DATA / "captures" / "gnugo.trace",
+            policy=["tpp", "none"],
+            filter="none",
+            fast="40%",
+            rounds=2,
+            cost_scale=2.0,
+        ),
     ],
-    ids=["ssd", "numa alloc", "numa run", "numa pair", "numa plan"],
+    ids=[
+        "ssd",
+        "numa alloc",
+        "numa run",
+        "numa pair",
+        "numa plan",
+        "tiering",
+        "tiering of a trace",
+    ],
 )
 def test_a_result_is_repeated_by_its_command_and_read_from_its_folder(
     ask: Callable[[], Any], nearfar: Run, tmp_path: Path
