@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Final, Unpack
+from typing import Any, ClassVar, Final, TypedDict, Unpack
 
 from nearfar import _engine
 from nearfar import machine as machines
@@ -52,6 +52,28 @@ class Policy:
     base: ClassVar[str | None] = None
     knobs: ClassVar[Mapping[str, str]] = {}
     watch_unshadowed: ClassVar[bool] = False
+
+
+class Knob(TypedDict):
+    """A knob of a policy; its ``kind`` says how a value is written."""
+
+    name: str
+    kind: str
+    default: str
+    what: str
+    source: str
+
+
+class PolicyInfo(TypedDict):
+    """What the registry says of a policy."""
+
+    name: str
+    what: str
+    follows: str
+    leaves_out: str
+    not_for: str
+    foresees: bool
+    knobs: list[Knob]
 
 
 class TieringRun(Run, total=False):
@@ -126,13 +148,13 @@ class TieringResult(FolderResult):
         return sum(float(row[count]) for row in rows) / len({row["seed"] for row in rows})
 
 
-def policies() -> list[dict[str, Any]]:
+def policies() -> list[PolicyInfo]:
     """Every built-in policy, in the order of the registry.
 
     Each has its ``name``, ``what`` it is, what it ``follows`` and ``leaves_out``, what it is
     ``not_for``, and its ``knobs`` with their defaults and sources.
     """
-    found: list[dict[str, Any]] = json.loads(_engine.tiering_policies())
+    found: list[PolicyInfo] = json.loads(_engine.tiering_policies())
     return found
 
 

@@ -18,6 +18,7 @@ from nearfar.schema import takes
 
 if TYPE_CHECKING:
     from nearfar.sweep import Estimate, Progress, SweepResult
+    from nearfar.sweep.cell import CellState
 
 SETTINGS = {"epilog": "Example: nearfar sweep study.toml --workers 2 -o study.sweep"}
 #: Failed cells that are told one by one.
@@ -98,10 +99,9 @@ def _say(found: Estimate, output_format: str) -> None:
     print(f"time: {long} ({found.basis})")
 
 
-def _name(result: SweepResult, cell: dict[str, object]) -> str:
+def _name(result: SweepResult, cell: CellState) -> str:
     """The cell by what sets it off from the others."""
     values = cell["parameters"]
-    assert isinstance(values, dict)
     names = result.varying or list(result.run["grid"])
     return ", ".join(f"{name}={_text(values.get(name))}" for name in names) or str(cell["key"])
 

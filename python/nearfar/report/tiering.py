@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rich import box
@@ -100,7 +100,7 @@ def _count(value: float) -> str:
     return units.count(round(value))
 
 
-def policies(found: list[dict[str, Any]]) -> RenderableType:
+def policies(found: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Every policy with its knobs."""
     parts: list[RenderableType] = []
     for policy in found:

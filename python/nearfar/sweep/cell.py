@@ -16,7 +16,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
 from nearfar import studies
 from nearfar.errors import NearfarError
@@ -26,7 +26,36 @@ from nearfar.studies import Study
 from nearfar.sweep.plan import Cell
 
 
-def job_of(cell: Cell, study: Study, folder: Path, threads: int) -> dict[str, Any]:
+class Job(TypedDict):
+    """All that a process needs to run a cell; attributes of :class:`Cell` as they are there."""
+
+    folder: str
+    key: str
+    study: str
+    parameters: Mapping[str, Any]
+    written: Mapping[str, Any]
+    renamed: Mapping[str, str]
+    threads: int
+    error: str | None
+
+
+class CellState(TypedDict):
+    """How a cell went: ``done``, ``failed`` or ``missing``; ``rows`` of its result."""
+
+    key: str
+    status: str
+    rows: int
+    error: str | None
+    parameters: Mapping[str, Any]
+
+
+class Outcome(CellState):
+    """What ``cells/KEY.json`` holds."""
+
+    seconds: float
+
+
+def job_of(cell: Cell, study: Study, folder: Path, threads: int) -> Job:
     """All that a process needs to run ``cell``, as plain values."""
     return {
         "folder": str(folder.absolute()),
@@ -40,13 +69,8 @@ def job_of(cell: Cell, study: Study, folder: Path, threads: int) -> dict[str, An
     }
 
 
-def run(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a cell and keep it; a cell that fails is kept with its one line.
-
-    Returns:
-        What ``cells/KEY.json`` holds: ``key``, ``status`` (``done`` or ``failed``), ``rows``,
-        ``seconds``, ``error``, ``parameters``.
-    """
+def run(job: Job) -> Outcome:
+    """Run a cell and keep it; a cell that fails is kept with its one line."""
     import pyarrow.parquet
 
     study = studies.find(job["study"])
@@ -69,7 +93,7 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
             # A defect in one cell must not end the others.
             line = (str(wrong).splitlines() or [""])[0]
             error = _shown(f"{type(wrong).__name__}: {line}", job["renamed"])
-    outcome = {
+    outcome: Outcome = {
         "key": job["key"],
         "status": "done" if error is None else "failed",
         "rows": rows,
@@ -80,11 +104,11 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     try:
         keep(outcome, Path(job["folder"]))
     except NearfarError as wrong:
-        outcome |= {"status": "failed", "error": str(wrong)}
+        outcome["status"], outcome["error"] = "failed", str(wrong)
     return outcome
 
 
-def keep(outcome: Mapping[str, Any], folder: Path) -> None:
+def keep(outcome: Outcome, folder: Path) -> None:
     """Write how a cell went.
 
     Raises:
@@ -95,16 +119,18 @@ def keep(outcome: Mapping[str, Any], folder: Path) -> None:
         aside.write_text(text, encoding="utf-8")
 
 
-def outcome_of(key: str, folder: Path) -> dict[str, Any] | None:
+def outcome_of(key: str, folder: Path) -> Outcome | None:
     """How a cell went, if it was ever run to its end."""
     try:
-        found = parse_json((folder / "cells" / f"{key}.json").read_text(encoding="utf-8"))
+        found: Any = parse_json((folder / "cells" / f"{key}.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    if not isinstance(found, dict) or found.get("key") != key:
+    if not isinstance(found, dict) or not found.keys() >= Outcome.__annotations__.keys():
         return None
-    done = found.get("status") == "done"
-    return None if done and not (folder / "cells" / f"{key}.parquet").is_file() else found
+    outcome = cast("Outcome", found)
+    there = (folder / "cells" / f"{key}.parquet").is_file()
+    lost = outcome["status"] == "done" and not there
+    return None if lost or outcome["key"] != key else outcome
 
 
 @contextmanager
@@ -123,7 +149,7 @@ def _whole(path: Path) -> Iterator[Path]:
         ) from None
 
 
-def _tuples(study: Study, parameters: dict[str, Any]) -> dict[str, Any]:
+def _tuples(study: Study, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
     """Lists of TOML as tuples where the study asks for those."""
     known = study.parameters()
     return {
@@ -143,7 +169,7 @@ def _shown(text: str, renamed: Mapping[str, str]) -> str:
 # --- columns
 
 
-def parameter_columns(study: Study) -> dict[str, Any]:
+def parameter_columns(study: Study) -> Mapping[str, Any]:
     """Parameters that become columns, with their Arrow types: the same for every cell."""
     return {
         name: _type(one.annotation)
@@ -152,7 +178,7 @@ def parameter_columns(study: Study) -> dict[str, Any]:
     }
 
 
-def _table(study: Study, rows: Any, job: Mapping[str, Any]) -> Any:
+def _table(study: Study, rows: Any, job: Job) -> Any:
     """The rows with the cell's parameters in front, paths as the sweep's file writes them."""
     import pyarrow
 
