@@ -140,10 +140,7 @@ def plan(
     capacity: str,
     emit: Annotated[
         str | None,
-        typer.Option(
-            help="Print configuration: numactl, daxctl, weighted-interleave, "
-            "numa-cmdline, numa-systemd."
-        ),
+        typer.Option(help="Print configuration for another tool (docs/emit.md)."),
     ] = None,
     output_format: Format = "table",
     out: Out = None,
