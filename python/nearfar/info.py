@@ -110,7 +110,7 @@ def rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str, str, object]]:
             yield "trace", "", key, _cell(value)
 
 
-#: What tells the items of a list apart.
+#: The key that names an item of a list.
 _ITEM = {
     "threads": "index",
     "working_set": "record",

@@ -53,7 +53,7 @@ class Study:
         result: ``module:class`` of what it answers.
         traces: parameters that may name trace folders.
         machines: parameters that name machines.
-        in_columns: parameters that the columns of its rows tell already.
+        in_columns: parameters that its rows have as columns already.
         threads: the parameter that says how many threads the engine may use, where there is one.
         records_per_second: records of a trace that one core takes a second with usual options, to
             say how long a sweep may take before a cell is finished (measured, docs/bench.md);

@@ -46,7 +46,7 @@ class Policy:
         base: a built-in policy whose mechanisms are kept, or None to start from nothing.
         knobs: knobs of the base, as text by name.
         watch_unshadowed: on the base ``nomad``, whether a page promoted without a shadow is
-            write-protected, so that ``written`` is told its first write.
+            write-protected, so that ``written`` is called at its first write.
     """
 
     base: ClassVar[str | None] = None

@@ -33,7 +33,7 @@ from nearfar.result import FolderResult
 from nearfar.schema import MachineLike, Rows, complete, takes, written
 from nearfar.sizes import Memory, parse_memory, parse_page_sizes
 
-#: The memory size of each VM unless told otherwise.
+#: The memory size of each VM unless another is given.
 MEMORY: Final = "50%"
 
 

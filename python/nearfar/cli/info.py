@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
-from nearfar.cli._study import Format, check_format, tell
+from nearfar.cli._study import Format, check_format, print_result
 from nearfar.declared.info import OPTIONS, Options
 from nearfar.schema import takes
 
@@ -45,7 +45,7 @@ def run(
 
         return tables.info(found)
 
-    tell(found, output_format, shown)
+    print_result(found, output_format, shown)
 
 
 def _check_place(html: Path) -> None:

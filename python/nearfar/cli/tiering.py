@@ -7,7 +7,7 @@ from typing import Annotated, Unpack
 
 import typer
 
-from nearfar.cli._study import Force, Format, Html, check_format, keep, tell
+from nearfar.cli._study import Force, Format, Html, check_format, print_result, save
 from nearfar.declared.tiering import OPTIONS, Options
 from nearfar.schema import takes
 
@@ -69,5 +69,5 @@ def run(
             progress=on_progress,
             **options,
         )
-    keep(result, out, force, html, result.html)
-    tell(result, output_format, lambda: texts.tiering(result.to_dict()), html)
+    save(result, out, force, html, result.html)
+    print_result(result, output_format, lambda: texts.tiering(result.to_dict()), html)

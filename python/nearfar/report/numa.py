@@ -114,7 +114,7 @@ def plan(rows: Rows) -> RenderableType:
 
 
 def nodes(rows: Rows) -> RenderableType:
-    """Nodes as a description tells them."""
+    """Nodes as they are described."""
     shown = table("Memory nodes")
     _columns(shown, "node", "kind", "size", "CPUs", "socket", "read", "bandwidth", "from")
     for row in rows:

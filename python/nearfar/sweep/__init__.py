@@ -41,8 +41,8 @@ class Estimate:
 
     Attributes:
         cells: of the grid; done: finished; failed: of those before, to be tried again.
-        seconds: how long the rest takes; None where nothing tells.
-        basis: what tells it.
+        seconds: how long the rest takes; None where that is not known.
+        basis: what that is estimated from.
     """
 
     cells: int
@@ -323,9 +323,9 @@ def _show(place: int, key: str, folder: Path) -> None:
     try:
         part.hardlink_to(kept)
     except OSError:
-        aside = part.with_name(f".{part.name}.partial")
-        shutil.copyfile(kept, aside)
-        commit(aside, part)
+        temporary = part.with_name(f".{part.name}.partial")
+        shutil.copyfile(kept, temporary)
+        commit(temporary, part)
 
 
 def _gather(run: SweepRun, folder: Path, keys: Sequence[str], ran: int) -> SweepResult:
@@ -396,9 +396,9 @@ def _run(
 def _left(
     plan: Plan, cells: Sequence[Cell], done: Mapping[str, float], processes: int
 ) -> tuple[float | None, str]:
-    """Seconds that the cells which are not done take, and what tells that.
+    """Seconds that the cells which are not done take, and what that is estimated from.
 
-    Finished cells tell it, in proportion to the records of their traces.
+    It is estimated from finished cells, in proportion to the records of their traces.
     """
     rest = [cell for cell in cells if cell.key not in done and cell.error is None]
     if not rest:
@@ -408,8 +408,8 @@ def _left(
     if known:
         work = sum(max(cell.records, 1) for cell in known)
         each = sum(done[cell.key] for cell in known) / work
-        told = f"from {len(known)} finished cell{'s' * (len(known) != 1)}"
-        return each * sum(max(cell.records, 1) for cell in rest) / at_once, told
+        basis = f"from {len(known)} finished cell{'s' * (len(known) != 1)}"
+        return each * sum(max(cell.records, 1) for cell in rest) / at_once, basis
     rate = plan.study.records_per_second
     if rate is None:
         return None, "not known before a cell is finished"

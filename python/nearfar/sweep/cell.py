@@ -1,9 +1,9 @@
 """One cell: run it, write its rows and how it went, whole or not at all.
 
 A finished cell is two files of the sweep's folder: ``cells/KEY.parquet``, its rows, and then
-``cells/KEY.json``, which says that it is finished. Both are written aside, flushed to the device
-and renamed, so a process killed at any moment leaves a finished cell or none. Any process that sees
-the folder may run any cell; two that run the same one write the same bytes.
+``cells/KEY.json``, which says that it is finished. Both are written to a temporary file, flushed to
+the device and renamed, so a process killed at any moment leaves a finished cell or none. Any
+process that sees the folder may run any cell; two that run the same one write the same bytes.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def run(job: Job) -> Outcome:
         try:
             table = _table(study, study.run(_tuples(study, parameters)).table, job)
             rows = table.num_rows
-            with _whole(Path(job["folder"]) / "cells" / f"{job['key']}.parquet") as aside:
-                pyarrow.parquet.write_table(table, aside, compression="zstd")
+            with _whole(Path(job["folder"]) / "cells" / f"{job['key']}.parquet") as temporary:
+                pyarrow.parquet.write_table(table, temporary, compression="zstd")
         except NearfarError as wrong:
             error = _shown(str(wrong), job["renamed"])
         except (KeyboardInterrupt, SystemExit):
@@ -115,8 +115,8 @@ def keep(outcome: Outcome, folder: Path) -> None:
         NearfarError: the folder cannot be written to.
     """
     text = json.dumps(outcome, indent=1) + "\n"
-    with _whole(folder / "cells" / f"{outcome['key']}.json") as aside:
-        aside.write_text(text, encoding="utf-8")
+    with _whole(folder / "cells" / f"{outcome['key']}.json") as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def outcome_of(key: str, folder: Path) -> Outcome | None:
@@ -137,12 +137,12 @@ def outcome_of(key: str, folder: Path) -> Outcome | None:
 def _whole(path: Path) -> Iterator[Path]:
     """Give a file to write, which becomes ``path`` when all is written."""
     # A name that no other process writes to at the same time, on whatever host it is.
-    aside = path.with_name(f".{path.name}.{os.uname().nodename}-{os.getpid()}.partial")
+    temporary = path.with_name(f".{path.name}.{os.uname().nodename}-{os.getpid()}.partial")
     try:
-        yield aside
-        commit(aside, path)
+        yield temporary
+        commit(temporary, path)
     except OSError as error:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise NearfarError(
             f"{path}: cannot be written: {error.strerror or error}; "
             "check the path, permissions and free space"

@@ -44,9 +44,9 @@ class Cluster:
             if name.partition(".")[0] == "distributed":
                 logging.getLogger(name).setLevel(logging.CRITICAL)
         file = Path(where)
-        told = {"scheduler_file": where} if file.is_file() else {"address": where}
+        address = {"scheduler_file": where} if file.is_file() else {"address": where}
         try:
-            self.client = distributed.Client(**told, timeout=_PATIENCE, set_as_default=False)
+            self.client = distributed.Client(**address, timeout=_PATIENCE, set_as_default=False)
         except (OSError, ValueError, TimeoutError) as error:
             line = (str(error).splitlines() or [type(error).__name__])[0]
             raise NearfarError(f"--dask {where}: no scheduler there: {line}", 3) from None

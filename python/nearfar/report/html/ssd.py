@@ -34,7 +34,7 @@ _GLOSSARY = (
     ("idle", "No thread is ready."),
     (
         "predicted",
-        "What the device tells: the operations that it will need, nothing else going on.",
+        "What the device announces: the operations that it will need, nothing else going on.",
     ),
     ("passed on", "The fault went to the kernel, which may put the thread to sleep."),
 )

@@ -36,7 +36,7 @@ _GLOSSARY = (
     ("shadow fault", "The first write to a page with a shadow: the shadow is freed."),
     ("reclaimed", "A shadow freed because its frame was needed."),
     ("hint fault", "A fault the kernel arranged to see whether a slow page is used."),
-    ("oracle", "Told how often each page will be used: a bound, not a policy."),
+    ("oracle", "Knows how often each page will be used: a bound, not a policy."),
 )
 
 
