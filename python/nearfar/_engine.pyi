@@ -214,7 +214,6 @@ def tiering_run(
     machine: Machine,
     *,
     policies: Sequence[tuple[str, str | None, Callable[[], object] | None, Mapping[str, str]]],
-    workload: str,
     trace: str | PathLike[str] | None,
     policy_scale: float | None,
     options: Mapping[str, Any],

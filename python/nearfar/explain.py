@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, TypedDict, Unpack
 
 from nearfar import _engine, units
 from nearfar import paging_findings as findings
@@ -36,19 +36,73 @@ from nearfar.sizes import parse_memory
 Row = Mapping[str, Any]
 
 
+class ExplainRun(TypedDict):
+    """Which row was taken apart."""
+
+    folder: str
+    trace: str
+    view: str
+    machine: str
+    storage: str
+    page_bytes: int
+    memory_bytes: int
+    memory_fraction: float | None
+    frames: int
+    total_ns: float
+    sample: float | None
+
+
+class Term(TypedDict):
+    """A part of the time of a reference: ``T_A`` or ``T_D``; ``share`` of the whole."""
+
+    term: str
+    part: str
+    formula: str
+    rate: float
+    each_ns: float
+    ns: float
+    share: float
+
+
+class Counts(TypedDict):
+    """What happened somewhere."""
+
+    references: int
+    tlb_misses: int
+    tlb_second_hits: int
+    faults: int
+    first_touches: int
+
+
+class _Costly(Counts):
+    name: str
+    ns: float
+    share: float
+
+
+class Place(_Costly):
+    """A region or address range, and what its misses and faults cost."""
+
+    addr_low: int
+    addr_high: int
+
+
+class Site(_Costly):
+    """A piece of code, and what the misses and faults of its references cost."""
+
+    addr: int | None
+
+
 @dataclass(frozen=True)
 class ExplainResult(Result):
     """A row of a run, taken apart.
 
     Attributes:
         run: the folder, the trace, and which row: page size, memory size, storage.
-        terms: the parts of the time of a reference: ``term``, ``part`` (``T_A`` or ``T_D``),
-            ``formula``, ``rate``, ``each_ns``, ``ns``, ``share``. They add up to ``total_ns``.
-        total: counts everywhere: ``references``, ``tlb_misses``, ``tlb_second_hits``, ``faults``,
-            ``first_touches``.
-        regions: the same counts by region, with ``name``, ``addr_low``, ``addr_high``, the time
-            they cost (``ns`` a reference of the program) and its ``share`` of all such time, most
-            first.
+        terms: the parts of the time of a reference; they add up to ``total_ns``.
+        total: counts everywhere.
+        regions: the same counts by region, with the time they cost (``ns`` a reference of the
+            program) and its ``share`` of all such time, most first.
         ranges: the same by address range, lowest first.
         sites: the same by the code that made the reference, most first: ``name`` of its region,
             ``addr`` of its block of instructions (None: all further ones); empty where the trace
@@ -57,12 +111,12 @@ class ExplainResult(Result):
 
     chart = "nearfar.report.plots.explain:draw"
 
-    run: dict[str, Any]
-    terms: list[dict[str, Any]]
-    total: dict[str, int]
-    regions: list[dict[str, Any]]
-    ranges: list[dict[str, Any]]
-    sites: list[dict[str, Any]]
+    run: ExplainRun
+    terms: list[Term]
+    total: Counts
+    regions: list[Place]
+    ranges: list[Place]
+    sites: list[Site]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, as ``--format json`` prints it."""
@@ -122,11 +176,11 @@ def explain(
     asked["memory"] = _memory(row)
     with view(trace, kept["filter"], machine, progress) as seen:
         found = json.loads(_engine.paging_explain(seen.path, options=asked, progress=progress))
-    total: dict[str, int] = found["total"]
+    total: Counts = found["total"]
     if kept["sample"] is None:
         _check(opened.path, row, total)
     price = _Price.of(machine, row["storage"], row["page_bytes"])
-    answer = {
+    answer: ExplainRun = {
         "folder": str(opened.path),
         "trace": made["trace"],
         "view": made["view"],
@@ -140,9 +194,10 @@ def explain(
         "sample": kept["sample"],
     }
     terms = _terms(row, price, bool(kept["write_back"]))
-    regions = sorted(_cost(found["regions"], total, price), key=lambda place: -place["ns"])
+    regions: list[Place] = _cost(found["regions"], total, price)
+    regions.sort(key=lambda place: -place["ns"])
     # Behind CPU caches a miss no longer follows the fetch of the code that made it.
-    sites = _cost(found["sites"], total, price) if kept["filter"] == "none" else []
+    sites: list[Site] = _cost(found["sites"], total, price) if kept["filter"] == "none" else []
     sites.sort(key=lambda site: (site["addr"] is None, -site["ns"]))
     return ExplainResult(answer, terms, total, regions, _cost(found["ranges"], total, price), sites)
 
@@ -202,7 +257,7 @@ def _trace(made: Mapping[str, Any]) -> Path:
     return trace
 
 
-def _check(folder: Path, row: Row, total: Mapping[str, int]) -> None:
+def _check(folder: Path, row: Mapping[str, Any], total: Mapping[str, Any]) -> None:
     """The counts of the second simulation are those of the first."""
     for ours, theirs in (
         ("references", "references"),
@@ -239,7 +294,7 @@ class _Price:
         return cls(times.tlb_ns, times.stlb_ns or 0.0, times.dram_ns, read, write)
 
 
-def _terms(row: Row, price: _Price, write_back: bool) -> list[dict[str, Any]]:
+def _terms(row: Row, price: _Price, write_back: bool) -> list[Term]:
     """Equations 1 to 3 of 000, their sums multiplied out, with the values of the row."""
     size = units.size(row["page_bytes"])
     second = row["tlb_second_hits"] / row["references"]
@@ -268,12 +323,12 @@ def _terms(row: Row, price: _Price, write_back: bool) -> list[dict[str, Any]]:
     ]
 
 
-def _cost(places: Sequence[Row], total: Mapping[str, int], price: _Price) -> list[dict[str, Any]]:
+def _cost(places: Sequence[Mapping[str, Any]], total: Counts, price: _Price) -> list[Any]:
     """Places with the time that their misses and faults cost, and its share."""
 
-    def ns(counts: Mapping[str, int]) -> float:
+    def ns(counts: Mapping[str, Any]) -> float:
         spent = counts["tlb_misses"] * price.dram + counts["tlb_second_hits"] * price.second
-        return (spent + counts["faults"] * price.read) / total["references"]
+        return float((spent + counts["faults"] * price.read) / total["references"])
 
     whole = ns(total)
     return [

@@ -214,13 +214,21 @@ ROWS: Final = Rows(
             "",
             "References at this page size; one that crosses a page counts in both.",
         ),
-        Column("tlb_misses", "int64", False, "", "Page walks: what no level of the TLB held."),
+        Column(
+            "tlb_misses",
+            "int64",
+            False,
+            "",
+            "Page walks: what no level of the TLB held.",
+            title="TLB misses",
+        ),
         Column(
             "tlb_miss_rate",
             "double",
             False,
             "per reference",
             "e, epsilon of page-size advice (000).",
+            title="TLB miss rate",
         ),
         Column(
             "tlb_second_hits",
@@ -228,6 +236,7 @@ ROWS: Final = Rows(
             False,
             "",
             "First-level misses that the second level held; 0 with one level.",
+            title="second TLB hits",
         ),
         Column("faults", "int64", False, "", "Page faults; an estimate when pages were sampled."),
         Column(
@@ -241,7 +250,7 @@ ROWS: Final = Rows(
             "Standard error of the fault rate when pages were sampled, else null.",
         ),
         Column("pages", "int64", False, "pages", "Distinct pages: no memory size can fault less."),
-        Column("dirty_evictions", "int64", False, "", "Evictions of written pages."),
+        Column("dirty_evictions", "int64", False, "", "Evictions of written pages.", title="dirty"),
         Column(
             "zero_fills",
             "int64",
@@ -272,6 +281,7 @@ ROWS: Final = Rows(
             False,
             "",
             "Whether the frames are so few (under 8) that the row says little about a larger program.",
+            title="too few frames",
         ),
     ),
     keys=("storage", ("memory_fraction", "memory_bytes"), "page_bytes"),

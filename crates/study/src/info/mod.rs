@@ -52,49 +52,65 @@ pub struct Options {
     pub heat_map: bool,
 }
 
-/// Pages touched in one stretch of time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct WorkingSet {
-    /// Records up to the end of the stretch.
-    pub record: u64,
-    /// Bytes of the distinct 4 KiB pages touched in the stretch.
-    pub bytes: u64,
-    /// Bytes of the distinct 4 KiB pages touched since the start.
-    pub footprint_bytes: u64,
+nearfar_schema::columns! {
+    /// Pages touched in one stretch of time.
+    #[derive(Copy, Eq)]
+    pub struct WorkingSet {
+        /// Records up to the end of the stretch.
+        record: u64 as "at record",
+        /// Bytes of the distinct 4 KiB pages touched in the stretch.
+        bytes: u64 ["bytes"] as "bytes touched",
+        /// Bytes of the distinct 4 KiB pages touched since the start.
+        footprint_bytes: u64 ["bytes"],
+    }
+    keys [record]
+    metrics [bytes less, footprint_bytes less]
+    seed []
 }
 
-/// One named part of the address space.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Region {
-    /// File, `[heap]`, `[stack]`, `(anonymous) 0x...`, `page cache: FILE`, `(unnamed)`, or a range.
-    pub name: String,
-    /// First byte of the lowest page touched; absent where regions were taken together.
-    pub addr_low: Option<u64>,
-    /// Byte after the highest page touched; may be 2^64.
-    pub addr_high: Option<u128>,
-    /// Distinct 4 KiB pages touched under this name.
-    pub pages: u64,
-    /// Records that begin here.
-    pub records: u64,
-    /// Of these, loads of the program.
-    pub loads: u64,
-    /// Stores of the program.
-    pub stores: u64,
-    /// Fetches of instructions.
-    pub fetches: u64,
-    /// Loads of the kernel for the program.
-    pub kernel_loads: u64,
-    /// Stores of the kernel for the program.
-    pub kernel_stores: u64,
+nearfar_schema::columns! {
+    /// One named part of the address space.
+    #[derive(Eq)]
+    pub struct Region {
+        /// File, `[heap]`, `[stack]`, `(anonymous) 0x...`, `page cache: FILE`, `(unnamed)`, or a range.
+        name: String as "region",
+        /// First byte of the lowest page last touched under this name; null where regions were taken
+        /// together.
+        addr_low: Option<u64>,
+        /// Byte after the highest one; may be 2^64.
+        addr_high: Option<u128>,
+        /// Distinct 4 KiB pages touched under this name.
+        pages: u64 ["pages"],
+        /// Records that begin here.
+        records: u64,
+        /// Of these, loads of the program.
+        loads: u64,
+        /// Stores of the program.
+        stores: u64,
+        /// Fetches of instructions.
+        fetches: u64,
+        /// Loads of the kernel for the program.
+        kernel_loads: u64,
+        /// Stores of the kernel for the program.
+        kernel_stores: u64,
+    }
+    keys [name]
+    metrics [records less, pages less]
+    seed []
 }
 
-/// References with a stack distance d, 2^k <= d < 2^(k+1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct ReuseBin {
-    /// k; absent for first touches, which have no distance.
-    pub distance_log2: Option<u32>,
-    /// Page touches.
-    pub count: u64,
+nearfar_schema::columns! {
+    /// References with a stack distance d, 2^k <= d < 2^(k+1).
+    #[derive(Copy, Eq)]
+    pub struct ReuseBin {
+        /// k; null for first touches, which have no distance.
+        distance_log2: Option<u32> as "distance",
+        /// Page touches.
+        count: u64 as "references",
+    }
+    keys [distance_log2]
+    metrics [count less]
+    seed []
 }
 
 /// Reads and writes of data, fetches left out.

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use nearfar_hardware::tlb::Buffer;
-use nearfar_schema::{Bytes, none, required};
+use nearfar_schema::{Bytes, OneMemory, none, required};
 use nearfar_trace::hash::PageMap;
 use nearfar_trace::{Batch, Columns, Kind, Reader, Result, last_byte};
 use rustc_hash::FxHashMap;
@@ -32,7 +32,7 @@ nearfar_schema::options! {
         /// Page size of the row.
         page: Bytes = required(),
         /// Memory size of the row, as the run was asked for it.
-        memory: Option<nearfar_schema::Memory> = none("the middle one"),
+        memory: Option<OneMemory> = none("the middle one"),
         /// Storage of the row.
         storage: Option<String> = none("the run's first"),
     }
@@ -324,6 +324,7 @@ fn explained(
 #[cfg(test)]
 mod tests {
     use nearfar_kernel::replacement::REPLACEMENTS;
+    use nearfar_schema::Choice;
     use nearfar_trace::{KindSet, Record, RegionEvent, Source, Writer, WriterOptions};
     use proptest::prelude::*;
 
@@ -369,6 +370,18 @@ mod tests {
         }
     }
 
+    fn asked(
+        page: u64,
+        size: MemorySize,
+        tlb: &str,
+        policy: &str,
+        insert: ClockInsert,
+        kinds: KindSet,
+    ) -> Options {
+        let (tlb, policy) = (tlb.parse().unwrap(), Choice::of(policy).unwrap());
+        Options::new(vec![page], vec![size], tlb, policy, insert, kinds).unwrap()
+    }
+
     fn check(records: &[Record], tlb: &str, policy: &str, insert: ClockInsert) {
         let folder = tempfile::tempdir().unwrap();
         let reader = store(records, folder.path());
@@ -377,8 +390,7 @@ mod tests {
                 [MemorySize::Fraction(0.3), MemorySize::Bytes(5000), MemorySize::Fraction(1.0)]
             {
                 let set = KindSet::ALL;
-                let options =
-                    Options::new(vec![page], vec![size], tlb, policy, insert, set).unwrap();
+                let options = asked(page, size, tlb, policy, insert, set);
                 let cell = &simulate(&reader, &options, &mut |_| Ok(())).unwrap().cells[0];
                 let found = explain(&reader, &options, &mut |_| Ok(())).unwrap();
                 let study = Counts {
@@ -464,12 +476,11 @@ mod tests {
         ];
         let folder = tempfile::tempdir().unwrap();
         let reader = store(&records, folder.path());
-        let all = vec![MemorySize::Fraction(1.0)];
+        let all = MemorySize::Fraction(1.0);
         let data = KindSet(1 << Kind::Load as u8 | 1 << Kind::Store as u8);
         let faults = |kinds| {
-            let options =
-                Options::new(vec![4096], all.clone(), "64", "lru", ClockInsert::Set, kinds);
-            let found = explain(&reader, &options.unwrap(), &mut |_| Ok(())).unwrap();
+            let options = asked(4096, all, "64", "lru", ClockInsert::Set, kinds);
+            let found = explain(&reader, &options, &mut |_| Ok(())).unwrap();
             let facts = |s: &Site| (s.addr, s.name.clone(), s.counts.faults, s.counts.tlb_misses);
             found.sites.iter().map(facts).collect::<Vec<_>>()
         };
@@ -505,9 +516,8 @@ mod tests {
             .collect();
         let folder = tempfile::tempdir().unwrap();
         let reader = store(&records, folder.path());
-        let memory = vec![MemorySize::Fraction(0.5)];
-        let options =
-            Options::new(vec![4096], memory, "64", "lru", ClockInsert::Set, KindSet::ALL).unwrap();
+        let half = MemorySize::Fraction(0.5);
+        let options = asked(4096, half, "64", "lru", ClockInsert::Set, KindSet::ALL);
         let found = explain(&reader, &options, &mut |_| Ok(())).unwrap();
         assert!(found.ranges.len() <= RANGES && found.ranges.len() > RANGES / 4);
         assert_eq!(sum(&found.ranges), found.total);

@@ -8,7 +8,7 @@ use nearfar_schema::{Bytes, Choice, Count, List, Memory, PageSizes, Runtime, non
 use nearfar_trace::record::Kinds;
 use nearfar_trace::{Error, KindSet, Result};
 
-use crate::filter::Filter;
+use crate::filter::{Filter, MACHINE};
 
 /// Smallest page size, bytes: a cache line.
 pub const MIN_PAGE: u64 = 64;
@@ -16,9 +16,6 @@ pub const MIN_PAGE: u64 = 64;
 pub const MAX_PAGE: u64 = 1 << 40;
 /// Most memory sizes in one study.
 pub const MAX_MEMORIES: usize = 1024;
-
-/// Default of a simulation, bytes.
-pub const MAX_MEMORY: u64 = 12 << 30;
 
 nearfar_schema::choices! {
     /// Whether CLOCK loads a page with its accessed bit set.
@@ -64,7 +61,7 @@ nearfar_schema::options! {
         /// The accessed bit of a page just loaded by CLOCK.
         clock_insert: ClockInsert = "set",
         /// Machine name or file.
-        machine: MachineName = "desktop-nvm",
+        machine: MachineName = MACHINE,
         /// Storages of the machine.
         storage: Option<List<String>> = none("all"),
         /// Kinds of references that count.
@@ -119,8 +116,8 @@ impl TryFrom<&Asked> for Options {
         let options = Self::new(
             asked.page_sizes.0.clone(),
             asked.memory.sizes.clone(),
-            &asked.tlb.to_string(),
-            asked.replacement.name,
+            asked.tlb,
+            asked.replacement,
             asked.clock_insert,
             kinds,
         )?;
@@ -135,12 +132,12 @@ impl TryFrom<&Asked> for Options {
 }
 
 impl Options {
-    /// Check and order what the user gave. `replacement` is a name.
+    /// Check and order what the user gave; all pages, on every core, in as much memory as it takes.
     pub fn new(
         mut page_sizes: Vec<u64>,
         memory: Vec<MemorySize>,
-        tlb: &str,
-        replacement: &str,
+        tlb: TlbSpec,
+        replacement: Choice<Replacements>,
         clock_insert: ClockInsert,
         kinds: KindSet,
     ) -> Result<Self> {
@@ -178,14 +175,7 @@ impl Options {
                 ));
             }
         }
-        let Some(policy) = replacement::find(replacement) else {
-            let names: Vec<_> = replacement::REPLACEMENTS.iter().map(|p| p.name).collect();
-            return Err(Error::input(
-                "--replacement",
-                format!("no policy {replacement:?}"),
-                format!("choose one of {}", names.join(", ")),
-            ));
-        };
+        let policy = replacement::find(replacement.name).expect("a choice is of the registry");
         if clock_insert == ClockInsert::Clear && !policy.is_clock() {
             return Err(Error::input(
                 "--clock-insert",
@@ -199,14 +189,14 @@ impl Options {
         Ok(Self {
             page_sizes,
             memory,
-            tlb: tlb.parse().map_err(|what: String| Error::input("--tlb", what, ""))?,
+            tlb,
             replacement: policy,
             clock_insert,
             kinds,
             lifetimes: false,
             threads: 0,
             sample: None,
-            max_memory: MAX_MEMORY,
+            max_memory: u64::MAX,
         })
     }
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nearfar import units
+from nearfar.declared.info import REGIONS_ROWS, REUSE_ROWS, WORKING_SET_ROWS
 from nearfar.report import tables
 from nearfar.report.html import charts, heat, page
 from nearfar.trace import facts
@@ -94,7 +95,7 @@ def _regions(found: list[Mapping[str, Any]], drawn: dict[str, Any]) -> str:
     body = (
         f'<p class="key">{legend}</p>'
         + page.chart("regions", label, f"Most references: {drawn['regions']['bars'][0]['name']}.")
-        + page.details("The numbers", page.table(["region", *keys], rows, label))
+        + page.details("The numbers", page.table(REGIONS_ROWS.heads("name", *keys), rows, label))
     )
     return page.section("regions", "Hottest regions", body)
 
@@ -119,7 +120,7 @@ def _working_set(points: list[Mapping[str, Any]], drawn: dict[str, Any]) -> str:
         [page.text(units.count(p["record"])), page.text(page.typeset(units.size(p["bytes"])))]
         for p in points
     ]
-    numbers = page.table(["record", "bytes touched"], rows, label)
+    numbers = page.table(WORKING_SET_ROWS.heads("record", "bytes"), rows, label)
     body = page.chart("working", label, caption) + page.details("The numbers", numbers)
     return page.section("working", "Working set", body)
 
@@ -143,7 +144,8 @@ def _reuse(bins: list[Mapping[str, Any]], drawn: dict[str, Any]) -> str:
         [page.text(p["label"]), page.text(p["count_label"]), page.text(p["share_label"])]
         for p in points
     ]
-    numbers = page.table(["distance", "references", "share"], rows, label)
+    heads = [*REUSE_ROWS.heads("distance_log2", "count"), "share"]
+    numbers = page.table(heads, rows, label)
     body = page.chart("reuse", label, caption) + page.details("The numbers", numbers)
     return page.section("reuse", "Reuse", body)
 

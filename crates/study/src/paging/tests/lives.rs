@@ -672,8 +672,9 @@ fn check_lives(steps: &[Step], pages: &[u64], tlb: &str, policy: &str, insert: C
     let reader = trace(steps, &PROCESSES, folder.path());
     let memory: Vec<MemorySize> =
         [1, 2, 3, 5, 8, 9, 12, 17, 40, 70].map(|frames| MemorySize::Bytes(frames * 4096)).to_vec();
-    let options = Options::new(pages.to_vec(), memory, tlb, policy, insert, KindSet::ALL).unwrap();
-    let options = Options { lifetimes: true, ..options };
+    let (parsed, named) = (tlb.parse().unwrap(), Choice::of(policy).unwrap());
+    let options = Options::new(pages.to_vec(), memory, parsed, named, insert, KindSet::ALL);
+    let options = Options { lifetimes: true, ..options.unwrap() };
     let result = simulate(&reader, &options, &mut |_| Ok(())).unwrap();
     for &page in pages {
         let mut world = World::new(page, pages[0].min(4096), &PROCESSES);
