@@ -39,7 +39,8 @@ _DIGITS: Final = 9
 
 
 def _paging(trace: Path, **options: Any) -> Rows:
-    found = nearfar.paging(trace, machine="optane-ssd", memory="10%,50%,90%", **options)
+    asked = {"lifetimes": "off", "memory": "10%,50%,90%"}
+    found = nearfar.paging(trace, machine="optane-ssd", **asked, **options)
     return found.table.to_pylist()
 
 

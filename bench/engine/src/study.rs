@@ -21,6 +21,9 @@ pub fn run(arguments: &Arguments) -> Result<Value> {
         let sizes: Vec<String> = sizes.iter().map(u64::to_string).collect();
         given.insert("page_sizes".to_owned(), sizes.join(",").as_str().into());
     }
+    // Peers know no pages that end.
+    let lifetimes = arguments.option::<String>("--lifetimes")?;
+    given.insert("lifetimes".to_owned(), lifetimes.as_deref().unwrap_or("off").into());
     if let Some(sample) = arguments.option::<f64>("--sample")? {
         given.insert("sample".to_owned(), sample.into());
     }

@@ -109,7 +109,7 @@ OPTIONS: Final = (
         "lifetimes",
         type="str",
         what="Whether pages end, where the trace has events that say so.",
-        default="off",
+        default="on",
         metavar="NAME",
         choices=(
             (
@@ -126,12 +126,16 @@ OPTIONS: Final = (
     Option(
         "page_cache",
         type="str",
-        what="Whether the page cache holds the program's files when it starts.",
+        what="Where the program's files are when it starts.",
         default="cold",
         metavar="NAME",
         choices=(
             ("cold", "the first reference to a page of a file reads it from storage"),
             ("warm", "it finds the page in memory, and is no fault that counts"),
+            (
+                "elsewhere",
+                "files are in memory that is not counted here, such as another control group's",
+            ),
         ),
         open=False,
     ),

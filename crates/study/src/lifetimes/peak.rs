@@ -12,15 +12,16 @@ const EMPTY: u64 = u64::MAX;
 
 /// The peak resident set of a trace: the most bytes of 4 KiB frames at once, of the pages that records
 /// of `kinds` touch. Pages of files count from their first reference to the end, as they stay in the
-/// page cache. A memory of this size evicts nothing.
+/// page cache; without `files` they do not count. A memory of this size evicts nothing.
 pub fn peak_resident(
     reader: &Reader,
     kinds: KindSet,
+    files: bool,
     on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<u64> {
     let mut memory = Memory {
         blocks: Blocks::new(PAGE, PAGE, Spaces::new(&reader.info().threads)),
-        table: PageTable::new(PAGE, PAGE, None),
+        table: PageTable::new(PAGE, PAGE, None).with_files(files),
         recent: vec![EMPTY; SLOTS],
         peak: 0,
     };

@@ -38,12 +38,14 @@ nearfar_schema::choices! {
 }
 
 nearfar_schema::choices! {
-    /// Whether files are in the page cache before the program runs.
-    pub enum PageCache: "page cache" {
+    /// Where the program's files are when it starts.
+    pub enum PageCache: "state of the page cache" {
         /// the first reference to a page of a file reads it from storage
         Cold = "cold",
         /// it finds the page in memory, and is no fault that counts
         Warm = "warm",
+        /// files are in memory that is not counted here, such as another control group's
+        Elsewhere = "elsewhere",
     }
 }
 
@@ -69,8 +71,8 @@ nearfar_schema::options! {
         /// References that the study sees, before or behind the machine's caches.
         filter: Filter = "none",
         /// Whether pages end, where the trace has events that say so.
-        lifetimes: Lifetimes = "off",
-        /// Whether the page cache holds the program's files when it starts.
+        lifetimes: Lifetimes = "on",
+        /// Where the program's files are when it starts.
         page_cache: PageCache = "cold",
         /// Charge a write for each eviction of a dirty page.
         write_back: bool = false,
@@ -100,6 +102,8 @@ pub struct Options {
     pub kinds: KindSet,
     /// Pages end, where the trace has events that say so.
     pub lifetimes: bool,
+    /// Pages of files take frames, where pages end.
+    pub files: bool,
     /// Threads; 0 = one per core.
     pub threads: usize,
     /// Bytes that the simulation should not exceed: a large footprint takes several passes.
@@ -123,6 +127,7 @@ impl TryFrom<&Asked> for Options {
         )?;
         Self {
             lifetimes: asked.lifetimes == Lifetimes::On,
+            files: asked.page_cache != PageCache::Elsewhere,
             threads: asked.threads.0.0 as usize,
             max_memory: asked.max_memory.0.0,
             ..options
@@ -194,6 +199,7 @@ impl Options {
             clock_insert,
             kinds,
             lifetimes: false,
+            files: true,
             threads: 0,
             sample: None,
             max_memory: u64::MAX,

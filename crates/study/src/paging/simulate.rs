@@ -167,7 +167,9 @@ pub fn simulate(
     let records = reader.info().records_of(options.kinds);
     let lifetimes = options.lifetimes && lifetimes::known(reader)?;
     let whole_bytes = match lifetimes && options.has_fractions() {
-        true => lifetimes::peak_resident(reader, options.kinds, &mut |_| on_progress(0))?,
+        true => {
+            lifetimes::peak_resident(reader, options.kinds, options.files, &mut |_| on_progress(0))?
+        }
         false => footprint_bytes,
     };
     let study = Study { reader, options, lifetimes, whole_bytes, footprint_bytes };
@@ -272,7 +274,16 @@ impl Study<'_> {
                 let engines = Engines { frames, page_bytes: page, options };
                 let engines =
                     if frames.is_empty() { Vec::new() } else { options.replacement.visit(engines) };
-                jobs.push(PageSize::new(Job { shift, block_shift, tlb, sample, lives, engines }));
+                let files = options.files;
+                jobs.push(PageSize::new(Job {
+                    shift,
+                    block_shift,
+                    tlb,
+                    sample,
+                    lives,
+                    files,
+                    engines,
+                }));
             };
             let pages = self.footprint_bytes as f64 / page.max(4096) as f64;
             match options.sample.filter(|&rate| sample::worth_it(pages, rate)) {

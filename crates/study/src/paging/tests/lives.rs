@@ -760,10 +760,12 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             })
         }),
     ];
-    // A trace without records is refused.
+    // A trace without records is refused; one in which nothing is mapped has no lives.
     let first = Record { addr: BASES[0], kind: Kind::Store, size: 8, thread: 0, instr: 1 };
+    let map =
+        RegionEvent { addr: 1 << 40, length: 4096, prot: "rw-p".into(), ..Default::default() };
     prop::collection::vec(step, 1..1200).prop_map(move |mut steps| {
-        steps.insert(0, Step::Record(first));
+        steps.splice(0..0, [Step::Event(map.clone()), Step::Record(first)]);
         steps
     })
 }
