@@ -41,6 +41,10 @@ class PagingRun(Run, total=False):
 
     references: int
     footprint_bytes: int
+    #: Whether pages ended, as the trace's events say.
+    pages_end: bool
+    #: The peak resident set, where memory sizes are parts of it.
+    peak_resident_bytes: int | None
 
 
 class Interval(TypedDict):
@@ -186,6 +190,8 @@ def paging(
         **run,
         "references": answer["records"],
         "footprint_bytes": answer["footprint_bytes"],
+        "pages_end": answer["lifetimes"],
+        "peak_resident_bytes": answer["peak_resident_bytes"],
     }
     return PagingResult(whole, rows, fits, time.monotonic() - began)
 

@@ -27,7 +27,7 @@ class Memory:
 
     Attributes:
         bytes: its size.
-        fraction: the share of the footprint it was asked as; None when it was asked in bytes.
+        fraction: the share of the peak resident set it was asked as; None for one in bytes.
     """
 
     bytes: int

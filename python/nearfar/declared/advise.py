@@ -34,7 +34,7 @@ OPTIONS: Final = (
     Option(
         "memory",
         type="str | None",
-        what="Parts of the 4 KiB footprint (60%) or bytes (512M), a row each; 10%,...,100% with --evaluate.",
+        what="Parts of the peak resident set (60%) or bytes (512M), a row each; 10%,...,100% with --evaluate.",
         shown="50%",
         metavar="SIZES",
     ),
@@ -215,8 +215,8 @@ ROWS: Final = Rows(
             "memory_fraction",
             "double",
             True,
-            "of the footprint",
-            "Memory size where it was given as a part of the 4 KiB footprint, or null.",
+            "of the peak resident set",
+            "Memory size where it was given as a part of the peak resident set, or null.",
         ),
         Column("storage", "string", False, "", "The storage device of the machine."),
         Column(

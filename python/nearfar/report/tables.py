@@ -77,13 +77,22 @@ def headline(result: findings.Result) -> str:
     return " ".join([*sentences, findings.overall(result)])
 
 
+def _whole(result: findings.Result) -> str:
+    """What memory sizes are parts of, where that is not the footprint."""
+    peak = result["run"].get("peak_resident_bytes")
+    if peak is None:
+        return ""
+    touched = units.size(result["run"]["footprint_bytes"])
+    return f"; memory of a peak resident set of {units.size(peak)} (footprint {touched})"
+
+
 def best_pages(result: findings.Result) -> Table:
     """The best page of each memory size: a column a storage, or the details of the only one."""
     best = findings.best_pages(result)
     names = findings.storages(result)
     if len(names) == 1:
         return _best_pages_of(result, names[0])
-    table = _table("Best page, and its time per reference against 4 KiB")
+    table = _table(f"Best page, and its time per reference against 4 KiB{_whole(result)}")
     table.add_column(ROWS.head("memory_bytes"), justify="right", no_wrap=True)
     for name in names:
         table.add_column(_name(name), justify="right")
@@ -95,7 +104,9 @@ def best_pages(result: findings.Result) -> Table:
 
 def _best_pages_of(result: findings.Result, storage: str) -> Table:
     best = findings.best_pages(result)
-    table = _table(f"Best page on {units.clean(storage)}, and its time per reference")
+    table = _table(
+        f"Best page on {units.clean(storage)}, and its time per reference{_whole(result)}"
+    )
     for head in ROWS.heads("memory_bytes", "page_bytes"):
         table.add_column(head, justify="right", no_wrap=True)
     rates = ROWS.heads("translation_ns", "data_ns", "tlb_miss_rate", "fault_rate")

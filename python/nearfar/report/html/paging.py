@@ -19,7 +19,12 @@ _HEADS: Final = ROWS.heads("page_bytes", "translation_ns", "data_ns", "total_ns"
 
 _GLOSSARY = (
     ("page", "The unit in which memory is mapped, faulted in and evicted."),
-    ("memory size", "Near memory that the program may use; a percentage is of its footprint."),
+    (
+        "memory size",
+        "Near memory that the program may use; a percentage is of its peak resident set, or of its "
+        "footprint where the trace does not say when memory is given back.",
+    ),
+    ("peak resident set", "The most memory that the program had at once, in pages of 4 KiB."),
     ("footprint", "All the memory the program touched, in pages of 4 KiB."),
     ("page fault", "A reference to a page that is not in near memory: it is read from storage."),
     ("fault rate", "Page faults divided by references."),
