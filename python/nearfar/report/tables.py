@@ -232,12 +232,18 @@ def _regions(regions: list[Mapping[str, Any]]) -> Table:
 
 
 def _working_set(points: list[Mapping[str, Any]]) -> Table:
-    table = _table("Working set")
+    resident = points[0].get("resident_bytes") is not None
+    table = _table("Working set and resident set" if resident else "Working set")
     table.add_column("at record", justify="right")
     table.add_column("bytes touched", justify="right")
+    if resident:
+        table.add_column("resident", justify="right")
     step = max(1, -(-len(points) // 12))
     for point in points[::step]:
-        table.add_row(units.count(point["record"]), units.size(point["bytes"]))
+        cells = [units.size(point["bytes"])]
+        if resident:
+            cells.append(units.size(point["resident_bytes"]))
+        table.add_row(units.count(point["record"]), *cells)
     return table
 
 
