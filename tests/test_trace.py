@@ -152,7 +152,8 @@ def test_a_part_rewritten_by_pyarrow_reads_the_same(layout: str, small: Path, tm
 
 def by_duckdb(path: Path) -> None:
     new = path.with_name("new")
-    duckdb.sql(f"COPY (FROM '{path}') TO '{new}' (FORMAT parquet)")
+    with duckdb.connect() as connection:
+        connection.execute(f"COPY (FROM '{path}') TO '{new}' (FORMAT parquet)").fetchall()
     new.replace(path)
 
 
@@ -209,7 +210,8 @@ def test_a_size_that_no_record_has_is_refused(small: Path):
 
 def test_pages_have_checksums_that_other_tools_check():
     with view(CAPTURE, "cache", load("desktop-nvm")) as written:
-        assert package.open(written.path).info["schema"] == 2
+        # Its events are those of the capture, which only name addresses.
+        assert package.open(written.path).info["schema"] == 1
         for name in ("part-00000.parquet", "regions.parquet"):
             path = written.path / name
             whole = path.read_bytes()

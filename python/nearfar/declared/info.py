@@ -77,6 +77,7 @@ class WorkingSetRow(TypedDict):
     record: int
     bytes: int
     footprint_bytes: int
+    resident_bytes: int | None
 
 
 WORKING_SET_ROWS: Final = Rows(
@@ -98,6 +99,14 @@ WORKING_SET_ROWS: Final = Rows(
             False,
             "bytes",
             "Bytes of the distinct 4 KiB pages touched since the start.",
+        ),
+        Column(
+            "resident_bytes",
+            "int64",
+            True,
+            "bytes",
+            "Bytes of 4 KiB frames that the program has at the end of the stretch; null where the trace does not say when pages end.",
+            title="bytes resident",
         ),
     ),
     keys=("record",),

@@ -229,12 +229,17 @@ def _regions(regions: list[Mapping[str, Any]]) -> Table:
 
 
 def _working_set(points: list[Mapping[str, Any]]) -> Table:
-    table = _table("Working set")
-    for head in WORKING_SET_ROWS.heads("record", "bytes"):
+    keys = ("bytes", "resident_bytes")
+    resident = points[0].get("resident_bytes") is not None
+    table = _table("Working set and resident set" if resident else "Working set")
+    for head in WORKING_SET_ROWS.heads("record", *keys[: 1 + resident]):
         table.add_column(head, justify="right")
     step = max(1, -(-len(points) // 12))
     for point in points[::step]:
-        table.add_row(units.count(point["record"]), units.size(point["bytes"]))
+        cells = [units.size(point["bytes"])]
+        if resident:
+            cells.append(units.size(point["resident_bytes"]))
+        table.add_row(units.count(point["record"]), *cells)
     return table
 
 

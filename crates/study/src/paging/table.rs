@@ -37,19 +37,6 @@ nearfar_schema::columns! {
         pages: u64 ["pages"],
         /// Evictions of written pages.
         dirty_evictions: u64 as "dirty",
-        /// Faults on pages that the kernel filled with zeros, or with a copy. This and the five after it
-        /// are null under 8 frames; where pages never end all memory counts as private.
-        zero_fills: Option<u64>,
-        /// Faults that read a page of a file for the first time.
-        file_reads: Option<u64>,
-        /// Faults that read a page back from swap.
-        swap_ins: Option<u64>,
-        /// Faults that read a page of a file again.
-        file_rereads: Option<u64>,
-        /// Evictions that wrote a page to swap.
-        swap_outs: Option<u64>,
-        /// Evictions that wrote a page to its file.
-        write_backs: Option<u64>,
         /// The storage device of the machine.
         storage: String,
         /// Time of address translation, T_A.

@@ -224,8 +224,8 @@ def published(pages: Sequence[int], names: Sequence[str], axis: str, time: bool)
     return finish(alt.layer(curves, points), 320)
 
 
-def working_set(most: int) -> Spec:
-    """Bytes touched near each moment, at most ``most``.
+def over_time(most: int, title: str) -> Spec:
+    """Bytes at each moment, at most ``most``; ``title`` says which.
 
     Data set: ``points`` (``record``, ``bytes``, labels).
     """
@@ -252,14 +252,14 @@ def working_set(most: int) -> Spec:
             y=alt.Y(
                 "bytes:Q",
                 axis=alt.Axis(
-                    title=WORKING_SET_ROWS.head("bytes"),
+                    title=title,
                     labelExpr=SIZE_LABEL,
                     values=list(range(0, most + step, step)),
                 ),
             ),
             tooltip=[
                 alt.Tooltip("record_label:N", title=WORKING_SET_ROWS.head("record")),
-                alt.Tooltip("bytes_label:N", title=WORKING_SET_ROWS.head("bytes")),
+                alt.Tooltip("bytes_label:N", title=title),
             ],
         )
     )
