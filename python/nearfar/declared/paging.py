@@ -186,17 +186,17 @@ class Row(TypedDict):
     fault_rate_error: float | None
     pages: int
     dirty_evictions: int
+    storage: str
+    translation_ns: float
+    data_ns: float
+    total_ns: float
+    too_few_frames: bool
     zero_fills: int | None
     file_reads: int | None
     swap_ins: int | None
     file_rereads: int | None
     swap_outs: int | None
     write_backs: int | None
-    storage: str
-    translation_ns: float
-    data_ns: float
-    total_ns: float
-    too_few_frames: bool
 
 
 ROWS: Final = Rows(
@@ -255,20 +255,6 @@ ROWS: Final = Rows(
         ),
         Column("pages", "int64", False, "pages", "Distinct pages: no memory size can fault less."),
         Column("dirty_evictions", "int64", False, "", "Evictions of written pages.", title="dirty"),
-        Column(
-            "zero_fills",
-            "int64",
-            True,
-            "",
-            "Faults on pages that the kernel filled with zeros, or with a copy. This and the five after it are null under 8 frames; where pages never end all memory counts as private.",
-        ),
-        Column(
-            "file_reads", "int64", True, "", "Faults that read a page of a file for the first time."
-        ),
-        Column("swap_ins", "int64", True, "", "Faults that read a page back from swap."),
-        Column("file_rereads", "int64", True, "", "Faults that read a page of a file again."),
-        Column("swap_outs", "int64", True, "", "Evictions that wrote a page to swap."),
-        Column("write_backs", "int64", True, "", "Evictions that wrote a page to its file."),
         Column("storage", "string", False, "", "The storage device of the machine."),
         Column(
             "translation_ns",
@@ -287,6 +273,20 @@ ROWS: Final = Rows(
             "Whether the frames are so few (under 8) that the row says little about a larger program.",
             title="too few frames",
         ),
+        Column(
+            "zero_fills",
+            "int64",
+            True,
+            "",
+            "Faults on pages that the kernel filled with zeros, or with a copy. This and the five after it are null under 8 frames; where pages never end all memory counts as private.",
+        ),
+        Column(
+            "file_reads", "int64", True, "", "Faults that read a page of a file for the first time."
+        ),
+        Column("swap_ins", "int64", True, "", "Faults that read a page back from swap."),
+        Column("file_rereads", "int64", True, "", "Faults that read a page of a file again."),
+        Column("swap_outs", "int64", True, "", "Evictions that wrote a page to swap."),
+        Column("write_backs", "int64", True, "", "Evictions that wrote a page to its file."),
     ),
     keys=("storage", ("memory_fraction", "memory_bytes"), "page_bytes"),
     metrics={

@@ -47,6 +47,19 @@ nearfar_schema::columns! {
         total_ns: f64 ["ns per reference"],
         /// Whether the frames are so few (under 8) that the row says little about a larger program.
         too_few_frames: bool as "too few frames",
+        /// Faults on pages that the kernel filled with zeros, or with a copy. This and the five after it
+        /// are null under 8 frames; where pages never end all memory counts as private.
+        zero_fills: Option<u64>,
+        /// Faults that read a page of a file for the first time.
+        file_reads: Option<u64>,
+        /// Faults that read a page back from swap.
+        swap_ins: Option<u64>,
+        /// Faults that read a page of a file again.
+        file_rereads: Option<u64>,
+        /// Evictions that wrote a page to swap.
+        swap_outs: Option<u64>,
+        /// Evictions that wrote a page to its file.
+        write_backs: Option<u64>,
     }
     keys [storage, memory_fraction | memory_bytes, page_bytes]
     metrics [
