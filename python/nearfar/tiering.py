@@ -195,10 +195,12 @@ def tiering(
     run["options"]["knobs"] = given
     run |= {
         "workload": str(workload),
-        "footprint_bytes": answer["pages"] * 4096,
+        "footprint_bytes": answer["footprint_bytes"],
         "policy_scale": answer["policy_scale"],
         "node_bytes": dict(zip(answer["nodes"], answer["node_bytes"], strict=True)),
     }
+    if answer["peak_resident_bytes"] is not None:
+        run["peak_resident_bytes"] = answer["peak_resident_bytes"]
     return TieringResult(run, answer["rows"], answer["series"], time.monotonic() - began)
 
 

@@ -24,4 +24,4 @@ pub use simulate::{Cell, FaultKinds, Simulated, simulate};
 pub use table::{Prices, Row, rows};
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -9,7 +9,7 @@ use crate::paging::simulate::FaultKinds;
 
 /// What happens, in order.
 #[derive(Clone, Debug)]
-enum Step {
+pub(crate) enum Step {
     Event(RegionEvent),
     Record(Record),
 }
@@ -43,7 +43,7 @@ struct PlainPage {
 
 /// What one page size comes to: to be replayed by a TLB and by memories.
 #[derive(Clone, Copy, Debug)]
-enum Log {
+pub(crate) enum Log {
     Access { page: u64, frame: Option<usize>, write: bool, same: bool },
     Shootdown(u64),
     Free(usize),
@@ -62,7 +62,7 @@ struct Touched {
 }
 
 /// Address spaces and pages as tables of every 4 KiB page and every block.
-struct World {
+pub(crate) struct World {
     page: u64,
     block: u64,
     processes: Vec<u32>,
@@ -76,14 +76,14 @@ struct World {
     /// Those that there are, by space and number.
     numbers: BTreeMap<(usize, u64), usize>,
     frames: Vec<PlainFrame>,
-    log: Vec<Log>,
+    pub(crate) log: Vec<Log>,
     events: u64,
 }
 
 const KERNEL: u64 = 1 << 63;
 
 impl World {
-    fn new(page: u64, block: u64, processes: &[u32]) -> Self {
+    pub(crate) fn new(page: u64, block: u64, processes: &[u32]) -> Self {
         let mut world = Self {
             page,
             block,
@@ -278,7 +278,7 @@ impl World {
         }
     }
 
-    fn record(&mut self, record: &Record) {
+    pub(crate) fn record(&mut self, record: &Record) {
         let space = self.space(self.processes[record.thread as usize]);
         let last = record.addr.saturating_add(u64::from(record.size) - 1);
         let blocks = record.addr / self.block..=last / self.block;
@@ -299,7 +299,7 @@ impl World {
         Map { object, start, private, writable, stays: e.inode != 0 }
     }
 
-    fn event(&mut self, e: &RegionEvent) {
+    pub(crate) fn event(&mut self, e: &RegionEvent) {
         self.events += 1;
         let process = self.processes[e.thread as usize];
         let (from, to) = (e.addr, e.addr + e.length);
@@ -643,7 +643,11 @@ fn accesses(log: &[Log]) -> u64 {
     log.iter().filter(|step| matches!(step, Log::Access { .. })).count() as u64
 }
 
-fn trace(steps: &[Step], processes: &[u32], folder: &std::path::Path) -> nearfar_trace::Reader {
+pub(crate) fn trace(
+    steps: &[Step],
+    processes: &[u32],
+    folder: &std::path::Path,
+) -> nearfar_trace::Reader {
     let path = folder.join("t.trace");
     let mut writer = Writer::create(&path, Source::default(), WriterOptions::default()).unwrap();
     for (thread, process) in processes.iter().enumerate() {
@@ -665,7 +669,7 @@ fn trace(steps: &[Step], processes: &[u32], folder: &std::path::Path) -> nearfar
     nearfar_trace::Reader::open(&path).unwrap()
 }
 
-const PROCESSES: [u32; 4] = [1, 1, 2, 3];
+pub(crate) const PROCESSES: [u32; 4] = [1, 1, 2, 3];
 
 fn check_lives(steps: &[Step], pages: &[u64], tlb: &str, policy: &str, insert: ClockInsert) {
     let folder = tempfile::tempdir().unwrap();
@@ -713,7 +717,7 @@ fn check_lives(steps: &[Step], pages: &[u64], tlb: &str, policy: &str, insert: C
 /// Pages of a few regions, near one another, so that large pages hold several kinds.
 const BASES: [u64; 3] = [0x40_0000, 0x7fff_0000_0000, 0x40_e000];
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+pub(crate) fn steps() -> impl Strategy<Value = Vec<Step>> {
     let record =
         (0usize..3, 0u64..20 * 4096, 0u8..5, prop_oneof![9 => 1u16..9, 1 => 1u16..9000], 0u32..4);
     let range = (0usize..3, 0u64..18, 1u64..8);

@@ -1,6 +1,6 @@
 //! The engines against a list and a loop.
 
-mod lives;
+pub(crate) mod lives;
 
 use std::collections::{HashMap, VecDeque};
 
