@@ -158,7 +158,7 @@ OPTIONS: Final = (
     Option(
         "lifetimes",
         type="str",
-        what="Whether pages end, where a trace has events that say so; not before write-backs.",
+        what="Whether pages end, where a trace has events that say so; with cache-write-backs never.",
         default="off",
         metavar="NAME",
         choices=(
