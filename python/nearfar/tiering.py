@@ -81,6 +81,8 @@ class TieringRun(Run, total=False):
 
     workload: str
     footprint_bytes: int
+    #: Null where pages live for ever.
+    peak_resident_bytes: int | None
     policy_scale: float
     node_bytes: dict[str, int]
 
@@ -229,7 +231,8 @@ def tiering(
     whole: TieringRun = {
         **run,
         "workload": str(workload),
-        "footprint_bytes": answer["pages"] * 4096,
+        "footprint_bytes": answer["footprint_bytes"],
+        "peak_resident_bytes": answer["peak_resident_bytes"],
         "policy_scale": answer["policy_scale"],
         "node_bytes": dict(zip(answer["nodes"], answer["node_bytes"], strict=True)),
     }

@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use nearfar_kernel::tiering::{POLICIES, Settings, find, make};
 use nearfar_schema::Options as _;
+use nearfar_study::filter::Filter;
+use nearfar_study::lifetimes::Lifetimes;
 use nearfar_study::tiering::options::Asked;
-use nearfar_study::tiering::trace::TracePages;
+use nearfar_study::tiering::trace::{Numbering, TracePages};
 use nearfar_study::tiering::workload::{Prepared, generated};
 use nearfar_study::tiering::{Options, PolicySource, run};
 use nearfar_trace::Error;
@@ -42,8 +44,8 @@ fn tiering_policies() -> String {
 /// A policy to run: its label, a built-in name or an object (`nearfar.tiering.Policy`), and knobs.
 type Given = (String, Option<String>, Option<Py<PyAny>>, BTreeMap<String, String>);
 
-/// Run the study; answers `{"rows", "series", "pages", "node_bytes", "nodes", "options"}` as JSON
-/// text.
+/// Run the study; answers `{"rows", "series", "footprint_bytes", "peak_resident_bytes" (null where
+/// pages live for ever), "node_bytes", "nodes", "options"}` as JSON text.
 ///
 /// With a `trace`, the option `workload` is only what results call it. `policy_scale` shrinks the
 /// policies' times and sizes. With an object among the policies everything runs in this thread.
@@ -75,7 +77,14 @@ fn tiering_run(
                     let what = "0 rounds of a trace; give 1 to 1000";
                     return Err(Error::input("--rounds", what, ""));
                 }
-                let pages = TracePages::open(path, asked.huge, on_progress)?;
+                let numbering = Numbering {
+                    huge: asked.huge,
+                    // A line may be written back when its page has ended.
+                    lives: asked.lifetimes == Lifetimes::On
+                        && asked.filter != Filter::CacheWriteBacks,
+                    filtered: asked.filter != Filter::None,
+                };
+                let pages = TracePages::open(path, numbering, on_progress)?;
                 Prepared::trace(asked.workload.0.clone(), pages, rounds)
             }
             None => generated(&asked.workload.0, &asked.shape())?,
@@ -85,10 +94,10 @@ fn tiering_run(
         // 27 GiB program that they were tuned with.
         let tuned = 27.0 * f64::from(1 << 18);
         let shrink = policy_scale.unwrap_or(match trace {
-            Some(_) => (f64::from(prepared.pages) / tuned).min(1.0),
+            Some(_) => (f64::from(prepared.resident) / tuned).min(1.0),
             None => asked.scale.share,
         });
-        let frames = options.frames(prepared.pages)?;
+        let frames = options.frames(prepared.resident)?;
         let mut sources = Vec::new();
         for (label, name, object, values) in policies {
             let settings = Settings { values, scale: shrink };
@@ -130,7 +139,9 @@ fn tiering_run(
         let answer = serde_json::json!({
             "rows": found.rows,
             "series": found.series,
-            "pages": prepared.pages,
+            "footprint_bytes": prepared.footprint * 4096,
+            "peak_resident_bytes":
+                prepared.has_lives().then_some(u64::from(prepared.resident) * 4096),
             "policy_scale": shrink,
             "nodes": nodes,
             "node_bytes": bytes,

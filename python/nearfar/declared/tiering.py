@@ -30,6 +30,7 @@ class Options(TypedDict, total=False):
     huge: bool
     cost_scale: float
     filter: str
+    lifetimes: str
     points: int
     threads: int
 
@@ -162,6 +163,24 @@ OPTIONS: Final = (
         default="cache",
         metavar="NAME",
         choices=names.FILTER,
+        open=False,
+    ),
+    Option(
+        "lifetimes",
+        type="str",
+        what="Whether pages end, where a trace has events that say so; with cache-write-backs never.",
+        default="off",
+        metavar="NAME",
+        choices=(
+            (
+                "on",
+                "pages end as the trace's events say, and memory sizes are parts of the peak resident set",
+            ),
+            (
+                "off",
+                "a page, once touched, lives for ever, and memory sizes are parts of the footprint",
+            ),
+        ),
         open=False,
     ),
     Option(

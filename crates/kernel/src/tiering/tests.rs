@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
-use super::testing::{COSTS, PAGES, ReferenceMemory, all_settings, drive, huge_steps, steps};
+use super::testing::{
+    COSTS, PAGES, ReferenceMemory, all_settings, drive, huge_steps, steps, thrashing,
+};
 use super::*;
 
 const HUGE_NODES: [usize; 2] = [2 * HUGE as usize, 5 * HUGE as usize];
@@ -77,6 +79,53 @@ proptest! {
     fn nothing_is_lost_in_lesser_memories(steps in steps(), three: bool, which in 0..4usize) {
         let (name, capability) = Capability::ALL[which];
         run_all(nodes(three), &steps, false, Some(name), |memory| memory.lacking(capability));
+    }
+}
+
+/// Pages end in whatever state a policy has brought them: the first of each kind is given back again
+/// and again while the program thrashes.
+#[test]
+fn pages_end_in_every_state() {
+    type Kind = (&'static str, fn(&ReferenceMemory, Page) -> bool);
+    let kinds: [Kind; 7] = [
+        ("copied", |memory, page| memory.copying() == Some(page)),
+        ("shadowed", |memory, page| memory.shadow_of(page).is_some()),
+        ("armed", |memory, page| memory.hint_armed(page)),
+        ("protected", |memory, page| memory.write_protected(page)),
+        ("dirty", |memory, page| memory.dirty(page)),
+        ("fast", |memory, page| memory.node_of(page) == NodeId::FAST),
+        ("slow", |memory, page| memory.node_of(page) != NodeId::FAST),
+    ];
+    for pinned in [false, true] {
+        let mut ended = BTreeSet::new();
+        for (name, _) in POLICIES {
+            for settings in all_settings(name).unwrap() {
+                let mut memory = ReferenceMemory::new(COSTS, &[10, 26], PAGES, false);
+                if pinned {
+                    memory = memory.pinning(7, Time::from_ps(30_000_000));
+                }
+                let delay = Time::from_ps(2_000_000);
+                memory = memory.copying_for(delay);
+                let mut policy = memory.start(name, &settings).unwrap();
+                for (part, (kind, is)) in thrashing(3).chunks(11).zip(kinds.iter().cycle()) {
+                    drive(&mut memory, &mut *policy, part);
+                    let page = (0..PAGES)
+                        .map(Page::new)
+                        .find(|page| memory.mapped(*page) && is(&memory, *page));
+                    if let Some(page) = page {
+                        ended.insert((*name, *kind));
+                        drive(&mut memory, &mut *policy, &[testing::Step::Release(page.number())]);
+                        assert!(!memory.mapped(page));
+                    }
+                }
+            }
+        }
+        for (kind, _) in kinds {
+            assert!(ended.contains(&("ssp", kind)), "{kind}, pinned: {pinned}");
+        }
+        for (name, _) in POLICIES {
+            assert!(ended.contains(&(name, "fast")) && ended.contains(&(name, "slow")), "{name}");
+        }
     }
 }
 

@@ -34,6 +34,7 @@
 //! page size. A [`PageTable`] makes pages and frames of it at one page size.
 
 mod blocks;
+mod option;
 mod page_table;
 mod peak;
 mod spaces;
@@ -41,6 +42,7 @@ mod spaces;
 use nearfar_trace::{Reader, RegionEvent, RegionKind, Result};
 
 pub use blocks::{Blocks, Change};
+pub use option::Lifetimes;
 pub use page_table::{Action, NO_FRAME, PageTable, Taken};
 pub use peak::{ResidentSet, peak_resident};
 pub use spaces::{Backing, Spaces};

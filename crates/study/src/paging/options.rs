@@ -9,6 +9,7 @@ use nearfar_trace::record::Kinds;
 use nearfar_trace::{Error, KindSet, Result};
 
 use crate::filter::{Filter, MACHINE};
+pub use crate::lifetimes::Lifetimes;
 
 /// Smallest page size, bytes: a cache line.
 pub const MIN_PAGE: u64 = 64;
@@ -24,16 +25,6 @@ nearfar_schema::choices! {
         Set = "set",
         /// libCacheSim's default
         Clear = "clear",
-    }
-}
-
-nearfar_schema::choices! {
-    /// Whether pages end.
-    pub enum Lifetimes: "answer" {
-        /// pages end as the trace's events say, and memory sizes are parts of the peak resident set
-        On = "on",
-        /// a page, once touched, lives for ever, and memory sizes are parts of the footprint
-        Off = "off",
     }
 }
 

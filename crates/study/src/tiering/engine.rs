@@ -16,10 +16,13 @@ use super::world::{ACCESSED, ARMED, DIRTY, MAPPED, NODE, PROTECTED, World};
 pub struct Access(u32);
 
 impl Access {
-    /// Most pages: 31 bits.
-    pub const MAX_PAGES: u32 = 1 << 31;
+    /// Most pages: 31 bits, less one number.
+    pub const MAX_PAGES: u32 = (1 << 31) - 1;
+    /// In place of a page: the kernel's page of zeros, which all memory that was never written
+    /// shares. It lies in the fastest node, and no policy knows it.
+    pub const ZEROS: Page = Page::new(Self::MAX_PAGES);
 
-    /// An access to `page`, below [`MAX_PAGES`](Access::MAX_PAGES).
+    /// An access to `page`, below [`MAX_PAGES`](Access::MAX_PAGES) or [`ZEROS`](Access::ZEROS).
     #[inline]
     pub const fn new(page: u32, write: bool) -> Self {
         Self(page << 1 | write as u32)
@@ -35,6 +38,32 @@ impl Access {
     #[inline]
     pub const fn write(self) -> bool {
         self.0 & 1 == 1
+    }
+}
+
+/// What ends between accesses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// A page: what it held is gone, its number may come again.
+    Page(Page),
+    /// What TLBs hold of a page, which stays: it was unmapped, or is shared from now on.
+    Translation(Page),
+}
+
+/// Accesses, and what ends between them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Block {
+    /// The accesses.
+    pub accesses: Vec<Access>,
+    /// What ends before the access of this place, in order.
+    pub ends: Vec<(usize, End)>,
+}
+
+impl Block {
+    /// Neither accesses nor ends.
+    pub fn clear(&mut self) {
+        self.accesses.clear();
+        self.ends.clear();
     }
 }
 
@@ -137,6 +166,59 @@ impl Engine {
         self.run_due(self.world.clock, true);
     }
 
+    /// A page of the program ends: its huge page, or the pages that it was split into.
+    fn end(&mut self, page: Page) {
+        for inner in 0..if self.huge { HUGE } else { 1 } {
+            let inner = page.skip(inner);
+            if self.world.mapped(self.world.mapping_of(inner)) {
+                self.release(inner);
+            }
+        }
+    }
+
+    /// Every page ends.
+    pub fn end_all(&mut self) {
+        let mut next = self.world.next_mapped(Page::new(0));
+        while let Some(page) = next {
+            self.release(page);
+            next = self.world.next_mapped(page);
+        }
+    }
+
+    /// Run the program's accesses, and end what ends between them.
+    ///
+    /// # Errors
+    /// As [`run`](Engine::run).
+    pub fn run_block(&mut self, block: &Block) -> Result<()> {
+        let mut done = 0;
+        for ends in block.ends.chunk_by(|one, next| one.0 == next.0) {
+            let at = ends.first().map_or(done, |(at, _)| *at);
+            if at > done {
+                self.run(block.accesses.get(done..at).unwrap_or_default())?;
+                done = at;
+            }
+            for (_, end) in ends {
+                match *end {
+                    End::Page(page) => self.end(page),
+                    End::Translation(page) => {
+                        self.world.tlb.flush(self.world.mapping_of(page).number());
+                    }
+                }
+            }
+            self.interrupt();
+        }
+        self.run(block.accesses.get(done..).unwrap_or_default())
+    }
+
+    /// The program's other processors forget translations: once for all that end at a time.
+    fn interrupt(&mut self) {
+        if self.world.hardware().program_threads > 1 {
+            self.world.event = self.world.clock;
+            self.world.charge(self.world.hardware().costs.shootdown);
+            self.end_event();
+        }
+    }
+
     /// Run the program's accesses.
     ///
     /// # Errors
@@ -158,7 +240,11 @@ impl Engine {
                     self.run_due(self.world.clock, true);
                 }
                 Stop::Fault => {
-                    if let Some(access) = rest.first() {
+                    let Some((access, others)) = rest.split_first() else { break };
+                    if access.page() == Access::ZEROS {
+                        self.read_zeros(*access);
+                        rest = others;
+                    } else {
                         self.fault(*access)?;
                     }
                 }
@@ -243,6 +329,22 @@ impl Engine {
         (done, stop)
     }
 
+    /// An access to the page of zeros that missed the TLB.
+    fn read_zeros(&mut self, access: Access) {
+        let world = &mut self.world;
+        world.tlb.fill(access.page().number(), NodeId::FAST.index() as u8, false);
+        world.counters.tlb_misses += 1;
+        world.counters.accesses[NodeId::FAST.index()][0] += 1;
+        let cost = world.walk + world.cost[NodeId::FAST.index()][0];
+        world.clock = world.clock.plus(Time::from_ps(cost));
+        let lines = (world.hardware().access_bytes / LINE).max(1) as i64;
+        world.left[0] -= lines.min(DEMAND_LINES);
+        if world.left[0] <= 0 {
+            self.sample(access);
+        }
+        self.run_due(self.world.clock, true);
+    }
+
     /// One fault of the access that comes next; it is tried again afterwards.
     fn fault(&mut self, access: Access) -> Result<()> {
         for _ in 0..MAX_FAULTS {
@@ -298,7 +400,9 @@ impl Engine {
         }
         world.event = world.clock;
         world.charge(world.hardware().costs.sample);
-        self.policy.sample(world, page, access.page(), access.write());
+        if access.page() != Access::ZEROS {
+            self.policy.sample(world, page, access.page(), access.write());
+        }
         self.end_event();
     }
 

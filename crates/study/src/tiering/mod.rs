@@ -8,6 +8,7 @@
 
 pub mod counters;
 pub mod engine;
+mod lives;
 pub mod options;
 pub mod run;
 #[cfg(test)]

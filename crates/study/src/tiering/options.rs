@@ -12,6 +12,7 @@ use serde_json::Value as Json;
 use super::counters::Hardware;
 use super::workload::{Mix, Pattern, Placement, Shape, Workloads};
 use crate::filter::Filter;
+use crate::lifetimes::Lifetimes;
 
 nearfar_schema::options! {
     /// The options of a tiering study as they are written.
@@ -50,6 +51,8 @@ nearfar_schema::options! {
         cost_scale: f64 = 1.0,
         /// References of a trace that reach memory, before or behind the machine's caches.
         filter: Filter = "cache",
+        /// Whether pages end, where a trace has events that say so; with cache-write-backs never.
+        lifetimes: Lifetimes = "off",
         /// Points of the time series in each phase.
         points: Count<1, 100_000> = 40,
         /// Threads; 0 = one per core. A policy in Python makes it 1.
@@ -308,7 +311,7 @@ impl Options {
         }
     }
 
-    /// Frames of each node, for a program that maps `pages`.
+    /// Frames of each node, for a program that has `pages` at once.
     ///
     /// # Errors
     /// An input error: a node of no frames, or less memory than pages.

@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::jobs::{self, Advance};
 
 use super::counters::Counters;
-use super::engine::{Access, Engine};
+use super::engine::{Block, Engine};
 use super::options::Options;
 use super::workload::{Phase, Prepared, Source};
 use super::world::World;
@@ -159,7 +159,7 @@ pub fn run(
     seeds: &[u64],
     on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<Outcome> {
-    options.frames(workload.pages)?;
+    options.frames(workload.resident)?;
     let jobs: Vec<(&PolicySource<'_>, u64)> =
         policies.iter().flat_map(|policy| seeds.iter().map(move |seed| (policy, *seed))).collect();
     if jobs.is_empty() {
@@ -184,7 +184,7 @@ fn one(
     seed: u64,
     advance: &mut Advance<'_>,
 ) -> Result<Outcome> {
-    let frames = options.frames(workload.pages)?;
+    let frames = options.frames(workload.resident)?;
     let hardware = options.hardware(workload.threads, workload.access_bytes);
     let world = World::new(hardware, &frames, workload.pages);
     let mut engine = Engine::new(world, &source.make, options.huge)?;
@@ -195,10 +195,13 @@ fn one(
     let total: u64 = workload.phases.iter().map(|phase| phase.accesses).sum();
     let mut outcome = Outcome::default();
     let mut before = 0;
-    let mut block = Vec::with_capacity(BLOCK);
+    let mut block = Block::default();
     for (index, phase) in workload.phases.iter().enumerate() {
         if phase.sleep > Time::default() {
             engine.sleep(phase.sleep);
+        }
+        if index > 0 && workload.has_lives() {
+            engine.end_all();
         }
         let mut ahead = workload.source(index, seed)?;
         engine.world.forget_peak();
@@ -216,12 +219,13 @@ fn one(
             }
             while done < until {
                 accesses.fill(&mut block, BLOCK.min((until - done) as usize))?;
-                if block.is_empty() {
+                if block.accesses.is_empty() {
                     return Err(Error::input("tiering", "the trace changed while it was read", ""));
                 }
-                engine.run(&block)?;
-                done += block.len() as u64;
-                advance(block.len() as u64)?;
+                engine.run_block(&block)?;
+                let count = block.accesses.len() as u64;
+                done += count;
+                advance(count)?;
             }
             let (now, clock) = (*engine.world.counters(), engine.world.clock());
             let used = engine.world.used_frames();
@@ -283,15 +287,15 @@ impl Span {
 /// How often each page will be accessed in the next `accesses` of a source.
 fn counts(source: &mut Source, accesses: u64, pages: u32) -> Result<Vec<u32>> {
     let mut counts = vec![0u32; pages as usize];
-    let mut block: Vec<Access> = Vec::with_capacity(BLOCK);
+    let mut block = Block::default();
     let mut left = accesses;
     while left > 0 {
         source.fill(&mut block, BLOCK.min(left as usize))?;
-        if block.is_empty() {
+        if block.accesses.is_empty() {
             break;
         }
-        left = left.saturating_sub(block.len() as u64);
-        for access in &block {
+        left = left.saturating_sub(block.accesses.len() as u64);
+        for access in &block.accesses {
             if let Some(count) = counts.get_mut(access.page().index()) {
                 *count += 1;
             }

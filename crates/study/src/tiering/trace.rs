@@ -1,25 +1,41 @@
 //! A captured trace as a stream of page accesses.
 //!
-//! Pages are numbered in the order of their addresses. Every reference of the trace counts as an
+//! Pages are numbered in the order of their addresses. They live for ever, or as the trace's events
+//! say ([`super::lives`]). Every reference of the trace counts as an
 //! access to each page it touches: give the view of a trace that its caches leave
 //! ([`crate::filter`]), or the stack will count as traffic to memory.
 
 use std::path::Path;
 
-use nearfar_kernel::tiering::{FRAME, HUGE};
+use nearfar_kernel::tiering::{FRAME, HUGE, Page};
 use nearfar_trace::hash::PageMap;
 use nearfar_trace::reader::Batches;
 use nearfar_trace::{Batch, Columns, Error, Kind, Reader, Result, last_byte};
 
-use super::engine::Access;
+use super::engine::{Access, Block};
+use super::lives::{Lives, What, lives};
+use crate::lifetimes::{PAGE, known, place};
 
 /// The pages of a trace.
 #[derive(Debug)]
 pub struct TracePages {
     reader: Reader,
+    /// Of pages that live for ever.
     numbers: PageMap<u32>,
     pages: u32,
     accesses: u64,
+    lives: Option<Lives>,
+}
+
+/// How pages of a trace are numbered.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Numbering {
+    /// Keep groups of 2 MiB together; they are the pages that end.
+    pub huge: bool,
+    /// Let pages end, where the trace's events say so.
+    pub lives: bool,
+    /// The trace is what CPU caches let through: writes that they answered are not in it.
+    pub filtered: bool,
 }
 
 /// Where a replay is.
@@ -27,21 +43,45 @@ pub struct Replay {
     batches: Batches,
     batch: Batch,
     at: usize,
+    life: Life,
+}
+
+/// Where a replay is in the lives of the trace's pages.
+#[derive(Default)]
+struct Life {
+    /// The access that comes next, and the step.
+    access: u64,
+    step: usize,
+    /// Pages by 4 KiB of an address space.
+    pages: PageMap<Page>,
+    /// Address spaces by thread.
+    spaces: Vec<u32>,
 }
 
 impl TracePages {
-    /// Read the trace once. With `huge` the numbers keep 2 MiB groups together. `on_progress` is given the
-    /// references so far and may stop.
+    /// Read the trace once. `on_progress` is given the references so far and may stop.
     ///
     /// # Errors
     /// The trace cannot be read, has no references, or more than 2^31 pages.
     pub fn open(
         path: &Path,
-        huge: bool,
+        numbering: Numbering,
         on_progress: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<Self> {
+        let Numbering { huge, filtered, .. } = numbering;
         let reader = Reader::open(path)?;
-        let mut trace = Self { reader, numbers: PageMap::default(), pages: 0, accesses: 0 };
+        let (numbers, mut found) = (PageMap::default(), None);
+        if numbering.lives && known(&reader)? {
+            found = Some(lives(&reader, huge, filtered, on_progress)?);
+        }
+        let mut trace = Self { reader, numbers, pages: 0, accesses: 0, lives: found };
+        if let Some(lives) = &trace.lives {
+            if lives.accesses == 0 {
+                return Err(no_pages(path, 0));
+            }
+            (trace.pages, trace.accesses) = (lives.pages as u32, lives.accesses);
+            return Ok(trace);
+        }
         let mut replay = trace.replay()?;
         let mut seen = 0;
         while replay.batches.next_into(&mut replay.batch)? {
@@ -73,19 +113,30 @@ impl TracePages {
             trace.numbers.insert(page, number as u32);
         }
         if next == 0 || next > u64::from(Access::MAX_PAGES) {
-            return Err(Error::input(
-                path.display().to_string(),
-                format!("holds {next} pages"),
-                "give a trace of 1 to 2^31 pages",
-            ));
+            return Err(no_pages(path, next));
         }
         trace.pages = next as u32;
         Ok(trace)
     }
 
-    /// Pages in all.
+    /// Page numbers are below.
     pub fn pages(&self) -> u32 {
         self.pages
+    }
+
+    /// Whether pages end.
+    pub fn has_lives(&self) -> bool {
+        self.lives.is_some()
+    }
+
+    /// Pages that there are at once, at most; at least 1.
+    pub fn resident(&self) -> u32 {
+        self.lives.as_ref().map_or(self.pages, |lives| (lives.peak as u32).max(1))
+    }
+
+    /// 4 KiB pages that are ever used; of pages that live for ever, with what huge pages add.
+    pub fn footprint(&self) -> u64 {
+        self.lives.as_ref().map_or(self.pages.into(), |lives| lives.footprint)
     }
 
     /// Accesses to pages.
@@ -100,17 +151,14 @@ impl TracePages {
 
     /// From the beginning.
     pub(super) fn replay(&self) -> Result<Replay> {
-        Ok(Replay { batches: self.reader.batches(Columns::PAGING), batch: Batch::default(), at: 0 })
+        let columns = Columns { thread: self.lives.is_some(), ..Columns::PAGING };
+        let (batches, batch) = (self.reader.batches(columns), Batch::default());
+        Ok(Replay { batches, batch, at: 0, life: Life::default() })
     }
 
     /// Further accesses, up to about `count`.
-    pub(super) fn fill(
-        &self,
-        replay: &mut Replay,
-        out: &mut Vec<Access>,
-        count: usize,
-    ) -> Result<()> {
-        while out.len() < count {
+    pub(super) fn fill(&self, replay: &mut Replay, out: &mut Block, count: usize) -> Result<()> {
+        while out.accesses.len() < count {
             if replay.at >= replay.batch.len() {
                 replay.at = 0;
                 if !replay.batches.next_into(&mut replay.batch)? {
@@ -118,12 +166,52 @@ impl TracePages {
                 }
             }
             let (touched, write) = pages(&replay.batch, replay.at);
+            if let Some(lives) = &self.lives {
+                let (addr, thread) = (replay.batch.addr[replay.at], replay.batch.thread[replay.at]);
+                let life = &mut replay.life;
+                life.advance(lives, out);
+                let addr = place(life.spaces.get(thread as usize).map_or(0, |space| *space), addr);
+                let last = last_byte(addr, replay.batch.size[replay.at]);
+                for number in addr >> PAGE..=last >> PAGE {
+                    life.advance(lives, out);
+                    life.access += 1;
+                    let page = life.pages.get(&number);
+                    out.accesses.extend(page.map(|page| Access::new(page.number(), write)));
+                }
+            } else {
+                let numbers = touched.filter_map(|page| self.numbers.get(&page));
+                out.accesses.extend(numbers.map(|number| Access::new(*number, write)));
+            }
             replay.at += 1;
-            let numbers = touched.filter_map(|page| self.numbers.get(&page));
-            out.extend(numbers.map(|number| Access::new(*number, write)));
         }
         Ok(())
     }
+}
+
+impl Life {
+    /// Everything that changes before the next access.
+    fn advance(&mut self, lives: &Lives, out: &mut Block) {
+        while let Some(step) = lives.steps.get(self.step).filter(|step| step.at <= self.access) {
+            self.step += 1;
+            match step.what {
+                What::Page { number, page } => {
+                    self.pages.insert(number, page);
+                }
+                What::End(end) => out.ends.push((out.accesses.len(), end)),
+                What::Space { thread, space } => {
+                    if self.spaces.len() <= thread as usize {
+                        self.spaces.resize(thread as usize + 1, 0);
+                    }
+                    self.spaces[thread as usize] = space;
+                }
+            }
+        }
+    }
+}
+
+fn no_pages(path: &Path, pages: u64) -> Error {
+    let fix = "give a trace of 1 to 2^31 pages";
+    Error::input(path.display().to_string(), format!("holds {pages} pages"), fix)
 }
 
 /// The pages of a reference, and whether it writes.

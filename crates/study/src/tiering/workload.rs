@@ -7,7 +7,7 @@ use nearfar_trace::generate::permutation::Permutation;
 use nearfar_trace::generate::rng::Rng;
 use nearfar_trace::{Error, Result};
 
-use super::engine::Access;
+use super::engine::{Access, Block};
 use super::trace::{Replay, TracePages};
 use super::zipf::{Draws, arrange, popularity};
 
@@ -175,8 +175,12 @@ pub struct Prepared {
     pub name: String,
     /// Its mix in results: `trace` for a trace.
     pub mix: &'static str,
-    /// Pages in all.
+    /// Page numbers are below.
     pub pages: u32,
+    /// Pages that there are at once, at most: what memory must hold, and sizes are parts of.
+    pub resident: u32,
+    /// 4 KiB pages that are ever used.
+    pub footprint: u64,
     /// Pages mapped before it begins, in order of their numbers; others at first touch.
     pub mapped: u32,
     /// Bytes of an access.
@@ -234,12 +238,12 @@ pub fn generated(name: &str, shape: &Shape) -> Result<Prepared> {
     };
     let rss_gib = shape.rss_gib.unwrap_or(workload.rss_gib);
     let wss_gib = shape.wss_gib.unwrap_or(workload.wss_gib.min(rss_gib));
-    // Access::MAX_PAGES of 4 KiB are 8 TiB.
-    if !(0.0..=8192.0).contains(&(rss_gib * shape.scale)) || wss_gib > rss_gib {
+    // Access::MAX_PAGES of 4 KiB are a page less than 8 TiB.
+    if !(0.0..8192.0).contains(&(rss_gib * shape.scale)) || wss_gib > rss_gib {
         return Err(Error::input(
             "--rss",
             format!("{wss_gib} GiB used of {rss_gib} GiB"),
-            "give --wss not above --rss, and at most 8 TiB",
+            "give --wss not above --rss, and less than 8 TiB",
         ));
     }
     let (rss, wss) = (frames(rss_gib), frames(wss_gib));
@@ -279,7 +283,18 @@ pub fn generated(name: &str, shape: &Shape) -> Result<Prepared> {
     }));
     let access_bytes = workload.access_bytes;
     let (name, mix) = (name.to_owned(), shape.mix.name());
-    Ok(Prepared { name, mix, pages: rss, mapped: rss, access_bytes, phases, threads: 1, kind })
+    Ok(Prepared {
+        name,
+        mix,
+        pages: rss,
+        resident: rss,
+        footprint: rss.into(),
+        mapped: rss,
+        access_bytes,
+        phases,
+        threads: 1,
+        kind,
+    })
 }
 
 impl Prepared {
@@ -295,6 +310,8 @@ impl Prepared {
             name,
             mix: "trace",
             pages: pages.pages(),
+            resident: pages.resident(),
+            footprint: pages.footprint(),
             mapped: 0,
             access_bytes: 64,
             phases: phases.collect(),
@@ -306,6 +323,11 @@ impl Prepared {
     /// Whether it is a trace, whose hot set may change within a phase.
     pub fn is_trace(&self) -> bool {
         matches!(self.kind, Kind::Trace(_))
+    }
+
+    /// Whether its pages end. Those that are left end with a phase: the next is the program again.
+    pub fn has_lives(&self) -> bool {
+        matches!(&self.kind, Kind::Trace(pages) if pages.has_lives())
     }
 
     /// The accesses of a phase, from its beginning. Every round of a seed has the same.
@@ -335,12 +357,13 @@ pub struct Source {
 }
 
 impl Source {
-    /// Replace `out` by up to `count` further accesses; a trace may end earlier, with none.
+    /// Replace `block` by up to `count` further accesses; a trace may end earlier, with none.
     ///
     /// # Errors
     /// The trace cannot be read.
-    pub fn fill(&mut self, out: &mut Vec<Access>, count: usize) -> Result<()> {
-        out.clear();
+    pub fn fill(&mut self, block: &mut Block, count: usize) -> Result<()> {
+        block.clear();
+        let out = &mut block.accesses;
         match (&self.workload.kind, &mut self.replay) {
             (Kind::Draws { first, draws, warm }, _) => {
                 let (first, draws) = match warm {
@@ -365,7 +388,7 @@ impl Source {
                     out.push(Access::new(first + page, write));
                 }
             }
-            (Kind::Trace(pages), Some(replay)) => pages.fill(replay, out, count)?,
+            (Kind::Trace(pages), Some(replay)) => pages.fill(replay, block, count)?,
             (Kind::Trace(_), None) => {}
         }
         Ok(())

@@ -33,34 +33,51 @@ pub enum Step {
     Write(u32),
     /// Give a page back.
     Release(u32),
+    /// Load from memory that was never written: the kernel's page of zeros.
+    Zeros,
     /// Sleep for [`SLEEP_TIME`].
     Sleep,
 }
 
-/// A program: a hot set that moves, some writes, some pages given back, some naps.
+/// A program: a hot set that moves, some writes, some pages given back (one by one, many at a time,
+/// or as soon as they were used), some naps.
 pub fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let part = (0..PAGES, 1..6u32, 1..120usize, 0..=10u32).prop_flat_map(|(at, hot, n, writes)| {
+    let ends = (0..PAGES, 1..=PAGES)
+        .prop_map(|(first, n)| (first..first + n).map(Step::Release).collect::<Vec<_>>());
+    let short = (0..PAGES, 1..30u32).prop_map(|(first, n)| {
+        let life =
+            |page| [Step::Read(page), Step::Write(page), Step::Read(page), Step::Release(page)];
+        (first..first + n).flat_map(life).collect()
+    });
+    let part = prop_oneof![6 => used(), 1 => ends, 1 => short];
+    prop::collection::vec(part, 1..10).prop_map(|parts| parts.concat())
+}
+
+/// A hot set in use.
+fn used() -> impl Strategy<Value = Vec<Step>> {
+    (0..PAGES, 1..6u32, 1..120usize, 0..=10u32).prop_flat_map(|(at, hot, n, writes)| {
         let step = (0..10u32, 0..hot, 0..PAGES, 0..10u32, 0..100u32).prop_map(
             move |(far, near, any, write, rare)| {
                 let page = if far == 0 { any } else { at + near };
                 match rare {
                     0 => Step::Sleep,
                     1 => Step::Release(any),
+                    2 => Step::Zeros,
                     _ if write < writes => Step::Write(page),
                     _ => Step::Read(page),
                 }
             },
         );
         prop::collection::vec(step, n)
-    });
-    prop::collection::vec(part, 1..8).prop_map(|parts| parts.concat())
+    })
 }
 
 /// The same all over a memory of four huge pages.
 pub fn huge_steps() -> impl Strategy<Value = Vec<Step>> {
     let step = (0..4 * super::HUGE, 0..50u32).prop_map(|(page, kind)| match kind {
         0 => Step::Release(page),
-        1..25 => Step::Write(page),
+        1 => Step::Zeros,
+        2..25 => Step::Write(page),
         _ => Step::Read(page),
     });
     prop::collection::vec(step, 1..250)
@@ -112,6 +129,10 @@ pub fn drive(memory: &mut ReferenceMemory, policy: &mut dyn Policy, steps: &[Ste
             Step::Write(page) => memory.access(policy, Page::new(page % pages), true),
             Step::Release(page) => {
                 memory.release(policy, Page::new(page % pages));
+                Ok(())
+            }
+            Step::Zeros => {
+                memory.read_zeros(policy);
                 Ok(())
             }
             Step::Sleep => {

@@ -43,7 +43,7 @@ struct PlainPage {
 
 /// What one page size comes to: to be replayed by a TLB and by memories.
 #[derive(Clone, Copy, Debug)]
-enum Log {
+pub(crate) enum Log {
     Access { page: u64, frame: Option<usize>, write: bool, same: bool },
     Shootdown(u64),
     Free(usize),
@@ -76,7 +76,7 @@ pub struct World {
     /// Those that there are, by space and number.
     numbers: BTreeMap<(usize, u64), usize>,
     frames: Vec<PlainFrame>,
-    log: Vec<Log>,
+    pub(crate) log: Vec<Log>,
     events: u64,
     freed: u64,
     /// The most frames at once.

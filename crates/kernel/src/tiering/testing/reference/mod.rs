@@ -338,6 +338,27 @@ impl ReferenceMemory {
         Err(format!("{at:?} faults for ever"))
     }
 
+    /// The program reads the kernel's page of zeros: it lies in the fast node, no policy knows it.
+    pub fn read_zeros(&mut self, policy: &mut dyn Policy) {
+        self.run_due(policy, self.clock, true);
+        self.event = self.clock;
+        self.charge(self.costs.access);
+        if self.periods[0] > 0 {
+            self.left[0] -= 1;
+            if self.left[0] == 0 {
+                self.left[0] = self.periods[0];
+            }
+        }
+        self.end_event();
+        self.run_due(policy, self.clock, true);
+    }
+
+    /// The page that is being copied, if there is one.
+    pub fn copying(&self) -> Option<Page> {
+        let mut copied = self.table.iter().filter(|(_, mapping)| mapping.copy.is_some());
+        copied.next().map(|(number, _)| Page::new(*number))
+    }
+
     /// A reference that goes through.
     fn reference(&mut self, page: Page, at: Page, write: bool) -> Result<(), String> {
         let bits = self.has(Capability::AccessedBits);

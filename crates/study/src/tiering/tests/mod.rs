@@ -18,7 +18,7 @@ use nearfar_kernel::tiering::{
 use proptest::prelude::*;
 
 use super::counters::Hardware;
-use super::engine::{Access, Engine};
+use super::engine::{Access, Block, Engine};
 use super::run::{PolicySource, Row, run};
 use super::workload::{Mix, Prepared, Shape, generated};
 use super::world::World;
@@ -65,6 +65,8 @@ fn flat(nodes: usize) -> Hardware {
     }
 }
 
+mod lives;
+
 /// Run the same program in both worlds; every action must be the same at the same moment.
 fn compare(name: &str, settings: &Settings, nodes: &[usize], steps: &[Step], huge: bool) {
     let pages = if huge { 4 * HUGE } else { PAGES };
@@ -75,15 +77,16 @@ fn compare(name: &str, settings: &Settings, nodes: &[usize], steps: &[Step], hug
     world.log = Some(Vec::new());
     let mut engine = Engine::new(world, |mem| make(name, settings, mem), huge).unwrap();
     // How many accesses the engine is given at once must not matter.
-    for part in steps.chunk_by(|one, next| access(*one).is_some() && access(*next).is_some()) {
+    for part in
+        steps.chunk_by(|one, next| access(*one, pages).is_some() && access(*next, pages).is_some())
+    {
         drive(&mut reference, &mut *policy, part);
         match part {
             [Step::Sleep] => engine.sleep(SLEEP_TIME),
             [Step::Release(page)] => engine.release(Page::new(page % pages)),
             _ => {
-                let accesses = part.iter().filter_map(|step| access(*step));
                 let accesses: Vec<_> =
-                    accesses.map(|(page, write)| Access::new(page % pages, write)).collect();
+                    part.iter().filter_map(|step| access(*step, pages)).collect();
                 engine.run(&accesses).unwrap();
             }
         }
@@ -100,11 +103,12 @@ fn compare(name: &str, settings: &Settings, nodes: &[usize], steps: &[Step], hug
     counted(&engine.world);
 }
 
-/// The page and direction of a reference.
-fn access(step: Step) -> Option<(u32, bool)> {
+/// A reference, in a memory of so many pages.
+fn access(step: Step, pages: u32) -> Option<Access> {
     match step {
-        Step::Read(page) => Some((page, false)),
-        Step::Write(page) => Some((page, true)),
+        Step::Read(page) => Some(Access::new(page % pages, false)),
+        Step::Write(page) => Some(Access::new(page % pages, true)),
+        Step::Zeros => Some(Access::new(Access::ZEROS.number(), false)),
         Step::Release(_) | Step::Sleep => None,
     }
 }
@@ -190,9 +194,13 @@ proptest! {
         for part in steps.chunks(31) {
             let part: Vec<_> = part
                 .iter()
-                .filter_map(|step| access(*step))
-                .map(|(page, write)| Access::new(page % 24 * unit as u32 + page % 3, write))
-                .map(|access| Access::new(access.page().number() % pages, access.write()))
+                .filter_map(|step| match *step {
+                    Step::Zeros => access(*step, pages),
+                    step => access(step, PAGES).map(|access| {
+                        let page = access.page().number();
+                        Access::new((page * unit as u32 + page % 3) % pages, access.write())
+                    }),
+                })
                 .collect();
             engine.run(&part).unwrap();
             prop_assert_eq!(engine.world.check(), Ok(()));
@@ -268,9 +276,9 @@ fn the_warm_up_has_pages_of_its_own() {
         let workload = Arc::new(generated(name, &shape(Mix::Read, 1.0 / 1024.0)).unwrap());
         let pages = |phase| {
             let (mut source, mut all) = (workload.source(phase, 1).unwrap(), BTreeSet::new());
-            let mut block = Vec::new();
+            let mut block = Block::default();
             source.fill(&mut block, workload.phases[phase].accesses as usize).unwrap();
-            all.extend(block.iter().map(|access| access.page().number()));
+            all.extend(block.accesses.iter().map(|access| access.page().number()));
             all
         };
         let (warm, round) = (pages(0), pages(1));

@@ -1,0 +1,330 @@
+//! Pages of a trace that end ([`crate::lifetimes`]): worked out once, as a list of steps beside the
+//! records that every run of the study reads.
+//!
+//! The pages of the study are the *frames* of a [`PageTable`], as they are what lies in a tier. A frame
+//! has the number of the address at which it began, so that numbers follow addresses; frames that begin
+//! there while it is in use (by a forked child, say) have the numbers next to it.
+
+use std::ops::Range;
+
+use nearfar_kernel::tiering::{HUGE, Page};
+use nearfar_trace::hash::PageMap;
+use nearfar_trace::{Batch, Columns, Error, KindSet, Reader, RegionEvent, Result, last_byte};
+
+use super::engine::{Access, End};
+use crate::lifetimes::{
+    Action, Backing, Blocks, Change, NO_FRAME, PAGE, PageTable, SPACE_SHIFT, Spaces,
+};
+
+/// What changes before an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    /// A thread now runs in this address space.
+    Space { thread: u32, space: u32 },
+    /// References to the 4 KiB of this number (address and space) are now to this page.
+    Page { number: u64, page: Page },
+    /// A page ended, or what TLBs hold of it.
+    End(End),
+}
+
+/// What changes, and before which access to a 4 KiB page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Step {
+    pub at: u64,
+    pub what: What,
+}
+
+/// The lives of a trace's pages.
+#[derive(Debug, Default)]
+pub(super) struct Lives {
+    /// In order.
+    pub steps: Vec<Step>,
+    /// Page numbers are below.
+    pub pages: u64,
+    /// Base pages that there are at once, at most.
+    pub peak: u64,
+    /// 4 KiB pages that are referenced, mapped or not.
+    pub footprint: u64,
+    /// References to 4 KiB pages.
+    pub accesses: u64,
+}
+
+/// Blocks that were seen lately and have nothing more to say, by some bits of their numbers.
+const SLOTS: usize = 1 << 12;
+const EMPTY: u64 = u64::MAX;
+/// In place of the place of a frame.
+const NO_PLACE: u32 = u32::MAX;
+
+/// Where frames lie: places at the address where they began, as many as were in use at once.
+#[derive(Default)]
+struct Places {
+    first: PageMap<u32>,
+    all: Vec<Place>,
+}
+
+struct Place {
+    number: u64,
+    next: u32,
+    used: bool,
+}
+
+impl Places {
+    /// A place at this page number that is not in use.
+    fn take(&mut self, number: u64) -> u32 {
+        let new = self.all.len() as u32;
+        let mut at = *self.first.entry(number).or_insert(new);
+        while let Some(place) = self.all.get_mut(at as usize) {
+            if !std::mem::replace(&mut place.used, true) {
+                return at;
+            }
+            if place.next == NO_PLACE {
+                place.next = new;
+            }
+            at = place.next;
+        }
+        self.all.push(Place { number, next: NO_PLACE, used: true });
+        new
+    }
+
+    fn give_back(&mut self, place: u32) {
+        self.all[place as usize].used = false;
+    }
+
+    /// Where each place comes in the order of addresses.
+    fn ranks(&self) -> Vec<u32> {
+        let mut order: Vec<u32> = (0..self.all.len() as u32).collect();
+        // Stable: places at one address stay in the order in which they came.
+        order.sort_by_key(|place| self.all[*place as usize].number);
+        let mut ranks = vec![0; order.len()];
+        for (rank, place) in (0..).zip(order) {
+            ranks[place as usize] = rank;
+        }
+        ranks
+    }
+}
+
+struct Builder {
+    blocks: Blocks,
+    table: PageTable,
+    /// log2 of the blocks in a page.
+    shift: u32,
+    /// There is one process.
+    single: bool,
+    /// References that hit CPU caches are not in the trace.
+    filtered: bool,
+    recent: Vec<u64>,
+    places: Places,
+    /// Of frames, by id.
+    place_of: Vec<u32>,
+    /// Of what TLBs may hold, by the id of the page.
+    translated: Vec<u32>,
+    /// What a replay knows: places by block number, spaces by thread.
+    known: PageMap<u32>,
+    spaces: Vec<u32>,
+    /// With places for pages.
+    lives: Lives,
+}
+
+/// Work out the lives of a trace's pages: of 4 KiB, or of 2 MiB if `huge`. In a `filtered` trace the
+/// writes that CPU caches answered are missing; there, private memory has a frame from the first
+/// reference on.
+///
+/// # Errors
+/// The trace cannot be read; the error of `on_progress`.
+pub(super) fn lives(
+    reader: &Reader,
+    huge: bool,
+    filtered: bool,
+    on_progress: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<Lives> {
+    let shift = if huge { HUGE.ilog2() } else { 0 };
+    let threads = &reader.info().threads;
+    let mut builder = Builder {
+        blocks: Blocks::new(PAGE, PAGE + shift, Spaces::new(threads)),
+        table: PageTable::new(PAGE + shift, PAGE, None),
+        shift,
+        single: threads.windows(2).all(|two| two[0].process == two[1].process),
+        filtered,
+        recent: vec![EMPTY; SLOTS],
+        places: Places::default(),
+        place_of: Vec::new(),
+        translated: Vec::new(),
+        known: PageMap::default(),
+        spaces: Vec::new(),
+        lives: Lives::default(),
+    };
+    let mut events = reader.regions()?;
+    events.sort_by_key(|event| event.at);
+    let mut events = events.into_iter().peekable();
+    let mut batches = reader.batches(Columns { thread: true, ..Columns::PAGING });
+    let mut batch = Batch::default();
+    let mut at = 0u64;
+    while batches.next_into(&mut batch)? {
+        let mut start = 0;
+        while start < batch.len() {
+            while let Some(event) = events.next_if(|event| event.at <= at + start as u64) {
+                builder.event(&event);
+            }
+            let until = events.peek().map_or(usize::MAX, |event| (event.at - at) as usize);
+            let range = start..until.min(batch.len());
+            builder.blocks.spaces().tell_apart(&mut batch, range.clone());
+            builder.records(&batch, range.clone());
+            start = range.end;
+        }
+        at += batch.len() as u64;
+        on_progress(at)?;
+    }
+    builder.finish(reader)
+}
+
+impl Builder {
+    fn event(&mut self, event: &RegionEvent) {
+        self.blocks.apply(event);
+        if self.changed() {
+            self.recent.fill(EMPTY);
+        }
+    }
+
+    /// Note in which space the thread of the next access runs: `addr` says it.
+    fn switch(&mut self, thread: u32, addr: u64) {
+        if addr >> 63 == 1 {
+            return;
+        }
+        let space = (addr >> SPACE_SHIFT) as u32;
+        if self.spaces.len() <= thread as usize {
+            self.spaces.resize(thread as usize + 1, 0);
+        }
+        if std::mem::replace(&mut self.spaces[thread as usize], space) != space {
+            self.step(What::Space { thread, space });
+        }
+    }
+
+    fn records(&mut self, batch: &Batch, range: Range<usize>) {
+        for index in range {
+            let addr = batch.addr[index];
+            if !self.single {
+                self.switch(batch.thread[index], addr);
+            }
+            for number in addr >> PAGE..=last_byte(addr, batch.size[index]) >> PAGE {
+                if self.recent[number as usize % SLOTS] != number {
+                    let write = KindSet::WRITES.0 >> batch.kind[index] & 1 == 1;
+                    self.reference(number, write);
+                }
+                self.lives.accesses += 1;
+            }
+        }
+    }
+
+    fn reference(&mut self, number: u64, write: bool) {
+        let blocks = &mut self.blocks;
+        let block = blocks.find(number).unwrap_or_else(|| blocks.birth(number, write));
+        if write && blocks.watched(block) {
+            blocks.write(block);
+        }
+        let watched = blocks.watched(block);
+        if self.changed() && self.shift > 0 {
+            // Other blocks of the page may lie elsewhere now.
+            self.recent.fill(EMPTY);
+        }
+        if !watched {
+            self.recent[number as usize % SLOTS] = number;
+        }
+        let page = self.table.page(block);
+        let place = match self.table.frame(page) {
+            NO_FRAME => NO_PLACE,
+            frame => self.place_of[frame as usize],
+        };
+        self.translated[page as usize] = place;
+        if self.known.insert(number, place) != Some(place) {
+            self.step(What::Page { number, page: Page::new(place) });
+        }
+    }
+
+    /// Apply what became of blocks before the next access; answers whether a page lost its
+    /// translation.
+    fn changed(&mut self) -> bool {
+        let (mut lost, at) = (false, self.lives.accesses);
+        let Self { blocks, table, places, place_of, translated, lives, .. } = self;
+        for mut change in blocks.changes() {
+            if let Change::Born { backing, .. } = &mut change
+                && self.filtered
+                && *backing == Backing::Zeros
+            {
+                *backing = Backing::Unknown;
+            }
+            table.apply(&change);
+            place_of.resize(table.ids(), NO_PLACE);
+            translated.resize(table.ids(), NO_PLACE);
+            // Only a reference gives a page its frame: to this page.
+            let number = match change {
+                Change::Born { number, .. } => number >> self.shift,
+                Change::Written(block) => table.number(table.page(block)),
+                _ => 0,
+            };
+            for action in table.actions() {
+                match action {
+                    Action::Shootdown { page, .. } => {
+                        lost = true;
+                        let held = std::mem::replace(&mut translated[page as usize], NO_PLACE);
+                        if held != NO_PLACE {
+                            let what = What::End(End::Translation(Page::new(held)));
+                            lives.steps.push(Step { at, what });
+                        }
+                    }
+                    Action::Begin { frame, .. } => place_of[frame as usize] = places.take(number),
+                    Action::Free(frame) => {
+                        let place = place_of[frame as usize];
+                        places.give_back(place);
+                        let page = Page::new(place);
+                        let lost = Step { at, what: What::End(End::Translation(page)) };
+                        // One of the page itself goes with it.
+                        lives.steps.pop_if(|last| *last == lost);
+                        lives.steps.push(Step { at, what: What::End(End::Page(page)) });
+                    }
+                    // It keeps its place: what the kernel would do under pressure, take it in place
+                    // of demoting it, no policy here does.
+                    Action::Discard(_) | Action::Keep(_) => {}
+                }
+            }
+            lives.peak = lives.peak.max(table.used() << self.shift);
+        }
+        lost
+    }
+
+    fn step(&mut self, what: What) {
+        self.lives.steps.push(Step { at: self.lives.accesses, what });
+    }
+
+    /// Number the places in the order of addresses.
+    fn finish(self, reader: &Reader) -> Result<Lives> {
+        let Self { places, shift, mut lives, known, .. } = self;
+        lives.footprint = known.len() as u64;
+        lives.pages = (places.all.len() as u64) << shift;
+        if lives.pages > u64::from(Access::MAX_PAGES) {
+            return Err(Error::input(
+                reader.path().display().to_string(),
+                format!("needs {} page numbers", lives.pages),
+                "give --lifetimes off, or a shorter trace",
+            ));
+        }
+        let ranks = places.ranks();
+        let rank = |page: &mut Page| {
+            if let Some(rank) = ranks.get(page.index()) {
+                *page = Page::new(rank << shift);
+            }
+        };
+        for step in &mut lives.steps {
+            match &mut step.what {
+                What::Space { .. } => {}
+                What::End(End::Page(page) | End::Translation(page)) => rank(page),
+                What::Page { page, .. } if page.number() == NO_PLACE => *page = Access::ZEROS,
+                What::Page { number, page } => {
+                    rank(page);
+                    *page = page.skip(*number as u32 & ((1 << shift) - 1));
+                }
+            }
+        }
+        lives.steps.shrink_to_fit();
+        Ok(lives)
+    }
+}

@@ -1,0 +1,308 @@
+//! Pages that end: the stream of a trace against lists and loops, and the simulator that runs it
+//! against the reference implementation.
+
+use std::collections::HashMap;
+
+use nearfar_trace::{Kind, Reader, Record, RegionEvent, RegionKind};
+
+use super::*;
+use crate::paging::tests::lives::{self, Log, PROCESSES, Step as Life, World as Table, trace};
+use crate::tiering::engine::End;
+use crate::tiering::trace::{Numbering, TracePages};
+
+/// What comes of a trace, in order.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Came<Frame> {
+    /// An access; `None` to the page of zeros.
+    Access(Option<Frame>, bool),
+    Page(Frame),
+    Translation(Frame),
+}
+
+/// Records and events of three processes, of which one at least tells lives.
+fn steps() -> impl Strategy<Value = Vec<Life>> {
+    lives::steps().prop_map(|mut steps| {
+        let (addr, length) = (1 << 46, 4096);
+        steps.insert(0, Life::Event(RegionEvent { addr, length, ..RegionEvent::default() }));
+        steps
+    })
+}
+
+fn open(reader: &Reader, huge: bool, filtered: bool) -> TracePages {
+    let numbering = Numbering { huge, lives: true, filtered };
+    TracePages::open(reader.path(), numbering, &mut |_| Ok(())).unwrap()
+}
+
+/// The accesses of a trace in blocks of about `count`.
+fn blocks(pages: &TracePages, count: usize) -> Vec<Block> {
+    let (mut replay, mut all) = (pages.replay().unwrap(), Vec::new());
+    loop {
+        let mut block = Block::default();
+        pages.fill(&mut replay, &mut block, count).unwrap();
+        if block.accesses.is_empty() {
+            return all;
+        }
+        all.push(block);
+    }
+}
+
+fn stream(pages: &TracePages, count: usize) -> Vec<Came<u32>> {
+    let mut all = Vec::new();
+    for block in blocks(pages, count) {
+        let mut ends = block.ends.iter().peekable();
+        for (index, access) in block.accesses.iter().enumerate() {
+            while let Some((_, end)) = ends.next_if(|(at, _)| *at <= index) {
+                all.push(match end {
+                    End::Page(page) => Came::Page(page.number()),
+                    End::Translation(page) => Came::Translation(page.number()),
+                });
+            }
+            let page = (access.page() != Access::ZEROS).then_some(access.page().number());
+            all.push(Came::Access(page, access.write()));
+        }
+        assert!(ends.next().is_none());
+    }
+    all
+}
+
+/// The same of tables and loops, by frame; and the most frames at once.
+fn plain(steps: &[Life], page_bytes: u64) -> (Vec<Came<usize>>, usize) {
+    let mut table = Table::new(page_bytes, 4096, &PROCESSES);
+    // Events after the last record change nothing.
+    let last = steps.iter().rposition(|step| matches!(step, Life::Record(_))).unwrap();
+    for step in &steps[..=last] {
+        match step {
+            Life::Event(event) => table.event(event),
+            Life::Record(record) => table.record(record),
+        }
+    }
+    let (mut came, mut held) = (Vec::new(), HashMap::new());
+    let (mut used, mut most) = (BTreeSet::new(), 0);
+    for step in &table.log {
+        match *step {
+            Log::Access { page, frame, write, .. } => {
+                came.push(Came::Access(frame, write));
+                held.insert(page, frame);
+                used.extend(frame);
+                most = most.max(used.len());
+            }
+            Log::Shootdown(page) => {
+                if let Some(frame) = held.remove(&page).flatten() {
+                    came.push(Came::Translation(frame));
+                }
+            }
+            Log::Free(frame) => {
+                came.pop_if(|last| *last == Came::Translation(frame));
+                came.push(Came::Page(frame));
+                used.remove(&frame);
+            }
+            Log::Discard(_) | Log::Keep(_) => {}
+        }
+    }
+    (came, most)
+}
+
+fn check(steps: &[Life], huge: bool, count: usize) {
+    let folder = tempfile::tempdir().unwrap();
+    let pages = open(&trace(steps, &PROCESSES, folder.path()), huge, false);
+    let unit = if huge { HUGE } else { 1 };
+    let (expected, most) = plain(steps, u64::from(unit) * 4096);
+    let came = stream(&pages, count);
+    assert_eq!(pages.resident() as usize, (most * unit as usize).max(1));
+    assert_eq!(came.len(), expected.len());
+    // Frames that there are at a time lie at different places, each at one.
+    let (mut place_of, mut frame_at) = (HashMap::new(), HashMap::new());
+    for (came, expected) in came.into_iter().zip(expected) {
+        let place = |page: u32| page / unit;
+        match (came, expected) {
+            (Came::Access(page, write), Came::Access(frame, writes)) => {
+                assert_eq!((page.is_some(), write), (frame.is_some(), writes));
+                if let (Some(page), Some(frame)) = (page, frame) {
+                    assert!(page < pages.pages());
+                    assert_eq!(*place_of.entry(frame).or_insert(place(page)), place(page));
+                    assert_eq!(*frame_at.entry(place(page)).or_insert(frame), frame);
+                }
+            }
+            (Came::Page(page), Came::Page(frame)) => {
+                assert_eq!(place_of.remove(&frame), Some(place(page)));
+                assert_eq!(frame_at.remove(&place(page)), Some(frame));
+            }
+            (Came::Translation(page), Came::Translation(frame)) => {
+                assert_eq!(place_of.get(&frame), Some(&place(page)));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Run a trace in both worlds, under every policy: every action must be the same at the same moment.
+fn compare_lives(steps: &[Life], count: usize) {
+    let folder = tempfile::tempdir().unwrap();
+    let pages = open(&trace(steps, &PROCESSES, folder.path()), false, false);
+    let program: Vec<Step> = stream(&pages, count)
+        .into_iter()
+        .filter_map(|came| match came {
+            Came::Access(None, _) => Some(Step::Zeros),
+            Came::Access(Some(page), true) => Some(Step::Write(page)),
+            Came::Access(Some(page), false) => Some(Step::Read(page)),
+            Came::Page(page) => Some(Step::Release(page)),
+            Came::Translation(_) => None,
+        })
+        .collect();
+    let (nodes, limit) = ([10, pages.resident() as usize + 6], pages.pages().max(1));
+    for (name, _) in POLICIES {
+        let settings = settings(name).unwrap();
+        let mut reference = ReferenceMemory::new(COSTS, &nodes, limit, false);
+        let mut policy = reference.start(name, &settings).unwrap();
+        drive(&mut reference, &mut *policy, &program);
+        let mut world = World::new(flat(2), &nodes.map(|frames| frames as u64), limit);
+        world.log = Some(Vec::new());
+        let mut engine = Engine::new(world, |mem| make(name, &settings, mem), false).unwrap();
+        for block in blocks(&pages, count) {
+            engine.run_block(&block).unwrap();
+            engine.world.check().unwrap();
+        }
+        assert_eq!(Some(&reference.actions), engine.world.log.as_ref(), "{name}");
+        assert_eq!(reference.clock(), engine.world.clock(), "{name}");
+        same_state(&reference, &engine.world);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn pages_end_as_events_say(steps in steps(), huge: bool, count in 1usize..2000) {
+        check(&steps, huge, count);
+    }
+
+    #[test]
+    fn same_decisions_on_traces_whose_pages_end(steps in steps(), count in 1usize..2000) {
+        compare_lives(&steps, count);
+    }
+
+    /// Where writes may be missing, nothing is taken for zeros.
+    #[test]
+    fn behind_caches_memory_has_frames(steps in steps(), huge: bool) {
+        let folder = tempfile::tempdir().unwrap();
+        let pages = open(&trace(&steps, &PROCESSES, folder.path()), huge, true);
+        let zeros = |came: &Came<u32>| matches!(came, Came::Access(None, _));
+        prop_assert!(!stream(&pages, 100).iter().any(zeros));
+    }
+
+    /// With everything switched on, every policy runs such a trace to its end, twice, in as much
+    /// memory as it has at once.
+    #[test]
+    fn a_trace_fits_its_peak(steps in steps(), which in 0..POLICIES.len(), huge: bool) {
+        let folder = tempfile::tempdir().unwrap();
+        let pages = open(&trace(&steps, &PROCESSES, folder.path()), huge, false);
+        let unit = if huge { u64::from(HUGE) * 4096 } else { 4096 };
+        let mut options = options(1.0);
+        options.huge = huge;
+        let slow = u64::from(pages.resident()) * 4096;
+        (options.fast, options.slow) = (Some(Size::Bytes(unit)), Some(Size::Bytes(slow)));
+        let prepared = Arc::new(Prepared::trace("t".into(), pages, 2));
+        let all = rows(&[POLICIES[which].0], &prepared, &options);
+        prop_assert_eq!(all.len(), 2);
+        prop_assert_eq!(all[0].accesses, all[1].accesses);
+    }
+}
+
+/// Worked out by hand: where pages lie, what ends when, and what is at once.
+#[test]
+fn known_lives() {
+    const AT: u64 = 0x40_0000;
+    let event = |event, page: u64, pages: u64| {
+        let (addr, length, prot) = (AT + page * 4096, pages * 4096, "rw-p".into());
+        let event = RegionEvent { event, addr, length, prot, ..RegionEvent::default() };
+        Life::Event(event)
+    };
+    let record = |page: u64, kind, thread| {
+        let addr = AT + page * 4096 + 8;
+        Life::Record(Record { addr, kind, size: 8, thread, instr: 1 })
+    };
+    let fork = RegionEvent { event: RegionKind::Fork, to: 2, ..RegionEvent::default() };
+    let exit = RegionEvent { event: RegionKind::Exit, thread: 2, ..RegionEvent::default() };
+    let steps = [
+        event(RegionKind::Map, 0, 8),
+        record(5, Kind::Store, 0), // page 3
+        record(1, Kind::Load, 0),  // zeros
+        record(1, Kind::Store, 0), // page 0
+        Life::Event(fork),
+        record(1, Kind::Load, 2),  // shared
+        record(1, Kind::Store, 0), // the parent's own: page 1
+        record(1, Kind::Store, 2), // the child has the other to itself
+        event(RegionKind::Unmap, 5, 1),
+        record(1, Kind::Load, 0),
+        Life::Event(exit), // page 0 ends; page 3, which the child had as well, too
+        record(1, Kind::Load, 0),
+        event(RegionKind::DontNeed, 1, 1),
+        record(1, Kind::Store, 0), // page 0 again
+        record(3, Kind::Store, 0), // page 2
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let pages = open(&trace(&steps, &PROCESSES, folder.path()), false, false);
+    assert_eq!((pages.pages(), pages.resident(), pages.footprint()), (4, 3, 4));
+    let (load, store) =
+        (|page| Came::Access(Some(page), false), |page| Came::Access(Some(page), true));
+    let expected = [
+        store(3),
+        Came::Access(None, false),
+        store(0),
+        Came::Translation(0),
+        Came::Translation(3),
+        load(0),
+        store(1),
+        store(0),
+        load(1),
+        Came::Page(0),
+        Came::Page(3),
+        load(1),
+        Came::Page(1),
+        store(0),
+        store(2),
+    ];
+    assert_eq!(stream(&pages, 3), expected);
+}
+
+/// Huge pages end whole, also those that were split.
+#[test]
+fn split_pages_end_together() {
+    let frames = [2 * u64::from(HUGE), 2 * u64::from(HUGE)];
+    let world = World::new(flat(2), &frames, 2 * HUGE);
+    let none = |mem: &mut dyn Memory| make("none", &Settings::default(), mem);
+    let mut engine = Engine::new(world, none, true).unwrap();
+    let accesses = vec![Access::new(HUGE + 3, true), Access::new(5, true)];
+    engine.run(&accesses).unwrap();
+    engine.world.split(Page::new(HUGE)).unwrap();
+    let ends = [0, HUGE].map(|page| (1, End::Page(Page::new(page))));
+    let block = Block { accesses, ends: ends.to_vec() };
+    engine.run_block(&block).unwrap();
+    engine.world.check().unwrap();
+    assert_eq!(engine.world.used_frames(), [u64::from(HUGE), 0]);
+    assert_eq!(engine.world.span(Page::new(0)), HUGE);
+    assert!(!engine.world.mapped(Page::new(HUGE + 3)));
+    engine.end_all();
+    assert_eq!(engine.world.used_frames(), [0, 0]);
+}
+
+/// What ends is forgotten by the TLB, and other processors wait for that once.
+#[test]
+fn translations_end() {
+    let mut hardware = flat(2);
+    (hardware.tlb_entries, hardware.program_threads) = (64, 2);
+    (hardware.costs.page_walk, hardware.costs.shootdown) = (1000.0, 7000.0);
+    let run = |ends: Vec<(usize, End)>| {
+        let world = World::new(hardware.clone(), &[4, 4], 4);
+        let none = |mem: &mut dyn Memory| make("none", &Settings::default(), mem);
+        let mut engine = Engine::new(world, none, false).unwrap();
+        let zeros = Access::new(Access::ZEROS.number(), false);
+        let again = [Access::new(0, false), Access::new(1, false), zeros];
+        engine.run_block(&Block { accesses: again.repeat(2), ends }).unwrap();
+        (engine.world.counters().tlb_misses, engine.world.clock().ps())
+    };
+    let (plain, begun) = run(Vec::new());
+    assert_eq!(plain, 3);
+    let ends = [0, 1].map(|page| (3, End::Translation(Page::new(page))));
+    assert_eq!(run(ends.to_vec()), (5, begun + 2 * 1000 + 7000));
+}
