@@ -27,12 +27,15 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "python" / "nearfar" / "declared"
 
-#: Modules that hold ``OPTIONS`` and, where rows are declared, ``TABLES``, by command.
+#: Modules that hold ``TABLES`` where rows are declared and, unless the engine reads the options,
+#: ``OPTIONS``, by command.
 IN_PYTHON = {
     "advise": "nearfar.advise.options",
     "apply": "nearfar.apply.options",
     "diff": "nearfar.diff",
     "fit": "nearfar.fit.options",
+    "info": "nearfar.info",
+    "numa plan": "nearfar.numa.plan",
     "reproduce": "nearfar.reproduce._options",
     "sweep": "nearfar.sweep.options",
     "workload": "nearfar.workload",
@@ -57,7 +60,10 @@ def schema() -> dict[str, Any]:
 
     found: dict[str, Any] = json.loads(_engine.schema())
     for command, module in IN_PYTHON.items():
-        found["commands"][command] = _in_python(importlib.import_module(module))
+        made = _in_python(importlib.import_module(module))
+        own = found["commands"].setdefault(command, made)
+        if own is not made:
+            own["tables"] = made["tables"] | own["tables"]
     return found
 
 
@@ -67,13 +73,13 @@ def _in_python(module: ModuleType) -> dict[str, Any]:
     registries = {value: name.lower() for name, value in vars(names).items() if name.isupper()}
     options = [
         {**asdict(one), "python": one.type, "registry": registries.get(one.choices, "")}
-        for one in module.OPTIONS
+        for one in getattr(module, "OPTIONS", ())
     ]
     tables = {name: asdict(rows) for name, rows in getattr(module, "TABLES", {}).items()}
     for one in tables.values():
         one["keys"] = ["|".join(key) if isinstance(key, tuple) else key for key in one["keys"]]
         for column in one["columns"]:
-            column["python"] = _PYTHON[column["arrow"]]
+            column["python"] = column["python"] or _PYTHON[column["arrow"]]
     return {"options": options, "tables": tables}
 
 
@@ -169,14 +175,22 @@ def _rows(command: str, name: str, table: dict[str, Any]) -> str:
     kind = "".join(part.title() for part in name.split("-")) + "Row"
     constant = f"{name.replace('-', '_').upper()}_ROWS" if name else "ROWS"
     of = f"the table ``{name}`` of ``nearfar {command}``" if name else f"``nearfar {command}``"
-    lines = [f"class {kind}(TypedDict):", f'    """A row of {of}."""', ""]
-    for column in table["columns"]:
-        optional = " | None" if column["nullable"] else ""
-        lines.append(f"    {column['name']}: {column['python']}{optional}")
+    types = {
+        column["name"]: column["python"] + (" | None" if column["nullable"] else "")
+        for column in table["columns"]
+    }
+    if any(map(keyword.iskeyword, types)):
+        # A word of the language is no name in a class.
+        cells = ", ".join(f"{name!r}: {type_}" for name, type_ in types.items())
+        lines = [f'{kind} = TypedDict("{kind}", {{{cells}}})', f'{kind}.__doc__ = "A row of {of}."']
+    else:
+        lines = [f"class {kind}(TypedDict):", f'    """A row of {of}."""', ""]
+        lines += [f"    {name}: {type_}" for name, type_ in types.items()]
     lines += ["", "", f"{constant}: Final = Rows(", "    columns=("]
     for column in table["columns"]:
         words = [column[key] for key in ("name", "arrow", "nullable", "unit", "what")]
-        lines.append(f"        Column({', '.join(map(repr, words))}),")
+        title = f", title={column['title']!r}" if column["title"] else ""
+        lines.append(f"        Column({', '.join(map(repr, words))}{title}),")
     keys = tuple(tuple(key.split("|")) if "|" in key else key for key in table["keys"])
     lines += ["    ),", f"    keys={keys!r},", f"    metrics={dict(table['metrics'])!r},"]
     if table["seed"]:

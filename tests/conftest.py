@@ -154,13 +154,13 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     folder = tmp_path_factory.mktemp("programs")
     made: dict[tuple[str, ...], Path] = {}
 
-    def compile_(text: str, *flags: str, suffix: str = ".c") -> Path:
-        key = (text, *flags)
+    def compile_(text: str, *flags: str, suffix: str = ".c", compiler: str = "cc") -> Path:
+        key = (text, compiler, *flags)
         if key not in made:
             source = folder / f"p{len(made)}{suffix}"
             source.write_text(text)
             program = source.with_suffix("")
-            subprocess.run(["cc", "-O1", *flags, "-o", program, source], check=True)
+            subprocess.run([compiler, "-O1", *flags, "-o", program, source], check=True)
             made[key] = program
         return made[key]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from nearfar.errors import NearfarError
 from nearfar.numa.plan import plan
 from nearfar.run_folder import open_run
 from nearfar.schema import Option, command_line, takes
+from nearfar.tiering import tiering
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
@@ -64,6 +66,28 @@ def test_rows_have_the_declared_columns_and_types() -> None:
     found = nearfar.paging(DATA / "captures" / "gnugo.trace", page_sizes="4K", memory="50%")
     assert list(found.rows[0]) == [column.name for column in declared.ROWS.columns]
     assert found.table.schema == declared.ROWS.arrow()
+
+
+def test_a_head_is_the_title_or_the_name_without_its_unit() -> None:
+    assert declared.ROWS.heads("page_bytes", "fault_rate") == ["page", "fault rate"]
+    assert declared.ROWS.head("dirty_evictions") == declared.ROWS.column("dirty_evictions").title
+    assert declared.ROWS.column("fault_rate").axis == "fault rate per reference"
+    assert declared.ROWS.column("frames").axis == "frames, pages"
+
+
+@pytest.mark.parametrize("page, arguments", [
+    ("alloc", ["--size", "80G"]),
+    ("run", ["40G", "--mode", "alius"]),
+    ("plan", ["--capacity", "80G"]),
+])  # fmt: skip
+def test_a_table_is_headed_by_what_is_declared(
+    page: str, arguments: list[str], nearfar: Run
+) -> None:
+    rows = numa.NumaResult.columns[page]
+    shown = {column.head for column in rows.columns}
+    head = nearfar("numa", page, *arguments).stdout.splitlines()[2]
+    texts = re.split(r"  +", head.strip())
+    assert len(texts) > 4 and set(texts) <= shown
 
 
 def test_a_function_shows_its_options() -> None:
@@ -169,8 +193,36 @@ def _ssd() -> Any:
         lambda: numa.run("40G", mode="alius,memory-mode", writes=0.25, shuffle=True, seed=3),
         lambda: numa.pair("4G", "4G", overlap=[0.0, 1.0], cache="8G", from_=1),
         lambda: plan("500G", working_set="10G", threads=24, pattern="sequential"),
+        lambda: tiering(
+            workload="nomad-small",
+            policy="tpp,nomad",
+            knobs={"tpp.arm_demoted": False, "tpp.scan_delay": "500ms"},
+            mix="split",
+            seeds=2,
+            seed=7,
+            scale="1/512",
+            rounds=1,
+            fast="30%",
+            points=4,
+        ),
+        lambda: tiering(
+            DATA / "captures" / "gnugo.trace",
+            policy=["tpp", "none"],
+            filter="none",
+            fast="40%",
+            rounds=2,
+            cost_scale=2.0,
+        ),
     ],
-    ids=["ssd", "numa alloc", "numa run", "numa pair", "numa plan"],
+    ids=[
+        "ssd",
+        "numa alloc",
+        "numa run",
+        "numa pair",
+        "numa plan",
+        "tiering",
+        "tiering of a trace",
+    ],
 )
 def test_a_result_is_repeated_by_its_command_and_read_from_its_folder(
     ask: Callable[[], Any], nearfar: Run, tmp_path: Path

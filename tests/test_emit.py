@@ -19,8 +19,8 @@ from nearfar.errors import NearfarError
 
 MIB = 1024 * 1024
 SIZES = [(size.page_bytes, size.mechanism) for size in ARCHITECTURES["x86-64"]]
-#: Emitters of a page size; those of placement are in test_numa_emit.py.
-PAGES = ["kernel-cmdline", "libvirt", "qemu", "sysfs", "systemd"]
+#: Emitters of a page size; those of placement are tested in test_numa_emit.py.
+PAGES = emit.names("settable_page_bytes")
 THP = Path("/sys/kernel/mm/transparent_hugepage")
 
 
@@ -59,11 +59,18 @@ def test_every_emitter_keeps_the_contract() -> None:
         assert module.SUMMARY and module.SUFFIX.startswith(".")
         for word in ("Sets:", "Cannot:", "Do not use:"):
             assert word in module.__doc__, f"{name} does not say: {word}"
-        assert (name in PAGES) == ("settable_page_bytes" in module.NEEDS)
     for name in PAGES:
         for size, mechanism in SIZES:
             text = emit.emit(name, row(size, mechanism))
             assert text.endswith("\n") and text == emit.emit(name, row(size, mechanism))
+
+
+def test_the_docs_have_a_row_for_every_emitter() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "emit.md").read_text(encoding="utf-8")
+    tables = re.findall(r"^\| kind \| makes .*\n.*\n((?:\|.*\n)+)", page, re.MULTILINE)
+    pages, placement = (re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE) for table in tables)
+    assert sorted(pages) == PAGES and sorted(placement) == emit.names("nodes")
+    assert sorted(pages + placement) == emit.names()
 
 
 @pytest.mark.parametrize(("size", "mechanism"), SIZES)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import nearfar as package
+from capturing import nearfar as capture
+from capturing import needs_cc, needs_qemu
 from conftest import DATA, Run
 from nearfar.errors import NearfarError
 from nearfar.explain import explain
@@ -70,6 +73,92 @@ def test_the_sums_are_the_rows(trace: Path, tmp_path: Path, options: dict[str, A
         for ours, theirs in counts.items():
             assert sum(place[ours] for place in places) == row[theirs]
         assert sum(place["share"] for place in places) == pytest.approx(1)
+
+
+#: Maps, writes and unmaps 24 pages ten times at one place, and reads a file; a child writes once.
+ROUNDS = r"""
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+  int fd = open(argv[1], O_RDONLY);
+  volatile char *file = mmap(0, 40 * 4096, PROT_READ, MAP_PRIVATE, fd, 0);
+  long sum = 0;
+  for (int round = 0; round < 10; round++) {
+    static char *where;
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | (where ? MAP_FIXED : 0);
+    volatile char *p = where = mmap(where, 24 * 4096, PROT_READ | PROT_WRITE, flags, -1, 0);
+    for (int i = 0; i < 24; i++) sum += p[i * 4096] += file[i * 4096];
+    if (round == 4 && !fork()) { p[0] = 1; _exit(0); }
+    while (round == 4 && wait(0) > 0) {}
+    munmap((void *)p, 24 * 4096);
+  }
+  return sum == 3;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def ends(tmp_path_factory: pytest.TempPathFactory, build: Callable[..., Path]) -> Path:
+    """A capture of a program whose pages end."""
+    folder = tmp_path_factory.mktemp("ends")
+    data = folder / "data"
+    data.write_bytes(bytes(range(256)) * 16 * 40)
+    done = capture("-o", folder / "ends.trace", build(ROUNDS), data)
+    assert done.returncode == 0, done.stderr
+    return folder / "ends.trace"
+
+
+@needs_qemu
+@needs_cc
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"replacement": "lru", "page_cache": "warm"},
+        {"replacement": "linux", "write_back": True, "tlb": "8x2"},
+        {"memory": "64K", "page_cache": "warm"},
+    ],
+)
+def test_pages_that_end_are_explained_by_kind(
+    ends: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    kinds = ("zero_fills", "file_reads", "swap_ins", "file_rereads")
+    made(ends, tmp_path / "run", lifetimes="on", **options)
+    run = made(ends, tmp_path / "endless", lifetimes="off")
+    import pyarrow.parquet as pq
+
+    endless = pq.read_table(run / "result.parquet").to_pylist()
+    for page, bytes_ in {"4K": 4096, "64K": 65536}.items():
+        memory = options.get("memory", "50%")
+        found = explain(tmp_path / "run", page=page, memory=memory, storage="optane-ssd")
+        rows = pq.read_table(tmp_path / "run" / "result.parquet").to_pylist()
+        (row,) = [
+            r for r in rows
+            if r["page_bytes"] == bytes_ and r["storage"] == "optane-ssd"
+            and (memory == "64K" or r["memory_fraction"] == 0.5)
+        ]  # fmt: skip
+        assert found.run["lifetimes"]
+        assert sum(term["ns"] for term in found.terms) == pytest.approx(row["total_ns"], rel=1e-12)
+        for places in (found.regions, found.ranges, found.sites):
+            assert (
+                sum(place["faults"] for place in places)
+                == row["faults"]
+                == sum(place[kind] for place in places for kind in kinds)
+            )
+            assert sum(place["first_touches"] for place in places) == row["pages"]
+            assert sum(place["share"] for place in places) == pytest.approx(1)
+            for kind in kinds:
+                assert row[kind] in (None, sum(place[kind] for place in places))
+        assert (found.total["mapped"] > 0) == (options.get("page_cache") == "warm")
+        assert (found.total["file_reads"] > 0) == (options.get("page_cache") != "warm")
+        assert any(term["term"] == "zero fills" for term in found.terms)
+    # The 24 pages of each round are new ones, which they are not where pages never end.
+    (old,) = {r["pages"] for r in endless if r["page_bytes"] == 4096}
+    at_4k = explain(tmp_path / "run", page="4K").total["first_touches"]
+    assert at_4k > old + 8 * 24
 
 
 def test_regions_are_told_as_a_plain_loop_tells_them(trace: Path, tmp_path: Path) -> None:

@@ -202,3 +202,41 @@ def test_every_key_is_in_the_docs():
         keys |= set(found[key][0])
     missing = sorted(key for key in keys if f"`{key}`" not in page)
     assert missing == []
+
+
+def with_resident_sets(found):
+    """The result of a trace whose events say when pages end."""
+    points = [
+        {**point, "resident_bytes": 4096 * (1 + number % 7)}
+        for number, point in enumerate(found["working_set"])
+    ]
+    return {**found, "peak_resident_bytes": 7 * 4096, "working_set": points}
+
+
+def test_resident_sets_are_shown_where_they_are_known():
+    from rich.console import Console
+
+    from nearfar.info import Info, rows
+    from nearfar.report import tables
+
+    def text(found):
+        console = Console(width=100, record=True, quiet=True)
+        with console.capture() as shown:
+            console.quiet = False
+            console.print(tables.info(found))
+        return shown.get()
+
+    found = info(CAPTURE, heatmap=False)
+    assert found["peak_resident_bytes"] is None
+    assert {point["resident_bytes"] for point in found["working_set"]} == {None}
+    assert "esident" not in text(found)
+    assert "Resident set over time" not in found.html()
+
+    known = Info(with_resident_sets(found))
+    assert "peak resident" in text(known)
+    assert "28 KiB" in text(known)
+    assert "Working set and resident set" in text(known)
+    page = known.html()
+    assert "Resident set over time" in page
+    assert "peak resident" in page
+    assert ("trace", "", "peak_resident_bytes", 28672) in list(rows(known))

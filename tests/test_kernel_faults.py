@@ -4,64 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pyarrow.parquet
 import pytest
-
-import nearfar
 
 BENCH = Path(__file__).parent.parent / "bench"
 sys.path.insert(0, str(BENCH))
 
 import kernel  # noqa: E402
 import undo  # noqa: E402
-from anonymous import anonymous  # noqa: E402
 from cases import kernel_faults  # noqa: E402
-
-
-def plain(records: list[tuple[int, int, bool]]) -> list[int]:
-    """Pages below 2^63 from their first write on, repeats in a row left out."""
-    written: set[int] = set()
-    pages: list[int] = []
-    for address, size, store in records:
-        if address >= 1 << 63:
-            continue
-        for page in range(address >> 12, (address + size - 1 >> 12) + 1):
-            if store:
-                written.add(page)
-            if page in written and pages[-1:] != [page]:
-                pages.append(page)
-    return pages
-
-
-def test_anonymous_pages_are_those_written(tmp_path: Path) -> None:
-    draw = random.Random(5)
-    records = []
-    for _ in range(4000):
-        base = draw.choice([0x40_0000, 0x7F00_0000_0000, 0x8000_0000_0000_0000])
-        size = draw.choice([1, 8, 8, 8, 6000])
-        records.append((base + draw.randrange(40 * 4096), size, draw.random() < 0.02))
-    text = tmp_path / "t.csv"
-    rows = [f"{hex(a)},{'store' if w else 'load'},{s}" for a, s, w in records]
-    text.write_text("addr,kind,size\n" + "\n".join(rows) + "\n")
-    from nearfar.importer import import_trace
-
-    whole = tmp_path / "t.trace"
-    import_trace(text, whole)
-    expected = plain(records)
-    assert anonymous(whole, tmp_path / "a.trace") == len(set(expected)) < 80
-    found = nearfar.open(tmp_path / "a.trace")
-    assert [a >> 12 for a in found.table(["addr"])["addr"].to_pylist()] == expected
-    assert len(found) == len(expected)
-    assert found.footprint_bytes == 4096 * len(set(expected))
-    part = pyarrow.parquet.read_table(found.parts[0])
-    assert set(part["kind"].to_pylist()) == {"store"}
 
 
 def test_the_memory_controller_is_found(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from nearfar import emit
 from nearfar.errors import NearfarError
 from nearfar.numa.plan import plan
 
-PLACEMENT = ["daxctl", "numa-cmdline", "numa-systemd", "numactl", "weighted-interleave"]
+PLACEMENT = emit.names("nodes")
 
 
 def row(mode: str, nodes: list[int], weights: list[int] | None = None, **more: Any) -> Any:

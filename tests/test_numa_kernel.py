@@ -196,7 +196,7 @@ def test_every_cut_and_every_wrong_byte_is_refused(tmp_path: Path) -> None:
         whole = bytes.fromhex(digits)
         for length in range(4, len(whole)):
             bad.write_bytes(whole[:length])
-            with pytest.raises(NearfarError, match="length that it tells"):
+            with pytest.raises(NearfarError, match="length that it states"):
                 numa.describe([bad])
         for at in range(4, len(whole), 7):
             bad.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :])

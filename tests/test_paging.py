@@ -12,6 +12,7 @@ import pyarrow.parquet
 import pytest
 
 from conftest import DATA, Run
+from nearfar.declared.names import REPLACEMENT
 from nearfar.errors import NearfarError
 from nearfar.paging import paging
 from nearfar.sizes import parse_bytes, parse_memory, parse_page_sizes
@@ -206,7 +207,7 @@ BAD = {
     "negative memory": (["--memory", "-5%"], "--memory"),
     "tlb 0": (["--tlb", "0"], "--tlb"),
     "odd ways": (["--tlb", "64x5"], "64x5"),
-    "unknown policy": (["--replacement", "lfu"], "clock, lru, linux"),
+    "unknown policy": (["--replacement", "lfu"], ", ".join(dict(REPLACEMENT))),
     "insert of lru": (["--replacement", "lru", "--clock-insert", "clear"], "--clock-insert"),
     "unknown kind": (["--kinds", "write"], "kernel-store"),
     "kind that is not there": (["--kinds", "fetch"], "no fetch records"),

@@ -234,8 +234,8 @@ def test_plot_fits_its_width(width: int) -> None:
     text = terminal.paging(fixture.paging_result(), width, 14)
     assert text.isascii()
     assert max(map(len, text.splitlines())) == width
-    assert text.count("faults per reference") == 1
-    assert text.count("TLB misses per reference") == 1
+    assert text.count("fault rate per reference") == 1
+    assert text.count("TLB miss rate per reference") == 1
     assert "512B" in text
     assert "2MiB" in text
     if width == 140:
@@ -268,7 +268,7 @@ def test_plot_of_zeros_says_so() -> None:
     result = fixture.paging_result()
     for entry in result["rows"]:
         entry["tlb_miss_rate"] = 0.0
-    assert "TLB misses per reference, by page size: zero" in terminal.paging(result, 80)
+    assert "TLB miss rate per reference, by page size: zero" in terminal.paging(result, 80)
 
 
 # --- pages, as text

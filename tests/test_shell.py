@@ -21,6 +21,7 @@ import typer
 from conftest import DATA, HANG, Run
 from nearfar import cli, output
 from nearfar.cli import _reference, _shared
+from nearfar.declared.names import FILTER, REPLACEMENT
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -356,6 +357,15 @@ def test_a_full_disk_is_an_error() -> None:
 
 #: What is typed, and what must be among, and not among, the words offered.
 Completion = tuple[str, list[str], list[str]]
+
+
+def _split(registry: tuple[tuple[str, str], ...], typed: str) -> tuple[list[str], list[str]]:
+    """The names that begin so, and the others."""
+    known = [name for name, _ in registry]
+    found = [name for name in known if name.startswith(typed)]
+    return found, [name for name in known if name not in found]
+
+
 COMPLETIONS: list[Completion] = [
     ("nearfar pag", ["paging"], ["numa"]),
     ("nearfar numa al", ["alloc"], []),
@@ -370,12 +380,12 @@ COMPLETIONS: list[Completion] = [
     ("nearfar reproduce ti", ["tiering"], ["paging"]),
     ("nearfar generate scr", ["scrambled-zipf"], ["zipf"]),
     ("nearfar capture --arch x", ["x86_64"], ["x86-64"]),
-    ("nearfar info --filter c", ["cache", "cache-write-backs"], ["none"]),
+    ("nearfar info --filter c", *_split(FILTER, "c")),
     ("nearfar numa alloc --mode al", ["alius"], []),
     ("nearfar paging --kinds load,kernel-l", ["load,kernel-load"], []),
     ("nearfar paging --color a", ["auto", "always"], ["never"]),
     ("nearfar ssd --epf sm", ["smart"], []),
-    ("nearfar paging --replacement l", ["lru", "linux"], ["clock"]),
+    ("nearfar paging --replacement l", *_split(REPLACEMENT, "l")),
     ("nearfar paging --storage optane-p", ["optane-pmem"], []),
 ]
 

@@ -1,50 +1,26 @@
-"""``nearfar sweep``: its file, its cells, and that nothing finished is lost by being killed."""
+"""``nearfar sweep``: its file, its cells, its folder; test_sweep_killed.py kills it."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from conftest import DATA, HANG, Run, until
+from conftest import DATA, Run
 from nearfar import studies
 from nearfar.errors import NearfarError
 from nearfar.sweep import estimate, load, sweep
-from nearfar.sweep.cell import outcome_of
 from nearfar.sweep.plan import read
-
-GRID = """
-study = "paging"
-
-[grid]
-trace = ["gzip.trace", "sqlite.trace"]
-replacement = ["clock", "lru", "linux"]
-
-[options]
-machine = "optane-ssd"
-memory = "50%,100%"
-page_sizes = "4K,64K"
-"""
+from sweeping import GRID, bytes_of, lay_out
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two captures beside a ``study.toml``."""
-    for name in ("gzip", "sqlite"):
-        shutil.copytree(DATA / "captures" / f"{name}.trace", tmp_path / f"{name}.trace")
-    (tmp_path / "study.toml").write_text(GRID, encoding="utf-8")
-    return tmp_path
+    return lay_out(tmp_path)
 
 
 # --- the file
@@ -160,10 +136,6 @@ def test_the_dataset_opens_in_one_line(folder: Path) -> None:
     assert frame["trace"].unique().sort().to_list() == ["gzip.trace", "sqlite.trace"]
     schemas = {str(pq.read_schema(part)) for part in (folder / "out" / "dataset").iterdir()}
     assert len(schemas) == 1
-
-
-def bytes_of(folder: Path) -> dict[str, bytes]:
-    return {part.name: part.read_bytes() for part in sorted((folder / "dataset").iterdir())}
 
 
 def test_finished_cells_are_never_run_again(folder: Path) -> None:
@@ -317,294 +289,3 @@ def test_counts_are_in_range(folder: Path) -> None:
             with pytest.raises(NearfarError, match=told):
                 function(folder / "study.toml", folder / "counted", **ask)
     assert not (folder / "counted").exists()
-
-
-# --- killed
-
-
-SLOW = """
-study = "ssd"
-
-[grid]
-seed = [1, 2, 3, 4, 5, 6, 7, 8]
-
-[options]
-trace = "gzip.trace"
-dram = ["60K", "80K", "100K"]
-"""
-
-
-@pytest.fixture
-def slow(folder: Path) -> Path:
-    (folder / "slow.toml").write_text(SLOW, encoding="utf-8")
-    return folder
-
-
-@pytest.fixture
-def held(slow: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The slow sweep, which stands still at three finished cells until there is a file ``go``."""
-    (slow / "sitecustomize.py").write_text(
-        "import functools, pathlib, time, nearfar.ssd as s\n"
-        "run, here = s.ssd, pathlib.Path(__file__).parent\n"
-        "@functools.wraps(run)\n"
-        "def ssd(*a, **k):\n"
-        "    while len([*here.glob('out/cells/[!.]*.json')]) > 2 and not (here / 'go').exists():\n"
-        "        time.sleep(0.01)\n"
-        "    return run(*a, **k)\n"
-        "s.ssd = ssd\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(slow))
-    return slow
-
-
-def start(*words: object) -> subprocess.Popen[str]:
-    code = "from nearfar.cli import main; main()"
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, words)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def children(process: int) -> list[int]:
-    tasks = Path(f"/proc/{process}/task")
-    try:
-        return [int(c) for t in tasks.iterdir() for c in (t / "children").read_text().split()]
-    except OSError:
-        return []
-
-
-def finished(out: Path) -> list[str]:
-    return sorted(path.stem for path in (out / "cells").glob("[!.]*.json"))
-
-
-def whole(out: Path) -> None:
-    """Every cell that says it is finished is; no part is half there."""
-    for key in finished(out):
-        outcome = outcome_of(key, out)
-        assert outcome is not None
-        assert outcome["status"] == "done"
-        assert pq.read_table(out / "cells" / f"{key}.parquet").num_rows == outcome["rows"]
-    for part in (out / "dataset").glob("*.parquet"):
-        assert pq.read_table(part).num_rows == 9
-
-
-@pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The dataset of the slow sweep where nobody disturbs it."""
-    base = tmp_path_factory.mktemp("undisturbed")
-    shutil.copytree(DATA / "captures" / "gzip.trace", base / "gzip.trace")
-    (base / "slow.toml").write_text(SLOW, encoding="utf-8")
-    sweep(base / "slow.toml", base / "out", workers=2)
-    return bytes_of(base / "out")
-
-
-def test_killing_the_sweep_loses_no_finished_cell(held: Path, expected: dict[str, bytes]) -> None:
-    out = held / "out"
-    running = start("sweep", held / "slow.toml", "-o", out, "--workers", 2)
-    until(lambda: len(finished(out)) >= 2, "two cells")
-    workers = children(running.pid)
-    assert len(workers) == 2
-    running.kill()
-    running.communicate()
-    # Its workers end by themselves, after the cells that they are at.
-    (held / "go").touch()
-    until(lambda: not any(Path(f"/proc/{w}").exists() for w in workers), "end of the workers")
-    before = {key: (out / "cells" / f"{key}.parquet").stat().st_ino for key in finished(out)}
-    assert 2 <= len(before) < 8
-    whole(out)
-    result = sweep(held / "slow.toml", out, workers=2)
-    assert result.ran == 8 - len(before)
-    for key, inode in before.items():
-        assert (out / "cells" / f"{key}.parquet").stat().st_ino == inode
-    assert bytes_of(out) == expected
-
-
-def test_a_killed_worker_costs_one_try(held: Path, expected: dict[str, bytes]) -> None:
-    out = held / "out"
-    running = start("sweep", held / "slow.toml", "-o", out, "--workers", 2)
-    until(lambda: finished(out), "a cell")
-    victim = until(lambda: children(running.pid), "workers")[0]
-    os.kill(victim, signal.SIGKILL)
-    (held / "go").touch()
-    printed, said = running.communicate(timeout=HANG)
-    assert running.returncode == 0, said
-    assert "8 done, 0 failed" in printed
-    assert bytes_of(out) == expected
-
-
-def test_a_cell_that_kills_its_workers_fails_alone(
-    slow: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A stand-in for a cell that runs out of memory: its process is gone each time."""
-    (slow / "sitecustomize.py").write_text(
-        "import functools, os, nearfar.ssd as s\n"
-        "run = s.ssd\n"
-        "@functools.wraps(run)\n"
-        "def ssd(*a, **k):\n"
-        "    if k['seed'] == 3: os.kill(os.getpid(), 9)\n"
-        "    return run(*a, **k)\n"
-        "s.ssd = ssd\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(slow))
-    result = sweep(slow / "slow.toml", slow / "out", workers=2)
-    (cell,) = result.failed
-    assert cell["parameters"]["seed"] == 3
-    assert "died 3 times (signal SIGKILL)" in cell["error"]
-    assert [c["status"] for c in result.cells].count("done") == 7
-
-
-def test_ctrl_c_keeps_what_is_finished(held: Path) -> None:
-    out = held / "out"
-    running = start("sweep", held / "slow.toml", "-o", out, "--workers", 2)
-    until(lambda: finished(out), "a cell")
-    workers = children(running.pid)
-    running.send_signal(signal.SIGINT)
-    _, said = running.communicate(timeout=HANG)
-    assert running.returncode == 130
-    assert "interrupted: " in said
-    assert len(said.splitlines()) == 1, said
-    assert not any(Path(f"/proc/{w}").exists() for w in workers)
-    assert 1 <= len(finished(out)) < 8
-    whole(out)
-
-
-def test_two_sweeps_at_once_do_not_meet(held: Path, nearfar: Run) -> None:
-    out = held / "out"
-    first = start("sweep", held / "slow.toml", "-o", out, "--workers", 1)
-    until(lambda: finished(out), "a cell")
-    second = nearfar("sweep", held / "slow.toml", "-o", out)
-    assert second.returncode == 2
-    assert "another sweep is at work here" in second.stderr
-    (held / "go").touch()
-    _, said = first.communicate(timeout=HANG)
-    assert first.returncode == 0, said
-    whole(out)
-
-
-def test_killed_again_and_again(slow: Path, expected: dict[str, bytes]) -> None:
-    """At moments spread over its whole life, start-up and bookkeeping included."""
-    out = slow / "out"
-    for step in range(6):
-        running = start("sweep", slow / "slow.toml", "-o", out, "--workers", 2)
-        time.sleep(0.3 + 0.15 * step)
-        running.kill()
-        running.communicate()
-        if (out / "cells").exists():
-            for path in (out / "cells").glob("[!.]*.parquet"):
-                assert pq.read_table(path).num_rows == 9
-    sweep(slow / "slow.toml", out, workers=2)
-    assert bytes_of(out) == expected
-    assert not list(out.rglob(".*.partial"))
-
-
-def test_a_full_disk_is_one_line(slow: Path, nearfar: Run) -> None:
-    """The folder of cells is a file system of 64 KiB."""
-    out = slow / "out"
-    (out / "cells").mkdir(parents=True)
-    mounted = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(out / "cells")]
-    (out / "run.json").write_text(json.dumps({"study": "sweep"}), encoding="utf-8")
-    if subprocess.run(mounted, capture_output=True, check=False).returncode:
-        pytest.skip("no file system may be mounted here")
-    try:
-        done = nearfar("sweep", slow / "slow.toml", "-o", out, "--workers", 2)
-        assert not list((out / "cells").glob(".*.partial"))
-        whole_cells = list((out / "cells").glob("*.parquet"))
-    finally:
-        subprocess.run(["umount", str(out / "cells")], check=True)
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    assert "No space left on device" in done.stderr
-    assert len(whole_cells) < 8
-
-
-# --- Dask
-
-
-@contextmanager
-def cluster(folder: Path) -> Iterator[tuple[Path, subprocess.Popen[bytes], list[Any]]]:
-    """A scheduler and two workers of one thread; their scheduler file and processes."""
-    pytest.importorskip("distributed")
-    file = folder / "scheduler.json"
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
-    dask = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
-    own = ["--scheduler-file", str(file)]
-    scheduler = subprocess.Popen(
-        [*dask, *own, "--host", "127.0.0.1", "--port", "0", "--no-dashboard"], **quiet
-    )
-    workers: list[Any] = []
-    try:
-        until(file.exists, "a scheduler")
-        worker = [sys.executable, "-m", "distributed.cli.dask_worker", *own]
-        worker += ["--nthreads", "1", "--no-nanny", "--no-dashboard", "--host", "127.0.0.1"]
-        workers += [subprocess.Popen([*worker, "--name", name], **quiet) for name in ("one", "two")]
-        yield file, scheduler, workers
-    finally:
-        for process in (*workers, scheduler):
-            process.kill()
-            process.wait()
-
-
-def both_there(file: Path) -> None:
-    import distributed
-
-    with distributed.Client(scheduler_file=str(file), set_as_default=False) as client:
-        client.wait_for_workers(2, timeout=HANG)
-
-
-def test_a_dask_cluster_whose_worker_is_killed(held: Path, expected: dict[str, bytes]) -> None:
-    out = held / "out"
-    with cluster(held) as (file, _, workers):
-        both_there(file)
-        running = start("sweep", held / "slow.toml", "-o", out, "--dask", file)
-        until(lambda: len(finished(out)) >= 2, "two cells")
-        workers[0].kill()
-        (held / "go").touch()
-        printed, said = running.communicate(timeout=HANG)
-        assert running.returncode == 0, said
-        assert "8 done, 0 failed; 8 run now" in printed
-        assert bytes_of(out) == expected
-        again = sweep(held / "slow.toml", out, dask=str(file))
-        assert again.ran == 0
-
-
-def test_a_dask_scheduler_that_is_killed(held: Path, expected: dict[str, bytes]) -> None:
-    out = held / "out"
-    with cluster(held) as (file, scheduler, _):
-        both_there(file)
-        running = start("sweep", held / "slow.toml", "-o", out, "--dask", file)
-        until(lambda: len(finished(out)) >= 2, "two cells")
-        scheduler.kill()
-        _, said = running.communicate(timeout=HANG)
-        assert running.returncode == 3, said
-        assert "scheduler went away" in said
-        assert len(said.splitlines()) == 1, said
-        assert "Traceback" not in said
-    (held / "go").touch()
-    kept = len(finished(out))
-    whole(out)
-    result = sweep(held / "slow.toml", out, workers=2)
-    assert result.ran <= 8 - kept
-    assert bytes_of(out) == expected
-
-
-def test_a_dask_sweep_that_is_killed(held: Path, expected: dict[str, bytes]) -> None:
-    out = held / "out"
-    with cluster(held) as (file, _, _):
-        both_there(file)
-        running = start("sweep", held / "slow.toml", "-o", out, "--dask", file)
-        until(lambda: finished(out), "a cell")
-        running.kill()
-        running.communicate()
-        assert 1 <= len(finished(out)) < 8
-        (held / "go").touch()
-        assert not sweep(held / "slow.toml", out, dask=str(file)).failed
-        assert bytes_of(out) == expected
-
-
-def test_no_scheduler_is_one_line(slow: Path, nearfar: Run) -> None:
-    done = nearfar("sweep", slow / "slow.toml", "-o", slow / "out", "--dask", "tcp://127.0.0.1:1")
-    assert done.returncode == 3
-    assert len(done.stderr.splitlines()) == 1
-    assert "no scheduler there" in done.stderr

@@ -16,6 +16,7 @@ from capturing import nearfar as capture
 from capturing import needs_cc, needs_qemu
 from conftest import HANG, Run
 from nearfar._engine import Memory, Thread
+from nearfar.declared.names import WORKLOAD
 from nearfar.errors import NearfarError
 from nearfar.tiering import Policy, policies, read_knobs, tiering, workloads
 
@@ -423,7 +424,7 @@ def test_scale() -> None:
         for scale in ("1/256", 1 / 256, "1 / 256")
     ]
     assert rows[0] == rows[1] == rows[2]
-    assert set(workloads()) == {"nomad-small", "nomad-medium", "nomad-large", "pointer-chase"}
+    assert workloads() == dict(WORKLOAD)
 
 
 def test_pointer_chase_pays_latency_only() -> None:

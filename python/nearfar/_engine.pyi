@@ -95,6 +95,11 @@ class AccessTimes:
     stlb_ns: float | None
 
 @final
+class FaultTimes:
+    fault_ns: float
+    zero_ns: float
+
+@final
 class Machine:
     @classmethod
     def load(cls, path_or_name: str, search: str | PathLike[str]) -> Machine: ...
@@ -117,6 +122,7 @@ class Machine:
     def to_json(self) -> str: ...
     def to_dict(self) -> dict[str, Any]: ...
     def access_times(self) -> AccessTimes: ...
+    def fault_times(self) -> FaultTimes: ...
     def io_ns(self, storage: str, page_bytes: Sequence[int]) -> list[float]: ...
     def write_ns(self, storage: str, page_bytes: Sequence[int]) -> list[float]: ...
 
@@ -214,7 +220,6 @@ def tiering_run(
     machine: Machine,
     *,
     policies: Sequence[tuple[str, str | None, Callable[[], object] | None, Mapping[str, str]]],
-    workload: str,
     trace: str | PathLike[str] | None,
     policy_scale: float | None,
     options: Mapping[str, Any],

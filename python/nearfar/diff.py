@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Unpack
+from typing import Any, Final, TypedDict, Unpack
 
 from nearfar.declared.diff import Options
 from nearfar.errors import NearfarError
@@ -42,6 +42,43 @@ OPTIONS: Final = (
 )
 
 
+class Compared(TypedDict):
+    """A number of two rows: pairs of seeds, means, and the difference with its 95 % interval."""
+
+    pairs: int
+    a: float
+    b: float
+    difference: float
+    relative: float | None
+    low: float | None
+    high: float | None
+    verdict: str
+
+
+class Level(TypedDict):
+    """A level of a column against the first: the mean over the pairs, and its 95 % interval."""
+
+    level: Any
+    base: Any
+    pairs: int
+    relative: float | None
+    low: float | None
+    high: float | None
+    verdict: str
+
+
+class DiffRun(TypedDict):
+    """What was compared."""
+
+    a: str
+    b: str
+    study: str
+    keys: list[str]
+    metrics: dict[str, str]
+    differs: Mapping[str, Any]
+    confidence: float
+
+
 @dataclass(frozen=True)
 class DiffResult(Result):
     """Two runs compared.
@@ -57,7 +94,7 @@ class DiffResult(Result):
 
     chart = "nearfar.report.plots.diff:draw"
 
-    run: dict[str, Any]
+    run: DiffRun
     rows: list[dict[str, Any]]
     only_a: list[dict[str, Any]]
     only_b: list[dict[str, Any]]
@@ -118,18 +155,18 @@ def diff(a: str | Path, b: str | Path, **options: Unpack[Options]) -> DiffResult
         for mine, other in ((by_a, by_b), (by_b, by_a))
     )
     for key in common:
-        told = dict(zip(names, key, strict=True))
+        named = dict(zip(names, key, strict=True))
         for metric in chosen:
             in_a, in_b = ({s: row[metric] for s, row in by[key].items()} for by in (by_a, by_b))
             compared = compare(in_a, in_b, first.columns.metrics[metric])
             if compared is not None:
-                rows.append({**told, "metric": metric, **compared})
+                rows.append({**named, "metric": metric, **compared})
                 continue
             # A number that only one of them has, such as the time of what is not possible.
             for values, only in ((in_a, only_a), (in_b, only_b)):
                 if any(value is not None for value in values.values()):
-                    only.append({**told, "metric": metric})
-    run = {
+                    only.append({**named, "metric": metric})
+    run: DiffRun = {
         "a": str(a),
         "b": str(b),
         "study": first.study.name,
@@ -160,7 +197,7 @@ def choose(columns: Rows, metric: str | Sequence[str] | None) -> list[str]:
     return list(dict.fromkeys(metric)) if metric else known[:1]
 
 
-def compare(a: Mapping[Any, Any], b: Mapping[Any, Any], better: str) -> dict[str, Any] | None:
+def compare(a: Mapping[Any, Any], b: Mapping[Any, Any], better: str) -> Compared | None:
     """A metric of two rows over their seeds; None where one has no value at all.
 
     Args:
@@ -225,7 +262,7 @@ def _reach(xs: Sequence[float], ys: Sequence[float], paired: bool) -> float | No
 
 def across(
     rows: Sequence[Row], by: str, keys: Sequence[str], metric: str, better: str
-) -> list[dict[str, Any]]:
+) -> list[Level]:
     """Levels of a column against its first one, over rows that are alike in all other keys.
 
     Args:
@@ -233,8 +270,7 @@ def across(
             ``by`` among them; metric, better: what is compared.
 
     Returns:
-        A mapping for each level but the first: ``level``, ``base``, ``pairs``, ``relative`` (mean
-        over the pairs), ``low`` and ``high`` (95 %, null for one pair), ``verdict``.
+        An entry for each level but the first.
     """
     others = [key for key in keys if key != by]
     levels: dict[Any, dict[Key, float]] = {}
@@ -243,14 +279,23 @@ def across(
         if value is not None:
             place = tuple(row[key] for key in others)
             levels.setdefault(row[by], {})[place] = float(value)
-    found = []
+    found: list[Level] = []
     (base, first), *rest = levels.items() or [(None, {})]
     for level, own in rest:
         steps = {key: own[key] / first[key] - 1 for key in first if key in own and first[key]}
         one = compare(dict.fromkeys(steps, 1.0), {k: 1 + step for k, step in steps.items()}, better)
         if one is not None:
-            told = {key: one[key] for key in ("pairs", "relative", "low", "high", "verdict")}
-            found.append({"level": level, "base": base, **told})
+            found.append(
+                {
+                    "level": level,
+                    "base": base,
+                    "pairs": one["pairs"],
+                    "relative": one["relative"],
+                    "low": one["low"],
+                    "high": one["high"],
+                    "verdict": one["verdict"],
+                }
+            )
     return found
 
 

@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, TypedDict, Unpack
 
 from nearfar import _engine, units
 from nearfar import paging_findings as findings
@@ -36,19 +36,80 @@ from nearfar.sizes import parse_memory
 Row = Mapping[str, Any]
 
 
+class ExplainRun(TypedDict):
+    """Which row was taken apart."""
+
+    folder: str
+    trace: str
+    view: str
+    machine: str
+    storage: str
+    page_bytes: int
+    memory_bytes: int
+    memory_fraction: float | None
+    frames: int
+    total_ns: float
+    sample: float | None
+    lifetimes: bool
+
+
+class Term(TypedDict):
+    """A part of the time of a reference: ``T_A`` or ``T_D``; ``share`` of the whole."""
+
+    term: str
+    part: str
+    formula: str
+    rate: float
+    each_ns: float
+    ns: float
+    share: float
+
+
+class Counts(TypedDict):
+    """What happened somewhere."""
+
+    references: int
+    tlb_misses: int
+    tlb_second_hits: int
+    faults: int
+    first_touches: int
+    zero_fills: int
+    file_reads: int
+    swap_ins: int
+    file_rereads: int
+    #: First references to pages of files that the page cache held: no faults that count.
+    mapped: int
+
+
+class _Costly(Counts):
+    name: str
+    ns: float
+    share: float
+
+
+class Place(_Costly):
+    """A region or address range, and what its misses and faults cost."""
+
+    addr_low: int
+    addr_high: int
+
+
+class Site(_Costly):
+    """A piece of code, and what the misses and faults of its references cost."""
+
+    addr: int | None
+
+
 @dataclass(frozen=True)
 class ExplainResult(Result):
     """A row of a run, taken apart.
 
     Attributes:
         run: the folder, the trace, and which row: page size, memory size, storage.
-        terms: the parts of the time of a reference: ``term``, ``part`` (``T_A`` or ``T_D``),
-            ``formula``, ``rate``, ``each_ns``, ``ns``, ``share``. They add up to ``total_ns``.
-        total: counts everywhere: ``references``, ``tlb_misses``, ``tlb_second_hits``, ``faults``,
-            ``first_touches``.
-        regions: the same counts by region, with ``name``, ``addr_low``, ``addr_high``, the time
-            they cost (``ns`` a reference of the program) and its ``share`` of all such time, most
-            first.
+        terms: the parts of the time of a reference; they add up to ``total_ns``.
+        total: counts everywhere.
+        regions: the same counts by region, with the time they cost (``ns`` a reference of the
+            program) and its ``share`` of all such time, most first.
         ranges: the same by address range, lowest first.
         sites: the same by the code that made the reference, most first: ``name`` of its region,
             ``addr`` of its block of instructions (None: all further ones); empty where the trace
@@ -57,12 +118,12 @@ class ExplainResult(Result):
 
     chart = "nearfar.report.plots.explain:draw"
 
-    run: dict[str, Any]
-    terms: list[dict[str, Any]]
-    total: dict[str, int]
-    regions: list[dict[str, Any]]
-    ranges: list[dict[str, Any]]
-    sites: list[dict[str, Any]]
+    run: ExplainRun
+    terms: list[Term]
+    total: Counts
+    regions: list[Place]
+    ranges: list[Place]
+    sites: list[Site]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, as ``--format json`` prints it."""
@@ -118,15 +179,22 @@ def explain(
     machine = Machine.from_json(made["machine"], json.dumps(made["machine_description"]))
     trace = _trace(made)
     asked = {name: kept[name] for name in ("tlb", "replacement", "clock_insert", "kinds")}
+    # In runs of older versions pages never end.
+    asked["lifetimes"] = kept.get("lifetimes", "off")
     asked["page_sizes"] = [row["page_bytes"]]
     asked["memory"] = _memory(row)
     with view(trace, kept["filter"], machine, progress) as seen:
         found = json.loads(_engine.paging_explain(seen.path, options=asked, progress=progress))
-    total: dict[str, int] = found["total"]
+    lifetimes: bool = found["lifetimes"]
+    total: Counts = found["total"]
+    warm = lifetimes and kept.get("page_cache") == "warm"
+    by_kind = row.get("zero_fills") is not None
+    for place in (total, *found["regions"], *found["ranges"], *found["sites"]):
+        _as_the_study_counts(place, by_kind=by_kind, warm=warm)
     if kept["sample"] is None:
-        _check(opened.path, row, total)
-    price = _Price.of(machine, row["storage"], row["page_bytes"])
-    answer = {
+        _check(opened.path, row, total, by_kind=lifetimes and by_kind)
+    price = _Price.of(machine, row["storage"], row["page_bytes"], lifetimes)
+    answer: ExplainRun = {
         "folder": str(opened.path),
         "trace": made["trace"],
         "view": made["view"],
@@ -138,11 +206,13 @@ def explain(
         "frames": row["frames"],
         "total_ns": row["total_ns"],
         "sample": kept["sample"],
+        "lifetimes": lifetimes,
     }
-    terms = _terms(row, price, bool(kept["write_back"]))
-    regions = sorted(_cost(found["regions"], total, price), key=lambda place: -place["ns"])
+    terms = _terms(row, total, price, bool(kept["write_back"]))
+    regions: list[Place] = _cost(found["regions"], total, price)
+    regions.sort(key=lambda place: -place["ns"])
     # Behind CPU caches a miss no longer follows the fetch of the code that made it.
-    sites = _cost(found["sites"], total, price) if kept["filter"] == "none" else []
+    sites: list[Site] = _cost(found["sites"], total, price) if kept["filter"] == "none" else []
     sites.sort(key=lambda site: (site["addr"] is None, -site["ns"]))
     return ExplainResult(answer, terms, total, regions, _cost(found["ranges"], total, price), sites)
 
@@ -202,23 +272,43 @@ def _trace(made: Mapping[str, Any]) -> Path:
     return trace
 
 
-def _check(folder: Path, row: Row, total: Mapping[str, int]) -> None:
+def _as_the_study_counts(place: Counts, *, by_kind: bool, warm: bool) -> None:
+    """Put the faults of a place under the kinds that the study has them under."""
+    if not by_kind:
+        # Under 8 frames it tells first touches from others alone.
+        place["zero_fills"] = place["first_touches"] - place["file_reads"]
+        place["swap_ins"] = place["faults"] - place["first_touches"]
+        place["file_rereads"] = 0
+    place["mapped"] = place["file_reads"] if warm else 0
+    place["file_reads"] -= place["mapped"]
+    place["faults"] -= place["mapped"]
+
+
+def _check(folder: Path, row: Row, total: Counts, *, by_kind: bool) -> None:
     """The counts of the second simulation are those of the first."""
-    for ours, theirs in (
+    counts = [
         ("references", "references"),
         ("tlb_misses", "tlb_misses"),
         ("tlb_second_hits", "tlb_second_hits"),
         ("faults", "faults"),
         ("first_touches", "pages"),
-    ):
-        if total[ours] != row[theirs]:
+    ]
+    if by_kind:
+        counts += [(kind, kind) for kind in _KINDS]
+    found: Mapping[str, Any] = total
+    for ours, theirs in counts:
+        if found[ours] != row[theirs]:
             raise NearfarError(
                 f"{folder}: the run has {row[theirs]:,} {theirs.replace('_', ' ')}, its trace "
-                f"gives {total[ours]:,}; run the study again with this version"
+                f"gives {found[ours]:,}; run the study again with this version"
             )
 
 
 # --- the model
+
+
+#: Kinds of faults.
+_KINDS = ("zero_fills", "file_reads", "swap_ins", "file_rereads")
 
 
 @dataclass(frozen=True)
@@ -230,16 +320,32 @@ class _Price:
     dram: float
     read: float
     write: float
+    #: Of each kind of fault: what it is, its rate and time as a formula, and that time.
+    faults: Mapping[str, tuple[str, str, float]]
 
     @classmethod
-    def of(cls, machine: Machine, storage: str, page_bytes: int) -> _Price:
+    def of(cls, machine: Machine, storage: str, page_bytes: int, lifetimes: bool) -> _Price:
         times = machine.access_times()
         (read,) = machine.io_ns(storage, [page_bytes])
         (write,) = machine.write_ns(storage, [page_bytes])
-        return cls(times.tlb_ns, times.stlb_ns or 0.0, times.dram_ns, read, write)
+        size = units.size(page_bytes)
+        if lifetimes:
+            kernel = machine.fault_times()
+            zeros = kernel.fault_ns + kernel.zero_ns * page_bytes
+            device, each = f"(t_fault + t_IO({size}))", kernel.fault_ns + read
+            faults = {
+                "zero_fills": ("zero fills", f"z (t_fault + t_zero({size}))", zeros),
+                "file_reads": ("file reads", f"f {device}", each),
+                "swap_ins": ("swap-ins", f"s {device}", each),
+                "file_rereads": ("file rereads", f"r {device}", each),
+                "mapped": ("page cache hits", "m t_fault", kernel.fault_ns),
+            }
+        else:
+            faults = {"faults": ("page faults", f"d t_IO({size})", read)}
+        return cls(times.tlb_ns, times.stlb_ns or 0.0, times.dram_ns, read, write, faults)
 
 
-def _terms(row: Row, price: _Price, write_back: bool) -> list[dict[str, Any]]:
+def _terms(row: Row, total: Counts, price: _Price, write_back: bool) -> list[Term]:
     """Equations 1 to 3 of 000, their sums multiplied out, with the values of the row."""
     size = units.size(row["page_bytes"])
     second = row["tlb_second_hits"] / row["references"]
@@ -249,8 +355,14 @@ def _terms(row: Row, price: _Price, write_back: bool) -> list[dict[str, Any]]:
         ("second TLB level", "T_A", "h t_STLB", second, price.second),
         ("TLB misses", "T_A", "e t_DRAM", row["tlb_miss_rate"], price.dram),
         ("memory access", "T_D", "t_DRAM", 1.0, price.dram),
-        ("page faults", "T_D", f"d t_IO({size})", row["fault_rate"], price.read),
     ]
+    found: Mapping[str, Any] = total
+    for kind, (what, formula, each) in price.faults.items():
+        # The row does not say how many pages were mapped, nor the kinds under 8 frames.
+        count = row.get(kind)
+        rate = (found[kind] if count is None else count) / row["references"]
+        if rate or kind == "faults":
+            listed.append((what, "T_D", formula, rate, each))
     if write_back:
         listed.append(("write-backs", "T_D", f"w t_write({size})", dirty, price.write))
     return [
@@ -268,12 +380,14 @@ def _terms(row: Row, price: _Price, write_back: bool) -> list[dict[str, Any]]:
     ]
 
 
-def _cost(places: Sequence[Row], total: Mapping[str, int], price: _Price) -> list[dict[str, Any]]:
+def _cost(places: Sequence[Mapping[str, Any]], total: Counts, price: _Price) -> list[Any]:
     """Places with the time that their misses and faults cost, and its share."""
 
-    def ns(counts: Mapping[str, int]) -> float:
+    def ns(counts: Mapping[str, Any]) -> float:
         spent = counts["tlb_misses"] * price.dram + counts["tlb_second_hits"] * price.second
-        return (spent + counts["faults"] * price.read) / total["references"]
+        kinds: Mapping[str, int] = {kind: counts[kind] for kind in price.faults}
+        spent += sum(kinds[kind] * each for kind, (_, _, each) in price.faults.items())
+        return float(spent / total["references"])
 
     whole = ns(total)
     return [

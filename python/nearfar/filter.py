@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from nearfar import _engine
 from nearfar import machine as machines
@@ -22,8 +22,9 @@ from nearfar.declared.names import FILTER
 from nearfar.errors import NearfarError
 from nearfar.schema import default
 
-#: The view that leaves nothing out: the trace itself.
-_ALL = default(declared.OPTIONS, "filter")
+#: The view that leaves nothing out: the trace itself. And the machine unless another is named.
+_ALL: Final[str] = default(declared.OPTIONS, "filter")
+_MACHINE: Final[str] = default(declared.OPTIONS, "machine")
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,6 @@ def view_of(
     """
     rest = dict(options)
     name = rest.pop("filter", _ALL)
-    machine = machines.load(rest.pop("machine", machines.USUAL))
+    machine = machines.load(rest.pop("machine", _MACHINE))
     with view(trace, name, machine, progress) as seen:
         yield seen, rest

@@ -19,7 +19,7 @@ def formats() -> dict[str, str]:
 
 
 def default_out(source: str | PathLike[str]) -> Path:
-    """Where ``source`` is imported to unless told: its bare name and ``.trace``, right here.
+    """Where ``source`` is imported to by default: its bare name and ``.trace``, right here.
 
     A suffix of compression and then one more are dropped: ``runs/app.din.gz`` gives
     ``app.trace``, standard input (``-``) gives ``stdin.trace``.

@@ -6,14 +6,26 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Final, Unpack
 
 from nearfar import _engine
 from nearfar.declared import info as declared
 from nearfar.filter import view_of
 from nearfar.result import Result
-from nearfar.schema import takes
+from nearfar.schema import Column, Rows, takes
 from nearfar.trace import Trace
+
+_ROWS: Final = Rows(
+    columns=(
+        Column("section", "string", False, "", "`trace`, or the key of a table or list."),
+        Column("item", "string", False, "", "Which item of a list, or empty."),
+        Column("quantity", "string", False, "", "What the value is of."),
+        Column("value", "string", False, "", "A number or text, as text."),
+    ),
+    keys=("section", "item", "quantity"),
+    metrics={},
+)
+TABLES: Final = {"rows": _ROWS}
 
 
 class Info(dict[str, Any], Result):
@@ -36,15 +48,11 @@ class Info(dict[str, Any], Result):
     @property
     def table(self) -> Any:
         """One number or text a row, as a ``pyarrow.Table``: see :func:`rows`; values as text."""
-        import pyarrow
-
-        names = ("section", "item", "quantity", "value")
-        cells = [
+        names = [column.name for column in _ROWS.columns]
+        texts = (
             ["" if cell is None else str(cell) for cell in row] for row in rows(self.to_dict())
-        ]
-        return pyarrow.table(
-            {name: [row[place] for row in cells] for place, name in enumerate(names)}
         )
+        return _ROWS.table([dict(zip(names, row, strict=True)) for row in texts])
 
 
 @takes(declared.OPTIONS)
@@ -108,7 +116,7 @@ def rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str, str, object]]:
             yield "trace", "", key, _cell(value)
 
 
-#: What tells the items of a list apart.
+#: The key that names an item of a list.
 _ITEM = {
     "threads": "index",
     "working_set": "record",

@@ -20,7 +20,6 @@ from nearfar.schema import MachineLike
 
 __all__ = [
     "SEARCH",
-    "USUAL",
     "AccessTimes",
     "Machine",
     "MachineLike",
@@ -32,9 +31,6 @@ __all__ = [
     "schema",
     "with_storage",
 ]
-
-#: The machine that is meant unless another is named.
-USUAL = "desktop-nvm"
 
 #: Folder in which a machine given by name is looked for before the built-in ones.
 SEARCH = Path("machines")

@@ -20,9 +20,9 @@ Each model is a sum of terms ``coefficient * exp(rate * t)``, with t = p or t = 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -84,6 +84,46 @@ WEIGHTINGS: Final = {
 QUANTITIES: Final[dict[str, str]] = {"tlb": "power", "fault": "exponential-2"}
 
 
+class _Quality(TypedDict):
+    """How far to trust a fit, as the attributes of :class:`Fit`."""
+
+    r2: float | None
+    adjusted_r2: float | None
+    rmse: float | None
+    loo_rmse: float | None
+    loo_mean_relative: float | None
+    aic: float | None
+
+
+class _Solved(_Quality):
+    """What :func:`_solve` finds."""
+
+    coefficients: dict[str, float]
+    intervals: dict[str, tuple[float, float]] | None
+    verdict: str
+    reason: str
+
+
+class FitDict(_Quality):
+    """A :class:`Fit` as plain values."""
+
+    quantity: str
+    model: str
+    formula: str
+    weighting: str
+    page_unit: str
+    memory_bytes: int | None
+    memory_fraction: float | None
+    coefficients: dict[str, float | None]
+    intervals: dict[str, list[float]] | None
+    confidence: float
+    verdict: str
+    reason: str
+    page_bytes: list[int]
+    measured: list[float]
+    fitted: list[float] | None
+
+
 @dataclass(frozen=True)
 class Fit:
     """A model fitted to measured or simulated rates, and how far to trust it.
@@ -142,9 +182,11 @@ class Fit:
             _evaluate(model, np.array(values[::2]), np.array(values[1::2]), sizes), 0.0
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> FitDict:
         """Plain values for JSON: coefficients, intervals, quality, points and fitted values."""
-        fitted = self.predict(self.page_bytes).tolist() if self.coefficients else None
+        fitted: list[float] | None = None
+        if self.coefficients:
+            fitted = self.predict(self.page_bytes).tolist()
         return {
             "quantity": self.quantity,
             "model": self.model,
@@ -219,6 +261,7 @@ def fit(
         chosen = MODELS["exponential-1"]
 
     result = _solve(chosen, sizes, values, distinct, weighting, seed)
+    result["reason"] = short + result["reason"]
     return Fit(
         quantity=quantity,
         model=chosen.name,
@@ -227,7 +270,7 @@ def fit(
         memory_bytes=memory_bytes,
         memory_fraction=memory_fraction,
         weighting=weighting,
-        **{**result, "reason": short + result["reason"]},
+        **result,
     )
 
 
@@ -258,22 +301,31 @@ def _checked(
 
 def _solve(
     model: Model, sizes: Array, values: Array, distinct: Array, weighting: str, seed: int
-) -> dict[str, Any]:
+) -> _Solved:
     """Coefficients, intervals, quality and verdict as keyword arguments of :class:`Fit`."""
-    nothing: dict[str, Any] = dict.fromkeys(
-        ("intervals", "r2", "adjusted_r2", "rmse", "loo_rmse", "loo_mean_relative", "aic")
-    )
+    nothing: _Quality = {
+        "r2": None,
+        "adjusted_r2": None,
+        "rmse": None,
+        "aic": None,
+        "loo_rmse": None,
+        "loo_mean_relative": None,
+    }
     if np.ptp(values) == 0 and len(distinct) >= model.parameters:
         flat = [values[0], 0.0] + [0.0, 0.0] * (model.terms - 1)
-        return nothing | {
+        return {
+            **nothing,
             "coefficients": dict(zip(model.names, map(float, flat), strict=True)),
+            "intervals": None,
             "rmse": 0.0,
             "verdict": "good",
             "reason": f"the rate is {values[0]:g} at every page size",
         }
     if len(distinct) < model.parameters:
-        return nothing | {
+        return {
+            **nothing,
             "coefficients": {},
+            "intervals": None,
             "verdict": "bad",
             "reason": f"{len(distinct)} page sizes cannot give {model.parameters} coefficients; "
             f"measure {model.parameters + 1} or more",
@@ -303,7 +355,7 @@ def _solve(
     exact = rss <= (1e-12 * scale) ** 2 * count
     spread = float(np.sum((values - values.mean()) ** 2))
     r2 = 1 - rss / spread if spread > 0 else None
-    quality: dict[str, Any] = {
+    quality: _Quality = {
         "r2": r2,
         "adjusted_r2": 1 - (1 - r2) * (count - 1) / free if r2 is not None and free else None,
         "rmse": math.sqrt(rss / count),
@@ -329,7 +381,8 @@ def _solve(
             intervals = _intervals(model, t, coefficients[0], rates[0], residuals, weights[0], free)
     verdict, reason = _judge(model, values, residuals, quality, len(distinct), intervals)
     pairs = np.column_stack((coefficients[0], rates[0])).ravel()
-    return quality | {
+    return {
+        **quality,
         "coefficients": dict(zip(model.names, map(float, pairs), strict=True)),
         "intervals": intervals,
         "verdict": verdict,
@@ -341,7 +394,7 @@ def _judge(
     model: Model,
     values: Array,
     residuals: Array,
-    quality: Mapping[str, Any],
+    quality: _Quality,
     sizes: int,
     intervals: object,
 ) -> tuple[str, str]:
@@ -360,7 +413,7 @@ def _judge(
     weighed = 0.0 if model.name == "power" else relative
 
     def reaches(least: tuple[float, float, float]) -> bool:
-        return bool(r2 >= least[0] and share <= least[1] and weighed <= least[2])
+        return bool(r2 is not None and r2 >= least[0] and share <= least[1] and weighed <= least[2])
 
     if closest or reaches(GOOD):
         verdict = "good"

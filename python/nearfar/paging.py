@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar, Final, TypedDict, Unpack
 
 from nearfar import _engine, units
 from nearfar import machine as machines
@@ -24,15 +24,57 @@ from nearfar import paging_findings as findings
 from nearfar.declared import paging as declared
 from nearfar.errors import NearfarError
 from nearfar.filter import view
-from nearfar.provenance import provenance
+from nearfar.models import Fit
+from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
-from nearfar.schema import Rows, takes
+from nearfar.schema import Rows, default, takes
 
-#: Defaults of a study.
-MACHINE = machines.USUAL
+#: The machine that is meant unless another is named.
+MACHINE: Final[str] = default(declared.OPTIONS, "machine")
 
 #: Points of a fitted curve that go into results, between the smallest and largest page size.
 _CURVE = 49
+
+
+class PagingRun(Run, total=False):
+    """How a paging study was made."""
+
+    references: int
+    footprint_bytes: int
+    #: Whether pages ended, as the trace's events say.
+    pages_end: bool
+    #: The peak resident set, where memory sizes are parts of it.
+    peak_resident_bytes: int | None
+
+
+class Interval(TypedDict):
+    """A fitted coefficient; ``low`` and ``high`` bound it with the fit's confidence."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+class PlainFit(TypedDict):
+    """A fit of :class:`nearfar.models.Fit` as results carry it."""
+
+    quantity: str
+    model: str
+    formula: str
+    page_unit: str
+    memory_bytes: int | None
+    memory_fraction: float | None
+    coefficients: dict[str, Interval]
+    confidence: float
+    r2: float | None
+    adjusted_r2: float | None
+    rmse: float | None
+    loo_mean_relative: float | None
+    verdict: str
+    reason: str
+    loo_error: float | None
+    points: list[list[float | None]]
+    curve: list[list[float]]
 
 
 @dataclass(frozen=True)
@@ -46,9 +88,9 @@ class PagingResult(FolderResult):
         wall_seconds: how long it took; kept out of everything that must be the same every time.
     """
 
-    run: dict[str, Any]
+    run: PagingRun
     rows: list[declared.Row]
-    fits: list[dict[str, Any]]
+    fits: list[PlainFit]
     wall_seconds: float = field(compare=False, default=0.0)
 
     page = "nearfar.report.html.paging:PagingPage"
@@ -56,9 +98,9 @@ class PagingResult(FolderResult):
     columns: ClassVar[Rows] = declared.ROWS
 
     @classmethod
-    def restore(cls, run: dict[str, Any], tables: Mapping[str, Any]) -> PagingResult:
+    def restore(cls, run: Any, tables: Mapping[str, Any]) -> PagingResult:
         """The result again that :meth:`write` wrote."""
-        kept = dict(run)
+        kept: Any = dict(run)
         fits, seconds = kept.pop("fits"), kept.pop("wall_seconds")
         return cls(kept, tables["result"].to_pylist(), fits, seconds)
 
@@ -66,7 +108,7 @@ class PagingResult(FolderResult):
         """Everything as plain values, as ``--format json`` prints it."""
         return {"run": self.run, "rows": self.rows, "fits": self.fits}
 
-    def _run(self) -> dict[str, Any]:
+    def _run(self) -> Mapping[str, Any]:
         return {**self.run, "fits": self.fits, "wall_seconds": round(self.wall_seconds, 3)}
 
     @property
@@ -92,7 +134,7 @@ class PagingResult(FolderResult):
             raise NearfarError("best: no such storage or memory fraction in this result")
         return min(rows, key=lambda row: (row["total_ns"], row["page_bytes"]))
 
-    def html(self, heatmap: dict[str, Any] | None = None) -> str:
+    def html(self, heatmap: Mapping[str, Any] | None = None) -> str:
         """Draw a self-contained page of the result."""
         return self._html(heatmap=heatmap)
 
@@ -134,7 +176,7 @@ def paging(
         answer = json.loads(_engine.paging(seen.path, described, options=values, progress=progress))
     rows: list[declared.Row] = answer["rows"]
     asked = answer["options"]
-    fits = [_fit_dict(fit, asked["page_sizes"]) for fit in fit_rows(rows)]
+    fits = [_plain(fit, asked["page_sizes"]) for fit in fit_rows(rows)]
     run = provenance(
         "paging",
         arguments=[path],
@@ -144,8 +186,14 @@ def paging(
         machine=described,
         view=seen.sentence,
     )
-    run |= {"references": answer["records"], "footprint_bytes": answer["footprint_bytes"]}
-    return PagingResult(run, rows, fits, time.monotonic() - began)
+    whole: PagingRun = {
+        **run,
+        "references": answer["records"],
+        "footprint_bytes": answer["footprint_bytes"],
+        "pages_end": answer["lifetimes"],
+        "peak_resident_bytes": answer["peak_resident_bytes"],
+    }
+    return PagingResult(whole, rows, fits, time.monotonic() - began)
 
 
 def warnings(result: PagingResult) -> list[str]:
@@ -170,26 +218,34 @@ def trace_warnings(run: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _fit_dict(fit: Any, sizes: Sequence[int]) -> dict[str, Any]:
+def _plain(fit: Fit, sizes: Sequence[int]) -> PlainFit:
     """Lay out a fit as results carry it: coefficients with their intervals, points and curve."""
-    plain: dict[str, Any] = fit.to_dict()
-    intervals = plain["intervals"] or {}
-    fitted = plain["fitted"] or [None] * len(plain["measured"])
+    plain = fit.to_dict()
+    fitted: Sequence[float | None] = plain["fitted"] or [None] * len(plain["measured"])
     curve: list[list[float]] = []
     if fit.coefficients:
         low, high = min(sizes), max(sizes)
         steps = [low * (high / low) ** (i / (_CURVE - 1)) for i in range(_CURVE)]
         curve = [[p, float(rate)] for p, rate in zip(steps, fit.predict(steps), strict=True)]
-    kept = ("quantity", "model", "formula", "page_unit", "memory_bytes", "memory_fraction")
-    quality = ("confidence", "r2", "adjusted_r2", "rmse", "loo_mean_relative", "verdict", "reason")
     return {
-        **{key: plain[key] for key in kept},
+        "quantity": plain["quantity"],
+        "model": plain["model"],
+        "formula": plain["formula"],
+        "page_unit": plain["page_unit"],
+        "memory_bytes": plain["memory_bytes"],
+        "memory_fraction": plain["memory_fraction"],
         "coefficients": {
             name: {"value": value, "low": low, "high": high}
             for name, value in plain["coefficients"].items()
-            for low, high in [intervals.get(name, (None, None))]
+            for low, high in [(plain["intervals"] or {}).get(name, (None, None))]
         },
-        **{key: plain[key] for key in quality},
+        "confidence": plain["confidence"],
+        "r2": plain["r2"],
+        "adjusted_r2": plain["adjusted_r2"],
+        "rmse": plain["rmse"],
+        "loo_mean_relative": plain["loo_mean_relative"],
+        "verdict": plain["verdict"],
+        "reason": plain["reason"],
         "loo_error": plain["loo_rmse"],
         "points": [
             list(point)

@@ -27,7 +27,7 @@ class Memory:
 
     Attributes:
         bytes: its size.
-        fraction: the share of the footprint it was asked as; None when it was asked in bytes.
+        fraction: the share of the peak resident set it was asked as; None for one in bytes.
     """
 
     bytes: int
@@ -224,10 +224,10 @@ def fits(result: Result) -> list[FitView]:
     """The fits of a result, in its order.
 
     A fit names its memory by ``memory_bytes``, ``memory_fraction`` or both; with neither, the
-    measured points tell which rows it was made from. Two spellings are read: coefficients as
+    measured points say which rows it was made from. Two spellings are read: coefficients as
     ``{name: {"value", "low", "high"}}`` with ``points`` and ``curve``, and those of
     :meth:`nearfar.models.Fit.to_dict`, with ``intervals``, ``page_bytes``, ``measured`` and
-    ``fitted`` aside. Without a ``curve`` the line goes through the predicted points.
+    ``fitted`` beside them. Without a ``curve`` the line goes through the predicted points.
     """
     rates: dict[Memory, dict[int, float]] = {}
     for row in rows(result):

@@ -47,7 +47,7 @@ def provenance(
     machine: Machine | None = None,
     question: str = "",
     view: str | None = None,
-) -> dict[str, Any]:
+) -> Run:
     """The record of a run.
 
     Args:
@@ -64,7 +64,7 @@ def provenance(
 
     given = {name: value for name, value in values.items() if name != "machine"}
     words = [*arguments, *(machine.flags if machine is not None else ())]
-    run: dict[str, Any] = {"study": study}
+    run: Run = {"study": study}
     if question:
         run["question"] = question
     run["command"] = command_line(f"{study} {question}".strip(), words, options, given)
@@ -79,7 +79,7 @@ def provenance(
     return run
 
 
-def _of_trace(trace: Path) -> dict[str, Any]:
+def _of_trace(trace: Path) -> Run:
     text = (trace / "trace.json").read_bytes()
     info = json.loads(text)
     source = info["source"]

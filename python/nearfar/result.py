@@ -111,7 +111,7 @@ class FolderResult(Result):
     columns: ClassVar[Rows | Mapping[str, Rows]]
 
     @classmethod
-    def restore(cls, run: dict[str, Any], tables: Mapping[str, Any]) -> Self:
+    def restore(cls, run: Any, tables: Mapping[str, Any]) -> Self:
         """The result again that :meth:`write` wrote, from ``run.json`` and the folder's tables.
 
         Raises:
@@ -162,10 +162,10 @@ class FolderResult(Result):
             ) from None
         return path
 
-    def _tables(self) -> dict[str, Any]:
+    def _tables(self) -> Mapping[str, Any]:
         """The tables of the folder by file name."""
         return {"result": self.table}
 
-    def _run(self) -> dict[str, Any]:
+    def _run(self) -> Mapping[str, Any]:
         """What ``run.json`` holds."""
         raise NotImplementedError

@@ -10,6 +10,7 @@ completion, command lines that repeat a run, Arrow schemas and the docs' tables.
 from __future__ import annotations
 
 import inspect
+import re
 import shlex
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,6 +34,9 @@ else:  # the engine is not loaded for a type
 #: A tiering policy as an option takes it: a name, or a class or object of
 #: :class:`nearfar.tiering.Policy`.
 PolicyLike: TypeAlias = "str | object"
+
+#: The unit at the end of a column's name, which the values show.
+_UNIT: Final = re.compile(r"_(bytes|ns)$")
 
 #: Names that a help text lists; more are left to completion and docs.
 _LISTED: Final = 10
@@ -104,6 +108,9 @@ class Column:
         nullable: whether a row may lack it.
         unit: its unit; empty for counts, shares and names.
         what: what it means.
+        title: its head, where the name does not say it: see :attr:`head`.
+        python: its type in Python, where that is not the usual one of ``arrow``: lists, say, which
+            a table holds as text.
     """
 
     name: str
@@ -111,6 +118,24 @@ class Column:
     nullable: bool
     unit: str
     what: str
+    title: str = ""
+    python: str = ""
+
+    @property
+    def head(self) -> str:
+        """Its head in tables and plots: the title, or the name without its unit.
+
+        >>> Column("page_bytes", "int64", False, "bytes", "Page size.").head
+        'page'
+        """
+        return self.title or _UNIT.sub("", self.name).replace("_", " ")
+
+    @property
+    def axis(self) -> str:
+        """The title of an axis whose labels show no unit: the head and the unit."""
+        if not self.unit or self.unit == self.head:
+            return self.head
+        return f"{self.head}{' ' if self.unit.startswith('per ') else ', '}{self.unit}"
 
 
 @dataclass(frozen=True)
@@ -131,11 +156,23 @@ class Rows:
     seed: str | None = None
     columns: tuple[Column, ...] = ()
 
+    def column(self, name: str) -> Column:
+        """The column of this name."""
+        return next(column for column in self.columns if column.name == name)
+
+    def head(self, name: str) -> str:
+        """The head of the column of this name (:attr:`Column.head`)."""
+        return self.column(name).head
+
+    def heads(self, *names: str) -> list[str]:
+        """The heads of these columns."""
+        return [self.head(name) for name in names]
+
     def arrow(self) -> Any:
         """The ``pyarrow.Schema``."""
         import pyarrow
 
-        types = {"bool": pyarrow.bool_()}
+        types = {"bool": pyarrow.bool_(), "decimal128": pyarrow.decimal128(20)}
         return pyarrow.schema(
             [(c.name, types.get(c.arrow) or pyarrow.type_for_alias(c.arrow)) for c in self.columns]
         )

@@ -13,7 +13,7 @@ from nearfar.errors import NearfarError
 
 @dataclass(frozen=True)
 class Memory:
-    """A memory size: a fraction of the footprint, or bytes."""
+    """A memory size: a fraction of the peak resident set, or bytes."""
 
     value: float
     is_fraction: bool
@@ -53,7 +53,7 @@ def parse_page_sizes(text: str, flag: str = "--page-sizes") -> list[int]:
 
 
 def parse_memory(text: str, flag: str = "--memory") -> list[Memory]:
-    """Memory sizes, each ``10%`` of the footprint or bytes; ``...`` goes on in equal steps.
+    """Memory sizes, each ``10%`` of the peak resident set or bytes; ``...`` goes on in equal steps.
 
     The step is the difference of the two sizes before ``...``, or the one size before it.
 

@@ -21,7 +21,7 @@ from nearfar import _engine
 from nearfar import machine as machines
 from nearfar.declared import ssd as declared
 from nearfar.errors import NearfarError
-from nearfar.provenance import provenance
+from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
 from nearfar.schema import Rows, default, takes
 
@@ -41,7 +41,7 @@ class SsdResult(FolderResult):
         wall_seconds: how long it took; kept out of everything that must be the same every time.
     """
 
-    run: dict[str, Any]
+    run: Run
     rows: list[declared.Row]
     details: list[dict[str, Any]]
     wall_seconds: float = field(compare=False, default=0.0)
@@ -51,9 +51,9 @@ class SsdResult(FolderResult):
     columns: ClassVar[Rows] = declared.ROWS
 
     @classmethod
-    def restore(cls, run: dict[str, Any], tables: Mapping[str, Any]) -> SsdResult:
+    def restore(cls, run: Any, tables: Mapping[str, Any]) -> SsdResult:
         """The result again that :meth:`write` wrote."""
-        kept = dict(run)
+        kept: Any = dict(run)
         details, seconds = kept.pop("details"), kept.pop("wall_seconds")
         return cls(kept, tables["result"].to_pylist(), details, seconds)
 
@@ -61,7 +61,7 @@ class SsdResult(FolderResult):
         """Everything as plain values, as ``--format json`` prints it."""
         return {"run": self.run, "rows": self.rows, "details": self.details}
 
-    def _run(self) -> dict[str, Any]:
+    def _run(self) -> Mapping[str, Any]:
         return {**self.run, "details": self.details, "wall_seconds": round(self.wall_seconds, 3)}
 
     @property

@@ -53,7 +53,7 @@ class Study:
         result: ``module:class`` of what it answers.
         traces: parameters that may name trace folders.
         machines: parameters that name machines.
-        in_columns: parameters that the columns of its rows tell already.
+        in_columns: parameters that its rows have as columns already.
         threads: the parameter that says how many threads the engine may use, where there is one.
         records_per_second: records of a trace that one core takes a second with usual options, to
             say how long a sweep may take before a cell is finished (measured, docs/bench.md);
@@ -90,7 +90,7 @@ class Study:
         """Which of several questions of one study it asks; empty where there is but one."""
         return self.name.partition("-")[2]
 
-    def restore(self, run: dict[str, Any], tables: Mapping[str, Any]) -> FolderResult:
+    def restore(self, run: Any, tables: Mapping[str, Any]) -> FolderResult:
         """The result that a folder holds."""
         kind: type[FolderResult] = _import(self.result)
         return kind.restore(run, tables)
@@ -189,7 +189,7 @@ def _parameters(place: str, threads: str | None) -> dict[str, Parameter]:
     hints |= {option.name: option.annotation for option in options_of(function)}
     found: dict[str, Parameter] = {}
     for name, one in inspect.signature(function).parameters.items():
-        if name not in ("progress", "max_memory", threads):
+        if one.kind is not one.POSITIONAL_ONLY and name not in ("progress", "max_memory", threads):
             found[name] = Parameter(name, hints[name], one.default)
     return found
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar, Final, TypedDict, Unpack
 
 from nearfar import _engine
 from nearfar import machine as machines
@@ -27,12 +27,12 @@ from nearfar.declared import names
 from nearfar.declared import tiering as declared
 from nearfar.errors import NearfarError
 from nearfar.filter import View, view
-from nearfar.provenance import provenance
+from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
 from nearfar.schema import Rows, default, takes
 
-#: What a study runs with unless told otherwise.
-WORKLOAD = "nomad-medium"
+#: The workload that is meant unless another is named.
+WORKLOAD: Final[str] = default(declared.OPTIONS, "workload")
 
 
 class Policy:
@@ -46,12 +46,45 @@ class Policy:
         base: a built-in policy whose mechanisms are kept, or None to start from nothing.
         knobs: knobs of the base, as text by name.
         watch_unshadowed: on the base ``nomad``, whether a page promoted without a shadow is
-            write-protected, so that ``written`` is told its first write.
+            write-protected, so that ``written`` is called at its first write.
     """
 
     base: ClassVar[str | None] = None
     knobs: ClassVar[Mapping[str, str]] = {}
     watch_unshadowed: ClassVar[bool] = False
+
+
+class Knob(TypedDict):
+    """A knob of a policy; its ``kind`` says how a value is written."""
+
+    name: str
+    kind: str
+    default: str
+    what: str
+    source: str
+
+
+class PolicyInfo(TypedDict):
+    """What the registry says of a policy."""
+
+    name: str
+    what: str
+    follows: str
+    leaves_out: str
+    not_for: str
+    foresees: bool
+    knobs: list[Knob]
+
+
+class TieringRun(Run, total=False):
+    """How a tiering study was made; bytes of each node by its name."""
+
+    workload: str
+    footprint_bytes: int
+    #: Null where pages live for ever.
+    peak_resident_bytes: int | None
+    policy_scale: float
+    node_bytes: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -65,7 +98,7 @@ class TieringResult(FolderResult):
         wall_seconds: how long it took; kept out of everything that must be the same every time.
     """
 
-    run: dict[str, Any]
+    run: TieringRun
     rows: list[declared.Row]
     series: list[declared.SeriesRow]
     wall_seconds: float = field(compare=False, default=0.0)
@@ -75,9 +108,9 @@ class TieringResult(FolderResult):
     columns: ClassVar[Rows] = declared.ROWS
 
     @classmethod
-    def restore(cls, run: dict[str, Any], tables: Mapping[str, Any]) -> TieringResult:
+    def restore(cls, run: Any, tables: Mapping[str, Any]) -> TieringResult:
         """The result again that :meth:`write` wrote."""
-        kept = dict(run)
+        kept: Any = dict(run)
         seconds = kept.pop("wall_seconds")
         return cls(kept, tables["result"].to_pylist(), tables["series"].to_pylist(), seconds)
 
@@ -85,10 +118,10 @@ class TieringResult(FolderResult):
         """Everything as plain values, as ``--format json`` prints it."""
         return {"run": self.run, "rows": self.rows, "series": self.series}
 
-    def _run(self) -> dict[str, Any]:
+    def _run(self) -> Mapping[str, Any]:
         return {**self.run, "wall_seconds": round(self.wall_seconds, 3)}
 
-    def _tables(self) -> dict[str, Any]:
+    def _tables(self) -> Mapping[str, Any]:
         return {"result": self.table, "series": self.series_table}
 
     @property
@@ -117,13 +150,13 @@ class TieringResult(FolderResult):
         return sum(float(row[count]) for row in rows) / len({row["seed"] for row in rows})
 
 
-def policies() -> list[dict[str, Any]]:
+def policies() -> list[PolicyInfo]:
     """Every built-in policy, in the order of the registry.
 
     Each has its ``name``, ``what`` it is, what it ``follows`` and ``leaves_out``, what it is
     ``not_for``, and its ``knobs`` with their defaults and sources.
     """
-    found: list[dict[str, Any]] = json.loads(_engine.tiering_policies())
+    found: list[PolicyInfo] = json.loads(_engine.tiering_policies())
     return found
 
 
@@ -134,7 +167,8 @@ def workloads() -> dict[str, str]:
 
 @takes(declared.OPTIONS)
 def tiering(
-    workload: str | Path = WORKLOAD,
+    load: str | Path | None = None,
+    /,
     *,
     knobs: Mapping[str, str | float | bool] | None = None,
     progress: Callable[[int], None] | None = None,
@@ -143,8 +177,8 @@ def tiering(
     """Run the tiering study.
 
     Args:
-        workload: a name of :func:`workloads`, or a trace folder. A trace is never scaled, but
-            policies are: as if the trace were the 27 GiB that they were tuned with.
+        load: the option ``workload``. A trace is never scaled, but policies are: as if the trace
+            were the 27 GiB that they were tuned with.
         knobs: values by ``policy.knob``, as the policy writes them or as text.
         progress: called now and then with the accesses done.
         {options}
@@ -157,6 +191,7 @@ def tiering(
     asked = dict(options)
     described = machines.load(options.get("machine", default(declared.OPTIONS, "machine")))
     asked.pop("machine", None)
+    workload = options.get("workload", WORKLOAD) if load is None else load
     path = Path(workload)
     trace = path if "/" in str(workload) or path.suffix == ".trace" or path.is_dir() else None
     if trace is None and isinstance(workload, Path):
@@ -173,14 +208,14 @@ def tiering(
             _engine.tiering_run(
                 described,
                 policies=labelled,
-                workload=str(workload),
                 trace=None if seen is None else seen.path,
                 policy_scale=None,
-                options=asked,
+                options=asked | {"workload": str(workload)},
                 progress=progress,
             )
         )
     values = answer["options"] | {"policy": [label for label, *_ in labelled]}
+    del values["workload"]
     run = provenance(
         "tiering",
         arguments=[path] if trace is not None else ["--workload", str(workload)],
@@ -193,15 +228,15 @@ def tiering(
     for key, value in given.items():
         run["command"] += f" --knob {shlex.quote(f'{key}={value}')}"
     run["options"]["knobs"] = given
-    run |= {
+    whole: TieringRun = {
+        **run,
         "workload": str(workload),
         "footprint_bytes": answer["footprint_bytes"],
+        "peak_resident_bytes": answer["peak_resident_bytes"],
         "policy_scale": answer["policy_scale"],
         "node_bytes": dict(zip(answer["nodes"], answer["node_bytes"], strict=True)),
     }
-    if answer["peak_resident_bytes"] is not None:
-        run["peak_resident_bytes"] = answer["peak_resident_bytes"]
-    return TieringResult(run, answer["rows"], answer["series"], time.monotonic() - began)
+    return TieringResult(whole, answer["rows"], answer["series"], time.monotonic() - began)
 
 
 def read_knobs(path: str | Path) -> dict[str, str]:

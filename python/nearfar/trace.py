@@ -221,6 +221,8 @@ def facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     if found.get("instructions"):
         rows.append(("instructions", units.count(found["instructions"])))
     rows.append(("footprint", units.size(found["footprint_bytes"])))
+    if found.get("peak_resident_bytes") is not None:
+        rows.append(("peak resident", units.size(found["peak_resident_bytes"])))
     if found.get("filter", "none") != "none":
         rows.append(("view", units.clean(found["view"])))
     rows.append(("threads", str(len(found.get("threads") or []))))

@@ -115,9 +115,9 @@ class Workload:
         """Raise the one line (exit code 3) that says what to install, if something is missing."""
         gone = self.missing()
         if gone:
-            told = f"workload {self.name}: not installed: {', '.join(gone)}"
+            what = f"workload {self.name}: not installed: {', '.join(gone)}"
             fix = f"apt-get install {' '.join(self.packages)}"
-            raise NearfarError(f"{told}; {fix}", 3)
+            raise NearfarError(f"{what}; {fix}", 3)
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ _SHAPES: Final = {
 
 
 def _check(found: Workload, wrong: Complaint) -> None:
-    """What no single key can tell."""
+    """What concerns several keys at once."""
     if not found.command:
         raise wrong("command", "is empty; give the program and its arguments")
     for key, wanted in (("expected", ("records", "pages", "seconds")),
@@ -335,19 +335,19 @@ def capture(
             raise NearfarError(f"workload {workload.name}: {late}", 1) from None
         seconds = time.monotonic() - began
         said.seek(0)
-        told = said.read().decode(errors="replace").strip().splitlines()
-        if code != 0 or any("the program exited" in line for line in told):
-            last = [line for line in told if line.strip()][-3:]
+        lines = said.read().decode(errors="replace").strip().splitlines()
+        if code != 0 or any("the program exited" in line for line in lines):
+            last = [line for line in lines if line.strip()][-3:]
             why = " | ".join(last) if last else f"status {code}"
             raise NearfarError(f"workload {workload.name}: did not run to its end: {why}",
                                code if code in (2, 3, 130) else 1)  # fmt: skip
         info = json.loads((made / "trace.json").read_text(encoding="utf-8"))
         if info["records"] == 0:
             raise NearfarError(f"workload {workload.name}: ended before `small.skip_refs`", 1)
-        aside = trace.with_name(f".{trace.name}.partial")
-        shutil.rmtree(aside, ignore_errors=True)
-        shutil.move(made, aside)
-        _engine.folder_replace(aside, trace)
+        temporary = trace.with_name(f".{trace.name}.partial")
+        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.move(made, temporary)
+        _engine.folder_replace(temporary, trace)
     pages = sum(info["pages_by_kinds"].values())
     return Captured(workload.name, trace, info["records"], pages, seconds)
 
@@ -423,8 +423,8 @@ def _clients(
             if child.poll() is not None:
                 return
             if time.monotonic() - since > PATIENCE:
-                told = f"made no `{workload.ready}` within {PATIENCE:.0f} s"
-                raise NearfarError(f"workload {workload.name}: {told}", 1)
+                what = f"made no `{workload.ready}` within {PATIENCE:.0f} s"
+                raise NearfarError(f"workload {workload.name}: {what}", 1)
             time.sleep(0.05)
     for words in workload.client:
         if child.poll() is not None:

@@ -1,7 +1,10 @@
 //! `study`: the default paging study, with mere decoding in turn with it when asked.
 
-use nearfar_study::paging::{ClockInsert, MemorySize, Options, simulate};
-use nearfar_trace::{Columns, KindSet, Result};
+use std::collections::BTreeMap;
+
+use nearfar_schema::Options as _;
+use nearfar_study::paging::{Asked, Options, simulate};
+use nearfar_trace::{Columns, Error, Result};
 use serde_json::{Value, json};
 
 use crate::arguments::Arguments;
@@ -12,17 +15,22 @@ pub const OPTIONS: &[&str] = &["--rounds", "--threads", "--sample", "--page-size
 
 /// `--threads 0` is one per core; `--decode 1` also times decoding. Answers every cell.
 pub fn run(arguments: &Arguments) -> Result<Value> {
-    let page_sizes = arguments.list("--page-sizes")?;
-    let mut options = Options::new(
-        page_sizes.unwrap_or_else(|| (9..=21).map(|shift| 1 << shift).collect()),
-        (1..=10).map(|tenth| MemorySize::Fraction(f64::from(tenth) / 10.0)).collect(),
-        "64",
-        "clock",
-        ClockInsert::Set,
-        KindSet::ALL,
-    )?
-    .sampled(arguments.option("--sample")?)?;
-    options.threads = arguments.option("--threads")?.unwrap_or(0);
+    // What is not given is the default of `nearfar paging`.
+    let mut given = BTreeMap::new();
+    if let Some(sizes) = arguments.list("--page-sizes")? {
+        let sizes: Vec<String> = sizes.iter().map(u64::to_string).collect();
+        given.insert("page_sizes".to_owned(), sizes.join(",").as_str().into());
+    }
+    // Peers know no pages that end.
+    let lifetimes = arguments.option::<String>("--lifetimes")?;
+    given.insert("lifetimes".to_owned(), lifetimes.as_deref().unwrap_or("off").into());
+    if let Some(sample) = arguments.option::<f64>("--sample")? {
+        given.insert("sample".to_owned(), sample.into());
+    }
+    if let Some(threads) = arguments.option::<u64>("--threads")? {
+        given.insert("threads".to_owned(), threads.into());
+    }
+    let options = Options::try_from(&Asked::read(&given).map_err(Error::refused)?)?;
     let reader = arguments.open()?;
     let with_decode = arguments.option("--decode")?.unwrap_or(0) == 1;
 

@@ -8,7 +8,7 @@ use nearfar_hardware::Machine;
 use nearfar_kernel::tiering::{Settings, find, make};
 use nearfar_schema::units::MemorySize;
 use nearfar_schema::{Given, Value as _};
-use nearfar_study::tiering::engine::Access;
+use nearfar_study::tiering::engine::Block;
 use nearfar_study::tiering::workload::{Mix, Shape, generated};
 use nearfar_study::tiering::{Options, PolicySource, run as simulate};
 use nearfar_trace::{Error, Result};
@@ -75,15 +75,15 @@ pub fn run(arguments: &Arguments) -> Result<Value> {
     for _ in 0..arguments.rounds()? {
         generate.time(|| {
             let mut sum = 0u64;
-            let mut block: Vec<Access> = Vec::new();
+            let mut block = Block::default();
             for (index, phase) in workload.phases.iter().enumerate() {
                 let mut source = workload.source(index, 1)?;
                 let mut left = phase.accesses;
                 while left > 0 {
                     source.fill(&mut block, left.min(1 << 14) as usize)?;
-                    left -= block.len() as u64;
-                    sum +=
-                        block.iter().map(|access| u64::from(access.page().number())).sum::<u64>();
+                    left -= block.accesses.len() as u64;
+                    let pages = block.accesses.iter().map(|access| access.page().number());
+                    sum += pages.map(u64::from).sum::<u64>();
                 }
             }
             Ok(std::hint::black_box(sum))

@@ -45,6 +45,23 @@ impl AccessTimes {
     }
 }
 
+/// What the kernel itself takes for a page fault.
+#[pyclass(frozen, get_all, eq, module = "nearfar._engine")]
+#[derive(PartialEq)]
+struct FaultTimes {
+    /// Any fault, without clearing the page or waiting for a device, nanoseconds.
+    fault_ns: f64,
+    /// Clearing one byte, nanoseconds.
+    zero_ns: f64,
+}
+
+#[pymethods]
+impl FaultTimes {
+    fn __repr__(&self) -> String {
+        format!("FaultTimes(fault_ns={}, zero_ns={})", self.fault_ns, self.zero_ns)
+    }
+}
+
 /// One machine, already checked; the same everywhere it is handed to.
 #[pyclass(frozen, eq, module = "nearfar._engine")]
 #[derive(Clone, PartialEq)]
@@ -138,6 +155,12 @@ impl Machine {
         Ok(AccessTimes { tlb_ns, dram_ns, stlb_ns })
     }
 
+    /// What the kernel takes for a fault; an error if the machine does not say.
+    fn fault_times(&self) -> PyResult<FaultTimes> {
+        let times = self.hardware().fault_times().map_err(raise)?;
+        Ok(FaultTimes { fault_ns: times.fault_ns, zero_ns: times.zero_ns })
+    }
+
     /// Nanoseconds to read a page of each size, in bytes, from a storage.
     fn io_ns(&self, storage: &str, page_bytes: Vec<u64>) -> PyResult<Vec<f64>> {
         let storage = self.hardware().storage(storage).map_err(raise)?;
@@ -185,6 +208,7 @@ fn machine_restore(place: &str, text: &str, set: Vec<(String, String)>) -> PyRes
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Machine>()?;
     module.add_class::<AccessTimes>()?;
+    module.add_class::<FaultTimes>()?;
     module.add_function(wrap_pyfunction!(machine_builtin, module)?)?;
     module.add_function(wrap_pyfunction!(machine_schema, module)?)?;
     module.add_function(wrap_pyfunction!(machine_restore, module)?)

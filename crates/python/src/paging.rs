@@ -74,7 +74,7 @@ fn explain_options(options: &Bound<'_, PyDict>) -> PyResult<String> {
 }
 
 /// Where the misses of the first page size and memory size of `options` come from; answers
-/// `{"total", "regions", "ranges"}` as JSON text.
+/// `{"lifetimes", "total", "regions", "ranges", "sites"}` as JSON text.
 #[pyfunction]
 #[pyo3(signature = (trace, *, options, progress))]
 fn paging_explain(

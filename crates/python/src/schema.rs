@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 #[pyfunction]
 fn schema() -> String {
     let commands = declared::COMMANDS.iter().chain([&nearfar_capture::COMMAND]);
-    command::to_json(commands, declared::REGISTRIES).to_string()
+    command::to_json(commands).to_string()
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -47,16 +47,15 @@ type Given = (String, Option<String>, Option<Py<PyAny>>, BTreeMap<String, String
 /// Run the study; answers `{"rows", "series", "footprint_bytes", "peak_resident_bytes" (null where
 /// pages live for ever), "node_bytes", "nodes", "options"}` as JSON text.
 ///
-/// With a `trace`, `workload` is only what results call it. `policy_scale` shrinks the
+/// With a `trace`, the option `workload` is only what results call it. `policy_scale` shrinks the
 /// policies' times and sizes. With an object among the policies everything runs in this thread.
 #[pyfunction]
-#[pyo3(signature = (machine, *, policies, workload, trace, policy_scale, options, progress))]
+#[pyo3(signature = (machine, *, policies, trace, policy_scale, options, progress))]
 #[allow(clippy::too_many_arguments)]
 fn tiering_run(
     py: Python<'_>,
     machine: &Machine,
     policies: Vec<Given>,
-    workload: String,
     trace: Option<PathBuf>,
     policy_scale: Option<f64>,
     options: &Bound<'_, PyDict>,
@@ -86,9 +85,9 @@ fn tiering_run(
                     filtered: asked.filter != Filter::None,
                 };
                 let pages = TracePages::open(path, numbering, on_progress)?;
-                Prepared::trace(workload, pages, rounds)
+                Prepared::trace(asked.workload.0.clone(), pages, rounds)
             }
-            None => generated(&workload, &asked.shape())?,
+            None => generated(&asked.workload.0, &asked.shape())?,
         };
         let prepared = Arc::new(prepared);
         // A trace comes as it is: the policies' times and sizes shrink to it, as if it were the

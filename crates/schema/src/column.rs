@@ -23,7 +23,9 @@ macro_rules! cells {
 // Counts are signed in Arrow: what subtracts two of them in a data frame expects that.
 cells! {
     u32: "int64" "int";
+    usize: "int64" "int";
     u64: "int64" "int";
+    u128: "decimal128" "int";
     i64: "int64" "int";
     f64: "double" "float";
     bool: "bool" "bool";
@@ -58,13 +60,21 @@ pub struct Column {
     pub unit: &'static str,
     /// What it means.
     pub what: &'static str,
+    /// The head of the column in tables and plots; empty where the name says it: Python makes it
+    /// from that (`Column.head` in `schema.py`).
+    pub title: &'static str,
 }
 
 impl Column {
     /// The column of this name, of the type `T`.
-    pub fn new<T: Cell>(name: &'static str, unit: &'static str, what: &'static str) -> Self {
+    pub fn new<T: Cell>(
+        name: &'static str,
+        unit: &'static str,
+        what: &'static str,
+        title: &'static str,
+    ) -> Self {
         let (arrow, python, nullable) = (T::ARROW, T::PYTHON, T::NULLABLE);
-        Self { name, arrow, python, nullable, unit, what }
+        Self { name, arrow, python, nullable, unit, what, title }
     }
 }
 
@@ -95,6 +105,7 @@ pub fn to_json<R: Rows>() -> Json {
         json!({
             "name": column.name, "arrow": column.arrow, "python": column.python,
             "nullable": column.nullable, "unit": column.unit, "what": column.what,
+            "title": column.title,
         })
     });
     json!({
@@ -106,7 +117,7 @@ pub fn to_json<R: Rows>() -> Json {
 }
 
 /// Declare rows: a struct that serde writes, and its columns. The documentation of a field is what
-/// the column means, the text in brackets its unit.
+/// the column means, the text in brackets its unit, the text after `as` its head in tables.
 ///
 /// ```
 /// use nearfar_schema::Rows as _;
@@ -118,12 +129,15 @@ pub fn to_json<R: Rows>() -> Json {
 ///         page_bytes: u64 ["bytes"],
 ///         /// Page faults.
 ///         faults: u64,
+///         /// Evictions of written pages.
+///         dirty_evictions: u64 as "dirty",
 ///     }
 ///     keys [page_bytes]
 ///     metrics [faults less]
 ///     seed []
 /// }
 /// assert_eq!(Row::columns()[0].unit, "bytes");
+/// assert_eq!(Row::columns()[2].title, "dirty");
 /// assert_eq!(Row::METRICS, [("faults", "less")]);
 /// ```
 #[macro_export]
@@ -131,7 +145,7 @@ macro_rules! columns {
     (
         $(#[$attribute:meta])*
         $visible:vis struct $row:ident {
-            $($(#[doc = $what:literal])+ $name:ident: $type:ty $([$unit:literal])?,)*
+            $($(#[doc = $what:literal])+ $name:ident: $type:ty $([$unit:literal])? $(as $title:literal)?,)*
         }
         keys [$($key:ident $(| $or:ident)*),* $(,)?]
         metrics [$($metric:ident $better:ident),* $(,)?]
@@ -150,6 +164,7 @@ macro_rules! columns {
                     stringify!($name),
                     concat!("", $($unit)?),
                     concat!($($what,)+).trim_start(),
+                    concat!("", $($title)?),
                 ),)*]
             }
             const KEYS: &'static [&'static str] =

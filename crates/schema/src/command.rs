@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use crate::{Entry, Registry, Spec};
+use crate::{Entry, Spec};
 
 /// What a command takes and answers.
 pub struct Command {
@@ -17,21 +17,13 @@ pub struct Command {
 /// A table by its name, and its declaration: [`column::to_json`](crate::column::to_json).
 pub type Table = (&'static str, fn() -> Json);
 
-/// A registry by its name, with its entries: [`registry`].
-pub type Names = fn() -> (&'static str, Json);
-
-/// A registry by its name, with its entries as JSON.
-pub fn registry<R: Registry>() -> (&'static str, Json) {
-    (R::NAME, entries(&R::entries()))
-}
-
 fn entries(entries: &[Entry]) -> Json {
     entries.iter().map(|entry| json!([entry.name, entry.what])).collect()
 }
 
 /// Everything as JSON: commands by name, each with its options and tables; by name the registries
-/// that options choose from, and `more`.
-pub fn to_json<'a>(all: impl IntoIterator<Item = &'a Command>, more: &[Names]) -> Json {
+/// that options choose from.
+pub fn to_json<'a>(all: impl IntoIterator<Item = &'a Command>) -> Json {
     let mut commands = Map::new();
     let mut registries = Map::new();
     for command in all {
@@ -44,10 +36,6 @@ pub fn to_json<'a>(all: impl IntoIterator<Item = &'a Command>, more: &[Names]) -
         let tables = Json::Object(tables.collect());
         let declared = json!({ "options": options, "tables": tables });
         commands.insert(command.name.to_owned(), declared);
-    }
-    for registry in more {
-        let (name, entries) = registry();
-        registries.insert(name.to_owned(), entries);
     }
     json!({ "commands": commands, "registries": registries })
 }

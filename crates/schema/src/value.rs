@@ -145,22 +145,29 @@ impl<const MIN: u64, const MAX: u64> Value for Count<MIN, MAX> {
     }
 }
 
+/// What a type takes over from the type of its values: how they are called, and their names.
+macro_rules! forward {
+    ($type:ty) => {
+        fn metavar() -> &'static str {
+            <$type>::metavar()
+        }
+        fn registry() -> &'static str {
+            <$type>::registry()
+        }
+        fn choices() -> Vec<Entry> {
+            <$type>::choices()
+        }
+        fn open() -> bool {
+            <$type>::open()
+        }
+    };
+}
+
 impl<T: Value> Value for Option<T> {
     const RECORDED: bool = T::RECORDED;
-    fn metavar() -> &'static str {
-        T::metavar()
-    }
+    forward!(T);
     fn python() -> String {
         format!("{} | None", T::python())
-    }
-    fn registry() -> &'static str {
-        T::registry()
-    }
-    fn choices() -> Vec<Entry> {
-        T::choices()
-    }
-    fn open() -> bool {
-        T::open()
     }
     fn read(given: &Given) -> Result<Self, String> {
         match given {
@@ -179,23 +186,12 @@ pub struct List<T>(pub Vec<T>);
 
 impl<T: Value> Value for List<T> {
     const RECORDED: bool = T::RECORDED;
-    fn metavar() -> &'static str {
-        T::metavar()
-    }
+    forward!(T);
     fn python() -> String {
         match T::python().as_str() {
             "str" => "str | Sequence[str]".into(),
             one => format!("str | Sequence[{one}]"),
         }
-    }
-    fn registry() -> &'static str {
-        T::registry()
-    }
-    fn choices() -> Vec<Entry> {
-        T::choices()
-    }
-    fn open() -> bool {
-        T::open()
     }
     fn read(given: &Given) -> Result<Self, String> {
         given.items().iter().map(T::read).collect::<Result<_, _>>().map(Self)
@@ -216,20 +212,9 @@ macro_rules! wrappers {
             impl<T: Value> Value for $name<T> {
                 const RECORDED: bool = $recorded;
                 const ARGUMENT: bool = $argument;
-                fn metavar() -> &'static str {
-                    T::metavar()
-                }
+                forward!(T);
                 fn python() -> String {
                     T::python()
-                }
-                fn registry() -> &'static str {
-                    T::registry()
-                }
-                fn choices() -> Vec<Entry> {
-                    T::choices()
-                }
-                fn open() -> bool {
-                    T::open()
                 }
                 fn read(given: &Given) -> Result<Self, String> {
                     T::read(given).map(Self)

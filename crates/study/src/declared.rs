@@ -1,6 +1,6 @@
 //! The commands of the engine that this crate can see, with what each takes and answers.
 
-use nearfar_schema::command::{self, Command, Names};
+use nearfar_schema::command::Command;
 use nearfar_schema::{Options, column};
 use nearfar_trace::{export, generate, import};
 
@@ -22,12 +22,18 @@ pub const COMMANDS: &[Command] = &[
     Command {
         name: "numa alloc",
         options: numa::AllocAsked::specs,
-        rows: &[("rows", column::to_json::<numa::AllocRow>)],
+        rows: &[
+            ("rows", column::to_json::<numa::AllocRow>),
+            ("landed", column::to_json::<numa::Landed>),
+        ],
     },
     Command {
         name: "numa run",
         options: numa::RunAsked::specs,
-        rows: &[("rows", column::to_json::<numa::RunRow>)],
+        rows: &[
+            ("rows", column::to_json::<numa::RunRow>),
+            ("nodes", column::to_json::<numa::NodeUse>),
+        ],
     },
     Command {
         name: "numa pair",
@@ -50,9 +56,14 @@ pub const COMMANDS: &[Command] = &[
         options: || [export::Asked::specs(), View::specs()].concat(),
         rows: &[],
     },
-    Command { name: "info", options: || [info::Asked::specs(), View::specs()].concat(), rows: &[] },
+    Command {
+        name: "info",
+        options: || [info::Asked::specs(), View::specs()].concat(),
+        rows: &[
+            ("working-set", column::to_json::<info::WorkingSet>),
+            ("regions", column::to_json::<info::Region>),
+            ("reuse", column::to_json::<info::ReuseBin>),
+        ],
+    },
     Command { name: "explain", options: paging::explain::Asked::specs, rows: &[] },
 ];
-
-/// Registries that arguments choose from, and no option.
-pub const REGISTRIES: &[Names] = &[command::registry::<tiering::workload::Workloads>];

@@ -11,6 +11,9 @@ use nearfar_hardware::machine::{Machine, MachineName};
 use nearfar_schema::Value;
 use nearfar_trace::{Batch, Columns, Info, Reader, Result, Source, Writer, WriterOptions};
 
+/// The machine of a study of pages, and of a view, unless another is named.
+pub(crate) const MACHINE: &str = "desktop-nvm";
+
 nearfar_schema::choices! {
     /// Which references of a trace a study sees.
     pub enum Filter: "filter" in "filter" {
@@ -29,7 +32,7 @@ nearfar_schema::options! {
         /// References to read: all, or what the machine's caches let through.
         filter: Filter = "none",
         /// Machine of the filter, by name or file.
-        machine: MachineName = "desktop-nvm",
+        machine: MachineName = MACHINE,
     }
 }
 
@@ -70,7 +73,8 @@ pub fn cache(
     let info = from.info();
     let detail = format!("{}; misses of {geometry}", info.source.detail);
     let source = Source { detail, ..info.source.clone() };
-    let mut writer = Writer::create(to, source, WriterOptions::default())?;
+    let options = WriterOptions { lives: info.events_tell_lives(), ..WriterOptions::default() };
+    let mut writer = Writer::create(to, source, options)?;
     for thread in &info.threads {
         writer.thread_process(thread.index, thread.process);
     }

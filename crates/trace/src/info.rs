@@ -18,6 +18,11 @@ pub const SCHEMA: u32 = 2;
 /// The oldest version that is read.
 const OLDEST: u32 = 1;
 
+/// The version of a trace whose events tell the lives of pages, or only name addresses.
+pub(crate) fn schema(lives: bool) -> u32 {
+    if lives { SCHEMA } else { OLDEST }
+}
+
 /// Where a trace came from.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -105,6 +105,8 @@ fn events(reader: &Reader, path: &Path) -> Result<u64> {
             format!("row {row} comes after {} records, trace.json says {}", event.at, info.records)
         } else if info.complete && !known(event.thread) {
             format!("row {row} is of thread {}, which trace.json has not", event.thread)
+        } else if event.addr.checked_add(event.length.saturating_sub(1)).is_none() {
+            format!("the range in row {row} goes beyond the end of memory")
         } else {
             continue;
         };

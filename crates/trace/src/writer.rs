@@ -9,7 +9,7 @@ use crate::column::Group;
 use crate::error::{Error, Result};
 use crate::folder;
 use crate::footprint::Footprint;
-use crate::info::{Info, Source};
+use crate::info::{self, Info, Source};
 use crate::record::{Batch, Narrow, Record};
 use crate::region::RegionEvent;
 
@@ -26,6 +26,9 @@ pub struct WriterOptions {
     pub in_place: bool,
     /// Most records in a part (rounded up to whole row groups, of which each may be short).
     pub part_records: usize,
+    /// Events tell the lives of pages, as those of a capture do; else they only name addresses, as in
+    /// traces of schema 1, and the trace says so.
+    pub lives: bool,
     /// Threads that encode and write row groups. The caller's does so too while they are behind, or
     /// with 0 alone.
     pub threads: usize,
@@ -33,7 +36,7 @@ pub struct WriterOptions {
 
 impl Default for WriterOptions {
     fn default() -> Self {
-        Self { overwrite: false, in_place: false, part_records: 4 << 20, threads: 0 }
+        Self { overwrite: false, in_place: false, part_records: 4 << 20, lives: true, threads: 0 }
     }
 }
 
@@ -80,7 +83,7 @@ impl Writer {
             dir,
             in_place: options.in_place,
             part_records: options.part_records.max(1),
-            info: Info::new(source),
+            info: Info { schema: info::schema(options.lives), ..Info::new(source) },
             footprint: Footprint::default(),
             regions: Vec::new(),
             part: None,

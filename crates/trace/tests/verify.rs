@@ -214,6 +214,24 @@ fn what_contradicts_the_files_is_told() {
 }
 
 #[test]
+fn a_range_beyond_the_end_of_memory_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    for (length, whole) in [(1 << 12, true), ((1 << 12) + 1, false)] {
+        let path = folder.path().join(format!("{length}.trace"));
+        let mut writer =
+            Writer::create(&path, Source::default(), WriterOptions::default()).unwrap();
+        writer.push(records(1)[0]).unwrap();
+        let addr = u64::MAX << 12;
+        writer.region(RegionEvent { addr, length, ..RegionEvent::default() }).unwrap();
+        writer.finish(None).unwrap();
+        let text = check(&path).err().map(|error| error.to_string());
+        let expected = "regions.parquet: the range in row 0 goes beyond the end of memory";
+        assert_eq!(text.is_none(), whole);
+        assert!(text.is_none_or(|text| text.contains(expected)));
+    }
+}
+
+#[test]
 fn a_file_that_is_listed_must_be_there() {
     for file in ["part-00000.parquet", "regions.parquet"] {
         let folder = tempfile::tempdir().unwrap();

@@ -28,13 +28,21 @@ from nearfar.declared.paging import Options as PagingOptions
 from nearfar.declared.paging import Row
 from nearfar.errors import NearfarError
 from nearfar.paging import MACHINE, paging, trace_warnings
-from nearfar.provenance import provenance
+from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
 from nearfar.schema import MachineLike, Rows, complete, takes, written
 from nearfar.sizes import Memory, parse_memory, parse_page_sizes
 
-#: The memory size of each VM unless told otherwise.
+#: The memory size of each VM unless another is given.
 MEMORY: Final = "50%"
+
+
+class AdviseRun(Run, total=False):
+    """How advice was made."""
+
+    fleet: str | None
+    traces: dict[str, str]
+    machines: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -48,7 +56,7 @@ class AdviseResult(FolderResult):
         notes: what a reader should know of the traces, lines of plain text.
     """
 
-    run: dict[str, Any]
+    run: AdviseRun
     rows: list[Advice]
     notes: list[str] = field(compare=False, default_factory=list)
 
@@ -57,7 +65,7 @@ class AdviseResult(FolderResult):
     columns: ClassVar[Rows] = declared.ROWS
 
     @classmethod
-    def restore(cls, run: dict[str, Any], tables: Mapping[str, Any]) -> AdviseResult:
+    def restore(cls, run: Any, tables: Mapping[str, Any]) -> AdviseResult:
         """The result again that :meth:`write` wrote."""
         curves: dict[str, list[declared.CurveRow]] = {}
         for point in tables["curves"].to_pylist():
@@ -68,7 +76,7 @@ class AdviseResult(FolderResult):
             row["fitted_page_bytes"] = [p["page_bytes"] for p in row["curve"] if p["fitted"]]
         return cls(run, rows)
 
-    def _tables(self) -> dict[str, Any]:
+    def _tables(self) -> Mapping[str, Any]:
         points = [point for row in self.rows for point in row["curve"]]
         vms = [row["vm"] for row in self.rows for _ in row["curve"]]
         curves = declared.CURVE_ROWS.table(points).add_column(0, "vm", [vms])
@@ -78,7 +86,7 @@ class AdviseResult(FolderResult):
         """Everything as plain values, as ``--format json`` prints it."""
         return {"run": self.run, "rows": self.rows}
 
-    def _run(self) -> dict[str, Any]:
+    def _run(self) -> Mapping[str, Any]:
         return self.run
 
     @property
@@ -311,13 +319,14 @@ def _advise_vms(
         options=declared.OPTIONS,
         values={**kept, **read, "page_sizes": tried},
     )
-    run |= {
+    whole: AdviseRun = {
+        **run,
         "fleet": None if fleet is None else str(fleet),
         "traces": hashes,
         "machines": {name: found.to_dict() for name, found in loaded.items()},
         "view": "; ".join(views.values()),
     }
-    return AdviseResult(run, [rows[index] for index in range(len(vms))], notes)
+    return AdviseResult(whole, [rows[index] for index in range(len(vms))], notes)
 
 
 # --- pieces

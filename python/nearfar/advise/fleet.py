@@ -7,7 +7,7 @@
 
     [vm.web]
     trace = "web.trace"           # relative to this file
-    memory = "60%"                # of the footprint, or bytes: "512MiB"
+    memory = "60%"                # of the peak resident set, or bytes: "512MiB"
 
     [vm.archive]
     trace = "archive.trace"
@@ -45,7 +45,8 @@ class Vm:
     Attributes:
         name: letters, digits, ``.``, ``_`` and ``-``.
         trace: the trace folder of what it runs; workload: a word for that.
-        memory: ``60%`` of the footprint or bytes, as ``nearfar paging --memory`` takes one size.
+        memory: ``60%`` of the peak resident set or bytes, as ``nearfar paging --memory`` takes
+            one size.
         machine: name or path of a machine file; storage: one of its storages.
         arch: a key of :data:`nearfar.advise.architectures.ARCHITECTURES`.
         min_gain: share of the 4 KiB page's time that another page must save to be advised.

@@ -20,7 +20,7 @@ OWN: Final = (
     Option(
         "memory",
         "str | None",
-        "Parts of the 4 KiB footprint (60%) or bytes (512M), a row each; 10%,...,100% with "
+        "Parts of the peak resident set (60%) or bytes (512M), a row each; 10%,...,100% with "
         "--evaluate.",
         shown="50%",
         metavar="SIZES",
@@ -102,8 +102,8 @@ ROWS: Final = Rows(
             "memory_fraction",
             "double",
             True,
-            "of the footprint",
-            "Memory size where it was given as a part of the 4 KiB footprint, or null.",
+            "of the peak resident set",
+            "Memory size where it was given as a part of the peak resident set, or null.",
         ),
         Column("storage", "string", False, "", "The storage device of the machine."),
         Column(
@@ -112,6 +112,7 @@ ROWS: Final = Rows(
             False,
             "bytes",
             "Page size of least predicted time; 4096 unless another gains `min_gain`.",
+            title="page",
         ),
         Column(
             "settable_page_bytes",
@@ -120,10 +121,18 @@ ROWS: Final = Rows(
             "bytes",
             "Of the sizes that the architecture can set, the advised one or the better neighbour; "
             "4096 if that gains too little.",
+            title="set",
         ),
         Column("predicted_ns", "double", False, "ns per reference", "Of the advised page."),
         Column("simulated_ns", "double", False, "ns per reference", "Of the advised page."),
-        Column("baseline_4k_ns", "double", False, "ns per reference", "Of 4 KiB, simulated."),
+        Column(
+            "baseline_4k_ns",
+            "double",
+            False,
+            "ns per reference",
+            "Of 4 KiB, simulated.",
+            title="4 KiB",
+        ),
         Column("gain", "double", False, "share", "1 - predicted(advised) / predicted(4 KiB)."),
         Column("regret", "double", False, "share", "simulated(advised) / simulated(best) - 1."),
         Column("best_page_bytes", "int64", False, "bytes", "Page size of least simulated time."),
@@ -153,6 +162,7 @@ ROWS: Final = Rows(
             "",
             "`fit` in the table: `good`, `fair`, `poor` by `left_out_error` (5 %, 20 %); `unknown` "
             "under 4 sizes.",
+            title="fit",
         ),
         Column(
             "left_out_error",
@@ -232,7 +242,14 @@ CURVE: Final = Rows(
             "Time of address translation, simulated.",
         ),
         Column("data_ns", "double", False, "ns per reference", "Time of the data, simulated."),
-        Column("fitted", "bool", False, "", "Whether the model was shown this size."),
+        Column(
+            "fitted",
+            "bool",
+            False,
+            "",
+            "Whether the model was shown this size.",
+            title="to the model",
+        ),
     ),
     keys=("page_bytes",),
     metrics={"simulated_ns": "less", "predicted_ns": "less"},

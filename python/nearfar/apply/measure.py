@@ -29,7 +29,7 @@ class Measured:
 
     Attributes:
         exit_code: of the command; 128 + N when signal N ended it.
-        interrupted: whether this process was told to end meanwhile.
+        interrupted: whether this process was asked to end meanwhile.
         seconds: from start to end.
         user_seconds: CPU time of the command and its children in the program.
         system_seconds: the same in the kernel.

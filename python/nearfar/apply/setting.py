@@ -63,7 +63,7 @@ class Plan:
         page_bytes: the size.
         base_bytes: the size of the pages that are not huge.
         changes: switches of the machine, in the order in which they are written.
-        disable: whether the command itself is told to use no huge pages (``PR_SET_THP_DISABLE``).
+        disable: whether the command itself must use no huge pages (``PR_SET_THP_DISABLE``).
     """
 
     page_bytes: int
@@ -214,7 +214,7 @@ def _undo(journal: Path, sysfs: Path) -> list[Change]:
     except FileNotFoundError:
         return []
     except (ValueError, RecursionError, KeyError, TypeError) as error:
-        # It is written aside and renamed: this is no half of one.
+        # It was written to a temporary file and renamed, so it is not a half of one.
         raise NearfarError(
             f"{journal}: damaged ({error}); see what is set below {sysfs}, then delete it"
         ) from None

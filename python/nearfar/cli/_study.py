@@ -42,7 +42,7 @@ def check_format(
         raise NearfarError(f"--format parquet: not to a terminal; redirect it{instead}")
 
 
-def keep(
+def save(
     result: FolderResult,
     out: Path | None,
     force: bool,
@@ -59,7 +59,7 @@ def keep(
         write_whole(html, page())
 
 
-def tell(
+def print_result(
     result: Result,
     output_format: str,
     shown: Callable[[], RenderableType],

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Unpack
 import typer
 
 from nearfar.cli._shared import SET
-from nearfar.cli._study import Force, Format, Html, check_format, keep, tell
+from nearfar.cli._study import Force, Format, Html, check_format, print_result, save
 from nearfar.declared.advise import OPTIONS, Options
 from nearfar.errors import NearfarError
 from nearfar.schema import takes
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SETTINGS = {"epilog": "Example: nearfar advise app.trace --memory 60% --machine optane-ssd"}
 
-#: Memory sizes of ``--evaluate`` unless told otherwise.
+#: Memory sizes of ``--evaluate`` unless others are given.
 _EVALUATED: Final = "10%,...,100%"
 
 
@@ -70,7 +70,7 @@ def run(
     emitted, failed = _emitted(result, emit)
     if failed and not emitted:
         raise NearfarError(failed[0])
-    keep(result, out, force, html, result.html, texts=emitted)
+    save(result, out, force, html, result.html, texts=emitted)
     missed = False
     if evaluate:
         missed = _evaluate(result, output_format)
@@ -120,4 +120,4 @@ def _print(result: AdviseResult, output_format: str, emitted: dict[str, str]) ->
     else:
         from nearfar.report import advise as tables
 
-        tell(result, output_format, lambda: tables.advice(result.to_dict()))
+        print_result(result, output_format, lambda: tables.advice(result.to_dict()))

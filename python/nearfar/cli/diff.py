@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
-from nearfar.cli._study import Format, check_format, tell
+from nearfar.cli._study import Format, check_format, print_result
 from nearfar.declared.diff import OPTIONS, Options
 from nearfar.schema import takes
 
@@ -42,7 +42,7 @@ def run(
 
         return report.diff(found.to_dict(), full=full)
 
-    tell(found, output_format, shown)
+    print_result(found, output_format, shown)
     failed = found.worse(threshold) if threshold is not None else []
     if failed:
         sys.stdout.flush()  # what is said on standard error comes after

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
-from nearfar.cli._study import Format, check_format, tell
+from nearfar.cli._study import Format, check_format, print_result
 from nearfar.declared.explain import OPTIONS, Options
 from nearfar.schema import takes
 
@@ -38,4 +38,4 @@ def run(
 
         return report.explain(found.to_dict())
 
-    tell(found, output_format, shown)
+    print_result(found, output_format, shown)

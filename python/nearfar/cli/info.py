@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import typer
 
-from nearfar.cli._study import Format, check_format, tell
+from nearfar.cli._study import Format, check_format, print_result
 from nearfar.declared.info import OPTIONS, Options
 from nearfar.schema import takes
 
@@ -49,7 +49,7 @@ def run(
         table = tables.info(found)
         return Group(table, *_verified(found["verified"])) if "verified" in found else table
 
-    tell(found, output_format, shown)
+    print_result(found, output_format, shown)
 
 
 def _verified(files: list[dict[str, Any]]) -> Iterator[RenderableType]:

@@ -9,7 +9,7 @@ from typing import Annotated, Unpack
 
 import typer
 
-from nearfar.cli._study import Force, Format, Html, Out, check_format, keep, tell
+from nearfar.cli._study import Force, Format, Html, Out, check_format, print_result, save
 from nearfar.declared import numa_alloc, numa_pair, numa_plan, numa_run
 from nearfar.schema import takes
 
@@ -82,8 +82,8 @@ def alloc(
 
     check_format(output_format)
     found = numa.alloc(size, **options)
-    keep(found, out, force, html, found.html)
-    tell(found, output_format, lambda: tables.alloc(found.rows), html)
+    save(found, out, force, html, found.html)
+    print_result(found, output_format, lambda: tables.alloc(found.rows), html)
 
 
 @APP.command(epilog="Example: nearfar numa run app.trace --mode local,memory-mode")
@@ -105,8 +105,8 @@ def run(
     check_format(output_format)
     with progress(f"numa run {load}") as on_progress:
         found = numa.run(load, progress=on_progress, **options)
-    keep(found, out, force)
-    tell(found, output_format, lambda: tables.run(found.rows))
+    save(found, out, force)
+    print_result(found, output_format, lambda: tables.run(found.rows))
 
 
 @APP.command(epilog="Example: nearfar numa pair 48G 48G --overlap 0,0.5,1")
@@ -129,8 +129,8 @@ def pair(
     check_format(output_format)
     with progress(f"numa pair {first} {second}") as on_progress:
         found = numa.pair(first, second, progress=on_progress, **options)
-    keep(found, out, force)
-    tell(found, output_format, lambda: tables.pair(found.rows))
+    save(found, out, force)
+    print_result(found, output_format, lambda: tables.pair(found.rows))
 
 
 @APP.command(epilog="Example: nearfar numa plan --capacity 500G --threads 24 --emit numactl")
@@ -140,10 +140,7 @@ def plan(
     capacity: str,
     emit: Annotated[
         str | None,
-        typer.Option(
-            help="Print configuration: numactl, daxctl, weighted-interleave, "
-            "numa-cmdline, numa-systemd."
-        ),
+        typer.Option(help="Print configuration for another tool (docs/emit.md)."),
     ] = None,
     output_format: Format = "table",
     out: Out = None,
@@ -161,9 +158,9 @@ def plan(
     found = choose(capacity, **options)
     best = next(row for row in found.rows if row["chosen"])
     text = None if emit is None else emitters.emit(emit, best)
-    keep(found, out, force)
+    save(found, out, force)
     if text is not None:
         print(text, end="")
     else:
-        tell(found, output_format, lambda: tables.plan(found.rows))
+        print_result(found, output_format, lambda: tables.plan(found.rows))
     return 0 if best["enough"] else 1

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Unpack
 
 import typer
 
-from nearfar.cli._study import Force, Format, Html, Out, check_format, keep, print_rows
+from nearfar.cli._study import Force, Format, Html, Out, check_format, print_rows, save
 from nearfar.declared.paging import OPTIONS, Options
 from nearfar.schema import takes
 
@@ -40,7 +40,7 @@ def run(
     def page() -> str:
         return result.html(_heatmap(trace, result.run) if heatmap else None)
 
-    keep(result, out, force, html, page)
+    save(result, out, force, html, page)
     for line in warnings(result):
         print(f"nearfar: note: {line}", file=sys.stderr)
     if not print_rows(result, output_format):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
-from nearfar.cli._study import Force, Format, Html, Out, check_format, keep, tell
+from nearfar.cli._study import Force, Format, Html, Out, check_format, print_result, save
 from nearfar.declared.ssd import OPTIONS, Options
 from nearfar.schema import takes
 
@@ -36,7 +36,7 @@ def run(
     check_format(output_format)
     with progress(f"ssd {trace}") as on_progress:
         result = ssd(trace, progress=on_progress, **options)
-    keep(result, out, force, html, result.html)
+    save(result, out, force, html, result.html)
     for line in warnings(result):
         print(f"nearfar: note: {line}", file=sys.stderr)
 
@@ -45,4 +45,4 @@ def run(
 
         return report.ssd(result.to_dict())
 
-    tell(result, output_format, shown, html)
+    print_result(result, output_format, shown, html)

@@ -18,10 +18,11 @@ from nearfar.schema import takes
 
 if TYPE_CHECKING:
     from nearfar.sweep import Estimate, Progress, SweepResult
+    from nearfar.sweep.cell import CellState
 
 SETTINGS = {"epilog": "Example: nearfar sweep study.toml --workers 2 -o study.sweep"}
-#: Failed cells that are told one by one.
-_TOLD = 20
+#: Failed cells that are listed one by one.
+_LISTED = 20
 
 
 @takes(OPTIONS)
@@ -52,10 +53,10 @@ def run(
     if not print_rows(result, output_format) and output_format == "table":
         _table(result)
     sys.stdout.flush()  # what is said on standard error comes after
-    for cell in result.failed[:_TOLD]:
+    for cell in result.failed[:_LISTED]:
         print(f"nearfar: note: cell {_name(result, cell)}: {cell['error']}", file=sys.stderr)
-    if len(result.failed) > _TOLD:
-        rest = len(result.failed) - _TOLD
+    if len(result.failed) > _LISTED:
+        rest = len(result.failed) - _LISTED
         print(f"nearfar: note: and {rest} more cells failed: see --format json", file=sys.stderr)
     return 1 if result.failed else 0
 
@@ -68,9 +69,9 @@ def _shown() -> Iterator[Progress | None]:
         return
 
     def show(done: int, failed: int, cells: int, left: float | None) -> None:
-        told = f"{done} of {cells} cells" + (f", {failed} failed" if failed else "")
+        done_of = f"{done} of {cells} cells" + (f", {failed} failed" if failed else "")
         rest = "" if left is None else f", about {_time(left)} left"
-        print(f"\r\033[Ksweep: {told}{rest}", end="", file=sys.stderr, flush=True)
+        print(f"\r\033[Ksweep: {done_of}{rest}", end="", file=sys.stderr, flush=True)
 
     try:
         yield show
@@ -98,10 +99,9 @@ def _say(found: Estimate, output_format: str) -> None:
     print(f"time: {long} ({found.basis})")
 
 
-def _name(result: SweepResult, cell: dict[str, object]) -> str:
+def _name(result: SweepResult, cell: CellState) -> str:
     """The cell by what sets it off from the others."""
     values = cell["parameters"]
-    assert isinstance(values, dict)
     names = result.varying or list(result.run["grid"])
     return ", ".join(f"{name}={_text(values.get(name))}" for name in names) or str(cell["key"])
 

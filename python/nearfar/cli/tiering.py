@@ -7,8 +7,7 @@ from typing import Annotated, Unpack
 
 import typer
 
-from nearfar.cli._study import Force, Format, Html, check_format, keep, tell
-from nearfar.declared import names
+from nearfar.cli._study import Force, Format, Html, check_format, print_result, save
 from nearfar.declared.tiering import OPTIONS, Options
 from nearfar.schema import takes
 
@@ -20,10 +19,6 @@ def run(
     trace: Annotated[
         str | None, typer.Argument(help="Trace folder, in place of a generated workload.")
     ] = None,
-    workload: Annotated[
-        str,
-        typer.Option(help=f"A generated workload: {', '.join(n for n, _ in names.WORKLOAD)}."),
-    ] = "nomad-medium",
     knob: Annotated[
         list[str] | None, typer.Option(help="policy.knob=value; may be repeated.")
     ] = None,
@@ -69,10 +64,10 @@ def run(
         values[key.strip()] = value.strip()
     with progress("tiering") as on_progress:
         result = tiering(
-            workload if trace is None else Path(trace),
+            None if trace is None else Path(trace),
             knobs=values,
             progress=on_progress,
             **options,
         )
-    keep(result, out, force, html, result.html)
-    tell(result, output_format, lambda: texts.tiering(result.to_dict()), html)
+    save(result, out, force, html, result.html)
+    print_result(result, output_format, lambda: texts.tiering(result.to_dict()), html)

@@ -48,7 +48,7 @@ def run(
 ) -> None:
     """List, show or capture workloads (docs/workload.md).
 
-    With --all, what is missing here is left out and told at the end (exit code 3).
+    With --all, what is missing here is left out and listed at the end (exit code 3).
     """
     import json
 
@@ -117,8 +117,8 @@ def _capture(
     if failed:
         for each in failed:
             print(f"nearfar: {each}", file=sys.stderr)
-        told = f"workload capture --all: {len(failed)} of {len(found)} left out, as said above"
-        raise NearfarError(told, max(each.exit_code for each in failed))
+        what = f"workload capture --all: {len(failed)} of {len(found)} left out, as said above"
+        raise NearfarError(what, max(each.exit_code for each in failed))
 
 
 def _print_list(found: list[Workload]) -> None:

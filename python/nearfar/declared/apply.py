@@ -171,8 +171,10 @@ PREDICTION_ROWS: Final = Rows(
         Column("measured", "string", True, "", "The nearest quantity that was measured."),
         Column("measured_base", "double", True, "", "Its median at `base`."),
         Column("measured_page", "double", True, "", "Its median at `page`."),
-        Column("measured_ratio", "double", True, "", "Their ratio."),
-        Column("comparable", "string", False, "", "`ratio`, `direction` or `no`."),
+        Column("measured_ratio", "double", True, "", "Their ratio.", title="ratio"),
+        Column(
+            "comparable", "string", False, "", "`ratio`, `direction` or `no`.", title="to compare"
+        ),
         Column("why", "string", False, "", "Why no more than that can be compared."),
     ),
     keys=("quantity",),

@@ -21,7 +21,7 @@ OPTIONS: Final = (
         type="str | None",
         what="Memory size of the row, as the run was asked for it.",
         shown="the middle one",
-        metavar="SIZES",
+        metavar="SIZE",
     ),
     Option(
         "storage",

@@ -96,6 +96,13 @@ MODE: Final = (
     ("preferred-many", "the nodes of --nodes, near before far, then all others"),
 )
 
+WORKLOAD: Final = (
+    ("nomad-small", "NOMAD's micro-benchmark: 10 GiB of 20 used, 18 M copies of a page a round"),
+    ("nomad-medium", "the same: 13.5 GiB of 27 used, 30 M copies a round"),
+    ("nomad-large", "the same: all of 27 GiB used, 40 M copies a round"),
+    ("pointer-chase", "13.5 GiB of 27: one load a page, all pages in one random cycle"),
+)
+
 POLICY: Final = (
     ("none", "pages stay where first touched"),
     ("autonuma", "NUMA balancing, memory tiering mode of Linux 6.3: hot by hint-fault latency"),
@@ -162,11 +169,4 @@ EXPORT_FORMAT: Final = (
         "Dinero IV extended text, `r 1fff 8`; loses threads, instructions, and which references were the kernel's",
     ),
     ("csv", "CSV with columns addr, kind, size, thread, instr; loses nothing"),
-)
-
-WORKLOAD: Final = (
-    ("nomad-small", "NOMAD's micro-benchmark: 10 GiB of 20 used, 18 M copies of a page a round"),
-    ("nomad-medium", "the same: 13.5 GiB of 27 used, 30 M copies a round"),
-    ("nomad-large", "the same: all of 27 GiB used, 40 M copies a round"),
-    ("pointer-chase", "13.5 GiB of 27: one load a page, all pages in one random cycle"),
 )

@@ -119,23 +119,91 @@ ROWS: Final = Rows(
             True,
             "s",
             "Time to allocate and clear it, or null when impossible.",
+            title="time",
         ),
-        Column("gb_per_second", "double", True, "GB/s", "Its rate, or null when impossible."),
+        Column(
+            "gb_per_second",
+            "double",
+            True,
+            "GB/s",
+            "Its rate, or null when impossible.",
+            title="GB/s",
+        ),
         Column("capacity_bytes", "int64", False, "bytes", "What the kernel could have given out."),
-        Column("local_dram_bytes", "int64", False, "bytes", "On DRAM of the own socket."),
-        Column("remote_dram_bytes", "int64", False, "bytes", "On DRAM of others."),
+        Column(
+            "local_dram_bytes",
+            "int64",
+            False,
+            "bytes",
+            "On DRAM of the own socket.",
+            title="DRAM near",
+        ),
+        Column(
+            "remote_dram_bytes", "int64", False, "bytes", "On DRAM of others.", title="DRAM far"
+        ),
         Column(
             "local_far_bytes",
             "int64",
             False,
             "bytes",
             "On persistent or CXL memory of the own socket.",
+            title="other near",
         ),
         Column(
-            "remote_far_bytes", "int64", False, "bytes", "On persistent or CXL memory of others."
+            "remote_far_bytes",
+            "int64",
+            False,
+            "bytes",
+            "On persistent or CXL memory of others.",
+            title="other far",
         ),
         Column("extents", "int64", False, "", "Stretches of pages whose nodes repeat one pattern."),
     ),
     keys=("mode", "size_bytes"),
     metrics={"seconds": "less", "gb_per_second": "more", "capacity_bytes": "more"},
+)
+
+
+class LandedRow(TypedDict):
+    """A row of the table ``landed`` of ``nearfar numa alloc``."""
+
+    node: int
+    label: str
+    kind: str
+    local: bool
+    bytes: int
+    tables_bytes: int
+    free_bytes: int
+    page_ns: float
+    bound_by: str
+
+
+LANDED_ROWS: Final = Rows(
+    columns=(
+        Column(
+            "node", "int64", False, "", "The topology's number of the node whose medium holds it."
+        ),
+        Column("label", "string", False, "", "Kind and number, such as `pmem4`."),
+        Column("kind", "string", False, "", "`dram`, `pmem` or `cxl`."),
+        Column(
+            "local", "bool", False, "", "Whether it is on the socket of the cores that allocate."
+        ),
+        Column(
+            "bytes",
+            "int64",
+            False,
+            "bytes",
+            "Bytes of the allocation; the kernel's tables are in `tables_bytes`.",
+        ),
+        Column("tables_bytes", "int64", False, "bytes", "Bytes of page tables and the like."),
+        Column(
+            "free_bytes", "int64", False, "bytes", "What is left of what the kernel can give out."
+        ),
+        Column("page_ns", "double", False, "ns", "Time to allocate and clear a page."),
+        Column(
+            "bound_by", "string", False, "", "Which part sets the pace: `core`, `medium` or `link`."
+        ),
+    ),
+    keys=("node",),
+    metrics={"bytes": "less", "page_ns": "less"},
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, TypedDict
 
 from nearfar.declared import names
-from nearfar.schema import MachineLike, Option
+from nearfar.schema import Column, MachineLike, Option, Rows
 
 
 class Options(TypedDict, total=False):
@@ -74,4 +74,69 @@ OPTIONS: Final = (
         metavar="COUNT",
     ),
     Option("threads", type="int", what="Cores at work.", default=1, metavar="COUNT"),
+)
+
+Row = TypedDict(
+    "Row",
+    {
+        "vm": str,
+        "mode": str,
+        "from": int,
+        "nodes": list[int],
+        "weights": list[int],
+        "dram_nodes": list[int],
+        "far_nodes": list[int],
+        "possible": bool,
+        "why_not": str | None,
+        "capacity_bytes": int,
+        "clear_seconds": float | None,
+        "latency_ns": float | None,
+        "gb_per_second": float | None,
+        "bound_by": str | None,
+        "chosen": bool,
+        "enough": bool,
+        "latency_gain": float | None,
+        "bandwidth_gain": float | None,
+    },
+)
+Row.__doc__ = "A row of ``nearfar numa plan``."
+
+
+ROWS: Final = Rows(
+    columns=(
+        Column("vm", "string", False, "", "What is placed."),
+        Column("mode", "string", False, "", "Mode of placement."),
+        Column("from", "int64", False, "", "Node whose cores work."),
+        Column("nodes", "string", False, "", "Nodes to give the mode."),
+        Column("weights", "string", False, "", "A weight for each of them."),
+        Column("dram_nodes", "string", False, "", "Nodes of DRAM."),
+        Column("far_nodes", "string", False, "", "Nodes of other memory."),
+        Column("possible", "bool", False, "", "Whether the whole capacity can be had."),
+        Column("why_not", "string", True, "", "Why not, or null."),
+        Column("capacity_bytes", "int64", False, "bytes", "What can be given out."),
+        Column(
+            "clear_seconds",
+            "double",
+            True,
+            "s",
+            "Time to allocate and clear it, or null.",
+            title="to clear",
+        ),
+        Column("latency_ns", "double", True, "ns", "Time of an access on average, or null."),
+        Column(
+            "gb_per_second",
+            "double",
+            True,
+            "GB/s",
+            "Bandwidth over all threads, or null.",
+            title="GB/s",
+        ),
+        Column("bound_by", "string", True, "", "What sets the pace, or null."),
+        Column("chosen", "bool", False, "", "Whether it is the one to use."),
+        Column("enough", "bool", False, "", "Whether it has the bandwidth asked for."),
+        Column("latency_gain", "double", True, "", "Latency saved against the first, or null."),
+        Column("bandwidth_gain", "double", True, "", "Bandwidth won against the first, or null."),
+    ),
+    keys=("mode", "nodes"),
+    metrics={"latency_ns": "less", "gb_per_second": "more", "clear_seconds": "less"},
 )

@@ -128,18 +128,31 @@ ROWS: Final = Rows(
         ),
         Column("store_share", "double", False, "", "Share of accesses that store."),
         Column(
-            "local_dram_share", "double", False, "", "Share of accesses on DRAM of the own socket."
+            "local_dram_share",
+            "double",
+            False,
+            "",
+            "Share of accesses on DRAM of the own socket.",
+            title="DRAM near",
         ),
-        Column("remote_dram_share", "double", False, "", "Share on DRAM of others."),
+        Column(
+            "remote_dram_share", "double", False, "", "Share on DRAM of others.", title="DRAM far"
+        ),
         Column(
             "local_far_share",
             "double",
             False,
             "",
             "Share on persistent or CXL memory of the own socket.",
+            title="other near",
         ),
         Column(
-            "remote_far_share", "double", False, "", "Share on persistent or CXL memory of others."
+            "remote_far_share",
+            "double",
+            False,
+            "",
+            "Share on persistent or CXL memory of others.",
+            title="other far",
         ),
         Column(
             "cache_hit_rate",
@@ -147,6 +160,7 @@ ROWS: Final = Rows(
             True,
             "",
             "Share of accesses that memory mode's cache answers, or null.",
+            title="cache hits",
         ),
         Column(
             "latency_ns",
@@ -155,7 +169,14 @@ ROWS: Final = Rows(
             "ns",
             "Time of an access on average when the machine is idle, or null.",
         ),
-        Column("gb_per_second", "double", True, "GB/s", "Bandwidth over all threads, or null."),
+        Column(
+            "gb_per_second",
+            "double",
+            True,
+            "GB/s",
+            "Bandwidth over all threads, or null.",
+            title="GB/s",
+        ),
         Column(
             "bound_by", "string", True, "", "What sets the pace: `cores`, a node's label or `link`."
         ),
@@ -163,4 +184,27 @@ ROWS: Final = Rows(
     keys=("mode", "footprint_bytes"),
     metrics={"latency_ns": "less", "gb_per_second": "more", "cache_hit_rate": "more"},
     seed="seed",
+)
+
+
+class NodesRow(TypedDict):
+    """A row of the table ``nodes`` of ``nearfar numa run``."""
+
+    node: int
+    label: str
+    read_bytes: float
+    written_bytes: float
+    busy: float
+
+
+NODES_ROWS: Final = Rows(
+    columns=(
+        Column("node", "int64", False, "", "The topology's number."),
+        Column("label", "string", False, "", "Kind and number, such as `pmem4`."),
+        Column("read_bytes", "double", False, "bytes", "Read from the medium."),
+        Column("written_bytes", "double", False, "bytes", "Written to the medium."),
+        Column("busy", "double", False, "", "Share of the time that the medium is busy."),
+    ),
+    keys=("node",),
+    metrics={"busy": "less", "read_bytes": "less", "written_bytes": "less"},
 )

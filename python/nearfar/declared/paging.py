@@ -109,7 +109,7 @@ OPTIONS: Final = (
         "lifetimes",
         type="str",
         what="Whether pages end, where the trace has events that say so.",
-        default="off",
+        default="on",
         metavar="NAME",
         choices=(
             (
@@ -126,12 +126,16 @@ OPTIONS: Final = (
     Option(
         "page_cache",
         type="str",
-        what="Whether the page cache holds the program's files when it starts.",
+        what="Where the program's files are when it starts.",
         default="cold",
         metavar="NAME",
         choices=(
             ("cold", "the first reference to a page of a file reads it from storage"),
             ("warm", "it finds the page in memory, and is no fault that counts"),
+            (
+                "elsewhere",
+                "files are in memory that is not counted here, such as another control group's",
+            ),
         ),
         open=False,
     ),
@@ -182,17 +186,17 @@ class Row(TypedDict):
     fault_rate_error: float | None
     pages: int
     dirty_evictions: int
+    storage: str
+    translation_ns: float
+    data_ns: float
+    total_ns: float
+    too_few_frames: bool
     zero_fills: int | None
     file_reads: int | None
     swap_ins: int | None
     file_rereads: int | None
     swap_outs: int | None
     write_backs: int | None
-    storage: str
-    translation_ns: float
-    data_ns: float
-    total_ns: float
-    too_few_frames: bool
 
 
 ROWS: Final = Rows(
@@ -214,13 +218,21 @@ ROWS: Final = Rows(
             "",
             "References at this page size; one that crosses a page counts in both.",
         ),
-        Column("tlb_misses", "int64", False, "", "Page walks: what no level of the TLB held."),
+        Column(
+            "tlb_misses",
+            "int64",
+            False,
+            "",
+            "Page walks: what no level of the TLB held.",
+            title="TLB misses",
+        ),
         Column(
             "tlb_miss_rate",
             "double",
             False,
             "per reference",
             "e, epsilon of page-size advice (000).",
+            title="TLB miss rate",
         ),
         Column(
             "tlb_second_hits",
@@ -228,6 +240,7 @@ ROWS: Final = Rows(
             False,
             "",
             "First-level misses that the second level held; 0 with one level.",
+            title="second TLB hits",
         ),
         Column("faults", "int64", False, "", "Page faults; an estimate when pages were sampled."),
         Column(
@@ -241,21 +254,7 @@ ROWS: Final = Rows(
             "Standard error of the fault rate when pages were sampled, else null.",
         ),
         Column("pages", "int64", False, "pages", "Distinct pages: no memory size can fault less."),
-        Column("dirty_evictions", "int64", False, "", "Evictions of written pages."),
-        Column(
-            "zero_fills",
-            "int64",
-            True,
-            "",
-            "Faults on pages that the kernel filled with zeros, or with a copy. This and the five after it are null under 8 frames; where pages never end all memory counts as private.",
-        ),
-        Column(
-            "file_reads", "int64", True, "", "Faults that read a page of a file for the first time."
-        ),
-        Column("swap_ins", "int64", True, "", "Faults that read a page back from swap."),
-        Column("file_rereads", "int64", True, "", "Faults that read a page of a file again."),
-        Column("swap_outs", "int64", True, "", "Evictions that wrote a page to swap."),
-        Column("write_backs", "int64", True, "", "Evictions that wrote a page to its file."),
+        Column("dirty_evictions", "int64", False, "", "Evictions of written pages.", title="dirty"),
         Column("storage", "string", False, "", "The storage device of the machine."),
         Column(
             "translation_ns",
@@ -272,7 +271,22 @@ ROWS: Final = Rows(
             False,
             "",
             "Whether the frames are so few (under 8) that the row says little about a larger program.",
+            title="too few frames",
         ),
+        Column(
+            "zero_fills",
+            "int64",
+            True,
+            "",
+            "Faults on pages that the kernel filled with zeros, or with a copy. This and the five after it are null under 8 frames; where pages never end all memory counts as private.",
+        ),
+        Column(
+            "file_reads", "int64", True, "", "Faults that read a page of a file for the first time."
+        ),
+        Column("swap_ins", "int64", True, "", "Faults that read a page back from swap."),
+        Column("file_rereads", "int64", True, "", "Faults that read a page of a file again."),
+        Column("swap_outs", "int64", True, "", "Evictions that wrote a page to swap."),
+        Column("write_backs", "int64", True, "", "Evictions that wrote a page to its file."),
     ),
     keys=("storage", ("memory_fraction", "memory_bytes"), "page_bytes"),
     metrics={

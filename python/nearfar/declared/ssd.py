@@ -187,9 +187,16 @@ class Row(TypedDict):
 
 ROWS: Final = Rows(
     columns=(
-        Column("epf", "string", False, "", "Policy for embedded page faults."),
-        Column("dram_bytes", "int64", False, "bytes", "DRAM in the device."),
-        Column("seconds", "double", False, "s", "Time from the first reference to the last."),
+        Column("epf", "string", False, "", "Policy for embedded page faults.", title="EPF"),
+        Column("dram_bytes", "int64", False, "bytes", "DRAM in the device.", title="DRAM"),
+        Column(
+            "seconds",
+            "double",
+            False,
+            "s",
+            "Time from the first reference to the last.",
+            title="time",
+        ),
         Column("references", "int64", False, "", "References replayed."),
         Column("instructions", "int64", False, "", "Instructions executed."),
         Column(
@@ -199,16 +206,22 @@ ROWS: Final = Rows(
             "lines",
             "Accesses to the device: lines that the CPU caches read from it or write to it.",
         ),
-        Column("tlb_misses", "int64", False, "", "Page-table walks."),
+        Column("tlb_misses", "int64", False, "", "Page-table walks.", title="TLB misses"),
         Column(
             "embedded_faults",
             "int64",
             False,
             "",
             "Page-table walks that found the page in need of a move, or on its way for another thread.",
+            title="embedded faults",
         ),
         Column(
-            "embedded_fault_rate", "double", False, "per access", "Embedded page faults per access."
+            "embedded_fault_rate",
+            "double",
+            False,
+            "per access",
+            "Embedded page faults per access.",
+            title="faults",
         ),
         Column(
             "joined_faults",
@@ -224,7 +237,14 @@ ROWS: Final = Rows(
             "",
             "Embedded page faults that went to the kernel; those raised anew are in `overruns`.",
         ),
-        Column("passed_share", "double", False, "", "Their share of all embedded page faults."),
+        Column(
+            "passed_share",
+            "double",
+            False,
+            "",
+            "Their share of all embedded page faults.",
+            title="passed on",
+        ),
         Column(
             "slept",
             "int64",
@@ -247,12 +267,20 @@ ROWS: Final = Rows(
             False,
             "s",
             "Executing and waiting for DRAM, summed over the cores.",
+            title="busy",
         ),
         Column(
-            "cpu_stall", "double", False, "s", "Waiting for the device's flash with the core held."
+            "cpu_stall",
+            "double",
+            False,
+            "s",
+            "Waiting for the device's flash with the core held.",
+            title="stall",
         ),
-        Column("cpu_switch", "double", False, "s", "Exceptions and context switches."),
-        Column("cpu_idle", "double", False, "s", "Nothing to run."),
+        Column(
+            "cpu_switch", "double", False, "s", "Exceptions and context switches.", title="switch"
+        ),
+        Column("cpu_idle", "double", False, "s", "Nothing to run.", title="idle"),
         Column(
             "services",
             "int64",
@@ -260,17 +288,37 @@ ROWS: Final = Rows(
             "",
             "Services of the device: pages moved in or out, and waited for.",
         ),
-        Column("predicted_us_mean", "double", False, "us", "Mean of the predicted service times."),
-        Column("actual_us_mean", "double", False, "us", "Mean of the actual service times."),
+        Column(
+            "predicted_us_mean",
+            "double",
+            False,
+            "us",
+            "Mean of the predicted service times.",
+            title="predicted",
+        ),
+        Column(
+            "actual_us_mean",
+            "double",
+            False,
+            "us",
+            "Mean of the actual service times.",
+            title="actual",
+        ),
         Column(
             "prediction_error_us_mean",
             "double",
             False,
             "us",
             "Mean of actual less predicted: the bias, and the mean error too, as a service never takes less than predicted.",
+            title="mean error",
         ),
         Column(
-            "prediction_error_us_max", "double", False, "us", "Largest of actual less predicted."
+            "prediction_error_us_max",
+            "double",
+            False,
+            "us",
+            "Largest of actual less predicted.",
+            title="largest error",
         ),
         Column(
             "flash_reads",
@@ -278,6 +326,7 @@ ROWS: Final = Rows(
             False,
             "pages",
             "Pages read from flash, for the host and by collection.",
+            title="reads",
         ),
         Column(
             "flash_programs",
@@ -285,14 +334,16 @@ ROWS: Final = Rows(
             False,
             "pages",
             "Pages programmed, for the host and by collection.",
+            title="programs",
         ),
-        Column("gc_collections", "int64", False, "blocks", "Blocks collected."),
+        Column("gc_collections", "int64", False, "blocks", "Blocks collected.", title="GC"),
         Column(
             "gc_moved",
             "int64",
             False,
             "pages",
             "Pages that collection moved, each a read and a program.",
+            title="moved",
         ),
         Column(
             "write_amplification",
@@ -300,6 +351,7 @@ ROWS: Final = Rows(
             False,
             "",
             "Programs for each written page that left the device's DRAM.",
+            title="WA",
         ),
         Column("evictions", "int64", False, "pages", "Pages that left the device's DRAM."),
         Column("dirty_evictions", "int64", False, "pages", "Those that had been written to."),

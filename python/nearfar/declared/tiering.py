@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final, TypedDict
 
 from nearfar.declared import names
@@ -12,6 +13,7 @@ from nearfar.schema import Column, MachineLike, Option, PolicyLike, Rows
 class Options(TypedDict, total=False):
     """Options of ``nearfar tiering``, by name."""
 
+    workload: str | Path
     policy: PolicyLike | Sequence[PolicyLike]
     machine: MachineLike
     mix: str
@@ -34,6 +36,14 @@ class Options(TypedDict, total=False):
 
 
 OPTIONS: Final = (
+    Option(
+        "workload",
+        type="str | Path",
+        what="A generated workload, or a trace folder.",
+        default="nomad-medium",
+        metavar="WORKLOAD",
+        choices=names.WORKLOAD,
+    ),
     Option(
         "policy",
         type="PolicyLike | Sequence[PolicyLike]",
@@ -234,18 +244,54 @@ ROWS: Final = Rows(
             False,
             "MiB/s",
             "Bytes of the program's accesses per second.",
+            title="MiB/s",
         ),
         Column(
-            "mean_latency_ns", "double", False, "ns", "Time of an access, all its faults included."
+            "mean_latency_ns",
+            "double",
+            False,
+            "ns",
+            "Time of an access, all its faults included.",
+            title="access",
         ),
-        Column("fast_hit_ratio", "double", False, "", "Share of accesses to the fastest node."),
-        Column("promotions", "int64", False, "pages", "Pages moved up."),
-        Column("demotions", "int64", False, "pages", "Pages moved down."),
-        Column("demotions_remapped", "int64", False, "pages", "Of these, onto their shadow."),
-        Column("demotions_copied", "int64", False, "pages", "Of these, by a copy."),
-        Column("shadow_copies", "int64", False, "pages", "Promotions that kept a shadow."),
-        Column("shadow_faults", "int64", False, "pages", "Shadows freed by a write."),
-        Column("shadow_reclaims", "int64", False, "pages", "Shadows freed for their frame."),
+        Column(
+            "fast_hit_ratio",
+            "double",
+            False,
+            "",
+            "Share of accesses to the fastest node.",
+            title="fast",
+        ),
+        Column("promotions", "int64", False, "pages", "Pages moved up.", title="up"),
+        Column("demotions", "int64", False, "pages", "Pages moved down.", title="down"),
+        Column(
+            "demotions_remapped",
+            "int64",
+            False,
+            "pages",
+            "Of these, onto their shadow.",
+            title="remap",
+        ),
+        Column("demotions_copied", "int64", False, "pages", "Of these, by a copy.", title="copied"),
+        Column(
+            "shadow_copies",
+            "int64",
+            False,
+            "pages",
+            "Promotions that kept a shadow.",
+            title="shadow",
+        ),
+        Column(
+            "shadow_faults", "int64", False, "pages", "Shadows freed by a write.", title="fault"
+        ),
+        Column(
+            "shadow_reclaims",
+            "int64",
+            False,
+            "pages",
+            "Shadows freed for their frame.",
+            title="reclaim",
+        ),
         Column(
             "aborts",
             "int64",
@@ -253,7 +299,7 @@ ROWS: Final = Rows(
             "pages",
             "Copies given up because the page was written meanwhile.",
         ),
-        Column("hint_faults", "int64", False, "", "Hint faults."),
+        Column("hint_faults", "int64", False, "", "Hint faults.", title="hints"),
         Column("write_faults", "int64", False, "", "Write-protect faults in all."),
         Column("bytes_migrated", "int64", False, "bytes", "Bytes copied between nodes."),
         Column("shadow_bytes_peak", "int64", False, "bytes", "Most bytes in shadows at a time."),
@@ -314,6 +360,7 @@ SERIES_ROWS: Final = Rows(
             False,
             "MiB/s",
             "Bytes of the program's accesses per second, since the point before.",
+            title="MiB/s",
         ),
         Column(
             "fast_hit_ratio",
@@ -321,10 +368,22 @@ SERIES_ROWS: Final = Rows(
             False,
             "",
             "Share of accesses to the fastest node, since the point before.",
+            title="fast",
         ),
-        Column("shadow_copies", "int64", False, "pages", "Shadows made since the start."),
-        Column("promotions", "int64", False, "pages", "Pages promoted since the start."),
-        Column("demotions", "int64", False, "pages", "Pages demoted since the start."),
+        Column(
+            "shadow_copies",
+            "int64",
+            False,
+            "pages",
+            "Shadows made since the start.",
+            title="shadow",
+        ),
+        Column(
+            "promotions", "int64", False, "pages", "Pages promoted since the start.", title="up"
+        ),
+        Column(
+            "demotions", "int64", False, "pages", "Pages demoted since the start.", title="down"
+        ),
         Column("fast_bytes", "int64", False, "bytes", "Bytes in use on the fastest node."),
         Column("slow_bytes", "int64", False, "bytes", "Bytes in use on the other nodes."),
         Column("shadow_bytes", "int64", False, "bytes", "Of these, shadows."),

@@ -30,10 +30,11 @@ from nearfar.errors import NearfarError
 Row = Mapping[str, Any]
 
 
-def names() -> list[str]:
-    """Names of the emitters, sorted."""
-    found = (module.name for module in pkgutil.iter_modules(__path__))
-    return sorted(name.replace("_", "-") for name in found if not name.startswith("_"))
+def names(reads: str | None = None) -> list[str]:
+    """Names of the emitters, sorted; with ``reads`` those that read this key of a row."""
+    modules = (module.name for module in pkgutil.iter_modules(__path__))
+    found = sorted(name.replace("_", "-") for name in modules if not name.startswith("_"))
+    return [name for name in found if reads is None or reads in emitter(name).NEEDS]
 
 
 def emitter(kind: str) -> ModuleType:

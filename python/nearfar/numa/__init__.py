@@ -15,18 +15,18 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final, Unpack
+from typing import Any, ClassVar, Final, Generic, TypedDict, TypeVar, Unpack
 
 from nearfar import _engine, workload
 from nearfar import machine as machines
-from nearfar.declared import names, numa_alloc, numa_pair, numa_run
+from nearfar.declared import names, numa_alloc, numa_pair, numa_plan, numa_run
 from nearfar.errors import NearfarError
 from nearfar.numa.describe import describe, to_machine
 from nearfar.numa.node import Node
 from nearfar.numa.table_2 import TABLE_2
-from nearfar.provenance import provenance
+from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
-from nearfar.schema import Column, Option, Rows, default, takes
+from nearfar.schema import Option, Rows, default, takes
 from nearfar.sizes import bytes_of
 
 __all__ = [
@@ -47,37 +47,59 @@ __all__ = [
 #: The machine that is meant unless another is named: that of aliusM (004).
 MACHINE: Final[str] = default(numa_alloc.OPTIONS, "machine")
 
-#: Rows of a plan, which is made here and not in the engine. Lists are text in a table.
-_PLAN_ROWS: Final = Rows(
-    columns=(
-        Column("vm", "string", False, "", "What is placed."),
-        Column("mode", "string", False, "", "Mode of placement."),
-        Column("from", "int64", False, "", "Node whose cores work."),
-        Column("nodes", "string", False, "", "Nodes to tell the mode."),
-        Column("weights", "string", False, "", "A weight for each of them."),
-        Column("dram_nodes", "string", False, "", "Nodes of DRAM."),
-        Column("far_nodes", "string", False, "", "Nodes of other memory."),
-        Column("possible", "bool", False, "", "Whether the whole capacity can be had."),
-        Column("why_not", "string", True, "", "Why not, or null."),
-        Column("capacity_bytes", "int64", False, "bytes", "What can be given out."),
-        Column("clear_seconds", "double", True, "s", "Time to allocate and clear it, or null."),
-        Column("latency_ns", "double", True, "ns", "Time of an access on average, or null."),
-        Column("gb_per_second", "double", True, "GB/s", "Bandwidth over all threads, or null."),
-        Column("bound_by", "string", True, "", "What sets the pace, or null."),
-        Column("chosen", "bool", False, "", "Whether it is the one to use."),
-        Column("enough", "bool", False, "", "Whether it has the bandwidth asked for."),
-        Column("latency_gain", "double", True, "", "Latency saved against the first, or null."),
-        Column("bandwidth_gain", "double", True, "", "Bandwidth won against the first, or null."),
-    ),
-    keys=("mode", "nodes"),
-    metrics={"latency_ns": "less", "gb_per_second": "more", "clear_seconds": "less"},
-)
-
 Progress = Callable[[int], None] | None
 
 
+class TopologyNode(TypedDict):
+    """A node of :func:`topology`."""
+
+    node: int
+    label: str
+    kind: str
+    bytes: int
+    socket: int
+    cpus: int
+    modules: int
+    local_read_ns: float
+    remote_read_ns: float
+
+
+class Topology(TypedDict):
+    """What :func:`topology` answers."""
+
+    machine: str
+    nodes: list[TopologyNode]
+    distances: list[list[int]]
+    modes: list[str]
+    fallback: list[list[int]]
+
+
+class Published(TypedDict):
+    """A point of :func:`published`."""
+
+    mode: str
+    size_bytes: int
+    seconds: float
+
+
+#: The rows of a question.
+Row = TypeVar("Row", bound=Mapping[str, object])
+
+
+class AllocRow(numa_alloc.Row):
+    """A row of :func:`alloc` with its list, which no table holds."""
+
+    landed: list[numa_alloc.LandedRow]
+
+
+class RunRow(numa_run.Row):
+    """A row of :func:`run` with its list, which no table holds."""
+
+    nodes: list[numa_run.NodesRow]
+
+
 @dataclass(frozen=True)
-class NumaResult(FolderResult):
+class NumaResult(FolderResult, Generic[Row]):
     """What a question found.
 
     Attributes:
@@ -85,20 +107,20 @@ class NumaResult(FolderResult):
         rows: one mapping a case (docs/numa.md names the keys).
     """
 
-    run: dict[str, Any]
-    rows: list[dict[str, Any]]
+    run: Run
+    rows: list[Row]
 
     page = "nearfar.report.html.numa:NumaPage"
     chart = "nearfar.report.plots.numa:draw"
     columns: ClassVar[Mapping[str, Rows]] = {
         "alloc": numa_alloc.ROWS,
         "run": numa_run.ROWS,
-        "plan": _PLAN_ROWS,
+        "plan": numa_plan.ROWS,
         "pair": numa_pair.ROWS,
     }
 
     @classmethod
-    def restore(cls, run: dict[str, Any], tables: Mapping[str, Any]) -> NumaResult:
+    def restore(cls, run: Any, tables: Mapping[str, Any]) -> NumaResult[Any]:
         """The result again that :meth:`write` wrote."""
         return cls(run["run"], run["rows"])
 
@@ -118,7 +140,7 @@ class NumaResult(FolderResult):
         """Plain values, as ``--format json`` prints them."""
         return {"run": self.run, "rows": self.rows}
 
-    def _run(self) -> dict[str, Any]:
+    def _run(self) -> Mapping[str, Any]:
         return self.to_dict()
 
     @property
@@ -132,17 +154,17 @@ def modes() -> dict[str, str]:
     return dict(names.MODE)
 
 
-def topology(machine: machines.MachineLike = MACHINE) -> dict[str, Any]:
+def topology(machine: machines.MachineLike = MACHINE) -> Topology:
     """Nodes, distances, modes that it can be in, and the kernel's fallback order of each node."""
     one = machines.load(machine)
-    answer: dict[str, Any] = json.loads(_engine.numa_topology(one))
+    answer: Topology = json.loads(_engine.numa_topology(one))
     return answer
 
 
 @takes(numa_alloc.OPTIONS)
 def alloc(
     size: str | int | Sequence[str | int], **options: Unpack[numa_alloc.Options]
-) -> NumaResult:
+) -> NumaResult[AllocRow]:
     """How long allocating and clearing takes, where pages land, whether it can be done.
 
     Args:
@@ -159,7 +181,7 @@ def alloc(
 @takes(numa_run.OPTIONS)
 def run(
     load: str | Path, *, progress: Progress = None, **options: Unpack[numa_run.Options]
-) -> NumaResult:
+) -> NumaResult[RunRow]:
     """What a program sees: latency, bandwidth, and where its memory accesses go.
 
     Args:
@@ -186,7 +208,7 @@ def pair(
     *,
     progress: Progress = None,
     **options: Unpack[numa_pair.Options],
-) -> NumaResult:
+) -> NumaResult[numa_pair.Row]:
     """Two virtual machines in memory mode: conflict misses and slowdown, in pieces and shuffled.
 
     Args:
@@ -230,7 +252,7 @@ def weights(
     return list(outcome)
 
 
-def published(found: NumaResult) -> list[dict[str, Any]]:
+def published(found: NumaResult[Any]) -> list[Published]:
     """The times of aliusM (004) for an allocation; none for another machine or allocator."""
     if found.run["machine"] != MACHINE or found.run["options"]["allocator"] != "vmalloc":
         return []
@@ -267,9 +289,10 @@ def _captured(name: str) -> Path:
         raise NearfarError(f"{name}: there is no capture of it here; first run: {fix}", 3) from None
 
 
-def _machine(options: dict[str, Any]) -> tuple[machines.Machine, dict[str, Any]]:
+def _machine(options: Mapping[str, Any]) -> tuple[machines.Machine, Mapping[str, Any]]:
     """The machine that options name, and the other options."""
-    return machines.load(options.pop("machine", MACHINE)), options
+    others = {name: value for name, value in options.items() if name != "machine"}
+    return machines.load(options.get("machine", MACHINE)), others
 
 
 def _result(
@@ -278,7 +301,7 @@ def _result(
     options: Sequence[Option],
     answer: Mapping[str, Any],
     arguments: Sequence[str | Path] = (),
-) -> NumaResult:
+) -> NumaResult[Any]:
     made = provenance(
         "numa",
         question=question,

@@ -1,6 +1,6 @@
-"""A machine's memory nodes as its own tools tell them, and a machine file made from that.
+"""A machine's memory nodes as its own tools describe them, and a machine file made from that.
 
-What the sources do not tell is not made up silently: a value that a machine file needs and nobody
+What the sources do not give is not made up silently: a value that a machine file needs and nobody
 gave is written as an assumption, and :func:`to_machine` names it.
 """
 
@@ -19,7 +19,7 @@ from nearfar.numa.sources import read
 NS_PER_DISTANCE: Final = 10
 #: Bytes per second where the firmware gives no bandwidth, by kind.
 GUESSED_BANDWIDTH: Final = {"dram": 20_000_000_000, "cxl": 20_000_000_000, "pmem": 2_000_000_000}
-#: Distance from which on cores count as another socket's where nobody tells the sockets.
+#: Distance from which on cores count as another socket's where no source gives the sockets.
 _OTHER_SOCKET: Final = 20
 #: What is known of how a node looks from a place, and what a later source may fill in.
 _SPEEDS: Final = ("read_latency", "write_latency", "read_bandwidth", "write_bandwidth")
@@ -27,7 +27,7 @@ _FILLED: Final = ("kind", "socket", "distances", "cpus", "size", "seen", *_SPEED
 
 
 def describe(sources: Sequence[str | Path] = ()) -> list[Node]:
-    """Read memory nodes from files or folders, the first that tells something believed.
+    """Read memory nodes from files or folders, the first that gives a value wins.
 
     Args:
         sources: ``/sys/devices/system/node`` (also the default) or a copy of it, an ``lstopo`` XML
@@ -57,7 +57,7 @@ def describe(sources: Sequence[str | Path] = ()) -> list[Node]:
 
 
 def _best(key: str, views: Collection[Mapping[str, int]], worst: bool = False) -> int | None:
-    """The best of what is told of ``key``, or the worst; None where nothing is."""
+    """The best of what is given for ``key``, or the worst; None where nothing is."""
     values = [view[key] for view in views if key in view]
     if not values:
         return None
@@ -65,7 +65,7 @@ def _best(key: str, views: Collection[Mapping[str, int]], worst: bool = False) -
 
 
 def _merged(first: Node, second: Node) -> Node:
-    """``first``, with what only ``second`` tells."""
+    """``first``, with what only ``second`` gives."""
     filled: dict[str, Any] = {}
     for name in _FILLED:
         mine, other = getattr(first, name), getattr(second, name)
@@ -77,7 +77,7 @@ def _merged(first: Node, second: Node) -> Node:
 
 
 def _sockets(known: dict[int, Node]) -> dict[int, int]:
-    """The socket of each node: as told; else with cores, that of cores nearer than 20."""
+    """The socket of each node: as given; else with cores, that of cores nearer than 20."""
     sockets: dict[int, int] = {}
     hosts = [known[number] for number in sorted(known) if known[number].cpus]
     for host in hosts:
@@ -166,7 +166,7 @@ def _section(node: Node, nodes: Sequence[Node], assumed: list[str], *, remote: b
         answer = _best("read_latency", views, worst=True)
         grown = answer or round(latency * max(far / near, 1.0))
         lines += ["", f"[node.node{node.node}.remote]"]
-        how = "the local latency in proportion to distance; sysfs and lstopo tell the best only"
+        how = "the local latency in proportion to distance; sysfs and lstopo give the best only"
         lines.append(line("read_latency", f"{grown}ns", answer is not None, how))
         for key in _SPEEDS[1:]:
             value = _best(key, views, worst=True)
@@ -176,7 +176,7 @@ def _section(node: Node, nodes: Sequence[Node], assumed: list[str], *, remote: b
 
 
 def _distance(a: Node, b: Node, assumed: list[str]) -> int:
-    """Distance from ``a`` to ``b``; 20 where nobody told."""
+    """Distance from ``a`` to ``b``; 20 where it is not given."""
     if a.node == b.node:
         return 10
     found = a.distances.get(b.node) or b.distances.get(a.node)

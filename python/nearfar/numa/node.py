@@ -1,4 +1,4 @@
-"""A memory node of a machine, as a description tells of it."""
+"""A memory node of a machine, as it is described."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ class Node:
     Attributes:
         node: the kernel's number.
         size: bytes.
-        source: what told it, such as ``/sys/devices/system/node``.
+        source: where that is from, such as ``/sys/devices/system/node``.
         kind: ``dram``, ``pmem`` or ``cxl``; None where nobody said.
         cpus: logical processors.
         socket: the package it belongs to; None where nobody said.
         distances: to each node by number.
         read_latency, write_latency: nanoseconds from the nearest cores.
         read_bandwidth, write_bandwidth: bytes a second from the nearest cores.
-        seen: the same four from each node with cores that the firmware tells of, by its number.
+        seen: the same four from each node with cores that the firmware describes, by its number.
         online: whether it is system memory now, rather than a device that could become it.
     """
 

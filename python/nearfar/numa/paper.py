@@ -7,9 +7,9 @@ docs/numa.md; nothing in it is fitted to the nine times.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
-from nearfar.numa import alloc, pair, run
+from nearfar.numa import AllocRow, alloc, pair, run
 from nearfar.numa.table_2 import TABLE_2
 
 #: Modules of a node of the paper's machine.
@@ -27,13 +27,14 @@ def measures() -> dict[str, tuple[float, str]]:
                     pattern=pattern, writes=writes,
                 ).rows[0]  # fmt: skip
                 note = f"node {node}, 24 threads, a third of its {_MODULES} modules"
-                found[f"{kind}-{pattern}-{way}"] = (row["gb_per_second"] / _MODULES, note)
+                found[f"{kind}-{pattern}-{way}"] = (_known(row["gb_per_second"]) / _MODULES, note)
     for (mode, size), published in TABLE_2.items():
-        row = _cell(mode, size)
-        residual = 100 * (row["seconds"] / published - 1)
-        slowest = {entry["bound_by"] for entry in row["landed"] if entry["bytes"]}
+        cell = _cell(mode, size)
+        seconds = _known(cell["seconds"])
+        residual = 100 * (seconds / published - 1)
+        slowest = {entry["bound_by"] for entry in cell["landed"] if entry["bytes"]}
         note = f"residual {residual:+.1f} %; bound by {', '.join(sorted(slowest))}"
-        found[f"{mode}-{size}"] = (row["seconds"], note)
+        found[f"{mode}-{size}"] = (seconds, note)
     impossible = _cell("memory-mode", 3000)
     found["memory-mode-3000"] = (float(impossible["possible"]), str(impossible["why_not"]))
     residuals = [abs(found[f"{m}-{s}"][0] / answer - 1) for (m, s), answer in TABLE_2.items()]
@@ -41,8 +42,14 @@ def measures() -> dict[str, tuple[float, str]]:
     return found | {key: measure(found) for key, measure in _TEXT.items()}
 
 
-def _cell(mode: str, size: int, **options: Any) -> dict[str, Any]:
-    return alloc(f"{size}G", mode=mode, **options).rows[0]
+def _cell(mode: str, size: int) -> AllocRow:
+    return alloc(f"{size}G", mode=mode).rows[0]
+
+
+def _known(value: float | None) -> float:
+    """A figure of what can be done."""
+    assert value is not None
+    return value
 
 
 Found = dict[str, tuple[float, str]]
@@ -56,7 +63,8 @@ def _alius_faster(found: Found) -> tuple[float, str]:
 
 
 def _dram_only(found: Found) -> tuple[float, str]:
-    return found["alius-80"][0] / _cell("local", 80)["seconds"], "local: DRAM alone is memory"
+    alone = _known(_cell("local", 80)["seconds"])
+    return found["alius-80"][0] / alone, "local: DRAM alone is memory"
 
 
 def _no_benefit(found: Found) -> tuple[float, str]:

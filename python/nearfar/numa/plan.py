@@ -7,18 +7,57 @@ the working set, which is touched first, then sees (:func:`nearfar.numa.run`).
 from __future__ import annotations
 
 import json
-from typing import Any, Unpack
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Unpack
 
 from nearfar import _engine, numa
 from nearfar import machine as machines
 from nearfar.declared import numa_plan as declared
 from nearfar.errors import NearfarError
 from nearfar.provenance import provenance
-from nearfar.schema import takes
+from nearfar.schema import Column, Rows, takes
+
+_ROWS: Final = Rows(
+    columns=(
+        Column("vm", "string", False, "", "What is placed."),
+        Column("mode", "string", False, "", "Mode of placement."),
+        Column("from", "int64", False, "", "Node whose cores work."),
+        Column("nodes", "string", False, "", "Nodes to give the mode.", python="list[int]"),
+        Column("weights", "string", False, "", "A weight for each of them.", python="list[int]"),
+        Column("dram_nodes", "string", False, "", "Nodes of DRAM.", python="list[int]"),
+        Column("far_nodes", "string", False, "", "Nodes of other memory.", python="list[int]"),
+        Column("possible", "bool", False, "", "Whether the whole capacity can be had."),
+        Column("why_not", "string", True, "", "Why not, or null."),
+        Column("capacity_bytes", "int64", False, "bytes", "What can be given out."),
+        Column(
+            "clear_seconds",
+            "double",
+            True,
+            "s",
+            "Time to allocate and clear it, or null.",
+            title="to clear",
+        ),
+        Column("latency_ns", "double", True, "ns", "Time of an access on average, or null."),
+        Column(
+            "gb_per_second", "double", True, "GB/s", "Bandwidth over all threads, or null.", "GB/s"
+        ),
+        Column("bound_by", "string", True, "", "What sets the pace, or null."),
+        Column("chosen", "bool", False, "", "Whether it is the one to use."),
+        Column("enough", "bool", False, "", "Whether it has the bandwidth asked for."),
+        Column("latency_gain", "double", True, "", "Latency saved against the first, or null."),
+        Column("bandwidth_gain", "double", True, "", "Bandwidth won against the first, or null."),
+    ),
+    keys=("mode", "nodes"),
+    metrics={"latency_ns": "less", "gb_per_second": "more", "clear_seconds": "less"},
+)
+
+#: Lists are text in a table.
+TABLES: Final = {"rows": _ROWS}
 
 
 @takes(declared.OPTIONS)
-def plan(capacity: str | int, **options: Unpack[declared.Options]) -> numa.NumaResult:
+def plan(capacity: str | int, **options: Unpack[declared.Options]) -> numa.NumaResult[declared.Row]:
     """Choose a mode, with the nodes and weights to go with it.
 
     Of the candidates that have room and the bandwidth asked for, the one of least latency; if none
@@ -51,35 +90,48 @@ def plan(capacity: str | int, **options: Unpack[declared.Options]) -> numa.NumaR
         for mode, chosen in _candidates(nodes, start)
         if mode in topology["modes"]
     ]
-    fitting = [row for row in rows if row["possible"]]
+    fitting = [_Fitting.of(row) for row in rows if row["possible"]]
     if not fitting:
         most = max(row["capacity_bytes"] for row in rows)
         raise NearfarError(
             f"--capacity: {described.name} gives out at most {most / 2**30:.0f} GiB in any mode; "
             "ask for less or choose another --machine"
         )
-    enough = [row for row in fitting if row["gb_per_second"] >= bandwidth]
+    enough = [one for one in fitting if one.gb_per_second >= bandwidth]
     best = (
-        min(enough, key=lambda row: (row["latency_ns"], row["clear_seconds"]))
+        min(enough, key=lambda one: (one.latency_ns, one.clear_seconds))
         if enough
-        else max(fitting, key=lambda row: row["gb_per_second"])
+        else max(fitting, key=lambda one: one.gb_per_second)
     )
     usual = fitting[0]
-    for row in rows:
-        row["chosen"] = row is best
-        row["enough"] = bool(row["possible"]) and row["gb_per_second"] >= bandwidth
-        row["latency_gain"] = row["bandwidth_gain"] = None
-        if row["possible"]:
-            row["latency_gain"] = 1 - row["latency_ns"] / usual["latency_ns"]
-            row["bandwidth_gain"] = row["gb_per_second"] / usual["gb_per_second"] - 1
+    for one in fitting:
+        one.row["chosen"] = one is best
+        one.row["enough"] = one in enough
+        one.row["latency_gain"] = 1 - one.latency_ns / usual.latency_ns
+        one.row["bandwidth_gain"] = one.gb_per_second / usual.gb_per_second - 1
     made = provenance(
         "numa", question="plan", options=declared.OPTIONS, values=asked, machine=described
     )
     return numa.NumaResult(made, rows)
 
 
-def _candidates(nodes: list[dict[str, Any]], start: int) -> list[tuple[str, list[int]]]:
-    """Modes with the nodes to tell them; the kernel's own behaviour first."""
+@dataclass(frozen=True, eq=False)
+class _Fitting:
+    """A candidate that has room, so that its figures are known."""
+
+    row: declared.Row
+    latency_ns: float
+    gb_per_second: float
+    clear_seconds: float
+
+    @classmethod
+    def of(cls, row: declared.Row) -> _Fitting:
+        known = (row["latency_ns"], row["gb_per_second"], row["clear_seconds"])
+        return cls(row, *(float(value) for value in known if value is not None))
+
+
+def _candidates(nodes: Sequence[numa.TopologyNode], start: int) -> list[tuple[str, list[int]]]:
+    """Modes with the nodes to give them; the kernel's own behaviour first."""
     socket = next((node["socket"] for node in nodes if node["node"] == start), 0)
     near = [node["node"] for node in nodes if node["socket"] == socket]
     dram = [node["node"] for node in nodes if node["kind"] == "dram"]
@@ -96,14 +148,14 @@ def _candidates(nodes: list[dict[str, Any]], start: int) -> list[tuple[str, list
 def _ask(
     mode: str,
     chosen: list[int],
-    nodes: list[dict[str, Any]],
+    nodes: Sequence[numa.TopologyNode],
     size: int,
     used: int,
     start: int,
-    both: dict[str, Any],
-    load: dict[str, Any],
-) -> dict[str, Any]:
-    """A candidate's row."""
+    both: Mapping[str, Any],
+    load: Mapping[str, Any],
+) -> declared.Row:
+    """A candidate's row, before one is chosen."""
     weights: list[int] = []
     if mode == "weighted-interleave":
         weights = numa.weights(chosen, machine=both["machine"], from_=start, writes=load["writes"])
@@ -126,4 +178,8 @@ def _ask(
         "latency_ns": seen["latency_ns"] if possible else None,
         "gb_per_second": seen["gb_per_second"] if possible else None,
         "bound_by": seen["bound_by"] if possible else None,
+        "chosen": False,
+        "enough": False,
+        "latency_gain": None,
+        "bandwidth_gain": None,
     }

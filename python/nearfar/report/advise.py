@@ -13,7 +13,7 @@ from rich.text import Text
 from nearfar import paging_findings as findings
 from nearfar import units
 from nearfar.advise.regret import Evaluation
-from nearfar.declared.advise import Row
+from nearfar.declared.advise import ROWS, Row
 
 #: As they are shown; the percentile's figures are the goals' own.
 _STYLE = {"good": "green", "fair": "yellow", "poor": "bold red", "unknown": "yellow"}
@@ -24,11 +24,12 @@ def advice(result: Mapping[str, Any]) -> RenderableType:
     table = _table(
         "Advised page size, predicted time per reference and gain over 4 KiB, simulated regret"
     )
-    for name in ("vm", "storage"):
-        table.add_column(name, overflow="fold")
-    for name in ("memory", "page", "set", "predicted", "gain", "regret"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("fit", no_wrap=True)
+    for head in ROWS.heads("vm", "storage"):
+        table.add_column(head, overflow="fold")
+    sizes = ("memory_bytes", "advised_page_bytes", "settable_page_bytes")
+    for head in ROWS.heads(*sizes, "predicted_ns", "gain", "regret"):
+        table.add_column(head, justify="right", no_wrap=True)
+    table.add_column(ROWS.head("confidence"), no_wrap=True)
     parts: list[RenderableType] = [table, Text("")]
     if findings.filtered(result):
         parts.insert(0, Text(units.clean(f"Of the {result['run']['view']}.")))

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nearfar import units
+from nearfar.declared.apply import PREDICTION_ROWS, SUMMARY_ROWS
 
 _BYTES = ("peak_rss_bytes", "anon_huge_bytes")
 
@@ -64,7 +65,9 @@ def _whose(plan: Mapping[str, Any]) -> str:
 def _summary(rows: list[Mapping[str, Any]], size: str, both: bool) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("measured", no_wrap=True)
-    for title in (["base"] if both else []) + [size] + (["ratio"] if both else []):
+    for title in (
+        (["base"] if both else []) + [size] + ([SUMMARY_ROWS.head("ratio")] if both else [])
+    ):
         table.add_column(title, justify="right", no_wrap=True)
     for row in rows:
         if row["page"] is None and row["base"] is None:
@@ -79,11 +82,12 @@ def _summary(rows: list[Mapping[str, Any]], size: str, both: bool) -> Table:
 def _prediction(rows: list[Mapping[str, Any]], base: str, size: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("predicted from the trace", no_wrap=True)
-    for title in (base, size, "ratio"):
+    for title in (base, size, PREDICTION_ROWS.head("ratio")):
         table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("measured", no_wrap=True)
-    table.add_column("ratio", justify="right", no_wrap=True)
-    table.add_column("to compare", no_wrap=True)
+    measured, ratio, comparable = PREDICTION_ROWS.heads("measured", "measured_ratio", "comparable")
+    table.add_column(measured, no_wrap=True)
+    table.add_column(ratio, justify="right", no_wrap=True)
+    table.add_column(comparable, no_wrap=True)
     for row in rows:
         table.add_row(
             _name(row["quantity"]),

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from nearfar import paging_findings as findings
 from nearfar import units
+from nearfar.declared.paging import ROWS
 from nearfar.report.tables import listing
 
 #: Regions, and ranges and pieces of code, that the tables show.
@@ -79,7 +80,7 @@ def _places(
         where = [] if named else [_where(place)]
         rows.append([*where, *counts, place["name"]])
     headers = [] if named else [heading]
-    headers += ["TLB misses", "faults", "first touch", "time", "share", "region"]
+    headers += [*ROWS.heads("tlb_misses", "faults"), "first touch", "time", "share", "region"]
     return listing(title, headers, rows)
 
 

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nearfar import units
+from nearfar.declared import numa_alloc, numa_plan, numa_run
 from nearfar.report.tables import _table as table
 
 Rows = Sequence[Mapping[str, Any]]
@@ -18,9 +19,9 @@ Rows = Sequence[Mapping[str, Any]]
 def alloc(rows: Rows) -> RenderableType:
     """Times and where the bytes landed; below it why what could not be done could not."""
     shown = table("Allocate and clear")
-    _columns(shown, "mode", "size", "time", "GB/s", "DRAM near", "DRAM far",
-             "other near", "other far")  # fmt: skip
     places = ("local_dram_bytes", "remote_dram_bytes", "local_far_bytes", "remote_far_bytes")
+    heads = numa_alloc.ROWS.heads("mode", "size_bytes", "seconds", "gb_per_second", *places)
+    _columns(shown, *heads)
     for row in rows:
         done = row["possible"]
         shown.add_row(
@@ -41,9 +42,9 @@ def alloc(rows: Rows) -> RenderableType:
 def run(rows: Rows) -> RenderableType:
     """What a program sees under each mode."""
     shown = table("Memory accesses")
-    _columns(shown, "mode", "latency", "GB/s", "bound by", "DRAM near", "DRAM far",
-             "other near", "other far", "cache hits")  # fmt: skip
     places = ("local_dram_share", "remote_dram_share", "local_far_share", "remote_far_share")
+    known = ("mode", "latency_ns", "gb_per_second", "bound_by", *places, "cache_hit_rate")
+    _columns(shown, *numa_run.ROWS.heads(*known))
     for row in rows:
         if not row["possible"]:
             shown.add_row(row["mode"], "no room")
@@ -81,7 +82,8 @@ def pair(rows: Rows) -> RenderableType:
 def plan(rows: Rows) -> RenderableType:
     """The candidates, the chosen one marked, and what it gains over plain Linux."""
     shown = table("Ways to place it")
-    _columns(shown, "", "mode", "nodes", "weights", "latency", "GB/s", "bound by", "to clear")
+    figures = ("latency_ns", "gb_per_second", "bound_by", "clear_seconds")
+    _columns(shown, "", *numa_plan.ROWS.heads("mode", "nodes", "weights", *figures))
     for row in rows:
         lists = (",".join(map(str, row[key])) for key in ("nodes", "weights"))
         if not row["possible"]:
@@ -112,7 +114,7 @@ def plan(rows: Rows) -> RenderableType:
 
 
 def nodes(rows: Rows) -> RenderableType:
-    """Nodes as a description tells them."""
+    """Nodes as they are described."""
     shown = table("Memory nodes")
     _columns(shown, "node", "kind", "size", "CPUs", "socket", "read", "bandwidth", "from")
     for row in rows:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from nearfar import units
+from nearfar.declared.ssd import ROWS, Row
 from nearfar.report.tables import _table
 from nearfar.sizes import parse_time
+
+#: What a core does, in seconds.
+CPU: Final = ("cpu_busy", "cpu_stall", "cpu_switch", "cpu_idle")
 
 
 def core_seconds(row: Mapping[str, Any]) -> float:
     """Seconds of all cores together."""
-    parts = ("cpu_busy", "cpu_stall", "cpu_switch", "cpu_idle")
-    return float(sum(row[part] for part in parts))
+    return float(sum(row[part] for part in CPU))
 
 
 def threshold_ns(epf: str) -> int:
@@ -50,22 +53,20 @@ def ssd(result: Mapping[str, Any]) -> RenderableType:
 def _times(result: Mapping[str, Any]) -> Table:
     table = _table("Time by DRAM and policy; embedded page faults (EPF) an access, share passed on")
     table.collapse_padding = True
-    titles = ("DRAM", "EPF", "time", "change", "busy", "stall", "switch", "idle", "faults")
-    for title in (*titles, "passed"):
-        table.add_column(title, justify="left" if title == "EPF" else "right", no_wrap=True)
+    _columns(table, *ROWS.heads("dram_bytes", "epf", "seconds"), "change", *ROWS.heads(*CPU),
+             *ROWS.heads("embedded_fault_rate", "passed_share"))  # fmt: skip
     for rows in by_size(result):
         first = float(rows[0]["seconds"])
         least = min(float(row["seconds"]) for row in rows)
         for row in rows:
             seconds = float(row["seconds"])
             cores = core_seconds(row) or 1.0
-            shares = ("cpu_busy", "cpu_stall", "cpu_switch", "cpu_idle")
             table.add_row(
                 units.size(row["dram_bytes"]),
                 units.clean(row["epf"]),
                 units.duration(seconds * 1e9),
                 "" if row is rows[0] else _change(seconds, first),
-                *(units.percent(row[share] / cores) for share in shares),
+                *(units.percent(row[share] / cores) for share in CPU),
                 units.rate(row["embedded_fault_rate"]),
                 units.percent(row["passed_share"]),
                 style="bold" if seconds == least else None,
@@ -77,9 +78,9 @@ def _times(result: Mapping[str, Any]) -> Table:
 def _flash(result: Mapping[str, Any]) -> Table:
     table = _table("The device: mean time of a service, predicted and actual; commands")
     table.collapse_padding = True
-    titles = ("DRAM", "EPF", "predicted", "actual", "reads", "programs", "GC", "moved")
-    for title in (*titles, "WA"):
-        table.add_column(title, justify="left" if title == "EPF" else "right", no_wrap=True)
+    known = ("dram_bytes", "epf", "predicted_us_mean", "actual_us_mean", "flash_reads",
+             "flash_programs", "gc_collections", "gc_moved", "write_amplification")  # fmt: skip
+    _columns(table, *ROWS.heads(*known))
     for rows in by_size(result):
         for row in rows:
             table.add_row(
@@ -97,6 +98,12 @@ def _flash(result: Mapping[str, Any]) -> Table:
     return table
 
 
+def _columns(table: Table, *heads: str) -> None:
+    """Add columns: numbers, and in the second a policy."""
+    for place, head in enumerate(heads):
+        table.add_column(head, justify="left" if place == 1 else "right", no_wrap=True)
+
+
 def _state(result: Mapping[str, Any]) -> str:
     state = result["details"][0]["conditioned"]
     writes = state["sequential_writes"] + state["random_writes"] + state["further_writes"]
@@ -109,9 +116,9 @@ def _state(result: Mapping[str, Any]) -> str:
     )
 
 
-def by_size(result: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
+def by_size(result: Mapping[str, Any]) -> list[list[Row]]:
     """The rows of each size of DRAM."""
-    groups: dict[int, list[Mapping[str, Any]]] = {}
+    groups: dict[int, list[Row]] = {}
     for row in result["rows"]:
         groups.setdefault(row["dram_bytes"], []).append(row)
     return list(groups.values())

@@ -19,6 +19,8 @@ from rich.text import Text
 
 from nearfar import paging_findings as findings
 from nearfar import units
+from nearfar.declared.info import REGIONS_ROWS, REUSE_ROWS, WORKING_SET_ROWS
+from nearfar.declared.paging import ROWS
 from nearfar.output import coloured
 from nearfar.trace import facts
 
@@ -75,14 +77,23 @@ def headline(result: findings.Result) -> str:
     return " ".join([*sentences, findings.overall(result)])
 
 
+def _whole(result: findings.Result) -> str:
+    """What memory sizes are parts of, where that is not the footprint."""
+    peak = result["run"].get("peak_resident_bytes")
+    if peak is None:
+        return ""
+    touched = units.size(result["run"]["footprint_bytes"])
+    return f"; memory of a peak resident set of {units.size(peak)} (footprint {touched})"
+
+
 def best_pages(result: findings.Result) -> Table:
     """The best page of each memory size: a column a storage, or the details of the only one."""
     best = findings.best_pages(result)
     names = findings.storages(result)
     if len(names) == 1:
         return _best_pages_of(result, names[0])
-    table = _table("Best page, and its time per reference against 4 KiB")
-    table.add_column("memory", justify="right", no_wrap=True)
+    table = _table(f"Best page, and its time per reference against 4 KiB{_whole(result)}")
+    table.add_column(ROWS.head("memory_bytes"), justify="right", no_wrap=True)
     for name in names:
         table.add_column(_name(name), justify="right")
     for memory in findings.memories(result):
@@ -93,18 +104,14 @@ def best_pages(result: findings.Result) -> Table:
 
 def _best_pages_of(result: findings.Result, storage: str) -> Table:
     best = findings.best_pages(result)
-    table = _table(f"Best page on {units.clean(storage)}")
-    for title in (
-        "memory",
-        "best page",
-        "time/reference",
-        "vs 4 KiB",
-        "translation",
-        "data",
-        "TLB misses",
-        "faults",
-    ):
-        table.add_column(title, justify="right", no_wrap=title in ("memory", "best page"))
+    table = _table(
+        f"Best page on {units.clean(storage)}, and its time per reference{_whole(result)}"
+    )
+    for head in ROWS.heads("memory_bytes", "page_bytes"):
+        table.add_column(head, justify="right", no_wrap=True)
+    rates = ROWS.heads("translation_ns", "data_ns", "tlb_miss_rate", "fault_rate")
+    for head in (ROWS.head("total_ns"), "vs 4 KiB", *rates):
+        table.add_column(head, justify="right")
     for memory in findings.memories(result):
         found = best.get((memory, storage))
         if found is None:
@@ -127,21 +134,11 @@ def paging_rows(result: findings.Result) -> Table:
     """Every row of the study; the best page of its memory size and storage carries a star."""
     best = {(b.memory, b.storage): b.page_bytes for b in findings.best_pages(result).values()}
     table = _table("Every page size, memory size and storage (* best page)")
-    for title in (
-        "storage",
-        "memory",
-        "page",
-        "",
-        "frames",
-        "TLB miss rate",
-        "faults",
-        "fault rate",
-        "dirty",
-        "translation",
-        "data",
-        "total",
-    ):
-        table.add_column(title, justify="left" if title == "storage" else "right", no_wrap=True)
+    table.add_column(ROWS.head("storage"), no_wrap=True)
+    counts = ("frames", "tlb_miss_rate", "faults", "fault_rate", "dirty_evictions")
+    times = ROWS.heads(*counts, "translation_ns", "data_ns", "total_ns")
+    for head in (*ROWS.heads("memory_bytes", "page_bytes"), "", *times):
+        table.add_column(head, justify="right", no_wrap=True)
     last: tuple[findings.Memory, str] | None = None
     order = {name: i for i, name in enumerate(findings.storages(result))}
     for row in sorted(
@@ -178,7 +175,7 @@ def fits(result: findings.Result, full: bool = True) -> Table:
     more = "confidence intervals in brackets" if full else "--full says why a fit is bad"
     table = _table(f"{title}; {more}")
     table.add_column("of", no_wrap=True)
-    table.add_column("memory", justify="right", no_wrap=True)
+    table.add_column(ROWS.head("memory_bytes"), justify="right", no_wrap=True)
     table.add_column("model and coefficients" if full else "coefficients", overflow="fold")
     for name in ("R2", "RMSE", "leave-one-out") if full else ("R2",):
         table.add_column(name, justify="right")
@@ -222,31 +219,35 @@ def info(found: Mapping[str, Any]) -> RenderableType:
 
 def _regions(regions: list[Mapping[str, Any]]) -> Table:
     table = _table("Hottest regions")
-    table.add_column("region", overflow="fold")
+    table.add_column(REGIONS_ROWS.head("name"), overflow="fold")
     keys = ("records", "loads", "stores", "fetches", "pages")
-    for key in keys:
-        table.add_column(key, justify="right", no_wrap=True)
+    for head in REGIONS_ROWS.heads(*keys):
+        table.add_column(head, justify="right", no_wrap=True)
     for region in regions:
         table.add_row(_name(region["name"]), *(units.count(region.get(key) or 0) for key in keys))
     return table
 
 
 def _working_set(points: list[Mapping[str, Any]]) -> Table:
-    table = _table("Working set")
-    table.add_column("at record", justify="right")
-    table.add_column("bytes touched", justify="right")
+    keys = ("bytes", "resident_bytes")
+    resident = points[0].get("resident_bytes") is not None
+    table = _table("Working set and resident set" if resident else "Working set")
+    for head in WORKING_SET_ROWS.heads("record", *keys[: 1 + resident]):
+        table.add_column(head, justify="right")
     step = max(1, -(-len(points) // 12))
     for point in points[::step]:
-        table.add_row(units.count(point["record"]), units.size(point["bytes"]))
+        cells = [units.size(point["bytes"])]
+        if resident:
+            cells.append(units.size(point["resident_bytes"]))
+        table.add_row(units.count(point["record"]), *cells)
     return table
 
 
 def _reuse(bins: list[Mapping[str, Any]]) -> Table:
     total = float(sum(b["count"] for b in bins)) or 1.0
     table = _table("Reuse: distinct pages touched between two uses of a page")
-    table.add_column("distance", justify="right")
-    table.add_column("references", justify="right")
-    table.add_column("share", justify="right")
+    for head in (*REUSE_ROWS.heads("distance_log2", "count"), "share"):
+        table.add_column(head, justify="right")
     for entry in bins:
         table.add_row(
             reuse_label(entry.get("distance_log2")),

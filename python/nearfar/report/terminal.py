@@ -13,6 +13,7 @@ from typing import IO
 
 from nearfar import paging_findings as findings
 from nearfar import units
+from nearfar.declared.paging import ROWS
 from nearfar.output import coloured
 
 MIN_COLUMNS = 44
@@ -58,8 +59,8 @@ def paging(
     text = "\n".join(
         _plot(title, lines, columns, max(height, 8), colour)
         for title, lines in (
-            ("page faults per reference, by page size", faults),
-            ("TLB misses per reference, by page size", misses),
+            (f"{ROWS.column('fault_rate').axis}, by page size", faults),
+            (f"{ROWS.column('tlb_miss_rate').axis}, by page size", misses),
         )
     )
     return units.ascii_frame(text) if plain else text

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -11,8 +11,20 @@ from rich.table import Table
 from rich.text import Text
 
 from nearfar import units
+from nearfar.declared.tiering import ROWS
 
 Result = Mapping[str, Any]
+
+#: The counts that the table shows.
+_COUNTS: Final = (
+    "promotions",
+    "demotions",
+    "demotions_remapped",
+    "shadow_copies",
+    "shadow_faults",
+    "shadow_reclaims",
+    "hint_faults",
+)
 
 
 def means(result: Result) -> list[dict[str, Any]]:
@@ -62,21 +74,10 @@ def tiering(result: Result) -> RenderableType:
         pad_edge=False,
         padding=(0, 1, 0, 0),
     )
-    table.add_column("policy", no_wrap=True)
-    table.add_column("phase", no_wrap=True)
-    for name in (
-        "MiB/s",
-        "access",
-        "fast",
-        "up",
-        "down",
-        "remap",
-        "shadow",
-        "fault",
-        "reclaim",
-        "hints",
-    ):
-        table.add_column(name, justify="right", no_wrap=True)
+    for head in ROWS.heads("policy", "phase"):
+        table.add_column(head, no_wrap=True)
+    for head in ROWS.heads("bandwidth_mb_s", "mean_latency_ns", "fast_hit_ratio", *_COUNTS):
+        table.add_column(head, justify="right", no_wrap=True)
     before = None
     for row in means(result):
         table.add_row(
@@ -85,18 +86,7 @@ def tiering(result: Result) -> RenderableType:
             units.count(round(row["bandwidth_mb_s"])),
             units.duration(row["mean_latency_ns"]),
             f"{row['fast_hit_ratio'] * 100:.1f} %",
-            *(
-                _count(row[key])
-                for key in (
-                    "promotions",
-                    "demotions",
-                    "demotions_remapped",
-                    "shadow_copies",
-                    "shadow_faults",
-                    "shadow_reclaims",
-                    "hint_faults",
-                )
-            ),
+            *(_count(row[key]) for key in _COUNTS),
         )
         before = row["policy"]
     return Group(Text(headline(result), style="bold"), table)
@@ -110,7 +100,7 @@ def _count(value: float) -> str:
     return units.count(round(value))
 
 
-def policies(found: list[dict[str, Any]]) -> RenderableType:
+def policies(found: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Every policy with its knobs."""
     parts: list[RenderableType] = []
     for policy in found:

@@ -27,7 +27,7 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Unpack
+from typing import Any, Final, TypedDict, Unpack
 
 from nearfar import _engine
 from nearfar.declared import reproduce as declared
@@ -35,10 +35,59 @@ from nearfar.errors import NearfarError
 from nearfar.result import Result
 from nearfar.schema import complete, count, takes
 
-Row = dict[str, Any]
+
+class Row(TypedDict):
+    """A published result beside ours, which is None where it could not be had."""
+
+    paper: str
+    item: str
+    published: float | str
+    ours: float | None
+    unit: str
+    tolerance: str
+    holds: bool
+    note: str
+
+
+class Variant(TypedDict):
+    """Rows that hold when what the papers leave open is chosen otherwise; items more and fewer."""
+
+    setting: str
+    why: str
+    holds: int
+    rows: int
+    more: list[str]
+    fewer: list[str]
+
+
+class Series(TypedDict):
+    """Points of a figure and its curve as (page bytes, value)."""
+
+    name: str
+    points: list[tuple[int, float]]
+    curve: list[tuple[int, float]]
+
+
+class Figure(TypedDict):
+    """A figure of the page; ``time``: its values are nanoseconds."""
+
+    title: str
+    caption: str
+    axis: str
+    time: bool
+    series: list[Series]
+
+
+class TextTable(TypedDict):
+    """A table of the page: texts."""
+
+    title: str
+    headers: list[str]
+    rows: list[list[str]]
+
 
 #: Keys of a row.
-KEYS: Final = ("paper", "item", "published", "ours", "unit", "tolerance", "holds", "note")
+KEYS: Final = tuple(Row.__annotations__)
 
 _NUMBER: Final = r"([-+]?\d+(?:\.\d+)?)"
 
@@ -79,8 +128,16 @@ class Statement:
         if not holds:
             note = with_why(note, self._why(small))
         item = f"{self.place}: {self.says}"
-        values = (self.paper, item, self.published, ours, self.unit, self.tolerance, holds, note)
-        return dict(zip(KEYS, values, strict=True))
+        return {
+            "paper": self.paper,
+            "item": item,
+            "published": self.published,
+            "ours": ours,
+            "unit": self.unit,
+            "tolerance": self.tolerance,
+            "holds": holds,
+            "note": note,
+        }
 
     def _why(self, small: bool) -> str:
         if not (small and self.small and self.captured):
@@ -99,20 +156,17 @@ class Reproduced(Result):
     """What a study found.
 
     Attributes:
-        rows: see :data:`KEYS`.
+        rows: published results beside ours.
         run: how it was made; no times of day.
-        sensitivity: rows that hold when what the papers leave open is chosen otherwise:
-            ``setting``, ``why``, ``holds``, ``rows``, ``more`` and ``fewer`` (items).
-        figures: for the page: ``title``, ``caption``, ``axis``, ``time`` (nanoseconds), ``series``
-            of ``name``, ``points`` and perhaps ``curve`` as (page bytes, value).
-        tables: for the page: ``title``, ``headers``, ``rows`` of texts.
+        sensitivity: the same when what the papers leave open is chosen otherwise.
+        figures, tables: for the page.
     """
 
     rows: list[Row]
-    run: dict[str, Any]
-    sensitivity: list[Row] = field(default_factory=list)
-    figures: list[Row] = field(default_factory=list)
-    tables: list[Row] = field(default_factory=list)
+    run: Mapping[str, Any]
+    sensitivity: list[Variant] = field(default_factory=list)
+    figures: list[Figure] = field(default_factory=list)
+    tables: list[TextTable] = field(default_factory=list)
 
     page = "nearfar.report.html.reproduce:ReproducePage"
     chart = "nearfar.report.plots.reproduce:draw"
@@ -313,7 +367,7 @@ def within_tolerance(published: float | str, ours: float, tolerance: str) -> boo
     )
 
 
-def compared(setting: str, why: str, rows: Sequence[Row], usual: Sequence[Row]) -> Row:
+def compared(setting: str, why: str, rows: Sequence[Row], usual: Sequence[Row]) -> Variant:
     """Entry of :attr:`Reproduced.sensitivity`: ``rows`` under a setting, beside the usual ones."""
     pairs = list(zip(rows, usual, strict=True))
     return {

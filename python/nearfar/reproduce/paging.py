@@ -17,7 +17,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from nearfar import _engine, units, workload
-from nearfar.reproduce import Reproduced, Row, compared, statements
+from nearfar.reproduce import (
+    Figure,
+    Reproduced,
+    Row,
+    Series,
+    TextTable,
+    Variant,
+    compared,
+    statements,
+)
 from nearfar.reproduce import _paper_000 as paper_000
 from nearfar.reproduce import _paper_001 as paper_001
 from nearfar.reproduce._evidence import (
@@ -133,7 +142,7 @@ def judged(evidence: Evidence, *, small: bool = False) -> list[Row]:
     return found
 
 
-def sensitivity(simulated: Simulation, usual: Sequence[Row]) -> list[Row]:
+def sensitivity(simulated: Simulation, usual: Sequence[Row]) -> list[Variant]:
     """How many rows hold under each of :data:`VARIANTS`, and which change."""
     cases = [compared("as chosen", "this run", usual, usual)]
     for setting, why, changed in VARIANTS:
@@ -163,7 +172,7 @@ def _traces(full: bool, traces: str | Path | None, stack: ExitStack) -> Path:
 # --- for the page
 
 
-def figures(evidence: Evidence) -> list[Row]:
+def figures(evidence: Evidence) -> list[Figure]:
     """The papers' figures, from our numbers."""
     drawn = [_access_times(evidence, storage) for storage in paper_001.STORAGES]
     drawn.append(
@@ -238,7 +247,7 @@ def figures(evidence: Evidence) -> list[Row]:
     return drawn
 
 
-def _access_times(evidence: Evidence, storage: str) -> Row:
+def _access_times(evidence: Evidence, storage: str) -> Figure:
     times = storage.removeprefix("nvm-")
     return {
         "title": f"TLB and fault models (001), figure 1: access time, NVM {times} DRAM",
@@ -249,16 +258,16 @@ def _access_times(evidence: Evidence, storage: str) -> Row:
     }
 
 
-def _series(name: str, points: Any, curve: Any = None) -> dict[str, Any]:
+def _series(name: str, points: Any, curve: Any = None) -> Series:
     lines = points if curve is None else curve
     return {
         "name": name,
-        "points": [[size, float(value)] for size, value in zip(SIZES, points, strict=True)],
-        "curve": [[size, float(value)] for size, value in zip(SIZES, lines, strict=True)],
+        "points": [(size, float(value)) for size, value in zip(SIZES, points, strict=True)],
+        "curve": [(size, float(value)) for size, value in zip(SIZES, lines, strict=True)],
     }
 
 
-def _machines(evidence: Evidence) -> Row:
+def _machines(evidence: Evidence) -> TextTable:
     """000's table 1 and figure 4: the virtual machines, published and ours."""
     lines = []
     for vm, row in evidence.vms.items():

@@ -24,7 +24,7 @@ from nearfar import _engine, units, workload
 from nearfar import machine as machines
 from nearfar.errors import NearfarError
 from nearfar.generate import generate
-from nearfar.reproduce import Reproduced, Row, compared, published, statements
+from nearfar.reproduce import Reproduced, Row, TextTable, compared, published, statements
 from nearfar.sizes import parse_bytes
 from nearfar.ssd import MACHINE, SsdResult, ssd
 
@@ -83,7 +83,7 @@ class Setting:
 
 
 #: Chosen otherwise, one at a time: name, what it stands for, changes.
-OTHERWISE: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (
+OTHERWISE: Final[tuple[tuple[str, str, Mapping[str, Any]], ...]] = (
     ("45 MB packed", "the file's size is the packed one", {"program": "pigz"}),
     ("the same, less background", "by table 1's faults", {"program": "pigz",
      "background": ("16M", 0.27)}),
@@ -142,7 +142,7 @@ class _Pigz:
     whole: Path | None
     threads: int
     progress: Progress
-    known: dict[str, Any] = field(default_factory=lambda: tomllib.loads(published("002/pigz")))
+    known: Mapping[str, Any] = field(default_factory=lambda: tomllib.loads(published("002/pigz")))
 
     def run(
         self, setting: Setting, whole: bool = False, dram: Sequence[str] = SIZES,
@@ -364,7 +364,7 @@ def _measures(found: Found, more: Found, factor: float) -> Iterator[tuple[str, t
 # --- beyond the figure
 
 
-def _tables(pigz: _Pigz, usual: Setting, factor: float, stack: ExitStack) -> Iterator[Row]:
+def _tables(pigz: _Pigz, usual: Setting, factor: float, stack: ExitStack) -> Iterator[TextTable]:
     """Figure 2 extended: thresholds, sizes of DRAM, threads, other latencies."""
     thresholds = [0, 10, 20, 26, 50, 100, 200, 224, 230, 300, 400]
     policies = [f"smart:{us}us" for us in thresholds]
@@ -416,5 +416,5 @@ def _cell(row: Mapping[str, Any], factor: float) -> str:
     return f"{row['seconds'] * factor:.3f} s, {units.percent(row['passed_share'])}"
 
 
-def _table(title: str, headers: Sequence[str], cells: list[list[str]]) -> Row:
+def _table(title: str, headers: Sequence[str], cells: list[list[str]]) -> TextTable:
     return {"title": title, "headers": list(headers), "rows": cells}

@@ -32,7 +32,7 @@ _FEW = 20_000
 
 
 #: What SSP (003) leaves open, one thing changed at a time: name, what it stands for, options.
-VARIANTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+VARIANTS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
     ("half kernel costs", "sources are weak", {"cost_scale": 0.5}),
     ("double kernel costs", "sources are weak", {"cost_scale": 2.0}),
     ("hottest pages first", "NOMAD's scripts", {"placement": "hottest-first"}),
@@ -50,7 +50,7 @@ VARIANTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 )
 
 
-def published(name: str) -> dict[str, Any]:
+def published(name: str) -> Mapping[str, Any]:
     """The data of ``papers/003/NAME.toml``.
 
     Raises:
@@ -77,7 +77,7 @@ def study(full: bool = False, threads: int = 0, progress: Tick = None) -> Reprod
     usual = list(_paper_003(options))
     cases = [compared("as chosen", "this run", usual, usual)]
     for name, why, changed in VARIANTS:
-        cases.append(compared(name, why, list(_paper_003(options | changed)), usual))
+        cases.append(compared(name, why, list(_paper_003({**options, **changed})), usual))
     scale = options["scale"]
     run = {
         "study": "tiering",
@@ -87,11 +87,11 @@ def study(full: bool = False, threads: int = 0, progress: Tick = None) -> Reprod
     return Reproduced(_rows(usual, options), run, cases)
 
 
-def _options(full: bool, threads: int, progress: Tick) -> dict[str, Any]:
+def _options(full: bool, threads: int, progress: Tick) -> Mapping[str, Any]:
     return {"scale": "1/1" if full else "1/64", "threads": threads, "progress": progress}
 
 
-def _rows(paper_003: list[Row], options: dict[str, Any]) -> list[Row]:
+def _rows(paper_003: list[Row], options: Mapping[str, Any]) -> list[Row]:
     """The rows of SSP (003) and of the NOMAD paper, with why where they do not hold."""
     nomad = [*_table_2(options), *_table_3(options), *_table_4(options)]
     return [
@@ -123,8 +123,8 @@ class _Mix:
 _NOTICES = ("dirty-bit", "shadow-fault")
 
 
-def _run(mix: str, options: dict[str, Any]) -> _Mix:
-    settings: dict[str, Any] = {"fast": FAST, "slow": SLOW, "points": 1, "mix": mix} | options
+def _run(mix: str, options: Mapping[str, Any]) -> _Mix:
+    settings: dict[str, Any] = {"fast": FAST, "slow": SLOW, "points": 1, "mix": mix, **options}
     usual = tiering("nomad-medium", policy="nomad,ssp", **settings)
     own = {name: text for name, text in settings.pop("knobs", {}).items() if "ssp." in name}
     knobs = own | {"ssp.notice": "shadow-fault"}
@@ -138,7 +138,7 @@ def _last(result: TieringResult, policy: str) -> float:
     return float(sum(row["bandwidth_mb_s"] for row in rows if row["phase"] == rows[-1]["phase"]))
 
 
-def _paper_003(options: dict[str, Any]) -> Iterator[Row]:
+def _paper_003(options: Mapping[str, Any]) -> Iterator[Row]:
     data = published("ssp")
     size = 1 / _share(options["scale"])
     made = {mix: _run(mix, options) for mix in ("write", "mixed", "read", "split")}
@@ -181,7 +181,7 @@ def _paper_003(options: dict[str, Any]) -> Iterator[Row]:
         )  # fmt: skip
 
 
-def _table_2(options: dict[str, Any]) -> Iterator[Row]:
+def _table_2(options: Mapping[str, Any]) -> Iterator[Row]:
     table = published("nomad")["table2"]
     size = 1 / _share(options["scale"])
     policies = [name for name in table if name != "source"]
@@ -247,7 +247,7 @@ def _statements(rate: dict[tuple[str, str, str, str], float]) -> Iterator[Row]:
     )  # fmt: skip
 
 
-def _table_3(options: dict[str, Any]) -> Iterator[Row]:
+def _table_3(options: Mapping[str, Any]) -> Iterator[Row]:
     table = published("nomad")["table3"]
     gb = 10**9
     before = None
@@ -271,7 +271,7 @@ def _table_3(options: dict[str, Any]) -> Iterator[Row]:
         before = ours
 
 
-def _table_4(options: dict[str, Any]) -> Iterator[Row]:
+def _table_4(options: Mapping[str, Any]) -> Iterator[Row]:
     made = {}
     for platform, machine in (("C", "pmem-c"), ("D", "cxl-d")):
         result = tiering(

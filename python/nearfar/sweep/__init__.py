@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Unpack
+from typing import Any, Final, Unpack, cast
 
 from nearfar.declared import sweep as declared
 from nearfar.errors import NearfarError
@@ -28,9 +28,9 @@ from nearfar.schema import Rows, complete, count, takes
 from nearfar.strict import parse_json
 from nearfar.studies import STUDIES, Study, find
 from nearfar.sweep import local
-from nearfar.sweep.cell import job_of, outcome_of, parameter_columns
+from nearfar.sweep.cell import CellState, Job, job_of, outcome_of, parameter_columns
 from nearfar.sweep.cluster import Cluster
-from nearfar.sweep.plan import Cell, Plan, read
+from nearfar.sweep.plan import Cell, Digests, Plan, SweepRun, read
 
 __all__ = ["Estimate", "SweepResult", "load", "sweep"]
 
@@ -41,8 +41,8 @@ class Estimate:
 
     Attributes:
         cells: of the grid; done: finished; failed: of those before, to be tried again.
-        seconds: how long the rest takes; None where nothing tells.
-        basis: what tells it.
+        seconds: how long the rest takes; None where that is not known.
+        basis: what that is estimated from.
     """
 
     cells: int
@@ -80,8 +80,8 @@ class SweepResult(Result):
     chart = "nearfar.report.plots.sweep:draw"
 
     folder: Path
-    run: dict[str, Any]
-    cells: list[dict[str, Any]]
+    run: SweepRun
+    cells: list[CellState]
     ran: int = field(compare=False, default=0)
     seconds: dict[str, float] = field(compare=False, default_factory=dict)
 
@@ -96,7 +96,7 @@ class SweepResult(Result):
         return self.folder / "dataset"
 
     @property
-    def failed(self) -> list[dict[str, Any]]:
+    def failed(self) -> list[CellState]:
         """The cells that failed."""
         return [cell for cell in self.cells if cell["status"] == "failed"]
 
@@ -264,17 +264,18 @@ def _plan(study: str | Path | Mapping[str, Any], out: str | Path | None) -> tupl
     return plan, Path(f"{plan.name}.sweep" if out is None else out)
 
 
-def _run_of(folder: Path) -> dict[str, Any] | None:
+def _run_of(folder: Path) -> SweepRun | None:
     try:
-        found = parse_json((folder / "run.json").read_text(encoding="utf-8"))
+        found: Any = parse_json((folder / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) and found.get("study") == "sweep" else None
+    whole = isinstance(found, dict) and found.get("study") == "sweep"
+    return cast("SweepRun", found) if whole else None
 
 
-def _load_digests(folder: Path) -> dict[str, Any]:
+def _load_digests(folder: Path) -> Digests:
     try:
-        found = parse_json((folder / "inputs.json").read_text(encoding="utf-8"))
+        found: Any = parse_json((folder / "inputs.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -322,18 +323,26 @@ def _show(place: int, key: str, folder: Path) -> None:
     try:
         part.hardlink_to(kept)
     except OSError:
-        aside = part.with_name(f".{part.name}.partial")
-        shutil.copyfile(kept, aside)
-        commit(aside, part)
+        temporary = part.with_name(f".{part.name}.partial")
+        shutil.copyfile(kept, temporary)
+        commit(temporary, part)
 
 
-def _gather(run: dict[str, Any], folder: Path, keys: Sequence[str], ran: int) -> SweepResult:
-    cells, seconds = [], {}
+def _gather(run: SweepRun, folder: Path, keys: Sequence[str], ran: int) -> SweepResult:
+    cells: list[CellState] = []
+    seconds = {}
     for key in keys:
-        missing = {"key": key, "status": "missing", "rows": 0, "error": None, "parameters": {}}
-        found = dict(outcome_of(key, folder) or missing)
-        seconds[key] = found.pop("seconds", 0.0)
-        cells.append(found)
+        found = outcome_of(key, folder)
+        seconds[key] = 0.0 if found is None else found["seconds"]
+        cells.append(
+            {
+                "key": key,
+                "status": "missing" if found is None else found["status"],
+                "rows": 0 if found is None else found["rows"],
+                "error": None if found is None else found["error"],
+                "parameters": {} if found is None else found["parameters"],
+            }
+        )
     return SweepResult(folder, run, cells, ran, seconds)
 
 
@@ -344,7 +353,7 @@ def _run(
     plan: Plan,
     folder: Path,
     cells: Sequence[Cell],
-    jobs: Sequence[dict[str, Any]],
+    jobs: Sequence[Job],
     seconds: dict[str, float],
     processes: int,
     dask: str | None,
@@ -387,9 +396,9 @@ def _run(
 def _left(
     plan: Plan, cells: Sequence[Cell], done: Mapping[str, float], processes: int
 ) -> tuple[float | None, str]:
-    """Seconds that the cells which are not done take, and what tells that.
+    """Seconds that the cells which are not done take, and what that is estimated from.
 
-    Finished cells tell it, in proportion to the records of their traces.
+    It is estimated from finished cells, in proportion to the records of their traces.
     """
     rest = [cell for cell in cells if cell.key not in done and cell.error is None]
     if not rest:
@@ -399,8 +408,8 @@ def _left(
     if known:
         work = sum(max(cell.records, 1) for cell in known)
         each = sum(done[cell.key] for cell in known) / work
-        told = f"from {len(known)} finished cell{'s' * (len(known) != 1)}"
-        return each * sum(max(cell.records, 1) for cell in rest) / at_once, told
+        basis = f"from {len(known)} finished cell{'s' * (len(known) != 1)}"
+        return each * sum(max(cell.records, 1) for cell in rest) / at_once, basis
     rate = plan.study.records_per_second
     if rate is None:
         return None, "not known before a cell is finished"

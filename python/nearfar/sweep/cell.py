@@ -1,9 +1,9 @@
 """One cell: run it, write its rows and how it went, whole or not at all.
 
 A finished cell is two files of the sweep's folder: ``cells/KEY.parquet``, its rows, and then
-``cells/KEY.json``, which says that it is finished. Both are written aside, flushed to the device
-and renamed, so a process killed at any moment leaves a finished cell or none. Any process that sees
-the folder may run any cell; two that run the same one write the same bytes.
+``cells/KEY.json``, which says that it is finished. Both are written to a temporary file, flushed to
+the device and renamed, so a process killed at any moment leaves a finished cell or none. Any
+process that sees the folder may run any cell; two that run the same one write the same bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
 from nearfar import studies
 from nearfar.errors import NearfarError
@@ -26,7 +26,36 @@ from nearfar.studies import Study
 from nearfar.sweep.plan import Cell
 
 
-def job_of(cell: Cell, study: Study, folder: Path, threads: int) -> dict[str, Any]:
+class Job(TypedDict):
+    """All that a process needs to run a cell; attributes of :class:`Cell` as they are there."""
+
+    folder: str
+    key: str
+    study: str
+    parameters: Mapping[str, Any]
+    written: Mapping[str, Any]
+    renamed: Mapping[str, str]
+    threads: int
+    error: str | None
+
+
+class CellState(TypedDict):
+    """How a cell went: ``done``, ``failed`` or ``missing``; ``rows`` of its result."""
+
+    key: str
+    status: str
+    rows: int
+    error: str | None
+    parameters: Mapping[str, Any]
+
+
+class Outcome(CellState):
+    """What ``cells/KEY.json`` holds."""
+
+    seconds: float
+
+
+def job_of(cell: Cell, study: Study, folder: Path, threads: int) -> Job:
     """All that a process needs to run ``cell``, as plain values."""
     return {
         "folder": str(folder.absolute()),
@@ -40,13 +69,8 @@ def job_of(cell: Cell, study: Study, folder: Path, threads: int) -> dict[str, An
     }
 
 
-def run(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a cell and keep it; a cell that fails is kept with its one line.
-
-    Returns:
-        What ``cells/KEY.json`` holds: ``key``, ``status`` (``done`` or ``failed``), ``rows``,
-        ``seconds``, ``error``, ``parameters``.
-    """
+def run(job: Job) -> Outcome:
+    """Run a cell and keep it; a cell that fails is kept with its one line."""
     import pyarrow.parquet
 
     study = studies.find(job["study"])
@@ -59,8 +83,8 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
         try:
             table = _table(study, study.run(_tuples(study, parameters)).table, job)
             rows = table.num_rows
-            with _whole(Path(job["folder"]) / "cells" / f"{job['key']}.parquet") as aside:
-                pyarrow.parquet.write_table(table, aside, compression="zstd")
+            with _whole(Path(job["folder"]) / "cells" / f"{job['key']}.parquet") as temporary:
+                pyarrow.parquet.write_table(table, temporary, compression="zstd")
         except NearfarError as wrong:
             error = _shown(str(wrong), job["renamed"])
         except (KeyboardInterrupt, SystemExit):
@@ -69,7 +93,7 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
             # A defect in one cell must not end the others.
             line = (str(wrong).splitlines() or [""])[0]
             error = _shown(f"{type(wrong).__name__}: {line}", job["renamed"])
-    outcome = {
+    outcome: Outcome = {
         "key": job["key"],
         "status": "done" if error is None else "failed",
         "rows": rows,
@@ -80,50 +104,52 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     try:
         keep(outcome, Path(job["folder"]))
     except NearfarError as wrong:
-        outcome |= {"status": "failed", "error": str(wrong)}
+        outcome["status"], outcome["error"] = "failed", str(wrong)
     return outcome
 
 
-def keep(outcome: Mapping[str, Any], folder: Path) -> None:
+def keep(outcome: Outcome, folder: Path) -> None:
     """Write how a cell went.
 
     Raises:
         NearfarError: the folder cannot be written to.
     """
     text = json.dumps(outcome, indent=1) + "\n"
-    with _whole(folder / "cells" / f"{outcome['key']}.json") as aside:
-        aside.write_text(text, encoding="utf-8")
+    with _whole(folder / "cells" / f"{outcome['key']}.json") as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
-def outcome_of(key: str, folder: Path) -> dict[str, Any] | None:
+def outcome_of(key: str, folder: Path) -> Outcome | None:
     """How a cell went, if it was ever run to its end."""
     try:
-        found = parse_json((folder / "cells" / f"{key}.json").read_text(encoding="utf-8"))
+        found: Any = parse_json((folder / "cells" / f"{key}.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    if not isinstance(found, dict) or found.get("key") != key:
+    if not isinstance(found, dict) or not found.keys() >= Outcome.__annotations__.keys():
         return None
-    done = found.get("status") == "done"
-    return None if done and not (folder / "cells" / f"{key}.parquet").is_file() else found
+    outcome = cast("Outcome", found)
+    there = (folder / "cells" / f"{key}.parquet").is_file()
+    lost = outcome["status"] == "done" and not there
+    return None if lost or outcome["key"] != key else outcome
 
 
 @contextmanager
 def _whole(path: Path) -> Iterator[Path]:
     """Give a file to write, which becomes ``path`` when all is written."""
     # A name that no other process writes to at the same time, on whatever host it is.
-    aside = path.with_name(f".{path.name}.{os.uname().nodename}-{os.getpid()}.partial")
+    temporary = path.with_name(f".{path.name}.{os.uname().nodename}-{os.getpid()}.partial")
     try:
-        yield aside
-        commit(aside, path)
+        yield temporary
+        commit(temporary, path)
     except OSError as error:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise NearfarError(
             f"{path}: cannot be written: {error.strerror or error}; "
             "check the path, permissions and free space"
         ) from None
 
 
-def _tuples(study: Study, parameters: dict[str, Any]) -> dict[str, Any]:
+def _tuples(study: Study, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
     """Lists of TOML as tuples where the study asks for those."""
     known = study.parameters()
     return {
@@ -143,7 +169,7 @@ def _shown(text: str, renamed: Mapping[str, str]) -> str:
 # --- columns
 
 
-def parameter_columns(study: Study) -> dict[str, Any]:
+def parameter_columns(study: Study) -> Mapping[str, Any]:
     """Parameters that become columns, with their Arrow types: the same for every cell."""
     return {
         name: _type(one.annotation)
@@ -152,7 +178,7 @@ def parameter_columns(study: Study) -> dict[str, Any]:
     }
 
 
-def _table(study: Study, rows: Any, job: Mapping[str, Any]) -> Any:
+def _table(study: Study, rows: Any, job: Job) -> Any:
     """The rows with the cell's parameters in front, paths as the sweep's file writes them."""
     import pyarrow
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from nearfar.errors import NearfarError
 from nearfar.sweep import cell
+from nearfar.sweep.cell import Job, Outcome
 
 #: Seconds in which the scheduler must answer.
 _PATIENCE: Final = 15
@@ -43,9 +44,9 @@ class Cluster:
             if name.partition(".")[0] == "distributed":
                 logging.getLogger(name).setLevel(logging.CRITICAL)
         file = Path(where)
-        told = {"scheduler_file": where} if file.is_file() else {"address": where}
+        address = {"scheduler_file": where} if file.is_file() else {"address": where}
         try:
-            self.client = distributed.Client(**told, timeout=_PATIENCE, set_as_default=False)
+            self.client = distributed.Client(**address, timeout=_PATIENCE, set_as_default=False)
         except (OSError, ValueError, TimeoutError) as error:
             line = (str(error).splitlines() or [type(error).__name__])[0]
             raise NearfarError(f"--dask {where}: no scheduler there: {line}", 3) from None
@@ -55,7 +56,7 @@ class Cluster:
         """Cells that run at the same time now."""
         return sum(self.client.nthreads().values())
 
-    def run(self, jobs: Sequence[dict[str, Any]]) -> Generator[dict[str, Any]]:
+    def run(self, jobs: Sequence[Job]) -> Generator[Outcome]:
         """Run ``jobs``; outcomes as they come.
 
         Raises:
@@ -75,12 +76,12 @@ class Cluster:
         except (OSError, CancelledError, asyncio.CancelledError):
             raise self._gone() from None
 
-    def _outcome(self, future: Any, job: dict[str, Any]) -> dict[str, Any]:
+    def _outcome(self, future: Any, job: Job) -> Outcome:
         """How a cell went: as its worker kept it, so that no connection need last any longer."""
         import distributed
 
         if future.status == "finished":
-            outcome = cell.outcome_of(job["key"], Path(job["folder"])) or future.result()
+            outcome: Outcome = cell.outcome_of(job["key"], Path(job["folder"])) or future.result()
             if outcome["status"] == "done" and not cell.outcome_of(job["key"], Path(job["folder"])):
                 raise NearfarError(
                     f"{job['folder']}: a cell that a worker finished is not there; workers must "
@@ -90,15 +91,15 @@ class Cluster:
         if future.status != "error":
             raise self._gone()
         wrong = future.exception()
-        told = f"{type(wrong).__name__}: {(str(wrong).splitlines() or [''])[0]}"
+        why = f"{type(wrong).__name__}: {(str(wrong).splitlines() or [''])[0]}"
         if isinstance(wrong, distributed.KilledWorker):
-            told = "its workers died, one after another; it may need more memory"
+            why = "its workers died, one after another; it may need more memory"
         outcome = {
             "key": job["key"],
             "status": "failed",
             "rows": 0,
             "seconds": 0.0,
-            "error": told,
+            "error": why,
             "parameters": job["written"],
         }
         cell.keep(outcome, Path(job["folder"]))

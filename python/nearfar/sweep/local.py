@@ -16,18 +16,19 @@ import time
 from collections.abc import Generator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from nearfar.sweep import cell
+from nearfar.sweep.cell import Job, Outcome
 
 #: How often a cell is tried before it counts as failed.
 ATTEMPTS: Final = 3
 
 
-def run(jobs: Sequence[dict[str, Any]], workers: int) -> Generator[dict[str, Any]]:
+def run(jobs: Sequence[Job], workers: int) -> Generator[Outcome]:
     """Run ``jobs`` in ``workers`` processes; outcomes as they come."""
-    waiting: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    outcomes: queue.Queue[dict[str, Any] | BaseException] = queue.Queue()
+    waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
+    outcomes: queue.Queue[Outcome | BaseException] = queue.Queue()
     for job in jobs:
         waiting.put(job)
     watchers = [_Watcher(waiting, outcomes) for _ in range(min(workers, len(jobs)))]
@@ -51,8 +52,8 @@ class _Watcher(threading.Thread):
 
     def __init__(
         self,
-        waiting: queue.SimpleQueue[dict[str, Any]],
-        outcomes: queue.Queue[dict[str, Any] | BaseException],
+        waiting: queue.SimpleQueue[Job],
+        outcomes: queue.Queue[Outcome | BaseException],
     ) -> None:
         super().__init__(daemon=True)
         self.waiting, self.outcomes = waiting, outcomes
@@ -75,7 +76,7 @@ class _Watcher(threading.Thread):
         finally:
             self._end()
 
-    def _do(self, job: dict[str, Any]) -> dict[str, Any] | None:
+    def _do(self, job: Job) -> Outcome | None:
         """The outcome of a job; None when stopped."""
         began, code = time.monotonic(), 0
         for _ in range(ATTEMPTS):
@@ -87,13 +88,13 @@ class _Watcher(threading.Thread):
                 print(json.dumps(job), file=process.stdin, flush=True)
             line = process.stdout.readline()
             if line.endswith("\n"):
-                answer: dict[str, Any] = json.loads(line)
+                answer: Outcome = json.loads(line)
                 return answer
             code = self._end()
             if self.stopped.is_set():
                 return None
         died = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        outcome = {
+        outcome: Outcome = {
             "key": job["key"],
             "status": "failed",
             "rows": 0,

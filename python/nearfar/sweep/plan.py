@@ -21,7 +21,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias, TypedDict
 
 from nearfar import _engine, studies
 from nearfar import machine as machines
@@ -32,6 +32,21 @@ from nearfar.studies import Study
 #: More cells than this are a mistake in the grid.
 MOST_CELLS: Final = 1_000_000
 _KEYS: Final = ("study", "grid", "options")
+
+
+#: Size, time and number of a file, and its hash, by path.
+Digests: TypeAlias = dict[str, Sequence[Any]]
+
+
+class SweepRun(TypedDict, total=False):
+    """What ``run.json`` of a sweep holds; ``cells`` are keys."""
+
+    study: str
+    of: str
+    grid: dict[str, list[Any]]
+    options: Mapping[str, Any]
+    version: str
+    cells: list[str]
 
 
 @dataclass(frozen=True)
@@ -52,8 +67,8 @@ class Cell:
 
     place: int
     key: str
-    parameters: dict[str, Any]
-    written: dict[str, Any]
+    parameters: Mapping[str, Any]
+    written: Mapping[str, Any]
     renamed: dict[str, str]
     records: int
     error: str | None = None
@@ -73,7 +88,7 @@ class Plan:
 
     study: Study
     grid: dict[str, list[Any]]
-    options: dict[str, Any]
+    options: Mapping[str, Any]
     base: Path
     name: str
     _digests: dict[str, tuple[str, int]] = field(default_factory=dict, repr=False)
@@ -82,7 +97,7 @@ class Plan:
         """How many cells there are."""
         return math.prod(len(values) for values in self.grid.values())
 
-    def cells(self, known: dict[str, Any] | None = None) -> Iterator[Cell]:
+    def cells(self, known: Digests | None = None) -> Iterator[Cell]:
         """The cells, the last parameter of the grid varying fastest.
 
         Args:
@@ -93,7 +108,7 @@ class Plan:
             given = {**self.options, **dict(zip(self.grid, values, strict=True))}
             yield self._cell(place, given, digests)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> SweepRun:
         """What ``run.json`` of the sweep holds."""
         return {
             "study": "sweep",
@@ -103,7 +118,7 @@ class Plan:
             "version": _engine.__version__,
         }
 
-    def _cell(self, place: int, given: dict[str, Any], digests: dict[str, Any]) -> Cell:
+    def _cell(self, place: int, given: Mapping[str, Any], digests: Digests) -> Cell:
         parameters = dict(given)
         known = self.study.parameters()
         written = {
@@ -145,7 +160,7 @@ class Plan:
         key = hashlib.sha256(text.encode()).hexdigest()[:32]
         return Cell(place, key, parameters, written, renamed, records, error)
 
-    def _trace(self, text: str, known: dict[str, Any]) -> tuple[str, str, int]:
+    def _trace(self, text: str, known: Digests) -> tuple[str, str, int]:
         """Absolute path, hash and records of a trace; of another word the word itself."""
         folder = self.base / text
         if not (folder / "trace.json").is_file():
@@ -218,7 +233,7 @@ def read(source: str | Path | Mapping[str, Any]) -> Plan:
     return plan
 
 
-def trace_digest(folder: Path, known: dict[str, Any]) -> tuple[str, int]:
+def trace_digest(folder: Path, known: Digests) -> tuple[str, int]:
     """Hash of ``trace.json`` and of every part, and the records; parts are read once a change.
 
     Args:
@@ -242,7 +257,7 @@ def trace_digest(folder: Path, known: dict[str, Any]) -> tuple[str, int]:
         raise NearfarError(f"{folder / 'trace.json'}: is damaged; capture it again") from None
 
 
-def _file_digest(file: Path, known: dict[str, Any]) -> str:
+def _file_digest(file: Path, known: Digests) -> str:
     status = file.stat()
     name = str(file.absolute())
     stamp = [status.st_size, status.st_mtime_ns, status.st_ino]

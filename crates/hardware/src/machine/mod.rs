@@ -133,6 +133,11 @@ pub enum NodeKind {
     Pmem,
 }
 
+impl nearfar_schema::column::Cell for NodeKind {
+    const ARROW: &'static str = "string";
+    const PYTHON: &'static str = "str";
+}
+
 /// Memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -7,6 +7,7 @@
 mod heat;
 pub(crate) mod names;
 mod pages;
+mod resident;
 #[cfg(test)]
 mod tests;
 
@@ -20,6 +21,9 @@ use serde::Serialize;
 pub use heat::{AddressBin, HeatMap, ROWS};
 use names::Names;
 use pages::Pages;
+use resident::Resident;
+
+use crate::lifetimes;
 
 const PAGE_SHIFT: u32 = 12;
 const PAGE: u64 = 1 << PAGE_SHIFT;
@@ -52,49 +56,68 @@ pub struct Options {
     pub heat_map: bool,
 }
 
-/// Pages touched in one stretch of time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct WorkingSet {
-    /// Records up to the end of the stretch.
-    pub record: u64,
-    /// Bytes of the distinct 4 KiB pages touched in the stretch.
-    pub bytes: u64,
-    /// Bytes of the distinct 4 KiB pages touched since the start.
-    pub footprint_bytes: u64,
+nearfar_schema::columns! {
+    /// Pages touched in one stretch of time.
+    #[derive(Copy, Eq)]
+    pub struct WorkingSet {
+        /// Records up to the end of the stretch.
+        record: u64 as "at record",
+        /// Bytes of the distinct 4 KiB pages touched in the stretch.
+        bytes: u64 ["bytes"] as "bytes touched",
+        /// Bytes of the distinct 4 KiB pages touched since the start.
+        footprint_bytes: u64 ["bytes"],
+        /// Bytes of 4 KiB frames that the program has at the end of the stretch; null where the trace
+        /// does not say when pages end.
+        resident_bytes: Option<u64> ["bytes"] as "bytes resident",
+    }
+    keys [record]
+    metrics [bytes less, footprint_bytes less]
+    seed []
 }
 
-/// One named part of the address space.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Region {
-    /// File, `[heap]`, `[stack]`, `(anonymous) 0x...`, `page cache: FILE`, `(unnamed)`, or a range.
-    pub name: String,
-    /// First byte of the lowest page touched; absent where regions were taken together.
-    pub addr_low: Option<u64>,
-    /// Byte after the highest page touched; may be 2^64.
-    pub addr_high: Option<u128>,
-    /// Distinct 4 KiB pages touched under this name.
-    pub pages: u64,
-    /// Records that begin here.
-    pub records: u64,
-    /// Of these, loads of the program.
-    pub loads: u64,
-    /// Stores of the program.
-    pub stores: u64,
-    /// Fetches of instructions.
-    pub fetches: u64,
-    /// Loads of the kernel for the program.
-    pub kernel_loads: u64,
-    /// Stores of the kernel for the program.
-    pub kernel_stores: u64,
+nearfar_schema::columns! {
+    /// One named part of the address space.
+    #[derive(Eq)]
+    pub struct Region {
+        /// File, `[heap]`, `[stack]`, `(anonymous) 0x...`, `page cache: FILE`, `(unnamed)`, or a range.
+        name: String as "region",
+        /// First byte of the lowest page last touched under this name; null where regions were taken
+        /// together.
+        addr_low: Option<u64>,
+        /// Byte after the highest one; may be 2^64.
+        addr_high: Option<u128>,
+        /// Distinct 4 KiB pages touched under this name.
+        pages: u64 ["pages"],
+        /// Records that begin here.
+        records: u64,
+        /// Of these, loads of the program.
+        loads: u64,
+        /// Stores of the program.
+        stores: u64,
+        /// Fetches of instructions.
+        fetches: u64,
+        /// Loads of the kernel for the program.
+        kernel_loads: u64,
+        /// Stores of the kernel for the program.
+        kernel_stores: u64,
+    }
+    keys [name]
+    metrics [records less, pages less]
+    seed []
 }
 
-/// References with a stack distance d, 2^k <= d < 2^(k+1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct ReuseBin {
-    /// k; absent for first touches, which have no distance.
-    pub distance_log2: Option<u32>,
-    /// Page touches.
-    pub count: u64,
+nearfar_schema::columns! {
+    /// References with a stack distance d, 2^k <= d < 2^(k+1).
+    #[derive(Copy, Eq)]
+    pub struct ReuseBin {
+        /// k; null for first touches, which have no distance.
+        distance_log2: Option<u32> as "distance",
+        /// Page touches.
+        count: u64 as "references",
+    }
+    keys [distance_log2]
+    metrics [count less]
+    seed []
 }
 
 /// Reads and writes of data, fetches left out.
@@ -133,7 +156,10 @@ pub struct Summary {
     pub mix: Mix,
     /// Bytes of the distinct 4 KiB pages touched.
     pub footprint_bytes: u64,
-    /// The same by kind; a page touched by two kinds counts for both.
+    /// Most bytes of 4 KiB frames at once ([`lifetimes::peak_resident`]), where the trace's events say
+    /// when pages end.
+    pub peak_resident_bytes: Option<u64>,
+    /// Of the footprint, by kind; a page touched by two kinds counts for both.
     pub footprint_by_kind_bytes: BTreeMap<Kind, u64>,
     /// Bytes of the parts on disk.
     pub file_bytes: u64,
@@ -164,7 +190,8 @@ pub fn summarize(
     let process_of = |thread: u32| process.get(&thread).copied().unwrap_or(0);
     let per_bin = info.records.div_ceil(BINS).max(1);
 
-    let mut pass = Pass::new(Names::new(reader.regions()?), options.reuse);
+    let resident = if lifetimes::known(reader)? { Some(Resident::new(reader)?) } else { None };
+    let mut pass = Pass::new(Names::new(reader.regions()?), options.reuse, resident);
     let mut batches = reader.batches(Columns { thread: several, ..Columns::PAGING });
     let mut batch = Batch::default();
     let (mut done, mut next_progress) = (0u64, 0);
@@ -176,6 +203,9 @@ pub fn summarize(
             if pass.names.next_event() <= at {
                 pass.names.advance(at, process_of, running);
                 pass.epoch += 1;
+                if let Some(resident) = &mut pass.resident {
+                    resident.events(at);
+                }
             }
             // Up to the next event, end of a stretch, or change of process, nothing else changes.
             let end_of_bin = (at / per_bin + 1) * per_bin;
@@ -189,6 +219,9 @@ pub fn summarize(
                 running = process_of(thread);
             }
             pass.process = running;
+            if let Some(resident) = &mut pass.resident {
+                resident.runs(batch.thread.get(from).copied().unwrap_or(0));
+            }
             pass.records(&batch, from..to)?;
             from = to;
             let at = done + from as u64;
@@ -219,7 +252,7 @@ pub fn summarize(
     let write_share = if writes == 0 { 0.0 } else { writes as f64 / (reads + writes) as f64 };
 
     let reuse = pass.reuse_bins();
-    let Pass { names, mut pages, state, counts, working_set, touched_pages, .. } = pass;
+    let Pass { names, mut pages, state, counts, working_set, touched_pages, resident, .. } = pass;
     let (merged, names) = names.finish();
     let final_region = |id: u32| merged.get(id as usize).copied().unwrap_or(0);
     let all = regions(&state, &counts, &touched_pages, &final_region, names);
@@ -247,6 +280,7 @@ pub fn summarize(
         records_by_kind: by_kind,
         mix: Mix { reads, writes, write_share },
         footprint_bytes: pages.len() as u64 * PAGE,
+        peak_resident_bytes: resident.map(|resident| resident.set.peak_bytes()),
         footprint_by_kind_bytes: footprint,
         file_bytes: info.parts.iter().fold(0, |sum: u64, part| sum.saturating_add(part.bytes)),
         threads: info.threads.clone(),
@@ -273,6 +307,8 @@ struct PageState {
     /// Stretch of its last touch; stretches count from 1.
     bin: u16,
     kinds: u8,
+    /// What there is to tell of further touches by `process`: see [`Resident::touch`].
+    told: u32,
 }
 
 /// Records by number of the kind (5 used; 8 so that a mask is in range).
@@ -292,6 +328,7 @@ struct Pass {
     bin: u16,
     in_bin: u64,
     working_set: Vec<WorkingSet>,
+    resident: Option<Resident>,
     stack: Option<StackDistance>,
     last: u32,
     reuse: [u64; 64],
@@ -299,7 +336,7 @@ struct Pass {
 }
 
 impl Pass {
-    fn new(names: Names, reuse: bool) -> Self {
+    fn new(names: Names, reuse: bool, resident: Option<Resident>) -> Self {
         Self {
             names,
             pages: Pages::default(),
@@ -312,6 +349,7 @@ impl Pass {
             bin: 1,
             in_bin: 0,
             working_set: Vec::new(),
+            resident,
             stack: reuse.then(StackDistance::new),
             last: u32::MAX,
             reuse: [0; 64],
@@ -348,13 +386,25 @@ impl Pass {
             let region = self.names.region(process, number);
             self.grow(region);
             self.touched_pages[region as usize] += 1;
-            self.state.push(PageState { number, region, epoch, process, bin: 0, kinds: 0 });
+            self.state.push(PageState {
+                number,
+                region,
+                epoch,
+                process,
+                bin: 0,
+                kinds: 0,
+                told: 0,
+            });
         }
         let page = &mut self.state[id as usize];
         page.kinds |= 1 << (kind & 7);
         if page.bin != self.bin {
             page.bin = self.bin;
             self.in_bin += 1;
+        }
+        if let Some(resident) = &mut self.resident {
+            let told = if page.process == self.process { page.told } else { 0 };
+            page.told = resident.touch(told, number, kind);
         }
         if let Some(stack) = &mut self.stack {
             // A repeat leaves the stack as it is.
@@ -401,7 +451,8 @@ impl Pass {
     fn end_of_bin(&mut self, record: u64) {
         let bytes = self.in_bin * PAGE;
         let footprint_bytes = self.pages.len() as u64 * PAGE;
-        self.working_set.push(WorkingSet { record, bytes, footprint_bytes });
+        let resident_bytes = self.resident.as_ref().map(|resident| resident.set.bytes());
+        self.working_set.push(WorkingSet { record, bytes, footprint_bytes, resident_bytes });
         self.in_bin = 0;
         self.bin += 1;
     }

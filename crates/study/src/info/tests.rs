@@ -7,6 +7,7 @@ use nearfar_trace::{Error, ErrorKind, Record, RegionEvent, RegionKind, Writer, W
 use proptest::prelude::*;
 
 use super::*;
+use crate::paging::tests::lives;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -145,10 +146,11 @@ fn check_all(processes: &[u32], steps: &[Step], reader: &Reader) {
             seen.extend(here.iter().copied());
             until += chunk.len() as u64;
             let (bytes, footprint_bytes) = (here.len() as u64 * 4096, seen.len() as u64 * 4096);
-            WorkingSet { record: until, bytes, footprint_bytes }
+            WorkingSet { record: until, bytes, footprint_bytes, resident_bytes: None }
         })
         .collect();
-    assert_eq!(found.working_set, points);
+    let plain = found.working_set.iter().map(|point| WorkingSet { resident_bytes: None, ..*point });
+    assert_eq!(plain.collect::<Vec<_>>(), points);
 
     // Reuse: a list with the last page first.
     let (mut list, mut first, mut bins) = (Vec::new(), 0, BTreeMap::new());
@@ -239,7 +241,8 @@ fn step() -> impl Strategy<Value = Step> {
     let range = (base, 1u64..20, 0u32..3, 0usize..3);
     let change = (0usize..6, range).prop_map(|(what, (page, length, thread, name))| {
         let name = ["a", "b", "c"][name];
-        let (addr, length) = (page * 4096, length * 4096 - 100);
+        let addr = page * 4096;
+        let length = (length * 4096 - 100).min(u64::MAX - addr);
         match what {
             0 => event(RegionKind::Unmap, thread, addr, length, ""),
             1 => event(RegionKind::Brk, thread, 4 * 4096, length, "[heap]"),
@@ -250,6 +253,14 @@ fn step() -> impl Strategy<Value = Step> {
         }
     });
     prop_oneof![30 => record, 1 => change]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn resident_sets_are_those_of_the_tables(steps in lives::steps()) {
+        check_resident(&steps);
+    }
 }
 
 proptest! {
@@ -363,4 +374,75 @@ fn an_error_of_on_progress_ends_the_run() {
     let options = Options { reuse: false, heat_map: false };
     let stop = &mut |_| Err(Error::cancelled());
     assert_eq!(summarize(&reader, options, stop).unwrap_err().kind(), ErrorKind::Cancelled);
+}
+
+/// Resident bytes at the end of each stretch and at most, against tables of every page.
+fn check_resident(steps: &[lives::Step]) {
+    let folder = tempfile::tempdir().unwrap();
+    let reader = lives::trace(steps, &lives::PROCESSES, folder.path());
+    let options = Options { reuse: false, heat_map: false };
+    let (found, _) = summarize(&reader, options, &mut |_| Ok(())).unwrap();
+    let mut world = lives::World::new(4096, 4096, &lives::PROCESSES);
+    let mut points = found.working_set.iter().peekable();
+    let mut done = 0;
+    for step in steps {
+        match step {
+            lives::Step::Event(event) => world.event(event),
+            lives::Step::Record(record) => {
+                world.record(record);
+                done += 1;
+                if let Some(point) = points.next_if(|point| point.record == done) {
+                    assert_eq!(point.resident_bytes, Some(world.resident() * 4096), "{done}");
+                }
+            }
+        }
+    }
+    assert_eq!(points.next(), None);
+    let all = nearfar_trace::KindSet::ALL;
+    let alone = lifetimes::peak_resident(&reader, all, true, &mut |_| Ok(())).unwrap();
+    assert_eq!(found.peak_resident_bytes, Some(alone));
+    assert_eq!(alone, world.peak.max(1) * 4096);
+}
+
+/// The same with a count by hand: memory that is mapped twice and unmapped once.
+#[test]
+fn resident_bytes_fall_when_pages_end() {
+    let event = |kind, pages: u32| {
+        let (addr, length, prot) = (0x10_0000, u64::from(pages) * 4096, "rw-p".to_owned());
+        let event = RegionEvent { event: kind, addr, length, prot, ..RegionEvent::default() };
+        lives::Step::Event(event)
+    };
+    let touch = |page: u64, kind| {
+        let addr = 0x10_0000 + page * 4096;
+        lives::Step::Record(Record { addr, kind, size: 8, thread: 0, instr: 1 })
+    };
+    let (load, store) = (Kind::Load, Kind::Store);
+    let steps = [
+        event(RegionKind::Map, 8),
+        touch(0, store),
+        touch(1, load),
+        touch(1, store),
+        touch(2, store),
+        touch(2, load),
+        event(RegionKind::Unmap, 2),
+        touch(2, store),
+        event(RegionKind::Map, 2),
+        touch(0, load),
+        touch(0, store),
+    ];
+    check_resident(&steps);
+    let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let reader = lives::trace(&steps, &lives::PROCESSES, folder.path());
+    let (found, _) = all(&reader);
+    let pages = |point: &WorkingSet| point.resident_bytes.unwrap() / 4096;
+    let over_time: Vec<u64> = found.working_set.iter().map(pages).collect();
+    // A page that is only read is the page of zeros.
+    assert_eq!(over_time, [1, 1, 2, 3, 3, 1, 1, 2]);
+    assert_eq!(found.peak_resident_bytes, Some(3 * 4096));
+    assert_eq!(found.footprint_bytes, 3 * 4096);
+    // Nothing is said without events.
+    let reader = lives::trace(&steps[1..6], &lives::PROCESSES, other.path());
+    let (found, _) = all(&reader);
+    assert_eq!(found.peak_resident_bytes, None);
+    assert!(found.working_set.iter().all(|point| point.resident_bytes.is_none()));
 }

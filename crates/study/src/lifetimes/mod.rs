@@ -44,7 +44,7 @@ use nearfar_trace::{Reader, RegionEvent, RegionKind, Result};
 pub use blocks::{Blocks, Change};
 pub use option::Lifetimes;
 pub use page_table::{Action, NO_FRAME, PageTable, Taken};
-pub use peak::peak_resident;
+pub use peak::{ResidentSet, peak_resident};
 pub use spaces::{Backing, Spaces};
 
 /// Whether the events of a trace say when pages begin and end.

@@ -69,6 +69,8 @@ pub struct PageTable {
     /// Pages whose frame has another number, or is not simulated.
     aliases: u64,
     taken: Option<Box<Taken>>,
+    /// Frames of files are simulated.
+    files: bool,
     actions: Vec<Action>,
     /// Simulated frames at the moment.
     used: u64,
@@ -94,11 +96,17 @@ impl PageTable {
             lazy: FxHashSet::default(),
             aliases: 0,
             taken,
+            files: true,
             actions: Vec::new(),
             used: 0,
             filled: 0,
             read: 0,
         }
+    }
+
+    /// Frames of files are simulated or not.
+    pub fn with_files(self, files: bool) -> Self {
+        Self { files, ..self }
     }
 
     /// Numbers that pages and frames have had: all are below.
@@ -289,6 +297,7 @@ impl PageTable {
         of_file: bool,
     ) {
         let taken = self.taken.as_ref().is_none_or(|taken| taken(sample));
+        let taken = taken && (self.files || !of_file);
         self.frames[frame as usize] =
             Frame { pages: 0, used: true, object, stays, discarded: false, taken };
         if taken {

@@ -101,11 +101,18 @@ impl Spaces {
         let records = batch.addr[range.clone()].iter_mut().zip(&batch.thread[range]);
         for (addr, &thread) in records {
             if thread != running {
-                let process = self.process_of.get(&thread).copied().unwrap_or(0);
-                (running, space) = (thread, self.of_process(process));
+                (running, space) = (thread, self.of_thread(thread));
             }
             *addr = place(space, *addr);
         }
+    }
+
+    /// The space that a thread's next record is in.
+    pub fn of_thread(&mut self, thread: u32) -> u32 {
+        if self.single {
+            return 0;
+        }
+        self.of_process(self.process_of.get(&thread).copied().unwrap_or(0))
     }
 
     fn of_process(&mut self, process: u32) -> u32 {

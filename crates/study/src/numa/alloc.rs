@@ -24,27 +24,31 @@ pub struct AllocOptions {
     pub dirty_cache: bool,
 }
 
-/// What landed on one node.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Landed {
-    /// The topology's number of the node whose medium holds it.
-    pub node: usize,
-    /// Kind and number, such as `pmem4`.
-    pub label: String,
-    /// `dram`, `pmem` or `cxl`.
-    pub kind: NodeKind,
-    /// On the socket of the cores that allocate.
-    pub local: bool,
-    /// Bytes of the allocation; the kernel's tables are in `tables_bytes`.
-    pub bytes: u64,
-    /// Bytes of page tables and the like.
-    pub tables_bytes: u64,
-    /// What is left of what the kernel can give out, in bytes.
-    pub free_bytes: u64,
-    /// Nanoseconds to allocate and clear a page.
-    pub page_ns: f64,
-    /// Which part sets the pace: `core`, `medium` or `link`.
-    pub bound_by: &'static str,
+nearfar_schema::columns! {
+    /// What landed on one node.
+    pub struct Landed {
+        /// The topology's number of the node whose medium holds it.
+        node: usize,
+        /// Kind and number, such as `pmem4`.
+        label: String,
+        /// `dram`, `pmem` or `cxl`.
+        kind: NodeKind,
+        /// Whether it is on the socket of the cores that allocate.
+        local: bool,
+        /// Bytes of the allocation; the kernel's tables are in `tables_bytes`.
+        bytes: u64 ["bytes"],
+        /// Bytes of page tables and the like.
+        tables_bytes: u64 ["bytes"],
+        /// What is left of what the kernel can give out.
+        free_bytes: u64 ["bytes"],
+        /// Time to allocate and clear a page.
+        page_ns: f64 ["ns"],
+        /// Which part sets the pace: `core`, `medium` or `link`.
+        bound_by: &'static str,
+    }
+    keys [node]
+    metrics [bytes less, page_ns less]
+    seed []
 }
 
 nearfar_schema::columns! {
@@ -59,19 +63,19 @@ nearfar_schema::columns! {
         /// Why not, or null.
         why_not: Option<String>,
         /// Time to allocate and clear it, or null when impossible.
-        seconds: Option<f64> ["s"],
+        seconds: Option<f64> ["s"] as "time",
         /// Its rate, or null when impossible.
-        gb_per_second: Option<f64> ["GB/s"],
+        gb_per_second: Option<f64> ["GB/s"] as "GB/s",
         /// What the kernel could have given out.
         capacity_bytes: u64 ["bytes"],
         /// On DRAM of the own socket.
-        local_dram_bytes: u64 ["bytes"],
+        local_dram_bytes: u64 ["bytes"] as "DRAM near",
         /// On DRAM of others.
-        remote_dram_bytes: u64 ["bytes"],
+        remote_dram_bytes: u64 ["bytes"] as "DRAM far",
         /// On persistent or CXL memory of the own socket.
-        local_far_bytes: u64 ["bytes"],
+        local_far_bytes: u64 ["bytes"] as "other near",
         /// On persistent or CXL memory of others.
-        remote_far_bytes: u64 ["bytes"],
+        remote_far_bytes: u64 ["bytes"] as "other far",
         /// Stretches of pages whose nodes repeat one pattern.
         extents: u64,
     }

@@ -18,6 +18,9 @@ nearfar_schema::choices! {
     }
 }
 
+/// The machine unless another is named: that of aliusM (004).
+const MACHINE: &str = "optane-4node";
+
 /// Nodes that a mode may use; the largest number is Linux's.
 type Nodes = Option<List<Count<0, 1023>>>;
 /// A node's weight in turns of pages.
@@ -30,7 +33,7 @@ nearfar_schema::options! {
         /// Bytes to allocate.
         size: List<Bytes> = required(),
         /// Machine name or file.
-        machine: MachineName = "optane-4node",
+        machine: MachineName = MACHINE,
         /// Modes of placement.
         mode: Option<List<Choice<Modes>>> = none("all that the machine can be in"),
         /// Who allocates.
@@ -52,7 +55,7 @@ nearfar_schema::options! {
     /// The options of a run as they are written.
     pub struct RunAsked {
         /// Machine name or file.
-        machine: MachineName = "optane-4node",
+        machine: MachineName = MACHINE,
         /// Modes of placement.
         mode: Option<List<Choice<Modes>>> = none("all that the machine can be in"),
         /// Order of a stream's accesses.
@@ -78,7 +81,7 @@ nearfar_schema::options! {
     /// The options of a pair as they are written.
     pub struct PairAsked {
         /// Machine name or file.
-        machine: MachineName = "optane-4node",
+        machine: MachineName = MACHINE,
         /// Shares of the smaller one's pages that share the other's cache lines.
         overlap: List<Share> = "0,0.25,0.5,0.75,1",
         /// DRAM in front of the node.
@@ -100,7 +103,7 @@ nearfar_schema::options! {
         /// GB/s that are needed over all threads.
         bandwidth: f64 = 0.0,
         /// Machine name or file.
-        machine: MachineName = "optane-4node",
+        machine: MachineName = MACHINE,
         /// Order of accesses.
         pattern: Order = "random",
         /// Share of accesses that store.

@@ -39,19 +39,23 @@ pub enum Load<'a> {
     Stream(Stream),
 }
 
-/// A node at work.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct NodeUse {
-    /// The topology's number.
-    pub node: usize,
-    /// Kind and number.
-    pub label: String,
-    /// Bytes read from the medium.
-    pub read_bytes: f64,
-    /// Bytes written to the medium.
-    pub written_bytes: f64,
-    /// Share of the time that the medium is busy.
-    pub busy: f64,
+nearfar_schema::columns! {
+    /// A node at work.
+    pub struct NodeUse {
+        /// The topology's number.
+        node: usize,
+        /// Kind and number, such as `pmem4`.
+        label: String,
+        /// Read from the medium.
+        read_bytes: f64 ["bytes"],
+        /// Written to the medium.
+        written_bytes: f64 ["bytes"],
+        /// Share of the time that the medium is busy.
+        busy: f64,
+    }
+    keys [node]
+    metrics [busy less, read_bytes less, written_bytes less]
+    seed []
 }
 
 nearfar_schema::columns! {
@@ -68,19 +72,19 @@ nearfar_schema::columns! {
         /// Share of accesses that store.
         store_share: f64,
         /// Share of accesses on DRAM of the own socket.
-        local_dram_share: f64,
+        local_dram_share: f64 as "DRAM near",
         /// Share on DRAM of others.
-        remote_dram_share: f64,
+        remote_dram_share: f64 as "DRAM far",
         /// Share on persistent or CXL memory of the own socket.
-        local_far_share: f64,
+        local_far_share: f64 as "other near",
         /// Share on persistent or CXL memory of others.
-        remote_far_share: f64,
+        remote_far_share: f64 as "other far",
         /// Share of accesses that memory mode's cache answers, or null.
-        cache_hit_rate: Option<f64>,
+        cache_hit_rate: Option<f64> as "cache hits",
         /// Time of an access on average when the machine is idle, or null.
         latency_ns: Option<f64> ["ns"],
         /// Bandwidth over all threads, or null.
-        gb_per_second: Option<f64> ["GB/s"],
+        gb_per_second: Option<f64> ["GB/s"] as "GB/s",
         /// What sets the pace: `cores`, a node's label or `link`.
         bound_by: Option<String>,
     }

@@ -4,19 +4,20 @@
 //! Slower than the study, which sees windows and not references, and exact in the same way: the
 //! sums over regions, and over ranges, are the study's counts (`tests` below).
 
+mod pages;
+
 use std::collections::BTreeMap;
 
-use nearfar_hardware::tlb::Buffer;
-use nearfar_schema::{Bytes, none, required};
-use nearfar_trace::hash::PageMap;
-use nearfar_trace::{Batch, Columns, Kind, Reader, Result, last_byte};
+use nearfar_schema::{Bytes, OneMemory, none, required};
+use nearfar_trace::{Batch, Columns, Kind, KindSet, Reader, Result, last_byte};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use super::options::{ClockInsert, Options};
-use super::resident::Make;
-use super::simulate::footprint_bytes;
+use super::resident::{Make, Resident};
+use super::simulate::{footprint_bytes, whole_bytes};
 use crate::info::names::{Names, UNNAMED};
+use pages::Pages;
 
 /// Most address ranges in an answer: neighbours are taken together until there are no more.
 pub const RANGES: usize = 256;
@@ -32,7 +33,7 @@ nearfar_schema::options! {
         /// Page size of the row.
         page: Bytes = required(),
         /// Memory size of the row, as the run was asked for it.
-        memory: Option<nearfar_schema::Memory> = none("the middle one"),
+        memory: Option<OneMemory> = none("the middle one"),
         /// Storage of the row.
         storage: Option<String> = none("the run's first"),
     }
@@ -51,6 +52,15 @@ pub struct Counts {
     pub faults: u64,
     /// Of these, those on pages never touched before: no memory can avoid them.
     pub first_touches: u64,
+    /// Faults on pages that the kernel filled with zeros, or with a copy; where pages never end all
+    /// memory counts as private. This and the three after it add up to the faults.
+    pub zero_fills: u64,
+    /// Faults that read a page of a file for the first time.
+    pub file_reads: u64,
+    /// Faults that read a page back from swap.
+    pub swap_ins: u64,
+    /// Faults that read a page of a file again.
+    pub file_rereads: u64,
 }
 
 impl Counts {
@@ -60,6 +70,10 @@ impl Counts {
         self.tlb_second_hits += more.tlb_second_hits;
         self.faults += more.faults;
         self.first_touches += more.first_touches;
+        self.zero_fills += more.zero_fills;
+        self.file_reads += more.file_reads;
+        self.swap_ins += more.swap_ins;
+        self.file_rereads += more.file_rereads;
     }
 }
 
@@ -93,6 +107,8 @@ pub struct Site {
 /// Where misses and faults of one page size and memory size come from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Explained {
+    /// Pages ended, as the trace's events say.
+    pub lifetimes: bool,
     /// Everywhere.
     pub total: Counts,
     /// By region, most misses and faults first.
@@ -117,15 +133,16 @@ pub fn explain(
     on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<Explained> {
     let footprint = footprint_bytes(reader, options)?;
+    let (lives, whole) = whole_bytes(reader, options, footprint, &mut |_| on_progress(0))?;
     let page_bytes = options.page_sizes[0];
     let shift = page_bytes.trailing_zeros();
-    let frames = (options.memory_bytes(footprint)[0].0 / page_bytes).max(1);
-    // No more pages than the footprint has room for.
-    let most = footprint / page_bytes.min(4096) + 1;
+    let frames = (options.memory_bytes(whole)[0].0 / page_bytes).max(1);
     let loads_set = options.clock_insert == ClockInsert::Set;
-    let mut memory = options.replacement.visit(Make { frames, page_bytes, most, loads_set });
-    let mut first = Buffer::new(options.tlb.first);
-    let mut second = options.tlb.second.map(Buffer::new);
+    let memory = options.replacement.visit(Make { frames, page_bytes, loads_set });
+    let mut resident = Resident::new(options.tlb, memory);
+    let mut pages =
+        if lives { Pages::lives(reader, shift, options.files)? } else { Pages::endless(shift) };
+    let block_shift = pages.block_shift();
 
     let info = reader.info();
     let process: FxHashMap<u32, u32> = info.threads.iter().map(|t| (t.index, t.process)).collect();
@@ -133,7 +150,6 @@ pub fn explain(
     let mut running = info.threads.first().map_or(0, |thread| thread.process);
     let mut names = Names::new(reader.regions()?);
 
-    let mut ids: PageMap<u32> = PageMap::default();
     let cell_shift = shift.max(MIN_RANGE_SHIFT);
     let mut places: FxHashMap<(u32, u64), Counts> = FxHashMap::default();
     let mut code = Code::default();
@@ -148,45 +164,43 @@ pub fn explain(
                 names.advance(at, process_of, running);
                 commit(&mut places, region, &mut known, &mut counts);
             }
+            pages.events(at, &mut resident);
             at += 1;
-            let seen = process_of(batch.thread[index]);
+            let thread = batch.thread[index];
+            let seen = process_of(thread);
             if seen != running {
                 running = seen;
                 commit(&mut places, region, &mut known, &mut counts);
             }
+            // The engines know an address by its space, names do not.
+            let placed = pages.place(thread, addr);
             let kind = batch.kind[index];
             if kind == Kind::Fetch as u8 {
-                code.fetch(batch.thread[index], addr);
+                code.fetch(thread, addr);
             }
             if options.kinds.0 >> kind & 1 == 0 {
                 continue;
             }
-            let last = last_byte(addr, batch.size[index]);
-            for number in addr >> shift..=last >> shift {
-                // The part of the record that lies in this page.
-                let here = addr.max(number << shift);
+            let write = KindSet::WRITES.0 >> kind & 1 == 1;
+            let first = placed >> block_shift;
+            for block in first..=last_byte(placed, batch.size[index]) >> block_shift {
+                // The part of the record that lies in this block.
+                let low = placed.max(block << block_shift);
+                let here = addr.wrapping_add(low - placed);
                 let spot = (here >> 12, here >> cell_shift);
                 if known != Some(spot) {
                     commit(&mut places, region, &mut known, &mut counts);
                     region = names.region(running, spot.0);
                     known = Some(spot);
                 }
-                let fresh = ids.len() as u32;
-                let page = *ids.entry(number).or_insert(fresh);
-                let mut met = Counts::default();
-                if !first.access(page, number) {
-                    let held = second.as_mut().is_some_and(|level| level.access(page, number));
-                    if held { met.tlb_second_hits = 1 } else { met.tlb_misses = 1 }
-                }
-                if memory.reference(page) {
-                    met.faults = 1;
-                    met.first_touches = u64::from(page == fresh);
-                }
+                let reached = pages.reach(block, write, &mut resident);
+                let met = resident.reference(reached, block != first);
                 if met != Counts::default() {
-                    code.met(batch.thread[index], &met, |page| names.region(running, page));
+                    code.met(thread, &met, |page| names.region(running, page));
                     counts.add(&met);
                 }
-                counts.references += 1;
+                // A record references each page once, though each block of it may meet something.
+                counts.references += u64::from(block == first || low & (page_bytes - 1) == 0);
             }
         }
         if at >= next_progress {
@@ -195,7 +209,7 @@ pub fn explain(
         }
     }
     commit(&mut places, region, &mut known, &mut counts);
-    Ok(explained(places, code, names, cell_shift))
+    Ok(Explained { lifetimes: lives, ..explained(places, code, names, cell_shift) })
 }
 
 /// Which code made a reference: the last that its thread had fetched.
@@ -318,201 +332,8 @@ fn explained(
         })
         .collect();
     regions.sort_by_key(|r| (std::cmp::Reverse(r.counts.tlb_misses + r.counts.faults), r.addr_low));
-    Explained { total, regions, ranges, sites }
+    Explained { lifetimes: false, total, regions, ranges, sites }
 }
 
 #[cfg(test)]
-mod tests {
-    use nearfar_kernel::replacement::REPLACEMENTS;
-    use nearfar_trace::{KindSet, Record, RegionEvent, Source, Writer, WriterOptions};
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::paging::{MemorySize, simulate};
-
-    fn store(records: &[Record], folder: &std::path::Path) -> Reader {
-        let path = folder.join("t.trace");
-        let mut writer =
-            Writer::create(&path, Source::default(), WriterOptions::default()).unwrap();
-        for (name, addr, length) in [("low", LOW, 0x8000), ("high", HIGH, 0x1_0000)] {
-            writer
-                .region(RegionEvent {
-                    addr,
-                    length,
-                    prot: "rw-p".into(),
-                    name: name.into(),
-                    ..RegionEvent::default()
-                })
-                .unwrap();
-        }
-        let mut batch = Batch::default();
-        records.iter().for_each(|r| batch.push(*r));
-        writer.push_batch(&batch).unwrap();
-        writer.finish(None).unwrap();
-        Reader::open(&path).unwrap()
-    }
-
-    const LOW: u64 = 0x40_0000;
-    const HIGH: u64 = 0x7fff_0000_0000;
-
-    fn sum(places: &[Place]) -> Counts {
-        let mut all = Counts::default();
-        places.iter().for_each(|place| all.add(&place.counts));
-        all
-    }
-
-    fn region_of(addr: u64) -> &'static str {
-        match addr {
-            LOW..0x40_8000 => "low",
-            HIGH..0x7fff_0001_0000 => "high",
-            _ => "(unnamed)",
-        }
-    }
-
-    fn check(records: &[Record], tlb: &str, policy: &str, insert: ClockInsert) {
-        let folder = tempfile::tempdir().unwrap();
-        let reader = store(records, folder.path());
-        for page in [64u64, 4096, 65_536] {
-            for size in
-                [MemorySize::Fraction(0.3), MemorySize::Bytes(5000), MemorySize::Fraction(1.0)]
-            {
-                let set = KindSet::ALL;
-                let options =
-                    Options::new(vec![page], vec![size], tlb, policy, insert, set).unwrap();
-                let cell = &simulate(&reader, &options, &mut |_| Ok(())).unwrap().cells[0];
-                let found = explain(&reader, &options, &mut |_| Ok(())).unwrap();
-                let study = Counts {
-                    references: cell.references,
-                    tlb_misses: cell.tlb_misses,
-                    tlb_second_hits: cell.tlb_second_hits,
-                    faults: cell.faults,
-                    first_touches: cell.pages,
-                };
-                assert_eq!(found.total, study, "{policy} {tlb} page {page} {size:?}");
-                assert_eq!(sum(&found.regions), study);
-                assert_eq!(sum(&found.ranges), study);
-                assert!(found.ranges.len() <= RANGES);
-                let mut sites = Counts { references: study.references, ..Counts::default() };
-                found.sites.iter().for_each(|site| sites.add(&site.counts));
-                let fetches = records.iter().any(|r| r.kind == Kind::Fetch);
-                assert!(sites == study || !fetches && found.sites.is_empty());
-                // Each page of each record counts where its first byte there lies.
-                for name in ["low", "high", "(unnamed)"] {
-                    let own: usize = records
-                        .iter()
-                        .map(|r| {
-                            let last = r.addr + u64::from(r.size).max(1) - 1;
-                            (r.addr / page..=last / page)
-                                .filter(|p| region_of(r.addr.max(p * page)) == name)
-                                .count()
-                        })
-                        .sum();
-                    let region = found.regions.iter().find(|region| region.name == name);
-                    let counted = region.map_or(0, |region| region.counts.references);
-                    assert_eq!(counted, own as u64, "{name} at {page}");
-                }
-            }
-        }
-    }
-
-    fn records() -> impl Strategy<Value = Vec<Record>> {
-        let one = (0u64..2, 0u64..80_000, 0u8..5, prop_oneof![9 => 1u16..9, 1 => 1u16..5000]);
-        prop::collection::vec(one, 1..1200).prop_map(|parts| {
-            parts
-                .iter()
-                .map(|&(side, offset, kind, size)| Record {
-                    addr: [LOW, HIGH][side as usize] + offset % 50_000,
-                    kind: Kind::from_u8(kind).unwrap(),
-                    size,
-                    thread: 0,
-                    instr: 1,
-                })
-                .collect()
-        })
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(12))]
-        #[test]
-        fn sums_are_the_studys(
-            records in records(),
-            tlb in prop::sample::select(vec!["64", "3", "8x2", "4+16x4"]),
-            policy in prop::sample::select(REPLACEMENTS),
-        ) {
-            check(&records, tlb, policy.name, ClockInsert::Set);
-        }
-        #[test]
-        fn sums_are_the_studys_where_clock_loads_clear(records in records()) {
-            check(&records, "16", "clock", ClockInsert::Clear);
-        }
-    }
-
-    /// A miss belongs to the code that its own thread fetched last.
-    #[test]
-    fn code_is_that_of_the_thread() {
-        let one = |addr, kind, thread| Record { addr, kind, size: 4, thread, instr: 1 };
-        let page = |n: u64| HIGH + n * 4096;
-        let records = [
-            one(LOW, Kind::Fetch, 0),
-            one(LOW + 0x1000, Kind::Fetch, 1),
-            one(page(1), Kind::Load, 0),
-            one(page(2), Kind::Store, 1),
-            one(page(3), Kind::Load, 1),
-            one(page(4), Kind::Load, 2),
-            one(LOW + 0x40, Kind::Fetch, 0),
-            one(page(5), Kind::Load, 0),
-        ];
-        let folder = tempfile::tempdir().unwrap();
-        let reader = store(&records, folder.path());
-        let all = vec![MemorySize::Fraction(1.0)];
-        let data = KindSet(1 << Kind::Load as u8 | 1 << Kind::Store as u8);
-        let faults = |kinds| {
-            let options =
-                Options::new(vec![4096], all.clone(), "64", "lru", ClockInsert::Set, kinds);
-            let found = explain(&reader, &options.unwrap(), &mut |_| Ok(())).unwrap();
-            let facts = |s: &Site| (s.addr, s.name.clone(), s.counts.faults, s.counts.tlb_misses);
-            found.sites.iter().map(facts).collect::<Vec<_>>()
-        };
-        let low = || "low".to_owned();
-        let others = (None, "(others)".to_owned(), 1, 1);
-        assert_eq!(
-            faults(data),
-            [
-                (Some(LOW + 0x1000), low(), 2, 2),
-                (Some(LOW), low(), 1, 1),
-                (Some(LOW + 0x40), low(), 1, 1),
-                others.clone(),
-            ]
-        );
-        // Fetches count at the code that they are of.
-        assert_eq!(faults(KindSet::ALL)[0], (Some(LOW + 0x1000), low(), 3, 3));
-        assert_eq!(faults(KindSet::ALL)[1], (Some(LOW), low(), 2, 2));
-        assert_eq!(faults(KindSet::ALL)[3], others);
-    }
-
-    /// Far more cells than ranges, up to the top of the address space.
-    #[test]
-    fn ranges_are_taken_together() {
-        let records: Vec<Record> = (0..2000u64)
-            .map(|i| Record {
-                addr: (i * 7919 % 1000) << 20,
-                kind: Kind::Load,
-                size: 8,
-                thread: 0,
-                instr: 1,
-            })
-            .chain([Record { addr: u64::MAX - 7, kind: Kind::Load, size: 8, thread: 0, instr: 1 }])
-            .collect();
-        let folder = tempfile::tempdir().unwrap();
-        let reader = store(&records, folder.path());
-        let memory = vec![MemorySize::Fraction(0.5)];
-        let options =
-            Options::new(vec![4096], memory, "64", "lru", ClockInsert::Set, KindSet::ALL).unwrap();
-        let found = explain(&reader, &options, &mut |_| Ok(())).unwrap();
-        assert!(found.ranges.len() <= RANGES && found.ranges.len() > RANGES / 4);
-        assert_eq!(sum(&found.ranges), found.total);
-        assert_eq!(found.total.references, 2001);
-        assert_eq!(found.ranges.last().unwrap().addr_high, 1u128 << 64);
-        assert!(found.ranges.windows(2).all(|pair| pair[0].addr_high <= pair[1].addr_low.into()));
-    }
-}
+mod tests;

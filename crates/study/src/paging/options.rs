@@ -8,7 +8,7 @@ use nearfar_schema::{Bytes, Choice, Count, List, Memory, PageSizes, Runtime, non
 use nearfar_trace::record::Kinds;
 use nearfar_trace::{Error, KindSet, Result};
 
-use crate::filter::Filter;
+use crate::filter::{Filter, MACHINE};
 pub use crate::lifetimes::Lifetimes;
 
 /// Smallest page size, bytes: a cache line.
@@ -17,9 +17,6 @@ pub const MIN_PAGE: u64 = 64;
 pub const MAX_PAGE: u64 = 1 << 40;
 /// Most memory sizes in one study.
 pub const MAX_MEMORIES: usize = 1024;
-
-/// Default of a simulation, bytes.
-pub const MAX_MEMORY: u64 = 12 << 30;
 
 nearfar_schema::choices! {
     /// Whether CLOCK loads a page with its accessed bit set.
@@ -32,12 +29,14 @@ nearfar_schema::choices! {
 }
 
 nearfar_schema::choices! {
-    /// Whether files are in the page cache before the program runs.
-    pub enum PageCache: "page cache" {
+    /// Where the program's files are when it starts.
+    pub enum PageCache: "state of the page cache" {
         /// the first reference to a page of a file reads it from storage
         Cold = "cold",
         /// it finds the page in memory, and is no fault that counts
         Warm = "warm",
+        /// files are in memory that is not counted here, such as another control group's
+        Elsewhere = "elsewhere",
     }
 }
 
@@ -55,7 +54,7 @@ nearfar_schema::options! {
         /// The accessed bit of a page just loaded by CLOCK.
         clock_insert: ClockInsert = "set",
         /// Machine name or file.
-        machine: MachineName = "desktop-nvm",
+        machine: MachineName = MACHINE,
         /// Storages of the machine.
         storage: Option<List<String>> = none("all"),
         /// Kinds of references that count.
@@ -63,8 +62,8 @@ nearfar_schema::options! {
         /// References that the study sees, before or behind the machine's caches.
         filter: Filter = "none",
         /// Whether pages end, where the trace has events that say so.
-        lifetimes: Lifetimes = "off",
-        /// Whether the page cache holds the program's files when it starts.
+        lifetimes: Lifetimes = "on",
+        /// Where the program's files are when it starts.
         page_cache: PageCache = "cold",
         /// Charge a write for each eviction of a dirty page.
         write_back: bool = false,
@@ -94,6 +93,8 @@ pub struct Options {
     pub kinds: KindSet,
     /// Pages end, where the trace has events that say so.
     pub lifetimes: bool,
+    /// Pages of files take frames, where pages end.
+    pub files: bool,
     /// Threads; 0 = one per core.
     pub threads: usize,
     /// Bytes that the simulation should not exceed: a large footprint takes several passes.
@@ -110,13 +111,14 @@ impl TryFrom<&Asked> for Options {
         let options = Self::new(
             asked.page_sizes.0.clone(),
             asked.memory.sizes.clone(),
-            &asked.tlb.to_string(),
-            asked.replacement.name,
+            asked.tlb,
+            asked.replacement,
             asked.clock_insert,
             kinds,
         )?;
         Self {
             lifetimes: asked.lifetimes == Lifetimes::On,
+            files: asked.page_cache != PageCache::Elsewhere,
             threads: asked.threads.0.0 as usize,
             max_memory: asked.max_memory.0.0,
             ..options
@@ -126,12 +128,12 @@ impl TryFrom<&Asked> for Options {
 }
 
 impl Options {
-    /// Check and order what the user gave. `replacement` is a name.
+    /// Check and order what the user gave; all pages, on every core, in as much memory as it takes.
     pub fn new(
         mut page_sizes: Vec<u64>,
         memory: Vec<MemorySize>,
-        tlb: &str,
-        replacement: &str,
+        tlb: TlbSpec,
+        replacement: Choice<Replacements>,
         clock_insert: ClockInsert,
         kinds: KindSet,
     ) -> Result<Self> {
@@ -169,14 +171,7 @@ impl Options {
                 ));
             }
         }
-        let Some(policy) = replacement::find(replacement) else {
-            let names: Vec<_> = replacement::REPLACEMENTS.iter().map(|p| p.name).collect();
-            return Err(Error::input(
-                "--replacement",
-                format!("no policy {replacement:?}"),
-                format!("choose one of {}", names.join(", ")),
-            ));
-        };
+        let policy = replacement::find(replacement.name).expect("a choice is of the registry");
         if clock_insert == ClockInsert::Clear && !policy.is_clock() {
             return Err(Error::input(
                 "--clock-insert",
@@ -190,14 +185,15 @@ impl Options {
         Ok(Self {
             page_sizes,
             memory,
-            tlb: tlb.parse().map_err(|what: String| Error::input("--tlb", what, ""))?,
+            tlb,
             replacement: policy,
             clock_insert,
             kinds,
             lifetimes: false,
+            files: true,
             threads: 0,
             sample: None,
-            max_memory: MAX_MEMORY,
+            max_memory: u64::MAX,
         })
     }
 

@@ -31,6 +31,8 @@ pub struct Job {
     pub sample: Option<Sample>,
     /// Pages end.
     pub lives: bool,
+    /// Pages of files take frames, where pages end.
+    pub files: bool,
     /// Memories.
     pub engines: Vec<Box<dyn Engine>>,
 }
@@ -159,7 +161,7 @@ impl Grouped {
 impl PageSize {
     /// Nothing referenced yet.
     pub fn new(job: Job) -> Self {
-        let Job { shift, block_shift, tlb, sample, lives, engines } = job;
+        let Job { shift, block_shift, tlb, sample, lives, files, engines } = job;
         let sets = |buffer: &Buffer| matches!(buffer, Buffer::Sets(_));
         let first = tlb.map(|tlb| Buffer::new(tlb.first));
         let second = tlb.and_then(|tlb| tlb.second).map(Buffer::new);
@@ -167,7 +169,7 @@ impl PageSize {
             let taken = sample.map(|sample| {
                 Box::new(move |number| sample.takes(number)) as Box<lifetimes::Taken>
             });
-            Pages::Lives(PageTable::new(shift, block_shift, taken))
+            Pages::Lives(PageTable::new(shift, block_shift, taken).with_files(files))
         } else {
             Pages::Endless(Endless {
                 blocks: shift - block_shift,

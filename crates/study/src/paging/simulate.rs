@@ -154,6 +154,26 @@ pub fn footprint_bytes(reader: &Reader, options: &Options) -> Result<u64> {
     Ok(reader.info().footprint_pages(options.kinds).max(1).saturating_mul(4096))
 }
 
+/// Whether pages end, and the bytes that memory sizes are parts of: the peak resident set then, which
+/// takes a pass over the trace unless no size is a part, else the footprint.
+///
+/// # Errors
+/// The trace cannot be read; what `on_progress` raises.
+pub fn whole_bytes(
+    reader: &Reader,
+    options: &Options,
+    footprint_bytes: u64,
+    on_progress: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<(bool, u64)> {
+    let lifetimes = options.lifetimes && lifetimes::known(reader)?;
+    Ok(match lifetimes && options.has_fractions() {
+        true => {
+            (true, lifetimes::peak_resident(reader, options.kinds, options.files, on_progress)?)
+        }
+        false => (lifetimes, footprint_bytes),
+    })
+}
+
 /// Simulate every page size and memory size of `options`: in one pass over the trace, or in as few
 /// as keep within `options.max_memory` (see [`passes`]). The passes change no result.
 ///
@@ -165,11 +185,8 @@ pub fn simulate(
 ) -> Result<Simulated> {
     let footprint_bytes = footprint_bytes(reader, options)?;
     let records = reader.info().records_of(options.kinds);
-    let lifetimes = options.lifetimes && lifetimes::known(reader)?;
-    let whole_bytes = match lifetimes && options.has_fractions() {
-        true => lifetimes::peak_resident(reader, options.kinds, &mut |_| on_progress(0))?,
-        false => footprint_bytes,
-    };
+    let (lifetimes, whole_bytes) =
+        whole_bytes(reader, options, footprint_bytes, &mut |_| on_progress(0))?;
     let study = Study { reader, options, lifetimes, whole_bytes, footprint_bytes };
     let mut cells = Vec::new();
     let mut done = 0;
@@ -272,7 +289,16 @@ impl Study<'_> {
                 let engines = Engines { frames, page_bytes: page, options };
                 let engines =
                     if frames.is_empty() { Vec::new() } else { options.replacement.visit(engines) };
-                jobs.push(PageSize::new(Job { shift, block_shift, tlb, sample, lives, engines }));
+                let files = options.files;
+                jobs.push(PageSize::new(Job {
+                    shift,
+                    block_shift,
+                    tlb,
+                    sample,
+                    lives,
+                    files,
+                    engines,
+                }));
             };
             let pages = self.footprint_bytes as f64 / page.max(4096) as f64;
             match options.sample.filter(|&rate| sample::worth_it(pages, rate)) {

@@ -22,11 +22,11 @@ nearfar_schema::columns! {
         /// References at this page size; one that crosses a page counts in both.
         references: u64,
         /// Page walks: what no level of the TLB held.
-        tlb_misses: u64,
+        tlb_misses: u64 as "TLB misses",
         /// e, epsilon of page-size advice (000).
-        tlb_miss_rate: f64 ["per reference"],
+        tlb_miss_rate: f64 ["per reference"] as "TLB miss rate",
         /// First-level misses that the second level held; 0 with one level.
-        tlb_second_hits: u64,
+        tlb_second_hits: u64 as "second TLB hits",
         /// Page faults; an estimate when pages were sampled.
         faults: u64,
         /// d, delta of page-size advice (000).
@@ -36,7 +36,17 @@ nearfar_schema::columns! {
         /// Distinct pages: no memory size can fault less.
         pages: u64 ["pages"],
         /// Evictions of written pages.
-        dirty_evictions: u64,
+        dirty_evictions: u64 as "dirty",
+        /// The storage device of the machine.
+        storage: String,
+        /// Time of address translation, T_A.
+        translation_ns: f64 ["ns per reference"],
+        /// Time of the data, T_D.
+        data_ns: f64 ["ns per reference"],
+        /// T_A + T_D.
+        total_ns: f64 ["ns per reference"],
+        /// Whether the frames are so few (under 8) that the row says little about a larger program.
+        too_few_frames: bool as "too few frames",
         /// Faults on pages that the kernel filled with zeros, or with a copy. This and the five after it
         /// are null under 8 frames; where pages never end all memory counts as private.
         zero_fills: Option<u64>,
@@ -50,16 +60,6 @@ nearfar_schema::columns! {
         swap_outs: Option<u64>,
         /// Evictions that wrote a page to its file.
         write_backs: Option<u64>,
-        /// The storage device of the machine.
-        storage: String,
-        /// Time of address translation, T_A.
-        translation_ns: f64 ["ns per reference"],
-        /// Time of the data, T_D.
-        data_ns: f64 ["ns per reference"],
-        /// T_A + T_D.
-        total_ns: f64 ["ns per reference"],
-        /// Whether the frames are so few (under 8) that the row says little about a larger program.
-        too_few_frames: bool,
     }
     keys [storage, memory_fraction | memory_bytes, page_bytes]
     metrics [

@@ -11,11 +11,11 @@ nearfar_schema::columns! {
     #[derive(Default)]
     pub struct Cell {
         /// Policy for embedded page faults.
-        epf: String,
+        epf: String as "EPF",
         /// DRAM in the device.
-        dram_bytes: u64 ["bytes"],
+        dram_bytes: u64 ["bytes"] as "DRAM",
         /// Time from the first reference to the last.
-        seconds: f64 ["s"],
+        seconds: f64 ["s"] as "time",
         /// References replayed.
         references: u64,
         /// Instructions executed.
@@ -23,17 +23,17 @@ nearfar_schema::columns! {
         /// Accesses to the device: lines that the CPU caches read from it or write to it.
         accesses: u64 ["lines"],
         /// Page-table walks.
-        tlb_misses: u64,
+        tlb_misses: u64 as "TLB misses",
         /// Page-table walks that found the page in need of a move, or on its way for another thread.
-        embedded_faults: u64,
+        embedded_faults: u64 as "embedded faults",
         /// Embedded page faults per access.
-        embedded_fault_rate: f64 ["per access"],
+        embedded_fault_rate: f64 ["per access"] as "faults",
         /// Embedded page faults on a page that was on its way for another thread.
         joined_faults: u64,
         /// Embedded page faults that went to the kernel; those raised anew are in `overruns`.
         passed_to_kernel: u64,
         /// Their share of all embedded page faults.
-        passed_share: f64,
+        passed_share: f64 as "passed on",
         /// How often a thread slept; not where it was in a section that may not.
         slept: u64,
         /// How often a thread woke before its page was there, and raised the fault anew.
@@ -43,34 +43,34 @@ nearfar_schema::columns! {
         /// Reads of the disk.
         disk_reads: u64,
         /// Executing and waiting for DRAM, summed over the cores.
-        cpu_busy: f64 ["s"],
+        cpu_busy: f64 ["s"] as "busy",
         /// Waiting for the device's flash with the core held.
-        cpu_stall: f64 ["s"],
+        cpu_stall: f64 ["s"] as "stall",
         /// Exceptions and context switches.
-        cpu_switch: f64 ["s"],
+        cpu_switch: f64 ["s"] as "switch",
         /// Nothing to run.
-        cpu_idle: f64 ["s"],
+        cpu_idle: f64 ["s"] as "idle",
         /// Services of the device: pages moved in or out, and waited for.
         services: u64,
         /// Mean of the predicted service times.
-        predicted_us_mean: f64 ["us"],
+        predicted_us_mean: f64 ["us"] as "predicted",
         /// Mean of the actual service times.
-        actual_us_mean: f64 ["us"],
+        actual_us_mean: f64 ["us"] as "actual",
         /// Mean of actual less predicted: the bias, and the mean error too, as a service never takes
         /// less than predicted.
-        prediction_error_us_mean: f64 ["us"],
+        prediction_error_us_mean: f64 ["us"] as "mean error",
         /// Largest of actual less predicted.
-        prediction_error_us_max: f64 ["us"],
+        prediction_error_us_max: f64 ["us"] as "largest error",
         /// Pages read from flash, for the host and by collection.
-        flash_reads: u64 ["pages"],
+        flash_reads: u64 ["pages"] as "reads",
         /// Pages programmed, for the host and by collection.
-        flash_programs: u64 ["pages"],
+        flash_programs: u64 ["pages"] as "programs",
         /// Blocks collected.
-        gc_collections: u64 ["blocks"],
+        gc_collections: u64 ["blocks"] as "GC",
         /// Pages that collection moved, each a read and a program.
-        gc_moved: u64 ["pages"],
+        gc_moved: u64 ["pages"] as "moved",
         /// Programs for each written page that left the device's DRAM.
-        write_amplification: f64,
+        write_amplification: f64 as "WA",
         /// Pages that left the device's DRAM.
         evictions: u64 ["pages"],
         /// Those that had been written to.

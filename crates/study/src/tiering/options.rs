@@ -5,18 +5,20 @@ use nearfar_hardware::machine::MachineName;
 use nearfar_hardware::node::{KernelCosts, NodeModel};
 use nearfar_kernel::tiering::{FRAME, POLICIES};
 use nearfar_schema::units::MemorySize;
-use nearfar_schema::{Bytes, Count, Entry, Given, OneMemory, Runtime, Value, none};
+use nearfar_schema::{Bytes, Count, Entry, Given, OneMemory, Registry as _, Runtime, Value, none};
 use nearfar_trace::{Error, Result};
 use serde_json::Value as Json;
 
 use super::counters::Hardware;
-use super::workload::{Mix, Pattern, Placement, Shape};
+use super::workload::{Mix, Pattern, Placement, Shape, Workloads};
 use crate::filter::Filter;
 use crate::lifetimes::Lifetimes;
 
 nearfar_schema::options! {
     /// The options of a tiering study as they are written.
     pub struct Asked {
+        /// A generated workload, or a trace folder.
+        workload: Load = "nomad-medium",
         /// Policies: names with commas between, or all.
         policy: Policies = "all",
         /// Machine name or file; it needs two to four nodes and [cost].
@@ -55,6 +57,34 @@ nearfar_schema::options! {
         points: Count<1, 100_000> = 40,
         /// Threads; 0 = one per core. A policy in Python makes it 1.
         threads: Runtime<Count<0, 1024>> = 0,
+    }
+}
+
+/// What runs: the name of a generated workload, or what a trace is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Load(pub String);
+
+impl Value for Load {
+    fn metavar() -> &'static str {
+        Workloads::METAVAR
+    }
+    fn python() -> String {
+        "str | Path".into()
+    }
+    fn registry() -> &'static str {
+        Workloads::NAME
+    }
+    fn choices() -> Vec<Entry> {
+        Workloads::entries()
+    }
+    fn open() -> bool {
+        true
+    }
+    fn read(given: &Given) -> std::result::Result<Self, String> {
+        String::read(given).map(Self)
+    }
+    fn plain(&self) -> Json {
+        self.0.as_str().into()
     }
 }
 

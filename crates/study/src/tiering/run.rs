@@ -46,29 +46,29 @@ nearfar_schema::columns! {
         /// How long they took, simulated.
         seconds: f64 ["s"],
         /// Bytes of the program's accesses per second.
-        bandwidth_mb_s: f64 ["MiB/s"],
+        bandwidth_mb_s: f64 ["MiB/s"] as "MiB/s",
         /// Time of an access, all its faults included.
-        mean_latency_ns: f64 ["ns"],
+        mean_latency_ns: f64 ["ns"] as "access",
         /// Share of accesses to the fastest node.
-        fast_hit_ratio: f64,
+        fast_hit_ratio: f64 as "fast",
         /// Pages moved up.
-        promotions: u64 ["pages"],
+        promotions: u64 ["pages"] as "up",
         /// Pages moved down.
-        demotions: u64 ["pages"],
+        demotions: u64 ["pages"] as "down",
         /// Of these, onto their shadow.
-        demotions_remapped: u64 ["pages"],
+        demotions_remapped: u64 ["pages"] as "remap",
         /// Of these, by a copy.
-        demotions_copied: u64 ["pages"],
+        demotions_copied: u64 ["pages"] as "copied",
         /// Promotions that kept a shadow.
-        shadow_copies: u64 ["pages"],
+        shadow_copies: u64 ["pages"] as "shadow",
         /// Shadows freed by a write.
-        shadow_faults: u64 ["pages"],
+        shadow_faults: u64 ["pages"] as "fault",
         /// Shadows freed for their frame.
-        shadow_reclaims: u64 ["pages"],
+        shadow_reclaims: u64 ["pages"] as "reclaim",
         /// Copies given up because the page was written meanwhile.
         aborts: u64 ["pages"],
         /// Hint faults.
-        hint_faults: u64,
+        hint_faults: u64 as "hints",
         /// Write-protect faults in all.
         write_faults: u64,
         /// Bytes copied between nodes.
@@ -113,15 +113,15 @@ nearfar_schema::columns! {
         /// Simulated time since the start.
         seconds: f64 ["s"],
         /// Bytes of the program's accesses per second, since the point before.
-        bandwidth_mb_s: f64 ["MiB/s"],
+        bandwidth_mb_s: f64 ["MiB/s"] as "MiB/s",
         /// Share of accesses to the fastest node, since the point before.
-        fast_hit_ratio: f64,
+        fast_hit_ratio: f64 as "fast",
         /// Shadows made since the start.
-        shadow_copies: u64 ["pages"],
+        shadow_copies: u64 ["pages"] as "shadow",
         /// Pages promoted since the start.
-        promotions: u64 ["pages"],
+        promotions: u64 ["pages"] as "up",
         /// Pages demoted since the start.
-        demotions: u64 ["pages"],
+        demotions: u64 ["pages"] as "down",
         /// Bytes in use on the fastest node.
         fast_bytes: u64 ["bytes"],
         /// Bytes in use on the other nodes.

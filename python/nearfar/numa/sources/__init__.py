@@ -24,7 +24,7 @@ def names() -> list[str]:
 
 
 def read(path: Path) -> list[Node]:
-    """Read the nodes that a file or folder tells.
+    """Read the nodes that a file or folder describes.
 
     Raises:
         NearfarError: no source knows it, or what it holds is damaged.

@@ -2,7 +2,7 @@
 
 As bytes (``/sys/firmware/acpi/tables/HMAT``), or as the hexadecimal lines that ``acpidump`` prints
 and ``iasl -d`` puts at the end of a table; a text may hold several. ACPI 6.5, sections 5.2.16,
-5.2.17 and 5.2.28. HMAT alone tells what a node is like from every socket. Domain numbers are taken
+5.2.17 and 5.2.28. HMAT alone says what a node is like from every socket. Domain numbers are taken
 for node numbers, which is so where SRAT names domains in order.
 """
 
@@ -21,7 +21,7 @@ SUMMARY = "ACPI SRAT, SLIT, HMAT"
 _HEADER = 36
 #: A line of a dump: its offset, up to sixteen bytes, and what follows them.
 _LINE = re.compile(r"^\s*([0-9A-Fa-f]{4,16})h?:((?: [0-9A-Fa-f]{2}){1,16})(?:\s|$)", re.MULTILINE)
-#: What HMAT's kinds of table tell, for loads and stores.
+#: What HMAT's kinds of table give, for loads and stores.
 _TOLD = {
     0: ("read_latency", "write_latency"),
     1: ("read_latency",),
@@ -40,7 +40,7 @@ def knows(path: Path, text: str) -> bool:
 
 
 def read(path: Path, text: str) -> list[Node]:
-    """Read what the tables tell of each node; sizes are 0 where there is no SRAT."""
+    """Read what the tables say of each node; sizes are 0 where there is no SRAT."""
     nodes: dict[int, Node] = {}
     tables = [path.read_bytes()] if _bytes(text) else list(_dumped(path, text))
     for table in tables:
@@ -81,7 +81,7 @@ def _check(path: Path, name: str, table: bytes) -> None:
 
 
 def _cut(path: Path, name: str) -> NearfarError:
-    return NearfarError(f"{path}: {name} has not the length that it tells; dump it again")
+    return NearfarError(f"{path}: {name} has not the length that it states; dump it again")
 
 
 def _node(nodes: dict[int, Node], number: int, source: str) -> Node:
@@ -174,7 +174,7 @@ def _hmat(table: bytes, nodes: dict[int, Node], source: str) -> None:
 
 
 def _value(entry: int, base: int, revision: int, *, latency: bool) -> int | None:
-    """Nanoseconds or bytes a second, as Linux reads them; None where nothing is told."""
+    """Nanoseconds or bytes a second, as Linux reads them; None where it is not given."""
     if entry in (0, 0xFFFF):
         return None
     value = entry * base

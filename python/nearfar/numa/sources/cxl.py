@@ -19,7 +19,7 @@ _FIRST = 64
 
 
 def knows(path: Path, text: str) -> bool:
-    """Whether it is JSON that tells of ``memdev``."""
+    """Whether it is JSON that describes ``memdev``."""
     return text.lstrip()[:1] in "[{" and '"memdev"' in text
 
 

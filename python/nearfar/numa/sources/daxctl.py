@@ -13,7 +13,7 @@ SUMMARY = "daxctl list"
 
 
 def knows(path: Path, text: str) -> bool:
-    """Whether it is JSON that tells of ``chardev``."""
+    """Whether it is JSON that describes ``chardev``."""
     return text.lstrip()[:1] in "[{" and '"chardev"' in text
 
 

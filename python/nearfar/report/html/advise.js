@@ -21,7 +21,7 @@ function setUpFleet() {
     }
     why.replaceChildren(sentence, list);
     byId("curve-table").replaceChildren(table(
-      ["page", "predicted", "simulated", "translation", "data", "to the model"],
+      model.charts.curve.heads,
       vm.curve.map((p) => [
         p.page_label, p.predicted_label, p.simulated_label, p.translation_label, p.data_label,
         p.fitted,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from nearfar import units
 from nearfar.advise.architectures import MECHANISMS
 from nearfar.advise.one_vm import Advice
-from nearfar.declared.advise import CurveRow
+from nearfar.declared.advise import CURVE_ROWS, ROWS, CurveRow
 from nearfar.report import palette
 from nearfar.report.advise import memory
 from nearfar.report.html import charts, page
@@ -17,14 +17,19 @@ from nearfar.report.html import charts, page
 _USUAL = 4096
 _SIGNS = {"good": "\u2713", "fair": "~", "poor": "\u2717", "unknown": "?"}
 
+#: Heads of the table of a curve, in the order of the script.
+_HEADS: Final = CURVE_ROWS.heads(
+    "page_bytes", "predicted_ns", "simulated_ns", "translation_ns", "data_ns", "fitted"
+)
+
 _GLOSSARY = (
-    ("advised", "The page size of least predicted time; 4 KiB unless it gains enough."),
+    ("page", "The advised page size: of least predicted time; 4 KiB unless it gains enough."),
     ("set", "The size that the architecture can really be set to."),
     ("predicted", "Time per reference by the model, from the page sizes that it was shown."),
     ("simulated", "The same by the simulation of the whole trace."),
     ("gain", "Share of the 4 KiB page's predicted time that the advised page saves."),
     ("regret", "How much longer the advised page takes than the simulation's best."),
-    ("confidence", "By the error of the predicted time at a size that the model is not shown."),
+    ("fit", "How sure the advice is: by the error of the time at a size that was held out."),
     ("limit", "What a reference still waits for: translation (TLB misses) or storage (faults)."),
 )
 
@@ -71,7 +76,7 @@ class AdvisePage(page.Page):
     def _data(self) -> dict[str, object]:
         rows: Sequence[Advice] = self.result["rows"]
         sizes = sorted({point["page_bytes"] for row in rows for point in row["curve"]})
-        drawn = {"curve": {"spec": charts.advice(sizes or [_USUAL])}}
+        drawn = {"curve": {"spec": charts.advice(sizes or [_USUAL]), "heads": _HEADS}}
         return {
             "result": self.result,
             "model": {"vms": [_vm(row) for row in rows], "charts": drawn},
@@ -122,8 +127,10 @@ def _table(rows: Sequence[Advice]) -> str:
                 f'<span class="verdict {known}">{_SIGNS[known]} {page.text(word)}</span>',
             ]
         )
-    headers = ["vm", "workload", "memory", "storage", "advised", "set", "predicted", "simulated"]
-    headers += ["4 KiB", "gain", "regret", "confidence"]
+    headers = ROWS.heads(
+        "vm", "workload", "memory_bytes", "storage", "advised_page_bytes", "settable_page_bytes",
+        "predicted_ns", "simulated_ns", "baseline_4k_ns", "gain", "regret", "confidence",
+    )  # fmt: skip
     return "<p>Choose a machine to see its curve and why.</p>" + page.table(
         headers, cells, "Advised page size of each virtual machine"
     )

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from nearfar.declared.advise import CURVE_ROWS
+from nearfar.declared.info import REUSE_ROWS, WORKING_SET_ROWS
+from nearfar.declared.paging import ROWS as PAGING
 from nearfar.report import palette
 
 Spec = dict[str, Any]
@@ -110,9 +113,10 @@ def times(pages: Sequence[str]) -> Spec:
             order=alt.Order("order:Q"),
             tooltip=[
                 alt.Tooltip("label:N", title="page size"),
-                alt.Tooltip("translation_label:N", title="translation"),
-                alt.Tooltip("data_label:N", title="data"),
-                alt.Tooltip("total_label:N", title="total"),
+                *(
+                    alt.Tooltip(f"{part}_label:N", title=PAGING.head(f"{part}_ns"))
+                    for part in (*parts, "total")
+                ),
                 alt.Tooltip("versus_label:N", title="against 4 KiB"),
             ],
         )
@@ -151,8 +155,8 @@ def advice(pages: Sequence[int]) -> Spec:
         color=alt.value("#d55e00"),
         tooltip=[
             alt.Tooltip("page_label:N", title="page size"),
-            alt.Tooltip("predicted_label:N", title="predicted"),
-            alt.Tooltip("simulated_label:N", title="simulated"),
+            alt.Tooltip("predicted_label:N", title=CURVE_ROWS.head("predicted_ns")),
+            alt.Tooltip("simulated_label:N", title=CURVE_ROWS.head("simulated_ns")),
             alt.Tooltip("translation_label:N", title="translation, simulated"),
             alt.Tooltip("data_label:N", title="data, simulated"),
             alt.Tooltip("fitted:N", title="this size was"),
@@ -220,8 +224,8 @@ def published(pages: Sequence[int], names: Sequence[str], axis: str, time: bool)
     return finish(alt.layer(curves, points), 320)
 
 
-def working_set(most: int) -> Spec:
-    """Bytes touched near each moment, at most ``most``.
+def over_time(most: int, title: str) -> Spec:
+    """Bytes at each moment, at most ``most``; ``title`` says which.
 
     Data set: ``points`` (``record``, ``bytes``, labels).
     """
@@ -239,7 +243,7 @@ def working_set(most: int) -> Spec:
                 "record:Q",
                 scale=alt.Scale(nice=False),
                 axis=alt.Axis(
-                    title="record",
+                    title=WORKING_SET_ROWS.head("record"),
                     labelExpr=COUNT_LABEL,
                     labelOverlap="greedy",
                     labelSeparation=8,
@@ -248,14 +252,14 @@ def working_set(most: int) -> Spec:
             y=alt.Y(
                 "bytes:Q",
                 axis=alt.Axis(
-                    title="bytes touched",
+                    title=title,
                     labelExpr=SIZE_LABEL,
                     values=list(range(0, most + step, step)),
                 ),
             ),
             tooltip=[
-                alt.Tooltip("record_label:N", title="record"),
-                alt.Tooltip("bytes_label:N", title="touched"),
+                alt.Tooltip("record_label:N", title=WORKING_SET_ROWS.head("record")),
+                alt.Tooltip("bytes_label:N", title=title),
             ],
         )
     )
@@ -266,6 +270,8 @@ def reuse(labels: Sequence[str]) -> Spec:
     """References by reuse distance. Data set: ``points`` (``label``, ``count``, labels)."""
     import altair as alt
 
+    distance, count = REUSE_ROWS.heads("distance_log2", "count")
+
     made = (
         alt.Chart(alt.NamedData("points"))
         .mark_bar()
@@ -275,10 +281,10 @@ def reuse(labels: Sequence[str]) -> Spec:
                 sort=list(labels),
                 axis=alt.Axis(title="distinct pages between two uses", labelAngle=-40),
             ),
-            y=alt.Y("count:Q", axis=alt.Axis(title="references", labelExpr=COUNT_LABEL)),
+            y=alt.Y("count:Q", axis=alt.Axis(title=count, labelExpr=COUNT_LABEL)),
             tooltip=[
-                alt.Tooltip("label:N", title="distance"),
-                alt.Tooltip("count_label:N", title="references"),
+                alt.Tooltip("label:N", title=distance),
+                alt.Tooltip("count_label:N", title=count),
                 alt.Tooltip("share_label:N", title="share"),
             ],
         )

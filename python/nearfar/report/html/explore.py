@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from nearfar import units
-from nearfar.diff import across, flat
+from nearfar.diff import Level, across, flat
 from nearfar.errors import NearfarError
 from nearfar.report.diff import signed
 from nearfar.report.html import charts, page
@@ -258,7 +258,7 @@ def _differences(rows: Sequence[Row], keys: Sequence[str], metrics: Mapping[str,
     return found
 
 
-def _cells(by: str, one: Row) -> list[str]:
+def _cells(by: str, one: Level) -> list[str]:
     def level(value: object) -> str:
         sized = by.endswith("_bytes") and isinstance(value, int)
         return units.size(value) if sized else _text(value)  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nearfar import units
+from nearfar.declared.info import REGIONS_ROWS, REUSE_ROWS, WORKING_SET_ROWS
 from nearfar.report import tables
 from nearfar.report.html import charts, heat, page
 from nearfar.trace import facts
@@ -94,34 +95,55 @@ def _regions(found: list[Mapping[str, Any]], drawn: dict[str, Any]) -> str:
     body = (
         f'<p class="key">{legend}</p>'
         + page.chart("regions", label, f"Most references: {drawn['regions']['bars'][0]['name']}.")
-        + page.details("The numbers", page.table(["region", *keys], rows, label))
+        + page.details("The numbers", page.table(REGIONS_ROWS.heads("name", *keys), rows, label))
     )
     return page.section("regions", "Hottest regions", body)
 
 
 def _working_set(points: list[Mapping[str, Any]], drawn: dict[str, Any]) -> str:
-    most = max(points, key=lambda p: int(p["bytes"]))
-    drawn["working"] = {
-        "spec": charts.working_set(int(most["bytes"])),
+    resident = points[0].get("resident_bytes") is not None
+    body = _over_time(points, drawn, "working", "bytes", "Working set over time")
+    title = "Working set"
+    if resident:
+        title = "Working set and resident set"
+        label = "Resident set over time"
+        body += _over_time(points, drawn, "resident", "resident_bytes", label)
+    keys = ("bytes", "resident_bytes") if resident else ("bytes",)
+    headers = WORKING_SET_ROWS.heads("record", *keys)
+    rows = [
+        [
+            page.text(units.count(p["record"])),
+            *(page.text(page.typeset(units.size(p[key]))) for key in keys),
+        ]
+        for p in points
+    ]
+    body += page.details("The numbers", page.table(headers, rows, f"{title} over time"))
+    return page.section("working", title, body)
+
+
+def _over_time(
+    points: list[Mapping[str, Any]],
+    drawn: dict[str, Any],
+    name: str,
+    key: str,
+    label: str,
+) -> str:
+    """A chart of the bytes at each point, and its caption."""
+    most = max(points, key=lambda p: int(p[key]))
+    drawn[name] = {
+        "spec": charts.over_time(int(most[key]), WORKING_SET_ROWS.head(key)),
         "points": [
             {
                 "record": p["record"],
-                "bytes": p["bytes"],
+                "bytes": p[key],
                 "record_label": units.count(p["record"]),
-                "bytes_label": page.typeset(units.size(p["bytes"])),
+                "bytes_label": page.typeset(units.size(p[key])),
             }
             for p in points
         ],
     }
-    label = "Working set over time"
-    caption = f"At most {units.size(most['bytes'])}, at record {units.count(most['record'])}."
-    rows = [
-        [page.text(units.count(p["record"])), page.text(page.typeset(units.size(p["bytes"])))]
-        for p in points
-    ]
-    numbers = page.table(["record", "bytes touched"], rows, label)
-    body = page.chart("working", label, caption) + page.details("The numbers", numbers)
-    return page.section("working", "Working set", body)
+    caption = f"At most {units.size(most[key])}, at record {units.count(most['record'])}."
+    return page.chart(name, label, caption)
 
 
 def _reuse(bins: list[Mapping[str, Any]], drawn: dict[str, Any]) -> str:
@@ -143,7 +165,8 @@ def _reuse(bins: list[Mapping[str, Any]], drawn: dict[str, Any]) -> str:
         [page.text(p["label"]), page.text(p["count_label"]), page.text(p["share_label"])]
         for p in points
     ]
-    numbers = page.table(["distance", "references", "share"], rows, label)
+    heads = [*REUSE_ROWS.heads("distance_log2", "count"), "share"]
+    numbers = page.table(heads, rows, label)
     body = page.chart("reuse", label, caption) + page.details("The numbers", numbers)
     return page.section("reuse", "Reuse", body)
 

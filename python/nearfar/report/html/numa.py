@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nearfar import units
+from nearfar.declared.numa_alloc import ROWS
 from nearfar.report import palette
 from nearfar.report.html import page
 
@@ -216,9 +217,9 @@ def _axis(most: float, name: str, upright: bool) -> list[str]:
 
 
 def _table(rows: Sequence[Row]) -> str:
-    headers = ("mode", "size", "time", "GB/s", "DRAM near", "DRAM far", "other near", "other far",
-               "why not")  # fmt: skip
     places = ("local_dram_bytes", "remote_dram_bytes", "local_far_bytes", "remote_far_bytes")
+    figures = ("seconds", "gb_per_second", *places, "why_not")
+    headers = ROWS.heads("mode", "size_bytes", *figures)
 
     def cells(row: Row) -> list[str]:
         done = row["possible"]

@@ -24,7 +24,7 @@ function setUpTimes() {
     const rows = here().rows;
     byId("finding").textContent = here().sentence;
     byId("times-table").replaceChildren(table(
-      ["page", "translation", "data", "total", "against 4 KiB"],
+      model.charts.times.heads,
       rows.map((r) => [
         r.label + (r.best ? " (best)" : ""), r.translation_label, r.data_label, r.total_label,
         r.versus_label,

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from nearfar import paging_findings as findings
 from nearfar import units
-from nearfar.declared.paging import Row
+from nearfar.declared.paging import ROWS, Row
 from nearfar.report import palette
 from nearfar.report.html import charts, heat, page
 from nearfar.trace import facts
 
 Result = findings.Result
 
+#: Heads of the table of times, in the order of the script; the last column is computed.
+_HEADS: Final = ROWS.heads("page_bytes", "translation_ns", "data_ns", "total_ns")
+
 _GLOSSARY = (
     ("page", "The unit in which memory is mapped, faulted in and evicted."),
-    ("memory size", "Near memory that the program may use; a percentage is of its footprint."),
+    (
+        "memory size",
+        "Near memory that the program may use; a percentage is of its peak resident set, or of its "
+        "footprint where the trace does not say when memory is given back.",
+    ),
+    ("peak resident set", "The most memory that the program had at once, in pages of 4 KiB."),
     ("footprint", "All the memory the program touched, in pages of 4 KiB."),
     ("page fault", "A reference to a page that is not in near memory: it is read from storage."),
     ("fault rate", "Page faults divided by references."),
@@ -156,13 +164,13 @@ def model(result: Result) -> dict[str, Any]:
     }
     if pages:
         content["charts"] = {
-            "times": {"spec": charts.times(labels)},
+            "times": {"spec": charts.times(labels), "heads": [*_HEADS, "against 4 KiB"]},
             "faults": {
-                "spec": charts.rates(pages, len(memories), "faults per reference", True),
+                "spec": charts.rates(pages, len(memories), ROWS.column("fault_rate").axis, True),
                 **_rate_data(result, "fault", "fault_rate"),
             },
             "tlb": {
-                "spec": charts.rates(pages, 1, "TLB misses per reference", False),
+                "spec": charts.rates(pages, 1, ROWS.column("tlb_miss_rate").axis, False),
                 **_rate_data(result, "tlb", "tlb_miss_rate"),
             },
         }
@@ -278,7 +286,9 @@ def _grid(result: Result) -> str:
     body = (
         "<p>The best page, and its time per reference against 4&nbsp;KiB. "
         "Choose a cell to see its bars.</p>"
-        + page.table(["memory", *storages], rows, "Best page by memory size and storage")
+        + page.table(
+            [ROWS.head("memory_bytes"), *storages], rows, "Best page by memory size and storage"
+        )
     )
     return page.section("best", "Best page", body)
 
@@ -321,9 +331,8 @@ def _rates(result: Result, name: str, title: str, key: findings.Rate, label: str
         + [page.text(units.rate(seen[m, p])) if (m, p) in seen else "-" for m in columns]
         for p in findings.page_sizes(result)
     ]
-    headers = (
-        ["page", *(page.typeset(m.label) for m in columns)] if faults else ["page", "miss rate"]
-    )
+    labels = [page.typeset(m.label) for m in columns] if faults else [ROWS.head(key)]
+    headers = [ROWS.head("page_bytes"), *labels]
     caption = _rate_caption(result, seen, faults)
     body = (
         page.chart(name, label, caption)
@@ -379,7 +388,7 @@ def _fits(result: Result) -> str:
         )
     headers = [
         "rate",
-        "memory",
+        ROWS.head("memory_bytes"),
         "verdict",
         "coefficients",
         "R\u00b2",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from nearfar import units
+from nearfar.declared.ssd import ROWS, Row
 from nearfar.report import palette
 from nearfar.report import ssd as texts
 from nearfar.report.html import charts, page
@@ -14,8 +15,8 @@ Result = Mapping[str, Any]
 
 #: Letters of all timelines together: each is one thread in one stretch of time.
 MAX_LETTERS = 400_000
-#: What a core does, as the rows' keys have it, and its colour.
-_PARTS = {"busy": "blue", "stall": "vermillion", "switch": "purple", "idle": "grey"}
+#: The colours of what a core does.
+_PARTS: Final = dict(zip(texts.CPU, ("blue", "vermillion", "purple", "grey"), strict=True))
 #: What a thread does: its letter, name and colour.
 _STATES = {
     "r": ("runs", "blue"),
@@ -33,7 +34,7 @@ _GLOSSARY = (
     ("idle", "No thread is ready."),
     (
         "predicted",
-        "What the device tells: the operations that it will need, nothing else going on.",
+        "What the device announces: the operations that it will need, nothing else going on.",
     ),
     ("passed on", "The fault went to the kernel, which may put the thread to sleep."),
 )
@@ -98,7 +99,7 @@ def _name(row: Mapping[str, Any]) -> str:
     return f"{units.clean(row['epf'])}, {units.size(row['dram_bytes'])}"
 
 
-def _shown(row: Mapping[str, Any], detail: Mapping[str, Any], letters: int) -> dict[str, Any]:
+def _shown(row: Row, detail: Mapping[str, Any], letters: int) -> dict[str, Any]:
     """What the scripts need of a row: histogram, threshold, a letter per thread and stretch."""
     timeline = detail["timeline"]
     threads, stretch = timeline["threads"], timeline["stretch_ns"]
@@ -144,7 +145,7 @@ def _state(shares: Sequence[Sequence[int]], whole: int) -> str:
 def _bars(rows: Sequence[Mapping[str, Any]]) -> str:
     most = max(texts.core_seconds(row) for row in rows) or 1.0
     key = "".join(
-        f'<span class="swatch" style="background:{_COLOURS[colour]}"></span> {part}'
+        f'<span class="swatch" style="background:{_COLOURS[colour]}"></span> {ROWS.head(part)}'
         for part, colour in _PARTS.items()
     )
     lines = []
@@ -152,9 +153,9 @@ def _bars(rows: Sequence[Mapping[str, Any]]) -> str:
         whole = texts.core_seconds(row)
         label = f"{_name(row)}: {units.duration(row['seconds'] * 1e9)}"
         segments = "".join(
-            f'<span style="width:{100 * row[f"cpu_{part}"] / most:.3f}%;'
-            f'background:{_COLOURS[colour]}" title="{part} '
-            f'{page.text(units.percent(row[f"cpu_{part}"] / (whole or 1.0)))}"></span>'
+            f'<span style="width:{100 * row[part] / most:.3f}%;'
+            f'background:{_COLOURS[colour]}" title="{ROWS.head(part)} '
+            f'{page.text(units.percent(row[part] / (whole or 1.0)))}"></span>'
             for part, colour in _PARTS.items()
         )
         lines.append(
@@ -231,15 +232,18 @@ def _histogram() -> charts.Spec:
     return charts.finish(alt.layer(bars, rule), 300)
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> str:
-    headers = ["DRAM", "EPF", "time", *_PARTS, "faults per access", "passed on", "predicted",
-               "actual", "reads", "programs", "GC", "WA"]  # fmt: skip
+def _table(rows: Sequence[Row]) -> str:
+    headers = ROWS.heads(
+        "dram_bytes", "epf", "seconds", *texts.CPU, "embedded_fault_rate", "passed_share",
+        "predicted_us_mean", "actual_us_mean", "flash_reads", "flash_programs", "gc_collections",
+        "write_amplification",
+    )  # fmt: skip
     cells = []
     for row in rows:
         whole = texts.core_seconds(row) or 1.0
         values = [
             units.size(row["dram_bytes"]), row["epf"], units.duration(row["seconds"] * 1e9),
-            *(units.percent(row[f"cpu_{part}"] / whole) for part in _PARTS),
+            *(units.percent(row[part] / whole) for part in texts.CPU),
             units.rate(row["embedded_fault_rate"]), units.percent(row["passed_share"]),
             units.duration(row["predicted_us_mean"] * 1e3),
             units.duration(row["actual_us_mean"] * 1e3), units.count(row["flash_reads"]),

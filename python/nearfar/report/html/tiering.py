@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nearfar import units
+from nearfar.declared.tiering import ROWS
 from nearfar.report import palette
 from nearfar.report import tiering as texts
 from nearfar.report.html import charts, page
@@ -35,7 +36,7 @@ _GLOSSARY = (
     ("shadow fault", "The first write to a page with a shadow: the shadow is freed."),
     ("reclaimed", "A shadow freed because its frame was needed."),
     ("hint fault", "A fault the kernel arranged to see whether a slow page is used."),
-    ("oracle", "Told how often each page will be used: a bound, not a policy."),
+    ("oracle", "Knows how often each page will be used: a bound, not a policy."),
 )
 
 
@@ -95,7 +96,7 @@ def bandwidth(rows: Sequence[Mapping[str, Any]], names: list[str]) -> dict[str, 
         .encode(
             x=alt.X("phase:N", sort=phases, axis=alt.Axis(title=None, labelAngle=0)),
             xOffset=alt.XOffset("policy:N", sort=names),
-            y=alt.Y("value:Q", axis=alt.Axis(**_axis("count", "MiB/s"))),
+            y=alt.Y("value:Q", axis=alt.Axis(**_axis("count", ROWS.head("bandwidth_mb_s")))),
             color=_colour(alt, names, True),
             tooltip=[
                 alt.Tooltip("policy:N", title="policy"),
@@ -246,7 +247,7 @@ def _numbers(rows: Sequence[Mapping[str, Any]]) -> str:
         ]
         for row in rows
     ]
-    headers = ["policy, phase", *(key.replace("_", " ") for key in keys)]
-    return page.section(
-        "numbers", "The numbers", page.table(headers, body, "Means over seeds, by phase"), wide=True
-    )
+    headers = [", ".join(ROWS.heads("policy", "phase")), *ROWS.heads(*keys)]
+    terms = ((ROWS.head(key), page.text(ROWS.column(key).what)) for key in keys)
+    table = page.table(headers, body, "Means over seeds, by phase")
+    return page.section("numbers", "The numbers", table + page.definitions(terms), wide=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nearfar import units
+from nearfar.declared.paging import ROWS
 from nearfar.errors import NearfarError
 from nearfar.report.html import charts
 from nearfar.report.plots import chart
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from nearfar.fit import Fits
     from nearfar.models import Fit
 
-_AXES = {"tlb": "TLB misses per reference", "fault": "faults per reference"}
+_AXES = {"tlb": ROWS.column("tlb_miss_rate").axis, "fault": ROWS.column("fault_rate").axis}
 #: Points of a curve between the smallest and largest page size.
 _CURVE = 49
 

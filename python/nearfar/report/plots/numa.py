@@ -16,7 +16,7 @@ Rows = Sequence[Mapping[str, Any]]
 _PLAIN = "format(datum.value, '~g')"
 
 
-def draw(result: NumaResult) -> Any:
+def draw(result: NumaResult[Any]) -> Any:
     """Bars; a case that cannot be done has none."""
     return _QUESTIONS[result.run["question"]](result.rows)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nearfar import units
+from nearfar.declared.ssd import ROWS
 from nearfar.report.html import charts
 from nearfar.report.plots import bars
 
@@ -14,9 +15,10 @@ if TYPE_CHECKING:
 
 def draw(result: SsdResult) -> Any:
     """A bar per policy, side by side for each size."""
+    dram, epf, time = ROWS.heads("dram_bytes", "epf", "seconds")
     rows = [
-        {"DRAM": units.size(row["dram_bytes"]), "EPF": row["epf"], "value": row["seconds"] * 1e9}
+        {dram: units.size(row["dram_bytes"]), epf: row["epf"], "value": row["seconds"] * 1e9}
         for row in result.rows
     ]
     title = "Time by the device's DRAM and the policy for embedded page faults"
-    return bars(rows, title, x="DRAM", series="EPF", axis="time", label=charts.TIME_LABEL)
+    return bars(rows, title, x=dram, series=epf, axis=time, label=charts.TIME_LABEL)

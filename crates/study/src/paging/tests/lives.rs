@@ -9,7 +9,7 @@ use crate::paging::simulate::FaultKinds;
 
 /// What happens, in order.
 #[derive(Clone, Debug)]
-pub(crate) enum Step {
+pub enum Step {
     Event(RegionEvent),
     Record(Record),
 }
@@ -62,7 +62,7 @@ struct Touched {
 }
 
 /// Address spaces and pages as tables of every 4 KiB page and every block.
-pub(crate) struct World {
+pub struct World {
     page: u64,
     block: u64,
     processes: Vec<u32>,
@@ -78,12 +78,16 @@ pub(crate) struct World {
     frames: Vec<PlainFrame>,
     pub(crate) log: Vec<Log>,
     events: u64,
+    freed: u64,
+    /// The most frames at once.
+    pub peak: u64,
 }
 
 const KERNEL: u64 = 1 << 63;
 
 impl World {
-    pub(crate) fn new(page: u64, block: u64, processes: &[u32]) -> Self {
+    /// Nothing is mapped. Pages of `page` bytes, blocks of `block`.
+    pub fn new(page: u64, block: u64, processes: &[u32]) -> Self {
         let mut world = Self {
             page,
             block,
@@ -98,9 +102,16 @@ impl World {
             frames: Vec::new(),
             log: Vec::new(),
             events: 0,
+            freed: 0,
+            peak: 0,
         };
         world.space(processes[0]);
         world
+    }
+
+    /// Frames at the moment.
+    pub fn resident(&self) -> u64 {
+        self.frames.len() as u64 - self.freed
     }
 
     fn space(&mut self, process: u32) -> usize {
@@ -177,6 +188,7 @@ impl World {
         known.pages -= 1;
         if known.pages == 0 && (removed || !known.stays) {
             known.object = None;
+            self.freed += 1;
             self.log.push(Log::Free(frame));
         }
     }
@@ -213,6 +225,7 @@ impl World {
     fn push_frame(&mut self, object: Option<((u64, u64), u64)>, stays: bool) -> usize {
         let of_file = stays;
         self.frames.push(PlainFrame { object, stays, of_file, pages: 0, discarded: false });
+        self.peak = self.peak.max(self.resident());
         self.frames.len() - 1
     }
 
@@ -278,7 +291,8 @@ impl World {
         }
     }
 
-    pub(crate) fn record(&mut self, record: &Record) {
+    /// A record of the trace.
+    pub fn record(&mut self, record: &Record) {
         let space = self.space(self.processes[record.thread as usize]);
         let last = record.addr.saturating_add(u64::from(record.size) - 1);
         let blocks = record.addr / self.block..=last / self.block;
@@ -299,7 +313,8 @@ impl World {
         Map { object, start, private, writable, stays: e.inode != 0 }
     }
 
-    pub(crate) fn event(&mut self, e: &RegionEvent) {
+    /// An event of the trace.
+    pub fn event(&mut self, e: &RegionEvent) {
         self.events += 1;
         let process = self.processes[e.thread as usize];
         let (from, to) = (e.addr, e.addr + e.length);
@@ -643,11 +658,8 @@ fn accesses(log: &[Log]) -> u64 {
     log.iter().filter(|step| matches!(step, Log::Access { .. })).count() as u64
 }
 
-pub(crate) fn trace(
-    steps: &[Step],
-    processes: &[u32],
-    folder: &std::path::Path,
-) -> nearfar_trace::Reader {
+/// A trace of these steps, whose threads are of `processes`.
+pub fn trace(steps: &[Step], processes: &[u32], folder: &std::path::Path) -> nearfar_trace::Reader {
     let path = folder.join("t.trace");
     let mut writer = Writer::create(&path, Source::default(), WriterOptions::default()).unwrap();
     for (thread, process) in processes.iter().enumerate() {
@@ -669,15 +681,17 @@ pub(crate) fn trace(
     nearfar_trace::Reader::open(&path).unwrap()
 }
 
-pub(crate) const PROCESSES: [u32; 4] = [1, 1, 2, 3];
+/// Process of each thread of [`steps`].
+pub const PROCESSES: [u32; 4] = [1, 1, 2, 3];
 
 fn check_lives(steps: &[Step], pages: &[u64], tlb: &str, policy: &str, insert: ClockInsert) {
     let folder = tempfile::tempdir().unwrap();
     let reader = trace(steps, &PROCESSES, folder.path());
     let memory: Vec<MemorySize> =
         [1, 2, 3, 5, 8, 9, 12, 17, 40, 70].map(|frames| MemorySize::Bytes(frames * 4096)).to_vec();
-    let options = Options::new(pages.to_vec(), memory, tlb, policy, insert, KindSet::ALL).unwrap();
-    let options = Options { lifetimes: true, ..options };
+    let (parsed, named) = (tlb.parse().unwrap(), Choice::of(policy).unwrap());
+    let options = Options::new(pages.to_vec(), memory, parsed, named, insert, KindSet::ALL);
+    let options = Options { lifetimes: true, ..options.unwrap() };
     let result = simulate(&reader, &options, &mut |_| Ok(())).unwrap();
     for &page in pages {
         let mut world = World::new(page, pages[0].min(4096), &PROCESSES);
@@ -717,7 +731,8 @@ fn check_lives(steps: &[Step], pages: &[u64], tlb: &str, policy: &str, insert: C
 /// Pages of a few regions, near one another, so that large pages hold several kinds.
 const BASES: [u64; 3] = [0x40_0000, 0x7fff_0000_0000, 0x40_e000];
 
-pub(crate) fn steps() -> impl Strategy<Value = Vec<Step>> {
+/// Random records and events.
+pub fn steps() -> impl Strategy<Value = Vec<Step>> {
     let record =
         (0usize..3, 0u64..20 * 4096, 0u8..5, prop_oneof![9 => 1u16..9, 1 => 1u16..9000], 0u32..4);
     let range = (0usize..3, 0u64..18, 1u64..8);
@@ -763,10 +778,12 @@ pub(crate) fn steps() -> impl Strategy<Value = Vec<Step>> {
             })
         }),
     ];
-    // A trace without records is refused.
+    // A trace without records is refused; one in which nothing is mapped has no lives.
     let first = Record { addr: BASES[0], kind: Kind::Store, size: 8, thread: 0, instr: 1 };
+    let map =
+        RegionEvent { addr: 1 << 40, length: 4096, prot: "rw-p".into(), ..Default::default() };
     prop::collection::vec(step, 1..1200).prop_map(move |mut steps| {
-        steps.insert(0, Step::Record(first));
+        steps.splice(0..0, [Step::Event(map.clone()), Step::Record(first)]);
         steps
     })
 }

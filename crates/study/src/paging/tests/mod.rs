@@ -1,9 +1,10 @@
 //! The engines against a list and a loop.
 
-pub(crate) mod lives;
+pub mod lives;
 
 use std::collections::{HashMap, VecDeque};
 
+use nearfar_schema::Choice;
 use nearfar_trace::{Batch, Kind, KindSet, Record, Source, Writer, WriterOptions};
 use proptest::prelude::*;
 
@@ -254,7 +255,15 @@ fn check_inserting(
         .chain([1, 5000, 70_000].map(MemorySize::Bytes))
         .chain((1..=5).map(|i| MemorySize::Bytes(i * 9001)))
         .collect();
-    let options = Options::new(pages.to_vec(), memory, tlb, policy, insert, KindSet::ALL).unwrap();
+    let options = Options::new(
+        pages.to_vec(),
+        memory,
+        tlb.parse().unwrap(),
+        Choice::of(policy).unwrap(),
+        insert,
+        KindSet::ALL,
+    )
+    .unwrap();
     let result = simulate(&reader, &options, &mut |_| Ok(())).unwrap();
     // One page size a pass, and everything in one, are the same.
     let alone = Options { max_memory: 0, ..options.clone() };

@@ -1,0 +1,52 @@
+//! The resident set beside the counts: most touches have nothing to tell it.
+
+use nearfar_trace::{KindSet, Reader, Result};
+
+use super::PAGE_SHIFT;
+use crate::lifetimes::{self, PAGE, ResidentSet};
+
+const _: () = assert!(PAGE == PAGE_SHIFT);
+
+/// The resident set, and what it was told.
+pub struct Resident {
+    /// The set itself.
+    pub set: ResidentSet,
+    /// Stretches between events that changed anything, from 1.
+    stretch: u32,
+    /// Space of the thread that runs.
+    space: u32,
+}
+
+impl Resident {
+    /// Nothing was touched yet.
+    pub fn new(reader: &Reader) -> Result<Self> {
+        Ok(Self { set: ResidentSet::new(reader, true)?, stretch: 1, space: 0 })
+    }
+
+    /// Apply the events that come before record number `at`.
+    pub fn events(&mut self, at: u64) {
+        self.stretch += u32::from(self.set.events(at));
+    }
+
+    /// The records that follow are of this thread.
+    pub fn runs(&mut self, thread: u32) {
+        self.space = self.set.spaces().of_thread(thread);
+    }
+
+    /// Touch page `number` of the process that runs. `told` is what the last such touch answered, or 0:
+    /// twice the stretch, and 1 more when no write has anything to tell in it either.
+    #[inline]
+    pub fn touch(&mut self, told: u32, number: u64, kind: u8) -> u32 {
+        let write = KindSet::WRITES.0 >> kind & 1 == 1;
+        if told == self.stretch << 1 | 1 || told == self.stretch << 1 && !write {
+            return told;
+        }
+        self.tell(number, write)
+    }
+
+    #[cold]
+    fn tell(&mut self, number: u64, write: bool) -> u32 {
+        let number = lifetimes::place(self.space, number << PAGE) >> PAGE;
+        self.stretch << 1 | u32::from(self.set.reference(number, write))
+    }
+}

@@ -1,0 +1,308 @@
+//! The sums are the study's, and places are those of a plain loop.
+
+use nearfar_kernel::replacement::REPLACEMENTS;
+use nearfar_schema::Choice;
+use nearfar_trace::{KindSet, Record, RegionEvent, RegionKind, Source, Writer, WriterOptions};
+use proptest::prelude::*;
+
+use super::*;
+use crate::paging::tests::lives::{PROCESSES, Step, steps, trace};
+use crate::paging::{Cell, FaultKinds, MemorySize, simulate};
+
+/// As [`Options::new`], from names.
+fn new_options(
+    pages: Vec<u64>,
+    memory: Vec<MemorySize>,
+    tlb: &str,
+    policy: &str,
+    insert: ClockInsert,
+    kinds: KindSet,
+) -> nearfar_trace::Result<Options> {
+    let (tlb, policy) = (tlb.parse().unwrap(), Choice::of(policy).unwrap());
+    Options::new(pages, memory, tlb, policy, insert, kinds)
+}
+
+fn store(records: &[Record], folder: &std::path::Path) -> Reader {
+    let path = folder.join("t.trace");
+    let mut writer = Writer::create(&path, Source::default(), WriterOptions::default()).unwrap();
+    for (name, addr, length) in [("low", LOW, 0x8000), ("high", HIGH, 0x1_0000)] {
+        writer
+            .region(RegionEvent {
+                addr,
+                length,
+                prot: "rw-p".into(),
+                name: name.into(),
+                ..RegionEvent::default()
+            })
+            .unwrap();
+    }
+    let mut batch = Batch::default();
+    records.iter().for_each(|r| batch.push(*r));
+    writer.push_batch(&batch).unwrap();
+    writer.finish(None).unwrap();
+    Reader::open(&path).unwrap()
+}
+
+const LOW: u64 = 0x40_0000;
+const HIGH: u64 = 0x7fff_0000_0000;
+
+fn sum(places: &[Place]) -> Counts {
+    let mut all = Counts::default();
+    places.iter().for_each(|place| all.add(&place.counts));
+    all
+}
+
+fn region_of(addr: u64) -> &'static str {
+    match addr {
+        LOW..0x40_8000 => "low",
+        HIGH..0x7fff_0001_0000 => "high",
+        _ => "(unnamed)",
+    }
+}
+
+/// The counts that explain must find; `found` gives the kinds of faults where the study has none.
+fn of_cell(cell: &Cell, found: &Counts) -> Counts {
+    let Counts { zero_fills, file_reads, swap_ins, file_rereads, .. } = *found;
+    assert_eq!(zero_fills + file_reads + swap_ins + file_rereads, cell.faults);
+    assert_eq!(file_reads, cell.file_pages);
+    let kinds = cell.kinds.unwrap_or(FaultKinds {
+        zero_fills,
+        file_reads,
+        swap_ins,
+        file_rereads,
+        ..FaultKinds::default()
+    });
+    Counts {
+        references: cell.references,
+        tlb_misses: cell.tlb_misses,
+        tlb_second_hits: cell.tlb_second_hits,
+        faults: cell.faults,
+        first_touches: cell.pages,
+        zero_fills: kinds.zero_fills,
+        file_reads: kinds.file_reads,
+        swap_ins: kinds.swap_ins,
+        file_rereads: kinds.file_rereads,
+    }
+}
+
+/// Where pages end, at every page size, with memories in bytes and as parts of the peak.
+fn check_lives(steps: &[Step], tlb: &str, policy: &str, insert: ClockInsert, kinds: KindSet) {
+    let folder = tempfile::tempdir().unwrap();
+    let reader = trace(steps, &PROCESSES, folder.path());
+    if reader.info().records_of(kinds) == 0 {
+        return;
+    }
+    for page in [256u64, 4096, 16_384, 65_536, 2 << 20] {
+        let sizes = [0.4, 1.0].map(MemorySize::Fraction);
+        let bytes = [1, 3, 9, 30].map(|frames| MemorySize::Bytes(frames * page));
+        for size in sizes.into_iter().chain(bytes) {
+            let options = new_options(vec![page], vec![size], tlb, policy, insert, kinds).unwrap();
+            let options = Options { lifetimes: true, ..options };
+            let study = simulate(&reader, &options, &mut |_| Ok(())).unwrap();
+            let found = explain(&reader, &options, &mut |_| Ok(())).unwrap();
+            assert_eq!(found.lifetimes, study.lifetimes);
+            let counts = of_cell(&study.cells[0], &found.total);
+            assert_eq!(found.total, counts, "{policy} {tlb} page {page} {size:?}");
+            assert_eq!(sum(&found.regions), counts);
+            assert_eq!(sum(&found.ranges), counts);
+        }
+    }
+}
+
+fn check(records: &[Record], tlb: &str, policy: &str, insert: ClockInsert) {
+    let folder = tempfile::tempdir().unwrap();
+    let reader = store(records, folder.path());
+    for page in [64u64, 4096, 65_536] {
+        for size in [MemorySize::Fraction(0.3), MemorySize::Bytes(5000), MemorySize::Fraction(1.0)]
+        {
+            let set = KindSet::ALL;
+            let options = new_options(vec![page], vec![size], tlb, policy, insert, set).unwrap();
+            let cell = &simulate(&reader, &options, &mut |_| Ok(())).unwrap().cells[0];
+            let found = explain(&reader, &options, &mut |_| Ok(())).unwrap();
+            let study = of_cell(cell, &found.total);
+            assert_eq!(found.total, study, "{policy} {tlb} page {page} {size:?}");
+            assert_eq!(sum(&found.regions), study);
+            assert_eq!(sum(&found.ranges), study);
+            assert!(found.ranges.len() <= RANGES);
+            let mut sites = Counts { references: study.references, ..Counts::default() };
+            found.sites.iter().for_each(|site| sites.add(&site.counts));
+            let fetches = records.iter().any(|r| r.kind == Kind::Fetch);
+            assert!(sites == study || !fetches && found.sites.is_empty());
+            // Each page of each record counts where its first byte there lies.
+            for name in ["low", "high", "(unnamed)"] {
+                let own: usize = records
+                    .iter()
+                    .map(|r| {
+                        let last = r.addr + u64::from(r.size).max(1) - 1;
+                        (r.addr / page..=last / page)
+                            .filter(|p| region_of(r.addr.max(p * page)) == name)
+                            .count()
+                    })
+                    .sum();
+                let region = found.regions.iter().find(|region| region.name == name);
+                let counted = region.map_or(0, |region| region.counts.references);
+                assert_eq!(counted, own as u64, "{name} at {page}");
+            }
+        }
+    }
+}
+
+fn records() -> impl Strategy<Value = Vec<Record>> {
+    let one = (0u64..2, 0u64..80_000, 0u8..5, prop_oneof![9 => 1u16..9, 1 => 1u16..5000]);
+    prop::collection::vec(one, 1..1200).prop_map(|parts| {
+        parts
+            .iter()
+            .map(|&(side, offset, kind, size)| Record {
+                addr: [LOW, HIGH][side as usize] + offset % 50_000,
+                kind: Kind::from_u8(kind).unwrap(),
+                size,
+                thread: 0,
+                instr: 1,
+            })
+            .collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+    #[test]
+    fn sums_are_the_studys(
+        records in records(),
+        tlb in prop::sample::select(vec!["64", "3", "8x2", "4+16x4"]),
+        policy in prop::sample::select(REPLACEMENTS),
+    ) {
+        check(&records, tlb, policy.name, ClockInsert::Set);
+    }
+    #[test]
+    fn sums_are_the_studys_where_pages_end(
+        steps in steps(),
+        tlb in prop::sample::select(vec!["64", "3", "8x2", "4+16x4"]),
+        policy in prop::sample::select(REPLACEMENTS),
+        kinds in prop_oneof![2 => Just(KindSet::ALL), 1 => (1u8..32).prop_map(KindSet)],
+    ) {
+        check_lives(&steps, tlb, policy.name, ClockInsert::Set, kinds);
+    }
+    #[test]
+    fn sums_are_the_studys_where_pages_end_and_clock_loads_clear(steps in steps()) {
+        check_lives(&steps, "16", "clock", ClockInsert::Clear, KindSet::ALL);
+    }
+    #[test]
+    fn sums_are_the_studys_where_clock_loads_clear(records in records()) {
+        check(&records, "16", "clock", ClockInsert::Clear);
+    }
+}
+
+/// A miss belongs to the code that its own thread fetched last.
+#[test]
+fn code_is_that_of_the_thread() {
+    let one = |addr, kind, thread| Record { addr, kind, size: 4, thread, instr: 1 };
+    let page = |n: u64| HIGH + n * 4096;
+    let records = [
+        one(LOW, Kind::Fetch, 0),
+        one(LOW + 0x1000, Kind::Fetch, 1),
+        one(page(1), Kind::Load, 0),
+        one(page(2), Kind::Store, 1),
+        one(page(3), Kind::Load, 1),
+        one(page(4), Kind::Load, 2),
+        one(LOW + 0x40, Kind::Fetch, 0),
+        one(page(5), Kind::Load, 0),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let reader = store(&records, folder.path());
+    let all = vec![MemorySize::Fraction(1.0)];
+    let data = KindSet(1 << Kind::Load as u8 | 1 << Kind::Store as u8);
+    let faults = |kinds| {
+        let options = new_options(vec![4096], all.clone(), "64", "lru", ClockInsert::Set, kinds);
+        let found = explain(&reader, &options.unwrap(), &mut |_| Ok(())).unwrap();
+        let facts = |s: &Site| (s.addr, s.name.clone(), s.counts.faults, s.counts.tlb_misses);
+        found.sites.iter().map(facts).collect::<Vec<_>>()
+    };
+    let low = || "low".to_owned();
+    let others = (None, "(others)".to_owned(), 1, 1);
+    assert_eq!(
+        faults(data),
+        [
+            (Some(LOW + 0x1000), low(), 2, 2),
+            (Some(LOW), low(), 1, 1),
+            (Some(LOW + 0x40), low(), 1, 1),
+            others.clone(),
+        ]
+    );
+    // Fetches count at the code that they are of.
+    assert_eq!(faults(KindSet::ALL)[0], (Some(LOW + 0x1000), low(), 3, 3));
+    assert_eq!(faults(KindSet::ALL)[1], (Some(LOW), low(), 2, 2));
+    assert_eq!(faults(KindSet::ALL)[3], others);
+}
+
+/// Far more cells than ranges, up to the top of the address space.
+#[test]
+fn ranges_are_taken_together() {
+    let records: Vec<Record> = (0..2000u64)
+        .map(|i| Record {
+            addr: (i * 7919 % 1000) << 20,
+            kind: Kind::Load,
+            size: 8,
+            thread: 0,
+            instr: 1,
+        })
+        .chain([Record { addr: u64::MAX - 7, kind: Kind::Load, size: 8, thread: 0, instr: 1 }])
+        .collect();
+    let folder = tempfile::tempdir().unwrap();
+    let reader = store(&records, folder.path());
+    let memory = vec![MemorySize::Fraction(0.5)];
+    let options =
+        new_options(vec![4096], memory, "64", "lru", ClockInsert::Set, KindSet::ALL).unwrap();
+    let found = explain(&reader, &options, &mut |_| Ok(())).unwrap();
+    assert!(found.ranges.len() <= RANGES && found.ranges.len() > RANGES / 4);
+    assert_eq!(sum(&found.ranges), found.total);
+    assert_eq!(found.total.references, 2001);
+    assert_eq!(found.ranges.last().unwrap().addr_high, 1u128 << 64);
+    assert!(found.ranges.windows(2).all(|pair| pair[0].addr_high <= pair[1].addr_low.into()));
+}
+
+/// Two processes at the same address: memory of each, with its own name; the second time it is new.
+#[test]
+fn names_are_those_of_the_process() {
+    let event = |event, thread, name: &str| {
+        let (addr, length, prot) = (LOW, 4096, "rw-p".into());
+        let name = name.into();
+        Step::Event(RegionEvent {
+            thread,
+            event,
+            addr,
+            length,
+            prot,
+            name,
+            ..RegionEvent::default()
+        })
+    };
+    let store = |thread| {
+        Step::Record(Record { addr: LOW + 8, kind: Kind::Store, size: 8, thread, instr: 1 })
+    };
+    let steps = [
+        event(RegionKind::Map, 0, "one"),
+        event(RegionKind::Map, 2, "two"),
+        store(0),
+        store(2),
+        store(0),
+        event(RegionKind::DontNeed, 2, ""),
+        store(2),
+        store(0),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let reader = trace(&steps, &PROCESSES, folder.path());
+    let all = vec![MemorySize::Bytes(1 << 20)];
+    let options = new_options(vec![4096], all, "64", "lru", ClockInsert::Set, KindSet::ALL);
+    let options = Options { lifetimes: true, ..options.unwrap() };
+    let found = explain(&reader, &options, &mut |_| Ok(())).unwrap();
+    let facts = |place: &Place| {
+        let Counts { references, tlb_misses, faults, first_touches, zero_fills, .. } = place.counts;
+        (place.name.clone(), references, tlb_misses, faults, first_touches, zero_fills)
+    };
+    let places: Vec<_> = found.regions.iter().map(facts).collect();
+    assert_eq!(places, [("two".to_owned(), 2, 2, 2, 2, 2), ("one".to_owned(), 3, 1, 1, 1, 1)]);
+    // Without an end there is one page for both.
+    let options = Options { lifetimes: false, ..options };
+    let found = explain(&reader, &options, &mut |_| Ok(())).unwrap();
+    assert_eq!((found.total.faults, found.total.references), (1, 5));
+}

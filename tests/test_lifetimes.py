@@ -1,0 +1,142 @@
+"""Lives of pages, from a real program to the study: what is counted was counted by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nearfar as package
+from capturing import nearfar, needs_cc, needs_qemu
+
+pytestmark = [needs_qemu, needs_cc]
+
+#: Pages that each program asks for at a time.
+PAGES = 512
+
+PROGRAM = r"""
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+enum { PAGE = 4096, PAGES = 512 };
+static void write_all(volatile char *p, int pages) {
+    for (int i = 0; i < pages; i++) p[i * PAGE] = 1;
+}
+static void read_all(volatile char *p, int pages) {
+    for (int i = 0; i < pages; i++) (void)p[i * PAGE];
+}
+static char *map(int flags) {
+    return mmap(0, PAGES * PAGE, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
+}
+int main(int count, char **words) {
+    int rounds = atoi(words[2]);
+    char *kept = map(MAP_PRIVATE);
+    if (*words[1] != 'r') write_all(kept, PAGES);
+    for (int round = 0; round < rounds; round++) switch (*words[1]) {
+    case 'b': write_all(sbrk(PAGES * PAGE), PAGES); sbrk(-PAGES * PAGE); break;
+    case 'm': { char *p = map(MAP_PRIVATE); write_all(p, PAGES); munmap(p, PAGES * PAGE); break; }
+    case 'd': madvise(kept, PAGES * PAGE, MADV_DONTNEED); write_all(kept, PAGES); break;
+    case 'r': read_all(kept, PAGES); break;
+    case 'w': write_all(kept, PAGES); break;
+    case 's': { char *p = map(MAP_SHARED); write_all(p, PAGES); munmap(p, PAGES * PAGE); break; }
+    case 'f':
+        if (!fork()) { read_all(kept, PAGES); write_all(kept, 100); _exit(0); }
+        wait(0);
+        break;
+    case 'g': {
+        char *p = map(MAP_PRIVATE);
+        write_all(p, PAGES);
+        p = mremap(p, PAGES * PAGE, 2 * PAGES * PAGE, MREMAP_MAYMOVE);
+        write_all(p, PAGES);
+        munmap(p, 2 * PAGES * PAGE);
+        break;
+    }
+    }
+    return 0;
+}
+"""
+
+#: What a round of each program adds: pages filled with zeros or copied.
+ROUND = {
+    "brk": PAGES,
+    "mmap": PAGES,
+    "dontneed": PAGES,
+    "read": 0,
+    "write": 0,
+    "shared": PAGES,
+    "grow": PAGES,
+}
+
+
+@pytest.fixture(name="program", scope="module")
+def _program(build: Callable[..., Path]) -> Path:
+    return build(PROGRAM, "-O1", "-static")
+
+
+def counts(
+    program: Path, folder: Path, mode: str, rounds: int, memory: str = "100%"
+) -> dict[str, Any]:
+    """The only row of a study of the program."""
+    trace = folder / f"{mode}-{rounds}.trace"
+    if not trace.exists():
+        done = nearfar("--follow-forks", "-o", trace, "--", program, mode, str(rounds))
+        assert done.returncode == 0, done.stderr
+    result = package.paging(trace, page_sizes="4K", memory=memory, storage=["nvm-1x"])
+    assert result.run["pages_end"]
+    (row,) = result.rows
+    return {**row, "peak": result.run["peak_resident_bytes"]}
+
+
+@pytest.mark.parametrize("mode", ROUND)
+def test_what_a_round_fills(program: Path, tmp_path: Path, mode: str) -> None:
+    one, five = (counts(program, tmp_path, mode, rounds) for rounds in (1, 5))
+    assert five["zero_fills"] - one["zero_fills"] == 4 * ROUND[mode]
+    # It needs no more memory, and with all that it wants nothing is read back.
+    assert five["peak"] == one["peak"]
+    assert five["swap_ins"] == five["file_rereads"] == five["swap_outs"] == 0
+    assert five["faults"] == five["zero_fills"] + five["file_reads"]
+
+
+def test_a_fork_copies_what_is_written(program: Path, tmp_path: Path) -> None:
+    one, five = (counts(program, tmp_path, "fork", rounds) for rounds in (1, 5))
+    copied = (five["zero_fills"] - one["zero_fills"]) / 4
+    # The child writes 100 pages, and a few of its stack and data; so does its parent.
+    assert 100 <= copied <= 120
+    # Its copies are gone when it ends.
+    assert one["peak"] <= five["peak"] <= one["peak"] + 8 * 4096
+
+
+def test_memory_that_was_given_back_is_not_read_back(program: Path, tmp_path: Path) -> None:
+    """A heap that grows and shrinks by 2 MiB ten times, beside 2 MiB that stay, in 3 MiB."""
+    row = counts(program, tmp_path, "brk", 10, memory="3M")
+    # Of what stays some pages go once, and none comes back; the heap's own do in each round.
+    assert row["swap_ins"] <= 20
+    assert row["swap_outs"] <= 10 * PAGES
+    whole = counts(program, tmp_path, "brk", 10, memory="100%")
+    assert whole["zero_fills"] == row["zero_fills"]
+
+
+def test_pages_that_never_end(program: Path, tmp_path: Path) -> None:
+    counts(program, tmp_path, "mmap", 5)
+    trace = tmp_path / "mmap-5.trace"
+    common = {"page_sizes": "4K", "memory": "100%", "storage": ["nvm-1x"]}
+    result = package.paging(trace, lifetimes="off", **common)
+    assert not result.run["pages_end"] and result.run["peak_resident_bytes"] is None
+    (row,) = result.rows
+    assert row["faults"] == row["zero_fills"] == row["pages"]
+    assert row["memory_bytes"] == result.run["footprint_bytes"] == row["pages"] * 4096
+
+
+def test_files_elsewhere(program: Path, tmp_path: Path) -> None:
+    counted = counts(program, tmp_path, "write", 1)
+    trace = tmp_path / "write-1.trace"
+    common = {"page_sizes": "4K", "memory": "100%", "storage": ["nvm-1x"]}
+    (warm,) = package.paging(trace, page_cache="warm", **common).rows
+    (elsewhere,) = package.paging(trace, page_cache="elsewhere", **common).rows
+    assert counted["file_reads"] > 0 == warm["file_reads"] == elsewhere["file_reads"]
+    assert warm["faults"] == elsewhere["faults"] == counted["zero_fills"]
+    assert elsewhere["memory_bytes"] < warm["memory_bytes"] == counted["memory_bytes"]
