@@ -6,12 +6,14 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow.parquet
 import pytest
 
 import browser
+from capturing import nearfar as capture
+from capturing import needs_cc, needs_qemu
 from conftest import HANG, Run
 from nearfar._engine import Memory, Thread
 from nearfar.declared.names import WORKLOAD
@@ -261,6 +263,78 @@ def test_a_trace(mixed: Path) -> None:
     # Without the filter every reference counts.
     whole = tiering(mixed, policy="none", fast="30%", filter="none")
     assert whole.rows[0]["accesses"] == 200_000 > last["none"]["accesses"]
+
+
+TURNS = r"""
+#define _GNU_SOURCE
+#include <sys/mman.h>
+int main(void) {
+    /* Ten times 1 MiB, each at addresses of its own, each gone before the next. */
+    for (long turn = 0; turn < 10; turn++) {
+        void *at = (void *)(0x5000000000L + (turn << 24));
+        volatile char *p = mmap(at, 256 * 4096, PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        for (int round = 0; round < 4; round++)
+            for (long i = 0; i < 256 * 64; i++) p[i * 64] += 1;
+        munmap(at, 256 * 4096);
+    }
+    return 0;
+}
+"""
+
+
+class Counted(Policy):
+    """Leaves pages where they are, and counts those that come and go."""
+
+    now: ClassVar[set[int]] = set()
+    ended: ClassVar[list[int]] = []
+
+    def allocated(self, memory: Memory, page: int) -> None:
+        assert page not in self.now
+        self.now.add(page)
+
+    def released(self, memory: Memory, page: int, span: int) -> None:
+        assert span == 1
+        assert not memory.mapped(page)
+        self.now.remove(page)
+        self.ended.append(page)
+
+
+@needs_qemu
+@needs_cc
+def test_pages_end(build: Callable[..., Path], tmp_path: Path) -> None:
+    trace = tmp_path / "turns.trace"
+    assert capture("-o", trace, "--", build(TURNS)).returncode == 0
+    names = "none,autonuma,tpp,memtis,nomad,ssp,oracle"
+    for filtered in ("none", "cache"):
+        off = tiering(trace, policy=names, fast="50%", filter=filtered)
+        on = tiering(trace, policy=names, fast="50%", filter=filtered, lifetimes="on")
+        footprint, peak = on.run["footprint_bytes"], on.run["peak_resident_bytes"]
+        assert footprint == off.run["footprint_bytes"]
+        assert "peak_resident_bytes" not in off.run
+        # The rest is of the loader and the C library; a page copied from a file has two frames.
+        assert footprint - peak == pytest.approx(9 * (1 << 20), abs=1 << 17)
+        assert 1 << 20 <= peak < 2 << 20
+        assert on.run["node_bytes"]["fast"] == -(-peak // 4096 // 2) * 4096
+        for row, endless in zip(on.rows, off.rows, strict=True):
+            assert row["accesses"] == endless["accesses"]
+            assert row["fast_pages"] <= on.run["node_bytes"]["fast"] // 4096
+    # With the memory that it has at once, nothing is ever slow.
+    on = tiering(trace, policy="none", fast="100%", lifetimes="on", filter="none", rounds=2)
+    assert [row["fast_hit_ratio"] for row in on.rows] == [1, 1]
+    tiering(trace, policy=Counted, fast="50%", lifetimes="on", filter="none", rounds=1)
+    assert len(Counted.ended) >= 10 * 256
+    assert len(Counted.now) < 256
+    # A line may be written back when its page has ended: there they live for ever.
+    late = {"policy": "none", "filter": "cache-write-backs"}
+    assert tiering(trace, lifetimes="on", **late).rows == tiering(trace, **late).rows
+
+
+def test_without_events_pages_live_for_ever(mixed: Path) -> None:
+    options: dict[str, Any] = {"policy": "tpp,nomad", "fast": "30%"}
+    on, off = (tiering(mixed, lifetimes=given, **options) for given in ("on", "off"))
+    assert (on.rows, on.series) == (off.rows, off.series)
+    assert "peak_resident_bytes" not in on.run
 
 
 def test_huge_pages() -> None:
