@@ -10,6 +10,7 @@ import pytest
 
 import nearfar as package
 from capturing import nearfar, needs_cc, needs_qemu
+from nearfar.explain import explain
 
 pytestmark = [needs_qemu, needs_cc]
 
@@ -129,6 +130,28 @@ def test_pages_that_never_end(program: Path, tmp_path: Path) -> None:
     (row,) = result.rows
     assert row["faults"] == row["zero_fills"] == row["pages"]
     assert row["memory_bytes"] == result.run["footprint_bytes"] == row["pages"] * 4096
+
+
+def test_behind_a_filter_pages_never_end(program: Path, tmp_path: Path) -> None:
+    counts(program, tmp_path, "mmap", 5)
+    trace = tmp_path / "mmap-5.trace"
+    result = package.paging(trace, filter="cache", page_sizes="4K", memory="50%")
+    assert not result.run["pages_end"] and result.run["peak_resident_bytes"] is None
+    assert {row["file_reads"] for row in result.rows} == {0}
+
+
+@pytest.mark.parametrize("page_cache", ["cold", "warm", "elsewhere"])
+@pytest.mark.parametrize("view", ["none", "cache"])
+def test_runs_of_it_are_explained(
+    program: Path, tmp_path: Path, page_cache: str, view: str
+) -> None:
+    counts(program, tmp_path, "dontneed", 2)
+    trace = tmp_path / "dontneed-2.trace"
+    options: dict[str, Any] = {"page_sizes": "4K,64K", "memory": "60%", "storage": ["nvm-1x"]}
+    package.paging(trace, page_cache=page_cache, filter=view, **options).write(tmp_path / "run")
+    found = explain(tmp_path / "run", page="64K")
+    assert found.run["lifetimes"] == (view == "none")
+    assert found.total["faults"] > 0
 
 
 def test_files_elsewhere(program: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use nearfar_schema::Options as _;
 use nearfar_study::lifetimes;
 use nearfar_study::paging::explain::{self, explain};
-use nearfar_study::paging::{Asked, Lifetimes, Options, PageCache, Prices, rows, simulate};
+use nearfar_study::paging::{Asked, Options, PageCache, Prices, rows, simulate};
 use nearfar_trace::{Error, Reader};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -39,8 +39,7 @@ fn paging(
         return Err(raise(Error::input(place, "has no storage to page to", fix)));
     }
     let options = Options::try_from(&asked).map_err(raise)?;
-    let priced = asked.lifetimes == Lifetimes::On;
-    let faults = priced.then(|| machine.fault_times());
+    let faults = options.lifetimes.then(|| machine.fault_times());
     crate::progress::run(py, progress, move |on_progress| {
         let reader = Reader::open(&trace)?;
         // Refused before hours of simulation.

@@ -61,7 +61,7 @@ nearfar_schema::options! {
         kinds: Option<List<Choice<Kinds>>> = none("all"),
         /// References that the study sees, before or behind the machine's caches.
         filter: Filter = "none",
-        /// Whether pages end, where the trace has events that say so.
+        /// Whether pages end, where the trace has events that say so; behind a filter never.
         lifetimes: Lifetimes = "on",
         /// Where the program's files are when it starts.
         page_cache: PageCache = "cold",
@@ -117,7 +117,8 @@ impl TryFrom<&Asked> for Options {
             kinds,
         )?;
         Self {
-            lifetimes: asked.lifetimes == Lifetimes::On,
+            // Stores that a cache holds are missing behind it: what was written would pass for zeros.
+            lifetimes: asked.lifetimes == Lifetimes::On && asked.filter == Filter::None,
             files: asked.page_cache != PageCache::Elsewhere,
             threads: asked.threads.0.0 as usize,
             max_memory: asked.max_memory.0.0,
