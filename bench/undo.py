@@ -1,12 +1,14 @@
 """Changes of the machine, put back when a block ends, or at the next start if it was killed.
 
-A step that undoes a change is written into a journal before the change is made. What a killed run
-has left is undone by :func:`clean`. The journal is kept where the next boot removes it, as the boot
-undoes all of this by itself.
+A step that undoes a change is written into a journal before the change is made. Whoever keeps a
+journal holds its lock, so that one run at a time changes the machine; a journal that nobody holds
+is of a killed run, and the next one follows it. The journal is kept where the next boot removes it,
+as the boot undoes all of this by itself.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -46,30 +48,44 @@ class Undo:
         if not self._steps:
             self._journal.unlink(missing_ok=True)
             return
-        self._journal.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        kept = {"process": os.getpid(), "began": _began(os.getpid()), "steps": self._steps}
-        write_whole(self._journal, json.dumps(kept) + "\n")
+        write_whole(self._journal, json.dumps(self._steps) + "\n")
 
 
 @contextmanager
 def undoing(name: str, folder: Path = RUNTIME) -> Iterator[Undo]:
-    """Give a list of steps that are taken when the block ends; ``name``: of its journal."""
-    with ExitStack() as stack:
-        yield Undo(stack, folder / f"bench-{name}.json")
+    """Give a list of steps that are taken when the block ends; ``name``: of its journal.
+
+    Waits while another run is inside of a block of this name.
+    """
+    journal = folder / f"bench-{name}.json"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _held(journal), ExitStack() as stack:
+        _follow(journal)
+        yield Undo(stack, journal)
 
 
 def clean(folder: Path = RUNTIME) -> list[str]:
     """Undo what killed runs have left; answers the steps taken, and those that failed, with why."""
     report = []
     for journal in sorted(folder.glob("bench-*.json")):
-        try:
-            kept = json.loads(journal.read_text(encoding="utf-8"))
-            process, began, steps = kept["process"], kept["began"], kept["steps"]
-        except (ValueError, KeyError, TypeError, OSError) as error:
-            report.append(f"{journal}: cannot be read: {error}")
-            continue
-        if _began(process) == began:
-            continue  # It is at work.
+        with suppress(BlockingIOError), _held(journal, fcntl.LOCK_NB):
+            report += _follow(journal)
+    return report
+
+
+@contextmanager
+def _held(journal: Path, flags: int = 0) -> Iterator[None]:
+    """Hold the lock of a journal; the kernel takes it from a process that ends."""
+    with journal.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | flags)
+        yield
+
+
+def _follow(journal: Path) -> list[str]:
+    """Take the steps of a journal that nobody is at work on, last first, and remove it."""
+    report = []
+    try:
+        steps = json.loads(journal.read_text(encoding="utf-8"))
         for kind, *words in reversed(steps):
             line = " ".join([kind, *words])
             try:
@@ -77,16 +93,12 @@ def clean(folder: Path = RUNTIME) -> list[str]:
                 report.append(line)
             except (OSError, subprocess.SubprocessError, TypeError, KeyError) as error:
                 report.append(f"{line}: {error}")
-        journal.unlink()
+    except FileNotFoundError:
+        return []
+    except (ValueError, TypeError, OSError) as error:
+        return [f"{journal}: cannot be read: {error}"]
+    journal.unlink()
     return report
-
-
-def _began(process: int) -> str:
-    """When a process began, in ticks since the boot; empty when it has ended."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
-        return ""
 
 
 def _write(path: str, value: str) -> None:

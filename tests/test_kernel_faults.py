@@ -105,10 +105,32 @@ with undoing("test", pathlib.Path(sys.argv[1])) as steps:
     answer = undo.clean(tmp_path)
     assert len(answer) == 4 and answer[0].startswith("write /no/such/file 1: ")
     assert (setting.read_text(), other.exists()) == ("old", False)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["setting"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bench-test.lock", "setting"]
     with undo.undoing("test", tmp_path) as steps:
         steps.later("write", setting, "undone")
         assert undo.clean(tmp_path) == []
         assert setting.read_text() == "old"
     assert setting.read_text() == "undone"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["setting"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bench-test.lock", "setting"]
+
+
+def test_one_run_at_a_time_changes_the_machine(tmp_path: Path) -> None:
+    """Runs that want the same block wait for each other, and each undoes what is its own."""
+    setting = tmp_path / "setting"
+    setting.write_text("0")
+    adding = f"""
+import pathlib, sys
+sys.path[:0] = {[str(BENCH)]!r}
+from undo import undoing
+setting = pathlib.Path(sys.argv[2])
+for _ in range(20):
+    with undoing("test", pathlib.Path(sys.argv[1])) as steps:
+        assert setting.read_text() == "0"
+        for step in range(5):
+            steps.later("write", setting, step)
+        setting.write_text("changed")
+"""
+    words = [sys.executable, "-c", adding, tmp_path, setting]
+    runs = [subprocess.Popen(words, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    assert [(run.communicate()[1], run.returncode) for run in runs] == [("", 0)] * 3
+    assert setting.read_text() == "0"
