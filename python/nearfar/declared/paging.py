@@ -108,7 +108,7 @@ OPTIONS: Final = (
     Option(
         "lifetimes",
         type="str",
-        what="Whether pages end, where the trace has events that say so; behind a filter never.",
+        what="Whether pages end, where the trace has events that say so.",
         default="on",
         metavar="NAME",
         choices=(

@@ -280,7 +280,7 @@ pub fn summarize(
         records_by_kind: by_kind,
         mix: Mix { reads, writes, write_share },
         footprint_bytes: pages.len() as u64 * PAGE,
-        peak_resident_bytes: resident.map(|resident| resident.set.peak_bytes()),
+        peak_resident_bytes: resident.map(|resident| resident.set.peak().bytes()),
         footprint_by_kind_bytes: footprint,
         file_bytes: info.parts.iter().fold(0, |sum: u64, part| sum.saturating_add(part.bytes)),
         threads: info.threads.clone(),
@@ -451,7 +451,7 @@ impl Pass {
     fn end_of_bin(&mut self, record: u64) {
         let bytes = self.in_bin * PAGE;
         let footprint_bytes = self.pages.len() as u64 * PAGE;
-        let resident_bytes = self.resident.as_ref().map(|resident| resident.set.bytes());
+        let resident_bytes = self.resident.as_ref().map(|resident| resident.set.peak().now_bytes());
         self.working_set.push(WorkingSet { record, bytes, footprint_bytes, resident_bytes });
         self.in_bin = 0;
         self.bin += 1;

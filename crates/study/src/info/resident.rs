@@ -3,7 +3,7 @@
 use nearfar_trace::{KindSet, Reader, Result};
 
 use super::PAGE_SHIFT;
-use crate::lifetimes::{self, PAGE, ResidentSet};
+use crate::lifetimes::{self, Events, PAGE, ResidentSet, Spaces};
 
 const _: () = assert!(PAGE == PAGE_SHIFT);
 
@@ -11,6 +11,7 @@ const _: () = assert!(PAGE == PAGE_SHIFT);
 pub struct Resident {
     /// The set itself.
     pub set: ResidentSet,
+    events: Events,
     /// Stretches between events that changed anything, from 1.
     stretch: u32,
     /// Space of the thread that runs.
@@ -20,12 +21,15 @@ pub struct Resident {
 impl Resident {
     /// Nothing was touched yet.
     pub fn new(reader: &Reader) -> Result<Self> {
-        Ok(Self { set: ResidentSet::new(reader, true)?, stretch: 1, space: 0 })
+        let set = ResidentSet::new(Spaces::new(&reader.info().threads), true);
+        Ok(Self { set, events: Events::new(reader)?, stretch: 1, space: 0 })
     }
 
     /// Apply the events that come before record number `at`.
     pub fn events(&mut self, at: u64) {
-        self.stretch += u32::from(self.set.events(at));
+        while let Some(event) = self.events.before(at) {
+            self.stretch += u32::from(self.set.event(&event));
+        }
     }
 
     /// The records that follow are of this thread.

@@ -399,7 +399,8 @@ fn check_resident(steps: &[lives::Step]) {
     }
     assert_eq!(points.next(), None);
     let all = nearfar_trace::KindSet::ALL;
-    let alone = lifetimes::peak_resident(&reader, all, true, &mut |_| Ok(())).unwrap();
+    let set = lifetimes::ResidentSet::new(lifetimes::Spaces::new(&reader.info().threads), true);
+    let alone = lifetimes::peak_resident(&reader, all, set, &mut |_| Ok(())).unwrap();
     assert_eq!(found.peak_resident_bytes, Some(alone));
     assert_eq!(alone, world.peak.max(1) * 4096);
 }

@@ -193,6 +193,14 @@ impl PageTable {
         })
     }
 
+    /// A page that has no frame yet.
+    fn new_page(&mut self, number: u64) -> u32 {
+        let page = self.new_id();
+        self.pages[page as usize] = Page { number, frame: NO_FRAME, ..Page::default() };
+        self.ids.insert(number, page);
+        page
+    }
+
     fn release_id(&mut self, id: u32) {
         if self.pages[id as usize].live == 0 && !self.frames[id as usize].used {
             self.unused.push(id);
@@ -243,9 +251,7 @@ impl PageTable {
                 table.review(page);
             }),
             None => {
-                let page = self.new_id();
-                self.pages[page as usize] = Page { number, frame: NO_FRAME, ..Page::default() };
-                self.ids.insert(number, page);
+                let page = self.new_page(number);
                 self.counted(page, |table| {
                     table.place_block(block, page);
                     if written || backing != Backing::Zeros {
@@ -398,9 +404,7 @@ impl PageTable {
                 page
             }
             None => {
-                let page = self.new_id();
-                self.pages[page as usize] = Page { number, frame: NO_FRAME, ..Page::default() };
-                self.ids.insert(number, page);
+                let page = self.new_page(number);
                 self.counted(page, |table| {
                     table.place_block(copy, page);
                     let Page { frame, shared, .. } = table.pages[parent as usize];

@@ -6,10 +6,11 @@ use nearfar_kernel::replacement::{self, Named, Replacements};
 pub use nearfar_schema::units::MemorySize;
 use nearfar_schema::{Bytes, Choice, Count, List, Memory, PageSizes, Runtime, none};
 use nearfar_trace::record::Kinds;
-use nearfar_trace::{Error, KindSet, Result};
+use nearfar_trace::{Error, KindSet, Reader, Result};
 
 use crate::filter::{Filter, MACHINE};
 pub use crate::lifetimes::Lifetimes;
+use crate::lifetimes::Spaces;
 
 /// Smallest page size, bytes: a cache line.
 pub const MIN_PAGE: u64 = 64;
@@ -61,7 +62,7 @@ nearfar_schema::options! {
         kinds: Option<List<Choice<Kinds>>> = none("all"),
         /// References that the study sees, before or behind the machine's caches.
         filter: Filter = "none",
-        /// Whether pages end, where the trace has events that say so; behind a filter never.
+        /// Whether pages end, where the trace has events that say so.
         lifetimes: Lifetimes = "on",
         /// Where the program's files are when it starts.
         page_cache: PageCache = "cold",
@@ -95,6 +96,8 @@ pub struct Options {
     pub lifetimes: bool,
     /// Pages of files take frames, where pages end.
     pub files: bool,
+    /// The trace is behind a filter, and lacks stores.
+    pub filtered: bool,
     /// Threads; 0 = one per core.
     pub threads: usize,
     /// Bytes that the simulation should not exceed: a large footprint takes several passes.
@@ -117,8 +120,8 @@ impl TryFrom<&Asked> for Options {
             kinds,
         )?;
         Self {
-            // Stores that a cache holds are missing behind it: what was written would pass for zeros.
-            lifetimes: asked.lifetimes == Lifetimes::On && asked.filter == Filter::None,
+            lifetimes: asked.lifetimes == Lifetimes::On,
+            filtered: asked.filter != Filter::None,
             files: asked.page_cache != PageCache::Elsewhere,
             threads: asked.threads.0.0 as usize,
             max_memory: asked.max_memory.0.0,
@@ -192,6 +195,7 @@ impl Options {
             kinds,
             lifetimes: false,
             files: true,
+            filtered: false,
             threads: 0,
             sample: None,
             max_memory: u64::MAX,
@@ -210,6 +214,11 @@ impl Options {
             "give a part of the pages above 0 and up to 1, such as 0.01"
         };
         Err(Error::input("--sample", format!("cannot sample {value}"), fix))
+    }
+
+    /// The address spaces of a trace.
+    pub fn spaces(&self, reader: &Reader) -> Spaces {
+        Spaces::new(&reader.info().threads).filtered(self.filtered)
     }
 
     /// Whether some memory size is a fraction.
