@@ -38,8 +38,8 @@ fn capture_run(
     let outcome = py.detach(|| {
         run(&options, &mut |records| {
             Python::attach(|py| {
-                let told = py.check_signals().and_then(|()| progress.call1(py, (records,)));
-                match told {
+                let result = py.check_signals().and_then(|()| progress.call1(py, (records,)));
+                match result {
                     Ok(_) => true,
                     Err(error) => {
                         raised = Some(error);
