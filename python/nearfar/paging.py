@@ -95,6 +95,7 @@ class PagingResult(FolderResult):
 
     page = "nearfar.report.html.paging:PagingPage"
     chart = "nearfar.report.plots.paging:draw"
+    plain = ("run", "rows", "fits")
     columns: ClassVar[Rows] = declared.ROWS
 
     @classmethod
@@ -103,10 +104,6 @@ class PagingResult(FolderResult):
         kept: Any = dict(run)
         fits, seconds = kept.pop("fits"), kept.pop("wall_seconds")
         return cls(kept, tables["result"].to_pylist(), fits, seconds)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values, as ``--format json`` prints it."""
-        return {"run": self.run, "rows": self.rows, "fits": self.fits}
 
     def _run(self) -> Mapping[str, Any]:
         return {**self.run, "fits": self.fits, "wall_seconds": round(self.wall_seconds, 3)}

@@ -105,6 +105,7 @@ class TieringResult(FolderResult):
 
     page = "nearfar.report.html.tiering:TieringPage"
     chart = "nearfar.report.plots.tiering:draw"
+    plain = ("run", "rows", "series")
     columns: ClassVar[Rows] = declared.ROWS
 
     @classmethod
@@ -113,10 +114,6 @@ class TieringResult(FolderResult):
         kept: Any = dict(run)
         seconds = kept.pop("wall_seconds")
         return cls(kept, tables["result"].to_pylist(), tables["series"].to_pylist(), seconds)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values, as ``--format json`` prints it."""
-        return {"run": self.run, "rows": self.rows, "series": self.series}
 
     def _run(self) -> Mapping[str, Any]:
         return {**self.run, "wall_seconds": round(self.wall_seconds, 3)}

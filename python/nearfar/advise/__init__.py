@@ -82,10 +82,6 @@ class AdviseResult(FolderResult):
         curves = declared.CURVE_ROWS.table(points).add_column(0, "vm", [vms])
         return {"result": self.table, "curves": curves}
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values, as ``--format json`` prints it."""
-        return {"run": self.run, "rows": self.rows}
-
     def _run(self) -> Mapping[str, Any]:
         return self.run
 
@@ -277,7 +273,7 @@ def _advise_vms(
     hashes: dict[str, str] = {}
     views: dict[str, str] = {}
     notes: list[str] = []
-    read: dict[str, Any] = {}
+    read: dict[str, object] = {}
     passed = {name: value for name, value in asked.items() if name in PASSED}
     given = cast("PagingOptions", {**passed, "page_sizes": everything})
     filtered = asked["filter"] != "none"

@@ -178,7 +178,7 @@ def fit_rows(
     )
 
 
-def _read_csv(path: Path, quantity: str | None) -> list[dict[str, Any]]:
+def _read_csv(path: Path, quantity: str | None) -> list[dict[str, int | float | None]]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:

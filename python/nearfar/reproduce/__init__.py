@@ -31,33 +31,10 @@ from typing import Any, Final, TypedDict, Unpack
 
 from nearfar import _engine
 from nearfar.declared import reproduce as declared
+from nearfar.declared.reproduce import Row, SensitivityRow
 from nearfar.errors import NearfarError
 from nearfar.result import Result
 from nearfar.schema import complete, count, takes
-
-
-class Row(TypedDict):
-    """A published result beside ours, which is None where it could not be had."""
-
-    paper: str
-    item: str
-    published: float | str
-    ours: float | None
-    unit: str
-    tolerance: str
-    holds: bool
-    note: str
-
-
-class Variant(TypedDict):
-    """Rows that hold when what the papers leave open is chosen otherwise; items more and fewer."""
-
-    setting: str
-    why: str
-    holds: int
-    rows: int
-    more: list[str]
-    fewer: list[str]
 
 
 class Series(TypedDict):
@@ -87,7 +64,7 @@ class TextTable(TypedDict):
 
 
 #: Keys of a row.
-KEYS: Final = tuple(Row.__annotations__)
+KEYS: Final = tuple(column.name for column in declared.ROWS.columns)
 
 _NUMBER: Final = r"([-+]?\d+(?:\.\d+)?)"
 
@@ -164,31 +141,25 @@ class Reproduced(Result):
 
     rows: list[Row]
     run: Mapping[str, Any]
-    sensitivity: list[Variant] = field(default_factory=list)
+    sensitivity: list[SensitivityRow] = field(default_factory=list)
     figures: list[Figure] = field(default_factory=list)
     tables: list[TextTable] = field(default_factory=list)
 
     page = "nearfar.report.html.reproduce:ReproducePage"
     chart = "nearfar.report.plots.reproduce:draw"
+    plain = ("run", "rows", "sensitivity")
 
     @property
     def holding(self) -> int:
         """How many rows hold."""
         return sum(bool(row["holds"]) for row in self.rows)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, as ``--format json`` prints them."""
-        return {"run": self.run, "rows": self.rows, "sensitivity": self.sensitivity}
-
     @property
     def table(self) -> Any:
         """The rows as a ``pyarrow.Table``; ``published`` as text."""
-        import pyarrow
-
-        types = dict.fromkeys(KEYS, pyarrow.string())
-        types |= {"ours": pyarrow.float64(), "holds": pyarrow.bool_()}
-        rows = [{**row, "published": _as_text(row["published"])} for row in self.rows]
-        return pyarrow.Table.from_pylist(rows, schema=pyarrow.schema(list(types.items())))
+        return declared.ROWS.table(
+            [{**row, "published": _as_text(row["published"])} for row in self.rows]
+        )
 
     def html(self) -> str:
         """Draw a self-contained page."""
@@ -367,7 +338,7 @@ def within_tolerance(published: float | str, ours: float, tolerance: str) -> boo
     )
 
 
-def compared(setting: str, why: str, rows: Sequence[Row], usual: Sequence[Row]) -> Variant:
+def compared(setting: str, why: str, rows: Sequence[Row], usual: Sequence[Row]) -> SensitivityRow:
     """Entry of :attr:`Reproduced.sensitivity`: ``rows`` under a setting, beside the usual ones."""
     pairs = list(zip(rows, usual, strict=True))
     return {

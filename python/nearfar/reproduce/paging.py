@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from nearfar import _engine, units, workload
+from nearfar.declared.reproduce import Row, SensitivityRow
 from nearfar.reproduce import (
     Figure,
     Reproduced,
-    Row,
     Series,
     TextTable,
-    Variant,
     compared,
     statements,
 )
@@ -142,7 +141,7 @@ def judged(evidence: Evidence, *, small: bool = False) -> list[Row]:
     return found
 
 
-def sensitivity(simulated: Simulation, usual: Sequence[Row]) -> list[Variant]:
+def sensitivity(simulated: Simulation, usual: Sequence[Row]) -> list[SensitivityRow]:
     """How many rows hold under each of :data:`VARIANTS`, and which change."""
     cases = [compared("as chosen", "this run", usual, usual)]
     for setting, why, changed in VARIANTS:

@@ -22,9 +22,10 @@ from typing import Any, Final
 
 from nearfar import _engine, units, workload
 from nearfar import machine as machines
+from nearfar.declared.reproduce import Row
 from nearfar.errors import NearfarError
 from nearfar.generate import generate
-from nearfar.reproduce import Reproduced, Row, TextTable, compared, published, statements
+from nearfar.reproduce import Reproduced, TextTable, compared, published, statements
 from nearfar.sizes import parse_bytes
 from nearfar.ssd import MACHINE, SsdResult, ssd
 

@@ -51,7 +51,7 @@ class Estimate:
     seconds: float | None
     basis: str
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, float | str | None]:
         """Plain values for JSON."""
         left = self.cells - self.done
         return {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from nearfar import units
 from nearfar.advise.architectures import MECHANISMS
@@ -136,7 +136,15 @@ def _table(rows: Sequence[Advice]) -> str:
     )
 
 
-def curve(row: Advice) -> dict[str, Any]:
+class Curve(TypedDict):
+    """The chart of one machine."""
+
+    name: str
+    curve: list[charts.Datum]
+    marks: list[charts.Datum]
+
+
+def curve(row: Advice) -> Curve:
     """The chart of one machine: its name, the points of its curve, the sizes marked."""
     marks: dict[int, list[str]] = {}
     named = (("4 KiB", _USUAL), ("advised", row["advised_page_bytes"]))
@@ -152,7 +160,7 @@ def curve(row: Advice) -> dict[str, Any]:
     }
 
 
-def _vm(row: Advice) -> dict[str, Any]:
+def _vm(row: Advice) -> Mapping[str, object]:
     """What the script draws from: every text is made here."""
     price = row["settable_price"]
     facts = [
@@ -171,7 +179,7 @@ def _vm(row: Advice) -> dict[str, Any]:
     }
 
 
-def _point(point: CurveRow) -> dict[str, Any]:
+def _point(point: CurveRow) -> charts.Datum:
     return {
         "page": point["page_bytes"],
         "page_label": page.typeset(units.size(point["page_bytes"])),
