@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -43,6 +44,17 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         mix="zipf:0.7,sequential:0.3",
     )
     return path
+
+
+def tool(name: str, package: str) -> str:
+    """Path of a tool; without it the test is skipped, or fails where ``CI`` is set."""
+    found = shutil.which(name)
+    if found:
+        return found
+    reason = f"{name} is absent: install the Debian package `{package}`"
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
 
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import typer
 
-from conftest import DATA, HANG, Run
+from conftest import DATA, HANG, Run, tool
 from nearfar import cli, output
 from nearfar.cli import _reference, _shared
 from nearfar.declared.names import FILTER, REPLACEMENT
@@ -410,18 +410,9 @@ def shell_env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     }
 
 
-def shell(name: str) -> str:
-    found = shutil.which(name)
-    if found is None and os.environ.get("CI"):
-        pytest.fail(f"{name} is missing; apt-get install {name}")
-    if found is None:
-        pytest.skip(f"{name} is missing; apt-get install {name}")
-    return found
-
-
 def in_shell(name: str, script: str, env: dict[str, str]) -> str:
     done = subprocess.run(
-        [shell(name), *(["-f"] if name == "zsh" else []), "-c", script], env=env, check=False,
+        [tool(name, name), *(["-f"] if name == "zsh" else []), "-c", script], env=env, check=False,
         cwd=env["HOME"], capture_output=True, text=True, timeout=HANG,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -461,7 +452,7 @@ def test_zsh_completes(shell_env: dict[str, str]) -> None:
     """At a real prompt: zsh completes nowhere else."""
     main, side = pty.openpty()
     child = subprocess.Popen(
-        [shell("zsh"), "-f", "-i"], env={**shell_env, "TERM": "vt100"}, stdin=side, stdout=side,
+        [tool("zsh", "zsh"), "-f", "-i"], env={**shell_env, "TERM": "vt100"}, stdin=side, stdout=side,
         stderr=side, cwd=shell_env["HOME"], start_new_session=True,
     )  # fmt: skip
     os.close(side)

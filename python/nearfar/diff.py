@@ -9,7 +9,6 @@ mean difference comes with its confidence interval. docs/diff.md has the rules.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, TypedDict, Unpack
 
 from nearfar.declared import diff as declared
-from nearfar.errors import NearfarError
+from nearfar.errors import NearfarError, unknown
 from nearfar.result import Result
 from nearfar.run_folder import Run, open_run
 from nearfar.schema import Column, Option, Rows, complete, takes
@@ -193,11 +192,7 @@ def choose(columns: Rows, metric: str | Sequence[str] | None) -> list[str]:
         metric = [name.strip() for name in metric.split(",")]
     for name in metric or []:
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1, 0.0)
-            raise NearfarError(
-                f"--metric: no metric {name[:40]!r}; did you mean {near[0]}? "
-                f"(there are: {', '.join(known)})"
-            )
+            raise unknown("--metric: no metric", name, known, "there are:")
     return list(dict.fromkeys(metric)) if metric else known[:1]
 
 

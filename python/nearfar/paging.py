@@ -108,11 +108,6 @@ class PagingResult(FolderResult):
     def _run(self) -> Mapping[str, Any]:
         return {**self.run, "fits": self.fits, "wall_seconds": round(self.wall_seconds, 3)}
 
-    @property
-    def table(self) -> Any:
-        """The rows as a ``pyarrow.Table``."""
-        return self.columns.table(self.rows)
-
     def best(
         self, *, storage: str | None = None, memory_fraction: float | None = None
     ) -> declared.Row:

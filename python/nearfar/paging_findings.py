@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from nearfar import units
 from nearfar.declared.paging import Row
 
-USUAL_PAGE = 4096
+USUAL_PAGE: Final = 4096
 """Bytes of the page that x86-64 and most arm64 systems use by default."""
 
 Result = Mapping[str, Any]

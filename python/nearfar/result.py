@@ -6,7 +6,7 @@ import html
 import importlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
@@ -112,6 +112,13 @@ class FolderResult(Result):
 
     #: What the columns of ``table`` mean; by question, for a study that has several.
     columns: ClassVar[Rows | Mapping[str, Rows]]
+    rows: Sequence[Mapping[str, Any]]
+
+    @property
+    def table(self) -> Any:
+        """The rows as a ``pyarrow.Table``, without lists."""
+        columns: Any = self.columns
+        return columns.table(self.rows)
 
     @classmethod
     def restore(cls, run: Any, tables: Mapping[str, Any]) -> Self:

@@ -100,11 +100,6 @@ class SsdResult(FolderResult):
     def _run(self) -> Mapping[str, Any]:
         return {**self.run, "details": self.details, "wall_seconds": round(self.wall_seconds, 3)}
 
-    @property
-    def table(self) -> Any:
-        """The rows as a ``pyarrow.Table``."""
-        return self.columns.table(self.rows)
-
     def best(self, *, dram_bytes: int | None = None) -> declared.Row:
         """Answer the row of least time among those of a size of DRAM.
 

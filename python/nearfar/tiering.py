@@ -122,11 +122,6 @@ class TieringResult(FolderResult):
         return {"result": self.table, "series": self.series_table}
 
     @property
-    def table(self) -> Any:
-        """The rows as a ``pyarrow.Table``."""
-        return self.columns.table(self.rows)
-
-    @property
     def series_table(self) -> Any:
         """The time series as a ``pyarrow.Table``."""
         return declared.SERIES_ROWS.table(self.series)

@@ -20,7 +20,7 @@ from nearfar import machine as machines
 from nearfar.advise.architectures import neighbours
 from nearfar.advise.fleet import Vm, share
 from nearfar.advise.fleet import read as read_fleet
-from nearfar.advise.one_vm import USUAL, Advice, advice
+from nearfar.advise.one_vm import Advice, advice
 from nearfar.advise.options import PASSED
 from nearfar.advise.prediction import Costs, points_of
 from nearfar.declared import advise as declared
@@ -28,6 +28,7 @@ from nearfar.declared.paging import Options as PagingOptions
 from nearfar.declared.paging import Row
 from nearfar.errors import NearfarError
 from nearfar.paging import MACHINE, paging, trace_warnings
+from nearfar.paging_findings import USUAL_PAGE
 from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
 from nearfar.schema import MachineLike, Rows, complete, takes, written
@@ -84,11 +85,6 @@ class AdviseResult(FolderResult):
 
     def _run(self) -> Mapping[str, Any]:
         return self.run
-
-    @property
-    def table(self) -> Any:
-        """The rows as a ``pyarrow.Table``, without the lists."""
-        return self.columns.table(self.rows)
 
 
 @takes(declared.OPTIONS)
@@ -250,7 +246,7 @@ def _advise_vms(
     page_sizes = asked["page_sizes"]
     asked_sizes = parse_page_sizes(page_sizes) if isinstance(page_sizes, str) else page_sizes
     # 4 KiB can always be stayed at.
-    tried = sorted({*asked_sizes, USUAL})
+    tried = sorted({*asked_sizes, USUAL_PAGE})
     shown = _shown(str(asked["sizes"]), tried)
     # What could be set instead is predicted and simulated as well.
     instead = {

@@ -17,7 +17,6 @@ True
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import importlib
 import inspect
@@ -32,7 +31,7 @@ from typing import Any, Final, TypedDict, Unpack
 from nearfar import _engine
 from nearfar.declared import reproduce as declared
 from nearfar.declared.reproduce import Row, SensitivityRow
-from nearfar.errors import NearfarError
+from nearfar.errors import NearfarError, unknown
 from nearfar.result import Result
 from nearfar.schema import complete, count, takes
 
@@ -194,11 +193,7 @@ def reproduce(
         NearfarError: unknown study, an option that it has not, or what the study raises.
     """
     if study not in names():
-        near = difflib.get_close_matches(study, names(), 1, 0.0)
-        raise NearfarError(
-            f"reproduce: no study {study[:40]!r}; did you mean {near[0]}? "
-            f"(studies: {', '.join(names())})"
-        )
+        raise unknown("reproduce: no study", study, names(), "studies:")
     module = importlib.import_module(f"{__name__}.{study}")
     run: Callable[..., Any] = getattr(module, "study", module.rows)
     taken = inspect.signature(run).parameters
