@@ -452,8 +452,8 @@ def test_zsh_completes(shell_env: dict[str, str]) -> None:
     """At a real prompt: zsh completes nowhere else."""
     main, side = pty.openpty()
     child = subprocess.Popen(
-        [tool("zsh", "zsh"), "-f", "-i"], env={**shell_env, "TERM": "vt100"}, stdin=side, stdout=side,
-        stderr=side, cwd=shell_env["HOME"], start_new_session=True,
+        [tool("zsh", "zsh"), "-f", "-i"], env={**shell_env, "TERM": "vt100"}, stdin=side,
+        stdout=side, stderr=side, cwd=shell_env["HOME"], start_new_session=True,
     )  # fmt: skip
     os.close(side)
 
