@@ -24,7 +24,7 @@ DATA = Path(__file__).parent / "data"
 # inherit that: Ctrl-C could not be tested.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Tests that run side by side are told how wide the terminal is, and would wrap tables to it.
+# pytest-xdist sets the width of the terminal, to which tables would be wrapped.
 os.environ.pop("COLUMNS", None)
 
 
@@ -77,7 +77,7 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def nearfar(commands: str) -> Run:
-    """Run the command line as a user does; answers the finished process."""
+    """Run the command line as a user does; returns the finished process."""
 
     def run(*words: object) -> subprocess.CompletedProcess[str]:
         given = list(map(str, words))
@@ -96,7 +96,7 @@ def nearfar(commands: str) -> Run:
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:
-    """Wait until ``condition`` answers something true, and answer that."""
+    """Wait until ``condition`` returns something true, and return that."""
     end = time.monotonic() + HANG
     while not (found := condition()):
         assert time.monotonic() < end, f"never happened: {what}"

@@ -204,9 +204,9 @@ def test_fail_above(runs: Path, nearfar: Run) -> None:
 
 def test_json_is_whole(runs: Path, nearfar: Run) -> None:
     done = nearfar("diff", runs / "plain", runs / "small-tlb", "--format", "json")
-    told = json.loads(done.stdout)
-    assert told == diff(runs / "plain", runs / "small-tlb").to_dict()
-    assert all(math.isfinite(row["relative"]) for row in told["rows"])
+    printed = json.loads(done.stdout)
+    assert printed == diff(runs / "plain", runs / "small-tlb").to_dict()
+    assert all(math.isfinite(row["relative"]) for row in printed["rows"])
 
 
 def test_sweeps(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_names_mean_nothing_to_any_tool(tmp_path: Path) -> None:
         assert re.fullmatch(r"[A-Za-z0-9._-]+", emit.file_name(name, row(4096, "base", vm=hostile)))
 
 
-def test_unknown_emitters_and_lacking_keys_are_said() -> None:
+def test_unknown_emitters_and_lacking_keys_are_errors() -> None:
     with pytest.raises(NearfarError, match="did you mean libvirt"):
         emit.emit("libvrit", row(4096, "base"))
     with pytest.raises(NearfarError, match="needs mechanism, which this study does not give"):

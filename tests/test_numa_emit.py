@@ -112,7 +112,7 @@ def sys_folder(root: Path) -> None:
 
 
 def played(root: Path, script: str) -> str:
-    """Run a script with ``root`` in place of /sys; what daxctl was told."""
+    """Run a script with ``root`` in place of /sys; the arguments of daxctl."""
     text = script.replace("/sys/", f"{root}/sys/")
     environment = {**os.environ, "PATH": f"{root}:{os.environ['PATH']}"}
     done = subprocess.run(

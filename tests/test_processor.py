@@ -15,7 +15,7 @@ BURN = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1
 WORK = "import time\nwhile time.process_time() < 0.5: pass"
 
 
-def test_a_step_is_told_with_what_its_children_used(tmp_path: Path) -> None:
+def test_a_step_is_reported_with_what_its_children_used(tmp_path: Path) -> None:
     file = tmp_path / "made" / "steps"
     for step, command in (
         ("the work", [sys.executable, "-c", BURN, WORK]),

@@ -91,7 +91,7 @@ def test_a_command_built_alone_is_the_same(words: str) -> None:
     assert outcome[0] == outcome[1]
 
 
-def test_a_command_that_is_none_is_told_the_nearest(nearfar: Run) -> None:
+def test_an_unknown_command_gets_the_nearest(nearfar: Run) -> None:
     done = nearfar("pagin")
     assert done.returncode == 2
     assert "'paging'" in done.stderr
@@ -472,10 +472,10 @@ def test_zsh_completes(shell_env: dict[str, str]) -> None:
         say("eval \"$(_NEARFAR_COMPLETE=source_zsh nearfar)\"; echo rea''dy\n", "ready\r\n")
         # Ctrl-X l: put what the line would be completed to, or the choices, where we read them.
         say("zstyle ':completion:*' completer _complete; echo rea''dy\n", "ready\r\n")
-        say("_told() { compadd() { local -a o; builtin compadd -O o \"$@\"; print -r -- "
+        say("_seen() { compadd() { local -a o; builtin compadd -O o \"$@\"; print -r -- "
             "\"GOT ${o[*]}\"; builtin compadd \"$@\"; }; _main_complete; print -r END; unfunction "
             "compadd; }; echo rea''dy\n", "ready\r\n")  # fmt: skip
-        say("zle -C told complete-word _told; bindkey '^Xl' told; echo rea''dy\n", "ready\r\n")
+        say("zle -C seen complete-word _seen; bindkey '^Xl' seen; echo rea''dy\n", "ready\r\n")
         found = []
         for typed, _, _ in SOME:
             heard = say(f"{typed}\x18l", "END")

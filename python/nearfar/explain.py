@@ -216,7 +216,7 @@ def explain(
     regions: list[declared.Row] = _cost(found["regions"], total, price)
     regions.sort(key=lambda place: -place["ns"])
     # Behind CPU caches a miss no longer follows the fetch of the code that made it.
-    by_code = found["sites"] if kept["filter"] == "none" else []
+    by_code = [] if findings.filtered(result.to_dict()) else found["sites"]
     sites: list[declared.SitesRow] = _cost(by_code, total, price)
     sites.sort(key=lambda site: (site["addr"] is None, -site["ns"]))
     return ExplainResult(answer, terms, total, regions, _cost(found["ranges"], total, price), sites)

@@ -25,6 +25,7 @@ from nearfar.declared import paging as declared
 from nearfar.errors import NearfarError
 from nearfar.filter import view
 from nearfar.models import Fit
+from nearfar.paging_findings import ALL_REFERENCES
 from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
 from nearfar.schema import Rows, default, takes
@@ -111,7 +112,7 @@ class PagingResult(FolderResult):
     def best(
         self, *, storage: str | None = None, memory_fraction: float | None = None
     ) -> declared.Row:
-        """Answer the row of least total time among those of a storage and memory size.
+        """Return the row of least total time among those of a storage and memory size.
 
         Raises:
             NearfarError: no row is of that storage and memory size.
@@ -164,7 +165,7 @@ def paging(
     values.pop("machine", None)
     path = Path(trace)
     began = time.monotonic()
-    with view(path, options.get("filter", "none"), described, progress) as seen:
+    with view(path, options.get("filter", ALL_REFERENCES), described, progress) as seen:
         answer = json.loads(_engine.paging(seen.path, described, options=values, progress=progress))
     rows: list[declared.Row] = answer["rows"]
     asked = answer["options"]

@@ -101,7 +101,7 @@ class SsdResult(FolderResult):
         return {**self.run, "details": self.details, "wall_seconds": round(self.wall_seconds, 3)}
 
     def best(self, *, dram_bytes: int | None = None) -> declared.Row:
-        """Answer the row of least time among those of a size of DRAM.
+        """Return the row of least time among those of a size of DRAM.
 
         Raises:
             NearfarError: no row is of that size.

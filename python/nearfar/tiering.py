@@ -39,7 +39,7 @@ class Policy:
     """What a policy written in Python inherits from; docs/tiering.md has the hooks.
 
     A hook that the class does not define is done by ``base``. A policy is made for the memory of a
-    run: its ``start`` asks what that memory can do, makes the policy's threads and answers when
+    run: its ``start`` asks what that memory can do, makes the policy's threads and returns when
     they run first.
 
     Attributes:
@@ -81,7 +81,7 @@ class TieringRun(Run, total=False):
 
     workload: str
     footprint_bytes: int
-    #: Null where pages live for ever.
+    #: Null where pages never end.
     peak_resident_bytes: int | None
     policy_scale: float
     node_bytes: dict[str, int]
@@ -127,7 +127,7 @@ class TieringResult(FolderResult):
         return declared.SERIES_ROWS.table(self.series)
 
     def total(self, policy: str, count: str, *, rounds_only: bool = False) -> float:
-        """Answer a count summed over the phases of ``policy``, the mean over seeds.
+        """Return a count summed over the phases of ``policy``, the mean over seeds.
 
         Raises:
             NearfarError: no row is of that policy.

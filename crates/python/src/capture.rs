@@ -9,7 +9,7 @@ use pyo3::types::PyDict;
 
 use crate::raise;
 
-/// Capture a program; answers the outcome as JSON. `progress` is called with the number of
+/// Capture a program; returns the outcome as JSON. `progress` is called with the number of
 /// records about ten times a second; it, or a signal handler, stops the capture by raising.
 #[pyfunction]
 #[pyo3(signature = (command, output, plugin, *, options, force, progress))]

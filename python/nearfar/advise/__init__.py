@@ -14,28 +14,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Final, Unpack, cast
+from typing import Any, ClassVar, Unpack, cast
 
 from nearfar import machine as machines
 from nearfar.advise.architectures import neighbours
 from nearfar.advise.fleet import Vm, share
 from nearfar.advise.fleet import read as read_fleet
 from nearfar.advise.one_vm import Advice, advice
-from nearfar.advise.options import PASSED
+from nearfar.advise.options import MEMORY, PASSED
 from nearfar.advise.prediction import Costs, points_of
 from nearfar.declared import advise as declared
 from nearfar.declared.paging import Options as PagingOptions
 from nearfar.declared.paging import Row
 from nearfar.errors import NearfarError
 from nearfar.paging import MACHINE, paging, trace_warnings
-from nearfar.paging_findings import USUAL_PAGE
+from nearfar.paging_findings import ALL_REFERENCES, USUAL_PAGE
 from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
 from nearfar.schema import MachineLike, Rows, complete, takes, written
 from nearfar.sizes import Memory, parse_memory, parse_page_sizes
-
-#: The memory size of each VM unless another is given.
-MEMORY: Final = "50%"
 
 
 class AdviseRun(Run, total=False):
@@ -272,7 +269,7 @@ def _advise_vms(
     read: dict[str, object] = {}
     passed = {name: value for name, value in asked.items() if name in PASSED}
     given = cast("PagingOptions", {**passed, "page_sizes": everything})
-    filtered = asked["filter"] != "none"
+    filtered = asked["filter"] != ALL_REFERENCES
     seen_by = [(vm.trace, vm.machine if filtered else "") for vm in vms]
     for group in dict.fromkeys(seen_by):
         own = [(index, vm) for index, vm in enumerate(vms) if seen_by[index] == group]

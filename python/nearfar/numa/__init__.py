@@ -65,7 +65,7 @@ class TopologyNode(TypedDict):
 
 
 class Topology(TypedDict):
-    """What :func:`topology` answers."""
+    """What :func:`topology` returns."""
 
     machine: str
     nodes: list[TopologyNode]

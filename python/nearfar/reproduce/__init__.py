@@ -1,9 +1,9 @@
 """Published results beside ours: ``papers/`` holds what was published, a module here makes ours.
 
-A study is one file here, found by its name, with a function ``rows`` that answers one mapping for
+A study is one file here, found by its name, with a function ``rows`` that returns one mapping for
 each published number or statement, with exactly the keys :data:`KEYS`. Options are keyword
 arguments with defaults, of those declared and ``progress``; a study has only those it can use. A
-study with more to show than rows has ``study`` too, with the same arguments, which answers a
+study with more to show than rows has ``study`` too, with the same arguments, which returns a
 :class:`Reproduced`; ``rows`` is then its rows.
 
 ``papers/NNN/statements.toml`` holds one ``[[statement]]`` each (:class:`Statement`); ``holds`` is
@@ -96,7 +96,7 @@ class Statement:
     captured: bool = True
 
     def row(self, ours: float | None, note: str, *, small: bool = False) -> Row:
-        """The row of this statement; ``ours`` is None where it could not be had.
+        """The row of this statement; ``ours`` is None where there is none.
 
         The note of a row that does not hold also says why; ``small``: ours is of small captures.
         """
@@ -227,7 +227,7 @@ def everything(
     """The rows of every study, one after the other; no sensitivity and no figures.
 
     Args:
-        progress: called with the name of each study before it runs; answers what that one calls.
+        progress: called with the name of each study before it runs; returns what that one calls.
         {options}
 
     Raises:

@@ -46,7 +46,7 @@ TABLES: Final = {
             Column("setting", "string", False, "", "What is chosen otherwise."),
             Column("why", "string", False, "", "What the other choice stands for.", "stands for"),
             Column("holds", "int64", False, "", "Rows that then hold.", "hold"),
-            Column("rows", "int64", False, "", "Of so many."),
+            Column("rows", "int64", False, "", "Rows in all."),
             Column("more", "string", False, "", "Items that hold only then.",
                    python="list[str]"),
             Column("fewer", "string", False, "", "Items that no longer hold then.",

@@ -2,7 +2,7 @@
 
 One function per key of papers/001/statements.toml.
 
-Each answers our number, in the statement's unit, and a note that says what was seen.
+Each returns our number, in the statement's unit, and a note that says what was seen.
 """
 
 from __future__ import annotations

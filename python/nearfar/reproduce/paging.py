@@ -3,7 +3,7 @@
 Their programs, or what stands for them, are simulated once (:mod:`._evidence`); each statement is
 then measured (:mod:`._paper_001`, :mod:`._paper_000`). What the papers leave open is chosen once,
 as :class:`~nearfar.reproduce._evidence.Setting` has it; :data:`VARIANTS` are other choices, all
-rows judged anew under each.
+rows judged again under each.
 """
 
 from __future__ import annotations

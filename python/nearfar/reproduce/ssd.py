@@ -52,9 +52,9 @@ class Setting:
         program: ``pigz-45``. The paper unpacks "a file of 45 MB" and does not say whether that is
             its size packed (``pigz``) or unpacked.
         atomic: ``none``. Of pigz's faults 99 % are in the kernel's copies to and from the page
-            cache. Linux disables page faults there lest a fault wait for the lock of a page that
-            the copy holds; an embedded page fault takes no lock, and on x86-64 the copy holds no
-            mapping of its core (``kmap_atomic`` is an address). So it can sleep there, and must
+            cache. Linux disables page faults there so that no fault waits for the lock of a page
+            that the copy holds; an embedded page fault takes no lock, and on x86-64 the copy has
+            no mapping of its core (``kmap_atomic`` is an address). So it can sleep there, and must
             have, as the published gain is none without.
         first_touch: ``new``. Nothing faults until the DRAM is full, says the paper: so the flash of
             its simulator has nothing of a page that is touched for the first time.

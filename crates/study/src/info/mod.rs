@@ -377,7 +377,7 @@ impl Pass {
         Ok(())
     }
 
-    /// Touch a page; answers its region.
+    /// Touch a page; returns its region.
     #[inline]
     fn touch(&mut self, number: u64, kind: u8) -> u32 {
         let (id, new) = self.pages.intern(number);

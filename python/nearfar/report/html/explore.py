@@ -275,7 +275,7 @@ def _first_x(keys: Sequence[str], rows: Sequence[Row]) -> str:
 
 
 def _spec() -> charts.Spec:
-    """Means with least and most; the script sets the types, titles and labels of the axes."""
+    """Means with minimum and maximum; the script sets the types, titles and labels of the axes."""
     import altair as alt
 
     legend = alt.Legend(title=None, orient="top", columns=4)
