@@ -79,7 +79,7 @@ test: test-packages ## Everything: lint, Rust tests, Python tests, documentation
 	$(STEP) 'Rust tests, compiled' cargo test $(CHECKED) --workspace --quiet --no-run
 	$(STEP) 'Rust tests, run' cargo test $(CHECKED) --workspace --quiet
 	$(STEP) 'Python tests' $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadgroup
-	@$(PYTHON) tests/processor.py told $(STEPS) $(TEST_BUDGET)
+	@$(PYTHON) tests/processor.py report $(STEPS) $(TEST_BUDGET)
 
 $(VENV)/.docs: $(VENV)/.packages
 	$(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'], sep='\n')" > $(VENV)/requirements-docs.txt

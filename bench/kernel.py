@@ -37,7 +37,7 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True)
 class Finished:
-    """What one run came to.
+    """What one run measured.
 
     Attributes:
         exit_code: of the program, negative for a signal.
@@ -95,7 +95,7 @@ def controller(mounts: str) -> Controller:
 
 @contextmanager
 def swapping(swap_bytes: int) -> Iterator[str]:
-    """Swap on a zram device of its own, no read-ahead, classic LRU lists; answers a description.
+    """Swap on a zram device of its own, no read-ahead, classic LRU lists; yields which lists.
 
     Raises:
         Unavailable: this machine or user cannot.

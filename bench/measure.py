@@ -16,7 +16,7 @@ from typing import Any
 
 
 class BenchError(Exception):
-    """Something that the person who runs the bench can mend: one line."""
+    """Something that the person who runs the bench can fix: one line."""
 
 
 @dataclass(frozen=True)

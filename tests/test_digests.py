@@ -206,7 +206,7 @@ def test_a_value_that_changes_is_noticed() -> None:
 
 
 def record() -> None:
-    """Record every case anew."""
+    """Record every case again."""
     found = {}
     for case, run in CASES.items():
         rows = run()

@@ -330,7 +330,7 @@ def test_pages_end(build: Callable[..., Path], tmp_path: Path) -> None:
     assert tiering(trace, lifetimes="on", **late).rows == tiering(trace, **late).rows
 
 
-def test_without_events_pages_live_for_ever(mixed: Path) -> None:
+def test_without_events_pages_never_end(mixed: Path) -> None:
     options: dict[str, Any] = {"policy": "tpp,nomad", "fast": "30%"}
     on, off = (tiering(mixed, lifetimes=given, **options) for given in ("on", "off"))
     assert (on.rows, on.series) == (off.rows, off.series)

@@ -87,7 +87,7 @@ def compare(inputs: Inputs, where: kernel.Controller, rounds: int, lines: int) -
         rows.append(row(NAME, f"major faults, kernel, {label}", counted, "faults"))
         expected = [predicted[OURS][size]]
         rows.append(row(NAME, f"major faults, predicted, {label}", expected, "faults"))
-    note = "of the kernel's count: median, least and most of the memory sizes"
+    note = "of the kernel's count: median, minimum and maximum of the memory sizes"
     for policy, found in predicted.items():
         errors = [
             statistics.median(

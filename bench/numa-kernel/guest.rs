@@ -1,5 +1,5 @@
 //! The first process of a virtual machine without anything else in it: allocates under a policy of
-//! memory, tells where the pages landed, and switches the machine off.
+//! memory, prints where the pages landed, and switches the machine off.
 //!
 //! `/cases` has a line for each case: `name|processor|policy|nodes|weights|pages`, nodes and weights
 //! separated by commas. Lines that begin with `@@` are for the script that started it.

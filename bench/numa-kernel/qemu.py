@@ -170,7 +170,7 @@ def parse(console: str, asked: Sequence[Case]) -> dict[str, Any]:
             name, _, digits = rest.partition(" ")
             found["tables"][name] = digits
         elif word in rows:
-            # The order is results anew whenever memory is added: the last counts.
+            # The kernel prints the order again whenever memory is added: the last counts.
             place, *row = rest.replace(":", "").split()
             rows[word][int(place)] = [int(number) for number in row]
         elif word == "case":

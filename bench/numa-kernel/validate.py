@@ -22,7 +22,7 @@ MACHINES = (("optane-4node", False), ("optane-4node", True), ("cxl-2socket", Fal
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Boot, allocate, compare, print; answer the exit code."""
+    """Boot, allocate, compare, print; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--machine", action="append", help="one with nodes without cores")
     parser.add_argument("--added", action="store_true", help="of --machine: added while it runs")

@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 #: Free space below which a capture is likely to be cut short.
 MIN_FREE_BYTES: Final = 1 << 30
@@ -27,11 +27,11 @@ class Finding:
     name: str
     available: bool
     why: str
-    #: The exact command or step; empty when there is nothing to mend.
+    #: The exact command or step; empty when there is nothing to do.
     fix: str
     used_for: str
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, str | bool]:
         """Plain values for JSON."""
         return asdict(self)
 

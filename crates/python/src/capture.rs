@@ -9,7 +9,7 @@ use pyo3::types::PyDict;
 
 use crate::raise;
 
-/// Capture a program; answers the outcome as JSON. `progress` is called with the number of
+/// Capture a program; returns the outcome as JSON. `progress` is called with the number of
 /// records about ten times a second; it, or a signal handler, stops the capture by raising.
 #[pyfunction]
 #[pyo3(signature = (command, output, plugin, *, options, force, progress))]
@@ -38,8 +38,8 @@ fn capture_run(
     let outcome = py.detach(|| {
         run(&options, &mut |records| {
             Python::attach(|py| {
-                let told = py.check_signals().and_then(|()| progress.call1(py, (records,)));
-                match told {
+                let result = py.check_signals().and_then(|()| progress.call1(py, (records,)));
+                match result {
                     Ok(_) => true,
                     Err(error) => {
                         raised = Some(error);

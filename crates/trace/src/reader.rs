@@ -73,7 +73,7 @@ impl Reader {
     /// Events of the address space.
     ///
     /// # Errors
-    /// The table cannot be read, is damaged, or has not the events that `trace.json` counts.
+    /// The table cannot be read, is damaged, or lacks the events that `trace.json` counts.
     pub fn regions(&self) -> Result<Vec<RegionEvent>> {
         let events = region::load(&self.dir)?;
         match &self.info.regions {
@@ -86,7 +86,7 @@ impl Reader {
         }
     }
 
-    /// Stream the whole trace: call [`Batches::next_into`] until it answers false.
+    /// Stream the whole trace: call [`Batches::next_into`] until it returns false.
     /// At most one row group of one part is in memory at a time.
     pub fn batches(&self, columns: Columns) -> Batches {
         Batches { groups: self.groups(columns), group: None }

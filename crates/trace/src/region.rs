@@ -229,7 +229,9 @@ fn read(file: File) -> ParquetResult<Vec<RegionEvent>> {
         }
         let columns = group.num_columns();
         if ![FIRST_COLUMNS, COLUMNS].contains(&columns) {
-            return Err(damaged("it has not the 11 columns of a region table (8 in old traces)"));
+            return Err(damaged(
+                "it does not have the 11 columns of a region table (8 in old traces)",
+            ));
         }
         let long = |i| -> ParquetResult<Vec<i64>> {
             let mut values = Vec::new();

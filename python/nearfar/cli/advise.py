@@ -54,7 +54,7 @@ def run(
 
     check_format(output_format)
     if emit is not None:
-        emitters.emitter(emit)  # an unknown one is said before the work, not after
+        emitters.emitter(emit)  # an unknown one is refused before the work, not after
     if evaluate and options.get("memory") is None:
         options["memory"] = _EVALUATED
     if set_:

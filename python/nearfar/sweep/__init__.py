@@ -51,7 +51,7 @@ class Estimate:
     seconds: float | None
     basis: str
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, float | str | None]:
         """Plain values for JSON."""
         left = self.cells - self.done
         return {
@@ -169,7 +169,7 @@ def sweep(
         The sweep; cells that failed are in :attr:`SweepResult.failed`, the others are done.
 
     Raises:
-        NearfarError: bad input, no cluster (exit code 3), or another sweep is at work in ``out``.
+        NearfarError: bad input, no cluster (exit code 3), or another sweep is running in ``out``.
     """
     workers, threads, dask = _asked(options)
     plan, folder = _plan(study, out)
@@ -254,7 +254,7 @@ def _ours(folder: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise NearfarError(
-                f"{folder}: another sweep is at work here; wait for it or choose another -o"
+                f"{folder}: another sweep is running here; wait for it or choose another -o"
             ) from None
         yield
 
@@ -282,7 +282,7 @@ def _load_digests(folder: Path) -> Digests:
 
 
 def _prepare(plan: Plan, folder: Path, force: bool) -> tuple[list[Cell], dict[str, float]]:
-    """Lay out the folder; answers the cells and the seconds of the finished ones by key."""
+    """Lay out the folder; returns the cells and the seconds of the finished ones by key."""
     known = _load_digests(folder)
     cells = list(plan.cells(known))
     # First of all: what makes the folder a sweep's.
@@ -359,7 +359,7 @@ def _run(
     dask: str | None,
     progress: Progress | None,
 ) -> int:
-    """Run the jobs; answers how many ended."""
+    """Run the jobs; returns how many ended."""
     places = {cell.key: cell.place for cell in cells}
     failed = ran = 0
     gone = dict(seconds)

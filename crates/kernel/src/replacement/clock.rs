@@ -122,7 +122,7 @@ impl BitClock {
         self.hand
     }
 
-    /// Fault: answers the frame whose page is evicted and which the new page takes. The caller
+    /// Fault: returns the frame whose page is evicted and which the new page takes. The caller
     /// sets the frame's bit.
     #[inline]
     pub fn fault(&mut self) -> u32 {

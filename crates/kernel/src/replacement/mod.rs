@@ -28,7 +28,7 @@ pub trait Replacement: Sized + Send + 'static {
     type Evicted: IntoIterator<Item = u32>;
     /// A policy over `frames` (at least 1) of `page_bytes` each.
     fn new(frames: u64, page_bytes: u64) -> Self;
-    /// Make `page` resident; answers the pages evicted for it. The caller sets `page`'s own
+    /// Make `page` resident; returns the pages evicted for it. The caller sets `page`'s own
     /// accessed bit after the call.
     fn fault(&mut self, page: u32, bits: &mut impl AccessBits) -> Self::Evicted;
     /// Forget `page`, which is freed. If it is `resident`, its frame is free from now on, which is no

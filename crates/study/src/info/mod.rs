@@ -307,8 +307,8 @@ struct PageState {
     /// Stretch of its last touch; stretches count from 1.
     bin: u16,
     kinds: u8,
-    /// What there is to tell of further touches by `process`: see [`Resident::touch`].
-    told: u32,
+    /// Which further touches by `process` leave the resident set as it is: see [`Resident::touch`].
+    mark: u32,
 }
 
 /// Records by number of the kind (5 used; 8 so that a mask is in range).
@@ -377,7 +377,7 @@ impl Pass {
         Ok(())
     }
 
-    /// Touch a page; answers its region.
+    /// Touch a page; returns its region.
     #[inline]
     fn touch(&mut self, number: u64, kind: u8) -> u32 {
         let (id, new) = self.pages.intern(number);
@@ -393,7 +393,7 @@ impl Pass {
                 process,
                 bin: 0,
                 kinds: 0,
-                told: 0,
+                mark: 0,
             });
         }
         let page = &mut self.state[id as usize];
@@ -403,8 +403,8 @@ impl Pass {
             self.in_bin += 1;
         }
         if let Some(resident) = &mut self.resident {
-            let told = if page.process == self.process { page.told } else { 0 };
-            page.told = resident.touch(told, number, kind);
+            let mark = if page.process == self.process { page.mark } else { 0 };
+            page.mark = resident.touch(mark, number, kind);
         }
         if let Some(stack) = &mut self.stack {
             // A repeat leaves the stack as it is.

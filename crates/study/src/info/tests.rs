@@ -441,7 +441,7 @@ fn resident_bytes_fall_when_pages_end() {
     assert_eq!(over_time, [1, 1, 2, 3, 3, 1, 1, 2]);
     assert_eq!(found.peak_resident_bytes, Some(3 * 4096));
     assert_eq!(found.footprint_bytes, 3 * 4096);
-    // Nothing is said without events.
+    // Without events there is no resident set.
     let reader = lives::trace(&steps[1..6], &lives::PROCESSES, other.path());
     let (found, _) = all(&reader);
     assert_eq!(found.peak_resident_bytes, None);

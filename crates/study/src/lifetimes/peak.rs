@@ -98,7 +98,7 @@ pub fn peak_resident(
     set: ResidentSet,
     on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<u64> {
-    let mut memory = Memory { set, events: Events::new(reader)?, recent: Recent::new(), kinds };
+    let mut memory = Memory { set, events: Events::new(reader)?, recent: Recent::default(), kinds };
     let mut groups = reader.groups(Columns { thread: memory.several(), ..Columns::PAGING });
     let mut batch = Batch::default();
     let mut at = 0;

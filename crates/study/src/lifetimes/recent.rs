@@ -6,12 +6,13 @@ const EMPTY: u64 = u64::MAX;
 /// Blocks whose next references change nothing, by some bits of their numbers.
 pub struct Recent(Vec<u64>);
 
-impl Recent {
-    /// None.
-    pub fn new() -> Self {
+impl Default for Recent {
+    fn default() -> Self {
         Self(vec![EMPTY; SLOTS])
     }
+}
 
+impl Recent {
     /// Whether the block of this number is known to change nothing.
     #[inline]
     pub fn holds(&self, number: u64) -> bool {

@@ -139,7 +139,7 @@ pub fn simulate(
     }
     let mut cells = Vec::new();
     for (pass, page_sizes) in (0..).zip(passes(&study, records)) {
-        let chunks = Chunks::Cut(study.source(page_sizes)?);
+        let chunks = Chunks::Cut(Box::new(study.source(page_sizes)?));
         let mut progress = |done| on_progress(pass * records + done);
         cells.extend(study.pass(page_sizes, chunks, &mut progress)?);
     }
@@ -282,7 +282,7 @@ impl<'a> Study<'a> {
 /// Where the chunks of a pass come from.
 enum Chunks {
     /// From the trace.
-    Cut(Source),
+    Cut(Box<Source>),
     /// They were kept.
     Kept { chunks: std::vec::IntoIter<Chunk>, block_shift: u32 },
 }

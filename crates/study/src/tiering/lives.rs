@@ -135,7 +135,7 @@ pub(super) fn lives(
         blocks: Blocks::new(PAGE, PAGE + shift, spaces),
         table: PageTable::new(PAGE + shift, PAGE, None),
         shift,
-        recent: Recent::new(),
+        recent: Recent::default(),
         places: Places::default(),
         place_of: Vec::new(),
         translated: Vec::new(),

@@ -99,7 +99,7 @@ impl Requests {
             self.write(self.window)?;
         }
         if self.late.len() >= self.window {
-            self.mend()?;
+            self.rewrite_header()?;
         }
         Ok(())
     }
@@ -118,7 +118,7 @@ impl Requests {
         Ok(())
     }
 
-    fn mend(&mut self) -> io::Result<()> {
+    fn rewrite_header(&mut self) -> io::Result<()> {
         self.late.sort_unstable();
         for (number, next) in self.late.drain(..) {
             self.file.write_all_at(&next.to_le_bytes(), number * SIZE + NEXT_AT)?;
@@ -138,7 +138,7 @@ impl Encoder for Requests {
 
     fn finish(mut self: Box<Self>) -> io::Result<()> {
         self.write(self.recent.len())?;
-        self.mend()?;
+        self.rewrite_header()?;
         self.file.flush()
     }
 }

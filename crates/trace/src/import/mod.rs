@@ -65,7 +65,7 @@ nearfar_schema::options! {
     /// The options of `nearfar import` as they are written.
     pub struct Asked {
         /// Format of the file.
-        format: Option<Choice<Importers>> = none("told by the content"),
+        format: Option<Choice<Importers>> = none("recognised by the content"),
         /// Bad records to let through; trace.json counts them.
         skip_bad: Count = 0,
         /// Stop after this many references.
@@ -218,7 +218,7 @@ pub fn guess(input: &mut Input<'_>) -> Result<&'static dyn Importer> {
     }
 }
 
-/// What an import came to.
+/// The outcome of an import.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// References handed on.
@@ -257,8 +257,8 @@ impl Judge<'_> {
         };
         let stream = if self.compressed { " of the decompressed stream" } else { "" };
         let fix = match self.allowed {
-            0 => "mend the file, or let N bad records through with --skip-bad N".to_owned(),
-            n => format!("--skip-bad {n} is used up: mend the file or allow more"),
+            0 => "fix the file, or let N bad records through with --skip-bad N".to_owned(),
+            n => format!("--skip-bad {n} is used up: fix the file or allow more"),
         };
         Err(Error::input(
             format!("{}: {unit} {}, byte {}{stream}", self.place, at.number, at.offset),
