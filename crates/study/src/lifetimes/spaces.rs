@@ -37,6 +37,8 @@ pub enum Backing {
         stays: bool,
         /// Whether its pages are read from a file.
         of_file: bool,
+        /// Whether they may be executed here.
+        executable: bool,
     },
 }
 
@@ -190,6 +192,7 @@ impl Spaces {
             writable,
             stays: named,
             of_file: named && !memory,
+            executable: event.event != RegionKind::File && event.prot.contains('x'),
         }
     }
 
@@ -239,18 +242,12 @@ impl Spaces {
                 effects.push(Effect::End { space, first: to, last: end });
                 effects.push(Effect::Move { space, first, last, by });
                 let shift = by.wrapping_mul(1 << PAGE);
-                self.spaces[space as usize].mapped.shift(
-                    first,
-                    last,
-                    by,
-                    |backing| match backing {
-                        Backing::Object { object, start, private, writable, stays, of_file } => {
-                            let start = start.wrapping_add(shift);
-                            Backing::Object { object, start, private, writable, stays, of_file }
-                        }
-                        other => other,
-                    },
-                );
+                self.spaces[space as usize].mapped.shift(first, last, by, |mut backing| {
+                    if let Backing::Object { start, .. } = &mut backing {
+                        *start = start.wrapping_add(shift);
+                    }
+                    backing
+                });
             }
             RegionKind::File => {
                 let Some(more) = event.length.checked_sub(1) else { return };
