@@ -425,23 +425,24 @@ mod tests {
         }
     }
 
-    const FRAMES: u32 = 1024;
+    /// Pages of each kind; there are frames for half of all.
+    const PAGES: u32 = 1024;
 
     /// Evictions of each third of the pages, referenced at random: anonymous, of files, and code.
     fn evictions(swappiness: u64) -> [u64; 3] {
-        let setup = Setup { frames: FRAMES.into(), page_bytes: 4096, swappiness };
+        let setup = Setup { frames: (3 * PAGES / 2).into(), page_bytes: 4096, swappiness };
         let mut lists = Lists::new(setup);
-        (FRAMES..3 * FRAMES).for_each(|page| lists.begin_file(page, page >= 2 * FRAMES));
-        let mut bits = Bits(vec![false; 3 * FRAMES as usize]);
+        (PAGES..3 * PAGES).for_each(|page| lists.begin_file(page, page >= 2 * PAGES));
+        let mut bits = Bits(vec![false; 3 * PAGES as usize]);
         let (mut resident, mut counts, mut draw) = (HashSet::new(), [0; 3], 1u64);
         for _ in 0..100_000 {
             draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let page = (draw >> 33) as u32 % (3 * FRAMES);
+            let page = (draw >> 33) as u32 % (3 * PAGES);
             if resident.insert(page) {
                 for victim in lists.fault(page, &mut bits) {
                     assert!(resident.remove(&victim));
                     bits.0[victim as usize] = false;
-                    counts[(victim / FRAMES) as usize] += 1;
+                    counts[(victim / PAGES) as usize] += 1;
                 }
             }
             bits.0[page as usize] = true;
