@@ -56,8 +56,8 @@ nearfar_schema::options! {
         replacement: Choice<Replacements> = "clock",
         /// The accessed bit of a page just loaded by CLOCK.
         clock_insert: ClockInsert = "set",
-        /// The kernel's vm.swappiness, for `linux`: 0 keeps anonymous pages, 100 takes both kinds alike,
-        /// 200 keeps files.
+        /// The kernel's vm.swappiness, for `linux`: how readily anonymous pages go in place of those of
+        /// files, from 0 to 200.
         swappiness: Count<0, MAX_SWAPPINESS> = SWAPPINESS,
         /// Machine name or file.
         machine: MachineName = MACHINE,
