@@ -22,8 +22,10 @@ _CONTROL = Path("/sys/class/zram-control")
 _LRU_GEN = Path("/sys/kernel/mm/lru_gen/enabled")
 _PAGE_CLUSTER = Path("/proc/sys/vm/page-cluster")
 _SWAPPINESS = Path("/proc/sys/vm/swappiness")
-#: Reclaim from anonymous memory only, and the most that kernels before 5.8 take.
-_ANONYMOUS_ONLY = ("200", "100")
+#: Reclaim from anonymous memory only.
+SWAPPINESS = "200"
+#: The same, and the most that kernels before 5.8 take.
+_ANONYMOUS_ONLY = (SWAPPINESS, "100")
 #: The kernel compares its lists by statistics of the group that it brings up to date every two
 #: seconds; reading them does it too. This often, they are as good as exact.
 _FRESH_SECONDS = 0.001

@@ -118,7 +118,7 @@ def ends(tmp_path_factory: pytest.TempPathFactory, build: Callable[..., Path]) -
     [
         {},
         {"replacement": "lru", "page_cache": "warm"},
-        {"replacement": "linux", "write_back": True, "tlb": "8x2"},
+        {"replacement": "linux", "swappiness": 150, "write_back": True, "tlb": "8x2"},
         {"memory": "64K", "page_cache": "warm"},
     ],
 )

@@ -107,6 +107,8 @@ STUDY = ("--lifetimes", "on", "--page-cache", "elsewhere", "--page-sizes", "4K",
 def predict(trace: Path, policy: str, memory: str) -> dict[int, int]:
     """Pages read back from swap at each number of frames."""
     words = [*STUDY, "--replacement", policy, "--memory", memory]
+    if policy == OURS:
+        words += ["--swappiness", kernel.SWAPPINESS]
     words += ["--machine", "desktop-nvm", "--storage", "nvm-1x"]
     result = run(nearfar("paging", trace, *words)).json()
     return {each["frames"]: each["swap_ins"] for each in result["rows"]}

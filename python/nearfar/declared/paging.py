@@ -17,6 +17,7 @@ class Options(TypedDict, total=False):
     tlb: str | int
     replacement: str
     clock_insert: str
+    swappiness: int
     machine: MachineLike
     storage: str | Sequence[str] | None
     kinds: str | Sequence[str] | None
@@ -71,6 +72,13 @@ OPTIONS: Final = (
             ("clear", "libCacheSim's default"),
         ),
         open=False,
+    ),
+    Option(
+        "swappiness",
+        type="int",
+        what="The kernel's vm.swappiness, for `linux`: how readily anonymous pages go in place of those of files, from 0 to 200.",
+        default=60,
+        metavar="COUNT",
     ),
     Option(
         "machine",

@@ -37,6 +37,8 @@ pub enum Backing {
         stays: bool,
         /// Whether its pages are read from a file.
         of_file: bool,
+        /// Whether they may be executed here.
+        executable: bool,
     },
 }
 
@@ -219,6 +221,7 @@ impl Spaces {
             writable,
             stays: named,
             of_file: named && !memory,
+            executable: event.event != RegionKind::File && event.prot.contains('x'),
         }
     }
 

@@ -2,7 +2,8 @@
 
 use nearfar_hardware::machine::MachineName;
 use nearfar_hardware::tlb::TlbSpec;
-use nearfar_kernel::replacement::{self, Named, Replacements};
+use nearfar_kernel::replacement::linux::MAX_SWAPPINESS;
+use nearfar_kernel::replacement::{self, Named, Replacements, Setup};
 pub use nearfar_schema::units::MemorySize;
 use nearfar_schema::{Bytes, Choice, Count, List, Memory, PageSizes, Runtime, none};
 use nearfar_trace::record::Kinds;
@@ -16,6 +17,8 @@ use crate::lifetimes::Spaces;
 pub const MIN_PAGE: u64 = 64;
 /// Largest page size, bytes.
 pub const MAX_PAGE: u64 = 1 << 40;
+/// The kernel's own swappiness.
+const SWAPPINESS: u64 = 60;
 /// Most memory sizes in one study.
 pub const MAX_MEMORIES: usize = 1024;
 
@@ -54,6 +57,9 @@ nearfar_schema::options! {
         replacement: Choice<Replacements> = "clock",
         /// The accessed bit of a page just loaded by CLOCK.
         clock_insert: ClockInsert = "set",
+        /// The kernel's vm.swappiness, for `linux`: how readily anonymous pages go in place of those of
+        /// files, from 0 to 200.
+        swappiness: Count<0, MAX_SWAPPINESS> = SWAPPINESS,
         /// Machine name or file.
         machine: MachineName = MACHINE,
         /// Storages of the machine.
@@ -90,6 +96,8 @@ pub struct Options {
     pub replacement: Named,
     /// How CLOCK loads a page.
     pub clock_insert: ClockInsert,
+    /// How readily Linux reclaims anonymous pages.
+    pub swappiness: u64,
     /// Kinds of references that count.
     pub kinds: KindSet,
     /// Pages end, where the trace has events that say so.
@@ -127,7 +135,8 @@ impl TryFrom<&Asked> for Options {
             max_memory: asked.max_memory.0.0,
             ..options
         }
-        .sampled(asked.sample)
+        .sampled(asked.sample)?
+        .with_swappiness(asked.swappiness.0)
     }
 }
 
@@ -192,6 +201,7 @@ impl Options {
             tlb,
             replacement: policy,
             clock_insert,
+            swappiness: SWAPPINESS,
             kinds,
             lifetimes: false,
             files: true,
@@ -219,6 +229,24 @@ impl Options {
     /// The address spaces of a trace.
     pub fn spaces(&self, reader: &Reader) -> Spaces {
         Spaces::new(&reader.info().threads).filtered(self.filtered)
+    }
+
+    /// Let Linux reclaim anonymous pages more or less readily than by default.
+    pub fn with_swappiness(self, swappiness: u64) -> Result<Self> {
+        if swappiness != SWAPPINESS && !self.replacement.is_linux() {
+            return Err(Error::input(
+                "--swappiness",
+                format!("means nothing to {:?}", self.replacement.name),
+                "use it with --replacement linux",
+            ));
+        }
+        Ok(Self { swappiness, ..self })
+    }
+
+    /// A memory of so many frames. Where pages never end all are anonymous, and reclaimed as such.
+    pub fn setup(&self, frames: u64, page_bytes: u64, lives: bool) -> Setup {
+        let swappiness = if lives { self.swappiness } else { MAX_SWAPPINESS };
+        Setup { frames, page_bytes, swappiness }
     }
 
     /// Whether some memory size is a fraction.

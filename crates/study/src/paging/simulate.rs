@@ -1,6 +1,6 @@
 //! One pass over the trace: decoding and windows in one task, page sizes in others.
 
-use nearfar_kernel::replacement::{Replacement, Visitor};
+use nearfar_kernel::replacement::{Replacement, Setup, Visitor};
 use nearfar_trace::{Error, Reader, Result};
 use rayon::ThreadPool;
 use rayon::prelude::*;
@@ -34,39 +34,36 @@ pub struct Simulated {
     pub whole_bytes: u64,
 }
 
-/// Makes the engines of a policy: memories of `frames` frames each, all of `page_bytes`.
-struct Engines<'a> {
-    frames: &'a [u64],
-    page_bytes: u64,
-    options: &'a Options,
+/// Makes the engines of a policy.
+struct Engines {
+    memories: Vec<Setup>,
+    clock_insert: ClockInsert,
 }
 
-impl Engines<'_> {
+impl Engines {
     /// An engine for every [`SIZES`] memories.
-    fn each<E: Engine + 'static>(self, make: impl Fn(&[u64]) -> E) -> Vec<Box<dyn Engine>> {
-        let engine = |frames| Box::new(make(frames)) as Box<dyn Engine>;
-        self.frames.chunks(SIZES).map(engine).collect()
+    fn each<E: Engine + 'static>(self, make: impl Fn(&[Setup]) -> E) -> Vec<Box<dyn Engine>> {
+        let engine = |memories| Box::new(make(memories)) as Box<dyn Engine>;
+        self.memories.chunks(SIZES).map(engine).collect()
     }
 }
 
-impl Visitor for Engines<'_> {
+impl Visitor for Engines {
     type Output = Vec<Box<dyn Engine>>;
 
     fn faults<P: Replacement>(self) -> Self::Output {
-        let page_bytes = self.page_bytes;
-        self.each(|frames| Memories::<P>::new(frames, page_bytes))
+        self.each(Memories::<P>::new)
     }
 
     fn clock(self) -> Self::Output {
-        let Self { page_bytes, options, .. } = self;
-        match options.clock_insert {
-            ClockInsert::Set => self.each(|frames| Clocks::new(frames, page_bytes)),
-            ClockInsert::Clear => self.each(|frames| Direct::new(frames, page_bytes)),
+        match self.clock_insert {
+            ClockInsert::Set => self.each(Clocks::new),
+            ClockInsert::Clear => self.each(Direct::new),
         }
     }
 
     fn lru(self) -> Self::Output {
-        vec![Box::new(Stack::new(self.frames))]
+        vec![Box::new(Stack::new(&self.memories))]
     }
 }
 
@@ -250,9 +247,14 @@ impl<'a> Study<'a> {
         different.sort_unstable();
         different.dedup();
         let job = |sample, tlb, frames: &[u64]| {
-            let engines = match frames.is_empty() {
+            let setup = |&frames| options.setup(frames, page_bytes, lives);
+            let memories: Vec<Setup> = frames.iter().map(setup).collect();
+            let engines = match memories.is_empty() {
                 true => Vec::new(),
-                false => options.replacement.visit(Engines { frames, page_bytes, options }),
+                false => {
+                    let clock_insert = options.clock_insert;
+                    options.replacement.visit(Engines { memories, clock_insert })
+                }
             };
             let (shift, files) = (page_bytes.trailing_zeros(), options.files);
             PageSize::new(Job { shift, block_shift, tlb, sample, lives, files, engines })

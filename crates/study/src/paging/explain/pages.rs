@@ -87,7 +87,8 @@ impl Pages {
                 let fresh = ids.len() as u32;
                 let page = *ids.entry(block).or_insert(fresh);
                 if page == fresh {
-                    resident.apply(Action::Begin { frame: page, of_file: false });
+                    let (of_file, executable) = (false, false);
+                    resident.apply(Action::Begin { frame: page, of_file, executable });
                 }
                 Reached { page, number: block, frame: page }
             }
