@@ -97,7 +97,7 @@ SENSITIVITY_ROWS: Final = Rows(
         Column("setting", "string", False, "", "What is chosen otherwise."),
         Column("why", "string", False, "", "What the other choice stands for.", title="stands for"),
         Column("holds", "int64", False, "", "Rows that then hold.", title="hold"),
-        Column("rows", "int64", False, "", "Of so many."),
+        Column("rows", "int64", False, "", "Rows in all."),
         Column("more", "string", False, "", "Items that hold only then."),
         Column("fewer", "string", False, "", "Items that no longer hold then."),
     ),
