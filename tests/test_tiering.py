@@ -325,7 +325,7 @@ def test_pages_end(build: Callable[..., Path], tmp_path: Path) -> None:
     tiering(trace, policy=Counted, fast="50%", filter="none", rounds=1)
     assert len(Counted.ended) >= 10 * 256
     assert len(Counted.now) < 256
-    # A line may be written back when its page has ended: there they live for ever.
+    # A line may be written back when its page has ended: there they never end.
     late = {"policy": "none", "filter": "cache-write-backs"}
     assert tiering(trace, **late).rows == tiering(trace, lifetimes="off", **late).rows
 

@@ -197,7 +197,7 @@ def explain(
         _as_the_study_counts(place, by_kind=by_kind, warm=warm)
     if kept["sample"] is None:
         _check(opened.path, row, total, by_kind=lifetimes and by_kind)
-    price = _Price.of(machine, row["storage"], row["page_bytes"], lifetimes)
+    times = _Times.of(machine, row["storage"], row["page_bytes"], lifetimes)
     answer: ExplainRun = {
         "folder": str(opened.path),
         "trace": made["trace"],
@@ -212,14 +212,14 @@ def explain(
         "sample": kept["sample"],
         "lifetimes": lifetimes,
     }
-    terms = _terms(row, total, price, bool(kept["write_back"]))
-    regions: list[declared.Row] = _cost(found["regions"], total, price)
+    terms = _terms(row, total, times, bool(kept["write_back"]))
+    regions: list[declared.Row] = _cost(found["regions"], total, times)
     regions.sort(key=lambda place: -place["ns"])
     # Behind CPU caches a miss no longer follows the fetch of the code that made it.
     by_code = [] if findings.filtered(result.to_dict()) else found["sites"]
-    sites: list[declared.SitesRow] = _cost(by_code, total, price)
+    sites: list[declared.SitesRow] = _cost(by_code, total, times)
     sites.sort(key=lambda site: (site["addr"] is None, -site["ns"]))
-    return ExplainResult(answer, terms, total, regions, _cost(found["ranges"], total, price), sites)
+    return ExplainResult(answer, terms, total, regions, _cost(found["ranges"], total, times), sites)
 
 
 # --- the row
@@ -317,7 +317,7 @@ _KINDS = ("zero_fills", "file_reads", "swap_ins", "file_rereads")
 
 
 @dataclass(frozen=True)
-class _Price:
+class _Times:
     """Nanoseconds of what a reference can meet."""
 
     tlb: float
@@ -329,8 +329,8 @@ class _Price:
     faults: Mapping[str, tuple[str, str, float]]
 
     @classmethod
-    def of(cls, machine: Machine, storage: str, page_bytes: int, lifetimes: bool) -> _Price:
-        times = machine.access_times()
+    def of(cls, machine: Machine, storage: str, page_bytes: int, lifetimes: bool) -> _Times:
+        access = machine.access_times()
         (read,) = machine.io_ns(storage, [page_bytes])
         (write,) = machine.write_ns(storage, [page_bytes])
         size = units.size(page_bytes)
@@ -347,31 +347,31 @@ class _Price:
             }
         else:
             faults = {"faults": ("page faults", f"d t_IO({size})", read)}
-        return cls(times.tlb_ns, times.stlb_ns or 0.0, times.dram_ns, read, write, faults)
+        return cls(access.tlb_ns, access.stlb_ns or 0.0, access.dram_ns, read, write, faults)
 
 
 def _terms(
-    row: Row, total: declared.TotalRow, price: _Price, write_back: bool
+    row: Row, total: declared.TotalRow, times: _Times, write_back: bool
 ) -> list[declared.TermsRow]:
     """Equations 1 to 3 of 000, their sums multiplied out, with the values of the row."""
     size = units.size(row["page_bytes"])
     second = row["tlb_second_hits"] / row["references"]
     dirty = row["dirty_evictions"] / row["references"]
     listed = [
-        ("TLB lookup", "T_A", "t_TLB", 1.0, price.tlb),
-        ("second TLB level", "T_A", "h t_STLB", second, price.second),
-        ("TLB misses", "T_A", "e t_DRAM", row["tlb_miss_rate"], price.dram),
-        ("memory access", "T_D", "t_DRAM", 1.0, price.dram),
+        ("TLB lookup", "T_A", "t_TLB", 1.0, times.tlb),
+        ("second TLB level", "T_A", "h t_STLB", second, times.second),
+        ("TLB misses", "T_A", "e t_DRAM", row["tlb_miss_rate"], times.dram),
+        ("memory access", "T_D", "t_DRAM", 1.0, times.dram),
     ]
     found: Mapping[str, Any] = total
-    for kind, (what, formula, each) in price.faults.items():
+    for kind, (what, formula, each) in times.faults.items():
         # The row does not say how many pages were mapped, nor the kinds under 8 frames.
         count = row.get(kind)
         rate = (found[kind] if count is None else count) / row["references"]
         if rate or kind == "faults":
             listed.append((what, "T_D", formula, rate, each))
     if write_back:
-        listed.append(("write-backs", "T_D", f"w t_write({size})", dirty, price.write))
+        listed.append(("write-backs", "T_D", f"w t_write({size})", dirty, times.write))
     return [
         {
             "term": term,
@@ -388,14 +388,14 @@ def _terms(
 
 
 def _cost(
-    places: Sequence[Mapping[str, Any]], total: declared.TotalRow, price: _Price
+    places: Sequence[Mapping[str, Any]], total: declared.TotalRow, times: _Times
 ) -> list[Any]:
     """Places with the time that their misses and faults cost, and its share."""
 
     def ns(counts: Mapping[str, Any]) -> float:
-        spent = counts["tlb_misses"] * price.dram + counts["tlb_second_hits"] * price.second
-        kinds: Mapping[str, int] = {kind: counts[kind] for kind in price.faults}
-        spent += sum(kinds[kind] * each for kind, (_, _, each) in price.faults.items())
+        spent = counts["tlb_misses"] * times.dram + counts["tlb_second_hits"] * times.second
+        kinds: Mapping[str, int] = {kind: counts[kind] for kind in times.faults}
+        spent += sum(kinds[kind] * each for kind, (_, _, each) in times.faults.items())
         return float(spent / total["references"])
 
     whole = ns(total)

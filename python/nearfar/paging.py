@@ -30,7 +30,7 @@ from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
 from nearfar.schema import Rows, default, takes
 
-#: The machine that is meant unless another is named.
+#: The default machine.
 MACHINE: Final[str] = default(declared.OPTIONS, "machine")
 
 #: Points of a fitted curve that go into results, between the smallest and largest page size.
@@ -101,7 +101,7 @@ class PagingResult(FolderResult):
 
     @classmethod
     def restore(cls, run: Any, tables: Mapping[str, Any]) -> PagingResult:
-        """The result again that :meth:`write` wrote."""
+        """Read back what :meth:`write` wrote."""
         kept: Any = dict(run)
         fits, seconds = kept.pop("fits"), kept.pop("wall_seconds")
         return cls(kept, tables["result"].to_pylist(), fits, seconds)

@@ -122,7 +122,7 @@ class FolderResult(Result):
 
     @classmethod
     def restore(cls, run: Any, tables: Mapping[str, Any]) -> Self:
-        """The result again that :meth:`write` wrote, from ``run.json`` and the folder's tables.
+        """Read back what :meth:`write` wrote, from ``run.json`` and the folder's tables.
 
         Raises:
             KeyError: something is missing.

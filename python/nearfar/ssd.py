@@ -25,7 +25,7 @@ from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
 from nearfar.schema import Rows, default, takes
 
-#: The machine that is meant unless another is named.
+#: The default machine.
 MACHINE: str = default(declared.OPTIONS, "machine")
 
 
@@ -92,7 +92,7 @@ class SsdResult(FolderResult):
 
     @classmethod
     def restore(cls, run: Any, tables: Mapping[str, Any]) -> SsdResult:
-        """The result again that :meth:`write` wrote."""
+        """Read back what :meth:`write` wrote."""
         kept: Any = dict(run)
         details, seconds = kept.pop("details"), kept.pop("wall_seconds")
         return cls(kept, tables["result"].to_pylist(), details, seconds)

@@ -31,7 +31,7 @@ from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
 from nearfar.schema import Rows, default, takes
 
-#: The workload that is meant unless another is named.
+#: The default workload.
 WORKLOAD: Final[str] = default(declared.OPTIONS, "workload")
 
 
@@ -110,7 +110,7 @@ class TieringResult(FolderResult):
 
     @classmethod
     def restore(cls, run: Any, tables: Mapping[str, Any]) -> TieringResult:
-        """The result again that :meth:`write` wrote."""
+        """Read back what :meth:`write` wrote."""
         kept: Any = dict(run)
         seconds = kept.pop("wall_seconds")
         return cls(kept, tables["result"].to_pylist(), tables["series"].to_pylist(), seconds)

@@ -328,7 +328,7 @@ def capture(
         stack.callback(_end, child)
         _clients(workload, folder, surroundings, child)
         try:
-            # A window that missed what was typed would stay for ever.
+            # A window that missed what was typed would stay.
             code = child.wait(PATIENCE if workload.client else None)
         except subprocess.TimeoutExpired:
             late = f"did not end within {PATIENCE:.0f} s of its last client"

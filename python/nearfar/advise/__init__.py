@@ -64,7 +64,7 @@ class AdviseResult(FolderResult):
 
     @classmethod
     def restore(cls, run: Any, tables: Mapping[str, Any]) -> AdviseResult:
-        """The result again that :meth:`write` wrote."""
+        """Read back what :meth:`write` wrote."""
         curves: dict[str, list[declared.CurveRow]] = {}
         for point in tables["curves"].to_pylist():
             curves.setdefault(point.pop("vm"), []).append(point)

@@ -44,7 +44,7 @@ __all__ = [
     "weights",
 ]
 
-#: The machine that is meant unless another is named: that of aliusM (004).
+#: The default machine: that of aliusM (004).
 MACHINE: Final[str] = default(numa_alloc.OPTIONS, "machine")
 
 Progress = Callable[[int], None] | None
@@ -121,7 +121,7 @@ class NumaResult(FolderResult, Generic[Row]):
 
     @classmethod
     def restore(cls, run: Any, tables: Mapping[str, Any]) -> NumaResult[Any]:
-        """The result again that :meth:`write` wrote."""
+        """Read back what :meth:`write` wrote."""
         return cls(run["run"], run["rows"])
 
     def html(self) -> str:

@@ -1,4 +1,4 @@
-"""``sweep``: a study over a grid, cell by cell, nothing finished ever lost or run again.
+"""``sweep``: a study over a grid, cell by cell, finished cells are never lost or run again.
 
 ``study.toml`` (:mod:`nearfar.sweep.plan`) names the study and the grid. Cells run in processes of
 this machine (:mod:`nearfar.sweep.local`) or on a Dask cluster (:mod:`nearfar.sweep.cluster`), and
@@ -245,7 +245,7 @@ _LOCK: Final = ".lock"
 
 @contextmanager
 def _ours(folder: Path) -> Iterator[None]:
-    """Keep other sweeps out of ``folder``; the kernel lets go of it however we end."""
+    """Keep other sweeps out of ``folder``, by a lock that the kernel releases in any case."""
     folder.mkdir(parents=True, exist_ok=True)
     if _run_of(folder) is None and any(not at.name.startswith(".") for at in folder.iterdir()):
         raise NearfarError(f"{folder}: exists and holds no sweep; choose another -o")

@@ -27,7 +27,7 @@ use crate::lifetimes;
 
 const PAGE_SHIFT: u32 = 12;
 const PAGE: u64 = 1 << PAGE_SHIFT;
-/// Most stretches of time that a trace is divided into.
+/// Most intervals of time that a trace is divided into.
 pub const BINS: u64 = 256;
 /// Maximum number of regions listed one by one.
 pub const REGIONS: usize = 100;
@@ -57,16 +57,16 @@ pub struct Options {
 }
 
 nearfar_schema::columns! {
-    /// Pages touched in one stretch of time.
+    /// Pages touched in one interval of time.
     #[derive(Copy, Eq)]
     pub struct WorkingSet {
-        /// Records up to the end of the stretch.
+        /// Records up to the end of the interval.
         record: u64 as "at record",
-        /// Bytes of the distinct 4 KiB pages touched in the stretch.
+        /// Bytes of the distinct 4 KiB pages touched in the interval.
         bytes: u64 ["bytes"] as "bytes touched",
         /// Bytes of the distinct 4 KiB pages touched since the start.
         footprint_bytes: u64 ["bytes"],
-        /// Bytes of 4 KiB frames that the program has at the end of the stretch; null where the trace
+        /// Bytes of 4 KiB frames that the program has at the end of the interval; null where the trace
         /// does not say when pages end.
         resident_bytes: Option<u64> ["bytes"] as "bytes resident",
     }
@@ -165,7 +165,7 @@ pub struct Summary {
     pub file_bytes: u64,
     /// Threads, by index.
     pub threads: Vec<ThreadInfo>,
-    /// At most [`BINS`] stretches of time.
+    /// At most [`BINS`] intervals of time.
     pub working_set: Vec<WorkingSet>,
     /// Hottest first; at most [`REGIONS`], then one for all others.
     pub regions: Vec<Region>,
@@ -207,7 +207,7 @@ pub fn summarize(
                     resident.events(at);
                 }
             }
-            // Up to the next event, end of a stretch, or change of process, nothing else changes.
+            // Up to the next event, end of an interval, or change of process, nothing else changes.
             let end_of_bin = (at / per_bin + 1) * per_bin;
             let until = end_of_bin.min(pass.names.next_event()) - at;
             let mut to = from + usize::try_from(until).map_or(batch.len(), |n| n.min(batch.len()));
@@ -304,7 +304,7 @@ struct PageState {
     region: u32,
     epoch: u32,
     process: u32,
-    /// Stretch of its last touch; stretches count from 1.
+    /// Interval of its last touch; intervals count from 1.
     bin: u16,
     kinds: u8,
     /// Which further touches by `process` leave the resident set as it is: see [`Resident::touch`].

@@ -376,7 +376,7 @@ fn an_error_of_on_progress_ends_the_run() {
     assert_eq!(summarize(&reader, options, stop).unwrap_err().kind(), ErrorKind::Cancelled);
 }
 
-/// Resident bytes at the end of each stretch and at most, against tables of every page.
+/// Resident bytes at the end of each interval and at most, against tables of every page.
 fn check_resident(steps: &[lives::Step]) {
     let folder = tempfile::tempdir().unwrap();
     let reader = lives::trace(steps, &lives::PROCESSES, folder.path());

@@ -2,7 +2,7 @@
 //!
 //! Packed little-endian records of 24 bytes: time u32, id u64 (page number), size u32 (page
 //! bytes), next i64 (number of the next request to the page, -1 for none). Time is the number of
-//! the request over 10^6: a million requests per second, for want of a clock. Loses kinds, sizes,
+//! the request over 10^6: a million requests per second, as there is no clock. Loses kinds, sizes,
 //! threads and instruction counts.
 //!
 //! `next` is in the future, so it is filled in when that future comes: in the last [`WINDOW`]

@@ -90,7 +90,7 @@ fn the_place_of_a_bad_record_is_reported() {
     let text = b"r 1000 4\n\nr 2000 4\nr what 4\n";
     assert_eq!(
         error("dinero", text),
-        "t: line 4, byte 19: bad dinero record: not a hexadecimal number in `r what 4`; mend the \
+        "t: line 4, byte 19: bad dinero record: not a hexadecimal number in `r what 4`; fix the \
          file, or let N bad records through with --skip-bad N"
     );
     let packed = error("dinero", &gzip(text));

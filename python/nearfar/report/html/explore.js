@@ -146,7 +146,7 @@ function setUpDifferences() {
   const update = () => {
     const [by, of] = [byId("pick-by").value, byId("pick-of").value];
     const found = model.differences.find((d) => d.by === by && d.of === of);
-    const heads = [by, "against", "pairs", "mean difference", "95 % interval", "verdict"];
+    const heads = [by, ...model.heads];
     byId("differences-table").replaceChildren(
       table(heads, found ? found.rows : [], `${of} by ${by}`));
   };

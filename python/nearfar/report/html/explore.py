@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from nearfar import units
+from nearfar.declared.diff import ROWS as COMPARED
 from nearfar.diff import Level, across, flat
 from nearfar.errors import NearfarError
 from nearfar.report.diff import signed
@@ -129,6 +130,7 @@ class ExplorePage(page.Page):
             "charts": {"explore": {"spec": _spec()}},
             "metrics": self.metrics,
             "differences": self.differences,
+            "heads": ["against", *COMPARED.heads("pairs", "relative", "low", "verdict")],
             "limits": {"choices": _CHOICES, "colours": _COLOURS},
             "axes": _LABELS,
             "x": self.x,
