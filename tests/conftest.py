@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -90,6 +91,31 @@ def until(condition: Callable[[], Any], what: str) -> Any:
         assert time.monotonic() < end, f"never happened: {what}"
         time.sleep(0.02)
     return found
+
+
+def tool(name: str, package: str) -> str:
+    """Path of a tool; without it the test is skipped, or fails where ``CI`` is set."""
+    found = shutil.which(name)
+    if found:
+        return found
+    reason = f"{name} is absent: install the Debian package `{package}`"
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def no_guest(architecture: str) -> str | None:
+    """Why guests cannot be booted here, or None: they can."""
+    from nearfar.errors import NearfarError
+    from nearfar.guest import ARCHITECTURES, Guest
+    from nearfar.guest.packages import program
+
+    try:
+        program(*ARCHITECTURES[architecture].qemu)
+        Guest(architecture).fetch()
+    except NearfarError as error:
+        return str(error)
+    return None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conftest import HANG
+from conftest import HANG, tool
 from nearfar import emit
 from nearfar.advise.architectures import ARCHITECTURES
 from nearfar.errors import NearfarError
@@ -34,17 +32,6 @@ def row(size: int, mechanism: str, **more: Any) -> dict[str, Any]:
         "arch": "x86-64",
         **more,
     }
-
-
-def tool(name: str, package: str) -> str:
-    """Path of a tool; without it the test is skipped, or fails where ``CI`` is set."""
-    found = shutil.which(name)
-    if found:
-        return found
-    reason = f"{name} is absent: install the Debian package `{package}`"
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
 
 
 def run(*command: object) -> subprocess.CompletedProcess[str]:
