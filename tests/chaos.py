@@ -152,6 +152,15 @@ def cases() -> list[Case]:
                 "gunzip.trace", look=look_at_trace, slow=True,
             ),
         ]  # fmt: skip
+    if shutil.which("qemu-system-x86_64"):
+        found.append(
+            Case(
+                "guest",
+                lambda f: ["guest", "--arch", "x86_64", "-o", str(f / "out"), "--",
+                           "sh", "-c", "seq 100000 > /out/numbers"],
+                "out", slow=True,
+            )
+        )  # fmt: skip
     return [one for one in found if _exists(one.words(Path("/nonexistent"))[0])]
 
 

@@ -104,6 +104,31 @@ def until(condition: Callable[[], Any], what: str) -> Any:
     return found
 
 
+def tool(name: str, package: str) -> str:
+    """Path of a tool; without it the test is skipped, or fails where ``CI`` is set."""
+    found = shutil.which(name)
+    if found:
+        return found
+    reason = f"{name} is absent: install the Debian package `{package}`"
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def no_guest(architecture: str) -> str | None:
+    """Why guests cannot be booted here, or None: they can."""
+    from nearfar.errors import NearfarError
+    from nearfar.guest import ARCHITECTURES, Guest
+    from nearfar.guest.packages import program
+
+    try:
+        program(*ARCHITECTURES[architecture].qemu)
+        Guest(architecture).fetch()
+    except NearfarError as error:
+        return str(error)
+    return None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that use a fixture of their module run in one worker, which makes it once."""

@@ -108,6 +108,7 @@ NOT_RUN = {
     "apply": "changes the machine",
     "capture": "needs QEMU; tests/test_capture.py",
     "doctor": "what it requires may be missing",
+    "guest": "needs QEMU and Debian's packages; tests/test_guest.py",
     "reproduce": "tests/test_reproduce.py",
     "workload": "needs the programs; tests/test_workload.py",
 }
@@ -175,6 +176,7 @@ DEVIATIONS = {
         "capture": "the program's streams are passed through; a summary on standard error",
         "export": "--format names the trace's format; --json prints the outcome",
         "generate": "makes a trace; --json prints its trace.json",
+        "guest": "the command's streams are passed through",
         "import": "--format names the trace's format; --json prints its trace.json",
     },
     "formats": {

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, Unpack
 
 from nearfar import _engine
 from nearfar.declared import capture as declared
 from nearfar.errors import NearfarError
 from nearfar.output import watched
+from nearfar.processes import terminate_as_interrupt
 from nearfar.schema import takes
 
 PLUGIN = Path(__file__).parent / "_plugin" / "libnearfar_qemu_plugin.so"
@@ -100,7 +98,7 @@ def run(
     if not words:
         raise NearfarError("command: is empty; put the program after `--`")
     path = Path(output) if output is not None else default_output(words)
-    with _terminate_as_interrupt():
+    with terminate_as_interrupt():
         text = _engine.capture_run(
             words,
             path,
@@ -154,22 +152,3 @@ def meter() -> Callable[[int], None] | None:
               file=sys.stderr, flush=True)  # fmt: skip
 
     return show
-
-
-class _terminate_as_interrupt:  # noqa: N801
-    """While it lasts, SIGTERM ends a capture as Ctrl-C does: the trace is closed properly."""
-
-    def __init__(self) -> None:
-        self.old: Any = None
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            self.old = signal.signal(signal.SIGTERM, self.interrupt)
-
-    def __exit__(self, *_: object) -> None:
-        if self.old is not None:
-            signal.signal(signal.SIGTERM, self.old)
-
-    @staticmethod
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt

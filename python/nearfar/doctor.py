@@ -93,8 +93,10 @@ def emitters() -> Iterable[Finding]:
     """Look for the tools that check what ``nearfar advise --emit`` makes."""
     used_for = "make test, to check what nearfar advise --emit makes"
     yield _program("virt-xml-validate", used_for, "libvirt-clients libxml2-utils")
-    boots = f"{used_for}; make validate, to boot a kernel with a machine's memory nodes"
+    boots = f"nearfar guest; make validate; {used_for}"
     yield _program("qemu-system-x86_64", boots, "qemu-system-x86", version=("--version",))
+    boots = "nearfar guest --arch aarch64"
+    yield _program("qemu-system-aarch64", boots, "qemu-system-arm", version=("--version",))
     yield _program("systemd-analyze", used_for, "systemd", version=("--version",))
 
 

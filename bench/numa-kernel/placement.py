@@ -8,8 +8,8 @@ Its nodes are much smaller than the machine's; numbers, sockets, distances, late
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,10 +17,10 @@ from typing import Any
 
 from nearfar import machine as machines
 from nearfar import numa
+from nearfar.errors import NearfarError
+from nearfar.guest import ARCHITECTURES, Guest, Hardware, Link, Node
+from nearfar.guest.packages import program
 
-HERE = Path(__file__).parent
-#: Debian's package of the kernel that knows weighted interleaving (6.9 and later).
-KERNEL = "linux-image-6.12-cloud-amd64"
 #: MiB of a node of DRAM and of another; what the kernel has of the node that it boots on; and what
 #: another node has at boot where the rest is added later, a part that the kernel can add.
 _DRAM, _FAR, _KERNEL, _PART = 128, 256, 128, 128
@@ -36,10 +36,6 @@ _POLICIES = {
 _TIMEOUT = 900
 
 
-class Unavailable(Exception):
-    """This machine cannot do it: why, and what to do."""
-
-
 @dataclass(frozen=True)
 class Case:
     """An allocation: who, how, how many pages."""
@@ -50,32 +46,6 @@ class Case:
     nodes: list[int]
     weights: list[int]
     pages: int
-
-
-def kernel(scratch: Path) -> Path:
-    """The kernel's image: an installed one, or of a package that is fetched and unpacked.
-
-    Raises:
-        Unavailable: neither.
-    """
-    installed = sorted(Path("/boot").glob("vmlinuz-6.12*"))
-    if installed:
-        return installed[-1]
-    if shutil.which("apt-get") is None:
-        raise Unavailable(f"no kernel 6.12 in /boot, and no apt-get to fetch {KERNEL} with")
-    named = _output("apt-cache", "depends", KERNEL)
-    found = re.search(r"Depends: (linux-image-\S+)", named)
-    if not found:
-        raise Unavailable(f"apt-cache knows no {KERNEL}; run apt-get update or install kernel 6.12")
-    scratch.mkdir(parents=True, exist_ok=True)
-    _output("apt-get", "download", "-q", found[1], cwd=scratch)
-    for package in scratch.glob(f"{found[1]}_*.deb"):
-        _output("dpkg-deb", "-x", str(package), str(scratch))
-        package.unlink()
-    images = sorted(scratch.glob("boot/vmlinuz-*"))
-    if not images:
-        raise Unavailable(f"{found[1]} could not be fetched; install it")
-    return images[-1]
 
 
 def cases(topology: dict[str, Any]) -> list[Case]:
@@ -109,43 +79,39 @@ def cases(topology: dict[str, Any]) -> list[Case]:
     ]
 
 
-def record(machine: str, image: Path, scratch: Path, *, added: bool = False) -> dict[str, Any]:
+def record(machine: str, kernel: str | None = None, *, added: bool = False) -> dict[str, Any]:
     """Boot with the nodes of ``machine``, run its cases, return what the kernel reported.
 
     Args:
         machine: name of a machine with nodes without cores.
-        image: the kernel.
-        scratch: a folder to work in.
+        kernel: Debian's package of the kernel; None for 6.12.
         added: half of each node without cores is added to the running system, as movable memory.
 
     Raises:
-        Unavailable: no QEMU or Rust compiler, or the machine did not come to its end.
+        NearfarError: no QEMU or Rust compiler, or the guest did not come to its end.
     """
     topology = numa.topology(machine)
     asked = cases(topology)
-    init = scratch / "init"
-    _output(
-        *("rustc", "--edition", "2024", "-O", "-C", "target-feature=+crt-static"),
-        *("-C", "panic=abort", "-C", "strip=symbols", str(HERE / "guest.rs"), "-o", str(init)),
-    )
     lines = "".join(_line(case, topology) for case in asked)
-    (scratch / "initrd").write_bytes(archive({"init": init.read_bytes(), "cases": lines.encode()}))
-    console = scratch / "console"
-    words = ["console=ttyS0", "quiet", "transparent_hugepage=never", "init_on_alloc=0", "panic=-1"]
-    # On a busy host the emulated timer may be late enough to be taken for broken.
-    words += ["numa_balancing=disable", "log_buf_len=1M", "nokaslr", "no_timer_check"]
+    words = ["transparent_hugepage=never", "init_on_alloc=0", "numa_balancing=disable"]
+    words += ["log_buf_len=1M", "nokaslr"]
     words += ["memhp_default_state=online_movable"] if added else []
-    command = ["qemu-system-x86_64", *_hardware(machine, topology, added), "-kernel", str(image)]
-    command += ["-initrd", str(scratch / "initrd"), "-append", " ".join(words)]
-    command += ["-display", "none", "-monitor", "none", "-no-reboot"]
-    command += ["-serial", f"file:{console}"]
-    _output(*command, timeout=_TIMEOUT)
-    output = console.read_text(errors="replace")
+    guest = Guest(
+        architecture="x86_64",
+        hardware=_hardware(machine, topology, added),
+        kernel=kernel,
+        parameters=words,
+        # Little below 4 GiB: policies pass over the kernel's lower zones.
+        qemu=["-machine", "max-ram-below-4g=128M"],
+    )
+    files = {"/work/allocate": _compiled(), "/cases": lines.encode()}
+    done = guest.run(["./allocate"], files=files, timeout=_TIMEOUT)
+    qemu, _ = ARCHITECTURES["x86_64"].qemu
     return {
         "machine": machine,
         "added": added,
-        "qemu": _output("qemu-system-x86_64", "--version").splitlines()[0],
-        **parse(output, asked),
+        "qemu": _output(qemu, "--version").splitlines()[0],
+        **parse(done.output.decode(errors="replace"), asked),
     }
 
 
@@ -153,7 +119,7 @@ def parse(console: str, asked: Sequence[Case]) -> dict[str, Any]:
     """What the machine wrote on its console, as plain values.
 
     Raises:
-        Unavailable: it ended early, or refused a case.
+        NearfarError: it ended early, or refused a case.
     """
     found: dict[str, Any] = {"kernel": "", "tables": {}}
     rows: dict[str, dict[int, list[int]]] = {"distance": {}, "fallback": {}}
@@ -187,30 +153,15 @@ def parse(console: str, asked: Sequence[Case]) -> dict[str, Any]:
         elif word == "done":
             done += rest == "0"
         elif word == "refused":
-            raise Unavailable(f"the kernel refused a case: {rest}")
+            raise NearfarError(f"the kernel refused a case: {rest}")
     if done != len(asked) or any("left" not in results.get(case.name, {}) for case in asked):
         last = " / ".join(console.strip().splitlines()[-3:])
-        raise Unavailable(f"{done} of {len(asked)} cases finished; last output: {last[:300]}")
+        raise NearfarError(f"{done} of {len(asked)} cases finished; last output: {last[:300]}")
     found["distances"], found["fallback"] = (
         [table[node] for node in sorted(table)] for table in rows.values()
     )
     found["cases"] = [asdict(case) | results[case.name] for case in asked]
     return found
-
-
-def archive(files: dict[str, bytes]) -> bytes:
-    """A cpio archive (``newc``) of executable files, with the folders and console an init needs."""
-    entries = [(name, 0o040755, b"", (0, 0)) for name in ("proc", "sys", "dev")]
-    entries.append(("dev/console", 0o020600, b"", (5, 1)))
-    entries += [(name, 0o100755, data, (0, 0)) for name, data in files.items()]
-    entries.append(("TRAILER!!!", 0, b"", (0, 0)))
-    out = bytearray()
-    for number, (name, mode, data, device) in enumerate(entries, 1):
-        fields = [number, mode, 0, 0, 1, 0, len(data), 0, 0, *device, len(name) + 1, 0]
-        out += b"070701" + b"".join(b"%08x" % field for field in fields) + name.encode() + b"\0"
-        out += bytes(-len(out) % 4) + data
-        out += bytes(-len(out) % 4)
-    return bytes(out)
 
 
 def _pages(nodes: Sequence[dict[str, Any]]) -> list[int]:
@@ -226,66 +177,53 @@ def _line(case: Case, topology: dict[str, Any]) -> str:
     return "|".join(map(str, words)) + "\n"
 
 
-def _hardware(machine: str, topology: dict[str, Any], added: bool) -> list[str]:
-    """QEMU's options for a machine's nodes."""
+def _hardware(machine: str, topology: dict[str, Any], added: bool) -> Hardware:
+    """A guest with a machine's nodes, each with one core or none."""
     nodes = topology["nodes"]
-    hosts = [node for node in nodes if node["cpus"]]
-    sockets = sorted({node["socket"] for node in hosts})
-    on = {socket: [node for node in hosts if node["socket"] == socket] for socket in sockets}
-    dies = max(len(there) for there in on.values())
-    if any(len(there) != dies for there in on.values()):
-        raise Unavailable(f"{machine}: QEMU wants as many nodes with cores on each socket")
     mib = [pages // 256 for pages in _pages(nodes)]
-    mib[hosts[0]["node"]] += _KERNEL
-    later = [0 if node["cpus"] or not added else _PART for node in nodes]
-    # Little below 4 GiB: policies pass over the kernel's lower zones.
-    words = ["-machine", "q35,hmat=on,max-ram-below-4g=128M", "-accel", "tcg", "-cpu", "qemu64"]
-    words += ["-m", f"{sum(mib) - sum(later)}M,slots=64,maxmem=64G"]
-    words += ["-smp", f"{len(hosts)},sockets={len(sockets)},dies={dies},cores=1,threads=1"]
-    numbers = range(len(nodes))
-    for node in numbers:
-        near = min((host["node"] for host in hosts), key=lambda h: topology["distances"][h][node])
-        words += ["-object", f"memory-backend-ram,id=m{node},size={mib[node] - later[node]}M"]
-        words += ["-numa", f"node,nodeid={node},memdev=m{node},initiator={near}"]
-        if later[node]:
-            words += ["-object", f"memory-backend-ram,id=l{node},size={later[node]}M"]
-            words += ["-device", f"pc-dimm,memdev=l{node},node={node}"]
-    for socket, there in on.items():
-        for die, node in enumerate(there):
-            place = f"cpu,node-id={node['node']},socket-id={sockets.index(socket)}"
-            words += ["-numa", place + (f",die-id={die}" if dies > 1 else "")]
-    for a in numbers:
-        for b in numbers:
-            words += ["-numa", f"dist,src={a},dst={b},val={topology['distances'][a][b]}"]
+    hosts = [node["node"] for node in nodes if node["cpus"]]
+    mib[hosts[0]] += _KERNEL
+    later = [_PART if added and not node["cpus"] else 0 for node in nodes]
+    links = {}
     sections = machines.load(machine).to_dict()
     for host in hosts:
         for node in nodes:
-            local = host["socket"] == node["socket"]
+            local = nodes[host]["socket"] == node["socket"]
             section = sections["node"][sections["topology"]["nodes"][node["node"]]]
             latency = round(node["local_read_ns"] if local else node["remote_read_ns"])
             rate = section["local" if local else "remote"].get("read_bandwidth")
             rate = rate or section["local"]["read_bandwidth"]
             gib = int(float(re.sub(r"[^0-9.]", "", rate["value"])))
-            prefix = f"hmat-lb,initiator={host['node']},target={node['node']},hierarchy=memory"
-            words += ["-numa", f"{prefix},data-type=access-latency,latency={latency}"]
-            words += ["-numa", f"{prefix},data-type=access-bandwidth,bandwidth={gib}G"]
-    return words
+            links[host, node["node"]] = Link(latency, gib << 30)
+    return Hardware(
+        [
+            Node((whole - part) << 20, min(node["cpus"], 1), node["socket"], part << 20)
+            for node, whole, part in zip(nodes, mib, later, strict=True)
+        ],
+        topology["distances"],
+        links,
+    )
 
 
-def _output(*command: str, cwd: Path | None = None, timeout: float = 300) -> str:
-    """Standard output of a command.
+def _compiled() -> bytes:
+    """The program that allocates, without libraries."""
+    with tempfile.TemporaryDirectory() as scratch:
+        made = Path(scratch) / "allocate"
+        _output(
+            *("rustc", "--edition", "2024", "-O", "-C", "target-feature=+crt-static"),
+            *("-C", "panic=abort", "-C", "strip=symbols"),
+            *(str(Path(__file__).with_name("allocate.rs")), "-o", str(made)),
+        )
+        return made.read_bytes()
+
+
+def _output(name: str, *words: str) -> str:
+    """Standard output of a program.
 
     Raises:
-        Unavailable: it is not there, fails or takes too long.
+        NearfarError: it is not there or fails.
     """
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, cwd=cwd, timeout=timeout
-        )
-    except FileNotFoundError:
-        raise Unavailable(f"no {command[0]}") from None
-    except subprocess.TimeoutExpired:
-        raise Unavailable(f"{command[0]} took more than {timeout} s") from None
+    done = subprocess.run([program(name), *words], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise Unavailable(f"{command[0]}: {done.stderr.strip()[-300:] or done.returncode}")
+        raise NearfarError(f"{name}: {done.stderr.strip()[-300:] or done.returncode}", 3)
     return done.stdout
