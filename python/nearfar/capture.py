@@ -94,13 +94,14 @@ def run(
     Raises:
         NearfarError: the program, QEMU (exit code 3) or the plugin is missing, or the trace
             cannot be written.
-        KeyboardInterrupt: Ctrl-C before the program began; later it is part of the outcome.
+        KeyboardInterrupt: Ctrl-C before the program began; later it is part of the outcome. The
+            program gets it once, and is waited for; a second one kills it.
     """
     words = [os.fspath(word) for word in command]
     if not words:
         raise NearfarError("command: is empty; put the program after `--`")
     path = Path(output) if output is not None else default_output(words)
-    with _terminate_as_interrupt():
+    with _Interrupts():
         text = _engine.capture_run(
             words,
             path,
@@ -156,20 +157,36 @@ def meter() -> Callable[[int], None] | None:
     return show
 
 
-class _terminate_as_interrupt:  # noqa: N801
-    """While it lasts, SIGTERM ends a capture as Ctrl-C does: the trace is closed properly."""
+class _Interrupt(KeyboardInterrupt):
+    """SIGINT or SIGTERM: ``number`` says which."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+class _Interrupts:
+    """While it lasts, SIGTERM ends a capture as Ctrl-C does: the program gets it, once."""
 
     def __init__(self) -> None:
-        self.old: Any = None
+        self.old: dict[int, Any] = {}
 
     def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            self.old = signal.signal(signal.SIGTERM, self.interrupt)
+        if threading.current_thread() is not threading.main_thread():
+            return
+        numbers = [signal.SIGTERM]
+        # Whoever handles Ctrl-C, or ignores it, goes on doing so.
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            numbers.append(signal.SIGINT)
+        self.old = {number: signal.signal(number, self.interrupt) for number in numbers}
 
     def __exit__(self, *_: object) -> None:
-        if self.old is not None:
-            signal.signal(signal.SIGTERM, self.old)
+        for number, handler in self.old.items():
+            signal.signal(number, handler)
 
     @staticmethod
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        if watched():
+            print("\r\x1b[Knearfar: waiting for the program to end; once more kills it",
+                  file=sys.stderr)  # fmt: skip
+        raise _Interrupt(number)
