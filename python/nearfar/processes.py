@@ -38,9 +38,6 @@ def running(
 @contextmanager
 def _deferred() -> Iterator[None]:
     """Signals that end this process come when the block is done."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     came: list[int] = []
     ours = (signal.SIGINT, signal.SIGTERM)
     numbers = [number for number in ours if callable(signal.getsignal(number))]
