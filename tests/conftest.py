@@ -65,17 +65,17 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def nearfar(commands: str) -> Run:
-    """Run the command line as a user does; answers the finished process."""
+    """Run the command line as a user does, after some code; answers the finished process."""
 
-    def run(*words: object) -> subprocess.CompletedProcess[str]:
+    def run(*words: object, first: str = "") -> subprocess.CompletedProcess[str]:
         given = list(map(str, words))
         with (
             Path(os.devnull).open() as nothing,
-            tempfile.TemporaryFile("w+") as out,
-            tempfile.TemporaryFile("w+") as err,
+            tempfile.TemporaryFile("w+", errors="backslashreplace") as out,
+            tempfile.TemporaryFile("w+", errors="backslashreplace") as err,
         ):
             streams = (nothing.fileno(), out.fileno(), err.fileno())
-            code = forks.run(commands, given, streams, os.environ)
+            code = forks.run(commands, given, streams, {**os.environ, "FORKS_FIRST": first})
             out.seek(0)
             err.seek(0)
             return subprocess.CompletedProcess(given, code, out.read(), err.read())

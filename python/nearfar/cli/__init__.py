@@ -8,6 +8,7 @@ inside ``run``, so that ``nearfar --help`` stays quick.
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
 import os
@@ -17,6 +18,7 @@ from typing import Annotated, Final
 
 import typer
 
+from nearfar.cli import _streams
 from nearfar.cli._shared import add_shared_options
 from nearfar.errors import NearfarError
 
@@ -88,16 +90,17 @@ def _root(
 
 def main() -> None:
     """Run the command line; no traceback reaches a user."""
+    _streams.prepare()
     try:
         code = _run()
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader of our output went away (`| head`): nothing is wrong.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _streams.forget()
         code = 0
     except OSError as error:
-        where = error.filename or "standard output"
-        code = _fail(f"{where}: {error.strerror or error}; check the free space", 2)
+        _streams.forget()
+        code = _fail(_of_system(error), 2)
     # All memory is about to be given back: no search for cycles first, which takes 30 ms.
     gc.freeze()
     sys.exit(code)
@@ -124,10 +127,27 @@ def _run() -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        where = error.filename or "system"
-        return _fail(
-            f"{where}: {error.strerror or error}; check the path, permissions and free space", 2
-        )
+        _streams.forget()
+        return _fail(_of_system(error), 2)
+    except MemoryError:
+        return _fail(_NO_MEMORY, 2)
+    except UnicodeEncodeError as error:
+        # Paths may be any bytes; other words are text.
+        word = error.object[:60]
+        return _fail(f"{word}: byte {error.start} is not UTF-8; only paths may hold such bytes", 2)
+
+
+_NO_MEMORY: Final = "memory: there is no more; free some, or raise the limit on it (`ulimit -v`)"
+
+
+def _of_system(error: OSError) -> str:
+    """The line for an error of the operating system."""
+    if error.errno == errno.ENOMEM:
+        return _NO_MEMORY
+    what = f"{error.filename or 'system'}: {error.strerror or error}"
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return f"{what}; raise the limit on open files (`ulimit -n`)"
+    return f"{what}; check the path, permissions and free space"
 
 
 def _command() -> str | None:

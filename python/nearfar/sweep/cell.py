@@ -21,7 +21,7 @@ from typing import Any, TypedDict, cast
 from nearfar import studies
 from nearfar.errors import NearfarError
 from nearfar.output import commit
-from nearfar.strict import parse_json
+from nearfar.strict import read_json
 from nearfar.studies import Study
 from nearfar.sweep.plan import Cell
 
@@ -122,8 +122,8 @@ def keep(outcome: Outcome, folder: Path) -> None:
 def outcome_of(key: str, folder: Path) -> Outcome | None:
     """How a cell went, if it was ever run to its end."""
     try:
-        found: Any = parse_json((folder / "cells" / f"{key}.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found: Any = read_json(folder / "cells" / f"{key}.json")
+    except (NearfarError, ValueError):
         return None
     if not isinstance(found, dict) or not found.keys() >= Outcome.__annotations__.keys():
         return None
