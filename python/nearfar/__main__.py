@@ -4,9 +4,11 @@ import sys
 
 
 def main() -> None:
-    """Run the command line, or say in one line why it cannot be loaded."""
+    """Run the command line, or say in one line what of it cannot be loaded."""
     try:
         from nearfar.cli import main as run
+
+        run()
     except (ImportError, MemoryError, OSError) as error:
         what = "memory: there is no more" if isinstance(error, MemoryError) else error
         print(
@@ -15,7 +17,6 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(2)
-    run()
 
 
 if __name__ == "__main__":

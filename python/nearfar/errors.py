@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 #: Characters of a message, whatever a file held.
 _MAX_LENGTH = 3000
 
@@ -21,6 +23,24 @@ class NearfarError(Exception):
             plain = f"{plain[: _MAX_LENGTH // 2]} ... {plain[-_MAX_LENGTH // 2 :]}"
         super().__init__(plain)
         self.exit_code = exit_code
+
+
+def of_system(error: OSError, place: object = None) -> NearfarError:
+    """The error for one of the operating system, at ``place`` unless it names a file itself."""
+    where = place or error.filename or "system"
+    if error.errno == errno.ENOMEM:
+        return no_memory()
+    advice = "check the path, permissions and free space"
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        advice = "raise the limit on open files (`ulimit -n`)"
+    return NearfarError(f"{where}: {error.strerror or error}; {advice}")
+
+
+def no_memory() -> NearfarError:
+    """The error where the system gives no more memory."""
+    return NearfarError(
+        "memory: there is no more; free some, or raise the limit on it (`ulimit -v`)"
+    )
 
 
 def _plain(letter: str) -> str:

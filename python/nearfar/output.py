@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
 
-from nearfar.errors import NearfarError
+from nearfar.errors import of_system
 
 #: What ``--color`` and ``--progress`` may be.
 WHEN: Final = ("auto", "always", "never")
@@ -79,10 +79,7 @@ def claimed(path: Path, *, force: bool, holds: str | None = None) -> Iterator[Pa
         yield output.temporary
         output.commit()
     except OSError as error:
-        raise NearfarError(
-            f"{path}: cannot be written: {error.strerror or error}; "
-            "check the path, permissions and free space"
-        ) from None
+        raise of_system(error, path) from None
     finally:
         output.discard()
 

@@ -142,9 +142,9 @@ class FolderResult(Result):
         path = Path(folder)
         with claimed(path, force=force, holds=RUN) as temporary:
             for name, table in self._tables().items():
-                pyarrow.parquet.write_table(
-                    table, temporary / f"{name}.parquet", compression="zstd"
-                )
+                # Arrow takes no names that are no text.
+                with (temporary / f"{name}.parquet").open("wb") as file:
+                    pyarrow.parquet.write_table(table, file, compression="zstd")
             run = json.dumps(self._run(), indent=1) + "\n"
             for name, text in {**(texts or {}), RUN: run}.items():
                 (temporary / name).write_text(text, encoding="utf-8", errors="backslashreplace")

@@ -76,7 +76,10 @@ def open_run(folder: str | Path) -> Run:
         raise NearfarError(f"{path / RUN}: {error}") from None
     files = [file for file in path.glob("*.parquet") if file.is_file()]
     try:
-        tables = {file.stem: pyarrow.parquet.read_table(file) for file in files}
+        tables = {}
+        for file in files:
+            with file.open("rb") as stream:  # Arrow takes no names that are no text
+                tables[file.stem] = pyarrow.parquet.read_table(stream)
         result: FolderResult = study.restore(run, tables)
     except (pyarrow.ArrowException, OSError) as error:
         line = (str(error).splitlines() or [""])[0]

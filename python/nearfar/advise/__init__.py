@@ -30,7 +30,7 @@ from nearfar.errors import NearfarError
 from nearfar.paging import MACHINE, paging, trace_warnings
 from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
-from nearfar.schema import MachineLike, Rows, complete, takes, written
+from nearfar.schema import MachineLike, Rows, as_text, complete, takes, written
 from nearfar.sizes import Memory, parse_memory, parse_page_sizes
 
 #: The memory size of each VM unless another is given.
@@ -79,7 +79,7 @@ class AdviseResult(FolderResult):
     def _tables(self) -> Mapping[str, Any]:
         points = [point for row in self.rows for point in row["curve"]]
         vms = [row["vm"] for row in self.rows for _ in row["curve"]]
-        curves = declared.CURVE_ROWS.table(points).add_column(0, "vm", [vms])
+        curves = declared.CURVE_ROWS.table(points).add_column(0, "vm", [list(map(as_text, vms))])
         return {"result": self.table, "curves": curves}
 
     def to_dict(self) -> dict[str, Any]:

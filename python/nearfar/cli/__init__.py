@@ -8,7 +8,6 @@ inside ``run``, so that ``nearfar --help`` stays quick.
 
 from __future__ import annotations
 
-import errno
 import gc
 import importlib
 import os
@@ -20,7 +19,7 @@ import typer
 
 from nearfar.cli import _streams
 from nearfar.cli._shared import add_shared_options
-from nearfar.errors import NearfarError
+from nearfar.errors import NearfarError, no_memory, of_system
 
 #: What a process that ends tells the shell.
 EXIT_CODES: Final = {
@@ -96,11 +95,9 @@ def main() -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader of our output went away (`| head`): nothing is wrong.
-        _streams.forget()
         code = 0
     except OSError as error:
-        _streams.forget()
-        code = _fail(_of_system(error), 2)
+        code = _fail(str(of_system(error)), 2)
     # All memory is about to be given back: no search for cycles first, which takes 30 ms.
     gc.freeze()
     sys.exit(code)
@@ -127,27 +124,13 @@ def _run() -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        _streams.forget()
-        return _fail(_of_system(error), 2)
+        return _fail(str(of_system(error)), 2)
     except MemoryError:
-        return _fail(_NO_MEMORY, 2)
+        return _fail(str(no_memory()), 2)
     except UnicodeEncodeError as error:
-        # Paths may be any bytes; other words are text.
+        # Most paths may be any bytes; other words are text.
         word = error.object[:60]
-        return _fail(f"{word}: byte {error.start} is not UTF-8; only paths may hold such bytes", 2)
-
-
-_NO_MEMORY: Final = "memory: there is no more; free some, or raise the limit on it (`ulimit -v`)"
-
-
-def _of_system(error: OSError) -> str:
-    """The line for an error of the operating system."""
-    if error.errno == errno.ENOMEM:
-        return _NO_MEMORY
-    what = f"{error.filename or 'system'}: {error.strerror or error}"
-    if error.errno in (errno.EMFILE, errno.ENFILE):
-        return f"{what}; raise the limit on open files (`ulimit -n`)"
-    return f"{what}; check the path, permissions and free space"
+        return _fail(f"{word}: character {error.start + 1} is not UTF-8; rename it", 2)
 
 
 def _command() -> str | None:

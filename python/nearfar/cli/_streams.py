@@ -10,12 +10,17 @@ from typing import Any
 
 
 class _Answers(io.FileIO):
-    """Standard output: what cannot be written is an error, and says of what."""
+    """Standard output: what cannot be written is an error, and says of what; the first time."""
+
+    lost = False
 
     def write(self, data: Any) -> int:
+        if self.lost:
+            return len(data)
         try:
             return super().write(data)
         except OSError as error:
+            self.lost = True
             raise OSError(error.errno, error.strerror, "standard output") from None
 
 
@@ -41,11 +46,6 @@ def prepare() -> None:
     answers = io.BufferedWriter(_Answers(1, "w", closefd=False))
     sys.stdout = _text(answers, sys.stdout, line_buffering=answers.isatty())
     sys.stderr = _text(_Notes(2, "w", closefd=False), sys.stderr, write_through=True)
-
-
-def forget() -> None:
-    """Drop what standard output still holds: it cannot be written."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _text(raw: Any, was: Any, **how: bool) -> io.TextIOWrapper:

@@ -22,7 +22,7 @@ from nearfar.declared import fit as declared
 from nearfar.errors import NearfarError
 from nearfar.models import QUANTITIES, Fit, fit
 from nearfar.result import Result
-from nearfar.schema import complete, default, takes
+from nearfar.schema import as_text, complete, default, takes
 from nearfar.sizes import parse_bytes, parse_page_sizes
 from nearfar.strict import read_file
 
@@ -196,7 +196,7 @@ def _read_csv(path: Path, quantity: str | None) -> list[dict[str, Any]]:
         for cells in lines:
             if not any(cell.strip() for cell in cells):
                 continue
-            place = f"{path} line {lines.line_num}"
+            place = as_text(f"{path} line {lines.line_num}")
             if len(cells) != len(header):
                 raise NearfarError(
                     f"{place}: {len(cells)} values for {len(header)} columns; one for each"

@@ -131,7 +131,11 @@ class SweepResult(Result):
         if not parts:
             raise NearfarError(f"{self.folder}: no cell is finished; run the sweep")
         try:
-            return pyarrow.concat_tables([pyarrow.parquet.read_table(part) for part in parts])
+            tables = []
+            for part in parts:
+                with part.open("rb") as file:  # Arrow takes no names that are no text
+                    tables.append(pyarrow.parquet.read_table(file))
+            return pyarrow.concat_tables(tables)
         except (pyarrow.ArrowException, OSError) as error:
             line = (str(error).splitlines() or [""])[0]
             raise NearfarError(f"{self.dataset}: {line}; run the sweep with --force") from None

@@ -186,7 +186,7 @@ pub fn export(
     let (target, output) = if stdout {
         // Rust's own stream passes over writes that fail because it is closed.
         let stream = io::stdout().as_fd().try_clone_to_owned();
-        let stream = stream.map_err(|e| Error::io(to, "cannot open standard output", &e))?;
+        let stream = stream.map_err(|e| Error::io(Path::new("standard output"), "cannot open", &e))?;
         (Target::Stream(Box::new(File::from(stream))), None)
     } else {
         let inputs = [from.to_owned()];
@@ -196,7 +196,8 @@ pub fn export(
             .map_err(|e| Error::io(output.temporary(), "cannot create", &e))?;
         (Target::File(file), Some(output))
     };
-    let failed = |e: io::Error| Error::io(to, "cannot write", &e);
+    let place = if stdout { Path::new("standard output") } else { to };
+    let failed = |e: io::Error| Error::io(place, "cannot write", &e);
     let mut encoder = exporter.encoder(target, options).map_err(failed)?;
     let limit = options.max_refs.unwrap_or(u64::MAX);
     let mut count = 0u64;
