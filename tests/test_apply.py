@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -270,6 +271,34 @@ def test_two_do_not_fight(sysfs: Path, tmp_path: Path) -> None:
         assert words(sysfs) == during
     finally:
         finish(running)
+
+
+def test_a_command_that_deletes_the_journal_changes_nothing(sysfs: Path, tmp_path: Path) -> None:
+    before, runtime = words(sysfs), tmp_path / "run"
+    found = apply(["rm", "-r", str(runtime)], page="64K", yes=True, sysfs=sysfs, runtime=runtime)
+    assert found.exit_code == 0 and not runtime.exists()
+    assert {k: v.strip("[]") for k, v in words(sysfs).items()} == before
+    running = start(sysfs, runtime)
+    try:
+        assert runtime.stat().st_mode & 0o777 == 0o700
+        shutil.rmtree(runtime)
+        running.kill()
+        until(lambda: words(sysfs) == before, "the settings put back")
+    finally:
+        finish(running)
+
+
+@pytest.mark.parametrize("how", ["shared", "link"])
+def test_a_journal_that_others_may_change_is_refused(sysfs: Path, tmp_path: Path, how: str) -> None:
+    before, runtime = words(sysfs), tmp_path / "run"
+    if how == "shared":
+        runtime.mkdir()
+        runtime.chmod(0o777)
+    else:
+        runtime.symlink_to(sysfs)
+    with pytest.raises(NearfarError, match="others may change the journal"):
+        apply(["true"], page="64K", yes=True, sysfs=sysfs, runtime=runtime)
+    assert words(sysfs) == before
 
 
 def test_a_journal_of_another_boot_is_only_removed(sysfs: Path, tmp_path: Path) -> None:

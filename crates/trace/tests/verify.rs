@@ -20,7 +20,8 @@ fn write(path: &Path, records: &[Record], options: WriterOptions) -> Info {
         writer.push(*record).unwrap();
         if index % 50 == 3 {
             let event = RegionKind::Unmap;
-            let event = RegionEvent { event, length: 4096, ..RegionEvent::default() };
+            let thread = record.thread;
+            let event = RegionEvent { event, thread, length: 4096, ..RegionEvent::default() };
             writer.region(event).unwrap();
         }
         writer.add_instructions(record.thread, 2);
