@@ -255,7 +255,11 @@ impl Lists {
         let swappiness = self.setup.swappiness;
         let files = self.lists[INACTIVE_FILE].length + self.lists[ACTIVE_FILE].length;
         let trim = counts[INACTIVE_FILE] > 0 && !deactivate[1];
-        if if swappiness == 0 { files > 0 } else { priority > 0 && trim } {
+        let only_files = match swappiness {
+            0 => files > 0,
+            _ => priority > 0 && trim,
+        };
+        if only_files {
             return [0, 0, counts[2], counts[3]];
         }
         if swappiness == 0 || priority == 0 {
