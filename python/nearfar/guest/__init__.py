@@ -169,7 +169,6 @@ class Guest:
             )
             if path is not None:
                 with claimed(path, force=force, holds=RECORD) as temporary:
-                    temporary.mkdir()
                     run.hand_back(temporary)
                     record = {"command": [*command], "exit_code": code, "kernel": kernel.release}
                     (temporary / RECORD).write_text(json.dumps(record) + "\n")
