@@ -84,10 +84,10 @@ def run(job: Job) -> Outcome:
         try:
             table = _table(study, study.run(_tuples(study, parameters)).table, job)
             rows = table.num_rows
-            with _whole(Path(job["folder"]) / "cells" / f"{job['key']}.parquet") as temporary:
-                # Arrow takes no names that are no text.
-                with temporary.open("wb") as file:
-                    pyarrow.parquet.write_table(table, file, compression="zstd")
+            place = Path(job["folder"]) / "cells" / f"{job['key']}.parquet"
+            # Arrow takes no names that are no text.
+            with _whole(place) as temporary, temporary.open("wb") as file:
+                pyarrow.parquet.write_table(table, file, compression="zstd")
         except NearfarError as wrong:
             error = _shown(str(wrong), job["renamed"])
         except (KeyboardInterrupt, SystemExit):
