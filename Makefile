@@ -64,7 +64,7 @@ lint: env ## Formatters and linters
 
 .PHONY: test-packages
 test-packages:
-	@workloads/install.sh qemu-user chromium pigz gzip libvirt-clients libxml2-utils qemu-system-x86 systemd hwloc-nox numactl acpica-tools cpio \
+	@workloads/install.sh qemu-user chromium pigz gzip libvirt-clients libxml2-utils qemu-system-x86 qemu-system-arm systemd hwloc-nox numactl acpica-tools cpio \
 	  sqlite3 redis-server redis-tools xvfb xdotool zsh fish mandoc
 
 # Minutes of processor time that `make test` may use after `make clean` (CONTRIBUTING.md, Tests).
@@ -80,7 +80,7 @@ test: test-packages ## Everything: lint, Rust tests, Python tests, documentation
 	$(STEP) 'Rust tests, compiled' cargo test $(CHECKED) --locked --workspace --quiet --no-run
 	$(STEP) 'Rust tests, run' cargo test $(CHECKED) --locked --workspace --quiet
 	$(STEP) 'Python tests' $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadgroup
-	@$(PYTHON) tests/processor.py told $(STEPS) $(TEST_BUDGET)
+	@$(PYTHON) tests/processor.py report $(STEPS) $(TEST_BUDGET)
 
 $(VENV)/.docs: requirements/docs.txt $(VENV)/.packages
 	$(BIN)/pip install --quiet --require-hashes -r $<

@@ -16,7 +16,7 @@ PEER = Path(__file__).with_name("peer.py")
 
 @dataclass(frozen=True)
 class Compared:
-    """What the rounds came to.
+    """What the rounds measured.
 
     Attributes:
         study_seconds: the whole study on one core, each round.

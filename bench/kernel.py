@@ -22,8 +22,10 @@ _CONTROL = Path("/sys/class/zram-control")
 _LRU_GEN = Path("/sys/kernel/mm/lru_gen/enabled")
 _PAGE_CLUSTER = Path("/proc/sys/vm/page-cluster")
 _SWAPPINESS = Path("/proc/sys/vm/swappiness")
-#: Reclaim from anonymous memory only, and the most that kernels before 5.8 take.
-_ANONYMOUS_ONLY = ("200", "100")
+#: Reclaim from anonymous memory only.
+SWAPPINESS = "200"
+#: The same, and the most that kernels before 5.8 take.
+_ANONYMOUS_ONLY = (SWAPPINESS, "100")
 #: The kernel compares its lists by statistics of the group that it brings up to date every two
 #: seconds; reading them does it too. This often, they are as good as exact.
 _FRESH_SECONDS = 0.001
@@ -37,7 +39,7 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True)
 class Finished:
-    """What one run came to.
+    """What one run measured.
 
     Attributes:
         exit_code: of the program, negative for a signal.
@@ -95,7 +97,7 @@ def controller(mounts: str) -> Controller:
 
 @contextmanager
 def swapping(swap_bytes: int) -> Iterator[str]:
-    """Swap on a zram device of its own, no read-ahead, classic LRU lists; answers a description.
+    """Swap on a zram device of its own, no read-ahead, classic LRU lists; yields which lists.
 
     Raises:
         Unavailable: this machine or user cannot.

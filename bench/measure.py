@@ -16,7 +16,7 @@ from typing import Any
 
 
 class BenchError(Exception):
-    """Something that the person who runs the bench can mend: one line."""
+    """Something that the person who runs the bench can fix: one line."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def run(
         )
     except OSError as error:
         raise BenchError(f"{command[0]}: {error.strerror}") from None
-    # What is said on standard error is short; standard output is read to its end first.
+    # Standard error is short; standard output is read to its end first.
     output = child.stdout.read() if child.stdout else b""
     errors = child.stderr.read() if child.stderr else b""
     # Not Popen.wait: its children's peak is known only to wait4. ru_maxrss counts KiB on Linux, and

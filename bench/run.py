@@ -96,7 +96,7 @@ def positive(text: str) -> int:
 
 
 def choose(only: str) -> list[Any]:
-    """Answer the cases of these names, all when there is none."""
+    """Return the cases of these names, all when there is none."""
     if not only:
         return CASES
     known = {case.NAME: case for case in CASES}
@@ -109,7 +109,7 @@ def choose(only: str) -> list[Any]:
 
 
 def bench(options: argparse.Namespace, chosen: list[Any], scratch: Path) -> dict[str, Any]:
-    """Run the cases; answer everything that is printed."""
+    """Run the cases; return everything that is printed."""
     quick = options.quick
     refs = options.refs or (200_000 if quick else 30_000_000)
     rounds = options.rounds or (1 if quick else 3)
@@ -134,7 +134,7 @@ def bench(options: argparse.Namespace, chosen: list[Any], scratch: Path) -> dict
 
 
 def build() -> Path:
-    """Build `nearfar-bench` in release mode; answer its path."""
+    """Build `nearfar-bench` in release mode; return its path."""
     if shutil.which("cargo") is None:
         raise BenchError("cargo: not found; install a Rust toolchain")
     # Of the whole workspace: with other features of dependencies, all would be compiled again.
@@ -148,7 +148,7 @@ def build() -> Path:
 
 
 def machine() -> dict[str, Any]:
-    """Answer what the figures depend on."""
+    """Return what the figures depend on."""
     cpu = Path("/proc/cpuinfo").read_text().partition("model name")[2]
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return {
@@ -165,7 +165,7 @@ def machine() -> dict[str, Any]:
 
 
 def version(tool: str) -> str | None:
-    """Answer the first line of `tool --version`."""
+    """Return the first line of `tool --version`."""
     if shutil.which(tool) is None:
         return None
     done = subprocess.run([tool, "--version"], capture_output=True, text=True, check=False)

@@ -65,7 +65,7 @@ def undoing(name: str, folder: Path = RUNTIME) -> Iterator[Undo]:
 
 
 def clean(folder: Path = RUNTIME) -> list[str]:
-    """Undo what killed runs have left; answers the steps taken, and those that failed, with why."""
+    """Undo what killed runs have left; returns the steps taken, and those that failed, with why."""
     report = []
     for journal in sorted(folder.glob("bench-*.json")):
         with suppress(BlockingIOError), _held(journal, fcntl.LOCK_NB):
@@ -82,7 +82,7 @@ def _held(journal: Path, flags: int = 0) -> Iterator[None]:
 
 
 def _follow(journal: Path) -> list[str]:
-    """Take the steps of a journal that nobody is at work on, last first, and remove it."""
+    """Undo the steps of a journal whose process has ended, last first, and remove it."""
     report = []
     try:
         steps = json.loads(journal.read_text(encoding="utf-8"))

@@ -33,6 +33,7 @@ IN_PYTHON = {
     "advise": "nearfar.advise.options",
     "apply": "nearfar.apply.options",
     "diff": "nearfar.diff",
+    "explain": "nearfar.explain",
     "fit": "nearfar.fit.options",
     "info": "nearfar.info",
     "numa plan": "nearfar.numa.plan",

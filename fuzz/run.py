@@ -2,7 +2,7 @@
 
 Inputs that are found to reach new code are kept in ``fuzz/target/corpus``; what breaks a reader in
 ``fuzz/artifacts/TARGET``. The committed corpus is read only: what is worth keeping of either is put
-into it by hand, together with the mend.
+into it by hand, together with the fix.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def compiler() -> tuple[list[str], dict[str, str]]:
 
 
 def rust(targets: list[str], seconds: float) -> int:
-    """Build the targets and run each for its share of the time; answers how many failed."""
+    """Build the targets and run each for its share of the time; returns how many failed."""
     cargo, environment = compiler()
     # cargo-fuzz takes no --locked.
     words = [*cargo, "metadata", "--locked", "--format-version", "1"]

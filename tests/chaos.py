@@ -59,7 +59,7 @@ class Case:
         result: name of the file or folder that it makes.
         force: what makes it replace an earlier one; empty where it needs no asking.
         look: for results that are not the same bytes every time, or that grow: raises
-            :class:`Broken` if what is there is damaged, and answers whether it is whole.
+            :class:`Broken` if what is there is damaged, and returns whether it is whole.
         slow: left out of the few rounds of ``make test``.
     """
 
@@ -153,6 +153,15 @@ def cases() -> list[Case]:
                 "gunzip.trace", look=look_at_trace, slow=True,
             ),
         ]  # fmt: skip
+    if shutil.which("qemu-system-x86_64"):
+        found.append(
+            Case(
+                "guest",
+                lambda f: ["guest", "--arch", "x86_64", "-o", str(f / "out"), "--",
+                           "sh", "-c", "seq 100000 > /out/numbers"],
+                "out", slow=True,
+            )
+        )  # fmt: skip
     return [one for one in found if _exists(one.words(Path("/nonexistent"))[0])]
 
 
@@ -327,7 +336,7 @@ def check_said(ended: Ended) -> None:
 
 
 def look_at_trace(path: Path) -> bool:
-    """Whether a trace holds what it says; answers whether it says that it is whole."""
+    """Whether a trace holds what it says; returns whether it says that it is whole."""
     import pyarrow.parquet as pq
 
     from nearfar.errors import NearfarError
@@ -405,7 +414,7 @@ def check_whole(case: Case, folder: Path, ended: Ended, new: dict[str, bytes] | 
 
 
 def kills(case: Case, folder: Path, rounds: int, draw: random.Random) -> Iterator[str]:
-    """Kill ``case`` at ``rounds`` random points; answers what each hit, for those who look on."""
+    """Kill ``case`` at ``rounds`` random points; returns what each hit, for progress."""
     words = case.words(folder)
     path = folder / case.result
     first = run(words, folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ DATA = Path(__file__).parent / "data"
 # inherit that: Ctrl-C could not be tested.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Tests that run side by side are told how wide the terminal is, and would wrap tables to it.
+# pytest-xdist sets the width of the terminal, to which tables would be wrapped.
 os.environ.pop("COLUMNS", None)
 
 
@@ -43,6 +44,17 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         mix="zipf:0.7,sequential:0.3",
     )
     return path
+
+
+def tool(name: str, package: str) -> str:
+    """Path of a tool; without it the test is skipped, or fails where ``CI`` is set."""
+    found = shutil.which(name)
+    if found:
+        return found
+    reason = f"{name} is absent: install the Debian package `{package}`"
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
 
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -65,7 +77,7 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def nearfar(commands: str) -> Run:
-    """Run the command line as a user does, after some code; answers the finished process."""
+    """Run the command line as a user does, after some code; returns the finished process."""
 
     def run(*words: object, first: str = "") -> subprocess.CompletedProcess[str]:
         given = list(map(str, words))
@@ -84,12 +96,26 @@ def nearfar(commands: str) -> Run:
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:
-    """Wait until ``condition`` answers something true, and answer that."""
+    """Wait until ``condition`` returns something true, and return that."""
     end = time.monotonic() + HANG
     while not (found := condition()):
         assert time.monotonic() < end, f"never happened: {what}"
         time.sleep(0.02)
     return found
+
+
+def no_guest(architecture: str) -> str | None:
+    """Why guests cannot be booted here, or None: they can."""
+    from nearfar.errors import NearfarError
+    from nearfar.guest import ARCHITECTURES, Guest
+    from nearfar.guest.packages import program
+
+    try:
+        program(*ARCHITECTURES[architecture].qemu)
+        Guest(architecture).fetch()
+    except NearfarError as error:
+        return str(error)
+    return None
 
 
 @pytest.hookimpl(tryfirst=True)

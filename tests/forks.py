@@ -2,7 +2,7 @@
 
 A server waits at a socket. Who wants a command sends its words, folder and environment, and the
 three standard streams; the server forks, the fork is the command, and the answer is its exit code
-as a shell tells it. As a program this file sends one command (:mod:`test_docs`)::
+as a shell has it. As a program this file sends one command (:mod:`test_docs`)::
 
     python -IS tests/forks.py SOCKET [WORD...]
 """
@@ -22,7 +22,7 @@ HANG = 900.0
 def run(
     at: str, words: Iterable[str], streams: tuple[int, int, int], environment: Mapping[str, str]
 ) -> int:
-    """Have a command run, in this folder, by the server at this socket; answers its exit code."""
+    """Have a command run, in this folder, by the server at this socket; returns its exit code."""
     request = json.dumps([[*words], os.getcwd(), {**environment}]).encode()  # noqa: PTH109
     with socket.socket(socket.AF_UNIX) as server:
         server.settimeout(HANG)
@@ -36,7 +36,7 @@ def run(
 
 
 def serve(at: str) -> list[str]:
-    """Fork a command for each request; in the fork, answers its words. The server never returns."""
+    """Fork a command for each request; in the fork, returns its words. The server never returns."""
     import contextlib
     import gc
     import selectors
@@ -74,10 +74,10 @@ def _at_import(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _become(asked: socket.socket, known: Mapping[str, str]) -> list[str]:
-    """Take over streams, folder and environment of a request; answers its words.
+    """Take over streams, folder and environment of a request; returns its words.
 
     The code in FORKS_FIRST runs before the command. Where the server would have imported something
-    else in that environment, Python starts anew.
+    else in that environment, Python starts again.
     """
     head, streams, _, _ = socket.recv_fds(asked, 8, 3)
     body = b""
@@ -99,7 +99,7 @@ def _become(asked: socket.socket, known: Mapping[str, str]) -> list[str]:
 
 
 def preload() -> None:
-    """Import what commands import. The threads of OpenBLAS and jemalloc start anew in a fork."""
+    """Import what commands import. The threads of OpenBLAS and jemalloc start again in a fork."""
     import importlib
     import pkgutil
 

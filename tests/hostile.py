@@ -7,7 +7,7 @@ runs it for a time, ``tests/test_hostile.py`` for a few hundred inputs a reader:
     python tests/hostile.py --seconds 60 --seed 1
 
 An input that breaks a reader is kept in ``fuzz/artifacts/READER/``; it belongs into the corpus,
-together with its mend.
+together with the fix.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The processor time of the steps of ``make test``: of every process that a step starts.
 
     python3 tests/processor.py run FILE STEP COMMAND...    run it; add its seconds to FILE
-    python3 tests/processor.py told FILE MINUTES           print the steps beside a budget
+    python3 tests/processor.py report FILE MINUTES         print the steps beside a budget
 
-A budget that is exceeded is said and fails nothing: another machine, or a busy one, needs more.
+Exceeding the budget is reported, but is no failure: another machine, or a busy one, needs more.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 def run(file: Path, step: str, command: list[str]) -> int:
-    """Run a step; answers its exit code."""
+    """Run a step; return its exit code."""
     code = subprocess.run(command, check=False).returncode
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     file.parent.mkdir(exist_ok=True)
@@ -24,7 +24,7 @@ def run(file: Path, step: str, command: list[str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def answer(file: Path, minutes: float) -> str:
+def report(file: Path, minutes: float) -> str:
     """What the steps used, line by line, and in all."""
     steps = [line.split(maxsplit=1) for line in file.read_text(encoding="utf-8").splitlines()]
     lines = [f"  {float(seconds) / 60:5.1f} min  {step}" for seconds, step in steps]
@@ -35,11 +35,11 @@ def answer(file: Path, minutes: float) -> str:
 
 
 def main(words: list[str]) -> int:
-    """Run a step, or say what all of them used."""
+    """Run a step, or report what all of them used."""
     file = Path(words[1])
     if words[0] == "run":
         return run(file, words[2], words[3:])
-    print(answer(file, float(words[2])))
+    print(report(file, float(words[2])))
     return 0
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 from conftest import DATA
+from nearfar.declared.names import REPLACEMENT
 
-GRID = """
+#: Three replacements, and how the file lists them.
+REPLACEMENTS = [name for name, _ in REPLACEMENT][:3]
+LISTED = json.dumps(REPLACEMENTS)
+
+GRID = f"""
 study = "paging"
 
 [grid]
 trace = ["gzip.trace", "sqlite.trace"]
-replacement = ["clock", "lru", "linux"]
+replacement = {LISTED}
 
 [options]
 machine = "optane-ssd"

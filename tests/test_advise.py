@@ -411,7 +411,7 @@ def test_emitting_one_and_many(nearfar: Run, fleet: Path, tmp_path: Path) -> Non
     assert {p.stem for p in (tmp_path / "made").glob("*.xml")} == {"web", "small", "archive"}
 
 
-def test_an_advice_that_cannot_be_emitted_is_said(nearfar: Run, tmp_path: Path) -> None:
+def test_advice_that_cannot_be_emitted_is_an_error(nearfar: Run, tmp_path: Path) -> None:
     words = ["advise", GNUGO, "--memory", "60%", "--machine", "optane-ssd", "--arch", "aarch64"]
     done = nearfar(*words, "--storage", "optane-ssd", "--emit", "sysfs")
     assert done.returncode == 2 and "CONFIG_ARM64_64K_PAGES" in done.stderr and not done.stdout

@@ -243,7 +243,7 @@ def test_killed_with_its_watchdog_the_next_run_puts_back(sysfs: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_told_to_end_it_ends_the_command_and_puts_back(
+def test_a_signal_ends_the_command_and_puts_back(
     sysfs: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     before = words(sysfs)
@@ -369,7 +369,7 @@ def test_command_line_says_and_refuses(nearfar: Run) -> None:
     said = nearfar("apply", "--page", base, "--", "sleep", "60")
     assert said.returncode == 0 and "PR_SET_THP_DISABLE" in said.stdout
     assert "Nothing was changed or run" in said.stdout
-    for options, told in (
+    for options, expected in (
         (["--page", base, "--yes", "--dry-run", "--", "true"], "--dry-run"),
         (["--", "true"], "--page: is missing"),
         (["--page", "fast", "--", "true"], "is not a size"),
@@ -385,7 +385,7 @@ def test_command_line_says_and_refuses(nearfar: Run) -> None:
     ):
         done = nearfar("apply", *options)
         assert done.returncode == 2, (options, done)
-        assert done.stderr.startswith("nearfar: error:") and told in done.stderr, done.stderr
+        assert done.stderr.startswith("nearfar: error:") and expected in done.stderr, done.stderr
         assert done.stderr.count("\n") == 1
 
 

@@ -45,7 +45,7 @@ def test_paired_differences_have_the_interval_of_the_paired_t_test() -> None:
     draw = random.Random(3)
     a = {seed: 100 + draw.gauss(0, 10) for seed in range(6)}
     b = {seed: value * 1.02 + draw.gauss(0, 0.5) for seed, value in a.items()}
-    found = compare(a, b, "less")
+    found = compare("x", a, b, "less")
     assert found is not None
     tested = stats.ttest_rel([b[s] for s in a], [a[s] for s in a]).confidence_interval(0.95)
     mean = sum(a.values()) / 6
@@ -53,7 +53,7 @@ def test_paired_differences_have_the_interval_of_the_paired_t_test() -> None:
     assert found["high"] == pytest.approx(tested.high / mean)
     assert found["pairs"] == 6
     assert found["verdict"] == "worse"
-    other = compare(a, b, "more")
+    other = compare("x", a, b, "more")
     assert other is not None
     assert other["verdict"] == "better"
 
@@ -62,7 +62,7 @@ def test_seeds_that_do_not_meet_are_compared_by_welch() -> None:
     draw = random.Random(4)
     a = {seed: 100 + draw.gauss(0, 3) for seed in range(5)}
     b = {seed: 104 + draw.gauss(0, 1) for seed in range(10, 17)}
-    found = compare(a, b, "less")
+    found = compare("x", a, b, "less")
     assert found is not None
     test = stats.ttest_ind(list(b.values()), list(a.values()), equal_var=False)
     tested = test.confidence_interval(0.95)
@@ -84,7 +84,7 @@ def test_seeds_that_do_not_meet_are_compared_by_welch() -> None:
     ],
 )
 def test_verdicts(a: dict[int, Any], b: dict[int, Any], verdict: str) -> None:
-    found = compare(a, b, "less")
+    found = compare("x", a, b, "less")
     assert found is not None
     assert found["verdict"] == verdict
 
@@ -204,9 +204,9 @@ def test_fail_above(runs: Path, nearfar: Run) -> None:
 
 def test_json_is_whole(runs: Path, nearfar: Run) -> None:
     done = nearfar("diff", runs / "plain", runs / "small-tlb", "--format", "json")
-    told = json.loads(done.stdout)
-    assert told == diff(runs / "plain", runs / "small-tlb").to_dict()
-    assert all(math.isfinite(row["relative"]) for row in told["rows"])
+    printed = json.loads(done.stdout)
+    assert printed == diff(runs / "plain", runs / "small-tlb").to_dict()
+    assert all(math.isfinite(row["relative"]) for row in printed["rows"])
 
 
 def test_sweeps(tmp_path: Path) -> None:

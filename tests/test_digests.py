@@ -144,7 +144,9 @@ def _cases() -> dict[str, Callable[[], Rows]]:
         )
     add(
         "tiering trace",
-        lambda: nearfar.tiering(DATA / "captures" / "graph.trace", fast="40%").table.to_pylist(),
+        lambda: nearfar.tiering(
+            DATA / "captures" / "graph.trace", fast="40%", lifetimes="off"
+        ).table.to_pylist(),
     )
     for machine in ("optane-4node", "cxl-2socket", "laptop"):
         for allocator in ("vmalloc", "user"):
@@ -206,7 +208,7 @@ def test_a_value_that_changes_is_noticed() -> None:
 
 
 def record() -> None:
-    """Record every case anew."""
+    """Record every case again."""
     found = {}
     for case, run in CASES.items():
         rows = run()

@@ -26,13 +26,16 @@ from pathlib import Path
 import pytest
 
 import forks
-from conftest import DATA, HANG, Run
+from conftest import DATA, HANG, Run, no_guest
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 #: What a console block may need, beyond what every machine has.
-NEEDS = {"qemu": lambda: all(found.available for found in _probe())}
+NEEDS = {
+    "qemu": lambda: all(found.available for found in _probe()),
+    "guest": lambda: no_guest("x86_64") is None,
+}
 
 
 @dataclass(frozen=True)
@@ -279,8 +282,8 @@ def test_every_command_is_in_the_table_and_has_a_page(nearfar: Run) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["advise", "apply", "capture", "diff", "explain", "export", "fit", "generate", "import"]
-    + ["info", "paging", "report", "reproduce", "sweep"],
+    ["advise", "apply", "capture", "diff", "explain", "export", "fit", "generate", "guest"]
+    + ["import", "info", "paging", "report", "reproduce", "sweep"],
 )
 def test_every_option_is_in_the_page_of_its_command(command: str) -> None:
     """By any of its names, as the program defines it; what all commands have, in docs/shell.md."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conftest import HANG
+from conftest import HANG, tool
 from nearfar import emit
 from nearfar.advise.architectures import ARCHITECTURES
 from nearfar.errors import NearfarError
@@ -34,17 +32,6 @@ def row(size: int, mechanism: str, **more: Any) -> dict[str, Any]:
         "arch": "x86-64",
         **more,
     }
-
-
-def tool(name: str, package: str) -> str:
-    """Path of a tool; without it the test is skipped, or fails where ``CI`` is set."""
-    found = shutil.which(name)
-    if found:
-        return found
-    reason = f"{name} is absent: install the Debian package `{package}`"
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
 
 
 def run(*command: object) -> subprocess.CompletedProcess[str]:
@@ -178,8 +165,8 @@ def test_names_mean_nothing_to_any_tool(tmp_path: Path) -> None:
         assert re.fullmatch(r"[A-Za-z0-9._-]+", emit.file_name(name, row(4096, "base", vm=hostile)))
 
 
-def test_unknown_emitters_and_lacking_keys_are_said() -> None:
+def test_unknown_emitters_and_lacking_keys_are_errors() -> None:
     with pytest.raises(NearfarError, match="did you mean libvirt"):
         emit.emit("libvrit", row(4096, "base"))
-    with pytest.raises(NearfarError, match="needs mechanism, which this study gives not"):
+    with pytest.raises(NearfarError, match="needs mechanism, which this study does not give"):
         emit.emit("sysfs", {**row(4096, "base"), "mechanism": None})

@@ -46,22 +46,22 @@ HEAD = r"""
 #define ANON (MAP_PRIVATE | MAP_ANONYMOUS)
 static volatile char *map(long pages) { return mmap(0, pages * PAGE, RW, ANON, -1, 0); }
 /* Addresses reach the test through here: what the program prints must not move its heap. */
-static uint64_t told[64];
-static int tells;
-static void tell(volatile void *p) { told[tells++] = (uint64_t)p; }
-static void say(void) { if (write(1, told, 8 * tells) < 0) abort(); }
+static uint64_t sent[64];
+static int sends;
+static void put(volatile void *p) { sent[sends++] = (uint64_t)p; }
+static void say(void) { if (write(1, sent, 8 * sends) < 0) abort(); }
 """
 
 
 class Run:
-    """A captured run of a program: the numbers that it told, and its trace."""
+    """A captured run of a program: the numbers that it sent, and its trace."""
 
     def __init__(self, trace: Path, *words: str | Path) -> None:
         self.trace = trace
         done = nearfar("-o", trace, *words, errors="surrogateescape")
         assert done.returncode == 0, done.stderr
         text = done.stdout.encode(errors="surrogateescape")
-        self.told = [int.from_bytes(text[at : at + 8], "little") for at in range(0, len(text), 8)]
+        self.sent = [int.from_bytes(text[at : at + 8], "little") for at in range(0, len(text), 8)]
         self.events = regions(trace)
         self.rows = columns(trace)
         assert stray(trace) == []
@@ -156,7 +156,7 @@ int main(void) {
         pthread_t t;
         pthread_create(&t, 0, deep, 0);
         pthread_join(t, 0);
-        tell(at);
+        put(at);
     }
     say();
     return 0;
@@ -166,8 +166,8 @@ int main(void) {
 
 def test_a_thread_stack_that_is_used_again(build: Build, tmp_path: Path) -> None:
     got = run(build, tmp_path, STACKS, "-pthread")
-    assert len(set(got.told)) == 1 and len(got.told) == 5
-    room = got.told[0]
+    assert len(set(got.sent)) == 1 and len(got.sent) == 5
+    room = got.sent[0]
     (stack,) = [e for e in got.named("map") if e["name"] == "[thread stack]"]
     # Mapped without rights, which `mprotect` then gives.
     assert stack["prot"] == "---p" and stack["addr"] <= room < stack["addr"] + stack["length"]
@@ -184,7 +184,7 @@ def test_a_thread_stack_that_is_used_again(build: Build, tmp_path: Path) -> None
 HEAP = r"""
 int main(void) {
     char *start = sbrk(0);
-    tell(start);
+    put(start);
     brk(start + 5 * PAGE); for (long k = 0; k < 5; k++) ((volatile char *)start)[k * PAGE] = 1;
     brk(start + 2 * PAGE);
     brk(start + 2 * PAGE);
@@ -201,17 +201,17 @@ def test_the_heap_grows_and_shrinks_to_nothing(build: Build, tmp_path: Path) -> 
     got = run(build, tmp_path, HEAP, "-static")
     found = got.named("brk")
     # Before `main`, the C library may have taken some for itself.
-    main = [e["length"] for e in found if e["addr"] + e["length"] >= got.told[0]]
+    main = [e["length"] for e in found if e["addr"] + e["length"] >= got.sent[0]]
     start = found[0]["addr"]
     assert {e["addr"] for e in found} == {start} and found[0]["length"] == 0
     assert {(e["name"], e["prot"]) for e in found} == {("[heap]", "rw-p")}
-    taken = got.told[0] - start
+    taken = got.sent[0] - start
     grown = [0, 5, 2, 3, 0, 1]
     assert [(n - taken) // PAGE for n in main[-6:]] == grown
     assert main[-3] == taken + 3 * PAGE + 8
     places = [e["at"] for e in found][-5:]
     for step, count in zip([places[0], places[2], places[4]], [5, 1, 1], strict=True):
-        inside = [row for row in got.rows[step:] if row[0] % PAGE == got.told[0] % PAGE]
+        inside = [row for row in got.rows[step:] if row[0] % PAGE == got.sent[0] % PAGE]
         assert len([row for row in inside[:count] if row[1] == STORE]) == count
 
 
@@ -219,21 +219,21 @@ MOVED = r"""
 int main(void) {
     int fd = memfd_create("kept", 0);
     if (ftruncate(fd, 16 * PAGE)) abort();
-    volatile char *p = map(4);                                     tell(p);
+    volatile char *p = map(4);                                     put(p);
     p[3 * PAGE] = 1;
-    p = mremap((void *)p, 4 * PAGE, 9 * PAGE, MREMAP_MAYMOVE);     tell(p);
+    p = mremap((void *)p, 4 * PAGE, 9 * PAGE, MREMAP_MAYMOVE);     put(p);
     p[8 * PAGE] = 1;
-    p = mremap((void *)p, 9 * PAGE, 2 * PAGE, 0);                  tell(p);
+    p = mremap((void *)p, 9 * PAGE, 2 * PAGE, 0);                  put(p);
     p[PAGE] = 1;
-    volatile char *q = map(8);                                     tell(q);
+    volatile char *q = map(8);                                     put(q);
     p = mremap((void *)p, 2 * PAGE, 2 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, q + 3 * PAGE);
     p[0] = 1;
-    volatile char *r = mmap(0, 4 * PAGE, RW, MAP_SHARED, fd, PAGE); tell(r);
-    r = mremap((void *)r, 4 * PAGE, 6 * PAGE, MREMAP_MAYMOVE);      tell(r);
+    volatile char *r = mmap(0, 4 * PAGE, RW, MAP_SHARED, fd, PAGE); put(r);
+    r = mremap((void *)r, 4 * PAGE, 6 * PAGE, MREMAP_MAYMOVE);      put(r);
     r[5 * PAGE] = 1;
-    volatile char *s = map(3);                                     tell(s);
+    volatile char *s = map(3);                                     put(s);
     volatile char *t = mremap((void *)s, 3 * PAGE, 3 * PAGE, MREMAP_MAYMOVE | 4 /* DONTUNMAP */);
-    tell(t);
+    put(t);
     if (t != MAP_FAILED) { s[0] = 1; t[0] = 1; }
     if (mremap((void *)1, PAGE, PAGE, 0) != MAP_FAILED) abort();
     say();
@@ -244,7 +244,7 @@ int main(void) {
 
 def test_mremap(build: Build, tmp_path: Path) -> None:
     got = run(build, tmp_path, MOVED)
-    p, grown, shrunk, q, r, wide, s, kept = got.told
+    p, grown, shrunk, q, r, wide, s, kept = got.sent
     # The 4 pages move, 5 are new, 7 go, and 2 move into another mapping.
     assert grown != p and shrunk == grown
     assert got.of(p, 4 * PAGE)[:2] == [("map", 0, 4), ("move", 0, 4)]
@@ -269,14 +269,14 @@ def test_mremap(build: Build, tmp_path: Path) -> None:
 
 OVER = r"""
 int main(int argc, char **argv) {
-    volatile char *p = map(8); tell(p);
+    volatile char *p = map(8); put(p);
     p[2 * PAGE] = 1;
     int over = MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED;
     if (mmap((void *)(p + 2 * PAGE), 2 * PAGE, PROT_READ, over, -1, 0) == MAP_FAILED) abort();
     (void)p[2 * PAGE];
     if (mmap((void *)p, PAGE, RW, MAP_PRIVATE, -1, 0) != MAP_FAILED) abort();  /* no such file */
     if (munmap((void *)(p + 1), PAGE) != -1) abort();                          /* not a page */
-    char *all = mmap(0, 1L << 40, PROT_NONE, ANON | MAP_NORESERVE, -1, 0); tell(all);
+    char *all = mmap(0, 1L << 40, PROT_NONE, ANON | MAP_NORESERVE, -1, 0); put(all);
     mmap(all + (1L << 39), PAGE, RW, ANON | MAP_FIXED, -1, 0);
     ((volatile char *)all)[1L << 39] = 1;
     munmap(all, 1L << 40);
@@ -286,7 +286,7 @@ int main(int argc, char **argv) {
     }
     madvise((void *)p, 0, MADV_DONTNEED);
     int id = shmget(IPC_PRIVATE, 5000, 0600);
-    volatile char *s = shmat(id, 0, 0); tell(s);
+    volatile char *s = shmat(id, 0, 0); put(s);
     s[4999] = 1;
     shmdt((void *)s);
     shmctl(id, IPC_RMID, 0);
@@ -298,7 +298,7 @@ int main(int argc, char **argv) {
 
 def test_what_is_mapped_over_reserved_and_given_up(build: Build, tmp_path: Path) -> None:
     got = run(build, tmp_path, OVER)
-    p, everything, shared = got.told
+    p, everything, shared = got.sent
     assert got.of(p, 8 * PAGE) == [
         ("map", 0, 8), ("map", 2 * PAGE, 2),
         ("dontneed", 0, 2), ("free", 0, 3), ("remove", 0, 3), ("dontneed", 0, 7),
@@ -323,7 +323,7 @@ extern char **environ;
 static volatile char *cell;
 int main(int argc, char **argv) {
     if (argc > 1) return 3;
-    cell = map(1); tell(cell);
+    cell = map(1); put(cell);
     cell[0] = 1;
     pid_t child = fork();
     if (child == 0) {
@@ -355,7 +355,7 @@ int main(int argc, char **argv) {
 
 def test_families(build: Build, tmp_path: Path) -> None:
     got = run(build, tmp_path, "#include <signal.h>\n" + FORKS, options=("--follow-forks",))
-    cell = got.told[0]
+    cell = got.sent[0]
     begun = got.named("fork", "vfork")
     assert [(e["event"], e["thread"], e["to"]) for e in begun] == [
         ("fork", 0, 2), ("vfork", 0, 3), ("vfork", 0, 4), ("fork", 0, 5),
@@ -384,7 +384,7 @@ def test_exec_ends_what_was(build: Build, tmp_path: Path) -> None:
     text = r"""
     static void *spin(void *p) { for (;;) ++*(volatile long *)p; }
     int main(int argc, char **argv) {
-        if (argc > 1) { volatile char *p = map(3); p[0] = 1; tell((void *)p); say(); return 0; }
+        if (argc > 1) { volatile char *p = map(3); p[0] = 1; put((void *)p); say(); return 0; }
         static long cells[3];
         pthread_t t;
         for (int i = 0; i < 3; i++) pthread_create(&t, 0, spin, &cells[i]);
@@ -401,7 +401,7 @@ def test_exec_ends_what_was(build: Build, tmp_path: Path) -> None:
     new = [at for at, row in enumerate(got.rows) if row[3] == 4]
     old = [at for at, row in enumerate(got.rows) if row[3] != 4]
     assert old[-1] < again["at"] <= new[0]
-    assert got.told[0] in [e["addr"] for e in got.named("map") if e["at"] >= again["at"]]
+    assert got.sent[0] in [e["addr"] for e in got.named("map") if e["at"] >= again["at"]]
     assert [e["event"] for e in got.events[-2:]] == ["thread-exit", "exit"]
 
 

@@ -118,7 +118,7 @@ def ends(tmp_path_factory: pytest.TempPathFactory, build: Callable[..., Path]) -
     [
         {},
         {"replacement": "lru", "page_cache": "warm"},
-        {"replacement": "linux", "write_back": True, "tlb": "8x2"},
+        {"replacement": "linux", "swappiness": 150, "write_back": True, "tlb": "8x2"},
         {"memory": "64K", "page_cache": "warm"},
     ],
 )
@@ -161,7 +161,7 @@ def test_pages_that_end_are_explained_by_kind(
     assert at_4k > old + 8 * 24
 
 
-def test_regions_are_told_as_a_plain_loop_tells_them(trace: Path, tmp_path: Path) -> None:
+def test_regions_are_those_of_a_plain_loop(trace: Path, tmp_path: Path) -> None:
     """LRU TLB misses by region, from the trace's own tables."""
     run = made(trace, tmp_path / "run", tlb="8")
     found = explain(run, page="4K")
@@ -187,7 +187,7 @@ def test_regions_are_told_as_a_plain_loop_tells_them(trace: Path, tmp_path: Path
     assert answer["tlb_misses"] > 0
 
 
-def test_code_is_told_as_a_plain_loop_tells_it(trace: Path, tmp_path: Path) -> None:
+def test_code_is_that_of_a_plain_loop(trace: Path, tmp_path: Path) -> None:
     """First touches by the block fetched before them."""
     found = explain(made(trace, tmp_path / "run"), page="4K")
     columns = package.open(trace).table(["addr", "size", "kind"]).to_pydict()

@@ -338,7 +338,7 @@ def test_choices_are_refused_by_name(tmp_path: Path) -> None:
         ("", "`page_bytes` is missing"),
         ("page_bytes\n4K\n", "`tlb_miss_rate` or `fault_rate` is missing"),
         ("page_bytes,tlb_mis_rate\n4K,0.1\n", "did you mean `tlb_miss_rate`?"),
-        ("page_bytes,tlb_miss_rate,tlb_miss_rate\n4K,0.1,0.1\n", "stands twice"),
+        ("page_bytes,tlb_miss_rate,tlb_miss_rate\n4K,0.1,0.1\n", "appears twice"),
         ("tlb_miss_rate\n0.1\n", "`page_bytes` is missing"),
         ("page_bytes,tlb_miss_rate\n", "no points"),
         ("page_bytes,tlb_miss_rate\n4K,\n", "no values of tlb_miss_rate"),

@@ -167,8 +167,8 @@ def test_verify_says_what_was_read(small: Path, nearfar):
     assert done.returncode == 0 and done.stdout.count("matches") == 2
     assert f"{part['checksum']} matches" in done.stdout
     assert "verified" not in info(small) and "matches" not in nearfar("info", small).stdout
-    told = nearfar("info", small, "--verify", "--format", "csv").stdout
-    assert f'"verified","part-00000.parquet","checksum","{part["checksum"]}"' in told
+    printed = nearfar("info", small, "--verify", "--format", "csv").stdout
+    assert f'"verified","part-00000.parquet","checksum","{part["checksum"]}"' in printed
 
 
 def test_verify_of_an_old_trace_says_that_it_has_no_checksum(nearfar):

@@ -1,6 +1,6 @@
 """Ctrl-C ends a long run of the engine and leaves nothing half-written; the GIL is free meanwhile.
 
-A signal is sent when a run has told its progress for the first time, so that it surely runs.
+A signal is sent when a run has reported progress for the first time, so that it surely runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pytest
 
 from conftest import HANG
 
-#: References of the trace: every study tells its progress many times over so many.
+#: References of the trace: every study reports progress many times over this many.
 REFS = 12_000_000
 
 
@@ -71,11 +71,11 @@ def interrupt():
 threading.Thread(target=interrupt, daemon=True).start()
 try:
     WORK
-    told = {"finished": True}
+    outcome = {"finished": True}
 except KeyboardInterrupt:
-    told = {"finished": False, "seconds": time.monotonic() - sent[0],
+    outcome = {"finished": False, "seconds": time.monotonic() - sent[0],
             "cpu": time.process_time() - sent[1]}
-print(json.dumps(told))
+print(json.dumps(outcome))
 """
 
 
@@ -112,7 +112,7 @@ def test_ctrl_c_at_the_command_line(words: str, long_trace: Path, tmp_path: Path
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert child.stderr is not None
-    first = child.stderr.read(1)  # progress is told: the engine runs
+    first = child.stderr.read(1)  # progress is reported: the engine runs
     assert first == b"\r"
     child.send_signal(signal.SIGINT)
     printed, answer = child.communicate(timeout=HANG)

@@ -1,4 +1,4 @@
-"""Placement on DRAM, persistent memory and CXL: the API, the command, what machines tell."""
+"""Placement on DRAM, persistent memory and CXL: the API, the command, machine descriptions."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_tools_output_is_read_and_combined(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
     found = numa.describe([tmp_path / "h.txt", tmp_path / "dax.json"])
     assert [node.kind for node in found] == ["dram", "dram", "pmem", "pmem"]
-    # Sockets are not told: cores 20 or more apart lie on different ones.
+    # Sockets are not given: cores 20 or more apart lie on different ones.
     assert [node.socket for node in found] == [0, 1, 0, 1]
     assert found[3].distances == {0: 28, 1: 17, 2: 28, 3: 10}
     assert "dax.json" in found[2].source and "h.txt" in found[2].source

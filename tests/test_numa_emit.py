@@ -6,14 +6,13 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conftest import Run
+from conftest import Run, tool
 from nearfar import emit
 from nearfar.errors import NearfarError
 from nearfar.numa.plan import plan
@@ -32,16 +31,6 @@ def row(mode: str, nodes: list[int], weights: list[int] | None = None, **more: A
         "far_nodes": [4, 5, 6, 7],
         **more,
     }
-
-
-def tool(name: str, package: str) -> str:
-    found = shutil.which(name)
-    if found:
-        return found
-    reason = f"{name} is absent: install the Debian package `{package}`"
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
 
 
 def test_a_plan_that_latency_decides_is_plain_linux() -> None:
@@ -123,7 +112,7 @@ def sys_folder(root: Path) -> None:
 
 
 def played(root: Path, script: str) -> str:
-    """Run a script with ``root`` in place of /sys; what daxctl was told."""
+    """Run a script with ``root`` in place of /sys; the arguments of daxctl."""
     text = script.replace("/sys/", f"{root}/sys/")
     environment = {**os.environ, "PATH": f"{root}:{os.environ['PATH']}"}
     done = subprocess.run(

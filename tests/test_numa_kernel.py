@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "bench" / "numa-kernel"))
 
 import agree  # noqa: E402
-import qemu  # noqa: E402
+import placement  # noqa: E402
 
 RECORDS = sorted((ROOT / "tests" / "data" / "numa").glob("kernel-*.json"))
 
@@ -36,7 +36,7 @@ def test_the_model_agrees_with_the_kernel(path: Path) -> None:
     apart = [one for one in found if not one.holds]
     assert not apart
     assert len(found) == len(record["distances"]) + 2 * len(record["cases"])
-    assert {case["policy"] for case in record["cases"]} == set(qemu._POLICIES)
+    assert {case["policy"] for case in record["cases"]} == set(placement._POLICIES)
     # The kernel's two ways of telling where pages landed agree with each other.
     for case in record["cases"]:
         last = {str(node): pages for node, pages in enumerate(case["path"][-1][1:]) if pages}
@@ -93,27 +93,16 @@ def test_the_described_machine_has_the_free_pages(tmp_path: Path) -> None:
 
 
 def test_a_console_that_ends_early_is_refused() -> None:
-    asked = qemu.cases(numa.topology("cxl-2socket"))
+    asked = placement.cases(numa.topology("cxl-2socket"))
     whole = "".join(
         f"@@case {case.name}\r\n@@free 1 2\r\n@@left 1 2\r\n@@done 0\r\n" for case in asked
     )
-    found = qemu.parse(whole, asked)
+    found = placement.parse(whole, asked)
     assert [case["free"] for case in found["cases"]] == [[1, 2]] * len(asked)
-    with pytest.raises(qemu.Unavailable, match=f"{len(asked) - 1} of {len(asked)} cases"):
-        qemu.parse(whole.rsplit("@@case", 1)[0], asked)
-    with pytest.raises(qemu.Unavailable, match="refused a case: x"):
-        qemu.parse(whole + "@@refused x\n", asked)
-
-
-@pytest.mark.skipif(not shutil.which("cpio"), reason="cpio is not installed")
-def test_the_archive_is_one_that_cpio_reads(tmp_path: Path) -> None:
-    made = qemu.archive({"init": b"abc", "cases": b"12345678"})
-    done = subprocess.run(["cpio", "-itv"], input=made, capture_output=True, check=True)
-    lines = done.stdout.decode().splitlines()
-    assert [line.split()[-1] for line in lines] == [
-        "proc", "sys", "dev", "dev/console", "init", "cases",
-    ]  # fmt: skip
-    assert lines[3].startswith("crw") and lines[4].split()[4] == "3"
+    with pytest.raises(NearfarError, match=f"{len(asked) - 1} of {len(asked)} cases"):
+        placement.parse(whole.rsplit("@@case", 1)[0], asked)
+    with pytest.raises(NearfarError, match="refused a case: x"):
+        placement.parse(whole + "@@refused x\n", asked)
 
 
 # --- the firmware's tables of the recorded machines, through the importer
@@ -130,7 +119,7 @@ def tables(record: dict[str, Any], folder: Path) -> dict[str, Path]:
 
 def test_notices_are_read_from_the_last_on() -> None:
     answer = "@@fallback 1: 1 0\n@@fallback 0: 0 1\n@@fallback 1: 1 0\n@@distance 0 10 20\n"
-    found = qemu.parse(answer + "@@fallback 0: 1 0\n", [])
+    found = placement.parse(answer + "@@fallback 0: 1 0\n", [])
     assert found["fallback"] == [[1, 0], [1, 0]] and found["distances"] == [[10, 20]]
 
 

@@ -209,6 +209,8 @@ BAD = {
     "odd ways": (["--tlb", "64x5"], "64x5"),
     "unknown policy": (["--replacement", "lfu"], ", ".join(dict(REPLACEMENT))),
     "insert of lru": (["--replacement", "lru", "--clock-insert", "clear"], "--clock-insert"),
+    "swappiness of clock": (["--swappiness", "100"], "--swappiness"),
+    "swappiness over 200": (["--replacement", "linux", "--swappiness", "201"], "--swappiness"),
     "unknown kind": (["--kinds", "write"], "kernel-store"),
     "kind that is not there": (["--kinds", "fetch"], "no fetch records"),
     "unknown storage": (["--storage", "floppy"], "floppy"),

@@ -15,7 +15,7 @@ BURN = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1
 WORK = "import time\nwhile time.process_time() < 0.5: pass"
 
 
-def test_a_step_is_told_with_what_its_children_used(tmp_path: Path) -> None:
+def test_a_step_is_reported_with_what_its_children_used(tmp_path: Path) -> None:
     file = tmp_path / "made" / "steps"
     for step, command in (
         ("the work", [sys.executable, "-c", BURN, WORK]),
@@ -33,7 +33,7 @@ def test_a_step_is_told_with_what_its_children_used(tmp_path: Path) -> None:
 def test_the_sum_stands_beside_the_budget(tmp_path: Path, budget: float, over: bool) -> None:
     file = tmp_path / "steps"
     file.write_text("90.0 engine and plugin\n30.0 Python tests\n")
-    head, *lines = processor.answer(file, budget).splitlines()
+    head, *lines = processor.report(file, budget).splitlines()
     assert head.startswith(f"processor time: 2.0 minutes of a budget of {budget:g}")
     assert ("over it" in head) is over
     assert lines == ["    1.5 min  engine and plugin", "    0.5 min  Python tests"]

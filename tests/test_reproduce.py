@@ -148,12 +148,12 @@ def test_choices_are_those_of_advise(nearfar: Run, found: Reproduced, tmp_path: 
     """The rows of the fleet are what `nearfar advise` says of the same view."""
     from nearfar.advise import advise_fleet
 
-    told = advise_fleet(ROOT / "papers/000/fleet.toml", page_sizes="512,1K,...,64K", filter="cache")
+    made = advise_fleet(ROOT / "papers/000/fleet.toml", page_sizes="512,1K,...,64K", filter="cache")
     rows = {row["item"]: row["ours"] for row in found.rows if row["paper"] == "000"}
-    for vm in told.rows:
+    for vm in made.rows:
         (ours,) = [size for item, size in rows.items() if f" {vm['vm']} (" in item]
         assert ours * 1024 == vm["advised_page_bytes"], vm["vm"]
-    nvm = [vm["simulated_gain"] for vm in told.rows if vm["storage"] != "hdd"]
+    nvm = [vm["simulated_gain"] for vm in made.rows if vm["storage"] != "hdd"]
     (mean,) = [ours for item, ours in rows.items() if item.endswith("Mean gain over 4 KiB")]
     assert mean == pytest.approx(sum(nvm) / len(nvm), rel=1e-4)
 
@@ -162,13 +162,13 @@ def test_rates_and_times_are_those_of_paging() -> None:
     from nearfar.paging import paging
 
     trace = ROOT / "tests/data/captures/pdf.trace"
-    told = paging(
+    rates = paging(
         trace, page_sizes=SIZES, memory="30%,50%", storage=["nvm-10x"], filter="cache"
     ).rows
     with simulation(trace.parent) as simulated:
         evidence = Evidence(simulated, Setting())
         for memory in (0.3, 0.5):
-            rows = [row for row in told if row["memory_fraction"] == memory]
+            rows = [row for row in rates if row["memory_fraction"] == memory]
             assert evidence.faults("pdf", memory) == pytest.approx([r["fault_rate"] for r in rows])
             times = evidence.times("pdf", "nvm-10x", memory)
             assert times == pytest.approx([row["total_ns"] for row in rows])
@@ -206,8 +206,8 @@ def test_sensitivity_counts_its_changes(found: Reproduced) -> None:
 def test_command_line(nearfar: Run, found: Reproduced) -> None:
     done = nearfar("reproduce", "paging", "--format", "json", "--check")
     assert done.returncode == 1
-    told = json.loads(done.stdout)
-    assert told == json.loads(found.to_json())
+    printed = json.loads(done.stdout)
+    assert printed == json.loads(found.to_json())
     assert done.stderr == ""
     assert str(ROOT) not in done.stdout
 
@@ -221,11 +221,11 @@ def test_a_row_that_does_not_hold_says_why(found: Reproduced) -> None:
     for row in found.rows:
         place, _, says = row["item"].partition(": ")
         differs, captured = reasons[place, says]
-        _, told, why = row["note"].partition("; why: ")
-        assert bool(told) is not row["holds"], row["item"]
-        if told and captured:
+        _, because, why = row["note"].partition("; why: ")
+        assert bool(because) is not row["holds"], row["item"]
+        if because and captured:
             assert why.endswith(f"not hold either: {differs}" if differs else "it holds")
-        elif told:
+        elif because:
             assert why == differs
 
 
@@ -236,8 +236,8 @@ def test_patterns_explain_rows() -> None:
         {"item": "table 3", "holds": False, "note": ""},
     ]
     reasons = [{"items": ["*q*", "table 2: a,*"], "why": "because"}]
-    told = reproduce.explained(rows, reasons)
-    assert [row["note"] for row in told] == ["seen; why: because", "seen", ""]
+    noted = reproduce.explained(rows, reasons)
+    assert [row["note"] for row in noted] == ["seen; why: because", "seen", ""]
 
 
 STUDY = """
@@ -263,13 +263,13 @@ def test_every_study_in_one_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         began.append(name)
         return pulses.append
 
-    told = reproduce.everything(threads=3, traces="here", progress=begin)
+    whole = reproduce.everything(threads=3, traces="here", progress=begin)
     assert (began, pulses) == (["aa", "zz"], [1, 1])
-    assert [(row["paper"], row["holds"]) for row in told.rows] == [("8", True), ("9", False)]
-    assert all(tuple(row) == KEYS and row["note"] == "threads 3" for row in told.rows)
-    assert told.run["studies"] == {"aa": {"rows": 1, "hold": 1}, "zz": {"rows": 1, "hold": 0}}
-    assert told.run["captures"] == "those of here"
-    page = told.html()
+    assert [(row["paper"], row["holds"]) for row in whole.rows] == [("8", True), ("9", False)]
+    assert all(tuple(row) == KEYS and row["note"] == "threads 3" for row in whole.rows)
+    assert whole.run["studies"] == {"aa": {"rows": 1, "hold": 1}, "zz": {"rows": 1, "hold": 0}}
+    assert whole.run["captures"] == "those of here"
+    page = whole.html()
     assert "1 of 2 rows hold" in page
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert len(page) < 3_000_000

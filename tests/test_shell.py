@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import typer
 
-from conftest import DATA, HANG, Run
+from conftest import DATA, HANG, Run, tool
 from nearfar import cli, output
 from nearfar.cli import _reference, _shared
 from nearfar.declared.names import FILTER, REPLACEMENT
@@ -91,7 +91,7 @@ def test_a_command_built_alone_is_the_same(words: str) -> None:
     assert outcome[0] == outcome[1]
 
 
-def test_a_command_that_is_none_is_told_the_nearest(nearfar: Run) -> None:
+def test_an_unknown_command_gets_the_nearest(nearfar: Run) -> None:
     done = nearfar("pagin")
     assert done.returncode == 2
     assert "'paging'" in done.stderr
@@ -108,6 +108,7 @@ NOT_RUN = {
     "apply": "changes the machine",
     "capture": "needs QEMU; tests/test_capture.py",
     "doctor": "what it requires may be missing",
+    "guest": "needs QEMU and Debian's packages; tests/test_guest.py",
     "reproduce": "tests/test_reproduce.py",
     "workload": "needs the programs; tests/test_workload.py",
 }
@@ -175,6 +176,7 @@ DEVIATIONS = {
         "capture": "the program's streams are passed through; a summary on standard error",
         "export": "--format names the trace's format; --json prints the outcome",
         "generate": "makes a trace; --json prints its trace.json",
+        "guest": "the command's streams are passed through",
         "import": "--format names the trace's format; --json prints its trace.json",
     },
     "formats": {
@@ -410,18 +412,9 @@ def shell_env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     }
 
 
-def shell(name: str) -> str:
-    found = shutil.which(name)
-    if found is None and os.environ.get("CI"):
-        pytest.fail(f"{name} is missing; apt-get install {name}")
-    if found is None:
-        pytest.skip(f"{name} is missing; apt-get install {name}")
-    return found
-
-
 def in_shell(name: str, script: str, env: dict[str, str]) -> str:
     done = subprocess.run(
-        [shell(name), *(["-f"] if name == "zsh" else []), "-c", script], env=env, check=False,
+        [tool(name, name), *(["-f"] if name == "zsh" else []), "-c", script], env=env, check=False,
         cwd=env["HOME"], capture_output=True, text=True, timeout=HANG,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -461,8 +454,8 @@ def test_zsh_completes(shell_env: dict[str, str]) -> None:
     """At a real prompt: zsh completes nowhere else."""
     main, side = pty.openpty()
     child = subprocess.Popen(
-        [shell("zsh"), "-f", "-i"], env={**shell_env, "TERM": "vt100"}, stdin=side, stdout=side,
-        stderr=side, cwd=shell_env["HOME"], start_new_session=True,
+        [tool("zsh", "zsh"), "-f", "-i"], env={**shell_env, "TERM": "vt100"}, stdin=side,
+        stdout=side, stderr=side, cwd=shell_env["HOME"], start_new_session=True,
     )  # fmt: skip
     os.close(side)
 
@@ -481,10 +474,10 @@ def test_zsh_completes(shell_env: dict[str, str]) -> None:
         say("eval \"$(_NEARFAR_COMPLETE=source_zsh nearfar)\"; echo rea''dy\n", "ready\r\n")
         # Ctrl-X l: put what the line would be completed to, or the choices, where we read them.
         say("zstyle ':completion:*' completer _complete; echo rea''dy\n", "ready\r\n")
-        say("_told() { compadd() { local -a o; builtin compadd -O o \"$@\"; print -r -- "
+        say("_seen() { compadd() { local -a o; builtin compadd -O o \"$@\"; print -r -- "
             "\"GOT ${o[*]}\"; builtin compadd \"$@\"; }; _main_complete; print -r END; unfunction "
             "compadd; }; echo rea''dy\n", "ready\r\n")  # fmt: skip
-        say("zle -C told complete-word _told; bindkey '^Xl' told; echo rea''dy\n", "ready\r\n")
+        say("zle -C seen complete-word _seen; bindkey '^Xl' seen; echo rea''dy\n", "ready\r\n")
         found = []
         for typed, _, _ in SOME:
             heard = say(f"{typed}\x18l", "END")

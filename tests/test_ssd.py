@@ -161,7 +161,7 @@ def test_help_names_every_policy(nearfar: Run) -> None:
         (("--format", "xml"), "--format: 'xml' is not a format"),
     ],
 )
-def test_mistakes_are_told_in_a_line(
+def test_mistakes_are_one_line(
     words: tuple[str, ...], part: str, server: Path, nearfar: Run
 ) -> None:
     shown = nearfar("ssd", server, *words)

@@ -15,7 +15,7 @@ from nearfar import studies
 from nearfar.errors import NearfarError
 from nearfar.sweep import estimate, load, sweep
 from nearfar.sweep.plan import read
-from sweeping import GRID, bytes_of, lay_out
+from sweeping import GRID, LISTED, REPLACEMENTS, bytes_of, lay_out
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def refused(folder: Path, text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "expected"),
     [
         ('study = "paging"', 'study = "pagin"', "did you mean `paging`?"),
         ('study = "paging"', "", "key study: is missing"),
@@ -47,22 +47,22 @@ def refused(folder: Path, text: str) -> str:
         ("memory =", "threads =", "unknown key"),
         ('memory = "50%,100%"', "memory = 7", "'7' is not text"),
         ('memory = "50%,100%"', "write_back = 1", "'1' is not true or false"),
-        ('["clock", "lru", "linux"]', '"clock"', "is not a list of values"),
-        ('["clock", "lru", "linux"]', "[]", "is not a list of values"),
-        ('["clock", "lru", "linux"]', '["clock", "clock"]', "names a value twice"),
+        (LISTED, '"clock"', "is not a list of values"),
+        (LISTED, "[]", "is not a list of values"),
+        (LISTED, '["clock", "clock"]', "names a value twice"),
         ('memory = "50%,100%"', 'replacement = "lru"', "is in [grid] as well"),
         ('trace = ["gzip.trace", "sqlite.trace"]', "", "trace: is missing"),
         ("[grid]", "grid]", "not TOML"),
     ],
 )
-def test_what_is_wrong_in_the_file_is_said(folder: Path, old: str, new: str, told: str) -> None:
+def test_errors_in_the_file_are_reported(folder: Path, old: str, new: str, expected: str) -> None:
     assert old in GRID
     message = refused(folder, GRID.replace(old, new))
-    assert told in message
+    assert expected in message
     assert "wrong.toml" in message
 
 
-def test_the_line_of_a_wrong_key_is_said(folder: Path) -> None:
+def test_the_line_of_a_wrong_key_is_reported(folder: Path) -> None:
     message = refused(folder, GRID.replace("memory =", "memroy ="))
     line = 1 + GRID.replace("memory =", "memroy =").splitlines().index('memroy = "50%,100%"')
     assert f"wrong.toml line {line} key options.memroy" in message
@@ -117,12 +117,12 @@ def test_a_sweep_is_the_study_cell_by_cell(folder: Path) -> None:
         machine="optane-ssd",
         memory="50%,100%",
         page_sizes="4K,64K",
-        replacement="linux",
+        replacement=REPLACEMENTS[-1],
     )
     own = [
         {key: row[key] for key in direct.rows[0]}
         for row in rows.iter_rows(named=True)
-        if (row["trace"], row["replacement"]) == ("sqlite.trace", "linux")
+        if (row["trace"], row["replacement"]) == ("sqlite.trace", REPLACEMENTS[-1])
     ]
     assert own == direct.rows
 
@@ -146,11 +146,12 @@ def test_finished_cells_are_never_run_again(folder: Path) -> None:
     assert again.ran == 0
     assert marks == {path: path.stat().st_mtime_ns for path in (out / "cells").iterdir()}
     # A larger grid runs what is new; a smaller one shows its own cells only, and keeps the others.
-    text = GRID.replace('["clock", "lru", "linux"]', '["linux", "clock"]')
+    first, last = REPLACEMENTS[0], REPLACEMENTS[-1]
+    text = GRID.replace(LISTED, f'["{last}", "{first}"]')
     (folder / "study.toml").write_text(text, encoding="utf-8")
     fewer = sweep(folder / "study.toml", out, workers=2)
     assert fewer.ran == 0
-    assert set(fewer.to_polars()["replacement"]) == {"clock", "linux"}
+    assert set(fewer.to_polars()["replacement"]) == {first, last}
     (folder / "study.toml").write_text(GRID, encoding="utf-8")
     assert sweep(folder / "study.toml", out, workers=2).ran == 0
     forced = sweep(folder / "study.toml", out, workers=2, force=True)
@@ -202,19 +203,20 @@ def test_known_hashes_are_used_only_for_unchanged_files(folder: Path) -> None:
 
 
 def test_a_cell_that_fails_leaves_the_others(folder: Path, nearfar: Run) -> None:
-    text = GRID.replace('["clock", "lru", "linux"]', '["clock", "fifo"]')
+    first = REPLACEMENTS[0]
+    text = GRID.replace(LISTED, f'["{first}", "fifo"]')
     text = text.replace('"sqlite.trace"', '"gone.trace"')
     (folder / "study.toml").write_text(text, encoding="utf-8")
     done = nearfar("sweep", folder / "study.toml", "-o", folder / "out", "--format", "json")
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
-    told = json.loads(done.stdout)
-    cells = {(c["parameters"]["trace"], c["parameters"]["replacement"]): c for c in told["cells"]}
-    assert cells["gzip.trace", "clock"]["status"] == "done"
+    shown = json.loads(done.stdout)
+    cells = {(c["parameters"]["trace"], c["parameters"]["replacement"]): c for c in shown["cells"]}
+    assert cells["gzip.trace", first]["status"] == "done"
     assert "no policy" in cells["gzip.trace", "fifo"]["error"]
-    assert "no trace there" in cells["gone.trace", "clock"]["error"]
+    assert "no trace there" in cells["gone.trace", first]["error"]
     assert "trace=gzip.trace, replacement=fifo" in done.stderr
-    assert len(told["rows"]) == 8
+    assert len(shown["rows"]) == 8
     # Failed cells are tried again, and only these.
     again = sweep(folder / "study.toml", folder / "out")
     assert (again.ran, len(again.failed)) == (3, 3)
@@ -266,8 +268,8 @@ def test_dry_run_counts_and_writes_nothing(folder: Path, nearfar: Run) -> None:
     sweep(folder / "study.toml", out, workers=2)
     (folder / "study.toml").write_text(GRID.replace('"50%,100%"', '"50%"'), encoding="utf-8")
     done = nearfar("sweep", folder / "study.toml", "-o", out, "--dry-run", "--format", "json")
-    told = json.loads(done.stdout)
-    assert (told["cells"], told["done"], told["to_run"]) == (6, 0, 6)
+    shown = json.loads(done.stdout)
+    assert (shown["cells"], shown["done"], shown["to_run"]) == (6, 0, 6)
     (folder / "study.toml").write_text(GRID, encoding="utf-8")
     done = nearfar("sweep", folder / "study.toml", "-o", out, "--dry-run", "--format", "json")
     assert json.loads(done.stdout)["to_run"] == 0
@@ -281,11 +283,11 @@ def test_a_folder_of_something_else_is_left_alone(folder: Path) -> None:
 
 
 def test_counts_are_in_range(folder: Path) -> None:
-    for ask, told in (
+    for ask, expected in (
         ({"workers": 4097}, "--workers: 4097 .* 4096"),
         ({"threads": -1}, "--threads"),
     ):
         for function in (sweep, estimate):
-            with pytest.raises(NearfarError, match=told):
+            with pytest.raises(NearfarError, match=expected):
                 function(folder / "study.toml", folder / "counted", **ask)
     assert not (folder / "counted").exists()

@@ -177,7 +177,7 @@ def test_two_sweeps_at_once_do_not_meet(held: Path, nearfar: Run) -> None:
     until(lambda: finished(out), "a cell")
     second = nearfar("sweep", held / "slow.toml", "-o", out)
     assert second.returncode == 2
-    assert "another sweep is at work here" in second.stderr
+    assert "another sweep is running here" in second.stderr
     (held / "go").touch()
     _, said = first.communicate(timeout=HANG)
     assert first.returncode == 0, said

@@ -307,8 +307,8 @@ def test_pages_end(build: Callable[..., Path], tmp_path: Path) -> None:
     assert capture("-o", trace, "--", build(TURNS)).returncode == 0
     names = ",".join(policy["name"] for policy in policies())
     for filtered in ("none", "cache"):
-        off = tiering(trace, policy=names, fast="50%", filter=filtered)
-        on = tiering(trace, policy=names, fast="50%", filter=filtered, lifetimes="on")
+        off = tiering(trace, policy=names, fast="50%", filter=filtered, lifetimes="off")
+        on = tiering(trace, policy=names, fast="50%", filter=filtered)
         footprint, peak = on.run["footprint_bytes"], on.run["peak_resident_bytes"]
         assert footprint == off.run["footprint_bytes"]
         assert off.run["peak_resident_bytes"] is None
@@ -320,17 +320,17 @@ def test_pages_end(build: Callable[..., Path], tmp_path: Path) -> None:
             assert row["accesses"] == endless["accesses"]
             assert row["fast_pages"] <= on.run["node_bytes"]["fast"] // 4096
     # With the memory that it has at once, nothing is ever slow.
-    on = tiering(trace, policy="none", fast="100%", lifetimes="on", filter="none", rounds=2)
+    on = tiering(trace, policy="none", fast="100%", filter="none", rounds=2)
     assert [row["fast_hit_ratio"] for row in on.rows] == [1, 1]
-    tiering(trace, policy=Counted, fast="50%", lifetimes="on", filter="none", rounds=1)
+    tiering(trace, policy=Counted, fast="50%", filter="none", rounds=1)
     assert len(Counted.ended) >= 10 * 256
     assert len(Counted.now) < 256
-    # A line may be written back when its page has ended: there they live for ever.
+    # A line may be written back when its page has ended: there they never end.
     late = {"policy": "none", "filter": "cache-write-backs"}
-    assert tiering(trace, lifetimes="on", **late).rows == tiering(trace, **late).rows
+    assert tiering(trace, **late).rows == tiering(trace, lifetimes="off", **late).rows
 
 
-def test_without_events_pages_live_for_ever(mixed: Path) -> None:
+def test_without_events_pages_never_end(mixed: Path) -> None:
     options: dict[str, Any] = {"policy": "tpp,nomad", "fast": "30%"}
     on, off = (tiering(mixed, lifetimes=given, **options) for given in ("on", "off"))
     assert (on.rows, on.series) == (off.rows, off.series)

@@ -87,7 +87,7 @@ def compare(inputs: Inputs, where: kernel.Controller, rounds: int, lines: int) -
         rows.append(row(NAME, f"major faults, kernel, {label}", counted, "faults"))
         expected = [predicted[OURS][size]]
         rows.append(row(NAME, f"major faults, predicted, {label}", expected, "faults"))
-    note = "of the kernel's count: median, least and most of the memory sizes"
+    note = "of the kernel's count: median, minimum and maximum of the memory sizes"
     for policy, found in predicted.items():
         errors = [
             statistics.median(
@@ -107,6 +107,8 @@ STUDY = ("--lifetimes", "on", "--page-cache", "elsewhere", "--page-sizes", "4K",
 def predict(trace: Path, policy: str, memory: str) -> dict[int, int]:
     """Pages read back from swap at each number of frames."""
     words = [*STUDY, "--replacement", policy, "--memory", memory]
+    if policy == OURS:
+        words += ["--swappiness", kernel.SWAPPINESS]
     words += ["--machine", "desktop-nvm", "--storage", "nvm-1x"]
     result = run(nearfar("paging", trace, *words)).json()
     return {each["frames"]: each["swap_ins"] for each in result["rows"]}

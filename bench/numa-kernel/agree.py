@@ -33,7 +33,7 @@ class Agreement:
 
 
 def agreements(record: dict[str, Any]) -> list[Agreement]:
-    """Every comparison that a record (of ``qemu.record``) allows."""
+    """Every comparison that a record (of ``placement.record``) allows."""
     found = []
     with tempfile.TemporaryDirectory() as folder:
         machine = Path(folder) / f"{record['machine']}.toml"

@@ -8,11 +8,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 from pathlib import Path
 
 import agree
-import qemu
+import placement
+
+from nearfar.errors import NearfarError
 
 ROOT = Path(__file__).parent.parent.parent
 #: Records that the tests compare with, without QEMU.
@@ -22,20 +23,18 @@ MACHINES = (("optane-4node", False), ("optane-4node", True), ("cxl-2socket", Fal
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Boot, allocate, compare, print; answer the exit code."""
+    """Boot, allocate, compare, print; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--machine", action="append", help="one with nodes without cores")
     parser.add_argument("--added", action="store_true", help="of --machine: added while it runs")
-    parser.add_argument("--kernel", type=Path, help="a kernel's image instead of Debian's 6.12")
+    parser.add_argument("--kernel", help="a package with a kernel instead of Debian's 6.12")
     parser.add_argument("--record", action="store_true", help=f"keep the result in {RECORDS}")
     options = parser.parse_args(arguments)
     wrong = count = 0
     try:
-        image = options.kernel or qemu.kernel(ROOT / "out" / "kernel")
         chosen = [(machine, options.added) for machine in options.machine or ()]
         for machine, added in chosen or MACHINES:
-            with tempfile.TemporaryDirectory() as scratch:
-                record = qemu.record(machine, image, Path(scratch), added=added)
+            record = placement.record(machine, options.kernel, added=added)
             found = agree.agreements(record)
             count += len(found)
             wrong += sum(not one.holds for one in found)
@@ -44,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
                 RECORDS.mkdir(parents=True, exist_ok=True)
                 path = RECORDS / f"kernel-{machine}{'-added' if added else ''}.json"
                 path.write_text(json.dumps(record, separators=(",", ":")) + "\n")
-    except qemu.Unavailable as error:
+    except NearfarError as error:
         print(f"nearfar: validate: {error}", file=sys.stderr)
         return 3
     print(f"{count - wrong} of {count} agree to {agree.TOLERANCE:.0%} of the allocation")

@@ -6,9 +6,9 @@ import json
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -18,6 +18,7 @@ from nearfar import _engine
 from nearfar.declared import capture as declared
 from nearfar.errors import NearfarError
 from nearfar.output import watched
+from nearfar.processes import handling
 from nearfar.schema import takes
 
 PLUGIN = Path(__file__).parent / "_plugin" / "libnearfar_qemu_plugin.so"
@@ -94,13 +95,14 @@ def run(
     Raises:
         NearfarError: the program, QEMU (exit code 3) or the plugin is missing, or the trace
             cannot be written.
-        KeyboardInterrupt: Ctrl-C before the program began; later it is part of the outcome.
+        KeyboardInterrupt: Ctrl-C before the program began; later it is part of the outcome. The
+            program gets it once, and is waited for; a second one kills it.
     """
     words = [os.fspath(word) for word in command]
     if not words:
         raise NearfarError("command: is empty; put the program after `--`")
     path = Path(output) if output is not None else default_output(words)
-    with _terminate_as_interrupt():
+    with _interrupts():
         text = _engine.capture_run(
             words,
             path,
@@ -156,20 +158,25 @@ def meter() -> Callable[[int], None] | None:
     return show
 
 
-class _terminate_as_interrupt:  # noqa: N801
-    """While it lasts, SIGTERM ends a capture as Ctrl-C does: the trace is closed properly."""
+class _Interrupt(KeyboardInterrupt):
+    """SIGINT or SIGTERM: ``number`` says which."""
 
-    def __init__(self) -> None:
-        self.old: Any = None
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
 
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            self.old = signal.signal(signal.SIGTERM, self.interrupt)
 
-    def __exit__(self, *_: object) -> None:
-        if self.old is not None:
-            signal.signal(signal.SIGTERM, self.old)
+def _interrupts() -> AbstractContextManager[None]:
+    """While it lasts, SIGTERM ends a capture as Ctrl-C does: the program gets it, once."""
+    numbers = [signal.SIGTERM]
+    # Whoever handles Ctrl-C, or ignores it, goes on doing so.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        numbers.append(signal.SIGINT)
+    return handling(numbers, _interrupt)
 
-    @staticmethod
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+
+def _interrupt(number: int, _frame: FrameType | None) -> None:
+    if watched():
+        print("\r\x1b[Knearfar: waiting for the program to end; once more kills it",
+              file=sys.stderr)  # fmt: skip
+    raise _Interrupt(number)

@@ -9,18 +9,17 @@ mean difference comes with its confidence interval. docs/diff.md has the rules.
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypedDict, Unpack
 
-from nearfar.declared.diff import Options
-from nearfar.errors import NearfarError
+from nearfar.declared import diff as declared
+from nearfar.errors import NearfarError, unknown
 from nearfar.result import Result
 from nearfar.run_folder import Run, open_run
-from nearfar.schema import Option, Rows, complete, takes
+from nearfar.schema import Column, Option, Rows, complete, takes
 
 #: How sure an interval is.
 CONFIDENCE: Final = 0.95
@@ -41,18 +40,26 @@ OPTIONS: Final = (
     ),
 )
 
-
-class Compared(TypedDict):
-    """A number of two rows: pairs of seeds, means, and the difference with its 95 % interval."""
-
-    pairs: int
-    a: float
-    b: float
-    difference: float
-    relative: float | None
-    low: float | None
-    high: float | None
-    verdict: str
+#: A metric of two rows, after the keys that pair them; written as the options are.
+TABLES: Final = {
+    "rows": Rows(
+        columns=(
+            Column("metric", "string", False, "", "The number compared."),
+            Column("pairs", "int64", False, "", "Seeds that both have."),
+            Column("a", "double", False, "", "Mean of the first run.", "A"),
+            Column("b", "double", False, "", "Mean of the second run.", "B"),
+            Column("difference", "double", False, "", "Mean of b - a."),
+            Column("relative", "double", True, "of a", "The same as a share; null where a is 0.",
+                   "change"),
+            Column("low", "double", True, "of a", "Lower end of the 95 % interval of `relative` "
+                   "over seeds; null for one seed.", "95 % interval"),
+            Column("high", "double", True, "of a", "Its upper end."),
+            Column("verdict", "string", False, "", "`better`, `worse` or `unchanged`."),
+        ),
+        keys=("metric",),
+        metrics={"relative": "less"},
+    ),
+}  # fmt: skip
 
 
 class Level(TypedDict):
@@ -85,23 +92,17 @@ class DiffResult(Result):
 
     Attributes:
         run: the two folders, the study, keys, metrics, and constants that differ.
-        rows: a mapping for each key x metric: the keys, ``metric``, ``pairs`` (seeds that both
-            have), ``a`` and ``b`` (means), ``difference`` (mean of b - a), ``relative`` (share of
-            ``a``; null where that is 0), ``low`` and ``high`` (the 95 % interval of the relative
-            difference over seeds; null for one seed), ``verdict``.
+        rows: a mapping for each key x metric: the keys, then :class:`nearfar.declared.diff.Row`.
         only_a, only_b: keys that the other run lacks; with ``metric``, where it lacks that number.
     """
 
     chart = "nearfar.report.plots.diff:draw"
+    plain = ("run", "rows", "only_a", "only_b")
 
     run: DiffRun
-    rows: list[dict[str, Any]]
-    only_a: list[dict[str, Any]]
-    only_b: list[dict[str, Any]]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values, as ``--format json`` prints it."""
-        return {"run": self.run, "rows": self.rows, "only_a": self.only_a, "only_b": self.only_b}
+    rows: list[Row]
+    only_a: list[Row]
+    only_b: list[Row]
 
     @property
     def table(self) -> Any:
@@ -110,14 +111,14 @@ class DiffResult(Result):
 
         return pyarrow.Table.from_pylist(self.rows)
 
-    def worse(self, above: float) -> list[dict[str, Any]]:
+    def worse(self, above: float) -> list[Row]:
         """Rows that are worse by more than ``above``, a share, worst first."""
         rows = [row for row in self.rows if row["verdict"] == "worse" and _size(row) > above]
         return sorted(rows, key=_size, reverse=True)
 
 
 @takes(OPTIONS)
-def diff(a: str | Path, b: str | Path, **options: Unpack[Options]) -> DiffResult:
+def diff(a: str | Path, b: str | Path, **options: Unpack[declared.Options]) -> DiffResult:
     """Compare two runs, or two sweeps, of one study.
 
     Args:
@@ -149,18 +150,15 @@ def diff(a: str | Path, b: str | Path, **options: Unpack[Options]) -> DiffResult
             f"{', '.join(map(_label, keys))}); compare runs with the same options"
         )
     names = [_label(key) for key in keys]
-    rows: list[dict[str, Any]] = []
-    only_a, only_b = (
-        [dict(zip(names, key, strict=True)) for key in mine if key not in other]
-        for mine, other in ((by_a, by_b), (by_b, by_a))
-    )
+    rows: list[Row] = []
+    only_a, only_b = (_only(names, by_a, by_b), _only(names, by_b, by_a))
     for key in common:
         named = dict(zip(names, key, strict=True))
         for metric in chosen:
             in_a, in_b = ({s: row[metric] for s, row in by[key].items()} for by in (by_a, by_b))
-            compared = compare(in_a, in_b, first.columns.metrics[metric])
+            compared = compare(metric, in_a, in_b, first.columns.metrics[metric])
             if compared is not None:
-                rows.append({**named, "metric": metric, **compared})
+                rows.append({**named, **compared})
                 continue
             # A number that only one of them has, such as the time of what is not possible.
             for values, only in ((in_a, only_a), (in_b, only_b)):
@@ -178,6 +176,11 @@ def diff(a: str | Path, b: str | Path, **options: Unpack[Options]) -> DiffResult
     return DiffResult(run, rows, only_a, only_b)
 
 
+def _only(names: Sequence[str], mine: Iterable[Key], other: Container[Key]) -> list[Row]:
+    """Keys of one run that the other lacks."""
+    return [dict(zip(names, key, strict=True)) for key in mine if key not in other]
+
+
 def choose(columns: Rows, metric: str | Sequence[str] | None) -> list[str]:
     """The metrics asked for, the first by default.
 
@@ -189,18 +192,17 @@ def choose(columns: Rows, metric: str | Sequence[str] | None) -> list[str]:
         metric = [name.strip() for name in metric.split(",")]
     for name in metric or []:
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1, 0.0)
-            raise NearfarError(
-                f"--metric: no metric {name[:40]!r}; did you mean {near[0]}? "
-                f"(there are: {', '.join(known)})"
-            )
+            raise unknown("--metric: no metric", name, known, "there are:")
     return list(dict.fromkeys(metric)) if metric else known[:1]
 
 
-def compare(a: Mapping[Any, Any], b: Mapping[Any, Any], better: str) -> Compared | None:
+def compare(
+    metric: str, a: Mapping[Any, Any], b: Mapping[Any, Any], better: str
+) -> declared.Row | None:
     """A metric of two rows over their seeds; None where one has no value at all.
 
     Args:
+        metric: its name.
         a: value by seed; b: the same. Seeds of both are paired; without a common one the means are
             compared (Welch).
         better: ``less`` or ``more``.
@@ -223,6 +225,7 @@ def compare(a: Mapping[Any, Any], b: Mapping[Any, Any], better: str) -> Compared
     nothing = abs(difference) <= _NOTHING * max(scale, abs(mean_b))
     within = reach is not None and abs(difference) <= reach
     return {
+        "metric": metric,
         "pairs": len(both),
         "a": mean_a,
         "b": mean_b,
@@ -283,7 +286,8 @@ def across(
     (base, first), *rest = levels.items() or [(None, {})]
     for level, own in rest:
         steps = {key: own[key] / first[key] - 1 for key in first if key in own and first[key]}
-        one = compare(dict.fromkeys(steps, 1.0), {k: 1 + step for k, step in steps.items()}, better)
+        changed = {key: 1 + step for key, step in steps.items()}
+        one = compare(metric, dict.fromkeys(steps, 1.0), changed, better)
         if one is not None:
             found.append(
                 {
@@ -299,12 +303,12 @@ def across(
     return found
 
 
-def flat(run: Run) -> tuple[list[dict[str, Any]], list[str]]:
+def flat(run: Run) -> tuple[list[Row], list[str]]:
     """Rows of a run with one column a key, and the names of these; metrics are kept as they are."""
     keys = {_label(key): key for key in run.columns.keys}
     if run.columns.seed is not None and run.columns.seed in run.result.table.column_names:
         keys[run.columns.seed] = run.columns.seed
-    rows = [
+    rows: list[Row] = [
         {
             **{name: value_of(row, key) for name, key in keys.items()},
             **{name: row.get(name) for name in run.columns.metrics},

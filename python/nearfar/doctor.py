@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 #: Free space below which a capture is likely to be cut short.
 MIN_FREE_BYTES: Final = 1 << 30
@@ -27,11 +27,11 @@ class Finding:
     name: str
     available: bool
     why: str
-    #: The exact command or step; empty when there is nothing to mend.
+    #: The exact command or step; empty when there is nothing to do.
     fix: str
     used_for: str
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, str | bool]:
         """Plain values for JSON."""
         return asdict(self)
 
@@ -93,8 +93,10 @@ def emitters() -> Iterable[Finding]:
     """Look for the tools that check what ``nearfar advise --emit`` makes."""
     used_for = "make test, to check what nearfar advise --emit makes"
     yield _program("virt-xml-validate", used_for, "libvirt-clients libxml2-utils")
-    boots = f"{used_for}; make validate, to boot a kernel with a machine's memory nodes"
+    boots = f"nearfar guest; make validate; {used_for}"
     yield _program("qemu-system-x86_64", boots, "qemu-system-x86", version=("--version",))
+    boots = "nearfar guest --arch aarch64"
+    yield _program("qemu-system-aarch64", boots, "qemu-system-arm", version=("--version",))
     yield _program("systemd-analyze", used_for, "systemd", version=("--version",))
 
 

@@ -1,15 +1,17 @@
-"""The one error that nearfar raises: a clear line and the exit code it asks for."""
+"""The one error that nearfar raises: one line and an exit code."""
 
 from __future__ import annotations
 
+import difflib
 import errno
+from collections.abc import Collection
 
 #: Characters of a message, whatever a file held.
 _MAX_LENGTH = 3000
 
 
 class NearfarError(Exception):
-    """Something the user can mend.
+    """Something the user can fix.
 
     Args:
         message: one line, ``where: what; what to do``.
@@ -23,6 +25,18 @@ class NearfarError(Exception):
             plain = f"{plain[: _MAX_LENGTH // 2]} ... {plain[-_MAX_LENGTH // 2 :]}"
         super().__init__(plain)
         self.exit_code = exit_code
+
+
+def unknown(what: str, name: str, known: Collection[str], listed: str) -> NearfarError:
+    """The error for a name that is not known: it shows the nearest one, then all.
+
+    >>> unknown("--emit: no emitter", "qem", ["qemu", "sysfs"], "one of").args[0]
+    "--emit: no emitter 'qem'; did you mean qemu? (one of qemu, sysfs)"
+    """
+    near = difflib.get_close_matches(name, known, 1, 0.0)
+    return NearfarError(
+        f"{what} {name[:40]!r}; did you mean {near[0]}? ({listed} {', '.join(known)})"
+    )
 
 
 def of_system(error: OSError, place: object = None) -> NearfarError:
@@ -44,5 +58,5 @@ def no_memory() -> NearfarError:
 
 
 def _plain(letter: str) -> str:
-    """A letter as it is; what would end the line or tell the terminal something, escaped."""
+    """A letter as it is; line ends and control characters are escaped."""
     return letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii")

@@ -1,10 +1,9 @@
 """``explain``: from a number of a paging run down to terms, regions, addresses and code behind it.
 
 The access-time model of page-size advice (000, equations 1 to 3) is written out with the values of
-the run; then
-the trace that the run names is simulated once more at one page size and memory size, each TLB miss
-and page fault counted where it happened (``crates/study/src/paging/explain.rs``). The sums are the
-run's counts, or it is an error.
+the run. Then the trace that the run names is simulated once more at one page size and memory size,
+each TLB miss and page fault counted where it happened (``crates/study/src/paging/explain.rs``).
+Sums that differ from the run's counts are an error.
 
 >>> found = explain("app.run", page="64K")                      # doctest: +SKIP
 >>> found.regions[0]["name"]                                    # doctest: +SKIP
@@ -19,7 +18,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Final, TypedDict, Unpack
 
 from nearfar import _engine, units
 from nearfar import paging_findings as findings
@@ -30,7 +29,7 @@ from nearfar.machine import Machine
 from nearfar.paging import PagingResult
 from nearfar.result import Result
 from nearfar.run_folder import open_run
-from nearfar.schema import takes
+from nearfar.schema import Column, Rows, takes
 from nearfar.sizes import parse_memory
 from nearfar.strict import read_trace
 
@@ -54,51 +53,67 @@ class ExplainRun(TypedDict):
     lifetimes: bool
 
 
-class Term(TypedDict):
-    """A part of the time of a reference: ``T_A`` or ``T_D``; ``share`` of the whole."""
-
-    term: str
-    part: str
-    formula: str
-    rate: float
-    each_ns: float
-    ns: float
-    share: float
-
-
-class Counts(TypedDict):
-    """What happened somewhere."""
-
-    references: int
-    tlb_misses: int
-    tlb_second_hits: int
-    faults: int
-    first_touches: int
-    zero_fills: int
-    file_reads: int
-    swap_ins: int
-    file_rereads: int
-    #: First references to pages of files that the page cache held: no faults that count.
-    mapped: int
-
-
-class _Costly(Counts):
-    name: str
-    ns: float
-    share: float
-
-
-class Place(_Costly):
-    """A region or address range, and what its misses and faults cost."""
-
-    addr_low: int
-    addr_high: int
-
-
-class Site(_Costly):
-    """A piece of code, and what the misses and faults of its references cost."""
-
-    addr: int | None
+#: What happened somewhere.
+_COUNTS: Final = (
+    Column("references", "int64", False, "", "References; 0 of code, whose own are not counted."),
+    Column("tlb_misses", "int64", False, "", "Page walks.", "TLB misses"),
+    Column("tlb_second_hits", "int64", False, "", "First-level TLB misses that the second has."),
+    Column("faults", "int64", False, "", "Page faults."),
+    Column("first_touches", "int64", False, "", "References to pages never touched before.",
+           "first touch"),
+    Column("zero_fills", "int64", False, "", "Faults on pages that are filled with zeros."),
+    Column("file_reads", "int64", False, "", "Faults that read a page of a file the first time."),
+    Column("swap_ins", "int64", False, "", "Faults that read a page back from swap."),
+    Column("file_rereads", "int64", False, "", "Faults that read a page of a file again."),
+    Column("mapped", "int64", False, "", "First references to pages of files that a warm page "
+           "cache held: no faults."),
+)  # fmt: skip
+_REGION: Final = Column("name", "string", False, "", "Its region.", "region")
+_COSTS: Final = (
+    Column("ns", "double", False, "ns", "What this adds to the mean time of a reference.", "time"),
+    Column("share", "double", False, "", "Its part of all such time."),
+)
+_PLACES: Final = Rows(
+    columns=(
+        _REGION,
+        Column("addr_low", "string", False, "", "First byte; in a table as hexadecimal text.",
+               "addresses", python="int"),
+        Column("addr_high", "string", False, "", "Byte after the last.", python="int"),
+        *_COUNTS,
+        *_COSTS,
+    ),
+    keys=("name", "addr_low"),
+    metrics={"ns": "less"},
+)  # fmt: skip
+#: ``make declared`` writes them as :mod:`nearfar.declared.explain`.
+TABLES: Final = {
+    "rows": _PLACES,
+    "terms": Rows(
+        columns=(
+            Column("term", "string", False, "", "What the time is for."),
+            Column("part", "string", False, "", "`T_A` or `T_D`."),
+            Column("formula", "string", False, "", "The term of the equation."),
+            Column("rate", "double", False, "per reference", "How often."),
+            Column("each_ns", "double", False, "ns", "Time of each."),
+            _COSTS[0],
+            Column("share", "double", False, "", "Its part of `total_ns`."),
+        ),
+        keys=("term",),
+        metrics={"ns": "less"},
+    ),
+    "sites": Rows(
+        columns=(
+            _REGION,
+            Column("addr", "string", True, "", "First byte of its block of instructions; null: "
+                   "all further ones.", "code", python="int"),
+            *_COUNTS,
+            *_COSTS,
+        ),
+        keys=("name", "addr"),
+        metrics={"ns": "less"},
+    ),
+    "total": Rows(columns=_COUNTS, keys=(), metrics={}),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -118,31 +133,19 @@ class ExplainResult(Result):
     """
 
     chart = "nearfar.report.plots.explain:draw"
+    plain = ("run", "terms", "total", "regions", "ranges", "sites")
 
     run: ExplainRun
-    terms: list[Term]
-    total: Counts
-    regions: list[Place]
-    ranges: list[Place]
-    sites: list[Site]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values, as ``--format json`` prints it."""
-        return {
-            "run": self.run,
-            "terms": self.terms,
-            "total": self.total,
-            "regions": self.regions,
-            "ranges": self.ranges,
-            "sites": self.sites,
-        }
+    terms: list[declared.TermsRow]
+    total: declared.TotalRow
+    regions: list[declared.Row]
+    ranges: list[declared.Row]
+    sites: list[declared.SitesRow]
 
     @property
     def table(self) -> Any:
         """The regions as a ``pyarrow.Table``; addresses as hexadecimal text."""
-        import pyarrow
-
-        return pyarrow.Table.from_pylist(
+        return declared.ROWS.table(
             [
                 {**row, "addr_low": hex(row["addr_low"]), "addr_high": hex(row["addr_high"])}
                 for row in self.regions
@@ -182,20 +185,20 @@ def explain(
     asked = {name: kept[name] for name in ("tlb", "replacement", "clock_insert", "kinds")}
     # In runs of older versions pages never end.
     asked["lifetimes"] = kept.get("lifetimes", "off")
-    asked |= {name: kept[name] for name in ("filter", "page_cache") if name in kept}
+    asked |= {name: kept[name] for name in ("filter", "page_cache", "swappiness") if name in kept}
     asked["page_sizes"] = [row["page_bytes"]]
     asked["memory"] = _memory(row)
     with view(trace, kept["filter"], machine, progress) as seen:
         found = json.loads(_engine.paging_explain(seen.path, options=asked, progress=progress))
     lifetimes: bool = found["lifetimes"]
-    total: Counts = found["total"]
+    total: declared.TotalRow = found["total"]
     warm = lifetimes and kept.get("page_cache") == "warm"
     by_kind = row.get("zero_fills") is not None
     for place in (total, *found["regions"], *found["ranges"], *found["sites"]):
         _as_the_study_counts(place, by_kind=by_kind, warm=warm)
     if kept["sample"] is None:
         _check(opened.path, row, total, by_kind=lifetimes and by_kind)
-    price = _Price.of(machine, row["storage"], row["page_bytes"], lifetimes)
+    times = _Times.of(machine, row["storage"], row["page_bytes"], lifetimes)
     answer: ExplainRun = {
         "folder": str(opened.path),
         "trace": made["trace"],
@@ -210,13 +213,14 @@ def explain(
         "sample": kept["sample"],
         "lifetimes": lifetimes,
     }
-    terms = _terms(row, total, price, bool(kept["write_back"]))
-    regions: list[Place] = _cost(found["regions"], total, price)
+    terms = _terms(row, total, times, bool(kept["write_back"]))
+    regions: list[declared.Row] = _cost(found["regions"], total, times)
     regions.sort(key=lambda place: -place["ns"])
     # Behind CPU caches a miss no longer follows the fetch of the code that made it.
-    sites: list[Site] = _cost(found["sites"], total, price) if kept["filter"] == "none" else []
+    by_code = [] if findings.filtered(result.to_dict()) else found["sites"]
+    sites: list[declared.SitesRow] = _cost(by_code, total, times)
     sites.sort(key=lambda site: (site["addr"] is None, -site["ns"]))
-    return ExplainResult(answer, terms, total, regions, _cost(found["ranges"], total, price), sites)
+    return ExplainResult(answer, terms, total, regions, _cost(found["ranges"], total, times), sites)
 
 
 # --- the row
@@ -273,7 +277,7 @@ def _trace(made: Mapping[str, Any]) -> Path:
     return trace
 
 
-def _as_the_study_counts(place: Counts, *, by_kind: bool, warm: bool) -> None:
+def _as_the_study_counts(place: declared.TotalRow, *, by_kind: bool, warm: bool) -> None:
     """Put the faults of a place under the kinds that the study has them under."""
     if not by_kind:
         # Under 8 frames it tells first touches from others alone.
@@ -285,7 +289,7 @@ def _as_the_study_counts(place: Counts, *, by_kind: bool, warm: bool) -> None:
     place["faults"] -= place["mapped"]
 
 
-def _check(folder: Path, row: Row, total: Counts, *, by_kind: bool) -> None:
+def _check(folder: Path, row: Row, total: declared.TotalRow, *, by_kind: bool) -> None:
     """The counts of the second simulation are those of the first."""
     counts = [
         ("references", "references"),
@@ -313,7 +317,7 @@ _KINDS = ("zero_fills", "file_reads", "swap_ins", "file_rereads")
 
 
 @dataclass(frozen=True)
-class _Price:
+class _Times:
     """Nanoseconds of what a reference can meet."""
 
     tlb: float
@@ -325,8 +329,8 @@ class _Price:
     faults: Mapping[str, tuple[str, str, float]]
 
     @classmethod
-    def of(cls, machine: Machine, storage: str, page_bytes: int, lifetimes: bool) -> _Price:
-        times = machine.access_times()
+    def of(cls, machine: Machine, storage: str, page_bytes: int, lifetimes: bool) -> _Times:
+        access = machine.access_times()
         (read,) = machine.io_ns(storage, [page_bytes])
         (write,) = machine.write_ns(storage, [page_bytes])
         size = units.size(page_bytes)
@@ -343,29 +347,31 @@ class _Price:
             }
         else:
             faults = {"faults": ("page faults", f"d t_IO({size})", read)}
-        return cls(times.tlb_ns, times.stlb_ns or 0.0, times.dram_ns, read, write, faults)
+        return cls(access.tlb_ns, access.stlb_ns or 0.0, access.dram_ns, read, write, faults)
 
 
-def _terms(row: Row, total: Counts, price: _Price, write_back: bool) -> list[Term]:
+def _terms(
+    row: Row, total: declared.TotalRow, times: _Times, write_back: bool
+) -> list[declared.TermsRow]:
     """Equations 1 to 3 of 000, their sums multiplied out, with the values of the row."""
     size = units.size(row["page_bytes"])
     second = row["tlb_second_hits"] / row["references"]
     dirty = row["dirty_evictions"] / row["references"]
     listed = [
-        ("TLB lookup", "T_A", "t_TLB", 1.0, price.tlb),
-        ("second TLB level", "T_A", "h t_STLB", second, price.second),
-        ("TLB misses", "T_A", "e t_DRAM", row["tlb_miss_rate"], price.dram),
-        ("memory access", "T_D", "t_DRAM", 1.0, price.dram),
+        ("TLB lookup", "T_A", "t_TLB", 1.0, times.tlb),
+        ("second TLB level", "T_A", "h t_STLB", second, times.second),
+        ("TLB misses", "T_A", "e t_DRAM", row["tlb_miss_rate"], times.dram),
+        ("memory access", "T_D", "t_DRAM", 1.0, times.dram),
     ]
     found: Mapping[str, Any] = total
-    for kind, (what, formula, each) in price.faults.items():
+    for kind, (what, formula, each) in times.faults.items():
         # The row does not say how many pages were mapped, nor the kinds under 8 frames.
         count = row.get(kind)
         rate = (found[kind] if count is None else count) / row["references"]
         if rate or kind == "faults":
             listed.append((what, "T_D", formula, rate, each))
     if write_back:
-        listed.append(("write-backs", "T_D", f"w t_write({size})", dirty, price.write))
+        listed.append(("write-backs", "T_D", f"w t_write({size})", dirty, times.write))
     return [
         {
             "term": term,
@@ -381,13 +387,15 @@ def _terms(row: Row, total: Counts, price: _Price, write_back: bool) -> list[Ter
     ]
 
 
-def _cost(places: Sequence[Mapping[str, Any]], total: Counts, price: _Price) -> list[Any]:
+def _cost(
+    places: Sequence[Mapping[str, Any]], total: declared.TotalRow, times: _Times
+) -> list[Any]:
     """Places with the time that their misses and faults cost, and its share."""
 
     def ns(counts: Mapping[str, Any]) -> float:
-        spent = counts["tlb_misses"] * price.dram + counts["tlb_second_hits"] * price.second
-        kinds: Mapping[str, int] = {kind: counts[kind] for kind in price.faults}
-        spent += sum(kinds[kind] * each for kind, (_, _, each) in price.faults.items())
+        spent = counts["tlb_misses"] * times.dram + counts["tlb_second_hits"] * times.second
+        kinds: Mapping[str, int] = {kind: counts[kind] for kind in times.faults}
+        spent += sum(kinds[kind] * each for kind, (_, _, each) in times.faults.items())
         return float(spent / total["references"])
 
     whole = ns(total)

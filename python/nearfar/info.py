@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final, Unpack
+from typing import Any, Final, TypedDict, Unpack
 
 from nearfar import _engine
 from nearfar.declared import info as declared
@@ -26,6 +26,15 @@ _ROWS: Final = Rows(
     metrics={},
 )
 TABLES: Final = {"rows": _ROWS}
+
+
+class Verified(TypedDict):
+    """A file of a trace that was found whole; ``rows``: its records or events."""
+
+    file: str
+    bytes: int
+    rows: int
+    checksum: str | None
 
 
 class Info(dict[str, Any], Result):

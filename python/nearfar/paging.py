@@ -25,11 +25,12 @@ from nearfar.declared import paging as declared
 from nearfar.errors import NearfarError
 from nearfar.filter import view
 from nearfar.models import Fit
+from nearfar.paging_findings import ALL_REFERENCES
 from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
 from nearfar.schema import Rows, default, takes
 
-#: The machine that is meant unless another is named.
+#: The default machine.
 MACHINE: Final[str] = default(declared.OPTIONS, "machine")
 
 #: Points of a fitted curve that go into results, between the smallest and largest page size.
@@ -95,31 +96,23 @@ class PagingResult(FolderResult):
 
     page = "nearfar.report.html.paging:PagingPage"
     chart = "nearfar.report.plots.paging:draw"
+    plain = ("run", "rows", "fits")
     columns: ClassVar[Rows] = declared.ROWS
 
     @classmethod
     def restore(cls, run: Any, tables: Mapping[str, Any]) -> PagingResult:
-        """The result again that :meth:`write` wrote."""
+        """Read back what :meth:`write` wrote."""
         kept: Any = dict(run)
         fits, seconds = kept.pop("fits"), kept.pop("wall_seconds")
         return cls(kept, tables["result"].to_pylist(), fits, seconds)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values, as ``--format json`` prints it."""
-        return {"run": self.run, "rows": self.rows, "fits": self.fits}
-
     def _run(self) -> Mapping[str, Any]:
         return {**self.run, "fits": self.fits, "wall_seconds": round(self.wall_seconds, 3)}
-
-    @property
-    def table(self) -> Any:
-        """The rows as a ``pyarrow.Table``."""
-        return self.columns.table(self.rows)
 
     def best(
         self, *, storage: str | None = None, memory_fraction: float | None = None
     ) -> declared.Row:
-        """Answer the row of least total time among those of a storage and memory size.
+        """Return the row of least total time among those of a storage and memory size.
 
         Raises:
             NearfarError: no row is of that storage and memory size.
@@ -172,7 +165,7 @@ def paging(
     values.pop("machine", None)
     path = Path(trace)
     began = time.monotonic()
-    with view(path, options.get("filter", "none"), described, progress) as seen:
+    with view(path, options.get("filter", ALL_REFERENCES), described, progress) as seen:
         answer = json.loads(_engine.paging(seen.path, described, options=values, progress=progress))
     rows: list[declared.Row] = answer["rows"]
     asked = answer["options"]

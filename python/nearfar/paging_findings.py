@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from nearfar import units
-from nearfar.declared.paging import Row
+from nearfar.declared.paging import OPTIONS, Row
+from nearfar.schema import default
 
-USUAL_PAGE = 4096
+USUAL_PAGE: Final = 4096
 """Bytes of the page that x86-64 and most arm64 systems use by default."""
+
+ALL_REFERENCES: Final[str] = default(OPTIONS, "filter")
+"""The filter that leaves nothing out."""
 
 Result = Mapping[str, Any]
 
@@ -94,7 +98,8 @@ class Best:
 
 def filtered(result: Result) -> bool:
     """Whether the study saw only a part of the program's references (``--filter``)."""
-    return bool(result["run"].get("options", {}).get("filter", "none") != "none")
+    options = result["run"].get("options", {})
+    return bool(options.get("filter", ALL_REFERENCES) != ALL_REFERENCES)
 
 
 def rows(result: Result) -> Sequence[Row]:

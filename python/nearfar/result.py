@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import importlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
@@ -32,7 +32,7 @@ def load(entry: str) -> Any:
 
 
 class Result:
-    """Base of the results: a study adds fields, ``to_dict``, ``table`` and what it is asked."""
+    """Base of the results: a study adds fields, ``table`` and what it is asked."""
 
     # A result names its page and its chart as text, `module:name`, loaded when one asks for them.
     # Reports are made from results, so an import here would close a circle, and be slow.
@@ -41,9 +41,12 @@ class Result:
     #: The function that draws the chart; None where there is none.
     chart: ClassVar[str | None] = None
 
+    #: Its fields that ``to_dict`` has.
+    plain: ClassVar[tuple[str, ...]] = ("run", "rows")
+
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, as ``--format json`` prints it."""
-        raise NotImplementedError
+        return {name: getattr(self, name) for name in self.plain}
 
     @property
     def table(self) -> Any:
@@ -110,10 +113,17 @@ class FolderResult(Result):
 
     #: What the columns of ``table`` mean; by question, for a study that has several.
     columns: ClassVar[Rows | Mapping[str, Rows]]
+    rows: Sequence[Mapping[str, Any]]
+
+    @property
+    def table(self) -> Any:
+        """The rows as a ``pyarrow.Table``, without lists."""
+        columns: Any = self.columns
+        return columns.table(self.rows)
 
     @classmethod
     def restore(cls, run: Any, tables: Mapping[str, Any]) -> Self:
-        """The result again that :meth:`write` wrote, from ``run.json`` and the folder's tables.
+        """Read back what :meth:`write` wrote, from ``run.json`` and the folder's tables.
 
         Raises:
             KeyError: something is missing.

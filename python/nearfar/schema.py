@@ -197,7 +197,7 @@ def as_text(value: Any) -> Any:
 
 
 def takes(options: Iterable[Option]) -> Callable[[Function], Function]:
-    """Make a function that ends in ``**options`` one that takes these, for all who look at it.
+    """Make a function that ends in ``**options`` one that takes these, for introspection too.
 
     Its signature lists them, after those that it names itself, as it does what must be given;
     ``{options}`` in its docstring becomes a line or two on each; its

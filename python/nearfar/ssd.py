@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar, TypedDict, Unpack
 
 from nearfar import _engine
 from nearfar import machine as machines
@@ -25,8 +25,47 @@ from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
 from nearfar.schema import Rows, default, takes
 
-#: The machine that is meant unless another is named.
+#: The default machine.
 MACHINE: str = default(declared.OPTIONS, "machine")
+
+
+class Conditioned(TypedDict):
+    """The state that the flash was left in (``crates/hardware/src/flash/condition.rs``)."""
+
+    sequential_writes: int
+    random_writes: int
+    further_writes: int
+    collecting: bool
+    collections: int
+    write_amplification: float
+    mapped_pages: int
+    least_free_blocks: int
+    mean_erases: float
+
+
+class Bin(TypedDict):
+    """Services whose time is in this bin, predicted and actual."""
+
+    low_ns: int
+    high_ns: int
+    predicted: int
+    actual: int
+
+
+class Timeline(TypedDict):
+    """Nanoseconds of running, stalling, sleeping and disk, by thread and interval."""
+
+    stretch_ns: int
+    threads: list[list[tuple[int, int, int, int]]]
+
+
+class Detail(TypedDict):
+    """What is too long for a row."""
+
+    conditioned: Conditioned | None
+    service: list[Bin]
+    error: list[Bin]
+    timeline: Timeline
 
 
 @dataclass(frozen=True)
@@ -43,34 +82,26 @@ class SsdResult(FolderResult):
 
     run: Run
     rows: list[declared.Row]
-    details: list[dict[str, Any]]
+    details: list[Detail]
     wall_seconds: float = field(compare=False, default=0.0)
 
     page = "nearfar.report.html.ssd:SsdPage"
     chart = "nearfar.report.plots.ssd:draw"
+    plain = ("run", "rows", "details")
     columns: ClassVar[Rows] = declared.ROWS
 
     @classmethod
     def restore(cls, run: Any, tables: Mapping[str, Any]) -> SsdResult:
-        """The result again that :meth:`write` wrote."""
+        """Read back what :meth:`write` wrote."""
         kept: Any = dict(run)
         details, seconds = kept.pop("details"), kept.pop("wall_seconds")
         return cls(kept, tables["result"].to_pylist(), details, seconds)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values, as ``--format json`` prints it."""
-        return {"run": self.run, "rows": self.rows, "details": self.details}
-
     def _run(self) -> Mapping[str, Any]:
         return {**self.run, "details": self.details, "wall_seconds": round(self.wall_seconds, 3)}
 
-    @property
-    def table(self) -> Any:
-        """The rows as a ``pyarrow.Table``."""
-        return self.columns.table(self.rows)
-
     def best(self, *, dram_bytes: int | None = None) -> declared.Row:
-        """Answer the row of least time among those of a size of DRAM.
+        """Return the row of least time among those of a size of DRAM.
 
         Raises:
             NearfarError: no row is of that size.
@@ -121,7 +152,7 @@ def warnings(result: SsdResult) -> list[str]:
 
     lines = trace_warnings(result.run)
     first = result.details[0]["conditioned"]
-    if not first["collecting"]:
+    if first is not None and not first["collecting"]:
         lines.append("the flash was not filled so far that it must collect: see --precondition")
     if not any(row["embedded_faults"] for row in result.rows):
         lines.append("the program fits the device's DRAM: no embedded page fault at any size")

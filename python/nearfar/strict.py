@@ -1,4 +1,4 @@
-"""Files read strictly: the user's TOML, with bounds, complained about by file, line and key.
+"""Files read strictly: the user's TOML, with bounds, errors name file, line and key.
 
 And JSON that nearfar wrote itself, which anybody may have changed since.
 """

@@ -50,7 +50,7 @@ class Study:
     Attributes:
         name: as a sweep's file and messages name it.
         function: ``module:function`` that runs it.
-        result: ``module:class`` of what it answers.
+        result: ``module:class`` of its result.
         traces: parameters that may name trace folders.
         machines: parameters that name machines.
         in_columns: parameters that its rows have as columns already.

@@ -31,7 +31,7 @@ from nearfar.result import FolderResult
 from nearfar.schema import Rows, default, takes
 from nearfar.strict import read_toml
 
-#: The workload that is meant unless another is named.
+#: The default workload.
 WORKLOAD: Final[str] = default(declared.OPTIONS, "workload")
 
 
@@ -39,7 +39,7 @@ class Policy:
     """What a policy written in Python inherits from; docs/tiering.md has the hooks.
 
     A hook that the class does not define is done by ``base``. A policy is made for the memory of a
-    run: its ``start`` asks what that memory can do, makes the policy's threads and answers when
+    run: its ``start`` asks what that memory can do, makes the policy's threads and returns when
     they run first.
 
     Attributes:
@@ -81,7 +81,7 @@ class TieringRun(Run, total=False):
 
     workload: str
     footprint_bytes: int
-    #: Null where pages live for ever.
+    #: Null where pages never end.
     peak_resident_bytes: int | None
     policy_scale: float
     node_bytes: dict[str, int]
@@ -105,18 +105,15 @@ class TieringResult(FolderResult):
 
     page = "nearfar.report.html.tiering:TieringPage"
     chart = "nearfar.report.plots.tiering:draw"
+    plain = ("run", "rows", "series")
     columns: ClassVar[Rows] = declared.ROWS
 
     @classmethod
     def restore(cls, run: Any, tables: Mapping[str, Any]) -> TieringResult:
-        """The result again that :meth:`write` wrote."""
+        """Read back what :meth:`write` wrote."""
         kept: Any = dict(run)
         seconds = kept.pop("wall_seconds")
         return cls(kept, tables["result"].to_pylist(), tables["series"].to_pylist(), seconds)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values, as ``--format json`` prints it."""
-        return {"run": self.run, "rows": self.rows, "series": self.series}
 
     def _run(self) -> Mapping[str, Any]:
         return {**self.run, "wall_seconds": round(self.wall_seconds, 3)}
@@ -125,17 +122,12 @@ class TieringResult(FolderResult):
         return {"result": self.table, "series": self.series_table}
 
     @property
-    def table(self) -> Any:
-        """The rows as a ``pyarrow.Table``."""
-        return self.columns.table(self.rows)
-
-    @property
     def series_table(self) -> Any:
         """The time series as a ``pyarrow.Table``."""
         return declared.SERIES_ROWS.table(self.series)
 
     def total(self, policy: str, count: str, *, rounds_only: bool = False) -> float:
-        """Answer a count summed over the phases of ``policy``, the mean over seeds.
+        """Return a count summed over the phases of ``policy``, the mean over seeds.
 
         Raises:
             NearfarError: no row is of that policy.

@@ -184,7 +184,7 @@ class Trace:
         return [("source", f"{source['kind']} {source['detail']}".strip()), *rows]
 
     def __repr__(self) -> str:
-        """Give the path and the most telling numbers."""
+        """Give the path and the main numbers."""
         info = self.info
         end = "" if info["complete"] else ", incomplete"
         pages, threads = self.footprint_bytes // _PAGE, len(info["threads"])

@@ -10,14 +10,12 @@ makes for it, and what runs. ``docs/workload.md`` describes the keys.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import difflib
 import inspect
 import json
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -34,6 +32,7 @@ from nearfar.declared.workload import Options
 from nearfar.errors import NearfarError
 from nearfar.inputs import INPUTS
 from nearfar.output import check_output, claimed
+from nearfar.processes import running
 from nearfar.schema import Option, complete, takes
 from nearfar.strict import Complaint, read_text
 
@@ -311,19 +310,18 @@ def capture(
         said = stack.enter_context((outside / "said").open("w+b"))
         stdin = folder / workload.stdin if workload.stdin else Path(os.devnull)
         with stdin.open("rb") as typed:
-            child = subprocess.Popen(
+            captured = running(
                 [*nearfar, program, *workload.command[1:]],
                 cwd=folder,
                 env=surroundings,
                 stdin=typed,
                 stdout=subprocess.DEVNULL,
                 stderr=said,
-                preexec_fn=_end_with_us,
             )
-        stack.callback(_end, child)
+            child = stack.enter_context(captured)
         _clients(workload, folder, surroundings, child)
         try:
-            # A window that missed what was typed would stay for ever.
+            # A window that missed what was typed would stay.
             code = child.wait(PATIENCE if workload.client else None)
         except subprocess.TimeoutExpired:
             late = f"did not end within {PATIENCE:.0f} s of its last client"
@@ -426,22 +424,6 @@ def _clients(
         _run(workload, words, folder, environment)
 
 
-def _end_with_us() -> None:
-    """In a child: end when this process does, even by SIGKILL (``PR_SET_PDEATHSIG``)."""
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """Leave no program behind, whatever happened."""
-    if child.poll() is None:
-        child.terminate()
-        try:
-            child.wait(20)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
-
-
 @contextlib.contextmanager
 def _display(workload: Workload, environment: dict[str, str]) -> Iterator[str]:
     """Make a display of its own, without a screen; gives its name (``:7``)."""
@@ -456,17 +438,15 @@ def _display(workload: Workload, environment: dict[str, str]) -> Iterator[str]:
         "-nolisten",
         "tcp",
     ]
-    server = subprocess.Popen(
+    with running(
         command,
         pass_fds=(writes,),
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        preexec_fn=_end_with_us,
-    )
-    os.close(writes)
-    try:
+    ) as server:
+        os.close(writes)
         with os.fdopen(reads) as answer:
             late = threading.Timer(30, server.kill)
             late.start()
@@ -475,9 +455,6 @@ def _display(workload: Workload, environment: dict[str, str]) -> Iterator[str]:
         if not number:
             raise NearfarError(f"workload {workload.name}: Xvfb did not start", 3)
         yield f":{number}"
-    finally:
-        server.terminate()
-        server.wait()
 
 
 def bundled() -> Path:

@@ -11,7 +11,7 @@ use crate::measure::Rounds;
 
 pub const OPTIONS: &[&str] = &["--rounds"];
 
-/// Read every batch; answers the records.
+/// Read every batch; returns the records.
 pub fn decode(reader: &Reader, columns: Columns) -> Result<u64> {
     let mut batches = reader.batches(columns);
     let mut batch = Batch::default();

@@ -28,7 +28,7 @@ impl Fenwick {
         }
     }
 
-    /// Reference `page`; answers its stack distance, `None` the first time.
+    /// Reference `page`; returns its stack distance, `None` the first time.
     pub fn access(&mut self, page: u32) -> Option<u64> {
         self.now += 1;
         let before = std::mem::replace(&mut self.latest[page as usize], self.now);

@@ -34,7 +34,7 @@ fn dense(reader: &Reader, page_bytes: u64) -> Result<(Vec<u32>, usize)> {
 }
 
 fn by_stack(references: &[u32]) -> StackDistance {
-    /// References that the engine hears of before they come, as in a study, which has windows.
+    /// References that the engine knows before they come, as in a study, which has windows.
     const AHEAD: usize = 16;
     let mut stack = StackDistance::new();
     let ahead = references.iter().skip(AHEAD).chain(references.last().into_iter().cycle());

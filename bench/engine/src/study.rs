@@ -13,7 +13,7 @@ use crate::measure::Rounds;
 
 pub const OPTIONS: &[&str] = &["--rounds", "--threads", "--sample", "--page-sizes", "--decode"];
 
-/// `--threads 0` is one per core; `--decode 1` also times decoding. Answers every cell.
+/// `--threads 0` is one per core; `--decode 1` also times decoding. Returns every cell.
 pub fn run(arguments: &Arguments) -> Result<Value> {
     // What is not given is the default of `nearfar paging`.
     let mut given = BTreeMap::new();

@@ -31,7 +31,7 @@ pub const OPTIONS: &[&str] = &[
     "--cost-scale",
 ];
 
-/// The place of the trace is that of the workload's name. Answers seconds of generating the
+/// The place of the trace is that of the workload's name. Returns seconds of generating the
 /// accesses alone and of each policy with it, the policies' rows, and the peak memory.
 pub fn run(arguments: &Arguments) -> Result<Value> {
     let scale: f64 = arguments.option("--scale")?.unwrap_or(1.0);

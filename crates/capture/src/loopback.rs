@@ -3,6 +3,7 @@
 //! The writing process is this test program again, with [`writer`] as its only test; it compiles the
 //! plugin's own files (GPL-2.0-or-later; nothing of them is part of what is distributed).
 
+use std::fs::OpenOptions;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering::{Acquire, SeqCst};
@@ -13,6 +14,9 @@ use nearfar_trace::{
     WriterOptions,
 };
 
+use crate::events::Recording;
+use crate::exercise::Input;
+use crate::interrupt::{Request, Watch};
 use crate::layout::{
     self, BLOCK, CHUNK_WORDS, CHUNKS, FOLLOW, INDEX_SHIFT, RING_WORDS, SIZE_SHIFT, STORE,
     block_word, origin, what,
@@ -21,6 +25,8 @@ use crate::run::{end_with_us, receive};
 use crate::shared::Shared;
 use crate::streams::Streams;
 
+mod half;
+mod hostile;
 mod orders;
 #[path = "../../../capture/qemu-plugin/src/recorder.rs"]
 mod recorder;
@@ -78,8 +84,9 @@ fn write(stream: &mut Stream, thread: u64, words: u64) {
 #[ignore = "the writing process of the other tests"]
 fn writer() {
     let (Ok(path), Ok(script)) = (std::env::var(MEMORY), std::env::var(SCRIPT)) else { return };
-    Recorder::install(&path).unwrap();
-    let recorder = Recorder::installed().unwrap();
+    let memory = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let recorder = Recorder::install(memory.into()).unwrap();
+    recorder.watch();
     recorder.started();
     match script.as_str() {
         "threads" => std::thread::scope(|scope| {
@@ -97,6 +104,9 @@ fn writer() {
             write(&mut stream, 0, LONG);
             stream.close();
         }
+        "idle" => loop {
+            std::thread::park();
+        },
         "events" => {
             let mut stream = open(0);
             for number in 0..EVENTS {
@@ -188,8 +198,11 @@ fn received(shared: &Shared, mut child: Child, follow: bool) -> Received {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.trace");
     let writer = Writer::create(&path, Source::default(), WriterOptions::default()).unwrap();
-    let mut streams = Streams::new(shared, writer, true, 0, None);
-    assert!(!receive(shared, &mut streams, child.id(), follow, &mut |_| true).unwrap());
+    let mut go_on = |_| Request::Continue;
+    let watch = Watch::new(child.id(), None, &mut go_on);
+    let recording = Recording::new(shared, writer, true, 0, None, watch);
+    let mut streams = Streams::new(shared, recording, follow);
+    receive(shared, &mut streams, &child).unwrap();
     let status = child.wait().unwrap();
     assert!(status.success() || status.signal().is_some(), "{status}");
     let lost_forks = streams.recording.lost_forks;
@@ -310,14 +323,25 @@ fn everything_a_killed_writer_wrote_is_there() {
     check(&threads[0], 0, 0..LONG);
 }
 
-/// The writer goes on alone when the receiver is gone.
+/// A writer waits for a receiver that does not read, and ends with it: where it waits for room, and
+/// where it does something else.
 #[test]
-fn a_writer_outlives_its_receiver() {
-    let shared = Shared::create(0).unwrap();
-    let mut child = start(&shared, "long");
-    await_full(&shared);
-    drop(shared);
-    assert!(child.wait().unwrap().success());
+fn a_writer_ends_with_its_receiver() {
+    for script in ["long", "idle"] {
+        let shared = Shared::create(0).unwrap();
+        let mut child = command(&shared.path(), script).spawn().unwrap();
+        if script == "long" {
+            await_full(&shared);
+            // Longer than it waits at a time.
+            std::thread::sleep(Duration::from_millis(700));
+        }
+        while shared.header().started.load(SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        assert_eq!(child.try_wait().unwrap(), None);
+        drop(shared);
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
+    }
 }
 
 /// Another version of the words is refused.

@@ -4,7 +4,7 @@
 //! write-back and write-allocate, as one core has them; every thread of a trace runs on that core.
 //! The levels neither include nor exclude each other: a line that misses everywhere is placed in
 //! both, and each level evicts on its own. A dirty line that leaves the first level marks its copy
-//! in the second, which is no use of it; where there is no copy it is placed there as the newest.
+//! in the second, which does not count as a use; without a copy it is placed there as the newest.
 //! Lines are indexed by the addresses of the trace, which are virtual. No prefetching, no
 //! coherence between the first-level caches.
 //!
@@ -273,7 +273,7 @@ mod tests {
             self.0.get(&(line % level.sets)).is_some_and(|set| set.iter().any(|l| l.0 == line))
         }
 
-        /// Make `line` the newest; answers a dirty line pushed out.
+        /// Make `line` the newest; returns a dirty line pushed out.
         fn newest(&mut self, level: Level, line: u64, dirty: bool) -> Option<u64> {
             let set = self.0.entry(line % level.sets).or_default();
             let was = set.iter().position(|l| l.0 == line).map(|at| set.remove(at).1);

@@ -3,7 +3,7 @@
 
 use std::ops::{Index, IndexMut};
 
-/// Of one index: its links in its list, and a word of the caller's. A link is an index + 1, 0 for
+/// Of one index: its links in its list, and a word for the caller. A link is an index + 1, 0 for
 /// none: the standard library takes long tables of zeros from the allocator without writing to them.
 type Node = [u32; 3];
 const NEWER: usize = 0;

@@ -81,7 +81,7 @@ pub struct NodeModel {
     pub modules: u64,
     /// From its own socket.
     pub local: View,
-    /// From another one, where the machine file tells.
+    /// From another one, where the machine file has it.
     pub remote: Option<View>,
 }
 

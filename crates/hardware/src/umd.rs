@@ -195,7 +195,7 @@ impl Umd {
     /// written to.
     ///
     /// # Panics
-    /// Where every page is on its way: the caller sees to it that there are more frames than
+    /// Where every page is on its way: the caller ensures that there are more frames than
     /// services at a time.
     fn evict(&mut self) -> u32 {
         let mut page = self.lru.oldest().expect("the DRAM is full");
@@ -232,7 +232,7 @@ mod tests {
         Umd::new(&machine(), frames * 4096).unwrap()
     }
 
-    /// Wait for whatever runs; answers when the last job ended.
+    /// Wait for whatever runs; returns when the last job ended.
     fn wait(umd: &mut Umd, page: u32, now: u64) -> u64 {
         while umd.array().step() {}
         let mut end = now;

@@ -12,7 +12,7 @@ use crate::tiering::{Settings, check};
 use crate::{epf, replacement};
 
 /// Check a tiering policy: its name on the first line of `text`, a knob with its value on each of
-/// the others; answers whether there was one.
+/// the others; returns whether there was one.
 pub fn knobs(text: &str) -> bool {
     let mut lines = text.lines();
     let name = lines.next().unwrap_or_default();
@@ -24,7 +24,7 @@ pub fn knobs(text: &str) -> bool {
     })
 }
 
-/// Read `text` as each of the short notations of the command line; answers whether it is one.
+/// Read `text` as each of the short notations of the command line; returns whether it is one.
 pub fn words(text: &str) -> bool {
     // As readers of files pass them on.
     let unit =

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use crate::machine::Machine;
 use crate::raise;
 
-/// Write a view of a trace, by the caches of a machine, as the trace `out`; answers which
+/// Write a view of a trace, by the caches of a machine, as the trace `out`; returns which
 /// references it holds, in words. The view that leaves nothing out is not written.
 #[pyfunction]
 #[pyo3(signature = (trace, out, machine, *, filter, progress))]

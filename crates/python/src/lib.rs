@@ -29,7 +29,7 @@ use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 
 // Row groups are decoded and encoded through buffers of megabytes, which the system's allocator
-// gives back to the kernel and takes anew each time: a fifth of a capture's processor time.
+// gives back to the kernel and takes again each time: a fifth of a capture's processor time.
 #[global_allocator]
 static ALLOCATOR: memory::Allocator = memory::Allocator(mimalloc::MiMalloc);
 

@@ -54,7 +54,7 @@ fn numa_topology(machine: &Machine) -> PyResult<String> {
     Ok(answer.to_string())
 }
 
-/// Allocations of every size under every mode; answers `{"rows", "options"}` as JSON text.
+/// Allocations of every size under every mode; returns `{"rows", "options"}` as JSON text.
 #[pyfunction]
 #[pyo3(signature = (machine, *, options))]
 fn numa_alloc(machine: &Machine, options: &Bound<'_, PyDict>) -> PyResult<String> {
@@ -70,7 +70,7 @@ fn numa_alloc(machine: &Machine, options: &Bound<'_, PyDict>) -> PyResult<String
     Ok(json!({ "rows": rows, "options": asked.plain() }).to_string())
 }
 
-/// What a trace, or a stream of `bytes`, sees under every mode; answers `{"rows", "options"}` as
+/// What a trace, or a stream of `bytes`, sees under every mode; returns `{"rows", "options"}` as
 /// JSON text.
 #[pyfunction]
 #[pyo3(signature = (machine, *, trace, bytes, options, progress))]
@@ -106,7 +106,7 @@ fn numa_run(
     })
 }
 
-/// Two guests in memory mode, each a trace or bytes; answers `{"rows", "options"}` as JSON text.
+/// Two guests in memory mode, each a trace or bytes; returns `{"rows", "options"}` as JSON text.
 #[pyfunction]
 #[pyo3(signature = (machine, *, traces, bytes, options, progress))]
 fn numa_pair(

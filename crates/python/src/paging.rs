@@ -13,7 +13,7 @@ use pyo3::types::PyDict;
 use crate::machine::Machine;
 use crate::raise;
 
-/// Run the study; answers `{"rows": [...], "records", "footprint_bytes", "lifetimes",
+/// Run the study; returns `{"rows": [...], "records", "footprint_bytes", "lifetimes",
 /// "peak_resident_bytes", "options"}` as JSON text: the options as they were read, and the peak
 /// resident set where memory sizes are parts of it.
 #[pyfunction]
@@ -72,7 +72,7 @@ fn explain_options(options: &Bound<'_, PyDict>) -> PyResult<String> {
     Ok(serde_json::Value::Object(asked.plain()).to_string())
 }
 
-/// Where the misses of the first page size and memory size of `options` come from; answers
+/// Where the misses of the first page size and memory size of `options` come from; returns
 /// `{"lifetimes", "total", "regions", "ranges", "sites"}` as JSON text.
 #[pyfunction]
 #[pyo3(signature = (trace, *, options, progress))]

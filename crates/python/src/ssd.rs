@@ -11,7 +11,7 @@ use pyo3::types::PyDict;
 use crate::machine::Machine;
 use crate::raise;
 
-/// Run the study; answers `{"rows": [...], "details": [...], "options"}` as JSON text: rows and
+/// Run the study; returns `{"rows": [...], "details": [...], "options"}` as JSON text: rows and
 /// details in the same order, the options as they were read.
 #[pyfunction]
 #[pyo3(signature = (trace, machine, *, options, progress))]

@@ -44,7 +44,7 @@ fn tiering_policies() -> String {
 /// A policy to run: its label, a built-in name or an object (`nearfar.tiering.Policy`), and knobs.
 type Given = (String, Option<String>, Option<Py<PyAny>>, BTreeMap<String, String>);
 
-/// Run the study; answers `{"rows", "series", "footprint_bytes", "peak_resident_bytes" (null where
+/// Run the study; returns `{"rows", "series", "footprint_bytes", "peak_resident_bytes" (null where
 /// pages live for ever), "node_bytes", "nodes", "options"}` as JSON text.
 ///
 /// With a `trace`, the option `workload` is only what results call it. `policy_scale` shrinks the

@@ -1,10 +1,10 @@
-//! Commands: what each takes and answers, as those who write declarations as source need it.
+//! Commands: what each takes and returns, as those who write declarations as source need it.
 
 use serde_json::{Map, Value as Json, json};
 
 use crate::{Entry, Spec};
 
-/// What a command takes and answers.
+/// What a command takes and returns.
 pub struct Command {
     /// As it is typed after `nearfar`.
     pub name: &'static str,

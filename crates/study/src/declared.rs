@@ -1,4 +1,4 @@
-//! The commands of the engine that this crate can see, with what each takes and answers.
+//! The commands of the engine that this crate can see, with what each takes and returns.
 
 use nearfar_schema::command::Command;
 use nearfar_schema::{Options, column};

@@ -36,7 +36,7 @@ nearfar_schema::options! {
     }
 }
 
-/// Write to `to` the view `filter` of the trace `from`, by the caches of `machine`; answers which
+/// Write to `to` the view `filter` of the trace `from`, by the caches of `machine`; returns which
 /// references it holds, in words. [`Filter::None`] writes nothing: the view is `from` itself.
 ///
 /// # Errors
@@ -60,7 +60,7 @@ pub fn view(
 }
 
 /// Write to `to` what of the trace `from` memory must answer (see [`nearfar_hardware::cache`]);
-/// answers its `trace.json`. Instructions, processes and the address space stay those of `from`.
+/// returns its `trace.json`. Instructions, processes and the address space stay those of `from`.
 ///
 /// `on_progress` is called now and then with the records read so far; its error ends the run.
 pub fn cache(

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use nearfar_trace::{Error, Result};
 
-/// What a job calls with the work done since its last call (references, accesses). An error tells it
-/// to return that error.
+/// What a job calls with the work done since its last call (references, accesses). On an error it
+/// returns that error.
 pub type Advance<'a> = dyn FnMut(u64) -> Result<()> + 'a;
 
 /// Time between two calls of `on_progress`.
@@ -193,7 +193,7 @@ mod tests {
         }
     }
 
-    /// The last call tells all the work.
+    /// The last call has all the work.
     #[test]
     fn progress_ends_at_the_sum() {
         for threads in [1, 4] {

@@ -110,7 +110,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// Whatever a file or a flag held, an error stays one line and tells the terminal nothing.
+/// Whatever a file or a flag held, an error stays one line without control characters.
 fn line(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
     text.chars().try_for_each(|letter| match letter {
         _ if letter.is_control() || matches!(letter, '\u{2028}' | '\u{2029}') => {

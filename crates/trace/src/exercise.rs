@@ -58,7 +58,7 @@ pub fn regions(dir: &Path, bytes: &[u8]) {
     check(region::load(dir, None).map(drop));
 }
 
-/// Read `bytes` as the `trace.json` of the folder `dir`; answers whether it is one.
+/// Read `bytes` as the `trace.json` of the folder `dir`; returns whether it is one.
 pub fn trace_json(dir: &Path, bytes: &[u8]) -> bool {
     put(dir, "trace.json", bytes);
     let read = Info::load(dir).map(|info| {

@@ -13,15 +13,15 @@ use crate::file;
 use crate::folder::TemporaryFile;
 use crate::record::{Kind, KindSet};
 
-/// Version of the on-disk layout that is written. 2 brought checksums, and events that tell the
-/// lives of pages.
+/// Version of the on-disk layout that is written. 2 brought checksums, and events that say
+/// when pages begin and end.
 pub const SCHEMA: u32 = 2;
 /// The oldest version that is read.
 const OLDEST: u32 = 1;
 /// Most bytes of `trace.json`: millions of threads and parts.
 const LARGEST: u64 = 1 << 30;
 
-/// The version of a trace whose events tell the lives of pages, or only name addresses.
+/// The version of a trace whose events say when pages begin and end, or only name addresses.
 pub(crate) fn schema(lives: bool) -> u32 {
     if lives { SCHEMA } else { OLDEST }
 }
@@ -97,7 +97,7 @@ pub struct Info {
     pub tool: String,
     /// Where it came from.
     pub source: Source,
-    /// False while being written and for ever if the writer was killed: finished parts are whole.
+    /// False while being written, and if the writer was killed: finished parts are whole.
     pub complete: bool,
     /// Why it is not complete, where that is known.
     #[serde(default)]
@@ -141,7 +141,7 @@ impl Info {
         }
     }
 
-    /// Whether the events of this trace, where it has any, tell the lives of pages (schema 2 or
+    /// Whether the events of this trace, where it has any, say when pages begin and end (schema 2 or
     /// later): what was given up, moved, forked and ended, and of which file. Those of schema 1 only
     /// name addresses.
     pub fn events_tell_lives(&self) -> bool {

@@ -58,8 +58,12 @@ impl Wanted<'_> {
             let of = input.display();
             let what = match (known[0], ours[0]) {
                 (Some(input), Some(output)) if input == output => "is an input itself".to_owned(),
-                (Some(input), _) if ours.contains(&Some(input)) => format!("lies in the input {of}"),
-                (_, Some(output)) if known.contains(&Some(output)) => format!("holds the input {of}"),
+                (Some(input), _) if ours.contains(&Some(input)) => {
+                    format!("lies in the input {of}")
+                }
+                (_, Some(output)) if known.contains(&Some(output)) => {
+                    format!("holds the input {of}")
+                }
                 _ => continue,
             };
             return Err(self.refused(what, "choose another place; --force does not help"));
@@ -266,7 +270,9 @@ fn claim(temporary: &Path, wanted: &Wanted<'_>) -> Result<File> {
                 _ if is_at(&made, temporary) => return Ok(made),
                 _ => {}
             },
-            Err(e) if [io::ErrorKind::AlreadyExists, io::ErrorKind::NotFound].contains(&e.kind()) => {
+            Err(e)
+                if [io::ErrorKind::AlreadyExists, io::ErrorKind::NotFound].contains(&e.kind()) =>
+            {
                 if !temporary.parent().is_some_and(Path::is_dir) {
                     return Err(failed(e));
                 }

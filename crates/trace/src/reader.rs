@@ -73,17 +73,22 @@ impl Reader {
     /// Events of the address space.
     ///
     /// # Errors
-    /// The table cannot be read, is damaged, or has not the events that `trace.json` counts.
+    /// The table cannot be read, is damaged, or lacks the events that `trace.json` counts.
     pub fn regions(&self) -> Result<Vec<RegionEvent>> {
         region::load(&self.dir, self.info.regions.as_ref().map(|listed| listed.events))
     }
 
-    /// Stream the whole trace: call [`Batches::next_into`] until it answers false.
+    /// Stream the whole trace: call [`Batches::next_into`] until it returns false.
     /// At most one row group of one part is in memory at a time.
     pub fn batches(&self, columns: Columns) -> Batches {
+        Batches { groups: self.groups(columns), group: None }
+    }
+
+    /// The row groups of the whole trace: call [`Groups::next`] until it answers `None`.
+    pub fn groups(&self, columns: Columns) -> Groups {
         let parts: Vec<_> =
             self.info.parts.iter().map(|p| (self.dir.join(&p.file), p.records)).collect();
-        Batches { parts: parts.into_iter(), columns, part: None, next_group: 0, group: None }
+        Groups { parts: parts.into_iter(), columns, part: None, next: 0 }
     }
 }
 
@@ -100,12 +105,40 @@ fn open_listed(path: &Path, records: u64) -> Result<Part> {
     Ok(part)
 }
 
-/// A stream of batches of at most [`Batches::MAX`] records.
-pub struct Batches {
+/// The row groups of a trace, in order.
+pub struct Groups {
     parts: std::vec::IntoIter<(PathBuf, u64)>,
     columns: Columns,
     part: Option<Part>,
-    next_group: usize,
+    next: usize,
+}
+
+impl Groups {
+    /// The next row group, decompressed: its records are expanded as they are asked for.
+    ///
+    /// # Errors
+    /// A part cannot be read, is damaged, or has not the records that `trace.json` counts.
+    #[expect(clippy::should_implement_trait, reason = "the end is Ok(None), not None")]
+    pub fn next(&mut self) -> Result<Option<GroupReader>> {
+        loop {
+            match &self.part {
+                Some(part) if self.next < part.groups() => {
+                    self.next += 1;
+                    return part.group(self.next - 1, self.columns).map(Some);
+                }
+                _ => {
+                    let Some((path, records)) = self.parts.next() else { return Ok(None) };
+                    self.part = Some(open_listed(&path, records)?);
+                    self.next = 0;
+                }
+            }
+        }
+    }
+}
+
+/// A stream of batches of at most [`Batches::MAX`] records.
+pub struct Batches {
+    groups: Groups,
     group: Option<GroupReader>,
 }
 
@@ -123,17 +156,9 @@ impl Batches {
                 }
                 self.group = None;
             }
-            match &self.part {
-                Some(part) if self.next_group < part.groups() => {
-                    self.group = Some(part.group(self.next_group, self.columns)?);
-                    self.next_group += 1;
-                }
-                _ => {
-                    let Some((path, records)) = self.parts.next() else { return Ok(false) };
-                    let part = open_listed(&path, records)?;
-                    self.part = Some(part);
-                    self.next_group = 0;
-                }
+            self.group = self.groups.next()?;
+            if self.group.is_none() {
+                return Ok(false);
             }
         }
     }

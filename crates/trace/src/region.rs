@@ -229,7 +229,9 @@ fn read(file: &Foreign) -> ParquetResult<Vec<RegionEvent>> {
         let rows = usize::try_from(group.num_rows()).unwrap_or_default();
         let columns = group.num_columns();
         if ![FIRST_COLUMNS, COLUMNS].contains(&columns) {
-            return Err(damaged("it has not the 11 columns of a region table (8 in old traces)"));
+            return Err(damaged(
+                "it does not have the 11 columns of a region table (8 in old traces)",
+            ));
         }
         let column = |i: usize| -> ParquetResult<ColumnReader> {
             let pages = Box::new(file.pages(index, i, rows)?);

@@ -37,7 +37,7 @@ const PROGRESS_STEP: u64 = 1 << 22;
 const FIX: &str = "copy it again from where it is whole, or capture or import the trace again";
 
 /// Read every file of the trace and compare it with `trace.json`: size and checksum; records by
-/// kind and thread, instructions, pages by the kinds that touched them; events. Answers the files,
+/// kind and thread, instructions, pages by the kinds that touched them; events. Returns the files,
 /// parts first. Memory grows with the distinct pages, about a byte each.
 ///
 /// # Errors
@@ -80,7 +80,7 @@ pub fn verify(reader: &Reader, on_progress: OnProgress<'_>) -> Result<Vec<Verifi
     }
 }
 
-/// Compare a file with what `trace.json` says of it; answers its size.
+/// Compare a file with what `trace.json` says of it; returns its size.
 fn compare(path: &Path, size: Option<u64>, checksum: Option<Checksum>) -> Result<u64> {
     let (found, bytes) = Checksum::of_file(path)?;
     let differs = |what: String| Err(Error::input(path.display().to_string(), what, FIX));
@@ -95,7 +95,7 @@ fn compare(path: &Path, size: Option<u64>, checksum: Option<Checksum>) -> Result
     }
 }
 
-/// Read the table of events; answers how many there are.
+/// Read the table of events; returns how many there are.
 fn events(reader: &Reader, path: &Path) -> Result<u64> {
     let info = reader.info();
     let events = reader.regions()?;

@@ -28,8 +28,8 @@ pub struct WriterOptions {
     pub in_place: bool,
     /// Most records in a part (rounded up to whole row groups, of which each may be short).
     pub part_records: usize,
-    /// Events tell the lives of pages, as those of a capture do; else they only name addresses, as in
-    /// traces of schema 1, and the trace says so.
+    /// Events say when pages begin and end, as those of a capture do; else they only name addresses,
+    /// as in traces of schema 1, and the trace says so.
     pub lives: bool,
     /// Threads that encode and write row groups. The caller's does so too while they are behind, or
     /// with 0 alone.

@@ -1,5 +1,5 @@
 //! One bit of a trace is wrong: it is refused in one line, or nothing that is read differs, and
-//! whoever has the trace verified is told.
+//! `verify` names its file.
 
 use std::path::Path;
 
@@ -57,18 +57,18 @@ fn flip(path: &Path, file: &str, step: usize) -> (usize, usize, usize) {
         flipped[bit / 8] ^= 1 << (bit % 8);
         std::fs::write(&place, &flipped).unwrap();
         tried += 1;
-        let told = |error: Error| {
+        let check = |error: Error| {
             let text = error.to_string();
             assert!(text.contains(file) && text.lines().count() == 1, "{text:?}");
         };
         match read(path) {
             Err(error) => {
-                told(error);
+                check(error);
                 refused += 1;
             }
             Ok(found) if found == whole => {
                 let reader = Reader::open(path).unwrap();
-                told(verify(&reader, &mut |_| Ok(())).expect_err("no checksum is that of this"));
+                check(verify(&reader, &mut |_| Ok(())).expect_err("no checksum is that of this"));
             }
             Ok(_) => {
                 println!("{file}: bit {} of byte {} of {}", bit % 8, bit / 8, bytes.len());

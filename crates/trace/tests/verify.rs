@@ -114,7 +114,7 @@ fn the_finished_parts_of_a_killed_capture_keep_their_checksums() {
 }
 
 #[test]
-fn what_contradicts_the_files_is_told() {
+fn what_contradicts_the_files_is_reported() {
     type Change = fn(&mut Info);
     let cases: &[(&str, Change, &str)] = &[
         (
@@ -215,7 +215,7 @@ fn what_contradicts_the_files_is_told() {
 }
 
 #[test]
-fn a_range_beyond_the_end_of_memory_is_told() {
+fn a_range_beyond_the_end_of_memory_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     for (length, whole) in [(1 << 12, true), ((1 << 12) + 1, false)] {
         let path = folder.path().join(format!("{length}.trace"));

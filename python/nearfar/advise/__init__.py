@@ -14,27 +14,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Final, Unpack, cast
+from typing import Any, ClassVar, Unpack, cast
 
 from nearfar import machine as machines
 from nearfar.advise.architectures import neighbours
 from nearfar.advise.fleet import Vm, share
 from nearfar.advise.fleet import read as read_fleet
-from nearfar.advise.one_vm import USUAL, Advice, advice
-from nearfar.advise.options import PASSED
+from nearfar.advise.one_vm import Advice, advice
+from nearfar.advise.options import MEMORY, PASSED
 from nearfar.advise.prediction import Costs, points_of
 from nearfar.declared import advise as declared
 from nearfar.declared.paging import Options as PagingOptions
 from nearfar.declared.paging import Row
 from nearfar.errors import NearfarError
 from nearfar.paging import MACHINE, paging, trace_warnings
+from nearfar.paging_findings import ALL_REFERENCES, USUAL_PAGE
 from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
 from nearfar.schema import MachineLike, Rows, as_text, complete, takes, written
 from nearfar.sizes import Memory, parse_memory, parse_page_sizes
-
-#: The memory size of each VM unless another is given.
-MEMORY: Final = "50%"
 
 
 class AdviseRun(Run, total=False):
@@ -66,7 +64,7 @@ class AdviseResult(FolderResult):
 
     @classmethod
     def restore(cls, run: Any, tables: Mapping[str, Any]) -> AdviseResult:
-        """The result again that :meth:`write` wrote."""
+        """Read back what :meth:`write` wrote."""
         curves: dict[str, list[declared.CurveRow]] = {}
         for point in tables["curves"].to_pylist():
             curves.setdefault(point.pop("vm"), []).append(point)
@@ -82,17 +80,8 @@ class AdviseResult(FolderResult):
         curves = declared.CURVE_ROWS.table(points).add_column(0, "vm", [list(map(as_text, vms))])
         return {"result": self.table, "curves": curves}
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values, as ``--format json`` prints it."""
-        return {"run": self.run, "rows": self.rows}
-
     def _run(self) -> Mapping[str, Any]:
         return self.run
-
-    @property
-    def table(self) -> Any:
-        """The rows as a ``pyarrow.Table``, without the lists."""
-        return self.columns.table(self.rows)
 
 
 @takes(declared.OPTIONS)
@@ -254,7 +243,7 @@ def _advise_vms(
     page_sizes = asked["page_sizes"]
     asked_sizes = parse_page_sizes(page_sizes) if isinstance(page_sizes, str) else page_sizes
     # 4 KiB can always be stayed at.
-    tried = sorted({*asked_sizes, USUAL})
+    tried = sorted({*asked_sizes, USUAL_PAGE})
     shown = _shown(str(asked["sizes"]), tried)
     # What could be set instead is predicted and simulated as well.
     instead = {
@@ -277,10 +266,10 @@ def _advise_vms(
     hashes: dict[str, str] = {}
     views: dict[str, str] = {}
     notes: list[str] = []
-    read: dict[str, Any] = {}
+    read: dict[str, object] = {}
     passed = {name: value for name, value in asked.items() if name in PASSED}
     given = cast("PagingOptions", {**passed, "page_sizes": everything})
-    filtered = asked["filter"] != "none"
+    filtered = asked["filter"] != ALL_REFERENCES
     seen_by = [(vm.trace, vm.machine if filtered else "") for vm in vms]
     for group in dict.fromkeys(seen_by):
         own = [(index, vm) for index, vm in enumerate(vms) if seen_by[index] == group]

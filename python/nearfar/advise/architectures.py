@@ -9,11 +9,10 @@ To add an architecture: one entry of :data:`ARCHITECTURES`.
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import Final
 
-from nearfar.errors import NearfarError
+from nearfar.errors import unknown
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -68,11 +67,7 @@ def settable(arch: str) -> tuple[Settable, ...]:
         NearfarError: there is no such architecture.
     """
     if arch not in ARCHITECTURES:
-        near = difflib.get_close_matches(arch, ARCHITECTURES, 1, 0.0)
-        raise NearfarError(
-            f"--arch: no architecture {arch[:40]!r}; did you mean {near[0]}? "
-            f"(one of {', '.join(ARCHITECTURES)})"
-        )
+        raise unknown("--arch: no architecture", arch, ARCHITECTURES, "one of")
     return ARCHITECTURES[arch]
 
 

@@ -20,9 +20,8 @@ from nearfar.advise.prediction import (
     predict,
 )
 from nearfar.declared.advise import CurveRow, Row
+from nearfar.paging_findings import USUAL_PAGE
 
-#: The page that is left only for a gain.
-USUAL: Final = 4096
 #: Words for the largest error of the time at a held-out size: up to 5 % good, up to 20 % fair.
 CONFIDENCE: Final = ((0.05, "good"), (0.20, "fair"), (float("inf"), "poor"))
 
@@ -71,7 +70,7 @@ def advice(
     # From here on the simulation is looked at, to say how good the choice was.
     translation, data = costs.exact([points[size] for size in every])
     simulated = dict(zip(every, (translation + data).tolist(), strict=True))
-    best = min(tried, key=lambda size: (simulated[size], abs(np.log2(size / USUAL))))
+    best = min(tried, key=lambda size: (simulated[size], abs(np.log2(size / USUAL_PAGE))))
     error = left_out_error(seen, choice.advised, costs, memory, tlb)
     worst = max(abs(answer.at(size) / simulated[size] - 1) for size in tried)
     place = answer.sizes.index(choice.advised)
@@ -88,8 +87,8 @@ def advice(
         "settable_page_bytes": choice.settable.page_bytes,
         "predicted_ns": answer.at(choice.advised),
         "simulated_ns": simulated[choice.advised],
-        "baseline_4k_ns": simulated[USUAL],
-        "gain": 1 - answer.at(choice.advised) / answer.at(USUAL),
+        "baseline_4k_ns": simulated[USUAL_PAGE],
+        "gain": 1 - answer.at(choice.advised) / answer.at(USUAL_PAGE),
         "regret": simulated[choice.advised] / simulated[best] - 1,
         "best_page_bytes": best,
         "scenario": vm.scenario,
@@ -103,8 +102,8 @@ def advice(
         "fitted_page_bytes": fitted,
         "model_page_bytes": choice.model,
         "model_regret": simulated[choice.model] / simulated[best] - 1,
-        "baseline_4k_predicted_ns": answer.at(USUAL),
-        "simulated_gain": 1 - simulated[choice.advised] / simulated[USUAL],
+        "baseline_4k_predicted_ns": answer.at(USUAL_PAGE),
+        "simulated_gain": 1 - simulated[choice.advised] / simulated[USUAL_PAGE],
         "best_ns": simulated[best],
         "confidence": _word(error),
         "left_out_error": error,
@@ -143,9 +142,9 @@ def _choose(vm: Vm, answer: Prediction, tried: Sequence[int]) -> _Choice:
     model = answer.best(tried)
 
     def worth(size: int) -> bool:
-        return size == USUAL or 1 - answer.at(size) / answer.at(USUAL) >= vm.min_gain
+        return size == USUAL_PAGE or 1 - answer.at(size) / answer.at(USUAL_PAGE) >= vm.min_gain
 
-    advised = model if worth(model) else USUAL
+    advised = model if worth(model) else USUAL_PAGE
     near = [size for size in neighbours(vm.arch, advised) if size.page_bytes in answer.sizes]
     usual = settable(vm.arch)[0]
     setting = min(near, key=lambda size: answer.at(size.page_bytes), default=usual)
@@ -178,9 +177,9 @@ def why(row: Row) -> str:
     size, usual = units.size(row["advised_page_bytes"]), units.duration(row["baseline_4k_ns"])
     time = units.duration(row["predicted_ns"])
     lines = []
-    if row["advised_page_bytes"] == USUAL:
+    if row["advised_page_bytes"] == USUAL_PAGE:
         cost = f"{time} per reference predicted, {usual} simulated"
-        if row["model_page_bytes"] == USUAL:
+        if row["model_page_bytes"] == USUAL_PAGE:
             lines.append(f"4 KiB is predicted to be best: {cost}.")
         else:
             lines.append(
@@ -212,7 +211,7 @@ def why(row: Row) -> str:
         sign = "+" if price >= 0 else "-"
         why_not = (
             "no x86-64 or arm64 kernel offers less than 4 KiB"
-            if row["advised_page_bytes"] < USUAL
+            if row["advised_page_bytes"] < USUAL_PAGE
             else f"{row['arch']} cannot set {size}"
         )
         lines.append(

@@ -1,4 +1,4 @@
-"""What ``advise`` takes and answers.
+"""What ``advise`` takes and returns.
 
 ``make declared`` writes it as types and data, :mod:`nearfar.declared.advise`.
 """
@@ -11,8 +11,10 @@ from typing import Final
 from nearfar.advise.architectures import ARCHITECTURES
 from nearfar.advise.prediction import MODEL_CHOICES
 from nearfar.declared import names, paging
-from nearfar.schema import Column, Option, Rows
+from nearfar.schema import Column, Option, Rows, default
 
+#: The memory size of each VM unless another is given.
+MEMORY: Final = "50%"
 _PAGING: Final = {option.name: option for option in paging.OPTIONS}
 
 #: Its own, and those of ``paging`` that mean something else here.
@@ -22,14 +24,14 @@ OWN: Final = (
         "str | None",
         "Parts of the peak resident set (60%) or bytes (512M), a row each; 10%,...,100% with "
         "--evaluate.",
-        shown="50%",
+        shown=MEMORY,
         metavar="SIZES",
     ),
     Option(
         "machine",
         "MachineLike | Sequence[MachineLike] | None",
         "Machine names or files; `all`: every built-in one with a storage.",
-        shown="desktop-nvm, or a built-in one that has --storage",
+        shown=f"{default(paging.OPTIONS, 'machine')}, or a built-in one that has --storage",
         metavar="MACHINES",
         choices=names.MACHINE,
     ),

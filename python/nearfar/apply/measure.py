@@ -25,7 +25,7 @@ _FIRST, _LAST, _GROWTH = 0.001, 0.1, 1.2
 
 @dataclass(frozen=True)
 class Measured:
-    """What one run came to.
+    """What one run measured.
 
     Attributes:
         exit_code: of the command; 128 + N when signal N ended it.
@@ -63,7 +63,7 @@ def run(
 
     Args:
         command: program and arguments.
-        disable: whether the command shall have no huge pages; None leaves that as it is.
+        disable: whether the command has no huge pages; None leaves that as it is.
         stdin: as for ``subprocess.Popen``.
         stdout: as for ``subprocess.Popen``.
 

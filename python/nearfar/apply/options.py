@@ -1,4 +1,4 @@
-"""What ``apply`` takes and answers.
+"""What ``apply`` takes and returns.
 
 ``make declared`` writes it as types and data, :mod:`nearfar.declared.apply`.
 """

@@ -132,7 +132,7 @@ def plan(page_bytes: int, sysfs: Path = SYSFS) -> Plan:
 def applied(page_bytes: int, sysfs: Path = SYSFS, runtime: Path = RUNTIME) -> Iterator[Plan]:
     """Make the changes of :func:`plan` for as long as the block lasts, whatever ends it.
 
-    Answers the plan, made anew once the lock is held and what a killed run has left is undone.
+    Returns the plan, made again once the lock is held and what a killed run has left is undone.
 
     Raises:
         NearfarError: as :func:`plan`; a switch may not or cannot be written; another change is

@@ -21,7 +21,7 @@ from nearfar.cli import _streams
 from nearfar.cli._shared import add_shared_options
 from nearfar.errors import NearfarError, no_memory, of_system
 
-#: What a process that ends tells the shell.
+#: Exit codes of processes.
 EXIT_CODES: Final = {
     0: "done",
     1: "the answer is not whole, or a stated threshold failed",

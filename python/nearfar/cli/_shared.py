@@ -239,6 +239,7 @@ def _studies() -> Iterable[tuple[str, str]]:
 #: Names by ``COMMAND PARAMETER``, or by ``PARAMETER`` alone for every command.
 NAMES: Mapping[str, Names] = {
     "emit": _emitters,
+    "guest arch": _words("auto", "x86_64", "aarch64"),
     "machine": _machines,
     "machine target": _machines,
     "numa import output_format": _words("table", "json", "toml"),

@@ -44,10 +44,12 @@ def prepare() -> None:
             os.open(os.devnull, os.O_WRONLY if number == 2 else os.O_RDONLY)
     # Bytes of names that are no text are escaped, and so is what an encoding lacks.
     answers = io.BufferedWriter(_Answers(1, "w", closefd=False))
-    sys.stdout = _text(answers, sys.stdout, line_buffering=answers.isatty())
-    sys.stderr = _text(_Notes(2, "w", closefd=False), sys.stderr, write_through=True)
+    sys.stdout = _text(answers, sys.stdout)
+    sys.stdout.reconfigure(line_buffering=answers.isatty())
+    sys.stderr = _text(_Notes(2, "w", closefd=False), sys.stderr)
+    sys.stderr.reconfigure(write_through=True)
 
 
-def _text(raw: Any, was: Any, **how: bool) -> io.TextIOWrapper:
+def _text(raw: Any, was: Any) -> io.TextIOWrapper:
     encoding = "utf-8" if was is None else was.encoding
-    return io.TextIOWrapper(raw, encoding=encoding, errors="backslashreplace", **how)
+    return io.TextIOWrapper(raw, encoding=encoding, errors="backslashreplace")

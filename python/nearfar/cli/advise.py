@@ -55,7 +55,7 @@ def run(
     check_format(output_format)
     check_outputs(out, force, html)
     if emit is not None:
-        emitters.emitter(emit)  # an unknown one is said before the work, not after
+        emitters.emitter(emit)  # an unknown one is refused before the work, not after
     if evaluate and options.get("memory") is None:
         options["memory"] = _EVALUATED
     if set_:

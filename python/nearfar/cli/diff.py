@@ -45,7 +45,7 @@ def run(
     print_result(found, output_format, shown)
     failed = found.worse(threshold) if threshold is not None else []
     if failed:
-        sys.stdout.flush()  # what is said on standard error comes after
+        sys.stdout.flush()  # standard error comes after
         rows = f"{len(failed)} row" + "s" * (len(failed) > 1)
         print(f"nearfar: {rows} worse by more than {fail_above}", file=sys.stderr)
     return 1 if failed else 0

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Unpack
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
@@ -14,6 +14,8 @@ from nearfar.schema import takes
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from nearfar.info import Verified
 
 SETTINGS = {"epilog": "Example: nearfar info app.trace --html app.html"}
 
@@ -52,7 +54,7 @@ def run(
     print_result(found, output_format, shown)
 
 
-def _verified(files: list[dict[str, Any]]) -> Iterator[RenderableType]:
+def _verified(files: Sequence[Verified]) -> Iterator[RenderableType]:
     """Say what was checked of each file."""
     from rich.text import Text
 

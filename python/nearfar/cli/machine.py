@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -87,7 +88,7 @@ def run(
         _print_machine(one)
 
 
-def _as_json(one: Machine) -> dict[str, Any]:
+def _as_json(one: Machine) -> Mapping[str, object]:
     """Give the description, plus the I/O times it leads to."""
     times = [
         {"storage": name, "page_bytes": size, "read_ns": read, "write_ns": write}
@@ -139,7 +140,7 @@ def _print_machine(one: Machine) -> None:
         show(table)
 
 
-def _flatten(prefix: str, section: dict[str, Any]) -> list[tuple[str, str, str]]:
+def _flatten(prefix: str, section: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     rows = []
     for key, value in section.items():
         path = f"{prefix}{key}"

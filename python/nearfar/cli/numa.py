@@ -158,7 +158,7 @@ def plan(
     force: Force = False,
     **options: Unpack[numa_plan.Options],
 ) -> int:
-    """Choose a mode, nodes and weights; exit 1 if the bandwidth cannot be had."""
+    """Choose a mode, nodes and weights; exit 1 if no mode has the bandwidth."""
     from nearfar import emit as emitters
     from nearfar.numa.plan import plan as choose
     from nearfar.report import numa as tables

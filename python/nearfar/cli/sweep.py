@@ -52,7 +52,7 @@ def run(
         output_format = "none"  # there are no rows
     if not print_rows(result, output_format) and output_format == "table":
         _table(result)
-    sys.stdout.flush()  # what is said on standard error comes after
+    sys.stdout.flush()  # standard error comes after
     for cell in result.failed[:_LISTED]:
         print(f"nearfar: note: cell {_name(result, cell)}: {cell['error']}", file=sys.stderr)
     if len(result.failed) > _LISTED:

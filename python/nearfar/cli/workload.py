@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Unpack
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
@@ -91,7 +91,7 @@ def _capture(
     from nearfar import workload
     from nearfar.errors import NearfarError
 
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, str | float]] = []
     failed: list[NearfarError] = []
     for one in found:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, TypedDict
 
-from nearfar.schema import Option
+from nearfar.schema import Column, Option, Rows
 
 
 class Options(TypedDict, total=False):
@@ -30,4 +30,240 @@ OPTIONS: Final = (
         shown="the run's first",
         metavar="TEXT",
     ),
+)
+
+
+class Row(TypedDict):
+    """A row of ``nearfar explain``."""
+
+    name: str
+    addr_low: int
+    addr_high: int
+    references: int
+    tlb_misses: int
+    tlb_second_hits: int
+    faults: int
+    first_touches: int
+    zero_fills: int
+    file_reads: int
+    swap_ins: int
+    file_rereads: int
+    mapped: int
+    ns: float
+    share: float
+
+
+ROWS: Final = Rows(
+    columns=(
+        Column("name", "string", False, "", "Its region.", title="region"),
+        Column(
+            "addr_low",
+            "string",
+            False,
+            "",
+            "First byte; in a table as hexadecimal text.",
+            title="addresses",
+        ),
+        Column("addr_high", "string", False, "", "Byte after the last."),
+        Column(
+            "references", "int64", False, "", "References; 0 of code, whose own are not counted."
+        ),
+        Column("tlb_misses", "int64", False, "", "Page walks.", title="TLB misses"),
+        Column(
+            "tlb_second_hits", "int64", False, "", "First-level TLB misses that the second has."
+        ),
+        Column("faults", "int64", False, "", "Page faults."),
+        Column(
+            "first_touches",
+            "int64",
+            False,
+            "",
+            "References to pages never touched before.",
+            title="first touch",
+        ),
+        Column("zero_fills", "int64", False, "", "Faults on pages that are filled with zeros."),
+        Column(
+            "file_reads", "int64", False, "", "Faults that read a page of a file the first time."
+        ),
+        Column("swap_ins", "int64", False, "", "Faults that read a page back from swap."),
+        Column("file_rereads", "int64", False, "", "Faults that read a page of a file again."),
+        Column(
+            "mapped",
+            "int64",
+            False,
+            "",
+            "First references to pages of files that a warm page cache held: no faults.",
+        ),
+        Column(
+            "ns",
+            "double",
+            False,
+            "ns",
+            "What this adds to the mean time of a reference.",
+            title="time",
+        ),
+        Column("share", "double", False, "", "Its part of all such time."),
+    ),
+    keys=("name", "addr_low"),
+    metrics={"ns": "less"},
+)
+
+
+class TermsRow(TypedDict):
+    """A row of the table ``terms`` of ``nearfar explain``."""
+
+    term: str
+    part: str
+    formula: str
+    rate: float
+    each_ns: float
+    ns: float
+    share: float
+
+
+TERMS_ROWS: Final = Rows(
+    columns=(
+        Column("term", "string", False, "", "What the time is for."),
+        Column("part", "string", False, "", "`T_A` or `T_D`."),
+        Column("formula", "string", False, "", "The term of the equation."),
+        Column("rate", "double", False, "per reference", "How often."),
+        Column("each_ns", "double", False, "ns", "Time of each."),
+        Column(
+            "ns",
+            "double",
+            False,
+            "ns",
+            "What this adds to the mean time of a reference.",
+            title="time",
+        ),
+        Column("share", "double", False, "", "Its part of `total_ns`."),
+    ),
+    keys=("term",),
+    metrics={"ns": "less"},
+)
+
+
+class SitesRow(TypedDict):
+    """A row of the table ``sites`` of ``nearfar explain``."""
+
+    name: str
+    addr: int | None
+    references: int
+    tlb_misses: int
+    tlb_second_hits: int
+    faults: int
+    first_touches: int
+    zero_fills: int
+    file_reads: int
+    swap_ins: int
+    file_rereads: int
+    mapped: int
+    ns: float
+    share: float
+
+
+SITES_ROWS: Final = Rows(
+    columns=(
+        Column("name", "string", False, "", "Its region.", title="region"),
+        Column(
+            "addr",
+            "string",
+            True,
+            "",
+            "First byte of its block of instructions; null: all further ones.",
+            title="code",
+        ),
+        Column(
+            "references", "int64", False, "", "References; 0 of code, whose own are not counted."
+        ),
+        Column("tlb_misses", "int64", False, "", "Page walks.", title="TLB misses"),
+        Column(
+            "tlb_second_hits", "int64", False, "", "First-level TLB misses that the second has."
+        ),
+        Column("faults", "int64", False, "", "Page faults."),
+        Column(
+            "first_touches",
+            "int64",
+            False,
+            "",
+            "References to pages never touched before.",
+            title="first touch",
+        ),
+        Column("zero_fills", "int64", False, "", "Faults on pages that are filled with zeros."),
+        Column(
+            "file_reads", "int64", False, "", "Faults that read a page of a file the first time."
+        ),
+        Column("swap_ins", "int64", False, "", "Faults that read a page back from swap."),
+        Column("file_rereads", "int64", False, "", "Faults that read a page of a file again."),
+        Column(
+            "mapped",
+            "int64",
+            False,
+            "",
+            "First references to pages of files that a warm page cache held: no faults.",
+        ),
+        Column(
+            "ns",
+            "double",
+            False,
+            "ns",
+            "What this adds to the mean time of a reference.",
+            title="time",
+        ),
+        Column("share", "double", False, "", "Its part of all such time."),
+    ),
+    keys=("name", "addr"),
+    metrics={"ns": "less"},
+)
+
+
+class TotalRow(TypedDict):
+    """A row of the table ``total`` of ``nearfar explain``."""
+
+    references: int
+    tlb_misses: int
+    tlb_second_hits: int
+    faults: int
+    first_touches: int
+    zero_fills: int
+    file_reads: int
+    swap_ins: int
+    file_rereads: int
+    mapped: int
+
+
+TOTAL_ROWS: Final = Rows(
+    columns=(
+        Column(
+            "references", "int64", False, "", "References; 0 of code, whose own are not counted."
+        ),
+        Column("tlb_misses", "int64", False, "", "Page walks.", title="TLB misses"),
+        Column(
+            "tlb_second_hits", "int64", False, "", "First-level TLB misses that the second has."
+        ),
+        Column("faults", "int64", False, "", "Page faults."),
+        Column(
+            "first_touches",
+            "int64",
+            False,
+            "",
+            "References to pages never touched before.",
+            title="first touch",
+        ),
+        Column("zero_fills", "int64", False, "", "Faults on pages that are filled with zeros."),
+        Column(
+            "file_reads", "int64", False, "", "Faults that read a page of a file the first time."
+        ),
+        Column("swap_ins", "int64", False, "", "Faults that read a page back from swap."),
+        Column("file_rereads", "int64", False, "", "Faults that read a page of a file again."),
+        Column(
+            "mapped",
+            "int64",
+            False,
+            "",
+            "First references to pages of files that a warm page cache held: no faults.",
+        ),
+    ),
+    keys=(),
+    metrics={},
 )

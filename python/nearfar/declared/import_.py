@@ -22,7 +22,7 @@ OPTIONS: Final = (
         "format",
         type="str | None",
         what="Format of the file.",
-        shown="told by the content",
+        shown="recognised by the content",
         metavar="NAME",
         choices=names.IMPORT_FORMAT,
         open=False,

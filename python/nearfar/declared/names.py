@@ -7,7 +7,10 @@ from typing import Final
 REPLACEMENT: Final = (
     ("clock", "second chance, one hand: page-size advice (000), TLB and fault models (001)"),
     ("lru", "exact least recently used"),
-    ("linux", "Linux's active and inactive lists with refault activation"),
+    (
+        "linux",
+        "Linux's active and inactive lists, of files and of anonymous pages, with refault activation",
+    ),
 )
 
 MACHINE: Final = (

@@ -83,7 +83,7 @@ OPTIONS: Final = (
         shown="the first with cores",
         metavar="COUNT",
     ),
-    Option("threads", type="int", what="Cores at work.", default=1, metavar="COUNT"),
+    Option("threads", type="int", what="Cores used.", default=1, metavar="COUNT"),
     Option(
         "clean_cache", type="bool", what="Memory mode's cache holds no dirty lines.", default=False
     ),
@@ -111,7 +111,7 @@ ROWS: Final = Rows(
     columns=(
         Column("mode", "string", False, "", "Mode of placement."),
         Column("size_bytes", "int64", False, "bytes", "Bytes asked for."),
-        Column("possible", "bool", False, "", "Whether all of it could be had."),
+        Column("possible", "bool", False, "", "Whether all of it could be allocated."),
         Column("why_not", "string", True, "", "Why not, or null."),
         Column(
             "seconds",

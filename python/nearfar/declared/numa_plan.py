@@ -73,7 +73,7 @@ OPTIONS: Final = (
         shown="the first with cores",
         metavar="COUNT",
     ),
-    Option("threads", type="int", what="Cores at work.", default=1, metavar="COUNT"),
+    Option("threads", type="int", what="Cores used.", default=1, metavar="COUNT"),
 )
 
 Row = TypedDict(
@@ -111,7 +111,7 @@ ROWS: Final = Rows(
         Column("weights", "string", False, "", "A weight for each of them."),
         Column("dram_nodes", "string", False, "", "Nodes of DRAM."),
         Column("far_nodes", "string", False, "", "Nodes of other memory."),
-        Column("possible", "bool", False, "", "Whether the whole capacity can be had."),
+        Column("possible", "bool", False, "", "Whether the whole capacity can be allocated."),
         Column("why_not", "string", True, "", "Why not, or null."),
         Column("capacity_bytes", "int64", False, "bytes", "What can be given out."),
         Column(

@@ -79,7 +79,7 @@ OPTIONS: Final = (
         shown="the first with cores",
         metavar="COUNT",
     ),
-    Option("threads", type="int", what="Cores at work.", default=1, metavar="COUNT"),
+    Option("threads", type="int", what="Cores used.", default=1, metavar="COUNT"),
     Option(
         "shuffle",
         type="bool",

@@ -17,6 +17,7 @@ class Options(TypedDict, total=False):
     tlb: str | int
     replacement: str
     clock_insert: str
+    swappiness: int
     machine: MachineLike
     storage: str | Sequence[str] | None
     kinds: str | Sequence[str] | None
@@ -73,6 +74,13 @@ OPTIONS: Final = (
         open=False,
     ),
     Option(
+        "swappiness",
+        type="int",
+        what="The kernel's vm.swappiness, for `linux`: how readily anonymous pages go in place of those of files, from 0 to 200.",
+        default=60,
+        metavar="COUNT",
+    ),
+    Option(
         "machine",
         type="MachineLike",
         what="Machine name or file.",
@@ -108,7 +116,7 @@ OPTIONS: Final = (
     Option(
         "lifetimes",
         type="str",
-        what="Whether pages end, where the trace has events that say so; behind a filter never.",
+        what="Whether pages end, where the trace has events that say so.",
         default="on",
         metavar="NAME",
         choices=(

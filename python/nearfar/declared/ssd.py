@@ -235,7 +235,7 @@ ROWS: Final = Rows(
             "int64",
             False,
             "",
-            "Embedded page faults that went to the kernel; those raised anew are in `overruns`.",
+            "Embedded page faults that went to the kernel; those raised again are in `overruns`.",
         ),
         Column(
             "passed_share",
@@ -257,7 +257,7 @@ ROWS: Final = Rows(
             "int64",
             False,
             "",
-            "How often a thread woke before its page was there, and raised the fault anew.",
+            "How often a thread woke before its page was there, and raised the fault again.",
         ),
         Column("page_faults", "int64", False, "", "Ordinary page faults: first touches."),
         Column("disk_reads", "int64", False, "", "Reads of the disk."),

@@ -169,7 +169,7 @@ OPTIONS: Final = (
         "lifetimes",
         type="str",
         what="Whether pages end, where a trace has events that say so; with cache-write-backs never.",
-        default="off",
+        default="on",
         metavar="NAME",
         choices=(
             (

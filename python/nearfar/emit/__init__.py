@@ -17,7 +17,6 @@ To add one: its file, a test that runs the real tool on its output, and a row in
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import pkgutil
 import re
@@ -25,7 +24,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from nearfar.errors import NearfarError
+from nearfar.errors import NearfarError, unknown
 
 Row = Mapping[str, Any]
 
@@ -45,10 +44,7 @@ def emitter(kind: str) -> ModuleType:
     """
     known = names()
     if kind not in known:
-        near = difflib.get_close_matches(kind, known, 1, 0.0)
-        raise NearfarError(
-            f"--emit: no emitter {kind[:40]!r}; did you mean {near[0]}? (one of {', '.join(known)})"
-        )
+        raise unknown("--emit: no emitter", kind, known, "one of")
     return importlib.import_module(f"{__name__}.{kind.replace('-', '_')}")
 
 
@@ -61,7 +57,9 @@ def emit(kind: str, row: Row) -> str:
     module = emitter(kind)
     lacking = [key for key in module.NEEDS if row.get(key) is None]
     if lacking:
-        raise NearfarError(f"--emit {kind}: needs {', '.join(lacking)}, which this study gives not")
+        raise NearfarError(
+            f"--emit {kind}: needs {', '.join(lacking)}, which this study does not give"
+        )
     return str(module.emit({**row, "vm": safe_name(row)}))
 
 

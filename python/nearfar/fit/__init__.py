@@ -181,7 +181,7 @@ def fit_rows(
     )
 
 
-def _read_csv(path: Path, quantity: str | None) -> list[dict[str, Any]]:
+def _read_csv(path: Path, quantity: str | None) -> list[dict[str, int | float | None]]:
     try:
         text = read_file(path, "a table of measured points", _LARGEST).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -222,7 +222,7 @@ def _check_header(path: Path, header: Sequence[str], quantity: str | None) -> No
                 f"(columns: {', '.join(COLUMNS)})"
             )
         if header.count(name) > 1:
-            raise NearfarError(f"{path} line 1: column `{name}` stands twice; drop one")
+            raise NearfarError(f"{path} line 1: column `{name}` appears twice; drop one")
     needed = [RATE_COLUMNS[quantity]] if quantity in RATE_COLUMNS else []
     for name in ["page_bytes", *needed]:
         if name not in header:

@@ -1,4 +1,4 @@
-"""What ``fit`` takes and answers.
+"""What ``fit`` takes and returns.
 
 ``make declared`` writes it as types and data, :mod:`nearfar.declared.fit`.
 """

@@ -44,7 +44,7 @@ __all__ = [
     "weights",
 ]
 
-#: The machine that is meant unless another is named: that of aliusM (004).
+#: The default machine: that of aliusM (004).
 MACHINE: Final[str] = default(numa_alloc.OPTIONS, "machine")
 
 Progress = Callable[[int], None] | None
@@ -65,7 +65,7 @@ class TopologyNode(TypedDict):
 
 
 class Topology(TypedDict):
-    """What :func:`topology` answers."""
+    """What :func:`topology` returns."""
 
     machine: str
     nodes: list[TopologyNode]
@@ -121,7 +121,7 @@ class NumaResult(FolderResult, Generic[Row]):
 
     @classmethod
     def restore(cls, run: Any, tables: Mapping[str, Any]) -> NumaResult[Any]:
-        """The result again that :meth:`write` wrote."""
+        """Read back what :meth:`write` wrote."""
         return cls(run["run"], run["rows"])
 
     def html(self) -> str:
@@ -135,10 +135,6 @@ class NumaResult(FolderResult, Generic[Row]):
         description = json.dumps(self.run["machine_description"])
         described = machines.Machine.from_json(self.run["machine"], description)
         return self._html(topology=topology(described), published=published(self))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, as ``--format json`` prints them."""
-        return {"run": self.run, "rows": self.rows}
 
     def _run(self) -> Mapping[str, Any]:
         return self.to_dict()
@@ -313,7 +309,7 @@ def _result(
     return NumaResult(made, answer["rows"])
 
 
-def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
+def _flat(row: Mapping[str, Any]) -> Mapping[str, object]:
     """A row for a table: lists are text."""
     return {
         key: ",".join(map(str, value)) if isinstance(value, list) else value

@@ -1,7 +1,7 @@
 """Which mode, nodes and weights to use for a need, and what that gains.
 
-Each candidate is asked whether the whole capacity can be had (:func:`nearfar.numa.alloc`) and what
-the working set, which is touched first, then sees (:func:`nearfar.numa.run`).
+For each candidate: whether the whole capacity can be allocated (:func:`nearfar.numa.alloc`), and
+what the working set, which is touched first, then sees (:func:`nearfar.numa.run`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ROWS: Final = Rows(
         Column("weights", "string", False, "", "A weight for each of them.", python="list[int]"),
         Column("dram_nodes", "string", False, "", "Nodes of DRAM.", python="list[int]"),
         Column("far_nodes", "string", False, "", "Nodes of other memory.", python="list[int]"),
-        Column("possible", "bool", False, "", "Whether the whole capacity can be had."),
+        Column("possible", "bool", False, "", "Whether the whole capacity can be allocated."),
         Column("why_not", "string", True, "", "Why not, or null."),
         Column("capacity_bytes", "int64", False, "bytes", "What can be given out."),
         Column(

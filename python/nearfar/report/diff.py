@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nearfar import units
+from nearfar.declared.diff import ROWS
 from nearfar.report.tables import listing
 
 #: Rows that a table shows, largest difference first, unless all are asked for.
@@ -73,18 +74,18 @@ def _row_name(row: Mapping[str, Any]) -> str:
 def _table(run: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Table:
     several = len(run["metrics"]) > 1
     seeds = any(row["low"] is not None for row in rows)
-    headers = [*run["keys"], *(["metric"] if several else []), "A", "B", "change"]
-    headers += [*(["95 % interval"] if seeds else []), "verdict"]
+    known = ["metric"] * several + ["a", "b", "relative"] + ["low"] * seeds + ["verdict"]
+    heads = [*run["keys"], *ROWS.heads(*known)]
     listed = []
     for row in rows:
         cells = [units.keyed(name, row[name]) for name in run["keys"]]
         cells += [row["metric"]] if several else []
         cells += [units.digits(row["a"], 6), units.digits(row["b"], 6), signed(row["relative"])]
         if seeds:
-            known = row["low"] is not None
-            cells.append(f"{signed(row['low'])} to {signed(row['high'])}" if known else "-")
+            one = row["low"] is None
+            cells.append("-" if one else f"{signed(row['low'])} to {signed(row['high'])}")
         listed.append([*cells, row["verdict"]])
-    table = listing(f"A: {run['a']}, B: {run['b']}", headers, listed)
+    table = listing(f"A: {run['a']}, B: {run['b']}", heads, listed)
     for row, line in zip(rows, table.rows, strict=True):
         line.style = _STYLES.get(row["verdict"])
     return table

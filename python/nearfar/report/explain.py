@@ -10,7 +10,7 @@ from rich.text import Text
 
 from nearfar import paging_findings as findings
 from nearfar import units
-from nearfar.declared.paging import ROWS
+from nearfar.declared.explain import ROWS, SITES_ROWS, TERMS_ROWS
 from nearfar.report.tables import listing
 
 #: Regions, and ranges and pieces of code, that the tables show.
@@ -48,28 +48,31 @@ def _terms(found: Mapping[str, Any]) -> RenderableType:
         for term in found["terms"]
     ]
     title = "T_total = T_A + T_D per reference, equations 1 to 3 of page-size advice (000)"
-    return listing(title, ["part", "what", "term", "rate", "each", "time", "share"], rows)
+    heads = TERMS_ROWS.heads("part", "term", "formula", "rate", "each_ns", "ns", "share")
+    return listing(title, heads, rows)
 
 
 def _regions(found: Mapping[str, Any]) -> RenderableType:
-    return _places("Where the misses and faults are, by region", found["regions"], named=True)
+    return _places("Where the misses and faults are, by region", found["regions"])
 
 
 def _ranges(found: Mapping[str, Any]) -> RenderableType:
     ordered = sorted(found["ranges"], key=lambda place: (-place["ns"], place["addr_low"]))
-    return _places("The same by address range, most expensive first", ordered, named=False)
+    title = "The same by address range, most expensive first"
+    return _places(title, ordered, [ROWS.head("addr_low")])
 
 
 def _sites(found: Mapping[str, Any]) -> RenderableType:
     title = "The same by the code that made the reference, most expensive first"
-    return _places(title, found["sites"], named=False, heading="code")
+    return _places(title, found["sites"], [SITES_ROWS.head("addr")])
 
 
 def _places(
-    title: str, places: Sequence[Mapping[str, Any]], named: bool, heading: str = "addresses"
+    title: str, places: Sequence[Mapping[str, Any]], where: Sequence[str] = ()
 ) -> RenderableType:
+    """Places, below ``where`` their addresses; without it they are regions, which have names."""
     rows = []
-    for place in [place for place in places if place["ns"] > 0][: SHOWN[not named]]:
+    for place in [place for place in places if place["ns"] > 0][: SHOWN[bool(where)]]:
         counts = [
             units.count(place["tlb_misses"]),
             units.count(place["faults"]),
@@ -77,11 +80,9 @@ def _places(
             units.duration(place["ns"]),
             units.percent(place["share"]),
         ]
-        where = [] if named else [_where(place)]
-        rows.append([*where, *counts, place["name"]])
-    headers = [] if named else [heading]
-    headers += [*ROWS.heads("tlb_misses", "faults"), "first touch", "time", "share", "region"]
-    return listing(title, headers, rows)
+        rows.append([*([_where(place)] if where else []), *counts, place["name"]])
+    heads = ROWS.heads("tlb_misses", "faults", "first_touches", "ns", "share", "name")
+    return listing(title, [*where, *heads], rows)
 
 
 def _where(place: Mapping[str, Any]) -> str:

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from nearfar import papers, units
+from nearfar.declared.reproduce import ROWS, SENSITIVITY_ROWS
 
 Row = Mapping[str, Any]
 
@@ -53,11 +54,12 @@ def rows(result: Mapping[str, Any]) -> RenderableType:
     if text := captures(result["run"]):
         parts.append(Text(text))
     table = _table("")
-    for name, width in (("paper", 14), ("item", 62), ("published", None), ("ours", None)):
-        table.add_column(name, max_width=width, justify="right" if name == "ours" else "left")
-    table.add_column("unit", max_width=34)
-    table.add_column("tolerance", no_wrap=True)
-    table.add_column("holds", no_wrap=True)
+    widths = {"paper": 14, "item": 62, "published": None, "ours": None, "unit": 34}
+    for name, width in widths.items():
+        justify: JustifyMethod = "right" if name == "ours" else "left"
+        table.add_column(ROWS.head(name), max_width=width, justify=justify)
+    for head in ROWS.heads("tolerance", "holds"):
+        table.add_column(head, no_wrap=True)
     for row in result["rows"]:
         table.add_row(
             Text(papers.label(row["paper"])),
@@ -78,10 +80,10 @@ def rows(result: Mapping[str, Any]) -> RenderableType:
     ]
     if result["sensitivity"]:
         other = _table("Rows that hold when what the papers leave open is chosen otherwise")
-        for name in ("setting", "stands for"):
-            other.add_column(name)
-        for name in ("hold", "more", "fewer"):
-            other.add_column(name, justify="right", no_wrap=True)
+        for head in SENSITIVITY_ROWS.heads("setting", "why"):
+            other.add_column(head)
+        for head in SENSITIVITY_ROWS.heads("holds", "more", "fewer"):
+            other.add_column(head, justify="right", no_wrap=True)
         for case in result["sensitivity"]:
             more, fewer = (f"{len(case[key])}" for key in ("more", "fewer"))
             hold = f"{case['holds']} of {case['rows']}"

@@ -38,7 +38,7 @@ def paging(
         width: columns; by default the terminal's (80 in a pipe).
         height: lines of each plot, at least 8.
         stream: where it will be printed (standard output by default), which decides on colours.
-        series: at most so many memory sizes, evenly spaced over those studied, 1 to 5.
+        series: at most this many memory sizes, evenly spaced over those studied, 1 to 5.
 
     Returns:
         The plots; one line that says why not, where ``width`` is below :data:`MIN_COLUMNS`.

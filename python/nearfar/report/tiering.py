@@ -27,7 +27,7 @@ _COUNTS: Final = (
 )
 
 
-def means(result: Result) -> list[dict[str, Any]]:
+def means(result: Result) -> list[Mapping[str, Any]]:
     """Each policy and phase with the mean over seeds of everything that is a number."""
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in result["rows"]:

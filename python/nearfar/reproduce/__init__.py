@@ -1,9 +1,9 @@
 """Published results beside ours: ``papers/`` holds what was published, a module here makes ours.
 
-A study is one file here, found by its name, with a function ``rows`` that answers one mapping for
+A study is one file here, found by its name, with a function ``rows`` that returns one mapping for
 each published number or statement, with exactly the keys :data:`KEYS`. Options are keyword
 arguments with defaults, of those declared and ``progress``; a study has only those it can use. A
-study with more to show than rows has ``study`` too, with the same arguments, which answers a
+study with more to show than rows has ``study`` too, with the same arguments, which returns a
 :class:`Reproduced`; ``rows`` is then its rows.
 
 ``papers/NNN/statements.toml`` holds one ``[[statement]]`` each (:class:`Statement`); ``holds`` is
@@ -17,7 +17,6 @@ True
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import importlib
 import inspect
@@ -31,33 +30,10 @@ from typing import Any, Final, TypedDict, Unpack
 
 from nearfar import _engine
 from nearfar.declared import reproduce as declared
-from nearfar.errors import NearfarError
+from nearfar.declared.reproduce import Row, SensitivityRow
+from nearfar.errors import NearfarError, unknown
 from nearfar.result import Result
 from nearfar.schema import complete, count, takes
-
-
-class Row(TypedDict):
-    """A published result beside ours, which is None where it could not be had."""
-
-    paper: str
-    item: str
-    published: float | str
-    ours: float | None
-    unit: str
-    tolerance: str
-    holds: bool
-    note: str
-
-
-class Variant(TypedDict):
-    """Rows that hold when what the papers leave open is chosen otherwise; items more and fewer."""
-
-    setting: str
-    why: str
-    holds: int
-    rows: int
-    more: list[str]
-    fewer: list[str]
 
 
 class Series(TypedDict):
@@ -87,7 +63,7 @@ class TextTable(TypedDict):
 
 
 #: Keys of a row.
-KEYS: Final = tuple(Row.__annotations__)
+KEYS: Final = tuple(column.name for column in declared.ROWS.columns)
 
 _NUMBER: Final = r"([-+]?\d+(?:\.\d+)?)"
 
@@ -120,7 +96,7 @@ class Statement:
     captured: bool = True
 
     def row(self, ours: float | None, note: str, *, small: bool = False) -> Row:
-        """The row of this statement; ``ours`` is None where it could not be had.
+        """The row of this statement; ``ours`` is None where there is none.
 
         The note of a row that does not hold also says why; ``small``: ours is of small captures.
         """
@@ -164,31 +140,25 @@ class Reproduced(Result):
 
     rows: list[Row]
     run: Mapping[str, Any]
-    sensitivity: list[Variant] = field(default_factory=list)
+    sensitivity: list[SensitivityRow] = field(default_factory=list)
     figures: list[Figure] = field(default_factory=list)
     tables: list[TextTable] = field(default_factory=list)
 
     page = "nearfar.report.html.reproduce:ReproducePage"
     chart = "nearfar.report.plots.reproduce:draw"
+    plain = ("run", "rows", "sensitivity")
 
     @property
     def holding(self) -> int:
         """How many rows hold."""
         return sum(bool(row["holds"]) for row in self.rows)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, as ``--format json`` prints them."""
-        return {"run": self.run, "rows": self.rows, "sensitivity": self.sensitivity}
-
     @property
     def table(self) -> Any:
         """The rows as a ``pyarrow.Table``; ``published`` as text."""
-        import pyarrow
-
-        types = dict.fromkeys(KEYS, pyarrow.string())
-        types |= {"ours": pyarrow.float64(), "holds": pyarrow.bool_()}
-        rows = [{**row, "published": _as_text(row["published"])} for row in self.rows]
-        return pyarrow.Table.from_pylist(rows, schema=pyarrow.schema(list(types.items())))
+        return declared.ROWS.table(
+            [{**row, "published": _as_text(row["published"])} for row in self.rows]
+        )
 
     def html(self) -> str:
         """Draw a self-contained page."""
@@ -223,11 +193,7 @@ def reproduce(
         NearfarError: unknown study, an option that it has not, or what the study raises.
     """
     if study not in names():
-        near = difflib.get_close_matches(study, names(), 1, 0.0)
-        raise NearfarError(
-            f"reproduce: no study {study[:40]!r}; did you mean {near[0]}? "
-            f"(studies: {', '.join(names())})"
-        )
+        raise unknown("reproduce: no study", study, names(), "studies:")
     module = importlib.import_module(f"{__name__}.{study}")
     run: Callable[..., Any] = getattr(module, "study", module.rows)
     taken = inspect.signature(run).parameters
@@ -261,7 +227,7 @@ def everything(
     """The rows of every study, one after the other; no sensitivity and no figures.
 
     Args:
-        progress: called with the name of each study before it runs; answers what that one calls.
+        progress: called with the name of each study before it runs; returns what that one calls.
         {options}
 
     Raises:
@@ -367,7 +333,7 @@ def within_tolerance(published: float | str, ours: float, tolerance: str) -> boo
     )
 
 
-def compared(setting: str, why: str, rows: Sequence[Row], usual: Sequence[Row]) -> Variant:
+def compared(setting: str, why: str, rows: Sequence[Row], usual: Sequence[Row]) -> SensitivityRow:
     """Entry of :attr:`Reproduced.sensitivity`: ``rows`` under a setting, beside the usual ones."""
     pairs = list(zip(rows, usual, strict=True))
     return {

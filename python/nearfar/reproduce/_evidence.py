@@ -134,7 +134,7 @@ class Simulation:
                     "page_sizes": SIZES,
                     "memory": ",".join(f"{share:.15%}" for share in MEMORIES),
                     "tlb": setting.tlb,
-                    # As the papers count: a page lives for ever, memory is a part of the footprint.
+                    # As the papers count: pages never end, memory is a part of the footprint.
                     "lifetimes": "off",
                     "storage": ["nvm-1x"],
                     "threads": self._threads,

@@ -1,4 +1,4 @@
-"""What ``reproduce`` takes.
+"""What ``reproduce`` takes and returns.
 
 ``make declared`` writes it as types and data, :mod:`nearfar.declared.reproduce`.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from nearfar.schema import Option
+from nearfar.schema import Column, Option, Rows
 
 OPTIONS: Final = (
     Option("full", "bool", "Capture or simulate at full size first; takes long.", default=False),
@@ -20,3 +20,39 @@ OPTIONS: Final = (
     ),
     Option("threads", "int", "Threads; 0 = one per core.", default=0, metavar="COUNT"),
 )
+
+TABLES: Final = {
+    "rows": Rows(
+        columns=(
+            Column("paper", "string", False, "", "The paper's number, such as `000`."),
+            Column("item", "string", False, "", "Figure, table or section, and the statement."),
+            Column("published", "string", False, "", "The printed number, or `stated` if the "
+                   "paper gives none.",
+                   python="float | str"),
+            Column("ours", "double", True, "", "Our number, or null; a statement in words is "
+                   "measured as a share of cases, a count or a ratio."),
+            Column("unit", "string", False, "", "Unit of both."),
+            Column("tolerance", "string", False, "", "`equal`, `within 0.1`, `within 10%`, `factor "
+                   "2`; of our number alone `>= 3`, `<= 3`, `3 to 9`."),
+            Column("holds", "bool", False, "", "Whether ours is within the tolerance."),
+            Column("note", "string", False, "", "What was seen; `why:` for a row that does not "
+                   "hold."),
+        ),
+        keys=("paper", "item"),
+        metrics={"ours": "more"},
+    ),
+    "sensitivity": Rows(
+        columns=(
+            Column("setting", "string", False, "", "What is chosen otherwise."),
+            Column("why", "string", False, "", "What the other choice stands for.", "stands for"),
+            Column("holds", "int64", False, "", "Rows that then hold.", "hold"),
+            Column("rows", "int64", False, "", "Rows in all."),
+            Column("more", "string", False, "", "Items that hold only then.",
+                   python="list[str]"),
+            Column("fewer", "string", False, "", "Items that no longer hold then.",
+                   python="list[str]"),
+        ),
+        keys=("setting",),
+        metrics={"holds": "more"},
+    ),
+}  # fmt: skip

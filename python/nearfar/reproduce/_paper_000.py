@@ -2,7 +2,7 @@
 
 One function per key of papers/000/statements.toml.
 
-Each answers our number, in the statement's unit, and a note that says what was seen.
+Each returns our number, in the statement's unit, and a note that says what was seen.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import numpy as np
 
 from nearfar import units
 from nearfar.advise.one_vm import Advice
+from nearfar.paging_findings import USUAL_PAGE
 from nearfar.reproduce import statements
 from nearfar.reproduce._evidence import MEMORIES, PAPER_000, SIZES, Evidence, falling
 from nearfar.reproduce._paper_001 import by_workload, share, turns
 
 Measure = Callable[[Evidence], tuple[float, str]]
 
-_USUAL: Final = SIZES.index(4096)
+_USUAL: Final = SIZES.index(USUAL_PAGE)
 _SMALL: Final = ("VM-2", "VM-9")
 _LARGE: Final = ("VM-1", "VM-3", "VM-4", "VM-5", "VM-7", "VM-8", "VM-10")
 
@@ -218,13 +219,13 @@ def _sizes(evidence: Evidence, vms: tuple[str, ...]) -> dict[str, int]:
 def _small_memory(evidence: Evidence) -> tuple[float, str]:
     sizes = _sizes(evidence, _SMALL)
     shown = by_workload({vm: units.size(size) for vm, size in sizes.items()})
-    return sum(size < 4096 for size in sizes.values()), shown
+    return sum(size < USUAL_PAGE for size in sizes.values()), shown
 
 
 def _large_memory(evidence: Evidence) -> tuple[float, str]:
     sizes = _sizes(evidence, _LARGE)
     shown = by_workload({vm: units.size(size) for vm, size in sizes.items()})
-    return sum(size > 4096 for size in sizes.values()), shown
+    return sum(size > USUAL_PAGE for size in sizes.values()), shown
 
 
 def _weights(evidence: Evidence, vms: tuple[str, ...], part: int) -> dict[str, float]:

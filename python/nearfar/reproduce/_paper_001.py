@@ -2,7 +2,7 @@
 
 One function per key of papers/001/statements.toml.
 
-Each answers our number, in the statement's unit, and a note that says what was seen.
+Each returns our number, in the statement's unit, and a note that says what was seen.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 
 from nearfar import machine as machines
 from nearfar import units
+from nearfar.paging_findings import USUAL_PAGE
 from nearfar.reproduce._evidence import AXIS, MEMORIES, PAPER_001, SIZES, Evidence, falling
 
 Measure = Callable[[Evidence], tuple[float, str]]
@@ -22,7 +23,7 @@ STORAGES: Final = ("nvm-1x", "nvm-10x", "nvm-100x")
 #: Index of 8 KiB, and how many sizes the axes of 001's figures show.
 _LAST: Final = SIZES.index(AXIS)
 _SHOWN: Final = _LAST + 1
-_USUAL: Final = SIZES.index(4096)
+_USUAL: Final = SIZES.index(USUAL_PAGE)
 #: Memory sizes of figure 5.
 _FIGURE_5: Final = tuple(memory for memory in MEMORIES if memory >= 0.3)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from nearfar.declared.reproduce import Row
 from nearfar.numa.paper import measures
-from nearfar.reproduce import Row, statements
+from nearfar.reproduce import statements
 
 
 def rows() -> list[Row]:

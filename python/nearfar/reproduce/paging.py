@@ -3,7 +3,7 @@
 Their programs, or what stands for them, are simulated once (:mod:`._evidence`); each statement is
 then measured (:mod:`._paper_001`, :mod:`._paper_000`). What the papers leave open is chosen once,
 as :class:`~nearfar.reproduce._evidence.Setting` has it; :data:`VARIANTS` are other choices, all
-rows judged anew under each.
+rows judged again under each.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from nearfar import _engine, units, workload
+from nearfar.declared.reproduce import Row, SensitivityRow
 from nearfar.reproduce import (
     Figure,
     Reproduced,
-    Row,
     Series,
     TextTable,
-    Variant,
     compared,
     statements,
 )
@@ -142,7 +141,7 @@ def judged(evidence: Evidence, *, small: bool = False) -> list[Row]:
     return found
 
 
-def sensitivity(simulated: Simulation, usual: Sequence[Row]) -> list[Variant]:
+def sensitivity(simulated: Simulation, usual: Sequence[Row]) -> list[SensitivityRow]:
     """How many rows hold under each of :data:`VARIANTS`, and which change."""
     cases = [compared("as chosen", "this run", usual, usual)]
     for setting, why, changed in VARIANTS:

@@ -22,9 +22,10 @@ from typing import Any, Final
 
 from nearfar import _engine, units, workload
 from nearfar import machine as machines
+from nearfar.declared.reproduce import Row
 from nearfar.errors import NearfarError
 from nearfar.generate import generate
-from nearfar.reproduce import Reproduced, Row, TextTable, compared, published, statements
+from nearfar.reproduce import Reproduced, TextTable, compared, published, statements
 from nearfar.sizes import parse_bytes
 from nearfar.ssd import MACHINE, SsdResult, ssd
 
@@ -51,9 +52,9 @@ class Setting:
         program: ``pigz-45``. The paper unpacks "a file of 45 MB" and does not say whether that is
             its size packed (``pigz``) or unpacked.
         atomic: ``none``. Of pigz's faults 99 % are in the kernel's copies to and from the page
-            cache. Linux disables page faults there lest a fault wait for the lock of a page that
-            the copy holds; an embedded page fault takes no lock, and on x86-64 the copy holds no
-            mapping of its core (``kmap_atomic`` is an address). So it can sleep there, and must
+            cache. Linux disables page faults there so that no fault waits for the lock of a page
+            that the copy holds; an embedded page fault takes no lock, and on x86-64 the copy has
+            no mapping of its core (``kmap_atomic`` is an address). So it can sleep there, and must
             have, as the published gain is none without.
         first_touch: ``new``. Nothing faults until the DRAM is full, says the paper: so the flash of
             its simulator has nothing of a page that is touched for the first time.

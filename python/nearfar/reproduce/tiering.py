@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from nearfar.reproduce import Reproduced, Row, compared, explained
+from nearfar.declared.reproduce import Row
+from nearfar.reproduce import Reproduced, compared, explained
 from nearfar.reproduce import published as text_of
 from nearfar.tiering import TieringResult, tiering
 

@@ -1,4 +1,4 @@
-"""``sweep``: a study over a grid, cell by cell, nothing finished ever lost or run again.
+"""``sweep``: a study over a grid, cell by cell, finished cells are never lost or run again.
 
 ``study.toml`` (:mod:`nearfar.sweep.plan`) names the study and the grid. Cells run in processes of
 this machine (:mod:`nearfar.sweep.local`) or on a Dask cluster (:mod:`nearfar.sweep.cluster`), and
@@ -51,7 +51,7 @@ class Estimate:
     seconds: float | None
     basis: str
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, float | str | None]:
         """Plain values for JSON."""
         left = self.cells - self.done
         return {
@@ -173,7 +173,7 @@ def sweep(
         The sweep; cells that failed are in :attr:`SweepResult.failed`, the others are done.
 
     Raises:
-        NearfarError: bad input, no cluster (exit code 3), or another sweep is at work in ``out``.
+        NearfarError: bad input, no cluster (exit code 3), or another sweep is running in ``out``.
     """
     workers, threads, dask = _asked(options)
     plan, folder = _plan(study, out)
@@ -256,7 +256,7 @@ _LOCK: Final = ".lock"
 
 @contextmanager
 def _ours(folder: Path) -> Iterator[None]:
-    """Keep other sweeps out of ``folder``; the kernel lets go of it however we end."""
+    """Keep other sweeps out of ``folder``, by a lock that the kernel releases in any case."""
     if not folder.exists():
         check_output(folder, force=False, holds=RUN)
     folder.mkdir(parents=True, exist_ok=True)
@@ -267,7 +267,7 @@ def _ours(folder: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise NearfarError(
-                f"{folder}: another sweep is at work here; wait for it or choose another -o"
+                f"{folder}: another sweep is running here; wait for it or choose another -o"
             ) from None
         yield
 
@@ -295,7 +295,7 @@ def _load_digests(folder: Path) -> Digests:
 
 
 def _prepare(plan: Plan, folder: Path, force: bool) -> tuple[list[Cell], dict[str, float]]:
-    """Lay out the folder; answers the cells and the seconds of the finished ones by key."""
+    """Lay out the folder; returns the cells and the seconds of the finished ones by key."""
     known = _load_digests(folder)
     cells = list(plan.cells(known))
     # First of all: what makes the folder a sweep's.
@@ -372,7 +372,7 @@ def _run(
     dask: Scheduler | None,
     progress: Progress | None,
 ) -> int:
-    """Run the jobs; answers how many ended."""
+    """Run the jobs; returns how many ended."""
     places = {cell.key: cell.place for cell in cells}
     failed = ran = 0
     gone = dict(seconds)

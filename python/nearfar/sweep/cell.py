@@ -84,9 +84,9 @@ def run(job: Job) -> Outcome:
         try:
             table = _table(study, study.run(_tuples(study, parameters)).table, job)
             rows = table.num_rows
-            place = Path(job["folder"]) / "cells" / f"{job['key']}.parquet"
+            cell = Path(job["folder"]) / "cells" / f"{job['key']}.parquet"
             # Arrow takes no names that are no text.
-            with _whole(place) as temporary, temporary.open("wb") as file:
+            with _whole(cell) as temporary, temporary.open("wb") as file:
                 pyarrow.parquet.write_table(table, file, compression="zstd")
         except NearfarError as wrong:
             error = _shown(str(wrong), job["renamed"])

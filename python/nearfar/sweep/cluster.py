@@ -77,7 +77,7 @@ class Cluster:
             raise NearfarError(
                 "--dask: distributed is not installed; pip install 'nearfar[dask]'", 3
             ) from None
-        # What goes wrong is said once, by us.
+        # Errors are printed once, by us.
         for name in list(logging.root.manager.loggerDict):
             if name.partition(".")[0] == "distributed":
                 logging.getLogger(name).setLevel(logging.CRITICAL)

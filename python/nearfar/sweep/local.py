@@ -123,7 +123,7 @@ class _Watcher(threading.Thread):
             return self.process
 
     def _end(self) -> int:
-        """Let the worker end, which it does when its input does; answers its exit code."""
+        """Let the worker end, which it does when its input does; returns its exit code."""
         with self.lock:
             process, self.process = self.process, None
         if process is None:

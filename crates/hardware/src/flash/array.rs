@@ -123,7 +123,7 @@ struct Server {
     used_ns: u64,
 }
 
-/// The array at work. Time only moves when [`Array::step`] is called.
+/// The array during a run. Time only moves when [`Array::step`] is called.
 pub struct Array {
     dies: Vec<Server>,
     channels: Vec<Server>,

@@ -56,7 +56,7 @@ pub struct Conditioned {
 impl Precondition {
     /// Write to `ftl`; then random writes go on until collection is due in every plane, as paper
     /// 002 asks ("initialised so that collection happens from the start"), but no more than the
-    /// drive has pages. The tally starts anew.
+    /// drive has pages. The tally starts again.
     pub fn apply(&self, ftl: &mut Ftl) -> Conditioned {
         let pages = u64::from(ftl.geometry().user_pages);
         let of = |share: f64| (share.clamp(0.0, 1.0) * pages as f64).round() as u64;

@@ -252,7 +252,7 @@ impl Ftl {
         }
     }
 
-    /// Move the valid pages of one block and erase it; answers how many they were.
+    /// Move the valid pages of one block and erase it; returns how many they were.
     fn collect(&mut self, plane: u32, run: &mut impl FnMut(Command)) -> u32 {
         let victim = self.planes[plane as usize].closed.take();
         assert!(victim.is_some(), "plane {plane} has nothing to collect");

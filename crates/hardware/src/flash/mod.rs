@@ -1,7 +1,7 @@
 //! The flash array of a solid-state drive: geometry, page-mapped translation with garbage
 //! collection, and the dies and channels that carry out its commands.
 //!
-//! What happens ([`Ftl`]) and how long it takes ([`Array`]) are apart: a write answers the commands
+//! What happens ([`Ftl`]) and how long it takes ([`Array`]) are apart: a write returns the commands
 //! it causes, in order, and the array runs them. Nothing here reads a clock; times are whole
 //! nanoseconds and the same calls give the same results.
 

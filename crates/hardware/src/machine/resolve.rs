@@ -166,7 +166,7 @@ impl Machine {
         )
     }
 
-    /// What no single key can tell: names, contradictions, times that must not be zero.
+    /// What no single key shows: names, contradictions, times that must not be zero.
     pub(super) fn check(&self) -> std::result::Result<(), Complaint> {
         if self.description.trim().is_empty() {
             let what = "is empty; say in a sentence what the machine stands for";

@@ -11,7 +11,7 @@ const MAX_NODES: u64 = 1024;
 /// chosen first by fewer others, so that not all spill on the same one.
 ///
 /// `cores` of each node count only where memory was `added` to the running system, which makes the
-/// orders anew: at boot they are made before any processor is counted.
+/// orders again: at boot they are made before any processor is counted.
 pub fn fallback_orders(
     distances: &[Vec<u64>],
     cores: &[u64],

@@ -8,7 +8,7 @@
 //! first; the hand moves only when no frame is free. Not a stack algorithm: more frames can fault
 //! more. Do not use it to ask what an ideal recency order would do; that is `lru`.
 
-use super::{AccessBits, Replacement};
+use super::{AccessBits, Replacement, Setup};
 
 /// What the policy is.
 pub const WHAT: &str = "second chance, one hand: page-size advice (000), TLB and fault models (001)";
@@ -29,8 +29,8 @@ pub struct Clock {
 impl Replacement for Clock {
     type Evicted = Option<u32>;
 
-    fn new(frames: u64, _page_bytes: u64) -> Self {
-        let frames = frames.max(1);
+    fn new(setup: Setup) -> Self {
+        let frames = setup.frames.max(1);
         Self { frames, ring: Vec::new(), hand: 0, free: Vec::new(), place: Vec::new() }
     }
 
@@ -122,7 +122,7 @@ impl BitClock {
         self.hand
     }
 
-    /// Fault: answers the frame whose page is evicted and which the new page takes. The caller
+    /// Fault: returns the frame whose page is evicted and which the new page takes. The caller
     /// sets the frame's bit.
     #[inline]
     pub fn fault(&mut self) -> u32 {
@@ -167,7 +167,8 @@ mod tests {
         /// Both clocks evict the same page from the same frame, fault by fault.
         #[test]
         fn words_equal_rings(frames in 1u32..=64, refs in prop::collection::vec(0u32..90, 1..600)) {
-            let mut ring = Clock::new(u64::from(frames), 4096);
+            let setup = Setup { frames: frames.into(), page_bytes: 4096, swappiness: 0 };
+            let mut ring = Clock::new(setup);
             let mut bits = Plain(vec![false; 90]);
             let mut ids = Vec::new();
             let mut resident = std::collections::HashSet::new();

@@ -1,55 +1,110 @@
-//! Linux's two lists for anonymous memory under a memory limit, as `mm/vmscan.c` and
-//! `mm/workingset.c` of 5.9 to 6.18 treat them without multi-generational LRU.
+//! Linux's lists under a memory limit, as `mm/vmscan.c`, `mm/swap.c` and `mm/workingset.c` of 5.9 to
+//! 6.18 treat them without multi-generational LRU: an active and an inactive list for anonymous
+//! pages, another two for pages of files.
 //!
-//! A new page enters at the head of the inactive list. When no frame is left, reclaim
+//! A new page enters at the head of its inactive list. When no frame is left, reclaim
 //! (`do_try_to_free_pages`) frees a batch of 32 pages (`SWAP_CLUSTER_MAX`). It goes over the lists
-//! with a falling priority, from 12 to 0, until the batch is free; at priority `k` it looks at
-//! length / 2^k pages of each list (`get_scan_count`), 32 at a time:
+//! with a falling priority, from 12 to 0, until the batch is free. At priority `k` it looks at
+//! length / 2^k pages of each list, or at a part of that ([which type](#which-type)), 32 at a time
+//! from each in turn (`shrink_lruvec`):
 //!
 //! * **Inactive tail** (`shrink_inactive_list`, `folio_check_references`): a page referenced since
 //!   it was last looked at is marked (`PG_referenced`) and goes on: to the inactive head, or to the
-//!   active list if it had the mark already. Any other page is evicted. Pages that stay are put back
-//!   when the 32 are done.
-//! * **Active tail** (`shrink_active_list`), only while the inactive list is low or a page was
-//!   activated at refault since the last reclaim (`prepare_scan_control`): to the inactive head,
-//!   accessed bit cleared, mark kept.
-//! * After each priority, 32 more from the active tail if the inactive list is low
-//!   (`inactive_is_low`: inactive x sqrt(10 x memory in GiB), at least x 1, < active).
+//!   active list if it had the mark already or is code of a file. Any other page is evicted. Pages
+//!   that stay are put back when the 32 are done.
+//! * **Active tail** (`shrink_active_list`), only while the inactive list of that type is low or a page
+//!   of it was activated at refault since the last reclaim (`prepare_scan_control`): to the inactive
+//!   head, accessed bit cleared, mark kept. Code of a file that was referenced goes to the active head.
+//! * When the batch is free, the type of which less is left to look at is left alone, and the other
+//!   gets as large a part of its due, at most 32 more of each list.
+//! * After each priority, 32 more from the active tail of anonymous pages if their inactive list is
+//!   low (`inactive_is_low`: inactive x sqrt(10 x both lists in GiB), at least x 1, < active).
 //!
-//! Evictions and activations advance a clock (`nonresident_age`). An evicted page leaves the time
-//! behind; if it returns before more ticks have passed than the active list has pages, it enters the
-//! active list at once (`workingset_refault`).
+//! Evictions and activations, of either type, advance one clock (`nonresident_age`). An evicted page
+//! leaves the time behind; if it returns before more ticks have passed than there are pages in the
+//! other three lists, it enters its active list at once (`workingset_refault`).
 //!
-//! A page that is freed leaves its list, and what was known of it is forgotten.
+//! # Which type
+//!
+//! `get_scan_count` decides between anonymous pages and files:
+//!
+//! * With swappiness 0 only files are looked at, as long as there are any. The kernel ends the
+//!   program then; here anonymous pages go after all.
+//! * At priority 0 all of all lists.
+//! * Only files while 1 / 2^k of their inactive list is a page or more, the list is not low, and none
+//!   was activated at refault since the last reclaim (`cache_trim_mode`).
+//! * Otherwise of anonymous pages a part of swappiness / (cost of anonymous pages + cost of both), of
+//!   files 200 - swappiness with their cost, as parts of the sum of the two
+//!   (`calculate_pressure_balance`). Cost of a type (`lru_note_cost`) is 32 for a page written by
+//!   reclaim and for the return of one that had been active, 1 for a page looked at that stays; both
+//!   are halved when they exceed a quarter of all pages. Each anonymous page that is evicted is
+//!   written, as on zram, where a page's place in swap is given up when it is read.
+//!
+//! A page that is freed leaves its list, and what was known of it is forgotten. One that is discarded
+//! (`MADV_FREE`) goes to the head of the inactive list of files, not referenced, and is evicted from
+//! there without a trace; if it was rewritten by then, it becomes an active anonymous page.
 //!
 //! The batch is that of the kernel from 4096 frames (16 MiB of 4 KiB pages) up; below, 1/128 of the
 //! frames, so that a batch stays a small part of memory where a small trace stands for a large
 //! program. The kernel itself keeps to 32 and gives up that part of a small memory.
 //!
-//! Left out, as a trace has no such thing or the question is about anonymous memory alone: file
-//! pages, kswapd and watermarks, several reclaimers, huge pages, swap read-ahead, and the kernel's
-//! statistics of a memory cgroup, which may be seconds old when it compares the lists. Compared with
-//! a running kernel in `bench/cases/kernel_faults.py`. Do not use it for multi-generational LRU
-//! kernels (`/sys/kernel/mm/lru_gen/enabled` other than 0).
+//! Left out, as a trace has no such thing: kswapd and watermarks, several reclaimers, huge pages, swap
+//! read-ahead and that of files, and the kernel's statistics of a memory cgroup, which may be seconds
+//! old when it compares the lists. And of files:
+//!
+//! * What system calls read and write counts as referenced like what is mapped. The kernel counts
+//!   the call (`folio_mark_accessed`): read once, a page goes at the first look, where here it is kept
+//!   once more; read twice, it is active at once, here when it is next looked at. Nor is the accessed
+//!   bit made a mark when a page is unmapped.
+//! * The number of mappings that reference a page: two activate it at the first look.
+//! * Write-back: a written page is evicted as if it were clean, where the kernel sets it aside until
+//!   the flusher has written it.
+//!
+//! Compared with a running kernel, with anonymous pages alone, in `bench/cases/kernel_faults.py`. Do
+//! not use it for multi-generational LRU kernels (`/sys/kernel/mm/lru_gen/enabled` other than 0).
 
 use nearfar_hardware::list::{Links, List};
 
-use super::{AccessBits, Replacement};
+use super::{AccessBits, Replacement, Setup};
 
 /// What the policy is.
-pub const WHAT: &str = "Linux's active and inactive lists with refault activation";
+pub const WHAT: &str =
+    "Linux's active and inactive lists, of files and of anonymous pages, with refault activation";
 
-/// `SWAP_CLUSTER_MAX`: pages that one reclaim frees, and that are looked at together.
+/// `SWAP_CLUSTER_MAX`: pages that one reclaim frees, that are looked at together, and that cost as much
+/// to look at as one to write.
 const BATCH: u64 = 32;
 
 /// `DEF_PRIORITY`: reclaim begins by looking at 1 / 2^12 of each list.
 const PRIORITY: u32 = 12;
 
-/// `PG_referenced`, in a page's word: it was found referenced while inactive. Kept until a look finds
-/// it not referenced, through activation and deactivation.
-const MARKED: u32 = 1;
-/// In a page's word: it is in the active list.
-const ACTIVE: u32 = 2;
+/// `MAX_SWAPPINESS`: of anonymous pages alone.
+pub const MAX_SWAPPINESS: u64 = 200;
+
+/// In a page's word: it is in an active list.
+const ACTIVE: u32 = 1;
+/// It is in a list of files.
+const FILE: u32 = 2;
+/// Both: the number of its list.
+const LIST: u32 = ACTIVE | FILE;
+/// `PG_referenced`: it was found referenced while inactive. Kept until a look finds it not referenced,
+/// through activation and deactivation.
+const MARKED: u32 = 4;
+/// `PG_workingset`: it has been active. Kept when it is evicted.
+const WORKINGSET: u32 = 8;
+/// It is code of a file.
+const EXECUTABLE: u32 = 16;
+/// An anonymous page that was discarded, in a list of files.
+const LAZY: u32 = 32;
+/// One that was written since.
+const REWRITTEN: u32 = 64;
+
+/// Types of pages: the first is [`ANON`], the second that of files; `2 * type` is its inactive list.
+const TYPES: [usize; 2] = [0, 1];
+const ANON: usize = 0;
+const INACTIVE_ANON: usize = 0;
+const INACTIVE_FILE: usize = FILE as usize;
+const ACTIVE_FILE: usize = LIST as usize;
 
 /// A list and its length; its newest page is the head.
 #[derive(Clone, Debug, Default)]
@@ -58,160 +113,360 @@ struct Pages {
     length: u64,
 }
 
-/// The active and inactive lists over a fixed number of frames.
+/// The lists over a fixed number of frames.
 #[derive(Clone, Debug)]
-pub struct TwoList {
-    frames: u64,
+pub struct Lists {
+    setup: Setup,
     batch: u64,
     links: Links,
     /// Age just after a page was last evicted, 0 if never: the shadow entry and its own tick.
     evicted_at: Vec<u64>,
-    inactive: Pages,
-    active: Pages,
+    /// In the order of the kernel: inactive and active, anonymous, then the same of files.
+    lists: [Pages; 4],
     /// Evictions and activations so far: `nonresident_age`.
     age: u64,
+    /// `anon_cost` and `file_cost`.
+    cost: [u64; 2],
     /// Whether a page was activated at refault since the last reclaim.
-    refaulted: bool,
-    ratio: u64,
-    /// Pages looked at that stay, and whether they become active: they are put back when the batch is
-    /// done.
-    kept: Vec<(u32, bool)>,
+    refaulted: [bool; 2],
+    /// Pages looked at that stay: they are put back when the batch is done.
+    kept: Vec<u32>,
 }
 
-impl TwoList {
-    fn push_head(&mut self, page: u32, active: bool) {
-        let pages = if active { &mut self.active } else { &mut self.inactive };
+impl Lists {
+    /// Put a page at the head of the list that its word says.
+    fn push_head(&mut self, page: u32) {
+        let pages = &mut self.lists[(self.links[page] & LIST) as usize];
         self.links.push(&mut pages.list, page);
         pages.length += 1;
-        let word = &mut self.links[page];
-        *word = *word & MARKED | if active { ACTIVE } else { 0 };
     }
 
-    fn take_tail(&mut self, active: bool) -> Option<u32> {
-        let pages = if active { &mut self.active } else { &mut self.inactive };
+    fn take_tail(&mut self, list: usize) -> Option<u32> {
+        let pages = &mut self.lists[list];
         let page = self.links.pop(&mut pages.list)?;
         pages.length -= 1;
         Some(page)
     }
 
-    fn inactive_is_low(&self) -> bool {
-        self.inactive.length * self.ratio < self.active.length
+    /// Take a page out of its list.
+    fn remove(&mut self, page: u32) {
+        let pages = &mut self.lists[(self.links[page] & LIST) as usize];
+        self.links.remove(&mut pages.list, page);
+        pages.length -= 1;
+    }
+
+    fn resident(&self) -> u64 {
+        self.lists.iter().map(|pages| pages.length).sum()
+    }
+
+    fn inactive_is_low(&self, kind: usize) -> bool {
+        let [inactive, active] = [0, 1].map(|active| self.lists[2 * kind + active].length);
+        let bytes = u128::from(inactive + active) * u128::from(self.setup.page_bytes);
+        let ratio = match (bytes >> 30) as u64 {
+            0 => 1,
+            gib => (10 * gib).isqrt(),
+        };
+        inactive * ratio < active
+    }
+
+    /// `lru_note_cost`.
+    fn note_cost(&mut self, kind: usize, written: u64, rotated: u64) {
+        let cost = written * BATCH + rotated;
+        if cost == 0 {
+            return;
+        }
+        self.cost[kind] += cost;
+        if self.cost.iter().sum::<u64>() > self.resident() / 4 {
+            self.cost = self.cost.map(|cost| cost / 2);
+        }
     }
 
     /// Move up to `count` pages from the active tail to the inactive head.
-    fn shrink_active(&mut self, count: u64, bits: &mut impl AccessBits) {
-        for _ in 0..count.min(self.active.length) {
-            let Some(page) = self.take_tail(true) else { return };
+    fn shrink_active(&mut self, kind: usize, count: u64, bits: &mut impl AccessBits) {
+        let list = 2 * kind + 1;
+        let mut rotated = 0;
+        for _ in 0..count.min(self.lists[list].length) {
+            let Some(page) = self.take_tail(list) else { break };
+            let referenced = bits.test(page);
             bits.clear(page);
-            self.push_head(page, false);
+            let word = &mut self.links[page];
+            if referenced && *word & EXECUTABLE != 0 {
+                rotated += 1;
+            } else {
+                *word = *word & !ACTIVE | WORKINGSET;
+            }
+            self.push_head(page);
         }
+        self.age += rotated;
+        self.note_cost(kind, 0, rotated);
     }
 
     /// Look at up to `count` pages of the inactive tail.
-    fn shrink_inactive(&mut self, count: u64, bits: &mut impl AccessBits, evicted: &mut Vec<u32>) {
-        for _ in 0..count.min(self.inactive.length) {
-            let Some(page) = self.take_tail(false) else { break };
+    fn shrink_inactive(
+        &mut self,
+        kind: usize,
+        count: u64,
+        bits: &mut impl AccessBits,
+        evicted: &mut Vec<u32>,
+    ) {
+        let list = 2 * kind;
+        let mut written = 0;
+        for _ in 0..count.min(self.lists[list].length) {
+            let Some(page) = self.take_tail(list) else { break };
             let word = &mut self.links[page];
             if bits.test(page) {
                 bits.clear(page);
-                self.kept.push((page, *word == MARKED));
-                *word = MARKED;
-            } else {
+                if *word & (MARKED | EXECUTABLE) != 0 {
+                    *word |= ACTIVE;
+                }
+                *word |= MARKED;
+                self.kept.push(page);
+                continue;
+            }
+            if *word & REWRITTEN != 0 {
+                *word = *word & WORKINGSET | ACTIVE;
+                self.kept.push(page);
+                continue;
+            }
+            if *word & LAZY != 0 {
                 *word = 0;
+            } else {
+                *word &= FILE | EXECUTABLE | WORKINGSET;
                 self.age += 1;
                 self.evicted_at[page as usize] = self.age;
-                evicted.push(page);
+                written += u64::from(kind == ANON);
             }
+            evicted.push(page);
         }
         let kept = std::mem::take(&mut self.kept);
-        for &(page, active) in &kept {
-            self.age += u64::from(active);
-            self.push_head(page, active);
+        for &page in &kept {
+            self.age += u64::from(self.links[page] & ACTIVE);
+            self.push_head(page);
         }
+        let rotated = kept.len() as u64;
         self.kept = kept;
         self.kept.clear();
+        self.note_cost(kind, written, rotated);
+    }
+
+    /// `get_scan_count`: how many pages of each list to look at.
+    fn scan_counts(&self, priority: u32, deactivate: [bool; 2]) -> [u64; 4] {
+        let counts = [0, 1, 2, 3].map(|list| self.lists[list].length >> priority);
+        let swappiness = self.setup.swappiness;
+        let files = self.lists[INACTIVE_FILE].length + self.lists[ACTIVE_FILE].length;
+        let trim = counts[INACTIVE_FILE] > 0 && !deactivate[1];
+        let files_alone = match swappiness {
+            0 => files > 0,
+            _ => priority > 0 && trim,
+        };
+        if files_alone {
+            return [0, 0, counts[2], counts[3]];
+        }
+        if swappiness == 0 || priority == 0 {
+            return counts;
+        }
+        let costs = self.cost.map(|cost| cost + self.cost.iter().sum::<u64>());
+        let weights = [swappiness, MAX_SWAPPINESS - swappiness];
+        let part = |kind: usize| weights[kind] * (costs[0] + costs[1] + 1) / (costs[kind] + 1);
+        let parts = TYPES.map(part);
+        let share = |list: usize| {
+            let scan = u128::from(counts[list]) * u128::from(parts[list / 2]);
+            (scan / u128::from(parts[0] + parts[1])) as u64
+        };
+        [0, 1, 2, 3].map(share)
     }
 
     /// Evict at least one page, a batch if the lists give one.
     fn reclaim(&mut self, bits: &mut impl AccessBits) -> Vec<u32> {
         let mut evicted = Vec::with_capacity(2 * self.batch as usize);
-        let wanted = self.batch as usize;
         // Accessed bits are only cleared here, and an empty inactive list is low: pages that are
         // looked at without end become unreferenced inactive ones, so this ends.
         while evicted.is_empty() {
             for priority in (0..=PRIORITY).rev() {
-                let deactivate = self.refaulted || self.inactive_is_low();
-                let mut inactive = self.inactive.length >> priority;
-                let mut active = if deactivate { self.active.length >> priority } else { 0 };
-                while inactive > 0 && evicted.len() < wanted {
-                    let count = inactive.min(self.batch);
-                    inactive -= count;
-                    self.shrink_inactive(count, bits, &mut evicted);
-                    let count = active.min(self.batch);
-                    active -= count;
-                    self.shrink_active(count, bits);
-                }
-                if self.inactive_is_low() {
-                    self.shrink_active(self.batch, bits);
-                }
-                if evicted.len() >= wanted {
+                self.shrink(priority, bits, &mut evicted);
+                if evicted.len() as u64 >= self.batch {
                     break;
                 }
             }
-            self.refaulted = false;
+            self.refaulted = [false; 2];
         }
         evicted
     }
-}
 
-impl Replacement for TwoList {
-    type Evicted = Vec<u32>;
-
-    fn new(frames: u64, page_bytes: u64) -> Self {
-        let frames = frames.max(1);
-        let gib = (u128::from(frames) * u128::from(page_bytes) >> 30) as u64;
-        Self {
-            frames,
-            batch: (frames / 128).clamp(1, BATCH),
-            links: Links::default(),
-            evicted_at: Vec::new(),
-            inactive: Pages::default(),
-            active: Pages::default(),
-            age: 0,
-            refaulted: false,
-            ratio: if gib == 0 { 1 } else { (10 * gib).isqrt() },
-            kept: Vec::new(),
+    /// `shrink_lruvec`: go over the lists at one priority.
+    fn shrink(&mut self, priority: u32, bits: &mut impl AccessBits, evicted: &mut Vec<u32>) {
+        let deactivate = TYPES.map(|kind| self.refaulted[kind] || self.inactive_is_low(kind));
+        let targets = self.scan_counts(priority, deactivate);
+        let mut left = targets;
+        while left[INACTIVE_ANON] + left[INACTIVE_FILE] + left[ACTIVE_FILE] > 0 {
+            for (list, left) in left.iter_mut().enumerate() {
+                let (kind, count) = (list / 2, self.batch.min(*left));
+                *left -= count;
+                if list % 2 == 0 {
+                    self.shrink_inactive(kind, count, bits, evicted);
+                } else if deactivate[kind] {
+                    self.shrink_active(kind, count, bits);
+                }
+            }
+            if (evicted.len() as u64) < self.batch {
+                continue;
+            }
+            let sum = |lists: &[u64; 4], kind: usize| lists[2 * kind] + lists[2 * kind + 1];
+            let rest = TYPES.map(|kind| sum(&left, kind));
+            if rest.contains(&0) {
+                break;
+            }
+            let fewer = usize::from(rest[1] <= rest[0]);
+            let percent = rest[fewer] * 100 / (sum(&targets, fewer) + 1);
+            for list in 0..4 {
+                let due = targets[list] * (100 - percent) / 100;
+                let done = targets[list] - left[list];
+                left[list] = if list / 2 == fewer { 0 } else { due.saturating_sub(done) };
+            }
+        }
+        if self.inactive_is_low(ANON) {
+            self.shrink_active(ANON, self.batch, bits);
         }
     }
 
-    fn fault(&mut self, page: u32, bits: &mut impl AccessBits) -> Vec<u32> {
+    fn grow(&mut self, page: u32) {
         if self.links.len() <= page as usize {
             self.links.resize(page as usize + 1);
             self.evicted_at.resize(page as usize + 1, 0);
         }
-        let full = self.inactive.length + self.active.length == self.frames;
+    }
+}
+
+impl Replacement for Lists {
+    type Evicted = Vec<u32>;
+
+    fn new(setup: Setup) -> Self {
+        let frames = setup.frames.max(1);
+        Self {
+            setup: Setup { frames, ..setup },
+            batch: (frames / 128).clamp(1, BATCH),
+            links: Links::default(),
+            evicted_at: Vec::new(),
+            lists: Default::default(),
+            age: 0,
+            cost: [0; 2],
+            refaulted: [false; 2],
+            kept: Vec::new(),
+        }
+    }
+
+    fn begin_file(&mut self, page: u32, executable: bool) {
+        self.grow(page);
+        self.links[page] = if executable { FILE | EXECUTABLE } else { FILE };
+    }
+
+    fn fault(&mut self, page: u32, bits: &mut impl AccessBits) -> Vec<u32> {
+        self.grow(page);
+        let full = self.resident() == self.setup.frames;
         let evicted = if full { self.reclaim(bits) } else { Vec::new() };
+        let word = self.links[page];
+        let kind = usize::from(word & FILE != 0);
         let evicted_at = self.evicted_at[page as usize];
+        let others = self.resident() - self.lists[2 * kind].length;
         // The page's own eviction is one of the ticks since.
-        let refault = evicted_at > 0 && self.age - (evicted_at - 1) <= self.active.length;
+        let refault = evicted_at > 0 && self.age - (evicted_at - 1) <= others;
+        self.links[page] = word & (FILE | EXECUTABLE);
         if refault {
             self.age += 1;
-            self.refaulted = true;
+            self.refaulted[kind] = true;
+            self.links[page] |= ACTIVE | word & WORKINGSET;
+            self.note_cost(kind, u64::from(word & WORKINGSET != 0), 0);
         }
-        self.push_head(page, refault);
+        self.push_head(page);
         evicted
     }
+
     fn release(&mut self, page: u32, resident: bool) {
-        let index = page as usize;
         if resident {
-            let active = self.links[page] & ACTIVE != 0;
-            let pages = if active { &mut self.active } else { &mut self.inactive };
-            self.links.remove(&mut pages.list, page);
-            pages.length -= 1;
+            self.remove(page);
         }
-        if index < self.evicted_at.len() {
+        if (page as usize) < self.evicted_at.len() {
             self.links[page] = 0;
-            self.evicted_at[index] = 0;
+            self.evicted_at[page as usize] = 0;
         }
+    }
+
+    fn discard(&mut self, page: u32, resident: bool) -> bool {
+        if (page as usize) < self.evicted_at.len() {
+            self.evicted_at[page as usize] = 0;
+        }
+        if resident && self.links[page] & FILE == 0 {
+            self.remove(page);
+            self.links[page] = self.links[page] & WORKINGSET | FILE | LAZY;
+            self.push_head(page);
+        } else if resident {
+            self.links[page] &= !REWRITTEN;
+        }
+        resident
+    }
+
+    fn keep(&mut self, page: u32) {
+        if (page as usize) < self.links.len() && self.links[page] & LAZY != 0 {
+            self.links[page] |= REWRITTEN;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    struct Bits(Vec<bool>);
+
+    impl AccessBits for Bits {
+        fn test(&self, page: u32) -> bool {
+            self.0[page as usize]
+        }
+        fn clear(&mut self, page: u32) {
+            self.0[page as usize] = false;
+        }
+    }
+
+    /// Pages of each kind; there are frames for half of all.
+    const PAGES: u32 = 1024;
+
+    /// Evictions of each third of the pages, referenced at random: anonymous, of files, and code.
+    fn evictions(swappiness: u64) -> [u64; 3] {
+        let setup = Setup { frames: (3 * PAGES / 2).into(), page_bytes: 4096, swappiness };
+        let mut lists = Lists::new(setup);
+        (PAGES..3 * PAGES).for_each(|page| lists.begin_file(page, page >= 2 * PAGES));
+        let mut bits = Bits(vec![false; 3 * PAGES as usize]);
+        let (mut resident, mut counts, mut draw) = (HashSet::new(), [0; 3], 1u64);
+        for _ in 0..100_000 {
+            draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let page = (draw >> 33) as u32 % (3 * PAGES);
+            if resident.insert(page) {
+                for victim in lists.fault(page, &mut bits) {
+                    assert!(resident.remove(&victim));
+                    bits.0[victim as usize] = false;
+                    counts[(victim / PAGES) as usize] += 1;
+                }
+            }
+            bits.0[page as usize] = true;
+            assert_eq!(lists.resident(), resident.len() as u64);
+        }
+        counts
+    }
+
+    #[test]
+    fn swappiness_moves_reclaim_from_files_to_memory() {
+        let found = [0, 30, 60, 100, 150, 200].map(evictions);
+        assert_eq!(found[0][0], 0, "{found:?}");
+        for (less, more) in found.iter().zip(&found[1..]) {
+            assert!(less[0] < more[0] && less[1] > more[1], "{found:?}");
+        }
+    }
+
+    #[test]
+    fn code_stays_longer_than_other_pages_of_files() {
+        let [_, data, code] = evictions(60);
+        assert!(code < data * 9 / 10, "{code} and {data}");
     }
 }

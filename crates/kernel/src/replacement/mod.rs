@@ -16,24 +16,45 @@ pub trait AccessBits {
     fn clear(&mut self, page: u32);
 }
 
+/// A memory that a policy is made for.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    /// Frames, at least 1.
+    pub frames: u64,
+    /// Bytes of each.
+    pub page_bytes: u64,
+    /// The kernel's `vm.swappiness`, from 0 to [`linux::MAX_SWAPPINESS`].
+    pub swappiness: u64,
+}
+
 /// A replacement policy over one memory of a fixed number of frames.
 ///
 /// Pages are dense ids. Contract: the caller calls [`fault`](Replacement::fault) exactly for
 /// references to pages that are not resident, in order; between two calls it sets accessed bits for
-/// every page referenced, resident or just made so. A page that ends is
-/// [released](Replacement::release), and its id may be given to another.
+/// every page referenced, resident or just made so. Pages are anonymous, but for those that
+/// [begin](Replacement::begin_file) as pages of files before their first reference. A page that ends
+/// is [released](Replacement::release), and its id may be given to another.
 pub trait Replacement: Sized + Send + 'static {
     /// The pages that one fault evicts: an option for policies that make room for one page at a
     /// time, a list for those that reclaim in batches.
     type Evicted: IntoIterator<Item = u32>;
-    /// A policy over `frames` (at least 1) of `page_bytes` each.
-    fn new(frames: u64, page_bytes: u64) -> Self;
-    /// Make `page` resident; answers the pages evicted for it. The caller sets `page`'s own
+    /// A policy over this memory.
+    fn new(setup: Setup) -> Self;
+    /// `page`, which was not referenced yet, is one of a file, and whether it is code.
+    fn begin_file(&mut self, _page: u32, _executable: bool) {}
+    /// Make `page` resident; returns the pages evicted for it. The caller sets `page`'s own
     /// accessed bit after the call.
     fn fault(&mut self, page: u32, bits: &mut impl AccessBits) -> Self::Evicted;
     /// Forget `page`, which is freed. If it is `resident`, its frame is free from now on, which is no
     /// eviction.
     fn release(&mut self, page: u32, resident: bool);
+    /// What anonymous `page` holds is not wanted (`MADV_FREE`), until [`Replacement::keep`]. Answers
+    /// whether the caller clears its accessed bit.
+    fn discard(&mut self, _page: u32, _resident: bool) -> bool {
+        false
+    }
+    /// The next reference writes `page`, which was discarded.
+    fn keep(&mut self, _page: u32) {}
 }
 
 /// Makes something that depends on the type of a policy: [`Named::visit`] calls the method that the
@@ -66,6 +87,11 @@ impl Named {
     pub fn is_clock(self) -> bool {
         self.module == Module::clock
     }
+
+    /// Whether it is that of Linux, which alone has swappiness.
+    pub fn is_linux(self) -> bool {
+        self.module == Module::linux
+    }
 }
 
 /// The registry: each policy's name, its module, and the method of [`Visitor`] for it.
@@ -95,7 +121,7 @@ macro_rules! replacements {
 replacements! {
     "clock": clock.clock(),
     "lru": stack.lru(),
-    "linux": linux.faults(TwoList),
+    "linux": linux.faults(Lists),
 }
 
 /// [`REPLACEMENTS`] as what an option chooses from.

@@ -161,7 +161,7 @@ impl StackDistance {
         prefetch(&self.pages, page as usize);
     }
 
-    /// Reference `page`; answers its stack distance, `None` the first time.
+    /// Reference `page`; returns its stack distance, `None` the first time.
     pub fn access(&mut self, page: u32, write: bool) -> Option<u64> {
         let index = page as usize;
         if index >= self.pages.len() {
@@ -231,7 +231,7 @@ impl StackDistance {
     }
 
     /// Make `page` clean without a flush: what it holds is not wanted any more. It stays where it is.
-    /// Answers its stack distance, if it has one.
+    /// Returns its stack distance, if it has one.
     pub fn discard(&mut self, page: u32) -> Option<u64> {
         let distance = self.distance(page)?;
         self.clean(page, distance);
@@ -295,7 +295,7 @@ impl StackDistance {
         frames.iter().map(|&frames| [0, 1].map(|kind| written[kind].from(frames))).collect()
     }
 
-    /// Move `page` to the top of a stack without holes; answers its distance before.
+    /// Move `page` to the top of a stack without holes; returns its distance before.
     #[inline]
     fn move_up(&mut self, page: u32) -> Option<u64> {
         match self.pages[page as usize].slot {

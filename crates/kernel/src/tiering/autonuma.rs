@@ -94,7 +94,7 @@ impl Autonuma {
         let high = self.reclaim.marks(NodeId::FAST).high;
         let spare = self.knobs.spare.0.min(mem.capacity(NodeId::FAST) / 16);
         if mem.free(NodeId::FAST) > high + spare {
-            // The threshold begins anew once memory is short.
+            // The threshold begins again once memory is short.
             self.threshold = self.knobs.hot_threshold;
             return true;
         }

@@ -61,7 +61,7 @@ pub static POLICY: Named = Named {
     foresees: false,
     knobs: MemtisKnobs::declared,
     make: |settings, mem| {
-        let other = "choose a policy that goes by hint faults, such as tpp";
+        let other = "choose a policy that uses hint faults, such as tpp";
         need(mem, Capability::Samples, "memtis", other)?;
         // References that are faults reach no counter of the processor.
         need(mem, Capability::FarIsMapped, "memtis", other)?;

@@ -42,7 +42,7 @@ pub struct Scanner {
     longest: Time,
     /// A pass is over and no page has faulted since.
     passed: bool,
-    /// The pages to arm of a stretch, and what became of each; kept for their memory.
+    /// The pages to arm of a stretch, and what became of each; kept to reuse their memory.
     requests: Vec<Request>,
     outcomes: Vec<Result<(), Refused>>,
 }
@@ -163,7 +163,7 @@ mod tests {
             for _ in 0..faults {
                 scanner.fault();
             }
-            // Everything is armed: a scan looks at all 24 pages in vain.
+            // Everything is armed: a scan looks at all 24 pages and arms none.
             assert_eq!(scan(&mut scanner, &mut memory), (vec![], us(period)));
         }
     }

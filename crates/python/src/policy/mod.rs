@@ -156,7 +156,7 @@ impl ShadowRule for PyRule {
 }
 
 /// The policy of a Python object, made for `mem`. Its class attribute `base` names a built-in policy
-/// or is None; `watch_unshadowed` is NOMAD's. Its hook `start` makes its threads and answers their
+/// or is None; `watch_unshadowed` is NOMAD's. Its hook `start` makes its threads and returns their
 /// first wake-ups.
 pub(crate) fn policy(
     object: &Bound<'_, PyAny>,

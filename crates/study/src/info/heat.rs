@@ -37,7 +37,7 @@ pub struct HeatMap {
 }
 
 /// Divide touched pages, given as (page, region) in ascending order of the page, into at most
-/// [`ROWS`] rows: answers how many pages each takes. No row spans a change of region unless there
+/// [`ROWS`] rows: returns how many pages each takes. No row spans a change of region unless there
 /// are more changes than rows.
 pub fn divide(pages: &[(u64, u32)]) -> Vec<usize> {
     let runs: Vec<usize> = pages.chunk_by(|a, b| a.1 == b.1).map(<[_]>::len).collect();

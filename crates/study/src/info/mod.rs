@@ -27,7 +27,7 @@ use crate::lifetimes;
 
 const PAGE_SHIFT: u32 = 12;
 const PAGE: u64 = 1 << PAGE_SHIFT;
-/// Most stretches of time that a trace is divided into.
+/// Most intervals of time that a trace is divided into.
 pub const BINS: u64 = 256;
 /// Maximum number of regions listed one by one.
 pub const REGIONS: usize = 100;
@@ -57,16 +57,16 @@ pub struct Options {
 }
 
 nearfar_schema::columns! {
-    /// Pages touched in one stretch of time.
+    /// Pages touched in one interval of time.
     #[derive(Copy, Eq)]
     pub struct WorkingSet {
-        /// Records up to the end of the stretch.
+        /// Records up to the end of the interval.
         record: u64 as "at record",
-        /// Bytes of the distinct 4 KiB pages touched in the stretch.
+        /// Bytes of the distinct 4 KiB pages touched in the interval.
         bytes: u64 ["bytes"] as "bytes touched",
         /// Bytes of the distinct 4 KiB pages touched since the start.
         footprint_bytes: u64 ["bytes"],
-        /// Bytes of 4 KiB frames that the program has at the end of the stretch; null where the trace
+        /// Bytes of 4 KiB frames that the program has at the end of the interval; null where the trace
         /// does not say when pages end.
         resident_bytes: Option<u64> ["bytes"] as "bytes resident",
     }
@@ -165,7 +165,7 @@ pub struct Summary {
     pub file_bytes: u64,
     /// Threads, by index.
     pub threads: Vec<ThreadInfo>,
-    /// At most [`BINS`] stretches of time.
+    /// At most [`BINS`] intervals of time.
     pub working_set: Vec<WorkingSet>,
     /// Hottest first; at most [`REGIONS`], then one for all others.
     pub regions: Vec<Region>,
@@ -207,7 +207,7 @@ pub fn summarize(
                     resident.events(at);
                 }
             }
-            // Up to the next event, end of a stretch, or change of process, nothing else changes.
+            // Up to the next event, end of an interval, or change of process, nothing else changes.
             let end_of_bin = (at / per_bin + 1) * per_bin;
             let until = end_of_bin.min(pass.names.next_event()) - at;
             let mut to = from + usize::try_from(until).map_or(batch.len(), |n| n.min(batch.len()));
@@ -280,7 +280,7 @@ pub fn summarize(
         records_by_kind: by_kind,
         mix: Mix { reads, writes, write_share },
         footprint_bytes: pages.len() as u64 * PAGE,
-        peak_resident_bytes: resident.map(|resident| resident.set.peak_bytes()),
+        peak_resident_bytes: resident.map(|resident| resident.set.peak().bytes()),
         footprint_by_kind_bytes: footprint,
         file_bytes: info.parts.iter().fold(0, |sum: u64, part| sum.saturating_add(part.bytes)),
         threads: info.threads.clone(),
@@ -304,11 +304,11 @@ struct PageState {
     region: u32,
     epoch: u32,
     process: u32,
-    /// Stretch of its last touch; stretches count from 1.
+    /// Interval of its last touch; intervals count from 1.
     bin: u16,
     kinds: u8,
-    /// What there is to tell of further touches by `process`: see [`Resident::touch`].
-    told: u32,
+    /// Which further touches by `process` leave the resident set as it is: see [`Resident::touch`].
+    mark: u32,
 }
 
 /// Records by number of the kind (5 used; 8 so that a mask is in range).
@@ -377,7 +377,7 @@ impl Pass {
         Ok(())
     }
 
-    /// Touch a page; answers its region.
+    /// Touch a page; returns its region.
     #[inline]
     fn touch(&mut self, number: u64, kind: u8) -> u32 {
         let (id, new) = self.pages.intern(number);
@@ -393,7 +393,7 @@ impl Pass {
                 process,
                 bin: 0,
                 kinds: 0,
-                told: 0,
+                mark: 0,
             });
         }
         let page = &mut self.state[id as usize];
@@ -403,8 +403,8 @@ impl Pass {
             self.in_bin += 1;
         }
         if let Some(resident) = &mut self.resident {
-            let told = if page.process == self.process { page.told } else { 0 };
-            page.told = resident.touch(told, number, kind);
+            let mark = if page.process == self.process { page.mark } else { 0 };
+            page.mark = resident.touch(mark, number, kind);
         }
         if let Some(stack) = &mut self.stack {
             // A repeat leaves the stack as it is.
@@ -451,7 +451,7 @@ impl Pass {
     fn end_of_bin(&mut self, record: u64) {
         let bytes = self.in_bin * PAGE;
         let footprint_bytes = self.pages.len() as u64 * PAGE;
-        let resident_bytes = self.resident.as_ref().map(|resident| resident.set.bytes());
+        let resident_bytes = self.resident.as_ref().map(|resident| resident.set.peak().now_bytes());
         self.working_set.push(WorkingSet { record, bytes, footprint_bytes, resident_bytes });
         self.in_bin = 0;
         self.bin += 1;

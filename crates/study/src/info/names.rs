@@ -54,7 +54,7 @@ impl Names {
         }
     }
 
-    /// Apply the events up to record number `at`. `process_of` tells a thread's process; `running`
+    /// Apply the events up to record number `at`. `process_of` gives a thread's process; `running`
     /// is the process of the last record: a fork inherits its mappings.
     pub fn advance(&mut self, at: u64, process_of: impl Fn(u32) -> u32, running: u32) {
         if let Names::Mapped(mapped) = self {

@@ -376,7 +376,7 @@ fn an_error_of_on_progress_ends_the_run() {
     assert_eq!(summarize(&reader, options, stop).unwrap_err().kind(), ErrorKind::Cancelled);
 }
 
-/// Resident bytes at the end of each stretch and at most, against tables of every page.
+/// Resident bytes at the end of each interval and at most, against tables of every page.
 fn check_resident(steps: &[lives::Step]) {
     let folder = tempfile::tempdir().unwrap();
     let reader = lives::trace(steps, &lives::PROCESSES, folder.path());
@@ -399,7 +399,8 @@ fn check_resident(steps: &[lives::Step]) {
     }
     assert_eq!(points.next(), None);
     let all = nearfar_trace::KindSet::ALL;
-    let alone = lifetimes::peak_resident(&reader, all, true, &mut |_| Ok(())).unwrap();
+    let set = lifetimes::ResidentSet::new(lifetimes::Spaces::new(&reader.info().threads), true);
+    let alone = lifetimes::peak_resident(&reader, all, set, &mut |_| Ok(())).unwrap();
     assert_eq!(found.peak_resident_bytes, Some(alone));
     assert_eq!(alone, world.peak.max(1) * 4096);
 }
@@ -440,7 +441,7 @@ fn resident_bytes_fall_when_pages_end() {
     assert_eq!(over_time, [1, 1, 2, 3, 3, 1, 1, 2]);
     assert_eq!(found.peak_resident_bytes, Some(3 * 4096));
     assert_eq!(found.footprint_bytes, 3 * 4096);
-    // Nothing is said without events.
+    // Without events there is no resident set.
     let reader = lives::trace(&steps[1..6], &lives::PROCESSES, other.path());
     let (found, _) = all(&reader);
     assert_eq!(found.peak_resident_bytes, None);

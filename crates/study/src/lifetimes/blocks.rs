@@ -121,6 +121,15 @@ impl Blocks {
         self.strayed || self.unsettled.contains_key(&(number >> self.largest))
     }
 
+    /// A reference to the block of this number; answers the block.
+    pub fn reference(&mut self, number: u64, write: bool) -> u32 {
+        let Some(block) = self.find(number) else { return self.birth(number, write) };
+        if write && self.watched(block) {
+            self.write(block);
+        }
+        block
+    }
+
     /// The first reference to the block of this number.
     pub fn birth(&mut self, number: u64, written: bool) -> u32 {
         let space = match number >> (63 - self.shift) {
@@ -128,6 +137,9 @@ impl Blocks {
             _ => 0,
         };
         let backing = self.spaces.backing(space, super::address(number << self.shift));
+        // Nothing tells that a mapping became writable later: what is written there stays the file's.
+        let written =
+            written && !matches!(backing, Backing::Object { private: true, writable: false, .. });
         let block = self.new_block(number);
         let state = match backing {
             Backing::Unknown | Backing::Zeros | Backing::Object { private: true, .. }

@@ -12,8 +12,8 @@
 //!   one page of zeros. The first write to a page gives it a frame.
 //! * A page of a file has the frame of that part of the file, which other pages may have as well, of
 //!   whatever process, and whatever address, if the two are congruent modulo the page size. It stays
-//!   when it is unmapped, as the kernel's page cache does. The first write to a private mapping gives
-//!   the page a frame of its own.
+//!   when it is unmapped, as the kernel's page cache does. The first write to a private mapping that
+//!   may be written gives the page a frame of its own.
 //! * Shared memory without a file is the same, but ends with its last page. Where a large page has
 //!   the frame of a shared mapping, private memory beside it in the page has that frame too.
 //! * After a fork, pages of the child have the frames of its parent's. The first write of either to a
@@ -26,7 +26,8 @@
 //! * `move` takes pages to their new addresses where all that was touched in a page moves, by a
 //!   multiple of the page size; otherwise what moves stays in the page that it is in.
 //! * Where no event says what is mapped, a page is private memory that has a frame from its first
-//!   reference on.
+//!   reference on. So is all private memory in a trace from behind a filter, which lacks the stores
+//!   that CPU caches held.
 //!
 //! Within one event, blocks end in ascending order of addresses.
 //!
@@ -34,17 +35,21 @@
 //! page size. A [`PageTable`] makes pages and frames of it at one page size.
 
 mod blocks;
+mod events;
 mod option;
 mod page_table;
 mod peak;
+mod recent;
 mod spaces;
 
 use nearfar_trace::{Reader, RegionEvent, RegionKind, Result};
 
 pub use blocks::{Blocks, Change};
+pub use events::{Events, Next};
 pub use option::Lifetimes;
 pub use page_table::{Action, NO_FRAME, PageTable, Taken};
-pub use peak::{ResidentSet, peak_resident};
+pub use peak::{Peak, ResidentSet, peak_resident};
+pub use recent::Recent;
 pub use spaces::{Backing, Spaces};
 
 /// Whether the events of a trace say when pages begin and end.

@@ -14,8 +14,8 @@ pub const NO_FRAME: u32 = u32::MAX;
 pub enum Action {
     /// The translation of a page is gone.
     Shootdown { page: u32, number: u64 },
-    /// A frame begins: the next reference to it is its first.
-    Begin { frame: u32, of_file: bool },
+    /// A frame begins: the next reference to it is its first, and whether that is to code.
+    Begin { frame: u32, of_file: bool, executable: bool },
     /// A frame is free, whatever it held.
     Free(u32),
     /// What a frame holds is not wanted, until it is rewritten.
@@ -193,6 +193,14 @@ impl PageTable {
         })
     }
 
+    /// A page that has no frame yet.
+    fn new_page(&mut self, number: u64) -> u32 {
+        let page = self.new_id();
+        self.pages[page as usize] = Page { number, frame: NO_FRAME, ..Page::default() };
+        self.ids.insert(number, page);
+        page
+    }
+
     fn release_id(&mut self, id: u32) {
         if self.pages[id as usize].live == 0 && !self.frames[id as usize].used {
             self.unused.push(id);
@@ -243,9 +251,7 @@ impl PageTable {
                 table.review(page);
             }),
             None => {
-                let page = self.new_id();
-                self.pages[page as usize] = Page { number, frame: NO_FRAME, ..Page::default() };
-                self.ids.insert(number, page);
+                let page = self.new_page(number);
                 self.counted(page, |table| {
                     table.place_block(block, page);
                     if written || backing != Backing::Zeros {
@@ -258,7 +264,9 @@ impl PageTable {
 
     /// Give a page that has none its first frame.
     fn begin(&mut self, page: u32, backing: Backing, written: bool) {
-        let Backing::Object { object, start, private, writable, stays, of_file } = backing else {
+        let Backing::Object { object, start, private, writable, stays, of_file, executable } =
+            backing
+        else {
             return self.own_frame(page);
         };
         if private && written {
@@ -276,7 +284,8 @@ impl PageTable {
         self.objects.insert(key, frame);
         // Sampled by what it holds, wherever it is mapped.
         let sample = u64::from(object) << 40 ^ key.1 >> self.shift;
-        self.new_frame(frame, sample, Some(key), stays, of_file);
+        let new = Frame { object: Some(key), stays, ..Frame::default() };
+        self.new_frame(frame, sample, new, of_file, executable);
         self.set_frame(page, frame);
     }
 
@@ -284,26 +293,18 @@ impl PageTable {
     fn own_frame(&mut self, page: u32) {
         let frame = if self.frames[page as usize].used { self.new_id() } else { page };
         let number = super::address(self.pages[page as usize].number << self.shift) >> self.shift;
-        self.new_frame(frame, number, None, false, false);
+        self.new_frame(frame, number, Frame::default(), false, false);
         self.set_frame(page, frame);
     }
 
-    fn new_frame(
-        &mut self,
-        frame: u32,
-        sample: u64,
-        object: Option<(u32, u64)>,
-        stays: bool,
-        of_file: bool,
-    ) {
+    fn new_frame(&mut self, frame: u32, sample: u64, new: Frame, of_file: bool, executable: bool) {
         let taken = self.taken.as_ref().is_none_or(|taken| taken(sample));
         let taken = taken && (self.files || !of_file);
-        self.frames[frame as usize] =
-            Frame { pages: 0, used: true, object, stays, discarded: false, taken };
+        self.frames[frame as usize] = Frame { used: true, taken, ..new };
         if taken {
             self.used += 1;
             *if of_file { &mut self.read } else { &mut self.filled } += 1;
-            self.actions.push(Action::Begin { frame, of_file });
+            self.actions.push(Action::Begin { frame, of_file, executable });
         }
     }
 
@@ -398,9 +399,7 @@ impl PageTable {
                 page
             }
             None => {
-                let page = self.new_id();
-                self.pages[page as usize] = Page { number, frame: NO_FRAME, ..Page::default() };
-                self.ids.insert(number, page);
+                let page = self.new_page(number);
                 self.counted(page, |table| {
                     table.place_block(copy, page);
                     let Page { frame, shared, .. } = table.pages[parent as usize];

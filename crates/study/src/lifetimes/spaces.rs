@@ -37,7 +37,19 @@ pub enum Backing {
         stays: bool,
         /// Whether its pages are read from a file.
         of_file: bool,
+        /// Whether they may be executed here.
+        executable: bool,
     },
+}
+
+impl Backing {
+    /// The same, mapped `by` bytes further (modulo 2^64).
+    fn moved(mut self, by: u64) -> Self {
+        if let Backing::Object { start, .. } = &mut self {
+            *start = start.wrapping_add(by);
+        }
+        self
+    }
 }
 
 /// What an event does to pages that were touched. Pages are of 4 KiB, ranges include both ends.
@@ -74,6 +86,8 @@ pub struct Spaces {
     files: Ranges<Backing>,
     objects: u32,
     known: HashMap<(u64, u64), u32>,
+    /// Private memory has a frame from its first reference on.
+    filtered: bool,
 }
 
 impl Spaces {
@@ -87,9 +101,21 @@ impl Spaces {
             files: Ranges::default(),
             objects: 0,
             known: HashMap::new(),
+            filtered: false,
         };
         spaces.of_process(threads.first().map_or(0, |thread| thread.process));
         spaces
+    }
+
+    /// Stores may be missing: CPU caches held them. Then private memory has a frame from its first
+    /// reference on, as all could have been written.
+    pub fn filtered(self, filtered: bool) -> Self {
+        Self { filtered, ..self }
+    }
+
+    /// Whether there may be several.
+    pub fn several(&self) -> bool {
+        !self.single
     }
 
     /// Give the records of `batch` in `range` the addresses of their spaces ([`place`]).
@@ -157,6 +183,11 @@ impl Spaces {
         found.unwrap_or(Backing::Unknown)
     }
 
+    /// What private memory begins as.
+    fn zeros(&self) -> Backing {
+        if self.filtered { Backing::Unknown } else { Backing::Zeros }
+    }
+
     fn new_object(&mut self) -> u32 {
         self.objects += 1;
         self.objects - 1
@@ -169,7 +200,7 @@ impl Spaces {
         let file = (event.device, event.inode);
         let object = match file {
             (_, 0) if event.event == RegionKind::File => return Backing::Unknown,
-            (_, 0) if private => return Backing::Zeros,
+            (_, 0) if private => return self.zeros(),
             (_, 0) => self.new_object(),
             file => match self.known.get(&file) {
                 Some(&object) => object,
@@ -190,68 +221,21 @@ impl Spaces {
             writable,
             stays: named,
             of_file: named && !memory,
+            executable: event.event != RegionKind::File && event.prot.contains('x'),
         }
     }
 
     /// Apply an event; what it does to pages is added to `effects`.
     pub fn apply(&mut self, event: &RegionEvent, effects: &mut Vec<Effect>) {
         let process = self.process_of.get(&event.thread).copied().unwrap_or(0);
-        let range = || {
-            let end = event.addr.checked_add(event.length.checked_sub(1)?)?;
-            Some((event.addr >> PAGE, end >> PAGE)).filter(|(_, last)| *last < PAGES)
-        };
         match event.event {
-            RegionKind::Map => {
-                let Some((first, last)) = range() else { return };
-                let space = self.of_process(process);
-                let backing = self.backing_of(event);
-                effects.push(Effect::End { space, first, last });
-                self.spaces[space as usize].mapped.map(first, last, backing);
-            }
-            RegionKind::Unmap => {
-                let Some((first, last)) = range() else { return };
-                let space = self.of_process(process);
-                effects.push(Effect::End { space, first, last });
-                self.spaces[space as usize].mapped.unmap(first, last);
-            }
-            RegionKind::DontNeed => {
-                let Some((first, last)) = range() else { return };
-                effects.push(Effect::End { space: self.of_process(process), first, last });
-            }
-            RegionKind::Remove => {
-                let Some((first, last)) = range() else { return };
-                effects.push(Effect::Remove { space: self.of_process(process), first, last });
-            }
-            RegionKind::Free => {
-                let Some((first, last)) = range() else { return };
-                effects.push(Effect::Free { space: self.of_process(process), first, last });
-            }
+            RegionKind::Map
+            | RegionKind::Unmap
+            | RegionKind::DontNeed
+            | RegionKind::Remove
+            | RegionKind::Free
+            | RegionKind::Move => self.in_range(event, process, effects),
             RegionKind::Brk => self.heap(event, process, effects),
-            RegionKind::Move => {
-                let Some((first, last)) = range() else { return };
-                let by = (event.to >> PAGE).wrapping_sub(first);
-                let (to, end) = (first.wrapping_add(by), last.wrapping_add(by));
-                // The kernel refuses to move a range to one that it overlaps.
-                if to > end || end >= PAGES || (to <= last && end >= first) {
-                    return;
-                }
-                let space = self.of_process(process);
-                effects.push(Effect::End { space, first: to, last: end });
-                effects.push(Effect::Move { space, first, last, by });
-                let shift = by.wrapping_mul(1 << PAGE);
-                self.spaces[space as usize].mapped.shift(
-                    first,
-                    last,
-                    by,
-                    |backing| match backing {
-                        Backing::Object { object, start, private, writable, stays, of_file } => {
-                            let start = start.wrapping_add(shift);
-                            Backing::Object { object, start, private, writable, stays, of_file }
-                        }
-                        other => other,
-                    },
-                );
-            }
             RegionKind::File => {
                 let Some(more) = event.length.checked_sub(1) else { return };
                 let backing = self.backing_of(event);
@@ -289,6 +273,42 @@ impl Spaces {
         }
     }
 
+    /// Apply an event of a range of one space. One beyond user addresses means nothing.
+    fn in_range(&mut self, event: &RegionEvent, process: u32, effects: &mut Vec<Effect>) {
+        let end = event.length.checked_sub(1).and_then(|more| event.addr.checked_add(more));
+        let Some(last) = end.map(|end| end >> PAGE).filter(|last| *last < PAGES) else { return };
+        let first = event.addr >> PAGE;
+        let space = self.of_process(process);
+        let end = Effect::End { space, first, last };
+        match event.event {
+            RegionKind::Map => {
+                let backing = self.backing_of(event);
+                effects.push(end);
+                self.spaces[space as usize].mapped.map(first, last, backing);
+            }
+            RegionKind::Unmap => {
+                effects.push(end);
+                self.spaces[space as usize].mapped.unmap(first, last);
+            }
+            RegionKind::DontNeed => effects.push(end),
+            RegionKind::Remove => effects.push(Effect::Remove { space, first, last }),
+            RegionKind::Free => effects.push(Effect::Free { space, first, last }),
+            RegionKind::Move => {
+                let by = (event.to >> PAGE).wrapping_sub(first);
+                let (to, end) = (first.wrapping_add(by), last.wrapping_add(by));
+                // The kernel refuses to move a range to one that it overlaps.
+                if to > end || end >= PAGES || (to <= last && end >= first) {
+                    return;
+                }
+                effects.push(Effect::End { space, first: to, last: end });
+                effects.push(Effect::Move { space, first, last, by });
+                let mapped = &mut self.spaces[space as usize].mapped;
+                mapped.shift(first, last, by, |backing| backing.moved(by.wrapping_mul(1 << PAGE)));
+            }
+            _ => {}
+        }
+    }
+
     /// The heap is now another range. Its first page may hold other data of the program.
     fn heap(&mut self, event: &RegionEvent, process: u32, effects: &mut Vec<Effect>) {
         let Some(end) = event.addr.checked_add(event.length) else { return };
@@ -296,12 +316,13 @@ impl Spaces {
         if end > PAGES {
             return;
         }
-        let space = self.of_process(process);
+        let (space, zeros) = (self.of_process(process), self.zeros());
         let known = &mut self.spaces[space as usize];
         let (_, before) = known.heap.unwrap_or((start, start));
         known.heap = Some((start, end));
         if end > before {
-            known.mapped.map(before, end - 1, Backing::Zeros);
+            known.mapped.map(before, end - 1, zeros);
+            effects.push(Effect::End { space, first: before, last: end - 1 });
         } else if end < before {
             known.mapped.unmap(end, before - 1);
             effects.push(Effect::End { space, first: end, last: before - 1 });

@@ -18,7 +18,7 @@ pub struct AllocOptions {
     pub policy: Policy,
     /// The node whose cores allocate.
     pub from: usize,
-    /// Cores at work.
+    /// Cores used.
     pub threads: u64,
     /// Whether memory mode's cache is full of dirty lines, as after any use of the machine.
     pub dirty_cache: bool,
@@ -58,7 +58,7 @@ nearfar_schema::columns! {
         mode: &'static str,
         /// Bytes asked for.
         size_bytes: u64 ["bytes"],
-        /// Whether all of it could be had.
+        /// Whether all of it could be allocated.
         possible: bool,
         /// Why not, or null.
         why_not: Option<String>,

@@ -44,7 +44,7 @@ nearfar_schema::options! {
         weights: Weights = none("by bandwidth"),
         /// Node whose cores work.
         from_: Option<Count> = none("the first with cores"),
-        /// Cores at work.
+        /// Cores used.
         threads: Threads = 1,
         /// Memory mode's cache holds no dirty lines.
         clean_cache: bool = false,
@@ -68,7 +68,7 @@ nearfar_schema::options! {
         weights: Weights = none("by bandwidth"),
         /// Node whose cores work.
         from_: Option<Count> = none("the first with cores"),
-        /// Cores at work.
+        /// Cores used.
         threads: Threads = 1,
         /// Pages lie at random in each node (`page_alloc.shuffle=1`, or long use).
         shuffle: bool = false,
@@ -110,7 +110,7 @@ nearfar_schema::options! {
         writes: Share = 0.0,
         /// Node whose cores work.
         from_: Option<Count> = none("the first with cores"),
-        /// Cores at work.
+        /// Cores used.
         threads: Threads = 1,
     }
 }

@@ -40,7 +40,7 @@ pub enum Load<'a> {
 }
 
 nearfar_schema::columns! {
-    /// A node at work.
+    /// A node in use.
     pub struct NodeUse {
         /// The topology's number.
         node: usize,
@@ -93,13 +93,13 @@ nearfar_schema::columns! {
     seed [seed]
 }
 
-/// What a program sees under a mode, and which media were at work for it.
+/// What a program sees under a mode, and which media it used.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Ran {
     /// Its row.
     #[serde(flatten)]
     pub row: RunRow,
-    /// Media at work.
+    /// Media in use.
     pub nodes: Vec<NodeUse>,
 }
 

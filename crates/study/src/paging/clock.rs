@@ -9,6 +9,7 @@
 
 use std::hint::select_unpredictable;
 
+use nearfar_kernel::replacement::Setup;
 use nearfar_kernel::replacement::clock::{BitClock, Clock};
 use nearfar_simd::Avx512;
 
@@ -64,14 +65,14 @@ impl Runs {
 }
 
 impl Clocks {
-    /// Memories of `frames` frames each (at most [`super::engine::SIZES`]).
-    pub fn new(frames: &[u64], page_bytes: u64) -> Self {
+    /// These memories (at most [`super::engine::SIZES`]).
+    pub fn new(memories: &[Setup]) -> Self {
         Self {
-            frames: frames.to_vec(),
-            shared: Memories::new(frames, page_bytes),
+            frames: memories.iter().map(|setup| setup.frames).collect(),
+            shared: Memories::new(memories),
             own: Vec::new(),
             seen: 0,
-            faults_at_trial: vec![0; frames.len()],
+            faults_at_trial: vec![0; memories.len()],
             runs: Runs { avx512: Avx512::new(), all: Vec::new(), left: Vec::new() },
         }
     }
@@ -124,8 +125,8 @@ impl Engine for Clocks {
         }
     }
 
-    fn begin_file(&mut self, page: u32) {
-        self.shared.begin_file(page);
+    fn begin_file(&mut self, page: u32, executable: bool) {
+        self.shared.begin_file(page, executable);
     }
 
     fn free(&mut self, page: u32) {

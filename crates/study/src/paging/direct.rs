@@ -6,7 +6,7 @@
 //! bit on the retry.
 
 use nearfar_kernel::replacement::clock::Clock;
-use nearfar_kernel::replacement::{AccessBits, Replacement};
+use nearfar_kernel::replacement::{AccessBits, Replacement, Setup};
 use rustc_hash::FxHashSet;
 
 use super::engine::{Engine, NO_PAGE, Outcome, SIZES, View};
@@ -35,14 +35,14 @@ pub struct Direct {
 }
 
 impl Direct {
-    /// Memories of `frames` frames of `page_bytes` (a power of two) each.
-    pub fn new(frames: &[u64], page_bytes: u64) -> Self {
-        debug_assert!(frames.len() <= SIZES);
+    /// These memories.
+    pub fn new(memories: &[Setup]) -> Self {
+        debug_assert!(memories.len() <= SIZES);
         Self {
-            all: ((1u32 << frames.len()) - 1) as u16,
+            all: ((1u32 << memories.len()) - 1) as u16,
             states: Vec::new(),
-            clocks: frames.iter().map(|&frames| Clock::new(frames, page_bytes)).collect(),
-            outcomes: vec![Outcome::default(); frames.len()],
+            clocks: memories.iter().map(|&setup| Clock::new(setup)).collect(),
+            outcomes: vec![Outcome::default(); memories.len()],
             previous: NO_PAGE,
             discarded: FxHashSet::default(),
         }
@@ -101,7 +101,7 @@ impl Engine for Direct {
         }
     }
 
-    fn begin_file(&mut self, page: u32) {
+    fn begin_file(&mut self, page: u32, _executable: bool) {
         self.state(page).of_file = true;
     }
 

@@ -38,8 +38,9 @@ impl Outcome {
 pub trait Engine: Send {
     /// Apply the references of one window.
     fn window(&mut self, view: &View<'_>);
-    /// A page begins: the next reference to it is its first. Called for pages of files only.
-    fn begin_file(&mut self, page: u32);
+    /// A page begins: the next reference to it is its first. Called for pages of files only, with
+    /// whether it is code.
+    fn begin_file(&mut self, page: u32, executable: bool);
     /// A page is freed, wherever it is.
     fn free(&mut self, page: u32);
     /// What a page holds is not wanted, until [`Engine::keep`]: it is clean, and a fault on it is not

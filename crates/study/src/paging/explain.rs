@@ -138,10 +138,13 @@ pub fn explain(
     let shift = page_bytes.trailing_zeros();
     let frames = (options.memory_bytes(whole)[0].0 / page_bytes).max(1);
     let loads_set = options.clock_insert == ClockInsert::Set;
-    let memory = options.replacement.visit(Make { frames, page_bytes, loads_set });
+    let setup = options.setup(frames, page_bytes, lives);
+    let memory = options.replacement.visit(Make { setup, loads_set });
     let mut resident = Resident::new(options.tlb, memory);
-    let mut pages =
-        if lives { Pages::lives(reader, shift, options.files)? } else { Pages::endless(shift) };
+    let mut pages = match lives {
+        true => Pages::lives(reader, options.spaces(reader), shift, options.files)?,
+        false => Pages::endless(shift),
+    };
     let block_shift = pages.block_shift();
 
     let info = reader.info();

@@ -1,6 +1,6 @@
 //! Many memory sizes at one page size, window by window, for policies that see faults only.
 
-use nearfar_kernel::replacement::{AccessBits, Replacement};
+use nearfar_kernel::replacement::{AccessBits, Replacement, Setup};
 use rustc_hash::FxHashMap;
 
 use super::engine::{Engine, Outcome, SIZES, View};
@@ -39,14 +39,14 @@ pub struct Memories<P> {
 }
 
 impl<P: Replacement> Memories<P> {
-    /// Memories of `frames` frames each (at most [`SIZES`] of them).
-    pub fn new(frames: &[u64], page_bytes: u64) -> Self {
-        debug_assert!(frames.len() <= SIZES);
+    /// These memories (at most [`SIZES`]).
+    pub fn new(memories: &[Setup]) -> Self {
+        debug_assert!(memories.len() <= SIZES);
         Self {
-            all: ((1u32 << frames.len()) - 1) as u16,
+            all: ((1u32 << memories.len()) - 1) as u16,
             states: Vec::new(),
-            policies: frames.iter().map(|&frames| P::new(frames, page_bytes)).collect(),
-            outcomes: vec![Outcome::default(); frames.len()],
+            policies: memories.iter().map(|&setup| P::new(setup)).collect(),
+            outcomes: vec![Outcome::default(); memories.len()],
             void: FxHashMap::default(),
             files: false,
         }
@@ -310,9 +310,10 @@ impl<P: Replacement> Engine for Memories<P> {
         }
     }
 
-    fn begin_file(&mut self, page: u32) {
+    fn begin_file(&mut self, page: u32, executable: bool) {
         self.state(page).kind = OF_FILE;
         self.files = true;
+        self.policies.iter_mut().for_each(|policy| policy.begin_file(page, executable));
     }
 
     fn free(&mut self, page: u32) {
@@ -327,14 +328,20 @@ impl<P: Replacement> Engine for Memories<P> {
 
     fn discard(&mut self, page: u32) {
         let all = self.all;
-        let state = self.state(page);
-        state.dirty = 0;
-        state.kind |= VOID;
         self.void.insert(page, (true, all));
+        let State { present, mut referenced, kind, .. } = *self.state(page);
+        for (index, policy) in self.policies.iter_mut().enumerate() {
+            let bit = 1 << index;
+            if policy.discard(page, present & bit != 0) {
+                referenced &= !bit;
+            }
+        }
+        *self.state(page) = State { present, referenced, dirty: 0, kind: kind | VOID };
     }
 
     fn keep(&mut self, page: u32) {
         let present = self.state(page).present;
+        self.policies.iter_mut().for_each(|policy| policy.keep(page));
         if let Some((discarded, memories)) = self.void.get_mut(&page) {
             *discarded = false;
             *memories &= !present;

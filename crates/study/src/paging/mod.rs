@@ -1,6 +1,7 @@
 //! The `paging` study (page-size advice, 000; TLB and fault models, 001): TLB misses and page
 //! faults at every page size and memory size, in one pass over the trace.
 
+mod cell;
 mod clock;
 mod direct;
 mod engine;
@@ -15,12 +16,14 @@ mod resident;
 mod runs;
 mod sample;
 mod simulate;
+mod source;
 mod stack;
 mod table;
 mod window;
 
+pub use cell::{Cell, FaultKinds};
 pub use options::{Asked, ClockInsert, Lifetimes, MemorySize, Options, PageCache};
-pub use simulate::{Cell, FaultKinds, Simulated, simulate};
+pub use simulate::{Simulated, simulate};
 pub use table::{Prices, Row, rows};
 
 #[cfg(test)]

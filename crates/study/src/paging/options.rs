@@ -2,19 +2,23 @@
 
 use nearfar_hardware::machine::MachineName;
 use nearfar_hardware::tlb::TlbSpec;
-use nearfar_kernel::replacement::{self, Named, Replacements};
+use nearfar_kernel::replacement::linux::MAX_SWAPPINESS;
+use nearfar_kernel::replacement::{self, Named, Replacements, Setup};
 pub use nearfar_schema::units::MemorySize;
 use nearfar_schema::{Bytes, Choice, Count, List, Memory, PageSizes, Runtime, none};
 use nearfar_trace::record::Kinds;
-use nearfar_trace::{Error, KindSet, Result};
+use nearfar_trace::{Error, KindSet, Reader, Result};
 
 use crate::filter::{Filter, MACHINE};
 pub use crate::lifetimes::Lifetimes;
+use crate::lifetimes::Spaces;
 
 /// Smallest page size, bytes: a cache line.
 pub const MIN_PAGE: u64 = 64;
 /// Largest page size, bytes.
 pub const MAX_PAGE: u64 = 1 << 40;
+/// The kernel's own swappiness.
+const SWAPPINESS: u64 = 60;
 /// Most memory sizes in one study.
 pub const MAX_MEMORIES: usize = 1024;
 
@@ -53,6 +57,9 @@ nearfar_schema::options! {
         replacement: Choice<Replacements> = "clock",
         /// The accessed bit of a page just loaded by CLOCK.
         clock_insert: ClockInsert = "set",
+        /// The kernel's vm.swappiness, for `linux`: how readily anonymous pages go in place of those of
+        /// files, from 0 to 200.
+        swappiness: Count<0, MAX_SWAPPINESS> = SWAPPINESS,
         /// Machine name or file.
         machine: MachineName = MACHINE,
         /// Storages of the machine.
@@ -61,7 +68,7 @@ nearfar_schema::options! {
         kinds: Option<List<Choice<Kinds>>> = none("all"),
         /// References that the study sees, before or behind the machine's caches.
         filter: Filter = "none",
-        /// Whether pages end, where the trace has events that say so; behind a filter never.
+        /// Whether pages end, where the trace has events that say so.
         lifetimes: Lifetimes = "on",
         /// Where the program's files are when it starts.
         page_cache: PageCache = "cold",
@@ -89,12 +96,16 @@ pub struct Options {
     pub replacement: Named,
     /// How CLOCK loads a page.
     pub clock_insert: ClockInsert,
+    /// How readily Linux reclaims anonymous pages.
+    pub swappiness: u64,
     /// Kinds of references that count.
     pub kinds: KindSet,
     /// Pages end, where the trace has events that say so.
     pub lifetimes: bool,
     /// Pages of files take frames, where pages end.
     pub files: bool,
+    /// The trace is behind a filter, and lacks stores.
+    pub filtered: bool,
     /// Threads; 0 = one per core.
     pub threads: usize,
     /// Bytes that the simulation should not exceed: a large footprint takes several passes.
@@ -117,14 +128,15 @@ impl TryFrom<&Asked> for Options {
             kinds,
         )?;
         Self {
-            // Stores that a cache holds are missing behind it: what was written would pass for zeros.
-            lifetimes: asked.lifetimes == Lifetimes::On && asked.filter == Filter::None,
+            lifetimes: asked.lifetimes == Lifetimes::On,
+            filtered: asked.filter != Filter::None,
             files: asked.page_cache != PageCache::Elsewhere,
             threads: asked.threads.0.0 as usize,
             max_memory: asked.max_memory.0.0,
             ..options
         }
-        .sampled(asked.sample)
+        .sampled(asked.sample)?
+        .with_swappiness(asked.swappiness.0)
     }
 }
 
@@ -189,9 +201,11 @@ impl Options {
             tlb,
             replacement: policy,
             clock_insert,
+            swappiness: SWAPPINESS,
             kinds,
             lifetimes: false,
             files: true,
+            filtered: false,
             threads: 0,
             sample: None,
             max_memory: u64::MAX,
@@ -210,6 +224,29 @@ impl Options {
             "give a part of the pages above 0 and up to 1, such as 0.01"
         };
         Err(Error::input("--sample", format!("cannot sample {value}"), fix))
+    }
+
+    /// The address spaces of a trace.
+    pub fn spaces(&self, reader: &Reader) -> Spaces {
+        Spaces::new(&reader.info().threads).filtered(self.filtered)
+    }
+
+    /// Let Linux reclaim anonymous pages more or less readily than by default.
+    pub fn with_swappiness(self, swappiness: u64) -> Result<Self> {
+        if swappiness != SWAPPINESS && !self.replacement.is_linux() {
+            return Err(Error::input(
+                "--swappiness",
+                format!("means nothing to {:?}", self.replacement.name),
+                "use it with --replacement linux",
+            ));
+        }
+        Ok(Self { swappiness, ..self })
+    }
+
+    /// A memory of so many frames. Where pages never end all are anonymous, and reclaimed as such.
+    pub fn setup(&self, frames: u64, page_bytes: u64, lives: bool) -> Setup {
+        let swappiness = if lives { self.swappiness } else { MAX_SWAPPINESS };
+        Setup { frames, page_bytes, swappiness }
     }
 
     /// Whether some memory size is a fraction.

@@ -273,8 +273,8 @@ impl PageSize {
                         buffer.remove(page, number);
                     }
                 }
-                Action::Begin { frame, of_file: true } => {
-                    self.engines.iter_mut().for_each(|engine| engine.begin_file(frame));
+                Action::Begin { frame, of_file: true, executable } => {
+                    self.engines.iter_mut().for_each(|engine| engine.begin_file(frame, executable));
                 }
                 Action::Begin { .. } => {}
                 Action::Free(frame) => {

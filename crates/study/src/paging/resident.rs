@@ -2,7 +2,7 @@
 
 use nearfar_hardware::list::{Links, List};
 use nearfar_hardware::tlb::{Buffer, TlbSpec};
-use nearfar_kernel::replacement::{AccessBits, Replacement, Visitor};
+use nearfar_kernel::replacement::{AccessBits, Replacement, Setup, Visitor};
 
 use super::explain::Counts;
 use crate::lifetimes::{Action, NO_FRAME};
@@ -61,18 +61,23 @@ impl Resident {
                     buffer.remove(page, number);
                 }
             }
-            Action::Begin { frame, of_file } => {
+            Action::Begin { frame, of_file, executable } => {
                 if self.held.len() <= frame as usize {
                     self.held.resize(frame as usize + 1, Held::default());
                 }
                 self.held[frame as usize] = Held { fresh: true, of_file, ..Held::default() };
+                if of_file {
+                    self.memory.begin_file(frame, executable);
+                }
             }
             Action::Free(frame) => self.memory.free(frame),
             Action::Discard(frame) => {
+                self.memory.discard(frame);
                 let held = &mut self.held[frame as usize];
                 (held.void, held.kept) = (true, false);
             }
             Action::Keep(frame) => {
+                self.memory.keep(frame);
                 let holds = self.memory.holds(frame);
                 let held = &mut self.held[frame as usize];
                 (held.void, held.kept) = (!holds, !holds);
@@ -114,20 +119,24 @@ impl Resident {
 
 /// A memory that sees every reference to its pages, which are frames of a page table.
 pub trait Memory {
+    /// The next reference to this page is its first; it is one of a file, and whether it is code.
+    fn begin_file(&mut self, _page: u32, _executable: bool) {}
     /// One reference; true when it faults.
     fn reference(&mut self, page: u32) -> bool;
     /// A page is freed, wherever it is.
     fn free(&mut self, page: u32);
+    /// What a page holds is not wanted.
+    fn discard(&mut self, _page: u32) {}
+    /// A discarded page is wanted again.
+    fn keep(&mut self, _page: u32) {}
     /// Whether a page is resident.
     fn holds(&self, page: u32) -> bool;
 }
 
 /// Makes a memory of a policy.
 pub struct Make {
-    /// Frames, at least 1.
-    pub frames: u64,
-    /// Page size, bytes.
-    pub page_bytes: u64,
+    /// The memory.
+    pub setup: Setup,
     /// Pages are loaded with their accessed bit set.
     pub loads_set: bool,
 }
@@ -136,13 +145,13 @@ impl Visitor for Make {
     type Output = Box<dyn Memory>;
 
     fn faults<P: Replacement>(self) -> Self::Output {
-        let policy = P::new(self.frames, self.page_bytes);
+        let policy = P::new(self.setup);
         Box::new(ByFaults { policy, bits: Bits(Vec::new()), loads_set: self.loads_set })
     }
 
     fn lru(self) -> Self::Output {
         let (links, list) = (Links::default(), List::default());
-        Box::new(Recency { frames: self.frames, used: 0, links, list })
+        Box::new(Recency { frames: self.setup.frames, used: 0, links, list })
     }
 }
 
@@ -197,6 +206,10 @@ struct ByFaults<P> {
 }
 
 impl<P: Replacement> Memory for ByFaults<P> {
+    fn begin_file(&mut self, page: u32, executable: bool) {
+        self.policy.begin_file(page, executable);
+    }
+
     fn reference(&mut self, page: u32) -> bool {
         let place = page as usize;
         if self.bits.0.len() <= place {
@@ -219,6 +232,16 @@ impl<P: Replacement> Memory for ByFaults<P> {
             *bits = 0;
         }
         self.policy.release(page, resident);
+    }
+
+    fn discard(&mut self, page: u32) {
+        if self.policy.discard(page, self.holds(page)) {
+            self.bits.clear(page);
+        }
+    }
+
+    fn keep(&mut self, page: u32) {
+        self.policy.keep(page);
     }
 
     fn holds(&self, page: u32) -> bool {

@@ -1,93 +1,22 @@
 //! One pass over the trace: decoding and windows in one task, page sizes in others.
 
-use nearfar_kernel::replacement::{Replacement, Visitor};
-use nearfar_trace::{Batch, Columns, Error, Reader, RegionEvent, Result};
+use nearfar_kernel::replacement::{Replacement, Setup, Visitor};
+use nearfar_trace::{Error, Reader, Result};
+use rayon::ThreadPool;
 use rayon::prelude::*;
 
+use super::cell::{Cell, Size};
 use super::clock::Clocks;
 use super::direct::Direct;
-use super::engine::{Engine, Outcome, SIZES};
+use super::engine::{Engine, SIZES};
 use super::memory::Memories;
 use super::options::{ClockInsert, Options};
 use super::page_size::{Job, PageSize};
 use super::sample::{self, GROUPS, Sample};
+use super::source::{Kept, Source};
 use super::stack::Stack;
-use super::window::{Chunk, MAX_BLOCKS, Windower};
-use crate::lifetimes::{self, Blocks, Spaces};
-
-/// Records in a chunk: enough to keep both cores busy, few enough to stay in the shared cache.
-const CHUNK: u64 = 1 << 20;
-
-/// One page size x memory size.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Cell {
-    /// Page size, bytes.
-    pub page_bytes: u64,
-    /// Memory size, bytes.
-    pub memory_bytes: u64,
-    /// Memory size as a part of [`Simulated::whole_bytes`], where it was given so.
-    pub memory_fraction: Option<f64>,
-    /// Frames: memory / page, at least 1.
-    pub frames: u64,
-    /// References at this page size: a record that lies over a border counts on both sides.
-    pub references: u64,
-    /// Page walks.
-    pub tlb_misses: u64,
-    /// First-level TLB misses that the second level held.
-    pub tlb_second_hits: u64,
-    /// Page faults; an estimate when sampled.
-    pub faults: u64,
-    /// Standard error of the faults when sampled.
-    pub faults_error: Option<f64>,
-    /// Evictions of written pages.
-    pub dirty_evictions: u64,
-    /// Distinct pages of this size: no memory can fault less.
-    pub pages: u64,
-    /// How many of the pages are of files.
-    pub file_pages: u64,
-    /// Kinds of faults and evictions; `None` for a memory of fewer than [`MIN_FRAMES`] frames.
-    pub kinds: Option<FaultKinds>,
-}
-
-/// Frames below which a memory thrashes whatever the program does.
-pub const MIN_FRAMES: u64 = 8;
-
-/// Faults by what the kernel does for them, and evictions of written pages by where they are written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FaultKinds {
-    /// Pages filled with zeros, or with a copy.
-    pub zero_fills: u64,
-    /// First reads of pages of files.
-    pub file_reads: u64,
-    /// Pages read back from swap.
-    pub swap_ins: u64,
-    /// Pages of files read again.
-    pub file_rereads: u64,
-    /// Pages written to swap.
-    pub swap_outs: u64,
-    /// Pages written to files.
-    pub write_backs: u64,
-}
-
-impl FaultKinds {
-    /// Of an outcome, when `pages` were referenced, `files` of them of files. Estimates of a sample may
-    /// contradict one another by their rounding.
-    fn of(outcome: Outcome, pages: u64, files: u64) -> Self {
-        let zero_fills = (pages - files + outcome.void_faults).min(outcome.faults);
-        let file_reads = files.min(outcome.faults - zero_fills);
-        let again = outcome.faults - zero_fills - file_reads;
-        let file_rereads = outcome.file_faults.saturating_sub(file_reads).min(again);
-        let write_backs = outcome.file_dirty_evictions.min(outcome.dirty_evictions);
-        Self {
-            zero_fills,
-            file_reads,
-            swap_ins: again - file_rereads,
-            file_rereads,
-            swap_outs: outcome.dirty_evictions - write_backs,
-            write_backs,
-        }
-    }
-}
+use super::window::Chunk;
+use crate::lifetimes::{self, ResidentSet};
 
 /// Counts of a whole study.
 #[derive(Clone, Debug, PartialEq)]
@@ -105,39 +34,36 @@ pub struct Simulated {
     pub whole_bytes: u64,
 }
 
-/// Makes the engines of a policy: memories of `frames` frames each, all of `page_bytes`.
-struct Engines<'a> {
-    frames: &'a [u64],
-    page_bytes: u64,
-    options: &'a Options,
+/// Makes the engines of a policy.
+struct Engines {
+    memories: Vec<Setup>,
+    clock_insert: ClockInsert,
 }
 
-impl Engines<'_> {
+impl Engines {
     /// An engine for every [`SIZES`] memories.
-    fn each<E: Engine + 'static>(self, make: impl Fn(&[u64]) -> E) -> Vec<Box<dyn Engine>> {
-        let engine = |frames| Box::new(make(frames)) as Box<dyn Engine>;
-        self.frames.chunks(SIZES).map(engine).collect()
+    fn each<E: Engine + 'static>(self, make: impl Fn(&[Setup]) -> E) -> Vec<Box<dyn Engine>> {
+        let engine = |memories| Box::new(make(memories)) as Box<dyn Engine>;
+        self.memories.chunks(SIZES).map(engine).collect()
     }
 }
 
-impl Visitor for Engines<'_> {
+impl Visitor for Engines {
     type Output = Vec<Box<dyn Engine>>;
 
     fn faults<P: Replacement>(self) -> Self::Output {
-        let page_bytes = self.page_bytes;
-        self.each(|frames| Memories::<P>::new(frames, page_bytes))
+        self.each(Memories::<P>::new)
     }
 
     fn clock(self) -> Self::Output {
-        let Self { page_bytes, options, .. } = self;
-        match options.clock_insert {
-            ClockInsert::Set => self.each(|frames| Clocks::new(frames, page_bytes)),
-            ClockInsert::Clear => self.each(|frames| Direct::new(frames, page_bytes)),
+        match self.clock_insert {
+            ClockInsert::Set => self.each(Clocks::new),
+            ClockInsert::Clear => self.each(Direct::new),
         }
     }
 
     fn lru(self) -> Self::Output {
-        vec![Box::new(Stack::new(self.frames))]
+        vec![Box::new(Stack::new(&self.memories))]
     }
 }
 
@@ -166,12 +92,11 @@ pub fn whole_bytes(
     on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<(bool, u64)> {
     let lifetimes = options.lifetimes && lifetimes::known(reader)?;
-    Ok(match lifetimes && options.has_fractions() {
-        true => {
-            (true, lifetimes::peak_resident(reader, options.kinds, options.files, on_progress)?)
-        }
-        false => (lifetimes, footprint_bytes),
-    })
+    if !lifetimes || !options.has_fractions() {
+        return Ok((lifetimes, footprint_bytes));
+    }
+    let set = ResidentSet::new(options.spaces(reader), options.files);
+    Ok((true, lifetimes::peak_resident(reader, options.kinds, set, on_progress)?))
 }
 
 /// Simulate every page size and memory size of `options`: in one pass over the trace, or in as few
@@ -185,17 +110,37 @@ pub fn simulate(
 ) -> Result<Simulated> {
     let footprint_bytes = footprint_bytes(reader, options)?;
     let records = reader.info().records_of(options.kinds);
-    let (lifetimes, whole_bytes) =
-        whole_bytes(reader, options, footprint_bytes, &mut |_| on_progress(0))?;
-    let study = Study { reader, options, lifetimes, whole_bytes, footprint_bytes };
-    let mut cells = Vec::new();
-    let mut done = 0;
-    for page_sizes in passes(&study, records) {
-        let (some, read) = study.pass(page_sizes, &mut |records| on_progress(done + records))?;
-        cells.extend(some);
-        done += read;
+    let lifetimes = options.lifetimes && lifetimes::known(reader)?;
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(options.threads)
+        .build()
+        .map_err(|e| Error::input("--threads", e.to_string(), "ask for fewer threads"))?;
+    let mut study =
+        Study { reader, options, lifetimes, whole_bytes: footprint_bytes, footprint_bytes, pool };
+
+    if lifetimes && options.has_fractions() {
+        if let [all] = passes(&study, records)[..] {
+            let source = study.source(all)?;
+            let block_shift = source.block_shift;
+            let mut progress = |done| on_progress(done / 2);
+            if let Some(kept) = Kept::new(source, options, records, &study.pool, &mut progress)? {
+                study.whole_bytes = kept.peak_bytes;
+                let chunks = Chunks::Kept { chunks: kept.chunks.into_iter(), block_shift };
+                let cells =
+                    study.pass(all, chunks, &mut |done| on_progress((records + done) / 2))?;
+                return Ok(study.simulated(cells, records));
+            }
+        }
+        let progress = &mut |_| on_progress(0);
+        (_, study.whole_bytes) = whole_bytes(reader, options, footprint_bytes, progress)?;
     }
-    Ok(Simulated { cells, records, footprint_bytes, lifetimes, whole_bytes })
+    let mut cells = Vec::new();
+    for (pass, page_sizes) in (0..).zip(passes(&study, records)) {
+        let chunks = Chunks::Cut(Box::new(study.source(page_sizes)?));
+        let mut progress = |done| on_progress(pass * records + done);
+        cells.extend(study.pass(page_sizes, chunks, &mut progress)?);
+    }
+    Ok(study.simulated(cells, records))
 }
 
 /// What is the same in every pass.
@@ -205,6 +150,7 @@ struct Study<'a> {
     lifetimes: bool,
     whole_bytes: u64,
     footprint_bytes: u64,
+    pool: ThreadPool,
 }
 
 /// Bytes a page takes in the window cutter: its id and where it was last seen.
@@ -253,107 +199,33 @@ fn passes<'a>(study: &Study<'a>, records: u64) -> Vec<&'a [u64]> {
     passes
 }
 
-impl Study<'_> {
-    /// One pass over the trace for some page sizes; answers their cells and the records read.
+impl<'a> Study<'a> {
+    fn source(&self, page_sizes: &[u64]) -> Result<Source> {
+        Source::new(self.reader, self.options, page_sizes, self.lifetimes)
+    }
+
+    /// One pass over the trace for some page sizes.
     fn pass(
         &self,
         page_sizes: &[u64],
+        mut chunks: Chunks,
         on_progress: &mut dyn FnMut(u64) -> Result<()>,
-    ) -> Result<(Vec<Cell>, u64)> {
-        let Self { reader, options, lifetimes: lives, .. } = *self;
-        let memory = options.memory_bytes(self.whole_bytes);
-        let smallest = page_sizes[0].trailing_zeros();
-        // What ends, ends by pages of 4 KiB.
-        let block_shift = if lives { smallest.min(lifetimes::PAGE) } else { smallest };
-        // Memories with equally many frames are one memory: large pages leave few different ones.
-        let frames: Vec<Vec<u64>> = page_sizes
-            .iter()
-            .map(|page| memory.iter().map(|(bytes, _)| (bytes / page).max(1)).collect())
-            .collect();
-        let different: Vec<Vec<u64>> = frames
-            .iter()
-            .map(|frames| {
-                let mut frames = frames.clone();
-                frames.sort_unstable();
-                frames.dedup();
-                frames
-            })
-            .collect();
-        let mut jobs: Vec<PageSize> = Vec::new();
-        // Jobs of each page size: one, or the TLB's and one a sampled group.
-        let mut places = Vec::new();
-        for (&page, frames) in page_sizes.iter().zip(&different) {
-            let start = jobs.len();
-            let shift = page.trailing_zeros();
-            let mut push = |sample, tlb, frames: &[u64]| {
-                let engines = Engines { frames, page_bytes: page, options };
-                let engines =
-                    if frames.is_empty() { Vec::new() } else { options.replacement.visit(engines) };
-                let files = options.files;
-                jobs.push(PageSize::new(Job {
-                    shift,
-                    block_shift,
-                    tlb,
-                    sample,
-                    lives,
-                    files,
-                    engines,
-                }));
-            };
-            let pages = self.footprint_bytes as f64 / page.max(4096) as f64;
-            match options.sample.filter(|&rate| sample::worth_it(pages, rate)) {
-                Some(rate) => {
-                    push(None, Some(options.tlb), &[]);
-                    for group in 0..GROUPS {
-                        let sample = Sample::group(rate, group);
-                        let frames: Vec<u64> = frames.iter().map(|&f| sample.frames(f)).collect();
-                        push(Some(sample), None, &frames);
-                    }
-                }
-                None => push(None, Some(options.tlb), frames),
-            }
-            places.push(start..jobs.len());
-        }
-
-        let first = options.tlb.first;
-        let held = if first.ways.is_none_or(|ways| ways == first.entries) {
-            first.entries as usize
-        } else {
-            MAX_BLOCKS
-        };
-        let mut windower = Windower::new(block_shift, held.min(MAX_BLOCKS), options.kinds);
-        if options.clock_insert == ClockInsert::Clear {
-            windower = windower.keeping_all();
-        }
-        let mut events = Vec::new();
-        if lives {
-            let largest = page_sizes.iter().max().map_or(block_shift, |page| page.trailing_zeros());
-            let spaces = Spaces::new(&reader.info().threads);
-            windower = windower.with_lives(Blocks::new(block_shift, largest, spaces));
-            events = reader.regions()?;
-            events.sort_by_key(|event| event.at);
-        }
-        let mut source = Source {
-            batches: reader.batches(Columns { thread: lives, ..Columns::PAGING }),
-            windower,
-            batch: Batch::default(),
-            events: events.into_iter().peekable(),
-            at: 0,
-        };
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(options.threads)
-            .build()
-            .map_err(|e| Error::input("--threads", e.to_string(), "ask for fewer threads"))?;
-
-        let (mut records, mut crossings) = (0, vec![0u64; 64]);
+    ) -> Result<Vec<Cell>> {
+        let memory = self.options.memory_bytes(self.whole_bytes);
+        let block_shift = chunks.block_shift();
+        let mut sizes: Vec<Size> =
+            page_sizes.iter().map(|&page| self.size(page, block_shift, &memory)).collect();
+        let mut jobs: Vec<&mut PageSize> =
+            sizes.iter_mut().flat_map(|size| &mut size.jobs).collect();
+        let (mut records, mut crossings) = (0, [0u64; 64]);
         let (mut current, mut next) = (Chunk::default(), Chunk::default());
-        let mut more = source.fill(&mut current)?;
+        let mut more = chunks.next_into(&mut current)?;
         while more {
             records += current.records;
             crossings.iter_mut().zip(&current.crossings).for_each(|(sum, n)| *sum += n);
-            let (filled, ()) = pool.install(|| {
+            let (filled, ()) = self.pool.install(|| {
                 rayon::join(
-                    || source.fill(&mut next),
+                    || chunks.next_into(&mut next),
                     || jobs.par_iter_mut().with_max_len(1).for_each(|job| job.chunk(&current)),
                 )
             });
@@ -361,125 +233,80 @@ impl Study<'_> {
             std::mem::swap(&mut current, &mut next);
             on_progress(records)?;
         }
+        let references = |size: &Size| records + crossings[size.shift() as usize];
+        Ok(sizes.iter().flat_map(|size| size.cells(&memory, references(size))).collect())
+    }
 
-        let mut cells = Vec::new();
-        for ((place, frames), different) in places.into_iter().zip(&frames).zip(&different) {
-            let first = &jobs[place.start];
-            let outcomes: Vec<Counted> = match place.len() {
-                1 => first
-                    .outcomes()
-                    .into_iter()
-                    .map(|outcome| Counted::exact(outcome, first))
-                    .collect(),
-                _ => sampled_outcomes(&jobs[place.start + 1..place.end]),
+    /// What is simulated at a page size.
+    fn size(&self, page_bytes: u64, block_shift: u32, memory: &[(u64, Option<f64>)]) -> Size {
+        let Self { options, lifetimes: lives, .. } = *self;
+        let frames: Vec<u64> =
+            memory.iter().map(|(bytes, _)| (bytes / page_bytes).max(1)).collect();
+        // Memories with equally many frames are one memory: large pages leave few different ones.
+        let mut different = frames.clone();
+        different.sort_unstable();
+        different.dedup();
+        let job = |sample, tlb, frames: &[u64]| {
+            let setup = |&frames| options.setup(frames, page_bytes, lives);
+            let memories: Vec<Setup> = frames.iter().map(setup).collect();
+            let engines = match memories.is_empty() {
+                true => Vec::new(),
+                false => {
+                    let clock_insert = options.clock_insert;
+                    options.replacement.visit(Engines { memories, clock_insert })
+                }
             };
-            let tlb = first.tlb();
-            for (&frames, &(memory_bytes, memory_fraction)) in frames.iter().zip(&memory) {
-                let index = different.binary_search(&frames).unwrap_or(0);
-                let Counted { outcome, faults_error, pages, files } = outcomes[index];
-                let kinds = (frames >= MIN_FRAMES).then(|| FaultKinds::of(outcome, pages, files));
-                cells.push(Cell {
-                    page_bytes: 1 << first.shift,
-                    memory_bytes,
-                    memory_fraction,
-                    frames,
-                    references: records + crossings[first.shift as usize],
-                    tlb_misses: tlb.misses,
-                    tlb_second_hits: tlb.second_hits,
-                    faults: outcome.faults,
-                    faults_error,
-                    dirty_evictions: outcome.dirty_evictions,
-                    pages: first.pages(),
-                    file_pages: first.pages_of_files(),
-                    kinds,
-                });
-            }
-        }
-        Ok((cells, records))
-    }
-}
-
-/// What a memory came to, and of how many pages.
-#[derive(Clone, Copy)]
-struct Counted {
-    outcome: Outcome,
-    /// Standard error of the faults, of a sample.
-    faults_error: Option<f64>,
-    pages: u64,
-    files: u64,
-}
-
-impl Counted {
-    fn exact(outcome: Outcome, job: &PageSize) -> Self {
-        Self { outcome, faults_error: None, pages: job.pages(), files: job.pages_of_files() }
-    }
-}
-
-/// Estimates of the whole from the groups' outcomes.
-fn sampled_outcomes(groups: &[PageSize]) -> Vec<Counted> {
-    let outcomes: Vec<(&PageSize, Vec<Outcome>)> =
-        groups.iter().map(|group| (group, group.outcomes())).collect();
-    let memories = outcomes.first().map_or(0, |(_, outcomes)| outcomes.len());
-    (0..memories)
-        .map(|memory| {
-            let estimate = |count: &dyn Fn(&PageSize, &Outcome) -> u64| {
-                let scaled = |(group, outcomes): &(&PageSize, Vec<Outcome>)| {
-                    count(group, &outcomes[memory]) as f64 / group.rate()
+            let (shift, files) = (page_bytes.trailing_zeros(), options.files);
+            PageSize::new(Job { shift, block_shift, tlb, sample, lives, files, engines })
+        };
+        let pages = self.footprint_bytes as f64 / page_bytes.max(4096) as f64;
+        let jobs = match options.sample.filter(|&rate| sample::worth_it(pages, rate)) {
+            None => vec![job(None, Some(options.tlb), &different)],
+            Some(rate) => {
+                let group = |group| {
+                    let sample = Sample::group(rate, group);
+                    let frames: Vec<u64> = different.iter().map(|&f| sample.frames(f)).collect();
+                    job(Some(sample), None, &frames)
                 };
-                sample::estimate(&outcomes.iter().map(scaled).collect::<Vec<f64>>())
-            };
-            let mean = |count: fn(&Outcome) -> u64| {
-                estimate(&|_, outcome| count(outcome)).0.round() as u64
-            };
-            let outcome = Outcome {
-                faults: mean(|o| o.faults),
-                dirty_evictions: mean(|o| o.dirty_evictions),
-                file_faults: mean(|o| o.file_faults),
-                file_dirty_evictions: mean(|o| o.file_dirty_evictions),
-                void_faults: mean(|o| o.void_faults),
-            };
-            let (_, error) = estimate(&|_, outcome| outcome.faults);
-            let pages = estimate(&|group, _| group.pages()).0.round() as u64;
-            let files = estimate(&|group, _| group.pages_of_files()).0.round() as u64;
-            Counted { outcome, faults_error: Some(error), pages, files: files.min(pages) }
-        })
-        .collect()
-}
-
-struct Source {
-    batches: nearfar_trace::reader::Batches,
-    windower: Windower,
-    batch: Batch,
-    /// Events of the address spaces that are still to come, where pages end.
-    events: std::iter::Peekable<std::vec::IntoIter<RegionEvent>>,
-    /// Records read so far.
-    at: u64,
-}
-
-impl Source {
-    /// The next chunk; false at the end of the trace.
-    fn fill(&mut self, chunk: &mut Chunk) -> Result<bool> {
-        self.windower.begin(chunk);
-        let mut read = 0;
-        while read < CHUNK && self.batches.next_into(&mut self.batch)? {
-            let mut place = 0;
-            while place < self.batch.len() {
-                while let Some(event) = self.events.next_if(|event| event.at <= self.at) {
-                    self.windower.event(&event, chunk);
-                }
-                let left = self.batch.len() - place;
-                let until = self.events.peek().map_or(u64::MAX, |event| event.at - self.at);
-                let range = place..place + until.min(left as u64) as usize;
-                if let Some(blocks) = self.windower.lives() {
-                    blocks.spaces().tell_apart(&mut self.batch, range.clone());
-                }
-                self.windower.add(&self.batch, range.clone(), chunk);
-                self.at += range.len() as u64;
-                place = range.end;
+                let tlb = job(None, Some(options.tlb), &[]);
+                std::iter::once(tlb).chain((0..GROUPS).map(group)).collect()
             }
-            read += self.batch.len() as u64;
+        };
+        Size { jobs, frames, different }
+    }
+
+    fn simulated(&self, cells: Vec<Cell>, records: u64) -> Simulated {
+        let Self { footprint_bytes, lifetimes, whole_bytes, .. } = *self;
+        Simulated { cells, records, footprint_bytes, lifetimes, whole_bytes }
+    }
+}
+
+/// Where the chunks of a pass come from.
+enum Chunks {
+    /// From the trace.
+    Cut(Box<Source>),
+    /// They were kept.
+    Kept { chunks: std::vec::IntoIter<Chunk>, block_shift: u32 },
+}
+
+impl Chunks {
+    fn block_shift(&self) -> u32 {
+        match self {
+            Chunks::Cut(source) => source.block_shift,
+            Chunks::Kept { block_shift, .. } => *block_shift,
         }
-        self.windower.end(chunk);
-        Ok(read > 0)
+    }
+
+    /// The next chunk; false when there is none.
+    fn next_into(&mut self, chunk: &mut Chunk) -> Result<bool> {
+        match self {
+            Chunks::Cut(source) => source.fill(chunk),
+            Chunks::Kept { chunks, .. } => {
+                let next = chunks.next();
+                let more = next.is_some();
+                *chunk = next.unwrap_or_default();
+                Ok(more)
+            }
+        }
     }
 }

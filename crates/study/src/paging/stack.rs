@@ -1,5 +1,6 @@
 //! Exact LRU at every memory size at once, which must see every reference.
 
+use nearfar_kernel::replacement::Setup;
 use nearfar_kernel::replacement::stack::StackDistance;
 
 use super::engine::{Engine, NO_PAGE, Outcome, View};
@@ -26,11 +27,11 @@ enum State {
 }
 
 impl Stack {
-    /// Memories of `frames` frames each.
-    pub fn new(frames: &[u64]) -> Self {
+    /// These memories.
+    pub fn new(memories: &[Setup]) -> Self {
         Self {
             stack: StackDistance::new(),
-            frames: frames.to_vec(),
+            frames: memories.iter().map(|setup| setup.frames).collect(),
             pages: Vec::new(),
             void: Vec::new(),
             discarded: false,
@@ -74,7 +75,7 @@ impl Engine for Stack {
         }
     }
 
-    fn begin_file(&mut self, page: u32) {
+    fn begin_file(&mut self, page: u32, _executable: bool) {
         self.stack.mark(page);
     }
 

@@ -5,7 +5,8 @@ use nearfar_hardware::machine::FaultTimes;
 use nearfar_hardware::{AccessTimes, Storage};
 use nearfar_trace::{Error, Result};
 
-use super::simulate::{FaultKinds, MIN_FRAMES, Simulated};
+use super::cell::{FaultKinds, MIN_FRAMES};
+use super::simulate::Simulated;
 
 nearfar_schema::columns! {
     /// A row of the study. Times are averages per reference.

@@ -90,6 +90,14 @@ impl Chunk {
         self.records = 0;
     }
 
+    /// Bytes of the windows, near enough.
+    pub fn bytes(&self) -> u64 {
+        // What each distinct block of a window takes, and each reference a byte.
+        const BLOCK: usize = 2 * size_of::<u64>() + 2 * size_of::<u32>() + 2;
+        let changes = self.changes.len() * size_of::<(u32, Change)>();
+        (self.block.len() * BLOCK + self.starts.len() * 4 + self.refs.len() + changes) as u64
+    }
+
     /// The windows, as ranges of `j`.
     pub fn windows(&self) -> impl Iterator<Item = std::ops::Range<usize>> + '_ {
         self.starts.windows(2).map(|pair| pair[0] as usize..pair[1] as usize)

@@ -30,13 +30,13 @@ nearfar_schema::columns! {
         embedded_fault_rate: f64 ["per access"] as "faults",
         /// Embedded page faults on a page that was on its way for another thread.
         joined_faults: u64,
-        /// Embedded page faults that went to the kernel; those raised anew are in `overruns`.
+        /// Embedded page faults that went to the kernel; those raised again are in `overruns`.
         passed_to_kernel: u64,
         /// Their share of all embedded page faults.
         passed_share: f64 as "passed on",
         /// How often a thread slept; not where it was in a section that may not.
         slept: u64,
-        /// How often a thread woke before its page was there, and raised the fault anew.
+        /// How often a thread woke before its page was there, and raised the fault again.
         overruns: u64,
         /// Ordinary page faults: first touches.
         page_faults: u64,

@@ -20,7 +20,7 @@ pub struct Loading {
     pub predicted_ns: Option<u64>,
 }
 
-/// The device at work. Pages are numbers on the device; times are nanoseconds.
+/// The device during a run. Pages are numbers on the device; times are nanoseconds.
 pub struct Device {
     /// The device itself.
     pub umd: Umd,

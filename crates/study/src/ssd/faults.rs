@@ -116,7 +116,7 @@ impl<'a> Faults<'a> {
                 self.translate(scheduler, at, page);
                 return Ok(());
             };
-            // The fault is raised anew, with what the device still has to do.
+            // The fault is raised again, with what the device still has to do.
             let again = if scheduler.threads[at.thread].slept_for == Some(page) {
                 counts.overruns += 1;
                 Again::Early

@@ -1,4 +1,4 @@
-//! The host at work: replays a trace through the scheduler, the fast path and the faults.
+//! The host: replays a trace through the scheduler, the fast path and the faults.
 
 use nearfar_hardware::flash::Conditioned;
 use nearfar_hardware::umd::Umd;

@@ -82,7 +82,7 @@ fn mix(threads: u32, pages: u64, length: u32, instr: u32, write: f64, seed: u64)
 }
 
 /// One thread, no CPU caches, policy `none`: lists and loops, from the description in docs/ssd.md.
-/// Answers nanoseconds, TLB misses, embedded faults, flash reads and programs for the host.
+/// Returns nanoseconds, TLB misses, embedded faults, flash reads and programs for the host.
 fn plain(records: &[Record], host: &Host, frames: usize) -> (u64, [u64; 4]) {
     let mut ps = host.switch_ns * 1000;
     let (mut misses, mut faults, mut reads, mut programs) = (0, 0, 0, 0);

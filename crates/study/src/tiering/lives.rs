@@ -9,11 +9,11 @@ use std::ops::Range;
 
 use nearfar_kernel::tiering::{HUGE, Page};
 use nearfar_trace::hash::PageMap;
-use nearfar_trace::{Batch, Columns, Error, KindSet, Reader, RegionEvent, Result, last_byte};
+use nearfar_trace::{Batch, Columns, Error, KindSet, Reader, Result, last_byte};
 
 use super::engine::{Access, End};
 use crate::lifetimes::{
-    Action, Backing, Blocks, Change, NO_FRAME, PAGE, PageTable, SPACE_SHIFT, Spaces,
+    Action, Blocks, Change, Events, NO_FRAME, Next, PAGE, PageTable, Recent, SPACE_SHIFT, Spaces,
 };
 
 /// What changes before an access.
@@ -49,9 +49,6 @@ pub(super) struct Lives {
     pub accesses: u64,
 }
 
-/// Blocks that were seen lately and have nothing more to say, by some bits of their numbers.
-const SLOTS: usize = 1 << 12;
-const EMPTY: u64 = u64::MAX;
 /// In place of the place of a frame.
 const NO_PLACE: u32 = u32::MAX;
 
@@ -108,11 +105,7 @@ struct Builder {
     table: PageTable,
     /// log2 of the blocks in a page.
     shift: u32,
-    /// There is one process.
-    single: bool,
-    /// References that hit CPU caches are not in the trace.
-    filtered: bool,
-    recent: Vec<u64>,
+    recent: Recent,
     places: Places,
     /// Of frames, by id.
     place_of: Vec<u32>,
@@ -125,9 +118,8 @@ struct Builder {
     lives: Lives,
 }
 
-/// Work out the lives of a trace's pages: of 4 KiB, or of 2 MiB if `huge`. In a `filtered` trace the
-/// writes that CPU caches answered are missing; there, private memory has a frame from the first
-/// reference on.
+/// Work out the lives of a trace's pages: of 4 KiB, or of 2 MiB if `huge`. A `filtered` trace lacks the
+/// stores that CPU caches held.
 ///
 /// # Errors
 /// The trace cannot be read; the error of `on_progress`.
@@ -138,14 +130,12 @@ pub(super) fn lives(
     on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<Lives> {
     let shift = if huge { HUGE.ilog2() } else { 0 };
-    let threads = &reader.info().threads;
+    let spaces = Spaces::new(&reader.info().threads).filtered(filtered);
     let mut builder = Builder {
-        blocks: Blocks::new(PAGE, PAGE + shift, Spaces::new(threads)),
+        blocks: Blocks::new(PAGE, PAGE + shift, spaces),
         table: PageTable::new(PAGE + shift, PAGE, None),
         shift,
-        single: threads.windows(2).all(|two| two[0].process == two[1].process),
-        filtered,
-        recent: vec![EMPTY; SLOTS],
+        recent: Recent::default(),
         places: Places::default(),
         place_of: Vec::new(),
         translated: Vec::new(),
@@ -153,23 +143,24 @@ pub(super) fn lives(
         spaces: Vec::new(),
         lives: Lives::default(),
     };
-    let mut events = reader.regions()?;
-    events.sort_by_key(|event| event.at);
-    let mut events = events.into_iter().peekable();
+    let mut events = Events::new(reader)?;
     let mut batches = reader.batches(Columns { thread: true, ..Columns::PAGING });
     let mut batch = Batch::default();
     let mut at = 0u64;
     while batches.next_into(&mut batch)? {
-        let mut start = 0;
-        while start < batch.len() {
-            while let Some(event) = events.next_if(|event| event.at <= at + start as u64) {
-                builder.event(&event);
+        for next in events.among(batch.len()) {
+            match next {
+                Next::Event(event) => {
+                    builder.blocks.apply(&event);
+                    if builder.changed() {
+                        builder.recent.forget();
+                    }
+                }
+                Next::Records(range) => {
+                    builder.blocks.spaces().tell_apart(&mut batch, range.clone());
+                    builder.records(&batch, range);
+                }
             }
-            let until = events.peek().map_or(usize::MAX, |event| (event.at - at) as usize);
-            let range = start..until.min(batch.len());
-            builder.blocks.spaces().tell_apart(&mut batch, range.clone());
-            builder.records(&batch, range.clone());
-            start = range.end;
         }
         at += batch.len() as u64;
         on_progress(at)?;
@@ -178,13 +169,6 @@ pub(super) fn lives(
 }
 
 impl Builder {
-    fn event(&mut self, event: &RegionEvent) {
-        self.blocks.apply(event);
-        if self.changed() {
-            self.recent.fill(EMPTY);
-        }
-    }
-
     /// Note in which space the thread of the next access runs: `addr` says it.
     fn switch(&mut self, thread: u32, addr: u64) {
         if addr >> 63 == 1 {
@@ -200,13 +184,14 @@ impl Builder {
     }
 
     fn records(&mut self, batch: &Batch, range: Range<usize>) {
+        let several = self.blocks.spaces().several();
         for index in range {
             let addr = batch.addr[index];
-            if !self.single {
+            if several {
                 self.switch(batch.thread[index], addr);
             }
             for number in addr >> PAGE..=last_byte(addr, batch.size[index]) >> PAGE {
-                if self.recent[number as usize % SLOTS] != number {
+                if !self.recent.holds(number) {
                     let write = KindSet::WRITES.0 >> batch.kind[index] & 1 == 1;
                     self.reference(number, write);
                 }
@@ -216,18 +201,13 @@ impl Builder {
     }
 
     fn reference(&mut self, number: u64, write: bool) {
-        let blocks = &mut self.blocks;
-        let block = blocks.find(number).unwrap_or_else(|| blocks.birth(number, write));
-        if write && blocks.watched(block) {
-            blocks.write(block);
-        }
-        let watched = blocks.watched(block);
+        let block = self.blocks.reference(number, write);
         if self.changed() && self.shift > 0 {
             // Other blocks of the page may lie elsewhere now.
-            self.recent.fill(EMPTY);
+            self.recent.forget();
         }
-        if !watched {
-            self.recent[number as usize % SLOTS] = number;
+        if !self.blocks.watched(block) {
+            self.recent.note(number);
         }
         let page = self.table.page(block);
         let place = match self.table.frame(page) {
@@ -245,13 +225,7 @@ impl Builder {
     fn changed(&mut self) -> bool {
         let (mut lost, at) = (false, self.lives.accesses);
         let Self { blocks, table, places, place_of, translated, lives, .. } = self;
-        for mut change in blocks.changes() {
-            if let Change::Born { backing, .. } = &mut change
-                && self.filtered
-                && *backing == Backing::Zeros
-            {
-                *backing = Backing::Unknown;
-            }
+        for change in blocks.changes() {
             table.apply(&change);
             place_of.resize(table.ids(), NO_PLACE);
             translated.resize(table.ids(), NO_PLACE);

@@ -52,7 +52,7 @@ nearfar_schema::options! {
         /// References of a trace that reach memory, before or behind the machine's caches.
         filter: Filter = "cache",
         /// Whether pages end, where a trace has events that say so; with cache-write-backs never.
-        lifetimes: Lifetimes = "off",
+        lifetimes: Lifetimes = "on",
         /// Points of the time series in each phase.
         points: Count<1, 100_000> = 40,
         /// Threads; 0 = one per core. A policy in Python makes it 1.

@@ -186,12 +186,17 @@ pub fn export(
     let (target, output) = if stdout {
         // Rust's own stream passes over writes that fail because it is closed.
         let stream = io::stdout().as_fd().try_clone_to_owned();
-        let stream = stream.map_err(|e| Error::io(Path::new("standard output"), "cannot open", &e))?;
+        let stream =
+            stream.map_err(|e| Error::io(Path::new("standard output"), "cannot open", &e))?;
         (Target::Stream(Box::new(File::from(stream))), None)
     } else {
         let inputs = [from.to_owned()];
-        let output =
-            Output::claim(&Wanted { path: to, form: Form::File, force: overwrite, inputs: &inputs })?;
+        let output = Output::claim(&Wanted {
+            path: to,
+            form: Form::File,
+            force: overwrite,
+            inputs: &inputs,
+        })?;
         let file = File::create(output.temporary())
             .map_err(|e| Error::io(output.temporary(), "cannot create", &e))?;
         (Target::File(file), Some(output))

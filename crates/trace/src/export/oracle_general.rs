@@ -2,7 +2,7 @@
 //!
 //! Packed little-endian records of 24 bytes: time u32, id u64 (page number), size u32 (page
 //! bytes), next i64 (number of the next request to the page, -1 for none). Time is the number of
-//! the request over 10^6: a million requests per second, for want of a clock. Loses kinds, sizes,
+//! the request over 10^6: a million requests per second, as there is no clock. Loses kinds, sizes,
 //! threads and instruction counts.
 //!
 //! `next` is in the future, so it is filled in when that future comes: in the last [`WINDOW`]
@@ -99,7 +99,7 @@ impl Requests {
             self.write(self.window)?;
         }
         if self.late.len() >= self.window {
-            self.mend()?;
+            self.rewrite_header()?;
         }
         Ok(())
     }
@@ -118,7 +118,7 @@ impl Requests {
         Ok(())
     }
 
-    fn mend(&mut self) -> io::Result<()> {
+    fn rewrite_header(&mut self) -> io::Result<()> {
         self.late.sort_unstable();
         for (number, next) in self.late.drain(..) {
             self.file.write_all_at(&next.to_le_bytes(), number * SIZE + NEXT_AT)?;
@@ -138,7 +138,7 @@ impl Encoder for Requests {
 
     fn finish(mut self: Box<Self>) -> io::Result<()> {
         self.write(self.recent.len())?;
-        self.mend()?;
+        self.rewrite_header()?;
         self.file.flush()
     }
 }

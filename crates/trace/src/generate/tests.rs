@@ -170,7 +170,7 @@ fn digest(records: &[Record]) -> u64 {
 
 /// The same seed gives the same references in every version: these digests must never change.
 #[test]
-fn a_seed_is_for_ever() {
+fn a_seed_gives_the_same_references_in_every_version() {
     let expected: &[(&str, u64)] = &[
         ("zipf", 2394043693489430950),
         ("scrambled-zipf", 5978551480454870073),

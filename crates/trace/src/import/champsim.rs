@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_instructions_are_told() {
+    fn bad_instructions_are_reported() {
         let bad = error("champsim", &instruction(64, 1, [2, 0], &[]));
         assert!(bad.contains("record 1, byte 0") && bad.contains("is_branch 2"), "{bad}");
         assert!(error("champsim", &instruction(64, 1, [0, 1], &[])).contains("branch_taken 1"));

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_lines_are_told() {
+    fn bad_lines_are_reported() {
         for (text, what) in [
             ("size,kind\n", "no column `addr`"),
             ("addr,addr\n", "column `addr` twice"),

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_lines_are_told() {
+    fn bad_lines_are_reported() {
         for (text, what) in [
             ("5 10\n", "no label"),
             ("0 10 4\n", "more than `label address`"),

@@ -3,8 +3,8 @@
 //! `record# instr#: tid ifetch|read|write N byte(s) @ 0xADDR ...`, where tid may carry a workload
 //! (`W0.T42`); what follows the address (encoding, disassembly, `by PC`) is not used. Markers
 //! (`<marker: ...>`, `<thread N exited>`), headings, rules, prefetches, flushes, second lines of a
-//! long encoding and instructions that were not fetched anew are passed over. An ifetch is a fetch of its bytes and counts one
-//! instruction. Threads are numbered in order of appearance.
+//! long encoding and instructions that were not fetched again are passed over. An ifetch is a fetch
+//! of its bytes and counts one instruction. Threads are numbered in order of appearance.
 
 use super::text::{decimal, hex, size, words};
 use super::threads::Threads;
@@ -159,7 +159,7 @@ View tool results:
     }
 
     #[test]
-    fn bad_lines_are_told() {
+    fn bad_lines_are_reported() {
         for (text, what) in [
             ("x 1: 2 read 8 byte(s) @ 0x1\n", "record number"),
             ("1 1 2 read 8 byte(s) @ 0x1\n", "instruction number"),

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_lines_are_told() {
+    fn bad_lines_are_reported() {
         for (line, what) in [
             ("I 1000,3", "neither a reference"),
             (" X 1000,3", "neither a reference"),

@@ -65,7 +65,7 @@ nearfar_schema::options! {
     /// The options of `nearfar import` as they are written.
     pub struct Asked {
         /// Format of the file.
-        format: Option<Choice<Importers>> = none("told by the content"),
+        format: Option<Choice<Importers>> = none("recognised by the content"),
         /// Bad records to let through; trace.json counts them.
         skip_bad: Count = 0,
         /// Stop after this many references.
@@ -218,7 +218,7 @@ pub fn guess(input: &mut Input<'_>) -> Result<&'static dyn Importer> {
     }
 }
 
-/// What an import came to.
+/// The outcome of an import.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// References handed on.
@@ -237,7 +237,7 @@ struct Position {
 }
 
 /// Counts bad records and turns one too many into an error.
-struct Judge<'a> {
+struct BadRecords<'a> {
     place: &'a str,
     importer: &'a dyn Importer,
     compressed: bool,
@@ -245,7 +245,7 @@ struct Judge<'a> {
     skipped: u64,
 }
 
-impl Judge<'_> {
+impl BadRecords<'_> {
     fn bad(&mut self, at: Position, what: &str) -> Result<()> {
         if self.skipped < self.allowed {
             self.skipped += 1;
@@ -257,8 +257,8 @@ impl Judge<'_> {
         };
         let stream = if self.compressed { " of the decompressed stream" } else { "" };
         let fix = match self.allowed {
-            0 => "mend the file, or let N bad records through with --skip-bad N".to_owned(),
-            n => format!("--skip-bad {n} is used up: mend the file or allow more"),
+            0 => "fix the file, or let N bad records through with --skip-bad N".to_owned(),
+            n => format!("--skip-bad {n} is used up: fix the file or allow more"),
         };
         Err(Error::input(
             format!("{}: {unit} {}, byte {}{stream}", self.place, at.number, at.offset),
@@ -301,7 +301,7 @@ pub fn read(
     if let Some(what) = input::unsupported(head.bytes) {
         return Err(Error::input(place, what, "unpack or convert it first"));
     }
-    let mut judge = Judge {
+    let mut bad_records = BadRecords {
         place: &place,
         importer,
         compressed: input.is_compressed(),
@@ -327,7 +327,7 @@ pub fn read(
                         Framing::Lines { .. } => format!("{} in `{}`", bad.0, text::shown(bytes)),
                         Framing::Fixed(_) => bad.0.into_owned(),
                     };
-                    judge.bad(at, &shown)?;
+                    bad_records.bad(at, &shown)?;
                     continue;
                 }
                 for &record in &out {
@@ -343,16 +343,16 @@ pub fn read(
                     Framing::Fixed(size) => format!("cut short: {have} of its {size} bytes"),
                     Framing::Lines { .. } => "cut short: the last line has no newline".to_owned(),
                 };
-                judge.bad(at, &what)?;
+                bad_records.bad(at, &what)?;
                 break;
             }
             Frame::TooLong => {
-                judge.bad(at, &format!("the line is longer than {MAX_LINE} bytes"))?;
+                bad_records.bad(at, &format!("the line is longer than {MAX_LINE} bytes"))?;
                 input.skip_line()?;
             }
         }
     }
-    let skipped = judge.skipped;
+    let skipped = bad_records.skipped;
     if records == 0 {
         return Err(Error::input(
             place,

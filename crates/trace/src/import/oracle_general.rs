@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_requests_are_told() {
+    fn bad_requests_are_reported() {
         let beyond = error("oracle-general", &request(0, 1 << 52, 1, -1));
         assert!(
             beyond.contains("record 1, byte 0") && beyond.contains("--object-bytes 1"),

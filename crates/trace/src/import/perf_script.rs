@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_lines_are_told() {
+    fn bad_lines_are_reported() {
         for (text, what) in [
             ("perf 12 2.5: e: 10\n", "no pid/tid"),
             ("12/12 e: 10\n", "no time"),

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_lines_are_told() {
+    fn bad_lines_are_reported() {
         for (text, what) in [
             ("0x40 R 0x1\n", "does not begin with `ip:`"),
             ("0x40: X 0x1\n", "neither R nor W"),

@@ -86,11 +86,11 @@ fn a_cut_off_compressed_stream_is_never_let_through() {
 }
 
 #[test]
-fn the_place_of_a_bad_record_is_told() {
+fn the_place_of_a_bad_record_is_reported() {
     let text = b"r 1000 4\n\nr 2000 4\nr what 4\n";
     assert_eq!(
         error("dinero", text),
-        "t: line 4, byte 19: bad dinero record: not a hexadecimal number in `r what 4`; mend the \
+        "t: line 4, byte 19: bad dinero record: not a hexadecimal number in `r what 4`; fix the \
          file, or let N bad records through with --skip-bad N"
     );
     let packed = error("dinero", &gzip(text));
@@ -98,7 +98,7 @@ fn the_place_of_a_bad_record_is_told() {
 }
 
 #[test]
-fn skip_bad_lets_so_many_through_and_counts_them() {
+fn skip_bad_lets_n_through_and_counts_them() {
     let text = b"r 1000 4\nbad\nr 2000 0\nr 3000 4\nr 4000";
     let options = |skip_bad| Options { skip_bad, ..Options::default() };
     let (records, summary) = full("dinero", text, &options(3)).unwrap();
@@ -186,7 +186,7 @@ fn a_long_line_that_is_let_through_is_passed_over_whole() {
 }
 
 #[test]
-fn every_format_is_told_from_every_other() {
+fn every_format_is_recognised_among_all() {
     let champsim = |size: usize| -> Vec<u8> {
         (0..8u64)
             .flat_map(|i| {

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn every_contradiction_is_told() {
+    fn every_contradiction_is_reported() {
         let huge = u64::MAX;
         let cases: &[(&str, Value, &str)] = &[
             ("/schema", json!(0), "trace schema 0 is not 1 to 2"),
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_there_twice_is_told() {
+    fn a_name_that_is_there_twice_is_reported() {
         for (from, to) in [
             ("\"load\":3", "\"load\":9,\"load\":3"),
             ("\"load\":30", "\"load\":1,\"load\":30"),

@@ -114,7 +114,10 @@ fn what_a_killed_writer_left_is_taken_over_and_no_link_is_followed() {
             folder::remove(&path).unwrap();
         }
     }
-    assert_eq!((names(&place), fs::read_to_string(&other).unwrap()), (vec!["other".into()], "theirs".into()));
+    assert_eq!(
+        (names(&place), fs::read_to_string(&other).unwrap()),
+        (vec!["other".into()], "theirs".into())
+    );
 }
 
 #[test]

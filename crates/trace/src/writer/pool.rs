@@ -196,7 +196,7 @@ impl DerefMut for Opened<'_> {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.work = None;
-        // Answers nobody wants must not keep a worker waiting.
+        // Answers that nobody reads must not keep a worker waiting.
         while self.done.try_recv().is_ok() {}
         let (_, closed) = sync_channel(0);
         self.done = closed;

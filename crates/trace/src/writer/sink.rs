@@ -60,7 +60,8 @@ impl Sink {
 
     pub(super) fn failed(&self, error: ParquetError) -> Error {
         let text = error.to_string();
-        let fix = system_error(&error).map_or("check the disk, or choose another place with -o", remedy);
+        let fix =
+            system_error(&error).map_or("check the disk, or choose another place with -o", remedy);
         match folder::beside(&self.part_path(), "partial") {
             Ok(at) => Error::input(at.display().to_string(), format!("cannot write: {text}"), fix),
             Err(error) => error,

@@ -1,7 +1,7 @@
 """Where descriptions of memory nodes are read from: one file a source, found by its name.
 
 A source is a module of this package with ``SUMMARY`` (a line), ``knows(path, text)`` (whether it is
-of this form; ``text`` is empty for a folder) and ``read(path, text)``, which answers
+of this form; ``text`` is empty for a folder) and ``read(path, text)``, which returns
 :class:`~nearfar.numa.node.Node`\\ s or raises :class:`~nearfar.errors.NearfarError`.
 """
 

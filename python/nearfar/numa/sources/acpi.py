@@ -81,7 +81,7 @@ def _check(path: Path, name: str, table: bytes) -> None:
 
 
 def _cut(path: Path, name: str) -> NearfarError:
-    return NearfarError(f"{path}: {name} has not the length that it states; dump it again")
+    return NearfarError(f"{path}: {name} does not have the length that it states; dump it again")
 
 
 def _node(nodes: dict[int, Node], number: int, source: str) -> Node:

@@ -6,11 +6,10 @@ kernel would number it, after the node it hangs on.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 from nearfar.errors import NearfarError
+from nearfar.numa.json_text import is_json_with, mappings
 from nearfar.numa.node import Node
 
 SUMMARY = "cxl list -v"
@@ -20,16 +19,16 @@ _FIRST = 64
 
 def knows(path: Path, text: str) -> bool:
     """Whether it is JSON that describes ``memdev``."""
-    return text.lstrip()[:1] in "[{" and '"memdev"' in text
+    return is_json_with(text, "memdev")
 
 
 def read(path: Path, text: str) -> list[Node]:
     """Read a node for every memory device."""
-    try:
-        listed = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise NearfarError(f"{path}: not JSON ({error}); save `cxl list -v` again") from None
-    devices = {str(device["memdev"]): device for device in _devices(listed)}
+    devices = {
+        str(device["memdev"]): device
+        for device in mappings(path, text, SUMMARY, "memdev")
+        if "serial" in device or "host" in device
+    }
     nodes = []
     for index, (name, device) in enumerate(sorted(devices.items())):
         sizes = [device.get(key) for key in ("ram_size", "pmem_size")]
@@ -42,13 +41,3 @@ def read(path: Path, text: str) -> list[Node]:
         number = _FIRST + index
         nodes.append(Node(number, size, source, kind="cxl", distances=near, online=False))
     return nodes
-
-
-def _devices(listed: Any) -> list[dict[str, Any]]:
-    """Every mapping with ``memdev`` and sizes, however buses and ports are nested."""
-    if isinstance(listed, list):
-        return [device for item in listed for device in _devices(item)]
-    if isinstance(listed, dict):
-        own = [listed] if "memdev" in listed and ("serial" in listed or "host" in listed) else []
-        return own + [device for item in listed.values() for device in _devices(item)]
-    return []

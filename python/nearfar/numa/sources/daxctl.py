@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from nearfar.errors import NearfarError
+from nearfar.numa.json_text import is_json_with, mappings
 from nearfar.numa.node import Node
 
 SUMMARY = "daxctl list"
@@ -14,17 +14,13 @@ SUMMARY = "daxctl list"
 
 def knows(path: Path, text: str) -> bool:
     """Whether it is JSON that describes ``chardev``."""
-    return text.lstrip()[:1] in "[{" and '"chardev"' in text
+    return is_json_with(text, "chardev")
 
 
 def read(path: Path, text: str) -> list[Node]:
     """Read the node of every device; devices of one node add up."""
-    try:
-        listed = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise NearfarError(f"{path}: not JSON ({error}); save `daxctl list` again") from None
     nodes: dict[int, Node] = {}
-    for device in _devices(listed):
+    for device in mappings(path, text, SUMMARY, "chardev"):
         name = str(device["chardev"])[:40]
         number, size = device.get("target_node"), device.get("size")
         if not isinstance(number, int) or not isinstance(size, int) or number < 0 or size <= 0:
@@ -36,13 +32,3 @@ def read(path: Path, text: str) -> list[Node]:
         source = f"daxctl list ({path.name}: {name})"
         nodes[number] = Node(number, before + size, source, kind=kind, online=online)
     return list(nodes.values())
-
-
-def _devices(listed: Any) -> list[dict[str, Any]]:
-    """Every mapping with ``chardev``, however regions are nested."""
-    if isinstance(listed, list):
-        return [device for item in listed for device in _devices(item)]
-    if isinstance(listed, dict):
-        own = [listed] if "chardev" in listed else []
-        return own + [device for item in listed.values() for device in _devices(item)]
-    return []

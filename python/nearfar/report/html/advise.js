@@ -4,7 +4,7 @@ function setUpFleet() {
 
   const sets = (vm) => ({ curve: vm.curve, marks: vm.marks });
 
-  const tell = (index) => {
+  const update = (index) => {
     const vm = model.vms[index];
     const why = byId("why-text");
     const sentence = document.createElement("p");
@@ -32,10 +32,10 @@ function setUpFleet() {
   };
 
   picks.forEach((pick, index) => pick.addEventListener("click", () => {
-    tell(index);
+    update(index);
     chart.show(sets(model.vms[index]));
   }));
-  tell(0);
+  update(0);
   chart.draw(sets(model.vms[0]));
 }
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from nearfar import units
 from nearfar.advise.architectures import MECHANISMS
 from nearfar.advise.one_vm import Advice
 from nearfar.declared.advise import CURVE_ROWS, ROWS, CurveRow
+from nearfar.paging_findings import USUAL_PAGE
 from nearfar.report import palette
 from nearfar.report.advise import memory
 from nearfar.report.html import charts, page
 
-#: Page size of a system that is not configured.
-_USUAL = 4096
 _SIGNS = {"good": "\u2713", "fair": "~", "poor": "\u2717", "unknown": "?"}
 
 #: Heads of the table of a curve, in the order of the script.
@@ -76,7 +75,7 @@ class AdvisePage(page.Page):
     def _data(self) -> dict[str, object]:
         rows: Sequence[Advice] = self.result["rows"]
         sizes = sorted({point["page_bytes"] for row in rows for point in row["curve"]})
-        drawn = {"curve": {"spec": charts.advice(sizes or [_USUAL]), "heads": _HEADS}}
+        drawn = {"curve": {"spec": charts.advice(sizes or [USUAL_PAGE]), "heads": _HEADS}}
         return {
             "result": self.result,
             "model": {"vms": [_vm(row) for row in rows], "charts": drawn},
@@ -87,14 +86,14 @@ def summary(rows: Sequence[Advice]) -> str:
     """One sentence over all VMs."""
     if not rows:
         return "There are no virtual machines."
-    leaving = [row for row in rows if row["advised_page_bytes"] != _USUAL]
+    leaving = [row for row in rows if row["advised_page_bytes"] != USUAL_PAGE]
     count = f"{len(rows)} virtual machine" + ("s" if len(rows) > 1 else "")
     if not leaving:
         return f"{count}: 4 KiB for all, as no other page size gains enough."
     mean = sum(row["gain"] for row in leaving) / len(leaving)
     most = max(leaving, key=lambda row: row["gain"])
     mean_text, most_text = units.percent(mean), units.percent(most["gain"])
-    kind = "larger" if all(row["advised_page_bytes"] > _USUAL for row in leaving) else "other"
+    kind = "larger" if all(row["advised_page_bytes"] > USUAL_PAGE for row in leaving) else "other"
     return (
         f"{len(leaving)} of {count} should use {kind} pages and save {mean_text} of the time per "
         f"reference on average, {most_text} at most ({units.clean(most['vm'])})."
@@ -136,10 +135,18 @@ def _table(rows: Sequence[Advice]) -> str:
     )
 
 
-def curve(row: Advice) -> dict[str, Any]:
+class Curve(TypedDict):
+    """The chart of one machine."""
+
+    name: str
+    curve: list[charts.Datum]
+    marks: list[charts.Datum]
+
+
+def curve(row: Advice) -> Curve:
     """The chart of one machine: its name, the points of its curve, the sizes marked."""
     marks: dict[int, list[str]] = {}
-    named = (("4 KiB", _USUAL), ("advised", row["advised_page_bytes"]))
+    named = (("4 KiB", USUAL_PAGE), ("advised", row["advised_page_bytes"]))
     for name, size in (*named, ("best", row["best_page_bytes"])):
         marks.setdefault(size, []).append(name)
     return {
@@ -152,7 +159,7 @@ def curve(row: Advice) -> dict[str, Any]:
     }
 
 
-def _vm(row: Advice) -> dict[str, Any]:
+def _vm(row: Advice) -> Mapping[str, object]:
     """What the script draws from: every text is made here."""
     price = row["settable_price"]
     facts = [
@@ -171,7 +178,7 @@ def _vm(row: Advice) -> dict[str, Any]:
     }
 
 
-def _point(point: CurveRow) -> dict[str, Any]:
+def _point(point: CurveRow) -> charts.Datum:
     return {
         "page": point["page_bytes"],
         "page_label": page.typeset(units.size(point["page_bytes"])),

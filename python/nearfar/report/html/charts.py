@@ -6,8 +6,8 @@ chart shows. Fields ending in ``_label`` are texts made in Python and shown in t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Required, TypedDict
 
 from nearfar.declared.advise import CURVE_ROWS
 from nearfar.declared.info import REUSE_ROWS, WORKING_SET_ROWS
@@ -15,6 +15,22 @@ from nearfar.declared.paging import ROWS as PAGING
 from nearfar.report import palette
 
 Spec = dict[str, Any]
+#: A row of a chart's data.
+Datum = Mapping[str, str | float | None]
+
+
+class Drawn(TypedDict, total=False):
+    """A chart as a page holds it: its specification, and the data that the script puts in."""
+
+    spec: Required[Spec]
+    points: Sequence[Datum]
+    curves: Sequence[Datum]
+    bars: Sequence[Datum]
+    boxes: Sequence[Datum]
+    #: How many series there are, and the heads of a table of the data, where a script needs them.
+    series: int
+    heads: Sequence[str]
+
 
 SIZE_LABEL = (
     "datum.value >= 1073741824 ? format(datum.value / 1073741824, '~r') + ' GiB' : "

@@ -143,16 +143,16 @@ function setUpDifferences() {
   const bys = [...new Set(model.differences.map((d) => d.by))];
   options(byId("pick-by"), bys.map((n) => [n, n]));
   options(byId("pick-of"), metrics.map((n) => [n, n]));
-  const tell = () => {
+  const update = () => {
     const [by, of] = [byId("pick-by").value, byId("pick-of").value];
     const found = model.differences.find((d) => d.by === by && d.of === of);
-    const heads = [by, "against", "pairs", "mean difference", "95 % interval", "verdict"];
+    const heads = [by, ...model.heads];
     byId("differences-table").replaceChildren(
       table(heads, found ? found.rows : [], `${of} by ${by}`));
   };
-  byId("pick-by").addEventListener("change", tell);
-  byId("pick-of").addEventListener("change", tell);
-  tell();
+  byId("pick-by").addEventListener("change", update);
+  byId("pick-of").addEventListener("change", update);
+  update();
 }
 if (model.differences.length) setUpDifferences();
 

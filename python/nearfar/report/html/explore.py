@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from nearfar import units
+from nearfar.declared.diff import ROWS as COMPARED
 from nearfar.diff import Level, across, flat
 from nearfar.errors import NearfarError
 from nearfar.report.diff import signed
 from nearfar.report.html import charts, page
 from nearfar.run_folder import Run
 
-Row = dict[str, Any]
+Row = Mapping[str, Any]
 
 #: Characters of data in a page; with the charting library it stays under 3 MB.
 MAX_CHARACTERS: Final = 1_800_000
@@ -129,6 +130,7 @@ class ExplorePage(page.Page):
             "charts": {"explore": {"spec": _spec()}},
             "metrics": self.metrics,
             "differences": self.differences,
+            "heads": ["against", *COMPARED.heads("pairs", "relative", "low", "verdict")],
             "limits": {"choices": _CHOICES, "colours": _COLOURS},
             "axes": _LABELS,
             "x": self.x,
@@ -158,13 +160,11 @@ def _rows(runs: Sequence[Run]) -> tuple[list[Row], list[str], list[str]]:
         own, named = flat(run)
         keys |= dict.fromkeys(named)
         rows += [{"run": name, **row} for row in own]
-    for row in rows:
-        for key in keys:
-            row.setdefault(key, None)
+    rows = [{**row, **{key: None for key in keys if key not in row}} for row in rows]
     return rows, list(keys), names
 
 
-def _made(run: Run) -> dict[str, Any]:
+def _made(run: Run) -> Mapping[str, object]:
     """How a run was made, without the machine's pages of numbers."""
     made: Mapping[str, Any] = getattr(run.result, "run", {})
     left = ("machine_description", "machines", "fits", "details")
@@ -192,7 +192,7 @@ def _number(name: str, value: float) -> str:
     return units.size(value) if name.endswith("_bytes") else units.digits(value, 4)
 
 
-def _column(name: str, rows: Sequence[Row], metric: bool) -> dict[str, Any]:
+def _column(name: str, rows: Sequence[Row], metric: bool) -> Mapping[str, object]:
     """A column as the page holds it: numbers, or texts numbered by the order they come in."""
     values = [row[name] for row in rows]
     if all(isinstance(v, int | float) and not isinstance(v, bool) or v is None for v in values):
@@ -247,7 +247,7 @@ def _mean(group: Sequence[Row], metrics: Mapping[str, str], seed: str) -> Row:
 
 def _differences(rows: Sequence[Row], keys: Sequence[str], metrics: Mapping[str, str]) -> list[Row]:
     """Every column of few levels, every number: texts ready to show."""
-    found = []
+    found: list[Row] = []
     for by in keys:
         if not 1 < len({row[by] for row in rows}) <= _LEVELS:
             continue
@@ -276,8 +276,8 @@ def _first_x(keys: Sequence[str], rows: Sequence[Row]) -> str:
     return sizes[0] if sizes else max(keys, key=lambda key: len({row[key] for row in rows}))
 
 
-def _spec() -> dict[str, Any]:
-    """Means with least and most; the script sets the types, titles and labels of the axes."""
+def _spec() -> charts.Spec:
+    """Means with minimum and maximum; the script sets the types, titles and labels of the axes."""
     import altair as alt
 
     legend = alt.Legend(title=None, orient="top", columns=4)

@@ -91,7 +91,7 @@ function setUpHeat() {
     byId("heat-most").textContent = digits(most);
   }
 
-  function tell() {
+  function update() {
     const [low, high, name] = rows[cursor.row];
     const from = cursor.time * perBin;
     byId("heat-reading").textContent =
@@ -108,7 +108,7 @@ function setUpHeat() {
       row: within(Math.floor((1 - (event.clientY - box.top) / box.height) * rows.length),
         rows.length),
     };
-    tell();
+    update();
   });
   const steps = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
   map.addEventListener("keydown", (event) => {
@@ -120,7 +120,7 @@ function setUpHeat() {
       time: within(cursor.time + far * step[0], times),
       row: within(cursor.row + far * step[1], rows.length),
     } : { time: 0, row: rows.length - 1 };
-    tell();
+    update();
   });
   dark.addEventListener("change", () => {
     paint();

@@ -13,7 +13,7 @@ from nearfar.errors import NearfarError
 from nearfar.report.html import page
 
 
-def model(data: Mapping[str, Any]) -> dict[str, Any]:
+def model(data: Mapping[str, Any]) -> Mapping[str, object]:
     """What the script draws from.
 
     Args:

@@ -65,7 +65,7 @@ class InfoPage(page.Page):
         return {**super()._data(), **heat_map}
 
 
-def regions(found: list[Mapping[str, Any]]) -> dict[str, Any]:
+def regions(found: list[Mapping[str, Any]]) -> charts.Drawn:
     """The chart of the hottest regions: its specification and its bars."""
     shown = found[:_MAX_REGIONS]
     names = [units.clean(r["name"]) or "(no name)" for r in shown]
@@ -83,7 +83,7 @@ def regions(found: list[Mapping[str, Any]]) -> dict[str, Any]:
     return {"spec": charts.regions(names, _PARTS), "bars": bars}
 
 
-def _regions(found: list[Mapping[str, Any]], drawn: dict[str, Any]) -> str:
+def _regions(found: list[Mapping[str, Any]], drawn: dict[str, charts.Drawn]) -> str:
     drawn["regions"] = regions(found)
     keys = ("records", *_PARTS, "pages")
     rows = [
@@ -100,7 +100,7 @@ def _regions(found: list[Mapping[str, Any]], drawn: dict[str, Any]) -> str:
     return page.section("regions", "Hottest regions", body)
 
 
-def _working_set(points: list[Mapping[str, Any]], drawn: dict[str, Any]) -> str:
+def _working_set(points: list[Mapping[str, Any]], drawn: dict[str, charts.Drawn]) -> str:
     resident = points[0].get("resident_bytes") is not None
     body = _over_time(points, drawn, "working", "bytes", "Working set over time")
     title = "Working set"
@@ -123,7 +123,7 @@ def _working_set(points: list[Mapping[str, Any]], drawn: dict[str, Any]) -> str:
 
 def _over_time(
     points: list[Mapping[str, Any]],
-    drawn: dict[str, Any],
+    drawn: dict[str, charts.Drawn],
     name: str,
     key: str,
     label: str,
@@ -146,7 +146,7 @@ def _over_time(
     return page.chart(name, label, caption)
 
 
-def _reuse(bins: list[Mapping[str, Any]], drawn: dict[str, Any]) -> str:
+def _reuse(bins: list[Mapping[str, Any]], drawn: dict[str, charts.Drawn]) -> str:
     total = float(sum(b["count"] for b in bins)) or 1.0
     points = [
         {

@@ -28,7 +28,7 @@ class NumaPage(page.Page):
 
     Args:
         result: what ``nearfar numa alloc --format json`` prints.
-        topology: what :func:`nearfar.numa.topology` answers for its machine.
+        topology: what :func:`nearfar.numa.topology` returns for its machine.
         published: points to compare with, of ``mode``, ``size_bytes`` and ``seconds``.
     """
 

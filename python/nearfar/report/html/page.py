@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 from nearfar import units
 from nearfar.errors import NearfarError
 from nearfar.report import palette
+from nearfar.report.html.charts import Drawn
 
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
@@ -187,7 +188,7 @@ class Page:
         """Keep the result, if the page takes so many rows."""
         self.result = result
         #: Specification and data of each chart by identifier; ``_sections`` fills it.
-        self.charts: dict[str, Any] = {}
+        self.charts: dict[str, Drawn] = {}
         rows = result.get("rows", ())
         if self.limit is not None and len(rows) > self.limit:
             raise NearfarError(

@@ -20,7 +20,7 @@ function setUpTimes() {
     };
   };
 
-  const tell = () => {
+  const update = () => {
     const rows = here().rows;
     byId("finding").textContent = here().sentence;
     byId("times-table").replaceChildren(table(
@@ -40,7 +40,7 @@ function setUpTimes() {
 
   const change = () => {
     if (!here()) return;
-    tell();
+    update();
     chart.show(sets());
   };
   for (const control of [memory, storage, zoom]) control.addEventListener("change", change);
@@ -52,7 +52,7 @@ function setUpTimes() {
     });
   }
   bars.encoding.y.scale = { zero: true, nice: true };
-  tell();
+  update();
   chart.draw(sets());
 }
 

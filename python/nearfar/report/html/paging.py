@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from nearfar import paging_findings as findings
 from nearfar import units
@@ -138,7 +138,22 @@ def _check(identifier: str, label: str, on: bool) -> str:
     )
 
 
-def model(result: Result) -> dict[str, Any]:
+class Cell(TypedDict):
+    """What is shown of a memory size and storage: the finding, and a row for each page size."""
+
+    sentence: str
+    rows: list[charts.Datum]
+
+
+class Model(TypedDict):
+    """What the script draws from; ``initial`` is the key of the cell that is shown first."""
+
+    initial: str
+    cells: dict[str, Cell]
+    charts: dict[str, charts.Drawn]
+
+
+def model(result: Result) -> Model:
     """What the script draws from: every text is made here, so page and tables cannot differ."""
     memories, storages = findings.memories(result), findings.storages(result)
     pages = findings.page_sizes(result)
@@ -148,7 +163,7 @@ def model(result: Result) -> dict[str, Any]:
     rows: dict[tuple[findings.Memory, str], list[Row]] = {}
     for row in sorted(findings.rows(result), key=lambda row: row["page_bytes"]):
         rows.setdefault((findings.memory_of(row), row["storage"]), []).append(row)
-    cells = {
+    cells: dict[str, Cell] = {
         f"{m},{s}": {
             "sentence": page.typeset(best[memory, storage].sentence),
             "rows": [_time_row(row, best[memory, storage]) for row in rows[memory, storage]],
@@ -157,27 +172,23 @@ def model(result: Result) -> dict[str, Any]:
         for s, storage in enumerate(storages)
         if (memory, storage) in rows
     }
-    content: dict[str, Any] = {
-        "initial": f"{memories.index(middle) if middle else 0},0",
-        "cells": cells,
-        "charts": {},
-    }
+    drawn: dict[str, charts.Drawn] = {}
     if pages:
-        content["charts"] = {
+        faults, misses = ROWS.column("fault_rate").axis, ROWS.column("tlb_miss_rate").axis
+        drawn = {
             "times": {"spec": charts.times(labels), "heads": [*_HEADS, "against 4 KiB"]},
-            "faults": {
-                "spec": charts.rates(pages, len(memories), ROWS.column("fault_rate").axis, True),
-                **_rate_data(result, "fault", "fault_rate"),
-            },
-            "tlb": {
-                "spec": charts.rates(pages, 1, ROWS.column("tlb_miss_rate").axis, False),
-                **_rate_data(result, "tlb", "tlb_miss_rate"),
-            },
+            "faults": _rate_chart(
+                result, "fault", "fault_rate", charts.rates(pages, len(memories), faults, True)
+            ),
+            "tlb": _rate_chart(
+                result, "tlb", "tlb_miss_rate", charts.rates(pages, 1, misses, False)
+            ),
         }
-    return content
+    initial = f"{memories.index(middle) if middle else 0},0"
+    return {"initial": initial, "cells": cells, "charts": drawn}
 
 
-def _time_row(row: Row, best: findings.Best) -> dict[str, Any]:
+def _time_row(row: Row, best: findings.Best) -> charts.Datum:
     versus = ""
     if best.usual is not None and best.usual["total_ns"]:
         change = row["total_ns"] / best.usual["total_ns"] - 1
@@ -198,8 +209,10 @@ def _time_row(row: Row, best: findings.Best) -> dict[str, Any]:
     }
 
 
-def _rate_data(result: Result, quantity: str, key: findings.Rate) -> dict[str, Any]:
-    """Points and curves of one quantity; ``series`` is the memory size's place, or 0."""
+def _rate_chart(
+    result: Result, quantity: str, key: findings.Rate, spec: charts.Spec
+) -> charts.Drawn:
+    """The chart of one quantity; ``series`` is the memory size's place, or 0."""
     memories = findings.memories(result)
     fitted: dict[tuple[int, int], float] = {}
     curves = []
@@ -235,7 +248,7 @@ def _rate_data(result: Result, quantity: str, key: findings.Rate) -> dict[str, A
         }
         for (series, size), value in sorted(seen.items())
     ]
-    return {"points": points, "curves": curves}
+    return {"spec": spec, "points": points, "curves": curves}
 
 
 def _times() -> str:

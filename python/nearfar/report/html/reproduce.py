@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nearfar import papers, units
+from nearfar.declared.paging import ROWS as PAGING
+from nearfar.declared.reproduce import ROWS, SENSITIVITY_ROWS
 from nearfar.report import reproduce as report
 from nearfar.report.html import charts, page
 
-_HEADERS = ("holds", "paper", "what is published", "published", "ours", "unit", "tolerance", "seen")
+_HEADS = ROWS.heads("holds", "paper", "item", "published", "ours", "unit", "tolerance", "note")
 _SIGNS = {
     True: '<span class="verdict good">● yes</span>',
     False: '<span class="verdict poor">■ no</span>',
@@ -73,15 +75,15 @@ def _rows(rows: Sequence[Mapping[str, Any]]) -> str:
         ]
         for row in rows
     ]
-    return page.table(_HEADERS, cells, "Each published number or statement, and ours")
+    return page.table(_HEADS, cells, "Each published number or statement, and ours")
 
 
-def figure(content: Mapping[str, Any]) -> dict[str, Any]:
+def figure(content: Mapping[str, Any]) -> charts.Drawn:
     """The chart of a figure: its specification, points and curves."""
     names = [series["name"] for series in content["series"]]
     pages = sorted({size for series in content["series"] for size, _ in series["points"]})
 
-    def listed(kind: str) -> list[dict[str, Any]]:
+    def listed(kind: str) -> list[charts.Datum]:
         return [
             {
                 "page": size,
@@ -119,7 +121,9 @@ def _numbers(figure: Mapping[str, Any]) -> str:
         ]
         for i, (size, _) in enumerate(series[0]["points"])
     ]
-    return page.table(["page", *(one["name"] for one in series)], rows, figure["title"])
+    return page.table(
+        [PAGING.head("page_bytes"), *(one["name"] for one in series)], rows, figure["title"]
+    )
 
 
 def _sensitivity(cases: Sequence[Mapping[str, Any]]) -> str:
@@ -134,5 +138,5 @@ def _sensitivity(cases: Sequence[Mapping[str, Any]]) -> str:
         for case in cases
     ]
     title = "What the papers leave open, chosen otherwise"
-    headers = ["setting", "stands for", "rows that hold", "these too", "these no more"]
-    return page.section("sensitivity", title, page.table(headers, cells, title), wide=True)
+    heads = SENSITIVITY_ROWS.heads("setting", "why", "holds", "more", "fewer")
+    return page.section("sensitivity", title, page.table(heads, cells, title), wide=True)

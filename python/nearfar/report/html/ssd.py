@@ -99,7 +99,7 @@ def _name(row: Mapping[str, Any]) -> str:
     return f"{units.clean(row['epf'])}, {units.size(row['dram_bytes'])}"
 
 
-def _shown(row: Row, detail: Mapping[str, Any], letters: int) -> dict[str, Any]:
+def _shown(row: Row, detail: Mapping[str, Any], letters: int) -> Mapping[str, object]:
     """What the scripts need of a row: histogram, threshold, a letter per thread and stretch."""
     timeline = detail["timeline"]
     threads, stretch = timeline["threads"], timeline["stretch_ns"]

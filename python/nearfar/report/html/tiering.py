@@ -67,10 +67,9 @@ class TieringPage(page.Page):
         ]
 
 
-def _axis(kind: str, title: str) -> dict[str, Any]:
-    label = {"count": charts.COUNT_LABEL, "size": charts.SIZE_LABEL, "share": None}[kind]
-    made: dict[str, Any] = {"title": title, "tickCount": 6}
-    return made if label is None else made | {"labelExpr": label}
+def _axis(alt: Any, kind: str, title: str) -> Any:
+    label = {"count": charts.COUNT_LABEL, "size": charts.SIZE_LABEL}.get(kind)
+    return alt.Axis(title=title, tickCount=6, **({} if label is None else {"labelExpr": label}))
 
 
 def _colour(alt: Any, names: Sequence[str], legend: bool) -> Any:
@@ -85,7 +84,7 @@ def _colour(alt: Any, names: Sequence[str], legend: bool) -> Any:
     )
 
 
-def bandwidth(rows: Sequence[Mapping[str, Any]], names: list[str]) -> dict[str, Any]:
+def bandwidth(rows: Sequence[Mapping[str, Any]], names: list[str]) -> charts.Drawn:
     """The chart of bandwidth by phase and policy: its specification and its bars."""
     import altair as alt
 
@@ -96,7 +95,7 @@ def bandwidth(rows: Sequence[Mapping[str, Any]], names: list[str]) -> dict[str, 
         .encode(
             x=alt.X("phase:N", sort=phases, axis=alt.Axis(title=None, labelAngle=0)),
             xOffset=alt.XOffset("policy:N", sort=names),
-            y=alt.Y("value:Q", axis=alt.Axis(**_axis("count", ROWS.head("bandwidth_mb_s")))),
+            y=alt.Y("value:Q", axis=_axis(alt, "count", ROWS.head("bandwidth_mb_s"))),
             color=_colour(alt, names, True),
             tooltip=[
                 alt.Tooltip("policy:N", title="policy"),
@@ -119,7 +118,9 @@ def bandwidth(rows: Sequence[Mapping[str, Any]], names: list[str]) -> dict[str, 
     }
 
 
-def _bars(rows: Sequence[Mapping[str, Any]], names: list[str], drawn: dict[str, Any]) -> str:
+def _bars(
+    rows: Sequence[Mapping[str, Any]], names: list[str], drawn: dict[str, charts.Drawn]
+) -> str:
     drawn["bars"] = bandwidth(rows, names)
     best = max(rows, key=lambda row: float(row["bandwidth_mb_s"]))
     caption = f"Highest: {best['policy']} in {best['phase']}. Means over seeds."
@@ -133,7 +134,7 @@ def _curve(
     series: Sequence[Mapping[str, Any]],
     names: list[str],
     seed: int,
-    drawn: dict[str, Any],
+    drawn: dict[str, charts.Drawn],
 ) -> str:
     import altair as alt
 
@@ -147,7 +148,7 @@ def _curve(
                 scale=alt.Scale(domain=[0, 1]),
                 axis=alt.Axis(title="progress of the run", format="%", tickCount=6),
             ),
-            y=alt.Y("value:Q", axis=alt.Axis(**_axis(kind, axis))),
+            y=alt.Y("value:Q", axis=_axis(alt, kind, axis)),
             color=_colour(alt, names, True),
             strokeDash=alt.StrokeDash("policy:N", scale=alt.Scale(domain=names)),
             tooltip=[
@@ -184,7 +185,10 @@ def _curve(
 
 
 def _boxes(
-    rows: Sequence[Mapping[str, Any]], names: list[str], seeds: list[int], drawn: dict[str, Any]
+    rows: Sequence[Mapping[str, Any]],
+    names: list[str],
+    seeds: list[int],
+    drawn: dict[str, charts.Drawn],
 ) -> str:
     import altair as alt
 
@@ -203,7 +207,7 @@ def _boxes(
             .mark_boxplot(extent="min-max", size=18)
             .encode(
                 x=alt.X("policy:N", sort=names, axis=alt.Axis(title=None, labelAngle=0)),
-                y=alt.Y("value:Q", axis=alt.Axis(**_axis("count", "pages in a run"))),
+                y=alt.Y("value:Q", axis=_axis(alt, "count", "pages in a run")),
                 color=_colour(alt, names, False),
             )
         )

@@ -56,7 +56,7 @@ def bars(
         rows: mappings of ``value`` and the two keys, which are texts.
         title: of the chart.
         x: key of what stands along the axis, in the order of the rows.
-        series: key of what is note apart by colour.
+        series: key of what colours distinguish.
         axis: what ``value`` is, with its unit.
         label: Vega expression of a tick, as in :mod:`nearfar.report.html.charts`.
     """

@@ -17,5 +17,5 @@ def draw(result: AdviseResult) -> Any:
     if not result.rows:
         raise NearfarError("plot: the result has no rows to draw")
     shown = advise.curve(result.rows[0])
-    spec = charts.advice([point["page"] for point in shown["curve"]])
+    spec = charts.advice([point["page_bytes"] for point in result.rows[0]["curve"]])
     return chart(spec, shown["name"], curve=shown["curve"], marks=shown["marks"])

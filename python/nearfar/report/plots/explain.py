@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nearfar import units
+from nearfar.declared.explain import TERMS_ROWS
 from nearfar.report.html import charts
 from nearfar.report.plots import bars
 
@@ -21,4 +22,6 @@ def draw(result: ExplainResult) -> Any:
         for term in result.terms
     ]
     title = f"Where {units.duration(result.run['total_ns'])} per reference go"
-    return bars(rows, title, x="part", series="term", axis="time", label=charts.TIME_LABEL)
+    return bars(
+        rows, title, x="part", series="term", axis=TERMS_ROWS.head("ns"), label=charts.TIME_LABEL
+    )

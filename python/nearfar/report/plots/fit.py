@@ -31,7 +31,7 @@ def draw(result: Fits) -> Any:
     return chart(spec, "Measured and fitted", points=points, curves=curves)
 
 
-def _points(one: Fit, series: int) -> list[dict[str, Any]]:
+def _points(one: Fit, series: int) -> list[charts.Datum]:
     fitted = (
         one.predict(one.page_bytes).tolist() if one.coefficients else [None] * len(one.measured)
     )
@@ -44,7 +44,7 @@ def _points(one: Fit, series: int) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _curve(one: Fit, series: int, pages: list[int]) -> list[dict[str, Any]]:
+def _curve(one: Fit, series: int, pages: list[int]) -> list[charts.Datum]:
     if not one.coefficients:
         return []
     low, high = pages[0], pages[-1]

@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 def draw(result: PagingResult) -> Any:
     """Translation and data stacked, the best page marked."""
     model = paging.model(result.to_dict())
-    cell = model["cells"].get(model["initial"], {"rows": [], "sentence": "no rows"})
+    none: paging.Cell = {"rows": [], "sentence": "no rows"}
+    cell = model["cells"].get(model["initial"], none)
     stacked = [
         {**row, "part": part, "order": order, "value": row[part]}
         for row in cell["rows"]
         for order, part in enumerate(("translation", "data"))
     ]
     best = [{**row, "text": "best"} for row in cell["rows"] if row["best"]]
-    labels = [row["label"] for row in cell["rows"]]
+    labels = [str(row["label"]) for row in cell["rows"]]
     return chart(charts.times(labels), cell["sentence"], bars=stacked, best=best)

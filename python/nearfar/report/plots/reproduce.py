@@ -1,4 +1,4 @@
-"""The first figure of a paper that was drawn anew; else how many statements hold."""
+"""The first figure of a paper that was redrawn; else how many statements hold."""
 
 from __future__ import annotations
 

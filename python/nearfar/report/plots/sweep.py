@@ -12,7 +12,7 @@ from nearfar.run_folder import Run
 if TYPE_CHECKING:
     from nearfar.sweep import SweepResult
 
-#: Colours that can still be note apart.
+#: Colours that can still be told apart.
 _SERIES = 8
 
 

@@ -1,9 +1,9 @@
 //! The page and the frame that a reference reaches, where pages end and where they do not.
 
 use nearfar_trace::hash::PageMap;
-use nearfar_trace::{Reader, RegionEvent, Result};
+use nearfar_trace::{Reader, Result};
 
-use crate::lifetimes::{self, Action, Blocks, PageTable, Spaces};
+use crate::lifetimes::{self, Action, Blocks, Events, PageTable, Spaces};
 use crate::paging::resident::{Reached, Resident};
 
 /// Pages of one size.
@@ -24,8 +24,7 @@ pub struct Lives {
     block_shift: u32,
     blocks: Blocks,
     table: PageTable,
-    /// Those that are still to come.
-    events: std::iter::Peekable<std::vec::IntoIter<RegionEvent>>,
+    events: Events,
     /// The thread of the record before, unless an event came since, and its space.
     running: Option<u32>,
     space: u32,
@@ -41,15 +40,13 @@ impl Pages {
     ///
     /// # Errors
     /// The events cannot be read.
-    pub fn lives(reader: &Reader, shift: u32, files: bool) -> Result<Self> {
+    pub fn lives(reader: &Reader, spaces: Spaces, shift: u32, files: bool) -> Result<Self> {
         let block_shift = shift.min(lifetimes::PAGE);
-        let mut events = reader.regions()?;
-        events.sort_by_key(|event| event.at);
         Ok(Pages::Lives(Box::new(Lives {
             block_shift,
-            blocks: Blocks::new(block_shift, shift, Spaces::new(&reader.info().threads)),
+            blocks: Blocks::new(block_shift, shift, spaces),
             table: PageTable::new(shift, block_shift, None).with_files(files),
-            events: events.into_iter().peekable(),
+            events: Events::new(reader)?,
             running: None,
             space: 0,
         })))
@@ -66,7 +63,7 @@ impl Pages {
     /// Apply the events that come before record number `at`.
     pub fn events(&mut self, at: u64, resident: &mut Resident) {
         let Pages::Lives(lives) = self else { return };
-        while let Some(event) = lives.events.next_if(|event| event.at <= at) {
+        while let Some(event) = lives.events.before(at) {
             lives.blocks.apply(&event);
             lives.take_changes(resident);
             lives.running = None;
@@ -90,24 +87,14 @@ impl Pages {
                 let fresh = ids.len() as u32;
                 let page = *ids.entry(block).or_insert(fresh);
                 if page == fresh {
-                    resident.apply(Action::Begin { frame: page, of_file: false });
+                    let (of_file, executable) = (false, false);
+                    resident.apply(Action::Begin { frame: page, of_file, executable });
                 }
                 Reached { page, number: block, frame: page }
             }
             Pages::Lives(lives) => {
-                let id = match lives.blocks.find(block) {
-                    Some(id) if write && lives.blocks.watched(id) => {
-                        lives.blocks.write(id);
-                        lives.take_changes(resident);
-                        id
-                    }
-                    Some(id) => id,
-                    None => {
-                        let id = lives.blocks.birth(block, write);
-                        lives.take_changes(resident);
-                        id
-                    }
-                };
+                let id = lives.blocks.reference(block, write);
+                lives.take_changes(resident);
                 let page = lives.table.page(id);
                 let (number, frame) = (lives.table.number(page), lives.table.frame(page));
                 Reached { page, number, frame }

@@ -1,14 +1,15 @@
 //! Pages that end, against lists and loops.
 
+mod check;
 mod memories;
+mod steps;
 
 use std::collections::{BTreeMap, HashMap};
 
-use memories::{PlainMemory, Recency, Ring, replay, walk};
 use nearfar_trace::{RegionEvent, RegionKind};
+pub use steps::steps;
 
 use super::*;
-use crate::paging::simulate::FaultKinds;
 
 /// What happens, in order.
 #[derive(Clone, Debug)]
@@ -24,14 +25,16 @@ struct Map {
     start: u64,
     private: bool,
     writable: bool,
+    executable: bool,
     stays: bool,
 }
 
 #[derive(Debug)]
-struct PlainFrame {
+pub struct PlainFrame {
     object: Option<((u64, u64), u64)>,
     stays: bool,
     of_file: bool,
+    executable: bool,
     pages: usize,
     discarded: bool,
 }
@@ -210,13 +213,13 @@ impl World {
 
     fn new_frame(&mut self, page: usize, map: Option<Map>) {
         let frame = match map.and_then(|map| Some((map, map.object?))) {
-            None => self.push_frame(None, false),
+            None => self.push_frame(None, false, false),
             Some((map, object)) => {
                 let offset = (self.pages[page].number * self.page).wrapping_sub(map.start);
                 let same = |frame: &PlainFrame| frame.object == Some((object, offset));
                 match self.frames.iter().position(same) {
                     Some(frame) => frame,
-                    None => self.push_frame(Some((object, offset)), map.stays),
+                    None => self.push_frame(Some((object, offset)), map.stays, map.executable),
                 }
             }
         };
@@ -225,9 +228,21 @@ impl World {
         self.pages[page].shared = map.is_some_and(|map| !map.private);
     }
 
-    fn push_frame(&mut self, object: Option<((u64, u64), u64)>, stays: bool) -> usize {
+    fn push_frame(
+        &mut self,
+        object: Option<((u64, u64), u64)>,
+        stays: bool,
+        executable: bool,
+    ) -> usize {
         let of_file = stays;
-        self.frames.push(PlainFrame { object, stays, of_file, pages: 0, discarded: false });
+        self.frames.push(PlainFrame {
+            object,
+            stays,
+            of_file,
+            executable: of_file && executable,
+            pages: 0,
+            discarded: false,
+        });
         self.peak = self.peak.max(self.resident());
         self.frames.len() - 1
     }
@@ -271,6 +286,8 @@ impl World {
             true => self.kernel.iter().rev().find(kernel).map(|range| range.2),
             false => self.maps[space].get(&(addr / 4096)).copied(),
         };
+        let refused = |map: Map| map.private && map.object.is_some() && !map.writable;
+        let write = write && !map.is_some_and(refused);
         let own = |map: Map| map.private && write;
         let zeros = map.is_some_and(|map| map.object.is_none() && !write);
         let own_memory = |map: Map| map.private && (map.object.is_none() || map.writable);
@@ -313,7 +330,8 @@ impl World {
             0 => Some((u64::MAX, self.events)),
             inode => Some((e.device, inode)),
         };
-        Map { object, start, private, writable, stays: e.inode != 0 }
+        let executable = e.event != RegionKind::File && e.prot.contains('x');
+        Map { object, start, private, writable, executable, stays: e.inode != 0 }
     }
 
     /// An event of the trace.
@@ -363,10 +381,13 @@ impl World {
                 self.heaps[space] = Some((start, end));
                 for page in end..before {
                     self.maps[space].remove(&page);
+                }
+                for page in end.min(before)..end.max(before) {
                     self.end(space, page * 4096, (page + 1) * 4096, false);
                 }
                 let (object, start) = (None, 0);
-                let map = Map { object, start, private: true, writable: true, stays: false };
+                let (private, writable, executable, stays) = (true, true, false, false);
+                let map = Map { object, start, private, writable, executable, stays };
                 self.maps[space].extend((before..end).map(|page| (page, map)));
             }
             RegionKind::Move => self.shift(process, from, to, e.to),
@@ -498,129 +519,3 @@ pub fn trace(steps: &[Step], processes: &[u32], folder: &std::path::Path) -> nea
 
 /// Process of each thread of [`steps`].
 pub const PROCESSES: [u32; 4] = [1, 1, 2, 3];
-
-fn check_lives(steps: &[Step], pages: &[u64], tlb: &str, policy: &str, insert: ClockInsert) {
-    let folder = tempfile::tempdir().unwrap();
-    let reader = trace(steps, &PROCESSES, folder.path());
-    let memory: Vec<MemorySize> =
-        [1, 2, 3, 5, 8, 9, 12, 17, 40, 70].map(|frames| MemorySize::Bytes(frames * 4096)).to_vec();
-    let (parsed, named) = (tlb.parse().unwrap(), Choice::of(policy).unwrap());
-    let options = Options::new(pages.to_vec(), memory, parsed, named, insert, KindSet::ALL);
-    let options = Options { lifetimes: true, ..options.unwrap() };
-    let result = simulate(&reader, &options, &mut |_| Ok(())).unwrap();
-    for &page in pages {
-        let mut world = World::new(page, pages[0].min(4096), &PROCESSES);
-        for step in steps {
-            match step {
-                Step::Event(event) => world.event(event),
-                Step::Record(record) => world.record(record),
-            }
-        }
-        let first = options.tlb.first;
-        let sets = first.ways.map_or(1, |ways| u64::from(first.entries / ways));
-        let missed = walk(&world.log, first.entries as usize, sets);
-        let walks = match options.tlb.second {
-            None => accesses(&missed),
-            Some(level) => {
-                let sets = level.ways.map_or(1, |ways| u64::from(level.entries / ways));
-                accesses(&walk(&missed, level.entries as usize, sets))
-            }
-        };
-        for cell in result.cells.iter().filter(|cell| cell.page_bytes == page) {
-            let place = format!("{tlb} {policy} page {page} frames {}", cell.frames);
-            assert_eq!(cell.tlb_misses, walks, "tlb, {place}");
-            assert_eq!(cell.tlb_misses + cell.tlb_second_hits, accesses(&missed), "tlb, {place}");
-            let frames = cell.frames as usize;
-            let mut memory: Box<dyn PlainMemory> = match policy {
-                "clock" => Box::new(Ring::new(frames, insert == ClockInsert::Set)),
-                "lru" => Box::new(Recency(Vec::new(), frames)),
-                _ => Box::new(PlainLinux::new(frames)),
-            };
-            let came = replay(&world, memory.as_mut(), insert == ClockInsert::Clear);
-            assert_eq!((cell.faults, cell.dirty_evictions), (came.faults, came.dirty), "{place}");
-            assert_eq!(cell.kinds, (cell.frames >= 8).then_some(came.kinds), "{place}");
-        }
-    }
-}
-
-/// Pages of a few regions, near one another, so that large pages hold several kinds.
-const BASES: [u64; 3] = [0x40_0000, 0x7fff_0000_0000, 0x40_e000];
-
-/// Random records and events.
-pub fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let record =
-        (0usize..3, 0u64..20 * 4096, 0u8..5, prop_oneof![9 => 1u16..9, 1 => 1u16..9000], 0u32..4);
-    let range = (0usize..3, 0u64..18, 1u64..8);
-    let event = (0u8..14, range, (0usize..3, 0u64..24), 0u32..4, 0u64..4, 0u8..6);
-    let step = prop_oneof![
-        12 => record.prop_map(|(base, offset, kind, size, thread)| {
-            let kind = Kind::from_u8(kind).unwrap();
-            let base = if kind as u8 > 2 && offset % 3 == 0 { KERNEL } else { BASES[base] };
-            Step::Record(Record { addr: base + offset, kind, size, thread, instr: 1 })
-        }),
-        1 => event.prop_map(|(what, (base, first, pages), (to, place), thread, file, prot)| {
-            let (addr, length) = (BASES[base] + first * 4096, pages * 4096);
-            let event = match what {
-                0..=4 => RegionKind::Map,
-                5 => RegionKind::Unmap,
-                6 => RegionKind::Brk,
-                7 => RegionKind::Move,
-                8 => RegionKind::DontNeed,
-                9 => RegionKind::Free,
-                10 => RegionKind::Remove,
-                11 => [RegionKind::Fork, RegionKind::Vfork][usize::from(prot & 1)],
-                12 => [RegionKind::Exec, RegionKind::Exit][usize::from(prot & 1)],
-                _ => RegionKind::File,
-            };
-            let prot = ["rw-p", "rw-p", "r-xp", "rw-s", "r--s", "rw-p"][usize::from(prot)].into();
-            let (addr, length) = match event {
-                RegionKind::Brk => (BASES[0] + 8 * 4096 + 100, (first * 4096).saturating_sub(50)),
-                RegionKind::File => (KERNEL + (first & 1) * 10 * 4096, 10 * 4096),
-                _ => (addr, length),
-            };
-            let to = match event {
-                RegionKind::Move => BASES[to] + place * 4096,
-                _ => 1 + place % 3,
-            };
-            let device = u64::from(file > 1);
-            let inode = match event {
-                RegionKind::File => 1 + file % 2,
-                _ => file.saturating_sub(1),
-            };
-            let offset = (place & 6) * 4096;
-            Step::Event(RegionEvent {
-                thread, event, addr, length, offset, prot, device, inode, to, ..RegionEvent::default()
-            })
-        }),
-    ];
-    // A trace without records is refused; one in which nothing is mapped has no lives.
-    let first = Record { addr: BASES[0], kind: Kind::Store, size: 8, thread: 0, instr: 1 };
-    let map =
-        RegionEvent { addr: 1 << 40, length: 4096, prot: "rw-p".into(), ..Default::default() };
-    prop::collection::vec(step, 1..1200).prop_map(move |mut steps| {
-        steps.splice(0..0, [Step::Event(map.clone()), Step::Record(first)]);
-        steps
-    })
-}
-
-const LIVES: [u64; 4] = [4096, 8192, 65_536, 2 << 20];
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
-    #[test]
-    fn clock_lets_go(steps in steps(), tlb in prop::sample::select(vec!["64", "3", "8x2", "4+16x4", "6x3+9"])) {
-        check_lives(&steps, &LIVES, tlb, "clock", ClockInsert::Set);
-    }
-    #[test]
-    fn clock_that_loads_clear_lets_go(steps in steps()) {
-        check_lives(&steps, &LIVES, "16", "clock", ClockInsert::Clear);
-    }
-    #[test]
-    fn lru_lets_go(steps in steps()) {
-        check_lives(&steps, &[1024, 4096, 16_384], "1", "lru", ClockInsert::Set);
-    }
-    #[test]
-    fn linux_lets_go(steps in steps()) {
-        check_lives(&steps, &[16_384, 65_536], "12x3", "linux", ClockInsert::Set);
-    }
-}

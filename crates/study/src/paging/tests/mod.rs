@@ -1,9 +1,11 @@
 //! The engines against a list and a loop.
 
+mod linux;
 pub mod lives;
 
 use std::collections::{HashMap, VecDeque};
 
+use linux::plain_linux;
 use nearfar_schema::Choice;
 use nearfar_trace::{Batch, Kind, KindSet, Record, Source, Writer, WriterOptions};
 use proptest::prelude::*;
@@ -91,135 +93,6 @@ fn plain_lru(refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
         list.push(entry);
     }
     (faults, flushed)
-}
-
-/// Linux's lists as two deques, newest first, with the words of `mm/vmscan.c`.
-struct PlainLinux {
-    frames: usize,
-    cluster: usize,
-    pages: HashMap<u64, PlainPage>,
-    inactive: VecDeque<u64>,
-    active: VecDeque<u64>,
-    nonresident_age: u64,
-    activated_at_refault: u64,
-    seen_at_last_reclaim: u64,
-    flushed: u64,
-}
-
-#[derive(Default, Clone)]
-struct PlainPage {
-    young: bool,
-    referenced: bool,
-    dirty: bool,
-    shadow: Option<u64>,
-}
-
-impl PlainLinux {
-    fn new(frames: usize) -> Self {
-        Self {
-            frames,
-            cluster: (frames / 128).clamp(1, 32),
-            pages: HashMap::new(),
-            inactive: VecDeque::new(),
-            active: VecDeque::new(),
-            nonresident_age: 0,
-            activated_at_refault: 0,
-            seen_at_last_reclaim: 0,
-            flushed: 0,
-        }
-    }
-
-    /// Look at the inactive tail; answers how many pages were evicted.
-    fn shrink_inactive(&mut self, count: usize) -> usize {
-        let isolated = self.inactive.split_off(self.inactive.len().saturating_sub(count));
-        let (mut evicted, mut stay) = (0, Vec::new());
-        for &p in isolated.iter().rev() {
-            let page = self.pages.get_mut(&p).unwrap();
-            let was_referenced = std::mem::take(&mut page.referenced);
-            if std::mem::take(&mut page.young) {
-                page.referenced = true;
-                stay.push((p, was_referenced));
-            } else {
-                evicted += 1;
-                self.flushed += u64::from(page.dirty);
-                *page = PlainPage { shadow: Some(self.nonresident_age), ..PlainPage::default() };
-                self.nonresident_age += 1;
-            }
-        }
-        for (p, activate) in stay {
-            if activate {
-                self.active.push_front(p);
-                self.nonresident_age += 1;
-            } else {
-                self.inactive.push_front(p);
-            }
-        }
-        evicted
-    }
-
-    fn shrink_active(&mut self, count: usize) {
-        for _ in 0..count {
-            let Some(p) = self.active.pop_back() else { return };
-            self.pages.get_mut(&p).unwrap().young = false;
-            self.inactive.push_front(p);
-        }
-    }
-
-    /// `do_try_to_free_pages`; the footprints here are below a GiB, so the ratio is 1.
-    fn try_to_free_pages(&mut self) -> usize {
-        let mut freed = 0;
-        for priority in (0..=12).rev() {
-            let may_deactivate = self.activated_at_refault != self.seen_at_last_reclaim
-                || self.inactive.len() < self.active.len();
-            let mut to_scan = (self.inactive.len() >> priority, self.active.len() >> priority);
-            while to_scan.0 > 0 {
-                let now = (to_scan.0.min(self.cluster), to_scan.1.min(self.cluster));
-                to_scan = (to_scan.0 - now.0, to_scan.1 - now.1);
-                freed += self.shrink_inactive(now.0);
-                if may_deactivate {
-                    self.shrink_active(now.1);
-                }
-                if freed >= self.cluster {
-                    break;
-                }
-            }
-            if self.inactive.len() < self.active.len() {
-                self.shrink_active(self.cluster);
-            }
-            if freed >= self.cluster {
-                break;
-            }
-        }
-        self.seen_at_last_reclaim = self.activated_at_refault;
-        freed
-    }
-
-    fn reference(&mut self, p: u64, write: bool) -> bool {
-        let fault = !self.inactive.contains(&p) && !self.active.contains(&p);
-        if fault {
-            if self.inactive.len() + self.active.len() == self.frames {
-                while self.try_to_free_pages() == 0 {}
-            }
-            let shadow = self.pages.entry(p).or_default().shadow;
-            if shadow.is_some_and(|at| self.nonresident_age - at <= self.active.len() as u64) {
-                self.nonresident_age += 1;
-                self.activated_at_refault += 1;
-                self.active.push_front(p);
-            } else {
-                self.inactive.push_front(p);
-            }
-        }
-        let page = self.pages.get_mut(&p).unwrap();
-        page.young = true;
-        page.dirty |= write;
-        fault
-    }
-}
-
-fn plain_linux(refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
-    let mut lists = PlainLinux::new(frames);
-    let faults = refs.iter().filter(|&&(page, write)| lists.reference(page, write)).count();
-    (faults as u64, lists.flushed)
 }
 
 fn store(records: &[Record], folder: &std::path::Path) -> nearfar_trace::Reader {

@@ -1,6 +1,8 @@
 //! What a page size's log comes to in memories and in a TLB: lists and loops.
 
 use super::*;
+use crate::paging::FaultKinds;
+use crate::paging::tests::linux::PlainLinux;
 
 /// What memories of one page size come to: faults, dirty evictions and kinds.
 #[derive(Debug, Default, PartialEq)]
@@ -12,10 +14,14 @@ pub struct Came {
 
 /// A memory under a policy.
 pub trait PlainMemory {
+    /// The first reference to a frame comes next.
+    fn begin(&mut self, _frame: usize, _of: &PlainFrame) {}
     fn has(&self, frame: usize) -> bool;
     /// Reference a frame; answers those that are evicted for it.
     fn reference(&mut self, frame: usize) -> Vec<usize>;
     fn free(&mut self, frame: usize);
+    fn discard(&mut self, _frame: usize) {}
+    fn keep(&mut self, _frame: usize) {}
 }
 
 pub struct Ring {
@@ -86,24 +92,30 @@ impl PlainMemory for Recency {
 }
 
 impl PlainMemory for PlainLinux {
+    fn begin(&mut self, frame: usize, of: &PlainFrame) {
+        let page = self.pages.entry(frame as u64).or_default();
+        (page.of_file, page.executable) = (of.of_file, of.executable);
+    }
+
     fn has(&self, frame: usize) -> bool {
-        self.inactive.contains(&(frame as u64)) || self.active.contains(&(frame as u64))
+        PlainLinux::has(self, frame as u64)
     }
 
     fn reference(&mut self, frame: usize) -> Vec<usize> {
-        let held = |lists: &Self| -> Vec<u64> {
-            lists.inactive.iter().chain(&lists.active).copied().collect()
-        };
-        let before = held(self);
         PlainLinux::reference(self, frame as u64, false);
-        let after = held(self);
-        before.iter().filter(|page| !after.contains(page)).map(|page| *page as usize).collect()
+        self.evicted.iter().map(|page| *page as usize).collect()
     }
 
     fn free(&mut self, frame: usize) {
-        self.inactive.retain(|page| *page != frame as u64);
-        self.active.retain(|page| *page != frame as u64);
-        self.pages.remove(&(frame as u64));
+        PlainLinux::free(self, frame as u64);
+    }
+
+    fn discard(&mut self, frame: usize) {
+        PlainLinux::discard(self, frame as u64);
+    }
+
+    fn keep(&mut self, frame: usize) {
+        PlainLinux::keep(self, frame as u64);
     }
 }
 
@@ -122,9 +134,12 @@ pub fn replay(world: &World, memory: &mut dyn PlainMemory, single: bool) -> Came
                 previous = Some(frame);
                 let Some(frame) = frame.filter(|_| !again) else { continue };
                 let of_file = world.frames[frame].of_file;
+                let first = !std::mem::replace(&mut seen[frame], true);
+                if first {
+                    memory.begin(frame, &world.frames[frame]);
+                }
                 if !memory.has(frame) {
                     came.faults += 1;
-                    let first = !std::mem::replace(&mut seen[frame], true);
                     *match (of_file, first, void[frame].0) {
                         (true, true, _) => &mut came.kinds.file_reads,
                         (true, false, _) => &mut came.kinds.file_rereads,
@@ -151,11 +166,15 @@ pub fn replay(world: &World, memory: &mut dyn PlainMemory, single: bool) -> Came
                 dirty[frame] = false;
             }
             Log::Discard(frame) => {
+                memory.discard(frame);
                 dirty[frame] = false;
                 void[frame] = (true, false);
             }
-            Log::Keep(frame) if memory.has(frame) => void[frame] = (false, false),
-            Log::Keep(frame) => void[frame].1 = true,
+            Log::Keep(frame) => {
+                memory.keep(frame);
+                void[frame] =
+                    if memory.has(frame) { (false, false) } else { (void[frame].0, true) };
+            }
             Log::Shootdown(_) => {}
         }
     }

@@ -1,0 +1,150 @@
+//! The trace as chunks of windows.
+
+use nearfar_trace::column::GroupReader;
+use nearfar_trace::reader::{Batches, Groups};
+use nearfar_trace::{Batch, Columns, Reader, Result};
+use rayon::ThreadPool;
+
+use super::options::{ClockInsert, Options};
+use super::window::{Chunk, MAX_BLOCKS, Windower};
+use crate::lifetimes::{self, Blocks, Events, Next, Peak};
+
+/// Records in a chunk: enough to keep both cores busy, few enough to stay in the shared cache.
+const CHUNK: u64 = 1 << 20;
+/// Most bytes of windows that are kept, whatever `--max-memory` allows.
+const MOST_KEPT: u64 = 1 << 29;
+/// By this part of a trace it is known whether all of it fits.
+const TRIED: u64 = 16;
+
+/// Cuts a trace into chunks.
+pub struct Source {
+    groups: Groups,
+    group: Option<GroupReader>,
+    windower: Windower,
+    /// Where pages end; none elsewhere.
+    events: Events,
+    batch: Batch,
+    /// log2 of the block size.
+    pub block_shift: u32,
+}
+
+impl Source {
+    /// The whole trace, for these page sizes (ascending). `lives`: pages end.
+    ///
+    /// # Errors
+    /// The events cannot be read.
+    pub fn new(
+        reader: &Reader,
+        options: &Options,
+        page_sizes: &[u64],
+        lives: bool,
+    ) -> Result<Self> {
+        let [smallest, largest] = [page_sizes.first(), page_sizes.last()]
+            .map(|size| size.map_or(0, |s| s.trailing_zeros()));
+        // What ends, ends by pages of 4 KiB.
+        let block_shift = if lives { smallest.min(lifetimes::PAGE) } else { smallest };
+        let first = options.tlb.first;
+        let held = if first.ways.is_none_or(|ways| ways == first.entries) {
+            first.entries as usize
+        } else {
+            MAX_BLOCKS
+        };
+        let mut windower = Windower::new(block_shift, held.min(MAX_BLOCKS), options.kinds);
+        if options.clock_insert == ClockInsert::Clear {
+            windower = windower.keeping_all();
+        }
+        let (mut events, mut thread) = (Events::none(), false);
+        if lives {
+            let spaces = options.spaces(reader);
+            thread = spaces.several();
+            windower = windower.with_lives(Blocks::new(block_shift, largest, spaces));
+            events = Events::new(reader)?;
+        }
+        let mut groups = reader.groups(Columns { thread, ..Columns::PAGING });
+        let group = groups.next()?;
+        Ok(Self { groups, group, windower, events, batch: Batch::default(), block_shift })
+    }
+
+    /// The next chunk; false at the end of the trace.
+    ///
+    /// # Errors
+    /// The trace cannot be read.
+    pub fn fill(&mut self, chunk: &mut Chunk) -> Result<bool> {
+        let Self { groups, group, windower, events, batch, .. } = self;
+        windower.begin(chunk);
+        let mut read = 0;
+        while read < CHUNK {
+            let Some(mut current) = group.take() else { break };
+            // One row group is decompressed while the one before is cut.
+            let (next, cut): (_, Result<()>) = rayon::join(
+                || groups.next(),
+                || {
+                    while current.next_into(Batches::MAX, batch)? {
+                        add(windower, events, batch, chunk);
+                        read += batch.len() as u64;
+                    }
+                    Ok(())
+                },
+            );
+            cut?;
+            *group = next?;
+        }
+        windower.end(chunk);
+        Ok(read > 0)
+    }
+}
+
+fn add(windower: &mut Windower, events: &mut Events, batch: &mut Batch, chunk: &mut Chunk) {
+    for next in events.among(batch.len()) {
+        match next {
+            Next::Event(event) => windower.event(&event, chunk),
+            Next::Records(range) => {
+                if let Some(blocks) = windower.lives() {
+                    blocks.spaces().tell_apart(batch, range.clone());
+                }
+                windower.add(batch, range, chunk);
+            }
+        }
+    }
+}
+
+/// A trace whose chunks are all kept, as its memory sizes are known only at its end.
+pub struct Kept {
+    /// In order.
+    pub chunks: Vec<Chunk>,
+    /// The peak resident set.
+    pub peak_bytes: u64,
+}
+
+impl Kept {
+    /// Keep what `source` has; `None` when the windows of all `records` would take more than a quarter
+    /// of `--max-memory`, or [`MOST_KEPT`].
+    ///
+    /// # Errors
+    /// The trace cannot be read; the error of `on_progress`.
+    pub fn new(
+        mut source: Source,
+        options: &Options,
+        records: u64,
+        pool: &ThreadPool,
+        on_progress: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<Option<Self>> {
+        let most = MOST_KEPT.min(options.max_memory / 4);
+        let mut peak = Peak::new(source.block_shift, options.files);
+        let (mut chunks, mut chunk) = (Vec::new(), Chunk::default());
+        let (mut bytes, mut done) = (0, 0u64);
+        while pool.install(|| source.fill(&mut chunk))? {
+            chunk.changes.iter().for_each(|(_, change)| peak.apply(change));
+            bytes += chunk.bytes();
+            done += chunk.records;
+            let all = u128::from(bytes) * u128::from(records) / u128::from(done.max(1));
+            if bytes > most || done >= records / TRIED && all > most.into() {
+                return Ok(None);
+            }
+            // A copy takes no more room than it needs.
+            chunks.push(chunk.clone());
+            on_progress(done)?;
+        }
+        Ok(Some(Self { chunks, peak_bytes: peak.bytes() }))
+    }
+}

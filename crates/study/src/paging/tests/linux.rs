@@ -1,0 +1,318 @@
+//! Linux's lists as four deques, newest first, with the words of `mm/vmscan.c`.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+const INACTIVE_ANON: usize = 0;
+const ACTIVE_ANON: usize = 1;
+const INACTIVE_FILE: usize = 2;
+const ACTIVE_FILE: usize = 3;
+
+/// A memory under Linux.
+pub struct PlainLinux {
+    frames: usize,
+    cluster: u64,
+    swappiness: u64,
+    pub pages: HashMap<u64, PlainPage>,
+    lists: [VecDeque<u64>; 4],
+    /// What is in any of them.
+    held: HashSet<u64>,
+    /// Evicted for the last reference.
+    pub evicted: Vec<u64>,
+    nonresident_age: u64,
+    anon_cost: u64,
+    file_cost: u64,
+    activated_at_refault: [u64; 2],
+    seen_at_last_reclaim: [u64; 2],
+    pub flushed: u64,
+}
+
+#[derive(Default, Clone)]
+pub struct PlainPage {
+    young: bool,
+    referenced: bool,
+    workingset: bool,
+    dirty: bool,
+    pub of_file: bool,
+    pub executable: bool,
+    /// Discarded while resident, and whether it was written since.
+    lazy: Option<bool>,
+    /// When it was evicted, and whether it had been active.
+    shadow: Option<(u64, bool)>,
+}
+
+impl PlainPage {
+    fn on_file_list(&self) -> bool {
+        self.of_file || self.lazy.is_some()
+    }
+}
+
+impl PlainLinux {
+    pub fn new(frames: usize, swappiness: u64) -> Self {
+        Self {
+            frames,
+            cluster: (frames as u64 / 128).clamp(1, 32),
+            swappiness,
+            pages: HashMap::new(),
+            lists: Default::default(),
+            held: HashSet::new(),
+            evicted: Vec::new(),
+            nonresident_age: 0,
+            anon_cost: 0,
+            file_cost: 0,
+            activated_at_refault: [0; 2],
+            seen_at_last_reclaim: [0; 2],
+            flushed: 0,
+        }
+    }
+
+    pub fn has(&self, p: u64) -> bool {
+        self.held.contains(&p)
+    }
+
+    fn size(&self, list: usize) -> u64 {
+        self.lists[list].len() as u64
+    }
+
+    fn drop_from_lists(&mut self, p: u64) {
+        self.lists.iter_mut().for_each(|list| list.retain(|page| *page != p));
+    }
+
+    fn lru_note_cost(&mut self, file: bool, io: u64, rotated: u64) {
+        if io == 0 && rotated == 0 {
+            return;
+        }
+        *if file { &mut self.file_cost } else { &mut self.anon_cost } += 32 * io + rotated;
+        if self.anon_cost + self.file_cost > self.held.len() as u64 / 4 {
+            self.anon_cost /= 2;
+            self.file_cost /= 2;
+        }
+    }
+
+    /// Those that are taken from the tail of a list, tail first.
+    fn isolate(&mut self, list: usize, count: u64) -> Vec<u64> {
+        let left = self.lists[list].len().saturating_sub(count as usize);
+        self.lists[list].split_off(left).into_iter().rev().collect()
+    }
+
+    /// Look at an inactive tail; answers how many pages were evicted.
+    fn shrink_inactive(&mut self, file: bool, count: u64) -> u64 {
+        let isolated = self.isolate(if file { INACTIVE_FILE } else { INACTIVE_ANON }, count);
+        let (mut freed, mut pageout, mut back) = (0, 0, Vec::new());
+        for &p in &isolated {
+            let page = self.pages.get_mut(&p).unwrap();
+            let was_referenced = std::mem::take(&mut page.referenced);
+            if std::mem::take(&mut page.young) {
+                page.referenced = true;
+                let activate = was_referenced || page.executable;
+                back.push((p, file, activate));
+            } else if page.lazy == Some(true) {
+                page.lazy = None;
+                back.push((p, false, true));
+            } else {
+                freed += 1;
+                self.held.remove(&p);
+                self.evicted.push(p);
+                self.flushed += u64::from(page.dirty);
+                let mut shadow = None;
+                if page.lazy.is_none() {
+                    pageout += u64::from(!file);
+                    shadow = Some((self.nonresident_age, page.workingset));
+                    self.nonresident_age += 1;
+                }
+                let PlainPage { of_file, executable, .. } = *page;
+                *page = PlainPage { of_file, executable, shadow, ..PlainPage::default() };
+            }
+        }
+        for &(p, to_file, activate) in &back {
+            self.nonresident_age += u64::from(activate);
+            let list = match (to_file, activate) {
+                (false, false) => INACTIVE_ANON,
+                (false, true) => ACTIVE_ANON,
+                (true, false) => INACTIVE_FILE,
+                (true, true) => ACTIVE_FILE,
+            };
+            self.lists[list].push_front(p);
+        }
+        self.lru_note_cost(file, pageout, isolated.len() as u64 - freed);
+        freed
+    }
+
+    fn shrink_active(&mut self, file: bool, count: u64) {
+        let (from, to) =
+            if file { (ACTIVE_FILE, INACTIVE_FILE) } else { (ACTIVE_ANON, INACTIVE_ANON) };
+        let mut rotated = 0;
+        for p in self.isolate(from, count) {
+            let page = self.pages.get_mut(&p).unwrap();
+            if std::mem::take(&mut page.young) && page.executable {
+                rotated += 1;
+                self.lists[from].push_front(p);
+            } else {
+                page.workingset = true;
+                self.lists[to].push_front(p);
+            }
+        }
+        self.nonresident_age += rotated;
+        self.lru_note_cost(file, 0, rotated);
+    }
+
+    /// The footprints here are below a GiB, so the ratio is 1.
+    fn inactive_is_low(&self, file: bool) -> bool {
+        match file {
+            false => self.size(INACTIVE_ANON) < self.size(ACTIVE_ANON),
+            true => self.size(INACTIVE_FILE) < self.size(ACTIVE_FILE),
+        }
+    }
+
+    fn get_scan_count(&self, priority: u32, cache_trim_mode: bool) -> [u64; 4] {
+        let mut nr = [0, 1, 2, 3].map(|list| self.size(list) >> priority);
+        let no_files = self.size(INACTIVE_FILE) == 0 && self.size(ACTIVE_FILE) == 0;
+        if self.swappiness == 0 && no_files {
+            return nr;
+        }
+        if self.swappiness == 0 || (priority > 0 && cache_trim_mode) {
+            (nr[INACTIVE_ANON], nr[ACTIVE_ANON]) = (0, 0);
+        } else if priority > 0 {
+            let total = self.anon_cost + self.file_cost;
+            let (anon, file) = (total + self.anon_cost, total + self.file_cost);
+            let ap = self.swappiness * (anon + file + 1) / (anon + 1);
+            let fp = (200 - self.swappiness) * (anon + file + 1) / (file + 1);
+            for (list, fraction) in [ap, ap, fp, fp].into_iter().enumerate() {
+                nr[list] = nr[list] * fraction / (ap + fp);
+            }
+        }
+        nr
+    }
+
+    /// `shrink_lruvec`; answers how many pages were evicted, `freed` of them before.
+    fn shrink_lruvec(&mut self, priority: u32, freed: u64) -> u64 {
+        let may_deactivate = [false, true].map(|file| {
+            let kind = usize::from(file);
+            self.activated_at_refault[kind] != self.seen_at_last_reclaim[kind]
+                || self.inactive_is_low(file)
+        });
+        let trim = self.size(INACTIVE_FILE) >> priority > 0 && !may_deactivate[1];
+        let targets = self.get_scan_count(priority, trim);
+        let mut nr = targets;
+        let mut freed = freed;
+        while nr[INACTIVE_ANON] > 0 || nr[INACTIVE_FILE] > 0 || nr[ACTIVE_FILE] > 0 {
+            let now = nr.map(|count| count.min(self.cluster));
+            nr = [0, 1, 2, 3].map(|list| nr[list] - now[list]);
+            freed += self.shrink_inactive(false, now[INACTIVE_ANON]);
+            if may_deactivate[0] {
+                self.shrink_active(false, now[ACTIVE_ANON]);
+            }
+            freed += self.shrink_inactive(true, now[INACTIVE_FILE]);
+            if may_deactivate[1] {
+                self.shrink_active(true, now[ACTIVE_FILE]);
+            }
+            if freed < self.cluster {
+                continue;
+            }
+            let nr_anon = nr[INACTIVE_ANON] + nr[ACTIVE_ANON];
+            let nr_file = nr[INACTIVE_FILE] + nr[ACTIVE_FILE];
+            if nr_anon == 0 || nr_file == 0 {
+                break;
+            }
+            let (stop, rest) = if nr_file > nr_anon { (0, nr_anon) } else { (2, nr_file) };
+            let percentage = rest * 100 / (targets[stop] + targets[stop + 1] + 1);
+            (nr[stop], nr[stop + 1]) = (0, 0);
+            for list in [2 - stop, 3 - stop] {
+                let scanned = targets[list] - nr[list];
+                nr[list] = (targets[list] * (100 - percentage) / 100).saturating_sub(scanned);
+            }
+        }
+        if self.inactive_is_low(false) {
+            self.shrink_active(false, self.cluster);
+        }
+        freed
+    }
+
+    /// `do_try_to_free_pages`.
+    fn try_to_free_pages(&mut self) -> u64 {
+        let mut freed = 0;
+        for priority in (0..=12).rev() {
+            freed = self.shrink_lruvec(priority, freed);
+            if freed >= self.cluster {
+                break;
+            }
+        }
+        self.seen_at_last_reclaim = self.activated_at_refault;
+        freed
+    }
+
+    pub fn reference(&mut self, p: u64, write: bool) -> bool {
+        self.evicted.clear();
+        let fault = !self.has(p);
+        if fault {
+            if self.held.len() == self.frames {
+                while self.try_to_free_pages() == 0 {}
+            }
+            let workingset = |of_file: bool| match of_file {
+                false => self.frames_of(&[ACTIVE_ANON, INACTIVE_FILE, ACTIVE_FILE]),
+                true => self.frames_of(&[ACTIVE_FILE, INACTIVE_ANON, ACTIVE_ANON]),
+            };
+            let sizes = [workingset(false), workingset(true)];
+            let page = self.pages.entry(p).or_default();
+            let (file, shadow) = (page.of_file, page.shadow.take());
+            let recent = |at: &(u64, bool)| self.nonresident_age - at.0 <= sizes[usize::from(file)];
+            let refault = shadow.filter(recent);
+            page.workingset = refault.is_some_and(|shadow| shadow.1);
+            if let Some((_, workingset)) = refault {
+                self.nonresident_age += 1;
+                self.activated_at_refault[usize::from(file)] += 1;
+                self.lru_note_cost(file, u64::from(workingset), 0);
+            }
+            let inactive = if file { INACTIVE_FILE } else { INACTIVE_ANON };
+            self.held.insert(p);
+            self.lists[inactive + usize::from(refault.is_some())].push_front(p);
+        }
+        let page = self.pages.get_mut(&p).unwrap();
+        page.young = true;
+        page.dirty |= write;
+        fault
+    }
+
+    fn frames_of(&self, lists: &[usize]) -> u64 {
+        lists.iter().map(|list| self.size(*list)).sum()
+    }
+
+    pub fn free(&mut self, p: u64) {
+        if self.held.remove(&p) {
+            self.drop_from_lists(p);
+        }
+        self.pages.remove(&p);
+    }
+
+    /// `MADV_FREE`.
+    pub fn discard(&mut self, p: u64) {
+        let has = self.has(p);
+        let Some(page) = self.pages.get_mut(&p) else { return };
+        page.shadow = None;
+        if !has {
+            return;
+        }
+        page.young = false;
+        if !page.on_file_list() {
+            page.referenced = false;
+            self.drop_from_lists(p);
+            self.lists[INACTIVE_FILE].push_front(p);
+        }
+        if let Some(page) = self.pages.get_mut(&p) {
+            page.lazy = (!page.of_file).then_some(false);
+        }
+    }
+
+    /// The page is written again.
+    pub fn keep(&mut self, p: u64) {
+        if let Some(lazy) = self.pages.get_mut(&p).and_then(|page| page.lazy.as_mut()) {
+            *lazy = true;
+        }
+    }
+}
+
+/// (faults, dirty evictions) of pages that never end.
+pub fn plain_linux(refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
+    let mut lists = PlainLinux::new(frames, 200);
+    let faults = refs.iter().filter(|&&(page, write)| lists.reference(page, write)).count();
+    (faults as u64, lists.flushed)
+}

@@ -1,0 +1,150 @@
+//! Studies against plain memories.
+
+use super::memories::{PlainMemory, Recency, Ring, replay, walk};
+use super::*;
+use crate::paging::tests::linux::PlainLinux;
+
+fn check_lives(steps: &[Step], pages: &[u64], tlb: &str, policy: &str, insert: ClockInsert) {
+    let sizes = [1, 2, 3, 5, 8, 9, 12, 17, 40, 70].map(|frames| MemorySize::Bytes(frames * 4096));
+    let (tlb, policy) = (tlb.parse().unwrap(), Choice::of(policy).unwrap());
+    let all = KindSet::ALL;
+    check_options(
+        steps,
+        &Options::new(pages.to_vec(), sizes.to_vec(), tlb, policy, insert, all).unwrap(),
+    );
+}
+
+fn check_options(steps: &[Step], options: &Options) {
+    let folder = tempfile::tempdir().unwrap();
+    let reader = trace(steps, &PROCESSES, folder.path());
+    let options = Options { lifetimes: true, ..options.clone() };
+    let (pages, policy, insert) =
+        (&options.page_sizes, options.replacement.name, options.clock_insert);
+    let result = simulate(&reader, &options, &mut |_| Ok(())).unwrap();
+    for &page in pages {
+        let mut world = World::new(page, pages[0].min(4096), &PROCESSES);
+        for step in steps {
+            match step {
+                Step::Event(event) => world.event(event),
+                Step::Record(record) => world.record(record),
+            }
+        }
+        let first = options.tlb.first;
+        let sets = first.ways.map_or(1, |ways| u64::from(first.entries / ways));
+        let missed = walk(&world.log, first.entries as usize, sets);
+        let walks = match options.tlb.second {
+            None => accesses(&missed),
+            Some(level) => {
+                let sets = level.ways.map_or(1, |ways| u64::from(level.entries / ways));
+                accesses(&walk(&missed, level.entries as usize, sets))
+            }
+        };
+        for cell in result.cells.iter().filter(|cell| cell.page_bytes == page) {
+            let place = format!("{:?} {policy} page {page} frames {}", options.tlb, cell.frames);
+            assert_eq!(cell.tlb_misses, walks, "tlb, {place}");
+            assert_eq!(cell.tlb_misses + cell.tlb_second_hits, accesses(&missed), "tlb, {place}");
+            let frames = cell.frames as usize;
+            let mut memory: Box<dyn PlainMemory> = match policy {
+                "clock" => Box::new(Ring::new(frames, insert == ClockInsert::Set)),
+                "lru" => Box::new(Recency(Vec::new(), frames)),
+                _ => Box::new(PlainLinux::new(frames, options.swappiness)),
+            };
+            let came = replay(&world, memory.as_mut(), insert == ClockInsert::Clear);
+            assert_eq!((cell.faults, cell.dirty_evictions), (came.faults, came.dirty), "{place}");
+            assert_eq!(cell.kinds, (cell.frames >= 8).then_some(came.kinds), "{place}");
+        }
+    }
+}
+
+const LIVES: [u64; 4] = [4096, 8192, 65_536, 2 << 20];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn clock_lets_go(steps in steps(), tlb in prop::sample::select(vec!["64", "3", "8x2", "4+16x4", "6x3+9"])) {
+        check_lives(&steps, &LIVES, tlb, "clock", ClockInsert::Set);
+    }
+    #[test]
+    fn clock_that_loads_clear_lets_go(steps in steps()) {
+        check_lives(&steps, &LIVES, "16", "clock", ClockInsert::Clear);
+    }
+    #[test]
+    fn lru_lets_go(steps in steps()) {
+        check_lives(&steps, &[1024, 4096, 16_384], "1", "lru", ClockInsert::Set);
+    }
+    #[test]
+    fn linux_lets_go(steps in steps(), swappiness in prop::sample::select(vec![0u64, 1, 60, 100, 200])) {
+        check_options(&steps, &under_linux(&[4096, 16_384], &[1, 2, 3, 5, 8, 9, 12, 17, 40, 70], swappiness));
+    }
+}
+
+/// Memories of so many 4 KiB under Linux.
+fn under_linux(pages: &[u64], sizes: &[u64], swappiness: u64) -> Options {
+    let sizes = sizes.iter().map(|size| MemorySize::Bytes(size * 4096)).collect();
+    let policy = Choice::of("linux").unwrap();
+    let (tlb, all) = ("12x3".parse().unwrap(), KindSet::ALL);
+    let options = Options::new(pages.to_vec(), sizes, tlb, policy, ClockInsert::Set, all).unwrap();
+    options.with_swappiness(swappiness).unwrap()
+}
+
+/// Files, code and anonymous memory, some of it discarded, in memories that reclaim up to 32 pages at a
+/// time.
+#[test]
+fn linux_in_whole_batches_of_both_types() {
+    const PAGES: u64 = 2048;
+    let regions = [(0x1000_0000u64, "rw-p", 0), (0x2000_0000, "r--p", 1), (0x3000_0000, "r-xp", 2)];
+    let event = |event, addr, pages| {
+        let length = pages * 64;
+        RegionEvent { thread: 0, event, addr, length, ..RegionEvent::default() }
+    };
+    let mut steps: Vec<Step> = regions
+        .iter()
+        .map(|&(addr, prot, inode)| {
+            let map = event(RegionKind::Map, addr, PAGES);
+            Step::Event(RegionEvent { prot: prot.into(), device: 1, inode, ..map })
+        })
+        .collect();
+    let mut draw = 1u64;
+    for i in 0..20_000u64 {
+        draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let far = draw >> 33;
+        let (region, _, _) = regions[(far % 7 % 3) as usize];
+        // Sweeps, and between their steps a tenth of the pages again and again.
+        let page = if far & 8 == 0 { i / 6 % PAGES } else { (far >> 8) % (PAGES / 10) };
+        let write = region == regions[0].0 && far & 4 == 0;
+        let kind = if write { Kind::Store } else { Kind::Load };
+        let addr = region + page * 64;
+        steps.push(Step::Record(Record { addr, kind, size: 8, thread: 0, instr: 1 }));
+        if i % 997 == 0 {
+            let what = [RegionKind::Free, RegionKind::DontNeed][(i / 997 % 2) as usize];
+            steps.push(Step::Event(event(what, regions[0].0 + (far % PAGES & !63) * 64, 64 * 8)));
+        }
+    }
+    for swappiness in [0, 30, 60, 200] {
+        check_options(&steps, &under_linux(&[64], &[16, 40, 72], swappiness));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    /// Windows that are kept until the peak is known come to the same as a pass for the peak before.
+    #[test]
+    fn kept_windows_change_nothing(
+        steps in steps(),
+        page in prop::sample::select(vec![512, 4096, 65_536]),
+        files in any::<bool>(),
+        filtered in any::<bool>(),
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let reader = trace(&steps, &PROCESSES, folder.path());
+        let (tlb, memory) = ("16".parse().unwrap(), vec![MemorySize::Fraction(0.6)]);
+        let clock = Choice::of("clock").unwrap();
+        let options =
+            Options::new(vec![page], memory, tlb, clock, ClockInsert::Set, KindSet::ALL).unwrap();
+        let run = |max_memory| {
+            let options = Options { lifetimes: true, files, filtered, max_memory, ..options.clone() };
+            simulate(&reader, &options, &mut |_| Ok(())).unwrap()
+        };
+        prop_assert_eq!(run(u64::MAX), run(0));
+    }
+}

@@ -1,0 +1,227 @@
+"""A small Debian under QEMU that runs one command: a kernel to ask, wherever this runs.
+
+The kernel and the packages are Debian's, fetched with apt into a cache folder; processors are
+emulated (TCG), so no privileges are needed, any architecture runs on any, and times mean nothing.
+
+>>> print(Guest(packages=["python3-minimal"]).run(["python3", "-V"]).output)      # doctest: +SKIP
+b'Python 3.11.2\\n'
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shlex
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from nearfar.errors import NearfarError
+from nearfar.guest.archive import Archive
+from nearfar.guest.boot import Run
+from nearfar.guest.hardware import ARCHITECTURES, Architecture, Hardware, Link, Node
+from nearfar.guest.kernel import Kernel, unpacked
+from nearfar.guest.packages import Packages
+from nearfar.output import check_output, claimed, commit
+from nearfar.processes import terminate_as_interrupt
+from nearfar.units import size
+
+__all__ = ["ARCHITECTURES", "Finished", "Guest", "Hardware", "Link", "Node"]
+
+#: In a folder that is handed back: which command left it.
+RECORD: Final = "guest.json"
+#: What every guest has: a shell and its tools, statically linked.
+_BASE: Final = "busybox-static"
+#: Memory that a kernel needs to begin with, and to run a shell.
+_KERNEL_BYTES: Final = 128 << 20
+#: To be changed with what :func:`_write_root` writes, or archives made before are used.
+_ROOT_VERSION: Final = "1"
+_INIT: Final = Path(__file__).parent / "init.sh"
+_ETC: Final = {
+    "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
+    "etc/group": "root:x:0:\nnogroup:x:65534:\n",
+    "etc/hosts": "127.0.0.1 localhost\n",
+}
+#: Parameters of every kernel: silent, ended by its first fault, and no time for an emulated
+#: processor's leaks. On a busy host the emulated timer may be late enough to be taken for broken.
+_PARAMETERS: Final = (
+    *("quiet", "panic=-1", "oops=panic", "mitigations=off", "no_timer_check"),
+    # The first file system is not to be swapped out, and may take all memory.
+    "rootfstype=ramfs",
+)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a command in a guest came to.
+
+    Attributes:
+        exit_code: of the command; as in a shell, 128 and more for a signal.
+        output: what it wrote to standard output.
+        error: and to standard error.
+        console: what the kernel wrote.
+    """
+
+    exit_code: int
+    output: bytes
+    error: bytes
+    console: str
+
+
+@dataclass(frozen=True)
+class Guest:
+    """A guest to be booted, as often as wanted.
+
+    Attributes:
+        architecture: one of :data:`ARCHITECTURES`, or ``auto`` for this machine's.
+        hardware: its processors and memory nodes.
+        kernel: Debian's package of the kernel; None for 6.12, or the release's newest for clouds.
+        packages: Debian's packages of what runs in it; their scripts do not run.
+        modules: modules of the kernel to load, with what they need.
+        zram: bytes of swap on compressed memory; 0 for none.
+        icount: instructions are the clock, each 2 to this power nanoseconds; None for the host's.
+        parameters: more parameters of the kernel.
+        qemu: more options of QEMU.
+    """
+
+    architecture: str = "auto"
+    hardware: Hardware = Hardware((Node(memory=512 << 20, cpus=1),))
+    kernel: str | None = None
+    packages: Sequence[str] = ()
+    modules: Sequence[str] = ()
+    zram: int = 0
+    icount: int | None = None
+    parameters: Sequence[str] = ()
+    qemu: Sequence[str] = ()
+
+    def fetch(self) -> tuple[Kernel, Path]:
+        """The kernel and the archive of the packages, from the cache or the network.
+
+        Raises:
+            NearfarError: they cannot be had (exit code 3).
+        """
+        about = self._about()
+        packages = Packages(about.debian)
+        kernel = unpacked(packages.fetch_kernel([self.kernel] if self.kernel else about.kernels))
+        files = packages.fetch([_BASE, *self.packages])
+        made_of = [_ROOT_VERSION, *(file.name for file in files)]
+        digits = hashlib.sha256("\n".join(made_of).encode()).hexdigest()[:16]
+        root = packages.folder / f"root-{digits}.cpio"
+        if not root.exists():
+            _write_root(root, files)
+        return kernel, root
+
+    def run(
+        self,
+        command: Sequence[str],
+        *,
+        files: Mapping[str, Path | bytes] | None = None,
+        out: str | os.PathLike[str] | None = None,
+        force: bool = False,
+        timeout: float | None = 600,
+        stream: Callable[[str, bytes], None] = lambda _stream, _written: None,
+    ) -> Finished:
+        """Boot, run ``command`` in the folder ``/work``, and switch off.
+
+        Args:
+            command: the program and its arguments. It reads nothing from standard input.
+            files: what is put into the guest, by its path there: a file or folder of the host, or
+                the bytes of a program.
+            out: folder to make of what the command leaves in ``/out``; None to leave that there.
+            force: replace a folder that is there.
+            timeout: seconds that the command may take; None for no limit.
+            stream: called with ``output`` or ``error`` and what the command wrote there since.
+
+        Raises:
+            NearfarError: QEMU, the kernel or a package is missing (exit code 3), or the guest did
+                not come to its end (1).
+        """
+        if not command:
+            raise NearfarError("guest: no command; put it after `--`")
+        path = None if out is None else Path(out)
+        if path is not None:
+            check_output(path, force=force, holds=RECORD)
+        about = self._about()
+        options = self.hardware.options(about)
+        if self.icount is not None:
+            options += ["-icount", f"shift={self.icount},sleep=off"]
+        with terminate_as_interrupt(), tempfile.TemporaryDirectory(prefix="nearfar-") as scratch:
+            kernel, root = self.fetch()
+            archive = Path(scratch) / "archive"
+            with archive.open("wb") as writing:
+                with root.open("rb") as base:
+                    shutil.copyfileobj(base, writing)
+                self._add(Archive(writing), kernel, command, files or {})
+            self._check_room(archive.stat().st_size)
+            run = Run(about, Path(scratch))
+            code = run.run(
+                kernel.image,
+                archive,
+                [*options, *self.qemu],
+                [*_PARAMETERS, f"console={about.console}", *self.parameters],
+                timeout=timeout,
+                stream=stream,
+            )
+            if path is not None:
+                with claimed(path, force=force, holds=RECORD) as temporary:
+                    temporary.mkdir()
+                    run.hand_back(temporary)
+                    record = {"command": [*command], "exit_code": code, "kernel": kernel.release}
+                    (temporary / RECORD).write_text(json.dumps(record) + "\n")
+            return Finished(code, run.output("output"), run.output("error"), run.console())
+
+    def _about(self) -> Architecture:
+        name = platform.machine() if self.architecture == "auto" else self.architecture
+        if name not in ARCHITECTURES:
+            raise NearfarError(f"guest: no architecture {name}; use {' or '.join(ARCHITECTURES)}")
+        return ARCHITECTURES[name]
+
+    def _add(
+        self,
+        archive: Archive,
+        kernel: Kernel,
+        command: Sequence[str],
+        files: Mapping[str, Path | bytes],
+    ) -> None:
+        """What differs from run to run."""
+        archive.file("init", _INIT.read_bytes(), 0o755)
+        modules = [*self.modules, *(["zram"] if self.zram else [])]
+        for number, (name, data) in enumerate(kernel.modules(modules)):
+            archive.file(f"nearfar/modules/{number:02}-{name}.ko", data)
+        archive.file("nearfar/settings", f"zram={self.zram or ''}\n".encode())
+        archive.file("nearfar/command", f"exec {shlex.join(command)}\n".encode())
+        for path, source in files.items():
+            if isinstance(source, bytes):
+                archive.file(path, source, 0o755)
+            else:
+                archive.copy(path, source)
+        archive.close()
+
+    def _check_room(self, archive: int) -> None:
+        """Refuse what could not be unpacked: the archive and its files are there at once."""
+        memory, needed = self.hardware.memory, _KERNEL_BYTES + 2 * archive
+        if memory < needed:
+            why = f"{size(memory)} of memory do not hold the kernel and the files"
+            raise NearfarError(f"guest: {why}; give it {size(needed)} at least")
+
+
+def _write_root(root: Path, packages: Sequence[Path]) -> None:
+    """The archive of packages, and of the little that is in none."""
+    with tempfile.TemporaryDirectory(prefix=".", dir=root.parent) as scratch:
+        made = Path(scratch) / root.name
+        with made.open("wb") as out:
+            archive = Archive(out)
+            archive.merged()
+            archive.console()
+            for package in packages:
+                archive.package(package)
+            for path, text in _ETC.items():
+                archive.file(path, text.encode())
+            archive.link("bin/sh", "busybox")
+            archive.close()
+        commit(made, root)

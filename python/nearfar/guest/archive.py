@@ -1,0 +1,135 @@
+"""The first file system of a guest: a cpio archive that its kernel unpacks into memory.
+
+No file system of the host takes part, so that owners, modes and devices need no root.
+"""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import tarfile
+from pathlib import Path, PurePosixPath
+from typing import IO, Final
+
+from nearfar.errors import NearfarError
+from nearfar.guest.packages import program
+
+#: Folders that are links into ``usr`` on every Debian since 12, whatever a package says.
+_MERGED: Final = ("bin", "sbin", "lib", "lib64")
+
+
+class Archive:
+    """Writes an archive (``newc``) of files that all belong to root."""
+
+    def __init__(self, out: IO[bytes]) -> None:
+        """Begin with the root's own folders; ``out`` is written from where it stands."""
+        self._out = out
+        self._known: set[str] = set()
+
+    def folder(self, path: str, mode: int = 0o755) -> None:
+        """A folder, and those that it lies in; nothing if it is there."""
+        place = _placed(path)
+        for parent in reversed(PurePosixPath(place).parents[:-1]):
+            self._entry(str(parent), stat.S_IFDIR | 0o755)
+        if place:
+            self._entry(place, stat.S_IFDIR | mode)
+
+    def file(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        """A file; nothing if something has its name."""
+        self._entry(self._inside(path), stat.S_IFREG | mode, data)
+
+    def link(self, path: str, target: str) -> None:
+        """A symbolic link; nothing if something has its name."""
+        self._entry(self._inside(path), stat.S_IFLNK | 0o777, target.encode())
+
+    def copy(self, path: str, source: Path) -> None:
+        """A file or folder of the host.
+
+        Raises:
+            NearfarError: it cannot be read.
+        """
+        try:
+            if source.is_dir():
+                self.folder(path)
+                for inside in sorted(source.iterdir()):
+                    if inside.is_symlink():
+                        self.link(f"{path}/{inside.name}", str(inside.readlink()))
+                    else:
+                        self.copy(f"{path}/{inside.name}", inside)
+            elif source.is_file():
+                self.file(path, source.read_bytes(), source.stat().st_mode & 0o777)
+            else:
+                raise NearfarError(f"{source}: no such file or folder; check the path")
+        except OSError as error:
+            raise NearfarError(f"{error.filename}: {error.strerror}; check the path") from None
+
+    def console(self) -> None:
+        """The device that the kernel opens for the first process."""
+        self.folder("dev")
+        self._entry("dev/console", stat.S_IFCHR | 0o600, device=(5, 1))
+
+    def merged(self) -> None:
+        """The links into ``usr``."""
+        for name in _MERGED:
+            self.folder(f"usr/{name}")
+            self._entry(name, stat.S_IFLNK | 0o777, f"usr/{name}".encode())
+
+    def package(self, file: Path) -> None:
+        """Everything that a package of Debian holds; its scripts do not run.
+
+        Raises:
+            NearfarError: ``dpkg-deb`` is missing or cannot read it (exit code 3).
+        """
+        command = [program("dpkg-deb"), "--fsys-tarfile", str(file)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
+            assert child.stdout is not None
+            try:
+                with tarfile.open(fileobj=child.stdout, mode="r|") as tar:
+                    for member in tar:
+                        self._member(tar, member)
+            except (tarfile.TarError, EOFError) as error:
+                raise NearfarError(f"{file}: {error}; remove it", 3) from None
+            child.stdout.read()
+        if child.returncode != 0:
+            raise NearfarError(f"{file}: dpkg-deb cannot read it; remove it", 3)
+
+    def _member(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        path, mode = member.name, stat.S_IMODE(member.mode)
+        if member.isdir():
+            self.folder(path, mode)
+        elif member.issym():
+            self.link(path, member.linkname)
+        elif member.islnk():
+            self.link(path, f"/{_placed(member.linkname)}")
+        elif data := tar.extractfile(member):
+            self.file(path, data.read(), mode)
+
+    def close(self) -> None:
+        """End the archive. Another may follow in the same file."""
+        self._entry("TRAILER!!!", 0)
+
+    def _inside(self, path: str) -> str:
+        """Make the folder that something lies in; answer where it lies."""
+        place = _placed(path)
+        self.folder(str(PurePosixPath(place).parent))
+        return place
+
+    def _entry(
+        self, path: str, mode: int, data: bytes = b"", device: tuple[int, int] = (0, 0)
+    ) -> None:
+        if path in self._known:
+            return
+        self._known.add(path)
+        name = path.encode() + b"\0"
+        fields = [len(self._known), mode, 0, 0, 1, 0, len(data), 0, 0, *device, len(name), 0]
+        head = b"070701" + b"".join(b"%08x" % field for field in fields) + name
+        for part in (head, data):
+            self._out.write(part + bytes(-len(part) % 4))
+
+
+def _placed(path: str) -> str:
+    """Where a file lies, from the root on: ``/bin`` and others lead into ``usr``."""
+    place = PurePosixPath("/", path).relative_to("/")
+    if place.parts and place.parts[0] in _MERGED:
+        place = "usr" / place
+    return "" if not place.parts else str(place)

@@ -1,0 +1,159 @@
+"""The emulated machine of a guest, as QEMU's options: architectures, memory nodes, latencies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from nearfar.errors import NearfarError
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What differs from one processor architecture to the next.
+
+    Attributes:
+        debian: its name in Debian.
+        qemu: the emulator, and its package.
+        machine: QEMU's machine and processor.
+        console: the kernel's name of the first serial port.
+        groups: what QEMU divides a socket's cores into.
+        has_latencies: whether the kernel gets to know them (HMAT).
+    """
+
+    debian: str
+    qemu: tuple[str, str]
+    machine: tuple[str, str]
+    console: str
+    groups: str
+    has_latencies: bool
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Debian's kernels for virtual machines, 6.12 where the release has another too."""
+        return f"linux-image-6.12-cloud-{self.debian}", f"linux-image-cloud-{self.debian}"
+
+
+ARCHITECTURES: Final = {
+    "x86_64": Architecture(
+        debian="amd64",
+        qemu=("qemu-system-x86_64", "qemu-system-x86"),
+        machine=("q35", "max"),
+        console="ttyS0",
+        groups="dies",
+        has_latencies=True,
+    ),
+    # A kernel without UEFI reads no ACPI tables there; with it, Linux 6.12 takes QEMU's flash for
+    # memory of no node, and gives up all nodes.
+    "aarch64": Architecture(
+        debian="arm64",
+        qemu=("qemu-system-aarch64", "qemu-system-arm"),
+        machine=("virt", "cortex-a57"),
+        console="ttyAMA0",
+        groups="clusters",
+        has_latencies=False,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Node:
+    """A memory node.
+
+    Attributes:
+        memory: bytes that are there at boot.
+        cpus: processors on it; as many, or none, on every node.
+        socket: the socket that it belongs to.
+        added: bytes that are plugged into the running system.
+    """
+
+    memory: int
+    cpus: int = 0
+    socket: int = 0
+    added: int = 0
+
+
+@dataclass(frozen=True)
+class Link:
+    """What the processors of a node see of the memory of another, as HMAT states it.
+
+    Attributes:
+        latency: nanoseconds of an access.
+        bandwidth: bytes a second; None leaves it out.
+    """
+
+    latency: int
+    bandwidth: int | None = None
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """The memory nodes of a guest.
+
+    Attributes:
+        nodes: by number; the first has processors, and the kernel boots on it.
+        distances: from each node to each, as the firmware's SLIT states them; 10 and 20 if empty.
+        links: by node with processors and node with memory; HMAT is left out if empty.
+    """
+
+    nodes: Sequence[Node]
+    distances: Sequence[Sequence[int]] = ()
+    links: Mapping[tuple[int, int], Link] = field(default_factory=dict)
+
+    @property
+    def memory(self) -> int:
+        """Bytes of all nodes at boot."""
+        return sum(node.memory for node in self.nodes)
+
+    def options(self, architecture: Architecture) -> list[str]:
+        """QEMU's options.
+
+        Raises:
+            NearfarError: QEMU has no machine with such nodes.
+        """
+        hosts = [number for number, node in enumerate(self.nodes) if node.cpus]
+        cores = self.nodes[0].cpus
+        sockets = sorted({self.nodes[host].socket for host in hosts})
+        on = [[host for host in hosts if self.nodes[host].socket == each] for each in sockets]
+        dies = len(on[0]) if on else 0
+        if hosts[:1] != [0] or any(len(there) != dies for there in on):
+            raise NearfarError("guest: QEMU wants processors on node 0, and sockets that are alike")
+        if any(self.nodes[host].cpus != cores for host in hosts):
+            raise NearfarError("guest: QEMU wants as many processors on every node that has some")
+        if self.links and not architecture.has_latencies:
+            why = f"{architecture.qemu[0]} cannot tell Linux how fast nodes are"
+            raise NearfarError(f"guest: {why}; leave the latencies out or use x86_64")
+        machine, processor = architecture.machine
+        words = ["-machine", f"{machine}{',hmat=on' if self.links else ''}", "-cpu", processor]
+        added = any(node.added for node in self.nodes)
+        words += ["-m", f"{self.memory >> 20}M" + (",slots=64,maxmem=64G" if added else "")]
+        groups = f"sockets={len(sockets)},{architecture.groups}={dies}"
+        words += ["-smp", f"{cores * len(hosts)},{groups},cores={cores},threads=1"]
+        for number, node in enumerate(self.nodes):
+            near = min((self._distance(host, number), host) for host in hosts)[1]
+            memory = f"id=m{number},size={node.memory >> 20}M"
+            initiator = f",initiator={near}" if self.links else ""
+            words += ["-object", f"memory-backend-ram,{memory}"]
+            words += ["-numa", f"node,nodeid={number},memdev=m{number}{initiator}"]
+            if node.added:
+                words += ["-object", f"memory-backend-ram,id=a{number},size={node.added >> 20}M"]
+                words += ["-device", f"pc-dimm,memdev=a{number},node={number}"]
+        for socket, there in enumerate(on):
+            for group, host in enumerate(there):
+                place = f",{architecture.groups[:-1]}-id={group}" if dies > 1 else ""
+                words += ["-numa", f"cpu,node-id={host},socket-id={socket}{place}"]
+        numbers = range(len(self.nodes))
+        for a in numbers:
+            for b in numbers:
+                words += ["-numa", f"dist,src={a},dst={b},val={self._distance(a, b)}"]
+        for (host, target), link in sorted(self.links.items()):
+            entry = f"hmat-lb,initiator={host},target={target},hierarchy=memory"
+            words += ["-numa", f"{entry},data-type=access-latency,latency={link.latency}"]
+            if link.bandwidth:
+                rate = f"bandwidth={link.bandwidth >> 20}M"
+                words += ["-numa", f"{entry},data-type=access-bandwidth,{rate}"]
+        return words
+
+    def _distance(self, a: int, b: int) -> int:
+        return self.distances[a][b] if self.distances else 10 if a == b else 20

@@ -1,0 +1,43 @@
+#!/bin/busybox sh
+# The first process of a guest: sets it up, runs the command, hands back what that left in /out, and
+# switches the guest off. /nearfar has what the host wrote: settings, the command, modules.
+
+busybox=/bin/busybox
+$busybox mkdir -p /proc /sys /dev /run /tmp /work /out /nearfar/bin
+$busybox mount -t proc proc /proc
+$busybox mount -t sysfs sysfs /sys
+$busybox mount -t devtmpfs devtmpfs /dev
+$busybox mount -t tmpfs -o mode=1777 tmpfs /tmp
+$busybox mount -t cgroup2 cgroup2 /sys/fs/cgroup
+$busybox --install -s /nearfar/bin
+# What packages have comes first.
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/usr/games:/nearfar/bin
+export HOME=/root LC_ALL=C.UTF-8 TZ=UTC
+
+fail() {
+  echo "nearfar: $*" >/dev/console
+  poweroff -f
+}
+
+. /nearfar/settings
+for module in /nearfar/modules/*; do
+  [ ! -e "$module" ] || insmod "$module" || fail "module ${module##*/} does not load"
+done
+for port in /sys/class/virtio-ports/*; do
+  read -r name <"$port/name"
+  eval "port_$name=/dev/${port##*/}"
+done
+exec 3>"$port_output" 4>"$port_error" 5>"$port_result"
+if [ -n "$zram" ]; then
+  echo "$zram" >/sys/block/zram0/disksize && mkswap /dev/zram0 >/dev/null &&
+    swapon /dev/zram0 || fail "no swap on zram"
+fi
+ip link set lo up
+cd /work
+
+echo begin >&5
+sh /nearfar/command </dev/null >&3 2>&4 3>&- 4>&- 5>&-
+echo "exit $?" >&5
+tar -c -f "$port_files" -C /out . || fail "what is in /out cannot be handed back"
+echo end >&5
+poweroff -f
