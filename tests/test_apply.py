@@ -375,7 +375,7 @@ def test_command_line_says_and_refuses(nearfar: Run) -> None:
         (["--page", "fast", "--", "true"], "is not a size"),
         (["--page", base, "--yes", "--", "no-such-program"], "no such program"),
         (["--page", base], "command: is empty"),
-        (["--page", base, "-o", "/no/such/x.json", "--", "true"], "its folder is not there"),
+        (["--page", base, "-o", "/no/such/x.json", "--", "true"], "no folder"),
         (["--page", base, "--yes", "--trace", "/no/such.trace", "--", "true"], "/no/such.trace"),
         (["--page", base, "--repeat", "0", "--", "true"], "--repeat: 0 is out of range"),
         (["--page", base, "--repeat", "x", "--", "true"], "--repeat: x is out of range"),

@@ -127,6 +127,9 @@ def _run() -> int:
         return _fail(str(of_system(error)), 2)
     except MemoryError:
         return _fail(str(no_memory()), 2)
+    except SystemError as error:
+        # Python's own loops do not always say that memory was short.
+        return _fail(f"Python: {error}; free some memory, or report this", 2)
     except UnicodeEncodeError as error:
         # Most paths may be any bytes; other words are text.
         word = error.object[:60]
