@@ -1,6 +1,7 @@
 //! Atomic replacement of files and folders: a reader sees the old one or the new one, complete.
 
 use std::ffi::CString;
+use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -35,11 +36,20 @@ impl TemporaryFile {
         Ok(Self { path: beside(&to, "partial")?, to })
     }
 
-    /// Give it its name.
+    /// Give it its name: after a power cut it is there whole, or not at all.
     pub(crate) fn commit(self) -> Result<()> {
+        flush(&self.path)?;
         std::fs::rename(&self.path, &self.to)
-            .map_err(|e| Error::io(&self.to, "cannot rename into place", &e))
+            .map_err(|e| Error::io(&self.to, "cannot rename into place", &e))?;
+        self.to.parent().map_or(Ok(()), flush)
     }
+}
+
+/// Have a file, or the names in a folder, on the disk.
+fn flush(path: &Path) -> Result<()> {
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    let flushed = File::open(path).and_then(|file| file.sync_data());
+    flushed.map_err(|e| Error::io(path, "cannot write", &e))
 }
 
 impl Drop for TemporaryFile {
