@@ -35,7 +35,7 @@ fn the_corpus_is_received() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1000, ..<_>::default() })]
+    #![proptest_config(ProptestConfig { cases: 400, ..<_>::default() })]
     #[test]
     fn anything_can_be_received(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
         exercise(&bytes);
