@@ -328,20 +328,17 @@ int rename(const char *from, const char *to) {
 @needs_qemu
 @needs_cc
 def test_what_is_finished_is_on_the_disk(build: Callable[..., Path], tmp_path: Path) -> None:
-    """Every file is flushed before it has its name, and the folder when all have theirs."""
+    """Every file is flushed before the trace says that it is complete, and then its folder."""
     log, trace = tmp_path / "log", tmp_path / "true.trace"
     library = build(FLUSHES, "-shared", "-fPIC", "-ldl")
     preloaded = {**os.environ, "LD_PRELOAD": str(library), "FLUSHES": str(log)}
     done = nearfar("-o", trace, "--", "/bin/true", env=preloaded)
     assert done.returncode == 0, done.stderr
     steps = [line.split(" ", 1) for line in log.read_text().splitlines()]
-    named = [(at, path) for at, (step, path) in enumerate(steps) if step == "rename"]
-    files = [(at, path) for at, path in named if Path(path).parent == trace]
-    assert {Path(path).name for _, path in files} == {
-        ".part-00000.parquet.partial",
-        ".regions.parquet.partial",
-        ".trace.json.partial",
-    }
-    for at, path in files:
-        assert ["flush", path] in steps[:at], path
-    assert ["flush", str(trace)] in steps[files[-1][0] :]
+    listed = ["rename", str(trace / ".trace.json.partial")]
+    complete = max(at for at, step in enumerate(steps) if step == listed)
+    last = steps.index(["rename", str(trace / ".part-00000.parquet.partial")])
+    flushed = {Path(path).name for step, path in steps[last:complete] if step == "flush"}
+    files = {"part-00000.parquet", ".regions.parquet.partial", ".trace.json.partial"}
+    assert flushed == files
+    assert ["flush", str(trace)] in steps[complete:]

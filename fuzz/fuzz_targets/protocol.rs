@@ -29,5 +29,5 @@ fuzz_target!(|bytes: &[u8]| in_folder(|folder| MEMORY.with(|memory| {
         let recorder = half::install(&shared);
         (shared, recorder)
     });
-    protocol(shared, folder, bytes, &mut |input, first| half::act(recorder, input, first));
+    let _ = protocol(shared, folder, bytes, &mut |input, first| half::act(recorder, input, first));
 })));

@@ -36,20 +36,11 @@ impl TemporaryFile {
         Ok(Self { path: beside(&to, "partial")?, to })
     }
 
-    /// Give it its name: after a power cut it is there whole, or not at all.
+    /// Give it its name.
     pub(crate) fn commit(self) -> Result<()> {
-        flush(&self.path)?;
         std::fs::rename(&self.path, &self.to)
-            .map_err(|e| Error::io(&self.to, "cannot rename into place", &e))?;
-        self.to.parent().map_or(Ok(()), flush)
+            .map_err(|e| Error::io(&self.to, "cannot rename into place", &e))
     }
-}
-
-/// Have a file, or the names in a folder, on the disk.
-fn flush(path: &Path) -> Result<()> {
-    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-    let flushed = File::open(path).and_then(|file| file.sync_data());
-    flushed.map_err(|e| Error::io(path, "cannot write", &e))
 }
 
 impl Drop for TemporaryFile {
@@ -57,6 +48,15 @@ impl Drop for TemporaryFile {
         // Once it has its name, there is nothing here to remove.
         let _ = std::fs::remove_file(&self.path);
     }
+}
+
+/// Have a file, or the names in a folder, on the disk.
+///
+/// # Errors
+/// The disk fails, or is full.
+pub(crate) fn flush(path: &Path) -> Result<()> {
+    let flushed = File::open(path).and_then(|file| file.sync_data());
+    flushed.map_err(|e| Error::io(path, "cannot write", &e))
 }
 
 /// Remove the folder `path`, if it is there.
