@@ -1,5 +1,7 @@
 //! The memory that a captured program shares with the capture: the plugin's half writes to it, the
 //! input writes whatever it likes, the receiver makes a trace of it that can be read.
+//!
+//! The plugin's files are GPL-2.0-or-later; what is built here is not distributed.
 #![no_main]
 
 use std::cell::OnceCell;

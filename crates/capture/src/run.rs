@@ -329,7 +329,8 @@ fn finish(shared: &Shared, mut streams: Streams<'_>, status: ExitStatus) -> Resu
         warnings
             .push("the program ended before the records to skip did: nothing is recorded".into());
     }
-    let reason = incomplete(shared, &streams.recording, end);
+    let nothing = (!streams.began()).then(|| "nothing of the program has arrived".to_owned());
+    let reason = incomplete(shared, &streams.recording, end).or(nothing);
     let full = streams.full();
     let mut writer = streams.into_writer();
     for warning in &warnings {

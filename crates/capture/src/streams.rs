@@ -458,6 +458,9 @@ impl<'a> Streams<'a> {
             }
             process.streams -= 1;
             let Some(stream) = self.streams.remove(&order) else { continue };
+            if stream.end.is_forged() {
+                self.recording.forged();
+            }
             self.slots.iter_mut().filter(|slot| **slot == Some(order)).for_each(|s| *s = None);
             stream.end.free();
             self.recording.thread_ends(&stream.position)?;
