@@ -109,6 +109,8 @@ static ARCHS: [Arch; 2] = [
             (126, Call::Privilege), // capset
             (155, Call::Privilege), // pivot_root
             (161, Call::Privilege), // chroot
+            (165, Call::Privilege), // mount
+            (166, Call::Privilege), // umount2
             (231, Call::ExitGroup),
             (247, Call::Waitid),
             (272, Call::Privilege), // unshare
@@ -126,6 +128,8 @@ static ARCHS: [Arch; 2] = [
         name: "aarch64",
         machine: 183,
         calls: &[
+            (39, Call::Privilege), // umount2
+            (40, Call::Privilege), // mount
             (41, Call::Privilege), // pivot_root
             (51, Call::Privilege), // chroot
             (63, Call::Plain(false)),
