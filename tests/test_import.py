@@ -114,7 +114,7 @@ def test_force_replaces_a_trace_and_nothing_else(tmp_path):
     source.write_text("r 1000 4\nw 1000 4\n")
     importer.import_trace(source, out, force=True)
     assert info(out)["records"] == 2
-    with pytest.raises(NearfarError, match="would replace the file it is imported from"):
+    with pytest.raises(NearfarError, match="is an input itself"):
         importer.import_trace(source, source, force=True)
     assert source.read_text() == "r 1000 4\nw 1000 4\n"
 
