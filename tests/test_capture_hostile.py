@@ -92,7 +92,7 @@ ATTACKS = {
 WITHIN = ("transfers", "long", "maps")
 
 
-#: Runs a command and writes the most KiB that it had: the kernel counts what starts a process as well,
+#: Runs a command and writes the most KiB that it had. The kernel counts what starts a process, too,
 #: and a worker of the tests may be large.
 PEAK = """
 import pathlib, resource, subprocess, sys

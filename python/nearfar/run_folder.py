@@ -11,7 +11,7 @@ from pathlib import Path
 
 from nearfar import studies, sweep
 from nearfar.errors import NearfarError
-from nearfar.result import RUN, FolderResult, Result
+from nearfar.result import RUN, FolderResult, Result, read_table
 from nearfar.schema import Rows
 from nearfar.strict import read_json
 from nearfar.studies import Study
@@ -52,7 +52,6 @@ def open_run(folder: str | Path) -> Run:
         NearfarError: there is no such folder, or it holds something else or is damaged.
     """
     import pyarrow
-    import pyarrow.parquet
 
     path = Path(folder)
     try:
@@ -76,10 +75,7 @@ def open_run(folder: str | Path) -> Run:
         raise NearfarError(f"{path / RUN}: {error}") from None
     files = [file for file in path.glob("*.parquet") if file.is_file()]
     try:
-        tables = {}
-        for file in files:
-            with file.open("rb") as stream:  # Arrow takes no names that are no text
-                tables[file.stem] = pyarrow.parquet.read_table(stream)
+        tables = {file.stem: read_table(file) for file in files}
         result: FolderResult = study.restore(run, tables)
     except (pyarrow.ArrowException, OSError) as error:
         line = (str(error).splitlines() or [""])[0]

@@ -23,7 +23,7 @@ from typing import Any, Final, Unpack, cast
 from nearfar.declared import sweep as declared
 from nearfar.errors import NearfarError
 from nearfar.output import check_output, commit, write_whole
-from nearfar.result import RUN, Result
+from nearfar.result import RUN, Result, read_table
 from nearfar.schema import Rows, complete, count, takes
 from nearfar.strict import read_json
 from nearfar.studies import STUDIES, Study, find
@@ -125,17 +125,12 @@ class SweepResult(Result):
             NearfarError: no cell is finished, or a part is damaged.
         """
         import pyarrow
-        import pyarrow.parquet
 
         parts = sorted(part for part in self.dataset.glob("*.parquet") if part.is_file())
         if not parts:
             raise NearfarError(f"{self.folder}: no cell is finished; run the sweep")
         try:
-            tables = []
-            for part in parts:
-                with part.open("rb") as file:  # Arrow takes no names that are no text
-                    tables.append(pyarrow.parquet.read_table(file))
-            return pyarrow.concat_tables(tables)
+            return pyarrow.concat_tables([read_table(part) for part in parts])
         except (pyarrow.ArrowException, OSError) as error:
             line = (str(error).splitlines() or [""])[0]
             raise NearfarError(f"{self.dataset}: {line}; run the sweep with --force") from None
