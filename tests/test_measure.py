@@ -322,7 +322,7 @@ def test_without_root_there_is_less_and_that_is_said(
     assert "4KiB" in found and zeroing is not None
     assert not {"16KiB", "64KiB"} & set(found)
     left_out = [note for note in bench.notes if "run as root" in note]
-    assert [note.partition(":")[0] for note in left_out] == ["fault.16KiB", "fault.64KiB"]
+    assert [note.partition(":")[0] for note in left_out] == ["fault.64KiB", "fault.16KiB"]
     assert not (tmp_path / "run").exists()
 
 
@@ -345,10 +345,10 @@ from pathlib import Path
 from nearfar.measure import faults, system
 from nearfar.measure.bench import Bench
 def wait(page, *rest):
-    if page > 4096:
+    if page == 16384:
         print('up', flush=True)
         time.sleep(86400)
-faults._touch = wait
+faults._times = wait
 bench = Bench(system.read(), quick=True, say=lambda what: None)
 faults.zero_fill(bench, 1.0, Path(sys.argv[1]), Path(sys.argv[2]))
 """
