@@ -281,7 +281,7 @@ def test_two_paths_of_a_name_are_refused(nearfar: Run, tmp_path: Path) -> None:
     flags = ["--storage", "a/disk", "--storage", "b/disk"]
     there = f"import os; os.chdir({str(tmp_path)!r})"
     done = nearfar("machine", "measure", *flags, first=there)
-    assert done.returncode == 2 and "would be called disk" in done.stderr
+    assert done.returncode == 2 and "two would be called disk" in done.stderr
 
 
 # --- switches
@@ -336,6 +336,22 @@ def test_pages_that_were_smaller_are_left_out(sysfs: Path, tmp_path: Path) -> No
         assert "64KiB" not in found
         assert any("fault.64KiB: left out: the kernel gave smaller" in note for note in bench.notes)
     assert {name: word.strip("[]") for name, word in words(sysfs).items()} == before
+
+
+def test_swap_that_is_off_or_unused_is_left_out(tmp_path: Path) -> None:
+    from nearfar.measure.swap import devices, swap
+
+    bench = Bench(system.read(), quick=True, say=lambda what: None)
+    head = "Filename\tType\tSize\tUsed\tPriority"
+    assert swap(bench, 1.0, fill(tmp_path, {"proc/swaps": head})) is None
+    full = f"{head}\n/dev/zram0\tpartition\t8388604\t8388600\t100"
+    assert devices(fill(tmp_path, {"proc/swaps": full})) == {"/dev/zram0": 4096}
+    assert swap(bench, 1.0, tmp_path) is None
+    assert bench.notes == ["storage.swap: left out: no swap is on, or it is full"] * 2
+    if not devices():
+        fill(tmp_path, {"proc/swaps": full.replace("8388600", "0")})
+        assert swap(bench, 1.0, tmp_path) is None
+        assert bench.notes[-1] == "storage.swap: left out: the kernel wrote little to /dev/zram0"
 
 
 #: Measures faults with the switches of a folder, and waits when it has switched one.

@@ -146,7 +146,7 @@ impl Random {
         (u128::from(mix(self.0)) * u128::from(limit) >> 64) as u64
     }
 
-    fn shuffle(&mut self, items: &mut [usize]) {
+    pub fn shuffle(&mut self, items: &mut [usize]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last as u64 + 1) as usize);
         }

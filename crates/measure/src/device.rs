@@ -30,7 +30,7 @@ pub fn request_times(
     let mut memory = Mapping::new(bytes, Pages::Small, None)?;
     // What is written is not all alike: a device may spare itself pages of zeros.
     let mut random = Random(bytes as u64);
-    memory.words_mut().fill_with(|| random.below(u64::MAX));
+    memory.fill();
     let mut times = Vec::with_capacity(count);
     for _ in 0..count {
         let offset = (random.below(slots) * bytes as u64) as libc::off_t;

@@ -2,10 +2,12 @@
 
 use std::io;
 use std::ptr::{self, NonNull};
+use std::time::Instant;
 
 use nearfar_trace::{Error, Result};
 
-use crate::thread::{Stopwatch, minor_faults};
+use crate::chase::Random;
+use crate::thread::{Stopwatch, faults};
 
 /// Mappings begin at a multiple of it: the largest page that the kernel gives unasked.
 const ALIGNMENT: usize = 2 << 20;
@@ -26,9 +28,9 @@ pub enum Pages {
 /// What touching memory took.
 #[derive(Clone, Copy, Debug)]
 pub struct Touched {
-    /// Processor time of all of it, nanoseconds.
+    /// Time of all of it, nanoseconds.
     pub ns: f64,
-    /// Minor faults meanwhile.
+    /// Faults meanwhile.
     pub faults: u64,
 }
 
@@ -119,7 +121,7 @@ impl Mapping {
         self.bytes
     }
 
-    /// Write one byte of every `step`.
+    /// Write one byte of every `step`: processor time, and minor faults.
     pub fn write(&mut self, step: usize) -> Touched {
         self.touch(step, |place| {
             // SAFETY: `touch` gives places in the memory, which `&mut self` lends.
@@ -127,7 +129,7 @@ impl Mapping {
         })
     }
 
-    /// Read one byte of every `step`.
+    /// Read one byte of every `step`: processor time, and minor faults.
     pub fn read(&self, step: usize) -> Touched {
         self.touch(step, |place| {
             // SAFETY: `touch` gives places in the memory, which the kernel has filled with zeros.
@@ -136,13 +138,48 @@ impl Mapping {
     }
 
     fn touch(&self, step: usize, one: impl Fn(*mut u8)) -> Touched {
-        let (faults, began) = (minor_faults(), Stopwatch::start());
+        let (before, began) = (faults().0, Stopwatch::start());
         for offset in (0..self.bytes).step_by(step.max(1)) {
             // SAFETY: less than the size.
             one(unsafe { self.start.as_ptr().add(offset) });
         }
         let ns = began.each(1);
-        Touched { ns, faults: minor_faults().saturating_sub(faults) }
+        Touched { ns, faults: faults().0.saturating_sub(before) }
+    }
+
+    /// Fill it with words of which every other is random: it compresses to about a half.
+    pub fn fill(&mut self) {
+        let mut random = Random(self.bytes as u64);
+        self.words_mut().iter_mut().step_by(2).for_each(|word| *word = random.below(u64::MAX));
+    }
+
+    /// Have the kernel write it to swap; nanoseconds by the clock.
+    ///
+    /// # Errors
+    /// The kernel cannot.
+    pub fn page_out(&mut self) -> Result<f64> {
+        let began = Instant::now();
+        // SAFETY: what the memory holds stays what it is.
+        let done =
+            unsafe { libc::madvise(self.start.as_ptr().cast(), self.bytes, libc::MADV_PAGEOUT) };
+        if done != 0 {
+            let why = io::Error::last_os_error();
+            return Err(Error::missing("swap", format!("madvise(MADV_PAGEOUT): {why}"), ""));
+        }
+        Ok(began.elapsed().as_nanos() as f64)
+    }
+
+    /// Read one byte of every `step`, in random order: nanoseconds by the clock, and major faults.
+    pub fn read_at_random(&self, step: usize) -> Touched {
+        let mut order: Vec<usize> = (0..self.bytes).step_by(step.max(1)).collect();
+        Random(1).shuffle(&mut order);
+        let (before, began) = (faults().1, Instant::now());
+        for offset in order {
+            // SAFETY: less than the size, of memory that the kernel or this process has filled.
+            let _ = unsafe { self.start.as_ptr().add(offset).read_volatile() };
+        }
+        let ns = began.elapsed().as_nanos() as f64;
+        Touched { ns, faults: faults().1.saturating_sub(before) }
     }
 
     /// As words.
@@ -185,6 +222,18 @@ mod tests {
         let mut memory = Mapping::new(1 << 20, Pages::Small, None).unwrap();
         assert_eq!(memory.read(4096).faults, 256);
         assert_eq!(memory.write(4096).faults, 256);
+    }
+
+    /// What is on swap faults again, where there is swap; the bytes stay either way.
+    #[test]
+    fn what_was_paged_out_comes_back() {
+        let mut memory = Mapping::new(1 << 20, Pages::Small, None).unwrap();
+        memory.fill();
+        let before = memory.words().to_vec();
+        assert!(memory.page_out().unwrap() > 0.0);
+        assert!(memory.read_at_random(4096).faults <= 256);
+        assert!(memory.words() == before && before.iter().any(|word| *word > 0));
+        assert_eq!(memory.read_at_random(4096).faults, 0);
     }
 
     #[test]

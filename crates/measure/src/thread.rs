@@ -27,15 +27,15 @@ impl Stopwatch {
     }
 }
 
-/// Minor faults of this thread so far.
-pub(crate) fn minor_faults() -> u64 {
+/// Minor and major faults of this thread so far.
+pub(crate) fn faults() -> (u64, u64) {
     // SAFETY: plain numbers, which the kernel fills in.
     let usage = unsafe {
         let mut usage: libc::rusage = mem::zeroed();
         libc::getrusage(libc::RUSAGE_THREAD, &mut usage);
         usage
     };
-    usage.ru_minflt as u64
+    (usage.ru_minflt as u64, usage.ru_majflt as u64)
 }
 
 /// Keep this thread on one processor.

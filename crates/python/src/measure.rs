@@ -56,6 +56,22 @@ impl MappedMemory {
         let touched = py.detach(|| self.0.read(step));
         (touched.ns, touched.faults)
     }
+
+    /// Fill it with words that are half random.
+    fn fill(&mut self, py: Python<'_>) {
+        py.detach(|| self.0.fill());
+    }
+
+    /// Have the kernel write it to swap: nanoseconds.
+    fn page_out(&mut self, py: Python<'_>) -> PyResult<f64> {
+        py.detach(|| self.0.page_out()).map_err(raise)
+    }
+
+    /// Read a byte of every `step` in random order: nanoseconds, and major faults.
+    fn read_at_random(&self, py: Python<'_>, step: usize) -> (f64, u64) {
+        let touched = py.detach(|| self.0.read_at_random(step));
+        (touched.ns, touched.faults)
+    }
 }
 
 /// Chains of loads that wait for each other.

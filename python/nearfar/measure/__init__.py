@@ -15,7 +15,7 @@ from typing import Any
 
 from nearfar import machine
 from nearfar.errors import NearfarError
-from nearfar.measure import faults, memory, storage, system
+from nearfar.measure import faults, memory, storage, swap, system
 from nearfar.measure.bench import Bench, Sourced
 from nearfar.measure.documented import documented
 from nearfar.numa.describe import quoted
@@ -57,17 +57,17 @@ def measure(
         NearfarError: a path of ``storage_paths`` cannot be measured.
     """
     paths = [Path(path) for path in storage_paths]
-    names = [storage.name_of(path) for path in paths]
-    for path, name in zip(paths, names, strict=True):
-        if names.count(name) > 1:
-            raise NearfarError(f"--storage {path}: two paths would be called {name}; give one")
+    names = [*(["swap"] if swap.devices() else []), *(storage.name_of(path) for path in paths)]
+    for path in paths:
+        if names.count(name := storage.name_of(path)) > 1:
+            raise NearfarError(f"--storage {path}: two would be called {name}; give another path")
         storage.check(path, quick)
     found = system.read()
     bench = Bench(found, quick=quick, say=say)
     sections = _sections(bench)
-    if paths:
-        devices = dict(storage.storage(bench, path) for path in paths)
-        sections["storage"] = {name: {"nvme": device} for name, device in devices.items()}
+    for path in paths:
+        name, device = storage.storage(bench, path)
+        sections["storage"][name] = {"nvme": device}
     rough = ", quick: rough values" if quick else ""
     description = (
         f"Measured on {found.model}, {len(found.cpus)} cpus, {size(found.memory)}, "
@@ -91,6 +91,7 @@ def _sections(bench: Bench) -> dict[str, Any]:
     zero_fill, zeroing = faults.zero_fill(bench, page_fault)
     if zeroing is not None:
         cost["zeroing"] = zeroing
+    swapped = swap.swap(bench, page_fault)
     cpu, cycle = memory.cpu(bench, known)
     nodes, latency = memory.nodes(bench)
     caches = memory.caches(bench, latency)
@@ -100,7 +101,8 @@ def _sections(bench: Bench) -> dict[str, Any]:
         cost["page_walk"] = memory.walks(bench, tlb, known)
     sections = {"cpu": cpu, "cache": caches, "tlb": tlb, "node": nodes}
     sections["topology"] = memory.topology(bench)
-    return {**sections, "cost": cost, "fault": zero_fill}
+    devices = {"swap": {"nvme": swapped}} if swapped else {}
+    return {**sections, "cost": cost, "fault": zero_fill, "storage": devices}
 
 
 def _written(path: tuple[str, ...], section: Mapping[str, Any]) -> list[str]:
