@@ -4,14 +4,14 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::FromRawFd;
 use std::thread;
-use std::time::Instant;
 
 use nearfar_trace::{Error, Result};
 
-use crate::thread::pin;
+use crate::thread::{Stopwatch, pin};
 
 /// Nanoseconds a switch, of `batches` of `rounds`: two threads wake each other through pipes, and what
-/// one thread alone takes to write to a pipe and read from it is taken off.
+/// one thread alone takes to write to a pipe and read from it is taken off. Processor time of the
+/// process, of which nothing else should run.
 ///
 /// # Errors
 /// No pipe, or the processor is refused.
@@ -35,21 +35,21 @@ pub fn switch_times(cpu: usize, rounds: usize, batches: usize) -> Result<Vec<f64
             let mut byte = [0];
             let mut times = Vec::with_capacity(batches);
             for _ in 0..batches {
-                let began = Instant::now();
+                let began = Stopwatch::of_process();
                 for _ in 0..rounds {
                     there
                         .write_all(&byte)
                         .and_then(|()| back_read.read_exact(&mut byte))
                         .map_err(failed)?;
                 }
-                let both = each(began, rounds * 2);
-                let began = Instant::now();
+                let both = began.each(rounds * 2);
+                let began = Stopwatch::of_process();
                 for _ in 0..rounds {
                     own.write_all(&byte)
                         .and_then(|()| own_read.read_exact(&mut byte))
                         .map_err(failed)?;
                 }
-                times.push(both - each(began, rounds));
+                times.push(both - began.each(rounds));
             }
             Ok(times)
         });
@@ -58,11 +58,6 @@ pub fn switch_times(cpu: usize, rounds: usize, batches: usize) -> Result<Vec<f64
         other.join().unwrap_or(Ok(()))?;
         Ok(times)
     })
-}
-
-/// Nanoseconds for each of `count` things since then.
-fn each(since: Instant, count: usize) -> f64 {
-    since.elapsed().as_nanos() as f64 / count as f64
 }
 
 /// The end to read from and the end to write to.

@@ -5,24 +5,37 @@ use std::mem;
 
 use nearfar_trace::{Error, Result};
 
-/// Processor time of this thread, which goes on only while it runs: others that take its processor
-/// add nothing.
-pub(crate) struct Stopwatch(i64);
+/// Processor time, which goes on only while what it is of runs: others that take the processor add
+/// nothing.
+pub(crate) struct Stopwatch {
+    clock: libc::clockid_t,
+    began: i64,
+}
 
 impl Stopwatch {
+    /// Of this thread.
     pub fn start() -> Self {
-        Self(Self::now())
+        Self::of(libc::CLOCK_THREAD_CPUTIME_ID)
+    }
+
+    /// Of all threads of this process.
+    pub fn of_process() -> Self {
+        Self::of(libc::CLOCK_PROCESS_CPUTIME_ID)
     }
 
     /// Nanoseconds since the start, for each of `count` things.
     pub fn each(&self, count: usize) -> f64 {
-        (Self::now() - self.0) as f64 / count as f64
+        (Self::now(self.clock) - self.began) as f64 / count as f64
     }
 
-    fn now() -> i64 {
+    fn of(clock: libc::clockid_t) -> Self {
+        Self { clock, began: Self::now(clock) }
+    }
+
+    fn now(clock: libc::clockid_t) -> i64 {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: room for two numbers; every kernel has this clock.
-        unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+        // SAFETY: room for two numbers; every kernel has these clocks.
+        unsafe { libc::clock_gettime(clock, &mut time) };
         time.tv_sec * 1_000_000_000 + time.tv_nsec
     }
 }

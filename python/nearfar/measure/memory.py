@@ -18,7 +18,8 @@ _CHAINS: Final = (8, 12, 16, 24, 32, 48, 64)
 _AT_ONCE: Final = 1 << 20
 #: Bytes over which page walks are measured, far beyond the reach of a TLB; and in a quick run.
 _WALKED, _QUICK_WALKED = 512 << 20, 64 << 20
-
+#: How often the size of the last cache is found.
+_CAPACITIES: Final = 3
 #: How often something is tried that others may disturb.
 _MOMENTS: Final = 8
 
@@ -30,20 +31,11 @@ def cpu(bench: Bench, known: Documented | None) -> tuple[Section, float]:
     system = bench.system
     with bench.pinned():
         rounds = round(bench.batch / 10)
-        if _engine.measure_cycles(1, 1) is None:
-            cycle = Samples((1.0,))
-            clock = Sourced("1GHz", "assumption: this processor's cycles are not measured")
-            bench.notes.append("cpu.clock: not measured on this kind of processor; set it yourself")
-        else:
-            cycle = bench.repeat(
-                lambda: fastest(_engine.measure_cycles(rounds, bench.batches) or [1.0])
-            )
-            how = "additions that wait for each other, one a cycle"
-            rates = Samples(tuple(1 / run for run in cycle.runs))
-            clock = Sourced(
-                f"{digits(1000 * rates.median, 4)}MHz",
-                bench.source("cpu.clock", rates, "GHz", how),
-            )
+        cycle = bench.repeat(lambda: fastest(_engine.measure_cycles(rounds, bench.batches)))
+    rates = Samples(tuple(1 / run for run in cycle.runs))
+    how = "additions that wait for each other, one a cycle"
+    source = bench.source("cpu.clock", rates, "GHz", how)
+    clock = Sourced(f"{digits(1000 * rates.median, 4)}MHz", source)
     section: Section = {
         "clock": clock,
         "cores": Sourced(system.cores, "/sys/devices/system/cpu"),
@@ -114,22 +106,29 @@ def _capacity(bench: Bench, section: Section, name: str, lines: int, bound: floa
             return any(loads.run() < bound for _ in range(_MOMENTS))
 
     # All of it would not fit: lines do not spread evenly over its sets.
-    least, most, step = lines, cache.size * 3 // 4 // LINE, cache.size // 32 // LINE
-    if least >= most or holds(most):
+    most = cache.size * 3 // 4 // LINE
+    ways = cache.ways or 1
+    step = max(cache.size // 32 // LINE // ways, 1) * ways
+
+    def held() -> int:
+        """In steps, by bisection."""
+        least, more = lines, most
+        while more - least > step:
+            middle = (least + more) // 2
+            least, more = (middle, more) if holds(middle) else (least, middle)
+        return max(least // step, 1)
+
+    if lines >= most or holds(most):
         return
-    while most - least > step:
-        middle = (least + most) // 2
-        if holds(middle):
-            least = middle
-        else:
-            most = middle
-    held = max(least // step, 1) * step * LINE
-    told = (
-        f"measured: loads of more than {size(held)} take as long as from memory, {bench.where}; "
-        f"the kernel says {size(cache.size)}, which others share"
+    found = Samples(tuple(held() for _ in range(1 if bench.quick else _CAPACITIES)))
+    how = (
+        "by which number of loads takes as long as from memory; others may share the "
+        f"{size(cache.size)} that the kernel says"
     )
-    section["size"] = Sourced(size_text(held), told)
-    bench.notes.append(f"cache.{name}.size: {told}")
+    mebibytes = found.scaled(step * LINE / (1 << 20))
+    source = bench.source(f"cache.{name}.size", mebibytes, "MiB", how)
+    section["size"] = Sourced(size_text(round(found.median) * step * LINE), source)
+    bench.notes.append(f"cache.{name}.size: {size(cache.size)} by the kernel; {source}")
 
 
 def _cache(bench: Bench, name: str, hit_time: Sourced) -> Section:
@@ -145,10 +144,11 @@ def _cache(bench: Bench, name: str, hit_time: Sourced) -> Section:
 
 
 def beyond_caches(bench: Bench) -> int:
-    """Bytes of which no cache holds much, as far as there is memory."""
+    """Bytes of lines of which no cache holds much, as far as there is memory."""
     largest = max((cache.size for cache in bench.system.caches.values()), default=32 << 20)
     wanted = max(4 * largest, 64 << 20)
-    return max(min(wanted, bench.system.available // 8) // LARGE, 4) * LARGE
+    room = bench.system.available // 8 * LINE // APART
+    return max(min(wanted, room) // LARGE, 4) * LARGE
 
 
 def nodes(bench: Bench) -> tuple[Section, Samples]:
@@ -163,7 +163,8 @@ def nodes(bench: Bench) -> tuple[Section, Samples]:
         local = _nearest(bench, node)
         latency, section["local"] = _timing(bench, f"node.{name}.local", node, local)
         first = first or latency
-        others = [other for other in system.nodes if other.socket != node.socket and other.cpus]
+        ours = [other for other in system.nodes if system.node_cpus.get(other.node)]
+        others = [other for other in ours if other.socket != node.socket]
         if others:
             _, section["remote"] = _timing(bench, f"node.{name}.remote", node, others[0].node)
         found[name] = section
@@ -193,13 +194,12 @@ def _timing(bench: Bench, key: str, node: Node, host: int) -> tuple[Samples, Sec
         how = f"loads that wait for each other, of {size(bytes_)}"
         section: Section = {"read_latency": bench.time(f"{key}.read_latency", latency, how)}
         cpus = bench.system.node_cpus.get(host) or bench.system.cpus
-        # A core once.
-        several = cpus[:: bench.system.siblings]
-        for threads, prefix in ((several, ""), ((one,), "thread_")):
+        several = [cpu for cpu in cpus if cpu in bench.system.one_a_core] or [one]
+        for threads, prefix in ((several, ""), ([one], "thread_")):
             each = max(min(bytes_, bench.system.available // 8 // len(threads)) // LARGE, 2) * LARGE
             for access in ("read", "write"):
                 rates = _engine.measure_bandwidth(
-                    access, list(threads), bytes=each, node=bound, rounds=bench.runs
+                    access, threads, bytes=each, node=bound, rounds=bench.runs
                 )
                 name = f"{prefix}{access}_bandwidth"
                 how = f"{len(threads)} threads in order, {size(each)} each"
@@ -302,10 +302,8 @@ def walks(bench: Bench, tlb: Section, known: Documented | None) -> Sourced:
     small, large = _at_random(bench, bytes_)
     how = f"loads at random over {size(bytes_)} in pages of 4 KiB, less those that a TLB reaches"
     cost = bench.time("cost.page_walk", small, how)
-    bench.notes.append(
-        f"loads at random over {size(bytes_)} in pages of 2 MiB: {large.described('ns')} "
-        "more than those that a TLB reaches"
-    )
+    told = f"loads at random over {size(bytes_)} in pages of 2 MiB, less those that a TLB reaches"
+    bench.notes.append(f"{told}: {large.described('ns')}; in pages of 4 KiB: cost.page_walk")
     if system.levels is None or known is None or known.upper_directories is None:
         bench.notes.append(
             "tlb.walk: left out: the caches of page walks are not documented for this processor; "
@@ -321,17 +319,15 @@ def walks(bench: Bench, tlb: Section, known: Documented | None) -> Sourced:
         "upper_directories": Sourced(known.upper_directories, known.guide),
     }
     if system.is_virtual and "second" in tlb:
-        told = (
-            f"loads at random over {size(bytes_)} in pages of 2 MiB take {digits(large.median)} ns "
-            f"more than within reach of a TLB, of 4 KiB {digits(small.median)} ns, {bench.where}"
-        )
         # Where the host has large pages, too, a TLB reaches all of it, and its second level hits.
         hit = max(_over_pages(bench, tlb["second"]["entries"].value // 2).median, 0.1)
         value = "2MiB" if large.median < (hit * max(small.median, hit)) ** 0.5 else "4KiB"
-        tlb["walk"]["host_page"] = Sourced(value, f"measured, by what walks cost: {told}")
-        bench.notes.append(
-            f"tlb.walk.host_page: {value} by what walks cost, as a guest cannot read it: {told}"
+        source = (
+            f"by what walks cost, as a guest cannot read it: {told}: {large.described('ns')}; in "
+            f"pages of 4 KiB {digits(small.median)} ns, {bench.where}"
         )
+        tlb["walk"]["host_page"] = Sourced(value, f"measured, {source}")
+        bench.notes.append(f"tlb.walk.host_page: {value}, by what walks cost")
     return cost
 
 

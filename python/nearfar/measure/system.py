@@ -52,7 +52,7 @@ class System:
         cpus: logical processors that this process may use.
         cores: of one socket.
         sockets: how many.
-        siblings: logical processors of a core.
+        one_a_core: of ``cpus``, the first of each core.
         caches: by name, ``l1d`` first.
         nodes: memory nodes.
         node_cpus: of ``cpus``, those of each node, by its number.
@@ -68,7 +68,7 @@ class System:
     cpus: tuple[int, ...]
     cores: int
     sockets: int
-    siblings: int
+    one_a_core: frozenset[int]
     caches: dict[str, Cache]
     nodes: list[Node]
     node_cpus: dict[int, tuple[int, ...]]
@@ -112,7 +112,7 @@ def read(root: Path = Path("/")) -> System:
         cpus=cpus,
         cores=max(cores // sockets, 1),
         sockets=sockets,
-        siblings=max(len(places) // cores, 1),
+        one_a_core=frozenset({places.get(cpu, ("", str(cpu))): cpu for cpu in cpus[::-1]}.values()),
         caches=_caches(folder, cpus[0], places) or _of_cpuid(processor),
         nodes=_nodes(root, memory["MemTotal"] * 1024, cpus),
         node_cpus=_node_cpus(root, cpus),
