@@ -191,3 +191,31 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         return made[key]
 
     return compile_
+
+
+@pytest.fixture
+def sysfs(tmp_path: Path) -> Path:
+    """Switches as the kernel shows them: 8K cannot be set, 2M follows the whole."""
+    root = tmp_path / "transparent_hugepage"
+    root.mkdir()
+    (root / "enabled").write_text("always [madvise] never\n")
+    for size, word in ((16, "never"), (64, "never"), (128, "always"), (2048, "inherit")):
+        folder = root / f"hugepages-{size}kB"
+        folder.mkdir()
+        (folder / "enabled").write_text(
+            " ".join(
+                f"[{w}]" if w == word else w for w in ("always", "inherit", "madvise", "never")
+            )
+        )
+    (root / "hugepages-8kB").mkdir()
+    return root
+
+
+def words(sysfs: Path) -> dict[str, str]:
+    """The word of each switch below ``sysfs``."""
+    found = {}
+    for file in sysfs.glob("**/enabled"):
+        text = file.read_text()
+        inside = text.partition("[")[2].partition("]")[0]
+        found[str(file.relative_to(sysfs))] = inside or text
+    return found

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import HANG, Run, until
+from conftest import HANG, Run, until, words
 from nearfar.apply import apply, plan, restore
 from nearfar.apply.setting import SYSFS, applied
 from nearfar.errors import NearfarError
@@ -25,33 +25,6 @@ m = mmap.mmap(-1, 16 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 for at in range(0, 16 << 20, 4096): m[at] = 1
 import time; time.sleep(0.3)
 """
-
-
-@pytest.fixture
-def sysfs(tmp_path: Path) -> Path:
-    """Switches as the kernel shows them: 8K cannot be set, 2M follows the whole."""
-    root = tmp_path / "transparent_hugepage"
-    root.mkdir()
-    (root / "enabled").write_text("always [madvise] never\n")
-    for size, word in ((16, "never"), (64, "never"), (128, "always"), (2048, "inherit")):
-        folder = root / f"hugepages-{size}kB"
-        folder.mkdir()
-        (folder / "enabled").write_text(
-            " ".join(
-                f"[{w}]" if w == word else w for w in ("always", "inherit", "madvise", "never")
-            )
-        )
-    (root / "hugepages-8kB").mkdir()
-    return root
-
-
-def words(sysfs: Path) -> dict[str, str]:
-    found = {}
-    for file in sysfs.glob("**/enabled"):
-        text = file.read_text()
-        inside = text.partition("[")[2].partition("]")[0]
-        found[str(file.relative_to(sysfs))] = inside or text
-    return found
 
 
 # --- what would be done

@@ -11,6 +11,7 @@ mod given;
 mod import;
 mod info;
 mod machine;
+mod measure;
 mod memory;
 mod numa;
 mod output;
@@ -52,6 +53,7 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     // First: it refuses what no function could be called with.
     simd::register(module)?;
     machine::register(module)?;
+    measure::register(module)?;
     paging::register(module)?;
     paper::register(module)?;
     schema::register(module)?;

@@ -97,6 +97,17 @@ def switches(sysfs: Path = SYSFS) -> dict[int, str]:
     return dict(sorted(found.items()))
 
 
+def acting(sysfs: Path = SYSFS) -> dict[int, str]:
+    """The word in force for each page size above the base.
+
+    Raises:
+        NearfarError: the kernel has no transparent huge pages (exit code 3).
+    """
+    whole = _word(sysfs / "enabled")
+    words = {size: _word(sysfs / file) for size, file in switches(sysfs).items()}
+    return {size: whole if word == "inherit" else word for size, word in words.items()}
+
+
 def plan(page_bytes: int, sysfs: Path = SYSFS) -> Plan:
     """Work out what gives a command pages of ``page_bytes``; nothing is changed.
 
@@ -117,11 +128,10 @@ def plan(page_bytes: int, sysfs: Path = SYSFS) -> Plan:
             f"--page {short(page_bytes)}: this kernel cannot set it; "
             f"the nearest that it can is {short(nearest)} (of {listed})"
         )
-    whole = _word(sysfs / "enabled")
     changes = []
-    for size, file in found.items():
+    for size, acts in acting(sysfs).items():
+        file = found[size]
         word = _word(sysfs / file)
-        acts = whole if word == "inherit" else word
         wanted = "always" if size == page_bytes else "madvise"
         if size == page_bytes and acts != "always" or size != page_bytes and acts == "always":
             changes.append(Change(file, word, wanted))

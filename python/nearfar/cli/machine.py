@@ -1,9 +1,10 @@
-"""``nearfar machine``: list, show and check machine descriptions."""
+"""``nearfar machine``: list, show and check machine descriptions, or measure this machine."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,6 +24,7 @@ class Action(StrEnum):
     SHOW = "show"
     CHECK = "check"
     SCHEMA = "schema"
+    MEASURE = "measure"
 
 
 class Format(StrEnum):
@@ -38,18 +40,46 @@ SHOWN = [1 << power for power in (9, 12, 14, 16, 18, 21)]
 
 
 def run(
-    action: Annotated[Action, typer.Argument(help="list | show NAME | check FILE | schema")],
+    action: Annotated[
+        Action, typer.Argument(help="list | show NAME | check FILE | schema | measure")
+    ],
     target: Annotated[str | None, typer.Argument(help="Name or path of a machine.")] = None,
     format: Annotated[  # noqa: A002
         Format, typer.Option(help="How to print; toml: a file to start from.")
     ] = Format.TABLE,
     set_: SET = None,
+    storage: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH", help="measure: the device of this file, folder or block device, too."
+        ),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="measure: in seconds; rough values.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="measure: write the file here.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
-    """List, show or check machine descriptions, or print their JSON Schema."""
+    """List, show or check machine descriptions, print their JSON Schema, or measure this machine.
+
+    measure writes a machine file of the machine it runs on, in about a minute. As root it measures
+    faults of every page size that the kernel can set, and puts the kernel's switches back.
+    """
     import json
 
     from nearfar import machine
     from nearfar.errors import NearfarError
+
+    if action is Action.MEASURE:
+        if target is not None or set_ or format is Format.JSON:
+            raise NearfarError("machine measure: takes no name, --set or --format json; drop it")
+        _measure(storage or [], quick=quick, out=out, force=force)
+        return
+    measuring = {"--storage": storage, "--quick": quick, "--out": out, "--force": force}
+    for flag in (flag for flag, value in measuring.items() if value):
+        raise NearfarError(f"machine {action}: takes no {flag}; drop it, or use machine measure")
 
     as_json = format is Format.JSON
     if format is Format.TOML and action is not Action.SHOW:
@@ -86,6 +116,28 @@ def run(
         print(one.to_toml(), end="")
     else:
         _print_machine(one)
+
+
+def _measure(storage: list[str], *, quick: bool, out: Path | None, force: bool) -> None:
+    import sys
+
+    from nearfar.measure import measure
+    from nearfar.output import check_output, watched, write_whole
+
+    if out is not None:
+        check_output(out, force=force)
+
+    def say(what: str) -> None:
+        if watched():
+            print(f"nearfar: measuring {what}", file=sys.stderr)
+
+    found = measure(storage_paths=storage, quick=quick, say=say)
+    for note in found.notes:
+        print(f"nearfar: {note}", file=sys.stderr)
+    if out is None:
+        print(found.text, end="")
+    else:
+        write_whole(out, found.text, force=force)
 
 
 def _as_json(one: Machine) -> Mapping[str, object]:

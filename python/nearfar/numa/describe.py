@@ -115,9 +115,9 @@ def to_machine(nodes: Sequence[Node], name: str = "this machine") -> tuple[str, 
             "nodes are renumbered from 0 on: " + ", ".join(f"{n} -> {i}" for n, i in place.items())
         )
     rows = [[_distance(a, b, assumed) for b in nodes] for a in nodes]
-    answer = _quoted(nodes[0].source)
+    answer = quoted(nodes[0].source)
     lines = [
-        f"description = {_quoted(f'{name}, as its own tools describe it')}",
+        f"description = {quoted(f'{name}, as its own tools describe it')}",
         "",
         "[topology]",
         "nodes = [" + ", ".join(f'"node{node.node}"' for node in nodes) + "]",
@@ -135,7 +135,7 @@ def _section(node: Node, nodes: Sequence[Node], assumed: list[str], *, remote: b
     lines = [
         f"[node.node{node.node}]",
         f'kind = "{node.kind}"',
-        f'size = {{ value = "{node.size}B", source = {_quoted(node.source)} }}',
+        f'size = {{ value = "{node.size}B", source = {quoted(node.source)} }}',
         "",
         f"[node.node{node.node}.local]",
     ]
@@ -148,7 +148,7 @@ def _section(node: Node, nodes: Sequence[Node], assumed: list[str], *, remote: b
         if not answer:
             assumed.append(f"node {node.node}: {key} {value}")
         source = node.source if answer else f"assumption: {how}"
-        return f'{key} = {{ value = "{value}", source = {_quoted(source)} }}'
+        return f'{key} = {{ value = "{value}", source = {quoted(source)} }}'
 
     how = f"{NS_PER_DISTANCE} ns for each unit of distance, as the firmware gives no latency"
     lines.append(line("read_latency", f"{latency}ns", node.read_latency is not None, how))
@@ -186,7 +186,7 @@ def _distance(a: Node, b: Node, assumed: list[str]) -> int:
     return max(found, 11)
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """A TOML basic string."""
     safe = "".join(c if c.isprintable() and c not in '"\\' else "?" for c in text)
     return f'"{safe}"'

@@ -55,6 +55,9 @@ pub struct Machine {
     /// What the kernel's primitives cost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
+    /// Faults that give a program zeroed memory, by the size of the page (`4KiB`, `2MiB`).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub fault: BTreeMap<String, ZeroFill>,
 }
 
 /// The processor.
@@ -74,6 +77,13 @@ pub struct Cpu {
     /// Cache lines that a core can have under way to and from memory; 10 when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fill_buffers: Option<Sourced<Count>>,
+    /// Instructions that a core can have under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reorder_window: Option<Sourced<Count>>,
+    /// Part of the misses of a program that wait for the miss before, up to 1; the others overlap within
+    /// the window.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dependent_misses: Option<Sourced<Ratio>>,
 }
 
 /// One level of CPU cache.
@@ -106,6 +116,27 @@ pub struct Tlb {
     /// Second level.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub second: Option<TlbLevel>,
+    /// Most bytes of contiguous small pages that share an entry; a page each when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub coalesced: Option<Sourced<Size>>,
+    /// What a miss in all levels takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub walk: Option<Walk>,
+}
+
+/// Walks of the page table, of 512 entries a level.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Walk {
+    /// Levels of the table.
+    pub levels: Sourced<Count>,
+    /// Entries of the cache that spares a walk all levels but the last, for 2 MiB each.
+    pub directories: Sourced<Count>,
+    /// Entries of the cache that spares a walk all levels but the last two, for 1 GiB each.
+    pub upper_directories: Sourced<Count>,
+    /// The page size with which a host backs this machine's memory, where it is a virtual one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_page: Option<Sourced<Size>>,
 }
 
 /// One TLB.
@@ -117,6 +148,12 @@ pub struct TlbLevel {
     /// Ways of a set; fully associative when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ways: Option<Sourced<Count>>,
+    /// Entries that pages of 2 MiB and more have for themselves; they share those above when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub large_entries: Option<Sourced<Count>>,
+    /// Ways of a set of these; fully associative when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub large_ways: Option<Sourced<Count>>,
     /// Time of a look-up that hits (for the second level: added to the first's).
     pub hit_time: Sourced<Time>,
 }
@@ -390,6 +427,16 @@ pub struct Cost {
     /// How long a thread runs while others are ready; until it blocks when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_slice: Option<Sourced<Time>>,
+}
+
+/// A fault that gives a program a page of zeros: the kernel's work and the clearing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ZeroFill {
+    /// Memory that nothing has used before; in a virtual machine its host has to find it, too.
+    pub first: Sourced<Time>,
+    /// Memory that was used and freed before.
+    pub again: Sourced<Time>,
 }
 
 /// The JSON Schema of a machine file (2020-12), as pretty JSON ending in a newline.

@@ -6,10 +6,13 @@ use nearfar_trace::{Error, Result};
 
 use super::read::{clip, nearest};
 use super::{
-    Cache, Disk, Flash, Linear, Machine, Node, NodeKind, StorageDevice, TlbLevel, TopologySection,
+    Cache, Count, Disk, Flash, Linear, Machine, Node, NodeKind, Sourced, StorageDevice, TlbLevel,
+    TopologySection,
 };
 use crate::cache::{Geometry, Level};
+use crate::node::PAGE;
 use crate::storage::{Cost, Storage};
+use crate::units::Size;
 
 /// Times of one memory reference, nanoseconds: T_TLB and T_DRAM of page-size advice (000)
 /// and TLB and fault models (001).
@@ -212,6 +215,7 @@ impl Machine {
                 return Err((path, "is not less than the node's size".into()));
             }
         }
+        self.fault.keys().try_for_each(|name| check_fault(name))?;
         self.topology.as_ref().map_or(Ok(()), |t| check_topology(t, &self.node))?;
         for (name, device) in &self.storage {
             match device {
@@ -266,13 +270,32 @@ fn check_topology(
 }
 
 fn check_tlb(path: &str, level: &TlbLevel) -> std::result::Result<(), Complaint> {
-    let entries = level.entries.value.0;
-    match &level.ways {
+    let divide = |entries: u64, ways: &Option<Sourced<Count>>, key: &str| match ways {
         Some(ways) if !entries.is_multiple_of(ways.value.0) => Err((
-            format!("{path}.ways.value"),
+            format!("{path}.{key}.value"),
             format!("{entries} entries do not divide into sets of {} ways", ways.value.0),
         )),
         _ => Ok(()),
+    };
+    divide(level.entries.value.0, &level.ways, "ways")?;
+    match &level.large_entries {
+        Some(entries) => divide(entries.value.0, &level.large_ways, "large_ways"),
+        None if level.large_ways.is_some() => {
+            let what = "stands without `large_entries`; add that, or leave it out";
+            Err((format!("{path}.large_ways"), what.into()))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Names of sizes: powers of two, from the smallest page to the largest.
+fn check_fault(name: &str) -> std::result::Result<(), Complaint> {
+    match Size::parse(name) {
+        Ok(size) if size.bytes().is_power_of_two() && size.bytes() >= PAGE => Ok(()),
+        _ => {
+            let what = "is not the size of a page; write for example [fault.4KiB]";
+            Err((format!("fault.{}", clip(name)), what.into()))
+        }
     }
 }
 

@@ -27,8 +27,8 @@ def read(path: Path, text: str) -> list[Node]:
         size = _size(folder)
         if size == 0:
             continue
-        cpus = _list(_text(folder / "cpulist"))
-        row = [int(word) for word in _text(folder / "distance").split() if word.isdigit()]
+        cpus = numbers_of(text_of(folder / "cpulist"))
+        row = [int(word) for word in text_of(folder / "distance").split() if word.isdigit()]
         answer = dict(zip(sorted(numbers), row, strict=False))
         best = folder / "access0" / "initiators"
         found.append(
@@ -54,7 +54,8 @@ def _nodes(path: Path) -> list[tuple[int, Path]]:
     return sorted((int(match[1]), child) for match, child in folders if match and child.is_dir())
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """What a file holds; nothing where it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -62,7 +63,7 @@ def _text(path: Path) -> str:
 
 
 def _number(path: Path) -> int | None:
-    text = _text(path)
+    text = text_of(path)
     return int(text) if text.isdigit() and int(text) > 0 else None
 
 
@@ -72,13 +73,13 @@ def _mega(value: int | None) -> int | None:
 
 
 def _size(folder: Path) -> int:
-    found = re.search(r"MemTotal:\s*(\d+) kB", _text(folder / "meminfo"))
+    found = re.search(r"MemTotal:\s*(\d+) kB", text_of(folder / "meminfo"))
     if not found:
         raise NearfarError(f"{folder / 'meminfo'}: no MemTotal; copy the folder again")
     return int(found[1]) * 1024
 
 
-def _list(text: str) -> list[int]:
+def numbers_of(text: str) -> list[int]:
     """Numbers of a list such as ``0-3,8``."""
     numbers: list[int] = []
     for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):
@@ -91,7 +92,7 @@ def _socket(path: Path, cpus: list[int]) -> int | None:
     if not cpus:
         return None
     package = path.parent / "cpu" / f"cpu{cpus[0]}" / "topology" / "physical_package_id"
-    text = _text(package)
+    text = text_of(package)
     return int(text) if text.isdigit() else None
 
 
@@ -99,6 +100,6 @@ def _kind(path: Path, number: int) -> str | None:
     """What a node without cores is made of, from the device it came from."""
     devices = path.parents[2] / "bus" / "dax" / "devices" if len(path.parents) > 2 else path
     for device in sorted(devices.glob("dax*")) if devices.is_dir() else []:
-        if _text(device / "target_node") == str(number):
+        if text_of(device / "target_node") == str(number):
             return "cxl" if "cxl" in str(device.resolve()) else "pmem"
     return None

@@ -1,0 +1,217 @@
+//! Loads that wait for each other: each gives the address of the next. One chain of them measures
+//! latency, several at once how many loads a core has under way.
+
+use std::hint::black_box;
+use std::ptr;
+
+use nearfar_trace::{Error, Result};
+
+use crate::mapping::Mapping;
+use crate::thread::Stopwatch;
+
+const LINE: usize = 64;
+
+/// How many chains there may be.
+pub const CHAINS: [usize; 9] = [1, 4, 8, 12, 16, 24, 32, 48, 64];
+
+/// Where the loads go: a line of each `stride` bytes, in random order among `window` neighbours, one
+/// window after the other. A window that the TLB reaches keeps misses of it out.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    /// Bytes from one to the next in memory; where these are pages, any line of each.
+    pub stride: usize,
+    /// How many are visited in random order before the next as many.
+    pub window: usize,
+    /// Chains, which share the memory out among them.
+    pub chains: usize,
+}
+
+/// Chains of loads through memory, each a circle.
+#[derive(Debug)]
+pub struct Chase {
+    /// Holds, in each place, the address of the next.
+    memory: Mapping,
+    /// The address that each chain loads from next.
+    at: Vec<usize>,
+    loads: usize,
+}
+
+impl Chase {
+    /// Lay the chains through `memory`.
+    ///
+    /// # Errors
+    /// The stride holds no line, or the memory less than two places for each chain; chains other than
+    /// [`CHAINS`].
+    pub fn new(mut memory: Mapping, layout: Layout) -> Result<Self> {
+        let wrong = |what: &str| Error::input("chase", format!("{layout:?}: {what}"), "");
+        let Layout { stride, window, chains } = layout;
+        if stride < LINE || !stride.is_multiple_of(LINE) {
+            return Err(wrong("the stride is not a multiple of 64 bytes"));
+        }
+        if !CHAINS.contains(&chains) {
+            return Err(wrong("so many chains are not provided for"));
+        }
+        let places = memory.bytes() / stride / chains;
+        if places < 2 || window < 2 {
+            return Err(wrong("a chain needs two places"));
+        }
+        let lines = stride / LINE;
+        // Neighbouring pages at neighbouring lines would meet in few sets of a cache.
+        let word = |place: usize| (place * stride + mix(place as u64) as usize % lines * LINE) / 8;
+        let words = memory.words_mut();
+        let start = words.as_mut_ptr().expose_provenance();
+        let address = |word: usize| start + word * 8;
+        let mut at = Vec::with_capacity(chains);
+        let mut random = Random(chains as u64 + 1);
+        for chain in 0..chains {
+            let (from, to) = (chain * places, (chain + 1) * places);
+            let mut last = None;
+            let mut first = None;
+            for start in (from..to).step_by(window) {
+                let mut order: Vec<usize> = (start..to.min(start + window)).collect();
+                random.shuffle(&mut order);
+                for next in order.into_iter().map(word) {
+                    match last {
+                        Some(last) => words[last] = address(next) as u64,
+                        None => first = Some(next),
+                    }
+                    last = Some(next);
+                }
+            }
+            if let (Some(first), Some(last)) = (first, last) {
+                words[last] = address(first) as u64;
+                at.push(address(first));
+            }
+        }
+        Ok(Self { memory, at, loads: places * chains })
+    }
+
+    /// Loads of one time round all circles.
+    pub fn loads(&self) -> usize {
+        self.loads
+    }
+
+    /// Nanoseconds a load, of `batches` of some `loads` each. It goes on where it ended.
+    pub fn times(&mut self, loads: usize, batches: usize) -> Vec<f64> {
+        (0..batches).map(|_| self.time(loads)).collect()
+    }
+
+    fn time(&mut self, loads: usize) -> f64 {
+        let steps = (loads / self.at.len()).max(1);
+        macro_rules! by_chains {
+            ($($chains:literal)+) => {
+                match self.at.len() {
+                    $($chains => step::<$chains>(&self.memory, &mut self.at, steps),)+
+                    _ => f64::NAN,
+                }
+            };
+        }
+        by_chains!(1 4 8 12 16 24 32 48 64)
+    }
+}
+
+/// `steps` loads of each of `N` chains through `_memory`; nanoseconds a load.
+fn step<const N: usize>(_memory: &Mapping, at: &mut [usize], steps: usize) -> f64 {
+    let mut now = [0; N];
+    now.copy_from_slice(at);
+    let began = Stopwatch::start();
+    for _ in 0..steps {
+        for place in &mut now {
+            // SAFETY: `Chase::new` has written the address of a place that the chain visits into each of
+            // them, nothing writes to the memory since, and it is borrowed. An address, as an index
+            // would take a cycle to add.
+            *place = unsafe { *ptr::with_exposed_provenance::<u64>(*place) } as usize;
+        }
+    }
+    let time = began.each(steps * N);
+    at.copy_from_slice(&black_box(now));
+    time
+}
+
+/// A number that looks random, by SplitMix64 (Steele, Lea and Flood, 2014).
+fn mix(number: u64) -> u64 {
+    let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 31
+}
+
+/// Random numbers, the same each time.
+pub(crate) struct Random(pub u64);
+
+impl Random {
+    /// Less than `limit`.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(1);
+        (u128::from(mix(self.0)) * u128::from(limit) >> 64) as u64
+    }
+
+    pub fn shuffle(&mut self, items: &mut [usize]) {
+        for last in (1..items.len()).rev() {
+            items.swap(last, self.below(last as u64 + 1) as usize);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::mapping::Pages;
+
+    fn chase(bytes: usize, stride: usize, window: usize, chains: usize) -> Result<Chase> {
+        let memory = Mapping::new(bytes, Pages::Small, None).unwrap();
+        Chase::new(memory, Layout { stride, window, chains })
+    }
+
+    /// Every place once a round, in its window's turn, and round again.
+    #[test]
+    fn a_chain_visits_every_place_of_its_part_once() {
+        for (stride, window, chains) in [(64, 1 << 20, 1), (64, 16, 4), (4096, 8, 1), (4096, 99, 8)]
+        {
+            let mut chase = chase(1 << 20, stride, window, chains).unwrap();
+            let places = (1 << 20) / stride / chains;
+            assert_eq!(chase.loads(), places * chains);
+            let began = chase.at.clone();
+            let start = chase.memory.words().as_ptr().addr();
+            for (chain, first) in began.iter().enumerate() {
+                let mut seen = HashSet::new();
+                let mut at = *first;
+                for visit in 0..places {
+                    let place = (at - start) / stride - chain * places;
+                    assert_eq!(place / window, visit / window);
+                    assert!(seen.insert(place));
+                    at = chase.memory.words()[(at - start) / 8] as usize;
+                }
+                assert_eq!(at, *first);
+            }
+            let times = chase.times(places * chains, 3);
+            assert_eq!(chase.at, began);
+            assert!(times.len() == 3 && times.iter().all(|time| *time > 0.0));
+        }
+    }
+
+    #[test]
+    fn pages_are_met_at_lines_of_all_kinds() {
+        let chase = chase(1 << 20, 4096, 256, 1).unwrap();
+        let lines: HashSet<u64> = chase.memory.words().iter().map(|at| at % 4096 / 64).collect();
+        assert!(lines.len() > 32, "{lines:?}");
+    }
+
+    #[test]
+    fn a_layout_that_is_none_is_refused() {
+        for (stride, window, chains) in
+            [(0, 8, 1), (65, 8, 1), (1 << 20, 8, 1), (64, 1, 1), (64, 8, 3), (1 << 18, 8, 4)]
+        {
+            assert!(chase(1 << 20, stride, window, chains).is_err());
+        }
+    }
+
+    #[test]
+    fn random_numbers_stay_below_their_limit() {
+        let mut random = Random(1);
+        let seen: HashSet<u64> = (0..1000).map(|_| random.below(10)).collect();
+        assert_eq!(seen, (0..10).collect());
+    }
+}

@@ -1,0 +1,278 @@
+//! What `cpuid` says of caches and TLBs (Intel SDM volume 2A, CPUID; AMD APM volume 3, appendix E).
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+/// The registers EAX, EBX, ECX and EDX of leaves and subleaves.
+pub type Leaves = BTreeMap<(u32, u32), [u32; 4]>;
+
+/// What the processor says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Processor {
+    /// `AuthenticAMD`, `GenuineIntel` or another.
+    pub vendor: String,
+    /// Family, the extended one added.
+    pub family: u32,
+    /// Model, with the extended one.
+    pub model: u32,
+    /// Whether a hypervisor says that it is there.
+    pub hypervisor: bool,
+    /// Caches of data or of both, and of instructions.
+    pub caches: Vec<Cache>,
+    /// First-level data TLB.
+    pub first: Option<Tlb>,
+    /// First-level instruction TLB.
+    pub instruction: Option<Tlb>,
+    /// Second-level TLB of data.
+    pub second: Option<Tlb>,
+}
+
+/// A cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Cache {
+    /// 1, 2 or 3.
+    pub level: u32,
+    /// Whether it holds instructions alone.
+    pub instruction: bool,
+    /// Capacity in bytes.
+    pub size: u64,
+    /// Ways of a set; None: fully associative.
+    pub ways: Option<u32>,
+    /// Bytes of a line.
+    pub line: u32,
+}
+
+/// Entries of a TLB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Tlb {
+    /// For small pages, and for large ones where these have none of their own.
+    pub small: Entries,
+    /// For pages of 2 MiB alone.
+    pub large: Option<Entries>,
+}
+
+/// How many, and in what sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Entries {
+    /// How many.
+    pub entries: u32,
+    /// Ways of a set; None: fully associative.
+    pub ways: Option<u32>,
+}
+
+/// The leaves that [`decode`] reads, of the processor that this runs on; none where there is no
+/// `cpuid`.
+pub fn read() -> Leaves {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::__cpuid_count;
+        let mut leaves = Leaves::new();
+        let mut get = |leaf, sub| {
+            let found = __cpuid_count(leaf, sub);
+            leaves.insert((leaf, sub), [found.eax, found.ebx, found.ecx, found.edx]);
+            found
+        };
+        let (basic, extended) = (get(0, 0).eax, get(0x8000_0000, 0).eax);
+        let known = |leaf: u32| leaf <= if leaf < 1 << 31 { basic } else { extended };
+        for leaf in [1, 2, 0x8000_0005, 0x8000_0006].into_iter().filter(|leaf| known(*leaf)) {
+            get(leaf, 0);
+        }
+        for leaf in [4, 0x8000_001d].into_iter().filter(|leaf| known(*leaf)) {
+            // The list ends with a cache of no type; none has as many.
+            let _ = (0..16).any(|sub| get(leaf, sub).eax & 31 == 0);
+        }
+        if basic >= 0x18 {
+            let last = get(0x18, 0).eax.min(63);
+            (1..=last).for_each(|sub| {
+                get(0x18, sub);
+            });
+        }
+        leaves
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    Leaves::new()
+}
+
+/// What the leaves mean; None without any.
+pub fn decode(leaves: &Leaves) -> Option<Processor> {
+    let [_, b, c, d] = *leaves.get(&(0, 0))?;
+    let letters = [b, d, c].map(u32::to_le_bytes).concat();
+    let vendor = String::from_utf8_lossy(&letters).trim_end_matches('\0').to_owned();
+    let [signature, _, features, _] = leaves.get(&(1, 0)).copied().unwrap_or_default();
+    let (family, model) = (signature >> 8 & 15, signature >> 4 & 15);
+    let extended = family == 15 || family == 6;
+    let mut found = Processor {
+        vendor,
+        family: family + if family == 15 { signature >> 20 & 255 } else { 0 },
+        model: model | if extended { (signature >> 16 & 15) << 4 } else { 0 },
+        hypervisor: features >> 31 == 1,
+        ..Processor::default()
+    };
+    let amd = matches!(found.vendor.as_str(), "AuthenticAMD" | "HygonGenuine");
+    found.caches = caches(leaves, if amd { 0x8000_001d } else { 4 });
+    if amd {
+        of_amd(leaves, &mut found);
+    } else if leaves.contains_key(&(0x18, 1)) {
+        from_parameters(leaves, &mut found);
+    } else {
+        from_descriptors(leaves, &mut found);
+    }
+    Some(found)
+}
+
+/// Leaves 4 and 0x8000001d are built alike.
+fn caches(leaves: &Leaves, leaf: u32) -> Vec<Cache> {
+    let found = leaves.range((leaf, 0)..=(leaf, u32::MAX));
+    let caches = found.filter(|(_, [a, ..])| a & 31 != 0).map(|(_, [a, b, c, _])| {
+        let (line, partitions, ways) = ((b & 0xfff) + 1, (b >> 12 & 0x3ff) + 1, (b >> 22) + 1);
+        let sets = u64::from(*c) + 1;
+        Cache {
+            level: a >> 5 & 7,
+            instruction: a & 31 == 2,
+            size: sets.saturating_mul(u64::from(ways) * u64::from(partitions) * u64::from(line)),
+            ways: (a >> 9 & 1 == 0).then_some(ways),
+            line,
+        }
+    });
+    caches.collect()
+}
+
+/// Leaves 0x80000005 (a byte for entries, one for ways) and 0x80000006 (12 bits and a code of 4).
+fn of_amd(leaves: &Leaves, found: &mut Processor) {
+    // Since Zen all sizes share the entries that both registers count.
+    let shared = found.family >= 0x17;
+    let tlb = |small, large: Option<Entries>| tlb(small, large.filter(|_| !shared));
+    let first = |large: u32, small: u32, shift: u32| {
+        let one = |register: u32| {
+            let (entries, ways) = (register >> shift & 255, register >> (shift + 8) & 255);
+            entries_of(entries, (ways != 255).then_some(ways))
+        };
+        tlb(one(small), one(large))
+    };
+    if let Some([large, small, ..]) = leaves.get(&(0x8000_0005, 0)) {
+        found.instruction = first(*large, *small, 0);
+        found.first = first(*large, *small, 16);
+    }
+    let second = |register: u32| {
+        let ways = match register >> 28 {
+            ways @ 1..=4 => Some(ways),
+            5 => Some(6),
+            6 => Some(8),
+            8 => Some(16),
+            10 => Some(32),
+            11 => Some(48),
+            12 => Some(64),
+            13 => Some(96),
+            14 => Some(128),
+            15 => None,
+            _ => return None,
+        };
+        entries_of(register >> 16 & 0xfff, ways)
+    };
+    if let Some([large, small, ..]) = leaves.get(&(0x8000_0006, 0)) {
+        found.second = tlb(second(*small), second(*large));
+    }
+}
+
+/// Leaf 0x18: a TLB for each subleaf.
+fn from_parameters(leaves: &Leaves, found: &mut Processor) {
+    let (mut data, mut instruction, mut second) = ([None; 2], [None; 2], None);
+    for (_, [_, b, c, d]) in leaves.range((0x18, 1)..=(0x18, u32::MAX)) {
+        let (ways, full) = (b >> 16, d >> 8 & 1 == 1);
+        let entries = entries_of(ways.saturating_mul(*c), (!full).then_some(ways));
+        // Bit 0: 4 KiB, bit 1: 2 MiB.
+        let holds = [b & 1 == 1, b >> 1 & 1 == 1];
+        // 1 data, 2 instructions, 3 both, 4 loads alone (5, stores alone, has no place here).
+        let first = match (d & 31, d >> 5 & 7) {
+            (1 | 3 | 4, 1) => &mut data,
+            (2, 1) => &mut instruction,
+            (1 | 3 | 4, 2) => {
+                // Halves that hold large pages of different sizes: small ones use both.
+                second = if holds[0] { beside(second, entries) } else { second };
+                continue;
+            }
+            _ => continue,
+        };
+        for (place, holds) in first.iter_mut().zip(holds) {
+            *place = place.or(entries.filter(|_| holds));
+        }
+    }
+    found.first = tlb(data[0], data[1]);
+    found.instruction = tlb(instruction[0], instruction[1]);
+    found.second = tlb(second, None);
+}
+
+/// Both as one; the sum of their ways where their sets are as many.
+fn beside(one: Option<Entries>, other: Option<Entries>) -> Option<Entries> {
+    let (Some(one), Some(other)) = (one, other) else { return one.or(other) };
+    let ways = one.ways.zip(other.ways).map(|(one, other)| one + other);
+    entries_of(one.entries + other.entries, ways).or(Some(one))
+}
+
+/// Which TLB a descriptor of leaf 2 is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Data,
+    Instruction,
+    Second,
+}
+
+/// Descriptors of leaf 2: number, TLB, entries for 4 KiB, for 2 MiB, ways (0: fully associative).
+const DESCRIPTORS: &[(u8, Kind, u32, u32, u32)] = &[
+    (0x03, Kind::Data, 64, 0, 4),
+    (0x5a, Kind::Data, 0, 32, 4),
+    (0x63, Kind::Data, 0, 32, 4),
+    (0xa0, Kind::Data, 32, 0, 0),
+    (0xb3, Kind::Data, 128, 0, 4),
+    (0xba, Kind::Data, 64, 0, 4),
+    (0xc4, Kind::Data, 0, 32, 4),
+    (0x55, Kind::Instruction, 0, 7, 0),
+    (0x61, Kind::Instruction, 48, 0, 0),
+    (0x76, Kind::Instruction, 0, 8, 0),
+    (0xb0, Kind::Instruction, 128, 0, 4),
+    (0xb2, Kind::Instruction, 64, 0, 4),
+    (0xb5, Kind::Instruction, 64, 0, 8),
+    (0xb6, Kind::Instruction, 128, 0, 8),
+    (0xca, Kind::Second, 512, 0, 4),
+    (0xc1, Kind::Second, 1024, 0, 8),
+    (0xc3, Kind::Second, 1536, 0, 6),
+];
+
+/// Leaf 2: a byte for each TLB, in all registers but the lowest byte of EAX.
+fn from_descriptors(leaves: &Leaves, found: &mut Processor) {
+    let Some(registers) = leaves.get(&(2, 0)) else { return };
+    // A register whose highest bit is set holds none.
+    let bytes = registers.iter().map(|r| if r >> 31 == 0 { r.to_le_bytes() } else { [0; 4] });
+    let bytes: Vec<u8> = bytes.flatten().skip(1).collect();
+    let (mut data, mut instruction, mut second) = ([None; 2], [None; 2], [None; 2]);
+    for (number, kind, small, large, ways) in DESCRIPTORS {
+        if !bytes.contains(number) {
+            continue;
+        }
+        let place = match kind {
+            Kind::Data => &mut data,
+            Kind::Instruction => &mut instruction,
+            Kind::Second => &mut second,
+        };
+        for (place, entries) in place.iter_mut().zip([small, large]) {
+            *place = place.or(entries_of(*entries, (*ways > 0).then_some(*ways)));
+        }
+    }
+    found.first = tlb(data[0], data[1]);
+    found.instruction = tlb(instruction[0], instruction[1]);
+    found.second = tlb(second[0], second[1]);
+}
+
+/// None of no entries, and of ways that do not divide them.
+fn entries_of(entries: u32, ways: Option<u32>) -> Option<Entries> {
+    let fits = ways.is_none_or(|ways| ways > 0 && entries.is_multiple_of(ways));
+    (entries > 0 && fits).then_some(Entries { entries, ways })
+}
+
+fn tlb(small: Option<Entries>, large: Option<Entries>) -> Option<Tlb> {
+    small.map(|small| Tlb { small, large })
+}

@@ -1,0 +1,247 @@
+//! Anonymous memory, straight from the kernel.
+
+use std::io;
+use std::ptr::{self, NonNull};
+use std::time::Instant;
+
+use nearfar_trace::{Error, Result};
+
+use crate::chase::Random;
+use crate::thread::{Stopwatch, faults};
+
+/// Mappings begin at a multiple of it: the largest page that the kernel gives unasked.
+const ALIGNMENT: usize = 2 << 20;
+/// Larger than any node's number.
+const NODES: usize = 1024;
+
+/// Which pages the kernel is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pages {
+    /// The smallest.
+    Small,
+    /// The largest that its switches allow.
+    Huge,
+    /// Those that its switches give unasked.
+    Unasked,
+}
+
+/// What touching memory took.
+#[derive(Clone, Copy, Debug)]
+pub struct Touched {
+    /// Time of all of it, nanoseconds.
+    pub ns: f64,
+    /// Faults meanwhile.
+    pub faults: u64,
+}
+
+/// Memory that nothing has touched, given back when it is dropped.
+#[derive(Debug)]
+pub struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the memory belongs to this value alone, and is not bound to a thread.
+unsafe impl Send for Mapping {}
+// SAFETY: what writes takes `&mut`.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Map `bytes`, on the memory node `node` where one is given.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn new(bytes: usize, pages: Pages, node: Option<usize>) -> Result<Self> {
+        let refused = |doing: &str| {
+            let why = io::Error::last_os_error();
+            Error::input("memory", format!("{bytes} bytes: {doing}: {why}"), "free memory")
+        };
+        // `reserve`: the whole of what is mapped, of which an aligned part is kept.
+        let Some(reserve) = bytes.checked_add(ALIGNMENT) else {
+            return Err(Error::input("memory", format!("{bytes} bytes"), "ask for less"));
+        };
+        // SAFETY: a new mapping, at an address of the kernel's choice.
+        let mapped = unsafe {
+            let (read_write, own) =
+                (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            libc::mmap(ptr::null_mut(), reserve, read_write, own | libc::MAP_NORESERVE, -1, 0)
+        };
+        let Some(mapped) = NonNull::new(mapped).filter(|_| mapped != libc::MAP_FAILED) else {
+            return Err(refused("mmap"));
+        };
+        let mapped = mapped.cast::<u8>();
+        let before = mapped.as_ptr().align_offset(ALIGNMENT);
+        let end = before + bytes.next_multiple_of(4096);
+        // SAFETY: both ends lie in the mapping, of which nobody knows yet; `end` is below `reserve`
+        // as `before` is less than the alignment.
+        let start = unsafe {
+            libc::munmap(mapped.as_ptr().cast(), before);
+            libc::munmap(mapped.as_ptr().add(end).cast(), reserve.saturating_sub(end));
+            mapped.add(before)
+        };
+        let memory = Self { start, bytes };
+        let advice = match pages {
+            Pages::Small => Some(libc::MADV_NOHUGEPAGE),
+            Pages::Huge => Some(libc::MADV_HUGEPAGE),
+            Pages::Unasked => None,
+        };
+        // A kernel without huge pages refuses both, and has small ones. A child that shared the
+        // memory would keep it when this process gives it back.
+        for advice in advice.into_iter().chain([libc::MADV_DONTFORK]) {
+            // SAFETY: the memory is ours, and neither advice changes what it holds.
+            unsafe { libc::madvise(memory.start.as_ptr().cast(), bytes, advice) };
+        }
+        if let Some(node) = node {
+            let mut mask = [0_u64; NODES / 64];
+            let Some(word) = mask.get_mut(node / 64) else {
+                return Err(Error::input("memory", format!("node {node}: there is none"), ""));
+            };
+            *word |= 1 << (node % 64);
+            // SAFETY: the mask is as long as said (the kernel counts one bit less).
+            let done = unsafe {
+                libc::syscall(
+                    libc::SYS_mbind,
+                    memory.start.as_ptr(),
+                    bytes,
+                    libc::MPOL_BIND,
+                    mask.as_ptr(),
+                    NODES + 1,
+                    0,
+                )
+            };
+            if done != 0 {
+                return Err(refused(&format!("mbind to node {node}")));
+            }
+        }
+        Ok(memory)
+    }
+
+    /// Its size.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Write one byte of every `step`: processor time, and minor faults.
+    pub fn write(&mut self, step: usize) -> Touched {
+        self.touch(step, |place| {
+            // SAFETY: `touch` gives places in the memory, which `&mut self` lends.
+            unsafe { place.write_volatile(1) }
+        })
+    }
+
+    /// Read one byte of every `step`: processor time, and minor faults.
+    pub fn read(&self, step: usize) -> Touched {
+        self.touch(step, |place| {
+            // SAFETY: `touch` gives places in the memory, which the kernel has filled with zeros.
+            let _ = unsafe { place.read_volatile() };
+        })
+    }
+
+    fn touch(&self, step: usize, one: impl Fn(*mut u8)) -> Touched {
+        let (before, began) = (faults().0, Stopwatch::start());
+        for offset in (0..self.bytes).step_by(step.max(1)) {
+            // SAFETY: less than the size.
+            one(unsafe { self.start.as_ptr().add(offset) });
+        }
+        let ns = began.each(1);
+        Touched { ns, faults: faults().0.saturating_sub(before) }
+    }
+
+    /// Fill it with words of which every other is random: it compresses to about a half.
+    pub fn fill(&mut self) {
+        let mut random = Random(self.bytes as u64);
+        self.words_mut().iter_mut().step_by(2).for_each(|word| *word = random.below(u64::MAX));
+    }
+
+    /// Have the kernel write it to swap; nanoseconds by the clock.
+    ///
+    /// # Errors
+    /// The kernel cannot.
+    pub fn page_out(&mut self) -> Result<f64> {
+        let began = Instant::now();
+        // SAFETY: what the memory holds stays what it is.
+        let done =
+            unsafe { libc::madvise(self.start.as_ptr().cast(), self.bytes, libc::MADV_PAGEOUT) };
+        if done != 0 {
+            let why = io::Error::last_os_error();
+            return Err(Error::missing("swap", format!("madvise(MADV_PAGEOUT): {why}"), ""));
+        }
+        Ok(began.elapsed().as_nanos() as f64)
+    }
+
+    /// Read one byte of every `step`, in random order: nanoseconds by the clock, and major faults.
+    pub fn read_at_random(&self, step: usize) -> Touched {
+        let mut order: Vec<usize> = (0..self.bytes).step_by(step.max(1)).collect();
+        Random(1).shuffle(&mut order);
+        let (before, began) = (faults().1, Instant::now());
+        for offset in order {
+            // SAFETY: less than the size, of memory that the kernel or this process has filled.
+            let _ = unsafe { self.start.as_ptr().add(offset).read_volatile() };
+        }
+        let ns = began.elapsed().as_nanos() as f64;
+        Touched { ns, faults: faults().1.saturating_sub(before) }
+    }
+
+    /// As words.
+    pub(crate) fn words(&self) -> &[u64] {
+        // SAFETY: aligned, and full of zeros or of what was written; `&self` lends it.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), self.bytes / 8) }
+    }
+
+    /// As words to write to.
+    pub(crate) fn words_mut(&mut self) -> &mut [u64] {
+        // SAFETY: as above, and `&mut self` lends it.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().cast(), self.bytes / 8) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, and nobody holds a part of it.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_aligned_zero_and_faults_once_a_page() {
+        let mut memory = Mapping::new(8 << 20, Pages::Small, None).unwrap();
+        assert!(memory.start.as_ptr().addr().is_multiple_of(ALIGNMENT));
+        assert_eq!(memory.write(4096).faults, 2048);
+        assert_eq!(memory.write(4096).faults, 0);
+        let ones = memory.words().iter().filter(|word| **word == 1).count();
+        assert_eq!((ones, memory.words().len()), (2048, 1 << 20));
+        assert!(memory.words().iter().all(|word| *word <= 1));
+    }
+
+    #[test]
+    fn reading_gives_pages_of_zeros_that_writing_replaces() {
+        let mut memory = Mapping::new(1 << 20, Pages::Small, None).unwrap();
+        assert_eq!(memory.read(4096).faults, 256);
+        assert_eq!(memory.write(4096).faults, 256);
+    }
+
+    /// What is on swap faults again, where there is swap; the bytes stay either way.
+    #[test]
+    fn what_was_paged_out_comes_back() {
+        let mut memory = Mapping::new(1 << 20, Pages::Small, None).unwrap();
+        memory.fill();
+        let before = memory.words().to_vec();
+        assert!(memory.page_out().unwrap() > 0.0);
+        assert!(memory.read_at_random(4096).faults <= 256);
+        assert!(memory.words() == before && before.iter().any(|word| *word > 0));
+        assert_eq!(memory.read_at_random(4096).faults, 0);
+    }
+
+    #[test]
+    fn what_the_kernel_refuses_is_an_error() {
+        assert!(Mapping::new(usize::MAX - 4096, Pages::Small, None).is_err());
+        assert!(Mapping::new(1 << 62, Pages::Small, None).is_err());
+        for node in [1 << 20, NODES - 1] {
+            assert!(Mapping::new(4096, Pages::Small, Some(node)).is_err());
+        }
+    }
+}

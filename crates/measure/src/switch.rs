@@ -1,0 +1,83 @@
+//! A switch from one thread to another on the same processor.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::FromRawFd;
+use std::thread;
+
+use nearfar_trace::{Error, Result};
+
+use crate::thread::{Stopwatch, pin};
+
+/// Nanoseconds a switch, of `batches` of `rounds`: two threads wake each other through pipes, and what
+/// one thread alone takes to write to a pipe and read from it is taken off. Processor time of the
+/// process, of which nothing else should run.
+///
+/// # Errors
+/// No pipe, or the processor is refused.
+pub fn switch_times(cpu: usize, rounds: usize, batches: usize) -> Result<Vec<f64>> {
+    let failed = |why: io::Error| Error::missing("context switch", why.to_string(), "");
+    let (mut there_read, mut there) = pipe().map_err(failed)?;
+    let (mut back_read, mut back) = pipe().map_err(failed)?;
+    thread::scope(|scope| {
+        let other = scope.spawn(move || -> Result<()> {
+            let pinned = pin(cpu);
+            let mut byte = [0];
+            // Ends when the other thread has closed its end.
+            while there_read.read(&mut byte).is_ok_and(|read| read == 1) {
+                back.write_all(&byte).map_err(failed)?;
+            }
+            pinned
+        });
+        let times = scope.spawn(move || -> Result<Vec<f64>> {
+            pin(cpu)?;
+            let (mut own_read, mut own) = pipe().map_err(failed)?;
+            let mut byte = [0];
+            let mut times = Vec::with_capacity(batches);
+            for _ in 0..batches {
+                let began = Stopwatch::of_process();
+                for _ in 0..rounds {
+                    there
+                        .write_all(&byte)
+                        .and_then(|()| back_read.read_exact(&mut byte))
+                        .map_err(failed)?;
+                }
+                let both = began.each(rounds * 2);
+                let began = Stopwatch::of_process();
+                for _ in 0..rounds {
+                    own.write_all(&byte)
+                        .and_then(|()| own_read.read_exact(&mut byte))
+                        .map_err(failed)?;
+                }
+                times.push(both - began.each(rounds));
+            }
+            Ok(times)
+        });
+        let died = |_| Err(Error::missing("context switch", "a thread died", ""));
+        let times = times.join().unwrap_or_else(died)?;
+        other.join().unwrap_or(Ok(()))?;
+        Ok(times)
+    })
+}
+
+/// The end to read from and the end to write to.
+fn pipe() -> io::Result<(File, File)> {
+    let mut ends = [0; 2];
+    // SAFETY: room for two numbers.
+    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: both were made just now, and nobody else closes them.
+    Ok(unsafe { (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1])) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_switch_has_a_time_and_both_threads_end() {
+        assert_eq!(switch_times(0, 10, 3).unwrap().len(), 3);
+        assert!(switch_times(1 << 20, 10, 3).is_err());
+    }
+}

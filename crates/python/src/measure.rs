@@ -1,0 +1,170 @@
+//! What is timed on this machine, for `nearfar/measure/`.
+
+use nearfar_measure::{Access, Layout, Pages, cpuid};
+use nearfar_trace::{Error, Result};
+use pyo3::prelude::*;
+
+use crate::raise;
+
+/// What the processor says of itself, as JSON; None where there is no `cpuid`.
+#[pyfunction]
+fn measure_processor() -> Option<String> {
+    let found = cpuid::decode(&cpuid::read())?;
+    // Plain data: there is nothing in it that could fail to print.
+    Some(serde_json::to_string(&found).unwrap_or_default())
+}
+
+fn pages(name: &str) -> Result<Pages> {
+    match name {
+        "small" => Ok(Pages::Small),
+        "huge" => Ok(Pages::Huge),
+        "unasked" => Ok(Pages::Unasked),
+        _ => Err(Error::input("pages", name.to_owned(), "give small, huge or unasked")),
+    }
+}
+
+fn access(name: &str) -> Result<Access> {
+    match name {
+        "read" => Ok(Access::Read),
+        "write" => Ok(Access::Write),
+        _ => Err(Error::input("access", name.to_owned(), "give read or write")),
+    }
+}
+
+/// Memory that nothing has touched, given back with the last reference to it.
+#[pyclass(module = "nearfar._engine")]
+struct MappedMemory(nearfar_measure::Mapping);
+
+#[pymethods]
+impl MappedMemory {
+    #[new]
+    fn new(bytes: usize, pages: &str, node: Option<usize>) -> PyResult<Self> {
+        self::pages(pages)
+            .and_then(|pages| nearfar_measure::Mapping::new(bytes, pages, node))
+            .map(Self)
+            .map_err(raise)
+    }
+
+    /// Write a byte of every `step`: nanoseconds, and minor faults.
+    fn write(&mut self, py: Python<'_>, step: usize) -> (f64, u64) {
+        let touched = py.detach(|| self.0.write(step));
+        (touched.ns, touched.faults)
+    }
+
+    /// The same, reading.
+    fn read(&self, py: Python<'_>, step: usize) -> (f64, u64) {
+        let touched = py.detach(|| self.0.read(step));
+        (touched.ns, touched.faults)
+    }
+
+    /// Fill it with words that are half random.
+    fn fill(&mut self, py: Python<'_>) {
+        py.detach(|| self.0.fill());
+    }
+
+    /// Have the kernel write it to swap: nanoseconds.
+    fn page_out(&mut self, py: Python<'_>) -> PyResult<f64> {
+        py.detach(|| self.0.page_out()).map_err(raise)
+    }
+
+    /// Read a byte of every `step` in random order: nanoseconds, and major faults.
+    fn read_at_random(&self, py: Python<'_>, step: usize) -> (f64, u64) {
+        let touched = py.detach(|| self.0.read_at_random(step));
+        (touched.ns, touched.faults)
+    }
+}
+
+/// Chains of loads that wait for each other.
+#[pyclass(module = "nearfar._engine")]
+struct Chase(nearfar_measure::Chase);
+
+#[pymethods]
+impl Chase {
+    #[new]
+    #[pyo3(signature = (bytes, *, stride, window, chains, pages, node))]
+    fn new(
+        py: Python<'_>,
+        bytes: usize,
+        stride: usize,
+        window: usize,
+        chains: usize,
+        pages: &str,
+        node: Option<usize>,
+    ) -> PyResult<Self> {
+        let pages = self::pages(pages).map_err(raise)?;
+        let layout = Layout { stride, window, chains };
+        py.detach(|| {
+            nearfar_measure::Chase::new(nearfar_measure::Mapping::new(bytes, pages, node)?, layout)
+        })
+        .map(Self)
+        .map_err(raise)
+    }
+
+    /// Loads of one time round.
+    #[getter]
+    fn loads(&self) -> usize {
+        self.0.loads()
+    }
+
+    /// Nanoseconds a load, of `batches` of `loads` each.
+    fn times(&mut self, py: Python<'_>, loads: usize, batches: usize) -> Vec<f64> {
+        py.detach(|| self.0.times(loads, batches))
+    }
+}
+
+/// Nanoseconds a cycle, of `batches`.
+#[pyfunction]
+fn measure_cycles(py: Python<'_>, rounds: usize, batches: usize) -> Vec<f64> {
+    py.detach(|| nearfar_measure::cycle_times(rounds, batches))
+}
+
+/// Bytes a second of all of `cpus`, of each of `rounds`.
+#[pyfunction]
+#[pyo3(signature = (access, cpus, *, bytes, node, rounds))]
+fn measure_bandwidth(
+    py: Python<'_>,
+    access: &str,
+    cpus: Vec<usize>,
+    bytes: usize,
+    node: Option<usize>,
+    rounds: usize,
+) -> PyResult<Vec<f64>> {
+    let access = self::access(access).map_err(raise)?;
+    py.detach(|| nearfar_measure::bandwidth(access, &cpus, bytes, node, rounds)).map_err(raise)
+}
+
+/// Nanoseconds of a switch between two threads on `cpu`, of `batches`.
+#[pyfunction]
+fn measure_switches(
+    py: Python<'_>,
+    cpu: usize,
+    rounds: usize,
+    batches: usize,
+) -> PyResult<Vec<f64>> {
+    py.detach(|| nearfar_measure::switch_times(cpu, rounds, batches)).map_err(raise)
+}
+
+/// Nanoseconds of each of `count` requests at random places below `span` of an open file.
+#[pyfunction]
+#[pyo3(signature = (file, access, *, bytes, span, count))]
+fn measure_requests(
+    py: Python<'_>,
+    file: i32,
+    access: &str,
+    bytes: usize,
+    span: u64,
+    count: usize,
+) -> PyResult<Vec<f64>> {
+    let access = self::access(access).map_err(raise)?;
+    py.detach(|| nearfar_measure::request_times(file, access, bytes, span, count)).map_err(raise)
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<MappedMemory>()?;
+    module.add_class::<Chase>()?;
+    module.add_function(wrap_pyfunction!(measure_processor, module)?)?;
+    module.add_function(wrap_pyfunction!(measure_cycles, module)?)?;
+    module.add_function(wrap_pyfunction!(measure_bandwidth, module)?)?;
+    module.add_function(wrap_pyfunction!(measure_switches, module)?)?;
+    module.add_function(wrap_pyfunction!(measure_requests, module)?)
+}

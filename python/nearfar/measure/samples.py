@@ -1,0 +1,89 @@
+"""From single times to a value, how far it repeats, and how that is written."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from nearfar.units import digits, duration
+
+#: Spread of the middle half of the runs, as a share of the median, from which a value is noisy.
+NOISY: Final = 0.1
+
+
+@dataclass(frozen=True)
+class Samples:
+    """One number for each run, all in one unit.
+
+    >>> Samples((84.1, 83.2, 86.0)).described("ns")
+    'measured: median 84.1 ns, 83.2-86 in 3 runs'
+    """
+
+    runs: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """The value."""
+        return statistics.median(self.runs)
+
+    @property
+    def noisy(self) -> bool:
+        """Whether the middle half of the runs lies further apart than :data:`NOISY` allows.
+
+        One run that something disturbed says nothing of the others.
+        """
+        if len(self.runs) < 2:
+            return False
+        first, _, third = statistics.quantiles(self.runs, n=4, method="inclusive")
+        return third - first > NOISY * abs(self.median)
+
+    def scaled(self, factor: float) -> Samples:
+        """Each run, times ``factor``."""
+        return Samples(tuple(run * factor for run in self.runs))
+
+    def described(self, unit: str) -> str:
+        """Median and range."""
+        spread = f"{digits(min(self.runs))}-{digits(max(self.runs))}"
+        word = "noisy, measured" if self.noisy else "measured"
+        return f"{word}: median {digits(self.median)} {unit}, {spread} in {len(self.runs)} runs"
+
+
+def fastest(batches: Sequence[float]) -> float:
+    """The time of a run from those of its batches: what disturbs a batch can only add to it."""
+    return min(batches)
+
+
+def time_text(nanoseconds: float) -> str:
+    """A time as a machine file has it.
+
+    >>> time_text(84.1), time_text(1234.0)
+    ('84.1ns', '1.23us')
+    """
+    # Whole picoseconds, as the file's times are.
+    return duration(max(round(nanoseconds, 3), 0.001)).replace(" ", "")
+
+
+def rate_text(bytes_per_second: float) -> str:
+    """A bandwidth as a machine file has it.
+
+    >>> rate_text(21.34e9)
+    '21.3GB/s'
+    """
+    for unit, scale in (("GB/s", 1e9), ("MB/s", 1e6), ("KB/s", 1e3)):
+        if bytes_per_second >= scale:
+            return f"{digits(bytes_per_second / scale)}{unit}"
+    return f"{round(bytes_per_second)}B/s"
+
+
+def size_text(count: int) -> str:
+    """Bytes as a machine file has them: the largest unit that divides them.
+
+    >>> size_text(32768), size_text(24684096 * 1024)
+    ('32KiB', '24684096KiB')
+    """
+    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if count % (1 << power) == 0:
+            return f"{count >> power}{unit}"
+    return f"{count}B"

@@ -1,0 +1,69 @@
+"""The swap that is on: pages written to it and read back, by the kernel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from nearfar import _engine
+from nearfar.errors import NearfarError
+from nearfar.measure.bench import PAGE, Bench, Sourced
+from nearfar.measure.samples import Samples, size_text
+from nearfar.numa.sources.sysfs import text_of
+
+#: Bytes of a run.
+_RUN: Final = 4 << 20
+_RUNS: Final = 5
+
+
+def devices(root: Path = Path("/")) -> dict[str, int]:
+    """Swap that is on, and the bytes of each that are free."""
+    rows = [line.split() for line in text_of(root / "proc/swaps").splitlines()[1:]]
+    return {row[0]: (int(row[2]) - int(row[3])) * 1024 for row in rows if len(row) >= 4}
+
+
+def swap(bench: Bench, page_fault: float, root: Path = Path("/")) -> dict[str, Any] | None:
+    """``[storage.swap.nvme]``; None where no swap is on, or the kernel does not use it."""
+    found = devices(root)
+    if sum(found.values()) < 2 * _RUN:
+        bench.notes.append("storage.swap: left out: no swap is on, or it is full")
+        return None
+    names = ", ".join(found)
+    bench.say(f"swap {names}")
+    pages = _RUN // PAGE
+    out, back, faulted = [], [], []
+    with bench.pinned():
+        for _ in range(1 if bench.quick else _RUNS):
+            memory = _engine.MappedMemory(_RUN, "small", None)
+            memory.fill()
+            try:
+                out.append(memory.page_out() / pages)
+            except NearfarError as error:
+                bench.notes.append(f"storage.swap: left out: {error}")
+                return None
+            ns, faults = memory.read_at_random(PAGE)
+            # Pages that are read ahead do not fault.
+            if faults * 64 < pages:
+                bench.notes.append(f"storage.swap: left out: the kernel wrote little to {names}")
+                return None
+            back.append(ns / pages)
+            faulted.append(max(ns / faults - page_fault, 1.0))
+    key = "storage.swap.nvme"
+
+    def rate(times: list[float]) -> Samples:
+        return Samples(tuple(PAGE / ns * 1e9 for ns in times))
+
+    what = f"pages of 4 KiB, half of them random bytes, on {names}"
+    written = f"{what}, written by the kernel when asked to (MADV_PAGEOUT)"
+    return {
+        "read_latency": bench.time(
+            f"{key}.read_latency", Samples(tuple(faulted)), f"{what}, a fault less one without it"
+        ),
+        "write_latency": bench.time(f"{key}.write_latency", Samples(tuple(out)), written),
+        "measured_at": Sourced(size_text(PAGE), "a page"),
+        "unit": Sourced(size_text(PAGE), "a page"),
+        "read_bandwidth": bench.rate(
+            f"{key}.read_bandwidth", rate(back), f"{what}, those that are read ahead included"
+        ),
+        "write_bandwidth": bench.rate(f"{key}.write_bandwidth", rate(out), written),
+    }

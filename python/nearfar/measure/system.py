@@ -1,0 +1,203 @@
+"""What the kernel and the processor say of the machine that this runs on."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from nearfar import _engine
+from nearfar.errors import NearfarError
+from nearfar.numa.describe import describe
+from nearfar.numa.node import Node
+from nearfar.numa.sources.sysfs import numbers_of, text_of
+from nearfar.units import clean
+
+_CACHES: Final = {("1", "Data"): "l1d", ("1", "Unified"): "l1d", ("1", "Instruction"): "l1i"}
+
+
+@dataclass(frozen=True)
+class Cache:
+    """One level of cache.
+
+    Attributes:
+        size: bytes.
+        ways: of a set; None where it is fully associative.
+        line: bytes.
+        cores: that share it.
+        source: who says so.
+    """
+
+    size: int
+    ways: int | None
+    line: int
+    cores: int
+    source: str
+
+
+@dataclass(frozen=True)
+class System:
+    """This machine, as far as it is described without measuring.
+
+    Attributes:
+        model: of the processor, as its maker calls it.
+        release: of the kernel.
+        memory: bytes, of all nodes.
+        available: bytes that may be used without swapping.
+        free: bytes of them that nothing uses.
+        cpus: logical processors that this process may use.
+        cores: of one socket.
+        sockets: how many.
+        one_a_core: of ``cpus``, the first of each core.
+        caches: by name, ``l1d`` first.
+        nodes: memory nodes.
+        node_cpus: of ``cpus``, those of each node, by its number.
+        levels: of the page table; None where the kernel does not say.
+        processor: what ``cpuid`` says; None where there is none.
+    """
+
+    model: str
+    release: str
+    memory: int
+    available: int
+    free: int
+    cpus: tuple[int, ...]
+    cores: int
+    sockets: int
+    one_a_core: frozenset[int]
+    caches: dict[str, Cache]
+    nodes: list[Node]
+    node_cpus: dict[int, tuple[int, ...]]
+    levels: int | None
+    processor: dict[str, Any] | None = field(default=None)
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether a hypervisor says that it is there."""
+        return bool(self.processor and self.processor["hypervisor"])
+
+
+def read(root: Path = Path("/")) -> System:
+    """Read ``/proc`` and ``/sys`` below ``root``, and ``cpuid``.
+
+    Raises:
+        NearfarError: ``/proc`` is not there.
+    """
+    info = text_of(root / "proc/cpuinfo")
+    memory = _fields(text_of(root / "proc/meminfo"))
+    if "MemTotal" not in memory:
+        raise NearfarError(f"{root / 'proc/meminfo'}: no MemTotal; mount /proc", 3)
+    folder = root / "sys/devices/system/cpu"
+    cpus = tuple(sorted(os.sched_getaffinity(0)))
+    places = {cpu: _core(folder, cpu) for cpu in _present(folder) or cpus}
+    cores, sockets = len(set(places.values())), len({socket for socket, _ in places.values()})
+    limits = _limits(root)
+    available, free = (
+        min([memory.get(name, memory["MemTotal"]) * 1024, *limits])
+        for name in ("MemAvailable", "MemFree")
+    )
+    processor = json.loads(_engine.measure_processor() or "null")
+    model = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", info, re.MULTILINE)
+    virtual = re.search(r"(\d+) bits virtual", info)
+    return System(
+        model=clean(model[1].strip() if model else platform.machine()),
+        release=clean(os.uname().release),
+        memory=memory["MemTotal"] * 1024,
+        available=available,
+        free=free,
+        cpus=cpus,
+        cores=max(cores // sockets, 1),
+        sockets=sockets,
+        one_a_core=frozenset({places.get(cpu, ("", str(cpu))): cpu for cpu in cpus[::-1]}.values()),
+        caches=_caches(folder, cpus[0], places) or _of_cpuid(processor),
+        nodes=_nodes(root, memory["MemTotal"] * 1024, cpus),
+        node_cpus=_node_cpus(root, cpus),
+        levels={48: 4, 57: 5}.get(int(virtual[1])) if virtual else None,
+        processor=processor,
+    )
+
+
+def _fields(text: str) -> dict[str, int]:
+    return {name: int(value) for name, value in re.findall(r"^(\w+):\s+(\d+) kB", text, re.M)}
+
+
+def _present(folder: Path) -> list[int]:
+    found = [re.fullmatch(r"cpu(\d+)", child.name) for child in folder.glob("cpu[0-9]*")]
+    # A processor that is off has no place.
+    return [int(name[1]) for name in found if name and (folder / name[0] / "topology").is_dir()]
+
+
+def _core(folder: Path, cpu: int) -> tuple[str, str]:
+    """Socket and core of a processor; without either, a core of its own in the one socket."""
+    place = folder / f"cpu{cpu}" / "topology"
+    core = text_of(place / "core_cpus_list") or text_of(place / "thread_siblings_list") or str(cpu)
+    return text_of(place / "physical_package_id") or "0", core
+
+
+def _caches(folder: Path, cpu: int, places: dict[int, tuple[str, str]]) -> dict[str, Cache]:
+    found = {}
+    for index in sorted((folder / f"cpu{cpu}" / "cache").glob("index*")):
+        level, kind = text_of(index / "level"), text_of(index / "type")
+        size = re.fullmatch(r"(\d+)K", text_of(index / "size"))
+        ways, line = (
+            text_of(index / "ways_of_associativity"),
+            text_of(index / "coherency_line_size"),
+        )
+        if not (level and size and line.isdigit() and int(line)):
+            continue
+        shared = numbers_of(text_of(index / "shared_cpu_list")) or [cpu]
+        name = _CACHES.get((level, kind), f"l{level}")
+        cores = len({places.get(one, ("", str(one))) for one in shared})
+        associative = int(ways) if ways.isdigit() and int(ways) else None
+        found[name] = Cache(int(size[1]) * 1024, associative, int(line), cores, str(folder))
+    return found
+
+
+def _of_cpuid(processor: dict[str, Any] | None) -> dict[str, Cache]:
+    """Where the kernel shows no caches. Who shares them is not said: a core each."""
+    found = {}
+    for one in processor["caches"] if processor else []:
+        name = "l1i" if one["instruction"] else "l1d" if one["level"] == 1 else f"l{one['level']}"
+        found[name] = Cache(one["size"], one["ways"], one["line"], 1, "cpuid")
+    return found
+
+
+def _nodes(root: Path, total: int, cpus: tuple[int, ...]) -> list[Node]:
+    folder = root / "sys/devices/system/node"
+    if (folder / "node0").is_dir():
+        return describe([folder])
+    # A kernel without NUMA has one node and does not show it.
+    return [Node(0, total, "/proc/meminfo", "dram", len(cpus), 0)]
+
+
+def _node_cpus(root: Path, cpus: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
+    folder = root / "sys/devices/system/node"
+    found = {}
+    for node in folder.glob("node[0-9]*"):
+        ours = set(numbers_of(text_of(node / "cpulist"))) & set(cpus)
+        found[int(node.name[4:])] = tuple(sorted(ours))
+    return found or {0: cpus}
+
+
+def _limits(root: Path) -> list[int]:
+    """What control groups leave to this process, bytes."""
+    found = []
+    for line in text_of(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            folder, most, now = root / "sys/fs/cgroup", "memory.max", "memory.current"
+        elif "memory" in controllers.split(","):
+            folder = root / "sys/fs/cgroup/memory"
+            most, now = "memory.limit_in_bytes", "memory.usage_in_bytes"
+        else:
+            continue
+        # In a container its own group is the root.
+        for place in (folder / path.lstrip("/"), folder):
+            limit, used = text_of(place / most), text_of(place / now)
+            if limit.isdigit() and used.isdigit():
+                found.append(max(int(limit) - int(used), 0))
+    return found
