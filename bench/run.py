@@ -29,6 +29,7 @@ from cases import (
     ssd,
     sweep,
     tiering,
+    view,
     zipf,
 )
 from inputs import QEMU, Inputs
@@ -38,7 +39,7 @@ from table import render
 ROOT = Path(__file__).parent.parent
 
 #: What runs by default, in this order.
-CASES = [capture, decode, paging, lru, zipf, sample, kernel_faults, tiering, ssd, sweep]
+CASES = [capture, decode, paging, lru, zipf, sample, view, kernel_faults, tiering, ssd, sweep]
 
 
 def main() -> int:

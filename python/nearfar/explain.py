@@ -180,6 +180,11 @@ def explain(
         )
     row = _row(result, **json.loads(_engine.explain_options(options={"page": page, **options})))
     made, kept = result.run, result.run["options"]
+    if kept.get("view") == "machine":
+        raise NearfarError(
+            f"{opened.path}: was made with --view machine, where each part of the time is a column "
+            "(cpu_ns to io_ns); explain takes runs of --view paper"
+        )
     machine = Machine.from_json(made["machine"], json.dumps(made["machine_description"]))
     trace = _trace(made)
     asked = {name: kept[name] for name in ("tlb", "replacement", "clock_insert", "kinds")}

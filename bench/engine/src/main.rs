@@ -9,6 +9,7 @@ mod measure;
 mod ssd;
 mod study;
 mod tiering;
+mod view;
 
 use std::process::ExitCode;
 
@@ -32,6 +33,7 @@ const COMMANDS: &[Command] = &[
     ("tiering", tiering::OPTIONS, tiering::run),
     ("ssd", ssd::OPTIONS, ssd::run),
     ("flash", ssd::FLASH_OPTIONS, ssd::flash),
+    ("view", view::OPTIONS, view::run),
 ];
 
 fn run() -> Result<Value> {

@@ -8,6 +8,7 @@ pub mod list;
 pub mod machine;
 pub mod memory_side_cache;
 pub mod node;
+pub mod processor;
 pub mod storage;
 pub mod tlb;
 pub mod topology;

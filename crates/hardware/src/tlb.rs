@@ -220,12 +220,15 @@ impl SetLru {
         let tag = page_number + 1;
         let start = (page_number % self.sets) as usize * self.ways;
         let set = &mut self.tags[start..start + self.ways];
-        let place = set.iter().position(|&t| t == tag);
-        let hit = place.is_some();
-        let place = place.unwrap_or(set.len() - 1);
-        set.copy_within(0..place, 1);
-        set[0] = tag;
-        hit
+        // Most pages that are looked up are near the front: it pays to look and to move in one go.
+        let mut before = tag;
+        for entry in set {
+            std::mem::swap(entry, &mut before);
+            if before == tag {
+                return true;
+            }
+        }
+        false
     }
 
     /// Drop a page, as a shootdown does; true when it was held.

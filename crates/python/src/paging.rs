@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use nearfar_schema::Options as _;
 use nearfar_study::lifetimes;
 use nearfar_study::paging::explain::{self, explain};
-use nearfar_study::paging::{Asked, Options, PageCache, Prices, rows, simulate};
+use nearfar_study::paging::{
+    Asked, Options, PageCache, Prices, View, machine as spent, rows, simulate,
+};
 use nearfar_trace::{Error, Reader};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -39,6 +41,13 @@ fn paging(
         return Err(raise(Error::input(place, "has no storage to page to", fix)));
     }
     let options = Options::try_from(&asked).map_err(raise)?;
+    let processor = match asked.view {
+        View::Paper => None,
+        View::Machine => {
+            let nested = asked.nested.map(|size| size.0);
+            Some(machine.processor(nested).map_err(raise)?)
+        }
+    };
     let faults = options.lifetimes.then(|| machine.fault_times());
     crate::progress::run(py, progress, move |on_progress| {
         let reader = Reader::open(&trace)?;
@@ -48,9 +57,14 @@ fn paging(
             _ => None,
         };
         let simulated = simulate(&reader, &options, on_progress)?;
+        let lives = simulated.lifetimes;
+        let machine = processor
+            .map(|processor| spent::times(&reader, &options, &processor, lives, on_progress))
+            .transpose()?;
+        let machine = machine.as_deref();
         let warm = asked.page_cache == PageCache::Warm;
         let (storages, write_back) = (&storages, asked.write_back);
-        let rows = rows(&simulated, Prices { times, faults, storages, write_back, warm })?;
+        let rows = rows(&simulated, Prices { times, faults, storages, write_back, warm, machine })?;
         let answer = serde_json::json!({
             "rows": rows,
             "records": simulated.records,

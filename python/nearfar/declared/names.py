@@ -54,6 +54,7 @@ MACHINE: Final = (
         "Two nodes of 16 GiB: platform C (Xeon with Optane persistent memory as the slow tier) of the NOMAD paper",
     ),
     ("umd", "One in-order core and a 2 GB DRAM-interface SSD: the machine of UMD (002)"),
+    ("zen4-vm", "Measured on AMD EPYC, 2 cpus, 23.5 GiB, Linux 6.18.44-fc-v595, 2026-11-23"),
 )
 
 KIND: Final = (

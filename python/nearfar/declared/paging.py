@@ -25,6 +25,8 @@ class Options(TypedDict, total=False):
     lifetimes: str
     page_cache: str
     write_back: bool
+    view: str
+    nested: str | int | None
     sample: float | None
     threads: int
     max_memory: str | int
@@ -34,7 +36,7 @@ OPTIONS: Final = (
     Option(
         "page_sizes",
         type="str | Sequence[int]",
-        what="Page sizes, powers of two from 64 bytes to 1 TiB; `...` doubles.",
+        what="Page sizes, powers of two from 64 bytes to 1 TiB; `...` doubles. Of the default, `--view machine` takes those from 4 KiB.",
         default="512,1K,...,2M",
         metavar="SIZES",
     ),
@@ -154,6 +156,28 @@ OPTIONS: Final = (
         default=False,
     ),
     Option(
+        "view",
+        type="str",
+        what="What a reference is taken to cost.",
+        default="paper",
+        metavar="NAME",
+        choices=(
+            ("paper", "equations 1 to 3 of page-size advice (000), as published"),
+            (
+                "machine",
+                "what the processor spends: caches, TLBs, page walks and the kernel's part of faults",
+            ),
+        ),
+        open=False,
+    ),
+    Option(
+        "nested",
+        type="str | int | None",
+        what="Page size with which a host backs a virtual machine, for `--view machine`: a walk then goes through its page table too.",
+        shown="as the machine says",
+        metavar="SIZE",
+    ),
+    Option(
         "sample",
         type="float | None",
         what="Simulate only this part of the pages (0 to 1); rows then carry a standard error.",
@@ -205,6 +229,14 @@ class Row(TypedDict):
     file_rereads: int | None
     swap_outs: int | None
     write_backs: int | None
+    cpu_ns: float | None
+    tlb_ns: float | None
+    walk_ns: float | None
+    cache_ns: float | None
+    dram_ns: float | None
+    fault_ns: float | None
+    io_ns: float | None
+    resident_bytes: int | None
 
 
 ROWS: Final = Rows(
@@ -295,6 +327,53 @@ ROWS: Final = Rows(
         Column("file_rereads", "int64", True, "", "Faults that read a page of a file again."),
         Column("swap_outs", "int64", True, "", "Evictions that wrote a page to swap."),
         Column("write_backs", "int64", True, "", "Evictions that wrote a page to its file."),
+        Column(
+            "cpu_ns",
+            "double",
+            True,
+            "ns per reference",
+            "Instructions, when nothing misses. This and the seven after it are null but with `--view machine`; the times add up to `total_ns`.",
+        ),
+        Column(
+            "tlb_ns",
+            "double",
+            True,
+            "ns per reference",
+            "Waiting for the second level of the TLB.",
+            title="TLB",
+        ),
+        Column(
+            "walk_ns", "double", True, "ns per reference", "Waiting for page walks.", title="walks"
+        ),
+        Column(
+            "cache_ns",
+            "double",
+            True,
+            "ns per reference",
+            "Waiting for the second and the third level of cache.",
+            title="caches",
+        ),
+        Column(
+            "dram_ns", "double", True, "ns per reference", "Waiting for memory.", title="memory"
+        ),
+        Column(
+            "fault_ns",
+            "double",
+            True,
+            "ns per reference",
+            "The kernel's part of faults.",
+            title="faults",
+        ),
+        Column(
+            "io_ns", "double", True, "ns per reference", "Waiting for the storage.", title="I/O"
+        ),
+        Column(
+            "resident_bytes",
+            "int64",
+            True,
+            "bytes",
+            "Most private memory at once where the page size is switched on for it.",
+        ),
     ),
     keys=("storage", ("memory_fraction", "memory_bytes"), "page_bytes"),
     metrics={

@@ -29,7 +29,7 @@ _BATCH, _QUICK_BATCH = 1e6, 1e5
 class Sourced:
     """A value of a machine file and where it is from."""
 
-    value: str | int | list[int] | list[list[int]]
+    value: str | int | float | list[int] | list[list[int]]
     source: str
 
 

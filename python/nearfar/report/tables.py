@@ -61,7 +61,9 @@ def paging(result: findings.Result, full: bool = False) -> RenderableType:
         parts.append(Text(units.clean(f"Of the {result['run']['view']}.")))
     parts.append(Text(""))
     parts.append(paging_rows(result) if full else best_pages(result))
-    if result.get("fits"):
+    if result["run"]["options"].get("view") == "machine":
+        parts += [Text(""), spent(result)]
+    elif result.get("fits"):
         parts += [Text(""), fits(result, full)]
     return Group(*parts)
 
@@ -164,6 +166,32 @@ def paging_rows(result: findings.Result) -> Table:
             units.duration(row["data_ns"]),
             units.duration(row["total_ns"]),
             style="bold" if is_best else None,
+        )
+    return table
+
+
+#: What the time of a reference is made of, as a machine spends it.
+_PARTS = ("cpu_ns", "tlb_ns", "walk_ns", "cache_ns", "dram_ns", "fault_ns", "io_ns")
+
+
+def spent(result: findings.Result) -> Table:
+    """What a reference takes at each page size, with the most memory of the study."""
+    shown = findings.rows(result)
+    most = max(row["memory_bytes"] for row in shown)
+    storage = findings.storages(result)[0]
+    chosen = [row for row in shown if (row["memory_bytes"], row["storage"]) == (most, storage)]
+    table = _table(f"Time of a reference with {units.size(most)} of memory, {units.clean(storage)}")
+    columns = ("page_bytes", "total_ns", *_PARTS, "resident_bytes")
+    for name in columns:
+        table.add_column(ROWS.head(name), justify="right", no_wrap=True)
+    base = chosen[0]
+    for row in chosen:
+        change = row["total_ns"] / base["total_ns"] - 1
+        table.add_row(
+            units.size(row["page_bytes"]),
+            units.duration(row["total_ns"]) + (f" {change:+.1%}" if row is not base else ""),
+            *(f"{row[name]:.3f}" for name in _PARTS),  # type: ignore[literal-required]
+            units.size(row["resident_bytes"] or 0),
         )
     return table
 

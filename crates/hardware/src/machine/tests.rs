@@ -111,7 +111,11 @@ fn nvm_is_a_multiple_of_dram() {
 fn a_wrong_key_is_named_with_the_nearest_right_one() {
     for (from, to, parts) in [
         ("entries", "entires", ["key tlb.first.entires", "did you mean `entries`?"]),
-        ("entries", "entires", ["test.toml line 4", "keys here: entries, ways, hit_time"]),
+        (
+            "entries",
+            "entires",
+            ["test.toml line 4", "keys here: entries, ways, large_entries, large_ways, hit_time"],
+        ),
         ("[tlb.first]", "[tbl.first]", ["key tbl", "did you mean `tlb`?"]),
         ("seek =", "seak =", ["key storage.disk.hdd.seak", "did you mean `seek`?"]),
         ("disk.hdd", "disk.hd", ["unknown kind `hd`", "did you mean `hdd`?"]),

@@ -183,6 +183,34 @@ impl Spaces {
         found.unwrap_or(Backing::Unknown)
     }
 
+    /// The pages of private memory without a break around a page ([`place`] by 4 KiB) of it, first and
+    /// last, as far as they lie in the same 2^`order` pages. Where nothing is known of a page it is of
+    /// private memory, as all around it.
+    pub fn private_around(&self, number: u64, order: u32) -> (u64, u64) {
+        let start = number >> order << order;
+        let end = start + (1 << order) - 1;
+        let (space, page) =
+            (number >> (SPACE_SHIFT - PAGE), super::address(number << PAGE) >> PAGE);
+        let Some(space) = self.spaces.get(space as usize).filter(|_| page < KERNEL) else {
+            return (start, end);
+        };
+        let base = number - page;
+        let mut run: Option<(u64, u64)> = None;
+        for (from, to, backing) in space.mapped.within(start - base, end - base) {
+            if matches!(backing, Backing::Object { .. }) {
+                continue;
+            }
+            run = match run {
+                Some((first, last)) if last + 1 == from => Some((first, to)),
+                Some((_, last)) if last >= page => break,
+                _ => Some((from, to)),
+            };
+        }
+        let known = run.filter(|(first, last)| (*first..=*last).contains(&page));
+        let (first, last) = known.unwrap_or((start - base, end - base));
+        (base + first, base + last)
+    }
+
     /// What private memory begins as.
     fn zeros(&self) -> Backing {
         if self.filtered { Backing::Unknown } else { Backing::Zeros }

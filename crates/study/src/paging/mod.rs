@@ -8,6 +8,7 @@ mod engine;
 pub mod explain;
 #[cfg(target_arch = "x86_64")]
 mod lanes;
+pub mod machine;
 mod memory;
 pub mod options;
 mod page_size;
@@ -22,7 +23,7 @@ mod table;
 mod window;
 
 pub use cell::{Cell, FaultKinds};
-pub use options::{Asked, ClockInsert, Lifetimes, MemorySize, Options, PageCache};
+pub use options::{Asked, ClockInsert, Lifetimes, MemorySize, Options, PageCache, View};
 pub use simulate::{Simulated, simulate};
 pub use table::{Prices, Row, rows};
 

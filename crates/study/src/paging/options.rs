@@ -5,10 +5,12 @@ use nearfar_hardware::tlb::TlbSpec;
 use nearfar_kernel::replacement::linux::MAX_SWAPPINESS;
 use nearfar_kernel::replacement::{self, Named, Replacements, Setup};
 pub use nearfar_schema::units::MemorySize;
+use nearfar_schema::units::parse_page_sizes;
 use nearfar_schema::{Bytes, Choice, Count, List, Memory, PageSizes, Runtime, none};
 use nearfar_trace::record::Kinds;
 use nearfar_trace::{Error, KindSet, Reader, Result};
 
+use super::machine;
 use crate::filter::{Filter, MACHINE};
 pub use crate::lifetimes::Lifetimes;
 use crate::lifetimes::Spaces;
@@ -19,6 +21,10 @@ pub const MIN_PAGE: u64 = 64;
 pub const MAX_PAGE: u64 = 1 << 40;
 /// The kernel's own swappiness.
 const SWAPPINESS: u64 = 60;
+/// The TLB where none is given.
+const TLB: &str = "64";
+/// Page sizes that are studied where none are given.
+const PAGE_SIZES: &str = "512,1K,...,2M";
 /// Most memory sizes in one study.
 pub const MAX_MEMORIES: usize = 1024;
 
@@ -44,15 +50,26 @@ nearfar_schema::choices! {
     }
 }
 
+nearfar_schema::choices! {
+    /// What a reference is taken to cost.
+    pub enum View: "view" {
+        /// equations 1 to 3 of page-size advice (000), as published
+        Paper = "paper",
+        /// what the processor spends: caches, TLBs, page walks and the kernel's part of faults
+        Machine = "machine",
+    }
+}
+
 nearfar_schema::options! {
     /// The options of a paging study as they are written.
     pub struct Asked {
-        /// Page sizes, powers of two from 64 bytes to 1 TiB; `...` doubles.
-        page_sizes: PageSizes = "512,1K,...,2M",
+        /// Page sizes, powers of two from 64 bytes to 1 TiB; `...` doubles. Of the default, `--view
+        /// machine` takes those from 4 KiB.
+        page_sizes: PageSizes = PAGE_SIZES,
         /// Memory sizes: parts of the peak resident set (50%) or bytes (512M); `...` for equal steps.
         memory: Memory = "10%,...,100%",
         /// The TLB: entries (64), with ways (64x4), or two levels (64+1536x12); LRU.
-        tlb: TlbSpec = "64",
+        tlb: TlbSpec = TLB,
         /// Page replacement.
         replacement: Choice<Replacements> = "clock",
         /// The accessed bit of a page just loaded by CLOCK.
@@ -74,6 +91,11 @@ nearfar_schema::options! {
         page_cache: PageCache = "cold",
         /// Charge a write for each eviction of a dirty page.
         write_back: bool = false,
+        /// What a reference is taken to cost.
+        view: View = "paper",
+        /// Page size with which a host backs a virtual machine, for `--view machine`: a walk then goes
+        /// through its page table too.
+        nested: Option<Bytes> = none("as the machine says"),
         /// Simulate only this part of the pages (0 to 1); rows then carry a standard error.
         sample: Option<f64> = none(""),
         /// Threads; 0 = one per core.
@@ -119,8 +141,27 @@ impl TryFrom<&Asked> for Options {
 
     fn try_from(asked: &Asked) -> Result<Self> {
         let kinds = asked.kinds.as_ref().map_or(KindSet::ALL, |kinds| KindSet::of(&kinds.0));
+        let mut page_sizes = asked.page_sizes.0.clone();
+        let idle = |flag: &str, what: &str, fix: &str| Err(Error::input(flag, what, fix));
+        if asked.view == View::Machine {
+            if parse_page_sizes(PAGE_SIZES).as_ref() == Ok(&page_sizes) {
+                page_sizes.retain(|size| *size >= 1 << machine::SMALL);
+            }
+            machine::check(&page_sizes)?;
+            if asked.tlb.to_string() != TLB {
+                let what = "means nothing to --view machine, which has the machine's TLBs";
+                return idle("--tlb", what, "change the machine: --set tlb.first.entries=128");
+            }
+            if asked.filter != Filter::None {
+                let what = "means nothing to --view machine, which has caches of its own";
+                return idle("--filter", what, "leave it out, or use --view paper");
+            }
+        } else if asked.nested.is_some() {
+            let what = "means nothing to --view paper";
+            return idle("--nested", what, "use it with --view machine");
+        }
         let options = Self::new(
-            asked.page_sizes.0.clone(),
+            page_sizes,
             asked.memory.sizes.clone(),
             asked.tlb,
             asked.replacement,

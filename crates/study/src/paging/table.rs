@@ -5,7 +5,8 @@ use nearfar_hardware::machine::FaultTimes;
 use nearfar_hardware::{AccessTimes, Storage};
 use nearfar_trace::{Error, Result};
 
-use super::cell::{FaultKinds, MIN_FRAMES};
+use super::cell::{Cell, FaultKinds, MIN_FRAMES};
+use super::machine::Time;
 use super::simulate::Simulated;
 
 nearfar_schema::columns! {
@@ -61,6 +62,23 @@ nearfar_schema::columns! {
         swap_outs: Option<u64>,
         /// Evictions that wrote a page to its file.
         write_backs: Option<u64>,
+        /// Instructions, when nothing misses. This and the seven after it are null but with
+        /// `--view machine`; the times add up to `total_ns`.
+        cpu_ns: Option<f64> ["ns per reference"],
+        /// Waiting for the second level of the TLB.
+        tlb_ns: Option<f64> ["ns per reference"] as "TLB",
+        /// Waiting for page walks.
+        walk_ns: Option<f64> ["ns per reference"] as "walks",
+        /// Waiting for the second and the third level of cache.
+        cache_ns: Option<f64> ["ns per reference"] as "caches",
+        /// Waiting for memory.
+        dram_ns: Option<f64> ["ns per reference"] as "memory",
+        /// The kernel's part of faults.
+        fault_ns: Option<f64> ["ns per reference"] as "faults",
+        /// Waiting for the storage.
+        io_ns: Option<f64> ["ns per reference"] as "I/O",
+        /// Most private memory at once where the page size is switched on for it.
+        resident_bytes: Option<u64> ["bytes"],
     }
     keys [storage, memory_fraction | memory_bytes, page_bytes]
     metrics [
@@ -89,6 +107,41 @@ pub struct Prices<'a> {
     pub write_back: bool,
     /// Files are in the page cache when the program starts.
     pub warm: bool,
+    /// What each page size takes the processor, for `--view machine`.
+    pub machine: Option<&'a [Time]>,
+}
+
+/// Pages that are read from storage as a machine does it, and their size: that of the smallest pages of
+/// the study, at most this cell's, as Linux reads what it swapped out, and files, by 4 KiB.
+fn swapped(simulated: &Simulated, cell: &Cell, warm: bool) -> (u64, u64) {
+    let same = simulated.cells.iter().filter(|other| {
+        other.memory_bytes == cell.memory_bytes && other.memory_fraction == cell.memory_fraction
+    });
+    let small = same.min_by_key(|cell| cell.page_bytes).unwrap_or(cell);
+    let first = if warm { small.pages } else { small.pages - small.file_pages };
+    (small.faults.saturating_sub(first), small.page_bytes)
+}
+
+/// Nanoseconds per reference, as a machine spends them.
+#[derive(Clone, Copy)]
+struct Spent {
+    cpu_ns: f64,
+    tlb_ns: f64,
+    walk_ns: f64,
+    cache_ns: f64,
+    dram_ns: f64,
+    fault_ns: f64,
+    io_ns: f64,
+}
+
+impl Spent {
+    fn translation_ns(&self) -> f64 {
+        self.tlb_ns + self.walk_ns
+    }
+
+    fn data_ns(&self) -> f64 {
+        self.cpu_ns + self.cache_ns + self.dram_ns + self.fault_ns + self.io_ns
+    }
 }
 
 /// Price every cell on every storage.
@@ -99,11 +152,13 @@ pub struct Prices<'a> {
 /// zeros that of clearing the page, for files and swap t_IO(p). With files in the page cache their
 /// first references cost the kernel's time and do not count as faults.
 ///
+/// With `prices.machine`, T_A is what TLBs and walks take, and T_D all else ([`super::machine`]).
+///
 /// # Errors
 /// A two-level TLB was simulated and the machine gives no time for the second level; pages end and
 /// there are no prices for that.
 pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
-    let Prices { times, faults, storages, write_back, warm } = prices;
+    let Prices { times, faults, storages, write_back, warm, machine } = prices;
     let kernel = match (simulated.lifetimes, faults) {
         (true, None) => {
             return Err(Error::input("paging", "has no prices for kinds of faults", ""));
@@ -137,30 +192,53 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
             }
         };
         let translation_ns = times.tlb_ns + second_ns + tlb_miss_rate * times.dram_ns;
+        let time = machine.and_then(|times| times.iter().find(|t| t.page_bytes == cell.page_bytes));
+        let swapped = swapped(simulated, cell, warm);
         for storage in storages {
             let io_ns = storage.io_ns(cell.page_bytes);
+            let FaultKinds { zero_fills, file_reads, swap_ins, file_rereads, .. } = kinds;
+            let reads = per_reference(file_reads + swap_ins + file_rereads);
             let fault_ns = match kernel {
                 None => fault_rate * io_ns,
                 Some(FaultTimes { fault_ns, zero_ns }) => {
-                    let FaultKinds { zero_fills, file_reads, swap_ins, file_rereads, .. } = kinds;
                     per_reference(mapped) * fault_ns
                         + per_reference(zero_fills) * (fault_ns + zero_ns * cell.page_bytes as f64)
-                        + per_reference(file_reads + swap_ins + file_rereads) * (fault_ns + io_ns)
+                        + reads * (fault_ns + io_ns)
                 }
             };
-            let mut data_ns = times.dram_ns + fault_ns;
-            if write_back {
-                data_ns += per_reference(cell.dirty_evictions) * storage.write_ns(cell.page_bytes);
-            }
+            let write_ns = match write_back {
+                true => per_reference(cell.dirty_evictions) * storage.write_ns(cell.page_bytes),
+                false => 0.0,
+            };
+            let spent = time.map(|time| {
+                let ns = |whole: f64| whole / cell.references as f64;
+                let (reads, page_bytes) = (per_reference(swapped.0), swapped.1);
+                Spent {
+                    cpu_ns: ns(time.cpu_ns),
+                    tlb_ns: ns(time.tlb_ns),
+                    walk_ns: ns(time.walk_ns),
+                    cache_ns: ns(time.cache_ns),
+                    dram_ns: ns(time.dram_ns),
+                    fault_ns: ns(time.fault_ns) + reads * time.map_ns,
+                    io_ns: reads * storage.io_ns(page_bytes) + write_ns,
+                }
+            });
+            let (translation_ns, data_ns) = match &spent {
+                None => (translation_ns, times.dram_ns + fault_ns + write_ns),
+                Some(spent) => (spent.translation_ns(), spent.data_ns()),
+            };
+            let tlb = time.map_or((cell.tlb_misses, cell.tlb_second_hits), |time| {
+                (time.walks, time.tlb_second_hits)
+            });
             rows.push(Row {
                 page_bytes: cell.page_bytes,
                 memory_bytes: cell.memory_bytes,
                 memory_fraction: cell.memory_fraction,
                 frames: cell.frames,
                 references: cell.references,
-                tlb_misses: cell.tlb_misses,
-                tlb_miss_rate,
-                tlb_second_hits: cell.tlb_second_hits,
+                tlb_misses: tlb.0,
+                tlb_miss_rate: per_reference(tlb.0),
+                tlb_second_hits: tlb.1,
                 faults,
                 fault_rate,
                 fault_rate_error: cell.faults_error.map(|e| e / cell.references as f64),
@@ -177,6 +255,14 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
                 data_ns,
                 total_ns: translation_ns + data_ns,
                 too_few_frames: cell.frames < MIN_FRAMES,
+                cpu_ns: spent.map(|spent| spent.cpu_ns),
+                tlb_ns: spent.map(|spent| spent.tlb_ns),
+                walk_ns: spent.map(|spent| spent.walk_ns),
+                cache_ns: spent.map(|spent| spent.cache_ns),
+                dram_ns: spent.map(|spent| spent.dram_ns),
+                fault_ns: spent.map(|spent| spent.fault_ns),
+                io_ns: spent.map(|spent| spent.io_ns),
+                resident_bytes: time.map(|time| time.resident_bytes),
             });
         }
     }

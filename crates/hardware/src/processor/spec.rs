@@ -1,0 +1,233 @@
+//! What a machine file says of its processor.
+
+use nearfar_trace::{Error, Result};
+
+use crate::cache::Level;
+use crate::machine::{Count, Machine, Sourced, TlbLevel};
+use crate::units::Time;
+
+/// Set-associative caches of a core, and the last one, which cores may share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caches {
+    /// First level for instructions.
+    pub instruction: Level,
+    /// First level for data.
+    pub data: Level,
+    /// Second level.
+    pub second: Level,
+    /// Third level, if any.
+    pub third: Option<Level>,
+    /// Bytes of a line.
+    pub line_bytes: u64,
+}
+
+/// Picoseconds until a line is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Latencies {
+    /// From the first level; what a program that only hits waits for is in its instructions' time.
+    pub first: u64,
+    /// From the second level.
+    pub second: u64,
+    /// From the third level.
+    pub third: u64,
+    /// From memory.
+    pub memory: u64,
+    /// From memory, as the next of lines that are read in order and were asked for ahead.
+    pub streamed: u64,
+}
+
+/// Entries and ways of TLBs. The first level is taken as fully associative.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tlbs {
+    /// Entries of the first level for instructions: small pages, and large ones if they have their own.
+    pub instruction: (usize, Option<usize>),
+    /// Entries of the first level for data.
+    pub data: (usize, Option<usize>),
+    /// Second level; all ways where it is fully associative.
+    pub second: Option<(Level, Option<Level>)>,
+    /// Picoseconds that a hit in the second level adds.
+    pub second_ps: u64,
+    /// log2 of the bytes of small pages that may share an entry.
+    pub coalesced: u32,
+    /// Entries of the cache of page directories.
+    pub directories: usize,
+    /// Entries of the cache of upper directories.
+    pub upper_directories: usize,
+}
+
+/// A processor, as far as the time of references depends on it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Processor {
+    /// Nanoseconds of an instruction when nothing misses.
+    pub instruction_ns: f64,
+    /// Instructions under way at once.
+    pub window: u64,
+    /// Part of all misses that wait for the miss before.
+    pub dependent: f64,
+    /// The caches.
+    pub caches: Caches,
+    /// What they take.
+    pub latencies: Latencies,
+    /// The TLBs.
+    pub tlbs: Tlbs,
+    /// log2 of the page size with which a host backs this machine, where it is virtual.
+    pub host_shift: Option<u32>,
+    /// Nanoseconds of a fault that gives no memory, such as one on a page in the page cache.
+    pub map_ns: f64,
+    /// Nanoseconds of a fault that gives a page of zeros, by log2 of the page size, ascending.
+    pub zero_fills: Vec<(u32, f64)>,
+    /// The same for a byte of sizes that are not in `zero_fills`, beside `map_ns`.
+    pub zero_byte_ns: f64,
+}
+
+impl Processor {
+    /// Nanoseconds of a fault that gives a page of 2^`shift` bytes of zeros.
+    pub fn zero_fill_ns(&self, shift: u32) -> f64 {
+        match self.zero_fills.binary_search_by_key(&shift, |(shift, _)| *shift) {
+            Ok(found) => self.zero_fills[found].1,
+            Err(_) => self.map_ns + self.zero_byte_ns * (1u64 << shift) as f64,
+        }
+    }
+}
+
+/// What is there, and the keys of what is not.
+struct Reading<'a> {
+    machine: &'a Machine,
+    missing: Vec<&'static str>,
+}
+
+impl Reading<'_> {
+    fn need<T: Default>(&mut self, value: Option<T>, key: &'static str) -> T {
+        value.unwrap_or_else(|| {
+            self.missing.push(key);
+            T::default()
+        })
+    }
+
+    fn cache(&mut self, name: &str, key: &'static str) -> (Level, u64) {
+        let found = self.machine.cache.get(name).map(|cache| {
+            let lines = cache.size.value.bytes() / cache.line.value.bytes();
+            let ways = cache.ways.as_ref().map_or(lines, |ways| ways.value.0);
+            (Level { sets: lines / ways, ways: ways as usize }, cache.hit_time.value.ps())
+        });
+        found.unwrap_or_else(|| {
+            self.missing.push(key);
+            (Level { sets: 1, ways: 1 }, 0)
+        })
+    }
+}
+
+/// Sets and ways of a TLB: of small pages, and of large ones that have their own.
+fn tlb(level: &TlbLevel) -> (Level, Option<Level>) {
+    let of = |entries: &Sourced<Count>, ways: &Option<Sourced<Count>>| {
+        let ways = ways.as_ref().map_or(entries.value.0, |ways| ways.value.0);
+        Level { sets: entries.value.0 / ways, ways: ways as usize }
+    };
+    let large = level.large_entries.as_ref().map(|entries| of(entries, &level.large_ways));
+    (of(&level.entries, &level.ways), large)
+}
+
+/// Entries of a first level.
+fn first_level(level: &TlbLevel) -> (usize, Option<usize>) {
+    let entries = |count: &Sourced<Count>| count.value.0 as usize;
+    (entries(&level.entries), level.large_entries.as_ref().map(entries))
+}
+
+impl Machine {
+    /// The processor, for times as the machine spends them; as a virtual one, backed by pages of `nested`
+    /// bytes, in place of what its file says.
+    ///
+    /// # Errors
+    /// An input error that names every key that is missing, or a page size that no host has.
+    pub fn processor(&self, nested: Option<u64>) -> Result<Processor> {
+        if let Some(size) = nested
+            && ![1 << 12, 1 << 21, 1 << 30].contains(&size)
+        {
+            let what = format!("{size} bytes are no page of a host");
+            return Err(Error::input("--nested", what, "give 4K, 2M or 1G"));
+        }
+        let mut reading = Reading { machine: self, missing: Vec::new() };
+        let cpu = self.cpu.as_ref();
+        let clock = reading.need(cpu.map(|cpu| cpu.clock.value.hz()), "cpu.clock");
+        let ipc = cpu.and_then(|cpu| cpu.ipc.as_ref()).map(|ipc| ipc.value.0);
+        let ipc = reading.need(ipc, "cpu.ipc");
+        let window = cpu.and_then(|cpu| cpu.reorder_window.as_ref()).map(|count| count.value.0);
+        let window = reading.need(window, "cpu.reorder_window");
+        let dependent = cpu.and_then(|cpu| cpu.dependent_misses.as_ref());
+        let dependent = reading.need(dependent.map(|part| part.value.0), "cpu.dependent_misses");
+        let (data, first) = reading.cache("l1d", "cache.l1d");
+        let instruction = match self.cache.contains_key("l1i") {
+            true => reading.cache("l1i", "cache.l1i").0,
+            false => data,
+        };
+        let (second, second_ps) = reading.cache("l2", "cache.l2");
+        let third = self.cache.contains_key("l3").then(|| reading.cache("l3", "cache.l3"));
+        let line_bytes = self.caches().map_or(64, |caches| caches.line_bytes);
+        let dram = self.dram().ok();
+        let memory = reading.need(dram.map(|node| node.local.read_latency.value.ps()), "node.dram");
+        let bandwidth = dram.and_then(|node| {
+            let local = &node.local;
+            local.thread_read_bandwidth.as_ref().or(local.read_bandwidth.as_ref())
+        });
+        let streamed = bandwidth.map(|rate| (rate.value.ns_for(line_bytes) * 1e3) as u64);
+        let streamed = reading.need(streamed, "node.dram.local.thread_read_bandwidth");
+        let tlbs = self.tlb.as_ref();
+        let data_tlb = reading.need(tlbs.map(|tlbs| first_level(&tlbs.first)), "tlb.first");
+        let walk = tlbs.and_then(|tlbs| tlbs.walk.as_ref());
+        let directories = walk.map(|walk| walk.directories.value.0 as usize);
+        let directories = reading.need(directories, "tlb.walk");
+        let cost = self.cost.as_ref();
+        let page_fault = cost.and_then(|cost| cost.page_fault.as_ref());
+        let map_ns = reading.need(page_fault.map(|time| time.value.ns()), "cost.page_fault");
+        let zeroing = cost.and_then(|cost| cost.zeroing.as_ref());
+        let zero_byte_ns = reading.need(zeroing.map(|rate| rate.value.ns_for(1)), "cost.zeroing");
+        if !reading.missing.is_empty() {
+            let keys = reading.missing.join(", ");
+            return Err(Error::input(
+                format!("machine {}", self.name),
+                format!("has no {keys}, which times as the machine spends them need"),
+                "add them to its file, or take those of the papers with --view paper",
+            ));
+        }
+        let shift = |bytes: u64| bytes.max(1).ilog2();
+        let mut zero_fills: Vec<(u32, f64)> = self
+            .fault
+            .iter()
+            .filter_map(|(name, fault)| {
+                let size = crate::units::Size::parse(name).ok()?;
+                let time: &Time = &fault.again.value;
+                Some((shift(size.bytes()), time.ns()))
+            })
+            .collect();
+        zero_fills.sort_by_key(|(shift, _)| *shift);
+        let host_page =
+            walk.and_then(|walk| walk.host_page.as_ref()).map(|size| size.value.bytes());
+        let third_ps = third.map_or(memory, |(_, ps)| ps);
+        Ok(Processor {
+            instruction_ns: 1e9 / (clock as f64 * ipc),
+            window,
+            dependent,
+            caches: Caches { instruction, data, second, third: third.map(|l| l.0), line_bytes },
+            latencies: Latencies { first, second: second_ps, third: third_ps, memory, streamed },
+            tlbs: Tlbs {
+                instruction: tlbs
+                    .and_then(|tlbs| tlbs.instruction.as_ref())
+                    .map_or(data_tlb, first_level),
+                data: data_tlb,
+                second: tlbs.and_then(|tlbs| tlbs.second.as_ref()).map(tlb),
+                second_ps: tlbs
+                    .and_then(|tlbs| tlbs.second.as_ref())
+                    .map_or(0, |level| level.hit_time.value.ps()),
+                coalesced: tlbs
+                    .and_then(|tlbs| tlbs.coalesced.as_ref())
+                    .map_or(0, |size| shift(size.value.bytes())),
+                directories,
+                upper_directories: walk.map_or(1, |walk| walk.upper_directories.value.0 as usize),
+            },
+            host_shift: nested.or(host_page).map(shift),
+            map_ns,
+            zero_fills,
+            zero_byte_ns,
+        })
+    }
+}

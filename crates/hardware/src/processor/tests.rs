@@ -1,0 +1,256 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::cache::Level;
+
+fn level(sets: u64, ways: usize) -> Level {
+    Level { sets, ways }
+}
+
+fn caches(third: bool) -> Caches {
+    Caches {
+        instruction: level(2, 1),
+        data: level(2, 2),
+        second: level(4, 2),
+        third: third.then_some(level(3, 4)),
+        line_bytes: 64,
+    }
+}
+
+fn tlbs() -> Tlbs {
+    Tlbs {
+        instruction: (1, None),
+        data: (2, Some(1)),
+        second: Some((level(2, 2), None)),
+        second_ps: 2_000,
+        coalesced: 14,
+        directories: 2,
+        upper_directories: 1,
+    }
+}
+
+/// Sets as lists, the line used last at the end.
+#[derive(Default)]
+struct Plain(std::collections::HashMap<u64, Vec<u64>>);
+
+impl Plain {
+    fn access(&mut self, level: Level, line: u64) -> bool {
+        let set = self.0.entry(line % level.sets).or_default();
+        let place = set.iter().position(|other| *other == line);
+        place.map(|place| set.remove(place));
+        set.push(line);
+        if set.len() > level.ways {
+            set.remove(0);
+        }
+        place.is_some()
+    }
+}
+
+proptest! {
+    #[test]
+    fn lines_are_where_lists_have_them(
+        refs in prop::collection::vec((0u64..40, any::<bool>()), 1..600),
+        third in any::<bool>(),
+    ) {
+        let caches = caches(third);
+        let mut hierarchy = Hierarchy::new(&caches);
+        let mut plain: [Plain; 4] = Default::default();
+        let mut misses: Vec<u64> = Vec::new();
+        for (line, fetch) in refs {
+            // One small page for each line: nothing is read in order.
+            let line = line << 6;
+            let [instruction, data, second, last] = &mut plain;
+            let expected = if fetch {
+                instruction.access(caches.instruction, line)
+            } else {
+                data.access(caches.data, line)
+            };
+            let expected = if expected {
+                Found::First
+            } else if second.access(caches.second, line) {
+                Found::Second
+            } else if caches.third.is_some_and(|level| last.access(level, line)) {
+                Found::Third
+            } else {
+                misses.push(line);
+                Found::Memory
+            };
+            prop_assert_eq!(hierarchy.access(line, fetch), expected);
+        }
+    }
+
+    /// By their ages, lines of a walk that come now and then are mostly found where the caches have them.
+    #[test]
+    fn ages_tell_where_lines_are(seed in 1u64..1000, spread in 300u64..3000) {
+        let caches = Caches {
+            instruction: level(8, 8),
+            data: level(8, 8),
+            second: level(64, 8),
+            third: Some(level(128, 16)),
+            line_bytes: 64,
+        };
+        let (mut coupled, mut hierarchy) = (Hierarchy::new(&caches), Hierarchy::new(&caches));
+        let (mut state, mut alike, mut all) = (seed, 0, 0);
+        let mut used = std::collections::HashMap::new();
+        let mut draw = |most: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % most
+        };
+        for turn in 0..60_000 {
+            // Few lines are used often.
+            let most = 1 + draw(2 * spread);
+            let line = draw(most) << 6;
+            coupled.access(line, false);
+            hierarchy.access(line, false);
+            if turn % 40 == 0 {
+                let (line, now) = (1 << 62 | draw(30) << 6, hierarchy.now());
+                let expected = coupled.walk(line);
+                let before = used.insert(line, now);
+                let found = before.map_or(Found::Memory, |before| hierarchy.ages().found(now - before));
+                if turn > 20_000 {
+                    all += 1;
+                    alike += u32::from(found == expected);
+                }
+            }
+        }
+        prop_assert!(alike * 20 >= all * 16, "{alike} of {all}");
+    }
+}
+
+#[test]
+fn lines_in_order_are_asked_for_ahead() {
+    let mut hierarchy = Hierarchy::new(&caches(true));
+    let found: Vec<Found> = (0..64).map(|line| hierarchy.access(line, false)).collect();
+    assert_eq!(found[..2], [Found::Memory; 2]);
+    assert_eq!(found[2..], [Found::Streamed; 62]);
+    // The next page begins again, and so does who goes another way.
+    assert_eq!(hierarchy.access(64, false), Found::Memory);
+    assert_eq!(hierarchy.access(70, false), Found::Memory);
+    assert_eq!(hierarchy.access(69, false), Found::Memory);
+    assert_eq!(hierarchy.access(68, false), Found::Streamed);
+}
+
+const GIB: u64 = 1 << 30;
+
+/// A page that is used once.
+fn access(translation: &mut Translation, place: u64, entry: Entry) -> Answer {
+    let answer = translation.enter(place, entry, false);
+    translation.leave(place, entry, false);
+    answer
+}
+
+/// How many lines a look-up read; 0 for the second level, none for the first.
+fn lines(answer: Answer) -> Option<usize> {
+    match answer {
+        Answer::First => None,
+        Answer::Second => Some(0),
+        Answer::Walk(count, _) => Some(count),
+    }
+}
+
+#[test]
+fn walks_begin_where_the_caches_of_directories_end() {
+    let tlbs = tlbs();
+    let mut translation = Translation::new(&tlbs, None);
+    let small = Translation::entry(&tlbs, None, 12);
+    let mut look_up = |place, entry| lines(access(&mut translation, place, entry));
+    assert_eq!(look_up(GIB, small), Some(3));
+    assert_eq!(look_up(GIB, small), None);
+    // In the same directory, in another, and in another gibibyte.
+    assert_eq!(look_up(GIB + 4096, small), Some(1));
+    assert_eq!(look_up(GIB + (2 << 20), small), Some(2));
+    assert_eq!(look_up(3 * GIB, small), Some(3));
+    // Of four entries in the second level and two in the first, the one used first.
+    assert_eq!(look_up(GIB + 4096, small), Some(0));
+    let large = Translation::entry(&tlbs, None, 21);
+    assert_eq!(look_up(3 * GIB + (8 << 20), large), Some(1));
+    assert_eq!(look_up(5 * GIB, large), Some(2));
+}
+
+#[test]
+fn entries_are_of_what_guest_and_host_have_in_one_piece() {
+    let tlbs = tlbs();
+    let entry = |host, shift| Translation::entry(&tlbs, host, shift).shift;
+    assert_eq!([12, 13, 14, 16, 20, 21].map(|shift| entry(None, shift)), [12, 13, 14, 14, 14, 21]);
+    assert_eq!(
+        [12, 13, 14, 16, 20, 21].map(|shift| entry(Some(21), shift)),
+        [12, 13, 14, 14, 14, 21]
+    );
+    // Small pages of the host that lie side by side may share one.
+    assert_eq!([12, 16, 21].map(|shift| entry(Some(12), shift)), [12, 14, 14]);
+    let plain = Tlbs { coalesced: 0, ..tlbs };
+    assert_eq!([12, 16, 21].map(|s| Translation::entry(&plain, None, s).shift), [12, 12, 21]);
+}
+
+proptest! {
+    /// The last pages held, and let go in the order of their last uses, are as single uses are.
+    #[test]
+    fn held_pages_are_as_single_uses(
+        uses in prop::collection::vec(0u64..60, 1..600),
+        last in 1usize..6,
+        shift in prop::sample::select(vec![12u32, 14]),
+    ) {
+        let tlbs = Tlbs { data: (6, Some(6)), ..tlbs() };
+        let entry = Translation::entry(&tlbs, None, shift);
+        let [mut single, mut held] = [0; 2].map(|_| Translation::new(&tlbs, None));
+        let mut window: Vec<u64> = Vec::new();
+        for page in uses {
+            let expected = access(&mut single, page << 12, entry);
+            if let Some(place) = window.iter().position(|other| *other == page) {
+                window.remove(place);
+                prop_assert_eq!(expected, Answer::First);
+            } else {
+                if window.len() == last {
+                    held.leave(window.remove(0) << 12, entry, false);
+                }
+                prop_assert_eq!(held.enter(page << 12, entry, false), expected);
+            }
+            window.push(page);
+        }
+    }
+}
+
+#[test]
+fn the_host_walks_too() {
+    let tlbs = tlbs();
+    let small = Translation::entry(&tlbs, Some(12), 12);
+    for (host, first, next) in [(None, 3, 1), (Some(12), 6, 2), (Some(21), 5, 2)] {
+        let mut translation = Translation::new(&tlbs, host);
+        assert_eq!(lines(access(&mut translation, GIB, small)), Some(first));
+        assert_eq!(lines(access(&mut translation, GIB + 4096, small)), Some(next));
+    }
+}
+
+#[test]
+fn what_is_gone_is_walked_again() {
+    let tlbs = tlbs();
+    let mut translation = Translation::new(&tlbs, None);
+    for shift in [12, 16, 21] {
+        let entry = Translation::entry(&tlbs, None, shift);
+        let place = GIB * u64::from(shift);
+        access(&mut translation, place, entry);
+        assert_eq!(access(&mut translation, place, entry), Answer::First);
+        translation.remove(place, entry);
+        assert!(matches!(access(&mut translation, place, entry), Answer::Walk(..)));
+    }
+}
+
+#[test]
+fn misses_of_one_window_are_under_way_together() {
+    let mut overlap = Overlap::default();
+    for (instructions, ps) in [(10, 5_000), (20, 100_000), (30, 20_000), (200, 100_000)] {
+        overlap.miss(instructions, ps, 100);
+    }
+    assert_eq!(overlap.ns(0.0), 200.0);
+    assert_eq!(overlap.ns(1.0), 225.0);
+    assert_eq!(overlap.ns(0.4), 210.0);
+}
+
+#[test]
+fn what_a_machine_lacks_is_named() {
+    let text = include_str!("../../../../machines/laptop.toml");
+    let machine = crate::Machine::parse("laptop", text).unwrap();
+    let error = machine.processor(None).unwrap_err().to_string();
+    assert!(error.contains("cpu.reorder_window") && error.contains("--view paper"), "{error}");
+    assert!(machine.processor(Some(4097)).unwrap_err().to_string().contains("--nested"));
+}

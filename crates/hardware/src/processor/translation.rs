@@ -1,0 +1,271 @@
+//! What the look-up of a page takes, and which lines of the page table are read.
+
+use nearfar_trace::hash::PageMap;
+
+use super::spec::Tlbs;
+use crate::cache::Level;
+use crate::list::{Links, List};
+use crate::tlb::SetLru;
+
+/// log2 of a small page, and of a large one, which an entry of the last directory maps.
+const SMALL: u32 = 12;
+const LARGE: u32 = 21;
+/// log2 of what an entry of the directory above maps.
+const UPPER: u32 = 30;
+/// log2 of the entries of the page table in a line.
+const LINE: u32 = 3;
+
+/// A line of a page table, as the number of a line; above those of memory.
+pub type Line = u64;
+
+/// The line of the entry for what lies at `place` by 2^`shift` bytes, of the guest's or the host's table.
+fn line(place: u64, shift: u32, host: bool) -> Line {
+    let table = u64::from(shift / 9) << 1 | u64::from(host);
+    1 << 63 | table << 58 | (place >> shift >> LINE) & ((1 << 58) - 1)
+}
+
+/// What a TLB holds for a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// log2 of the bytes that it is for.
+    pub shift: u32,
+    /// The page is a large one of the page table.
+    pub large: bool,
+}
+
+/// What was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The first level has it.
+    First,
+    /// The second level has it.
+    Second,
+    /// A walk read the first so many of these lines, one after the other.
+    Walk(usize, [Line; 6]),
+}
+
+/// A first level, fully associative, whose last pages are held: they are those that will be used longest
+/// after all others, so none of them is evicted.
+#[derive(Clone, Debug)]
+struct First {
+    places: PageMap<u32>,
+    /// Number and how many small pages hold it.
+    held: Vec<(u64, u32)>,
+    slots: Links,
+    /// Those that nothing holds.
+    loose: List,
+    unused: Vec<u32>,
+}
+
+impl First {
+    fn new(entries: usize) -> Self {
+        Self {
+            places: PageMap::default(),
+            held: vec![(0, 0); entries],
+            slots: Links::new(entries),
+            loose: List::default(),
+            unused: (0..entries as u32).rev().collect(),
+        }
+    }
+
+    /// Hold an entry; answers whether it was there.
+    fn enter(&mut self, number: u64) -> bool {
+        if let Some(&slot) = self.places.get(&number) {
+            let held = &mut self.held[slot as usize].1;
+            if *held == 0 {
+                self.slots.remove(&mut self.loose, slot);
+            }
+            *held += 1;
+            return true;
+        }
+        let slot = self.unused.pop().or_else(|| {
+            let oldest = self.slots.pop(&mut self.loose)?;
+            self.places.remove(&self.held[oldest as usize].0);
+            Some(oldest)
+        });
+        if let Some(slot) = slot {
+            self.held[slot as usize] = (number, 1);
+            self.places.insert(number, slot);
+        }
+        false
+    }
+
+    /// Hold it no longer: of those that nothing holds it was used last.
+    fn leave(&mut self, number: u64) {
+        let Some(&slot) = self.places.get(&number) else { return };
+        let held = &mut self.held[slot as usize].1;
+        *held -= 1;
+        if *held == 0 {
+            self.slots.push(&mut self.loose, slot);
+        }
+    }
+
+    fn remove(&mut self, number: u64) {
+        let Some(slot) = self.places.remove(&number) else { return };
+        if self.held[slot as usize].1 == 0 {
+            self.slots.remove(&mut self.loose, slot);
+        }
+        self.unused.push(slot);
+    }
+}
+
+/// First levels: small pages, and large ones if they have entries of their own.
+#[derive(Clone, Debug)]
+struct Firsts {
+    small: First,
+    large: Option<First>,
+}
+
+impl Firsts {
+    fn new((small, large): (usize, Option<usize>)) -> Self {
+        Self { small: First::new(small), large: large.map(First::new) }
+    }
+
+    fn of(&mut self, large: bool) -> &mut First {
+        match &mut self.large {
+            Some(own) if large => own,
+            _ => &mut self.small,
+        }
+    }
+}
+
+/// The second level: small pages, and large ones if they have entries of their own.
+#[derive(Clone, Debug)]
+struct Buffer {
+    small: SetLru,
+    large: Option<SetLru>,
+}
+
+impl Buffer {
+    fn new((small, large): (Level, Option<Level>)) -> Self {
+        let make =
+            |Level { sets, ways }: Level| SetLru::new((sets * ways as u64) as u32, ways as u32);
+        Self { small: make(small), large: large.map(make) }
+    }
+
+    fn of(&mut self, large: bool) -> &mut SetLru {
+        match &mut self.large {
+            Some(own) if large => own,
+            _ => &mut self.small,
+        }
+    }
+}
+
+/// The TLBs of a thread.
+#[derive(Clone, Debug)]
+pub struct Translation {
+    instruction: Firsts,
+    data: Firsts,
+    second: Option<Buffer>,
+    directories: SetLru,
+    upper: SetLru,
+    /// Those of the host's table.
+    host: Option<(u32, SetLru, SetLru)>,
+}
+
+impl Translation {
+    /// Empty TLBs. With `host_shift`, walks are in two dimensions: the machine's memory is backed by
+    /// pages of a host of 2^`host_shift` bytes, and each walk goes on in the host's page table.
+    pub fn new(tlbs: &Tlbs, host_shift: Option<u32>) -> Self {
+        let walk = |entries: usize| SetLru::new(entries as u32, entries as u32);
+        Self {
+            instruction: Firsts::new(tlbs.instruction),
+            data: Firsts::new(tlbs.data),
+            second: tlbs.second.map(Buffer::new),
+            directories: walk(tlbs.directories),
+            upper: walk(tlbs.upper_directories),
+            host: host_shift
+                .map(|shift| (shift, walk(tlbs.directories), walk(tlbs.upper_directories))),
+        }
+    }
+
+    /// What the entry of a page of 2^`shift` bytes is for. Pages of a host that are smaller leave no
+    /// larger entry.
+    pub fn entry(tlbs: &Tlbs, host_shift: Option<u32>, shift: u32) -> Entry {
+        let large = shift >= LARGE;
+        let own = if large { LARGE } else { shift.min(tlbs.coalesced).max(SMALL) };
+        let host = host_shift.map_or(own, |host| host.max(tlbs.coalesced.max(SMALL)));
+        Entry { shift: own.min(host), large }
+    }
+
+    /// What stands for a page in a TLB.
+    fn number(place: u64, entry: Entry) -> u64 {
+        // Sets are of the low bits; the size keeps numbers of different sizes apart.
+        place >> entry.shift | u64::from(entry.shift) << 56
+    }
+
+    /// Look up the page of a place, which is then one of the last pages used until it leaves. Callers let
+    /// pages leave in the order of their last uses, and before there are more than entries.
+    pub fn enter(&mut self, place: u64, entry: Entry, fetch: bool) -> Answer {
+        let number = Self::number(place, entry);
+        let large = entry.large && entry.shift >= LARGE;
+        let first = if fetch { &mut self.instruction } else { &mut self.data };
+        if first.of(large).enter(number) {
+            return Answer::First;
+        }
+        if self.second.as_mut().is_some_and(|second| second.of(large).access(number)) {
+            return Answer::Second;
+        }
+        self.walk(place, entry.large)
+    }
+
+    /// A page is no longer one of the last.
+    pub fn leave(&mut self, place: u64, entry: Entry, fetch: bool) {
+        let number = Self::number(place, entry);
+        let large = entry.large && entry.shift >= LARGE;
+        let first = if fetch { &mut self.instruction } else { &mut self.data };
+        first.of(large).leave(number);
+    }
+
+    fn walk(&mut self, place: u64, large: bool) -> Answer {
+        let (mut lines, mut count) = ([0; 6], 0);
+        let mut read = |line: Line| {
+            lines[count] = line;
+            count += 1;
+        };
+        let upper = self.upper.access(place >> UPPER);
+        if large {
+            if !upper {
+                read(line(place, UPPER, false));
+            }
+            read(line(place, LARGE, false));
+        } else {
+            if !self.directories.access(place >> LARGE) {
+                if !upper {
+                    read(line(place, UPPER, false));
+                }
+                read(line(place, LARGE, false));
+            }
+            read(line(place, SMALL, false));
+        }
+        if let Some((shift, directories, upper)) = &mut self.host {
+            let upper = upper.access(place >> UPPER);
+            if *shift < LARGE {
+                if !directories.access(place >> LARGE) {
+                    if !upper {
+                        read(line(place, UPPER, true));
+                    }
+                    read(line(place, LARGE, true));
+                }
+                read(line(place, SMALL, true));
+            } else {
+                if !upper {
+                    read(line(place, UPPER, true));
+                }
+                read(line(place, LARGE, true));
+            }
+        }
+        Answer::Walk(count, lines)
+    }
+
+    /// The translation of a page is gone. None of it is one of the last pages.
+    pub fn remove(&mut self, place: u64, entry: Entry) {
+        let number = Self::number(place, entry);
+        let large = entry.large && entry.shift >= LARGE;
+        self.instruction.of(large).remove(number);
+        self.data.of(large).remove(number);
+        if let Some(second) = &mut self.second {
+            second.of(large).remove(number);
+        }
+    }
+}

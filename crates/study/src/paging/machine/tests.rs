@@ -1,0 +1,197 @@
+//! The fast way against the slow one, and large pages counted by hand.
+
+use nearfar_hardware::cache::Level;
+use nearfar_hardware::processor::{Caches, Latencies, Processor, Tlbs};
+use nearfar_schema::Choice;
+use nearfar_trace::{Kind, KindSet, Record, RegionEvent, RegionKind};
+use proptest::prelude::*;
+
+use super::super::options::{ClockInsert, MemorySize};
+use super::super::tests::lives::{PROCESSES, Step, steps, trace};
+use super::*;
+
+const LARGE_BYTES: u64 = 1 << LARGE;
+const SIZES: [u64; 4] = [4096, 16_384, 65_536, LARGE_BYTES];
+
+fn level(sets: u64, ways: usize) -> Level {
+    Level { sets, ways }
+}
+
+/// So small that everything misses at times.
+fn processor(host_shift: Option<u32>) -> Processor {
+    with_entries(host_shift, 2)
+}
+
+fn with_entries(host_shift: Option<u32>, entries: usize) -> Processor {
+    Processor {
+        instruction_ns: 0.25,
+        window: 40,
+        dependent: 0.5,
+        caches: Caches {
+            instruction: level(2, 2),
+            data: level(4, 2),
+            second: level(8, 4),
+            third: Some(level(16, 4)),
+            line_bytes: 64,
+        },
+        latencies: Latencies {
+            first: 1_000,
+            second: 4_000,
+            third: 15_000,
+            memory: 100_000,
+            streamed: 5_000,
+        },
+        tlbs: Tlbs {
+            instruction: (entries, None),
+            data: (3 * entries, Some(2 * entries)),
+            second: Some((level(2, 4), None)),
+            second_ps: 2_000,
+            coalesced: 14,
+            directories: 2,
+            upper_directories: 1,
+        },
+        host_shift,
+        map_ns: 1.0,
+        zero_fills: vec![(12, 1e3), (14, 1e6), (16, 1e6), (21, 1e9)],
+        zero_byte_ns: 0.1,
+    }
+}
+
+fn options() -> Options {
+    let memory = vec![MemorySize::Fraction(1.0)];
+    let (tlb, policy) = ("64".parse().unwrap(), Choice::of("clock").unwrap());
+    let options =
+        Options::new(SIZES.to_vec(), memory, tlb, policy, ClockInsert::Set, KindSet::ALL).unwrap();
+    Options { lifetimes: true, threads: 1, ..options }
+}
+
+fn both(steps: &[Step], processor: &Processor, lives: bool) -> Vec<(Time, Time)> {
+    let folder = tempfile::tempdir().unwrap();
+    let reader = trace(steps, &PROCESSES, folder.path());
+    let options = options();
+    let fast = times(&reader, &options, processor, lives, &mut |_| Ok(())).unwrap();
+    let slow =
+        SIZES.map(|size| reference::time(&reader, &options, processor, lives, size).unwrap());
+    fast.into_iter().zip(slow).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn counts_are_those_of_single_references(
+        steps in steps(),
+        host in prop::sample::select(vec![None, Some(12), Some(21)]),
+        lives in any::<bool>(),
+        entries in prop::sample::select(vec![1usize, 3, 6]),
+    ) {
+        for (fast, slow) in both(&steps, &with_entries(host, entries), lives) {
+            let counts = |time: &Time| {
+                (time.page_bytes, time.walks, time.tlb_second_hits, time.resident_bytes)
+            };
+            prop_assert_eq!(counts(&fast), counts(&slow));
+            prop_assert_eq!((fast.cpu_ns, fast.fault_ns), (slow.cpu_ns, slow.fault_ns));
+            // Where the caches found data does not depend on how walks are served, but for the lines
+            // that these push out.
+            prop_assert!(fast.walk_ns >= 0.0 && (fast.walk_ns > 0.0) == (fast.walks > 0));
+        }
+    }
+}
+
+/// Large pages are at these addresses.
+const BASE: u64 = 0x4000_0000;
+
+fn event(event: RegionKind, addr: u64, length: u64) -> Step {
+    let prot = "rw-p".into();
+    Step::Event(RegionEvent { event, addr, length, prot, ..RegionEvent::default() })
+}
+
+fn touch(kind: Kind, addr: u64) -> Step {
+    Step::Record(Record { addr, kind, size: 8, thread: 0, instr: 1 })
+}
+
+/// A store to each of so many small pages.
+fn stores(addr: u64, pages: u64) -> impl Iterator<Item = Step> {
+    (0..pages).map(move |page| touch(Kind::Store, addr + 4096 * page))
+}
+
+/// Faults by the size of the page that they gave, and the most private memory in small pages, at a size.
+fn faults(steps: &[Step], page_bytes: u64) -> (u64, u64, u64) {
+    let mut all = both(steps, &processor(None), true);
+    all.retain(|(time, _)| time.page_bytes == page_bytes);
+    let [(fast, slow)] = all[..] else { panic!("one size") };
+    assert_eq!(fast.fault_ns, slow.fault_ns);
+    let large_ns = if page_bytes > 1 << LARGE - 1 { 1e9 } else { 1e6 };
+    let large = (fast.fault_ns / large_ns) as u64;
+    let small = ((fast.fault_ns - large as f64 * large_ns) / 1e3) as u64;
+    (large, small, fast.resident_bytes >> SMALL)
+}
+
+#[test]
+fn a_mapping_is_as_large_as_it_lies() {
+    // From one small page before a large one to the middle of the next but one.
+    let mut steps = vec![event(RegionKind::Map, BASE - 4096, 4096 + 5 * LARGE_BYTES / 2)];
+    steps.extend(stores(BASE - 4096, 1 + 5 * 512 / 2));
+    assert_eq!(faults(&steps, LARGE_BYTES), (2, 1 + 256, 1 + 5 * 256));
+    // In 16 KiB pages only the first small page is left over.
+    assert_eq!(faults(&steps, 16_384), (5 * 64, 1, 1 + 5 * 256));
+}
+
+#[test]
+fn one_touch_gives_a_whole_page() {
+    let steps = [
+        event(RegionKind::Map, BASE, 2 * LARGE_BYTES),
+        touch(Kind::Store, BASE + 5000),
+        touch(Kind::Load, BASE + LARGE_BYTES + 9),
+    ];
+    assert_eq!(faults(&steps, LARGE_BYTES), (2, 0, 1024));
+    assert_eq!(faults(&steps, 65_536), (2, 0, 32));
+}
+
+#[test]
+fn a_heap_that_grows_in_small_steps_stays_small() {
+    let mut steps = vec![event(RegionKind::Brk, BASE, 0)];
+    for step in 1..=16 {
+        steps.push(event(RegionKind::Brk, BASE, step * LARGE_BYTES / 16));
+        steps.extend(stores(BASE + (step - 1) * LARGE_BYTES / 16, 32));
+    }
+    assert_eq!(faults(&steps, LARGE_BYTES), (0, 512, 512));
+    assert_eq!(faults(&steps, 65_536), (32, 0, 512));
+}
+
+#[test]
+fn what_was_unmapped_is_given_again() {
+    let mut steps = vec![event(RegionKind::Map, BASE, LARGE_BYTES)];
+    steps.extend(stores(BASE, 512));
+    steps.push(event(RegionKind::Unmap, BASE, LARGE_BYTES));
+    steps.push(event(RegionKind::Map, BASE, LARGE_BYTES));
+    steps.extend(stores(BASE, 1));
+    assert_eq!(faults(&steps, LARGE_BYTES), (2, 0, 512));
+    // A part that is given back comes again as small pages.
+    steps.extend(stores(BASE, 512));
+    steps.push(event(RegionKind::DontNeed, BASE + 8 * 4096, 8 * 4096));
+    steps.extend(stores(BASE, 512));
+    assert_eq!(faults(&steps, LARGE_BYTES), (2, 8, 512 + 8));
+    // At 16 KiB the eight are two whole pages again.
+    assert_eq!(faults(&steps, 16_384), (128 + 128 + 2, 0, 512));
+}
+
+#[test]
+fn a_write_after_a_fork_copies_a_small_page() {
+    let mut steps = vec![event(RegionKind::Map, BASE, LARGE_BYTES)];
+    steps.extend(stores(BASE, 512));
+    steps.push(Step::Event(RegionEvent {
+        event: RegionKind::Fork,
+        to: u64::from(PROCESSES[3]),
+        ..RegionEvent::default()
+    }));
+    steps.extend(stores(BASE, 3));
+    assert_eq!(faults(&steps, LARGE_BYTES), (1, 3, 512 + 3));
+}
+
+#[test]
+fn sizes_that_no_page_has_are_refused() {
+    for size in [2048, 1 << 30] {
+        let text = check(&[4096, size]).unwrap_err().to_string();
+        assert!(text.contains("--page-sizes 4K,...,2M"), "{text}");
+    }
+}

@@ -1,0 +1,351 @@
+//! What of a trace any page size must look at, and where the caches found it.
+
+use nearfar_hardware::processor::{Ages, Found, Hierarchy, Processor};
+use nearfar_trace::column::GroupReader;
+use nearfar_trace::reader::{Batches, Groups};
+use nearfar_trace::{Batch, Columns, Kind, KindSet, Reader, Result, last_byte};
+use rustc_hash::FxHashSet;
+
+use super::super::options::Options;
+use super::last::{Last, Page, Put};
+use super::{LARGE, SMALL};
+use crate::lifetimes::{Backing, Blocks, Change, Events, Next};
+
+/// Records of a chunk, at least.
+const CHUNK: u64 = 1 << 18;
+/// Touches between two looks at the ages of the caches.
+pub const AGED: usize = 1 << 10;
+/// log2 of what the kernel maps of a file at one fault (`fault_around_bytes`).
+const AROUND: u32 = 16;
+/// Blocks that are known to be settled, by some bits of their numbers.
+const SLOTS: usize = 1 << 12;
+const NONE: u64 = u64::MAX;
+
+/// What a touch is for the TLBs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// Nothing: the first level has the page, whatever its size.
+    Nothing,
+    /// A page is used, and stays one of the last of the thread until it leaves.
+    Enter,
+    /// A page is no longer one of them: it was last used after all that left before.
+    Leave,
+    /// A page is used, once.
+    Once,
+}
+
+/// A reference that page sizes look at.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Touch {
+    /// Space and address, by 4 KiB ([`crate::lifetimes::place`]).
+    pub number: u64,
+    /// Instructions of the thread so far.
+    pub instructions: u64,
+    /// References so far.
+    pub now: u64,
+    /// Of those 4 KiB.
+    pub block: u32,
+    /// Index of the thread.
+    pub thread: u32,
+    /// Where the line was found.
+    pub found: Found,
+    /// An instruction fetch.
+    pub fetch: bool,
+    /// A write.
+    pub write: bool,
+    /// What the TLBs must know.
+    pub ask: Ask,
+}
+
+/// What became of blocks, and for one that was born the 4 KiB pages of private memory around it that
+/// could be in one large page with it: first and last.
+pub type Changed = (Change, (u64, u64));
+
+/// Some touches, and what happened between them.
+#[derive(Default)]
+pub struct Chunk {
+    pub touches: Vec<Touch>,
+    /// Each before the touch of this index.
+    pub changes: Vec<(usize, Changed)>,
+    /// The ages of the caches at every [`AGED`] touches.
+    pub ages: Vec<Ages>,
+}
+
+/// What is known of a thread.
+#[derive(Clone)]
+struct Thread {
+    instructions: u64,
+    /// Of data, and of instructions.
+    last: [Last; 2],
+}
+
+/// Makes touches of a trace.
+pub struct Touches {
+    groups: Groups,
+    group: Option<GroupReader>,
+    events: Events,
+    batch: Batch,
+    blocks: Blocks,
+    kinds: KindSet,
+    hierarchy: Hierarchy,
+    threads: Vec<Thread>,
+    /// A thread before its first record.
+    new: Thread,
+    settled: Vec<(u64, u32)>,
+    /// Blocks whose next write may take a translation away.
+    loud: Vec<bool>,
+    surroundings: Surroundings,
+    records: u64,
+}
+
+impl Touches {
+    pub fn new(
+        reader: &Reader,
+        options: &Options,
+        processor: &Processor,
+        lives: bool,
+    ) -> Result<Self> {
+        let events = if lives { Events::new(reader)? } else { Events::none() };
+        let mut groups = reader.groups(Columns::ALL);
+        let group = groups.next()?;
+        let threads = reader.info().threads.iter().map(|thread| thread.index as usize + 1).max();
+        let last =
+            |(small, large): (usize, Option<usize>)| Last::new(small.min(large.unwrap_or(small)));
+        let last = [last(processor.tlbs.data), last(processor.tlbs.instruction)];
+        let new = Thread { instructions: 0, last };
+        Ok(Self {
+            groups,
+            group,
+            events,
+            batch: Batch::default(),
+            blocks: Blocks::new(SMALL, LARGE, options.spaces(reader)),
+            kinds: options.kinds,
+            hierarchy: Hierarchy::new(&processor.caches),
+            threads: vec![new.clone(); threads.unwrap_or(1)],
+            new,
+            settled: vec![(NONE, 0); SLOTS],
+            loud: Vec::new(),
+            surroundings: Surroundings::default(),
+            records: 0,
+        })
+    }
+
+    /// Records so far.
+    pub fn records(&self) -> u64 {
+        self.records
+    }
+
+    /// Instructions so far, of all threads, and faults that mapped what is in the page cache.
+    pub fn totals(&self) -> (u64, u64) {
+        let instructions = self.threads.iter().map(|thread| thread.instructions).sum();
+        (instructions, self.surroundings.maps())
+    }
+
+    /// The next chunk; false at the end of the trace.
+    pub fn fill(&mut self, chunk: &mut Chunk) -> Result<bool> {
+        chunk.touches.clear();
+        chunk.changes.clear();
+        chunk.ages.clear();
+        let before = self.records;
+        while self.records - before < CHUNK {
+            let Some(mut current) = self.group.take() else { break };
+            let mut batch = std::mem::take(&mut self.batch);
+            while current.next_into(Batches::MAX, &mut batch)? {
+                self.records += batch.len() as u64;
+                self.batch(&mut batch, chunk);
+            }
+            self.batch = batch;
+            self.group = self.groups.next()?;
+        }
+        Ok(self.records > before)
+    }
+
+    fn batch(&mut self, batch: &mut Batch, chunk: &mut Chunk) {
+        let mut events = std::mem::replace(&mut self.events, Events::none());
+        for next in events.among(batch.len()) {
+            match next {
+                Next::Event(event) => {
+                    self.leave(chunk);
+                    self.blocks.apply(&event);
+                    self.changes(chunk);
+                    self.settled.fill((NONE, 0));
+                }
+                Next::Records(range) => {
+                    self.blocks.spaces().tell_apart(batch, range.clone());
+                    for at in range {
+                        self.record(batch, at, chunk);
+                    }
+                }
+            }
+        }
+        self.events = events;
+    }
+
+    #[inline]
+    fn record(&mut self, batch: &Batch, at: usize, chunk: &mut Chunk) {
+        let (addr, kind, thread) = (batch.addr[at], batch.kind[at], batch.thread[at] as usize);
+        if self.threads.len() <= thread {
+            self.threads.resize(thread + 1, self.new.clone());
+        }
+        self.threads[thread].instructions += u64::from(batch.instr[at]);
+        if self.kinds.0 >> kind & 1 == 0 {
+            return;
+        }
+        let fetch = kind == Kind::Fetch as u8;
+        let write = KindSet::WRITES.0 >> kind & 1 == 1;
+        let shift = self.hierarchy.line_shift();
+        for line in addr >> shift..=last_byte(addr, batch.size[at]) >> shift {
+            let found = self.hierarchy.access(line, fetch);
+            let now = self.hierarchy.now();
+            let number = line >> (SMALL - shift);
+            let last = &mut self.threads[thread].last[usize::from(fetch)];
+            match last.find(number, now) {
+                Some(page) if page.settled || !write => {
+                    if found != Found::First {
+                        self.touch(thread, page, (found, fetch, write, Ask::Nothing), chunk);
+                    }
+                }
+                _ => self.unsettled(thread, number, (found, fetch, write), chunk),
+            }
+        }
+    }
+
+    /// A reference to a page that is not among the thread's last, or that its write may change.
+    fn unsettled(
+        &mut self,
+        thread: usize,
+        number: u64,
+        (found, fetch, write): (Found, bool, bool),
+        chunk: &mut Chunk,
+    ) {
+        let page = self.page(number, write, chunk);
+        let (now, side) = (self.hierarchy.now(), usize::from(fetch));
+        let ask = match self.threads[thread].last[side].put(page, now) {
+            Put::Known => Ask::Nothing,
+            Put::New(None) => Ask::Enter,
+            Put::New(Some(old)) => {
+                self.touch(thread, old, (Found::First, fetch, false, Ask::Leave), chunk);
+                Ask::Enter
+            }
+        };
+        self.touch(thread, page, (found, fetch, write, ask), chunk);
+    }
+
+    /// A page that is not known to be settled.
+    fn page(&mut self, number: u64, write: bool, chunk: &mut Chunk) -> Page {
+        let slot = number as usize % SLOTS;
+        if self.settled[slot].0 == number {
+            return Page { number, block: self.settled[slot].1, settled: true };
+        }
+        let known = self.blocks.find(number);
+        let loud = known.is_some_and(|block| self.loud.get(block as usize) == Some(&true));
+        if write && loud {
+            self.leave(chunk);
+        }
+        let block = self.blocks.reference(number, write);
+        let settled = !self.blocks.watched(block);
+        self.changes(chunk);
+        if settled {
+            self.settled[slot] = (number, block);
+        }
+        Page { number, block, settled }
+    }
+
+    /// All last pages leave, as a translation may go.
+    fn leave(&mut self, chunk: &mut Chunk) {
+        for thread in 0..self.threads.len() {
+            for fetch in [false, true] {
+                for page in self.threads[thread].last[usize::from(fetch)].take() {
+                    self.touch(thread, page, (Found::First, fetch, false, Ask::Leave), chunk);
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn touch(
+        &mut self,
+        thread: usize,
+        page: Page,
+        (found, fetch, write, ask): (Found, bool, bool, Ask),
+        chunk: &mut Chunk,
+    ) {
+        if chunk.touches.len().is_multiple_of(AGED) {
+            chunk.ages.push(self.hierarchy.ages());
+        }
+        chunk.touches.push(Touch {
+            number: page.number,
+            instructions: self.threads[thread].instructions,
+            now: self.hierarchy.now(),
+            block: page.block,
+            thread: thread as u32,
+            found,
+            fetch,
+            write,
+            ask,
+        });
+    }
+
+    /// Hand on what became of blocks.
+    fn changes(&mut self, chunk: &mut Chunk) {
+        let at = chunk.touches.len();
+        for changed in self.surroundings.of(&mut self.blocks) {
+            let mut set = |block: u32, loud: bool| {
+                let index = block as usize;
+                if self.loud.len() <= index {
+                    self.loud.resize(index + 1, false);
+                }
+                self.loud[index] = loud;
+            };
+            match &changed.0 {
+                Change::Born { block, backing, .. } => {
+                    set(*block, matches!(backing, Backing::Object { .. }));
+                }
+                Change::Written(block) => set(*block, false),
+                Change::Forked(blocks) => blocks.iter().for_each(|&(block, copy, _)| {
+                    set(block, true);
+                    set(copy, true);
+                }),
+                Change::Ended { .. } | Change::Freed(_) | Change::Moved { .. } => {}
+            }
+            chunk.changes.push((at, changed));
+        }
+    }
+}
+
+/// What lies around blocks that are born.
+#[derive(Default)]
+pub struct Surroundings {
+    /// Parts of files that were mapped at one fault.
+    mapped: FxHashSet<(u32, u64)>,
+}
+
+impl Surroundings {
+    /// What became of blocks since this was last asked.
+    pub fn of(&mut self, blocks: &mut Blocks) -> impl Iterator<Item = Changed> {
+        let changes: Vec<Change> = blocks.changes().collect();
+        for change in &changes {
+            if let Change::Born { number, backing, written, .. } = *change
+                && let Backing::Object { object, start, of_file: true, private, .. } = backing
+                && !(private && written)
+            {
+                let offset = (number << SMALL).wrapping_sub(start) >> AROUND;
+                self.mapped.insert((object, offset));
+            }
+        }
+        let spaces = blocks.spaces();
+        let around = |change: &Change| match *change {
+            Change::Born { number, backing: Backing::Zeros | Backing::Unknown, .. } => {
+                spaces.private_around(number, LARGE - SMALL)
+            }
+            _ => (0, 0),
+        };
+        let around: Vec<(u64, u64)> = changes.iter().map(around).collect();
+        changes.into_iter().zip(around)
+    }
+
+    /// Faults that mapped what is in the page cache.
+    pub fn maps(&self) -> u64 {
+        self.mapped.len() as u64
+    }
+}

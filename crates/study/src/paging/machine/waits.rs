@@ -1,0 +1,190 @@
+//! TLBs, walks and waiting, at one page size.
+
+use nearfar_hardware::processor::{
+    Ages, Answer, Entry, Found, Line, Overlap, Processor, Translation,
+};
+use nearfar_trace::hash::PageMap;
+
+use super::pages::Pages;
+use super::touches::{AGED, Ask, Changed, Chunk, Touch};
+use super::{SMALL, Time};
+
+/// Picoseconds by what a thread waits for, before any of it overlaps.
+#[derive(Clone, Copy, Debug, Default)]
+struct Terms {
+    tlb: u64,
+    walk: u64,
+    cache: u64,
+    dram: u64,
+}
+
+struct Thread {
+    translation: Translation,
+    overlap: Overlap,
+}
+
+/// Where the lines are that walks read.
+pub trait Lines {
+    /// Where a line is, which is used now, after so many references.
+    fn found(&mut self, line: Line, now: u64) -> Found;
+}
+
+/// By when each was last used, and the ages of the caches.
+#[derive(Default)]
+struct Aged {
+    used: PageMap<u64>,
+    ages: Ages,
+}
+
+impl Lines for Aged {
+    fn found(&mut self, line: Line, now: u64) -> Found {
+        match self.used.insert(line, now) {
+            Some(before) => self.ages.found(now - before),
+            None => Found::Memory,
+        }
+    }
+}
+
+/// One page size.
+pub struct PageSize<'a> {
+    processor: &'a Processor,
+    shift: u32,
+    pages: Pages,
+    /// What the TLB holds for small pages and for large ones.
+    entries: [Entry; 2],
+    threads: Vec<Thread>,
+    aged: Aged,
+    terms: Terms,
+    second_hits: u64,
+    walks: u64,
+}
+
+impl<'a> PageSize<'a> {
+    pub fn new(shift: u32, processor: &'a Processor) -> Self {
+        let entry = |shift| Translation::entry(&processor.tlbs, processor.host_shift, shift);
+        Self {
+            processor,
+            shift,
+            pages: Pages::new(shift),
+            entries: [entry(SMALL), entry(shift)],
+            threads: Vec::new(),
+            aged: Aged::default(),
+            terms: Terms::default(),
+            second_hits: 0,
+            walks: 0,
+        }
+    }
+
+    pub fn chunk(&mut self, chunk: &Chunk) {
+        let mut aged = std::mem::take(&mut self.aged);
+        let mut changes = chunk.changes.iter().peekable();
+        for (index, touch) in chunk.touches.iter().enumerate() {
+            while let Some((_, change)) = changes.next_if(|(before, _)| *before <= index) {
+                self.change(change);
+            }
+            aged.ages = chunk.ages[index / AGED];
+            self.touch(touch, &mut aged);
+        }
+        changes.for_each(|(_, change)| self.change(change));
+        self.aged = aged;
+    }
+
+    /// Apply what became of blocks.
+    pub fn change(&mut self, change: &Changed) {
+        self.pages.apply(change);
+        for (number, large) in self.pages.gone() {
+            let entry = self.entries[usize::from(large)];
+            for thread in &mut self.threads {
+                thread.translation.remove(number << SMALL, entry);
+            }
+        }
+    }
+
+    /// A reference.
+    pub fn touch(&mut self, touch: &Touch, walks: &mut impl Lines) {
+        let Processor { tlbs, latencies, host_shift, window, .. } = self.processor;
+        let index = touch.thread as usize;
+        while self.threads.len() <= index {
+            let translation = Translation::new(tlbs, *host_shift);
+            self.threads.push(Thread { translation, overlap: Overlap::default() });
+        }
+        let mut ps = match touch.found {
+            Found::First => 0,
+            // What is written waits in the store buffer, not the thread; memory takes its lines as fast
+            // as it can.
+            Found::Second | Found::Third if touch.write => 0,
+            Found::Streamed | Found::Memory if touch.write => latencies.streamed,
+            Found::Second => latencies.second.saturating_sub(latencies.first),
+            Found::Third => latencies.third.saturating_sub(latencies.first),
+            Found::Streamed => latencies.streamed,
+            Found::Memory => latencies.memory,
+        };
+        match touch.found {
+            Found::First | Found::Second | Found::Third => self.terms.cache += ps,
+            Found::Streamed | Found::Memory => self.terms.dram += ps,
+        }
+        let thread = &mut self.threads[index];
+        if touch.ask != Ask::Nothing {
+            let entry = self.entries[usize::from(self.pages.is_large(touch.block))];
+            let place = touch.number << SMALL;
+            if touch.ask == Ask::Leave {
+                return thread.translation.leave(place, entry, touch.fetch);
+            }
+            let answer = thread.translation.enter(place, entry, touch.fetch);
+            if touch.ask == Ask::Once {
+                thread.translation.leave(place, entry, touch.fetch);
+            }
+            match answer {
+                Answer::First => {}
+                Answer::Second => {
+                    self.second_hits += 1;
+                    self.terms.tlb += tlbs.second_ps;
+                    ps += tlbs.second_ps;
+                }
+                Answer::Walk(count, lines) => {
+                    self.walks += 1;
+                    let walk: u64 = lines[..count]
+                        .iter()
+                        .map(|&line| match walks.found(line, touch.now) {
+                            Found::First => latencies.first,
+                            Found::Second => latencies.second,
+                            Found::Third => latencies.third,
+                            Found::Streamed | Found::Memory => latencies.memory,
+                        })
+                        .sum();
+                    self.terms.tlb += tlbs.second_ps;
+                    self.terms.walk += walk;
+                    ps += tlbs.second_ps + walk;
+                }
+            }
+        }
+        if ps > 0 {
+            thread.overlap.miss(touch.instructions, ps, *window);
+        }
+    }
+
+    /// What it comes to, with these instructions of all threads and so many faults on files.
+    pub fn time(self, (instructions, maps): (u64, u64)) -> Time {
+        let Processor { instruction_ns, dependent, map_ns, .. } = *self.processor;
+        let waited: f64 = self.threads.iter().map(|thread| thread.overlap.ns(dependent)).sum();
+        let Terms { tlb, walk, cache, dram } = self.terms;
+        let all = tlb + walk + cache + dram;
+        let part = |ps: u64| if all == 0 { 0.0 } else { waited * (ps as f64 / all as f64) };
+        let pages = &self.pages;
+        Time {
+            page_bytes: 1 << self.shift,
+            cpu_ns: instructions as f64 * instruction_ns,
+            tlb_ns: part(tlb),
+            walk_ns: part(walk),
+            cache_ns: part(cache),
+            dram_ns: part(dram),
+            fault_ns: (maps + pages.maps) as f64 * map_ns
+                + pages.small as f64 * self.processor.zero_fill_ns(SMALL)
+                + pages.large as f64 * self.processor.zero_fill_ns(self.shift),
+            map_ns,
+            tlb_second_hits: self.second_hits,
+            walks: self.walks,
+            resident_bytes: pages.peak << SMALL,
+        }
+    }
+}

@@ -1,0 +1,82 @@
+"""``--view machine``: what a reference takes a processor."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from conftest import DATA, Run
+from nearfar.declared.paging import Row
+from nearfar.generate import generate
+from nearfar.paging import paging
+
+GNUGO = DATA / "captures" / "gnugo.trace"
+PARTS = ("cpu_ns", "tlb_ns", "walk_ns", "cache_ns", "dram_ns", "fault_ns", "io_ns")
+
+
+def times(trace: Path, **options: object) -> list[Row]:
+    """The rows of a machine that has all that the view needs, with all memory there."""
+    given = {"machine": "zen4-vm", "view": "machine", "memory": "100%", **options}
+    return paging(trace, **given).rows  # type: ignore[arg-type]
+
+
+def test_the_parts_are_the_whole() -> None:
+    rows = times(GNUGO)
+    assert [row["page_bytes"] for row in rows] == [4096 << power for power in range(10)]
+    for row in rows:
+        parts = [row[part] for part in PARTS]  # type: ignore[literal-required]
+        assert all(part >= 0 for part in parts), row
+        assert math.isclose(sum(parts), row["total_ns"])
+        assert math.isclose(row["translation_ns"] + row["data_ns"], row["total_ns"])
+
+
+def test_the_papers_view_is_without_them() -> None:
+    rows = paging(GNUGO, machine="zen4-vm", memory="100%", page_sizes="4K").rows
+    assert all(rows[0][part] is None for part in (*PARTS, "resident_bytes"))  # type: ignore[literal-required]
+
+
+def test_large_pages_spare_walks_of_a_random_walk(tmp_path: Path) -> None:
+    trace = tmp_path / "walk.trace"
+    generate("uniform", trace, refs=400_000, pages=40_000, seed=1)
+    small, large = times(trace, page_sizes="4K,2M", nested="2M")
+    assert (small["walk_ns"] or 0) > 20 * (large["walk_ns"] or 0)
+    assert small["tlb_misses"] > 100_000 > large["tlb_misses"]
+    # Entries for less than the host has in one piece are no larger.
+    _, pieces = times(trace, page_sizes="4K,2M", nested="4K")
+    assert pieces["tlb_misses"] > 100_000
+    # Where data is does not depend on the page size.
+    assert small["dram_ns"] == pytest.approx(large["dram_ns"], rel=0.1)
+
+
+def test_a_smaller_memory_adds_what_is_read_back() -> None:
+    half, whole = times(GNUGO, page_sizes="4K", memory="50%,100%", page_cache="warm")
+    assert (whole["io_ns"], half["io_ns"]) == (0, pytest.approx(half["io_ns"]))
+    assert half["cpu_ns"] == whole["cpu_ns"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ((), ("cpu.reorder_window", "--view paper")),
+        (("--machine", "zen4-vm", "--page-sizes", "2K,4K"), ("2048", "--page-sizes 4K,...,2M")),
+        (("--machine", "zen4-vm", "--nested", "64K"), ("--nested", "4K, 2M or 1G")),
+        (("--machine", "zen4-vm", "--tlb", "32"), ("--tlb", "--set tlb.first.entries")),
+        (("--machine", "zen4-vm", "--filter", "cache"), ("--filter", "caches of its own")),
+        (("--view", "paper", "--nested", "2M"), ("--nested", "--view machine")),
+    ],
+)
+def test_mistakes_are_one_line(nearfar: Run, options: tuple[str, ...], words: list[str]) -> None:
+    done = nearfar("paging", GNUGO, "--view", "machine", *options)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert all(word in done.stderr for word in words), done.stderr
+
+
+def test_explain_takes_runs_of_the_papers_view(nearfar: Run, tmp_path: Path) -> None:
+    given = ("--machine", "zen4-vm", "--view", "machine", "--page-sizes", "4K")
+    assert nearfar("paging", GNUGO, *given, "-o", tmp_path / "a.run").returncode == 0
+    done = nearfar("explain", tmp_path / "a.run", "--page", "4K")
+    assert done.returncode == 2
+    assert "--view paper" in done.stderr
