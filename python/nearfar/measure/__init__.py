@@ -43,7 +43,7 @@ def measure(
     quick: bool = False,
     say: Callable[[str], None] = lambda what: None,
 ) -> MeasuredMachine:
-    """Measure this machine. Takes about a minute.
+    """Measure this machine: some 15 seconds, up to a minute where it is busy or has many nodes.
 
     As root it switches page sizes while it measures their faults, and puts them back
     (:mod:`nearfar.apply.setting`); else it changes nothing.
@@ -97,8 +97,9 @@ def _sections(bench: Bench) -> dict[str, Any]:
     caches = memory.caches(bench, latency)
     cpu["fill_buffers"] = memory.fill_buffers(bench, latency)
     tlb = memory.tlb(bench, known, cycle)
-    if tlb:
-        cost["page_walk"] = memory.walks(bench, tlb, known)
+    walk = memory.walks(bench, tlb, known) if tlb else None
+    if walk is not None:
+        cost["page_walk"] = walk
     sections = {"cpu": cpu, "cache": caches, "tlb": tlb, "node": nodes}
     sections["topology"] = memory.topology(bench)
     devices = {"swap": {"nvme": swapped}} if swapped else {}

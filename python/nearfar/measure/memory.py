@@ -221,7 +221,6 @@ def fill_buffers(bench: Bench, latency: Samples) -> Sourced:
     chains = 0
     with bench.pinned(bench.system.nodes[0].node):
         for several in _CHAINS:
-            # Each chain has a large page of its own at a time.
             loads = Loads(bench, bytes_ // LINE, chains=several, window=_AT_ONCE)
             runs = bench.repeat(loads.run)
             del loads
@@ -298,17 +297,19 @@ def _over_pages(bench: Bench, count: int) -> Samples:
         return bench.difference(apart, Loads(bench, count))
 
 
-def walks(bench: Bench, tlb: Section, known: Documented | None) -> Sourced:
-    """``[cost] page_walk`` at 4 KiB; ``[tlb.walk]`` is added to ``tlb``."""
+def walks(bench: Bench, tlb: Section, known: Documented | None) -> Sourced | None:
+    """``[cost] page_walk`` at 4 KiB, unless it is lost in noise; ``tlb`` gets its ``walk``."""
     system = bench.system
     bench.say("page walks")
     wanted = _QUICK_WALKED if bench.quick else _WALKED
     bytes_ = max(min(wanted, system.available // 8) // LARGE, 4) * LARGE
     small, large = _at_random(bench, bytes_)
     how = f"loads at random over {size(bytes_)} in pages of 4 KiB, less those that a TLB reaches"
-    cost = bench.time("cost.page_walk", small, how)
-    told = f"loads at random over {size(bytes_)} in pages of 2 MiB, less those that a TLB reaches"
-    bench.notes.append(f"{told}: {large.described('ns')}; in pages of 4 KiB: cost.page_walk")
+    cost = bench.time("cost.page_walk", small, how) if small.median > 0 else None
+    if cost is None:
+        bench.notes.append("cost.page_walk: left out: lost in noise")
+    what = f"loads at random over {size(bytes_)} in pages of 2 MiB, less those that a TLB reaches"
+    bench.notes.append(f"{what}: {large.described('ns')}; in pages of 4 KiB: cost.page_walk")
     if system.levels is None or known is None or known.upper_directories is None:
         bench.notes.append(
             "tlb.walk: left out: the caches of page walks are not documented for this processor; "
@@ -328,7 +329,7 @@ def walks(bench: Bench, tlb: Section, known: Documented | None) -> Sourced:
         hit = max(_over_pages(bench, tlb["second"]["entries"].value // 2).median, 0.1)
         value = "2MiB" if large.median < (hit * max(small.median, hit)) ** 0.5 else "4KiB"
         source = (
-            f"by what walks cost, as a guest cannot read it: {told}: {large.described('ns')}; in "
+            f"by what walks cost, as a guest cannot read it: {what}: {large.described('ns')}; in "
             f"pages of 4 KiB {digits(small.median)} ns, {bench.where}"
         )
         tlb["walk"]["host_page"] = Sourced(value, f"measured, {source}")
