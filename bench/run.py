@@ -130,6 +130,7 @@ def bench(options: argparse.Namespace, chosen: list[Any], scratch: Path) -> dict
         "options": {"quick": quick, "refs": refs, "rounds": rounds},
         "remarks": inputs.remarks,
         "rows": [row.to_dict() for row in rows],
+        "cells": inputs.cells,
     }
 
 

@@ -300,6 +300,7 @@ impl Lists {
         let deactivate = TYPES.map(|kind| self.refaulted[kind] || self.inactive_is_low(kind));
         let targets = self.scan_counts(priority, deactivate);
         let mut left = targets;
+        let before = evicted.len() as u64;
         while left[INACTIVE_ANON] + left[INACTIVE_FILE] + left[ACTIVE_FILE] > 0 {
             for (list, left) in left.iter_mut().enumerate() {
                 let (kind, count) = (list / 2, self.batch.min(*left));
@@ -310,7 +311,7 @@ impl Lists {
                     self.shrink_active(kind, count, bits);
                 }
             }
-            if (evicted.len() as u64) < self.batch {
+            if (evicted.len() as u64) - before < self.batch {
                 continue;
             }
             let sum = |lists: &[u64; 4], kind: usize| lists[2 * kind] + lists[2 * kind + 1];

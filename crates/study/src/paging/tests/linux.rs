@@ -183,8 +183,8 @@ impl PlainLinux {
         nr
     }
 
-    /// `shrink_lruvec`; answers how many pages were evicted, `freed` of them before.
-    fn shrink_lruvec(&mut self, priority: u32, freed: u64) -> u64 {
+    /// `shrink_lruvec`; answers how many pages were evicted.
+    fn shrink_lruvec(&mut self, priority: u32) -> u64 {
         let may_deactivate = [false, true].map(|file| {
             let kind = usize::from(file);
             self.activated_at_refault[kind] != self.seen_at_last_reclaim[kind]
@@ -192,8 +192,7 @@ impl PlainLinux {
         });
         let trim = self.size(INACTIVE_FILE) >> priority > 0 && !may_deactivate[1];
         let targets = self.get_scan_count(priority, trim);
-        let mut nr = targets;
-        let mut freed = freed;
+        let (mut nr, mut freed) = (targets, 0);
         while nr[INACTIVE_ANON] > 0 || nr[INACTIVE_FILE] > 0 || nr[ACTIVE_FILE] > 0 {
             let now = nr.map(|count| count.min(self.cluster));
             nr = [0, 1, 2, 3].map(|list| nr[list] - now[list]);
@@ -231,7 +230,7 @@ impl PlainLinux {
     fn try_to_free_pages(&mut self) -> u64 {
         let mut freed = 0;
         for priority in (0..=12).rev() {
-            freed = self.shrink_lruvec(priority, freed);
+            freed += self.shrink_lruvec(priority);
             if freed >= self.cluster {
                 break;
             }
