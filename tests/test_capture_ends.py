@@ -293,3 +293,52 @@ def test_full_disk(build: Callable[..., Path], tmp_path: Path) -> None:
 class _Program:
     def __init__(self, program: int) -> None:
         self.program = program
+
+
+FLUSHES = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+static void note(const char *what, const char *path) {
+    char line[PATH_MAX + 20];
+    int log = open(getenv("FLUSHES"), O_WRONLY | O_APPEND | O_CREAT, 0600);
+    int bytes = snprintf(line, sizeof line, "%s %s\n", what, path);
+    if (log < 0 || write(log, line, bytes) != bytes) abort();
+    close(log);
+}
+int fdatasync(int fd) {
+    char link[64], path[PATH_MAX] = "";
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    if (readlink(link, path, sizeof path - 1) < 0) abort();
+    note("flush", path);
+    return ((int (*)(int))dlsym(RTLD_NEXT, "fdatasync"))(fd);
+}
+int rename(const char *from, const char *to) {
+    note("rename", from);
+    return ((int (*)(const char *, const char *))dlsym(RTLD_NEXT, "rename"))(from, to);
+}
+"""
+
+
+@needs_qemu
+@needs_cc
+def test_what_is_finished_is_on_the_disk(build: Callable[..., Path], tmp_path: Path) -> None:
+    """Every file is flushed before the trace says that it is complete, and then its folder."""
+    log, trace = tmp_path / "log", tmp_path / "true.trace"
+    library = build(FLUSHES, "-shared", "-fPIC", "-ldl")
+    preloaded = {**os.environ, "LD_PRELOAD": str(library), "FLUSHES": str(log)}
+    done = nearfar("-o", trace, "--", "/bin/true", env=preloaded)
+    assert done.returncode == 0, done.stderr
+    steps = [line.split(" ", 1) for line in log.read_text().splitlines()]
+    listed = ["rename", str(trace / ".trace.json.partial")]
+    complete = max(at for at, step in enumerate(steps) if step == listed)
+    last = steps.index(["rename", str(trace / ".part-00000.parquet.partial")])
+    flushed = {Path(path).name for step, path in steps[last:complete] if step == "flush"}
+    files = {"part-00000.parquet", ".regions.parquet.partial", ".trace.json.partial"}
+    assert flushed == files
+    assert ["flush", str(trace)] in steps[complete:]

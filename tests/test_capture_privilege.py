@@ -127,6 +127,18 @@ def test_exec_and_fork_after_a_change_of_user(
 
 @needs_root
 @needs_qemu
+@pytest.mark.parametrize("mounts", [[], ["--mount-proc"]])
+def test_a_namespace_of_processes(tmp_path: Path, mounts: list[str]) -> None:
+    """Its first process has the number 1 there."""
+    trace = tmp_path / "a.trace"
+    command = ["unshare", "--pid", *mounts, "--fork", "sh", "-c", "echo $$; exec echo end"]
+    done = nearfar("--follow-forks", "-o", trace, "--", *command)
+    assert done.stdout.split() == ["1", "end"] and info(trace)["complete"], done.stderr
+    assert programs(trace) == ["sh", "echo"]
+
+
+@needs_root
+@needs_qemu
 def test_a_change_that_changes_nothing_leaves_no_descriptors(tmp_path: Path) -> None:
     trace = tmp_path / "a.trace"
     done = nearfar(

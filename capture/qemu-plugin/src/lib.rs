@@ -6,7 +6,7 @@
 //! Arguments: `shm=PATH`, the shared memory; it is mapped and closed at once, so that the program
 //! finds the file descriptors it would find without us. `plugin=PATH`, this plugin.
 //! `descriptors=PLUGIN:MEMORY`, both of them open, as the program before this one hands them on.
-//! `zva=BYTES`, what an aarch64 `dc zva` zeroes.
+//! `process=NUMBER`, what the receiver calls this process. `zva=BYTES`, what an aarch64 `dc zva` zeroes.
 
 mod exec;
 mod guest;
@@ -235,6 +235,10 @@ pub unsafe extern "C" fn qemu_plugin_install(
         let handed = handed.and_then(|(plugin, memory)| number(plugin).zip(number(memory)));
         let (from, held) = handed.unwrap_or((-1, -1));
         let zva = words().find(|word| word.starts_with("zva="));
+        if let Some(process) = words().find_map(|word| word.strip_prefix("process=")?.parse().ok())
+        {
+            recorder::this_process_is(process);
+        }
         let more = zva.map_or(String::new(), |word| format!(",{word}"));
         let memory = reach::install((path, held), (plugin, from), more);
         match memory.and_then(Recorder::install) {

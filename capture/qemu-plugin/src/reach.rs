@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
-use crate::syscall;
+use crate::{recorder, syscall};
 
 /// Which file something is: device and inode.
 type Identity = (u64, u64);
@@ -174,9 +174,10 @@ pub fn hand_on() -> Option<Handed> {
     let text = |file: &File| file.path.to_string_lossy().replace(',', ",,");
     let from = format!("/proc/self/fd/{plugin}");
     handed.option = format!(
-        "{from},plugin={},shm={},descriptors={plugin}:{memory}{}",
+        "{from},plugin={},shm={},descriptors={plugin}:{memory},process={}{}",
         text(&needs.plugin),
         text(&needs.memory),
+        recorder::process(),
         needs.more
     );
     // QEMU opens the plugin by this name.

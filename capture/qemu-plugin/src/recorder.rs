@@ -29,6 +29,8 @@ pub struct Recorder {
 }
 
 static RECORDER: OnceLock<Recorder> = OnceLock::new();
+/// This process as the receiver numbers it, which a process namespace does otherwise; 0 is none.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
     /// The virtual processor whose system call this thread is in.
@@ -40,6 +42,23 @@ thread_local! {
 /// Note which virtual processor the calling thread is.
 pub fn this_is(vcpu: u32) {
     CURRENT.set(vcpu);
+}
+
+/// This process has this number for the receiver.
+pub fn this_process_is(number: u32) {
+    PROCESS.store(number, Relaxed);
+}
+
+/// The number of this process for the receiver.
+pub fn process() -> u32 {
+    PROCESS.load(Relaxed)
+}
+
+/// The same, newly asked for. `/proc` is the one of the receiver's namespace, unless the program has
+/// mounted another one.
+fn number() -> u32 {
+    let own = std::fs::read_link("/proc/self").ok();
+    own.and_then(|own| own.to_str()?.parse().ok()).unwrap_or_else(std::process::id)
 }
 
 /// The virtual processor that the calling thread is.
@@ -66,7 +85,10 @@ impl Recorder {
         let scratch: &Slot = Box::leak(Box::default());
         scratch.ring.store(chunk, Relaxed);
         scratch.cursor.store(chunk, Relaxed);
-        let pid = std::process::id();
+        if process() == 0 {
+            this_process_is(number());
+        }
+        let pid = process();
         for slot in memory.slots() {
             if slot.state.load(Acquire) == state::OPEN && slot.pid.load(Relaxed) == pid {
                 slot.state.store(state::CLOSED, Release);
@@ -192,7 +214,7 @@ impl Recorder {
 
     /// `vcpu`, of this process, writes to `slot` from now on.
     fn adopt(&self, slot: &Slot, vcpu: u32) {
-        slot.pid.store(std::process::id(), Relaxed);
+        slot.pid.store(process(), Relaxed);
         slot.state.store(state::OPEN, Release);
         self.place(vcpu).store(std::ptr::from_ref(slot).cast_mut(), Relaxed);
     }
@@ -211,6 +233,7 @@ impl Recorder {
     /// In the child of a fork, whose only thread is the one that forked. The parent goes on writing
     /// to the stream that the child's thread had.
     pub fn forked_child(&'static self) {
+        this_process_is(number());
         let place = self.place(current());
         match CHILD.take() {
             Some(slot) => {
@@ -229,7 +252,7 @@ impl Recorder {
     pub fn moment(&self, own: &Slot) -> Vec<u64> {
         let mut words = vec![self.header().tickets.fetch_add(1, SeqCst)];
         let used = self.header().used.load(Acquire) as usize;
-        let pid = std::process::id();
+        let pid = process();
         for slot in self.memory.slots().iter().take(used) {
             if slot.pid.load(Relaxed) != pid || std::ptr::eq(slot, own) {
                 continue;
@@ -248,7 +271,7 @@ impl Recorder {
     /// Whether `own` is the only stream that this process writes to.
     pub fn alone(&self, own: &Slot) -> bool {
         let used = self.header().used.load(Acquire) as usize;
-        let pid = std::process::id();
+        let pid = process();
         !self.memory.slots().iter().take(used).any(|slot| {
             slot.state.load(Acquire) == state::OPEN
                 && slot.pid.load(Relaxed) == pid

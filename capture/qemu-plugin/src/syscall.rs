@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use qemu_plugin_sys as qemu;
 
-use crate::layout::{NO_FILE, SHARED, origin, tag, what};
+use crate::layout::{NO_FILE, SHARED, lost, origin, tag, what};
 use crate::recorder::{self, Recorder};
 use crate::stream::Stream;
 use crate::{exec, guest, reach, zero};
@@ -42,6 +42,8 @@ enum Call {
     Shmat,
     Shmdt,
     Execve,
+    /// `(folder, path, ...)`.
+    ExecveAt,
     Fork,
     Vfork,
     /// `(flags, ...)`: a thread or a process.
@@ -107,12 +109,15 @@ static ARCHS: [Arch; 2] = [
             (126, Call::Privilege), // capset
             (155, Call::Privilege), // pivot_root
             (161, Call::Privilege), // chroot
+            (165, Call::Privilege), // mount
+            (166, Call::Privilege), // umount2
             (231, Call::ExitGroup),
             (247, Call::Waitid),
             (272, Call::Privilege), // unshare
             (295, Call::VectorAt(false)),
             (296, Call::VectorAt(true)),
             (308, Call::Privilege), // setns
+            (322, Call::ExecveAt),
             (326, Call::CopyRange),
             (327, Call::VectorAt(false)), // preadv2
             (328, Call::VectorAt(true)),  // pwritev2
@@ -123,6 +128,8 @@ static ARCHS: [Arch; 2] = [
         name: "aarch64",
         machine: 183,
         calls: &[
+            (39, Call::Privilege), // umount2
+            (40, Call::Privilege), // mount
             (41, Call::Privilege), // pivot_root
             (51, Call::Privilege), // chroot
             (63, Call::Plain(false)),
@@ -163,6 +170,7 @@ static ARCHS: [Arch; 2] = [
             (233, Call::Madvise),
             (260, Call::Wait4),
             (268, Call::Privilege), // setns
+            (281, Call::ExecveAt),
             (285, Call::CopyRange),
             (286, Call::VectorAt(false)),
             (287, Call::VectorAt(true)),
@@ -227,6 +235,10 @@ pub extern "C" fn starts(
     let mut stream = unsafe { Stream::of(vcpu) };
     match call {
         Call::Execve => exec::follow(&mut stream, a1, a2, a3),
+        Call::ExecveAt => {
+            let name = guest::text(a2).unwrap_or_default();
+            stream.event(&[what::EXEC_LOST, lost::START], &name);
+        }
         Call::Exit => stream.ends(false),
         Call::ExitGroup => stream.ends(true),
         Call::Privilege if Recorder::installed().is_some_and(Recorder::recording) => reach::hold(),
@@ -290,7 +302,7 @@ pub extern "C" fn returns(_: qemu::qemu_plugin_id_t, vcpu: u32, _: i64, result: 
     // Errors are -4095..=-1; nothing moved, nothing mapped.
     let done = (!(-4095..0).contains(&result)).then_some(result as u64);
     match (call, done) {
-        (Call::Execve, _) => stream.note(what::EXEC_FAILED, b""),
+        (Call::Execve | Call::ExecveAt, _) => stream.note(what::EXEC_FAILED, b""),
         (Call::Privilege, _) => reach::release(),
         (Call::Fork | Call::Vfork | Call::Clone | Call::Clone3, _) => {
             forked(stream, call, &a, done)

@@ -5,7 +5,6 @@
 //! A program that changes its user, its root or its namespaces sees that all the same.
 
 use std::io;
-use std::ptr::null;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc::{Sender, channel};
@@ -19,18 +18,20 @@ pub(crate) struct Alive {
     /// What the word is as long as all is well.
     pub word: u32,
     end: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    /// Gives back what the kernel reads after the thread's stack is gone.
+    thread: Option<JoinHandle<Option<Box<Robust>>>>,
 }
 
-/// `struct robust_list_head` of the kernel, with the one lock that is in the list.
+/// `struct robust_list_head` of the kernel, with the one lock that is in the list: addresses.
+#[derive(Debug, Default)]
 #[repr(C)]
 struct Robust {
-    first: *const *const u8,
+    first: usize,
     /// From an entry of the list to its futex.
-    offset: isize,
-    pending: *const u8,
+    offset: usize,
+    pending: usize,
     /// The entry, which leads back to the head.
-    entry: *const u8,
+    entry: usize,
 }
 
 impl Alive {
@@ -43,8 +44,12 @@ impl Alive {
         let (ready, begun) = channel();
         let word = word.as_ptr().expose_provenance();
         let hold = move || {
-            let _ = ready.send(hold(word));
+            let mut robust = Box::default();
+            let owner = hold(word, &mut robust);
+            let holds = owner.is_ok();
+            let _ = ready.send(owner);
             let _ = ends.recv();
+            holds.then_some(robust)
         };
         let thread = Builder::new().name("nearfar-alive".into()).spawn(hold)?;
         let word = begun.recv().map_err(io::Error::other)??;
@@ -52,17 +57,15 @@ impl Alive {
     }
 }
 
-/// Let the calling thread own the futex at `word`. Answers what it is now.
-fn hold(word: usize) -> io::Result<u32> {
-    // The kernel reads it after the thread's stack is gone, so it is never freed.
-    let robust: &'static mut Robust =
-        Box::leak(Box::new(Robust { first: null(), offset: 0, pending: null(), entry: null() }));
-    robust.first = &raw const robust.entry;
-    robust.entry = (&raw const robust.first).cast();
-    robust.offset = word.wrapping_sub(robust.first.addr()).cast_signed();
+/// Let the calling thread own the futex at `word`, by `robust`, which is there until the thread has
+/// ended. Answers what the word is now.
+fn hold(word: usize, robust: &mut Robust) -> io::Result<u32> {
+    robust.first = (&raw const robust.entry).expose_provenance();
+    robust.entry = (&raw const robust.first).expose_provenance();
+    robust.offset = word.wrapping_sub(robust.first);
     let (head, size) = (&raw const *robust, 3 * size_of::<usize>());
-    // SAFETY: the head and its list are there for ever; the C library's own list, which this one
-    // takes the place of, is empty, as this thread takes no robust locks.
+    // SAFETY: the kernel reads the head and its list; the C library's own list, which this one takes
+    // the place of, is empty, as this thread takes no robust locks.
     if unsafe { libc::syscall(libc::SYS_set_robust_list, head, size) } != 0 {
         return Err(io::Error::last_os_error());
     }

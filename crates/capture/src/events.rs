@@ -41,7 +41,7 @@ pub(crate) enum Cut {
     Killed,
 }
 
-/// Largest number of events in a trace: they are kept in memory until it ends.
+/// Largest number of events in a trace: they are kept in memory until it ends, and readers take no more.
 const MAX_EVENTS: u64 = 1 << 22;
 /// Bytes of all their names.
 const MAX_NAMES: u64 = 256 << 20;
@@ -145,7 +145,8 @@ pub(crate) struct Recording<'a> {
     pub lost_forks: u64,
     /// Something of the program has arrived.
     pub began: bool,
-    events_left: u64,
+    /// Events that can still be noted, and bytes of their names.
+    pub events_left: u64,
     names_left: u64,
 }
 
@@ -313,15 +314,12 @@ impl<'a> Recording<'a> {
 
     /// Note an event where it happened.
     fn region(&mut self, event: RegionEvent) -> Result<()> {
-        // What is missing at the end of the trace need not say so.
-        let ends = matches!(event.event, RegionKind::ThreadExit | RegionKind::Exit);
-        let bytes = event.name.len() as u64;
-        if !ends && (self.events_left == 0 || self.names_left < bytes) {
+        let names_left = self.names_left.checked_sub(event.name.len() as u64);
+        let (Some(events), Some(names)) = (self.events_left.checked_sub(1), names_left) else {
             self.out.stop(Some(Cut::Events));
             return Ok(());
-        }
-        self.events_left = self.events_left.saturating_sub(1);
-        self.names_left -= bytes;
+        };
+        (self.events_left, self.names_left) = (events, names);
         let at = self.out.writer.records();
         self.out.writer.region(RegionEvent { at, ..event })
     }

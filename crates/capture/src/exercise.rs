@@ -48,7 +48,7 @@ impl Input<'_> {
 
 /// Receive a trace into the folder `dir` from `shared`, which is emptied first, while `bytes` say what
 /// is written there. `plugin` does what the plugin's half does: first, before anything else is written
-/// (`true`), and at the end.
+/// (`true`), and at the end. Answers whether there was nothing but what a plugin writes.
 ///
 /// # Panics
 /// What comes of it is no trace that can be read.
@@ -57,9 +57,10 @@ pub fn protocol(
     dir: &Path,
     bytes: &[u8],
     plugin: &mut dyn FnMut(&mut Input<'_>, bool),
-) {
-    if let Err(error) = receive(shared, dir, &mut Input(bytes), plugin) {
-        panic!("{error}");
+) -> bool {
+    match receive(shared, dir, &mut Input(bytes), plugin) {
+        Ok(sound) => sound,
+        Err(error) => panic!("{error}"),
     }
 }
 
@@ -68,7 +69,7 @@ fn receive(
     dir: &Path,
     input: &mut Input<'_>,
     plugin: &mut dyn FnMut(&mut Input<'_>, bool),
-) -> Result<()> {
+) -> Result<bool> {
     let path = dir.join("t.trace");
     let follows = input.byte() & 1 == 1;
     shared.clear(u32::from(follows));
@@ -123,6 +124,7 @@ fn receive(
         Ok(ended || left == Left::Nothing || streams.recording.out.cut.is_some())
     })?;
     assert!(ended, "the capture never ends");
+    let sound = streams.recording.out.cut.is_none();
     let info = streams.into_writer().finish(None)?;
     let reader = Reader::open(&path)?;
     let (mut batches, mut batch, mut read) = (reader.batches(Columns::ALL), Batch::default(), 0);
@@ -130,7 +132,7 @@ fn receive(
         read += batch.len() as u64;
     }
     assert_eq!(read, info.records);
-    reader.regions().map(drop)
+    reader.regions().map(|_| sound && read > 0)
 }
 
 /// Write a word to a stream as its writer would, and publish it.

@@ -14,7 +14,7 @@ use nearfar_trace::{
     WriterOptions,
 };
 
-use crate::events::Recording;
+use crate::events::{Cut, Recording};
 use crate::exercise::Input;
 use crate::interrupt::{Request, Watch};
 use crate::layout::{
@@ -190,22 +190,30 @@ struct Received {
     order: Vec<Record>,
     regions: Vec<RegionEvent>,
     lost_forks: u64,
+    cut: Option<Cut>,
     signal: Option<i32>,
 }
 
 /// Receive all that the writer's process writes.
-fn received(shared: &Shared, mut child: Child, follow: bool) -> Received {
+fn received(shared: &Shared, child: Child, follow: bool) -> Received {
+    received_of(shared, child, follow, u64::MAX)
+}
+
+/// The same, with so many events at most.
+fn received_of(shared: &Shared, mut child: Child, follow: bool, events: u64) -> Received {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.trace");
     let writer = Writer::create(&path, Source::default(), WriterOptions::default()).unwrap();
     let mut go_on = |_| Request::Continue;
     let watch = Watch::new(child.id(), None, &mut go_on);
-    let recording = Recording::new(shared, writer, true, 0, None, watch);
+    let mut recording = Recording::new(shared, writer, true, 0, None, watch);
+    recording.events_left = recording.events_left.min(events);
     let mut streams = Streams::new(shared, recording, follow);
     receive(shared, &mut streams, &child).unwrap();
     let status = child.wait().unwrap();
     assert!(status.success() || status.signal().is_some(), "{status}");
     let lost_forks = streams.recording.lost_forks;
+    let cut = streams.recording.out.cut;
     let info = streams.into_writer().finish(None).unwrap();
     let reader = Reader::open(&path).unwrap();
     let (mut batches, mut batch) = (reader.batches(Columns::ALL), Batch::default());
@@ -215,7 +223,7 @@ fn received(shared: &Shared, mut child: Child, follow: bool) -> Received {
         order.extend(batch.iter());
     }
     let regions = reader.regions().unwrap();
-    Received { info, threads, order, regions, lost_forks, signal: status.signal() }
+    Received { info, threads, order, regions, lost_forks, cut, signal: status.signal() }
 }
 
 fn run(script: &str, flags: u32) -> Received {
@@ -283,6 +291,17 @@ fn control_records_of_any_length_arrive() {
         assert_eq!(map.name, name(number));
     }
     check(&threads[0], 0, (0..EVENTS).flat_map(|number| 0..number % 9));
+}
+
+/// What is kept in memory until the end has a limit; the program runs on.
+#[test]
+fn more_events_than_a_trace_holds_end_the_recording() {
+    let shared = Shared::create(0).unwrap();
+    let child = start(&shared, "events");
+    let Received { threads, regions, cut, signal, .. } = received_of(&shared, child, false, 100);
+    assert_eq!((regions.len(), cut, signal), (100, Some(Cut::Events), None));
+    // The first event is the thread's.
+    check(&threads[0], 0, (0..99).flat_map(|number| 0..number % 9));
 }
 
 #[test]

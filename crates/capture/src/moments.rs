@@ -38,9 +38,16 @@ pub(crate) struct Ahead {
     own: VecDeque<(u64, u64)>,
     /// Its last one is not over yet.
     within: bool,
+    /// There was one that no plugin writes.
+    forged: bool,
 }
 
 impl Ahead {
+    /// Whether there was a moment that no plugin writes.
+    pub fn is_forged(&self) -> bool {
+        self.forged
+    }
+
     /// Where its next moment begins.
     pub fn next(&self) -> Option<u64> {
         self.own.front().map(|(_, from)| *from)
@@ -73,8 +80,8 @@ impl Ahead {
                 let position = self.looked + at as u64;
                 match (kind, &words[at + 1..after]) {
                     (tag::MOMENT, [ticket, others @ ..]) => {
-                        // There is one at a time, if the program has written nothing here itself.
-                        self.over(position, moments);
+                        // One at a time, and no ticket twice.
+                        self.forged |= self.within || moments.contains_key(ticket);
                         let (others, _) = others.as_chunks();
                         let mut before: Box<[_]> = others.iter().map(|[o, p]| (*o, *p)).collect();
                         before.sort_unstable();

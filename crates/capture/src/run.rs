@@ -221,10 +221,13 @@ pub(crate) fn receive(shared: &Shared, streams: &mut Streams<'_>, child: &Child)
     })
 }
 
+/// Turns in which all is taken that the program has written before it ended.
+const MAX_TURNS: u32 = 100;
+
 /// Take from the streams until every recorded process has ended.
 fn drive(shared: &Shared, streams: &mut Streams<'_>, pid: u32, ended: &AtomicBool) -> Result<()> {
     let mut alive: HashMap<u32, Instant> = HashMap::new();
-    let mut quiet = 0;
+    let (mut quiet, mut stuck) = (0, 0);
     loop {
         let seen = shared.header().bell.load(Acquire);
         let over = ended.load(Acquire);
@@ -254,6 +257,11 @@ fn drive(shared: &Shared, streams: &mut Streams<'_>, pid: u32, ended: &AtomicBoo
             }
         } else {
             quiet = 0;
+        }
+        // Where nobody writes any more, little can be left.
+        stuck += u32::from(over && !follows);
+        if stuck > MAX_TURNS {
+            out.stop(Some(Cut::Forged));
         }
         out.watch.look(records);
         if over && follows {
@@ -321,7 +329,8 @@ fn finish(shared: &Shared, mut streams: Streams<'_>, status: ExitStatus) -> Resu
         warnings
             .push("the program ended before the records to skip did: nothing is recorded".into());
     }
-    let reason = incomplete(shared, &streams.recording, end);
+    let nothing = (!streams.began()).then(|| "nothing of the program has arrived".to_owned());
+    let reason = incomplete(shared, &streams.recording, end).or(nothing);
     let full = streams.full();
     let mut writer = streams.into_writer();
     for warning in &warnings {

@@ -314,6 +314,9 @@ impl<'a> Streams<'a> {
         let Some(process) = self.processes.get_mut(&stream.pid) else { return };
         let end = (order, &stream.end);
         self.found += stream.ahead.look(end, until, &mut self.words, &mut process.moments);
+        if stream.ahead.is_forged() {
+            self.recording.forged();
+        }
     }
 
     /// Put moments that are over into the trace by their tickets, those of a process up to the first
@@ -455,6 +458,9 @@ impl<'a> Streams<'a> {
             }
             process.streams -= 1;
             let Some(stream) = self.streams.remove(&order) else { continue };
+            if stream.end.is_forged() {
+                self.recording.forged();
+            }
             self.slots.iter_mut().filter(|slot| **slot == Some(order)).for_each(|s| *s = None);
             stream.end.free();
             self.recording.thread_ends(&stream.position)?;

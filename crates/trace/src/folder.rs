@@ -1,6 +1,7 @@
 //! Atomic replacement of files and folders: a reader sees the old one or the new one, complete.
 
 use std::ffi::{CString, OsStr, OsString};
+use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -48,6 +49,15 @@ impl Drop for TemporaryFile {
         // Once it has its name, there is nothing here to remove.
         let _ = std::fs::remove_file(&self.path);
     }
+}
+
+/// Have a file, or the names in a folder, on the disk.
+///
+/// # Errors
+/// The disk fails, or is full.
+pub(crate) fn flush(path: &Path) -> Result<()> {
+    let flushed = File::open(path).and_then(|file| file.sync_data());
+    flushed.map_err(|e| Error::io(path, "cannot write", &e))
 }
 
 /// Remove the file or folder `path`, if it is there.

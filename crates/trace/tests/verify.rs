@@ -145,12 +145,12 @@ fn what_contradicts_the_files_is_reported() {
         ),
         (
             "an event of another thread",
-            |info| info.threads[0].index = 6,
-            "regions.parquet: row 0 is of thread 0, which trace.json has not",
+            |info| info.threads[1].index = 6,
+            "regions.parquet: row 0 is of thread 5, which trace.json has not",
         ),
         (
             "another thread",
-            |info| info.threads[1].index = 6,
+            |info| info.threads[0].index = 6,
             "trace.json: `threads` says 200 records of thread 6",
         ),
         (

@@ -29,6 +29,7 @@ pub fn act(recorder: &'static Recorder, input: &mut Input<'_>, first: bool) {
         let mut stream = open(9);
         stream.position();
         stream.moment();
+        stream.done();
         stream.forks(origin::FORK);
         stream.forked(None);
         recorder.new_block(1, 2);

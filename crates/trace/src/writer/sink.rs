@@ -160,8 +160,15 @@ impl Sink {
 
     pub(super) fn store(&mut self) -> Result<()> {
         let (regions, listed) = self.prepare()?;
+        if self.last {
+            // What is called complete is so after a power cut, too.
+            let parts = self.info.parts.iter().map(|part| self.dir.join(&part.file));
+            let files = parts.chain([regions.path.clone(), listed.path.clone()]);
+            files.into_iter().try_for_each(|file| folder::flush(&file))?;
+        }
         regions.commit()?;
-        listed.commit()
+        listed.commit()?;
+        if self.last { folder::flush(&self.dir) } else { Ok(()) }
     }
 
     /// Write the table of events and `trace.json`, to be given their names in this order.
