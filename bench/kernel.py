@@ -55,6 +55,8 @@ class Finished:
         kernel_bytes: most memory of the kernel that was charged to the group, page tables mostly.
         file_bytes: most page cache that was charged to the group; if not polled, at the end.
         killed: processes that the kernel ended for lack of memory.
+        updated: a page became active when it was read back, which takes statistics that were
+            brought up to date while the program ran.
     """
 
     exit_code: int
@@ -63,6 +65,7 @@ class Finished:
     kernel_bytes: int
     file_bytes: int
     killed: int
+    updated: bool
 
 
 @dataclass(frozen=True)
@@ -180,12 +183,22 @@ def run_limited(
                 _write(group / "memory.swappiness", *_ANONYMOUS_ONLY)
             if limit is not None:
                 _write(group / where.limit, str(limit))
-        return _run_watched(where, group, command, poll=poll)
+        with _first():
+            return _run_watched(where, group, command, poll=poll)
 
 
-def _run_watched(
-    where: Controller, group: Path, command: Sequence[str], *, poll: bool
-) -> Finished:
+@contextmanager
+def _first() -> Iterator[None]:
+    """Before all others on this machine: they are not to decide how old the statistics get."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    os.setpriority(os.PRIO_PROCESS, 0, -20)
+    try:
+        yield
+    finally:
+        os.setpriority(os.PRIO_PROCESS, 0, before)
+
+
+def _run_watched(where: Controller, group: Path, command: Sequence[str], *, poll: bool) -> Finished:
     libc = ctypes.CDLL(None)
     core = max(os.sched_getaffinity(0))
 
@@ -195,6 +208,7 @@ def _run_watched(
         libc.prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)
         libc.personality(_ADDR_NO_RANDOMIZE)
 
+    activated = _activated()
     child = subprocess.Popen(
         list(command),
         stdin=subprocess.DEVNULL,
@@ -213,7 +227,8 @@ def _run_watched(
                 file = max(file, stat["active_file"] + stat["inactive_file"])
                 killed = where.killed(group)
                 major = usage.ru_majflt
-                return Finished(child.returncode, major, anonymous, kernel, file, killed)
+                updated = _activated() != activated
+                return Finished(child.returncode, major, anonymous, kernel, file, killed, updated)
             anonymous = max(anonymous, (stat["active_anon"] + stat["inactive_anon"]) // PAGE)
             kernel = max(kernel, where.kernel_bytes(group, stat))
             file = max(file, stat["active_file"] + stat["inactive_file"])
@@ -227,6 +242,11 @@ def _run_watched(
 def statistics(group: Path) -> dict[str, int]:
     """The numbers of ``memory.stat``; reading them makes the kernel bring them up to date."""
     return _numbers(group / "memory.stat")
+
+
+def _activated() -> int:
+    """Anonymous pages of the machine that became active when they were read back."""
+    return _numbers(Path("/proc/vmstat"))["workingset_activate_anon"]
 
 
 def _numbers(path: Path) -> dict[str, int]:

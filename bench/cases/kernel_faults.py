@@ -18,16 +18,33 @@ SUMMARY = "major faults of programs under a memory limit with zram, against the 
 
 #: Memory sizes, as parts of the program's anonymous pages.
 FRACTIONS = (0.5, 0.6, 0.7, 0.8, 0.9)
-#: The policy that is read from the kernel, and others, to see what the comparison can tell apart.
-OURS, OTHERS = "linux", ("clock", "lru")
 #: Programs of a quick run, and the part of their size.
 QUICK, QUICK_PART = ("sort",), 0.1
 #: Runs of a memory size, for each that is asked for, before what is killed stays without a count.
 TRIES = 2
 #: A cell with fewer faults is not judged by its error: one batch more or less is most of it.
 FEWEST = 64
-#: Of the share of cells that are near enough.
+#: Percent, of the share of cells that are near enough.
 NEAR = (10, 25)
+#: What is predicted: policy, and options of its own. The programs end before the kernel brings its
+#: statistics up to date, unless somebody reads them.
+PREDICTED = {
+    "old": ("linux", ("--statistics-every", "0", "--swappiness", kernel.SWAPPINESS)),
+    "exact": ("linux", ("--statistics-every", "1", "--swappiness", kernel.SWAPPINESS)),
+    "clock": ("clock", ()),
+}
+#: Frames that the kernel may have more or less than the limit says: it frees 32 pages at once,
+#: and its own memory comes and goes.
+AROUND = (-32, -16, 0, 16, 32)
+#: The kernel's counts, and which prediction is theirs.
+MAIN, SECOND = ("kernel", "old"), ("polled", "exact")
+#: Printed as well: another policy, to see what the comparison can tell apart.
+COMPARED = {
+    MAIN: "`linux`, kernel not polled",
+    ("steady", "old"): "`linux`, kernel not polled, statistics not renewed",
+    SECOND: "`linux`, kernel polled",
+    ("polled", "clock"): "`clock`, kernel polled",
+}
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
@@ -58,7 +75,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
 def ask_kernel(
     where: kernel.Controller, program: Program, command: list[str], rounds: int
 ) -> list[dict[str, Any]]:
-    """The cells of one program: what the kernel counts, ``rounds`` times not polled, once polled."""
+    """The cells of a program: what the kernel counts, ``rounds`` times not polled, once polled."""
     group = f"nearfar-bench-{os.getpid()}"
     with kernel.swapping(1 << 30) as lists:
         # Brings the program and its input into the page cache, outside of any limited group.
@@ -82,14 +99,16 @@ def ask_kernel(
         ]
         for cell in cells:
             limit = cell["frames"] * kernel.PAGE + free.kernel_bytes
-            for how, poll in (("kernel", False), ("polled", True)):
+            for how, wanted in (("kernel", rounds), ("polled", 1)):
                 ran: list[kernel.Finished] = []
-                wanted = 1 if poll else rounds
                 while sum(map(ended_well, ran)) < wanted and len(ran) < TRIES * wanted:
+                    poll = how == "polled"
                     ran.append(kernel.run_limited(where, command, limit, group, poll=poll))
-                cell[how] = [one.major for one in ran if ended_well(one)]
-                cell[f"{how}_killed"] = len(ran) - len(cell[how])
-                if not poll:
+                well = [one for one in ran if ended_well(one)]
+                cell[how] = [one.major for one in well]
+                cell[f"{how}_killed"] = len(ran) - len(well)
+                if how == "kernel":
+                    cell["steady"] = [one.major for one in well if not one.updated]
                     cell["file_bytes"] = max(one.file_bytes for one in ran)
     return cells
 
@@ -99,12 +118,7 @@ def ask_model(cells: list[dict[str, Any]], command: list[str], trace: Path) -> N
     words = nearfar("capture", "--no-fetch", "--follow-forks", "--force", "-o", trace, "--")
     settings = [f"{name}={value}" for name, value in kernel.ENVIRONMENT.items()]
     run(["env", "-i", *settings, *words, *command], discard=True)
-    memory = ",".join(str(cell["frames"] * kernel.PAGE) for cell in cells)
-    pages = peak(trace)
-    predicted = {policy: predict(trace, policy, memory) for policy in (OURS, *OTHERS)}
-    for cell in cells:
-        cell["trace_pages"] = pages
-        cell["predicted"] = {name: found[cell["frames"]] for name, found in predicted.items()}
+    predict(cells, trace)
 
 
 def ended_well(ran: kernel.Finished) -> bool:
@@ -112,70 +126,88 @@ def ended_well(ran: kernel.Finished) -> bool:
     return ran.exit_code == 0 and ran.killed == 0
 
 
-def signed_error(cell: dict[str, Any], policy: str = OURS, how: str = "kernel") -> float | None:
-    """Percent that the prediction is above the kernel's median; None where there is nothing to judge."""
-    if not cell[how]:
+def signed_error(cell: dict[str, Any], counts: str, predicted: str) -> float | None:
+    """Percent that the prediction is above the median of the counts; None: not to be judged."""
+    if not cell[counts]:
         return None
-    count = statistics.median(cell[how])
+    count = statistics.median(cell[counts])
     if count < FEWEST:
         return None
-    return 100 * (cell["predicted"][policy] - count) / count
+    return 100 * (cell["predicted"][predicted] - count) / count
 
 
-def errors(cells: Iterable[dict[str, Any]], *which: str) -> list[float]:
+def errors(cells: Iterable[dict[str, Any]], counts: str, predicted: str) -> list[float]:
     """Signed errors of the cells that have one."""
-    return [error for cell in cells if (error := signed_error(cell, *which)) is not None]
+    found = (signed_error(cell, counts, predicted) for cell in cells)
+    return [error for error in found if error is not None]
 
 
-def share(found: list[float], total: int, near: int) -> float:
-    """Percent of ``total`` cells that err by ``near`` percent at most."""
-    return 100 * sum(abs(error) <= near for error in found) / total
+def share(found: list[float], near: int) -> float:
+    """Percent of the errors that are ``near`` percent at most, above or below."""
+    return 100 * sum(abs(error) <= near for error in found) / len(found)
 
 
 def rows(cells: list[dict[str, Any]]) -> list[Row]:
     """The figures of each program, then those of all cells."""
     made = []
     for name in dict.fromkeys(cell["program"] for cell in cells):
-        found = errors(cell for cell in cells if cell["program"] == name)
-        if found:
-            made.append(row(NAME, f"signed error, {name}", found, "%"))
-    for policy, how in ((OURS, "kernel"), (OURS, "polled"), *((other, "kernel") for other in OTHERS)):
-        found = errors(cells, policy, how)
+        for compared in (MAIN, SECOND):
+            found = errors((cell for cell in cells if cell["program"] == name), *compared)
+            if found:
+                how = "polled" if compared == SECOND else "not polled"
+                made.append(row(NAME, f"signed error, {name}, {how}", found, "%"))
+    for compared, label in COMPARED.items():
+        found = errors(cells, *compared)
         if not found:
             continue
-        ours = (policy, how) == (OURS, "kernel")
-        label = f"`{policy}`, kernel {'polled' if how == 'polled' else 'not polled'}"
+        main = compared == MAIN
         made.append(row(NAME, f"signed error, all, {label}", found, "%"))
         distance = [abs(statistics.median(found))]
-        made.append(
-            row(NAME, f"distance of that median from 0, {label}", distance, "%",
-                goal="<= 10" if ours else "")
-        )  # fmt: skip
+        goal = "<= 10" if main else ""
+        made.append(row(NAME, f"distance of that from 0, {label}", distance, "%", goal=goal))
         for near in NEAR:
-            goal = ">= 90" if ours and near == NEAR[-1] else ""
-            within = [share(found, len(cells), near)]
+            goal = ">= 90" if main and near == NEAR[-1] else ""
+            within = [share(found, near)]
             made.append(row(NAME, f"cells within {near} %, {label}", within, "%", goal=goal))
-    killed = [sum(cell[f"{how}_killed"] for cell in cells) for how in ("kernel", "polled")]
-    made.append(row(NAME, "runs killed for lack of memory, not polled", killed[:1], "runs"))
-    made.append(row(NAME, "runs killed for lack of memory, polled", killed[1:], "runs"))
+        made.append(row(NAME, f"cells judged, {label}", [len(found)], "cells"))
+    made.append(row(NAME, "cells", [len(cells)], "cells", note=conditions(cells)))
+    for how, label in (("kernel", "not polled"), ("polled", "polled")):
+        killed = sum(cell[f"{how}_killed"] for cell in cells)
+        made.append(row(NAME, f"runs killed for lack of memory, {label}", [killed], "runs"))
     return made
+
+
+def conditions(cells: list[dict[str, Any]]) -> str:
+    """How it was measured, as far as the machine decides."""
+    first = cells[0]
+    parts = ", ".join(f"{part:.0%}" for part in FRACTIONS)
+    charged = max(cell["file_bytes"] for cell in cells)
+    return (
+        f"control group version {first['cgroup']}, {first['lists']}, swap on zram, "
+        f"vm.page-cluster 0, swappiness {first['swappiness']}; limits: {parts} of the program's "
+        f"anonymous pages, and what the kernel itself uses for it; at most {charged} bytes of "
+        "files charged"
+    )
 
 
 #: Files are in the page cache, charged to the group that read them first.
 STUDY = ("--lifetimes", "on", "--page-cache", "elsewhere", "--page-sizes", "4K", "--format", "json")
 
 
-def predict(trace: Path, policy: str, memory: str) -> dict[int, int]:
-    """Pages read back from swap at each number of frames."""
-    words = [*STUDY, "--replacement", policy, "--memory", memory]
-    if policy == OURS:
-        words += ["--swappiness", kernel.SWAPPINESS]
-    words += ["--machine", "desktop-nvm", "--storage", "nvm-1x"]
-    result = run(nearfar("paging", trace, *words)).json()
-    return {each["frames"]: each["swap_ins"] for each in result["rows"]}
-
-
-def peak(trace: Path) -> int:
-    """The most anonymous pages at once."""
-    result = run(nearfar("paging", trace, *STUDY, "--memory", "100%")).json()
-    return int(result["run"]["peak_resident_bytes"]) // kernel.PAGE
+def predict(cells: list[dict[str, Any]], trace: Path) -> None:
+    """Add to each cell the pages read back from swap, and the most that the trace holds."""
+    for cell in cells:
+        cell["predicted"], cell["around"] = {}, {}
+    for name, (policy, options) in PREDICTED.items():
+        near = AROUND if policy == "linux" else (0,)
+        frames = {cell["frames"] + more for cell in cells for more in near}
+        sizes = ["100%", *(str(each * kernel.PAGE) for each in sorted(frames))]
+        asked = ("--memory", ",".join(sizes), "--machine", "desktop-nvm", "--storage", "nvm-1x")
+        words = nearfar("paging", trace, *STUDY, *asked, "--replacement", policy, *options)
+        found = run(words).json()["rows"]
+        whole = next(each["frames"] for each in found if each["memory_fraction"] is not None)
+        swap_ins = {each["frames"]: each["swap_ins"] for each in found}
+        for cell in cells:
+            cell["predicted"][name] = swap_ins[cell["frames"]]
+            cell["around"][name] = [swap_ins[cell["frames"] + more] for more in near]
+            cell["trace_pages"] = whole

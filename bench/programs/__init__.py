@@ -84,7 +84,7 @@ def _sort(folder: Path, part: float) -> list[str]:
 
 
 def _sqlite(_: Path, part: float) -> list[str]:
-    return [sys.executable, str(HERE / "sqlite.py"), str(int(40_000 * part))]
+    return [sys.executable, str(HERE / "sqlite.py"), str(int(13_000 * part))]
 
 
 def _node(_: Path, part: float) -> list[str]:
@@ -98,12 +98,12 @@ def _numpy(_: Path, part: float) -> list[str]:
 
 def _gcc(folder: Path, part: float) -> list[str]:
     compiler = _printed(_found("gcc"), "-print-prog-name=cc1")
-    unit = _source(folder, 30 * part)
+    unit = _source(folder, 20 * part)
     return [compiler, "-quiet", "-O1", unit, "-o", "/dev/null"]
 
 
 def _zstd(folder: Path, part: float) -> list[str]:
-    text = _lines(folder, 150_000 * part)
+    text = _lines(folder, 25_000 * part)
     search = "--zstd=strat=3,wlog=24,hlog=22,clog=21"
     return [_found("zstd"), search, "--single-thread", "-c", text]
 
@@ -116,7 +116,7 @@ def _redis(folder: Path, part: float) -> list[str]:
     from nearfar.inputs import redis_load
 
     load = folder / "load.txt"
-    redis_load(load, keys=int(90_000 * part), commands=int(40_000 * part))
+    redis_load(load, keys=int(25_000 * part), commands=int(5_000 * part))
     return [_found("bash"), str(HERE / "redis.sh"), str(folder), str(load)]
 
 
@@ -128,12 +128,12 @@ def _graph(folder: Path, part: float) -> list[str]:
 
 def _shell(folder: Path, part: float) -> list[str]:
     text = _lines(folder, 220_000 * part)
-    return [_found("bash"), str(HERE / "processes.sh"), text, str(int(50 * part))]
+    return [_found("bash"), str(HERE / "processes.sh"), text, str(int(25 * part))]
 
 
 def _jq(folder: Path, part: float) -> list[str]:
-    text = _lines(folder, 60_000 * part)
-    program = "[inputs | {key: .[0:4], size: length}] | group_by(.key) | map(length) | max"
+    text = _lines(folder, 25_000 * part, most=900)
+    program = "[inputs | {key: .[0:4], text: .}] | group_by(.key) | map(length) | max"
     return [_found("jq"), "-n", "-R", program, text]
 
 

@@ -309,7 +309,7 @@ impl PlainLinux {
         let fault = !self.has(p);
         if fault {
             self.faults += 1;
-            if self.statistics_every > 0 && self.faults % self.statistics_every == 0 {
+            if self.statistics_every > 0 && self.faults.is_multiple_of(self.statistics_every) {
                 self.flush_stats();
             }
             if self.held.len() == self.frames {
