@@ -56,7 +56,8 @@ def main() -> int:
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     text = json.dumps(result, indent=1) + "\n"
-    if options.output is not None:
+    # A run in which every case was skipped replaces no record.
+    if options.output is not None and result["rows"]:
         name = options.output
         name = name.with_suffix("") if name.suffix in {".json", ".md"} else name
         write(name.with_name(f"{name.name}.json"), text)
@@ -131,6 +132,7 @@ def bench(options: argparse.Namespace, chosen: list[Any], scratch: Path) -> dict
         "options": {"quick": quick, "refs": refs, "rounds": rounds},
         "remarks": inputs.remarks,
         "rows": [row.to_dict() for row in rows],
+        "cells": inputs.cells,
     }
 
 

@@ -48,7 +48,7 @@ nitpicky = False
 CONTENTS = {
     "Start": ["docs/start", "docs/shell"],
     "Studies": ["docs/paging", "docs/advise", "docs/tiering", "docs/ssd", "docs/numa",
-                "docs/reproduce", "build/reference/validation"],
+                "docs/reproduce", "docs/validation", "build/reference/validation"],
     "Traces": ["docs/capture", "docs/workload", "docs/import", "docs/export", "docs/generate",
                "docs/info", "docs/filter", "docs/trace", "docs/formats"],
     "More": ["docs/machine", "docs/fit", "docs/apply", "docs/emit", "docs/report", "docs/doctor",

@@ -5,7 +5,8 @@ declarations of commands whose home is Python:
 
 * ``python/nearfar/declared/COMMAND.py``: options and rows of a command as types and as data;
 * tables in ``docs/*.md``, between ``<!-- declared: WHAT -->`` and ``<!-- end -->``, where WHAT is
-  ``options COMMAND``, ``columns COMMAND [TABLE]``, ``names REGISTRY`` or ``policies`` (of tiering).
+  ``options COMMAND``, ``columns COMMAND [TABLE]``, ``names REGISTRY``, ``policies`` (of tiering),
+  ``kernel-faults TABLE`` (what the real kernel did, of ``bench/kernel_tables.py``).
 
 ``tests/test_declared.py`` fails when running this again would change a file.
 """
@@ -238,11 +239,18 @@ def table(what: str, declared: dict[str, Any]) -> str:
         keys = ("what", "follows", "leaves_out", "not_for")
         for policy in tiering_policies():
             lines.append(f"| `{policy['name']}` | {' | '.join(_cell(policy[k]) for k in keys)} |")
+    elif kind == "kernel-faults":
+        sys.path.insert(0, str(ROOT / "bench"))
+        import kernel_tables
+
+        return kernel_tables.TABLES[name]()
     elif kind == "names":
         lines = [f"| {name.replace('_', ' ')} | |", "|---|---|"]
         lines += [f"| `{entry}` | {_cell(text)} |" for entry, text in declared["registries"][name]]
     else:
-        raise SystemExit(f"declared: {what}: write options, columns or names")
+        raise SystemExit(
+            f"declared: {what}: write options, columns, names, policies or kernel-faults"
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -119,6 +119,7 @@ def ends(tmp_path_factory: pytest.TempPathFactory, build: Callable[..., Path]) -
         {},
         {"replacement": "lru", "page_cache": "warm"},
         {"replacement": "linux", "swappiness": 150, "write_back": True, "tlb": "8x2"},
+        {"replacement": "linux", "statistics_every": 0},
         {"memory": "64K", "page_cache": "warm"},
     ],
 )

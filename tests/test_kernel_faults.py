@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import statistics
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -17,8 +19,13 @@ BENCH = Path(__file__).parent.parent / "bench"
 sys.path.insert(0, str(BENCH))
 
 import kernel  # noqa: E402
+import kernel_tables  # noqa: E402
 import undo  # noqa: E402
 from cases import kernel_faults  # noqa: E402
+from programs import PROGRAMS  # noqa: E402
+
+#: Programs that are captured again: the quickest two that depend little on their version.
+REPLAYED = ("graph", "zstd")
 
 
 def test_the_memory_controller_is_found(tmp_path: Path) -> None:
@@ -37,8 +44,10 @@ def test_the_memory_controller_is_found(tmp_path: Path) -> None:
         kernel.controller("cgroup2 /no/such cgroup2 rw 0 0\n")
 
 
-def test_a_machine_that_cannot_is_skipped_with_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    inputs: Any = SimpleNamespace(remarks=[], can_capture=True)
+def test_a_machine_that_cannot_is_skipped_with_a_word(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    inputs: Any = SimpleNamespace(remarks=[], can_capture=True, scratch=tmp_path)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(kernel.Unavailable, match="needs root"), kernel.swapping(1 << 20):
         pass
@@ -46,7 +55,7 @@ def test_a_machine_that_cannot_is_skipped_with_a_word(monkeypatch: pytest.Monkey
     def none(*_: object) -> None:
         raise kernel.Unavailable("this kernel has no zram (CONFIG_ZRAM)")
 
-    monkeypatch.setattr(kernel_faults, "compare", none)
+    monkeypatch.setattr(kernel_faults, "ask_kernel", none)
     monkeypatch.setattr(kernel, "controller", lambda _: kernel.Controller(Path("/c"), 1))
     assert kernel_faults.run_case(inputs, 1, True) == []
     assert inputs.remarks == ["kernel-faults skipped: this kernel has no zram (CONFIG_ZRAM)"]
@@ -75,14 +84,54 @@ def test_the_real_kernel_beside_the_prediction() -> None:
     if not result["rows"]:
         assert result["remarks"][0].startswith("kernel-faults skipped: ")
         pytest.skip(result["remarks"][0])
-    rows = {row["name"]: row["value"] for row in result["rows"]}
-    assert rows["anonymous pages, trace"] == pytest.approx(rows["anonymous pages, kernel"], rel=0.1)
-    counted = [v for name, v in rows.items() if name.startswith("major faults, kernel")]
-    predicted = [v for name, v in rows.items() if name.startswith("major faults, predicted")]
-    assert len(counted) == len(predicted) == len(kernel_faults.FRACTIONS)
+    cells = result["cells"]
+    assert [cell["part"] for cell in cells] == list(kernel_faults.FRACTIONS)
+    assert cells[0]["trace_pages"] == pytest.approx(cells[0]["anonymous_pages"], rel=0.1)
     # Less memory, more faults, on both sides; a tenth of the size is no case for the goal.
+    counted = [cell["polled"][0] for cell in cells if cell["polled"]]
+    predicted = [cell["predicted"]["exact"] for cell in cells]
     assert counted[0] > counted[-1] > 0 and predicted[0] > predicted[-1] > 0
-    assert rows["error of `linux`"] < 50
+    middle = statistics.median(kernel_faults.errors(cells, *kernel_faults.SECOND))
+    assert abs(middle) < 50
+
+
+RECORD = kernel_tables.recorded()
+
+
+def test_the_record_holds_programs_of_many_kinds() -> None:
+    cells = RECORD["cells"]
+    programs = list(dict.fromkeys(cell["program"] for cell in cells))
+    assert programs == [program.name for program in PROGRAMS] and len(programs) >= 10
+    parts = [(cell["program"], cell["part"]) for cell in cells]
+    assert parts == [(name, part) for name in programs for part in kernel_faults.FRACTIONS]
+    assert not RECORD["options"]["quick"]
+
+
+def test_recorded_figures_come_from_the_cells() -> None:
+    """Every figure of the record, from the kernel's counts and the predictions in it."""
+    made = [row.to_dict() for row in kernel_faults.rows(RECORD["cells"])]
+    assert json.loads(json.dumps(made)) == RECORD["rows"]
+    changed = json.loads(json.dumps(RECORD["cells"]))
+    cell = next(cell for cell in changed if cell["kernel"])
+    cell["kernel"] = [2 * count for count in cell["kernel"]]
+    assert [row.to_dict() for row in kernel_faults.rows(changed)] != RECORD["rows"]
+
+
+@pytest.mark.skipif(not shutil.which("qemu-x86_64"), reason="QEMU is not installed")
+@pytest.mark.parametrize("name", REPLAYED)
+def test_recorded_predictions_are_made_again(name: str, tmp_path: Path) -> None:
+    """Captured and predicted anew at the recorded sizes; compilers and libraries may differ."""
+    program = next(program for program in PROGRAMS if program.name == name)
+    if program.missing():
+        pytest.skip(f"no {program.missing()[0]}")
+    recorded = [cell for cell in RECORD["cells"] if cell["program"] == name]
+    cells = json.loads(json.dumps(recorded))
+    kernel_faults.ask_model(cells, program.make(tmp_path, 1), tmp_path / "program.trace")
+    for made, kept in zip(cells, recorded, strict=True):
+        assert made["trace_pages"] == pytest.approx(kept["trace_pages"], rel=0.02)
+        for how, count in kept["predicted"].items():
+            near = pytest.approx(count, rel=0.05, abs=kernel_faults.FEWEST)
+            assert made["predicted"][how] == near, (kept["part"], how)
 
 
 def test_what_a_killed_run_has_left_is_undone(tmp_path: Path) -> None:

@@ -211,6 +211,7 @@ BAD = {
     "insert of lru": (["--replacement", "lru", "--clock-insert", "clear"], "--clock-insert"),
     "swappiness of clock": (["--swappiness", "100"], "--swappiness"),
     "swappiness over 200": (["--replacement", "linux", "--swappiness", "201"], "--swappiness"),
+    "statistics of clock": (["--statistics-every", "0"], "--statistics-every"),
     "unknown kind": (["--kinds", "write"], "kernel-store"),
     "kind that is not there": (["--kinds", "fetch"], "no fetch records"),
     "unknown storage": (["--storage", "floppy"], "floppy"),

@@ -3,133 +3,211 @@
 from __future__ import annotations
 
 import os
-import random
-import shutil
-import signal
 import statistics
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import kernel
 from inputs import Inputs
 from measure import BenchError, Row, nearfar, row, run
+from programs import PROGRAMS, Program
 
 NAME = "kernel-faults"
-SUMMARY = "major faults of `sort` under a memory limit with zram, against the prediction"
+SUMMARY = "major faults of programs under a memory limit with zram, against the prediction"
 
 #: Memory sizes, as parts of the program's anonymous pages.
 FRACTIONS = (0.5, 0.6, 0.7, 0.8, 0.9)
-#: The policy that is read from the kernel, and others, to see what the comparison can tell apart.
-OURS, OTHERS = "linux", ("clock", "lru")
-#: Lines of the sorted file; a line is some 120 bytes, and takes 170 bytes of memory.
-LINES = 250_000
-#: Runs that may be repeated because the kernel, with old statistics, killed the program.
-MAX_KILLED = 10
+#: Programs of a quick run, and the part of their size.
+QUICK, QUICK_PART = ("sort",), 0.1
+#: Runs of a memory size, for each that is asked for, before what is killed stays without a count.
+TRIES = 2
+#: A cell with fewer faults is not judged by its error: one batch more or less is most of it.
+FEWEST = 64
+#: Percent, of the share of cells that are near enough.
+NEAR = (10, 25)
+#: What is predicted: policy, and options of its own. The programs end before the kernel brings its
+#: statistics up to date, unless somebody reads them.
+PREDICTED = {
+    "old": ("linux", ("--statistics-every", "0", "--swappiness", kernel.SWAPPINESS)),
+    "exact": ("linux", ("--statistics-every", "1", "--swappiness", kernel.SWAPPINESS)),
+    "clock": ("clock", ()),
+}
+#: Frames that the kernel may have more or less than the limit says: it frees 32 pages at once,
+#: and its own memory comes and goes.
+AROUND = (-32, -16, 0, 16, 32)
+#: The kernel's counts, and which prediction is theirs.
+MAIN, SECOND = ("kernel", "old"), ("polled", "exact")
+#: Printed as well: another policy, to see what the comparison can tell apart.
+COMPARED = {
+    MAIN: "`linux`, kernel not polled",
+    ("steady", "old"): "`linux`, kernel not polled, statistics not renewed",
+    SECOND: "`linux`, kernel polled",
+    ("polled", "clock"): "`clock`, kernel polled",
+}
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
-    """One run without a limit, then every size in turn, ``rounds`` times."""
+    """Every program: without a limit, captured, then at every size."""
+    cells: list[dict[str, Any]] = []
     try:
         where = kernel.controller(Path("/proc/mounts").read_text())
         if not inputs.can_capture:
             raise kernel.Unavailable("there is no QEMU to capture with")
-        return compare(inputs, where, rounds, LINES // 10 if quick else LINES)
+        for program in PROGRAMS:
+            missing = program.missing()
+            if missing:
+                inputs.remarks.append(f"{NAME}: {program.name} skipped: no {missing[0]}")
+            elif not quick or program.name in QUICK:
+                folder = inputs.scratch / program.name
+                folder.mkdir()
+                command = program.make(folder, QUICK_PART if quick else 1)
+                found = ask_kernel(where, program, command, rounds)
+                ask_model(found, command, folder / "program.trace")
+                cells += found
     except kernel.Unavailable as error:
         inputs.remarks.append(f"{NAME} skipped: {error}")
         return []
+    inputs.cells += cells
+    return rows(cells)
 
 
-def compare(inputs: Inputs, where: kernel.Controller, rounds: int, lines: int) -> list[Row]:
-    """Capture, predict, and run it under the real kernel."""
-    path = shutil.which("sort")
-    if path is None:
-        raise kernel.Unavailable("there is no sort")
-    text = inputs.scratch / "lines.txt"
-    text.write_text(random_lines(lines))
-    command = [path, "-S", "400M", "--parallel=1", str(text)]
+def ask_kernel(
+    where: kernel.Controller, program: Program, command: list[str], rounds: int
+) -> list[dict[str, Any]]:
+    """The cells of a program: what the kernel counts, ``rounds`` times not polled, once polled."""
     group = f"nearfar-bench-{os.getpid()}"
-    with kernel.swapping(4 * lines * 250) as lists:
+    with kernel.swapping(1 << 30) as lists:
         # Brings the program and its input into the page cache, outside of any limited group.
-        kernel.run_limited(where, command, None, group)
-        free = kernel.run_limited(where, command, None, group)
-        finished(free, command)
-        sizes = [int(free.anonymous_pages * part) for part in FRACTIONS]
-        measured: dict[int, list[kernel.Finished]] = {size: [] for size in sizes}
-        killed = 0
-        for _ in range(rounds):
-            for size in sizes:
-                limit = size * kernel.PAGE + free.kernel_bytes
-                ran = kernel.run_limited(where, command, limit, group)
-                while ran.exit_code == -signal.SIGKILL and killed < MAX_KILLED:
-                    killed += 1
-                    ran = kernel.run_limited(where, command, limit, group)
-                finished(ran, command)
-                measured[size].append(ran)
-    capture = inputs.scratch / "sort.trace"
-    words = nearfar("capture", "--no-fetch", "--force", "-o", capture, "--", *command)
-    run(["env", "LC_ALL=C", *words], discard=True)
-    memory = ",".join(str(size * kernel.PAGE) for size in sizes)
-    predicted = {policy: predict(capture, policy, memory) for policy in (OURS, *OTHERS)}
-    pages = peak(capture)
-    most_file = max(ran.file_bytes for runs in measured.values() for ran in runs)
-    note = (
-        f"{' '.join(command[:-1])}, {lines:,} lines; control group version {where.version}, "
-        f"{lists}, swap on zram, vm.page-cluster 0; limit = pages x 4096 + "
-        f"{free.kernel_bytes} bytes of the kernel's own; at most {most_file} bytes of files "
-        f"charged; {killed} runs killed for lack of memory and repeated"
-    )
-    rows = [
-        row(NAME, "anonymous pages, kernel", [free.anonymous_pages], "pages", note=note),
-        row(NAME, "anonymous pages, trace", [pages], "pages"),
-    ]
-    for part, size in zip(FRACTIONS, sizes, strict=True):
-        counted = [ran.major for ran in measured[size]]
-        label = f"{part:.0%}, {size} frames"
-        rows.append(row(NAME, f"major faults, kernel, {label}", counted, "faults"))
-        expected = [predicted[OURS][size]]
-        rows.append(row(NAME, f"major faults, predicted, {label}", expected, "faults"))
-    note = "of the kernel's count: median, minimum and maximum of the memory sizes"
-    for policy, found in predicted.items():
-        errors = [
-            statistics.median(
-                100 * abs(found[size] - ran.major) / max(ran.major, 1) for ran in runs
-            )
-            for size, runs in measured.items()
+        kernel.run_limited(where, command, None, group, poll=False)
+        free = kernel.run_limited(where, command, None, group, poll=True)
+        if free.exit_code != 0:
+            raise BenchError(f"{command[0]}: ended with {free.exit_code} without a limit")
+        cells = [
+            {
+                "program": program.name,
+                "kind": program.kind,
+                "part": fraction,
+                "frames": int(free.anonymous_pages * fraction),
+                "anonymous_pages": free.anonymous_pages,
+                "kernel_bytes": free.kernel_bytes,
+                "swappiness": int(kernel.SWAPPINESS),
+                "lists": lists,
+                "cgroup": where.version,
+            }
+            for fraction in FRACTIONS
         ]
-        goal = "<= 10" if policy == OURS else ""
-        rows.append(row(NAME, f"error of `{policy}`", errors, "%", goal=goal, note=note))
-    return rows
+        for cell in cells:
+            limit = cell["frames"] * kernel.PAGE + free.kernel_bytes
+            for how, wanted in (("kernel", rounds), ("polled", 1)):
+                ran: list[kernel.Finished] = []
+                while sum(map(ended_well, ran)) < wanted and len(ran) < TRIES * wanted:
+                    poll = how == "polled"
+                    ran.append(kernel.run_limited(where, command, limit, group, poll=poll))
+                well = [one for one in ran if ended_well(one)]
+                cell[how] = [one.major for one in well]
+                cell[f"{how}_killed"] = len(ran) - len(well)
+                if how == "kernel":
+                    cell["steady"] = [one.major for one in well if not one.updated]
+                    cell["file_bytes"] = max(one.file_bytes for one in ran)
+    return cells
+
+
+def ask_model(cells: list[dict[str, Any]], command: list[str], trace: Path) -> None:
+    """Capture it, and add what is predicted to its cells."""
+    words = nearfar("capture", "--no-fetch", "--follow-forks", "--force", "-o", trace, "--")
+    settings = [f"{name}={value}" for name, value in kernel.ENVIRONMENT.items()]
+    run(["env", "-i", *settings, *words, *command], discard=True)
+    predict(cells, trace)
+
+
+def ended_well(ran: kernel.Finished) -> bool:
+    """Whether nothing of it was killed for lack of memory, and it did its work."""
+    return ran.exit_code == 0 and ran.killed == 0
+
+
+def signed_error(cell: dict[str, Any], counts: str, predicted: str) -> float | None:
+    """Percent that the prediction is above the median of the counts; None: not to be judged."""
+    if not cell[counts]:
+        return None
+    count = statistics.median(cell[counts])
+    if count < FEWEST:
+        return None
+    return 100 * (cell["predicted"][predicted] - count) / count
+
+
+def errors(cells: Iterable[dict[str, Any]], counts: str, predicted: str) -> list[float]:
+    """Signed errors of the cells that have one."""
+    found = (signed_error(cell, counts, predicted) for cell in cells)
+    return [error for error in found if error is not None]
+
+
+def share(found: list[float], near: int) -> float:
+    """Percent of the errors that are ``near`` percent at most, above or below."""
+    return 100 * sum(abs(error) <= near for error in found) / len(found)
+
+
+def rows(cells: list[dict[str, Any]]) -> list[Row]:
+    """The figures of each program, then those of all cells."""
+    made = []
+    for name in dict.fromkeys(cell["program"] for cell in cells):
+        for compared in (MAIN, SECOND):
+            found = errors((cell for cell in cells if cell["program"] == name), *compared)
+            if found:
+                how = "polled" if compared == SECOND else "not polled"
+                made.append(row(NAME, f"signed error, {name}, {how}", found, "%"))
+    for compared, label in COMPARED.items():
+        found = errors(cells, *compared)
+        if not found:
+            continue
+        main = compared == MAIN
+        made.append(row(NAME, f"signed error, all, {label}", found, "%"))
+        distance = [abs(statistics.median(found))]
+        goal = "<= 10" if main else ""
+        made.append(row(NAME, f"distance of that from 0, {label}", distance, "%", goal=goal))
+        for near in NEAR:
+            goal = ">= 90" if main and near == NEAR[-1] else ""
+            within = [share(found, near)]
+            made.append(row(NAME, f"cells within {near} %, {label}", within, "%", goal=goal))
+        made.append(row(NAME, f"cells judged, {label}", [len(found)], "cells"))
+    made.append(row(NAME, "cells", [len(cells)], "cells", note=conditions(cells)))
+    for how, label in (("kernel", "not polled"), ("polled", "polled")):
+        killed = sum(cell[f"{how}_killed"] for cell in cells)
+        made.append(row(NAME, f"runs killed for lack of memory, {label}", [killed], "runs"))
+    return made
+
+
+def conditions(cells: list[dict[str, Any]]) -> str:
+    """How it was measured, as far as the machine decides."""
+    first = cells[0]
+    parts = ", ".join(f"{part:.0%}" for part in FRACTIONS)
+    charged = max(cell["file_bytes"] for cell in cells)
+    return (
+        f"control group version {first['cgroup']}, {first['lists']}, swap on zram, "
+        f"vm.page-cluster 0, swappiness {first['swappiness']}; limits: {parts} of the program's "
+        f"anonymous pages, and what the kernel itself uses for it; at most {charged} bytes of "
+        "files charged"
+    )
 
 
 #: Files are in the page cache, charged to the group that read them first.
 STUDY = ("--lifetimes", "on", "--page-cache", "elsewhere", "--page-sizes", "4K", "--format", "json")
 
 
-def predict(trace: Path, policy: str, memory: str) -> dict[int, int]:
-    """Pages read back from swap at each number of frames."""
-    words = [*STUDY, "--replacement", policy, "--memory", memory]
-    if policy == OURS:
-        words += ["--swappiness", kernel.SWAPPINESS]
-    words += ["--machine", "desktop-nvm", "--storage", "nvm-1x"]
-    result = run(nearfar("paging", trace, *words)).json()
-    return {each["frames"]: each["swap_ins"] for each in result["rows"]}
-
-
-def peak(trace: Path) -> int:
-    """The most anonymous pages at once."""
-    result = run(nearfar("paging", trace, *STUDY, "--memory", "100%")).json()
-    return int(result["run"]["peak_resident_bytes"]) // kernel.PAGE
-
-
-def random_lines(count: int) -> str:
-    """Lines of 60 to 180 hexadecimal digits, in no order; the same ones every time."""
-    draw = random.Random(1)
-    digits = (draw.randint(60, 180) for _ in range(count))
-    return "".join(f"{draw.getrandbits(4 * length):0{length}x}\n" for length in digits)
-
-
-def finished(ran: kernel.Finished, command: list[str]) -> None:
-    """Refuse a run that did not end well."""
-    if ran.exit_code != 0:
-        kill = ran.exit_code == -signal.SIGKILL
-        how = "killed, out of memory," if kill else f"ended with {ran.exit_code}"
-        raise BenchError(f"{command[0]}: {how} under the memory limit")
+def predict(cells: list[dict[str, Any]], trace: Path) -> None:
+    """Add to each cell the pages read back from swap, and the most that the trace holds."""
+    for cell in cells:
+        cell["predicted"], cell["around"] = {}, {}
+    for name, (policy, options) in PREDICTED.items():
+        near = AROUND if policy == "linux" else (0,)
+        frames = {cell["frames"] + more for cell in cells for more in near}
+        sizes = ["100%", *(str(each * kernel.PAGE) for each in sorted(frames))]
+        asked = ("--memory", ",".join(sizes), "--machine", "desktop-nvm", "--storage", "nvm-1x")
+        words = nearfar("paging", trace, *STUDY, *asked, "--replacement", policy, *options)
+        found = run(words).json()["rows"]
+        whole = next(each["frames"] for each in found if each["memory_fraction"] is not None)
+        swap_ins = {each["frames"]: each["swap_ins"] for each in found}
+        for cell in cells:
+            cell["predicted"][name] = swap_ins[cell["frames"]]
+            cell["around"][name] = [swap_ins[cell["frames"] + more] for more in near]
+            cell["trace_pages"] = whole

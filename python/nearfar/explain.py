@@ -190,7 +190,8 @@ def explain(
     asked = {name: kept[name] for name in ("tlb", "replacement", "clock_insert", "kinds")}
     # In runs of older versions pages never end.
     asked["lifetimes"] = kept.get("lifetimes", "off")
-    asked |= {name: kept[name] for name in ("filter", "page_cache", "swappiness") if name in kept}
+    newer = ("filter", "page_cache", "swappiness", "statistics_every")
+    asked |= {name: kept[name] for name in newer if name in kept}
     asked["page_sizes"] = [row["page_bytes"]]
     asked["memory"] = _memory(row)
     with view(trace, kept["filter"], machine, progress) as seen:

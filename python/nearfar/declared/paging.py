@@ -18,6 +18,7 @@ class Options(TypedDict, total=False):
     replacement: str
     clock_insert: str
     swappiness: int
+    statistics_every: int
     machine: MachineLike
     storage: str | Sequence[str] | None
     kinds: str | Sequence[str] | None
@@ -80,6 +81,13 @@ OPTIONS: Final = (
         type="int",
         what="The kernel's vm.swappiness, for `linux`: how readily anonymous pages go in place of those of files, from 0 to 200.",
         default=60,
+        metavar="COUNT",
+    ),
+    Option(
+        "statistics_every",
+        type="int",
+        what="For `linux`: faults between two updates of the statistics that it compares its lists by, which the kernel makes every two seconds; 0: none, as for a program that ends sooner.",
+        default=1,
         metavar="COUNT",
     ),
     Option(

@@ -167,7 +167,7 @@ mod tests {
         /// Both clocks evict the same page from the same frame, fault by fault.
         #[test]
         fn words_equal_rings(frames in 1u32..=64, refs in prop::collection::vec(0u32..90, 1..600)) {
-            let setup = Setup { frames: frames.into(), page_bytes: 4096, swappiness: 0 };
+            let setup = Setup { frames: frames.into(), page_bytes: 4096, swappiness: 0, statistics_every: 1 };
             let mut ring = Clock::new(setup);
             let mut bits = Plain(vec![false; 90]);
             let mut ids = Vec::new();

@@ -2,7 +2,8 @@
 //! 6.18 treat them without multi-generational LRU: an active and an inactive list for anonymous
 //! pages, another two for pages of files.
 //!
-//! A new page enters at the head of its inactive list. When no frame is left, reclaim
+//! A new page enters at the head of its inactive list, together with others: 31 wait for each other
+//! (`folio_add_lru`), or until reclaim begins to look. When no frame is left, reclaim
 //! (`do_try_to_free_pages`) frees a batch of 32 pages (`SWAP_CLUSTER_MAX`). It goes over the lists
 //! with a falling priority, from 12 to 0, until the batch is free. At priority `k` it looks at
 //! length / 2^k pages of each list, or at a part of that ([which type](#which-type)), 32 at a time
@@ -23,6 +24,16 @@
 //! Evictions and activations, of either type, advance one clock (`nonresident_age`). An evicted page
 //! leaves the time behind; if it returns before more ticks have passed than there are pages in the
 //! other three lists, it enters its active list at once (`workingset_refault`).
+//!
+//! # Statistics
+//!
+//! How long the lists are, and whether a page was activated at refault, reclaim knows from the
+//! statistics of the control group, which the kernel brings up to date every two seconds
+//! (`FLUSH_TIME` of `mm/memcontrol.c`), or when somebody reads `memory.stat`. What it looks at is of
+//! the true length (`lruvec_lru_size`). Here statistics are renewed every
+//! [`statistics_every`](Setup::statistics_every) faults. While they are old, the active list may take
+//! all pages. The kernel, when it finds none to look at, ends the program for lack of memory; here it
+//! goes on with new statistics.
 //!
 //! # Which type
 //!
@@ -49,8 +60,7 @@
 //! program. The kernel itself keeps to 32 and gives up that part of a small memory.
 //!
 //! Left out, as a trace has no such thing: kswapd and watermarks, several reclaimers, huge pages, swap
-//! read-ahead and that of files, and the kernel's statistics of a memory cgroup, which may be seconds
-//! old when it compares the lists. And of files:
+//! read-ahead and that of files. And of files:
 //!
 //! * What system calls read and write counts as referenced like what is mapped. The kernel counts
 //!   the call (`folio_mark_accessed`): read once, a page goes at the first look, where here it is kept
@@ -100,6 +110,8 @@ const EXECUTABLE: u32 = 16;
 const LAZY: u32 = 32;
 /// One that was written since.
 const REWRITTEN: u32 = 64;
+/// It is in no list yet.
+const WAITING: u32 = 128;
 
 /// Types of pages: the first is [`ANON`], the second that of files; `2 * type` is its inactive list.
 const TYPES: [usize; 2] = [0, 1];
@@ -113,6 +125,14 @@ const ACTIVE_FILE: usize = LIST as usize;
 struct Pages {
     list: List,
     length: u64,
+}
+
+/// What reclaim knows of the control group.
+#[derive(Clone, Copy, Debug, Default)]
+struct Statistics {
+    lengths: [u64; 4],
+    /// Pages that were activated at refault.
+    activated: [u64; 2],
 }
 
 /// The lists over a fixed number of frames.
@@ -129,8 +149,14 @@ pub struct Lists {
     age: u64,
     /// `anon_cost` and `file_cost`.
     cost: [u64; 2],
-    /// Whether a page was activated at refault since the last reclaim.
-    refaulted: [bool; 2],
+    /// New pages, oldest first.
+    waiting: Vec<u32>,
+    /// Pages that were activated at refault, and how many of them the last reclaim knew of.
+    activated: [u64; 2],
+    activated_before: [u64; 2],
+    /// As they were last renewed.
+    old: Statistics,
+    faults: u64,
     /// Pages looked at that stay: they are put back when the batch is done.
     kept: Vec<u32>,
 }
@@ -158,11 +184,32 @@ impl Lists {
     }
 
     fn resident(&self) -> u64 {
-        self.lists.iter().map(|pages| pages.length).sum()
+        self.lists.iter().map(|pages| pages.length).sum::<u64>() + self.waiting.len() as u64
+    }
+
+    /// `lru_add_drain`: put new pages into their lists.
+    fn drain(&mut self) {
+        let waiting = std::mem::take(&mut self.waiting);
+        for &page in &waiting {
+            self.links[page] &= !WAITING;
+            self.push_head(page);
+        }
+        self.waiting = waiting;
+        self.waiting.clear();
+    }
+
+    fn new_statistics(&self) -> Statistics {
+        let lengths = [0, 1, 2, 3].map(|list| self.lists[list].length);
+        Statistics { lengths, activated: self.activated }
+    }
+
+    fn statistics(&self) -> Statistics {
+        if self.setup.statistics_every == 1 { self.new_statistics() } else { self.old }
     }
 
     fn inactive_is_low(&self, kind: usize) -> bool {
-        let [inactive, active] = [0, 1].map(|active| self.lists[2 * kind + active].length);
+        let lengths = self.statistics().lengths;
+        let [inactive, active] = [lengths[2 * kind], lengths[2 * kind + 1]];
         let bytes = u128::from(inactive + active) * u128::from(self.setup.page_bytes);
         let ratio = match (bytes >> 30) as u64 {
             0 => 1,
@@ -178,13 +225,14 @@ impl Lists {
             return;
         }
         self.cost[kind] += cost;
-        if self.cost.iter().sum::<u64>() > self.resident() / 4 {
+        if self.cost.iter().sum::<u64>() > self.statistics().lengths.iter().sum::<u64>() / 4 {
             self.cost = self.cost.map(|cost| cost / 2);
         }
     }
 
     /// Move up to `count` pages from the active tail to the inactive head.
     fn shrink_active(&mut self, kind: usize, count: u64, bits: &mut impl AccessBits) {
+        self.drain();
         let list = 2 * kind + 1;
         let mut rotated = 0;
         for _ in 0..count.min(self.lists[list].length) {
@@ -211,6 +259,7 @@ impl Lists {
         bits: &mut impl AccessBits,
         evicted: &mut Vec<u32>,
     ) {
+        self.drain();
         let list = 2 * kind;
         let mut written = 0;
         for _ in 0..count.min(self.lists[list].length) {
@@ -256,7 +305,7 @@ impl Lists {
         let counts = [0, 1, 2, 3].map(|list| self.lists[list].length >> priority);
         let swappiness = self.setup.swappiness;
         let files = self.lists[INACTIVE_FILE].length + self.lists[ACTIVE_FILE].length;
-        let trim = counts[INACTIVE_FILE] > 0 && !deactivate[1];
+        let trim = self.statistics().lengths[INACTIVE_FILE] >> priority > 0 && !deactivate[1];
         let only_files = match swappiness {
             0 => files > 0,
             _ => priority > 0 && trim,
@@ -281,36 +330,75 @@ impl Lists {
     /// Evict at least one page, a batch if the lists give one.
     fn reclaim(&mut self, bits: &mut impl AccessBits) -> Vec<u32> {
         let mut evicted = Vec::with_capacity(2 * self.batch as usize);
-        // Accessed bits are only cleared here, and an empty inactive list is low: pages that are
-        // looked at without end become unreferenced inactive ones, so this ends.
-        while evicted.is_empty() {
-            for priority in (0..=PRIORITY).rev() {
-                self.shrink(priority, bits, &mut evicted);
-                if evicted.len() as u64 >= self.batch {
-                    break;
-                }
+        // Accessed bits are only cleared here, and with new statistics an empty inactive list is low:
+        // pages that are looked at without end become unreferenced inactive ones, so this ends.
+        loop {
+            let skipped = self.free_pages(false, bits, &mut evicted);
+            if evicted.is_empty() && skipped {
+                self.free_pages(true, bits, &mut evicted);
             }
-            self.refaulted = [false; 2];
+            if !evicted.is_empty() {
+                return evicted;
+            }
+            if self.lists[INACTIVE_ANON].length + self.lists[INACTIVE_FILE].length == 0 {
+                self.drain();
+                self.old = self.new_statistics();
+            }
         }
-        evicted
     }
 
-    /// `shrink_lruvec`: go over the lists at one priority.
-    fn shrink(&mut self, priority: u32, bits: &mut impl AccessBits, evicted: &mut Vec<u32>) {
-        let deactivate = TYPES.map(|kind| self.refaulted[kind] || self.inactive_is_low(kind));
+    /// `do_try_to_free_pages`, with or without `force_deactivate`; answers whether an active list was
+    /// left alone.
+    fn free_pages(
+        &mut self,
+        force: bool,
+        bits: &mut impl AccessBits,
+        evicted: &mut Vec<u32>,
+    ) -> bool {
+        let mut skipped = false;
+        for priority in (0..=PRIORITY).rev() {
+            skipped |= self.shrink(priority, force, bits, evicted);
+            if evicted.len() as u64 >= self.batch {
+                break;
+            }
+        }
+        self.activated_before = self.statistics().activated;
+        skipped
+    }
+
+    /// `shrink_lruvec`: go over the lists at one priority; answers whether an active list was left
+    /// alone.
+    fn shrink(
+        &mut self,
+        priority: u32,
+        force: bool,
+        bits: &mut impl AccessBits,
+        evicted: &mut Vec<u32>,
+    ) -> bool {
+        let activated = self.statistics().activated;
+        let refaulted = TYPES.map(|kind| activated[kind] != self.activated_before[kind]);
+        let deactivate =
+            TYPES.map(|kind| force || refaulted[kind] || self.inactive_is_low(kind));
+        let mut skipped = false;
         let targets = self.scan_counts(priority, deactivate);
         let mut left = targets;
+        let before = evicted.len() as u64;
         while left[INACTIVE_ANON] + left[INACTIVE_FILE] + left[ACTIVE_FILE] > 0 {
             for (list, left) in left.iter_mut().enumerate() {
                 let (kind, count) = (list / 2, self.batch.min(*left));
                 *left -= count;
+                if count == 0 {
+                    continue;
+                }
                 if list % 2 == 0 {
                     self.shrink_inactive(kind, count, bits, evicted);
                 } else if deactivate[kind] {
                     self.shrink_active(kind, count, bits);
+                } else {
+                    skipped = true;
                 }
             }
-            if (evicted.len() as u64) < self.batch {
+            if (evicted.len() as u64) - before < self.batch {
                 continue;
             }
             let sum = |lists: &[u64; 4], kind: usize| lists[2 * kind] + lists[2 * kind + 1];
@@ -329,6 +417,7 @@ impl Lists {
         if self.inactive_is_low(ANON) {
             self.shrink_active(ANON, self.batch, bits);
         }
+        skipped
     }
 
     fn grow(&mut self, page: u32) {
@@ -352,7 +441,11 @@ impl Replacement for Lists {
             lists: Default::default(),
             age: 0,
             cost: [0; 2],
-            refaulted: [false; 2],
+            waiting: Vec::new(),
+            activated: [0; 2],
+            activated_before: [0; 2],
+            old: Statistics::default(),
+            faults: 0,
             kept: Vec::new(),
         }
     }
@@ -364,27 +457,38 @@ impl Replacement for Lists {
 
     fn fault(&mut self, page: u32, bits: &mut impl AccessBits) -> Vec<u32> {
         self.grow(page);
+        self.faults += 1;
+        if self.setup.statistics_every > 0 && self.faults.is_multiple_of(self.setup.statistics_every) {
+            self.old = self.new_statistics();
+        }
         let full = self.resident() == self.setup.frames;
         let evicted = if full { self.reclaim(bits) } else { Vec::new() };
         let word = self.links[page];
         let kind = usize::from(word & FILE != 0);
         let evicted_at = self.evicted_at[page as usize];
-        let others = self.resident() - self.lists[2 * kind].length;
+        let lengths = self.statistics().lengths;
+        let others = lengths.iter().sum::<u64>() - lengths[2 * kind];
         // The page's own eviction is one of the ticks since.
         let refault = evicted_at > 0 && self.age - (evicted_at - 1) <= others;
-        self.links[page] = word & (FILE | EXECUTABLE);
+        self.links[page] = word & (FILE | EXECUTABLE) | WAITING;
         if refault {
             self.age += 1;
-            self.refaulted[kind] = true;
+            self.activated[kind] += 1;
             self.links[page] |= ACTIVE | word & WORKINGSET;
             self.note_cost(kind, u64::from(word & WORKINGSET != 0), 0);
         }
-        self.push_head(page);
+        self.waiting.push(page);
+        if self.waiting.len() as u64 + 1 >= self.batch {
+            self.drain();
+        }
         evicted
     }
 
     fn release(&mut self, page: u32, resident: bool) {
         if resident {
+            if self.links[page] & WAITING != 0 {
+                self.drain();
+            }
             self.remove(page);
         }
         if (page as usize) < self.evicted_at.len() {
@@ -397,6 +501,7 @@ impl Replacement for Lists {
         if (page as usize) < self.evicted_at.len() {
             self.evicted_at[page as usize] = 0;
         }
+        self.drain();
         if resident && self.links[page] & FILE == 0 {
             self.remove(page);
             self.links[page] = self.links[page] & WORKINGSET | FILE | LAZY;
@@ -436,7 +541,7 @@ mod tests {
 
     /// Evictions of each third of the pages, referenced at random: anonymous, of files, and code.
     fn evictions(swappiness: u64) -> [u64; 3] {
-        let setup = Setup { frames: (3 * PAGES / 2).into(), page_bytes: 4096, swappiness };
+        let setup = Setup { frames: (3 * PAGES / 2).into(), page_bytes: 4096, swappiness, statistics_every: 1 };
         let mut lists = Lists::new(setup);
         (PAGES..3 * PAGES).for_each(|page| lists.begin_file(page, page >= 2 * PAGES));
         let mut bits = Bits(vec![false; 3 * PAGES as usize]);

@@ -25,6 +25,8 @@ pub struct Setup {
     pub page_bytes: u64,
     /// The kernel's `vm.swappiness`, from 0 to [`linux::MAX_SWAPPINESS`].
     pub swappiness: u64,
+    /// Faults between two updates of the statistics of Linux's control group; 0: never.
+    pub statistics_every: u64,
 }
 
 /// A replacement policy over one memory of a fixed number of frames.

@@ -25,6 +25,8 @@ const SWAPPINESS: u64 = 60;
 const TLB: &str = "64";
 /// Page sizes that are studied where none are given.
 const PAGE_SIZES: &str = "512,1K,...,2M";
+/// Linux's statistics are always true.
+const STATISTICS_EVERY: u64 = 1;
 /// Most memory sizes in one study.
 pub const MAX_MEMORIES: usize = 1024;
 
@@ -77,6 +79,9 @@ nearfar_schema::options! {
         /// The kernel's vm.swappiness, for `linux`: how readily anonymous pages go in place of those of
         /// files, from 0 to 200.
         swappiness: Count<0, MAX_SWAPPINESS> = SWAPPINESS,
+        /// For `linux`: faults between two updates of the statistics that it compares its lists by, which
+        /// the kernel makes every two seconds; 0: none, as for a program that ends sooner.
+        statistics_every: Count = STATISTICS_EVERY,
         /// Machine name or file.
         machine: MachineName = MACHINE,
         /// Storages of the machine.
@@ -120,6 +125,8 @@ pub struct Options {
     pub clock_insert: ClockInsert,
     /// How readily Linux reclaims anonymous pages.
     pub swappiness: u64,
+    /// Faults between two updates of Linux's statistics; 0: none.
+    pub statistics_every: u64,
     /// Kinds of references that count.
     pub kinds: KindSet,
     /// Pages end, where the trace has events that say so.
@@ -177,7 +184,8 @@ impl TryFrom<&Asked> for Options {
             ..options
         }
         .sampled(asked.sample)?
-        .with_swappiness(asked.swappiness.0)
+        .with_swappiness(asked.swappiness.0)?
+        .with_statistics_every(asked.statistics_every.0)
     }
 }
 
@@ -243,6 +251,7 @@ impl Options {
             replacement: policy,
             clock_insert,
             swappiness: SWAPPINESS,
+            statistics_every: STATISTICS_EVERY,
             kinds,
             lifetimes: false,
             files: true,
@@ -274,20 +283,32 @@ impl Options {
 
     /// Let Linux reclaim anonymous pages more or less readily than by default.
     pub fn with_swappiness(self, swappiness: u64) -> Result<Self> {
-        if swappiness != SWAPPINESS && !self.replacement.is_linux() {
-            return Err(Error::input(
-                "--swappiness",
-                format!("means nothing to {:?}", self.replacement.name),
-                "use it with --replacement linux",
-            ));
-        }
+        self.of_linux("--swappiness", swappiness != SWAPPINESS)?;
         Ok(Self { swappiness, ..self })
+    }
+
+    /// Let Linux's statistics grow old.
+    pub fn with_statistics_every(self, faults: u64) -> Result<Self> {
+        self.of_linux("--statistics-every", faults != STATISTICS_EVERY)?;
+        Ok(Self { statistics_every: faults, ..self })
+    }
+
+    /// Refuse an option of Linux's that is `given` to another policy.
+    fn of_linux(&self, option: &str, given: bool) -> Result<()> {
+        if !given || self.replacement.is_linux() {
+            return Ok(());
+        }
+        Err(Error::input(
+            option,
+            format!("means nothing to {:?}", self.replacement.name),
+            "use it with --replacement linux",
+        ))
     }
 
     /// A memory of so many frames. Where pages never end all are anonymous, and reclaimed as such.
     pub fn setup(&self, frames: u64, page_bytes: u64, lives: bool) -> Setup {
         let swappiness = if lives { self.swappiness } else { MAX_SWAPPINESS };
-        Setup { frames, page_bytes, swappiness }
+        Setup { frames, page_bytes, swappiness, statistics_every: self.statistics_every }
     }
 
     /// Whether some memory size is a fraction.

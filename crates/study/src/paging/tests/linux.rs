@@ -12,8 +12,11 @@ pub struct PlainLinux {
     frames: usize,
     cluster: u64,
     swappiness: u64,
+    statistics_every: u64,
     pub pages: HashMap<u64, PlainPage>,
     lists: [VecDeque<u64>; 4],
+    /// `lru_add` of the processor: new pages, oldest first, and their list.
+    lru_add: Vec<(u64, usize)>,
     /// What is in any of them.
     held: HashSet<u64>,
     /// Evicted for the last reference.
@@ -23,6 +26,9 @@ pub struct PlainLinux {
     file_cost: u64,
     activated_at_refault: [u64; 2],
     seen_at_last_reclaim: [u64; 2],
+    /// `memory.stat`: the lengths of the lists, activations at refault.
+    stat: ([u64; 4], [u64; 2]),
+    faults: u64,
     pub flushed: u64,
 }
 
@@ -47,13 +53,15 @@ impl PlainPage {
 }
 
 impl PlainLinux {
-    pub fn new(frames: usize, swappiness: u64) -> Self {
+    pub fn new(frames: usize, swappiness: u64, statistics_every: u64) -> Self {
         Self {
             frames,
             cluster: (frames as u64 / 128).clamp(1, 32),
             swappiness,
+            statistics_every,
             pages: HashMap::new(),
             lists: Default::default(),
+            lru_add: Vec::new(),
             held: HashSet::new(),
             evicted: Vec::new(),
             nonresident_age: 0,
@@ -61,6 +69,8 @@ impl PlainLinux {
             file_cost: 0,
             activated_at_refault: [0; 2],
             seen_at_last_reclaim: [0; 2],
+            stat: Default::default(),
+            faults: 0,
             flushed: 0,
         }
     }
@@ -73,7 +83,35 @@ impl PlainLinux {
         self.lists[list].len() as u64
     }
 
+    fn flush_stats(&mut self) {
+        self.stat = ([0, 1, 2, 3].map(|list| self.size(list)), self.activated_at_refault);
+    }
+
+    /// A list's length, as `memory.stat` has it.
+    fn page_state(&mut self, list: usize) -> u64 {
+        if self.statistics_every == 1 {
+            self.flush_stats();
+        }
+        self.stat.0[list]
+    }
+
+    fn refaults(&mut self) -> [u64; 2] {
+        if self.statistics_every == 1 {
+            self.flush_stats();
+        }
+        self.stat.1
+    }
+
+    fn lru_add_drain(&mut self) {
+        for (p, list) in std::mem::take(&mut self.lru_add) {
+            self.lists[list].push_front(p);
+        }
+    }
+
     fn drop_from_lists(&mut self, p: u64) {
+        if self.lru_add.iter().any(|new| new.0 == p) {
+            self.lru_add_drain();
+        }
         self.lists.iter_mut().for_each(|list| list.retain(|page| *page != p));
     }
 
@@ -82,7 +120,8 @@ impl PlainLinux {
             return;
         }
         *if file { &mut self.file_cost } else { &mut self.anon_cost } += 32 * io + rotated;
-        if self.anon_cost + self.file_cost > self.held.len() as u64 / 4 {
+        let lrusize: u64 = [0, 1, 2, 3].map(|list| self.page_state(list)).iter().sum();
+        if self.anon_cost + self.file_cost > lrusize / 4 {
             self.anon_cost /= 2;
             self.file_cost /= 2;
         }
@@ -90,6 +129,7 @@ impl PlainLinux {
 
     /// Those that are taken from the tail of a list, tail first.
     fn isolate(&mut self, list: usize, count: u64) -> Vec<u64> {
+        self.lru_add_drain();
         let left = self.lists[list].len().saturating_sub(count as usize);
         self.lists[list].split_off(left).into_iter().rev().collect()
     }
@@ -156,10 +196,10 @@ impl PlainLinux {
     }
 
     /// The footprints here are below a GiB, so the ratio is 1.
-    fn inactive_is_low(&self, file: bool) -> bool {
+    fn inactive_is_low(&mut self, file: bool) -> bool {
         match file {
-            false => self.size(INACTIVE_ANON) < self.size(ACTIVE_ANON),
-            true => self.size(INACTIVE_FILE) < self.size(ACTIVE_FILE),
+            false => self.page_state(INACTIVE_ANON) < self.page_state(ACTIVE_ANON),
+            true => self.page_state(INACTIVE_FILE) < self.page_state(ACTIVE_FILE),
         }
     }
 
@@ -183,27 +223,33 @@ impl PlainLinux {
         nr
     }
 
-    /// `shrink_lruvec`; answers how many pages were evicted, `freed` of them before.
-    fn shrink_lruvec(&mut self, priority: u32, freed: u64) -> u64 {
+    /// `shrink_lruvec`; answers how many pages were evicted, and `skipped_deactivate`.
+    fn shrink_lruvec(&mut self, priority: u32, force_deactivate: bool) -> (u64, bool) {
+        let refaults = self.refaults();
         let may_deactivate = [false, true].map(|file| {
             let kind = usize::from(file);
-            self.activated_at_refault[kind] != self.seen_at_last_reclaim[kind]
+            force_deactivate
+                || refaults[kind] != self.seen_at_last_reclaim[kind]
                 || self.inactive_is_low(file)
         });
-        let trim = self.size(INACTIVE_FILE) >> priority > 0 && !may_deactivate[1];
+        let mut skipped_deactivate = false;
+        let trim = self.page_state(INACTIVE_FILE) >> priority > 0 && !may_deactivate[1];
         let targets = self.get_scan_count(priority, trim);
-        let mut nr = targets;
-        let mut freed = freed;
+        let (mut nr, mut freed) = (targets, 0);
         while nr[INACTIVE_ANON] > 0 || nr[INACTIVE_FILE] > 0 || nr[ACTIVE_FILE] > 0 {
             let now = nr.map(|count| count.min(self.cluster));
             nr = [0, 1, 2, 3].map(|list| nr[list] - now[list]);
-            freed += self.shrink_inactive(false, now[INACTIVE_ANON]);
-            if may_deactivate[0] {
-                self.shrink_active(false, now[ACTIVE_ANON]);
-            }
-            freed += self.shrink_inactive(true, now[INACTIVE_FILE]);
-            if may_deactivate[1] {
-                self.shrink_active(true, now[ACTIVE_FILE]);
+            for file in [false, true] {
+                let (inactive, active) =
+                    if file { (INACTIVE_FILE, ACTIVE_FILE) } else { (INACTIVE_ANON, ACTIVE_ANON) };
+                if now[inactive] > 0 {
+                    freed += self.shrink_inactive(file, now[inactive]);
+                }
+                if now[active] > 0 && may_deactivate[usize::from(file)] {
+                    self.shrink_active(file, now[active]);
+                } else if now[active] > 0 {
+                    skipped_deactivate = true;
+                }
             }
             if freed < self.cluster {
                 continue;
@@ -224,32 +270,54 @@ impl PlainLinux {
         if self.inactive_is_low(false) {
             self.shrink_active(false, self.cluster);
         }
-        freed
+        (freed, skipped_deactivate)
     }
 
     /// `do_try_to_free_pages`.
     fn try_to_free_pages(&mut self) -> u64 {
-        let mut freed = 0;
-        for priority in (0..=12).rev() {
-            freed = self.shrink_lruvec(priority, freed);
-            if freed >= self.cluster {
-                break;
+        let (mut force_deactivate, mut skipped_deactivate) = (false, false);
+        loop {
+            let mut freed = 0;
+            for priority in (0..=12).rev() {
+                let (more, skipped) = self.shrink_lruvec(priority, force_deactivate);
+                freed += more;
+                skipped_deactivate |= skipped;
+                if freed >= self.cluster {
+                    break;
+                }
+            }
+            self.seen_at_last_reclaim = self.refaults();
+            if freed > 0 || !skipped_deactivate {
+                return freed;
+            }
+            (force_deactivate, skipped_deactivate) = (true, false);
+        }
+    }
+
+    /// `try_charge_memcg`: reclaim, and again; where the program would be killed, go on.
+    fn make_room(&mut self) {
+        while self.try_to_free_pages() == 0 {
+            if self.lists[INACTIVE_ANON].is_empty() && self.lists[INACTIVE_FILE].is_empty() {
+                self.lru_add_drain();
+                self.flush_stats();
             }
         }
-        self.seen_at_last_reclaim = self.activated_at_refault;
-        freed
     }
 
     pub fn reference(&mut self, p: u64, write: bool) -> bool {
         self.evicted.clear();
         let fault = !self.has(p);
         if fault {
-            if self.held.len() == self.frames {
-                while self.try_to_free_pages() == 0 {}
+            self.faults += 1;
+            if self.statistics_every > 0 && self.faults.is_multiple_of(self.statistics_every) {
+                self.flush_stats();
             }
-            let workingset = |of_file: bool| match of_file {
-                false => self.frames_of(&[ACTIVE_ANON, INACTIVE_FILE, ACTIVE_FILE]),
-                true => self.frames_of(&[ACTIVE_FILE, INACTIVE_ANON, ACTIVE_ANON]),
+            if self.held.len() == self.frames {
+                self.make_room();
+            }
+            let mut workingset = |of_file: bool| match of_file {
+                false => self.pages_of([ACTIVE_ANON, INACTIVE_FILE, ACTIVE_FILE]),
+                true => self.pages_of([ACTIVE_FILE, INACTIVE_ANON, ACTIVE_ANON]),
             };
             let sizes = [workingset(false), workingset(true)];
             let page = self.pages.entry(p).or_default();
@@ -264,7 +332,10 @@ impl PlainLinux {
             }
             let inactive = if file { INACTIVE_FILE } else { INACTIVE_ANON };
             self.held.insert(p);
-            self.lists[inactive + usize::from(refault.is_some())].push_front(p);
+            self.lru_add.push((p, inactive + usize::from(refault.is_some())));
+            if self.lru_add.len() as u64 >= (self.cluster - 1).max(1) {
+                self.lru_add_drain();
+            }
         }
         let page = self.pages.get_mut(&p).unwrap();
         page.young = true;
@@ -272,8 +343,8 @@ impl PlainLinux {
         fault
     }
 
-    fn frames_of(&self, lists: &[usize]) -> u64 {
-        lists.iter().map(|list| self.size(*list)).sum()
+    fn pages_of(&mut self, lists: [usize; 3]) -> u64 {
+        lists.map(|list| self.page_state(list)).iter().sum()
     }
 
     pub fn free(&mut self, p: u64) {
@@ -285,6 +356,7 @@ impl PlainLinux {
 
     /// `MADV_FREE`.
     pub fn discard(&mut self, p: u64) {
+        self.lru_add_drain();
         let has = self.has(p);
         let Some(page) = self.pages.get_mut(&p) else { return };
         page.shadow = None;
@@ -312,7 +384,12 @@ impl PlainLinux {
 
 /// (faults, dirty evictions) of pages that never end.
 pub fn plain_linux(refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
-    let mut lists = PlainLinux::new(frames, 200);
+    with_statistics(refs, frames, 1)
+}
+
+/// The same with old statistics.
+pub fn with_statistics(refs: &[(u64, bool)], frames: usize, every: u64) -> (u64, u64) {
+    let mut lists = PlainLinux::new(frames, 200, every);
     let faults = refs.iter().filter(|&&(page, write)| lists.reference(page, write)).count();
     (faults as u64, lists.flushed)
 }

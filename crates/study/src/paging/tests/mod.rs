@@ -237,3 +237,36 @@ fn linux_in_whole_batches() {
         .collect();
     check(&records, &[64], "1", "linux", plain_linux);
 }
+
+/// A working set that is looked at twice and more becomes active; with statistics that say nothing of it
+/// the kernel takes no page back from there.
+#[test]
+fn linux_with_old_statistics() {
+    let mut draw = 1u64;
+    let records: Vec<Record> = (0..60_000u64)
+        .map(|i| {
+            draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let far = draw >> 33;
+            let block = if i % 5 == 0 { i % 12_000 } else { far % (500 + i / 12) };
+            let kind = if far & 1 << 20 == 0 { Kind::Load } else { Kind::Store };
+            Record { addr: 0x40_0000 + block * 64, kind, size: 8, thread: 0, instr: 1 }
+        })
+        .collect();
+    let folder = tempfile::tempdir().unwrap();
+    let reader = store(&records, folder.path());
+    let memory = [30, 700, 2000, 4500, 5500].map(|frames| MemorySize::Bytes(frames * 64)).to_vec();
+    let (tlb, policy) = ("1".parse().unwrap(), Choice::of("linux").unwrap());
+    let options =
+        Options::new(vec![64], memory, tlb, policy, ClockInsert::Set, KindSet::ALL).unwrap();
+    let refs = references(&records, 64);
+    let mut found = Vec::new();
+    for every in [0, 1, 2, 1000] {
+        let options = options.clone().with_statistics_every(every).unwrap();
+        for cell in simulate(&reader, &options, &mut |_| Ok(())).unwrap().cells {
+            let expected = linux::with_statistics(&refs, cell.frames as usize, every);
+            found.push((cell.faults, cell.dirty_evictions));
+            assert_eq!(found.last(), Some(&expected), "every {every}, frames {}", cell.frames);
+        }
+    }
+    assert_ne!(found[..5], found[5..10], "old statistics change nothing");
+}

@@ -47,7 +47,9 @@ fn check_options(steps: &[Step], options: &Options) {
             let mut memory: Box<dyn PlainMemory> = match policy {
                 "clock" => Box::new(Ring::new(frames, insert == ClockInsert::Set)),
                 "lru" => Box::new(Recency(Vec::new(), frames)),
-                _ => Box::new(PlainLinux::new(frames, options.swappiness)),
+                _ => {
+                    Box::new(PlainLinux::new(frames, options.swappiness, options.statistics_every))
+                }
             };
             let came = replay(&world, memory.as_mut(), insert == ClockInsert::Clear);
             assert_eq!((cell.faults, cell.dirty_evictions), (came.faults, came.dirty), "{place}");
@@ -73,18 +75,23 @@ proptest! {
         check_lives(&steps, &[1024, 4096, 16_384], "1", "lru", ClockInsert::Set);
     }
     #[test]
-    fn linux_lets_go(steps in steps(), swappiness in prop::sample::select(vec![0u64, 1, 60, 100, 200])) {
-        check_options(&steps, &under_linux(&[4096, 16_384], &[1, 2, 3, 5, 8, 9, 12, 17, 40, 70], swappiness));
+    fn linux_lets_go(
+        steps in steps(),
+        swappiness in prop::sample::select(vec![0u64, 1, 60, 100, 200]),
+        every in prop::sample::select(vec![0u64, 1, 1, 3, 50]),
+    ) {
+        let sizes = [1, 2, 3, 5, 8, 9, 12, 17, 40, 70];
+        check_options(&steps, &under_linux(&[4096, 16_384], &sizes, swappiness, every));
     }
 }
 
 /// Memories of so many 4 KiB under Linux.
-fn under_linux(pages: &[u64], sizes: &[u64], swappiness: u64) -> Options {
+fn under_linux(pages: &[u64], sizes: &[u64], swappiness: u64, every: u64) -> Options {
     let sizes = sizes.iter().map(|size| MemorySize::Bytes(size * 4096)).collect();
     let policy = Choice::of("linux").unwrap();
     let (tlb, all) = ("12x3".parse().unwrap(), KindSet::ALL);
     let options = Options::new(pages.to_vec(), sizes, tlb, policy, ClockInsert::Set, all).unwrap();
-    options.with_swappiness(swappiness).unwrap()
+    options.with_swappiness(swappiness).unwrap().with_statistics_every(every).unwrap()
 }
 
 /// Files, code and anonymous memory, some of it discarded, in memories that reclaim up to 32 pages at a
@@ -120,8 +127,8 @@ fn linux_in_whole_batches_of_both_types() {
             steps.push(Step::Event(event(what, regions[0].0 + (far % PAGES & !63) * 64, 64 * 8)));
         }
     }
-    for swappiness in [0, 30, 60, 200] {
-        check_options(&steps, &under_linux(&[64], &[16, 40, 72], swappiness));
+    for (swappiness, every) in [(0, 1), (30, 1), (60, 1), (200, 1), (60, 0), (60, 1000)] {
+        check_options(&steps, &under_linux(&[64], &[16, 40, 72], swappiness, every));
     }
 }
 

@@ -1,0 +1,139 @@
+"""What the case `kernel-faults` recorded, as the tables of docs/validation.md."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+from cases.kernel_faults import FEWEST, MAIN, NEAR, SECOND, errors, signed_error
+from table import number
+
+RECORD = Path(__file__).parent / "results" / "kernel-faults.json"
+
+Cells = list[dict[str, Any]]
+
+
+def recorded() -> dict[str, Any]:
+    """The whole record."""
+    found: dict[str, Any] = json.loads(RECORD.read_text(encoding="utf-8"))
+    return found
+
+
+def figures() -> str:
+    """What all cells come to."""
+    lines = ["| | | goal | |", "|---|---|---|---|"]
+    for one in recorded()["rows"]:
+        if one["name"].startswith("signed error") and ", all, " not in one["name"]:
+            continue
+        median, least, most = (number(one[key]) for key in ("value", "low", "high"))
+        text = median if one["rounds"] == 1 else f"{median}, from {least} to {most}"
+        met = {True: "met", False: "**missed**", None: ""}[one["holds"]]
+        lines.append(f"| {one['name']} | {text} {one['unit']} | {one['goal']} | {met} |")
+    return "\n".join(lines) + "\n"
+
+
+def programs() -> str:
+    """A row for each program, and one for all cells."""
+    cells: Cells = recorded()["cells"]
+    lines = [
+        "| program | what it is | pages | not polled: median error | worst | killed runs | polled: "
+        "median error | worst |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name in dict.fromkeys(cell["program"] for cell in cells):
+        own = [cell for cell in cells if cell["program"] == name]
+        about = f"{own[0]['kind']} | {own[0]['anonymous_pages']:,}"
+        lines.append(f"| `{name}` | {about} | {_summed(own)} |")
+    lines.append(f"| all | {len(cells)} cells | | {_summed(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _summed(cells: Cells) -> str:
+    killed = sum(cell["kernel_killed"] for cell in cells)
+    runs = killed + sum(len(cell["kernel"]) for cell in cells)
+    main, second = errors(cells, *MAIN), errors(cells, *SECOND)
+    words = [_middle(main), _worst(main), f"{killed} of {runs}", _middle(second), _worst(second)]
+    return " | ".join(words)
+
+
+def _middle(found: list[float]) -> str:
+    return f"{statistics.median(found):+.1f} %" if found else "none"
+
+
+def _worst(found: list[float]) -> str:
+    return f"{max(found, key=abs):+.1f} %" if found else ""
+
+
+def every_cell() -> str:
+    """A table for each program."""
+    cells: Cells = recorded()["cells"]
+    parts = []
+    for name in dict.fromkeys(cell["program"] for cell in cells):
+        lines = [
+            f"`{name}`",
+            "",
+            "| memory | frames | counted | killed | predicted | error | counted, polled "
+            "| predicted | error |",
+            "|---|---|---|---|---|---|---|---|---|",
+        ]
+        lines += [_cell(cell) for cell in cells if cell["program"] == name]
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def _cell(cell: dict[str, Any]) -> str:
+    words = [f"{cell['part']:.0%}", f"{cell['frames']:,}"]
+    for counts, predicted in (MAIN, SECOND):
+        error = signed_error(cell, counts, predicted)
+        words.append(_counted(cell, counts))
+        if counts == MAIN[0]:
+            words.append(f"{cell['kernel_killed'] or ''}")
+        words.append(f"{cell['predicted'][predicted]:,}")
+        words.append("" if error is None else f"{error:+.1f} %")
+    return f"| {' | '.join(words)} |"
+
+
+def _counted(cell: dict[str, Any], counts: str) -> str:
+    """The runs: least and most where they differ; a star where statistics were renewed."""
+    found = sorted(cell[counts])
+    if not found:
+        return "all killed"
+    text = f"{found[0]:,}" if found[0] == found[-1] else f"{found[0]:,} to {found[-1]:,}"
+    few = " (few)" if statistics.median(found) < FEWEST else ""
+    return text + ("*" if counts == MAIN[0] and len(cell["steady"]) < len(found) else "") + few
+
+
+def worse() -> str:
+    """The cells that err by more than a quarter, and what the record says of the cause."""
+    lines = ["| program | memory | | error | why |", "|---|---|---|---|---|"]
+    for cell in recorded()["cells"]:
+        for (counts, predicted), how in ((MAIN, "not polled"), (SECOND, "polled")):
+            error = signed_error(cell, counts, predicted)
+            if error is not None and abs(error) > NEAR[-1]:
+                why = _cause(cell, counts, predicted)
+                part = f"{cell['part']:.0%}"
+                lines.append(f"| `{cell['program']}` | {part} | {how} | {error:+.1f} % | {why} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cause(cell: dict[str, Any], counts: str, predicted: str) -> str:
+    """What the record shows of it; nothing is named that it does not show."""
+    held, traced = cell["anonymous_pages"], cell["trace_pages"]
+    if traced > held * 1.05:
+        return f"the captured run held more at once: {traced:,} pages, not {held:,}"
+    around = cell["around"][predicted]
+    between = f"with up to 32 frames more or less {min(around):,} to {max(around):,} are predicted"
+    if min(around) <= statistics.median(cell[counts]) <= max(around):
+        return f"two answers: {between}"
+    steady = signed_error(cell, "steady", predicted)
+    if counts == MAIN[0] and not cell["steady"]:
+        return "statistics were renewed in every run that was not killed"
+    if counts == MAIN[0] and steady is not None and abs(steady) <= NEAR[-1]:
+        return f"statistics were renewed in some runs; {steady:+.1f} % of the others"
+    return f"open; {between}"
+
+
+#: By the name that the page has for them.
+TABLES = {"figures": figures, "programs": programs, "worse": worse, "cells": every_cell}
