@@ -57,8 +57,8 @@ nearfar_schema::options! {
         replacement: Choice<Replacements> = "clock",
         /// The accessed bit of a page just loaded by CLOCK.
         clock_insert: ClockInsert = "set",
-        /// The kernel's vm.swappiness, for `linux`: how readily anonymous pages go in place of those of
-        /// files, from 0 to 200.
+        /// The kernel's vm.swappiness, for `linux` and `mglru`: how readily anonymous pages go in
+        /// place of those of files, from 0 to 200.
         swappiness: Count<0, MAX_SWAPPINESS> = SWAPPINESS,
         /// Machine name or file.
         machine: MachineName = MACHINE,
@@ -237,7 +237,7 @@ impl Options {
             return Err(Error::input(
                 "--swappiness",
                 format!("means nothing to {:?}", self.replacement.name),
-                "use it with --replacement linux",
+                "use it with --replacement linux or mglru",
             ));
         }
         Ok(Self { swappiness, ..self })

@@ -3,9 +3,10 @@
 use super::memories::{PlainMemory, Recency, Ring, replay, walk};
 use super::*;
 use crate::paging::tests::linux::PlainLinux;
+use crate::paging::tests::mglru::PlainMglru;
 
 fn check_lives(steps: &[Step], pages: &[u64], tlb: &str, policy: &str, insert: ClockInsert) {
-    let sizes = [1, 2, 3, 5, 8, 9, 12, 17, 40, 70].map(|frames| MemorySize::Bytes(frames * 4096));
+    let sizes = SIZES.map(|frames| MemorySize::Bytes(frames * 4096));
     let (tlb, policy) = (tlb.parse().unwrap(), Choice::of(policy).unwrap());
     let all = KindSet::ALL;
     check_options(
@@ -47,7 +48,9 @@ fn check_options(steps: &[Step], options: &Options) {
             let mut memory: Box<dyn PlainMemory> = match policy {
                 "clock" => Box::new(Ring::new(frames, insert == ClockInsert::Set)),
                 "lru" => Box::new(Recency(Vec::new(), frames)),
-                _ => Box::new(PlainLinux::new(frames, options.swappiness)),
+                "linux" => Box::new(PlainLinux::new(frames, options.swappiness)),
+                "mglru" => Box::new(PlainMglru::new(frames, options.swappiness)),
+                _ => panic!("no reference implementation of {policy}"),
             };
             let came = replay(&world, memory.as_mut(), insert == ClockInsert::Clear);
             assert_eq!((cell.faults, cell.dirty_evictions), (came.faults, came.dirty), "{place}");
@@ -74,23 +77,28 @@ proptest! {
     }
     #[test]
     fn linux_lets_go(steps in steps(), swappiness in prop::sample::select(vec![0u64, 1, 60, 100, 200])) {
-        check_options(&steps, &under_linux(&[4096, 16_384], &[1, 2, 3, 5, 8, 9, 12, 17, 40, 70], swappiness));
+        check_options(&steps, &under("linux", &[4096, 16_384], &SIZES, swappiness));
+    }
+    #[test]
+    fn mglru_lets_go(steps in steps(), swappiness in prop::sample::select(vec![0u64, 1, 60, 100, 200])) {
+        check_options(&steps, &under("mglru", &[4096, 16_384], &SIZES, swappiness));
     }
 }
 
-/// Memories of so many 4 KiB under Linux.
-fn under_linux(pages: &[u64], sizes: &[u64], swappiness: u64) -> Options {
+const SIZES: [u64; 10] = [1, 2, 3, 5, 8, 9, 12, 17, 40, 70];
+
+/// Memories of so many 4 KiB under one of Linux's policies.
+fn under(policy: &str, pages: &[u64], sizes: &[u64], swappiness: u64) -> Options {
     let sizes = sizes.iter().map(|size| MemorySize::Bytes(size * 4096)).collect();
-    let policy = Choice::of("linux").unwrap();
+    let policy = Choice::of(policy).unwrap();
     let (tlb, all) = ("12x3".parse().unwrap(), KindSet::ALL);
     let options = Options::new(pages.to_vec(), sizes, tlb, policy, ClockInsert::Set, all).unwrap();
     options.with_swappiness(swappiness).unwrap()
 }
 
-/// Files, code and anonymous memory, some of it discarded, in memories that reclaim up to 32 pages at a
-/// time.
+/// Files, code and anonymous memory, some of it discarded, in memories that reclaim whole batches.
 #[test]
-fn linux_in_whole_batches_of_both_types() {
+fn linux_and_mglru_in_whole_batches_of_both_types() {
     const PAGES: u64 = 2048;
     let regions = [(0x1000_0000u64, "rw-p", 0), (0x2000_0000, "r--p", 1), (0x3000_0000, "r-xp", 2)];
     let event = |event, addr, pages| {
@@ -120,8 +128,10 @@ fn linux_in_whole_batches_of_both_types() {
             steps.push(Step::Event(event(what, regions[0].0 + (far % PAGES & !63) * 64, 64 * 8)));
         }
     }
-    for swappiness in [0, 30, 60, 200] {
-        check_options(&steps, &under_linux(&[64], &[16, 40, 72], swappiness));
+    for policy in ["linux", "mglru"] {
+        for swappiness in [0, 30, 60, 200] {
+            check_options(&steps, &under(policy, &[64], &[16, 40, 72], swappiness));
+        }
     }
 }
 
