@@ -10,22 +10,23 @@ help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 .DEFAULT_GOAL := help
 
-$(VENV)/.packages: pyproject.toml
+$(VENV)/.packages: requirements/dev.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --upgrade pip 'maturin>=1.7,<2'
-	$(BIN)/python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; print(*p['dependencies'], *p['optional-dependencies']['dev'], sep='\n')" > $(VENV)/requirements.txt
-	$(BIN)/pip install --quiet -r $(VENV)/requirements.txt
+	$(BIN)/pip install --quiet --require-hashes -r $<
 	touch $@
 
 $(VENV)/.engine: $(VENV)/.packages $(RUST_SOURCES)
-	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --release --quiet
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --release --locked --quiet
 	touch $@
 
 PLUGIN := python/nearfar/_plugin/libnearfar_qemu_plugin.so
 PLUGIN_SOURCES := $(wildcard capture/qemu-plugin/src/*.rs) capture/qemu-plugin/Cargo.toml capture/qemu-plugin/Cargo.lock crates/capture/src/layout.rs
 
+# Where the sources and crates lie on this machine is nothing that a wheel should hold.
+REMAPPED := --remap-path-prefix=$(CURDIR)=/nearfar --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo
+
 $(PLUGIN): $(PLUGIN_SOURCES)
-	cd capture/qemu-plugin && cargo build --release --quiet
+	cd capture/qemu-plugin && RUSTFLAGS="$(REMAPPED)" cargo build --release --locked --quiet
 	mkdir -p $(@D)
 	cp capture/qemu-plugin/target/release/$(@F) $@.partial
 	mv $@.partial $@
@@ -55,8 +56,8 @@ workloads: env ## Install the programs of every workload (nearfar workload list)
 .PHONY: lint
 lint: env ## Formatters and linters
 	cargo fmt --all --check
-	cargo clippy $(CHECKED) --workspace --all-targets --quiet -- -D warnings
-	cd capture/qemu-plugin && cargo fmt --check && cargo clippy --release --quiet -- -D warnings
+	cargo clippy $(CHECKED) --locked --workspace --all-targets --quiet -- -D warnings
+	cd capture/qemu-plugin && cargo fmt --check && cargo clippy --release --locked --quiet -- -D warnings
 	$(BIN)/ruff check python tests bench workloads docs/*.py examples fuzz
 	$(BIN)/ruff format --check python tests bench workloads docs/*.py examples fuzz
 	$(BIN)/mypy
@@ -76,14 +77,13 @@ test: test-packages ## Everything: lint, Rust tests, Python tests, documentation
 	@rm -f $(STEPS)
 	$(STEP) 'engine and plugin' $(MAKE) --no-print-directory env
 	$(STEP) 'formatters and linters' $(MAKE) --no-print-directory lint
-	$(STEP) 'Rust tests, compiled' cargo test $(CHECKED) --workspace --quiet --no-run
-	$(STEP) 'Rust tests, run' cargo test $(CHECKED) --workspace --quiet
+	$(STEP) 'Rust tests, compiled' cargo test $(CHECKED) --locked --workspace --quiet --no-run
+	$(STEP) 'Rust tests, run' cargo test $(CHECKED) --locked --workspace --quiet
 	$(STEP) 'Python tests' $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadgroup
 	@$(PYTHON) tests/processor.py report $(STEPS) $(TEST_BUDGET)
 
-$(VENV)/.docs: $(VENV)/.packages
-	$(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'], sep='\n')" > $(VENV)/requirements-docs.txt
-	$(BIN)/pip install --quiet -r $(VENV)/requirements-docs.txt
+$(VENV)/.docs: requirements/docs.txt $(VENV)/.packages
+	$(BIN)/pip install --quiet --require-hashes -r $<
 	touch $@
 
 .PHONY: site
@@ -106,23 +106,44 @@ fuzz: env ## Fuzz every reader for FUZZ_SECONDS in all (docs/robustness.md)
 
 CHAOS_ROUNDS ?= 30
 .PHONY: chaos
-chaos: env ## Kill commands at random points, CHAOS_ROUNDS times each; full disks
+chaos: env ## Kill commands at random points, CHAOS_ROUNDS times each; full disks; calls that fail
 	$(BIN)/python tests/chaos.py --rounds $(CHAOS_ROUNDS)
+	$(BIN)/python tests/faults.py
 
 .PHONY: deny
 deny: env ## Licences and origins of dependencies; advisories where cargo-deny is installed
 	$(BIN)/python tests/licences.py
-	if command -v cargo-deny > /dev/null; then cargo deny --all-features check; fi
+	if command -v cargo-deny > /dev/null; then cargo deny --all-features --locked check; fi
 
 .PHONY: wheel
-wheel: env ## A wheel, installed into a clean environment and used there
+wheel: env ## A wheel, with what it is built from; installed into a clean environment and used there
 	rm -rf target/wheels
-	$(BIN)/maturin build --release --quiet --out target/wheels
+	$(BIN)/python tests/sbom.py build/nearfar.cyclonedx.json
+	$(BIN)/maturin build --release --locked --quiet --sbom-include build/nearfar.cyclonedx.json --out target/wheels
+	$(BIN)/auditwheel show target/wheels/*.whl
 	$(BIN)/python tests/wheel.py target/wheels/*.whl
 
+.PHONY: same-wheel
+same-wheel: wheel ## The wheel again, from a copy of the sources elsewhere: the same bytes
+	$(BIN)/python tests/wheel.py --again target/wheels/*.whl
+
+.PHONY: lock
+lock: ## Versions and hashes of the Python packages for development (requirements/)
+	$(PYTHON) -m venv build/lock
+	build/lock/bin/pip install --quiet 'uv>=0.9,<1'
+	build/lock/bin/$(LOCKED) --extra dev --output-file requirements/dev.txt
+	build/lock/bin/$(LOCKED) --extra docs --constraint requirements/dev.txt --output-file requirements/docs.txt
+
+LOCKED := uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
+
 # What is measured or given away is optimised across crates; `make env` and `make test` are built sooner.
-bench wheel: export CARGO_PROFILE_RELEASE_LTO := thin
-bench wheel: export CARGO_PROFILE_RELEASE_CODEGEN_UNITS := 4
+bench wheel same-wheel: export CARGO_PROFILE_RELEASE_LTO := thin
+bench wheel same-wheel: export CARGO_PROFILE_RELEASE_CODEGEN_UNITS := 4
+# Two builds of the same sources give the same bytes.
+wheel same-wheel: export RUSTFLAGS := $(REMAPPED)
+wheel same-wheel: export CFLAGS := $(REMAPPED:--remap-path-prefix=%=-ffile-prefix-map=%)
+wheel same-wheel: export CARGO_INCREMENTAL := 0
+wheel same-wheel: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2> /dev/null || echo 315532800)
 
 .PHONY: bench
 bench: env ## Ratios against peers, in one run (docs/bench.md)

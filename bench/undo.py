@@ -48,7 +48,7 @@ class Undo:
         if not self._steps:
             self._journal.unlink(missing_ok=True)
             return
-        write_whole(self._journal, json.dumps(self._steps) + "\n")
+        write_whole(self._journal, json.dumps(self._steps) + "\n", force=True)
 
 
 @contextmanager

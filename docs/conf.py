@@ -23,8 +23,8 @@ copyright = "the nearfar authors; Apache-2.0 or MIT"  # noqa: A001
 version = release = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "README"
-include_patterns = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/*.md",
-                    "build/reference/**.md"]  # fmt: skip
+include_patterns = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md",
+                    "docs/*.md", "build/reference/**.md"]  # fmt: skip
 exclude_patterns = [".*", "target", "crates", "capture", "fuzz", "tests", "out", "build/docs",
                     "build/man", "bench", "examples", "machines", "papers", "python",
                     "workloads"]  # fmt: skip
@@ -53,7 +53,7 @@ CONTENTS = {
                "docs/info", "docs/filter", "docs/trace", "docs/formats"],
     "More": ["docs/machine", "docs/fit", "docs/apply", "docs/emit", "docs/report", "docs/doctor",
              "docs/bench"],
-    "Change it": ["docs/extend", "CONTRIBUTING", "ARCHITECTURE"],
+    "Change it": ["docs/extend", "CONTRIBUTING", "ARCHITECTURE", "SECURITY"],
     "Reference": ["build/reference/commands", "build/reference/machine-file",
                   "build/reference/python"],
 }  # fmt: skip

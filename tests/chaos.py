@@ -31,6 +31,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -225,13 +226,17 @@ def run(
     after: float | None = None,
     number: signal.Signals = signal.SIGKILL,
     limit: int | None = None,
+    around: AbstractContextManager[None] | None = None,
 ) -> Ended:
-    """Run a command in a fork; ``after`` seconds send it ``number``; ``limit`` bytes a file."""
+    """Run a command in a fork; ``after`` seconds send it ``number``; ``limit`` bytes a file.
+
+    ``around`` is entered in the fork, before the command and after what it needs.
+    """
     said = folder.parent / "said"
     began = time.monotonic()
     pid = os.fork()
     if pid == 0:
-        _command(words, folder, said, limit)
+        _command(words, folder, said, limit, around or contextlib.nullcontext())
     if after is not None:
         _wait(pid, began + after)
         running = children(pid)
@@ -247,7 +252,13 @@ def run(
     return Ended(os.waitstatus_to_exitcode(status), said.read_text(errors="replace"), seconds)
 
 
-def _command(words: list[str], folder: Path, said: Path, limit: int | None) -> None:
+def _command(
+    words: list[str],
+    folder: Path,
+    said: Path,
+    limit: int | None,
+    around: AbstractContextManager[None],
+) -> None:
     """Be the command; never returns."""
     code = 70
     try:
@@ -262,7 +273,8 @@ def _command(words: list[str], folder: Path, said: Path, limit: int | None) -> N
         from nearfar.cli import main
 
         sys.argv = ["nearfar", *words]
-        main()
+        with around:
+            main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
     except BaseException:  # noqa: BLE001  as the interpreter would

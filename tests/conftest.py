@@ -77,17 +77,17 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def nearfar(commands: str) -> Run:
-    """Run the command line as a user does; returns the finished process."""
+    """Run the command line as a user does, after some code; returns the finished process."""
 
-    def run(*words: object) -> subprocess.CompletedProcess[str]:
+    def run(*words: object, first: str = "") -> subprocess.CompletedProcess[str]:
         given = list(map(str, words))
         with (
             Path(os.devnull).open() as nothing,
-            tempfile.TemporaryFile("w+") as out,
-            tempfile.TemporaryFile("w+") as err,
+            tempfile.TemporaryFile("w+", errors="backslashreplace") as out,
+            tempfile.TemporaryFile("w+", errors="backslashreplace") as err,
         ):
             streams = (nothing.fileno(), out.fileno(), err.fileno())
-            code = forks.run(commands, given, streams, os.environ)
+            code = forks.run(commands, given, streams, {**os.environ, "FORKS_FIRST": first})
             out.seek(0)
             err.seek(0)
             return subprocess.CompletedProcess(given, code, out.read(), err.read())
@@ -102,17 +102,6 @@ def until(condition: Callable[[], Any], what: str) -> Any:
         assert time.monotonic() < end, f"never happened: {what}"
         time.sleep(0.02)
     return found
-
-
-def tool(name: str, package: str) -> str:
-    """Path of a tool; without it the test is skipped, or fails where ``CI`` is set."""
-    found = shutil.which(name)
-    if found:
-        return found
-    reason = f"{name} is absent: install the Debian package `{package}`"
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
 
 
 def no_guest(architecture: str) -> str | None:

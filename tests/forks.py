@@ -76,7 +76,8 @@ def _at_import(environment: Mapping[str, str]) -> dict[str, str]:
 def _become(asked: socket.socket, known: Mapping[str, str]) -> list[str]:
     """Take over streams, folder and environment of a request; returns its words.
 
-    Where the server would have imported something else in that environment, Python starts again.
+    The code in FORKS_FIRST runs before the command. Where the server would have imported something
+    else in that environment, Python starts again.
     """
     head, streams, _, _ = socket.recv_fds(asked, 8, 3)
     body = b""
@@ -88,8 +89,10 @@ def _become(asked: socket.socket, known: Mapping[str, str]) -> list[str]:
         os.dup2(stream, number)
         os.close(stream)
     os.chdir(folder)
+    first = environment.pop("FORKS_FIRST", "")
     os.environ.clear()
     os.environ.update(environment)
+    exec(first)
     if _at_import(environment) != known:
         os.execv(sys.executable, [sys.executable, "-m", "nearfar", *words])
     return list(words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -272,6 +273,34 @@ def test_two_do_not_fight(sysfs: Path, tmp_path: Path) -> None:
         finish(running)
 
 
+def test_a_command_that_deletes_the_journal_changes_nothing(sysfs: Path, tmp_path: Path) -> None:
+    before, runtime = words(sysfs), tmp_path / "run"
+    found = apply(["rm", "-r", str(runtime)], page="64K", yes=True, sysfs=sysfs, runtime=runtime)
+    assert found.exit_code == 0 and not runtime.exists()
+    assert {k: v.strip("[]") for k, v in words(sysfs).items()} == before
+    running = start(sysfs, runtime)
+    try:
+        assert runtime.stat().st_mode & 0o777 == 0o700
+        shutil.rmtree(runtime)
+        running.kill()
+        until(lambda: words(sysfs) == before, "the settings put back")
+    finally:
+        finish(running)
+
+
+@pytest.mark.parametrize("how", ["shared", "link"])
+def test_a_journal_that_others_may_change_is_refused(sysfs: Path, tmp_path: Path, how: str) -> None:
+    before, runtime = words(sysfs), tmp_path / "run"
+    if how == "shared":
+        runtime.mkdir()
+        runtime.chmod(0o777)
+    else:
+        runtime.symlink_to(sysfs)
+    with pytest.raises(NearfarError, match="others may change the journal"):
+        apply(["true"], page="64K", yes=True, sysfs=sysfs, runtime=runtime)
+    assert words(sysfs) == before
+
+
 def test_a_journal_of_another_boot_is_only_removed(sysfs: Path, tmp_path: Path) -> None:
     before = words(sysfs)
     change = {"file": "hugepages-16kB/enabled", "was": "always", "becomes": "never"}
@@ -346,7 +375,7 @@ def test_command_line_says_and_refuses(nearfar: Run) -> None:
         (["--page", "fast", "--", "true"], "is not a size"),
         (["--page", base, "--yes", "--", "no-such-program"], "no such program"),
         (["--page", base], "command: is empty"),
-        (["--page", base, "-o", "/no/such/x.json", "--", "true"], "its folder is not there"),
+        (["--page", base, "-o", "/no/such/x.json", "--", "true"], "no folder"),
         (["--page", base, "--yes", "--trace", "/no/such.trace", "--", "true"], "/no/such.trace"),
         (["--page", base, "--repeat", "0", "--", "true"], "--repeat: 0 is out of range"),
         (["--page", base, "--repeat", "x", "--", "true"], "--repeat: x is out of range"),

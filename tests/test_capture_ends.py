@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pty
+import shutil
 import signal
 import subprocess
 import time
@@ -105,6 +107,83 @@ def test_interrupt(
     assert found["records"] == records(run.trace).num_rows > 0
 
 
+SAVES = r"""
+#include <signal.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+static volatile sig_atomic_t signals;
+static volatile long cell;
+static void count(int number) { signals++; }
+int main(void) {
+    signal(SIGINT, count);
+    signal(SIGTERM, count);
+    printf("%d\n", (int)getpid()); fflush(stdout);
+    while (!signals) (void)cell;
+    struct timespec left = {1, 0};
+    while (nanosleep(&left, &left)) ;
+    printf("%d signals\n", (int)signals);
+    return 0;
+}
+"""
+
+
+@needs_qemu
+@needs_cc
+@pytest.mark.parametrize("whom", ["group", "capture"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_program_has_the_time_to_save(
+    build: Callable[..., Path], tmp_path: Path, whom: str, number: signal.Signals
+) -> None:
+    """It is told once, by whoever tells it, and recorded to its end."""
+    run = Running(tmp_path / "saves.trace", build(SAVES), part=False)
+    if whom == "group":
+        os.killpg(run.capture.pid, number)
+    else:
+        run.capture.send_signal(number)
+    stdout, stderr = run.capture.communicate(timeout=HANG)
+    assert stdout == "1 signals\n" and run.capture.returncode == 130, stderr
+    assert info(run.trace)["incomplete_reason"] == "interrupted"
+
+
+@needs_qemu
+@needs_cc
+def test_control_c_at_a_terminal(build: Callable[..., Path], tmp_path: Path) -> None:
+    words = [*NEARFAR, "capture", "-o", str(tmp_path / "t.trace"), "--", str(build(SAVES))]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(words[0], words)
+    said = b""
+    with contextlib.suppress(OSError):
+        while more := os.read(terminal, 1 << 16):
+            if b"\n" in more and b"\n" not in said:
+                os.write(terminal, b"\x03")
+            said += more
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    os.close(terminal)
+    assert b"1 signals" in said and code == 130, said
+    assert b"waiting for the program to end" in said
+
+
+@needs_qemu
+@needs_cc
+def test_a_second_signal_ends_what_does_not_end(build: Callable[..., Path], tmp_path: Path) -> None:
+    run = Running(tmp_path / "ever.trace", build(APART))
+    run.capture.send_signal(signal.SIGINT)
+
+    def ends() -> bool:
+        assert run.capture.poll() is not None or run.program_is_alive()
+        run.capture.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        return run.capture.poll() is not None
+
+    until(ends, "the end of the capture")
+    _, stderr = run.capture.communicate(timeout=HANG)
+    assert run.capture.returncode == 130 and "Traceback" not in stderr, stderr
+    assert not run.program_is_alive()
+    assert info(run.trace)["incomplete_reason"] == "interrupted"
+
+
 @needs_qemu
 @needs_cc
 def test_program_killed(build: Callable[..., Path], tmp_path: Path) -> None:
@@ -118,11 +197,33 @@ def test_program_killed(build: Callable[..., Path], tmp_path: Path) -> None:
     assert found["records"] == records(run.trace).num_rows > 0
 
 
+APART = r"""
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+static volatile long cell;
+int main(int argc, char **argv) {
+    prctl(PR_SET_PDEATHSIG, 0);
+    setsid();
+    if (strstr(argv[0], "user")) setuid(65534);
+    for (int number = 1; number < 32; number++) signal(number, SIG_IGN);
+    printf("%d\n", (int)getpid()); fflush(stdout);
+    for (int i = 0; i < 20000000; i++) (void)cell;
+    for (;;) strstr(argv[0], "idle") ? pause() : (int)cell;
+}
+"""
+
+
 @needs_qemu
 @needs_cc
-def test_capture_killed(build: Callable[..., Path], tmp_path: Path) -> None:
-    """The program ends with it: nobody would record it any more."""
-    run = Running(tmp_path / "ever.trace", build(FOREVER))
+@pytest.mark.parametrize("name", ["together", "busy", "idle", "idle-user"])
+def test_capture_killed(build: Callable[..., Path], tmp_path: Path, name: str) -> None:
+    """The program ends with it, wherever it has gone: nobody would record it any more."""
+    program = tmp_path / name
+    shutil.copy(build(FOREVER if name == "together" else APART), program)
+    run = Running(tmp_path / "ever.trace", program)
     run.capture.kill()
     run.capture.wait(timeout=HANG)
     try:
@@ -192,3 +293,52 @@ def test_full_disk(build: Callable[..., Path], tmp_path: Path) -> None:
 class _Program:
     def __init__(self, program: int) -> None:
         self.program = program
+
+
+FLUSHES = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+static void note(const char *what, const char *path) {
+    char line[PATH_MAX + 20];
+    int log = open(getenv("FLUSHES"), O_WRONLY | O_APPEND | O_CREAT, 0600);
+    int bytes = snprintf(line, sizeof line, "%s %s\n", what, path);
+    if (log < 0 || write(log, line, bytes) != bytes) abort();
+    close(log);
+}
+int fdatasync(int fd) {
+    char link[64], path[PATH_MAX] = "";
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    if (readlink(link, path, sizeof path - 1) < 0) abort();
+    note("flush", path);
+    return ((int (*)(int))dlsym(RTLD_NEXT, "fdatasync"))(fd);
+}
+int rename(const char *from, const char *to) {
+    note("rename", from);
+    return ((int (*)(const char *, const char *))dlsym(RTLD_NEXT, "rename"))(from, to);
+}
+"""
+
+
+@needs_qemu
+@needs_cc
+def test_what_is_finished_is_on_the_disk(build: Callable[..., Path], tmp_path: Path) -> None:
+    """Every file is flushed before the trace says that it is complete, and then its folder."""
+    log, trace = tmp_path / "log", tmp_path / "true.trace"
+    library = build(FLUSHES, "-shared", "-fPIC", "-ldl")
+    preloaded = {**os.environ, "LD_PRELOAD": str(library), "FLUSHES": str(log)}
+    done = nearfar("-o", trace, "--", "/bin/true", env=preloaded)
+    assert done.returncode == 0, done.stderr
+    steps = [line.split(" ", 1) for line in log.read_text().splitlines()]
+    listed = ["rename", str(trace / ".trace.json.partial")]
+    complete = max(at for at, step in enumerate(steps) if step == listed)
+    last = steps.index(["rename", str(trace / ".part-00000.parquet.partial")])
+    flushed = {Path(path).name for step, path in steps[last:complete] if step == "flush"}
+    files = {"part-00000.parquet", ".regions.parquet.partial", ".trace.json.partial"}
+    assert flushed == files
+    assert ["flush", str(trace)] in steps[complete:]

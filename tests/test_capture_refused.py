@@ -127,3 +127,13 @@ def test_a_program_that_closes_every_descriptor(tmp_path: Path) -> None:
     # 0 to 2, and the folder that ls has open: nothing of ours.
     assert done.stdout.split() == ["0", "1", "2", "3"]
     assert info(trace)["complete"]
+
+
+@needs_qemu
+def test_a_program_that_executes_a_pipe(tmp_path: Path) -> None:
+    """It is refused, as ever, and nobody waits for the pipe's other end."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe, 0o755)
+    done = nearfar("-o", tmp_path / "sh.trace", "--", "/bin/sh", "-c", f"exec {pipe}")
+    assert "ermission denied" in done.stderr and "exited with status 126" in done.stderr
+    assert done.returncode == 0 and info(tmp_path / "sh.trace")["complete"]

@@ -109,7 +109,7 @@ def test_a_command_runs_with_two_nodes_and_swap(booted: tuple[Path, Run], scratc
     name, pages = lines[3].split()
     assert name == "pswpin" and int(pages) > (32 - 12) * MIB // 4096
     out = folder / "out"
-    assert sorted(path.name for path in out.iterdir()) == [".late", "text", "tool"]
+    assert sorted(path.name for path in out.iterdir()) == [".late", "guest.json", "text", "tool"]
     assert (out / "text").read_text() == "from the host\n"
     assert os.access(out / "tool", os.X_OK) and not os.access(out / "text", os.X_OK)
     again = nearfar(*words)

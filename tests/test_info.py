@@ -141,7 +141,7 @@ def test_the_page_is_whole_and_self_contained(tmp_path: Path, nearfar):
 def test_a_page_that_cannot_be_written_is_found_out_first(place: str, tmp_path: Path, nearfar):
     done = nearfar("info", CAPTURE, "--html", tmp_path / place)
     assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.startswith("nearfar: error: --html ") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"nearfar: error: {tmp_path}") and done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 

@@ -224,13 +224,13 @@ def test_a_full_disk_is_one_line(slow: Path, nearfar: Run) -> None:
 
 
 @contextmanager
-def cluster(folder: Path) -> Iterator[tuple[Path, subprocess.Popen[bytes], list[Any]]]:
-    """A scheduler and two workers of one thread; their scheduler file and processes."""
+def cluster(folder: Path, *more: str) -> Iterator[tuple[Path, subprocess.Popen[bytes], list[Any]]]:
+    """A scheduler and two workers of one thread, given ``more``; the file and the processes."""
     pytest.importorskip("distributed")
     file = folder / "scheduler.json"
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
     dask = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
-    own = ["--scheduler-file", str(file)]
+    own = ["--scheduler-file", str(file), *more]
     scheduler = subprocess.Popen(
         [*dask, *own, "--host", "127.0.0.1", "--port", "0", "--no-dashboard"], **quiet
     )
@@ -309,3 +309,53 @@ def test_no_scheduler_is_one_line(slow: Path, nearfar: Run) -> None:
     assert done.returncode == 3
     assert len(done.stderr.splitlines()) == 1
     assert "no scheduler there" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two authorities, and a certificate signed by the first: PEM files."""
+    folder = tmp_path_factory.mktemp("pem")
+    for name, signed in (("ca", []), ("other", []), ("own", ["-CA", "ca.pem", "-CAkey", "ca.key"])):
+        words = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+        words += ["-nodes", "-days", "2", "-subj", f"/CN={name}", *signed]
+        words += ["-keyout", f"{name}.key", "-out", f"{name}.pem"]
+        subprocess.run(words, cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+def test_a_dask_cluster_that_speaks_tls_alone(held: Path, pem: Path, nearfar: Run) -> None:
+    (held / "go").touch()
+    files = {"ca": pem / "ca.pem", "cert": pem / "own.pem", "key": pem / "own.key"}
+    theirs = [word for name, file in files.items()
+              for word in (f"--tls-{name}{'-file' * (name == 'ca')}", str(file))]  # fmt: skip
+    study = held / "slow.toml"
+    with cluster(held, *theirs, "--protocol", "tls") as (file, _, _):
+        ours = {f"dask_tls_{name}": str(file) for name, file in files.items()}
+        found = sweep(study, held / "out", dask=str(file), **ours)
+        assert found.ran == 8 and not found.failed
+        for missing in ({}, {**ours, "dask_tls_ca": str(pem / "other.pem")}):
+            words = [w for k, v in missing.items() for w in (f"--{k.replace('_', '-')}", v)]
+            done = nearfar("sweep", study, "-o", held / "none", "--dask", file, *words)
+            assert (done.returncode, done.stderr.count("\n")) == (3, 1), done.stderr
+            assert "no scheduler there" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--dask-tls-ca", "own.pem"], "go together, and with --dask"),
+        (["--dask", "tls://127.0.0.1:1", "--dask-tls-ca", "own.pem"], "go together"),
+        (
+            ["--dask", "tls://127.0.0.1:1", "--dask-tls-ca", "slow.toml", "--dask-tls-cert",
+             "slow.toml", "--dask-tls-key", "none"],
+            "give PEM files",
+        ),
+    ],
+)  # fmt: skip
+def test_tls_files_that_make_no_sense_are_one_line(
+    slow: Path, nearfar: Run, words: list[str], line: str
+) -> None:
+    given = [str(slow / word) if word == "slow.toml" else word for word in words]
+    done = nearfar("sweep", slow / "slow.toml", "-o", slow / "out", *given)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert line in done.stderr

@@ -1,10 +1,12 @@
-"""A wheel, installed into an environment of its own and used from another folder (``make wheel``)::
+"""A wheel, installed into an environment of its own and used from another folder (``make wheel``);
+or built again elsewhere and compared (``make same-wheel``)::
 
-python tests/wheel.py target/wheels/nearfar-*.whl
+    python tests/wheel.py [--again] target/wheels/nearfar-*.whl
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -14,6 +16,8 @@ import tempfile
 import venv
 import zipfile
 from pathlib import Path
+
+import sbom
 
 ROOT = Path(__file__).resolve().parents[1]
 #: What a wheel must bring beside Python files.
@@ -28,6 +32,11 @@ def check(wheel: Path, scratch: Path) -> None:
             raise SystemExit(f"{wheel.name}: {part} is not in it")
     if "-abi3-" not in wheel.name:
         raise SystemExit(f"{wheel.name}: is for one version of Python only")
+    if "-manylinux_" not in wheel.name:
+        raise SystemExit(f"{wheel.name}: is for this machine's system only")
+    bills = [name for name in names if ".dist-info/sboms/" in name]
+    if len(bills) != 1 or json.loads(zipfile.ZipFile(wheel).read(bills[0])) != sbom.bill():
+        raise SystemExit(f"{wheel.name}: does not say what it is built from: {bills}")
     venv.create(scratch / "env", with_pip=True)
     python = scratch / "env" / "bin" / "python"
     subprocess.run([python, "-m", "pip", "install", "--quiet", wheel], check=True)
@@ -63,13 +72,52 @@ def check(wheel: Path, scratch: Path) -> None:
     print(f"{wheel.name}: installs and runs")
 
 
+def again(wheel: Path, scratch: Path) -> None:
+    """Build it from a copy of the sources in another folder; the bytes must be the same."""
+    copy = scratch / "other"
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    files = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    for name in filter(None, files.split("\0")):
+        if (ROOT / name).is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, copy / name)
+    flags = {
+        name: os.environ[name].replace(str(ROOT), str(copy)) for name in ("RUSTFLAGS", "CFLAGS")
+    }
+    environment = {**os.environ, **flags}
+
+    def run(*words: str, folder: Path = copy) -> None:
+        subprocess.run(words, cwd=folder, env=environment, check=True)
+
+    plugin = copy / "capture/qemu-plugin"
+    run("cargo", "build", "--release", "--locked", "--quiet", folder=plugin)
+    to = copy / "python/nearfar/_plugin"
+    to.mkdir()
+    shutil.copy(plugin / "target/release/libnearfar_qemu_plugin.so", to)
+    run(sys.executable, "tests/sbom.py", "build/nearfar.cyclonedx.json")
+    maturin = str(Path(sys.executable).with_name("maturin"))
+    run(maturin, "build", "--release", "--locked", "--quiet", "--sbom-include",
+        "build/nearfar.cyclonedx.json", "--out", "out")  # fmt: skip
+    (other,) = (copy / "out").iterdir()
+    digests = [hashlib.sha256(one.read_bytes()).hexdigest() for one in (wheel, other)]
+    if digests[0] != digests[1]:
+        first, second = zipfile.ZipFile(wheel), zipfile.ZipFile(other)
+        differ = [
+            name for name in first.namelist()
+            if name not in second.namelist() or first.read(name) != second.read(name)
+        ]  # fmt: skip
+        raise SystemExit(f"{wheel.name}: another build differs in {differ}")
+    print(f"{wheel.name}: two builds, sha256 {digests[0]}")
+
+
 def main() -> int:
     """Check the newest of the wheels that are named."""
-    if not sys.argv[1:]:
+    todo, names = (again, sys.argv[2:]) if "--again" in sys.argv else (check, sys.argv[1:])
+    if not names:
         raise SystemExit(__doc__)
-    wheel = max((Path(name).resolve() for name in sys.argv[1:]), key=lambda p: p.stat().st_mtime)
+    wheel = max((Path(name).resolve() for name in names), key=lambda p: p.stat().st_mtime)
     with tempfile.TemporaryDirectory(prefix="nearfar-wheel-") as scratch:
-        check(wheel, Path(scratch))
+        todo(wheel, Path(scratch))
     return 0
 
 

@@ -62,7 +62,7 @@ def main() -> int:
             ("info", found.html()),
         ):
             path = OUT / f"{trace.stem}-{kind}.html"
-            write_whole(path, page)
+            write_whole(path, page, force=True)
             pages.append(path)
     print("\nOpen in a browser:")
     for path in pages:

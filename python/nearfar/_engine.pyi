@@ -6,6 +6,7 @@ times a second; what it raises ends the run and is raised. Errors are ``nearfar.
 
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
+from pathlib import Path
 from typing import Any, final
 
 __version__: str
@@ -44,10 +45,6 @@ def filter_view(
     filter: str,
     progress: Callable[[int], object] | None,
 ) -> str: ...
-
-# folder.rs
-
-def folder_replace(temporary: str | PathLike[str], path: str | PathLike[str]) -> None: ...
 
 # generate.rs
 
@@ -125,6 +122,32 @@ class Machine:
     def fault_times(self) -> FaultTimes: ...
     def io_ns(self, storage: str, page_bytes: Sequence[int]) -> list[float]: ...
     def write_ns(self, storage: str, page_bytes: Sequence[int]) -> list[float]: ...
+
+# output.rs
+
+def output_check(
+    path: str | PathLike[str],
+    *,
+    holds: str | None,
+    force: bool,
+    inputs: Sequence[str | PathLike[str]],
+) -> None: ...
+def file_read(path: str | PathLike[str], what: str, most: int) -> bytes: ...
+
+@final
+class Output:
+    def __new__(
+        cls,
+        path: str | PathLike[str],
+        *,
+        holds: str | None,
+        force: bool,
+        inputs: Sequence[str | PathLike[str]],
+    ) -> Output: ...
+    @property
+    def temporary(self) -> Path: ...
+    def commit(self) -> None: ...
+    def discard(self) -> None: ...
 
 # paging.rs
 

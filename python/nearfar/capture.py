@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any, Unpack
 
 from nearfar import _engine
 from nearfar.declared import capture as declared
 from nearfar.errors import NearfarError
 from nearfar.output import watched
-from nearfar.processes import terminate_as_interrupt
+from nearfar.processes import handling
 from nearfar.schema import takes
 
 PLUGIN = Path(__file__).parent / "_plugin" / "libnearfar_qemu_plugin.so"
@@ -92,13 +95,14 @@ def run(
     Raises:
         NearfarError: the program, QEMU (exit code 3) or the plugin is missing, or the trace
             cannot be written.
-        KeyboardInterrupt: Ctrl-C before the program began; later it is part of the outcome.
+        KeyboardInterrupt: Ctrl-C before the program began; later it is part of the outcome. The
+            program gets it once, and is waited for; a second one kills it.
     """
     words = [os.fspath(word) for word in command]
     if not words:
         raise NearfarError("command: is empty; put the program after `--`")
     path = Path(output) if output is not None else default_output(words)
-    with terminate_as_interrupt():
+    with _interrupts():
         text = _engine.capture_run(
             words,
             path,
@@ -152,3 +156,27 @@ def meter() -> Callable[[int], None] | None:
               file=sys.stderr, flush=True)  # fmt: skip
 
     return show
+
+
+class _Interrupt(KeyboardInterrupt):
+    """SIGINT or SIGTERM: ``number`` says which."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+def _interrupts() -> AbstractContextManager[None]:
+    """While it lasts, SIGTERM ends a capture as Ctrl-C does: the program gets it, once."""
+    numbers = [signal.SIGTERM]
+    # Whoever handles Ctrl-C, or ignores it, goes on doing so.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        numbers.append(signal.SIGINT)
+    return handling(numbers, _interrupt)
+
+
+def _interrupt(number: int, _frame: FrameType | None) -> None:
+    if watched():
+        print("\r\x1b[Knearfar: waiting for the program to end; once more kills it",
+              file=sys.stderr)  # fmt: skip
+    raise _Interrupt(number)

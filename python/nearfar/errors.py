@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Collection
 
 #: Characters of a message, whatever a file held.
@@ -35,6 +36,24 @@ def unknown(what: str, name: str, known: Collection[str], listed: str) -> Nearfa
     near = difflib.get_close_matches(name, known, 1, 0.0)
     return NearfarError(
         f"{what} {name[:40]!r}; did you mean {near[0]}? ({listed} {', '.join(known)})"
+    )
+
+
+def of_system(error: OSError, place: object = None) -> NearfarError:
+    """The error for one of the operating system, at ``place`` unless it names a file itself."""
+    where = place or error.filename or "system"
+    if error.errno == errno.ENOMEM:
+        return no_memory()
+    advice = "check the path, permissions and free space"
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        advice = "raise the limit on open files (`ulimit -n`)"
+    return NearfarError(f"{where}: {error.strerror or error}; {advice}")
+
+
+def no_memory() -> NearfarError:
+    """The error where the system gives no more memory."""
+    return NearfarError(
+        "memory: there is no more; free some, or raise the limit on it (`ulimit -v`)"
     )
 
 

@@ -31,6 +31,7 @@ from nearfar.result import Result
 from nearfar.run_folder import open_run
 from nearfar.schema import Column, Rows, takes
 from nearfar.sizes import parse_memory
+from nearfar.strict import read_trace
 
 Row = Mapping[str, Any]
 
@@ -266,12 +267,11 @@ def _memory(row: Row) -> str:
 def _trace(made: Mapping[str, Any]) -> Path:
     """The trace of the run, unchanged since."""
     trace = Path(made["trace"])
-    try:
-        text = (trace / "trace.json").read_bytes()
-    except OSError:
+    if not (trace / "trace.json").exists():
         raise NearfarError(
             f"{trace}: the run's trace is not there; call explain where the study ran"
-        ) from None
+        )
+    text = read_trace(trace)
     if hashlib.sha256(text).hexdigest() != made["trace_json_sha256"]:
         raise NearfarError(f"{trace}: is not the trace of the run any more; run the study again")
     return trace

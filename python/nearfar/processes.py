@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -38,21 +38,15 @@ def running(
 @contextmanager
 def _deferred() -> Iterator[None]:
     """Signals that end this process come when the block is done."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     came: list[int] = []
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    before = {number: handler for number, handler in before.items() if callable(handler)}
-    for number in before:
-        signal.signal(number, lambda which, _frame: came.append(which))
+    ours = (signal.SIGINT, signal.SIGTERM)
+    numbers = [number for number in ours if callable(signal.getsignal(number))]
     try:
-        yield
+        with handling(numbers, lambda number, _frame: came.append(number)):
+            yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for which in came:
-            signal.raise_signal(which)
+        for number in came:
+            signal.raise_signal(number)
 
 
 def _end_with_parent() -> None:
@@ -70,16 +64,26 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def terminate_as_interrupt() -> Iterator[None]:
-    """While it lasts, SIGTERM is what Ctrl-C is: what must be closed or removed is."""
+def handling(
+    numbers: Sequence[int], handler: Callable[[int, FrameType | None], object]
+) -> Iterator[None]:
+    """While it lasts, these signals go to ``handler``. Outside the main thread nothing changes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    old = signal.signal(signal.SIGTERM, _interrupt)
+    old = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, old)
+        for number, before in old.items():
+            signal.signal(number, before)
+
+
+@contextmanager
+def terminate_as_interrupt() -> Iterator[None]:
+    """While it lasts, SIGTERM is what Ctrl-C is: what must be closed or removed is."""
+    with handling([signal.SIGTERM], _interrupt):
+        yield
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from nearfar.schema import Option, command_line
+from nearfar.strict import read_trace
 
 if TYPE_CHECKING:
     from nearfar.machine import Machine
@@ -80,7 +81,7 @@ def provenance(
 
 
 def _of_trace(trace: Path) -> Run:
-    text = (trace / "trace.json").read_bytes()
+    text = read_trace(trace)
     info = json.loads(text)
     source = info["source"]
     return {

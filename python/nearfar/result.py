@@ -5,17 +5,18 @@ from __future__ import annotations
 import html
 import importlib
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
-from nearfar import _engine
 from nearfar.errors import NearfarError
+from nearfar.output import claimed
 from nearfar.schema import Rows
 
 #: Rows of a table that a notebook shows.
 SHOWN: Final = 10
+#: The file that makes a folder a result.
+RUN: Final = "run.json"
 
 
 def _cell(value: object) -> str:
@@ -149,27 +150,14 @@ class FolderResult(Result):
         import pyarrow.parquet
 
         path = Path(folder)
-        if path.exists() and not (force and (path / "run.json").is_file()):
-            raise NearfarError(f"{path}: exists already; choose another name or pass --force")
-        temporary = path.with_name(f".{path.name}.partial")
-        shutil.rmtree(temporary, ignore_errors=True)
-        try:
-            temporary.mkdir(parents=True)
+        with claimed(path, force=force, holds=RUN) as temporary:
             for name, table in self._tables().items():
-                pyarrow.parquet.write_table(
-                    table, temporary / f"{name}.parquet", compression="zstd"
-                )
+                # Arrow takes no names that are no text.
+                with (temporary / f"{name}.parquet").open("wb") as file:
+                    pyarrow.parquet.write_table(table, file, compression="zstd")
             run = json.dumps(self._run(), indent=1) + "\n"
-            for name, text in {**(texts or {}), "run.json": run}.items():
-                (temporary / name).write_text(text, encoding="utf-8")
-            _engine.folder_replace(temporary, path)
-        except OSError as error:
-            # Room on a full disk is given back.
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise NearfarError(
-                f"{path}: cannot be written: {error.strerror or error}; "
-                "check the path, permissions and free space"
-            ) from None
+            for name, text in {**(texts or {}), RUN: run}.items():
+                (temporary / name).write_text(text, encoding="utf-8", errors="backslashreplace")
         return path
 
     def _tables(self) -> Mapping[str, Any]:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from nearfar import studies, sweep
 from nearfar.errors import NearfarError
-from nearfar.result import FolderResult, Result
+from nearfar.result import RUN, FolderResult, Result
 from nearfar.schema import Rows
-from nearfar.strict import parse_json
+from nearfar.strict import read_json
 from nearfar.studies import Study
 from nearfar.sweep import SweepResult
 
@@ -56,25 +56,30 @@ def open_run(folder: str | Path) -> Run:
 
     path = Path(folder)
     try:
-        run = parse_json((path / "run.json").read_text(encoding="utf-8"))
-    except OSError:
+        there = (path / RUN).exists()
+        run = read_json(path / RUN) if there else None
+    except ValueError:
+        raise NearfarError(f"{path / RUN}: is damaged; run the study again") from None
+    if not there:
         raise NearfarError(
             f"{path}: no run there (no run.json); name a folder that a study's -o or "
             "`nearfar sweep` made"
         ) from None
-    except ValueError:
-        raise NearfarError(f"{path / 'run.json'}: is damaged; run the study again") from None
     if not isinstance(run, dict):
-        raise NearfarError(f"{path / 'run.json'}: is damaged; run the study again")
+        raise NearfarError(f"{path / RUN}: is damaged; run the study again")
     if run.get("study") == "sweep":
         found = sweep.load(path)
         return Run(path, found.study, found, found.columns)
     try:
         study = studies.of_run(run)
     except NearfarError as error:
-        raise NearfarError(f"{path / 'run.json'}: {error}") from None
+        raise NearfarError(f"{path / RUN}: {error}") from None
+    files = [file for file in path.glob("*.parquet") if file.is_file()]
     try:
-        tables = {file.stem: pyarrow.parquet.read_table(file) for file in path.glob("*.parquet")}
+        tables = {}
+        for file in files:
+            with file.open("rb") as stream:  # Arrow takes no names that are no text
+                tables[file.stem] = pyarrow.parquet.read_table(stream)
         result: FolderResult = study.restore(run, tables)
     except (pyarrow.ArrowException, OSError) as error:
         line = (str(error).splitlines() or [""])[0]

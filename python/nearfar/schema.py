@@ -181,7 +181,19 @@ class Rows:
         """The rows as a ``pyarrow.Table``."""
         import pyarrow
 
-        return pyarrow.Table.from_pylist(list(rows), schema=self.arrow())
+        try:
+            return pyarrow.Table.from_pylist(list(rows), schema=self.arrow())
+        except UnicodeEncodeError:
+            # A path with bytes that are no text; tables hold text alone.
+            texts = [{name: as_text(value) for name, value in row.items()} for row in rows]
+            return pyarrow.Table.from_pylist(texts, schema=self.arrow())
+
+
+def as_text(value: Any) -> Any:
+    """A value as tables hold it: bytes of a path that are no text, escaped."""
+    if not isinstance(value, str):
+        return value
+    return value.encode("utf-8", "backslashreplace").decode()
 
 
 def takes(options: Iterable[Option]) -> Callable[[Function], Function]:

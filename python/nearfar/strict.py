@@ -14,26 +14,34 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from nearfar import _engine
 from nearfar.errors import NearfarError
 
 #: Such a file is some pages of text; anything much larger is a mistake.
 _LARGEST: Final = 4 << 20
+#: What nearfar wrote may list millions of cells or threads.
+_LARGEST_MADE: Final = 1 << 30
+
+
+def read_file(file: Path, what: str, most: int = _LARGEST) -> bytes:
+    """The bytes of a file of at most ``most``; ``what`` is what it should be.
+
+    Raises:
+        NearfarError: it cannot be read, is no regular file (a pipe, a device) or is larger.
+    """
+    return _engine.file_read(file, what, most)
 
 
 def read_text(file: Path, what: str) -> str:
     """The text of a TOML file; ``what`` is what it should be, such as ``a fleet file``.
 
     Raises:
-        NearfarError: it cannot be read, is far too large or is not UTF-8.
+        NearfarError: as :func:`read_file`; it is not UTF-8.
     """
     try:
-        if file.stat().st_size > _LARGEST:
-            raise NearfarError(f"{file}: over 4 MiB; {what} is some pages of TOML")
-        return file.read_text(encoding="utf-8")
+        return read_file(file, what).decode()
     except UnicodeDecodeError as error:
         raise NearfarError(f"{file}: byte {error.start} is not UTF-8; save it as UTF-8") from None
-    except OSError as error:
-        raise NearfarError(f"{file}: {error.strerror}; check the path") from None
 
 
 def parse_toml(file: Path, text: str, see: str) -> dict[str, Any]:
@@ -51,6 +59,21 @@ def parse_toml(file: Path, text: str, see: str) -> dict[str, Any]:
 def read_toml(file: Path, what: str, see: str) -> dict[str, Any]:
     """Both: the tables of a TOML file. Raises as they do."""
     return parse_toml(file, read_text(file, what), see)
+
+
+def read_trace(trace: Path) -> bytes:
+    """The bytes of the ``trace.json`` of a trace. Raises as :func:`read_file`."""
+    return read_file(trace / "trace.json", "trace.json", _LARGEST_MADE)
+
+
+def read_json(file: Path) -> Any:
+    """The value of a JSON file that nearfar wrote.
+
+    Raises:
+        NearfarError: as :func:`read_file`.
+        ValueError: as :func:`parse_json`.
+    """
+    return parse_json(read_file(file, "such a file", _LARGEST_MADE))
 
 
 def parse_json(text: str | bytes) -> Any:

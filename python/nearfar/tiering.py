@@ -14,7 +14,6 @@ import copy
 import json
 import shlex
 import time
-import tomllib
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -30,6 +29,7 @@ from nearfar.filter import View, view
 from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
 from nearfar.schema import Rows, default, takes
+from nearfar.strict import read_toml
 
 #: The default workload.
 WORKLOAD: Final[str] = default(declared.OPTIONS, "workload")
@@ -237,10 +237,7 @@ def read_knobs(path: str | Path) -> dict[str, str]:
     Raises:
         NearfarError: the file cannot be read or holds something else.
     """
-    try:
-        tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise NearfarError(f"{path}: {error}; give a TOML file of [policy] tables") from None
+    tables = read_toml(Path(path), "a file of knobs", "docs/tiering.md")
     values: dict[str, str] = {}
     for policy, knobs in tables.items():
         if not isinstance(knobs, dict):

@@ -31,9 +31,10 @@ from nearfar import _engine
 from nearfar.declared.workload import Options
 from nearfar.errors import NearfarError
 from nearfar.inputs import INPUTS
+from nearfar.output import check_output, claimed
 from nearfar.processes import running
 from nearfar.schema import Option, complete, takes
-from nearfar.strict import Complaint
+from nearfar.strict import Complaint, read_text
 
 #: Folder in which a workload given by name is looked for before the built-in ones.
 SEARCH: Final = Path("workloads")
@@ -158,11 +159,7 @@ def load(path_or_name: str, search: Path = SEARCH) -> Workload:
     is_path = "/" in path_or_name or path_or_name.endswith(".toml")
     file = Path(path_or_name) if is_path else search / f"{path_or_name}.toml"
     if is_path or file.is_file():
-        try:
-            return parse(str(file), file.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", None) or "is not UTF-8"
-            raise NearfarError(f"{file}: cannot be read: {why}; check the path") from None
+        return parse(str(file), read_text(file, "a workload file"))
     builtin = dict(_engine.workload_builtin())
     if path_or_name in builtin:
         return parse(path_or_name, builtin[path_or_name])
@@ -292,9 +289,7 @@ def capture(
     small = complete(OPTIONS, options)["small"]
     workload.check_there()
     trace = Path(out).absolute() / f"{workload.name}.trace"
-    if trace.exists() and not force:
-        raise NearfarError(f"{trace}: exists already; choose another -o or replace it with --force")
-    trace.parent.mkdir(parents=True, exist_ok=True)
+    check_output(trace, force=force, holds="trace.json")
     limits = ["--skip-refs", str(workload.small["skip_refs"])] if small else []
     most = workload.small["max_refs"] if small else workload.max_refs
     limits += ["--max-refs", str(most)] if most is not None else []
@@ -342,10 +337,9 @@ def capture(
         info = json.loads((made / "trace.json").read_text(encoding="utf-8"))
         if info["records"] == 0:
             raise NearfarError(f"workload {workload.name}: ended before `small.skip_refs`", 1)
-        temporary = trace.with_name(f".{trace.name}.partial")
-        shutil.rmtree(temporary, ignore_errors=True)
-        shutil.move(made, temporary)
-        _engine.folder_replace(temporary, trace)
+        with claimed(trace, force=force, holds="trace.json") as temporary:
+            for file in made.iterdir():
+                shutil.move(file, temporary)
     pages = sum(info["pages_by_kinds"].values())
     return Captured(workload.name, trace, info["records"], pages, seconds)
 

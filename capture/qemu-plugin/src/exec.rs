@@ -3,15 +3,16 @@
 //! process by QEMU with the new program itself, before QEMU sees the call.
 
 use std::ffi::CString;
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::ptr::null;
 
-use crate::layout::what;
+use crate::layout::{lost, what};
 use crate::recorder::Recorder;
 use crate::stream::Stream;
-use crate::{guest, syscall};
+use crate::{guest, reach, syscall};
 
 /// What the kernel would do with a file.
 enum Program {
@@ -21,12 +22,19 @@ enum Program {
     Script(Vec<u8>, Option<Vec<u8>>),
     /// Not for us: another architecture, or not a program at all.
     Other,
+    /// Nothing: only files are executed.
+    Nothing,
 }
 
 fn inspect(path: &[u8]) -> Option<Program> {
-    let file = std::ffi::OsString::from_vec(path.to_vec());
+    let name = std::ffi::OsString::from_vec(path.to_vec());
+    // Nobody may be there to open the other end of a pipe.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(name).ok()?;
+    if !file.metadata().ok()?.is_file() {
+        return Some(Program::Nothing);
+    }
     let mut head = Vec::new();
-    File::open(file).ok()?.take(256).read_to_end(&mut head).ok()?;
+    file.take(256).read_to_end(&mut head).ok()?;
     if let Some(line) = head.strip_prefix(b"#!") {
         let line = line.split(|&byte| byte == b'\n').next()?.trim_ascii();
         let space = line.iter().position(|byte| byte.is_ascii_whitespace());
@@ -37,14 +45,6 @@ fn inspect(path: &[u8]) -> Option<Program> {
     let machine = head.get(18..20).map(|m| u16::from_le_bytes([m[0], m[1]]));
     let ours = head.starts_with(b"\x7fELF\x02\x01") && machine == Some(syscall::machine());
     Some(if ours { Program::Ours } else { Program::Other })
-}
-
-/// The option of our own command line that loads this plugin.
-fn plugin_option() -> Option<Vec<u8>> {
-    let line = std::fs::read("/proc/self/cmdline").ok()?;
-    let mut words = line.split(|&byte| byte == 0);
-    words.find(|word| *word == b"-plugin")?;
-    words.next().map(<[u8]>::to_vec)
 }
 
 /// Run the program that `execve(path, argv, envp)` names under this QEMU. Returns when that
@@ -60,13 +60,14 @@ pub fn follow(stream: &mut Stream, path: u64, argv: u64, envp: u64) {
             unsafe { libc::access(path.as_ptr(), libc::X_OK) == 0 }
         })
     };
-    let mut lost = |name: &[u8]| stream.note(what::EXEC_LOST, name);
+    let unprivileged = reach::Unprivileged::new();
+    let mut lost = |why| stream.event(&[what::EXEC_LOST, why], &named);
     let mut path = named.clone();
     if path == b"/proc/self/exe" {
         path = guest::program().into_bytes();
     }
     let (Some(mut arguments), Some(environment)) = (guest::texts(argv), guest::texts(envp)) else {
-        return lost(&named);
+        return lost(lost::ARGUMENTS);
     };
     for depth in 0.. {
         if !executable(&path) {
@@ -82,16 +83,19 @@ pub fn follow(stream: &mut Stream, path: u64, argv: u64, envp: u64) {
                 arguments.extend(rest);
                 path = interpreter;
             }
-            _ => return lost(&named),
+            Some(Program::Nothing) => return,
+            None => return lost(lost::UNREADABLE),
+            _ => return lost(lost::OTHER),
         }
     }
-    let Some(option) = plugin_option() else { return lost(&named) };
+    let Some(handed) = reach::hand_on() else { return lost(lost::REACH) };
     let zeroth = if arguments.is_empty() { path.clone() } else { arguments.remove(0) };
     if path.starts_with(b"-") {
         path = [b"./".as_slice(), &path].concat();
     }
     let mut line: Vec<Vec<u8>> =
-        vec![b"qemu".to_vec(), b"-plugin".to_vec(), option, b"-0".to_vec(), zeroth, path];
+        ["qemu", "-plugin", &handed.option, "-0"].map(|word| word.as_bytes().to_vec()).to_vec();
+    line.extend([zeroth, path]);
     line.extend(arguments);
     let strings = |list: Vec<Vec<u8>>| -> Vec<CString> {
         list.into_iter().filter_map(|text| CString::new(text).ok()).collect()
@@ -101,9 +105,10 @@ pub fn follow(stream: &mut Stream, path: u64, argv: u64, envp: u64) {
         list.iter().map(|text| text.as_ptr()).chain([null()]).collect::<Vec<_>>()
     };
     let (line, environment) = (pointers(&line), pointers(&environment));
+    drop(unprivileged);
     stream.note(what::EXEC, &named);
     // SAFETY: lists of C strings that end in null; the strings live until the end.
     unsafe { libc::execve(c"/proc/self/exe".as_ptr(), line.as_ptr(), environment.as_ptr()) };
     stream.note(what::EXEC_FAILED, &named);
-    stream.note(what::EXEC_LOST, &named);
+    stream.event(&[what::EXEC_LOST, lost::START], &named);
 }

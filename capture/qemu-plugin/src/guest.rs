@@ -56,11 +56,14 @@ fn ranges() -> Vec<Range> {
     String::from_utf8_lossy(&text).lines().filter_map(parse).collect()
 }
 
-/// Note what is mapped before there is a guest.
-pub fn remember_host() {
+/// Note what is mapped before there is a guest. Answers the files of which QEMU is made.
+pub fn remember_host() -> impl Iterator<Item = String> {
+    let ranges = ranges();
     if let Ok(mut host) = HOST.lock() {
-        *host = ranges().iter().map(|range| (range.start, range.end)).collect();
+        *host = ranges.iter().map(|range| (range.start, range.end)).collect();
     }
+    let code = ranges.into_iter().filter(|range| range.prot & 4 != 0);
+    code.map(|range| range.name).filter(|name| name.starts_with('/'))
 }
 
 /// The program's own file, as QEMU knows it.

@@ -4,7 +4,9 @@
 //! `layout.rs` for what the words mean.
 //!
 //! Arguments: `shm=PATH`, the shared memory; it is mapped and closed at once, so that the program
-//! finds the file descriptors it would find without us. `zva=BYTES`, what an aarch64 `dc zva` zeroes.
+//! finds the file descriptors it would find without us. `plugin=PATH`, this plugin.
+//! `descriptors=PLUGIN:MEMORY`, both of them open, as the program before this one hands them on.
+//! `process=NUMBER`, what the receiver calls this process. `zva=BYTES`, what an aarch64 `dc zva` zeroes.
 
 mod exec;
 mod guest;
@@ -12,6 +14,7 @@ mod instruction;
 #[path = "../../../crates/capture/src/layout.rs"]
 #[allow(dead_code)]
 mod layout;
+mod reach;
 mod recorder;
 mod repeat;
 mod stream;
@@ -218,7 +221,8 @@ pub unsafe extern "C" fn qemu_plugin_install(
             (0..argc as usize).filter_map(|index| CStr::from_ptr(*argv.add(index)).to_str().ok())
         };
         let path = words().find_map(|argument| argument.strip_prefix("shm="));
-        let Some(path) = path else {
+        let plugin = words().find_map(|argument| argument.strip_prefix("plugin="));
+        let (Some(path), Some(plugin)) = (path, plugin) else {
             eprintln!("nearfar plugin: no shm=PATH argument; start it with `nearfar capture`");
             return 1;
         };
@@ -226,13 +230,27 @@ pub unsafe extern "C" fn qemu_plugin_install(
             eprintln!("nearfar plugin: only qemu-x86_64 and qemu-aarch64 in user mode");
             return 1;
         }
-        if let Err(error) = Recorder::install(path) {
-            eprintln!("nearfar plugin: cannot use {path}: {error}");
-            return 1;
+        let number = |text: &str| text.parse().ok();
+        let handed = words().find_map(|word| word.strip_prefix("descriptors=")?.split_once(':'));
+        let handed = handed.and_then(|(plugin, memory)| number(plugin).zip(number(memory)));
+        let (from, held) = handed.unwrap_or((-1, -1));
+        let zva = words().find(|word| word.starts_with("zva="));
+        if let Some(process) = words().find_map(|word| word.strip_prefix("process=")?.parse().ok())
+        {
+            recorder::this_process_is(process);
         }
-        zero::blocks_of(words().find_map(|word| word.strip_prefix("zva=")?.parse().ok()));
+        let more = zva.map_or(String::new(), |word| format!(",{word}"));
+        let memory = reach::install((path, held), (plugin, from), more);
+        match memory.and_then(Recorder::install) {
+            Ok(recorder) => recorder.watch(),
+            Err(error) => {
+                eprintln!("nearfar plugin: cannot use {path}: {error}");
+                return 1;
+            }
+        }
+        reach::image(guest::remember_host());
+        zero::blocks_of(zva.and_then(|word| word.strip_prefix("zva=")?.parse().ok()));
         QUICK.store(packed_as_expected(), Relaxed);
-        guest::remember_host();
         libc::pthread_atfork(Some(fork_hook()), None, Some(child_hook()));
         qemu::qemu_plugin_register_vcpu_init_cb(id, Some(vcpu_starts));
         qemu::qemu_plugin_register_vcpu_exit_cb(id, Some(vcpu_ends));

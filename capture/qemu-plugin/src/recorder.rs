@@ -2,10 +2,8 @@
 //! The recorder of this process: the shared memory, and which thread writes to which stream.
 
 use std::cell::Cell;
-use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -28,11 +26,11 @@ pub struct Recorder {
     off: AtomicBool,
     /// What the next stream to be opened is, one of [`origin`].
     origin: AtomicU32,
-    /// The shared memory's file, which is there as long as the receiver.
-    path: PathBuf,
 }
 
 static RECORDER: OnceLock<Recorder> = OnceLock::new();
+/// This process as the receiver numbers it, which a process namespace does otherwise; 0 is none.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
     /// The virtual processor whose system call this thread is in.
@@ -46,16 +44,33 @@ pub fn this_is(vcpu: u32) {
     CURRENT.set(vcpu);
 }
 
+/// This process has this number for the receiver.
+pub fn this_process_is(number: u32) {
+    PROCESS.store(number, Relaxed);
+}
+
+/// The number of this process for the receiver.
+pub fn process() -> u32 {
+    PROCESS.load(Relaxed)
+}
+
+/// The same, newly asked for. `/proc` is the one of the receiver's namespace, unless the program has
+/// mounted another one.
+fn number() -> u32 {
+    let own = std::fs::read_link("/proc/self").ok();
+    own.and_then(|own| own.to_str()?.parse().ok()).unwrap_or_else(std::process::id)
+}
+
 /// The virtual processor that the calling thread is.
 pub fn current() -> u32 {
     CURRENT.get()
 }
 
 impl Recorder {
-    /// Map the shared memory at `path`, close the streams that an earlier program of this process
-    /// had, and become the recorder of this process.
-    pub fn install(path: &str) -> io::Result<()> {
-        let memory = map_shared(Path::new(path))?;
+    /// Map the shared memory, close the streams that an earlier program of this process had, and
+    /// become the recorder of this process.
+    pub fn install(file: OwnedFd) -> io::Result<&'static Self> {
+        let memory = map_shared(file)?;
         if memory.header().magic.load(Relaxed) != MAGIC {
             return Err(io::Error::other(
                 "the plugin and nearfar are of different versions; run `make env`",
@@ -70,15 +85,20 @@ impl Recorder {
         let scratch: &Slot = Box::leak(Box::default());
         scratch.ring.store(chunk, Relaxed);
         scratch.cursor.store(chunk, Relaxed);
-        let pid = std::process::id();
+        if process() == 0 {
+            this_process_is(number());
+        }
+        let pid = process();
         for slot in memory.slots() {
             if slot.state.load(Acquire) == state::OPEN && slot.pid.load(Relaxed) == pid {
                 slot.state.store(state::CLOSED, Release);
             }
         }
         let (off, origin) = (AtomicBool::new(false), AtomicU32::new(origin::PROGRAM));
-        let recorder = Self { memory, places, scratch, off, origin, path: path.into() };
-        RECORDER.set(recorder).map_err(|_| io::Error::other("the plugin is loaded twice"))
+        let recorder = Self { memory, places, scratch, off, origin };
+        let twice = || io::Error::other("the plugin is loaded twice");
+        RECORDER.set(recorder).map_err(|_| twice())?;
+        Self::installed().ok_or_else(twice)
     }
 
     /// The recorder of this process.
@@ -122,9 +142,37 @@ impl Recorder {
         self.header().stop.load(Relaxed) != 0
     }
 
-    /// Whether the receiver has ended.
-    pub fn receiver_gone(&self) -> bool {
-        !self.path.exists()
+    /// End this process if the receiver has ended: nobody would record it any more, and it would run
+    /// on at a fraction of its speed.
+    pub fn end_with_receiver(&self) {
+        if self.header().receiver_gone() {
+            // The kernel has woken one of those that watch.
+            futex_wake(&self.header().receiver, i32::MAX);
+            // SAFETY: ends this process. The first one of a process namespace is not killed so.
+            unsafe {
+                libc::kill(libc::getpid(), libc::SIGKILL);
+                libc::_exit(128 + libc::SIGKILL);
+            }
+        }
+    }
+
+    /// Have a thread watch for the end of the receiver: whatever the others do, wherever they wait.
+    pub fn watch(&'static self) {
+        let watch = || loop {
+            let seen = self.header().receiver.load(Acquire);
+            self.end_with_receiver();
+            futex_wait(&self.header().receiver, seen, 1000);
+        };
+        // SAFETY: signal sets are filled in before they are read.
+        unsafe {
+            let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+            libc::sigfillset(&mut all);
+            // QEMU knows nothing of the thread, and could handle no signal there.
+            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+            // Where there can be no more threads, those that wait for room see it.
+            let _ = std::thread::Builder::new().stack_size(1 << 17).spawn(watch);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &before, null_mut());
+        }
     }
 
     /// Give `vcpu` a stream.
@@ -166,7 +214,7 @@ impl Recorder {
 
     /// `vcpu`, of this process, writes to `slot` from now on.
     fn adopt(&self, slot: &Slot, vcpu: u32) {
-        slot.pid.store(std::process::id(), Relaxed);
+        slot.pid.store(process(), Relaxed);
         slot.state.store(state::OPEN, Release);
         self.place(vcpu).store(std::ptr::from_ref(slot).cast_mut(), Relaxed);
     }
@@ -184,10 +232,14 @@ impl Recorder {
 
     /// In the child of a fork, whose only thread is the one that forked. The parent goes on writing
     /// to the stream that the child's thread had.
-    pub fn forked_child(&self) {
+    pub fn forked_child(&'static self) {
+        this_process_is(number());
         let place = self.place(current());
         match CHILD.take() {
-            Some(slot) => self.adopt(slot, current()),
+            Some(slot) => {
+                self.adopt(slot, current());
+                self.watch();
+            }
             None => {
                 self.turn_off();
                 place.store(std::ptr::from_ref(self.scratch).cast_mut(), Relaxed);
@@ -200,7 +252,7 @@ impl Recorder {
     pub fn moment(&self, own: &Slot) -> Vec<u64> {
         let mut words = vec![self.header().tickets.fetch_add(1, SeqCst)];
         let used = self.header().used.load(Acquire) as usize;
-        let pid = std::process::id();
+        let pid = process();
         for slot in self.memory.slots().iter().take(used) {
             if slot.pid.load(Relaxed) != pid || std::ptr::eq(slot, own) {
                 continue;
@@ -219,7 +271,7 @@ impl Recorder {
     /// Whether `own` is the only stream that this process writes to.
     pub fn alone(&self, own: &Slot) -> bool {
         let used = self.header().used.load(Acquire) as usize;
-        let pid = std::process::id();
+        let pid = process();
         !self.memory.slots().iter().take(used).any(|slot| {
             slot.state.load(Acquire) == state::OPEN
                 && slot.pid.load(Relaxed) == pid
@@ -227,9 +279,10 @@ impl Recorder {
         })
     }
 
-    /// The program has begun.
+    /// The program is about to begin: the receiver shall know before anything else can happen.
     pub fn started(&self) {
         self.header().started.store(1, Relaxed);
+        self.ring_bell();
     }
 
     /// Add a block to the shared table; 0 when it is full.
@@ -237,7 +290,7 @@ impl Recorder {
         let index = self.header().blocks.fetch_add(1, Relaxed);
         let Some(block) = self.memory.blocks().get(index as usize) else {
             self.header().blocks.store(BLOCKS as u32, Relaxed);
-            self.header().lost_blocks.store(1, Relaxed);
+            self.header().lost_blocks.fetch_add(1, Relaxed);
             return 0;
         };
         block.addr.store(addr, Relaxed);
@@ -250,15 +303,14 @@ impl Recorder {
         let header = self.header();
         header.bell.fetch_add(1, SeqCst);
         if header.sleeping.load(SeqCst) != 0 {
-            futex_wake(&header.bell);
+            futex_wake(&header.bell, 1);
         }
     }
 }
 
 /// The shared memory, mapped so that its rings, and with them chunks, are aligned to a chunk. Its
 /// file is closed again, so that the program finds the descriptors that it would find without us.
-fn map_shared(path: &Path) -> io::Result<Memory> {
-    let file = OpenOptions::new().read(true).write(true).open(path)?;
+fn map_shared(file: OwnedFd) -> io::Result<Memory> {
     let spread = map(TOTAL + CHUNK, libc::PROT_NONE)?;
     let padding = spread.as_ptr().align_offset(CHUNK);
     // SAFETY: less than a chunk, which is what was mapped beyond the total.
@@ -287,12 +339,13 @@ fn map(bytes: usize, protection: i32) -> io::Result<NonNull<u8>> {
 
 /// Wait until `word` is woken, if it is `seen`, for so long at most.
 pub fn futex_wait(word: &AtomicU32, seen: u32, milliseconds: i64) {
-    let time = libc::timespec { tv_sec: 0, tv_nsec: milliseconds * 1_000_000 };
+    let (tv_sec, tv_nsec) = (milliseconds / 1000, milliseconds % 1000 * 1_000_000);
+    let time = libc::timespec { tv_sec, tv_nsec };
     // SAFETY: a word and a time that are there during the call.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, seen, &time) };
 }
 
-fn futex_wake(word: &AtomicU32) {
+fn futex_wake(word: &AtomicU32, most: i32) {
     // SAFETY: a word that is there during the call.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, 1) };
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, most) };
 }

@@ -200,7 +200,6 @@ fn enter(recorder: &Recorder, slot: &Slot, next: u64) {
     }
     recorder.ring_bell();
     let limit = ((CHUNKS - 2) * CHUNK_WORDS) as u64;
-    let mut tries = 0;
     while entered - slot.taken.load(Acquire) > limit {
         if recorder.stopped() {
             return;
@@ -209,12 +208,7 @@ fn enter(recorder: &Recorder, slot: &Slot, next: u64) {
         slot.waiting.store(1, SeqCst);
         if entered - slot.taken.load(SeqCst) > limit {
             futex_wait(&slot.room, room, 100);
-            tries += 1;
-            // The receiver may be slow, or it may have been killed: then nobody will ever read.
-            if tries % 5 == 0 && recorder.receiver_gone() {
-                recorder.turn_off();
-                return;
-            }
+            recorder.end_with_receiver();
         }
         slot.waiting.store(0, Relaxed);
     }

@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use qemu_plugin_sys as qemu;
 
-use crate::layout::{NO_FILE, SHARED, origin, tag, what};
+use crate::layout::{NO_FILE, SHARED, lost, origin, tag, what};
 use crate::recorder::{self, Recorder};
 use crate::stream::Stream;
-use crate::{exec, guest, zero};
+use crate::{exec, guest, reach, zero};
 
 /// What a system call does, as far as memory is concerned.
 #[derive(Clone, Copy, PartialEq)]
@@ -42,6 +42,8 @@ enum Call {
     Shmat,
     Shmdt,
     Execve,
+    /// `(folder, path, ...)`.
+    ExecveAt,
     Fork,
     Vfork,
     /// `(flags, ...)`: a thread or a process.
@@ -52,6 +54,8 @@ enum Call {
     Wait4,
     /// `(kind, process, struct siginfo, ...)`.
     Waitid,
+    /// What the process may open changes.
+    Privilege,
     /// The end of one thread.
     Exit,
     ExitGroup,
@@ -93,10 +97,27 @@ static ARCHS: [Arch; 2] = [
             (60, Call::Exit),
             (61, Call::Wait4),
             (67, Call::Shmdt),
+            (105, Call::Privilege), // setuid
+            (106, Call::Privilege), // setgid
+            (113, Call::Privilege), // setreuid
+            (114, Call::Privilege), // setregid
+            (116, Call::Privilege), // setgroups
+            (117, Call::Privilege), // setresuid
+            (119, Call::Privilege), // setresgid
+            (122, Call::Privilege), // setfsuid
+            (123, Call::Privilege), // setfsgid
+            (126, Call::Privilege), // capset
+            (155, Call::Privilege), // pivot_root
+            (161, Call::Privilege), // chroot
+            (165, Call::Privilege), // mount
+            (166, Call::Privilege), // umount2
             (231, Call::ExitGroup),
             (247, Call::Waitid),
+            (272, Call::Privilege), // unshare
             (295, Call::VectorAt(false)),
             (296, Call::VectorAt(true)),
+            (308, Call::Privilege), // setns
+            (322, Call::ExecveAt),
             (326, Call::CopyRange),
             (327, Call::VectorAt(false)), // preadv2
             (328, Call::VectorAt(true)),  // pwritev2
@@ -107,6 +128,10 @@ static ARCHS: [Arch; 2] = [
         name: "aarch64",
         machine: 183,
         calls: &[
+            (39, Call::Privilege), // umount2
+            (40, Call::Privilege), // mount
+            (41, Call::Privilege), // pivot_root
+            (51, Call::Privilege), // chroot
             (63, Call::Plain(false)),
             (64, Call::Plain(true)),
             (65, Call::Vector(false)),
@@ -116,9 +141,20 @@ static ARCHS: [Arch; 2] = [
             (69, Call::VectorAt(false)),
             (70, Call::VectorAt(true)),
             (71, Call::SendFile),
+            (91, Call::Privilege), // capset
             (93, Call::Exit),
             (94, Call::ExitGroup),
             (95, Call::Waitid),
+            (97, Call::Privilege),  // unshare
+            (143, Call::Privilege), // setregid
+            (144, Call::Privilege), // setgid
+            (145, Call::Privilege), // setreuid
+            (146, Call::Privilege), // setuid
+            (147, Call::Privilege), // setresuid
+            (149, Call::Privilege), // setresgid
+            (151, Call::Privilege), // setfsuid
+            (152, Call::Privilege), // setfsgid
+            (159, Call::Privilege), // setgroups
             (196, Call::Shmat),
             (197, Call::Shmdt),
             (206, Call::Plain(true)),
@@ -133,6 +169,8 @@ static ARCHS: [Arch; 2] = [
             (222, Call::Mmap),
             (233, Call::Madvise),
             (260, Call::Wait4),
+            (268, Call::Privilege), // setns
+            (281, Call::ExecveAt),
             (285, Call::CopyRange),
             (286, Call::VectorAt(false)),
             (287, Call::VectorAt(true)),
@@ -197,8 +235,13 @@ pub extern "C" fn starts(
     let mut stream = unsafe { Stream::of(vcpu) };
     match call {
         Call::Execve => exec::follow(&mut stream, a1, a2, a3),
+        Call::ExecveAt => {
+            let name = guest::text(a2).unwrap_or_default();
+            stream.event(&[what::EXEC_LOST, lost::START], &name);
+        }
         Call::Exit => stream.ends(false),
         Call::ExitGroup => stream.ends(true),
+        Call::Privilege if Recorder::installed().is_some_and(Recorder::recording) => reach::hold(),
         _ if takes(call, &arguments) => {
             stream.moment();
             BEGUN.set(true);
@@ -259,7 +302,8 @@ pub extern "C" fn returns(_: qemu::qemu_plugin_id_t, vcpu: u32, _: i64, result: 
     // Errors are -4095..=-1; nothing moved, nothing mapped.
     let done = (!(-4095..0).contains(&result)).then_some(result as u64);
     match (call, done) {
-        (Call::Execve, _) => stream.note(what::EXEC_FAILED, b""),
+        (Call::Execve | Call::ExecveAt, _) => stream.note(what::EXEC_FAILED, b""),
+        (Call::Privilege, _) => reach::release(),
         (Call::Fork | Call::Vfork | Call::Clone | Call::Clone3, _) => {
             forked(stream, call, &a, done)
         }
@@ -423,7 +467,7 @@ fn link(fd: u64) -> Vec<u8> {
 }
 
 /// What an open file is.
-fn status(fd: i32) -> Option<libc::stat> {
+pub fn status(fd: i32) -> Option<libc::stat> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: writes a `stat` at most, and all of it when it succeeds.
     unsafe { (libc::fstat(fd, stat.as_mut_ptr()) == 0).then(|| stat.assume_init()) }

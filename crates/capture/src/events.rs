@@ -8,7 +8,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use nearfar_trace::{Batch, Narrow, RegionEvent, RegionKind, Result, Writer};
 
 use crate::expand::{Expander, Position, Sink};
-use crate::layout::{CONTROL, Event, OTHER, SHARED, tag, what};
+use crate::interrupt::Watch;
+use crate::layout::{CONTROL, Event, OTHER, SHARED, lost, tag, what};
 use crate::shared::Shared;
 use crate::space::{Mapping, Space};
 use crate::transfer::Files;
@@ -21,19 +22,57 @@ pub(crate) struct Output<'a> {
     /// Records still to be left out, by `--skip-refs`, before the first that is kept.
     pub skip: u64,
     max: u64,
-    /// `--max-refs` was reached.
+    /// Nothing more is recorded: `--max-refs` was reached, or `cut` says why.
     pub full: bool,
+    /// Why recording had to end before the program did.
+    pub cut: Option<Cut>,
+    /// Asks the user, and ends the program.
+    pub watch: Watch<'a>,
 }
 
+/// Why recording had to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cut {
+    /// The program has written to the shared memory itself.
+    Forged,
+    /// There were as many events as a trace holds.
+    Events,
+    /// The user wants no more of it.
+    Killed,
+}
+
+/// Largest number of events in a trace: they are kept in memory until it ends, and readers take no more.
+const MAX_EVENTS: u64 = 1 << 22;
+/// Bytes of all their names.
+const MAX_NAMES: u64 = 256 << 20;
+/// Largest number of ranges that are mapped in all processes together.
+const MAX_RANGES: usize = 1 << 22;
+/// Bytes of a name, as the plugin cuts them.
+const MAX_NAME: usize = 4096;
+
 impl Output<'_> {
+    /// Record nothing more.
+    pub fn stop(&mut self, why: Option<Cut>) {
+        if !self.full {
+            (self.full, self.cut) = (true, why);
+        }
+        self.shared.header().stop.store(1, SeqCst);
+    }
+
+    /// Records have been written, perhaps many for few words: look at whether the user wants more.
+    fn wrote(&mut self) {
+        if self.watch.look(self.writer.records()) {
+            self.stop(Some(Cut::Killed));
+        }
+    }
+
     /// Which of `records` further ones are wanted.
     fn wanted(&mut self, records: usize) -> Range<usize> {
         let start = self.skip.min(records as u64);
         self.skip -= start;
         let (records, left) = (records as u64 - start, self.max - self.writer.records());
         if records >= left {
-            self.full = true;
-            self.shared.header().stop.store(1, SeqCst);
+            self.stop(None);
         }
         start as usize..(start + left.min(records)) as usize
     }
@@ -42,13 +81,16 @@ impl Output<'_> {
 impl Sink for Output<'_> {
     fn narrow(&mut self, records: Narrow<'_>) -> Result<()> {
         let wanted = self.wanted(records.len());
-        self.writer.push_narrow(records.part(wanted))
+        self.writer.push_narrow(records.part(wanted))?;
+        self.wrote();
+        Ok(())
     }
 
     fn wide(&mut self, records: &mut Batch) -> Result<()> {
         records.keep(self.wanted(records.len()));
         let pushed = self.writer.push_batch(records);
         records.clear();
+        self.wrote();
         pushed
     }
 }
@@ -60,6 +102,15 @@ pub(crate) struct Born {
     pub pid: u32,
     /// Number in the trace.
     pub process: u32,
+}
+
+/// A program that ran unrecorded.
+#[derive(Clone, Debug)]
+pub(crate) struct LostProgram {
+    pub name: String,
+    pub why: &'static str,
+    /// Records before it.
+    pub at: u64,
 }
 
 /// Turns words into records and regions, in the order in which it is given them.
@@ -74,8 +125,10 @@ pub(crate) struct Recording<'a> {
     processes: u32,
     /// By process; those that share one (`vfork`) have a copy each.
     spaces: HashMap<u32, Space>,
-    /// An `execve` not yet known to have succeeded, by thread: the program.
-    exec: HashMap<u32, String>,
+    /// An `execve` not yet known to have succeeded, by thread.
+    exec: HashMap<u32, LostProgram>,
+    /// One that has, by process, until the program's first stream begins.
+    expected: HashMap<u32, LostProgram>,
     /// Children announced since somebody asked.
     pub born: Vec<Born>,
     /// Threads whose process is about to end.
@@ -84,10 +137,17 @@ pub(crate) struct Recording<'a> {
     pub waited: Vec<u32>,
     /// Instructions whose stores are not seen.
     pub unseen: Option<String>,
-    /// Programs that ran unrecorded, in order.
-    pub lost_programs: Vec<String>,
+    /// The first program that ran unrecorded.
+    pub lost_program: Option<LostProgram>,
+    /// How many there were.
+    pub lost_programs: u64,
     /// Child processes that ran unrecorded.
     pub lost_forks: u64,
+    /// Something of the program has arrived.
+    pub began: bool,
+    /// Events that can still be noted, and bytes of their names.
+    pub events_left: u64,
+    names_left: u64,
 }
 
 impl<'a> Recording<'a> {
@@ -97,9 +157,11 @@ impl<'a> Recording<'a> {
         fetch: bool,
         skip: u64,
         max: Option<u64>,
+        watch: Watch<'a>,
     ) -> Self {
+        let max = max.unwrap_or(u64::MAX);
         Self {
-            out: Output { shared, writer, skip, max: max.unwrap_or(u64::MAX), full: false },
+            out: Output { shared, writer, skip, max, full: false, cut: None, watch },
             expander: Expander::new(fetch),
             batch: Batch::default(),
             events: Vec::new(),
@@ -108,12 +170,17 @@ impl<'a> Recording<'a> {
             processes: 0,
             spaces: HashMap::new(),
             exec: HashMap::new(),
+            expected: HashMap::new(),
             born: Vec::new(),
             ending: Vec::new(),
             waited: Vec::new(),
             unseen: None,
-            lost_programs: Vec::new(),
+            lost_program: None,
+            lost_programs: 0,
             lost_forks: 0,
+            began: false,
+            events_left: MAX_EVENTS,
+            names_left: MAX_NAMES,
         }
     }
 
@@ -140,9 +207,11 @@ impl<'a> Recording<'a> {
         if self.out.full {
             return Ok(());
         }
-        if let Some(name) = self.exec.remove(&thread) {
+        if let Some(program) = self.exec.remove(&thread) {
+            let name = program.name.clone();
             self.region(RegionEvent { thread, event: RegionKind::Exec, name, ..<_>::default() })?;
             self.spaces.remove(&self.process_of[thread as usize]);
+            self.expected.insert(self.process_of[thread as usize], program);
         }
         self.out.writer.add_instructions(thread, position.rest());
         self.region(RegionEvent { thread, event: RegionKind::ThreadExit, ..<_>::default() })
@@ -153,9 +222,19 @@ impl<'a> Recording<'a> {
         self.exec.contains_key(&thread)
     }
 
+    /// The program that a process has become has begun.
+    pub fn program_begins(&mut self, process: u32) {
+        self.expected.remove(&process);
+    }
+
     /// A process, whose last thread was this one, has ended.
     pub fn process_ends(&mut self, thread: u32) -> Result<()> {
-        self.spaces.remove(&self.process_of[thread as usize]);
+        let process = self.process_of[thread as usize];
+        self.spaces.remove(&process);
+        if let Some(program) = self.expected.remove(&process) {
+            self.lost_program.get_or_insert(program);
+            self.lost_programs += 1;
+        }
         if self.out.full {
             return Ok(());
         }
@@ -167,6 +246,10 @@ impl<'a> Recording<'a> {
         let parent = self.process_of[thread as usize];
         let space = self.spaces.get(&parent).cloned().unwrap_or_default();
         self.spaces.insert(child, space);
+        if self.spaces.values().map(Space::len).sum::<usize>() > MAX_RANGES {
+            self.forged();
+            return Ok(());
+        }
         let name = format!("process {child}");
         self.region(RegionEvent { thread, event, to: u64::from(child), name, ..<_>::default() })
     }
@@ -182,7 +265,12 @@ impl<'a> Recording<'a> {
                 && *word >= OTHER
             {
                 let (tag, length) = control_word(*word);
-                let (record, rest) = rest.split_at(length.min(rest.len()));
+                // A record is published as a whole, and lies in one chunk.
+                let Some((record, rest)) = rest.split_at_checked(length) else {
+                    self.forged();
+                    break;
+                };
+                self.began = true;
                 self.control(tag, record, position)?;
                 words = rest;
             }
@@ -190,10 +278,17 @@ impl<'a> Recording<'a> {
         Ok(())
     }
 
+    /// The program has written to the shared memory itself: believe nothing of it any more.
+    pub fn forged(&mut self) {
+        self.out.stop(Some(Cut::Forged));
+    }
+
     fn control(&mut self, kind: u64, words: &[u64], position: &mut Position) -> Result<()> {
         match kind {
             tag::TRANSFER => {
-                self.files.expand(words, position, &mut self.batch, &mut self.events);
+                if !self.files.expand(words, position, &mut self.batch, &mut self.events) {
+                    self.forged();
+                }
                 // Ranges are announced before the records that use them are written: a reader
                 // that replays events by position then knows them in time.
                 for event in std::mem::take(&mut self.events) {
@@ -211,13 +306,20 @@ impl<'a> Recording<'a> {
                     self.event(fixed, text(name), position.thread)?;
                 }
             }
-            _ => {}
+            tag::PAD | tag::MOMENT | tag::DONE => {}
+            _ => self.forged(),
         }
         Ok(())
     }
 
     /// Note an event where it happened.
     fn region(&mut self, event: RegionEvent) -> Result<()> {
+        let names_left = self.names_left.checked_sub(event.name.len() as u64);
+        let (Some(events), Some(names)) = (self.events_left.checked_sub(1), names_left) else {
+            self.out.stop(Some(Cut::Events));
+            return Ok(());
+        };
+        (self.events_left, self.names_left) = (events, names);
         let at = self.out.writer.records();
         self.out.writer.region(RegionEvent { at, ..event })
     }
@@ -225,9 +327,13 @@ impl<'a> Recording<'a> {
     fn event(&mut self, fixed: &[u64], name: String, thread: u32) -> Result<()> {
         let word = |index: Event| fixed[index as usize];
         let (addr, length) = (word(Event::Addr), word(Event::Length));
+        let kind = word(Event::What);
+        if !in_memory(kind, fixed) {
+            self.forged();
+            return Ok(());
+        }
         let process = self.process_of[thread as usize];
         let range = |event| RegionEvent { thread, event, addr, length, ..<_>::default() };
-        let kind = word(Event::What);
         match kind {
             what::MAP | what::BRK => {
                 let mapping = Mapping {
@@ -283,25 +389,23 @@ impl<'a> Recording<'a> {
                 Ok(())
             }
             what::EXEC | what::EXEC_LOST => {
-                if kind == what::EXEC_LOST {
-                    self.lost_programs.push(name.clone());
-                }
-                self.exec.insert(thread, name);
+                let why = if kind == what::EXEC { NEVER_BEGAN } else { reason(addr) };
+                let at = self.out.writer.records();
+                self.exec.insert(thread, LostProgram { name, why, at });
                 Ok(())
             }
             what::EXEC_FAILED => {
-                if let Some(name) = self.exec.remove(&thread)
-                    && self.lost_programs.last() == Some(&name)
-                {
-                    self.lost_programs.pop();
-                }
+                self.exec.remove(&thread);
                 Ok(())
             }
             what::FORK_LOST => {
                 self.lost_forks += 1;
                 Ok(())
             }
-            _ => Ok(()),
+            _ => {
+                self.forged();
+                Ok(())
+            }
         }
     }
 
@@ -360,6 +464,37 @@ impl<'a> Recording<'a> {
 
 const HEAP: &str = "[heap]";
 
+/// Why a program ran unrecorded that QEMU was to run in the place of another.
+const NEVER_BEGAN: &str = "QEMU could not load it, or the plugin";
+
+/// Why a program ran unrecorded, as the plugin says it.
+fn reason(code: u64) -> &'static str {
+    match code {
+        lost::UNREADABLE => "its file cannot be read",
+        lost::ARGUMENTS => "its arguments cannot be read",
+        lost::REACH => "QEMU and the plugin are out of its reach after a change of user or root",
+        lost::START => "QEMU could not be started in its place",
+        _ => "not a program for this QEMU",
+    }
+}
+
+/// Whether the ranges of an event of this kind are some that there can be.
+fn in_memory(kind: u64, fixed: &[u64]) -> bool {
+    let word = |index: Event| fixed[index as usize];
+    let fits = |addr: u64, bytes: u64| addr.checked_add(bytes).is_some();
+    let (addr, length) = (word(Event::Addr), word(Event::Length));
+    match kind {
+        what::MAP | what::BRK | what::UNMAP | what::DONTNEED | what::FREE | what::REMOVE => {
+            fits(addr, length)
+        }
+        what::REMAP => {
+            let (new, to) = (word(Event::Offset), word(Event::Device));
+            fits(addr, length.max(new)) && fits(to, length.max(new))
+        }
+        _ => true,
+    }
+}
+
 /// The event with what is mapped there.
 fn of(event: RegionEvent, mapping: &Mapping) -> RegionEvent {
     let Mapping { offset, prot, name, file: (device, inode) } = mapping;
@@ -382,6 +517,7 @@ pub(crate) fn control_word(word: u64) -> (u64, usize) {
 /// A length in bytes, then the bytes, eight to a word.
 fn text(words: &[u64]) -> String {
     let Some((length, words)) = words.split_first() else { return String::new() };
+    let words = &words[..words.len().min(MAX_NAME / 8)];
     let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     bytes.truncate(*length as usize);
     String::from_utf8_lossy(&bytes).into_owned()

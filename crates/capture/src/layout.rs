@@ -40,7 +40,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// First word of the shared memory: "nearfar" and the version of what words mean, with the sizes of
 /// everything below, so that two sides that differ in one refuse each other.
-pub const MAGIC: u64 = 0x6e65_6172_6661_7203 ^ ((TOTAL as u64) << 16) ^ CHUNK as u64;
+pub const MAGIC: u64 = 0x6e65_6172_6661_7204 ^ ((TOTAL as u64) << 16) ^ CHUNK as u64;
 /// Bytes in a chunk, the unit in which a writer asks for room. The ring is aligned to it.
 pub const CHUNK: usize = 128 << 10;
 /// Words in a chunk.
@@ -127,6 +127,9 @@ pub struct Header {
     pub bell: AtomicU32,
     /// 1 while the receiver waits for the bell.
     pub sleeping: AtomicU32,
+    /// A thread of the receiver, as a robust futex names its owner: when the thread ends, however it
+    /// does, the kernel sets [`OWNER_DIED`] and wakes one that waits. Seeing it takes no privilege.
+    pub receiver: AtomicU32,
     /// Not 0: stop recording.
     pub stop: AtomicU32,
     /// [`FOLLOW`] and other flags, set by the receiver before the start.
@@ -135,9 +138,9 @@ pub struct Header {
     pub started: AtomicU32,
     /// Blocks in the table, entry 0 included.
     pub blocks: AtomicU32,
-    /// Set when there was no free stream for a thread, or no free entry for a block.
+    /// Threads for which there was no free stream.
     pub lost_streams: AtomicU32,
-    /// See `lost_streams`.
+    /// Blocks for which there was no free entry.
     pub lost_blocks: AtomicU32,
     /// One more than the highest slot that was ever used.
     pub used: AtomicU32,
@@ -146,6 +149,18 @@ pub struct Header {
     /// Moments taken.
     pub tickets: AtomicU64,
 }
+
+impl Header {
+    /// Whether the receiver has ended.
+    pub fn receiver_gone(&self) -> bool {
+        self.receiver.load(Acquire) & OWNER_DIED != 0
+    }
+}
+
+/// Bit of [`Header::receiver`]: the receiver has ended.
+pub const OWNER_DIED: u32 = 1 << 30;
+/// Bit of [`Header::receiver`]: somebody waits for that.
+pub const WAITERS: u32 = 1 << 31;
 
 /// Flag: record child processes as well.
 pub const FOLLOW: u32 = 1;
@@ -205,7 +220,8 @@ pub struct Slot {
 impl Slot {
     /// Words that its writer has published, ever. Anybody may ask, at any time.
     pub fn position(&self) -> u64 {
-        loop {
+        // Once more is enough, but for a program that writes here itself.
+        for _ in 0..16 {
             let entered = self.entered.load(Acquire);
             let cursor = self.cursor.load(Acquire);
             // The writer notes that it enters a chunk before its cursor does.
@@ -214,9 +230,10 @@ impl Slot {
                 let ahead = (cursor.wrapping_sub(ring) / 8).wrapping_sub(entered) as usize;
                 let ahead = ahead % RING_WORDS;
                 let behind = if ahead < CHUNK_WORDS { 0 } else { RING_WORDS };
-                return (entered + ahead as u64).saturating_sub(behind as u64);
+                return entered.wrapping_add(ahead as u64).saturating_sub(behind as u64);
             }
         }
+        self.entered.load(Acquire)
     }
 }
 
@@ -338,7 +355,7 @@ pub mod what {
     pub const BRK: u64 = 2;
     /// The process is about to become another program; recording goes on.
     pub const EXEC: u64 = 3;
-    /// The same, but the new program runs unrecorded.
+    /// The same, but the new program runs unrecorded: `addr` says why, one of [`super::lost`].
     pub const EXEC_LOST: u64 = 4;
     /// The program announced last did not start after all.
     pub const EXEC_FAILED: u64 = 5;
@@ -362,4 +379,18 @@ pub mod what {
     pub const WAITED: u64 = 14;
     /// Stores of an instruction are not seen: its name says which.
     pub const UNSEEN: u64 = 15;
+}
+
+/// Why a program runs unrecorded.
+pub mod lost {
+    /// It is no program for this QEMU.
+    pub const OTHER: u64 = 0;
+    /// Its file can be executed, but not read.
+    pub const UNREADABLE: u64 = 1;
+    /// Its arguments cannot be read.
+    pub const ARGUMENTS: u64 = 2;
+    /// QEMU or the plugin cannot be opened any more.
+    pub const REACH: u64 = 3;
+    /// QEMU could not be started in its place.
+    pub const START: u64 = 4;
 }

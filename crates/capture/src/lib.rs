@@ -4,8 +4,11 @@
 //! writes 8-byte words into shared memory ([`layout`], [`shared`]); this crate expands them into
 //! records ([`expand`], [`transfer`]) and hands those to [`nearfar_trace::Writer`] ([`run`]).
 
+mod alive;
 mod events;
+pub mod exercise;
 pub mod expand;
+mod interrupt;
 pub mod layout;
 #[cfg(test)]
 mod loopback;
@@ -18,5 +21,6 @@ mod space;
 mod streams;
 pub mod transfer;
 
+pub use interrupt::Request;
 pub use probe::{Path as CapturePath, probe};
 pub use run::{Asked, COMMAND, End, Options, Outcome, run};

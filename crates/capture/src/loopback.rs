@@ -3,6 +3,7 @@
 //! The writing process is this test program again, with [`writer`] as its only test; it compiles the
 //! plugin's own files (GPL-2.0-or-later; nothing of them is part of what is distributed).
 
+use std::fs::OpenOptions;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering::{Acquire, SeqCst};
@@ -13,6 +14,9 @@ use nearfar_trace::{
     WriterOptions,
 };
 
+use crate::events::{Cut, Recording};
+use crate::exercise::Input;
+use crate::interrupt::{Request, Watch};
 use crate::layout::{
     self, BLOCK, CHUNK_WORDS, CHUNKS, FOLLOW, INDEX_SHIFT, RING_WORDS, SIZE_SHIFT, STORE,
     block_word, origin, what,
@@ -21,6 +25,8 @@ use crate::run::{end_with_us, receive};
 use crate::shared::Shared;
 use crate::streams::Streams;
 
+mod half;
+mod hostile;
 mod orders;
 #[path = "../../../capture/qemu-plugin/src/recorder.rs"]
 mod recorder;
@@ -78,8 +84,9 @@ fn write(stream: &mut Stream, thread: u64, words: u64) {
 #[ignore = "the writing process of the other tests"]
 fn writer() {
     let (Ok(path), Ok(script)) = (std::env::var(MEMORY), std::env::var(SCRIPT)) else { return };
-    Recorder::install(&path).unwrap();
-    let recorder = Recorder::installed().unwrap();
+    let memory = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let recorder = Recorder::install(memory.into()).unwrap();
+    recorder.watch();
     recorder.started();
     match script.as_str() {
         "threads" => std::thread::scope(|scope| {
@@ -97,6 +104,9 @@ fn writer() {
             write(&mut stream, 0, LONG);
             stream.close();
         }
+        "idle" => loop {
+            std::thread::park();
+        },
         "events" => {
             let mut stream = open(0);
             for number in 0..EVENTS {
@@ -180,19 +190,30 @@ struct Received {
     order: Vec<Record>,
     regions: Vec<RegionEvent>,
     lost_forks: u64,
+    cut: Option<Cut>,
     signal: Option<i32>,
 }
 
 /// Receive all that the writer's process writes.
-fn received(shared: &Shared, mut child: Child, follow: bool) -> Received {
+fn received(shared: &Shared, child: Child, follow: bool) -> Received {
+    received_of(shared, child, follow, u64::MAX)
+}
+
+/// The same, with so many events at most.
+fn received_of(shared: &Shared, mut child: Child, follow: bool, events: u64) -> Received {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.trace");
     let writer = Writer::create(&path, Source::default(), WriterOptions::default()).unwrap();
-    let mut streams = Streams::new(shared, writer, true, 0, None);
-    assert!(!receive(shared, &mut streams, child.id(), follow, &mut |_| true).unwrap());
+    let mut go_on = |_| Request::Continue;
+    let watch = Watch::new(child.id(), None, &mut go_on);
+    let mut recording = Recording::new(shared, writer, true, 0, None, watch);
+    recording.events_left = recording.events_left.min(events);
+    let mut streams = Streams::new(shared, recording, follow);
+    receive(shared, &mut streams, &child).unwrap();
     let status = child.wait().unwrap();
     assert!(status.success() || status.signal().is_some(), "{status}");
     let lost_forks = streams.recording.lost_forks;
+    let cut = streams.recording.out.cut;
     let info = streams.into_writer().finish(None).unwrap();
     let reader = Reader::open(&path).unwrap();
     let (mut batches, mut batch) = (reader.batches(Columns::ALL), Batch::default());
@@ -202,7 +223,7 @@ fn received(shared: &Shared, mut child: Child, follow: bool) -> Received {
         order.extend(batch.iter());
     }
     let regions = reader.regions().unwrap();
-    Received { info, threads, order, regions, lost_forks, signal: status.signal() }
+    Received { info, threads, order, regions, lost_forks, cut, signal: status.signal() }
 }
 
 fn run(script: &str, flags: u32) -> Received {
@@ -272,6 +293,17 @@ fn control_records_of_any_length_arrive() {
     check(&threads[0], 0, (0..EVENTS).flat_map(|number| 0..number % 9));
 }
 
+/// What is kept in memory until the end has a limit; the program runs on.
+#[test]
+fn more_events_than_a_trace_holds_end_the_recording() {
+    let shared = Shared::create(0).unwrap();
+    let child = start(&shared, "events");
+    let Received { threads, regions, cut, signal, .. } = received_of(&shared, child, false, 100);
+    assert_eq!((regions.len(), cut, signal), (100, Some(Cut::Events), None));
+    // The first event is the thread's.
+    check(&threads[0], 0, (0..99).flat_map(|number| 0..number % 9));
+}
+
 #[test]
 fn large_blocks_are_found_in_the_table() {
     let records = run("table", 0).threads.remove(0);
@@ -310,14 +342,25 @@ fn everything_a_killed_writer_wrote_is_there() {
     check(&threads[0], 0, 0..LONG);
 }
 
-/// The writer goes on alone when the receiver is gone.
+/// A writer waits for a receiver that does not read, and ends with it: where it waits for room, and
+/// where it does something else.
 #[test]
-fn a_writer_outlives_its_receiver() {
-    let shared = Shared::create(0).unwrap();
-    let mut child = start(&shared, "long");
-    await_full(&shared);
-    drop(shared);
-    assert!(child.wait().unwrap().success());
+fn a_writer_ends_with_its_receiver() {
+    for script in ["long", "idle"] {
+        let shared = Shared::create(0).unwrap();
+        let mut child = command(&shared.path(), script).spawn().unwrap();
+        if script == "long" {
+            await_full(&shared);
+            // Longer than it waits at a time.
+            std::thread::sleep(Duration::from_millis(700));
+        }
+        while shared.header().started.load(SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        assert_eq!(child.try_wait().unwrap(), None);
+        drop(shared);
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
+    }
 }
 
 /// Another version of the words is refused.

@@ -2,7 +2,7 @@
 //!
 //! Streams are looked through ahead of what is taken from them; see `layout.rs` for what a moment is.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::events::control_word;
 use crate::layout::{OTHER, tag};
@@ -14,14 +14,15 @@ pub(crate) struct Moment {
     pub owner: u64,
     /// Position after its last word, once that is written.
     pub to: Option<u64>,
-    /// How far other streams had come, by order.
-    before: HashMap<u64, u64>,
+    /// How far other streams had come: order and position, sorted.
+    before: Box<[(u64, u64)]>,
 }
 
 impl Moment {
     /// Position up to which stream `order` comes before it.
     pub fn before(&self, order: u64) -> u64 {
-        self.before.get(&order).copied().unwrap_or(0)
+        let place = self.before.binary_search_by_key(&order, |(order, _)| *order);
+        place.map_or(0, |place| self.before[place].1)
     }
 }
 
@@ -37,9 +38,16 @@ pub(crate) struct Ahead {
     own: VecDeque<(u64, u64)>,
     /// Its last one is not over yet.
     within: bool,
+    /// There was one that no plugin writes.
+    forged: bool,
 }
 
 impl Ahead {
+    /// Whether there was a moment that no plugin writes.
+    pub fn is_forged(&self) -> bool {
+        self.forged
+    }
+
     /// Where its next moment begins.
     pub fn next(&self) -> Option<u64> {
         self.own.front().map(|(_, from)| *from)
@@ -56,23 +64,27 @@ impl Ahead {
         &mut self,
         (order, end): (u64, &ReadingEnd<'_>),
         until: u64,
+        words: &mut Vec<u64>,
         moments: &mut Moments,
     ) -> u64 {
         let mut found = 0;
         // Whatever was taken without a look had no moment in it.
         self.looked = self.looked.max(end.taken());
         loop {
-            let words = end.look(self.looked, until);
+            end.look(self.looked, until, words);
             let mut at = 0;
             while let Some(next) = words[at..].iter().position(|word| *word >= OTHER) {
                 at += next;
                 let (kind, length) = control_word(words[at]);
-                let after = (at + 1 + length).min(words.len());
+                let after = (at + 1).saturating_add(length).min(words.len());
                 let position = self.looked + at as u64;
                 match (kind, &words[at + 1..after]) {
                     (tag::MOMENT, [ticket, others @ ..]) => {
-                        let before = others.chunks_exact(2).map(|pair| (pair[0], pair[1]));
-                        let before = before.collect();
+                        // One at a time, and no ticket twice.
+                        self.forged |= self.within || moments.contains_key(ticket);
+                        let (others, _) = others.as_chunks();
+                        let mut before: Box<[_]> = others.iter().map(|[o, p]| (*o, *p)).collect();
+                        before.sort_unstable();
                         let moment = Moment { owner: order, to: None, before };
                         moments.insert(*ticket, moment);
                         self.own.push_back((*ticket, position));

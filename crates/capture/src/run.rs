@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
+use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
@@ -14,6 +14,8 @@ use nearfar_schema::{Command as Declared, Count, Options as _, none};
 use nearfar_trace::{Error, Info, Result, Source, Writer, WriterOptions};
 use serde::Serialize;
 
+use crate::events::{Cut, LostProgram, Recording};
+use crate::interrupt::{Request, TURN, Watch, Witness, send};
 use crate::layout::FOLLOW;
 use crate::probe::zeroed_block;
 use crate::program::{Arch, qemu, resolve};
@@ -87,11 +89,11 @@ pub struct Outcome {
 }
 
 /// Run a program and write its trace. `poll` is called about ten times a second with the number
-/// of records so far; when it answers false, the program is ended.
+/// of records so far, and says whether to go on.
 ///
 /// # Errors
 /// Nothing to run, no QEMU, a trace that cannot be written. A program that fails is no error.
-pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> bool) -> Result<Outcome> {
+pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Request) -> Result<Outcome> {
     let program = resolve(&options.command, options.arch)?;
     let emulator = qemu(program.arch)?;
     if !options.plugin.is_file() {
@@ -131,14 +133,14 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> bool) -> Result<Outco
         WriterOptions { overwrite: options.force, in_place: true, threads, ..<_>::default() };
     let writer = Writer::create(&options.output, source, written)?;
 
-    let mut plugin = OsString::from("");
-    // QEMU reads a doubled comma as a comma.
-    plugin.push(options.plugin.to_string_lossy().replace(',', ",,"));
-    plugin.push(format!(",shm={}", shared.path()));
+    // Of another folder the program may want to load it, too. QEMU reads a doubled comma as a comma.
+    let file = std::path::absolute(&options.plugin).unwrap_or_else(|_| options.plugin.clone());
+    let file = file.to_string_lossy().replace(',', ",,");
+    let mut plugin = format!("{file},plugin={file},shm={}", shared.path());
     if program.arch == "aarch64"
         && let Some(bytes) = zeroed_block(&emulator)
     {
-        plugin.push(format!(",zva={bytes}"));
+        plugin.push_str(&format!(",zva={bytes}"));
     }
     let (name, rest) = program
         .arguments
@@ -155,6 +157,7 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> bool) -> Result<Outco
     });
     command.args(rest);
     end_with_us(&mut command);
+    let witness = Witness::start();
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(e) => {
@@ -162,17 +165,19 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> bool) -> Result<Outco
             return Err(Error::io(&emulator, "cannot be started", &e));
         }
     };
-    let pid = child.id();
-    let mut streams =
-        Streams::new(&shared, writer, options.fetch, options.skip_refs, options.max_refs);
-    let received = receive(&shared, &mut streams, pid, options.follow_forks, poll);
+    let watch = Watch::new(child.id(), witness, poll);
+    let recording =
+        Recording::new(&shared, writer, options.fetch, options.skip_refs, options.max_refs, watch);
+    let mut streams = Streams::new(&shared, recording, options.follow_forks);
+    let received = receive(&shared, &mut streams, &child);
     let status = child.wait().map_err(|e| Error::io(&emulator, "cannot be waited for", &e))?;
-    let interrupted = received?;
-    if shared.header().started.load(Relaxed) == 0 {
+    received?;
+    if !streams.began() && !status.success() {
+        let interrupted = streams.recording.out.watch.interrupted();
         streams.into_writer().discard();
         return Err(not_started(&emulator, status, interrupted));
     }
-    finish(&shared, streams, status, interrupted)
+    finish(&shared, streams, status)
 }
 
 /// Let the program end when this process does, however that ends: nothing would record it any
@@ -196,45 +201,33 @@ pub(crate) fn end_with_us(command: &mut Command) {
     unsafe { command.pre_exec(tie) };
 }
 
-/// Receive what the child process `pid`, which is not waited for meanwhile, and those that it forks
-/// write, until all have ended; an error ends the child. Returns whether the user interrupted.
-pub(crate) fn receive(
-    shared: &Shared,
-    streams: &mut Streams<'_>,
-    pid: u32,
-    follow: bool,
-    poll: &mut dyn FnMut(u64) -> bool,
-) -> Result<bool> {
+/// Receive what `child`, which is not waited for meanwhile, and those that it forks write, until all
+/// have ended; an error ends the child.
+pub(crate) fn receive(shared: &Shared, streams: &mut Streams<'_>, child: &Child) -> Result<()> {
     let ended = AtomicBool::new(false);
+    let pid = child.id();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             wait_for(pid);
             ended.store(true, Release);
             shared.ring_bell();
         });
-        let driven = drive(shared, streams, pid, &ended, follow, poll);
+        let driven = drive(shared, streams, pid, &ended);
         if driven.is_err() {
+            streams.recording.out.stop(None);
             end_program(pid, &ended);
         }
         driven
     })
 }
 
-/// Take from the streams until every recorded process has ended. Answers whether the user
-/// interrupted.
-fn drive(
-    shared: &Shared,
-    streams: &mut Streams<'_>,
-    pid: u32,
-    ended: &AtomicBool,
-    follow: bool,
-    poll: &mut dyn FnMut(u64) -> bool,
-) -> Result<bool> {
-    const TURN: Duration = Duration::from_millis(100);
-    let mut interrupted = false;
-    let mut polled = Instant::now();
+/// Turns in which all is taken that the program has written before it ended.
+const MAX_TURNS: u32 = 100;
+
+/// Take from the streams until every recorded process has ended.
+fn drive(shared: &Shared, streams: &mut Streams<'_>, pid: u32, ended: &AtomicBool) -> Result<()> {
     let mut alive: HashMap<u32, Instant> = HashMap::new();
-    let mut quiet = 0;
+    let (mut quiet, mut stuck) = (0, 0);
     loop {
         let seen = shared.header().bell.load(Acquire);
         let over = ended.load(Acquire);
@@ -249,25 +242,29 @@ fn drive(
                 is_gone(process)
             }
         };
-        let left = streams.drain(&mut gone)?;
-        if over && (interrupted || left == Left::Nothing) {
+        let left = streams.drain(pid, &mut gone)?;
+        let (records, follows) = (streams.records(), streams.follows());
+        let out = &mut streams.recording.out;
+        // What the memory says of other processes is not believed once it is forged.
+        let forged = out.cut == Some(Cut::Forged);
+        if over && (out.watch.interrupted() || forged || left == Left::Nothing) {
             // A child may have been forked just before its parent ended, and not yet be known.
             quiet += 1;
-            if !follow || interrupted || quiet > 1 {
+            if !follows || out.watch.interrupted() || forged || quiet > 1 {
                 // Ctrl-C goes to the program as well, which may have been the quicker one to end.
-                return Ok(interrupted || !poll(streams.records()));
+                out.watch.ask(records);
+                return Ok(());
             }
         } else {
             quiet = 0;
         }
-        if polled.elapsed() >= TURN {
-            polled = Instant::now();
-            if !poll(streams.records()) {
-                interrupted = true;
-                end_program(pid, ended);
-            }
+        // Where nobody writes any more, little can be left.
+        stuck += u32::from(over && !follows);
+        if stuck > MAX_TURNS {
+            out.stop(Some(Cut::Forged));
         }
-        if over && follow {
+        out.watch.look(records);
+        if over && follows {
             std::thread::sleep(Duration::from_millis(50));
         } else if shared.header().bell.load(Acquire) == seen {
             let soon = Duration::from_millis(1);
@@ -291,14 +288,13 @@ fn wait_for(pid: u32) {
     }
 }
 
-/// End the program: first as Ctrl-C would, then less politely.
+/// End the program, first politely: its trace cannot be written.
 fn end_program(pid: u32, ended: &AtomicBool) {
-    for (signal, patience) in [(libc::SIGINT, 300), (libc::SIGTERM, 1000), (libc::SIGKILL, 0)] {
+    for (signal, patience) in [(libc::SIGTERM, 1000), (libc::SIGKILL, 0)] {
         if ended.load(Acquire) {
             return;
         }
-        // SAFETY: the child has not been reaped, so the number is still its own.
-        unsafe { libc::kill(pid.cast_signed(), signal) };
+        send(pid, signal);
         let since = Instant::now();
         while !ended.load(Acquire) && since.elapsed() < Duration::from_millis(patience) {
             std::thread::sleep(Duration::from_millis(10));
@@ -313,37 +309,28 @@ fn is_gone(pid: u32) -> bool {
     matches!(after.as_bytes().first(), None | Some(b'Z' | b'X'))
 }
 
-fn finish(
-    shared: &Shared,
-    mut streams: Streams<'_>,
-    status: ExitStatus,
-    interrupted: bool,
-) -> Result<Outcome> {
-    let end = match (interrupted, status.code(), status.signal()) {
+fn finish(shared: &Shared, mut streams: Streams<'_>, status: ExitStatus) -> Result<Outcome> {
+    let recording = &mut streams.recording;
+    let end = match (recording.out.watch.interrupted(), status.code(), status.signal()) {
         (true, ..) => End::Interrupted,
         (_, Some(code), _) => End::Exit(code),
         (_, _, signal) => End::Signal(signal.unwrap_or(0)),
     };
-    let header = shared.header();
     let mut warnings = Vec::new();
-    let lost = std::mem::take(&mut streams.recording.lost_programs);
-    if let Some(first) = lost.first() {
-        let more =
-            if lost.len() > 1 { format!(" and {} more", lost.len() - 1) } else { String::new() };
-        warnings.push(format!("{first}{more} ran unrecorded: not a program for this QEMU"));
-    }
-    if streams.recording.lost_forks > 0 {
-        let count = streams.recording.lost_forks;
+    if recording.lost_forks > 0 {
+        let count = recording.lost_forks;
         let noun = if count == 1 { "child process" } else { "child processes" };
         warnings.push(format!("{count} {noun} ran unrecorded; --follow-forks records them"));
     }
-    if let Some(name) = streams.recording.unseen.take() {
+    if let Some(name) = recording.unseen.take() {
         warnings.push(format!("some stores of `{name}` were not seen with this QEMU"));
     }
     if streams.skipping() {
         warnings
             .push("the program ended before the records to skip did: nothing is recorded".into());
     }
+    let nothing = (!streams.began()).then(|| "nothing of the program has arrived".to_owned());
+    let reason = incomplete(shared, &streams.recording, end).or(nothing);
     let full = streams.full();
     let mut writer = streams.into_writer();
     for warning in &warnings {
@@ -355,21 +342,49 @@ fn finish(
             source.detail = format!("{}; recording stopped after {records} records", source.detail);
         });
     }
-    let reason = match end {
-        End::Interrupted => Some("interrupted".to_owned()),
-        _ if full => None,
-        End::Signal(signal) => Some(format!("program killed by signal {signal}")),
-        _ if header.lost_streams.load(Relaxed) > 0 => Some(format!(
-            "{} threads beyond the most that are recorded at once",
-            header.lost_streams.load(Relaxed)
-        )),
-        _ if header.lost_blocks.load(Relaxed) > 0 => {
-            Some("more code than can be recorded".to_owned())
-        }
-        End::Exit(_) => None,
-    };
     let info = writer.finish(reason.as_deref())?;
     Ok(Outcome { end, info, warnings })
+}
+
+/// Why the trace does not hold all that was asked for, if it does not.
+fn incomplete(shared: &Shared, recording: &Recording<'_>, end: End) -> Option<String> {
+    let out = &recording.out;
+    let header = shared.header();
+    let threads = header.lost_streams.load(Relaxed);
+    let blocks = header.lost_blocks.load(Relaxed);
+    let records = out.writer.records();
+    if end == End::Interrupted {
+        return Some("interrupted".to_owned());
+    }
+    match out.cut {
+        Some(Cut::Forged) => {
+            let what = "the program has written to the memory that it shares with the capture";
+            return Some(format!("{what}: nothing is recorded after {records} records"));
+        }
+        Some(Cut::Events) => {
+            let what = "there were more events of address spaces than a trace holds";
+            return Some(format!("{what}: nothing is recorded after {records} records"));
+        }
+        Some(Cut::Killed) | None => {}
+    }
+    if let Some(LostProgram { name, why, at }) = &recording.lost_program {
+        let more = match recording.lost_programs - 1 {
+            0 => String::new(),
+            more => format!("; so did {more} more"),
+        };
+        return Some(format!("{name} ran unrecorded after {at} records: {why}{more}"));
+    }
+    match end {
+        _ if out.full => None,
+        End::Signal(signal) => Some(format!("program killed by signal {signal}")),
+        _ if threads > 0 => {
+            Some(format!("{threads} threads beyond the most that are recorded at once"))
+        }
+        _ if blocks > 0 => {
+            Some(format!("{blocks} blocks of code beyond the most that are recorded"))
+        }
+        _ => None,
+    }
 }
 
 fn not_started(emulator: &Path, status: ExitStatus, interrupted: bool) -> Error {

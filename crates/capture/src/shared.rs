@@ -1,20 +1,26 @@
 //! The receiver's view of the shared memory.
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
-use std::slice;
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
+use crate::alive::Alive;
 use crate::layout::{
     BLOCKS, Block, CHUNK_WORDS, Header, MAGIC, Memory, RING_WORDS, STREAMS, Slot, TOTAL, state,
 };
 
 /// An anonymous file in memory, mapped. Pages that nobody touches take no memory.
+///
+/// The program can write to all of it, and do so at any time: whatever is read here can be anything.
+/// It cannot change the file's length.
 #[derive(Debug)]
 pub struct Shared {
+    /// Until this value is dropped.
+    alive: Option<Alive>,
     memory: Memory,
     file: OwnedFd,
 }
@@ -22,8 +28,9 @@ pub struct Shared {
 impl Shared {
     /// Make and map it, with `flags` for the plugin.
     pub fn create(flags: u32) -> io::Result<Self> {
+        let kind = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: the name is a C string; the descriptor is checked.
-        let fd = unsafe { libc::memfd_create(c"nearfar-capture".as_ptr(), libc::MFD_CLOEXEC) };
+        let fd = unsafe { libc::memfd_create(c"nearfar-capture".as_ptr(), kind) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -31,6 +38,11 @@ impl Shared {
         let file = unsafe { OwnedFd::from_raw_fd(fd) };
         // SAFETY: an open file of ours.
         if unsafe { libc::ftruncate(fd, TOTAL as i64) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        // SAFETY: as above.
+        if unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) } != 0 {
             return Err(io::Error::last_os_error());
         }
         let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -43,11 +55,44 @@ impl Shared {
         };
         // SAFETY: mapped above, and undone when this value, from which all is borrowed, is dropped.
         let memory = unsafe { Memory::new(start) };
-        let header = memory.header();
+        let mut shared = Self { alive: None, memory, file };
+        // SAFETY: ends before the memory is unmapped.
+        shared.alive = Some(unsafe { Alive::own(&shared.header().receiver) }?);
+        shared.begin(flags);
+        Ok(shared)
+    }
+
+    /// Say what the plugin finds in memory that is empty otherwise.
+    fn begin(&self, flags: u32) {
+        let header = self.header();
         header.flags.store(flags, Relaxed);
         header.blocks.store(1, Relaxed);
         header.magic.store(MAGIC, SeqCst);
-        Ok(Self { memory, file })
+    }
+
+    /// Begin anew, with `flags` for the plugin: for those who exercise it.
+    pub(crate) fn clear(&self, flags: u32) {
+        let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        // SAFETY: an open file of ours, all of it; what is mapped becomes zeros.
+        let answer = unsafe { libc::fallocate(self.file.as_raw_fd(), how, 0, TOTAL as i64) };
+        assert_eq!(answer, 0, "{}", io::Error::last_os_error());
+        self.header().receiver.store(self.alive.as_ref().map_or(0, |alive| alive.word), SeqCst);
+        self.begin(flags);
+    }
+
+    /// The word at byte `at`, a multiple of 8: for those who exercise it.
+    pub(crate) fn word(&self, at: usize) -> &AtomicU64 {
+        assert!(at < TOTAL && at.is_multiple_of(8), "word at {at}");
+        // SAFETY: within the mapping and aligned; this side reads all of it as atomics.
+        unsafe { self.memory.start().add(at).cast().as_ref() }
+    }
+
+    /// Whether the words that only this side writes are what it wrote.
+    pub fn is_sound(&self) -> bool {
+        let header = self.header();
+        header.magic.load(Relaxed) == MAGIC
+            && (self.alive.as_ref()).is_some_and(|a| header.receiver.load(Relaxed) == a.word)
+            && header.stop.load(Relaxed) == 0
     }
 
     /// Where another process of the same user can open it; gone as soon as this process is.
@@ -75,7 +120,8 @@ impl Shared {
     /// # Safety
     /// No other reading end of the stream may exist.
     pub unsafe fn reading_end(&self, index: usize) -> ReadingEnd<'_> {
-        ReadingEnd { slot: &self.slots()[index], ring: self.memory.ring(index), taken: 0 }
+        let (slot, ring) = (&self.slots()[index], self.memory.ring(index));
+        ReadingEnd { slot, ring, taken: 0, forged: Cell::new(false) }
     }
 
     /// Ring the bell from this side (another thread has news for the receiver).
@@ -109,6 +155,7 @@ pub fn wake(word: &AtomicU32) {
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        self.alive = None;
         // SAFETY: mapped by `create`, and no reference outlives the value.
         unsafe { libc::munmap(self.memory.start().as_ptr().cast(), TOTAL) };
     }
@@ -121,6 +168,8 @@ pub struct ReadingEnd<'a> {
     ring: NonNull<u64>,
     /// Words taken, ever.
     taken: u64,
+    /// The writer claims to have published what its ring cannot hold.
+    forged: Cell<bool>,
 }
 
 impl<'a> ReadingEnd<'a> {
@@ -134,48 +183,75 @@ impl<'a> ReadingEnd<'a> {
         self.taken
     }
 
-    /// The words from position `from`, none before those that were taken, up to position `until`, as
-    /// far as they are published, or to the end of a chunk.
-    pub fn look(&self, from: u64, until: u64) -> &[u64] {
-        let until = until.min(self.slot.position());
+    /// Words that its writer has published, ever: at most a ring more than were taken.
+    pub fn published(&self) -> u64 {
+        let position = self.slot.position();
+        let sound =
+            position.checked_sub(self.taken).is_some_and(|ahead| ahead <= RING_WORDS as u64);
+        self.forged.set(self.forged.get() || !sound);
+        if sound { position } else { self.taken }
+    }
+
+    /// Whether the writer ever claimed to have published something else.
+    pub fn is_forged(&self) -> bool {
+        self.forged.get()
+    }
+
+    /// Copy to `words` those from position `from`, none before those that were taken, up to position
+    /// `until`, as far as they are published, or to the end of a chunk. Each is read once, and no
+    /// more than the copy is looked at: the program may change them at any time.
+    pub fn look(&self, from: u64, until: u64, words: &mut Vec<u64>) {
+        words.clear();
+        if from < self.taken {
+            return;
+        }
+        let until = until.min(self.published());
         let place = (from % RING_WORDS as u64) as usize;
         let count = until.saturating_sub(from).min((CHUNK_WORDS - place % CHUNK_WORDS) as u64);
-        if from < self.taken {
-            return &[];
-        }
-        // SAFETY: within the ring. The writer published the words with its cursor, and leaves them
-        // alone until `taken`, which only this end changes, has passed them.
-        unsafe { slice::from_raw_parts(self.ring.add(place).as_ptr(), count as usize) }
+        words.extend((place..place + count as usize).map(|at| {
+            // SAFETY: within the ring, and aligned. The writer published the words with its cursor,
+            // and leaves them alone until `taken`, which only this end changes, has passed them; one
+            // that does not keep to that changes them while they are read as atomics.
+            unsafe { self.ring.add(at).cast::<AtomicU64>().as_ref() }.load(Relaxed)
+        }));
     }
 
     /// Hand the words up to position `until`, as far as they are published, to `take`, in order, at
-    /// most to the end of a chunk at a time: so the writer soon has room again.
+    /// most to the end of a chunk at a time (in `words`): so the writer soon has room again.
     ///
     /// # Errors
     /// The first of `take`; its words count as not taken.
     pub fn drain<E>(
         &mut self,
         until: u64,
+        words: &mut Vec<u64>,
         mut take: impl FnMut(&[u64]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let slot = self.slot;
-        let until = until.min(slot.position());
+        let until = until.min(self.published());
         while self.taken < until {
-            let words = self.look(self.taken, until);
-            let count = words.len() as u64;
-            take(words)?;
-            self.taken += count;
-            slot.taken.store(self.taken, SeqCst);
-            // A writer that waits is woken once half of its ring is free: for every chunk, it would
-            // be asleep again as soon.
-            if slot.waiting.load(SeqCst) != 0
-                && slot.entered.load(Acquire).saturating_sub(self.taken) <= RING_WORDS as u64 / 2
-            {
-                slot.room.fetch_add(1, SeqCst);
-                wake(&slot.room);
+            self.look(self.taken, until, words);
+            if words.is_empty() {
+                break;
             }
+            take(words)?;
+            self.pass(self.taken + words.len() as u64);
         }
         Ok(())
+    }
+
+    /// Take the words up to position `until` without reading them.
+    pub fn pass(&mut self, until: u64) {
+        let slot = self.slot;
+        self.taken = until;
+        slot.taken.store(until, SeqCst);
+        // A writer that waits is woken once half of its ring is free: for every chunk, it would
+        // be asleep again as soon.
+        if slot.waiting.load(SeqCst) != 0
+            && slot.entered.load(Acquire).saturating_sub(until) <= RING_WORDS as u64 / 2
+        {
+            slot.room.fetch_add(1, SeqCst);
+            wake(&slot.room);
+        }
     }
 
     /// The writer is gone and everything is taken: the slot may be used again.

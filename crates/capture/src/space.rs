@@ -30,6 +30,11 @@ impl Mapping {
 pub struct Space(BTreeMap<u64, (u64, Mapping)>);
 
 impl Space {
+    /// How many ranges there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// The mapping of `addr`: start, end, and what.
     pub fn at(&self, addr: u64) -> Option<(u64, u64, &Mapping)> {
         let (&start, (end, mapping)) = self.0.range(..=addr).next_back()?;

@@ -70,25 +70,42 @@ pub(crate) struct Streams<'a> {
     processes: BTreeMap<u32, Process>,
     /// Moments found so far.
     found: u64,
+    /// Child processes are recorded as well.
+    follows: bool,
+    /// The program has been seen to begin.
+    began: bool,
+    /// Words that are looked at: copies of what is in a ring.
+    words: Vec<u64>,
 }
 
+/// Largest number of moments that are not in the trace yet: more than rings can hold, with the events
+/// that belong to them.
+const MAX_MOMENTS: usize = 1 << 17;
+
 impl<'a> Streams<'a> {
-    pub(crate) fn new(
-        shared: &'a Shared,
-        writer: Writer,
-        fetch: bool,
-        skip: u64,
-        max: Option<u64>,
-    ) -> Self {
+    pub(crate) fn new(shared: &'a Shared, recording: Recording<'a>, follows: bool) -> Self {
         Self {
             shared,
-            recording: Recording::new(shared, writer, fetch, skip, max),
+            recording,
             streams: BTreeMap::new(),
             slots: Vec::new(),
             threads: HashMap::new(),
             processes: BTreeMap::new(),
             found: 0,
+            follows,
+            began: false,
+            words: Vec::new(),
         }
+    }
+
+    /// Whether child processes are recorded as well.
+    pub(crate) fn follows(&self) -> bool {
+        self.follows
+    }
+
+    /// Whether the program has begun.
+    pub(crate) fn began(&self) -> bool {
+        self.began || self.recording.began
     }
 
     /// Whether the records to leave out have not all come yet.
@@ -107,8 +124,15 @@ impl<'a> Streams<'a> {
     }
 
     /// Take everything that is there. `gone` says which processes have ended without closing
-    /// their streams; it may answer late, but where its second argument says that it matters.
-    pub(crate) fn drain(&mut self, gone: &mut dyn FnMut(u32, bool) -> bool) -> Result<Left> {
+    /// their streams; it may answer late, but where its second argument says that it matters. The
+    /// program's process is `first`.
+    pub(crate) fn drain(
+        &mut self,
+        first: u32,
+        gone: &mut dyn FnMut(u32, bool) -> bool,
+    ) -> Result<Left> {
+        self.began |= self.shared.header().started.load(Relaxed) != 0;
+        self.distrust(first);
         self.discover()?;
         let reached = self.reached(gone);
         self.look(&reached);
@@ -136,6 +160,26 @@ impl<'a> Streams<'a> {
             (false, true) => Left::Ending,
             (false, false) => Left::Open,
         })
+    }
+
+    /// Stop recording if something shows that the program has written here itself.
+    fn distrust(&mut self, first: u32) {
+        let full = self.full();
+        let alone = self.follows || self.processes.keys().all(|pid| *pid == first);
+        let moments: usize = self.processes.values().map(|process| process.moments.len()).sum();
+        let sound = self.streams.values().all(|stream| !stream.end.is_forged());
+        if full {
+            // Nobody shall wait for us, whatever has become of that word.
+            self.recording.out.stop(None);
+        } else if !(alone && sound && moments <= MAX_MOMENTS && self.shared.is_sound()) {
+            self.recording.forged();
+        }
+    }
+
+    /// How far the stream of this end has come.
+    fn position(&self, end: &ReadingEnd<'_>) -> u64 {
+        // Where nothing is recorded any more, the writer does not wait for room.
+        if self.full() { end.slot().position() } else { end.published() }
     }
 
     /// Begin the streams that can be read.
@@ -173,6 +217,9 @@ impl<'a> Streams<'a> {
             } else {
                 let known = self.processes.get(&pid).map(|process| process.number);
                 let process = known.unwrap_or_else(|| self.recording.process());
+                if slot.origin.load(Relaxed) == origin::PROGRAM {
+                    self.recording.program_begins(process);
+                }
                 self.begin(index, order, pid, process)?;
             }
         }
@@ -180,6 +227,11 @@ impl<'a> Streams<'a> {
     }
 
     fn begin(&mut self, index: usize, order: u64, pid: u32, number: u32) -> Result<()> {
+        if self.threads.contains_key(&order) || self.slots[index].is_some() {
+            // Every stream has an order of its own.
+            self.recording.forged();
+            return Ok(());
+        }
         let thread = self.recording.thread(number)?;
         let process = self.processes.entry(pid).or_insert_with(|| Process {
             number,
@@ -207,7 +259,7 @@ impl<'a> Streams<'a> {
             let ending = self.processes.get(&stream.pid).is_some_and(|process| process.ending);
             // Asked before the position: what a process wrote last is there once it is gone.
             let closed = slot.state.load(Acquire) == state::CLOSED || gone(stream.pid, ending);
-            Reached { order, position: slot.position(), closed }
+            Reached { order, position: self.position(&stream.end), closed }
         };
         self.streams.iter().map(reach).collect()
     }
@@ -228,9 +280,9 @@ impl<'a> Streams<'a> {
         let mut over = Vec::new();
         for slot in earlier {
             let order = slot.order.load(Relaxed);
-            let until = slot.position().min(self.limit(order));
-            self.take(order, until)?;
-            if self.streams.get(&order).is_some_and(|s| s.end.taken() == slot.position()) {
+            self.take(order, self.limit(order))?;
+            let end = self.streams.get(&order).map(|stream| &stream.end);
+            if end.is_some_and(|end| end.taken() == self.position(end)) {
                 over.push(order);
             }
         }
@@ -260,7 +312,11 @@ impl<'a> Streams<'a> {
     fn look_at(&mut self, order: u64, until: u64) {
         let Some(stream) = self.streams.get_mut(&order) else { return };
         let Some(process) = self.processes.get_mut(&stream.pid) else { return };
-        self.found += stream.ahead.look((order, &stream.end), until, &mut process.moments);
+        let end = (order, &stream.end);
+        self.found += stream.ahead.look(end, until, &mut self.words, &mut process.moments);
+        if stream.ahead.is_forged() {
+            self.recording.forged();
+        }
     }
 
     /// Put moments that are over into the trace by their tickets, those of a process up to the first
@@ -315,9 +371,9 @@ impl<'a> Streams<'a> {
     /// one the process: what another does after it has waited for this one comes after its end.
     fn end_closed(&mut self, pid: u32) -> Result<()> {
         let over = |(&order, stream): (&u64, &Stream<'_>)| {
-            let slot = stream.end.slot();
-            let closed = stream.pid == pid && slot.state.load(Acquire) == state::CLOSED;
-            (closed && stream.end.taken() == slot.position()).then_some(order)
+            let closed =
+                stream.pid == pid && stream.end.slot().state.load(Acquire) == state::CLOSED;
+            (closed && stream.end.taken() == self.position(&stream.end)).then_some(order)
         };
         let over = self.streams.iter().filter_map(over).collect();
         self.end_all(over)?;
@@ -352,13 +408,15 @@ impl<'a> Streams<'a> {
 
     /// Take from a stream up to position `until`.
     fn take(&mut self, order: u64, until: u64) -> Result<()> {
+        let full = self.full();
         let Some(stream) = self.streams.get_mut(&order) else { return Ok(()) };
         let Stream { end, position, pid, .. } = stream;
         let pid = *pid;
-        end.drain(until, |words| match self.recording.out.full {
-            true => Ok(()),
-            false => self.recording.expand(words, position),
-        })?;
+        if full {
+            end.pass(until.min(end.slot().position()));
+            return Ok(());
+        }
+        end.drain(until, &mut self.words, |words| self.recording.expand(words, position))?;
         if !self.recording.ending.is_empty() {
             self.recording.ending.clear();
             if let Some(process) = self.processes.get_mut(&pid) {
@@ -400,6 +458,9 @@ impl<'a> Streams<'a> {
             }
             process.streams -= 1;
             let Some(stream) = self.streams.remove(&order) else { continue };
+            if stream.end.is_forged() {
+                self.recording.forged();
+            }
             self.slots.iter_mut().filter(|slot| **slot == Some(order)).for_each(|s| *s = None);
             stream.end.free();
             self.recording.thread_ends(&stream.position)?;

@@ -16,6 +16,10 @@ pub const KERNEL: u64 = 1 << 63;
 const EXTENT_SHIFT: u32 = 40;
 const EXTENTS: u64 = 1 << (63 - EXTENT_SHIFT);
 const PAGE: u64 = 4096;
+/// Most bytes that Linux moves in a call (`MAX_RW_COUNT`).
+const MAX_BYTES: u64 = 0x7fff_f000;
+/// Names that are kept: what comes next is nearly always a transfer of the file that was named last.
+const MAX_NAMES: usize = 1 << 16;
 
 /// Files by device and inode.
 #[derive(Debug, Default)]
@@ -27,6 +31,9 @@ pub struct Files {
 impl Files {
     /// Note the name of a file.
     pub fn name(&mut self, device: u64, inode: u64, name: String) {
+        if self.names.len() >= MAX_NAMES {
+            self.names.clear();
+        }
         self.names.insert((device, inode), name);
     }
 
@@ -60,21 +67,25 @@ impl Files {
     }
 
     /// Append the records of one transfer: page by page of the file, first what is read, then
-    /// what is written. `words` are those after the control word; a short list makes no record.
+    /// what is written. `words` are those after the control word. False where they are of no call
+    /// that there can be; they make no record then.
     pub fn expand(
         &mut self,
         words: &[u64],
         position: &mut Position,
         out: &mut Batch,
         events: &mut Vec<RegionEvent>,
-    ) {
+    ) -> bool {
         let Some((fixed, buffers)) = words.split_at_checked(Transfer::Fixed as usize) else {
-            return;
+            return false;
         };
         let write = fixed[Transfer::Write as usize] != 0;
         let file = (fixed[Transfer::Device as usize], fixed[Transfer::Inode as usize]);
         let offset = fixed[Transfer::Offset as usize];
         let bytes = fixed[Transfer::Bytes as usize];
+        if bytes > MAX_BYTES {
+            return false;
+        }
         let (of_file, of_buffer) = if write {
             (Kind::KernelStore, Kind::KernelLoad)
         } else {
@@ -108,6 +119,7 @@ impl Files {
             }
             at += step;
         }
+        true
     }
 }
 

@@ -3,14 +3,16 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use nearfar_capture::{Asked, Options, probe, run};
+use nearfar_capture::{Asked, Options, Request, probe, run};
+use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::raise;
 
 /// Capture a program; returns the outcome as JSON. `progress` is called with the number of
-/// records about ten times a second; it, or a signal handler, stops the capture by raising.
+/// records about ten times a second. It, or a signal handler, ends the program by raising: a
+/// `KeyboardInterrupt` by a signal (its `number`, else SIGINT), a second one by SIGKILL, as anything else.
 #[pyfunction]
 #[pyo3(signature = (command, output, plugin, *, options, force, progress))]
 fn capture_run(
@@ -40,19 +42,21 @@ fn capture_run(
             Python::attach(|py| {
                 let result = py.check_signals().and_then(|()| progress.call1(py, (records,)));
                 match result {
-                    Ok(_) => true,
+                    Ok(_) => Request::Continue,
+                    Err(error) if error.is_instance_of::<PyKeyboardInterrupt>(py) => {
+                        let number = error.value(py).getattr("number");
+                        Request::End(number.and_then(|number| number.extract()).ok())
+                    }
                     Err(error) => {
                         raised = Some(error);
-                        false
+                        Request::Kill
                     }
                 }
             })
         })
     });
     // Ctrl-C is part of the outcome; any other exception is the caller's.
-    if let Some(error) =
-        raised.filter(|e| !e.is_instance_of::<pyo3::exceptions::PyKeyboardInterrupt>(py))
-    {
+    if let Some(error) = raised {
         return Err(error);
     }
     let outcome = outcome.map_err(raise)?;

@@ -6,13 +6,14 @@
 mod capture;
 mod export;
 mod filter;
-mod folder;
 mod generate;
 mod given;
 mod import;
 mod info;
 mod machine;
+mod memory;
 mod numa;
+mod output;
 mod paging;
 mod paper;
 mod policy;
@@ -30,7 +31,7 @@ use pyo3::prelude::*;
 // Row groups are decoded and encoded through buffers of megabytes, which the system's allocator
 // gives back to the kernel and takes again each time: a fifth of a capture's processor time.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: memory::Allocator = memory::Allocator(mimalloc::MiMalloc);
 
 /// A nearfar error as `nearfar.errors.NearfarError`, which carries its exit code; a run that was
 /// cancelled as `KeyboardInterrupt`.
@@ -60,8 +61,8 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     info::register(module)?;
     export::register(module)?;
     filter::register(module)?;
-    folder::register(module)?;
     generate::register(module)?;
+    output::register(module)?;
     capture::register(module)?;
     tiering::register(module)?;
     units::register(module)?;

@@ -40,9 +40,9 @@ pub fn run<I: Sync, T: Send>(
     let end = AtomicUsize::new(items.len());
     thread::scope(|scope| {
         let (sender, finished) = channel();
-        for _ in 0..workers {
+        for number in 0..workers {
             let (sender, next, done, end, job) = (sender.clone(), &next, &done, &end, &job);
-            scope.spawn(move || {
+            let work = move || {
                 loop {
                     let index = next.fetch_add(1, Relaxed);
                     if index >= end.load(Relaxed) {
@@ -59,7 +59,16 @@ pub fn run<I: Sync, T: Send>(
                         return;
                     }
                 }
-            });
+            };
+            match thread::Builder::new().spawn_scoped(scope, work) {
+                // The others do its work.
+                Err(_) if number > 0 => break,
+                Err(e) => {
+                    let what = format!("no thread can be started: {e}");
+                    return Err(Error::input("--threads", what, "ask for 1, or raise `ulimit -u`"));
+                }
+                Ok(_) => {}
+            }
         }
         drop(sender);
         let mut results: Vec<Option<Result<T>>> = items.iter().map(|_| None).collect();

@@ -4,7 +4,6 @@
 //! file on purpose could not forge. `xxh128sum` computes the same.
 
 use std::fmt;
-use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
@@ -13,6 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use twox_hash::xxhash3_128::Hasher;
 
 use crate::error::{Error, Result};
+use crate::file;
 
 /// How a checksum begins in `trace.json`: which one it is.
 const PREFIX: &str = "xxh3-128:";
@@ -36,7 +36,7 @@ impl Checksum {
     /// It cannot be read.
     pub fn of_file(path: &Path) -> Result<(Self, u64)> {
         let failed = |e: io::Error| Error::io(path, "cannot read", &e);
-        let mut file = File::open(path).map_err(failed)?;
+        let mut file = file::open(path)?;
         let (mut hasher, mut buffer, mut bytes) = (Hasher::new(), vec![0; 1 << 18], 0);
         loop {
             match file.read(&mut buffer) {

@@ -58,17 +58,7 @@ impl Error {
 
     /// An operating-system error on `path`, with the usual remedy for its cause.
     pub fn io(path: &Path, doing: &str, error: &std::io::Error) -> Self {
-        use std::io::ErrorKind as K;
-        let fix = match error.kind() {
-            K::NotFound => "check the path",
-            K::PermissionDenied => "check the permissions or choose another place with -o",
-            K::StorageFull | K::QuotaExceeded => {
-                "free some space or choose another disk with -o; finished parts are kept"
-            }
-            K::AlreadyExists => "choose another name or pass --force",
-            _ => "check the path and the disk, or choose another place with -o",
-        };
-        Self::input(path.display().to_string(), format!("{doing}: {error}"), fix)
+        Self::input(path.display().to_string(), format!("{doing}: {error}"), remedy(error))
     }
 
     /// Which exit code this error asks for.
@@ -83,6 +73,27 @@ impl Error {
     /// The kind of error.
     pub fn kind(&self) -> ErrorKind {
         self.kind
+    }
+}
+
+/// What to do about an operating-system error on a file.
+pub(crate) fn remedy(error: &std::io::Error) -> &'static str {
+    use std::io::ErrorKind as K;
+    match error.raw_os_error() {
+        Some(libc::EMFILE) => return "raise the limit on open files (`ulimit -n`)",
+        Some(libc::ENFILE) => return "the whole machine has too many files open; try again later",
+        Some(libc::ENOMEM) => return "free some memory, or raise the limit on it (`ulimit -v`)",
+        Some(libc::EIO) => return "the disk fails: look at the system's log",
+        _ => {}
+    }
+    match error.kind() {
+        K::NotFound => "check the path",
+        K::PermissionDenied => "check the permissions or choose another place with -o",
+        K::StorageFull | K::QuotaExceeded | K::FileTooLarge => {
+            "free some space or choose another disk with -o; finished parts are kept"
+        }
+        K::AlreadyExists => "choose another name or pass --force",
+        _ => "check the path and the disk, or choose another place with -o",
     }
 }
 

@@ -55,7 +55,7 @@ fn read_part(dir: &Path, bytes: &[u8]) -> Result<()> {
 /// Read `bytes` as the `regions.parquet` of the folder `dir`.
 pub fn regions(dir: &Path, bytes: &[u8]) {
     put(dir, "regions.parquet", bytes);
-    check(region::load(dir).map(drop));
+    check(region::load(dir, None).map(drop));
 }
 
 /// Read `bytes` as the `trace.json` of the folder `dir`; returns whether it is one.

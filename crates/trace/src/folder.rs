@@ -1,6 +1,7 @@
 //! Atomic replacement of files and folders: a reader sees the old one or the new one, complete.
 
-use std::ffi::CString;
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,8 @@ pub fn beside(path: &Path, what: &str) -> Result<PathBuf> {
     let name = path.file_name().ok_or_else(|| {
         Error::input(path.display().to_string(), "is no file name", "name a folder with -o")
     })?;
-    Ok(path.with_file_name(format!(".{}.{what}", name.to_string_lossy())))
+    let parts = [OsStr::new("."), name, OsStr::new("."), OsStr::new(what)];
+    Ok(path.with_file_name(parts.iter().copied().collect::<OsString>()))
 }
 
 /// A file that is written under one name to be given another; removed when dropped before that.
@@ -49,12 +51,25 @@ impl Drop for TemporaryFile {
     }
 }
 
-/// Remove the folder `path`, if it is there.
+/// Have a file, or the names in a folder, on the disk.
+///
+/// # Errors
+/// The disk fails, or is full.
+pub(crate) fn flush(path: &Path) -> Result<()> {
+    let flushed = File::open(path).and_then(|file| file.sync_data());
+    flushed.map_err(|e| Error::io(path, "cannot write", &e))
+}
+
+/// Remove the file or folder `path`, if it is there.
 ///
 /// # Errors
 /// It cannot be removed.
 pub fn remove(path: &Path) -> Result<()> {
-    match std::fs::remove_dir_all(path) {
+    let removed = match path.symlink_metadata() {
+        Ok(found) if found.is_dir() => std::fs::remove_dir_all(path),
+        _ => std::fs::remove_file(path),
+    };
+    match removed {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Error::io(path, "cannot replace", &e)),
         _ => Ok(()),
     }
@@ -90,13 +105,35 @@ pub fn replace(temporary: &Path, path: &Path) -> Result<()> {
     remove(temporary)
 }
 
+/// Rename `temporary` to `path`, which nothing may be called yet.
+///
+/// # Errors
+/// Something is; it cannot be renamed.
+pub(crate) fn rename_new(temporary: &Path, path: &Path) -> io::Result<()> {
+    match rename(temporary, path, libc::RENAME_NOREPLACE) {
+        // The file system cannot do both at once.
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => match path.symlink_metadata() {
+            Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
+            Err(_) => std::fs::rename(temporary, path),
+        },
+        renamed => renamed,
+    }
+}
+
 /// Exchange two names in one step; false where the file system cannot.
 fn swap(one: &Path, other: &Path) -> bool {
+    rename(one, other, libc::RENAME_EXCHANGE).is_ok()
+}
+
+fn rename(from: &Path, to: &Path, flags: libc::c_uint) -> io::Result<()> {
     let name = |path: &Path| CString::new(path.as_os_str().as_bytes());
-    let (Ok(one), Ok(other)) = (name(one), name(other)) else { return false };
+    let (from, to) = (name(from)?, name(to)?);
     let here = libc::AT_FDCWD;
     // SAFETY: both are strings that end in a zero byte and live until the call returns.
-    unsafe { libc::renameat2(here, one.as_ptr(), here, other.as_ptr(), libc::RENAME_EXCHANGE) == 0 }
+    match unsafe { libc::renameat2(here, from.as_ptr(), here, to.as_ptr(), flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 #[cfg(test)]

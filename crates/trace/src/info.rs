@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::checksum::Checksum;
 use crate::error::{Error, Result};
+use crate::file;
 use crate::folder::TemporaryFile;
 use crate::record::{Kind, KindSet};
 
@@ -17,6 +18,8 @@ use crate::record::{Kind, KindSet};
 pub const SCHEMA: u32 = 2;
 /// The oldest version that is read.
 const OLDEST: u32 = 1;
+/// Most bytes of `trace.json`: millions of threads and parts.
+const LARGEST: u64 = 1 << 30;
 
 /// The version of a trace whose events say when pages begin and end, or only name addresses.
 pub(crate) fn schema(lives: bool) -> u32 {
@@ -178,17 +181,14 @@ impl Info {
             };
             return Err(Error::input(dir.display().to_string(), what, fix));
         }
-        let text = std::fs::read_to_string(&path).map_err(|e| {
-            if e.kind() == std::io::ErrorKind::NotFound {
-                Error::input(
-                    dir.display().to_string(),
-                    "not a trace: it has no trace.json",
-                    "give a folder made by `nearfar capture`, `import` or `generate`",
-                )
-            } else {
-                Error::io(&path, "cannot read", &e)
-            }
-        })?;
+        if !path.exists() {
+            return Err(Error::input(
+                dir.display().to_string(),
+                "not a trace: it has no trace.json",
+                "give a folder made by `nearfar capture`, `import` or `generate`",
+            ));
+        }
+        let text = file::read(&path, "trace.json", LARGEST)?;
         let place = path.display().to_string();
         #[derive(Deserialize)]
         struct Version {
@@ -197,7 +197,7 @@ impl Info {
         let damaged = |e: serde_json::Error| {
             Error::input(&place, format!("damaged: {e}"), "capture or import the trace again")
         };
-        let version: Version = serde_json::from_str(&text).map_err(damaged)?;
+        let version: Version = serde_json::from_slice(&text).map_err(damaged)?;
         if !(OLDEST..=SCHEMA).contains(&version.schema) {
             return Err(Error::input(
                 &place,
@@ -208,7 +208,7 @@ impl Info {
                 "use the nearfar that wrote it, or capture again",
             ));
         }
-        let info: Self = serde_json::from_str(&text).map_err(damaged)?;
+        let info: Self = serde_json::from_slice(&text).map_err(damaged)?;
         info.check(&place)?;
         Ok(info)
     }

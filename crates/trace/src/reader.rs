@@ -75,15 +75,7 @@ impl Reader {
     /// # Errors
     /// The table cannot be read, is damaged, or lacks the events that `trace.json` counts.
     pub fn regions(&self) -> Result<Vec<RegionEvent>> {
-        let events = region::load(&self.dir)?;
-        match &self.info.regions {
-            Some(listed) if listed.events != events.len() as u64 => Err(Error::input(
-                self.dir.join(region::FILE).display().to_string(),
-                format!("holds {} events where trace.json says {}", events.len(), listed.events),
-                "capture or import the trace again",
-            )),
-            _ => Ok(events),
-        }
+        region::load(&self.dir, self.info.regions.as_ref().map(|listed| listed.events))
     }
 
     /// Stream the whole trace: call [`Batches::next_into`] until it returns false.
@@ -159,7 +151,7 @@ impl Batches {
         batch.clear();
         loop {
             if let Some(group) = &mut self.group {
-                if group.next_into(Self::MAX, batch) {
+                if group.next_into(Self::MAX, batch)? {
                     return Ok(true);
                 }
                 self.group = None;

@@ -6,18 +6,17 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use parquet::column::reader::ColumnReader;
+use parquet::column::reader::{ColumnReader, get_column_reader};
 use parquet::column::writer::get_column_writer;
 use parquet::data_type::{ByteArray, ByteArrayType, Int32Type, Int64Type};
 use parquet::errors::{ParquetError, Result as ParquetResult};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
-use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 
 use crate::checksum::Summed;
-use crate::column::{CheckedPages, guard};
-use crate::error::{Error, Result};
+use crate::column::{CheckedPages, Foreign, guard, system_error};
+use crate::error::{Error, Result, remedy};
 use crate::folder::TemporaryFile;
 use crate::info::RegionsInfo;
 
@@ -143,11 +142,8 @@ pub(crate) fn prepare(dir: &Path, events: &[RegionEvent]) -> Result<(TemporaryFi
         .map_err(|e| Error::io(&temporary.path, "cannot create", &e))?;
     let mut file = Summed::new(file);
     write(&mut file, events).map_err(|e| {
-        Error::input(
-            temporary.path.display().to_string(),
-            format!("cannot write: {e}"),
-            "check free space",
-        )
+        let fix = system_error(&e).map_or("check free space", remedy);
+        Error::input(temporary.path.display().to_string(), format!("cannot write: {e}"), fix)
     })?;
     let (checksum, bytes) = file.sum();
     Ok((temporary, RegionsInfo { events: events.len() as u64, bytes, checksum }))
@@ -199,56 +195,68 @@ fn write(file: &mut (impl Write + Send), events: &[RegionEvent]) -> ParquetResul
     Ok(())
 }
 
-/// All events of the trace folder `dir`; none when it has no `regions.parquet`.
-pub fn load(dir: &Path) -> Result<Vec<RegionEvent>> {
+/// All events of the trace folder `dir`, as many as are `listed`; none when it has no
+/// `regions.parquet`.
+pub fn load(dir: &Path, listed: Option<u64>) -> Result<Vec<RegionEvent>> {
     let path = dir.join(FILE);
-    let file = match File::open(&path) {
-        Ok(file) => file,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(e) => return Err(Error::io(&path, "cannot open", &e)),
-    };
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    let file = Foreign::open(&path, FIX)?;
+    let place = path.display().to_string();
+    if let Some(listed) = listed.filter(|&listed| listed != file.rows()) {
+        let what = format!("holds {} events where trace.json says {listed}", file.rows());
+        return Err(Error::input(place, what, "capture or import the trace again"));
+    }
     // A damaged file must end in one line whatever the decoder does.
-    guard(&path.display().to_string(), FIX, || read(file))
+    guard(&place, FIX, || read(&file))
 }
 
 /// What to do about a damaged table.
 const FIX: &str = "capture the trace again, or remove it, and `regions` from trace.json";
 
-/// Most events a row group may claim: bounds what a hostile file can make us allocate.
-const MAX_ROWS: usize = 1 << 22;
+/// Most events, and bytes of names, that are read: bounds what a hostile file can make us allocate.
+const MAX_EVENTS: u64 = 1 << 22;
+const MAX_TEXT: usize = 1 << 28;
 
-fn read(file: File) -> ParquetResult<Vec<RegionEvent>> {
+fn read(file: &Foreign) -> ParquetResult<Vec<RegionEvent>> {
     let damaged = |why: &str| ParquetError::General(why.to_owned());
-    let reader = SerializedFileReader::new(file)?;
+    if file.rows() > MAX_EVENTS {
+        return Err(damaged("it claims more than 4 million events"));
+    }
     let mut events = Vec::new();
-    for index in 0..reader.num_row_groups() {
-        let group = reader.get_row_group(index)?;
-        let rows = usize::try_from(group.metadata().num_rows()).unwrap_or(usize::MAX);
-        if rows > MAX_ROWS {
-            return Err(damaged("a row group claims more than 4 million events"));
-        }
+    for (index, group) in file.metadata.row_groups().iter().enumerate() {
+        let rows = usize::try_from(group.num_rows()).unwrap_or_default();
         let columns = group.num_columns();
         if ![FIRST_COLUMNS, COLUMNS].contains(&columns) {
             return Err(damaged(
                 "it does not have the 11 columns of a region table (8 in old traces)",
             ));
         }
+        let column = |i: usize| -> ParquetResult<ColumnReader> {
+            let pages = Box::new(file.pages(index, i, rows)?);
+            Ok(get_column_reader(group.column(i).column_descr_ptr(), pages))
+        };
         let long = |i| -> ParquetResult<Vec<i64>> {
             let mut values = Vec::new();
-            if let ColumnReader::Int64ColumnReader(mut r) = group.get_column_reader(i)? {
+            if let ColumnReader::Int64ColumnReader(mut r) = column(i)? {
                 read_all::<Int64Type>(&mut r, rows, &mut values)?;
             }
             Ok(values)
         };
         let text = |i| -> ParquetResult<Vec<String>> {
             let mut values: Vec<ByteArray> = Vec::new();
-            if let ColumnReader::ByteArrayColumnReader(mut r) = group.get_column_reader(i)? {
+            if let ColumnReader::ByteArrayColumnReader(mut r) = column(i)? {
                 read_all::<ByteArrayType>(&mut r, rows, &mut values)?;
+            }
+            // Many values may be one place of the file.
+            if values.iter().map(|v| v.data().len()).sum::<usize>() > MAX_TEXT {
+                return Err(damaged("it holds more than 256 MiB of names"));
             }
             Ok(values.iter().map(|v| String::from_utf8_lossy(v.data()).into_owned()).collect())
         };
         let mut threads = Vec::new();
-        if let ColumnReader::Int32ColumnReader(mut r) = group.get_column_reader(1)? {
+        if let ColumnReader::Int32ColumnReader(mut r) = column(1)? {
             read_all::<Int32Type>(&mut r, rows, &mut threads)?;
         }
         let (at, addr, length, offset) = (long(0)?, long(3)?, long(4)?, long(5)?);

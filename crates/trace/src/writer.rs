@@ -3,13 +3,13 @@
 mod pool;
 mod sink;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::column::Group;
-use crate::error::{Error, Result};
-use crate::folder;
+use crate::error::Result;
 use crate::footprint::Footprint;
 use crate::info::{self, Info, Source};
+use crate::output::{Form, Output, TRACE, Wanted};
 use crate::record::{Batch, Narrow, Record};
 use crate::region::RegionEvent;
 
@@ -21,6 +21,8 @@ use sink::Sink;
 pub struct WriterOptions {
     /// Replace an existing trace.
     pub overwrite: bool,
+    /// What is read meanwhile, which is replaced in no case.
+    pub inputs: Vec<PathBuf>,
     /// Write at the final path from the start, marked incomplete until [`Writer::finish`], so
     /// that a killed capture keeps its finished parts. Otherwise write a temporary file and rename it.
     pub in_place: bool,
@@ -36,7 +38,14 @@ pub struct WriterOptions {
 
 impl Default for WriterOptions {
     fn default() -> Self {
-        Self { overwrite: false, in_place: false, part_records: 4 << 20, lives: true, threads: 0 }
+        Self {
+            overwrite: false,
+            inputs: Vec::new(),
+            in_place: false,
+            part_records: 4 << 20,
+            lives: true,
+            threads: 0,
+        }
     }
 }
 
@@ -56,31 +65,15 @@ pub struct Writer {
 impl Writer {
     /// Begin a trace at `path` (a folder that must not exist unless `overwrite`).
     pub fn create(path: &Path, source: Source, options: WriterOptions) -> Result<Self> {
-        if path.exists() {
-            if !options.overwrite {
-                return Err(Error::input(
-                    path.display().to_string(),
-                    "exists already",
-                    "choose another name with -o or replace it with --force",
-                ));
-            }
-            // Only what is, or was going to be, a trace is ever deleted.
-            let ours = path.join("trace.json").is_file()
-                || path.is_dir() && path.read_dir().is_ok_and(|mut d| d.next().is_none());
-            if !ours {
-                return Err(Error::input(
-                    path.display().to_string(),
-                    "exists and is not a trace, so --force does not replace it",
-                    "choose another name with -o",
-                ));
-            }
-        }
-        let dir = folder::beside(path, "partial")?;
-        folder::remove(&dir)?;
-        std::fs::create_dir_all(&dir).map_err(|e| Error::io(&dir, "cannot create", &e))?;
+        let output = Output::claim(&Wanted {
+            path,
+            form: Form::Folder(TRACE.to_owned()),
+            force: options.overwrite,
+            inputs: &options.inputs,
+        })?;
         let mut sink = Sink {
-            path: path.to_owned(),
-            dir,
+            dir: output.temporary().to_owned(),
+            output,
             in_place: options.in_place,
             part_records: options.part_records.max(1),
             info: Info { schema: info::schema(options.lives), ..Info::new(source) },
@@ -90,6 +83,7 @@ impl Writer {
             replaced: None,
             last: false,
             finished: false,
+            discarded: false,
         };
         if options.in_place {
             sink.store()?;
@@ -199,7 +193,7 @@ impl Writer {
         if sink.in_place {
             sink.forget_replaced()?;
         } else {
-            folder::replace(&sink.dir, &sink.path)?;
+            sink.output.commit()?;
         }
         sink.finished = true;
         Ok(sink.info.clone())
@@ -207,14 +201,7 @@ impl Writer {
 
     /// Leave nothing of this trace behind; one that it was to replace is there again.
     pub fn discard(mut self) {
-        let (dir, replaced) = {
-            let sink = self.pool.sink();
-            (sink.dir.clone(), sink.replaced.is_some())
-        };
-        drop(self);
-        if !replaced {
-            let _ = std::fs::remove_dir_all(dir);
-        }
+        self.pool.sink().discarded = true;
     }
 }
 

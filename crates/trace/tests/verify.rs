@@ -20,7 +20,8 @@ fn write(path: &Path, records: &[Record], options: WriterOptions) -> Info {
         writer.push(*record).unwrap();
         if index % 50 == 3 {
             let event = RegionKind::Unmap;
-            let event = RegionEvent { event, length: 4096, ..RegionEvent::default() };
+            let thread = record.thread;
+            let event = RegionEvent { event, thread, length: 4096, ..RegionEvent::default() };
             writer.region(event).unwrap();
         }
         writer.add_instructions(record.thread, 2);
@@ -144,12 +145,12 @@ fn what_contradicts_the_files_is_reported() {
         ),
         (
             "an event of another thread",
-            |info| info.threads[0].index = 6,
-            "regions.parquet: row 0 is of thread 0, which trace.json has not",
+            |info| info.threads[1].index = 6,
+            "regions.parquet: row 0 is of thread 5, which trace.json has not",
         ),
         (
             "another thread",
-            |info| info.threads[1].index = 6,
+            |info| info.threads[0].index = 6,
             "trace.json: `threads` says 200 records of thread 6",
         ),
         (

@@ -31,7 +31,7 @@ from nearfar.paging import MACHINE, paging, trace_warnings
 from nearfar.paging_findings import ALL_REFERENCES, USUAL_PAGE
 from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
-from nearfar.schema import MachineLike, Rows, complete, takes, written
+from nearfar.schema import MachineLike, Rows, as_text, complete, takes, written
 from nearfar.sizes import Memory, parse_memory, parse_page_sizes
 
 
@@ -77,7 +77,7 @@ class AdviseResult(FolderResult):
     def _tables(self) -> Mapping[str, Any]:
         points = [point for row in self.rows for point in row["curve"]]
         vms = [row["vm"] for row in self.rows for _ in row["curve"]]
-        curves = declared.CURVE_ROWS.table(points).add_column(0, "vm", [vms])
+        curves = declared.CURVE_ROWS.table(points).add_column(0, "vm", [list(map(as_text, vms))])
         return {"result": self.table, "curves": curves}
 
     def _run(self) -> Mapping[str, Any]:

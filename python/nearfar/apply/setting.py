@@ -6,8 +6,9 @@ https://docs.kernel.org/admin-guide/mm/transhuge.html. They hold for the whole m
 
 A change is undone by whoever is left. It is written into a journal before it is made; a watchdog
 process that waits for the end of this one undoes it when this one is killed; where the watchdog was
-killed too, the next run or :func:`restore` finds the journal. A lock, which the watchdog holds as
-well, keeps two changes apart.
+killed too, the next run or :func:`restore` finds the journal. The first two know what to undo
+without the journal, which the command may have deleted. A lock, which the watchdog holds as well,
+keeps two changes apart.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ import math
 import os
 import re
 import signal
+import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
@@ -146,15 +148,16 @@ def applied(page_bytes: int, sysfs: Path = SYSFS, runtime: Path = RUNTIME) -> It
         planned = plan(page_bytes, sysfs)
         boot = _BOOT.read_text(encoding="ascii").strip()
         kept = {"boot": boot, "changes": [asdict(change) for change in planned.changes]}
-        write_whole(journal, json.dumps(kept) + "\n")
-        guard = _Watchdog(journal, sysfs, lock)
+        write_whole(journal, json.dumps(kept) + "\n", force=True)
+        guard = _Watchdog(planned.changes, journal, sysfs, lock)
         try:
             for change in planned.changes:
                 _write(sysfs / change.file, change.becomes)
             yield planned
         finally:
             try:
-                _undo(journal, sysfs)
+                _put_back(planned.changes, sysfs)
+                journal.unlink(missing_ok=True)
             finally:
                 guard.dismiss()
 
@@ -178,6 +181,12 @@ def restore(sysfs: Path = SYSFS, runtime: Path = RUNTIME) -> list[Change]:
 def _locked(runtime: Path) -> Iterator[int]:
     try:
         runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = runtime.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            raise NearfarError(
+                f"{runtime}: others may change the journal in it; remove it, or make it yours "
+                "alone (chown, chmod 700)"
+            )
         # O_CLOEXEC is Python's default: the command does not inherit the lock.
         lock = os.open(runtime / "apply.lock", os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
@@ -205,7 +214,7 @@ def _take(lock: int) -> bool:
 
 
 def _undo(journal: Path, sysfs: Path) -> list[Change]:
-    """Undo what the journal says and remove it; a switch that others have set since stays."""
+    """Undo what the journal says and remove it."""
     try:
         kept = json.loads(journal.read_text(encoding="utf-8"))
         boot, changes = kept["boot"], [Change(**each) for each in kept["changes"]]
@@ -218,38 +227,46 @@ def _undo(journal: Path, sysfs: Path) -> list[Change]:
         raise NearfarError(
             f"{journal}: damaged ({error}); see what is set below {sysfs}, then delete it"
         ) from None
-    undone, failed = [], None
     # After a boot the kernel has its own words again.
-    if boot == _BOOT.read_text(encoding="ascii").strip():
-        for change in reversed(changes):
-            file = sysfs / change.file
-            try:
-                if change.was in _WORDS and file.exists() and _word(file) == change.becomes:
-                    _write(file, change.was)
-                    undone.append(change)
-            except NearfarError as error:
-                failed = error
+    same = boot == _BOOT.read_text(encoding="ascii").strip()
+    undone = _put_back(changes, sysfs) if same else []
+    journal.unlink(missing_ok=True)
+    return undone
+
+
+def _put_back(changes: Sequence[Change], sysfs: Path) -> list[Change]:
+    """Undo changes, the last first, and answer which; what others have set since stays."""
+    undone, failed = [], None
+    for change in reversed(changes):
+        file = sysfs / change.file
+        try:
+            if change.was in _WORDS and file.exists() and _word(file) == change.becomes:
+                _write(file, change.was)
+                undone.append(change)
+        except NearfarError as error:
+            failed = error
     if failed is not None:
         raise failed
-    journal.unlink()
     return undone
 
 
 class _Watchdog:
-    """A process that undoes the journal when this process ends without :meth:`dismiss`."""
+    """A process that undoes the changes when this process ends without :meth:`dismiss`."""
 
-    def __init__(self, journal: Path, sysfs: Path, lock: int) -> None:
+    def __init__(self, changes: Sequence[Change], journal: Path, sysfs: Path, lock: int) -> None:
         alive, self._end = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
             try:
-                self._stand_by(alive, lock)
-                _undo(journal, sysfs)
+                if not self._stand_by(alive, lock):
+                    _put_back(changes, sysfs)
+                    journal.unlink(missing_ok=True)
             finally:
                 os._exit(0)
         os.close(alive)
 
-    def _stand_by(self, alive: int, lock: int) -> None:
+    def _stand_by(self, alive: int, lock: int) -> bool:
+        """Wait for the end of our parent; whether it has undone the changes itself."""
         # A session of its own: what is typed at, or hangs up, the terminal does not reach it.
         os.setsid()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
@@ -263,11 +280,12 @@ class _Watchdog:
             if opened not in kept:
                 with suppress(OSError):
                     os.close(opened)
-        # Nothing is ever written: this returns when the last writer, our parent, is gone.
-        os.read(alive, 1)
+        # Nothing is read when the last writer, our parent, is gone.
+        return os.read(alive, 1) != b""
 
     def dismiss(self) -> None:
-        """Let it end; the journal is gone by now, so it finds nothing to do."""
+        """Let it end with nothing to do."""
+        os.write(self._end, b".")
         os.close(self._end)
         os.waitpid(self._pid, 0)
 

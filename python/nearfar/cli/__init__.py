@@ -17,8 +17,9 @@ from typing import Annotated, Final
 
 import typer
 
+from nearfar.cli import _streams
 from nearfar.cli._shared import add_shared_options
-from nearfar.errors import NearfarError
+from nearfar.errors import NearfarError, no_memory, of_system
 
 #: Exit codes of processes.
 EXIT_CODES: Final = {
@@ -88,16 +89,15 @@ def _root(
 
 def main() -> None:
     """Run the command line; no traceback reaches a user."""
+    _streams.prepare()
     try:
         code = _run()
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader of our output went away (`| head`): nothing is wrong.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except OSError as error:
-        where = error.filename or "standard output"
-        code = _fail(f"{where}: {error.strerror or error}; check the free space", 2)
+        code = _fail(str(of_system(error)), 2)
     # All memory is about to be given back: no search for cycles first, which takes 30 ms.
     gc.freeze()
     sys.exit(code)
@@ -124,10 +124,16 @@ def _run() -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        where = error.filename or "system"
-        return _fail(
-            f"{where}: {error.strerror or error}; check the path, permissions and free space", 2
-        )
+        return _fail(str(of_system(error)), 2)
+    except MemoryError:
+        return _fail(str(no_memory()), 2)
+    except SystemError as error:
+        # Python's own loops do not always say that memory was short.
+        return _fail(f"Python: {error}; free some memory, or report this", 2)
+    except UnicodeEncodeError as error:
+        # Most paths may be any bytes; other words are text.
+        word = error.object[:60]
+        return _fail(f"{word}: character {error.start + 1} is not UTF-8; rename it", 2)
 
 
 def _command() -> str | None:

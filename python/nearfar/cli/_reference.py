@@ -152,7 +152,7 @@ def write_man(folder: Path) -> list[Path]:
     written = []
     for found in commands():
         path = folder / f"{found.words.replace(' ', '-')}.1"
-        write_whole(path, man(found, __version__))
+        write_whole(path, man(found, __version__), force=True)
         written.append(path)
     return written
 

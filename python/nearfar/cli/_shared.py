@@ -12,6 +12,7 @@ import inspect
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -38,6 +39,9 @@ SHARED = {
         When, typer.Option(help="Progress on standard error; auto: on a terminal.")
     ],
 }
+
+#: Parameters of what a command makes.
+_OUTPUTS = ("out", "output", "html")
 
 #: Of every command with a ``machine``: values in place of its file's.
 SET = Annotated[
@@ -79,10 +83,11 @@ def add_shared_options(command: str, run: Callable[..., Any]) -> Callable[..., A
 
     @functools.wraps(run)
     def wrapped(*args: Any, **given: Any) -> Any:
-        from nearfar.output import choose
+        from nearfar.output import add_inputs, choose
 
         for name in added:
             choose(name, given.pop(name).value)
+        add_inputs(_read(given))
         try:
             values = given.pop("set_") if sets else None
             if values:
@@ -108,6 +113,28 @@ def add_shared_options(command: str, run: Callable[..., Any]) -> Callable[..., A
     wrapped.has_shared_options = True  # type: ignore[attr-defined]
     wrapped.__annotations__ = {p.name: p.annotation for p in whole.parameters.values()}
     return wrapped
+
+
+def _read(given: Mapping[str, Any]) -> Iterable[str | Path]:
+    """What a command was given that it may read: paths, and words that name a file or a trace."""
+    for name, value in given.items():
+        if name in _OUTPUTS:
+            continue
+        for one in value if isinstance(value, list | tuple) else [value]:
+            # A word such as a policy's name may be that of a folder by chance.
+            named = (
+                isinstance(one, str) and one and (_is_file(one) or _is_file(f"{one}/trace.json"))
+            )
+            if isinstance(one, Path) or named:
+                yield one
+
+
+def _is_file(path: str) -> bool:
+    """Whether a regular file is there; False for a word that can name none."""
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def _completed(command: str, parameter: inspect.Parameter) -> inspect.Parameter:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nearfar.result import FolderResult, Result
 
 Format = Annotated[str, typer.Option("--format", help="table, json, csv or parquet.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace existing results.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace what -o and --html made before.")]
 Html = Annotated[Path | None, typer.Option(help="Also write a self-contained page.")]
 Out = Annotated[
     Path | None, typer.Option("-o", "--out", help="Also write result.parquet and run.json.")
@@ -42,6 +42,17 @@ def check_format(
         raise NearfarError(f"--format parquet: not to a terminal; redirect it{instead}")
 
 
+def check_outputs(out: Path | None, force: bool, html: Path | None = None) -> None:
+    """Refuse, before the work, a folder or page that :func:`save` could not write after it."""
+    from nearfar.output import check_output
+    from nearfar.result import RUN
+
+    if out is not None:
+        check_output(out, force=force, holds=RUN)
+    if html is not None:
+        check_output(html, force=force)
+
+
 def save(
     result: FolderResult,
     out: Path | None,
@@ -56,7 +67,7 @@ def save(
     if html is not None and page is not None:
         from nearfar.output import write_whole
 
-        write_whole(html, page())
+        write_whole(html, page(), force=force)
 
 
 def print_result(

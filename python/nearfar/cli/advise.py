@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Unpack
 import typer
 
 from nearfar.cli._shared import SET
-from nearfar.cli._study import Force, Format, Html, check_format, print_result, save
+from nearfar.cli._study import Force, Format, Html, check_format, check_outputs, print_result, save
 from nearfar.declared.advise import OPTIONS, Options
 from nearfar.errors import NearfarError
 from nearfar.schema import takes
@@ -53,6 +53,7 @@ def run(
     from nearfar.cli._progress import progress
 
     check_format(output_format)
+    check_outputs(out, force, html)
     if emit is not None:
         emitters.emitter(emit)  # an unknown one is refused before the work, not after
     if evaluate and options.get("memory") is None:

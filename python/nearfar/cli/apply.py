@@ -61,7 +61,7 @@ def run(
     """
     from nearfar import apply as study
     from nearfar.errors import NearfarError
-    from nearfar.output import watched, write_whole
+    from nearfar.output import check_output, watched, write_whole
 
     yes = options.get("yes", False)
     if restore:
@@ -74,10 +74,8 @@ def run(
         raise NearfarError("--page: is missing; give a size such as 64K")
     if yes and dry_run:
         raise NearfarError("--dry-run: does not go with --yes; leave one of them away")
-    if out is not None and out.exists() and not force:
-        raise NearfarError(f"{out}: exists already; choose another name or pass --force")
-    if out is not None and not out.absolute().parent.is_dir():
-        raise NearfarError(f"{out}: its folder is not there; make it first")
+    if out is not None:
+        check_output(out, force=force)
     plain = output_format is Format.table
     check_format(output_format, instead=", or use -o FILE")
 
@@ -93,7 +91,7 @@ def run(
         **options,
     )
     if out is not None:
-        write_whole(out, result.to_json() + "\n")
+        write_whole(out, result.to_json() + "\n", force=force)
     if not print_rows(result, output_format):
         from nearfar.report import applied, tables
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
-from nearfar.cli._study import Format, check_format, print_result
+from nearfar.cli._study import Force, Format, check_format, check_outputs, print_result
 from nearfar.declared.info import OPTIONS, Options
 from nearfar.schema import takes
 
@@ -28,6 +28,7 @@ def run(
         Path | None,
         typer.Option("--html", metavar="FILE", help="Write a page with a heat map as well."),
     ] = None,
+    force: Force = False,
     **options: Unpack[Options],
 ) -> None:
     """Say what a trace holds: footprint, working set, hottest regions, reuse (docs/info.md)."""
@@ -36,12 +37,11 @@ def run(
     from nearfar.output import write_whole
 
     check_format(output_format, instead="")
-    if html is not None:
-        _check_place(html)
+    check_outputs(None, force, html)
     with progress(f"reading {trace}") as on_progress:
         found = info.info(trace, heatmap=html is not None, progress=on_progress, **options)
     if html is not None:
-        write_whole(html, found.html())
+        write_whole(html, found.html(), force=force)
 
     def shown() -> RenderableType:
         from rich.console import Group
@@ -76,13 +76,3 @@ def _verified(files: Sequence[Verified]) -> Iterator[RenderableType]:
         "Every page decoded; records by kind and thread, instructions and pages by kinds are "
         "what trace.json says."
     )
-
-
-def _check_place(html: Path) -> None:
-    """Find out before the work, not after it, that the page cannot be written there."""
-    from nearfar.errors import NearfarError
-
-    if html.is_dir():
-        raise NearfarError(f"--html {html}: is a folder; give the name of a file")
-    if not html.parent.is_dir():
-        raise NearfarError(f"--html {html}: no folder {html.parent}; make it first")

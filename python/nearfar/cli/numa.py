@@ -9,7 +9,16 @@ from typing import Annotated, Unpack
 
 import typer
 
-from nearfar.cli._study import Force, Format, Html, Out, check_format, print_result, save
+from nearfar.cli._study import (
+    Force,
+    Format,
+    Html,
+    Out,
+    check_format,
+    check_outputs,
+    print_result,
+    save,
+)
 from nearfar.declared import numa_alloc, numa_pair, numa_plan, numa_run
 from nearfar.schema import takes
 
@@ -37,19 +46,18 @@ def import_(
     from dataclasses import asdict
 
     from nearfar import machine as machines
-    from nearfar.errors import NearfarError
     from nearfar.numa import describe, to_machine
-    from nearfar.output import write_whole
+    from nearfar.output import check_output, write_whole
     from nearfar.report import numa as tables
     from nearfar.report.tables import show
 
     check_format(output_format, ("table", "json", "toml"))
+    if out is not None:
+        check_output(out, force=force)
     found = describe(list(sources or []))
     text, assumed = to_machine(found, "A machine" if sources else "This machine")
     if out is not None:
-        if out.exists() and not force:
-            raise NearfarError(f"{out}: exists already; choose another name or pass --force")
-        write_whole(out, text)
+        write_whole(out, text, force=force)
         machines.load(str(out) if "/" in str(out) else f"./{out}")
     rows = [asdict(node) for node in found]
     if output_format == "json":
@@ -81,6 +89,7 @@ def alloc(
     from nearfar.report import numa as tables
 
     check_format(output_format)
+    check_outputs(out, force, html)
     found = numa.alloc(size, **options)
     save(found, out, force, html, found.html)
     print_result(found, output_format, lambda: tables.alloc(found.rows), html)
@@ -103,6 +112,7 @@ def run(
     from nearfar.report import numa as tables
 
     check_format(output_format)
+    check_outputs(out, force)
     with progress(f"numa run {load}") as on_progress:
         found = numa.run(load, progress=on_progress, **options)
     save(found, out, force)
@@ -127,6 +137,7 @@ def pair(
     from nearfar.report import numa as tables
 
     check_format(output_format)
+    check_outputs(out, force)
     with progress(f"numa pair {first} {second}") as on_progress:
         found = numa.pair(first, second, progress=on_progress, **options)
     save(found, out, force)
@@ -153,6 +164,7 @@ def plan(
     from nearfar.report import numa as tables
 
     check_format(output_format)
+    check_outputs(out, force)
     if emit is not None:
         emitters.emitter(emit)
     found = choose(capacity, **options)

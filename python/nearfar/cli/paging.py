@@ -9,7 +9,16 @@ from typing import Annotated, Any, Unpack
 
 import typer
 
-from nearfar.cli._study import Force, Format, Html, Out, check_format, print_rows, save
+from nearfar.cli._study import (
+    Force,
+    Format,
+    Html,
+    Out,
+    check_format,
+    check_outputs,
+    print_rows,
+    save,
+)
 from nearfar.declared.paging import OPTIONS, Options
 from nearfar.schema import takes
 
@@ -34,6 +43,7 @@ def run(
     from nearfar.paging import paging, warnings
 
     check_format(output_format)
+    check_outputs(out, force, html)
     with progress(f"paging {trace}") as on_progress:
         result = paging(trace, progress=on_progress, **options)
 

@@ -22,15 +22,13 @@ def run(
     output_format: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
 ) -> None:
     """Draw runs as one self-contained page that works offline."""
-    from nearfar.errors import NearfarError
-    from nearfar.output import write_whole
+    from nearfar.output import check_output, write_whole
     from nearfar.report import report
 
     check_format(output_format, ("table", "json"))
-    if out.exists() and not force:
-        raise NearfarError(f"{out}: exists already; choose another -o or pass --force")
+    check_output(out, force=force)
     text = report(runs)
-    write_whole(out, text)
+    write_whole(out, text, force=force)
     if output_format == "json":
         answer = {"page": str(out), "bytes": len(text.encode()), "runs": [str(one) for one in runs]}
         print(json.dumps(answer, indent=1))

@@ -8,7 +8,7 @@ from typing import Annotated, Unpack
 
 import typer
 
-from nearfar.cli._study import Format, Html, check_format, print_rows
+from nearfar.cli._study import Force, Format, Html, check_format, check_outputs, print_rows
 from nearfar.declared.reproduce import OPTIONS, Options
 from nearfar.errors import NearfarError
 from nearfar.schema import takes
@@ -27,6 +27,7 @@ def run(
     ] = False,
     output_format: Format = "table",
     html: Html = None,
+    force: Force = False,
     **options: Unpack[Options],
 ) -> int:
     """Show every published number and statement of the papers beside ours."""
@@ -35,6 +36,7 @@ def run(
     from nearfar.reproduce import everything, names, reproduce
 
     check_format(output_format, instead="")
+    check_outputs(None, force, html)
     if (study is None) is not all_studies:
         raise NearfarError(f"reproduce: give a study ({', '.join(names())}) or --all")
     with contextlib.ExitStack() as shown:
@@ -48,7 +50,7 @@ def run(
         else:
             found = reproduce(study, progress=begin(study), **options)
     if html is not None:
-        write_whole(html, found.html())
+        write_whole(html, found.html(), force=force)
     if not print_rows(found, output_format):
         from nearfar.report import reproduce as report
         from nearfar.report.tables import show

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
-from nearfar.cli._study import Force, Format, Html, Out, check_format, print_result, save
+from nearfar.cli._study import (
+    Force,
+    Format,
+    Html,
+    Out,
+    check_format,
+    check_outputs,
+    print_result,
+    save,
+)
 from nearfar.declared.ssd import OPTIONS, Options
 from nearfar.schema import takes
 
@@ -34,6 +43,7 @@ def run(
     from nearfar.ssd import ssd, warnings
 
     check_format(output_format)
+    check_outputs(out, force, html)
     with progress(f"ssd {trace}") as on_progress:
         result = ssd(trace, progress=on_progress, **options)
     save(result, out, force, html, result.html)

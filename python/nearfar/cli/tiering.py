@@ -7,7 +7,7 @@ from typing import Annotated, Unpack
 
 import typer
 
-from nearfar.cli._study import Force, Format, Html, check_format, print_result, save
+from nearfar.cli._study import Force, Format, Html, check_format, check_outputs, print_result, save
 from nearfar.declared.tiering import OPTIONS, Options
 from nearfar.schema import takes
 
@@ -54,6 +54,7 @@ def run(
         else:
             tables.show(texts.policies(found))
         return
+    check_outputs(out, force, html)
     values = {} if knobs is None else read_knobs(knobs)
     for item in knob or []:
         key, equals, value = item.partition("=")

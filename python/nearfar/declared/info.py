@@ -83,14 +83,19 @@ class WorkingSetRow(TypedDict):
 WORKING_SET_ROWS: Final = Rows(
     columns=(
         Column(
-            "record", "int64", False, "", "Records up to the end of the stretch.", title="at record"
+            "record",
+            "int64",
+            False,
+            "",
+            "Records up to the end of the interval.",
+            title="at record",
         ),
         Column(
             "bytes",
             "int64",
             False,
             "bytes",
-            "Bytes of the distinct 4 KiB pages touched in the stretch.",
+            "Bytes of the distinct 4 KiB pages touched in the interval.",
             title="bytes touched",
         ),
         Column(
@@ -105,7 +110,7 @@ WORKING_SET_ROWS: Final = Rows(
             "int64",
             True,
             "bytes",
-            "Bytes of 4 KiB frames that the program has at the end of the stretch; null where the trace does not say when pages end.",
+            "Bytes of 4 KiB frames that the program has at the end of the interval; null where the trace does not say when pages end.",
             title="bytes resident",
         ),
     ),

@@ -13,6 +13,9 @@ class Options(TypedDict, total=False):
     workers: int
     threads: int
     dask: str | None
+    dask_tls_ca: str | None
+    dask_tls_cert: str | None
+    dask_tls_key: str | None
 
 
 OPTIONS: Final = (
@@ -36,5 +39,26 @@ OPTIONS: Final = (
         what="Address of a Dask scheduler, or its scheduler file.",
         shown="none",
         metavar="ADDRESS",
+    ),
+    Option(
+        "dask_tls_ca",
+        type="str | None",
+        what="Certificate of the authority that the scheduler's must be signed by (PEM); with --dask-tls-cert and --dask-tls-key.",
+        shown="no TLS",
+        metavar="FILE",
+    ),
+    Option(
+        "dask_tls_cert",
+        type="str | None",
+        what="Our own certificate (PEM).",
+        shown="no TLS",
+        metavar="FILE",
+    ),
+    Option(
+        "dask_tls_key",
+        type="str | None",
+        what="The key of our own certificate (PEM).",
+        shown="no TLS",
+        metavar="FILE",
     ),
 )

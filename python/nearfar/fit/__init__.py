@@ -22,9 +22,12 @@ from nearfar.declared import fit as declared
 from nearfar.errors import NearfarError
 from nearfar.models import QUANTITIES, Fit, fit
 from nearfar.result import Result
-from nearfar.schema import complete, default, takes
+from nearfar.schema import as_text, complete, default, takes
 from nearfar.sizes import parse_bytes, parse_page_sizes
+from nearfar.strict import read_file
 
+#: Bytes of a table: some million points.
+_LARGEST: Final = 64 << 20
 #: Column that holds each quantity.
 RATE_COLUMNS: Final = {"tlb": "tlb_miss_rate", "fault": "fault_rate"}
 #: Every column a CSV file may have.
@@ -180,13 +183,11 @@ def fit_rows(
 
 def _read_csv(path: Path, quantity: str | None) -> list[dict[str, int | float | None]]:
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_file(path, "a table of measured points", _LARGEST).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise NearfarError(
             f"{path} byte {error.start}: not UTF-8; save the table as plain CSV"
         ) from None
-    except OSError as error:
-        raise NearfarError(f"{path}: {error.strerror}; check the path") from None
     try:
         lines = csv.reader(text.splitlines(), strict=True)
         header = [name.strip() for name in next(lines, [])]
@@ -195,7 +196,7 @@ def _read_csv(path: Path, quantity: str | None) -> list[dict[str, int | float | 
         for cells in lines:
             if not any(cell.strip() for cell in cells):
                 continue
-            place = f"{path} line {lines.line_num}"
+            place = as_text(f"{path} line {lines.line_num}")
             if len(cells) != len(header):
                 raise NearfarError(
                     f"{place}: {len(cells)} values for {len(header)} columns; one for each"

@@ -10,6 +10,7 @@ b'Python 3.11.2\\n'
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import platform
 import shlex
@@ -20,19 +21,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from nearfar import _engine
 from nearfar.errors import NearfarError
 from nearfar.guest.archive import Archive
 from nearfar.guest.boot import Run
 from nearfar.guest.hardware import ARCHITECTURES, Architecture, Hardware, Link, Node
 from nearfar.guest.kernel import Kernel, unpacked
 from nearfar.guest.packages import Packages
-from nearfar.output import commit
+from nearfar.output import check_output, claimed, commit
 from nearfar.processes import terminate_as_interrupt
 from nearfar.units import size
 
 __all__ = ["ARCHITECTURES", "Finished", "Guest", "Hardware", "Link", "Node"]
 
+#: In a folder that is handed back: which command left it.
+RECORD: Final = "guest.json"
 #: What every guest has: a shell and its tools, statically linked.
 _BASE: Final = "busybox-static"
 #: Memory that a kernel needs to begin with, and to run a shell.
@@ -142,8 +144,8 @@ class Guest:
         if not command:
             raise NearfarError("guest: no command; put it after `--`")
         path = None if out is None else Path(out)
-        if path is not None and path.exists() and not (force and path.is_dir()):
-            raise NearfarError(f"{path}: exists already; choose another name or pass --force")
+        if path is not None:
+            check_output(path, force=force, holds=RECORD)
         about = self._about()
         options = self.hardware.options(about)
         if self.icount is not None:
@@ -166,7 +168,10 @@ class Guest:
                 stream=stream,
             )
             if path is not None:
-                _hand_back(run, path)
+                with claimed(path, force=force, holds=RECORD) as temporary:
+                    run.hand_back(temporary)
+                    record = {"command": [*command], "exit_code": code, "kernel": kernel.release}
+                    (temporary / RECORD).write_text(json.dumps(record) + "\n")
             return Finished(code, run.output("output"), run.output("error"), run.console())
 
     def _about(self) -> Architecture:
@@ -202,18 +207,6 @@ class Guest:
         if memory < needed:
             why = f"{size(memory)} of memory do not hold the kernel and the files"
             raise NearfarError(f"guest: {why}; give it {size(needed)} at least")
-
-
-def _hand_back(run: Run, path: Path) -> None:
-    """Make a folder of what a guest hands back, whole or not at all."""
-    temporary = path.with_name(f".{path.name}.partial")
-    try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        run.hand_back(temporary)
-        _engine.folder_replace(temporary, path)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _write_root(root: Path, packages: Sequence[Path]) -> None:

@@ -134,7 +134,8 @@ class Packages:
                     packages = _read(record)
                     if not self._has(packages):
                         packages = self._resolved(key, uris)
-                        write_whole(record, json.dumps([asdict(one) for one in packages]) + "\n")
+                        text = json.dumps([asdict(one) for one in packages]) + "\n"
+                        write_whole(record, text, force=True)
             except OSError as error:
                 where = error.filename or self.folder
                 raise NearfarError(f"{where}: {error.strerror}; set XDG_CACHE_HOME", 3) from None

@@ -22,14 +22,14 @@ from typing import Any, Final, Unpack, cast
 
 from nearfar.declared import sweep as declared
 from nearfar.errors import NearfarError
-from nearfar.output import commit, write_whole
-from nearfar.result import Result
+from nearfar.output import check_output, commit, write_whole
+from nearfar.result import RUN, Result
 from nearfar.schema import Rows, complete, count, takes
-from nearfar.strict import parse_json
+from nearfar.strict import read_json
 from nearfar.studies import STUDIES, Study, find
 from nearfar.sweep import local
 from nearfar.sweep.cell import CellState, Job, job_of, outcome_of, parameter_columns
-from nearfar.sweep.cluster import Cluster
+from nearfar.sweep.cluster import Cluster, Scheduler
 from nearfar.sweep.plan import Cell, Digests, Plan, SweepRun, read
 
 __all__ = ["Estimate", "SweepResult", "load", "sweep"]
@@ -127,11 +127,15 @@ class SweepResult(Result):
         import pyarrow
         import pyarrow.parquet
 
-        parts = sorted(self.dataset.glob("*.parquet"))
+        parts = sorted(part for part in self.dataset.glob("*.parquet") if part.is_file())
         if not parts:
             raise NearfarError(f"{self.folder}: no cell is finished; run the sweep")
         try:
-            return pyarrow.concat_tables([pyarrow.parquet.read_table(part) for part in parts])
+            tables = []
+            for part in parts:
+                with part.open("rb") as file:  # Arrow takes no names that are no text
+                    tables.append(pyarrow.parquet.read_table(file))
+            return pyarrow.concat_tables(tables)
         except (pyarrow.ArrowException, OSError) as error:
             line = (str(error).splitlines() or [""])[0]
             raise NearfarError(f"{self.dataset}: {line}; run the sweep with --force") from None
@@ -214,11 +218,18 @@ def estimate(
     return Estimate(len(cells), len(done), failed, seconds, basis)
 
 
-def _asked(options: declared.Options) -> tuple[int, int, str | None]:
-    """``workers``, ``threads`` and ``dask``, checked."""
+def _asked(options: declared.Options) -> tuple[int, int, Scheduler | None]:
+    """``workers``, ``threads`` and the scheduler, checked."""
     asked = complete(declared.OPTIONS, options)
     workers = count("--workers", asked["workers"], 0, 4096)
-    return workers, count("--threads", asked["threads"], 0, 65536), asked["dask"]
+    threads = count("--threads", asked["threads"], 0, 65536)
+    files = (asked["dask_tls_ca"], asked["dask_tls_cert"], asked["dask_tls_key"])
+    if any(files) and not (asked["dask"] and all(files)):
+        raise NearfarError(
+            "--dask-tls-ca, --dask-tls-cert, --dask-tls-key: go together, and with --dask"
+        )
+    where = asked["dask"]
+    return workers, threads, None if where is None else Scheduler(where, *files)
 
 
 def load(folder: str | Path) -> SweepResult:
@@ -246,6 +257,8 @@ _LOCK: Final = ".lock"
 @contextmanager
 def _ours(folder: Path) -> Iterator[None]:
     """Keep other sweeps out of ``folder``, by a lock that the kernel releases in any case."""
+    if not folder.exists():
+        check_output(folder, force=False, holds=RUN)
     folder.mkdir(parents=True, exist_ok=True)
     if _run_of(folder) is None and any(not at.name.startswith(".") for at in folder.iterdir()):
         raise NearfarError(f"{folder}: exists and holds no sweep; choose another -o")
@@ -266,8 +279,8 @@ def _plan(study: str | Path | Mapping[str, Any], out: str | Path | None) -> tupl
 
 def _run_of(folder: Path) -> SweepRun | None:
     try:
-        found: Any = parse_json((folder / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found: Any = read_json(folder / RUN)
+    except (NearfarError, ValueError):
         return None
     whole = isinstance(found, dict) and found.get("study") == "sweep"
     return cast("SweepRun", found) if whole else None
@@ -275,8 +288,8 @@ def _run_of(folder: Path) -> SweepRun | None:
 
 def _load_digests(folder: Path) -> Digests:
     try:
-        found: Any = parse_json((folder / "inputs.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found: Any = read_json(folder / "inputs.json")
+    except (NearfarError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -287,12 +300,12 @@ def _prepare(plan: Plan, folder: Path, force: bool) -> tuple[list[Cell], dict[st
     cells = list(plan.cells(known))
     # First of all: what makes the folder a sweep's.
     whole = {**plan.to_dict(), "cells": [cell.key for cell in cells]}
-    write_whole(folder / "run.json", json.dumps(whole, indent=1) + "\n")
+    write_whole(folder / "run.json", json.dumps(whole, indent=1) + "\n", force=True)
     for name in ("cells", "dataset"):
         (folder / name).mkdir(exist_ok=True)
         for left in (folder / name).glob(".*.partial"):
             left.unlink(missing_ok=True)
-    write_whole(folder / "inputs.json", json.dumps(known, indent=1) + "\n")
+    write_whole(folder / "inputs.json", json.dumps(known, indent=1) + "\n", force=True)
     wanted = {_part(cell.place, cell.key) for cell in cells}
     for part in (folder / "dataset").glob("*.parquet"):
         # A cell of an earlier grid: its result stays in `cells`.
@@ -356,7 +369,7 @@ def _run(
     jobs: Sequence[Job],
     seconds: dict[str, float],
     processes: int,
-    dask: str | None,
+    dask: Scheduler | None,
     progress: Progress | None,
 ) -> int:
     """Run the jobs; returns how many ended."""

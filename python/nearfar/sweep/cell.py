@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from nearfar import studies
-from nearfar.errors import NearfarError
+from nearfar.errors import NearfarError, of_system
 from nearfar.output import commit
-from nearfar.strict import parse_json
+from nearfar.schema import as_text
+from nearfar.strict import read_json
 from nearfar.studies import Study
 from nearfar.sweep.plan import Cell
 
@@ -83,8 +84,10 @@ def run(job: Job) -> Outcome:
         try:
             table = _table(study, study.run(_tuples(study, parameters)).table, job)
             rows = table.num_rows
-            with _whole(Path(job["folder"]) / "cells" / f"{job['key']}.parquet") as temporary:
-                pyarrow.parquet.write_table(table, temporary, compression="zstd")
+            cell = Path(job["folder"]) / "cells" / f"{job['key']}.parquet"
+            # Arrow takes no names that are no text.
+            with _whole(cell) as temporary, temporary.open("wb") as file:
+                pyarrow.parquet.write_table(table, file, compression="zstd")
         except NearfarError as wrong:
             error = _shown(str(wrong), job["renamed"])
         except (KeyboardInterrupt, SystemExit):
@@ -122,8 +125,8 @@ def keep(outcome: Outcome, folder: Path) -> None:
 def outcome_of(key: str, folder: Path) -> Outcome | None:
     """How a cell went, if it was ever run to its end."""
     try:
-        found: Any = parse_json((folder / "cells" / f"{key}.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found: Any = read_json(folder / "cells" / f"{key}.json")
+    except (NearfarError, ValueError):
         return None
     if not isinstance(found, dict) or not found.keys() >= Outcome.__annotations__.keys():
         return None
@@ -143,10 +146,7 @@ def _whole(path: Path) -> Iterator[Path]:
         commit(temporary, path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise NearfarError(
-            f"{path}: cannot be written: {error.strerror or error}; "
-            "check the path, permissions and free space"
-        ) from None
+        raise of_system(error, path) from None
 
 
 def _tuples(study: Study, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -185,7 +185,7 @@ def _table(study: Study, rows: Any, job: Job) -> Any:
     columns: dict[str, Any] = {"cell": pyarrow.array([job["key"]] * len(rows))}
     for name, kind in parameter_columns(study).items():
         if name not in rows.column_names:
-            value = _value(job["written"].get(name), kind)
+            value = as_text(_value(job["written"].get(name), kind))
             columns[name] = pyarrow.array([value] * len(rows), type=kind)
     renamed = job["renamed"]
     for name in rows.column_names:

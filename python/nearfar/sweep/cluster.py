@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Generator, Sequence
 from concurrent.futures import CancelledError
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,18 +21,55 @@ from nearfar.sweep.cell import Job, Outcome
 _PATIENCE: Final = 15
 
 
+@dataclass(frozen=True)
+class Scheduler:
+    """Where a cluster's scheduler is.
+
+    Attributes:
+        where: its address (``tcp://host:8786``, ``tls://host:8786``) or path of its scheduler file.
+        ca, cert, key: files for TLS, all three or none.
+    """
+
+    where: str
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+
+    @property
+    def security(self) -> Any:
+        """What ``distributed`` is told: with files, only TLS will do.
+
+        Raises:
+            NearfarError: a file cannot be read, or is no certificate or key.
+        """
+        import distributed
+
+        if self.ca is None:
+            return None
+        security = distributed.Security(
+            require_encryption=True,
+            tls_ca_file=self.ca,
+            tls_client_cert=self.cert,
+            tls_client_key=self.key,
+        )
+        try:
+            security.get_connection_args("client")
+        except (OSError, ValueError) as error:  # those of `ssl` are OSErrors
+            why = getattr(error, "strerror", None) or error
+            files = ", ".join(str(file) for file in (self.ca, self.cert, self.key))
+            raise NearfarError(f"--dask-tls: {files}: {why}; give PEM files") from None
+        return security
+
+
 class Cluster:
     """A connection to a cluster.
-
-    Args:
-        where: address of its scheduler (``tcp://host:8786``) or path of its scheduler file.
 
     Raises:
         NearfarError: ``distributed`` is not installed or the scheduler does not answer (both exit
             code 3).
     """
 
-    def __init__(self, where: str) -> None:
+    def __init__(self, scheduler: Scheduler) -> None:
         """Connect."""
         try:
             import distributed
@@ -43,11 +81,16 @@ class Cluster:
         for name in list(logging.root.manager.loggerDict):
             if name.partition(".")[0] == "distributed":
                 logging.getLogger(name).setLevel(logging.CRITICAL)
+        where = scheduler.where
         file = Path(where)
         address = {"scheduler_file": where} if file.is_file() else {"address": where}
+        security = scheduler.security
         try:
-            self.client = distributed.Client(**address, timeout=_PATIENCE, set_as_default=False)
-        except (OSError, ValueError, TimeoutError) as error:
+            self.client = distributed.Client(
+                **address, security=security, timeout=_PATIENCE, set_as_default=False
+            )
+        # One that has no TLS where it must, or the other way round, is a RuntimeError.
+        except (OSError, ValueError, TimeoutError, RuntimeError, TypeError) as error:
             line = (str(error).splitlines() or [type(error).__name__])[0]
             raise NearfarError(f"--dask {where}: no scheduler there: {line}", 3) from None
         self.where = where

@@ -26,7 +26,7 @@ from typing import Any, Final, TypeAlias, TypedDict
 from nearfar import _engine, studies
 from nearfar import machine as machines
 from nearfar.errors import NearfarError
-from nearfar.strict import Complaint, parse_json, parse_toml, read_text
+from nearfar.strict import Complaint, parse_json, parse_toml, read_text, read_trace
 from nearfar.studies import Study
 
 #: More cells than this are a mistake in the grid.
@@ -245,7 +245,7 @@ def trace_digest(folder: Path, known: Digests) -> tuple[str, int]:
     """
     whole = hashlib.sha256()
     try:
-        text = (folder / "trace.json").read_bytes()
+        text = read_trace(folder)
         info = parse_json(text)
         whole.update(text)
         for part in info["parts"]:
@@ -258,6 +258,8 @@ def trace_digest(folder: Path, known: Digests) -> tuple[str, int]:
 
 
 def _file_digest(file: Path, known: Digests) -> str:
+    if not file.is_file():
+        raise NearfarError(f"{file}: is no regular file; capture the trace again")
     status = file.stat()
     name = str(file.absolute())
     stamp = [status.st_size, status.st_mtime_ns, status.st_ino]

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use nearfar_trace::{Error, Result};
+use nearfar_trace::{Error, Result, file};
 
 use super::read::{clip, nearest, read};
 use super::{Machine, set};
@@ -122,14 +122,7 @@ fn find(path_or_name: &str, search: &Path) -> Result<(String, String)> {
 
 fn from_file(path: &Path) -> Result<(String, String)> {
     let place = path.display().to_string();
-    let size = path.metadata().map_err(|e| Error::io(path, "cannot read", &e))?;
-    if size.is_dir() {
-        return Err(Error::input(place, "is a folder", "give a machine file, NAME.toml"));
-    }
-    if size.len() > LARGEST {
-        return Err(Error::input(place, "over 1 MiB", "a machine file is a page of TOML"));
-    }
-    let bytes = std::fs::read(path).map_err(|e| Error::io(path, "cannot read", &e))?;
+    let bytes = file::read(path, "a machine file", LARGEST)?;
     match String::from_utf8(bytes) {
         Ok(text) => Ok((place, text)),
         Err(e) => Err(Error::input(

@@ -56,7 +56,9 @@
 //!   the call (`folio_mark_accessed`): read once, a page goes at the first look, where here it is kept
 //!   once more; read twice, it is active at once, here when it is next looked at. Nor is the accessed
 //!   bit made a mark when a page is unmapped.
-//! * The number of mappings that reference a page: two activate it at the first look.
+//! * The number of mappings that reference a page: two activate it at the first look. References by
+//!   mappings with `MADV_RANDOM` or `MADV_SEQUENTIAL` count here, and the neighbours of a page that
+//!   faults, which the kernel maps as referenced (`fault_around_bytes`), do not.
 //! * Write-back: a written page is evicted as if it were clean, where the kernel sets it aside until
 //!   the flusher has written it.
 //!
@@ -255,11 +257,11 @@ impl Lists {
         let swappiness = self.setup.swappiness;
         let files = self.lists[INACTIVE_FILE].length + self.lists[ACTIVE_FILE].length;
         let trim = counts[INACTIVE_FILE] > 0 && !deactivate[1];
-        let files_alone = match swappiness {
+        let only_files = match swappiness {
             0 => files > 0,
             _ => priority > 0 && trim,
         };
-        if files_alone {
+        if only_files {
             return [0, 0, counts[2], counts[3]];
         }
         if swappiness == 0 || priority == 0 {

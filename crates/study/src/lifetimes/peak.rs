@@ -105,19 +105,19 @@ pub fn peak_resident(
     let mut group = groups.next()?;
     while let Some(mut current) = group {
         // One is decompressed while the one before is looked at.
-        let (next, records) = rayon::join(
+        let (next, records): (_, Result<u64>) = rayon::join(
             || groups.next(),
             || {
-                let mut records = 0;
-                while current.next_into(Batches::MAX, &mut batch) {
+                let mut records = 0u64;
+                while current.next_into(Batches::MAX, &mut batch)? {
                     memory.batch(&mut batch);
                     records += batch.len() as u64;
                 }
-                records
+                Ok(records)
             },
         );
         group = next?;
-        at += records;
+        at += records?;
         on_progress(at)?;
     }
     Ok(memory.set.peak.bytes())

@@ -76,15 +76,17 @@ impl Source {
         while read < CHUNK {
             let Some(mut current) = group.take() else { break };
             // One row group is decompressed while the one before is cut.
-            let (next, ()) = rayon::join(
+            let (next, cut): (_, Result<()>) = rayon::join(
                 || groups.next(),
                 || {
-                    while current.next_into(Batches::MAX, batch) {
+                    while current.next_into(Batches::MAX, batch)? {
                         add(windower, events, batch, chunk);
                         read += batch.len() as u64;
                     }
+                    Ok(())
                 },
             );
+            cut?;
             *group = next?;
         }
         windower.end(chunk);

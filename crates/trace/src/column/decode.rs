@@ -1,10 +1,7 @@
 //! Reading row groups back: a fast path for the layout written here, the Parquet crate's own
 //! column readers for any other valid layout of the same columns.
 
-use std::cell::Cell;
-use std::fs::File;
 use std::path::Path;
-use std::sync::{Arc, Once};
 
 use bytes::Bytes;
 use parquet::basic::{Encoding, Type};
@@ -12,9 +9,8 @@ use parquet::column::page::{Page, PageReader};
 use parquet::column::reader::{ColumnReader, get_column_reader};
 use parquet::data_type::{ByteArrayType, Int32Type, Int64Type};
 use parquet::errors::{ParquetError, Result as ParquetResult};
-use parquet::file::reader::FileReader;
-use parquet::file::serialized_reader::{SerializedFileReader, SerializedPageReader};
 
+use super::foreign::{Foreign, guard, read_varint};
 use super::{ADDR, INSTR, KIND, NAMES, SIZE, THREAD};
 use crate::error::{Error, Result};
 use crate::reader::Columns;
@@ -26,8 +22,7 @@ const MAX_ROWS: usize = 1 << 26;
 
 /// A part, open.
 pub struct Part {
-    reader: SerializedFileReader<File>,
-    file: Arc<File>,
+    file: Foreign,
     place: String,
     columns: [usize; 5],
 }
@@ -35,10 +30,8 @@ pub struct Part {
 /// Open a part and check that it has the five columns.
 pub fn open_part(path: &Path) -> Result<Part> {
     let place = path.display().to_string();
-    let file = File::open(path).map_err(|e| Error::io(path, "cannot open", &e))?;
-    let shared = Arc::new(file.try_clone().map_err(|e| Error::io(path, "cannot open", &e))?);
-    let reader = guard(&place, FIX, || SerializedFileReader::new(file))?;
-    let descriptor = reader.metadata().file_metadata().schema_descr_ptr();
+    let file = Foreign::open(path, FIX)?;
+    let descriptor = file.metadata.file_metadata().schema_descr_ptr();
     let mut columns = [0; 5];
     let physical = [Type::INT64, Type::BYTE_ARRAY, Type::INT32, Type::INT32, Type::INT32];
     for (wanted, name) in NAMES.iter().enumerate() {
@@ -63,62 +56,26 @@ pub fn open_part(path: &Path) -> Result<Part> {
         }
         columns[wanted] = index;
     }
-    Ok(Part { reader, file: shared, place, columns })
+    Ok(Part { file, place, columns })
 }
 
 /// What to do about a damaged part.
 const FIX: &str = "capture or import the trace again, or remove the part from trace.json";
 
-thread_local! {
-    /// This thread is in [`guard`]: a panic is an answer.
-    static GUARDED: Cell<bool> = const { Cell::new(false) };
-}
-static QUIET: Once = Once::new();
-
-/// Run a Parquet call; a damaged file must end in one line whatever the decoder does.
-pub(crate) fn guard<T>(
-    place: &str,
-    fix: &str,
-    call: impl FnOnce() -> ParquetResult<T>,
-) -> Result<T> {
-    QUIET.call_once(|| {
-        let previous = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |panic| {
-            if !GUARDED.get() {
-                previous(panic);
-            }
-        }));
-    });
-    let damaged = |why: String| {
-        // What the decoder says may go over several lines.
-        let why = why.split_whitespace().collect::<Vec<_>>().join(" ");
-        Error::input(place, format!("truncated or damaged: {why}"), fix)
-    };
-    let outer = GUARDED.replace(true);
-    let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));
-    GUARDED.set(outer);
-    match done {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(e)) => Err(damaged(e.to_string())),
-        Err(_) => Err(damaged("its pages contradict each other".to_owned())),
-    }
-}
-
 impl Part {
     /// Number of row groups.
     pub fn groups(&self) -> usize {
-        self.reader.num_row_groups()
+        self.file.metadata.num_row_groups()
     }
 
     /// Records that the row groups claim.
     pub fn records(&self) -> u64 {
-        let claimed = self.reader.metadata().row_groups().iter().map(|group| group.num_rows());
-        claimed.fold(0, |sum, rows| sum.saturating_add(u64::try_from(rows).unwrap_or(0)))
+        self.file.rows()
     }
 
     /// Decompress row group `index`; values are expanded as they are asked for.
     pub fn group(&self, index: usize, columns: Columns) -> Result<GroupReader> {
-        let metadata = self.reader.metadata().row_group(index);
+        let metadata = self.file.metadata.row_group(index);
         let rows = usize::try_from(metadata.num_rows()).ok().filter(|&rows| rows <= MAX_ROWS);
         let Some(rows) = rows else {
             return Err(Error::input(
@@ -127,35 +84,33 @@ impl Part {
                 format!("write groups of at most {MAX_ROWS} records"),
             ));
         };
-        let load = |wanted: bool, column: usize| -> Result<Option<Column>> {
-            if !wanted {
-                return Ok(None);
-            }
-            let place = format!("{} row group {index} column `{}`", self.place, NAMES[column]);
-            guard(&place, FIX, || self.column(index, column, rows)).map(Some)
-        };
-        Ok(GroupReader {
-            rows,
-            next: 0,
-            addr: load(true, ADDR)?,
-            kind: load(columns.kind, KIND)?,
-            size: load(columns.size, SIZE)?,
-            thread: load(columns.thread, THREAD)?,
-            instr: load(columns.instr, INSTR)?,
-        })
+        let place = format!("{} row group {index}", self.place);
+        let wanted = [true, columns.kind, columns.size, columns.thread, columns.instr];
+        let mut loaded = [const { None }; 5];
+        for (column, loaded) in loaded.iter_mut().enumerate().filter(|(at, _)| wanted[*at]) {
+            let load = || self.column(index, column, rows);
+            *loaded = Some(guard(&place_of(&place, column), FIX, load)?);
+        }
+        Ok(GroupReader { place, rows, next: 0, columns: loaded })
     }
 
     fn column(&self, group: usize, column: usize, rows: usize) -> ParquetResult<Column> {
-        let metadata = self.reader.metadata().row_group(group).column(self.columns[column]);
-        let pages = || SerializedPageReader::new(self.file.clone(), metadata, rows, None);
-        let descriptor = metadata.column_descr_ptr();
+        let index = self.columns[column];
+        let pages = || self.file.pages(group, index, rows);
+        let descriptor = self.file.metadata.row_group(group).column(index).column_descr_ptr();
         if descriptor.max_def_level() == 0
             && let Some(fast) = fast_column(&mut pages()?, column, rows)?
         {
             return Ok(fast);
         }
-        general_column(get_column_reader(descriptor, Box::new(pages()?)), column, rows)
+        let reader = get_column_reader(descriptor, Box::new(pages()?));
+        Ok(Column::Streamed(Box::new(Streamed { reader, column, values: Vec::new() })))
     }
+}
+
+/// What a column is called in messages.
+fn place_of(group: &str, column: usize) -> String {
+    format!("{group} column `{}`", NAMES[column])
 }
 
 /// A column of one row group, decompressed.
@@ -172,7 +127,7 @@ enum Column {
         bytes: Bytes,
     },
     Split(Bytes),
-    Values(Vec<u64>),
+    Streamed(Box<Streamed>),
 }
 
 /// The layout of `encode.rs`, or `None` for any other.
@@ -185,7 +140,10 @@ fn fast_column(
     let first = match pages.get_next_page()? {
         Some(Page::DictionaryPage { buf, num_values, .. }) => {
             match plain_values(&buf, column, num_values as usize) {
-                Some(values) => dictionary = Some(in_range(values, column)?),
+                Some(values) => {
+                    in_range(&values, column)?;
+                    dictionary = Some(values);
+                }
                 None => return Ok(None),
             }
             pages.get_next_page()?
@@ -247,12 +205,12 @@ fn fast_column(
     }
 }
 
-/// The values, if they fit into their column: Parquet has no narrower type for a `size`.
-fn in_range(values: Vec<u64>, column: usize) -> ParquetResult<Vec<u64>> {
+/// Whether values fit into their column: Parquet has no narrower type for a `size`.
+fn in_range(values: &[u64], column: usize) -> ParquetResult<()> {
     let wide = values.iter().find(|&&value| column == SIZE && value > u64::from(u16::MAX));
     match wide {
         Some(value) => Err(ParquetError::General(format!("a size of {value} bytes"))),
-        None => Ok(values),
+        None => Ok(()),
     }
 }
 
@@ -283,51 +241,52 @@ fn plain_values(bytes: &[u8], column: usize, count: usize) -> Option<Vec<u64>> {
     }
 }
 
-fn read_varint(bytes: &[u8]) -> Option<(u64, usize)> {
-    let mut value = 0u64;
-    for (place, byte) in bytes.iter().take(9).enumerate() {
-        value |= u64::from(byte & 0x7F) << (7 * place);
-        if byte & 0x80 == 0 {
-            return Some((value, place + 1));
-        }
-    }
-    None
+/// Any valid layout, by the Parquet crate: as many values at a time as are asked for, so that what a
+/// row group claims takes no memory.
+struct Streamed {
+    reader: ColumnReader,
+    column: usize,
+    values: Vec<u64>,
 }
 
-/// Any valid layout, by the Parquet crate.
-fn general_column(reader: ColumnReader, column: usize, rows: usize) -> ParquetResult<Column> {
-    let short = |read: usize| {
-        ParquetError::General(format!("{read} values where the row group has {rows}"))
-    };
-    let values: Vec<u64> = match reader {
-        ColumnReader::Int64ColumnReader(mut r) => {
-            let mut values = Vec::new();
-            read_all::<Int64Type>(&mut r, rows, &mut values)?;
-            values.into_iter().map(|v| v as u64).collect()
+impl Streamed {
+    /// Replace the values by the next `count`.
+    fn read(&mut self, count: usize) -> ParquetResult<()> {
+        self.values.clear();
+        match &mut self.reader {
+            ColumnReader::Int64ColumnReader(r) => {
+                let mut values = Vec::new();
+                read_all::<Int64Type>(r, count, &mut values)?;
+                self.values.extend(values.into_iter().map(|v| v as u64));
+            }
+            ColumnReader::Int32ColumnReader(r) => {
+                let mut values = Vec::new();
+                read_all::<Int32Type>(r, count, &mut values)?;
+                self.values.extend(values.into_iter().map(|v| u64::from(v as u32)));
+            }
+            ColumnReader::ByteArrayColumnReader(r) => {
+                let mut values = Vec::new();
+                read_all::<ByteArrayType>(r, count, &mut values)?;
+                for value in values {
+                    let kind = std::str::from_utf8(value.data()).ok().and_then(Kind::from_name);
+                    let kind = kind.ok_or_else(|| {
+                        let some: String =
+                            String::from_utf8_lossy(value.data()).chars().take(40).collect();
+                        ParquetError::General(format!("no kind {some:?}"))
+                    })?;
+                    self.values.push(kind as u64);
+                }
+            }
+            _ => return Err(ParquetError::General("a column of another type".to_owned())),
         }
-        ColumnReader::Int32ColumnReader(mut r) => {
-            let mut values = Vec::new();
-            read_all::<Int32Type>(&mut r, rows, &mut values)?;
-            values.into_iter().map(|v| u64::from(v as u32)).collect()
+        match self.values.len() {
+            read if read < count => {
+                let less = count - read;
+                Err(ParquetError::General(format!("it ends {less} values before its row group")))
+            }
+            _ => in_range(&self.values, self.column),
         }
-        ColumnReader::ByteArrayColumnReader(mut r) => {
-            let mut values = Vec::new();
-            read_all::<ByteArrayType>(&mut r, rows, &mut values)?;
-            let kind = |bytes: &[u8]| {
-                std::str::from_utf8(bytes).ok().and_then(Kind::from_name).ok_or_else(|| {
-                    ParquetError::General(format!("no kind {:?}", String::from_utf8_lossy(bytes)))
-                })
-            };
-            let numbers: ParquetResult<Vec<u64>> =
-                values.iter().map(|v| kind(v.data()).map(|k| k as u64)).collect();
-            numbers?
-        }
-        _ => return Err(ParquetError::General("a column of another type".to_owned())),
-    };
-    if values.len() != rows {
-        return Err(short(values.len()));
     }
-    Ok(Column::Values(in_range(values, column)?))
 }
 
 impl Column {
@@ -353,7 +312,7 @@ impl Column {
                     std::array::from_fn(|byte| &bytes[byte * rows + from..byte * rows + to]);
                 join_streams(streams, |values| out.extend(values.iter().map(|&v| cast(v))));
             }
-            Column::Values(values) => out.extend(values[from..to].iter().map(|&v| cast(v))),
+            Column::Streamed(next) => out.extend(next.values.iter().map(|&v| cast(v))),
         }
     }
 }
@@ -392,40 +351,43 @@ fn join_streams(streams: [&[u8]; 8], mut take: impl FnMut(&[u64])) {
 
 /// The records of one row group, handed out in slices.
 pub struct GroupReader {
+    place: String,
     rows: usize,
     next: usize,
-    addr: Option<Column>,
-    kind: Option<Column>,
-    size: Option<Column>,
-    thread: Option<Column>,
-    instr: Option<Column>,
+    /// Those that are wanted, in the order of [`NAMES`].
+    columns: [Option<Column>; 5],
 }
 
 impl GroupReader {
     /// Replace `batch` by at most `limit` further records; false when there are none left.
-    pub fn next_into(&mut self, limit: usize, batch: &mut Batch) -> bool {
+    pub fn next_into(&mut self, limit: usize, batch: &mut Batch) -> Result<bool> {
         batch.clear();
         let (from, to) = (self.next, self.rows.min(self.next + limit));
         if from == to {
-            return false;
+            return Ok(false);
         }
         self.next = to;
-        if let Some(column) = &self.addr {
+        for (column, loaded) in self.columns.iter_mut().enumerate() {
+            if let Some(Column::Streamed(next)) = loaded {
+                guard(&place_of(&self.place, column), FIX, || next.read(to - from))?;
+            }
+        }
+        if let Some(column) = &self.columns[ADDR] {
             column.expand(from, to, &mut batch.addr, |v| v);
         }
-        if let Some(column) = &self.kind {
+        if let Some(column) = &self.columns[KIND] {
             column.expand(from, to, &mut batch.kind, |v| v as u8);
         }
-        if let Some(column) = &self.size {
+        if let Some(column) = &self.columns[SIZE] {
             column.expand(from, to, &mut batch.size, |v| v as u16);
         }
-        if let Some(column) = &self.thread {
+        if let Some(column) = &self.columns[THREAD] {
             column.expand(from, to, &mut batch.thread, |v| v as u32);
         }
-        if let Some(column) = &self.instr {
+        if let Some(column) = &self.columns[INSTR] {
             column.expand(from, to, &mut batch.instr, |v| v as u32);
         }
-        true
+        Ok(true)
     }
 }
 

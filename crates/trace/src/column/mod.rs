@@ -15,14 +15,15 @@
 mod checked;
 mod decode;
 mod encode;
+mod foreign;
 mod group;
 mod intern;
 mod page;
 
 pub(crate) use checked::CheckedPages;
-pub(crate) use decode::guard;
 pub use decode::{GroupReader, Part, open_part};
 pub use encode::{EncodedGroup, Encoder};
+pub(crate) use foreign::{Foreign, guard, system_error};
 pub use group::Group;
 
 use std::sync::{Arc, OnceLock};

@@ -7,12 +7,13 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::os::fd::AsFd;
 use std::path::Path;
 
 use nearfar_schema::{Bytes, Choice, Count, Entry, List, Registry, none, required};
 
 use crate::error::{Error, Result};
-use crate::folder::TemporaryFile;
+use crate::output::{Form, Output, Wanted};
 use crate::reader::{Columns, Reader};
 use crate::record::{Batch, KindSet, Kinds, Record};
 
@@ -182,27 +183,26 @@ pub fn export(
             "name a file with -o",
         ));
     }
-    let (target, temporary) = if stdout {
-        (Target::Stream(Box::new(io::stdout())), None)
+    let (target, output) = if stdout {
+        // Rust's own stream passes over writes that fail because it is closed.
+        let stream = io::stdout().as_fd().try_clone_to_owned();
+        let stream =
+            stream.map_err(|e| Error::io(Path::new("standard output"), "cannot open", &e))?;
+        (Target::Stream(Box::new(File::from(stream))), None)
     } else {
-        if to.is_dir() || to.exists() && !overwrite {
-            let what = if to.is_dir() { "is a folder" } else { "exists already" };
-            return Err(Error::input(
-                to.display().to_string(),
-                what,
-                "choose another name with -o, or replace a file with --force",
-            ));
-        }
-        if to.file_name().is_none() {
-            let place = to.display().to_string();
-            return Err(Error::input(place, "is no file name", "name a file with -o"));
-        }
-        let temporary = TemporaryFile::new(to.to_owned())?;
-        let file = File::create(&temporary.path)
-            .map_err(|e| Error::io(&temporary.path, "cannot create", &e))?;
-        (Target::File(file), Some(temporary))
+        let inputs = [from.to_owned()];
+        let output = Output::claim(&Wanted {
+            path: to,
+            form: Form::File,
+            force: overwrite,
+            inputs: &inputs,
+        })?;
+        let file = File::create(output.temporary())
+            .map_err(|e| Error::io(output.temporary(), "cannot create", &e))?;
+        (Target::File(file), Some(output))
     };
-    let failed = |e: io::Error| Error::io(to, "cannot write", &e);
+    let place = if stdout { Path::new("standard output") } else { to };
+    let failed = |e: io::Error| Error::io(place, "cannot write", &e);
     let mut encoder = exporter.encoder(target, options).map_err(failed)?;
     let limit = options.max_refs.unwrap_or(u64::MAX);
     let mut count = 0u64;
@@ -235,8 +235,8 @@ pub fn export(
         Err(e) if stdout && e.kind() == io::ErrorKind::BrokenPipe => return Ok(count),
         result => result.map_err(failed)?,
     }
-    if let Some(temporary) = temporary {
-        temporary.commit()?;
+    if let Some(mut output) = output {
+        output.commit()?;
     }
     Ok(count)
 }

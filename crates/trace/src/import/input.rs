@@ -1,10 +1,10 @@
 //! A stream of another tool's bytes: opened, decompressed and cut into frames.
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, remedy};
+use crate::file;
 
 use super::Framing;
 
@@ -130,8 +130,7 @@ impl Input<'static> {
                 "give the file that the other tool wrote (a nearfar trace needs no import)",
             ));
         }
-        let file = File::open(path).map_err(|e| Error::io(path, "cannot open", &e))?;
-        Self::new(path.display().to_string(), Box::new(file))
+        Self::new(path.display().to_string(), Box::new(file::open_stream(path)?))
     }
 }
 
@@ -139,7 +138,7 @@ impl<'a> Input<'a> {
     /// A stream called `place` in errors; decompressed if it begins as gzip, xz or zstd do.
     pub fn new(place: impl Into<String>, mut raw: Box<dyn Read + 'a>) -> Result<Self> {
         let place = place.into();
-        let broken = |e: io::Error| Error::input(&place, format!("cannot read: {e}"), "");
+        let broken = |e: io::Error| Error::input(&place, format!("cannot read: {e}"), remedy(&e));
         let mut first = Vec::with_capacity(8);
         raw.by_ref().take(8).read_to_end(&mut first).map_err(broken)?;
         let compression = COMPRESSIONS.iter().find(|c| first.starts_with(c.magic));
@@ -185,7 +184,9 @@ impl<'a> Input<'a> {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Err(e) => {
                     let at = self.offset + self.end as u64;
-                    let (what, fix) = match self.compression {
+                    // What the system says is no damage.
+                    let decoder = self.compression.filter(|_| e.raw_os_error().is_none());
+                    let (what, fix) = match decoder {
                         Some(c) => (
                             format!(
                                 "damaged or cut-off {} stream after {at} decompressed bytes: {e}",
@@ -193,7 +194,7 @@ impl<'a> Input<'a> {
                             ),
                             "get the file again, or keep its beginning with --max-refs N",
                         ),
-                        None => (format!("cannot read beyond byte {at}: {e}"), "check the device"),
+                        None => (format!("cannot read beyond byte {at}: {e}"), remedy(&e)),
                     };
                     return Err(Error::input(&self.place, what, fix));
                 }

@@ -393,15 +393,6 @@ pub fn import(
     on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<Info> {
     let named = format.map(by_name).transpose()?;
-    if let (Ok(a), Ok(b)) = (from.canonicalize(), to.canonicalize())
-        && a == b
-    {
-        return Err(Error::input(
-            to.display().to_string(),
-            "the trace would replace the file it is imported from",
-            "choose another place with -o",
-        ));
-    }
     let mut input = Input::open(from)?;
     let importer = match named {
         Some(importer) => importer,
@@ -415,7 +406,8 @@ pub fn import(
         sampled: importer.sampled(),
         skipped_records: 0,
     };
-    let writer_options = WriterOptions { overwrite, ..WriterOptions::default() };
+    let inputs = vec![from.to_owned()];
+    let writer_options = WriterOptions { overwrite, inputs, ..WriterOptions::default() };
     let mut writer = Writer::create(to, source, writer_options)?;
     let mut batch = Batch::default();
     let mut done = 0u64;

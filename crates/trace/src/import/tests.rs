@@ -255,5 +255,5 @@ fn a_file_becomes_a_trace_and_an_error_leaves_nothing() {
     assert!(run(&options, &mut on_progress).unwrap_err().to_string().contains("exists already"));
     let onto_itself =
         import(&from, &from, None, true, &options, &mut on_progress).unwrap_err().to_string();
-    assert!(onto_itself.contains("would replace the file it is imported from"), "{onto_itself}");
+    assert!(onto_itself.contains("is an input itself"), "{onto_itself}");
 }

@@ -80,9 +80,10 @@ impl Pool {
         let output = Output { sink, next: 0, early: BTreeMap::new(), failed: false };
         let output = Arc::new(Mutex::new(output));
         let own = encoders.swap_remove(0);
-        let workers = encoders.into_iter().map(|mut encoder| {
+        // Where the system gives no more threads, there are fewer, or none.
+        let workers = encoders.into_iter().map_while(|mut encoder| {
             let (queue, answers, output) = (queue.clone(), answers.clone(), output.clone());
-            std::thread::spawn(move || {
+            let spawned = std::thread::Builder::new().spawn(move || {
                 loop {
                     let next = queue.lock().ok().and_then(|queue| queue.recv().ok());
                     let Some((number, group)) = next else { break };
@@ -90,7 +91,8 @@ impl Pool {
                         break;
                     }
                 }
-            })
+            });
+            spawned.ok()
         });
         let workers = workers.collect();
         Ok(Self {

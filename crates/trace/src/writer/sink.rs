@@ -10,11 +10,12 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 
 use crate::checksum::Summed;
-use crate::column::{EncodedGroup, ROW_GROUP, schema};
-use crate::error::{Error, Result};
+use crate::column::{EncodedGroup, ROW_GROUP, schema, system_error};
+use crate::error::{Error, Result, remedy};
 use crate::folder::{self, TemporaryFile};
 use crate::footprint::Footprint;
 use crate::info::{Info, PartInfo, ThreadInfo};
+use crate::output::Output;
 use crate::record::Kind;
 use crate::region::{self, RegionEvent};
 
@@ -22,7 +23,9 @@ pub(super) type Encoded = std::result::Result<EncodedGroup, ParquetError>;
 
 /// A trace's folder, with the part that is open.
 pub(super) struct Sink {
-    pub(super) path: PathBuf,
+    /// Where it goes.
+    pub(super) output: Output,
+    /// Where it is now.
     pub(super) dir: PathBuf,
     pub(super) in_place: bool,
     pub(super) part_records: usize,
@@ -35,6 +38,8 @@ pub(super) struct Sink {
     /// Everything is written; only `trace.json` and the events are still to be stored.
     pub(super) last: bool,
     pub(super) finished: bool,
+    /// Nothing of it is to stay, in place or not.
+    pub(super) discarded: bool,
 }
 
 /// A part that is being written; dropped before it has its name, it is removed.
@@ -54,13 +59,9 @@ impl Sink {
     }
 
     pub(super) fn failed(&self, error: ParquetError) -> Error {
-        // The Parquet crate hides the system's error in a box; its text says which it was.
         let text = error.to_string();
-        let fix = if text.contains("No space left") || text.contains("File too large") {
-            "free some space or choose another disk with -o; finished parts are kept"
-        } else {
-            "check the disk, or choose another place with -o"
-        };
+        let fix =
+            system_error(&error).map_or("check the disk, or choose another place with -o", remedy);
         match folder::beside(&self.part_path(), "partial") {
             Ok(at) => Error::input(at.display().to_string(), format!("cannot write: {text}"), fix),
             Err(error) => error,
@@ -148,14 +149,8 @@ impl Sink {
 
     /// From here on the trace is at its own path, not yet complete.
     pub(super) fn take_place(&mut self) -> Result<()> {
-        let temporary = std::mem::replace(&mut self.dir, self.path.clone());
-        folder::exchange(&temporary, &self.path)?;
-        if temporary.exists() {
-            let old = folder::beside(&self.path, "replaced")?;
-            folder::remove(&old)?;
-            std::fs::rename(&temporary, &old).map_err(|e| Error::io(&old, "cannot replace", &e))?;
-            self.replaced = Some(old);
-        }
+        self.replaced = self.output.take_place()?;
+        self.dir = self.output.path().to_owned();
         Ok(())
     }
 
@@ -165,8 +160,15 @@ impl Sink {
 
     pub(super) fn store(&mut self) -> Result<()> {
         let (regions, listed) = self.prepare()?;
+        if self.last {
+            // What is called complete is so after a power cut, too.
+            let parts = self.info.parts.iter().map(|part| self.dir.join(&part.file));
+            let files = parts.chain([regions.path.clone(), listed.path.clone()]);
+            files.into_iter().try_for_each(|file| folder::flush(&file))?;
+        }
         regions.commit()?;
-        listed.commit()
+        listed.commit()?;
+        if self.last { folder::flush(&self.dir) } else { Ok(()) }
     }
 
     /// Write the table of events and `trace.json`, to be given their names in this order.
@@ -186,10 +188,10 @@ impl Drop for Sink {
             return;
         }
         self.part = None;
-        if self.dir != self.path {
-            let _ = std::fs::remove_dir_all(&self.dir);
-        } else if let Some(old) = self.replaced.take() {
-            let _ = folder::replace(&old, &self.path);
+        if let Some(old) = self.replaced.take() {
+            let _ = folder::replace(&old, self.output.path());
+        } else if self.in_place && self.discarded {
+            let _ = folder::remove(&self.dir);
         }
     }
 }

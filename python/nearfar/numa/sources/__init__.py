@@ -13,6 +13,7 @@ from pathlib import Path
 
 from nearfar.errors import NearfarError
 from nearfar.numa.node import Node
+from nearfar.strict import read_file
 
 #: No description is larger; a trace given by mistake would be.
 _LARGEST = 64 << 20
@@ -31,9 +32,7 @@ def read(path: Path) -> list[Node]:
     """
     text = ""
     if not path.is_dir():
-        if path.stat().st_size > _LARGEST:
-            raise NearfarError(f"{path}: over 64 MiB; not the description of a machine")
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = read_file(path, "the description of a machine", _LARGEST).decode(errors="replace")
     for name in names():
         module = importlib.import_module(f"{__name__}.{name}")
         if module.knows(path, text):

@@ -1,0 +1,150 @@
+//! What the fuzz target `protocol`, the replay of its corpus and a property test run: the receiver on
+//! shared memory that a program has written to as it likes.
+
+use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
+
+use nearfar_trace::{Batch, Columns, Reader, Result, Source, Writer, WriterOptions};
+
+use crate::events::Recording;
+use crate::interrupt::{Request, Watch};
+use crate::layout::{CHUNK_WORDS, CONTROL, RING_WORDS, RINGS_AT, SLOTS_AT, Slot, state};
+use crate::shared::Shared;
+use crate::streams::{Left, Streams};
+
+/// Streams that are written to.
+const STREAMS: usize = 4;
+/// Most records that are made of an input.
+const MAX_RECORDS: u64 = 1 << 16;
+/// Turns of the receiver after which nothing can be left.
+const TURNS: usize = 64;
+
+/// The rest of an input; zeros follow its end.
+pub struct Input<'a>(&'a [u8]);
+
+impl Input<'_> {
+    /// Whether all of it is read.
+    pub fn is_over(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The next byte.
+    pub fn byte(&mut self) -> u8 {
+        let (first, rest) = self.0.split_first().unwrap_or((&0, &[]));
+        self.0 = rest;
+        *first
+    }
+
+    /// A number, small ones in a byte.
+    pub fn number(&mut self) -> u64 {
+        match self.byte() {
+            byte @ 0..200 => byte.into(),
+            byte @ 200..240 => 1 << (byte - 200),
+            240..248 => u64::MAX - u64::from(self.byte()),
+            _ => (0..8).fold(0, |number, _| number << 8 | u64::from(self.byte())),
+        }
+    }
+}
+
+/// Receive a trace into the folder `dir` from `shared`, which is emptied first, while `bytes` say what
+/// is written there. `plugin` does what the plugin's half does: first, before anything else is written
+/// (`true`), and at the end. Answers whether there was nothing but what a plugin writes.
+///
+/// # Panics
+/// What comes of it is no trace that can be read.
+pub fn protocol(
+    shared: &Shared,
+    dir: &Path,
+    bytes: &[u8],
+    plugin: &mut dyn FnMut(&mut Input<'_>, bool),
+) -> bool {
+    match receive(shared, dir, &mut Input(bytes), plugin) {
+        Ok(sound) => sound,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn receive(
+    shared: &Shared,
+    dir: &Path,
+    input: &mut Input<'_>,
+    plugin: &mut dyn FnMut(&mut Input<'_>, bool),
+) -> Result<bool> {
+    let path = dir.join("t.trace");
+    let follows = input.byte() & 1 == 1;
+    shared.clear(u32::from(follows));
+    plugin(input, true);
+    let pid = std::process::id();
+    let options = WriterOptions { overwrite: true, part_records: 1000, ..<_>::default() };
+    let writer = Writer::create(&path, Source::default(), options)?;
+    let mut go_on = |_| Request::Continue;
+    let watch = Watch::new(0, None, &mut go_on);
+    let fetch = input.byte() & 1 == 0;
+    let recording = Recording::new(shared, writer, fetch, 0, Some(MAX_RECORDS), watch);
+    let mut streams = Streams::new(shared, recording, follows);
+    let mut orders = 1000;
+    while !input.is_over() {
+        let slot = usize::from(input.byte()) % STREAMS;
+        let at = SLOTS_AT + slot * size_of::<Slot>();
+        match input.byte() % 8 {
+            0 => shared.word(usize::from(input.byte() % 8) * 8).store(input.number(), Relaxed),
+            1 => shared.word(at + usize::from(input.byte() % 9) * 8).store(input.number(), Relaxed),
+            2 => {
+                orders += 1;
+                let slot = &shared.slots()[slot];
+                slot.pid.store(pid.wrapping_add(u32::from(input.byte() & 1)), Relaxed);
+                slot.origin.store(u32::from(input.byte() & 3), Relaxed);
+                slot.order.store(orders, Relaxed);
+                for zero in [&slot.cursor, &slot.ring, &slot.entered, &slot.taken] {
+                    zero.store(0, Relaxed);
+                }
+                slot.state.store(state::OPEN, Relaxed);
+                shared.header().used.fetch_max(STREAMS as u32, Relaxed);
+            }
+            3 => {
+                let (kind, count) = (120 + u64::from(input.byte() % 7), input.byte() % 16);
+                publish(shared, slot, CONTROL | kind << 56 | u64::from(count));
+                (0..count).for_each(|_| publish(shared, slot, input.number()));
+            }
+            4 => publish(shared, slot, input.number()),
+            5 => {
+                let all = input.byte() & 1 == 1;
+                streams.drain(pid, &mut |process, _| all && process != pid)?;
+            }
+            6 => shared.slots()[slot].state.store(u32::from(input.byte() & 3), Relaxed),
+            _ => shared
+                .word(input.number() as usize % RINGS_AT / 8 * 8)
+                .store(input.number(), Relaxed),
+        }
+    }
+    plugin(input, false);
+    // As `drive` does: what is forged is not waited for.
+    let ended = (0..TURNS).try_fold(false, |ended, _| {
+        let left = streams.drain(pid, &mut |_, _| true)?;
+        Ok(ended || left == Left::Nothing || streams.recording.out.cut.is_some())
+    })?;
+    assert!(ended, "the capture never ends");
+    let sound = streams.recording.out.cut.is_none();
+    let info = streams.into_writer().finish(None)?;
+    let reader = Reader::open(&path)?;
+    let (mut batches, mut batch, mut read) = (reader.batches(Columns::ALL), Batch::default(), 0);
+    while batches.next_into(&mut batch)? {
+        read += batch.len() as u64;
+    }
+    assert_eq!(read, info.records);
+    reader.regions().map(|_| sound && read > 0)
+}
+
+/// Write a word to a stream as its writer would, and publish it.
+fn publish(shared: &Shared, index: usize, value: u64) {
+    let slot = &shared.slots()[index];
+    let position = slot.position();
+    let place = position as usize % RING_WORDS;
+    shared.word(RINGS_AT + (index * RING_WORDS + place) * 8).store(value, Relaxed);
+    let next = position.wrapping_add(1);
+    if next.is_multiple_of(CHUNK_WORDS as u64) {
+        slot.entered.store(next, Relaxed);
+    }
+    let ring = slot.ring.load(Relaxed);
+    slot.cursor.store(ring.wrapping_add(next % RING_WORDS as u64 * 8), Relaxed);
+}

@@ -1,0 +1,44 @@
+//! A program that writes to the shared memory as it likes: whatever comes of it can be read.
+
+use std::path::Path;
+use std::sync::Mutex;
+
+use proptest::prelude::*;
+
+use super::recorder::Recorder;
+use super::{Shared, half};
+use crate::exercise::protocol;
+
+/// One memory for the process, with its recorder: there can be no second one.
+static MEMORY: Mutex<Option<(Shared, &'static Recorder)>> = Mutex::new(None);
+
+fn exercise(bytes: &[u8]) -> bool {
+    let mut memory = MEMORY.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let (shared, recorder) = memory.get_or_insert_with(|| {
+        let shared = Shared::create(0).unwrap();
+        let recorder = half::install(&shared);
+        (shared, recorder)
+    });
+    let dir = tempfile::tempdir().unwrap();
+    protocol(shared, dir.path(), bytes, &mut |input, first| half::act(recorder, input, first))
+}
+
+#[test]
+fn the_corpus_is_received() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/protocol");
+    let inputs: Vec<_> = folder.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(inputs.len() >= 3, "{}: a corpus needs good, bad and cut-off inputs", folder.display());
+    let sound = inputs.iter().filter(|path| {
+        println!("{}", path.display());
+        exercise(&std::fs::read(path).unwrap())
+    });
+    assert!((1..inputs.len()).contains(&sound.count()), "a corpus needs good and bad inputs");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..<_>::default() })]
+    #[test]
+    fn anything_can_be_received(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        exercise(&bytes);
+    }
+}

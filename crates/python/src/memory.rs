@@ -1,0 +1,58 @@
+//! The allocator. Where the system gives no memory it says so in one line and ends the process with
+//! an exit code; Rust would end it by a signal.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::io::Write;
+
+use mimalloc::MiMalloc;
+
+pub(crate) struct Allocator(pub(crate) MiMalloc);
+
+// SAFETY: all is done by the allocator inside; what it cannot give is not returned from.
+unsafe impl GlobalAlloc for Allocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: what is promised of `layout` is promised to us.
+        given(unsafe { self.0.alloc(layout) }, layout.size())
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as above.
+        given(unsafe { self.0.alloc_zeroed(layout) }, layout.size())
+    }
+
+    unsafe fn realloc(&self, old: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: as above, of `old` and `size` too.
+        given(unsafe { self.0.realloc(old, layout, size) }, size)
+    }
+
+    unsafe fn dealloc(&self, old: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { self.0.dealloc(old, layout) }
+    }
+}
+
+#[inline]
+fn given(memory: *mut u8, bytes: usize) -> *mut u8 {
+    if memory.is_null() {
+        exhausted(bytes);
+    }
+    memory
+}
+
+#[cold]
+fn exhausted(bytes: usize) -> ! {
+    let mut line = [0u8; 160];
+    let mut rest = &mut line[..];
+    // Nothing here may ask for memory.
+    let _ = writeln!(
+        rest,
+        "nearfar: error: memory: {bytes} bytes more are not to be had; free some, or raise the limit \
+         on it (`ulimit -v`)"
+    );
+    let length = 160 - rest.len();
+    // SAFETY: `line` has at least `length` bytes; ending the process needs nothing.
+    unsafe {
+        libc::write(2, line.as_ptr().cast(), length);
+        libc::_exit(2)
+    }
+}

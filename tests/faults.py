@@ -1,0 +1,201 @@
+"""The n-th read, write, open, mapping or allocation of a command fails, for n after n.
+
+A shared object (``faults.c``) stands before the system's functions. In a fork of this process,
+which has imported what commands import, it counts the calls of one kind from the command's start
+on and lets the n-th fail. Then the command
+
+* ends with the exit code of an error and one line, or did without what failed and ended well;
+* has left its whole result or none (a sweep: whole cells; a capture: what it says that it has);
+* runs again, and takes away what was left beside the result.
+
+``make chaos`` goes through every n, ``tests/test_faults.py`` through a few::
+
+    python tests/faults.py --most 10 import read
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import importlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import chaos
+from chaos import Broken, Case
+
+HERE = Path(__file__).resolve().parent
+#: Kinds of calls, as faults.c numbers them.
+KINDS = {"open": 1, "read": 2, "write": 3, "map": 4, "allocate": 5}
+#: Libraries that end the process themselves where memory is short, by a signal.
+SIGNALS = {"map": (-6, -11), "allocate": (-6, -11)}
+
+
+def cases() -> list[Case]:
+    """Commands that read, compute and write, as quick as they can be."""
+    kill = {case.name: case for case in chaos.cases()}
+    trace = "game"
+
+    def grid(folder: Path) -> Path:
+        path = folder / "grid.toml"
+        if folder.is_dir() and not path.exists():
+            path.write_text(
+                f'study = "paging"\n[grid]\ntrace = ["{chaos._trace(trace)}"]\n'
+                '[options]\nmemory = "50%"\npage_sizes = "4K"\n'
+            )
+        return path
+
+    def lines(folder: Path) -> str:
+        path = folder / "in.din"
+        if folder.is_dir() and not path.exists():
+            path.write_text("".join(f"{at % 3} {at * 64:x}\n" for at in range(5000)))
+        return str(path)
+
+    found = [
+        Case("import", lambda f: ["import", lines(f), "--format", "dinero", "-o", str(f / "out")],
+             "out"),
+        Case("paging", lambda f: ["paging", chaos._trace(trace), "--memory", "50%", "--page-sizes",
+                                  "4K", "--threads", "1", "-o", str(f / "out"), "--format", "json"],
+             "out"),
+        Case("sweep", lambda f: ["sweep", str(grid(f)), "-o", str(f / "out"), "--workers", "1",
+                                 "--format", "json"],
+             "out", (), look=chaos.look_at_cells),
+    ]  # fmt: skip
+    if "capture" in kill:
+        found.append(
+            Case("capture", lambda f: ["capture", "-o", str(f / "out"), "--", "true"], "out",
+                 look=chaos.look_at_trace)
+        )  # fmt: skip
+    return found
+
+
+@contextmanager
+def armed(kind: str, number: int, told: int) -> Iterator[None]:
+    """Let the call ``number`` of a kind fail (none with 0); tell ``told`` how many there were."""
+    from nearfar.sweep import cell, local
+
+    def here(jobs: Iterable[cell.Job], _workers: int) -> Generator[cell.Outcome]:
+        yield from map(cell.run, jobs)
+
+    # A worker would be another process.
+    local.run = here
+    library = ctypes.CDLL(None)
+    library.faults_counted.restype = ctypes.c_long
+    library.faults_arm(KINDS[kind], ctypes.c_long(number))
+    try:
+        yield
+    finally:
+        os.write(told, str(library.faults_counted()).encode())
+
+
+def once(case: Case, folder: Path, kind: str, number: int) -> tuple[chaos.Ended, int]:
+    """Run a case with one failure; how it ended, and how many calls there were."""
+    reads, told = os.pipe()
+    ended = chaos.run(case.words(folder), folder, around=armed(kind, number, told))
+    os.close(told)
+    counted = os.read(reads, 32)
+    os.close(reads)
+    return ended, int(counted or 0)
+
+
+def check(case: Case, folder: Path, ended: chaos.Ended, expected: dict[str, bytes] | None) -> None:
+    """Whether a command of which one call failed has ended as it should."""
+    chaos.check_said(ended)
+    path = folder / case.result
+    left = chaos.content(path)
+    if ended.code not in (0, 1, 2, 3):
+        raise Broken(f"exit code {ended.code}: {ended.said}")
+    if ended.code == 0 and case.look is None and left != expected:
+        raise Broken("exit code 0, and another result")
+    if ended.code != 0 and not ended.said:
+        raise Broken(f"exit code {ended.code}, and not a word")
+    if case.look is not None and left is not None:
+        case.look(path)
+    elif ended.code != 0 and left not in (None, expected):
+        raise Broken(f"exit code {ended.code}, and a result: {sorted(left)}")
+
+
+def attack(case: Case, kind: str, folder: Path, most: int) -> Iterator[str]:
+    """Let call after call fail, at most ``most`` of them evenly spread; what was broken."""
+    path = folder / case.result
+    ended, calls = once(case, folder, kind, 0)
+    expected = chaos.content(path)
+    chaos.check_whole(case, folder, ended, expected)
+    numbers = range(1, calls + 1)
+    if most and calls > most:
+        numbers = sorted({1 + round(at * (calls - 1) / (most - 1)) for at in range(most)})
+    codes: dict[int, int] = {}
+    for number in numbers:
+        chaos.remove(path)
+        ended, _ = once(case, folder, kind, number)
+        codes[ended.code] = codes.get(ended.code, 0) + 1
+        try:
+            if ended.code not in SIGNALS.get(kind, ()):
+                check(case, folder, ended, expected)
+            elif chaos.content(path) is not None and case.look is None:
+                raise Broken(f"exit code {ended.code}, and a result")
+        except Broken as broken:
+            why = str(broken)[-400:]
+            yield f"{case.name}: {kind} {number} of {calls}: BROKEN: {why}"
+    again = chaos.run(chaos.forced(case, case.words(folder), path.exists()), folder)
+    try:
+        chaos.check_whole(case, folder, again, expected)
+    except Broken as broken:
+        yield f"{case.name}: {kind}: BROKEN: {broken}"
+    said = ", ".join(f"{count} with {code}" for code, count in sorted(codes.items()))
+    print(f"{case.name}: {kind}: {len(numbers)} of {calls} calls failed, ended: {said}", flush=True)
+
+
+def main() -> int:
+    """Attack the cases and kinds that are named, or all."""
+    known = [case.name for case in cases()]
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--most", type=int, default=0, help="calls of a kind that fail [all]")
+    parser.add_argument("names", nargs="*", metavar="NAME",
+                        help=f"of {', '.join([*known, *KINDS])}")  # fmt: skip
+    asked = parser.parse_args()
+    if unknown := set(asked.names) - {*known, *KINDS}:
+        parser.error(f"no case or kind {', '.join(sorted(unknown))}")
+    if "faults" not in os.environ.get("LD_PRELOAD", ""):
+        return _preloaded()
+    # Programs that are run are left alone.
+    del os.environ["LD_PRELOAD"]
+    chaos.preload()
+    # Arrow imports pandas when it makes the first table.
+    for module in ("pandas", "pyarrow.parquet", "scipy.optimize", "nearfar.sweep"):
+        importlib.import_module(module)
+    broken = 0
+    for case in cases():
+        for kind in KINDS:
+            if not {case.name, kind} >= set(asked.names):
+                continue
+            with tempfile.TemporaryDirectory(prefix="nearfar-faults-") as scratch:
+                folder = Path(scratch) / "work"
+                folder.mkdir()
+                for line in attack(case, kind, folder, asked.most):
+                    broken += 1
+                    print(line, flush=True)
+    print(f"{broken} broken" if broken else "one line each, nothing half-written")
+    return 1 if broken else 0
+
+
+def _preloaded() -> int:
+    """This program again, with the shared object before the system's functions."""
+    with tempfile.TemporaryDirectory(prefix="nearfar-faults-") as folder:
+        library = Path(folder) / "faults.so"
+        flags = ["-shared", "-fPIC", "-O1", "-o", str(library)]
+        subprocess.run(["cc", *flags, str(HERE / "faults.c")], check=True)
+        # The engine's allocator asks the system for each piece of memory, not for a gigabyte once.
+        own = {"LD_PRELOAD": str(library), "MIMALLOC_ARENA_RESERVE": "0"}
+        environment = {**os.environ, **own}
+        words = [sys.executable, *sys.argv]
+        return subprocess.run(words, env=environment, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

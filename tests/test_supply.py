@@ -1,0 +1,80 @@
+"""What nearfar is built from is locked, listed and within the bounds that are stated."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+import sbom
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+#: Those that have a major version every quarter, or number their versions by the year.
+UNBOUNDED = {"pyarrow", "distributed", "furo"}
+
+
+def test_cargo_builds_what_is_locked() -> None:
+    builds = re.compile(r"\b(?:cargo (?:build|clippy|test|run|install|deny|metadata|tree|bench)"
+                        r"|maturin (?:build|develop))\b")  # fmt: skip
+    files = [
+        "Makefile",
+        ".ci/run",
+        *(str(f.relative_to(ROOT)) for f in ROOT.glob("workloads/*.sh")),
+    ]
+    found = 0
+    for name in files:
+        text = (ROOT / name).read_text(encoding="utf-8").replace("\\\n", " ")
+        for line in text.splitlines():
+            for call in builds.finditer(line):
+                found += 1
+                assert "--locked" in line[call.start() :], f"{name}: {line.strip()}"
+    assert found >= 7
+
+
+def locked(name: str) -> dict[str, str]:
+    """Versions of a lock; each package has hashes, and nothing says where it comes from."""
+    text = (ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8")
+    assert "://" not in text and "--index" not in text and "--find-links" not in text
+    versions = {}
+    for entry in text.replace("\\\n", " ").splitlines():
+        if entry.strip() and not entry.startswith("#"):
+            package, version = re.match(
+                r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?==([^ ;]+)", entry
+            ).groups()  # type: ignore[union-attr]
+            assert re.search(r"--hash=sha256:[0-9a-f]{64}", entry), entry[:60]
+            versions[package.lower().replace("_", "-")] = version
+    return versions
+
+
+@pytest.mark.parametrize("extra", ["dev", "docs"])
+def test_the_lock_is_in_step(extra: str) -> None:
+    """`make lock` again after a change of pyproject.toml."""
+    versions = locked(extra)
+    for line in [*PROJECT["dependencies"], *PROJECT["optional-dependencies"][extra]]:
+        wanted = Requirement(line)
+        assert Version(versions[wanted.name.lower()]) in wanted.specifier, line
+
+
+def test_major_versions_have_bounds() -> None:
+    extras = PROJECT["optional-dependencies"].values()
+    for line in [*PROJECT["dependencies"], *(line for extra in extras for line in extra)]:
+        wanted = Requirement(line)
+        bounded = any(one.operator in ("<", "==") for one in wanted.specifier)
+        assert bounded or wanted.name in UNBOUNDED, line
+
+
+def test_the_bill_of_materials_has_every_crate() -> None:
+    bill = sbom.bill()
+    assert bill == sbom.bill() and bill["bomFormat"] == "CycloneDX"
+    found = {one["name"]: one for one in bill["components"]}
+    for name in ("parquet", "mimalloc", "zstd-sys", "nearfar-trace", "qemu-plugin-sys"):
+        assert name in found
+    assert "proptest" not in found, "what only tests need is in no wheel"
+    for one in found.values():
+        ours = one["name"].startswith("nearfar-")
+        assert one["licenses"][0]["expression"] and ours != ("hashes" in one)
