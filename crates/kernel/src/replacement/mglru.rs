@@ -2,9 +2,9 @@
 //! `include/linux/mm_inline.h` of 6.12 have it on x86-64 with all of it enabled
 //! (`/sys/kernel/mm/lru_gen/enabled` is 0x0007).
 //!
-//! Pages are of up to four generations, numbered in order: anonymous pages and pages of files from
-//! `min_seq` of their type, the oldest, to `max_seq`, the youngest, which both share. A page that is
-//! loaded enters the youngest. Two generations are never evicted from.
+//! Pages are of up to four generations: anonymous pages and pages of files from `min_seq` of their
+//! type, the oldest, to `max_seq`, the youngest, which both share. A page that is loaded enters the
+//! youngest, whether it was there before or not. The two youngest are never evicted from.
 //!
 //! When no frame is left, reclaim (`do_try_to_free_pages`) frees at least 32 pages
 //! (`SWAP_CLUSTER_MAX`). It goes over the memory with a falling priority, from 12 to 0. At priority
@@ -14,9 +14,10 @@
 //! quarter. At priority 12 it does not age.
 //!
 //! * **Aging** (`try_to_inc_max_seq`) walks the page tables, clears accessed bits, makes their pages
-//!   of the youngest generation, and begins another. It leaves out page tables that were not found
-//!   to be worth it since the walk before, in which an eighth of the pages were referenced, or of
-//!   those looked at around an evicted page (the kernel's Bloom filters).
+//!   of the youngest generation, and begins another. It passes over page tables of which, since the
+//!   walk before, neither that walk (`walk_pte_range`) nor an eviction (`lru_gen_look_around`) found an
+//!   eighth of the pages it looked at referenced: the kernel's Bloom filters, here without their rare
+//!   mistakes.
 //! * **A batch** is up to 64 pages from the tail of the oldest generation of one type, at most 4096
 //!   looked at (`scan_folios`). Those that a walk made young go to the head of their generation.
 //!   Of the others, one that was referenced goes to the head of the youngest generation, and so do
@@ -29,36 +30,35 @@
 //!   they were for the ones before (`reset_ctrl_pos`). A type of which nothing can be had leaves it
 //!   to the other. With swappiness 0 and no page of a file to be had, the kernel ends the program;
 //!   here reclaim goes on with swappiness 1.
+//! * **Tiers** protect nothing here, as in the kernel for what is used through page tables: every such
+//!   page counts for the first tier when it is evicted (`isolate_folio`), so no tier above it is ever
+//!   seen to return.
 //!
 //! A page that is freed leaves its generation, and what was known of it is forgotten. One that is
 //! discarded (`MADV_FREE`) goes among the pages of files, not referenced, to one of the two oldest
 //! generations, and is evicted from there without a trace; if it was rewritten by then, it becomes a
 //! young anonymous page.
 //!
-//! # What a walk sees
-//!
-//! A trace has no page tables. A walk here sees the pages that are resident, their accessed bits, and
-//! where each lay in its address space when it began; page tables are of 512 pages, whatever their
-//! size. In the order of addresses or not makes no difference: a walk only says which generation a
-//! page is of. It differs from the kernel's in that
-//!
-//! * pages of one table that were never touched do not count as pages not referenced, nor do the
-//!   bounds of a mapping limit the 64 pages, and a page that is moved, or shared by a fork, stays
-//!   where it began;
-//! * tables of a process that is new since the last walk are all walked there; here only those of
-//!   the first walk are. A process that did not run since the last walk is left out there;
-//! * a page of a file that is mapped nowhere, or was read by a system call, has an accessed bit like
-//!   others. In the kernel it has none; the number of such calls decides its tier, and pages of
-//!   higher tiers are kept if those of the first return less often. Here, as in the kernel for all that is
-//!   used through page tables, every page is of the first tier.
-//!
 //! Batches are those of the kernel from 4096 frames (16 MiB of 4 KiB pages) up; below, 1/64 of the
 //! frames, and half as many are freed at least, so that they stay a small part of memory where a
 //! small trace stands for a large program.
 //!
+//! A trace has no page tables. A walk here sees the accessed bits of resident pages, where each lay in
+//! its address space when it began, in tables of 512 pages whatever their size. So
+//!
+//! * pages of a table that were never touched do not count as not referenced, nor do the bounds of a
+//!   mapping limit the 64 pages; a page that is moved, or shared by a fork, stays where it began;
+//! * the kernel walks all tables of a process that is new since the last walk, and none of one that
+//!   did not run since; here only the first walk is of all;
+//! * a page of a file that is mapped nowhere, or read by a system call, has an accessed bit like
+//!   others. In the kernel the number of such calls makes its tier.
+//!
 //! Left out, as a trace has no such thing: kswapd and watermarks, several reclaimers and control
-//! groups, huge pages, read-ahead, `min_ttl_ms`, and write-back of files. Do not use it for aarch64
-//! processors that do not set accessed bits: there the kernel does not walk.
+//! groups, huge pages, read-ahead, `MADV_RANDOM` and `MADV_SEQUENTIAL` (pages then enter an old
+//! generation), `min_ttl_ms`, write-back of files, and that up to 30 pages found around another wait
+//! for the next reclaim to become young. Do not use it for aarch64 processors that do not set accessed
+//! bits (the kernel does not walk there), nor for kernels after 6.13, which age whenever three
+//! generations are left.
 
 use std::collections::HashSet;
 use std::hash::BuildHasherDefault;
@@ -218,9 +218,9 @@ impl Generations {
             seqs[FILES] = seqs[ANON].max(self.min_seq[FILES]);
         }
         let mut dropped = false;
-        for kind in first..2 {
-            if seqs[kind] != self.min_seq[kind] {
-                self.set_min_seq(kind, seqs[kind]);
+        for (kind, &seq) in seqs.iter().enumerate() {
+            if seq != self.min_seq[kind] {
+                self.set_min_seq(kind, seq);
                 dropped = true;
             }
         }

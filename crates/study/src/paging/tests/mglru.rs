@@ -1,7 +1,6 @@
-//! Multi-generational LRU as deques of absolute generations, newest first, with the words of
-//! `mm/vmscan.c`.
+//! Multi-generational LRU as deques, newest first, with the words of `mm/vmscan.c`.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 /// A memory under multi-generational LRU.
 pub struct PlainMglru {
@@ -10,9 +9,9 @@ pub struct PlainMglru {
     swappiness: u64,
     pub pages: HashMap<u64, PlainPage>,
     /// By type (files or not) and generation: where pages lie, which lags behind what they are of.
-    lists: BTreeMap<(bool, u64), VecDeque<u64>>,
+    lists: HashMap<(bool, u64), VecDeque<u64>>,
     /// How many pages are of it.
-    nr_pages: BTreeMap<(bool, u64), u64>,
+    nr_pages: HashMap<(bool, u64), u64>,
     held: HashSet<u64>,
     /// Who was last loaded first at a place, and how many were in each 512 places.
     places: HashMap<u64, u64>,
@@ -36,7 +35,7 @@ pub struct PlainPage {
     dirty: bool,
     pub of_file: bool,
     pub place: u64,
-    seq: u64,
+    generation: u64,
     lies_in: u64,
     isolated: bool,
     referenced: bool,
@@ -59,8 +58,8 @@ impl PlainMglru {
             min_batch: (frames as u64 / 64).clamp(1, 64),
             swappiness,
             pages: HashMap::new(),
-            lists: BTreeMap::new(),
-            nr_pages: BTreeMap::new(),
+            lists: HashMap::new(),
+            nr_pages: HashMap::new(),
             held: HashSet::new(),
             places: HashMap::new(),
             populated: HashMap::new(),
@@ -81,27 +80,31 @@ impl PlainMglru {
     }
 
     fn count(&self, file: bool, seq: u64) -> u64 {
-        self.nr_pages.get(&(file, seq)).copied().unwrap_or(0)
+        self.nr_pages.get(&(file, seq % 4)).copied().unwrap_or(0)
     }
 
     /// `lruvec_add_folio` at a generation.
     fn add(&mut self, p: u64, seq: u64) {
         let page = self.pages.get_mut(&p).unwrap();
-        (page.seq, page.lies_in) = (seq, seq);
-        let key = (page.file(), seq);
+        (page.generation, page.lies_in) = (seq % 4, seq % 4);
+        let key = (page.file(), seq % 4);
         self.lists.entry(key).or_default().push_front(p);
         *self.nr_pages.entry(key).or_default() += 1;
     }
 
     fn del(&mut self, p: u64) {
         let page = &self.pages[&p];
-        let (is, lies) = ((page.file(), page.seq), (page.file(), page.lies_in));
+        let (is, lies) = ((page.file(), page.generation), (page.file(), page.lies_in));
         let list = self.lists.get_mut(&lies).unwrap();
         match list.back() == Some(&p) {
             true => drop(list.pop_back()),
             false => list.retain(|other| *other != p),
         }
         *self.nr_pages.get_mut(&is).unwrap() -= 1;
+    }
+
+    fn oldest_in(&self, file: bool, seq: u64) -> Option<u64> {
+        self.lists.get(&(file, seq % 4)).and_then(|list| list.back().copied())
     }
 
     fn nr_gens(&self, file: bool) -> u64 {
@@ -122,7 +125,7 @@ impl PlainMglru {
             }
             let kind = usize::from(file);
             while min[kind] + 2 <= self.max_seq {
-                if self.lists.get(&(file, min[kind])).is_some_and(|list| !list.is_empty()) {
+                if self.oldest_in(file, min[kind]).is_some() {
                     break;
                 }
                 min[kind] += 1;
@@ -172,29 +175,14 @@ impl PlainMglru {
             }
             page.young = false;
             *young_in.entry(table).or_default() += 1;
-            *self.nr_pages.get_mut(&(page.file(), page.seq)).unwrap() -= 1;
-            page.seq = self.max_seq;
-            *self.nr_pages.entry((page.file(), page.seq)).or_default() += 1;
+            *self.nr_pages.get_mut(&(page.file(), page.generation)).unwrap() -= 1;
+            page.generation = self.max_seq % 4;
+            *self.nr_pages.entry((page.file(), page.generation)).or_default() += 1;
         }
         let suitable =
             young_in.iter().filter(|(table, young)| **young * 8 >= self.populated[*table]);
         self.filter = Some(suitable.map(|(table, _)| *table).collect());
         if self.nr_gens(false) == 4 {
-            // The generations of anonymous pages go round: the oldest is the one to come.
-            let (from, to) = (self.min_seq[0], self.max_seq + 1);
-            for p in &self.held {
-                let page = self.pages.get_mut(p).unwrap();
-                if !page.file() && page.seq == from {
-                    page.seq = to;
-                }
-                if !page.file() && page.lies_in == from {
-                    page.lies_in = to;
-                }
-            }
-            let list = self.lists.remove(&(false, from)).unwrap_or_default();
-            self.lists.insert((false, to), list);
-            let count = self.nr_pages.remove(&(false, from)).unwrap_or(0);
-            self.nr_pages.insert((false, to), count);
             self.reset_ctrl_pos(0);
             self.min_seq[0] += 1;
         }
@@ -228,7 +216,7 @@ impl PlainMglru {
             young += 1;
             if page.isolated {
                 page.referenced = true;
-            } else if page.seq != self.max_seq {
+            } else if page.generation != self.max_seq % 4 {
                 self.del(near);
                 self.add(near, self.max_seq);
             }
@@ -249,15 +237,15 @@ impl PlainMglru {
         }
         let seq = self.min_seq[usize::from(file)];
         let mut scanned = 0;
-        while let Some(p) = self.lists.get(&(file, seq)).and_then(|list| list.back().copied()) {
+        while let Some(p) = self.oldest_in(file, seq) {
             self.del(p);
             scanned += 1;
             let page = self.pages.get_mut(&p).unwrap();
-            if page.seq == seq {
+            if page.generation == seq % 4 {
                 page.isolated = true;
                 isolated.push(p);
             } else {
-                let now = page.seq;
+                let now = page.generation;
                 self.add(p, now);
             }
             if scanned == 64 * self.min_batch || isolated.len() as u64 == self.min_batch {
@@ -403,7 +391,7 @@ impl PlainMglru {
         let Some(page) = self.pages.remove(&p) else { return };
         if page.populated {
             *self.populated.get_mut(&(page.place / 512)).unwrap() -= 1;
-            if self.places[&page.place] == p {
+            if self.places.get(&page.place) == Some(&p) {
                 self.places.remove(&page.place);
             }
         }

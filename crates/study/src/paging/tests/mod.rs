@@ -244,3 +244,16 @@ fn linux_and_mglru_in_whole_batches() {
     check(&records, &[64], "1", "linux", plain_linux);
     check(&records, &[64], "1", "mglru", plain_mglru);
 }
+
+/// A program whose data are looked up in no order.
+#[test]
+fn mglru_on_a_real_program() {
+    let capture = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/captures/sqlite.trace");
+    let reader = nearfar_trace::Reader::open(std::path::Path::new(capture)).unwrap();
+    let mut batches = reader.batches(nearfar_trace::Columns::ALL);
+    let (mut batch, mut records) = (Batch::default(), Vec::new());
+    while batches.next_into(&mut batch).unwrap() {
+        records.extend(batch.iter());
+    }
+    check(&records, &[4096], "64", "mglru", plain_mglru);
+}
