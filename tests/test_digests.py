@@ -119,6 +119,7 @@ def _cases() -> dict[str, Callable[[], Rows]]:
     small = DATA / "captures" / "gnugo.trace"
     for name, options in {
         "lru two levels": {"replacement": "lru", "tlb": "64+1536x12"},
+        "mglru": {"replacement": "mglru", "tlb": "64x4"},
         "clear": {"clock_insert": "clear"},
         "loads": {"kinds": ["load"]},
         "write back": {"write_back": True},

@@ -11,6 +11,7 @@ REPLACEMENT: Final = (
         "linux",
         "Linux's active and inactive lists, of files and of anonymous pages, with refault activation",
     ),
+    ("mglru", "Linux's multi-generational LRU (lru_gen), as in 6.12 on x86-64"),
 )
 
 MACHINE: Final = (

@@ -79,7 +79,7 @@ OPTIONS: Final = (
     Option(
         "swappiness",
         type="int",
-        what="The kernel's vm.swappiness, for `linux`: how readily anonymous pages go in place of those of files, from 0 to 200.",
+        what="The kernel's vm.swappiness, for `linux` and `mglru`: how readily anonymous pages go in place of those of files, from 0 to 200.",
         default=60,
         metavar="COUNT",
     ),

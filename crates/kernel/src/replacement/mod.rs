@@ -33,16 +33,19 @@ pub struct Setup {
 ///
 /// Pages are dense ids. Contract: the caller calls [`fault`](Replacement::fault) exactly for
 /// references to pages that are not resident, in order; between two calls it sets accessed bits for
-/// every page referenced, resident or just made so. Pages are anonymous, but for those that
-/// [begin](Replacement::begin_file) as pages of files before their first reference. A page that ends
-/// is [released](Replacement::release), and its id may be given to another.
+/// every page referenced, resident or just made so. A page [begins](Replacement::begin) before its first
+/// reference, and is anonymous unless it [is of a file](Replacement::begin_file). One that ends is
+/// [released](Replacement::release), and its id may be given to another.
 pub trait Replacement: Sized + Send + 'static {
     /// The pages that one fault evicts: an option for policies that make room for one page at a
     /// time, a list for those that reclaim in batches.
     type Evicted: IntoIterator<Item = u32>;
     /// A policy over this memory.
     fn new(setup: Setup) -> Self;
-    /// `page`, which was not referenced yet, is one of a file, and whether it is code.
+    /// The next reference to `page` is its first, at this page number: address spaces have numbers
+    /// of their own, and neighbours in one have successive numbers.
+    fn begin(&mut self, _page: u32, _number: u64) {}
+    /// `page`, which has just begun, is one of a file, and whether it is code.
     fn begin_file(&mut self, _page: u32, _executable: bool) {}
     /// Make `page` resident; returns the pages evicted for it. The caller sets `page`'s own
     /// accessed bit after the call.
@@ -90,8 +93,13 @@ impl Named {
         self.module == Module::clock
     }
 
-    /// Whether it is that of Linux, which alone has swappiness.
-    pub fn is_linux(self) -> bool {
+    /// Whether it is one of Linux, which alone have swappiness.
+    pub fn has_swappiness(self) -> bool {
+        matches!(self.module, Module::linux | Module::mglru)
+    }
+
+    /// Whether it compares lists by statistics that may be old.
+    pub fn has_statistics(self) -> bool {
         self.module == Module::linux
     }
 }
@@ -124,6 +132,7 @@ replacements! {
     "clock": clock.clock(),
     "lru": stack.lru(),
     "linux": linux.faults(Lists),
+    "mglru": mglru.faults(Generations),
 }
 
 /// [`REPLACEMENTS`] as what an option chooses from.

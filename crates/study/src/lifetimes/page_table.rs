@@ -14,8 +14,9 @@ pub const NO_FRAME: u32 = u32::MAX;
 pub enum Action {
     /// The translation of a page is gone.
     Shootdown { page: u32, number: u64 },
-    /// A frame begins: the next reference to it is its first, and whether that is to code.
-    Begin { frame: u32, of_file: bool, executable: bool },
+    /// A frame begins: the next reference to it is its first, through the page of this number, and
+    /// whether that is to code.
+    Begin { frame: u32, number: u64, of_file: bool, executable: bool },
     /// A frame is free, whatever it held.
     Free(u32),
     /// What a frame holds is not wanted, until it is rewritten.
@@ -273,7 +274,8 @@ impl PageTable {
             return self.own_frame(page);
         }
         self.pages[page as usize].shared = !private;
-        let addr = super::address(self.pages[page as usize].number << self.shift);
+        let number = self.pages[page as usize].number;
+        let addr = super::address(number << self.shift);
         let key = (object, addr.wrapping_sub(start));
         if let Some(&frame) = self.objects.get(&key) {
             return self.set_frame(page, frame);
@@ -285,26 +287,35 @@ impl PageTable {
         // Sampled by what it holds, wherever it is mapped.
         let sample = u64::from(object) << 40 ^ key.1 >> self.shift;
         let new = Frame { object: Some(key), stays, ..Frame::default() };
-        self.new_frame(frame, sample, new, of_file, executable);
+        self.new_frame(frame, number, sample, new, of_file, executable);
         self.set_frame(page, frame);
     }
 
     /// Give a page a frame of private memory.
     fn own_frame(&mut self, page: u32) {
         let frame = if self.frames[page as usize].used { self.new_id() } else { page };
-        let number = super::address(self.pages[page as usize].number << self.shift) >> self.shift;
-        self.new_frame(frame, number, Frame::default(), false, false);
+        let number = self.pages[page as usize].number;
+        let sample = super::address(number << self.shift) >> self.shift;
+        self.new_frame(frame, number, sample, Frame::default(), false, false);
         self.set_frame(page, frame);
     }
 
-    fn new_frame(&mut self, frame: u32, sample: u64, new: Frame, of_file: bool, executable: bool) {
+    fn new_frame(
+        &mut self,
+        frame: u32,
+        number: u64,
+        sample: u64,
+        new: Frame,
+        of_file: bool,
+        executable: bool,
+    ) {
         let taken = self.taken.as_ref().is_none_or(|taken| taken(sample));
         let taken = taken && (self.files || !of_file);
         self.frames[frame as usize] = Frame { used: true, taken, ..new };
         if taken {
             self.used += 1;
             *if of_file { &mut self.read } else { &mut self.filled } += 1;
-            self.actions.push(Action::Begin { frame, of_file, executable });
+            self.actions.push(Action::Begin { frame, number, of_file, executable });
         }
     }
 

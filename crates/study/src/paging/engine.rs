@@ -38,8 +38,9 @@ impl Outcome {
 pub trait Engine: Send {
     /// Apply the references of one window.
     fn window(&mut self, view: &View<'_>);
-    /// A page begins: the next reference to it is its first. Called for pages of files only, with
-    /// whether it is code.
+    /// A page begins, at this number: the next reference to it is its first.
+    fn begin(&mut self, _page: u32, _number: u64) {}
+    /// A page that has just begun is one of a file, and whether it is code.
     fn begin_file(&mut self, page: u32, executable: bool);
     /// A page is freed, wherever it is.
     fn free(&mut self, page: u32);

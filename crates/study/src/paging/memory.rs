@@ -310,6 +310,10 @@ impl<P: Replacement> Engine for Memories<P> {
         }
     }
 
+    fn begin(&mut self, page: u32, number: u64) {
+        self.policies.iter_mut().for_each(|policy| policy.begin(page, number));
+    }
+
     fn begin_file(&mut self, page: u32, executable: bool) {
         self.state(page).kind = OF_FILE;
         self.files = true;

@@ -76,8 +76,8 @@ nearfar_schema::options! {
         replacement: Choice<Replacements> = "clock",
         /// The accessed bit of a page just loaded by CLOCK.
         clock_insert: ClockInsert = "set",
-        /// The kernel's vm.swappiness, for `linux`: how readily anonymous pages go in place of those of
-        /// files, from 0 to 200.
+        /// The kernel's vm.swappiness, for `linux` and `mglru`: how readily anonymous pages go in
+        /// place of those of files, from 0 to 200.
         swappiness: Count<0, MAX_SWAPPINESS> = SWAPPINESS,
         /// For `linux`: faults between two updates of the statistics that it compares its lists by, which
         /// the kernel makes every two seconds; 0: none, as for a program that ends sooner.
@@ -283,25 +283,27 @@ impl Options {
 
     /// Let Linux reclaim anonymous pages more or less readily than by default.
     pub fn with_swappiness(self, swappiness: u64) -> Result<Self> {
-        self.of_linux("--swappiness", swappiness != SWAPPINESS)?;
+        self.only_for("--swappiness", swappiness != SWAPPINESS, Named::has_swappiness)?;
         Ok(Self { swappiness, ..self })
     }
 
     /// Let Linux's statistics grow old.
     pub fn with_statistics_every(self, faults: u64) -> Result<Self> {
-        self.of_linux("--statistics-every", faults != STATISTICS_EVERY)?;
+        self.only_for("--statistics-every", faults != STATISTICS_EVERY, Named::has_statistics)?;
         Ok(Self { statistics_every: faults, ..self })
     }
 
-    /// Refuse an option of Linux's that is `given` to another policy.
-    fn of_linux(&self, option: &str, given: bool) -> Result<()> {
-        if !given || self.replacement.is_linux() {
+    /// Refuse an option that is `given` to a policy that it means nothing to.
+    fn only_for(&self, option: &str, given: bool, has: fn(Named) -> bool) -> Result<()> {
+        if !given || has(self.replacement) {
             return Ok(());
         }
+        let policies = replacement::REPLACEMENTS.iter().filter(|policy| has(**policy));
+        let names: Vec<&str> = policies.map(|policy| policy.name).collect();
         Err(Error::input(
             option,
             format!("means nothing to {:?}", self.replacement.name),
-            "use it with --replacement linux",
+            format!("use it with --replacement {}", names.join(" or ")),
         ))
     }
 

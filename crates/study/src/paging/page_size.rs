@@ -76,23 +76,26 @@ struct Endless {
 }
 
 impl Endless {
-    fn new_block(&mut self, block: u64, sample: Option<Sample>) {
+    /// A block that was not referenced before; answers its page and that one's number if it is new.
+    fn new_block(&mut self, block: u64, sample: Option<Sample>) -> Option<(u32, u64)> {
         let number = block >> self.blocks;
         if sample.is_some_and(|sample| !sample.takes(number)) {
             self.page_of.push(NO_PAGE);
-            return;
+            return None;
         }
+        let page = self.pages;
         if !self.own {
-            let id = *self.ids.entry(number).or_insert(self.pages);
+            let id = *self.ids.entry(number).or_insert(page);
             self.page_of.push(id);
-            if id != self.pages {
-                return;
+            if id != page {
+                return None;
             }
         }
         self.pages += 1;
         if self.numbered {
             self.numbers.push(number);
         }
+        Some((page, number))
     }
 }
 
@@ -199,7 +202,9 @@ impl PageSize {
         let mut of_frames = Grouped::new();
         if let Pages::Endless(pages) = &mut self.pages {
             for &block in &chunk.new_blocks {
-                pages.new_block(block, self.sample);
+                if let Some((page, number)) = pages.new_block(block, self.sample) {
+                    self.engines.iter_mut().for_each(|engine| engine.begin(page, number));
+                }
             }
             self.local_of.resize(pages.pages as usize, 0);
         }
@@ -273,10 +278,14 @@ impl PageSize {
                         buffer.remove(page, number);
                     }
                 }
-                Action::Begin { frame, of_file: true, executable } => {
-                    self.engines.iter_mut().for_each(|engine| engine.begin_file(frame, executable));
+                Action::Begin { frame, number, of_file, executable } => {
+                    for engine in &mut self.engines {
+                        engine.begin(frame, number);
+                        if of_file {
+                            engine.begin_file(frame, executable);
+                        }
+                    }
                 }
-                Action::Begin { .. } => {}
                 Action::Free(frame) => {
                     self.engines.iter_mut().for_each(|engine| engine.free(frame));
                 }

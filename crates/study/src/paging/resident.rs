@@ -61,11 +61,12 @@ impl Resident {
                     buffer.remove(page, number);
                 }
             }
-            Action::Begin { frame, of_file, executable } => {
+            Action::Begin { frame, number, of_file, executable } => {
                 if self.held.len() <= frame as usize {
                     self.held.resize(frame as usize + 1, Held::default());
                 }
                 self.held[frame as usize] = Held { fresh: true, of_file, ..Held::default() };
+                self.memory.begin(frame, number);
                 if of_file {
                     self.memory.begin_file(frame, executable);
                 }
@@ -119,7 +120,9 @@ impl Resident {
 
 /// A memory that sees every reference to its pages, which are frames of a page table.
 pub trait Memory {
-    /// The next reference to this page is its first; it is one of a file, and whether it is code.
+    /// The next reference to this page is its first, at this number.
+    fn begin(&mut self, _page: u32, _number: u64) {}
+    /// This page, which has just begun, is one of a file, and whether it is code.
     fn begin_file(&mut self, _page: u32, _executable: bool) {}
     /// One reference; true when it faults.
     fn reference(&mut self, page: u32) -> bool;
@@ -206,6 +209,10 @@ struct ByFaults<P> {
 }
 
 impl<P: Replacement> Memory for ByFaults<P> {
+    fn begin(&mut self, page: u32, number: u64) {
+        self.policy.begin(page, number);
+    }
+
     fn begin_file(&mut self, page: u32, executable: bool) {
         self.policy.begin_file(page, executable);
     }

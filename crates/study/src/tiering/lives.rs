@@ -13,7 +13,7 @@ use nearfar_trace::{Batch, Columns, Error, KindSet, Reader, Result, last_byte};
 
 use super::engine::{Access, End};
 use crate::lifetimes::{
-    Action, Blocks, Change, Events, NO_FRAME, Next, PAGE, PageTable, Recent, SPACE_SHIFT, Spaces,
+    Action, Blocks, Events, NO_FRAME, Next, PAGE, PageTable, Recent, SPACE_SHIFT, Spaces,
 };
 
 /// What changes before an access.
@@ -229,12 +229,6 @@ impl Builder {
             table.apply(&change);
             place_of.resize(table.ids(), NO_PLACE);
             translated.resize(table.ids(), NO_PLACE);
-            // Only a reference gives a page its frame: to this page.
-            let number = match change {
-                Change::Born { number, .. } => number >> self.shift,
-                Change::Written(block) => table.number(table.page(block)),
-                _ => 0,
-            };
             for action in table.actions() {
                 match action {
                     Action::Shootdown { page, .. } => {
@@ -245,7 +239,9 @@ impl Builder {
                             lives.steps.push(Step { at, what });
                         }
                     }
-                    Action::Begin { frame, .. } => place_of[frame as usize] = places.take(number),
+                    Action::Begin { frame, number, .. } => {
+                        place_of[frame as usize] = places.take(number);
+                    }
                     Action::Free(frame) => {
                         let place = place_of[frame as usize];
                         places.give_back(place);

@@ -88,7 +88,8 @@ impl Pages {
                 let page = *ids.entry(block).or_insert(fresh);
                 if page == fresh {
                     let (of_file, executable) = (false, false);
-                    resident.apply(Action::Begin { frame: page, of_file, executable });
+                    let frame = page;
+                    resident.apply(Action::Begin { frame, number: block, of_file, executable });
                 }
                 Reached { page, number: block, frame: page }
             }

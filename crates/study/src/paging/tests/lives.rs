@@ -35,6 +35,8 @@ pub struct PlainFrame {
     stays: bool,
     of_file: bool,
     executable: bool,
+    /// The number of the page that it began in.
+    place: u64,
     pages: usize,
     discarded: bool,
 }
@@ -212,14 +214,18 @@ impl World {
     }
 
     fn new_frame(&mut self, page: usize, map: Option<Map>) {
+        let place = self.name(page);
         let frame = match map.and_then(|map| Some((map, map.object?))) {
-            None => self.push_frame(None, false, false),
+            None => self.push_frame(place, None, false, false),
             Some((map, object)) => {
                 let offset = (self.pages[page].number * self.page).wrapping_sub(map.start);
                 let same = |frame: &PlainFrame| frame.object == Some((object, offset));
                 match self.frames.iter().position(same) {
                     Some(frame) => frame,
-                    None => self.push_frame(Some((object, offset)), map.stays, map.executable),
+                    None => {
+                        let object = Some((object, offset));
+                        self.push_frame(place, object, map.stays, map.executable)
+                    }
                 }
             }
         };
@@ -230,6 +236,7 @@ impl World {
 
     fn push_frame(
         &mut self,
+        place: u64,
         object: Option<((u64, u64), u64)>,
         stays: bool,
         executable: bool,
@@ -240,6 +247,7 @@ impl World {
             stays,
             of_file,
             executable: of_file && executable,
+            place,
             pages: 0,
             discarded: false,
         });

@@ -2,10 +2,12 @@
 
 mod linux;
 pub mod lives;
+mod mglru;
 
 use std::collections::{HashMap, VecDeque};
 
 use linux::plain_linux;
+use mglru::plain_mglru;
 use nearfar_schema::Choice;
 use nearfar_trace::{Batch, Kind, KindSet, Record, Source, Writer, WriterOptions};
 use proptest::prelude::*;
@@ -210,6 +212,10 @@ proptest! {
     fn linux_is_exact(records in records()) {
         check(&records, &PAGES, "12x3", "linux", plain_linux);
     }
+    #[test]
+    fn mglru_is_exact(records in records()) {
+        check(&records, &PAGES, "12x3", "mglru", plain_mglru);
+    }
 }
 
 #[test]
@@ -220,9 +226,9 @@ fn the_top_of_the_address_space() {
     check(&records[..1], &PAGES, "64", "lru", plain_lru);
 }
 
-/// Memories of over 4096 frames, which reclaim 32 pages at a time.
+/// Memories of over 4096 frames, which reclaim whole batches.
 #[test]
-fn linux_in_whole_batches() {
+fn linux_and_mglru_in_whole_batches() {
     let mut draw = 1u64;
     let records: Vec<Record> = (0..30_000u64)
         .map(|i| {
@@ -236,6 +242,20 @@ fn linux_in_whole_batches() {
         })
         .collect();
     check(&records, &[64], "1", "linux", plain_linux);
+    check(&records, &[64], "1", "mglru", plain_mglru);
+}
+
+/// A program whose data are looked up in no order.
+#[test]
+fn mglru_on_a_real_program() {
+    let capture = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/captures/sqlite.trace");
+    let reader = nearfar_trace::Reader::open(std::path::Path::new(capture)).unwrap();
+    let mut batches = reader.batches(nearfar_trace::Columns::ALL);
+    let (mut batch, mut records) = (Batch::default(), Vec::new());
+    while batches.next_into(&mut batch).unwrap() {
+        records.extend(batch.iter());
+    }
+    check(&records, &[4096], "64", "mglru", plain_mglru);
 }
 
 /// A working set that is looked at twice and more becomes active; with statistics that say nothing of it

@@ -3,9 +3,10 @@
 use super::memories::{PlainMemory, Recency, Ring, replay, walk};
 use super::*;
 use crate::paging::tests::linux::PlainLinux;
+use crate::paging::tests::mglru::PlainMglru;
 
 fn check_lives(steps: &[Step], pages: &[u64], tlb: &str, policy: &str, insert: ClockInsert) {
-    let sizes = [1, 2, 3, 5, 8, 9, 12, 17, 40, 70].map(|frames| MemorySize::Bytes(frames * 4096));
+    let sizes = SIZES.map(|frames| MemorySize::Bytes(frames * 4096));
     let (tlb, policy) = (tlb.parse().unwrap(), Choice::of(policy).unwrap());
     let all = KindSet::ALL;
     check_options(
@@ -47,9 +48,11 @@ fn check_options(steps: &[Step], options: &Options) {
             let mut memory: Box<dyn PlainMemory> = match policy {
                 "clock" => Box::new(Ring::new(frames, insert == ClockInsert::Set)),
                 "lru" => Box::new(Recency(Vec::new(), frames)),
-                _ => {
+                "linux" => {
                     Box::new(PlainLinux::new(frames, options.swappiness, options.statistics_every))
                 }
+                "mglru" => Box::new(PlainMglru::new(frames, options.swappiness)),
+                _ => panic!("no reference implementation of {policy}"),
             };
             let came = replay(&world, memory.as_mut(), insert == ClockInsert::Clear);
             assert_eq!((cell.faults, cell.dirty_evictions), (came.faults, came.dirty), "{place}");
@@ -80,24 +83,28 @@ proptest! {
         swappiness in prop::sample::select(vec![0u64, 1, 60, 100, 200]),
         every in prop::sample::select(vec![0u64, 1, 1, 3, 50]),
     ) {
-        let sizes = [1, 2, 3, 5, 8, 9, 12, 17, 40, 70];
-        check_options(&steps, &under_linux(&[4096, 16_384], &sizes, swappiness, every));
+        check_options(&steps, &under("linux", &[4096, 16_384], &SIZES, swappiness, every));
+    }
+    #[test]
+    fn mglru_lets_go(steps in steps(), swappiness in prop::sample::select(vec![0u64, 1, 60, 100, 200])) {
+        check_options(&steps, &under("mglru", &[4096, 16_384], &SIZES, swappiness, 1));
     }
 }
 
-/// Memories of so many 4 KiB under Linux.
-fn under_linux(pages: &[u64], sizes: &[u64], swappiness: u64, every: u64) -> Options {
+const SIZES: [u64; 10] = [1, 2, 3, 5, 8, 9, 12, 17, 40, 70];
+
+/// Memories of so many 4 KiB under one of Linux's policies.
+fn under(policy: &str, pages: &[u64], sizes: &[u64], swappiness: u64, every: u64) -> Options {
     let sizes = sizes.iter().map(|size| MemorySize::Bytes(size * 4096)).collect();
-    let policy = Choice::of("linux").unwrap();
+    let policy = Choice::of(policy).unwrap();
     let (tlb, all) = ("12x3".parse().unwrap(), KindSet::ALL);
     let options = Options::new(pages.to_vec(), sizes, tlb, policy, ClockInsert::Set, all).unwrap();
     options.with_swappiness(swappiness).unwrap().with_statistics_every(every).unwrap()
 }
 
-/// Files, code and anonymous memory, some of it discarded, in memories that reclaim up to 32 pages at a
-/// time.
+/// Files, code and anonymous memory, some of it discarded, in memories that reclaim whole batches.
 #[test]
-fn linux_in_whole_batches_of_both_types() {
+fn linux_and_mglru_in_whole_batches_of_both_types() {
     const PAGES: u64 = 2048;
     let regions = [(0x1000_0000u64, "rw-p", 0), (0x2000_0000, "r--p", 1), (0x3000_0000, "r-xp", 2)];
     let event = |event, addr, pages| {
@@ -128,7 +135,10 @@ fn linux_in_whole_batches_of_both_types() {
         }
     }
     for (swappiness, every) in [(0, 1), (30, 1), (60, 1), (200, 1), (60, 0), (60, 1000)] {
-        check_options(&steps, &under_linux(&[64], &[16, 40, 72], swappiness, every));
+        check_options(&steps, &under("linux", &[64], &[16, 40, 72], swappiness, every));
+        if every == 1 {
+            check_options(&steps, &under("mglru", &[64], &[16, 40, 72], swappiness, every));
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use super::*;
 use crate::paging::FaultKinds;
 use crate::paging::tests::linux::PlainLinux;
+use crate::paging::tests::mglru::PlainMglru;
 
 /// What memories of one page size come to: faults, dirty evictions and kinds.
 #[derive(Debug, Default, PartialEq)]
@@ -116,6 +117,34 @@ impl PlainMemory for PlainLinux {
 
     fn keep(&mut self, frame: usize) {
         PlainLinux::keep(self, frame as u64);
+    }
+}
+
+impl PlainMemory for PlainMglru {
+    fn begin(&mut self, frame: usize, of: &PlainFrame) {
+        let page = self.pages.entry(frame as u64).or_default();
+        (page.of_file, page.place) = (of.of_file, of.place);
+    }
+
+    fn has(&self, frame: usize) -> bool {
+        PlainMglru::has(self, frame as u64)
+    }
+
+    fn reference(&mut self, frame: usize) -> Vec<usize> {
+        PlainMglru::reference(self, frame as u64, false);
+        self.evicted.iter().map(|page| *page as usize).collect()
+    }
+
+    fn free(&mut self, frame: usize) {
+        PlainMglru::free(self, frame as u64);
+    }
+
+    fn discard(&mut self, frame: usize) {
+        PlainMglru::discard(self, frame as u64);
+    }
+
+    fn keep(&mut self, frame: usize) {
+        PlainMglru::keep(self, frame as u64);
     }
 }
 
