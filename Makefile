@@ -104,7 +104,7 @@ FUZZ_SECONDS ?= 600
 fuzz: env ## Fuzz every reader for FUZZ_SECONDS in all (docs/robustness.md)
 	$(BIN)/python fuzz/run.py --seconds $(FUZZ_SECONDS)
 
-CHAOS_ROUNDS ?= 30
+CHAOS_ROUNDS ?= 200
 .PHONY: chaos
 chaos: env ## Kill commands at random points, CHAOS_ROUNDS times each; full disks; calls that fail
 	$(BIN)/python tests/chaos.py --rounds $(CHAOS_ROUNDS)
