@@ -47,6 +47,7 @@ class Inputs:
         zipf_pages: pages of the Zipf trace.
         engine: the built `nearfar-bench`.
         remarks: what a reader of the figures must know.
+        cells: programs at each memory size under the real kernel (`cases/kernel_faults.py`).
     """
 
     scratch: Path
@@ -54,6 +55,7 @@ class Inputs:
     zipf_pages: int
     engine: Path
     remarks: list[str] = field(default_factory=list)
+    cells: list[dict[str, Any]] = field(default_factory=list)
 
     def compressed(self, size: int) -> Path:
         """A gzip file of ``size`` bytes of text."""

@@ -24,6 +24,7 @@ from cases import (
     huge,
     kernel_faults,
     lru,
+    mglru_guest,
     paging,
     sample,
     ssd,
@@ -38,7 +39,19 @@ from table import render
 ROOT = Path(__file__).parent.parent
 
 #: What runs by default, in this order.
-CASES = [capture, decode, paging, lru, zipf, sample, kernel_faults, tiering, ssd, sweep]
+CASES = [
+    capture,
+    decode,
+    paging,
+    lru,
+    zipf,
+    sample,
+    kernel_faults,
+    mglru_guest,
+    tiering,
+    ssd,
+    sweep,
+]
 
 
 def main() -> int:
@@ -130,6 +143,7 @@ def bench(options: argparse.Namespace, chosen: list[Any], scratch: Path) -> dict
         "options": {"quick": quick, "refs": refs, "rounds": rounds},
         "remarks": inputs.remarks,
         "rows": [row.to_dict() for row in rows],
+        "cells": inputs.cells,
     }
 
 

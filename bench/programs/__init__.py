@@ -1,0 +1,152 @@
+"""Programs of different kinds that the kernel is asked about: one entry of a table each.
+
+Sizes are such that a program holds some 10,000 pages and runs for a second or less: none was chosen
+by what the kernel or the prediction says of it.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Program:
+    """One program.
+
+    Attributes:
+        name: of it.
+        kind: what it stands for, a few words.
+        needs: programs that must be there.
+        make: given a folder and the part of the full size, makes what it reads there, and returns
+            its command.
+    """
+
+    name: str
+    kind: str
+    needs: tuple[str, ...]
+    make: Callable[[Path, float], list[str]]
+
+    def missing(self) -> list[str]:
+        """What it needs and is not there."""
+        return [name for name in self.needs if shutil.which(name) is None]
+
+
+def _lines(folder: Path, count: float, most: int = 180) -> str:
+    """Lines of 60 to ``most`` hexadecimal digits, in no order; the same ones every time."""
+    draw = random.Random(1)
+    digits = (draw.randint(60, most) for _ in range(int(count)))
+    path = folder / f"lines-{int(count)}.txt"
+    path.write_text("".join(f"{draw.getrandbits(4 * length):0{length}x}\n" for length in digits))
+    return str(path)
+
+
+def _source(folder: Path, functions: float) -> str:
+    """Functions in C that call each other."""
+    draw = random.Random(1)
+    made = ["int table[4096];\n"]
+    for number in range(int(functions)):
+        body = [f"int f{number}(int a, int b)\n{{\n\tint c = a ^ {draw.getrandbits(16)};\n"]
+        for _ in range(draw.randint(5, 40)):
+            index, shift, limit = draw.randrange(4096), draw.randint(1, 7), draw.getrandbits(16)
+            body.append(f"\tfor (int i = 0; i < (b & {shift}); i++)\n")
+            body.append(f"\t\tc += table[(i + {index}) & 4095] << {shift};\n")
+            body.append(f"\tif (c > {limit}) c -= a * {index};\n")
+        if number:
+            body.append(f"\tc += f{draw.randrange(number)}(b, c);\n")
+        made.append("".join([*body, "\treturn c;\n}\n"]))
+    path = folder / "unit.c"
+    path.write_text("".join(made))
+    return str(path)
+
+
+def _found(name: str) -> str:
+    """Full path of a program that is there."""
+    path = shutil.which(name)
+    assert path is not None, name
+    return path
+
+
+def _printed(*words: str) -> str:
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _sort(folder: Path, part: float) -> list[str]:
+    text = _lines(folder, 250_000 * part)
+    return [_found("sort"), "-S", "400M", "--parallel=1", text]
+
+
+def _sqlite(_: Path, part: float) -> list[str]:
+    return [sys.executable, str(HERE / "sqlite.py"), str(int(40_000 * part))]
+
+
+def _node(_: Path, part: float) -> list[str]:
+    words = [_found("node"), "--single-threaded", "--predictable-gc-schedule"]
+    return [*words, str(HERE / "objects.js"), str(int(90_000 * part))]
+
+
+def _numpy(_: Path, part: float) -> list[str]:
+    return [sys.executable, str(HERE / "arrays.py"), str(int(1_000_000 * part))]
+
+
+def _gcc(folder: Path, part: float) -> list[str]:
+    compiler = _printed(_found("gcc"), "-print-prog-name=cc1")
+    unit = _source(folder, 30 * part)
+    return [compiler, "-quiet", "-O1", unit, "-o", "/dev/null"]
+
+
+def _zstd(folder: Path, part: float) -> list[str]:
+    text = _lines(folder, 150_000 * part)
+    search = "--zstd=strat=3,wlog=24,hlog=22,clog=21"
+    return [_found("zstd"), search, "--single-thread", "-c", text]
+
+
+def _perl(folder: Path, part: float) -> list[str]:
+    return [_found("perl"), str(HERE / "words.pl"), _lines(folder, 20_000 * part)]
+
+
+def _redis(folder: Path, part: float) -> list[str]:
+    from nearfar.inputs import redis_load
+
+    load = folder / "load.txt"
+    redis_load(load, keys=int(90_000 * part), commands=int(40_000 * part))
+    return [_found("bash"), str(HERE / "redis.sh"), str(folder), str(load)]
+
+
+def _graph(folder: Path, part: float) -> list[str]:
+    program = str(folder / "graph")
+    _printed(_found("gcc"), "-O2", "-o", program, str(HERE / "graph.c"))
+    return [program, str(int(600_000 * part))]
+
+
+def _shell(folder: Path, part: float) -> list[str]:
+    text = _lines(folder, 220_000 * part)
+    return [_found("bash"), str(HERE / "processes.sh"), text, str(int(50 * part))]
+
+
+def _jq(folder: Path, part: float) -> list[str]:
+    text = _lines(folder, 60_000 * part)
+    program = "[inputs | {key: .[0:4], size: length}] | group_by(.key) | map(length) | max"
+    return [_found("jq"), "-n", "-R", program, text]
+
+
+PROGRAMS = (
+    Program("sort", "a sort of lines", ("sort",), _sort),
+    Program("sqlite", "a database, in Python", (), _sqlite),
+    Program("node", "a compiled script language with a collector", ("node",), _node),
+    Program("numpy", "arrays, in Python", (), _numpy),
+    Program("cc1", "a compiler", ("gcc",), _gcc),
+    Program("zstd", "a compressor", ("zstd",), _zstd),
+    Program("perl", "an interpreter with a hash", ("perl",), _perl),
+    Program("redis", "a server and its client", ("bash", "redis-server", "redis-cli"), _redis),
+    Program("graph", "a graph, in C", ("gcc",), _graph),
+    Program("shell", "a shell that starts many processes", ("bash",), _shell),
+    Program("jq", "a tree of values", ("jq",), _jq),
+)
