@@ -24,6 +24,7 @@ from cases import (
     huge,
     kernel_faults,
     lru,
+    mglru_guest,
     paging,
     sample,
     ssd,
@@ -39,7 +40,20 @@ from table import render
 ROOT = Path(__file__).parent.parent
 
 #: What runs by default, in this order.
-CASES = [capture, decode, paging, lru, zipf, sample, view, kernel_faults, tiering, ssd, sweep]
+CASES = [
+    capture,
+    decode,
+    paging,
+    lru,
+    zipf,
+    sample,
+    view,
+    kernel_faults,
+    mglru_guest,
+    tiering,
+    ssd,
+    sweep,
+]
 
 
 def main() -> int:

@@ -201,13 +201,20 @@ def predict(cells: list[dict[str, Any]], trace: Path) -> None:
     for name, (policy, options) in PREDICTED.items():
         near = AROUND if policy == "linux" else (0,)
         frames = {cell["frames"] + more for cell in cells for more in near}
-        sizes = ["100%", *(str(each * kernel.PAGE) for each in sorted(frames))]
-        asked = ("--memory", ",".join(sizes), "--machine", "desktop-nvm", "--storage", "nvm-1x")
-        words = nearfar("paging", trace, *STUDY, *asked, "--replacement", policy, *options)
-        found = run(words).json()["rows"]
-        whole = next(each["frames"] for each in found if each["memory_fraction"] is not None)
-        swap_ins = {each["frames"]: each["swap_ins"] for each in found}
+        whole, found = swap_ins(trace, frames, policy, *options)
         for cell in cells:
-            cell["predicted"][name] = swap_ins[cell["frames"]]
-            cell["around"][name] = [swap_ins[cell["frames"] + more] for more in near]
+            cell["predicted"][name] = found[cell["frames"]]
+            cell["around"][name] = [found[cell["frames"] + more] for more in near]
             cell["trace_pages"] = whole
+
+
+def swap_ins(
+    trace: Path, frames: Iterable[int], policy: str, *options: str
+) -> tuple[int, dict[int, int]]:
+    """The most pages that a trace holds, and the pages read back from swap in so many frames."""
+    sizes = ["100%", *(str(each * kernel.PAGE) for each in sorted(frames))]
+    asked = ("--memory", ",".join(sizes), "--machine", "desktop-nvm", "--storage", "nvm-1x")
+    words = nearfar("paging", trace, *STUDY, *asked, "--replacement", policy, *options)
+    rows = run(words).json()["rows"]
+    whole = next(each["frames"] for each in rows if each["memory_fraction"] is not None)
+    return whole, {each["frames"]: each["swap_ins"] for each in rows}

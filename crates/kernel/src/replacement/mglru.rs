@@ -48,12 +48,15 @@
 //!
 //! * pages of a table that were never touched do not count as not referenced, nor do the bounds of a
 //!   mapping limit the 64 pages; a page that is moved, or shared by a fork, stays where it began;
-//! * the kernel walks all tables of a process that is new since the last walk, and none of one that
-//!   did not run since; here only the first walk is of all;
+//! * the kernel walks all tables of a process that is new since the last walk, and none of one that no
+//!   processor was switched to since (`lru_gen_use_mm`); here only the first walk is of all, and every
+//!   process counts as switched to. One that has a processor for itself is hardly ever walked, and
+//!   may fault some times as often;
 //! * a page of a file that is mapped nowhere, or read by a system call, has an accessed bit like
 //!   others. In the kernel the number of such calls makes its tier.
 //!
-//! Left out, as a trace has no such thing: kswapd and watermarks, several reclaimers and control
+//! Compared with a running kernel, with anonymous pages alone, in `bench/cases/mglru_guest.py`. Left
+//! out, as a trace has no such thing: kswapd and watermarks, several reclaimers and control
 //! groups, huge pages, read-ahead, `MADV_RANDOM` and `MADV_SEQUENTIAL` (pages then enter an old
 //! generation), `min_ttl_ms`, write-back of files, and that up to 30 pages found around another wait
 //! for the next reclaim to become young. Do not use it for aarch64 processors that do not set accessed

@@ -1,6 +1,6 @@
 //! Multi-generational LRU as deques, newest first, with the words of `mm/vmscan.c`.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 /// A memory under multi-generational LRU.
 pub struct PlainMglru {
@@ -14,7 +14,7 @@ pub struct PlainMglru {
     nr_pages: HashMap<(bool, u64), u64>,
     held: HashSet<u64>,
     /// Who was last loaded first at a place, and how many were in each 512 places.
-    places: HashMap<u64, u64>,
+    places: BTreeMap<u64, u64>,
     populated: HashMap<u64, u64>,
     max_seq: u64,
     min_seq: [u64; 2],
@@ -61,7 +61,7 @@ impl PlainMglru {
             lists: HashMap::new(),
             nr_pages: HashMap::new(),
             held: HashSet::new(),
-            places: HashMap::new(),
+            places: BTreeMap::new(),
             populated: HashMap::new(),
             max_seq: 3,
             min_seq: [0; 2],
@@ -189,11 +189,6 @@ impl PlainMglru {
         self.max_seq += 1;
     }
 
-    /// The page at this place, if it is resident and was referenced.
-    fn young_at(&self, place: u64) -> Option<u64> {
-        self.places.get(&place).copied().filter(|p| self.pages[p].young)
-    }
-
     fn look_around(&mut self, p: u64) {
         let page = self.pages.get_mut(&p).unwrap();
         page.young = false;
@@ -207,9 +202,10 @@ impl PlainMglru {
             (place - 32, place + 31)
         };
         let mut young = 1;
-        for near in (from..=to).filter_map(|place| self.young_at(place)).collect::<Vec<_>>() {
+        let around: Vec<u64> = self.places.range(from..=to).map(|(_, near)| *near).collect();
+        for &near in &around {
             let page = self.pages.get_mut(&near).unwrap();
-            if !page.file() && !can_swap {
+            if !page.young || (!page.file() && !can_swap) {
                 continue;
             }
             page.young = false;
@@ -221,9 +217,8 @@ impl PlainMglru {
                 self.add(near, self.max_seq);
             }
         }
-        let total = (from..=to).filter(|place| self.places.contains_key(place)).count();
         if let Some(filter) = &mut self.filter
-            && young * 8 >= total
+            && young * 8 >= around.len()
         {
             filter.insert(place / 512);
         }

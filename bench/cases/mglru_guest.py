@@ -1,0 +1,228 @@
+"""Major faults that a guest's kernel counts, beside what `--replacement mglru` predicts.
+
+The guest has Debian's 6.12, whose multi-generational LRU is on; `limited.sh` runs there.
+"""
+
+from __future__ import annotations
+
+import shlex
+import statistics
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import kernel
+from inputs import Inputs
+from measure import BenchError, Row, nearfar, row, run
+from programs import HERE, PROGRAMS, Program
+
+from cases.kernel_faults import swap_ins
+from nearfar.errors import NearfarError
+from nearfar.guest import Guest, Hardware, Node
+
+NAME = "mglru-guest"
+SUMMARY = "major faults in a guest with multi-generational LRU, against the prediction"
+
+#: Memory sizes, percent of the program's anonymous pages.
+PARTS = (50, 60, 70, 80, 90)
+#: The policy that is read from the kernel, and others, to see what the comparison can tell apart.
+OURS, OTHERS = "mglru", ("linux", "clock", "lru")
+#: What the programs need in the guest. Left out are those that are part of this Python, that are
+#: several processes, or that take minutes under emulation.
+PACKAGES = {
+    "sort": ["coreutils"],
+    "perl": ["perl-base"],
+    "graph": ["libc6"],
+    "cc1": ["cpp-12"],
+}
+#: Programs of a quick run, the part of their size, and the memory sizes.
+QUICK, QUICK_PART, QUICK_PARTS = ("graph",), 0.1, (90,)
+#: What programs see, in the guest (`limited.sh`) and when they are captured.
+ENVIRONMENT = ("LC_ALL=C", "PATH=/usr/bin:/bin")
+#: A cell with fewer faults is not judged by its error: one batch more or less is most of it.
+FEWEST = 64
+#: Percent that cells err by at most, of whose share is told.
+NEAR = (10, 25)
+#: Seconds that the guest may take for all programs.
+TIMEOUT = 7200
+MEMORY, SWAP = 1536 << 20, 1 << 30
+
+
+def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
+    """Every program in one guest, at every size; then captured and predicted."""
+    chosen = {}
+    for program in PROGRAMS:
+        missing = program.missing()
+        if program.name not in PACKAGES or (quick and program.name not in QUICK):
+            continue
+        if missing:
+            inputs.remarks.append(f"{NAME}: {program.name} skipped: no {missing[0]}")
+            continue
+        folder = inputs.scratch / f"guest-{program.name}"
+        folder.mkdir()
+        chosen[folder] = program, program.make(folder, QUICK_PART if quick else 1)
+    if not inputs.can_capture:
+        inputs.remarks.append(f"{NAME} skipped: there is no QEMU to capture with")
+        return []
+    try:
+        cells = ask_guest(chosen, rounds, QUICK_PARTS if quick else PARTS)
+    except NearfarError as error:
+        inputs.remarks.append(f"{NAME} skipped: {error}")
+        return []
+    for folder, (program, command) in chosen.items():
+        ask_model([c for c in cells if c["program"] == program.name], command, folder / "trace")
+    inputs.cells += cells
+    return rows(cells)
+
+
+def ask_guest(
+    chosen: dict[Path, tuple[Program, list[str]]], rounds: int, parts: Iterable[int]
+) -> list[dict[str, Any]]:
+    """What the guest's kernel counts: a cell for each program and size."""
+    asked, packages = [], set[str]()
+    files: dict[str, Path | bytes] = {
+        "/work/limited.sh": HERE.parent / "limited.sh",
+        str(HERE): HERE,
+    }
+    for folder, (program, command) in chosen.items():
+        # /tmp is another one there.
+        there = f"/work/{program.name}"
+        files[there] = folder
+        words = shlex.join(word.replace(str(folder), there) for word in command)
+        asked.append(f"{program.name} {','.join(map(str, parts))} {rounds} {words}\n")
+        packages.update(PACKAGES[program.name])
+    files["/work/asked"] = "".join(asked).encode()
+    done = Guest(
+        "x86_64",
+        Hardware((Node(memory=MEMORY, cpus=1),)),
+        packages=sorted(packages),
+        zram=SWAP,
+        parameters=("transparent_hugepage=never", "norandmaps"),
+    ).run(["sh", "limited.sh"], files=files, timeout=TIMEOUT)
+    return parse(done.output.decode(errors="replace"))
+
+
+def parse(text: str) -> list[dict[str, Any]]:
+    """Cells of what ``limited.sh`` prints.
+
+    Raises:
+        BenchError: it did not come to its end, or a program failed without a limit.
+    """
+    about: dict[str, str] = {}
+    cells: dict[tuple[str, str], dict[str, Any]] = {}
+    lines = text.splitlines()
+    if lines[-1:] != ["done"]:
+        raise BenchError(f"limited.sh ended early: {' / '.join(lines[-2:])}")
+    for line in lines[:-1]:
+        what, *words = line.split()
+        if what in ("lists", "kernel"):
+            about[what] = words[0]
+        elif what == "free":
+            name, code, frames, own = words
+            if code != "0":
+                raise BenchError(f"{name}: ended with {code} in the guest, without a limit")
+            about |= {"anonymous_pages": frames, "kernel_bytes": own}
+        else:
+            name, part, frames, beside, code, killed, major, file_bytes = words
+            key = name, part
+            cell = cells.setdefault(
+                key,
+                {
+                    "case": NAME,
+                    "program": name,
+                    "part": int(part) / 100,
+                    "frames": int(frames),
+                    "anonymous_pages": int(about["anonymous_pages"]),
+                    "kernel_bytes": int(about["kernel_bytes"]),
+                    "lists": about["lists"],
+                    "linux": about["kernel"],
+                    "kernel": [],
+                    "alone": [],
+                    "killed": 0,
+                    "file_bytes": 0,
+                },
+            )
+            if code == "0" and killed == "0":
+                cell["kernel" if beside == "1" else "alone"].append(int(major))
+            else:
+                cell["killed"] += 1
+            cell["file_bytes"] = max(cell["file_bytes"], int(file_bytes))
+    return [*cells.values()]
+
+
+def ask_model(cells: list[dict[str, Any]], command: list[str], trace: Path) -> None:
+    """Capture it, and add what is predicted to its cells."""
+    words = nearfar("capture", "--no-fetch", "--follow-forks", "--force", "-o", trace, "--")
+    run(["env", "-i", *ENVIRONMENT, *words, *command], discard=True)
+    frames = {cell["frames"] for cell in cells}
+    for cell in cells:
+        cell["predicted"] = {}
+    for policy in (OURS, *OTHERS):
+        swappiness = ("--swappiness", kernel.SWAPPINESS) if policy in (OURS, "linux") else ()
+        pages, found = swap_ins(trace, frames, policy, *swappiness)
+        for cell in cells:
+            cell["trace_pages"] = pages
+            cell["predicted"][policy] = found[cell["frames"]]
+
+
+def signed_error(cell: dict[str, Any], policy: str = OURS) -> float | None:
+    """Percent that the prediction is above the kernel's median; None if that is too few."""
+    count = statistics.median(cell["kernel"]) if cell["kernel"] else 0
+    return 100 * (cell["predicted"][policy] - count) / count if count >= FEWEST else None
+
+
+def rows(cells: list[dict[str, Any]]) -> list[Row]:
+    """The counts of each cell beside what is predicted, then the errors of all."""
+    made = []
+    for cell in cells:
+        label = f"{cell['program']}, {cell['part']:.0%}, {cell['frames']} frames"
+        said = ", ".join(f"{name} {count}" for name, count in cell["predicted"].items())
+        said += f"; alone on the processor {spread(cell['alone'])}"
+        if cell["kernel"]:
+            made.append(row(NAME, label, cell["kernel"], "faults", note=f"predicted: {said}"))
+    for policy in (OURS, *OTHERS):
+        found = [e for cell in cells if (e := signed_error(cell, policy)) is not None]
+        if not found:
+            continue
+        made.append(row(NAME, f"signed error, `{policy}`", found, "%"))
+        distance, ours = [abs(statistics.median(found))], policy == OURS
+        goal = "<= 10" if ours else ""
+        made.append(
+            row(NAME, f"distance of that median from 0, `{policy}`", distance, "%", goal=goal)
+        )
+        for near in NEAR:
+            share = [100 * sum(abs(error) <= near for error in found) / len(found)]
+            goal = ">= 90" if ours and near == NEAR[-1] else ""
+            made.append(row(NAME, f"cells within {near} %, `{policy}`", share, "%", goal=goal))
+    made.append(
+        row(NAME, "runs killed for lack of memory", [sum(c["killed"] for c in cells)], "runs")
+    )
+    return made
+
+
+def table(cells: list[dict[str, Any]]) -> list[str]:
+    """The cells as lines of Markdown."""
+    lines = [
+        "| program | memory | frames | kernel, alone | kernel | "
+        + " | ".join(f"`{policy}`" for policy in (OURS, *OTHERS))
+        + " |",
+        "|---|---:|---:|---:|---:|" + "---:|" * (1 + len(OTHERS)),
+    ]
+    for cell in cells:
+        said = []
+        for policy in (OURS, *OTHERS):
+            error = signed_error(cell, policy)
+            share = "" if error is None else f" ({error:+.0f} %)"
+            said.append(f"{cell['predicted'][policy]:,}{share}")
+        where = f"{cell['program']} | {cell['part']:.0%} | {cell['frames']:,}"
+        counted = f"{spread(cell['alone'])} | {spread(cell['kernel'])}"
+        lines.append(f"| {where} | {counted} | {' | '.join(said)} |")
+    return lines
+
+
+def spread(counts: list[int]) -> str:
+    """The median of the runs, and where they differ the least and the most."""
+    if not counts:
+        return "not counted"
+    between = f" ({min(counts):,} to {max(counts):,})" if len({*counts}) > 1 else ""
+    return f"{statistics.median(counts):,.0f}{between}"
