@@ -212,6 +212,10 @@ proptest! {
     fn linux_is_exact(records in records()) {
         check(&records, &PAGES, "12x3", "linux", plain_linux);
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
     fn mglru_is_exact(records in records()) {
         check(&records, &PAGES, "12x3", "mglru", plain_mglru);
