@@ -21,19 +21,9 @@ from conftest import HANG
 BENCH = Path(__file__).parent.parent / "bench"
 sys.path.insert(0, str(BENCH))
 
-CASES = [
-    "capture",
-    "decode",
-    "paging",
-    "lru",
-    "zipf",
-    "sample",
-    "kernel-faults",
-    "mglru-guest",
-    "tiering",
-    "ssd",
-    "sweep",
-]
+import run  # noqa: E402 - of the bench
+
+CASES = [case.NAME for case in run.CASES]
 
 
 def bench(*words: object, path: str | None = None) -> subprocess.CompletedProcess[str]:

@@ -39,11 +39,14 @@ def test_cells_are_read() -> None:
     half["predicted"] = dict.fromkeys(("mglru", "linux", "clock", "lru"), 1200)
     most["predicted"] = dict.fromkeys(("mglru", "linux", "clock", "lru"), 30)
     # Ten faults are too few to judge.
-    assert [mglru_guest.signed_error(cell) for cell in (half, most)] == [pytest.approx(20), None]
+    assert [mglru_guest.signed_error(cell, "kernel", "mglru") for cell in (half, most)] == [
+        pytest.approx(20),
+        None,
+    ]
     rows = {row.name: row for row in mglru_guest.rows([half, most])}
     assert rows["one, 50%, 50 frames"].value == 1000 and rows["one, 90%, 90 frames"].value == 10
     assert [rows[f"cells within {near} %, `mglru`"].value for near in (10, 25)] == [0, 100]
-    assert rows["distance of that median from 0, `mglru`"].holds is False
+    assert rows["distance of that from 0, `mglru`"].holds is False
     assert rows["runs killed for lack of memory"].value == 2
     lines = mglru_guest.table([half, most])
     assert lines[2].startswith("| one | 50% | 50 | 3,000 | 1,000 (900 to 1,100) | 1,200 (+20 %) |")

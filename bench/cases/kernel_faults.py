@@ -147,6 +147,19 @@ def share(found: list[float], near: int) -> float:
     return 100 * sum(abs(error) <= near for error in found) / len(found)
 
 
+def figures(case: str, found: list[float], label: str, *, goals: bool) -> list[Row]:
+    """Figures of all errors of one prediction, with or without goals."""
+    made = [row(case, f"signed error, all, {label}", found, "%")]
+    distance = [abs(statistics.median(found))]
+    goal = "<= 10" if goals else ""
+    made.append(row(case, f"distance of that from 0, {label}", distance, "%", goal=goal))
+    for near in NEAR:
+        goal = ">= 90" if goals and near == NEAR[-1] else ""
+        within = [share(found, near)]
+        made.append(row(case, f"cells within {near} %, {label}", within, "%", goal=goal))
+    return [*made, row(case, f"cells judged, {label}", [len(found)], "cells")]
+
+
 def rows(cells: list[dict[str, Any]]) -> list[Row]:
     """The figures of each program, then those of all cells."""
     made = []
@@ -160,16 +173,7 @@ def rows(cells: list[dict[str, Any]]) -> list[Row]:
         found = errors(cells, *compared)
         if not found:
             continue
-        main = compared == MAIN
-        made.append(row(NAME, f"signed error, all, {label}", found, "%"))
-        distance = [abs(statistics.median(found))]
-        goal = "<= 10" if main else ""
-        made.append(row(NAME, f"distance of that from 0, {label}", distance, "%", goal=goal))
-        for near in NEAR:
-            goal = ">= 90" if main and near == NEAR[-1] else ""
-            within = [share(found, near)]
-            made.append(row(NAME, f"cells within {near} %, {label}", within, "%", goal=goal))
-        made.append(row(NAME, f"cells judged, {label}", [len(found)], "cells"))
+        made += figures(NAME, found, label, goals=compared == MAIN)
     made.append(row(NAME, "cells", [len(cells)], "cells", note=conditions(cells)))
     for how, label in (("kernel", "not polled"), ("polled", "polled")):
         killed = sum(cell[f"{how}_killed"] for cell in cells)

@@ -16,7 +16,7 @@ from inputs import Inputs
 from measure import BenchError, Row, nearfar, row, run
 from programs import HERE, PROGRAMS, Program
 
-from cases.kernel_faults import swap_ins
+from cases.kernel_faults import errors, figures, signed_error, swap_ins
 from nearfar.errors import NearfarError
 from nearfar.guest import Guest, Hardware, Node
 
@@ -39,10 +39,6 @@ PACKAGES = {
 QUICK, QUICK_PART, QUICK_PARTS = ("graph",), 0.1, (90,)
 #: What programs see, in the guest (`limited.sh`) and when they are captured.
 ENVIRONMENT = ("LC_ALL=C", "PATH=/usr/bin:/bin")
-#: A cell with fewer faults is not judged by its error: one batch more or less is most of it.
-FEWEST = 64
-#: Percent that cells err by at most, of whose share is told.
-NEAR = (10, 25)
 #: Seconds that the guest may take for all programs.
 TIMEOUT = 7200
 MEMORY, SWAP = 1536 << 20, 1 << 30
@@ -165,12 +161,6 @@ def ask_model(cells: list[dict[str, Any]], command: list[str], trace: Path) -> N
             cell["predicted"][policy] = found[cell["frames"]]
 
 
-def signed_error(cell: dict[str, Any], policy: str = OURS) -> float | None:
-    """Percent that the prediction is above the kernel's median; None if that is too few."""
-    count = statistics.median(cell["kernel"]) if cell["kernel"] else 0
-    return 100 * (cell["predicted"][policy] - count) / count if count >= FEWEST else None
-
-
 def rows(cells: list[dict[str, Any]]) -> list[Row]:
     """The counts of each cell beside what is predicted, then the errors of all."""
     made = []
@@ -181,19 +171,9 @@ def rows(cells: list[dict[str, Any]]) -> list[Row]:
         if cell["kernel"]:
             made.append(row(NAME, label, cell["kernel"], "faults", note=f"predicted: {said}"))
     for policy in (OURS, *OTHERS):
-        found = [e for cell in cells if (e := signed_error(cell, policy)) is not None]
-        if not found:
-            continue
-        made.append(row(NAME, f"signed error, `{policy}`", found, "%"))
-        distance, ours = [abs(statistics.median(found))], policy == OURS
-        goal = "<= 10" if ours else ""
-        made.append(
-            row(NAME, f"distance of that median from 0, `{policy}`", distance, "%", goal=goal)
-        )
-        for near in NEAR:
-            share = [100 * sum(abs(error) <= near for error in found) / len(found)]
-            goal = ">= 90" if ours and near == NEAR[-1] else ""
-            made.append(row(NAME, f"cells within {near} %, `{policy}`", share, "%", goal=goal))
+        found = errors(cells, "kernel", policy)
+        if found:
+            made += figures(NAME, found, f"`{policy}`", goals=policy == OURS)
     made.append(
         row(NAME, "runs killed for lack of memory", [sum(c["killed"] for c in cells)], "runs")
     )
@@ -211,7 +191,7 @@ def table(cells: list[dict[str, Any]]) -> list[str]:
     for cell in cells:
         said = []
         for policy in (OURS, *OTHERS):
-            error = signed_error(cell, policy)
+            error = signed_error(cell, "kernel", policy)
             share = "" if error is None else f" ({error:+.0f} %)"
             said.append(f"{cell['predicted'][policy]:,}{share}")
         where = f"{cell['program']} | {cell['part']:.0%} | {cell['frames']:,}"
