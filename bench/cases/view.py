@@ -32,11 +32,11 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
         found = inputs.measure("view", trace, *more, cores=1)["cells"]
         note = f"at pages of {SIZES} B; coupled: lines of page tables go through the caches"
         errors = [100 * (_total(cell["fast"]) / _total(cell["reference"]) - 1) for cell in found]
-        rows.append(row(NAME, f"error of the time, {name}", errors, "%", note=note))
+        rows.append(row(NAME, f"signed error of the time, {name}", errors, "%", note=note))
         walks = [
             100 * (cell["fast"]["walk_ns"] / cell["reference"]["walk_ns"] - 1) for cell in found
         ]
-        rows.append(row(NAME, f"error of the time of walks, {name}", walks, "%"))
+        rows.append(row(NAME, f"signed error of the time of walks, {name}", walks, "%"))
         equal = sum(cell["fast"]["walks"] == cell["reference"]["walks"] for cell in found)
         rows.append(
             row(NAME, f"counts of walks that are equal, {name}", [equal], f"of {len(found)}")
