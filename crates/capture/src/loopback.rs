@@ -158,7 +158,9 @@ fn writer() {
             // SAFETY: ends this process.
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         }
-        "family" => orders::family(),
+        "family" => orders::family(None),
+        "heir" => orders::family(Some(command(&path, "heir's program"))),
+        "heir's program" => orders::heir(),
         script => match script.split_once(' ') {
             Some(("steps", steps)) => orders::perform(steps, false),
             Some(("steps-killed", steps)) => orders::perform(steps, true),
@@ -190,6 +192,7 @@ struct Received {
     order: Vec<Record>,
     regions: Vec<RegionEvent>,
     lost_forks: u64,
+    lost_programs: u64,
     cut: Option<Cut>,
     signal: Option<i32>,
 }
@@ -212,7 +215,7 @@ fn received_of(shared: &Shared, mut child: Child, follow: bool, events: u64) -> 
     receive(shared, &mut streams, &child).unwrap();
     let status = child.wait().unwrap();
     assert!(status.success() || status.signal().is_some(), "{status}");
-    let lost_forks = streams.recording.lost_forks;
+    let Recording { lost_forks, lost_programs, .. } = streams.recording;
     let cut = streams.recording.out.cut;
     let info = streams.into_writer().finish(None).unwrap();
     let reader = Reader::open(&path).unwrap();
@@ -223,7 +226,8 @@ fn received_of(shared: &Shared, mut child: Child, follow: bool, events: u64) -> 
         order.extend(batch.iter());
     }
     let regions = reader.regions().unwrap();
-    Received { info, threads, order, regions, lost_forks, cut, signal: status.signal() }
+    let signal = status.signal();
+    Received { info, threads, order, regions, lost_forks, lost_programs, cut, signal }
 }
 
 fn run(script: &str, flags: u32) -> Received {

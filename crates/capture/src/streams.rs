@@ -266,17 +266,10 @@ impl<'a> Streams<'a> {
 
     /// End the programs that others have taken the place of, and begin those. Whether there were any.
     fn succeed(&mut self) -> Result<bool> {
-        let slots = self.shared.slots();
-        let mut earlier = Vec::new();
-        for (index, slot) in slots.iter().enumerate().take(self.slots.len()) {
-            let successor = self.slots[index].is_none()
-                && occupied(slot)
-                && slot.origin.load(Relaxed) == origin::PROGRAM;
-            if successor {
-                let (pid, order) = (slot.pid.load(Relaxed), slot.order.load(Relaxed));
-                earlier.extend(slots.iter().filter(|slot| is_before(slot, pid, order)));
-            }
-        }
+        let slots = self.shared.slots().iter();
+        let earlier: Vec<_> = (self.successors())
+            .flat_map(|(pid, order)| slots.clone().filter(move |slot| is_before(slot, pid, order)))
+            .collect();
         let mut over = Vec::new();
         for slot in earlier {
             let order = slot.order.load(Relaxed);
@@ -322,7 +315,17 @@ impl<'a> Streams<'a> {
     /// Put moments that are over into the trace by their tickets, those of a process up to the first
     /// that is not.
     fn settle(&mut self, gone: &mut dyn FnMut(u32, bool) -> bool) -> Result<()> {
+        // Processes that have ended, of which all comes before what follows.
+        let mut dead: Vec<u32> = Vec::new();
         while !self.full() {
+            if self.end_killed(&mut dead)? {
+                continue;
+            }
+            // Streams opened since the turn began can hold moments of lower tickets.
+            if self.shared.header().opened.load(Acquire) != self.threads.len() as u64 {
+                self.discover()?;
+                self.look(&[]);
+            }
             let first = |(&pid, process): (&u32, &Process)| {
                 let (&ticket, moment) = process.moments.first_key_value()?;
                 moment.to.map(|to| (ticket, pid, moment.owner, to))
@@ -357,7 +360,7 @@ impl<'a> Streams<'a> {
             self.take(owner, to)?;
             for waited in std::mem::take(&mut self.recording.waited) {
                 if self.processes.contains_key(&waited) && gone(waited, true) {
-                    self.end_killed(waited)?;
+                    dead.push(waited);
                 }
             }
             if self.processes.get(&pid).is_some_and(|process| process.ending) {
@@ -380,8 +383,16 @@ impl<'a> Streams<'a> {
         self.end_processes(&mut |_, _| false)
     }
 
-    /// A process has ended that did not say so: everything of it comes before what follows.
-    fn end_killed(&mut self, pid: u32) -> Result<()> {
+    /// End those of the processes of which no moment is left that is over, and begin the programs
+    /// that they became; those must be ended as well. Whether there was one.
+    fn end_killed(&mut self, dead: &mut Vec<u32>) -> Result<bool> {
+        let processes = &self.processes;
+        dead.retain(|pid| processes.contains_key(pid));
+        let over = |pid: &u32| {
+            let first = processes[pid].moments.first_key_value();
+            first.is_none_or(|(_, moment)| moment.to.is_none())
+        };
+        let Some(pid) = dead.iter().copied().find(over) else { return Ok(false) };
         if let Some(process) = self.processes.get_mut(&pid) {
             process.moments.clear();
         }
@@ -389,7 +400,13 @@ impl<'a> Streams<'a> {
         let orders: Vec<u64> = streams.map(|(&order, _)| order).collect();
         orders.iter().try_for_each(|order| self.take(*order, u64::MAX))?;
         self.end_all(orders)?;
-        self.end_processes(&mut |process, _| process == pid)
+        self.end_processes(&mut |process, _| process == pid)?;
+        if self.succeed()? {
+            self.look(&[]);
+        } else {
+            dead.retain(|other| *other != pid);
+        }
+        Ok(true)
     }
 
     /// Position up to which a stream can be read: where the first moment is that had to wait.
@@ -473,6 +490,8 @@ impl<'a> Streams<'a> {
         let over: Vec<u32> = (self.processes.iter())
             .filter(|(pid, process)| process.streams == 0 && (process.ending || gone(**pid, true)))
             .map(|(&pid, _)| pid)
+            // Asked last: what was opened until the end is there then.
+            .filter(|pid| !self.goes_on(*pid))
             .collect();
         for pid in over {
             if let Some(process) = self.processes.remove(&pid) {
@@ -480,6 +499,26 @@ impl<'a> Streams<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Programs that have taken the place of others and have not begun here: process and order.
+    fn successors(&self) -> impl Iterator<Item = (u32, u64)> {
+        let used = self.shared.header().used.load(Acquire) as usize;
+        let slots = self.shared.slots().iter().take(used).enumerate();
+        slots
+            .filter(|(index, slot)| {
+                let begun = self.slots.get(*index).is_some_and(Option::is_some);
+                !begun && occupied(slot) && slot.origin.load(Relaxed) == origin::PROGRAM
+            })
+            .map(|(_, slot)| (slot.pid.load(Relaxed), slot.order.load(Relaxed)))
+    }
+
+    /// Whether the next turn begins a program of this process, of which nothing is left.
+    fn goes_on(&self, pid: u32) -> bool {
+        let next = |(of, order)| {
+            of == pid && !self.shared.slots().iter().any(|slot| is_before(slot, pid, order))
+        };
+        !self.full() && self.successors().any(next)
     }
 
     /// Everything has been drained: give the writer back.

@@ -1,6 +1,8 @@
 //! Events in order: scripts of steps that threads of one process do one after the other, so that the
 //! order is known; and what the trace has to keep of it.
 
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
@@ -113,9 +115,9 @@ pub(super) fn perform(text: &str, killed: bool) {
     }
 }
 
-/// In the writing process: a child that is forked between two touches, touches, and ends; the
-/// parent waits for it and touches.
-pub(super) fn family() {
+/// In the writing process: a child that is forked between two touches, touches, and ends, or has
+/// another program take its place; the parent waits for it and touches.
+pub(super) fn family(heir: Option<Command>) {
     let mut stream = reopen(0);
     (0..100).for_each(|_| stream.put(load(0)));
     stream.forks(origin::VFORK);
@@ -126,6 +128,10 @@ pub(super) fn family() {
             // SAFETY: opened anew, and the parent's handle is not used here.
             let mut stream = unsafe { Stream::of(0) };
             (0..100_000).for_each(|_| stream.put(load(1)));
+            if let Some(mut heir) = heir {
+                stream.note(what::EXEC, b"heir");
+                panic!("{}", heir.exec());
+            }
             stream.ends(true);
             // SAFETY: ends the process.
             unsafe { libc::_exit(0) }
@@ -134,10 +140,21 @@ pub(super) fn family() {
             stream.forked(Some(child.cast_unsigned()));
             // SAFETY: our child, whose status nobody wants.
             unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+            stream.moment();
+            stream.event(&[what::WAITED, u64::from(child.cast_unsigned())], b"");
+            stream.done();
             (0..100_000).for_each(|_| stream.put(load(2)));
             stream.ends(true);
         }
     }
+}
+
+/// In the process of the child: the program that has taken its place touches, and is killed.
+pub(super) fn heir() {
+    let mut stream = reopen(0);
+    (0..1000).for_each(|_| stream.put(load(3)));
+    // SAFETY: ends this process.
+    unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
 }
 
 /// Have the steps done and received: meanwhile, or only once the writer has ended.
@@ -245,6 +262,28 @@ fn a_child_lives_between_its_fork_and_its_end() {
         assert!(steps(0, 100).all(|step| step == 0) && steps(100, exit.at).all(|step| step == 1));
         let last = got.regions.last().unwrap();
         assert_eq!((last.event, last.thread, last.at), (RegionKind::Exit, 0, 200_100));
+    }
+}
+
+/// What a child became before it ended is recorded, and before what its parent did then: also when
+/// all of it is there before anything is read.
+#[test]
+fn a_program_that_a_child_became_comes_before_its_end() {
+    for later in [false, true] {
+        let shared = Shared::create(crate::layout::FOLLOW).unwrap();
+        let child = start(&shared, "heir");
+        if later {
+            super::await_end(child.id());
+        }
+        let got = received(&shared, child, true);
+        assert_eq!(got.lost_programs, 0);
+        assert_eq!(got.info.threads[1].process, got.info.threads[2].process);
+        let steps: Vec<u64> = got.order.iter().map(|record| record.addr >> 3).collect();
+        let parts: Vec<(u64, usize)> =
+            steps.chunk_by(|a, b| a == b).map(|part| (part[0], part.len())).collect();
+        assert_eq!(parts, [(0, 100), (1, 100_000), (3, 1000), (2, 100_000)]);
+        let exits: Vec<_> = got.regions.iter().filter(|e| e.event == RegionKind::Exit).collect();
+        assert_eq!([(exits[0].thread, exits[0].at)], [(2, 101_100)]);
     }
 }
 
