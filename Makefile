@@ -151,10 +151,12 @@ bench: env ## Ratios against peers, in one run (docs/bench.md)
 	$(BIN)/python bench/run.py
 
 .PHONY: validate
-validate: env ## The real kernel beside the models: placement under QEMU (docs/numa.md), faults (docs/validation.md)
+validate: env ## The real kernel beside the models: placement under QEMU (docs/numa.md), faults and gains (docs/validation.md)
 	@workloads/install.sh qemu-system-x86 qemu-user nodejs zstd perl redis-server redis-tools jq
 	$(BIN)/python bench/numa-kernel/validate.py
-	$(BIN)/python bench/run.py --only kernel-faults --output bench/results/kernel-faults
+	for case in kernel-faults mglru-guest page-gain; do \
+	  $(BIN)/python bench/run.py --only $$case --output bench/results/$$case || exit; \
+	done
 
 .PHONY: clean
 clean: ## Remove everything made, but the captures of out/

@@ -47,7 +47,8 @@ class Inputs:
         zipf_pages: pages of the Zipf trace.
         engine: the built `nearfar-bench`.
         remarks: what a reader of the figures must know.
-        cells: programs at each memory size under the real kernel (`cases/kernel_faults.py`).
+        cells: what a case that has a record of its own measured, one after the other.
+        machine_file: text of the machine file that was measured, where one was.
     """
 
     scratch: Path
@@ -56,6 +57,7 @@ class Inputs:
     engine: Path
     remarks: list[str] = field(default_factory=list)
     cells: list[dict[str, Any]] = field(default_factory=list)
+    machine_file: str = ""
 
     def compressed(self, size: int) -> Path:
         """A gzip file of ``size`` bytes of text."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import statistics
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -53,6 +54,7 @@ class Finished:
         major: major faults: pages read back from swap, or from a file.
         anonymous_pages: most anonymous pages that the group held at once.
         kernel_bytes: most memory of the kernel that was charged to the group, page tables mostly.
+        kernel_usual_bytes: the median of it.
         file_bytes: most page cache that was charged to the group; if not polled, at the end.
         killed: processes that the kernel ended for lack of memory.
         updated: a page became active when it was read back, which takes statistics that were
@@ -63,6 +65,7 @@ class Finished:
     major: int
     anonymous_pages: int
     kernel_bytes: int
+    kernel_usual_bytes: int
     file_bytes: int
     killed: int
     updated: bool
@@ -217,20 +220,24 @@ def _run_watched(where: Controller, group: Path, command: Sequence[str], *, poll
         env=ENVIRONMENT,
         preexec_fn=enter_group,
     )
-    anonymous = kernel = file = 0
+    anonymous = file = 0
+    kernel = [0]
     try:
         while True:
             found, status, usage = os.wait4(child.pid, os.WNOHANG if poll else 0)
-            stat = statistics(group)
+            stat = read_statistics(group)
             if found:
                 child.returncode = os.waitstatus_to_exitcode(status)
                 file = max(file, stat["active_file"] + stat["inactive_file"])
                 killed = where.killed(group)
                 major = usage.ru_majflt
                 updated = _activated() != activated
-                return Finished(child.returncode, major, anonymous, kernel, file, killed, updated)
+                usual = int(statistics.median(kernel))
+                return Finished(
+                    child.returncode, major, anonymous, max(kernel), usual, file, killed, updated
+                )
             anonymous = max(anonymous, (stat["active_anon"] + stat["inactive_anon"]) // PAGE)
-            kernel = max(kernel, where.kernel_bytes(group, stat))
+            kernel.append(where.kernel_bytes(group, stat))
             file = max(file, stat["active_file"] + stat["inactive_file"])
             time.sleep(_FRESH_SECONDS)
     finally:
@@ -239,7 +246,7 @@ def _run_watched(where: Controller, group: Path, command: Sequence[str], *, poll
             child.wait()
 
 
-def statistics(group: Path) -> dict[str, int]:
+def read_statistics(group: Path) -> dict[str, int]:
     """The numbers of ``memory.stat``; reading them makes the kernel bring them up to date."""
     return _numbers(group / "memory.stat")
 

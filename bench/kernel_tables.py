@@ -2,41 +2,37 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-from pathlib import Path
 from typing import Any
 
-from cases.kernel_faults import FEWEST, MAIN, NEAR, SECOND, errors, signed_error
-from table import number
-
-RECORD = Path(__file__).parent / "results" / "kernel-faults.json"
+from cases.kernel_faults import (
+    AROUND,
+    FEWEST,
+    MAIN,
+    NAME,
+    NEAR,
+    SECOND,
+    errors,
+    signed_error,
+    spare,
+)
+from table import recorded, summary
 
 Cells = list[dict[str, Any]]
 
 
-def recorded() -> dict[str, Any]:
-    """The whole record."""
-    found: dict[str, Any] = json.loads(RECORD.read_text(encoding="utf-8"))
-    return found
-
-
 def figures() -> str:
     """What all cells come to."""
-    lines = ["| | | goal | |", "|---|---|---|---|"]
-    for one in recorded()["rows"]:
-        if one["name"].startswith("signed error") and ", all, " not in one["name"]:
-            continue
-        median, least, most = (number(one[key]) for key in ("value", "low", "high"))
-        text = median if one["rounds"] == 1 else f"{median}, from {least} to {most}"
-        met = {True: "met", False: "**missed**", None: ""}[one["holds"]]
-        lines.append(f"| {one['name']} | {text} {one['unit']} | {one['goal']} | {met} |")
-    return "\n".join(lines) + "\n"
+    made = recorded(NAME)["rows"]
+    own = "signed error"
+    return summary(
+        one for one in made if not one["name"].startswith(own) or ", all, " in one["name"]
+    )
 
 
 def programs() -> str:
     """A row for each program, and one for all cells."""
-    cells: Cells = recorded()["cells"]
+    cells: Cells = recorded(NAME)["cells"]
     lines = [
         "| program | what it is | pages | not polled: median error | worst | killed runs | polled: "
         "median error | worst |",
@@ -68,7 +64,7 @@ def _worst(found: list[float]) -> str:
 
 def every_cell() -> str:
     """A table for each program."""
-    cells: Cells = recorded()["cells"]
+    cells: Cells = recorded(NAME)["cells"]
     parts = []
     for name in dict.fromkeys(cell["program"] for cell in cells):
         lines = [
@@ -108,7 +104,7 @@ def _counted(cell: dict[str, Any], counts: str) -> str:
 def worse() -> str:
     """The cells that err by more than a quarter, and what the record says of the cause."""
     lines = ["| program | memory | | error | why |", "|---|---|---|---|---|"]
-    for cell in recorded()["cells"]:
+    for cell in recorded(NAME)["cells"]:
         for (counts, predicted), how in ((MAIN, "not polled"), (SECOND, "polled")):
             error = signed_error(cell, counts, predicted)
             if error is not None and abs(error) > NEAR[-1]:
@@ -124,7 +120,11 @@ def _cause(cell: dict[str, Any], counts: str, predicted: str) -> str:
     if traced > held * 1.05:
         return f"the captured run held more at once: {traced:,} pages, not {held:,}"
     around = cell["around"][predicted]
-    between = f"with up to 32 frames more or less {min(around):,} to {max(around):,} are predicted"
+    more = max(spare(cell), default=AROUND[-1])
+    between = (
+        f"with up to {-AROUND[0]} frames less and {more} more {min(around):,} to {max(around):,} "
+        "are predicted"
+    )
     if min(around) <= statistics.median(cell[counts]) <= max(around):
         return f"two answers: {between}"
     steady = signed_error(cell, "steady", predicted)

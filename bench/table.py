@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
 
 HEAD = ["case", "what", "median", "least", "most", "unit", "goal", "", "cores"]
 
@@ -12,6 +17,23 @@ def number(value: float) -> str:
     if value == int(value) or abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.3g}"
+
+
+def recorded(case: str) -> dict[str, Any]:
+    """The record of a case that has one of its own."""
+    found: dict[str, Any] = json.loads((RESULTS / f"{case}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def summary(rows: Iterable[dict[str, Any]]) -> str:
+    """Some figures of a record, as a table of the docs."""
+    lines = ["| | | goal | |", "|---|---|---|---|"]
+    for one in rows:
+        median, least, most = (number(one[key]) for key in ("value", "low", "high"))
+        text = median if one["rounds"] == 1 else f"{median}, from {least} to {most}"
+        met = {True: "met", False: "**missed**", None: ""}[one["holds"]]
+        lines.append(f"| {one['name']} | {text} {one['unit']} | {one['goal']} | {met} |")
+    return "\n".join(lines) + "\n"
 
 
 def cells(row: dict[str, Any]) -> list[str]:

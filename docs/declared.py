@@ -6,7 +6,7 @@ declarations of commands whose home is Python:
 * ``python/nearfar/declared/COMMAND.py``: options and rows of a command as types and as data;
 * tables in ``docs/*.md``, between ``<!-- declared: WHAT -->`` and ``<!-- end -->``, where WHAT is
   ``options COMMAND``, ``columns COMMAND [TABLE]``, ``names REGISTRY``, ``policies`` (of tiering),
-  ``kernel-faults TABLE`` (what the real kernel did, of ``bench/kernel_tables.py``).
+  ``record CASE TABLE`` (what a case of the bench recorded: ``TABLES`` of :data:`RECORDS`).
 
 ``tests/test_declared.py`` fails when running this again would change a file.
 """
@@ -41,6 +41,13 @@ IN_PYTHON = {
     "reproduce": "nearfar.reproduce._options",
     "sweep": "nearfar.sweep.options",
     "workload": "nearfar.workload",
+}
+
+#: Modules below ``bench`` that hold ``TABLES`` of what a case recorded, by case.
+RECORDS = {
+    "kernel-faults": "kernel_tables",
+    "mglru-guest": "cases.mglru_guest",
+    "page-gain": "gain_tables",
 }
 
 _HEAD = '''"""{what}. Made by ``make declared``; not to be edited."""
@@ -239,18 +246,16 @@ def table(what: str, declared: dict[str, Any]) -> str:
         keys = ("what", "follows", "leaves_out", "not_for")
         for policy in tiering_policies():
             lines.append(f"| `{policy['name']}` | {' | '.join(_cell(policy[k]) for k in keys)} |")
-    elif kind == "kernel-faults":
+    elif kind == "record":
         sys.path.insert(0, str(ROOT / "bench"))
-        import kernel_tables
-
-        return kernel_tables.TABLES[name]()
+        case, table = name.split()
+        made: str = importlib.import_module(RECORDS[case]).TABLES[table]()
+        return made
     elif kind == "names":
         lines = [f"| {name.replace('_', ' ')} | |", "|---|---|"]
         lines += [f"| `{entry}` | {_cell(text)} |" for entry, text in declared["registries"][name]]
     else:
-        raise SystemExit(
-            f"declared: {what}: write options, columns, names, policies or kernel-faults"
-        )
+        raise SystemExit(f"declared: {what}: write options, columns, names, policies or record")
     return "\n".join(lines) + "\n"
 
 

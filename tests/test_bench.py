@@ -23,7 +23,7 @@ sys.path.insert(0, str(BENCH))
 
 import run  # noqa: E402 - of the bench
 
-CASES = [case.NAME for case in run.CASES]
+CASES = [case.NAME for case in (*run.CASES, *run.VALIDATION)]
 
 
 def bench(*words: object, path: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -38,7 +38,9 @@ def bench(*words: object, path: str | None = None) -> subprocess.CompletedProces
 def quick(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("bench")
     name = folder / "quick.today"
-    done = bench("--format", "json", "--rounds", 2, "--huge", 20_000, "-o", name)
+    done = bench(
+        "--only", ",".join(CASES), "--format", "json", "--rounds", 2, "--huge", 20_000, "-o", name
+    )
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
     assert sorted(file.name for file in folder.iterdir()) == ["quick.today.json", "quick.today.md"]
@@ -62,6 +64,14 @@ def test_every_case_has_figures(quick: dict[str, Any]) -> None:
         assert row["value"] >= 0 or row["name"].startswith("signed "), row
         assert row["low"] <= row["value"] <= row["high"], row
         assert row["holds"] is None, "quick inputs are too small to judge goals by"
+
+
+def test_the_documentation_names_every_case() -> None:
+    text = (BENCH.parent / "docs" / "bench.md").read_text()
+    line = next(line for line in text.splitlines() if line.startswith("| `--only"))
+    assert line == f"| `--only NAME,...` | of {', '.join(f'`{name}`' for name in CASES)} |"
+    for name in CASES:
+        assert f"**{name}**" in text, name
 
 
 def test_miss_counts_equal_libcachesim(quick: dict[str, Any]) -> None:

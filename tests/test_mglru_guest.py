@@ -60,11 +60,9 @@ def test_what_does_not_end_well_is_refused() -> None:
         mglru_guest.parse(PRINTED.replace("free one 0", "free one 127"))
 
 
-def test_the_documentation_shows_every_recorded_cell() -> None:
+def test_every_cell_is_recorded() -> None:
     path = ROOT / "bench" / "results" / "mglru-guest.json"
     result: dict[str, Any] = json.loads(path.read_text())
-    table = "\n".join(mglru_guest.table(result["cells"]))
-    assert table in (ROOT / "docs" / "bench.md").read_text()
     programs = {cell["program"] for cell in result["cells"]}
     assert len(result["cells"]) == len(mglru_guest.PARTS) * len(programs)
     assert all(cell["lists"] == "0x0007" for cell in result["cells"])

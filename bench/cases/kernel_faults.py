@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,7 @@ PREDICTED = {
     "exact": ("linux", ("--statistics-every", "1", "--swappiness", kernel.SWAPPINESS)),
     "clock": ("clock", ()),
 }
-#: Frames that the kernel may have more or less than the limit says: it frees 32 pages at once,
-#: and its own memory comes and goes.
+#: Frames that the kernel may have more or less than the limit says: it frees 32 pages at once.
 AROUND = (-32, -16, 0, 16, 32)
 #: The kernel's counts, and which prediction is theirs.
 MAIN, SECOND = ("kernel", "old"), ("polled", "exact")
@@ -59,6 +59,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
             if missing:
                 inputs.remarks.append(f"{NAME}: {program.name} skipped: no {missing[0]}")
             elif not quick or program.name in QUICK:
+                print(f"bench: {NAME}: {program.name}", file=sys.stderr)
                 folder = inputs.scratch / program.name
                 folder.mkdir()
                 command = program.make(folder, QUICK_PART if quick else 1)
@@ -75,7 +76,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
 def ask_kernel(
     where: kernel.Controller, program: Program, command: list[str], rounds: int
 ) -> list[dict[str, Any]]:
-    """The cells of a program: what the kernel counts, ``rounds`` times not polled, once polled."""
+    """The cells of a program: what the kernel counts, ``rounds`` times not polled and polled."""
     group = f"nearfar-bench-{os.getpid()}"
     with kernel.swapping(1 << 30) as lists:
         # Brings the program and its input into the page cache, outside of any limited group.
@@ -91,6 +92,7 @@ def ask_kernel(
                 "frames": int(free.anonymous_pages * fraction),
                 "anonymous_pages": free.anonymous_pages,
                 "kernel_bytes": free.kernel_bytes,
+                "kernel_usual_bytes": free.kernel_usual_bytes,
                 "swappiness": int(kernel.SWAPPINESS),
                 "lists": lists,
                 "cgroup": where.version,
@@ -99,9 +101,9 @@ def ask_kernel(
         ]
         for cell in cells:
             limit = cell["frames"] * kernel.PAGE + free.kernel_bytes
-            for how, wanted in (("kernel", rounds), ("polled", 1)):
+            for how in ("kernel", "polled"):
                 ran: list[kernel.Finished] = []
-                while sum(map(ended_well, ran)) < wanted and len(ran) < TRIES * wanted:
+                while sum(map(ended_well, ran)) < rounds and len(ran) < TRIES * rounds:
                     poll = how == "polled"
                     ran.append(kernel.run_limited(where, command, limit, group, poll=poll))
                 well = [one for one in ran if ended_well(one)]
@@ -203,13 +205,20 @@ def predict(cells: list[dict[str, Any]], trace: Path) -> None:
     for cell in cells:
         cell["predicted"], cell["around"] = {}, {}
     for name, (policy, options) in PREDICTED.items():
-        near = AROUND if policy == "linux" else (0,)
+        near = (*AROUND, *spare(cells[0])) if policy == "linux" else (0,)
         frames = {cell["frames"] + more for cell in cells for more in near}
         whole, found = swap_ins(trace, frames, policy, *options)
         for cell in cells:
             cell["predicted"][name] = found[cell["frames"]]
             cell["around"][name] = [found[cell["frames"] + more] for more in near]
             cell["trace_pages"] = whole
+
+
+def spare(cell: dict[str, Any]) -> list[int]:
+    """Frames that are the program's as well, most of the time: the limit allows for the most memory
+    that the kernel takes for itself, and where processes come and go that is seldom so much."""
+    pages = (cell["kernel_bytes"] - cell["kernel_usual_bytes"]) // kernel.PAGE
+    return [pages * part // 4 for part in range(1, 5) if pages * part // 4 > AROUND[-1]]
 
 
 def swap_ins(

@@ -15,6 +15,7 @@ import kernel
 from inputs import Inputs
 from measure import BenchError, Row, nearfar, row, run
 from programs import HERE, PROGRAMS, Program
+from table import recorded
 
 from cases.kernel_faults import errors, figures, signed_error, swap_ins
 from nearfar.errors import NearfarError
@@ -180,6 +181,11 @@ def rows(cells: list[dict[str, Any]]) -> list[Row]:
     return made
 
 
+def every_cell() -> str:
+    """The recorded cells as a table of the docs."""
+    return "\n".join(table(recorded(NAME)["cells"])) + "\n"
+
+
 def table(cells: list[dict[str, Any]]) -> list[str]:
     """The cells as lines of Markdown."""
     lines = [
@@ -206,3 +212,7 @@ def spread(counts: list[int]) -> str:
         return "not counted"
     between = f" ({min(counts):,} to {max(counts):,})" if len({*counts}) > 1 else ""
     return f"{statistics.median(counts):,.0f}{between}"
+
+
+#: By the name that the page has for them.
+TABLES = {"cells": every_cell}

@@ -127,10 +127,10 @@ def apply(
         sys.stdout.flush()
         with applied(page_bytes, sysfs, runtime) if ours else nullcontext() as made:
             planned = made or planned
-            before = _counters(page_bytes, sysfs)
+            before = counters(page_bytes, sysfs)
             disable = None if made is None else made.disable
             found = run(words, disable=disable, stdin=stdin, stdout=stdout)
-            after = _counters(page_bytes, sysfs)
+            after = counters(page_bytes, sysfs)
         rows.append(_row(turn, setting, page_bytes, found, before, after))
         if found.interrupted:
             break
@@ -175,7 +175,7 @@ def _row(
     }
 
 
-def _counters(page_bytes: int, sysfs: Path) -> dict[str, int | None]:
+def counters(page_bytes: int, sysfs: Path = SYSFS) -> dict[str, int | None]:
     """What the whole machine has had of this page size so far; None where it is not counted."""
     folder = sysfs / f"hugepages-{page_bytes // 1024}kB" / "stats"
     found: dict[str, int | None] = {}

@@ -68,6 +68,8 @@ def measure(
     for path in paths:
         name, device = storage.storage(bench, path)
         sections["storage"][name] = {"nvme": device}
+    if not sections["storage"]:
+        bench.notes.append("storage: none; studies that page to one need it: --storage PATH")
     rough = ", quick: rough values" if quick else ""
     description = (
         f"Measured on {found.model}, {len(found.cpus)} cpus, {size(found.memory)}, "

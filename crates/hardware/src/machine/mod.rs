@@ -429,7 +429,7 @@ pub struct Cost {
     pub time_slice: Option<Sourced<Time>>,
 }
 
-/// A fault that gives a program a page of zeros: the kernel's work and the clearing.
+/// A fault that gives a program a page of zeros: the kernel's work, the clearing, and taking it back.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZeroFill {

@@ -1,0 +1,89 @@
+"""What the case `page-gain` recorded, as the tables of docs/validation.md."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from cases.page_gain import NAME, apart, gains, interval, near, predicted_gain, right_sign, shown
+from table import recorded, summary
+
+from nearfar.apply.setting import short
+
+Cells = list[dict[str, Any]]
+
+
+def figures() -> str:
+    """What all cells come to."""
+    made = recorded(NAME)["rows"]
+    return summary(one for one in made if not one["name"].startswith("signed gain, "))
+
+
+def programs() -> str:
+    """A line for each program, a column for each page size: measured, then predicted."""
+    cells: Cells = recorded(NAME)["cells"]
+    sizes = list(dict.fromkeys(cell["page_bytes"] for cell in cells))
+    lines = [
+        "| program | 4 KiB | | " + " | ".join(short(size) for size in sizes) + " |",
+        "|---|---:|---|" + "---:|" * len(sizes),
+    ]
+    for name in dict.fromkeys(cell["program"] for cell in cells):
+        own = [cell for cell in cells if cell["program"] == name]
+        base = statistics.median(sum(spent) for cell in own for spent in cell["base"])
+        wanted = sum(own[0]["predicted_base"].values())
+        measured = " | ".join(_measured(cell) for cell in own)
+        predicted = " | ".join(_predicted(cell) for cell in own)
+        lines.append(f"| `{name}` | {base:.2f} s | measured | {measured} |")
+        lines.append(f"| | {wanted:.2f} s | predicted | {predicted} |")
+    return "\n".join(lines) + "\n"
+
+
+def _measured(cell: dict[str, Any]) -> str:
+    found = gains(cell)
+    low, high = interval(found)
+    return f"{100 * statistics.median(found):+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
+
+
+def _predicted(cell: dict[str, Any]) -> str:
+    text = f"{100 * predicted_gain(cell):+.1f}"
+    return text if near(cell) and (right_sign(cell) or not shown(cell)) else f"**{text}**"
+
+
+def obtained() -> str:
+    """Large pages that a run was given, and what they are predicted to add to the memory held."""
+    cells: Cells = recorded(NAME)["cells"]
+    sizes = list(dict.fromkeys(cell["page_bytes"] for cell in cells))
+    lines = [
+        "| program | " + " | ".join(short(size) for size in sizes) + " |",
+        "|---|" + "---:|" * len(sizes),
+    ]
+    for name in dict.fromkeys(cell["program"] for cell in cells):
+        own = [cell for cell in cells if cell["program"] == name]
+        words = [
+            f"{statistics.median(cell['obtained']):,.0f}; {cell['bloat_bytes'] / 2**20:,.1f} MiB"
+            for cell in own
+        ]
+        lines.append(f"| `{name}` | {' | '.join(words)} |")
+    return "\n".join(lines) + "\n"
+
+
+def misses() -> str:
+    """The cells that are not predicted near enough or with the wrong sign, and by which part."""
+    lines = [
+        "| program | page | measured | predicted | the program's own time | the kernel's |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    for cell in recorded(NAME)["cells"]:
+        if near(cell) and (right_sign(cell) or not shown(cell)):
+            continue
+        parts = apart(cell)
+        gain = 100 * statistics.median(gains(cell))
+        words = [f"{gain:+.1f} %", f"{100 * predicted_gain(cell):+.1f} %"]
+        words += [f"{100 * parts[name]:+.1f} points" for name in ("program", "kernel")]
+        page = short(cell["page_bytes"])
+        lines.append(f"| `{cell['program']}` | {page} | {' | '.join(words)} |")
+    return "\n".join(lines) + "\n"
+
+
+#: By the name that the page has for them.
+TABLES = {"figures": figures, "programs": programs, "obtained": obtained, "misses": misses}
