@@ -259,35 +259,43 @@ def explain(
 # --- as a machine spends it
 
 
-def _usual(result: PagingResult, row: Row) -> Row | None:
-    """The row of 4 KiB pages beside this one, if it is another and the run has it."""
+def _usual(result: PagingResult, row: Row) -> Mapping[str, float] | None:
+    """The times of 4 KiB pages beside this row, if it is another and the run has them."""
     if row["page_bytes"] == findings.USUAL_PAGE:
         return None
     same = ("memory_bytes", "memory_fraction", "storage")
     wanted = {**{key: row[key] for key in same}, "page_bytes": findings.USUAL_PAGE}
     rows: Sequence[Row] = result.rows
-    return next((one for one in rows if wanted.items() <= one.items()), None)
+    found = next((one for one in rows if wanted.items() <= one.items()), None)
+    if found is None:
+        return None
+    # Per reference as the row counts them: one that crosses a border is two with 4 KiB pages.
+    each = found["references"] / row["references"]
+    return {part: found[part] * each for part in (*findings.PARTS, "total_ns")}
 
 
-def _parts(row: Row, usual: Row | None) -> list[declared.TermsRow]:
+def _parts(row: Row, usual: Mapping[str, float] | None) -> list[declared.TermsRow]:
     """The parts of the time of a row, beside those of 4 KiB pages."""
     terms: list[declared.TermsRow] = []
     for part in findings.PARTS:
-        saved = None if usual is None else usual[part] - row[part]
-        terms.append(
-            {
-                "term": ROWS.head(part),
-                "part": "T_A" if part in _TRANSLATION else "T_D",
-                "formula": None,
-                "rate": None,
-                "each_ns": None,
-                "ns": row[part],
-                "share": row[part] / row["total_ns"],
-                "usual_ns": None if usual is None else usual[part],
-                "saved_ns": saved,
-                "gain": None if usual is None or saved is None else saved / usual["total_ns"],
-            }
-        )
+        term: declared.TermsRow = {
+            "term": ROWS.head(part),
+            "part": "T_A" if part in _TRANSLATION else "T_D",
+            "formula": None,
+            "rate": None,
+            "each_ns": None,
+            "ns": row[part],
+            "share": row[part] / row["total_ns"],
+            "usual_ns": None,
+            "saved_ns": None,
+            "gain": None,
+        }
+        if usual is not None:
+            same = math.isclose(usual[part], row[part], rel_tol=1e-12)
+            saved = 0.0 if same else usual[part] - row[part]
+            term["usual_ns"], term["saved_ns"] = usual[part], saved
+            term["gain"] = saved / usual["total_ns"]
+        terms.append(term)
     return terms
 
 

@@ -46,8 +46,16 @@ def advice(vm: Vm, rows: Sequence[Row]) -> Advice:
         (row for row in rows if row["page_bytes"] in offered), key=lambda row: row["page_bytes"]
     )
     sizes = tuple(row["page_bytes"] for row in rows)
-    translation = np.array([row["translation_ns"] for row in rows], dtype=np.float64)
-    data = np.array([row["data_ns"] for row in rows], dtype=np.float64)
+    usual = rows[sizes.index(USUAL_PAGE)]
+    # Per reference as 4 KiB pages count them, so that gains are those of the run time.
+    parts = np.array(
+        [
+            (row["translation_ns"] * row["references"], row["data_ns"] * row["references"])
+            for row in rows
+        ],
+        dtype=np.float64,
+    )
+    translation, data = parts.T / usual["references"]
     total = translation + data
     reason = "every size is simulated"
     answer = Prediction(sizes, sizes, translation, data, total, total, MODEL, reason)
@@ -67,7 +75,6 @@ def advice(vm: Vm, rows: Sequence[Row]) -> Advice:
     row["gain_error"] = error
     spent: Mapping[str, Any] = chosen
     row["limit"] = max(_LIMITS, key=lambda name: sum(spent[part] for part in _LIMITS[name][0]))
-    usual = rows[sizes.index(USUAL_PAGE)]
     row["bloat_bytes"] = (chosen["resident_bytes"] or 0) - (usual["resident_bytes"] or 0)
     row["why"] = _why(row)
     return row
