@@ -189,7 +189,7 @@ def test_pages_and_tables_say_the_error(nearfar: Run, tmp_path: Path) -> None:
     ("options", "words"),
     [
         (("--machine", "desktop-nvm"), ("cpu.reorder_window", "--view paper")),
-        (("--sizes", "4"), ("--sizes: means nothing to --view machine", "every page size")),
+        (("--sizes", "4"), ("--sizes: means nothing to --view machine", "or use --view paper")),
         (("--model", "bridge"), ("--model: means nothing to --view machine",)),
         (("--evaluate",), ("--evaluate", "--view paper")),
         (("--tlb", "32"), ("--tlb", "--view machine")),
@@ -197,7 +197,10 @@ def test_pages_and_tables_say_the_error(nearfar: Run, tmp_path: Path) -> None:
         (("--arch", "sparc"), ("--arch: no architecture",)),
         (("--storage", "floppy"), ("floppy",)),
         (("--view", "paper", "--nested", "2M"), ("--nested", "--view machine")),
-        (("--view", "paper", "--page-cache", "warm"), ("--page-cache: means nothing",)),
+        (
+            ("--view", "paper", "--page-cache", "warm"),
+            ("--page-cache: means nothing", "or use --view machine"),
+        ),
         (("--view", "mine"), ("--view", "paper, machine")),
     ],
 )

@@ -160,9 +160,10 @@ def _asked(options: declared.Options) -> declared.Options:
     for option in declared.OPTIONS:
         value = cast("dict[str, object]", asked)[option.name]
         if option.name in idle and written(value) != written(option.default):
+            other = next(name for name in IDLE if name != view)
             raise NearfarError(
                 f"{option.flag}: means nothing to --view {view}, {reason}; leave it out, or use "
-                "another view"
+                f"--view {other}"
             )
     asked["memory"] = asked["memory"] or MEMORY.get(view, MEMORY[VIEW])
     asked["min_gain"] = f"{100 * share(asked['min_gain'], '--min-gain'):.15g}%"

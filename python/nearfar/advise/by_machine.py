@@ -92,6 +92,7 @@ def _why(row: Advice) -> str:
             f"{in_points(row['gain_error'] or 0)}."
         ]
     lines.append(f"The largest part of the time goes to {_LIMITS[row['limit']][1]}.")
-    if row["bloat_bytes"]:
-        lines.append(f"Private memory grows by {units.size(row['bloat_bytes'])}.")
+    bloat = row["bloat_bytes"] or 0
+    if bloat > 0:
+        lines.append(f"Private memory grows by {units.size(bloat)}.")
     return " ".join(lines)

@@ -163,16 +163,20 @@ def curve(row: Advice) -> Curve:
 
 def _vm(row: Advice) -> Mapping[str, object]:
     """What the script draws from: every text is made here."""
-    price = row["settable_price"]
     facts = [
         ("limit", row["limit"]),
         ("model", f"{row['model']}: {row['model_reason']}"),
-        ("shown to the model", ", ".join(units.size(size) for size in row["fitted_page_bytes"])),
         ("set", f"{units.size(row['settable_page_bytes'])}, {MECHANISMS[str(row['mechanism'])]}"),
-        ("price of what can be set", f"{'+' if price >= 0 else '-'}{units.percent(abs(price))}"),
         ("best simulated", f"{units.size(row['best_page_bytes'])}: "
                            f"{units.duration(row['best_ns'])}"),
     ]  # fmt: skip
+    if row["confidence"] is not None:
+        price = row["settable_price"]
+        sign = "+" if price >= 0 else "-"
+        facts += [
+            ("shown to the model", ", ".join(map(units.size, row["fitted_page_bytes"]))),
+            ("price of what can be set", f"{sign}{units.percent(abs(price))}"),
+        ]
     return {
         **curve(row),
         "why": page.typeset(units.clean(row["why"])),
