@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from conftest import DATA, Run
+from nearfar import units
 from nearfar.declared.paging import Row
+from nearfar.explain import explain
 from nearfar.generate import generate
 from nearfar.paging import paging
 
@@ -74,9 +76,41 @@ def test_mistakes_are_one_line(nearfar: Run, options: tuple[str, ...], words: li
     assert all(word in done.stderr for word in words), done.stderr
 
 
-def test_explain_takes_runs_of_the_papers_view(nearfar: Run, tmp_path: Path) -> None:
-    given = ("--machine", "zen4-vm", "--view", "machine", "--page-sizes", "4K")
+def test_explain_puts_the_parts_beside_4k(nearfar: Run, tmp_path: Path) -> None:
+    given = ("--machine", "zen4-vm", "--view", "machine", "--page-sizes", "4K,2M")
     assert nearfar("paging", GNUGO, *given, "-o", tmp_path / "a.run").returncode == 0
-    done = nearfar("explain", tmp_path / "a.run", "--page", "4K")
-    assert done.returncode == 2
-    assert "--view paper" in done.stderr
+    rows = {row["page_bytes"]: row for row in times(GNUGO, page_sizes="4K,2M")}
+    small, large = rows[4096], rows[2 << 20]
+    found = explain(tmp_path / "a.run", page="2M", memory="100%")
+    assert found.total is None and not found.regions and not found.sites
+    assert [term["ns"] for term in found.terms] == [large[part] for part in PARTS]  # type: ignore[literal-required]
+    each = small["references"] / large["references"]
+    assert each > 1, "references that cross a border"
+    usual = {part: small[part] * each for part in (*PARTS, "total_ns")}  # type: ignore[literal-required]
+    assert [term["usual_ns"] for term in found.terms] == [usual[part] for part in PARTS]
+    assert found.terms[0]["saved_ns"] == pytest.approx(0, abs=1e-9), "instructions gain nothing"
+    own = [term["ns"] for term in found.terms if term["part"] == "T_A"]
+    assert math.isclose(sum(own), large["translation_ns"])
+    saved = [term["saved_ns"] or 0.0 for term in found.terms]
+    assert math.isclose(sum(saved), usual["total_ns"] - large["total_ns"])
+    gain = 1 - large["total_ns"] / usual["total_ns"]
+    assert math.isclose(sum(term["gain"] or 0.0 for term in found.terms), gain)
+    assert {row["term"] for row in found.table.to_pylist()} >= {"walks", "faults"}
+    pytest.importorskip("altair")
+    bars = found.plot().to_dict()["datasets"]["bars"]
+    assert [bar["value"] for bar in bars[: len(PARTS)]] == [t["usual_ns"] for t in found.terms]
+    shown = nearfar("explain", tmp_path / "a.run", "--page", "2M", "--memory", "100%").stdout
+    word = "less" if gain >= 0 else "more"
+    assert f"{units.percent(abs(gain))} {word} than 4 KiB" in shown
+    assert "No regions, addresses or code" in shown
+
+
+def test_explain_without_4k_has_the_parts_alone(nearfar: Run, tmp_path: Path) -> None:
+    given = ("--machine", "zen4-vm", "--view", "machine", "--memory", "100%")
+    for sizes, page in (("64K", "64K"), ("4K,64K", "4K")):
+        run = tmp_path / f"{page}.run"
+        assert nearfar("paging", GNUGO, *given, "--page-sizes", sizes, "-o", run).returncode == 0
+        found = explain(run, page=page)
+        assert all(term["gain"] is term["usual_ns"] is None for term in found.terms)
+        assert math.isclose(sum(term["share"] for term in found.terms), 1)
+        assert "than 4 KiB" not in nearfar("explain", run, "--page", page).stdout

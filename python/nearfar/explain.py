@@ -1,8 +1,10 @@
 """``explain``: from a number of a paging run down to terms, regions, addresses and code behind it.
 
-The access-time model of page-size advice (000, equations 1 to 3) is written out with the values of
-the run. Then the trace that the run names is simulated once more at one page size and memory size,
-each TLB miss and page fault counted where it happened (``crates/study/src/paging/explain.rs``).
+A run of ``--view machine`` says itself what each part of the time is: its row is put beside that of
+4 KiB pages. Otherwise the access-time model of page-size advice (000, equations 1 to 3) is written
+out with the values of the run. Then the trace that the run names is simulated once more at one page
+size and memory size, each TLB miss and page fault counted where it happened
+(``crates/study/src/paging/explain.rs``).
 Sums that differ from the run's counts are an error.
 
 >>> found = explain("app.run", page="64K")                      # doctest: +SKIP
@@ -23,6 +25,7 @@ from typing import Any, Final, TypedDict, Unpack
 from nearfar import _engine, units
 from nearfar import paging_findings as findings
 from nearfar.declared import explain as declared
+from nearfar.declared.paging import ROWS
 from nearfar.errors import NearfarError
 from nearfar.filter import view
 from nearfar.machine import Machine
@@ -34,6 +37,9 @@ from nearfar.sizes import parse_memory
 from nearfar.strict import read_trace
 
 Row = Mapping[str, Any]
+
+#: Parts of the time as a machine spends it that are T_A.
+_TRANSLATION: Final = ("tlb_ns", "walk_ns")
 
 
 class ExplainRun(TypedDict):
@@ -49,6 +55,10 @@ class ExplainRun(TypedDict):
     memory_fraction: float | None
     frames: int
     total_ns: float
+    #: ``paper`` or ``machine``: the ``--view`` of the run.
+    times: str
+    #: The time with 4 KiB pages, as a machine spends it; None without such a row.
+    usual_ns: float | None
     sample: float | None
     lifetimes: bool
 
@@ -92,11 +102,18 @@ TABLES: Final = {
         columns=(
             Column("term", "string", False, "", "What the time is for."),
             Column("part", "string", False, "", "`T_A` or `T_D`."),
-            Column("formula", "string", False, "", "The term of the equation."),
-            Column("rate", "double", False, "per reference", "How often."),
-            Column("each_ns", "double", False, "ns", "Time of each."),
+            Column("formula", "string", True, "", "The term of the equation. This and the two "
+                   "after it are null of a run with `--view machine`."),
+            Column("rate", "double", True, "per reference", "How often."),
+            Column("each_ns", "double", True, "ns", "Time of each."),
             _COSTS[0],
             Column("share", "double", False, "", "Its part of `total_ns`."),
+            Column("usual_ns", "double", True, "ns", "The same with 4 KiB pages. This and the two "
+                   "after it are null but for another size of a run with `--view machine` that has "
+                   "4 KiB.", "4 KiB"),
+            Column("saved_ns", "double", True, "ns", "`usual_ns` - `ns`.", "saved"),
+            Column("gain", "double", True, "", "What that is of the whole time with 4 KiB pages: "
+                   "its part of the gain."),
         ),
         keys=("term",),
         metrics={"ns": "less"},
@@ -130,6 +147,9 @@ class ExplainResult(Result):
         sites: the same by the code that made the reference, most first: ``name`` of its region,
             ``addr`` of its block of instructions (None: all further ones); empty where the trace
             has no fetches, or the run counted only those that miss CPU caches.
+
+    Of a run with ``--view machine`` there are terms alone: places are counted with one TLB, which
+    is not the machine's.
     """
 
     chart = "nearfar.report.plots.explain:draw"
@@ -137,14 +157,19 @@ class ExplainResult(Result):
 
     run: ExplainRun
     terms: list[declared.TermsRow]
-    total: declared.TotalRow
+    total: declared.TotalRow | None
     regions: list[declared.Row]
     ranges: list[declared.Row]
     sites: list[declared.SitesRow]
 
     @property
     def table(self) -> Any:
-        """The regions as a ``pyarrow.Table``; addresses as hexadecimal text."""
+        """The regions as a ``pyarrow.Table``; addresses as hexadecimal text.
+
+        The terms of a run with ``--view machine``.
+        """
+        if self.total is None:
+            return declared.TERMS_ROWS.table(self.terms)
         return declared.ROWS.table(
             [
                 {**row, "addr_low": hex(row["addr_low"]), "addr_high": hex(row["addr_high"])}
@@ -180,11 +205,26 @@ def explain(
         )
     row = _row(result, **json.loads(_engine.explain_options(options={"page": page, **options})))
     made, kept = result.run, result.run["options"]
-    if kept.get("view") == "machine":
-        raise NearfarError(
-            f"{opened.path}: was made with --view machine, where each part of the time is a column "
-            "(cpu_ns to io_ns); explain takes runs of --view paper"
-        )
+    answer: ExplainRun = {
+        "folder": str(opened.path),
+        "trace": made["trace"],
+        "view": made["view"],
+        "machine": made["machine"],
+        "storage": row["storage"],
+        "page_bytes": row["page_bytes"],
+        "memory_bytes": row["memory_bytes"],
+        "memory_fraction": row["memory_fraction"],
+        "frames": row["frames"],
+        "total_ns": row["total_ns"],
+        "times": kept.get("view", "paper"),
+        "usual_ns": None,
+        "sample": kept["sample"],
+        "lifetimes": made.get("pages_end", False),
+    }
+    if answer["times"] == "machine":
+        usual = _usual(result, row)
+        answer["usual_ns"] = None if usual is None else usual["total_ns"]
+        return ExplainResult(answer, _parts(row, usual), None, [], [], [])
     machine = Machine.from_json(made["machine"], json.dumps(made["machine_description"]))
     trace = _trace(made)
     asked = {name: kept[name] for name in ("tlb", "replacement", "clock_insert", "kinds")}
@@ -205,20 +245,7 @@ def explain(
     if kept["sample"] is None:
         _check(opened.path, row, total, by_kind=lifetimes and by_kind)
     times = _Times.of(machine, row["storage"], row["page_bytes"], lifetimes)
-    answer: ExplainRun = {
-        "folder": str(opened.path),
-        "trace": made["trace"],
-        "view": made["view"],
-        "machine": made["machine"],
-        "storage": row["storage"],
-        "page_bytes": row["page_bytes"],
-        "memory_bytes": row["memory_bytes"],
-        "memory_fraction": row["memory_fraction"],
-        "frames": row["frames"],
-        "total_ns": row["total_ns"],
-        "sample": kept["sample"],
-        "lifetimes": lifetimes,
-    }
+    answer["lifetimes"] = lifetimes
     terms = _terms(row, total, times, bool(kept["write_back"]))
     regions: list[declared.Row] = _cost(found["regions"], total, times)
     regions.sort(key=lambda place: -place["ns"])
@@ -227,6 +254,49 @@ def explain(
     sites: list[declared.SitesRow] = _cost(by_code, total, times)
     sites.sort(key=lambda site: (site["addr"] is None, -site["ns"]))
     return ExplainResult(answer, terms, total, regions, _cost(found["ranges"], total, times), sites)
+
+
+# --- as a machine spends it
+
+
+def _usual(result: PagingResult, row: Row) -> Mapping[str, float] | None:
+    """The times of 4 KiB pages beside this row, if it is another and the run has them."""
+    if row["page_bytes"] == findings.USUAL_PAGE:
+        return None
+    same = ("memory_bytes", "memory_fraction", "storage")
+    wanted = {**{key: row[key] for key in same}, "page_bytes": findings.USUAL_PAGE}
+    rows: Sequence[Row] = result.rows
+    found = next((one for one in rows if wanted.items() <= one.items()), None)
+    if found is None:
+        return None
+    # Per reference as the row counts them: one that crosses a border is two with 4 KiB pages.
+    each = found["references"] / row["references"]
+    return {part: found[part] * each for part in (*findings.PARTS, "total_ns")}
+
+
+def _parts(row: Row, usual: Mapping[str, float] | None) -> list[declared.TermsRow]:
+    """The parts of the time of a row, beside those of 4 KiB pages."""
+    terms: list[declared.TermsRow] = []
+    for part in findings.PARTS:
+        term: declared.TermsRow = {
+            "term": ROWS.head(part),
+            "part": "T_A" if part in _TRANSLATION else "T_D",
+            "formula": None,
+            "rate": None,
+            "each_ns": None,
+            "ns": row[part],
+            "share": row[part] / row["total_ns"],
+            "usual_ns": None,
+            "saved_ns": None,
+            "gain": None,
+        }
+        if usual is not None:
+            same = math.isclose(usual[part], row[part], rel_tol=1e-12)
+            saved = 0.0 if same else usual[part] - row[part]
+            term["usual_ns"], term["saved_ns"] = usual[part], saved
+            term["gain"] = saved / usual["total_ns"]
+        terms.append(term)
+    return terms
 
 
 # --- the row
@@ -387,6 +457,9 @@ def _terms(
             "each_ns": each,
             "ns": rate * each,
             "share": rate * each / row["total_ns"],
+            "usual_ns": None,
+            "saved_ns": None,
+            "gain": None,
         }
         for term, part, formula, rate, each in listed
         if term != "second TLB level" or row["tlb_second_hits"]

@@ -19,6 +19,9 @@ USUAL_PAGE: Final = 4096
 ALL_REFERENCES: Final[str] = default(OPTIONS, "filter")
 """The filter that leaves nothing out."""
 
+PARTS: Final = ("cpu_ns", "tlb_ns", "walk_ns", "cache_ns", "dram_ns", "fault_ns", "io_ns")
+"""Columns that make up the time of a reference, with ``--view machine``."""
+
 Result = Mapping[str, Any]
 
 #: Columns that are rates, each with a chart.

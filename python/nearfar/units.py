@@ -59,7 +59,8 @@ def percent(value: float) -> str:
     scaled = value * 100
     if scaled == round(scaled) or abs(scaled) >= 9.95:
         return f"{scaled:.0f} %"
-    return f"{scaled:.1f} %"
+    # Without the sign of what rounds to nothing.
+    return f"{round(scaled, 1) + 0.0:.1f} %"
 
 
 def count(value: float) -> str:

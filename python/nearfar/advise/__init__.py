@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any, ClassVar, Unpack, cast
 
 from nearfar import machine as machines
-from nearfar.advise.architectures import neighbours
+from nearfar.advise import by_machine
+from nearfar.advise.architectures import neighbours, transparent
 from nearfar.advise.fleet import Vm, share
 from nearfar.advise.fleet import read as read_fleet
 from nearfar.advise.one_vm import Advice, advice
-from nearfar.advise.options import MEMORY, PASSED
+from nearfar.advise.options import IDLE, MEMORY, PASSED, VIEW
 from nearfar.advise.prediction import Costs, points_of
 from nearfar.declared import advise as declared
 from nearfar.declared.paging import Options as PagingOptions
@@ -154,7 +155,17 @@ def _asked(options: declared.Options) -> declared.Options:
         NearfarError: there is no such option, or a share is none.
     """
     asked = cast("declared.Options", complete(declared.OPTIONS, options))
-    asked["memory"] = asked["memory"] or MEMORY
+    view = str(asked["view"])
+    idle, reason = IDLE.get(view, ((), ""))
+    for option in declared.OPTIONS:
+        value = cast("dict[str, object]", asked)[option.name]
+        if option.name in idle and written(value) != written(option.default):
+            other = next(name for name in IDLE if name != view)
+            raise NearfarError(
+                f"{option.flag}: means nothing to --view {view}, {reason}; leave it out, or use "
+                f"--view {other}"
+            )
+    asked["memory"] = asked["memory"] or MEMORY.get(view, MEMORY[VIEW])
     asked["min_gain"] = f"{100 * share(asked['min_gain'], '--min-gain'):.15g}%"
     asked["sizes"] = written(asked["sizes"])
     storage = asked["storage"]
@@ -183,7 +194,7 @@ def _of_traces(traces: Sequence[Path], asked: declared.Options) -> tuple[list[Vm
                 f"--storage: no {', '.join(storage or ['storage'])} on {', '.join(described)}; "
                 "see `nearfar machine list`"
             )
-    memories = list(dict.fromkeys(_single_memories(asked["memory"] or MEMORY)))
+    memories = list(dict.fromkeys(_single_memories(str(asked["memory"]))))
     several = len(memories) * len(places) > 1
     vms = []
     for path in traces:
@@ -209,7 +220,7 @@ def _of_traces(traces: Sequence[Path], asked: declared.Options) -> tuple[list[Vm
 def _of_fleet(path: Path, asked: declared.Options) -> tuple[list[Vm], Described]:
     """The VMs of a fleet file; machines that it does not name itself."""
     defaults = {
-        "memory": asked["memory"] or MEMORY,
+        "memory": str(asked["memory"]),
         "arch": asked["arch"],
         "min_gain": str(asked["min_gain"]),
     }
@@ -238,8 +249,10 @@ def _advise_vms(
     """Advise a page size for each of ``vms``.
 
     Each trace is simulated once for all its VMs: rates depend on page size and memory size only
-    (and on the machine's caches, where ``filter`` asks for the references that miss them).
+    (and on the machine's caches, where ``filter`` asks for the references that miss them). As a
+    machine spends it, time is simulated for each machine.
     """
+    as_machine = asked["view"] == by_machine.MODEL
     page_sizes = asked["page_sizes"]
     asked_sizes = parse_page_sizes(page_sizes) if isinstance(page_sizes, str) else page_sizes
     # 4 KiB can always be stayed at.
@@ -254,6 +267,9 @@ def _advise_vms(
         if near.page_bytes <= max(tried)
     }
     everything = sorted({*tried, *instead, *(shown if isinstance(shown, list) else [])})
+    if as_machine:
+        offered = {one.page_bytes for vm in vms for one in transparent(vm.arch)}
+        everything = tried = [size for size in tried if size in offered]
     loaded = {vm.machine: machines.load(described.get(vm.machine, vm.machine)) for vm in vms}
     costs: dict[tuple[str, str], Costs] = {}
     for vm in vms:
@@ -270,7 +286,7 @@ def _advise_vms(
     passed = {name: value for name, value in asked.items() if name in PASSED}
     given = cast("PagingOptions", {**passed, "page_sizes": everything})
     filtered = asked["filter"] != ALL_REFERENCES
-    seen_by = [(vm.trace, vm.machine if filtered else "") for vm in vms]
+    seen_by = [(vm.trace, vm.machine if filtered or as_machine else "") for vm in vms]
     for group in dict.fromkeys(seen_by):
         own = [(index, vm) for index, vm in enumerate(vms) if seen_by[index] == group]
         texts = list(dict.fromkeys(vm.memory for _, vm in own))
@@ -279,7 +295,9 @@ def _advise_vms(
         given |= {
             "memory": ",".join(texts),
             "machine": loaded[first.machine],
-            "storage": [first.storage],
+            "storage": list(dict.fromkeys(vm.storage for _, vm in own))
+            if as_machine
+            else [first.storage],
         }
         found = paging(trace, progress=progress, **given)
         notes += trace_warnings(found.run)
@@ -289,6 +307,10 @@ def _advise_vms(
         by_memory = _by_memory(found.rows, texts)
         for index, vm in own:
             known = by_memory[vm.memory]
+            if as_machine:
+                spent = [row for row in known if row["storage"] == vm.storage]
+                rows[index] = by_machine.advice(vm, spent)
+                continue
             rows[index] = advice(
                 vm,
                 known[0]["memory_bytes"],
@@ -315,7 +337,8 @@ def _advise_vms(
         "machines": {name: found.to_dict() for name, found in loaded.items()},
         "view": "; ".join(views.values()),
     }
-    return AdviseResult(whole, [rows[index] for index in range(len(vms))], notes)
+    ordered = [rows[index] for index in range(len(vms))]
+    return AdviseResult(whole, ordered, list(dict.fromkeys(notes)))
 
 
 # --- pieces

@@ -71,6 +71,21 @@ def settable(arch: str) -> tuple[Settable, ...]:
     return ARCHITECTURES[arch]
 
 
+def transparent(arch: str) -> tuple[Settable, ...]:
+    """What a kernel with base pages of 4 KiB can give to anonymous memory alone.
+
+    Multi-size THP has the sizes of other base pages as well.
+
+    Raises:
+        NearfarError: there is no such architecture.
+    """
+    return tuple(
+        Settable(size.page_bytes, "mthp" if size.mechanism == "granule" else size.mechanism)
+        for size in settable(arch)
+        if size.mechanism != "hugetlb"
+    )
+
+
 def neighbours(arch: str, page_bytes: int) -> list[Settable]:
     """The settable size itself, or the nearest below and above (only above under the smallest)."""
     sizes = settable(arch)

@@ -11,7 +11,9 @@ import numpy as np
 from nearfar import units
 from nearfar.advise.architectures import Settable, neighbours, settable
 from nearfar.advise.fleet import Vm
+from nearfar.advise.gain_error import points as in_points
 from nearfar.advise.prediction import (
+    Array,
     Costs,
     Point,
     Prediction,
@@ -68,47 +70,84 @@ def advice(
     choice = _choose(vm, answer, tried)
 
     # From here on the simulation is looked at, to say how good the choice was.
-    translation, data = costs.exact([points[size] for size in every])
-    simulated = dict(zip(every, (translation + data).tolist(), strict=True))
-    best = min(tried, key=lambda size: (simulated[size], abs(np.log2(size / USUAL_PAGE))))
-    error = left_out_error(seen, choice.advised, costs, memory, tlb)
-    worst = max(abs(answer.at(size) / simulated[size] - 1) for size in tried)
+    exact = costs.exact([points[size] for size in every])
+    row = filled(vm, (memory, fraction), answer, choice, tried, exact)
+    simulated = {point["page_bytes"]: point["simulated_ns"] for point in row["curve"]}
     place = answer.sizes.index(choice.advised)
-    limit = _limit(
+    error = left_out_error(seen, choice.advised, costs, memory, tlb)
+    row["model_regret"] = simulated[choice.model] / row["best_ns"] - 1
+    row["confidence"] = _word(error)
+    row["left_out_error"] = error
+    row["largest_error"] = max(abs(answer.at(size) / simulated[size] - 1) for size in tried)
+    row["limit"] = _limit(
         float(answer.translation[place]) - costs.tlb_ns, float(answer.data[place]) - costs.dram_ns,
         answer.at(choice.advised),
     )  # fmt: skip
-    row: Advice = {
+    row["why"] = why(row)
+    return row
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Page sizes: of least predicted time, the advised one, and what is set for it."""
+
+    model: int
+    advised: int
+    settable: Settable
+
+
+def filled(
+    vm: Vm,
+    memory: tuple[int, float | None],
+    answer: Prediction,
+    choice: Choice,
+    tried: Sequence[int],
+    exact: tuple[Array, Array],
+) -> Advice:
+    """A row but for ``limit``, ``why`` and what only a model, or only a machine has.
+
+    Args:
+        vm: the machine.
+        memory: its bytes, and what part of the peak resident set that is, where it was given so.
+        answer: the prediction.
+        choice: what was chosen by it.
+        tried: sizes that may be advised.
+        exact: simulated times of translation and of data, at the sizes of the prediction.
+    """
+    translation, data = exact
+    simulated = dict(zip(answer.sizes, (translation + data).tolist(), strict=True))
+    best = min(tried, key=lambda size: (simulated[size], abs(np.log2(size / USUAL_PAGE))))
+    return {
         "vm": vm.name,
         "workload": vm.workload,
-        "memory_fraction": fraction,
+        "memory_fraction": memory[1],
         "storage": vm.storage,
         "advised_page_bytes": choice.advised,
         "settable_page_bytes": choice.settable.page_bytes,
         "predicted_ns": answer.at(choice.advised),
         "simulated_ns": simulated[choice.advised],
         "baseline_4k_ns": simulated[USUAL_PAGE],
-        "gain": 1 - answer.at(choice.advised) / answer.at(USUAL_PAGE),
+        "gain": answer.gain(choice.advised),
         "regret": simulated[choice.advised] / simulated[best] - 1,
         "best_page_bytes": best,
         "scenario": vm.scenario,
         "trace": str(vm.trace),
         "machine": vm.machine,
         "arch": vm.arch,
-        "memory_bytes": memory,
+        "memory_bytes": memory[0],
         "min_gain": vm.min_gain,
         "model": answer.model,
         "model_reason": answer.reason,
-        "fitted_page_bytes": fitted,
+        "fitted_page_bytes": list(answer.known),
         "model_page_bytes": choice.model,
-        "model_regret": simulated[choice.model] / simulated[best] - 1,
+        "model_regret": None,
         "baseline_4k_predicted_ns": answer.at(USUAL_PAGE),
         "simulated_gain": 1 - simulated[choice.advised] / simulated[USUAL_PAGE],
         "best_ns": simulated[best],
-        "confidence": _word(error),
-        "left_out_error": error,
-        "largest_error": worst,
-        "limit": limit,
+        "confidence": None,
+        "left_out_error": None,
+        "largest_error": None,
+        "limit": "",
         "mechanism": choice.settable.mechanism,
         "settable_predicted_ns": answer.at(choice.settable.page_bytes),
         "settable_ns": simulated[choice.settable.page_bytes],
@@ -120,35 +159,33 @@ def advice(
                 "simulated_ns": simulated[size],
                 "translation_ns": float(translation[i]),
                 "data_ns": float(data[i]),
-                "fitted": size in fitted,
+                "fitted": size in answer.known,
             }
-            for i, size in enumerate(every)
+            for i, size in enumerate(answer.sizes)
         ],
         "why": "",
+        "model_gain": answer.gain(choice.model),
+        "gain_error": None,
+        "bloat_bytes": None,
     }
-    row["why"] = why(row)
-    return row
 
 
-@dataclass(frozen=True)
-class _Choice:
-    model: int
-    advised: int
-    settable: Settable
+def _choose(vm: Vm, answer: Prediction, tried: Sequence[int]) -> Choice:
+    """The model's page, the advised one, and the one to set, from predictions alone.
 
-
-def _choose(vm: Vm, answer: Prediction, tried: Sequence[int]) -> _Choice:
-    """The model's page, the advised one, and the one to set, from predictions alone."""
+    A gain within ``left_out_error`` is not refused: the time of a size that the model was shown is
+    known, and :meth:`Prediction.best` asks more of one that it was not (docs/advise.md).
+    """
     model = answer.best(tried)
 
     def worth(size: int) -> bool:
-        return size == USUAL_PAGE or 1 - answer.at(size) / answer.at(USUAL_PAGE) >= vm.min_gain
+        return size == USUAL_PAGE or answer.gain(size) >= vm.min_gain
 
     advised = model if worth(model) else USUAL_PAGE
     near = [size for size in neighbours(vm.arch, advised) if size.page_bytes in answer.sizes]
     usual = settable(vm.arch)[0]
     setting = min(near, key=lambda size: answer.at(size.page_bytes), default=usual)
-    return _Choice(model, advised, setting if worth(setting.page_bytes) else usual)
+    return Choice(model, advised, setting if worth(setting.page_bytes) else usual)
 
 
 def _limit(translation: float, storage: float, total: float) -> str:
@@ -172,20 +209,13 @@ LIMITS: Final = {
 }
 
 
-def why(row: Row) -> str:
+def why(row: Advice) -> str:
     """The advice of a row in a few plain sentences."""
     size, usual = units.size(row["advised_page_bytes"]), units.duration(row["baseline_4k_ns"])
     time = units.duration(row["predicted_ns"])
     lines = []
     if row["advised_page_bytes"] == USUAL_PAGE:
-        cost = f"{time} per reference predicted, {usual} simulated"
-        if row["model_page_bytes"] == USUAL_PAGE:
-            lines.append(f"4 KiB is predicted to be best: {cost}.")
-        else:
-            lines.append(
-                f"Stay at 4 KiB ({cost}): {units.size(row['model_page_bytes'])} is predicted to be "
-                f"best, but gains less than {units.percent(row['min_gain'])}."
-            )
+        lines.append(staying(row, f"{time} per reference predicted, {usual} simulated"))
     else:
         lines.append(
             f"{size}: predicted {time} per reference, "
@@ -219,3 +249,16 @@ def why(row: Row) -> str:
             f"{sign}{units.percent(abs(price))} time."
         )
     return " ".join(lines)
+
+
+def staying(row: Advice, cost: str) -> str:
+    """Why 4 KiB, in a sentence; ``cost`` is its time in words."""
+    if row["model_page_bytes"] == USUAL_PAGE:
+        return f"4 KiB is predicted to be best: {cost}."
+    size, error = units.size(row["model_page_bytes"]), row["gain_error"]
+    if error is not None and row["model_gain"] <= error:
+        gain = f"gain {units.percent(row['model_gain'])}"
+        reason = f"{gain}, within the error of the prediction ({in_points(error)})"
+    else:
+        reason = f"be best, but gains less than {units.percent(row['min_gain'])}"
+    return f"Stay at 4 KiB ({cost}): {size} is predicted to {reason}."

@@ -13,8 +13,10 @@ from nearfar.advise.prediction import MODEL_CHOICES
 from nearfar.declared import names, paging
 from nearfar.schema import Column, Option, Rows, default
 
-#: The memory size of each VM unless another is given.
-MEMORY: Final = "50%"
+#: What a reference is taken to cost unless ``view`` says otherwise.
+VIEW: Final = "paper"
+#: The memory size of each VM unless another is given, by view.
+MEMORY: Final = {"paper": "50%", "machine": "100%"}
 _PAGING: Final = {option.name: option for option in paging.OPTIONS}
 
 #: Its own, and those of ``paging`` that mean something else here.
@@ -22,9 +24,9 @@ OWN: Final = (
     Option(
         "memory",
         "str | None",
-        "Parts of the peak resident set (60%) or bytes (512M), a row each; 10%,...,100% with "
-        "--evaluate.",
-        shown=MEMORY,
+        "Parts of the peak resident set (60%) or bytes (512M), a row each.",
+        shown=f"{MEMORY['paper']}; {MEMORY['machine']} with --view machine, 10%,...,100% with "
+        "--evaluate",
         metavar="SIZES",
     ),
     Option(
@@ -78,7 +80,13 @@ OWN: Final = (
     replace(_PAGING["sample"], what="Simulate only this part of the pages (0 to 1).", shown="all"),
     replace(
         _PAGING["page_sizes"],
-        what="Page sizes that may be advised beside 4 KiB, and are simulated; `...` doubles.",
+        what="Page sizes that may be advised beside 4 KiB, and are simulated; `...` doubles. "
+        "--view machine takes those that the architecture can set.",
+    ),
+    replace(_PAGING["view"], default=VIEW),
+    replace(
+        _PAGING["page_cache"],
+        what="Where the program's files are when it starts, for --view machine.",
     ),
 )
 
@@ -89,10 +97,17 @@ _SAME: Final = (
     "clock_insert",
     "kinds",
     "filter",
+    "nested",
     "threads",
     "max_memory",
 )
-PASSED: Final = (*_SAME, "sample")
+PASSED: Final = (*_SAME, "sample", "view", "page_cache")
+
+#: Options that say nothing to a view, and why.
+IDLE: Final = {
+    "paper": (("page_cache",), "where every fault is a read"),
+    "machine": (("sizes", "model"), "which simulates every page size"),
+}
 
 OPTIONS: Final = (*OWN, *(_PAGING[name] for name in _SAME))
 
@@ -113,7 +128,8 @@ ROWS: Final = Rows(
             "int64",
             False,
             "bytes",
-            "Page size of least predicted time; 4096 unless another gains `min_gain`.",
+            "Page size of least predicted time; 4096 unless another gains `min_gain`, and more "
+            "than `gain_error` where there is one.",
             title="page",
         ),
         Column(
@@ -144,12 +160,26 @@ ROWS: Final = Rows(
         Column("arch", "string", False, "", "The architecture."),
         Column("memory_bytes", "int64", False, "bytes", "Memory size."),
         Column("min_gain", "double", False, "share", "The gain that is asked for."),
-        Column("model", "string", False, "", "`papers` or `bridge`."),
+        Column(
+            "model",
+            "string",
+            False,
+            "",
+            "`papers` or `bridge`; `machine` where no model stands between: with `--view machine` "
+            "the predicted time is the simulated one.",
+        ),
         Column("model_reason", "string", False, "", "Why that model."),
         Column(
             "model_page_bytes", "int64", False, "bytes", "Page size without a threshold of gain."
         ),
-        Column("model_regret", "double", False, "share", "Regret of that page size."),
+        Column(
+            "model_regret",
+            "double",
+            True,
+            "share",
+            "Regret of that page size. This, `confidence`, `left_out_error` and `largest_error` "
+            "are null with `--view machine`.",
+        ),
         Column(
             "baseline_4k_predicted_ns", "double", False, "ns per reference", "Of 4 KiB, predicted."
         ),
@@ -160,7 +190,7 @@ ROWS: Final = Rows(
         Column(
             "confidence",
             "string",
-            False,
+            True,
             "",
             "`fit` in the table: `good`, `fair`, `poor` by `left_out_error` (5 %, 20 %); `unknown` "
             "under 4 sizes.",
@@ -177,7 +207,7 @@ ROWS: Final = Rows(
         Column(
             "largest_error",
             "double",
-            False,
+            True,
             "share",
             "Largest error of the predicted time at any size, against the simulation.",
         ),
@@ -187,7 +217,8 @@ ROWS: Final = Rows(
             False,
             "",
             "What a reference still waits for: `translation`, `storage`, or `memory` (under 1 % "
-            "for both).",
+            "for both). With `--view machine` what takes the largest part of the time: these, "
+            "`processor` or `faults`.",
         ),
         Column(
             "mechanism",
@@ -214,6 +245,28 @@ ROWS: Final = Rows(
             "predicted(settable) / predicted(advised) - 1.",
         ),
         Column("why", "string", False, "", "The advice in sentences."),
+        Column(
+            "model_gain",
+            "double",
+            False,
+            "share",
+            "1 - predicted(`model_page_bytes`) / predicted(4 KiB).",
+        ),
+        Column(
+            "gain_error",
+            "double",
+            True,
+            "share",
+            "What that gain may be wrong by; null but with `--view machine`.",
+        ),
+        Column(
+            "bloat_bytes",
+            "int64",
+            True,
+            "bytes",
+            "What the settable page adds to the most private memory at once; null but with "
+            "`--view machine`.",
+        ),
     ),
     keys=("vm", "workload", "machine", "storage", "arch", ("memory_fraction", "memory_bytes")),
     metrics={

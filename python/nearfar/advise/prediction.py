@@ -41,6 +41,7 @@ from nearfar import machine as machines
 from nearfar.declared.paging import Row
 from nearfar.errors import NearfarError
 from nearfar.models import MODELS, QUANTITIES, fit
+from nearfar.paging_findings import USUAL_PAGE
 
 Array = npt.NDArray[np.float64]
 
@@ -59,7 +60,7 @@ PAPER_POINTS: Final = 6
 CAUTION: Final = 0.3
 #: Measured first when the sizes are chosen: the usual page, then one 16 times it; or the smallest,
 #: where the usual page faults more than :data:`THRASHES` times for each of its pages.
-FIRST: Final = (4096, 65536)
+FIRST: Final = (USUAL_PAGE, 65536)
 THRASHES: Final = 8.0
 #: How much the lowest possible time counts, against the predicted one, for what to measure next.
 HOPE: Final = 0.7
@@ -163,7 +164,7 @@ class Prediction:
         sizes: page sizes in bytes; known: those whose rates were given.
         translation, data, total: T_A, T_D and their sum at each size.
         low: a total that the truth is hardly below.
-        model: ``papers`` or ``bridge``; reason: why that one.
+        model: ``papers``, ``bridge``, or ``machine`` where all of it is simulated; reason: why.
     """
 
     sizes: tuple[int, ...]
@@ -179,6 +180,10 @@ class Prediction:
         """The predicted time at one of the sizes."""
         return float(self.total[self.sizes.index(size)])
 
+    def gain(self, size: int) -> float:
+        """The share of the usual page's predicted time that a size saves."""
+        return 1 - self.at(size) / self.at(USUAL_PAGE)
+
     def best(self, among: Sequence[int]) -> int:
         """The size to take of ``among``: of least time.
 
@@ -190,7 +195,7 @@ class Prediction:
         def rank(size: int) -> tuple[float, float]:
             # Of equal times the one nearest to the usual page.
             caution = 1.0 if size in self.known else 1.0 + CAUTION
-            return caution * self.at(size), abs(float(np.log2(size / FIRST[0])))
+            return caution * self.at(size), abs(float(np.log2(size / USUAL_PAGE)))
 
         return min(inside or [min(among, key=lambda size: rank(size)[1])], key=rank)
 

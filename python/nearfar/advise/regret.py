@@ -8,10 +8,17 @@ from typing import Final, TypedDict
 import numpy as np
 
 from nearfar.declared.advise import Row
+from nearfar.errors import NearfarError
 
 #: Goals of ``--evaluate`` (regret at the median, at the 95th percentile): fitted on all sizes, on
 #: fewer.
 GOALS: Final = {"all": (0.02, 0.05), "few": (0.05, 0.10)}
+
+#: Why rows of ``--view machine`` are refused.
+NO_REGRET: Final = (
+    "--evaluate: compares a model with the simulation; with --view machine the prediction is the "
+    "simulation; use --view paper"
+)
 
 
 class Group(TypedDict):
@@ -62,6 +69,9 @@ def evaluate(rows: Iterable[Row], sizes: str = "all") -> Evaluation:
     ``regret`` is that of the advice, threshold included; ``model_regret`` that of the page the
     model would take without one. The goals are for the model's page: what a threshold costs is not
     the model's doing, and is at most its share.
+
+    Raises:
+        NearfarError: the rows are of no model, but of ``--view machine``.
     """
     listed = list(rows)
     median, high = GOALS["all" if sizes == "all" else "few"]
@@ -70,7 +80,7 @@ def evaluate(rows: Iterable[Row], sizes: str = "all") -> Evaluation:
         groups.setdefault(f"{row['machine']}/{row['storage']}", []).append(row)
     summary: list[Group] = []
     for name, members in groups.items():
-        model = np.array([row["model_regret"] for row in members])
+        model = np.array([_regret(row) for row in members])
         advised = np.array([row["regret"] for row in members])
         middle, p95 = float(np.median(model)), float(np.quantile(model, 0.95))
         summary.append(
@@ -88,9 +98,7 @@ def evaluate(rows: Iterable[Row], sizes: str = "all") -> Evaluation:
                 "holds": bool(middle <= median and p95 <= high),
             }
         )
-    worst = sorted(
-        (row for row in listed if row["model_regret"] > high), key=lambda row: -row["model_regret"]
-    )
+    worst = sorted((row for row in listed if _regret(row) > high), key=lambda row: -_regret(row))
     return {
         "goal_median": median,
         "goal_p95": high,
@@ -104,8 +112,15 @@ def evaluate(rows: Iterable[Row], sizes: str = "all") -> Evaluation:
                 "storage": row["storage"],
                 "model_page_bytes": row["model_page_bytes"],
                 "best_page_bytes": row["best_page_bytes"],
-                "model_regret": row["model_regret"],
+                "model_regret": _regret(row),
             }
             for row in worst
         ],
     }
+
+
+def _regret(row: Row) -> float:
+    """Regret of the model's page."""
+    if row["model_regret"] is None:
+        raise NearfarError(NO_REGRET)
+    return row["model_regret"]

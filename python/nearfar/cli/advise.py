@@ -13,7 +13,7 @@ from nearfar.cli._shared import SET
 from nearfar.cli._study import Force, Format, Html, check_format, check_outputs, print_result, save
 from nearfar.declared.advise import OPTIONS, Options
 from nearfar.errors import NearfarError
-from nearfar.schema import takes
+from nearfar.schema import default, takes
 
 if TYPE_CHECKING:
     from nearfar.advise import AdviseResult
@@ -56,8 +56,8 @@ def run(
     check_outputs(out, force, html)
     if emit is not None:
         emitters.emitter(emit)  # an unknown one is refused before the work, not after
-    if evaluate and options.get("memory") is None:
-        options["memory"] = _EVALUATED
+    if evaluate:
+        _check_evaluated(options)
     if set_:
         chosen = study.listed(options.get("machine"))
         if chosen is None or any(path.suffix == ".toml" for path in inputs):
@@ -99,6 +99,17 @@ def _emitted(result: AdviseResult, kind: str | None) -> tuple[dict[str, str], li
         except NearfarError as error:
             failed.append(str(error))
     return answer, failed
+
+
+def _check_evaluated(options: Options) -> None:
+    """Refuse, before the work, what has no regret; take more memory sizes."""
+    from nearfar.advise.by_machine import MODEL
+    from nearfar.advise.regret import NO_REGRET
+
+    if options.get("view", default(OPTIONS, "view")) == MODEL:
+        raise NearfarError(NO_REGRET)
+    if options.get("memory") is None:
+        options["memory"] = _EVALUATED
 
 
 def _evaluate(result: AdviseResult, output_format: str) -> bool:

@@ -21,11 +21,14 @@ class Options(TypedDict, total=False):
     model: str
     sample: float | None
     page_sizes: str | Sequence[int]
+    view: str
+    page_cache: str
     tlb: str | int
     replacement: str
     clock_insert: str
     kinds: str | Sequence[str] | None
     filter: str
+    nested: str | int | None
     threads: int
     max_memory: str | int
 
@@ -34,8 +37,8 @@ OPTIONS: Final = (
     Option(
         "memory",
         type="str | None",
-        what="Parts of the peak resident set (60%) or bytes (512M), a row each; 10%,...,100% with --evaluate.",
-        shown="50%",
+        what="Parts of the peak resident set (60%) or bytes (512M), a row each.",
+        shown="50%; 100% with --view machine, 10%,...,100% with --evaluate",
         metavar="SIZES",
     ),
     Option(
@@ -99,9 +102,40 @@ OPTIONS: Final = (
     Option(
         "page_sizes",
         type="str | Sequence[int]",
-        what="Page sizes that may be advised beside 4 KiB, and are simulated; `...` doubles.",
+        what="Page sizes that may be advised beside 4 KiB, and are simulated; `...` doubles. --view machine takes those that the architecture can set.",
         default="512,1K,...,2M",
         metavar="SIZES",
+    ),
+    Option(
+        "view",
+        type="str",
+        what="What a reference is taken to cost.",
+        default="paper",
+        metavar="NAME",
+        choices=(
+            ("paper", "equations 1 to 3 of page-size advice (000), as published"),
+            (
+                "machine",
+                "what the processor spends: caches, TLBs, page walks and the kernel's part of faults",
+            ),
+        ),
+        open=False,
+    ),
+    Option(
+        "page_cache",
+        type="str",
+        what="Where the program's files are when it starts, for --view machine.",
+        default="cold",
+        metavar="NAME",
+        choices=(
+            ("cold", "the first reference to a page of a file reads it from storage"),
+            ("warm", "it finds the page in memory, and is no fault that counts"),
+            (
+                "elsewhere",
+                "files are in memory that is not counted here, such as another control group's",
+            ),
+        ),
+        open=False,
     ),
     Option(
         "tlb",
@@ -150,6 +184,13 @@ OPTIONS: Final = (
         open=False,
     ),
     Option(
+        "nested",
+        type="str | int | None",
+        what="Page size with which a host backs a virtual machine, for `--view machine`: a walk then goes through its page table too.",
+        shown="as the machine says",
+        metavar="SIZE",
+    ),
+    Option(
         "threads",
         type="int",
         what="Threads; 0 = one per core.",
@@ -192,19 +233,22 @@ class Row(TypedDict):
     model: str
     model_reason: str
     model_page_bytes: int
-    model_regret: float
+    model_regret: float | None
     baseline_4k_predicted_ns: float
     simulated_gain: float
     best_ns: float
-    confidence: str
+    confidence: str | None
     left_out_error: float | None
-    largest_error: float
+    largest_error: float | None
     limit: str
     mechanism: str
     settable_predicted_ns: float
     settable_ns: float
     settable_price: float
     why: str
+    model_gain: float
+    gain_error: float | None
+    bloat_bytes: int | None
 
 
 ROWS: Final = Rows(
@@ -224,7 +268,7 @@ ROWS: Final = Rows(
             "int64",
             False,
             "bytes",
-            "Page size of least predicted time; 4096 unless another gains `min_gain`.",
+            "Page size of least predicted time; 4096 unless another gains `min_gain`, and more than `gain_error` where there is one.",
             title="page",
         ),
         Column(
@@ -254,12 +298,24 @@ ROWS: Final = Rows(
         Column("arch", "string", False, "", "The architecture."),
         Column("memory_bytes", "int64", False, "bytes", "Memory size."),
         Column("min_gain", "double", False, "share", "The gain that is asked for."),
-        Column("model", "string", False, "", "`papers` or `bridge`."),
+        Column(
+            "model",
+            "string",
+            False,
+            "",
+            "`papers` or `bridge`; `machine` where no model stands between: with `--view machine` the predicted time is the simulated one.",
+        ),
         Column("model_reason", "string", False, "", "Why that model."),
         Column(
             "model_page_bytes", "int64", False, "bytes", "Page size without a threshold of gain."
         ),
-        Column("model_regret", "double", False, "share", "Regret of that page size."),
+        Column(
+            "model_regret",
+            "double",
+            True,
+            "share",
+            "Regret of that page size. This, `confidence`, `left_out_error` and `largest_error` are null with `--view machine`.",
+        ),
         Column(
             "baseline_4k_predicted_ns", "double", False, "ns per reference", "Of 4 KiB, predicted."
         ),
@@ -270,7 +326,7 @@ ROWS: Final = Rows(
         Column(
             "confidence",
             "string",
-            False,
+            True,
             "",
             "`fit` in the table: `good`, `fair`, `poor` by `left_out_error` (5 %, 20 %); `unknown` under 4 sizes.",
             title="fit",
@@ -285,7 +341,7 @@ ROWS: Final = Rows(
         Column(
             "largest_error",
             "double",
-            False,
+            True,
             "share",
             "Largest error of the predicted time at any size, against the simulation.",
         ),
@@ -294,7 +350,7 @@ ROWS: Final = Rows(
             "string",
             False,
             "",
-            "What a reference still waits for: `translation`, `storage`, or `memory` (under 1 % for both).",
+            "What a reference still waits for: `translation`, `storage`, or `memory` (under 1 % for both). With `--view machine` what takes the largest part of the time: these, `processor` or `faults`.",
         ),
         Column(
             "mechanism",
@@ -321,6 +377,27 @@ ROWS: Final = Rows(
             "predicted(settable) / predicted(advised) - 1.",
         ),
         Column("why", "string", False, "", "The advice in sentences."),
+        Column(
+            "model_gain",
+            "double",
+            False,
+            "share",
+            "1 - predicted(`model_page_bytes`) / predicted(4 KiB).",
+        ),
+        Column(
+            "gain_error",
+            "double",
+            True,
+            "share",
+            "What that gain may be wrong by; null but with `--view machine`.",
+        ),
+        Column(
+            "bloat_bytes",
+            "int64",
+            True,
+            "bytes",
+            "What the settable page adds to the most private memory at once; null but with `--view machine`.",
+        ),
     ),
     keys=("vm", "workload", "machine", "storage", "arch", ("memory_fraction", "memory_bytes")),
     metrics={

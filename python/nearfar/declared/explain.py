@@ -114,20 +114,29 @@ class TermsRow(TypedDict):
 
     term: str
     part: str
-    formula: str
-    rate: float
-    each_ns: float
+    formula: str | None
+    rate: float | None
+    each_ns: float | None
     ns: float
     share: float
+    usual_ns: float | None
+    saved_ns: float | None
+    gain: float | None
 
 
 TERMS_ROWS: Final = Rows(
     columns=(
         Column("term", "string", False, "", "What the time is for."),
         Column("part", "string", False, "", "`T_A` or `T_D`."),
-        Column("formula", "string", False, "", "The term of the equation."),
-        Column("rate", "double", False, "per reference", "How often."),
-        Column("each_ns", "double", False, "ns", "Time of each."),
+        Column(
+            "formula",
+            "string",
+            True,
+            "",
+            "The term of the equation. This and the two after it are null of a run with `--view machine`.",
+        ),
+        Column("rate", "double", True, "per reference", "How often."),
+        Column("each_ns", "double", True, "ns", "Time of each."),
         Column(
             "ns",
             "double",
@@ -137,6 +146,22 @@ TERMS_ROWS: Final = Rows(
             title="time",
         ),
         Column("share", "double", False, "", "Its part of `total_ns`."),
+        Column(
+            "usual_ns",
+            "double",
+            True,
+            "ns",
+            "The same with 4 KiB pages. This and the two after it are null but for another size of a run with `--view machine` that has 4 KiB.",
+            title="4 KiB",
+        ),
+        Column("saved_ns", "double", True, "ns", "`usual_ns` - `ns`.", title="saved"),
+        Column(
+            "gain",
+            "double",
+            True,
+            "",
+            "What that is of the whole time with 4 KiB pages: its part of the gain.",
+        ),
     ),
     keys=("term",),
     metrics={"ns": "less"},

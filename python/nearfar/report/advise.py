@@ -12,6 +12,7 @@ from rich.text import Text
 
 from nearfar import paging_findings as findings
 from nearfar import units
+from nearfar.advise.gain_error import points
 from nearfar.advise.regret import Evaluation
 from nearfar.declared.advise import ROWS, Row
 
@@ -21,6 +22,7 @@ _STYLE = {"good": "green", "fair": "yellow", "poor": "bold red", "unknown": "yel
 
 def advice(result: Mapping[str, Any]) -> RenderableType:
     """The dict that ``nearfar advise --format json`` prints: a table, and why for each VM."""
+    rows: Sequence[Row] = result["rows"]
     table = _table(
         "Advised page size, predicted time per reference and gain over 4 KiB, simulated regret"
     )
@@ -29,11 +31,10 @@ def advice(result: Mapping[str, Any]) -> RenderableType:
     sizes = ("memory_bytes", "advised_page_bytes", "settable_page_bytes")
     for head in ROWS.heads(*sizes, "predicted_ns", "gain", "regret"):
         table.add_column(head, justify="right", no_wrap=True)
-    table.add_column(ROWS.head("confidence"), no_wrap=True)
+    table.add_column(sure_head(rows), no_wrap=True)
     parts: list[RenderableType] = [table, Text("")]
     if findings.filtered(result):
         parts.insert(0, Text(units.clean(f"Of the {result['run']['view']}.")))
-    rows: Sequence[Row] = result["rows"]
     for row in rows:
         table.add_row(
             Text(units.clean(row["vm"])),
@@ -44,12 +45,23 @@ def advice(result: Mapping[str, Any]) -> RenderableType:
             units.duration(row["predicted_ns"]),
             units.percent(row["gain"]),
             units.percent(row["regret"]),
-            Text(row["confidence"], style=_STYLE[row["confidence"]]),
+            Text(sure(row), style=_STYLE.get(sure(row), "")),
         )
         parts.append(
             Text.assemble((units.clean(row["vm"]), "bold"), f": {units.clean(row['why'])}")
         )
     return Group(*parts)
+
+
+def sure_head(rows: Sequence[Row]) -> str:
+    """The head of what :func:`sure` says."""
+    modelled = all(row["confidence"] is not None for row in rows)
+    return ROWS.head("confidence" if modelled else "gain_error")
+
+
+def sure(row: Row) -> str:
+    """How sure the advice is: the word for the model, or what a simulated gain may be wrong by."""
+    return row["confidence"] or points(row["gain_error"] or 0)
 
 
 def memory(row: Row) -> str:

@@ -25,6 +25,8 @@ def explain(found: Mapping[str, Any]) -> RenderableType:
         f"{run['trace']}, {units.size(run['page_bytes'])} pages, {memory} memory, "
         f"{run['storage']}: {units.duration(run['total_ns'])} per reference"
     )
+    if run["times"] == "machine":
+        return Group(*_spent(found, head))
     parts: list[RenderableType] = [Text(units.clean(head), style="bold"), Text("")]
     parts += [_terms(found), Text(""), _regions(found), Text(""), _ranges(found)]
     if found["sites"]:
@@ -32,6 +34,40 @@ def explain(found: Mapping[str, Any]) -> RenderableType:
     if run["sample"] is not None:
         parts.append(Text("The run sampled pages; the counts here are of all pages."))
     return Group(*parts)
+
+
+def _spent(found: Mapping[str, Any], head: str) -> list[RenderableType]:
+    """Parts of the time as a machine spends it, beside 4 KiB."""
+    run = found["run"]
+    usual = run["usual_ns"]
+    if usual is not None:
+        change = 1 - run["total_ns"] / usual
+        head += f", {units.percent(abs(change))} {'less' if change >= 0 else 'more'} than 4 KiB"
+    keys = ["term", "ns", "share"]
+    heads = TERMS_ROWS.heads(*keys)
+    whole = {"term": "total", "ns": run["total_ns"], "share": 1.0}
+    if usual is not None:
+        keys = ["term", "usual_ns", "ns", "saved_ns", "gain"]
+        heads = TERMS_ROWS.heads(*keys)
+        heads[keys.index("ns")] = units.size(run["page_bytes"])
+        saved = usual - run["total_ns"]
+        whole |= {"usual_ns": usual, "saved_ns": saved, "gain": saved / usual}
+    rows = [
+        [
+            term["term"],
+            *(
+                units.percent(term[key]) if key in ("share", "gain") else units.duration(term[key])
+                for key in keys[1:]
+            ),
+        ]
+        for term in (*found["terms"], whole)
+    ]
+    left = (
+        "No regions, addresses or code: explain counts them with the TLB of --view paper, which is "
+        "not the machine's."
+    )
+    table = listing("Time per reference as the machine spends it", heads, rows)
+    return [Text(units.clean(head), style="bold"), Text(""), table, Text(""), Text(left)]
 
 
 def _terms(found: Mapping[str, Any]) -> RenderableType:

@@ -170,10 +170,6 @@ def paging_rows(result: findings.Result) -> Table:
     return table
 
 
-#: What the time of a reference is made of, as a machine spends it.
-_PARTS = ("cpu_ns", "tlb_ns", "walk_ns", "cache_ns", "dram_ns", "fault_ns", "io_ns")
-
-
 def spent(result: findings.Result) -> Table:
     """What a reference takes at each page size, with the most memory of the study."""
     shown = findings.rows(result)
@@ -181,7 +177,7 @@ def spent(result: findings.Result) -> Table:
     storage = findings.storages(result)[0]
     chosen = [row for row in shown if (row["memory_bytes"], row["storage"]) == (most, storage)]
     table = _table(f"Time of a reference with {units.size(most)} of memory, {units.clean(storage)}")
-    columns = ("page_bytes", "total_ns", *_PARTS, "resident_bytes")
+    columns = ("page_bytes", "total_ns", *findings.PARTS, "resident_bytes")
     for name in columns:
         table.add_column(ROWS.head(name), justify="right", no_wrap=True)
     base = chosen[0]
@@ -190,7 +186,7 @@ def spent(result: findings.Result) -> Table:
         table.add_row(
             units.size(row["page_bytes"]),
             units.duration(row["total_ns"]) + (f" {change:+.1%}" if row is not base else ""),
-            *(f"{row[name]:.3f}" for name in _PARTS),  # type: ignore[literal-required]
+            *(f"{row[name]:.3f}" for name in findings.PARTS),
             units.size(row["resident_bytes"] or 0),
         )
     return table

@@ -11,7 +11,7 @@ from nearfar.advise.one_vm import Advice
 from nearfar.declared.advise import CURVE_ROWS, ROWS, CurveRow
 from nearfar.paging_findings import USUAL_PAGE
 from nearfar.report import palette
-from nearfar.report.advise import memory
+from nearfar.report.advise import memory, sure, sure_head
 from nearfar.report.html import charts, page
 
 _SIGNS = {"good": "\u2713", "fair": "~", "poor": "\u2717", "unknown": "?"}
@@ -29,7 +29,8 @@ _GLOSSARY = (
     ("gain", "Share of the 4 KiB page's predicted time that the advised page saves."),
     ("regret", "How much longer the advised page takes than the simulation's best."),
     ("fit", "How sure the advice is: by the error of the time at a size that was held out."),
-    ("limit", "What a reference still waits for: translation (TLB misses) or storage (faults)."),
+    ("gain error", "With --view machine: what the predicted gain may be wrong by."),
+    ("limit", "What a reference still waits for, or what takes the largest part of its time."),
 )
 
 
@@ -106,8 +107,9 @@ def _table(rows: Sequence[Advice]) -> str:
     cells = []
     for index, row in enumerate(rows):
         back = colours[row["advised_page_bytes"]]
-        word = row["confidence"]
+        word = sure(row)
         known = word if word in _SIGNS else "unknown"
+        sign = f"{_SIGNS[known]} " if row["confidence"] else ""
         cells.append(
             [
                 f'<button type="button" class="pick" data-vm="{index}" aria-pressed="false">'
@@ -123,15 +125,15 @@ def _table(rows: Sequence[Advice]) -> str:
                     for key in ("predicted_ns", "simulated_ns", "baseline_4k_ns")
                 ),
                 *(page.text(page.typeset(units.percent(row[key]))) for key in ("gain", "regret")),
-                f'<span class="verdict {known}">{_SIGNS[known]} {page.text(word)}</span>',
+                f'<span class="verdict {known}">{sign}{page.text(word)}</span>',
             ]
         )
     headers = ROWS.heads(
         "vm", "workload", "memory_bytes", "storage", "advised_page_bytes", "settable_page_bytes",
-        "predicted_ns", "simulated_ns", "baseline_4k_ns", "gain", "regret", "confidence",
+        "predicted_ns", "simulated_ns", "baseline_4k_ns", "gain", "regret",
     )  # fmt: skip
     return "<p>Choose a machine to see its curve and why.</p>" + page.table(
-        headers, cells, "Advised page size of each virtual machine"
+        [*headers, sure_head(rows)], cells, "Advised page size of each virtual machine"
     )
 
 
@@ -161,16 +163,20 @@ def curve(row: Advice) -> Curve:
 
 def _vm(row: Advice) -> Mapping[str, object]:
     """What the script draws from: every text is made here."""
-    price = row["settable_price"]
     facts = [
         ("limit", row["limit"]),
         ("model", f"{row['model']}: {row['model_reason']}"),
-        ("shown to the model", ", ".join(units.size(size) for size in row["fitted_page_bytes"])),
         ("set", f"{units.size(row['settable_page_bytes'])}, {MECHANISMS[str(row['mechanism'])]}"),
-        ("price of what can be set", f"{'+' if price >= 0 else '-'}{units.percent(abs(price))}"),
         ("best simulated", f"{units.size(row['best_page_bytes'])}: "
                            f"{units.duration(row['best_ns'])}"),
     ]  # fmt: skip
+    if row["confidence"] is not None:
+        price = row["settable_price"]
+        sign = "+" if price >= 0 else "-"
+        facts += [
+            ("shown to the model", ", ".join(map(units.size, row["fitted_page_bytes"]))),
+            ("price of what can be set", f"{sign}{units.percent(abs(price))}"),
+        ]
     return {
         **curve(row),
         "why": page.typeset(units.clean(row["why"])),

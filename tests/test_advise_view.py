@@ -1,0 +1,217 @@
+"""``nearfar advise --view machine``."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import DATA, Run
+from nearfar import machine as machines
+from nearfar.advise import advise, by_machine
+from nearfar.advise import gain_error as errors
+from nearfar.advise.architectures import transparent
+from nearfar.advise.fleet import Vm
+from nearfar.advise.regret import evaluate
+from nearfar.errors import NearfarError
+from nearfar.generate import generate
+from nearfar.paging import paging
+
+GNUGO = DATA / "captures" / "gnugo.trace"
+#: What x86-64 can set, but for the 1 GiB of hugetlbfs, which the view does not have.
+SETTABLE = [4096, *(4096 << power for power in range(2, 10))]
+#: What only a model has.
+OF_MODELS = ("model_regret", "confidence", "left_out_error", "largest_error")
+
+
+@pytest.fixture(scope="module")
+def walk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """References at random over 156 MiB, which large pages help."""
+    trace = tmp_path_factory.mktemp("view") / "walk.trace"
+    generate("uniform", trace, refs=400_000, pages=40_000, seed=1)
+    return trace
+
+
+def advice(trace: Path, **options: Any) -> dict[str, Any]:
+    (row,) = advise(trace, view="machine", machine="zen4-vm", **options).rows
+    return dict(row)
+
+
+def test_advice_is_the_least_time_of_the_study(walk: Path) -> None:
+    row = advice(walk, nested="2M")
+    study = paging(
+        walk, view="machine", machine="zen4-vm", nested="2M", memory="100%", page_cache="cold"
+    ).rows
+    times = {
+        r["page_bytes"]: r["total_ns"] * r["references"] / study[0]["references"]
+        for r in study
+        if r["page_bytes"] in SETTABLE
+    }
+    assert {p["page_bytes"]: p["predicted_ns"] for p in row["curve"]} == pytest.approx(times)
+    assert row["fitted_page_bytes"] == SETTABLE
+    best = min(times, key=lambda size: times[size])
+    assert row["advised_page_bytes"] == row["settable_page_bytes"] == best > 4096
+    assert row["model_page_bytes"] == best and row["model"] == "machine"
+    assert row["predicted_ns"] == row["simulated_ns"] == pytest.approx(times[best])
+    assert row["gain"] == row["model_gain"] == pytest.approx(1 - times[best] / times[4096])
+    assert row["gain_error"] == errors.gain_error(row["gain"]) < row["gain"]
+    assert (row["regret"], row["memory_fraction"]) == (0, 1.0)
+    assert [row[name] for name in OF_MODELS] == [None] * len(OF_MODELS)
+    resident = {r["page_bytes"]: r["resident_bytes"] or 0 for r in study}
+    assert row["bloat_bytes"] == resident[best] - resident[4096]
+    assert f"give or take {errors.points(row['gain_error'])}" in row["why"]
+
+
+def test_instructions_gain_nothing(rows: list[dict[str, Any]]) -> None:
+    """A reference that crosses a border counts twice with small pages, and takes half as long."""
+    counted = {4096: 1100, 65536: 1000}
+    spent: list[Any] = [
+        {**row, "references": count, "translation_ns": 0.0, "data_ns": 1e5 / count}
+        for row in rows
+        if (count := counted.get(row["page_bytes"]))
+    ]
+    row = by_machine.advice(vm(0.0), spent)
+    assert row["model_gain"] == pytest.approx(0)
+    assert row["baseline_4k_ns"] == pytest.approx(1e5 / 1100)
+
+
+def vm(min_gain: float = 0.05, arch: str = "x86-64") -> Vm:
+    return Vm("vm", GNUGO, "gnugo", "100%", "zen4-vm", "disk", arch, min_gain)
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[dict[str, Any]]:
+    found = paging(GNUGO, view="machine", machine="zen4-vm", memory="100%", storage=["disk"])
+    return [dict(row) for row in found.rows]
+
+
+def gaining(rows: list[dict[str, Any]], gain: float) -> list[Any]:
+    """The rows with times so that 64 KiB gains so much, and nothing else anything."""
+    times = {4096: 100.0, 65536: 100.0 * (1 - gain)}
+    return [
+        {
+            **row,
+            "references": 1000,
+            "translation_ns": 0.0,
+            "data_ns": times.get(row["page_bytes"], 101.0),
+        }
+        for row in rows
+    ]
+
+
+@pytest.mark.parametrize(
+    ("gain", "min_gain", "advised", "says"),
+    [
+        (0.031, 0.0, 4096, "Stay at 4 KiB (100 ns per reference): 64 KiB is predicted to gain "
+         "3.1 %, within the error of the prediction (5 points)."),
+        (0.049, 0.0, 4096, "within the error of the prediction (5 points)"),
+        (0.06, 0.05, 65536, "64 KiB: predicted 94 ns per reference, 6.0 % less than 4 KiB, give "
+         "or take 5 points."),
+        (0.3, 0.05, 65536, "give or take 10 points"),
+        (0.3, 0.4, 4096, "64 KiB is predicted to be best, but gains less than 40 %"),
+        (-0.1, 0.0, 4096, "4 KiB is predicted to be best: 100 ns per reference."),
+    ],
+)  # fmt: skip
+def test_a_gain_within_its_error_is_refused(
+    rows: list[dict[str, Any]], gain: float, min_gain: float, advised: int, says: str
+) -> None:
+    row = by_machine.advice(vm(min_gain), gaining(rows, gain))
+    assert row["advised_page_bytes"] == row["settable_page_bytes"] == advised
+    assert says in row["why"], row["why"]
+    assert row["gain"] == pytest.approx(gain if advised == 65536 else 0)
+    assert row["model_gain"] == pytest.approx(max(gain, 0))
+
+
+def test_what_most_of_the_time_goes_to(rows: list[dict[str, Any]]) -> None:
+    parts = dict.fromkeys(("cpu_ns", "tlb_ns", "cache_ns", "fault_ns", "io_ns", "dram_ns"), 2.0)
+    for longest, limit in {"walk_ns": "translation", "cpu_ns": "processor", "io_ns": "storage",
+                           "fault_ns": "faults", "dram_ns": "memory"}.items():  # fmt: skip
+        spent = [{**row, **parts, "walk_ns": 0.5, longest: 7.0} for row in rows]
+        assert by_machine.advice(vm(), spent)["limit"] == limit  # type: ignore[arg-type]
+
+
+def test_only_what_anonymous_memory_can_be_given(rows: list[dict[str, Any]]) -> None:
+    for arch in ("x86-64", "aarch64"):
+        assert [one.page_bytes for one in transparent(arch)] == SETTABLE
+    row = by_machine.advice(vm(arch="aarch64"), gaining(rows, 0.3))
+    assert (row["settable_page_bytes"], row["mechanism"]) == (65536, "mthp"), "no granule"
+
+
+def test_sizes_that_cannot_be_set_are_not_tried() -> None:
+    row = advice(GNUGO, page_sizes="1K,8K,64K")
+    assert [point["page_bytes"] for point in row["curve"]] == [4096, 65536]
+
+
+def test_memory_and_storage_of_each_row(walk: Path) -> None:
+    shown = {"view": "machine", "machine": "zen4-vm", "memory": "50%,100%"}
+    half, whole = advise(walk, **shown).rows
+    assert half["memory_bytes"] < whole["memory_bytes"]
+    assert half["predicted_ns"] > whole["predicted_ns"], "what is read back"
+    slow = machines.load("zen4-vm", set={"storage.disk.read_latency": "5ms"})
+    later, same = advise(walk, view="machine", machine=[slow], memory="50%,100%").rows
+    assert later["predicted_ns"] > half["predicted_ns"]
+    assert same["predicted_ns"] == whole["predicted_ns"]
+
+
+def test_each_machine_has_its_own_times(tmp_path: Path) -> None:
+    other = tmp_path / "other.toml"
+    other.write_text(machines.load("zen4-vm", set={"cpu.ipc": "1"}).to_toml(), encoding="utf-8")
+    both = advise(GNUGO, view="machine", machine=["zen4-vm", str(other)]).rows
+    (alone,) = advise(GNUGO, view="machine", machine=[str(other)]).rows
+    assert both[1]["curve"] == alone["curve"] != both[0]["curve"]
+
+
+def test_the_command_of_a_run_gives_its_rows_again(nearfar: Run) -> None:
+    first = advise(GNUGO, view="machine", machine="zen4-vm", nested="2M", page_cache="warm",
+                   page_sizes="4K,16K,2M", storage="disk")  # fmt: skip
+    again = nearfar(*shlex.split(first.run["command"])[1:], "--format", "json")
+    assert json.loads(again.stdout)["rows"] == first.rows, again.stderr
+    assert "--view machine" in first.run["command"]
+
+
+def test_pages_and_tables_say_the_error(nearfar: Run, tmp_path: Path) -> None:
+    words = ("advise", GNUGO, "--view", "machine", "--machine", "zen4-vm")
+    done = nearfar(*words, "-o", tmp_path / "run", "--html", tmp_path / "page.html")
+    assert done.returncode == 0, done.stderr
+    (row,) = advise(GNUGO, view="machine", machine="zen4-vm").rows
+    assert "gain error" in done.stdout and errors.points(row["gain_error"] or 0) in done.stdout
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert 'class="verdict unknown">' in page and "points" in page
+    from nearfar.run_folder import open_run
+
+    assert open_run(tmp_path / "run").result.rows == [row]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--machine", "desktop-nvm"), ("cpu.reorder_window", "--view paper")),
+        (("--sizes", "4"), ("--sizes: means nothing to --view machine", "or use --view paper")),
+        (("--model", "bridge"), ("--model: means nothing to --view machine",)),
+        (("--evaluate",), ("--evaluate", "--view paper")),
+        (("--tlb", "32"), ("--tlb", "--view machine")),
+        (("--filter", "cache"), ("--filter", "--view machine")),
+        (("--arch", "sparc"), ("--arch: no architecture",)),
+        (("--storage", "floppy"), ("floppy",)),
+        (("--view", "paper", "--nested", "2M"), ("--nested", "--view machine")),
+        (
+            ("--view", "paper", "--page-cache", "warm"),
+            ("--page-cache: means nothing", "or use --view machine"),
+        ),
+        (("--view", "mine"), ("--view", "paper, machine")),
+    ],
+)
+def test_mistakes_are_one_line(nearfar: Run, options: tuple[str, ...], words: list[str]) -> None:
+    done = nearfar("advise", GNUGO, "--machine", "zen4-vm", "--view", "machine", *options)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert all(word in done.stderr for word in words), done.stderr
+
+
+def test_regret_is_of_a_model() -> None:
+    rows = advise(GNUGO, view="machine", machine="zen4-vm").rows
+    with pytest.raises(NearfarError, match="--view paper"):
+        evaluate(rows)
