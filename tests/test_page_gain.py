@@ -23,7 +23,7 @@ RECORD = recorded("page-gain")
 
 def cell(spent: float, predicted: float, *, system: float = 0.0, noise: float = 0.0) -> Any:
     """A cell whose base takes one second, measured and predicted."""
-    zero = dict.fromkeys(page_gain.TERMS, 0.0)
+    zero = dict.fromkeys(page_gain.PARTS, 0.0)
     wobble = [noise * (turn % 2 * 2 - 1) for turn in range(9)]
     return {
         "program": "one",

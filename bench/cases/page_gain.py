@@ -19,29 +19,27 @@ from measure import BenchError, Row, nearfar, row, run
 from programs import PROGRAMS, Program
 from undo import undoing
 
+from nearfar.advise.gain_error import LEAST, gain_error
 from nearfar.apply import counters
 from nearfar.apply.measure import run as run_command
 from nearfar.apply.setting import BASE, applied, short, switches
 from nearfar.errors import NearfarError
+from nearfar.paging_findings import PARTS
 
 NAME = "page-gain"
 SUMMARY = "gains of page sizes that programs have on this machine, against the prediction"
 
 #: Part of a program's size in `bench/programs`: half a second of processor time or two.
-PART, PARTS = 3.0, {"cc1": 1.5, "shell": 1.0, "node": 2.0, "graph": 6.0}
+PART, OTHERWISE = 3.0, {"cc1": 1.5, "shell": 1.0, "node": 2.0, "graph": 6.0}
 #: Programs of a quick run, the part of their size, and the page sizes.
 QUICK, QUICK_PART, QUICK_SIZES = ("sort",), 0.1, (64 << 10,)
 #: Turns, for each round that is asked for: every page size once, the base between every two.
 TURNS = 2
 #: The interval holds the median with this probability at least.
 SURE = 0.95
-#: A prediction is right within so much of the time, or of the measured gain; whichever is more.
-POINTS, PART_OF_GAIN = 0.05, 1 / 3
 #: From which size on the kernel tells a host of free memory: 2 to this power of pages.
 REPORTING, LARGEST = Path("/sys/module/page_reporting/parameters/page_reporting_order"), "10"
-#: What the view is made of.
-TERMS = ("cpu_ns", "tlb_ns", "walk_ns", "cache_ns", "dram_ns", "fault_ns", "io_ns")
-#: Which of them the kernel spends.
+#: Which parts of the time the kernel spends.
 SYSTEM = ("fault_ns", "io_ns")
 STUDY = ("--memory", "100%", "--page-cache", "warm", "--lifetimes", "on", "--view", "machine")
 
@@ -69,7 +67,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
         elif not quick or program.name in QUICK:
             folder = inputs.scratch / f"gain-{program.name}"
             folder.mkdir()
-            part = QUICK_PART if quick else PARTS.get(program.name, PART)
+            part = QUICK_PART if quick else OTHERWISE.get(program.name, PART)
             command = program.make(folder, part)
             asked = QUICK_SIZES if quick else sizes
             print(f"bench: {NAME}: {program.name}", file=sys.stderr)
@@ -151,7 +149,7 @@ def predict(cells: list[dict[str, Any]], command: list[str], trace: Path, here: 
     rows = {each["page_bytes"]: each for each in found}
     for cell in cells:
         for name, size in (("predicted", cell["page_bytes"]), ("predicted_base", BASE)):
-            cell[name] = {term: rows[size][term] * rows[size]["references"] / 1e9 for term in TERMS}
+            cell[name] = {term: rows[size][term] * rows[size]["references"] / 1e9 for term in PARTS}
         cell["bloat_bytes"] = (
             rows[cell["page_bytes"]]["resident_bytes"] - rows[BASE]["resident_bytes"]
         )
@@ -192,9 +190,9 @@ def right_sign(cell: dict[str, Any]) -> bool:
 
 
 def near(cell: dict[str, Any]) -> bool:
-    """Whether the prediction is within :data:`POINTS` or a part of the measured gain."""
+    """Whether the prediction is as near to the measured gain as `advise` takes it to be."""
     gain = statistics.median(gains(cell))
-    return abs(predicted_gain(cell) - gain) <= max(POINTS, PART_OF_GAIN * abs(gain))
+    return abs(predicted_gain(cell) - gain) <= gain_error(gain)
 
 
 def apart(cell: dict[str, Any]) -> dict[str, float]:
@@ -202,7 +200,7 @@ def apart(cell: dict[str, Any]) -> dict[str, float]:
 
     Parts of the processor time of the base, as measured and as predicted.
     """
-    own = [term for term in TERMS if term not in SYSTEM]
+    own = [term for term in PARTS if term not in SYSTEM]
     whole = sum(cell["predicted_base"].values())
     found = {}
     for place, (name, terms) in enumerate((("program", own), ("kernel", SYSTEM))):
@@ -230,7 +228,7 @@ def rows(cells: list[dict[str, Any]]) -> list[Row]:
         right = [100 * sum(map(right_sign, certain)) / len(certain)]
         made.append(row(NAME, "of them predicted with the right sign", right, "%", goal=">= 100"))
     within = [100 * sum(map(near, cells)) / len(cells)]
-    note = f"within {POINTS:.0%} of the time, or a third of the measured gain, whichever is more"
+    note = f"within {LEAST:.0%} of the time, or a third of the measured gain, whichever is more"
     made.append(row(NAME, "cells predicted near enough", within, "%", goal=">= 80", note=note))
     distance = [100 * abs(predicted_gain(c) - statistics.median(gains(c))) for c in cells]
     made.append(row(NAME, "distance of the predicted gain", distance, "points"))

@@ -66,7 +66,7 @@ nearfar_schema::options! {
     /// The options of a paging study as they are written.
     pub struct Asked {
         /// Page sizes, powers of two from 64 bytes to 1 TiB; `...` doubles. Of the default, `--view
-        /// machine` takes those from 4 KiB.
+        /// machine` takes those that Linux can give to anonymous memory: 4 KiB, and 16 KiB on.
         page_sizes: PageSizes = PAGE_SIZES,
         /// Memory sizes: parts of the peak resident set (50%) or bytes (512M); `...` for equal steps.
         memory: Memory = "10%,...,100%",
@@ -152,7 +152,9 @@ impl TryFrom<&Asked> for Options {
         let idle = |flag: &str, what: &str, fix: &str| Err(Error::input(flag, what, fix));
         if asked.view == View::Machine {
             if parse_page_sizes(PAGE_SIZES).as_ref() == Ok(&page_sizes) {
-                page_sizes.retain(|size| *size >= 1 << machine::SMALL);
+                // Linux has no anonymous pages of 8 KiB (`THP_ORDERS_ALL_ANON`).
+                page_sizes
+                    .retain(|size| size >> machine::SMALL != 2 && *size >= 1 << machine::SMALL);
             }
             machine::check(&page_sizes)?;
             if asked.tlb.to_string() != TLB {
