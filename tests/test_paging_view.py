@@ -26,7 +26,8 @@ def times(trace: Path, **options: object) -> list[Row]:
 
 def test_the_parts_are_the_whole() -> None:
     rows = times(GNUGO)
-    assert [row["page_bytes"] for row in rows] == [4096 << power for power in range(10)]
+    sizes = [4096 << power for power in range(10) if power != 1]
+    assert [row["page_bytes"] for row in rows] == sizes
     for row in rows:
         parts = [row[part] for part in PARTS]  # type: ignore[literal-required]
         assert all(part >= 0 for part in parts), row
