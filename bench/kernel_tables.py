@@ -13,12 +13,16 @@ from cases.kernel_faults import (
     NEAR,
     SECOND,
     errors,
+    pairs,
     signed_error,
     spare,
 )
 from table import recorded, summary
 
 Cells = list[dict[str, Any]]
+
+#: What is shown as predicted where the kernel killed every run: nothing was seen to be renewed.
+PREDICTED_KILLED = "old"
 
 
 def figures() -> str:
@@ -86,7 +90,8 @@ def _cell(cell: dict[str, Any]) -> str:
         words.append(_counted(cell, counts))
         if counts == MAIN[0]:
             words.append(f"{cell['kernel_killed'] or ''}")
-        words.append(f"{cell['predicted'][predicted]:,}")
+        names = sorted({name for _, name in pairs(cell, counts, predicted)}) or [PREDICTED_KILLED]
+        words.append(" or ".join(f"{cell['predicted'][name]:,}" for name in names))
         words.append("" if error is None else f"{error:+.1f} %")
     return f"| {' | '.join(words)} |"
 
@@ -119,19 +124,23 @@ def _cause(cell: dict[str, Any], counts: str, predicted: str) -> str:
     held, traced = cell["anonymous_pages"], cell["trace_pages"]
     if traced > held * 1.05:
         return f"the captured run held more at once: {traced:,} pages, not {held:,}"
-    around = cell["around"][predicted]
+    found = pairs(cell, counts, predicted)
+    names = {name for _, name in found}
+    middle = statistics.median(count for count, _ in found)
+    around = [count for name in names for count in cell["around"][name]]
     more = max(spare(cell), default=AROUND[-1])
     between = (
         f"with up to {-AROUND[0]} frames less and {more} more {min(around):,} to {max(around):,} "
         "are predicted"
     )
-    if min(around) <= statistics.median(cell[counts]) <= max(around):
+    if min(around) <= middle <= max(around):
         return f"two answers: {between}"
-    steady = signed_error(cell, "steady", predicted)
-    if counts == MAIN[0] and not cell["steady"]:
-        return "statistics were renewed in every run that was not killed"
-    if counts == MAIN[0] and steady is not None and abs(steady) <= NEAR[-1]:
-        return f"statistics were renewed in some runs; {steady:+.1f} % of the others"
+    never, always = (cell["predicted"][name] for name in ("old", "exact"))
+    if counts == MAIN[0] and "exact" in names and min(never, always) < middle < max(never, always):
+        return (
+            f"statistics were renewed within the runs: {never:,} are predicted for never, "
+            f"{always:,} for always"
+        )
     return f"open; {between}"
 
 

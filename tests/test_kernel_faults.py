@@ -23,6 +23,7 @@ import kernel_tables  # noqa: E402
 import undo  # noqa: E402
 from cases import kernel_faults  # noqa: E402
 from programs import PROGRAMS  # noqa: E402
+from table import recorded  # noqa: E402
 
 #: Programs that are captured again: quick ones whose predictions depend little on versions.
 REPLAYED = ("graph", "numpy")
@@ -95,7 +96,7 @@ def test_the_real_kernel_beside_the_prediction() -> None:
     assert abs(middle) < 50
 
 
-RECORD = kernel_tables.recorded()
+RECORD = recorded("kernel-faults")
 
 
 def test_the_record_holds_programs_of_many_kinds() -> None:
@@ -105,6 +106,33 @@ def test_the_record_holds_programs_of_many_kinds() -> None:
     parts = [(cell["program"], cell["part"]) for cell in cells]
     assert parts == [(name, part) for name in programs for part in kernel_faults.FRACTIONS]
     assert not RECORD["options"]["quick"]
+
+
+def test_each_run_is_compared_with_what_it_shows_of_its_statistics() -> None:
+    """Renewed runs with the exact ones; where a cell has both kinds, the median of the errors."""
+    cell = {"predicted": {"old": 300, "exact": 100}, "kernel": [200, 200, 100], "steady": [200]}
+    assert sorted(kernel_faults.pairs(cell, *kernel_faults.MAIN)) == [
+        (100, "exact"),
+        (200, "exact"),
+        (200, "old"),
+    ]
+    assert kernel_faults.signed_error(cell, *kernel_faults.MAIN) == 0
+    assert kernel_faults.signed_error({**cell, "steady": []}, *kernel_faults.MAIN) == -50
+    assert kernel_faults.signed_error({**cell, "steady": cell["kernel"]}, *kernel_faults.MAIN) == 50
+    assert kernel_faults.signed_error(cell, "kernel", "old") == 50
+    few = {**cell, "kernel": [63], "steady": [63]}
+    assert kernel_faults.signed_error(few, *kernel_faults.MAIN) is None
+
+
+def test_frames_that_the_kernel_seldom_needs_are_tried() -> None:
+    page = kernel.PAGE
+    assert kernel_faults.spare({"kernel_bytes": 500 * page, "kernel_usual_bytes": 100 * page}) == [
+        100,
+        200,
+        300,
+        400,
+    ]
+    assert not kernel_faults.spare({"kernel_bytes": 132 * page, "kernel_usual_bytes": 100 * page})
 
 
 def test_recorded_figures_come_from_the_cells() -> None:

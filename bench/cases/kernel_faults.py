@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -36,11 +37,15 @@ PREDICTED = {
 }
 #: Frames that the kernel may have more or less than the limit says: it frees 32 pages at once.
 AROUND = (-32, -16, 0, 16, 32)
+#: The prediction for what a run itself shows of its statistics: `exact` where they were renewed in
+#: it, else `old`.
+OWN = "own"
 #: The kernel's counts, and which prediction is theirs.
-MAIN, SECOND = ("kernel", "old"), ("polled", "exact")
+MAIN, SECOND = ("kernel", OWN), ("polled", "exact")
 #: Printed as well: another policy, to see what the comparison can tell apart.
 COMPARED = {
     MAIN: "`linux`, kernel not polled",
+    ("kernel", "old"): "`linux` as if never renewed, kernel not polled",
     ("steady", "old"): "`linux`, kernel not polled, statistics not renewed",
     SECOND: "`linux`, kernel polled",
     ("polled", "clock"): "`clock`, kernel polled",
@@ -128,14 +133,26 @@ def ended_well(ran: kernel.Finished) -> bool:
     return ran.exit_code == 0 and ran.killed == 0
 
 
+def pairs(cell: dict[str, Any], counts: str, predicted: str) -> list[tuple[int, str]]:
+    """Each count of a cell with the name of its prediction."""
+    if predicted != OWN:
+        return [(count, predicted) for count in cell[counts]]
+    renewed = Counter(cell[counts]) - Counter(cell["steady"])
+    old = [(count, "old") for count in cell["steady"]]
+    return [*old, *((count, "exact") for count in renewed.elements())]
+
+
 def signed_error(cell: dict[str, Any], counts: str, predicted: str) -> float | None:
-    """Percent that the prediction is above the median of the counts; None: not to be judged."""
-    if not cell[counts]:
+    """Percent that the prediction is above the count, the median; None: not to be judged."""
+    found = pairs(cell, counts, predicted)
+    if not found or statistics.median(count for count, _ in found) < FEWEST:
         return None
-    count = statistics.median(cell[counts])
-    if count < FEWEST:
-        return None
-    return 100 * (cell["predicted"][predicted] - count) / count
+    if len({name for _, name in found}) == 1:
+        count = statistics.median(count for count, _ in found)
+        return 100 * (cell["predicted"][found[0][1]] - count) / count
+    return statistics.median(
+        100 * (cell["predicted"][name] - count) / count for count, name in found
+    )
 
 
 def errors(cells: Iterable[dict[str, Any]], counts: str, predicted: str) -> list[float]:
