@@ -19,7 +19,6 @@ BENCH = Path(__file__).parent.parent / "bench"
 sys.path.insert(0, str(BENCH))
 
 import kernel  # noqa: E402
-import kernel_tables  # noqa: E402
 import undo  # noqa: E402
 from cases import kernel_faults  # noqa: E402
 from programs import PROGRAMS  # noqa: E402
