@@ -9,9 +9,8 @@ from typing import Final
 
 from nearfar import units
 
-#: A predicted gain is off by at most so much, or by this part of it, whichever is larger.
-#: An assumption until docs/validation.md has the programs of page-gain: the goal that they are
-#: compared with, eight cells of ten.
+#: A predicted gain is taken to be off by so much, or by this part of it, whichever is larger. More
+#: than half of the cells of docs/validation.md are that near; the others gain more than predicted.
 LEAST: Final = 0.05
 PART: Final = 1 / 3
 

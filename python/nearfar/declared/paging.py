@@ -37,7 +37,7 @@ OPTIONS: Final = (
     Option(
         "page_sizes",
         type="str | Sequence[int]",
-        what="Page sizes, powers of two from 64 bytes to 1 TiB; `...` doubles. Of the default, `--view machine` takes those from 4 KiB.",
+        what="Page sizes, powers of two from 64 bytes to 1 TiB; `...` doubles. Of the default, `--view machine` takes those that Linux can give to anonymous memory: 4 KiB, and 16 KiB on.",
         default="512,1K,...,2M",
         metavar="SIZES",
     ),
