@@ -141,7 +141,7 @@ bench wheel same-wheel: export CARGO_PROFILE_RELEASE_LTO := thin
 bench wheel same-wheel: export CARGO_PROFILE_RELEASE_CODEGEN_UNITS := 4
 # Two builds of the same sources give the same bytes.
 wheel same-wheel: export RUSTFLAGS := $(REMAPPED)
-wheel same-wheel: export CFLAGS := $(REMAPPED:--remap-path-prefix=%=-ffile-prefix-map=%)
+wheel same-wheel: export CFLAGS := $(subst --remap-path-prefix,-ffile-prefix-map,$(REMAPPED))
 wheel same-wheel: export CARGO_INCREMENTAL := 0
 wheel same-wheel: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2> /dev/null || echo 315532800)
 
