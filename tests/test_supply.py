@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -34,6 +35,22 @@ def test_cargo_builds_what_is_locked() -> None:
                 found += 1
                 assert "--locked" in line[call.start() :], f"{name}: {line.strip()}"
     assert found >= 7
+
+
+def test_a_wheel_is_compiled_with_flags_that_the_compiler_knows(tmp_path: Path) -> None:
+    """Of what `make wheel` sets for C: it takes minutes, so nobody here runs it."""
+    made = subprocess.run(
+        ["make", "--dry-run", "--print-data-base", "wheel"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout
+    (flags,) = re.findall(r"^wheel: CFLAGS := (.+)$", made, re.MULTILINE)
+    command = ["cc", *flags.split(), "-x", "c", "-c", "-", "-o", tmp_path / "empty.o"]
+    done = subprocess.run(command, input="", capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert str(ROOT) in flags
 
 
 def locked(name: str) -> dict[str, str]:
