@@ -25,8 +25,11 @@ PLUGIN_SOURCES := $(wildcard capture/qemu-plugin/src/*.rs) capture/qemu-plugin/C
 # Where the sources and crates lie on this machine is nothing that a wheel should hold.
 REMAPPED := --remap-path-prefix=$(CURDIR)=/nearfar --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo
 
+# By its own profile, whoever asks for it: a wheel takes the plugin that is there.
+PLUGIN_BUILD := env -u CARGO_PROFILE_RELEASE_LTO -u CARGO_PROFILE_RELEASE_CODEGEN_UNITS CARGO_INCREMENTAL=0 RUSTFLAGS="$(REMAPPED)"
+
 $(PLUGIN): $(PLUGIN_SOURCES)
-	cd capture/qemu-plugin && RUSTFLAGS="$(REMAPPED)" cargo build --release --locked --quiet
+	cd capture/qemu-plugin && $(PLUGIN_BUILD) cargo build --release --locked --quiet
 	mkdir -p $(@D)
 	cp capture/qemu-plugin/target/release/$(@F) $@.partial
 	mv $@.partial $@

@@ -103,7 +103,7 @@ def cases() -> list[Case]:
         Case(
             "info",
             lambda f: ["info", _trace("pdf"), "--html", str(f / "out"), "--format", "json"],
-            "out", (), slow=True,
+            "out", slow=True,
         ),
         Case(
             "tiering",
@@ -124,7 +124,7 @@ def cases() -> list[Case]:
         Case(
             "reproduce",
             lambda f: ["reproduce", "numa", "--html", str(f / "out"), "--format", "json"],
-            "out", (), slow=True,
+            "out", slow=True,
         ),
     ]  # fmt: skip
     found += [
