@@ -21,7 +21,8 @@ import sbom
 
 ROOT = Path(__file__).resolve().parents[1]
 #: What a wheel must bring beside Python files.
-PARTS = ("nearfar/_engine.abi3.so", "nearfar/_plugin/libnearfar_qemu_plugin.so", "nearfar/py.typed")
+PLUGIN = "nearfar/_plugin/libnearfar_qemu_plugin.so"
+PARTS = ("nearfar/_engine.abi3.so", PLUGIN, "nearfar/py.typed")
 
 
 def check(wheel: Path, scratch: Path) -> None:
@@ -86,14 +87,10 @@ def again(wheel: Path, scratch: Path) -> None:
     }
     environment = {**os.environ, **flags}
 
-    def run(*words: str, folder: Path = copy) -> None:
-        subprocess.run(words, cwd=folder, env=environment, check=True)
+    def run(*words: str) -> None:
+        subprocess.run(words, cwd=copy, env=environment, check=True)
 
-    plugin = copy / "capture/qemu-plugin"
-    run("cargo", "build", "--release", "--locked", "--quiet", folder=plugin)
-    to = copy / "python/nearfar/_plugin"
-    to.mkdir()
-    shutil.copy(plugin / "target/release/libnearfar_qemu_plugin.so", to)
+    run("make", "--silent", f"python/{PLUGIN}")
     run(sys.executable, "tests/sbom.py", "build/nearfar.cyclonedx.json")
     maturin = str(Path(sys.executable).with_name("maturin"))
     run(maturin, "build", "--release", "--locked", "--quiet", "--sbom-include",
