@@ -19,16 +19,29 @@ def figures() -> str:
     return summary(one for one in made if not one["name"].startswith("signed gain, "))
 
 
+def _by_program() -> dict[str, Cells]:
+    found: dict[str, Cells] = {}
+    for cell in recorded(NAME)["cells"]:
+        found.setdefault(cell["program"], []).append(cell)
+    return found
+
+
+def _head(first: str, rule: str) -> list[str]:
+    """The two lines that begin a table with a column for each page size."""
+    sizes = list(dict.fromkeys(cell["page_bytes"] for cell in recorded(NAME)["cells"]))
+    named = " | ".join(short(size) for size in sizes)
+    return [f"{first} {named} |", rule + "---:|" * len(sizes)]
+
+
+def _right(cell: dict[str, Any]) -> bool:
+    """Whether a cell is predicted near enough, and with the right sign where one is shown."""
+    return near(cell) and (right_sign(cell) or not shown(cell))
+
+
 def programs() -> str:
     """A line for each program, a column for each page size: measured, then predicted."""
-    cells: Cells = recorded(NAME)["cells"]
-    sizes = list(dict.fromkeys(cell["page_bytes"] for cell in cells))
-    lines = [
-        "| program | 4 KiB | | " + " | ".join(short(size) for size in sizes) + " |",
-        "|---|---:|---|" + "---:|" * len(sizes),
-    ]
-    for name in dict.fromkeys(cell["program"] for cell in cells):
-        own = [cell for cell in cells if cell["program"] == name]
+    lines = _head("| program | 4 KiB | |", "|---|---:|---|")
+    for name, own in _by_program().items():
         base = statistics.median(sum(spent) for cell in own for spent in cell["base"])
         wanted = sum(own[0]["predicted_base"].values())
         measured = " | ".join(_measured(cell) for cell in own)
@@ -46,19 +59,13 @@ def _measured(cell: dict[str, Any]) -> str:
 
 def _predicted(cell: dict[str, Any]) -> str:
     text = f"{100 * predicted_gain(cell):+.1f}"
-    return text if near(cell) and (right_sign(cell) or not shown(cell)) else f"**{text}**"
+    return text if _right(cell) else f"**{text}**"
 
 
 def obtained() -> str:
     """Large pages that a run was given, and what they are predicted to add to the memory held."""
-    cells: Cells = recorded(NAME)["cells"]
-    sizes = list(dict.fromkeys(cell["page_bytes"] for cell in cells))
-    lines = [
-        "| program | " + " | ".join(short(size) for size in sizes) + " |",
-        "|---|" + "---:|" * len(sizes),
-    ]
-    for name in dict.fromkeys(cell["program"] for cell in cells):
-        own = [cell for cell in cells if cell["program"] == name]
+    lines = _head("| program |", "|---|")
+    for name, own in _by_program().items():
         words = [
             f"{statistics.median(cell['obtained']):,.0f}; {cell['bloat_bytes'] / 2**20:,.1f} MiB"
             for cell in own
@@ -74,7 +81,7 @@ def misses() -> str:
         "|---|---|---:|---:|---:|---:|",
     ]
     for cell in recorded(NAME)["cells"]:
-        if near(cell) and (right_sign(cell) or not shown(cell)):
+        if _right(cell):
             continue
         parts = apart(cell)
         gain = 100 * statistics.median(gains(cell))

@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -138,6 +138,19 @@ def run(
 def own_peak_bytes() -> int:
     """Peak memory of this process so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def alone(
+    environment: Mapping[str, str], command: Sequence[str | os.PathLike[str]]
+) -> list[str | os.PathLike[str]]:
+    """Command line that sees this environment only."""
+    return ["/usr/bin/env", "-i", *(f"{k}={v}" for k, v in environment.items()), *command]
+
+
+def capture(command: Sequence[str], to: Path, environment: Mapping[str, str], *flags: str) -> None:
+    """Capture a program and its children, in an environment of its own."""
+    words = nearfar("capture", *flags, "--follow-forks", "--force", "-o", to, "--", *command)
+    run(alone(environment, words), discard=True)
 
 
 def nearfar(*words: str | os.PathLike[str]) -> list[str | os.PathLike[str]]:

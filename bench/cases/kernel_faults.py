@@ -12,7 +12,7 @@ from typing import Any
 
 import kernel
 from inputs import Inputs
-from measure import BenchError, Row, nearfar, row, run
+from measure import BenchError, Row, capture, nearfar, row, run
 from programs import PROGRAMS, Program
 
 NAME = "kernel-faults"
@@ -122,9 +122,7 @@ def ask_kernel(
 
 def ask_model(cells: list[dict[str, Any]], command: list[str], trace: Path) -> None:
     """Capture it, and add what is predicted to its cells."""
-    words = nearfar("capture", "--no-fetch", "--follow-forks", "--force", "-o", trace, "--")
-    settings = [f"{name}={value}" for name, value in kernel.ENVIRONMENT.items()]
-    run(["env", "-i", *settings, *words, *command], discard=True)
+    capture(command, trace, kernel.ENVIRONMENT, "--no-fetch")
     predict(cells, trace)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import kernel
 from inputs import Inputs
-from measure import BenchError, Row, nearfar, row, run
+from measure import BenchError, Row, capture, row
 from programs import HERE, PROGRAMS, Program
 from table import recorded
 
@@ -39,7 +39,7 @@ PACKAGES = {
 #: Programs of a quick run, the part of their size, and the memory sizes.
 QUICK, QUICK_PART, QUICK_PARTS = ("graph",), 0.1, (90,)
 #: What programs see, in the guest (`limited.sh`) and when they are captured.
-ENVIRONMENT = ("LC_ALL=C", "PATH=/usr/bin:/bin")
+ENVIRONMENT = {"LC_ALL": "C", "PATH": "/usr/bin:/bin"}
 #: Seconds that the guest may take for all programs.
 TIMEOUT = 7200
 MEMORY, SWAP = 1536 << 20, 1 << 30
@@ -149,8 +149,7 @@ def parse(text: str) -> list[dict[str, Any]]:
 
 def ask_model(cells: list[dict[str, Any]], command: list[str], trace: Path) -> None:
     """Capture it, and add what is predicted to its cells."""
-    words = nearfar("capture", "--no-fetch", "--follow-forks", "--force", "-o", trace, "--")
-    run(["env", "-i", *ENVIRONMENT, *words, *command], discard=True)
+    capture(command, trace, ENVIRONMENT, "--no-fetch")
     frames = {cell["frames"] for cell in cells}
     for cell in cells:
         cell["predicted"] = {}

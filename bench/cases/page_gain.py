@@ -15,7 +15,7 @@ from typing import Any
 
 import kernel
 from inputs import Inputs
-from measure import BenchError, Row, nearfar, row, run
+from measure import BenchError, Row, alone, capture, nearfar, row, run
 from programs import PROGRAMS, Program
 from undo import undoing
 
@@ -108,8 +108,7 @@ def measured(
         }
         for size in sizes
     }
-    settings = [f"{name}={value}" for name, value in kernel.ENVIRONMENT.items()]
-    words = ["/usr/bin/env", "-i", *settings, *command]
+    words = [os.fspath(word) for word in alone(kernel.ENVIRONMENT, command)]
 
     def once(size: int) -> tuple[list[float], int]:
         with applied(size) as plan:
@@ -140,9 +139,7 @@ def measured(
 
 def predict(cells: list[dict[str, Any]], command: list[str], trace: Path, here: Path) -> None:
     """Capture it, and add the terms of its time at each page size."""
-    words = nearfar("capture", "--follow-forks", "--force", "-o", trace, "--")
-    settings = [f"{name}={value}" for name, value in kernel.ENVIRONMENT.items()]
-    run(["env", "-i", *settings, *words, *command], discard=True)
+    capture(command, trace, kernel.ENVIRONMENT)
     sizes = ",".join(str(size) for size in (BASE, *(cell["page_bytes"] for cell in cells)))
     asked = ("--machine", here, "--page-sizes", sizes, "--format", "json")
     found = run(nearfar("paging", trace, *STUDY, *asked)).json()["rows"]

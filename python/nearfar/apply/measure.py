@@ -113,7 +113,7 @@ def run(
         minor_faults=minor,
         major_faults=major,
         peak_rss_bytes=rss * 1024 or None,
-        anon_huge_bytes=huge * 1024 if rss else None,
+        anon_huge_bytes=huge * 1024 if look and rss else None,
     )
 
 
