@@ -65,17 +65,9 @@ def test_advice_is_the_least_time_of_the_study(walk: Path) -> None:
     assert f"give or take {errors.points(row['gain_error'])}" in row["why"]
 
 
-def test_instructions_gain_nothing(rows: list[dict[str, Any]]) -> None:
-    """A reference that crosses a border counts twice with small pages, and takes half as long."""
-    counted = {4096: 1100, 65536: 1000}
-    spent: list[Any] = [
-        {**row, "references": count, "translation_ns": 0.0, "data_ns": 1e5 / count}
-        for row in rows
-        if (count := counted.get(row["page_bytes"]))
-    ]
-    row = by_machine.advice(vm(0.0), spent)
-    assert row["model_gain"] == pytest.approx(0)
-    assert row["baseline_4k_ns"] == pytest.approx(1e5 / 1100)
+def test_every_page_size_is_of_the_same_references(rows: list[dict[str, Any]]) -> None:
+    """One that crosses a border is one, so that instructions gain nothing."""
+    assert len(rows) > 2 and len({(row["references"], row["cpu_ns"]) for row in rows}) == 1
 
 
 def vm(min_gain: float = 0.05, arch: str = "x86-64") -> Vm:

@@ -267,11 +267,7 @@ def _usual(result: PagingResult, row: Row) -> Mapping[str, float] | None:
     wanted = {**{key: row[key] for key in same}, "page_bytes": findings.USUAL_PAGE}
     rows: Sequence[Row] = result.rows
     found = next((one for one in rows if wanted.items() <= one.items()), None)
-    if found is None:
-        return None
-    # Per reference as the row counts them: one that crosses a border is two with 4 KiB pages.
-    each = found["references"] / row["references"]
-    return {part: found[part] * each for part in (*findings.PARTS, "total_ns")}
+    return found and {part: found[part] for part in (*findings.PARTS, "total_ns")}
 
 
 def _parts(row: Row, usual: Mapping[str, float] | None) -> list[declared.TermsRow]:

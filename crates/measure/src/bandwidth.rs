@@ -38,7 +38,7 @@ pub fn bandwidth(
     let one = |cpu: usize, mut memory: Mapping| -> Result<Vec<(Instant, Instant, f64)>> {
         // A thread that is refused its processor goes on, as the others wait for it.
         let pinned = pin(cpu);
-        memory.write(4096);
+        memory.write(4096, None);
         let times = (0..rounds).map(|_| {
             barrier.wait();
             let (began, watch) = (Instant::now(), Stopwatch::start());

@@ -137,6 +137,7 @@ fn mix(number: u64) -> u64 {
 }
 
 /// Random numbers, the same each time.
+#[derive(Debug)]
 pub(crate) struct Random(pub u64);
 
 impl Random {

@@ -11,6 +11,7 @@ mod device;
 mod mapping;
 mod switch;
 mod thread;
+mod work;
 
 pub use bandwidth::{Access, bandwidth};
 pub use chase::{CHAINS, Chase, Layout};
@@ -18,3 +19,4 @@ pub use clock::cycle_times;
 pub use device::request_times;
 pub use mapping::{Mapping, Pages, Touched};
 pub use switch::switch_times;
+pub use work::Work;

@@ -8,6 +8,7 @@ use nearfar_trace::{Error, Result};
 
 use crate::chase::Random;
 use crate::thread::{Stopwatch, faults};
+use crate::work::Work;
 
 /// Mappings begin at a multiple of it: the largest page that the kernel gives unasked.
 const ALIGNMENT: usize = 2 << 20;
@@ -121,29 +122,48 @@ impl Mapping {
         self.bytes
     }
 
-    /// Write one byte of every `step`: processor time, and minor faults.
-    pub fn write(&mut self, step: usize) -> Touched {
-        self.touch(step, |place| {
+    /// Write one byte of every `step`: processor time, and minor faults. With `work`, a part of it
+    /// follows each, and the time is how much longer both take than with all pages there.
+    pub fn write(&mut self, step: usize, work: Option<&mut Work>) -> Touched {
+        self.touch(step, work, |place| {
             // SAFETY: `touch` gives places in the memory, which `&mut self` lends.
             unsafe { place.write_volatile(1) }
         })
     }
 
-    /// Read one byte of every `step`: processor time, and minor faults.
-    pub fn read(&self, step: usize) -> Touched {
-        self.touch(step, |place| {
+    /// The same, reading.
+    pub fn read(&self, step: usize, work: Option<&mut Work>) -> Touched {
+        self.touch(step, work, |place| {
             // SAFETY: `touch` gives places in the memory, which the kernel has filled with zeros.
             let _ = unsafe { place.read_volatile() };
         })
     }
 
-    fn touch(&self, step: usize, one: impl Fn(*mut u8)) -> Touched {
-        let (before, began) = (faults().0, Stopwatch::start());
-        for offset in (0..self.bytes).step_by(step.max(1)) {
-            // SAFETY: less than the size.
-            one(unsafe { self.start.as_ptr().add(offset) });
-        }
-        let ns = began.each(1);
+    fn touch(&self, step: usize, work: Option<&mut Work>, one: impl Fn(*mut u8)) -> Touched {
+        // SAFETY: less than the size.
+        let each = |offset: usize| one(unsafe { self.start.as_ptr().add(offset) });
+        let places = || (0..self.bytes).step_by(step.max(1));
+        let before = faults().0;
+        let ns = match work {
+            None => {
+                let began = Stopwatch::start();
+                places().for_each(each);
+                began.each(1)
+            }
+            Some(work) => {
+                let mut time = || {
+                    work.begin();
+                    let began = Stopwatch::start();
+                    places().for_each(|offset| {
+                        each(offset);
+                        work.part();
+                    });
+                    began.each(1)
+                };
+                let with_faults = time();
+                (with_faults - time()).max(0.0)
+            }
+        };
         Touched { ns, faults: faults().0.saturating_sub(before) }
     }
 
@@ -210,18 +230,27 @@ mod tests {
     fn memory_is_aligned_zero_and_faults_once_a_page() {
         let mut memory = Mapping::new(8 << 20, Pages::Small, None).unwrap();
         assert!(memory.start.as_ptr().addr().is_multiple_of(ALIGNMENT));
-        assert_eq!(memory.write(4096).faults, 2048);
-        assert_eq!(memory.write(4096).faults, 0);
+        assert_eq!(memory.write(4096, None).faults, 2048);
+        assert_eq!(memory.write(4096, None).faults, 0);
         let ones = memory.words().iter().filter(|word| **word == 1).count();
         assert_eq!((ones, memory.words().len()), (2048, 1 << 20));
         assert!(memory.words().iter().all(|word| *word <= 1));
     }
 
     #[test]
+    fn each_page_faults_once_amid_work_too() {
+        let mut work = Work::new().unwrap();
+        let mut memory = Mapping::new(1 << 20, Pages::Small, None).unwrap();
+        let touched = memory.write(4096, Some(&mut work));
+        assert!(touched.faults == 256 && touched.ns > 0.0, "{touched:?}");
+        assert_eq!(memory.write(4096, Some(&mut work)).faults, 0);
+    }
+
+    #[test]
     fn reading_gives_pages_of_zeros_that_writing_replaces() {
         let mut memory = Mapping::new(1 << 20, Pages::Small, None).unwrap();
-        assert_eq!(memory.read(4096).faults, 256);
-        assert_eq!(memory.write(4096).faults, 256);
+        assert_eq!(memory.read(4096, None).faults, 256);
+        assert_eq!(memory.write(4096, None).faults, 256);
     }
 
     /// What is on swap faults again, where there is swap; the bytes stay either way.

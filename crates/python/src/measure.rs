@@ -31,6 +31,18 @@ fn access(name: &str) -> Result<Access> {
     }
 }
 
+/// What a program does between two faults.
+#[pyclass(module = "nearfar._engine")]
+struct ProgramWork(nearfar_measure::Work);
+
+#[pymethods]
+impl ProgramWork {
+    #[new]
+    fn new() -> PyResult<Self> {
+        nearfar_measure::Work::new().map(Self).map_err(raise)
+    }
+}
+
 /// Memory that nothing has touched, given back with the last reference to it.
 #[pyclass(module = "nearfar._engine")]
 struct MappedMemory(nearfar_measure::Mapping);
@@ -45,15 +57,20 @@ impl MappedMemory {
             .map_err(raise)
     }
 
-    /// Write a byte of every `step`: nanoseconds, and minor faults.
-    fn write(&mut self, py: Python<'_>, step: usize) -> (f64, u64) {
-        let touched = py.detach(|| self.0.write(step));
+    /// Write a byte of every `step`, with a part of `work` between: nanoseconds of the writing, and
+    /// minor faults.
+    #[pyo3(signature = (step, work=None))]
+    fn write(&mut self, py: Python<'_>, step: usize, work: Option<&mut ProgramWork>) -> (f64, u64) {
+        let work = work.map(|work| &mut work.0);
+        let touched = py.detach(|| self.0.write(step, work));
         (touched.ns, touched.faults)
     }
 
     /// The same, reading.
-    fn read(&self, py: Python<'_>, step: usize) -> (f64, u64) {
-        let touched = py.detach(|| self.0.read(step));
+    #[pyo3(signature = (step, work=None))]
+    fn read(&self, py: Python<'_>, step: usize, work: Option<&mut ProgramWork>) -> (f64, u64) {
+        let work = work.map(|work| &mut work.0);
+        let touched = py.detach(|| self.0.read(step, work));
         (touched.ns, touched.faults)
     }
 
@@ -160,6 +177,7 @@ fn measure_requests(
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<ProgramWork>()?;
     module.add_class::<MappedMemory>()?;
     module.add_class::<Chase>()?;
     module.add_function(wrap_pyfunction!(measure_processor, module)?)?;

@@ -47,15 +47,8 @@ def advice(vm: Vm, rows: Sequence[Row]) -> Advice:
     )
     sizes = tuple(row["page_bytes"] for row in rows)
     usual = rows[sizes.index(USUAL_PAGE)]
-    # Per reference as 4 KiB pages count them, so that gains are those of the run time.
-    parts = np.array(
-        [
-            (row["translation_ns"] * row["references"], row["data_ns"] * row["references"])
-            for row in rows
-        ],
-        dtype=np.float64,
-    )
-    translation, data = parts.T / usual["references"]
+    parts = np.array([(row["translation_ns"], row["data_ns"]) for row in rows], dtype=np.float64)
+    translation, data = parts.T
     total = translation + data
     reason = "every size is simulated"
     answer = Prediction(sizes, sizes, translation, data, total, total, MODEL, reason)

@@ -264,7 +264,7 @@ ROWS: Final = Rows(
             "int64",
             False,
             "",
-            "References at this page size; one that crosses a page counts in both.",
+            "References at this page size; one that crosses a page counts in both, but not with `--view machine`, which has one number for all page sizes.",
         ),
         Column(
             "tlb_misses",

@@ -25,6 +25,9 @@ _ROOM: Final = 4 << 30
 _FOUND: Final = 2
 #: Seconds in which a host takes back what was freed, if it does (Linux reports it after two).
 _TAKEN_BACK: Final = 3
+#: How faults are timed: one that follows another at once finds caches and branch predictors full of
+#: the kernel, and takes half the time of one that a program meets.
+_AMID: Final = "amid the loads and calls of a program"
 #: Runs for each that is wanted, in search of memory that a host has to find.
 _TRIES: Final = 4
 
@@ -32,24 +35,27 @@ Section = dict[str, Any]
 
 
 def cost(bench: Bench) -> tuple[Section, float]:
-    """``[cost]`` of a fault without clearing and of a switch, and the first's nanoseconds."""
+    """``[cost]`` of a fault without clearing and of a switch, and the nanoseconds of such a fault that
+    follows another at once."""
     bench.say("faults")
     with bench.pinned() as cpu:
         # A first read gives the page of zeros, which is there already.
-        fault = Samples(tuple(_zero_pages() for _ in range(_runs(bench))))
+        bare = Samples(tuple(_zero_pages(None) for _ in range(_runs(bench))))
+        work = _engine.ProgramWork()
+        fault = Samples(tuple(_zero_pages(work) for _ in range(_runs(bench))))
         rounds = 200 if bench.quick else 2000
         switch = bench.repeat(lambda: fastest(_engine.measure_switches(cpu, rounds, bench.batches)))
-    how = "a first read of a page of 4 KiB, which the kernel need not clear"
+    how = f"a first read of a page of 4 KiB, which the kernel need not clear, {_AMID}"
     section = {"page_fault": bench.time("cost.page_fault", fault, how)}
     # A difference may be lost in noise.
     if min(switch.runs) > 0:
         how = "two threads on a processor wake each other through pipes, less the pipes"
         section["context_switch"] = bench.time("cost.context_switch", switch, how)
-    return section, fault.median
+    return section, bare.median
 
 
-def _zero_pages() -> float:
-    ns, _ = _engine.MappedMemory(_RUN, "small", None).read(BASE)
+def _zero_pages(work: _engine.ProgramWork | None) -> float:
+    ns, _ = _engine.MappedMemory(_RUN, "small", None).read(BASE, work)
     return ns / (_RUN // BASE)
 
 
@@ -74,6 +80,7 @@ def zero_fill(
     held: list[Any] = []
     takes_back = bench.system.is_virtual and not bench.quick and _takes_back(bench, held, room)
     found: Section = {}
+    work = _engine.ProgramWork()
     zeroing: Sourced | None = None
     # The largest first: smaller pages would break up memory in which there is room for them.
     for page in reversed(sizes):
@@ -82,7 +89,7 @@ def zero_fill(
         try:
             pages, switched = _ways_to(page, sysfs, runtime)
             with switched, bench.pinned():
-                times = _times(page, pages, each, runs, held, takes_back)
+                times = _times(page, pages, each, runs, work, held, takes_back)
         except NearfarError as error:
             bench.notes.append(f"{key}: left out: {error}")
             continue
@@ -92,7 +99,7 @@ def zero_fill(
             )
             continue
         first, again, missed = times
-        how = f"{size(each)} a run, newly mapped"
+        how = f"{size(each)} a run, newly mapped, {_AMID}"
         newly = how
         if missed is None:
             bench.notes.append(f"{key}.first: of memory that the host backed already")
@@ -158,19 +165,25 @@ def _ways_to(page: int, sysfs: Path, runtime: Path) -> tuple[str, AbstractContex
 
 
 def _times(
-    page: int, pages: str, each: int, runs: int, held: list[Any], takes_back: bool
+    page: int,
+    pages: str,
+    each: int,
+    runs: int,
+    work: _engine.ProgramWork,
+    held: list[Any],
+    takes_back: bool,
 ) -> tuple[Samples, Samples, int | None] | None:
     """Nanoseconds a page of first writes to new memory, and to memory that was freed just before,
-    each with giving the page back.
+    each amid a program's work and with giving the page back.
 
     Where a host takes memory back, the first are those for which it had to find some, if there are
     any; how many others there were comes third, None if all. None if the pages were smaller ones.
     """
     # More than a cache holds is given back, and taken again.
     taken: list[Any] = []
-    _several(page, pages, each, runs, taken)
+    _several(page, pages, each, runs, work, taken)
     back = _given_back(taken, each // page)
-    usual = _several(page, pages, each, runs, taken)
+    usual = _several(page, pages, each, runs, work, taken)
     held += taken
     if None in usual:
         return None
@@ -178,7 +191,7 @@ def _times(
     first: list[float] = []
     found: list[float] = []
     while len(first) < runs or (takes_back and len(found) < runs and len(first) < _TRIES * runs):
-        (ns,) = _several(page, pages, each, 1, held)
+        (ns,) = _several(page, pages, each, 1, work, held)
         if ns is None:
             return None
         ns += back
@@ -200,13 +213,15 @@ def _given_back(taken: list[Any], count: int) -> float:
     return statistics.median(times)
 
 
-def _several(page: int, pages: str, each: int, runs: int, held: list[Any]) -> list[float | None]:
+def _several(
+    page: int, pages: str, each: int, runs: int, work: _engine.ProgramWork, held: list[Any]
+) -> list[float | None]:
     """Nanoseconds a page of first writes to new memory, by run; None where pages were smaller."""
     times: list[float | None] = []
     for _ in range(runs):
         memory = _engine.MappedMemory(each, pages, None)
         held.append(memory)
-        ns, _ = memory.write(page)
+        ns, _ = memory.write(page, work)
         # Where a page was smaller there are places that still fault.
         smaller = memory.write(BASE)[1]
         times.append(None if smaller * page > each // 4 else ns / (each // page))

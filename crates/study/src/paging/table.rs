@@ -21,7 +21,8 @@ nearfar_schema::columns! {
         memory_fraction: Option<f64> ["of the peak resident set"],
         /// Frames: memory / page, at least 1.
         frames: u64 ["pages"],
-        /// References at this page size; one that crosses a page counts in both.
+        /// References at this page size; one that crosses a page counts in both, but not with
+        /// `--view machine`, which has one number for all page sizes.
         references: u64,
         /// Page walks: what no level of the TLB held.
         tlb_misses: u64 as "TLB misses",
@@ -168,7 +169,10 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
     };
     let mut rows = Vec::with_capacity(simulated.cells.len() * storages.len());
     for cell in &simulated.cells {
-        let per_reference = |count: u64| count as f64 / cell.references as f64;
+        let time = machine.and_then(|times| times.iter().find(|t| t.page_bytes == cell.page_bytes));
+        // What a machine spends is compared between page sizes.
+        let references = if time.is_some() { simulated.records } else { cell.references };
+        let per_reference = |count: u64| count as f64 / references as f64;
         let tlb_miss_rate = per_reference(cell.tlb_misses);
         let mut kinds = cell.kinds.unwrap_or(FaultKinds {
             zero_fills: cell.pages - cell.file_pages,
@@ -192,7 +196,6 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
             }
         };
         let translation_ns = times.tlb_ns + second_ns + tlb_miss_rate * times.dram_ns;
-        let time = machine.and_then(|times| times.iter().find(|t| t.page_bytes == cell.page_bytes));
         let swapped = swapped(simulated, cell, warm);
         for storage in storages {
             let io_ns = storage.io_ns(cell.page_bytes);
@@ -211,7 +214,7 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
                 false => 0.0,
             };
             let spent = time.map(|time| {
-                let ns = |whole: f64| whole / cell.references as f64;
+                let ns = |whole: f64| whole / references as f64;
                 let (reads, page_bytes) = (per_reference(swapped.0), swapped.1);
                 Spent {
                     cpu_ns: ns(time.cpu_ns),
@@ -235,13 +238,13 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
                 memory_bytes: cell.memory_bytes,
                 memory_fraction: cell.memory_fraction,
                 frames: cell.frames,
-                references: cell.references,
+                references,
                 tlb_misses: tlb.0,
                 tlb_miss_rate: per_reference(tlb.0),
                 tlb_second_hits: tlb.1,
                 faults,
                 fault_rate,
-                fault_rate_error: cell.faults_error.map(|e| e / cell.references as f64),
+                fault_rate_error: cell.faults_error.map(|e| e / references as f64),
                 pages: cell.pages,
                 dirty_evictions: cell.dirty_evictions,
                 zero_fills: cell.kinds.map(|_| kinds.zero_fills),

@@ -1,0 +1,128 @@
+//! What a program does between two faults: data and code of its own, in the caches and branch
+//! predictors that the kernel's fault needs too. A fault that follows another at once finds all of
+//! it there still, and takes half the time.
+
+use std::hint::black_box;
+
+use nearfar_trace::Result;
+
+use crate::chase::Random;
+use crate::mapping::{Mapping, Pages};
+
+/// More than the caches of a core hold.
+const DATA: usize = 4 << 20;
+const LINE: usize = 64;
+/// Of each part of the work: some ten microseconds, which is how often programs fault that fault
+/// much.
+const LOADS: usize = 1000;
+const CALLS: usize = 1000;
+
+type Step = fn(u64) -> u64;
+
+/// A function of its own for each row and place, with branches that depend on what it is given.
+#[inline(never)]
+fn step<const ROW: u32, const PLACE: u32>(given: u64) -> u64 {
+    let mut state = given.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(u64::from(PLACE));
+    if state & (1 << (20 + ROW)) != 0 {
+        state = black_box(state ^ u64::from(ROW * 77));
+    }
+    if state & (1 << (40 + PLACE)) != 0 {
+        state = black_box(state.rotate_right(ROW + 1));
+    }
+    state
+}
+
+macro_rules! row {
+    ($row:literal: $($place:literal)*) => { [$(step::<$row, $place>),*] };
+    ($row:literal) => { row!($row: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15) };
+}
+
+const STEPS: [[Step; 16]; 16] = [
+    row!(0),
+    row!(1),
+    row!(2),
+    row!(3),
+    row!(4),
+    row!(5),
+    row!(6),
+    row!(7),
+    row!(8),
+    row!(9),
+    row!(10),
+    row!(11),
+    row!(12),
+    row!(13),
+    row!(14),
+    row!(15),
+];
+
+/// Loads at random of more memory than a core's caches hold, and calls of functions at random; the
+/// same each time that it is begun.
+#[derive(Debug)]
+pub struct Work {
+    data: Mapping,
+    random: Random,
+}
+
+impl Work {
+    /// Lay out its data.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub fn new() -> Result<Self> {
+        let mut data = Mapping::new(DATA, Pages::Huge, None)?;
+        data.fill();
+        Ok(Self { data, random: Random(1) })
+    }
+
+    /// From the beginning again.
+    pub(crate) fn begin(&mut self) {
+        self.random = Random(1);
+    }
+
+    /// One part of it.
+    pub(crate) fn part(&mut self) {
+        let words = self.data.words();
+        let mut sum = 0_u64;
+        for _ in 0..LOADS {
+            let line = self.random.below((DATA / LINE) as u64) as usize;
+            // Nothing waits for it, as little in a program does.
+            sum = sum.wrapping_add(words[line * (LINE / 8)]);
+        }
+        let mut state = black_box(sum);
+        for _ in 0..CALLS {
+            let [row, place] = [state >> 56 & 15, state >> 60];
+            state = STEPS[row as usize][place as usize](state);
+        }
+        black_box(state);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_step_is_a_function_of_its_own() {
+        let places: HashSet<usize> = STEPS.iter().flatten().map(|step| *step as usize).collect();
+        assert_eq!(places.len(), 256);
+        let results: HashSet<u64> = STEPS.iter().flatten().map(|step| step(u64::MAX)).collect();
+        assert!(results.len() > 128, "{}", results.len());
+    }
+
+    /// All functions are called in a few parts, wherever it began.
+    #[test]
+    fn calls_do_not_stay_with_few_functions() {
+        for begin in 0..100_u64 {
+            let (mut state, mut seen) = (begin, HashSet::new());
+            for _ in 0..10 * CALLS {
+                seen.insert(state >> 56);
+                let [row, place] = [state >> 56 & 15, state >> 60];
+                state = STEPS[row as usize][place as usize](state);
+            }
+            assert!(seen.len() > 200, "{begin}: {}", seen.len());
+        }
+    }
+}
