@@ -12,7 +12,7 @@ import pytest
 from conftest import DATA, Run
 from nearfar import machine as machines
 from nearfar.advise import advise, by_machine
-from nearfar.advise import gain_error as errors
+from nearfar import gain_error as errors
 from nearfar.advise.architectures import transparent
 from nearfar.advise.fleet import Vm
 from nearfar.advise.regret import evaluate

@@ -19,7 +19,7 @@ from measure import BenchError, Row, alone, capture, nearfar, row, run
 from programs import PROGRAMS, Program
 from undo import undoing
 
-from nearfar.advise.gain_error import LEAST, gain_error
+from nearfar.gain_error import LEAST, gain_error
 from nearfar.apply import counters
 from nearfar.apply.measure import run as run_command
 from nearfar.apply.setting import BASE, applied, short, switches

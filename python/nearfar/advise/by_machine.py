@@ -1,6 +1,6 @@
 """Advice by ``--view machine``: every page size is simulated, and no model stands between.
 
-What may be wrong is the simulation itself: :mod:`nearfar.advise.gain_error`.
+What may be wrong is the simulation itself: :mod:`nearfar.gain_error`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 from nearfar import units
 from nearfar.advise.architectures import transparent
 from nearfar.advise.fleet import Vm
-from nearfar.advise.gain_error import gain_error
-from nearfar.advise.gain_error import points as in_points
+from nearfar.gain_error import gain_error
+from nearfar.gain_error import points as in_points
 from nearfar.advise.one_vm import Advice, Choice, filled, staying
 from nearfar.advise.prediction import Prediction
 from nearfar.declared.paging import Row

@@ -11,7 +11,7 @@ import numpy as np
 from nearfar import units
 from nearfar.advise.architectures import Settable, neighbours, settable
 from nearfar.advise.fleet import Vm
-from nearfar.advise.gain_error import points as in_points
+from nearfar.gain_error import points as in_points
 from nearfar.advise.prediction import (
     Array,
     Costs,

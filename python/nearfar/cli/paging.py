@@ -58,7 +58,7 @@ def run(
 
         found = result.to_dict()
         tables.show(tables.paging(found, full=full))
-        plot = terminal.paging(found)
+        plot = terminal.paging(found, full=full)
         if plot:
             print(plot)
         if html is not None:

@@ -28,6 +28,7 @@ class Options(TypedDict, total=False):
     write_back: bool
     view: str
     nested: str | int | None
+    slowdown: str | float
     sample: float | None
     threads: int
     max_memory: str | int
@@ -184,6 +185,13 @@ OPTIONS: Final = (
         what="Page size with which a host backs a virtual machine, for `--view machine`: a walk then goes through its page table too.",
         shown="as the machine says",
         metavar="SIZE",
+    ),
+    Option(
+        "slowdown",
+        type="str | float",
+        what="How much longer than with all the memory that it wants the program may take, in the answer to how much memory it needs.",
+        default="5%",
+        metavar="SHARE",
     ),
     Option(
         "sample",

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from nearfar import paging_findings as findings
 from nearfar import units
-from nearfar.advise.gain_error import points
+from nearfar.gain_error import points
 from nearfar.advise.regret import Evaluation
 from nearfar.declared.advise import ROWS, Row
 

@@ -17,6 +17,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from nearfar import paging_answers as answers
 from nearfar import paging_findings as findings
 from nearfar import units
 from nearfar.declared.info import REGIONS_ROWS, REUSE_ROWS, WORKING_SET_ROWS
@@ -56,27 +57,16 @@ def console(stream: IO[str] | None = None, width: int | None = None) -> Console:
 
 def paging(result: findings.Result, full: bool = False) -> RenderableType:
     """The paging study: the finding, the best pages, the fits; every row when ``full``."""
-    parts: list[RenderableType] = [Text(headline(result), style="bold")]
+    parts: list[RenderableType] = [Text("\n".join(answers.answers(result)), style="bold")]
     if findings.filtered(result):
         parts.append(Text(units.clean(f"Of the {result['run']['view']}.")))
     parts.append(Text(""))
     parts.append(paging_rows(result) if full else best_pages(result))
     if result["run"]["options"].get("view") == "machine":
         parts += [Text(""), spent(result)]
-    elif result.get("fits"):
-        parts += [Text(""), fits(result, full)]
+    elif full and result.get("fits"):
+        parts += [Text(""), fits(result)]
     return Group(*parts)
-
-
-def headline(result: findings.Result) -> str:
-    """The finding at the middle memory size on the first storage, and how far it moves."""
-    best = findings.best_pages(result)
-    middle = findings.middle_memory(result)
-    if middle is None:
-        return findings.overall(result)
-    first = next((b for b in best.values() if b.memory == middle), None)
-    sentences = [first.sentence] if first else []
-    return " ".join([*sentences, findings.overall(result)])
 
 
 def _whole(result: findings.Result) -> str:
@@ -192,35 +182,29 @@ def spent(result: findings.Result) -> Table:
     return table
 
 
-def fits(result: findings.Result, full: bool = True) -> Table:
-    """The fitted models: how well they fit and the verdict; intervals too when ``full``."""
+def fits(result: findings.Result) -> Table:
+    """The fitted models, with intervals: how well they fit and the verdict."""
     shown = findings.fits(result)
     title = f"Fitted models, p: page size in {findings.page_unit(shown)}"
-    more = "confidence intervals in brackets" if full else "--full says why a fit is bad"
-    table = _table(f"{title}; {more}")
+    table = _table(f"{title}; confidence intervals in brackets")
     table.add_column("of", no_wrap=True)
     table.add_column(ROWS.head("memory_bytes"), justify="right", no_wrap=True)
-    table.add_column("model and coefficients" if full else "coefficients", overflow="fold")
-    for name in ("R2", "RMSE", "leave-one-out") if full else ("R2",):
+    table.add_column("model and coefficients", overflow="fold")
+    for name in ("R2", "RMSE", "leave-one-out"):
         table.add_column(name, justify="right")
     table.add_column("verdict", overflow="fold")
     for fit in shown:
-        if full:
-            lines = [units.clean(fit.formula)]
-            lines += [
-                f"{units.clean(c[0])} = {findings.interval(*c[1:])}" for c in fit.coefficients
-            ]
-        else:
-            lines = [", ".join(f"{units.clean(c[0])} {_maybe(c[1])}" for c in fit.coefficients)]
+        lines = [units.clean(fit.formula)]
+        lines += [f"{units.clean(c[0])} = {findings.interval(*c[1:])}" for c in fit.coefficients]
         verdict = fit.verdict.upper() if fit.verdict == "bad" else units.clean(fit.verdict)
         table.add_row(
             fit.title,
             fit.memory_label,
             Text("\n".join(lines)),
-            *(_maybe(v) for v in ((fit.r2, fit.rmse, fit.loo_error) if full else (fit.r2,))),
+            *(_maybe(v) for v in (fit.r2, fit.rmse, fit.loo_error)),
             Text.assemble(
                 (verdict, _VERDICT_STYLE.get(fit.verdict, "")),
-                f": {units.clean(fit.reason)}" if fit.reason and full else "",
+                f": {units.clean(fit.reason)}" if fit.reason else "",
             ),
         )
     return table

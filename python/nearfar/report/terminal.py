@@ -1,4 +1,4 @@
-"""Fault rate and TLB miss rate against page size, drawn with characters (plotext 5).
+"""Time against memory size, rates against page size, drawn with characters (plotext 5).
 
 Series differ by their mark, so the plot reads the same without colour.
 """
@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import IO
 
+from nearfar import paging_answers as answers
 from nearfar import paging_findings as findings
 from nearfar import units
 from nearfar.declared.paging import ROWS
@@ -21,6 +22,7 @@ MIN_COLUMNS = 44
 
 _MARKS = "ox+*#"
 _COLOURS = ("blue", "orange", "cyan", "magenta", "red")
+#: A label, and a value for each of some sizes in bytes.
 _Series = tuple[str, Sequence[tuple[int, float]]]
 
 
@@ -30,8 +32,9 @@ def paging(
     height: int = 16,
     stream: IO[str] | None = None,
     series: int = 4,
+    full: bool = False,
 ) -> str:
-    """Both plots, one above the other, as text that ends in a newline.
+    """The plots, one above the other, as text that ends in a newline.
 
     Args:
         result: the paging result.
@@ -39,6 +42,7 @@ def paging(
         height: lines of each plot, at least 8.
         stream: where it will be printed (standard output by default), which decides on colours.
         series: at most this many memory sizes, evenly spaced over those studied, 1 to 5.
+        full: the rates too, where there is a plot of time against memory size.
 
     Returns:
         The plots; one line that says why not, where ``width`` is below :data:`MIN_COLUMNS`.
@@ -50,19 +54,24 @@ def paging(
         return f"(no plot: {columns} columns; it needs {MIN_COLUMNS})\n"
     if not result["rows"]:
         return "(no plot: the result has no rows)\n"
-    chosen = findings.spread(findings.memories(result), min(max(series, 1), len(_MARKS)))
-    faults = [
-        (f"{memory.label} memory", _points(result, "fault_rate", memory)) for memory in chosen
-    ]
-    misses = [("", _points(result, "tlb_miss_rate", None))]
+    curves = answers.memory_curves(result)[: len(_MARKS)]
+    height = max(height, 8)
+    drawn = [_memory(curves, columns, height, colour)] if curves else []
+    if full or not curves:
+        chosen = findings.spread(findings.memories(result), min(max(series, 1), len(_MARKS)))
+        faults = [
+            (f"{memory.label} memory", _points(result, "fault_rate", memory)) for memory in chosen
+        ]
+        misses = [("", _points(result, "tlb_miss_rate", None))]
+        drawn += [
+            _rates(title, lines, columns, height, colour)
+            for title, lines in (
+                (f"{ROWS.column('fault_rate').axis}, by page size", faults),
+                (f"{ROWS.column('tlb_miss_rate').axis}, by page size", misses),
+            )
+        ]
+    text = "\n".join(drawn)
     plain = not target.isatty() or "utf" not in (getattr(target, "encoding", "") or "").lower()
-    text = "\n".join(
-        _plot(title, lines, columns, max(height, 8), colour)
-        for title, lines in (
-            (f"{ROWS.column('fault_rate').axis}, by page size", faults),
-            (f"{ROWS.column('tlb_miss_rate').axis}, by page size", misses),
-        )
-    )
     return units.ascii_frame(text) if plain else text
 
 
@@ -77,15 +86,38 @@ def _points(
     return sorted(found.items())
 
 
-def _plot(title: str, lines: Sequence[_Series], width: int, height: int, colour: bool) -> str:
-    import plotext
+def _memory(curves: Sequence[answers.MemoryCurve], width: int, height: int, colour: bool) -> str:
+    lines = [
+        (curve.storage if len(curves) > 1 else "", [(m.bytes, 1 + slow) for m, slow in points])
+        for curve in curves
+        for points in [curve.slowdowns]
+    ]
+    title = f"times as long as with {units.size(curves[0].whole.bytes)}, by memory size"
+    return _plot(title, lines, float, width, height, colour)
 
+
+def _rates(title: str, lines: Sequence[_Series], width: int, height: int, colour: bool) -> str:
     # Zero has no logarithm: such points are left out and counted in the title.
     zeros = sum(1 for _, points in lines for _, value in points if value <= 0)
-    values = [value for _, points in lines for _, value in points if value > 0]
-    if not values:
+    if not any(value > 0 for _, points in lines for _, value in points):
         return f"{title}: zero at every page size\n"
-    pages = sorted({page for _, points in lines for page, _ in points})
+    more = f" ({zeros} zeros left out)" if zeros else ""
+    return _plot(title + more, lines, math.log2, width, height, colour)
+
+
+def _plot(
+    title: str,
+    lines: Sequence[_Series],
+    place: Callable[[int], float],
+    width: int,
+    height: int,
+    colour: bool,
+) -> str:
+    """Values above 0, on a logarithmic scale, over sizes in bytes, at their ``place``."""
+    import plotext
+
+    values = [value for _, points in lines for _, value in points if value > 0]
+    sizes = sorted({size for _, points in lines for size, _ in points})
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     high = max(high, low + 1)
     plotext.clear_figure()
@@ -95,7 +127,7 @@ def _plot(title: str, lines: Sequence[_Series], width: int, height: int, colour:
     plotext.limitsize(False, False)
     plotext.plotsize(width, height - 1)
     for index, (label, points) in enumerate(lines):
-        drawn = [(math.log2(page), math.log10(v)) for page, v in points if v > 0]
+        drawn = [(place(size), math.log10(v)) for size, v in points if v > 0]
         if drawn:
             plotext.scatter(
                 [x for x, _ in drawn],
@@ -104,14 +136,15 @@ def _plot(title: str, lines: Sequence[_Series], width: int, height: int, colour:
                 color=_COLOURS[index],
                 label=label or None,
             )
-    # Seven characters a label, two between them: of those that overlap plotext drops some, and not
-    # always the same.
-    gap = 9 * math.log2(pages[-1] / pages[0]) / (width - 10)
-    shown = pages[:1]
-    for page in pages[1:]:
-        if math.log2(page / shown[-1]) >= gap:
-            shown.append(page)
-    plotext.xticks([math.log2(p) for p in shown], [units.size(p).replace(" ", "") for p in shown])
+    # Of labels that overlap plotext drops some, and not always the same.
+    labels = {size: units.size(size).replace(" ", "") for size in sizes}
+    room = max(map(len, labels.values())) + 2
+    gap = room * (place(sizes[-1]) - place(sizes[0])) / (width - 10)
+    shown = sizes[:1]
+    for size in sizes[1:]:
+        if place(size) - place(shown[-1]) >= gap:
+            shown.append(size)
+    plotext.xticks([place(size) for size in shown], [labels[size] for size in shown])
     step = max(1, -(-(high - low) // max(2, height // 3)))
     ticks = list(range(low, high + 1, step))
     plotext.yticks(ticks, [units.digits(10.0**t, 1) for t in ticks])
@@ -121,5 +154,4 @@ def _plot(title: str, lines: Sequence[_Series], width: int, height: int, colour:
     if not colour:
         text = plotext.uncolorize(text)
     # Our own title: plotext drops one that is wider than the frame.
-    heading = title + (f" ({zeros} zeros left out)" if zeros else "")
-    return "\n".join([heading[:width], *(line.rstrip() for line in text.splitlines())]) + "\n"
+    return "\n".join([title[:width], *(line.rstrip() for line in text.splitlines())]) + "\n"

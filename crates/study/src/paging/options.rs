@@ -6,7 +6,7 @@ use nearfar_kernel::replacement::linux::MAX_SWAPPINESS;
 use nearfar_kernel::replacement::{self, Named, Replacements, Setup};
 pub use nearfar_schema::units::MemorySize;
 use nearfar_schema::units::parse_page_sizes;
-use nearfar_schema::{Bytes, Choice, Count, List, Memory, PageSizes, Runtime, none};
+use nearfar_schema::{Bytes, Choice, Count, List, Memory, PageSizes, Runtime, Share, none};
 use nearfar_trace::record::Kinds;
 use nearfar_trace::{Error, KindSet, Reader, Result};
 
@@ -101,6 +101,9 @@ nearfar_schema::options! {
         /// Page size with which a host backs a virtual machine, for `--view machine`: a walk then goes
         /// through its page table too.
         nested: Option<Bytes> = none("as the machine says"),
+        /// How much longer than with all the memory that it wants the program may take, in the answer to
+        /// how much memory it needs.
+        slowdown: Share = "5%",
         /// Simulate only this part of the pages (0 to 1); rows then carry a standard error.
         sample: Option<f64> = none(""),
         /// Threads; 0 = one per core.

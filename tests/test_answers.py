@@ -1,0 +1,103 @@
+"""The first lines of a paging study: page size, memory, storage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import report_fixture as fixture
+
+from nearfar import paging_answers as answers
+from nearfar.paging_findings import Memory
+
+MIB = 1 << 20
+#: Total time at 10, 20, ... 100 MiB.
+TIMES = (900.0, 300.0, 130.0, 250.0, 130.0, 106.0, 104.0, 103.0, 101.0, 100.0)
+
+
+def study(times: tuple[float, ...] = TIMES, **run: Any) -> dict[str, Any]:
+    """Rows of 4 KiB pages whose times go with the memory, and of 64 KiB that take a tenth less."""
+    (first, *_) = fixture.paging_result()["rows"]
+    own = {"storage": "disk", "cpu_ns": 1.0, "resident_bytes": 100 * MIB, "memory_fraction": None}
+    rows = [
+        {
+            **first,
+            **own,
+            "page_bytes": page,
+            "memory_bytes": 10 * (place + 1) * MIB,
+            "total_ns": time * part,
+            "resident_bytes": (100 + more) * MIB,
+        }
+        for page, part, more in ((4096, 1.0, 0), (65536, 0.9, 3))
+        for place, time in enumerate(times)
+    ]
+    return {"run": {"peak_resident_bytes": 100 * MIB, "options": {}, **run}, "rows": rows}
+
+
+def test_enough_memory_is_the_least_from_which_on_all_are_quick() -> None:
+    """30 MiB takes less time than 40 MiB does, and is not enough all the same."""
+    (curve,) = answers.memory_curves(study())
+    assert curve.page_bytes == 4096 and curve.whole.bytes == 100 * MIB
+    enough = {most: curve.enough(most).bytes // MIB for most in (0.0, 0.05, 0.06, 0.3, 1.5, 9.0)}
+    assert enough == {0.0: 100, 0.05: 70, 0.06: 60, 0.3: 50, 1.5: 30, 9.0: 10}
+    assert curve.thrashes_below == Memory(50 * MIB, None)
+
+
+def test_a_program_that_never_takes_twice_as_long_does_not_thrash() -> None:
+    (curve,) = answers.memory_curves(study((150.0, 100.0, 100.0), peak_resident_bytes=30 * MIB))
+    assert curve.thrashes_below is None
+    (_, memory) = answers.answers(study((150.0, 100.0, 100.0), peak_resident_bytes=30 * MIB))
+    assert memory == (
+        "Memory: with 20 MiB it runs within 5 % of having all that it wants (30 MiB)."
+    )
+
+
+def test_nothing_is_said_of_memory_where_all_of_it_was_not_studied() -> None:
+    assert answers.memory_curves(study(peak_resident_bytes=101 * MIB)) == []
+    assert len(answers.answers(study(peak_resident_bytes=101 * MIB))) == 1
+
+
+def test_the_answers_of_a_study() -> None:
+    assert answers.answers(study()) == [
+        "Page size: 64 KiB saves 10 % of the time with 4 KiB, give or take 5 points, and holds "
+        "3 MiB more memory.",
+        "Memory: with 70 MiB it runs within 5 % of having all that it wants (100 MiB); below "
+        "50 MiB it thrashes (twice the time).",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("part", "sentence"),
+    [
+        (0.97, "stay with 4 KiB; 64 KiB saves 3.0 %, which is within the error, 5 points."),
+        (1.2, "stay with 4 KiB; no other that was tried takes less time."),
+    ],
+)
+def test_a_gain_within_its_error_is_none(part: float, sentence: str) -> None:
+    found = study()
+    for row in found["rows"]:
+        row["total_ns"] *= part / 0.9 if row["page_bytes"] == 65536 else 1
+    assert answers.answers(found)[0] == f"Page size: {sentence}"
+
+
+@pytest.mark.parametrize(("slowdown", "mib"), [("30%", 50), (0.06, 60)])
+def test_the_slowdown_that_was_asked_for(slowdown: str | float, mib: int) -> None:
+    (_, memory) = answers.answers(study(options={"slowdown": slowdown}))
+    assert memory.startswith(f"Memory: with {mib} MiB it runs within")
+
+
+def test_storages_are_compared_at_half_of_the_memory() -> None:
+    found = study()
+    found["rows"] += [
+        {**row, "storage": "zram", "total_ns": row["total_ns"] ** 0.5 * 10} for row in found["rows"]
+    ]
+    (_, memory, storage) = answers.answers(found)
+    assert "with 70 MiB on disk, 60 MiB on zram it runs" in memory
+    assert memory.endswith("below 50 MiB on disk, 20 MiB on zram it thrashes (twice the time).")
+    assert storage == "Storage: with 50 MiB it is fastest on zram; times as long: disk 1.1x."
+
+
+def test_the_view_of_the_papers_compares_page_sizes_at_the_middle_memory() -> None:
+    (page, memory, *_) = answers.answers(fixture.paging_result(["disk"]))
+    assert page.startswith("Page size: at 50 % memory on disk the best page is ")
+    assert memory.startswith("Memory: with ")
