@@ -5,7 +5,17 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from cases.page_gain import NAME, apart, gains, interval, near, predicted_gain, right_sign, shown
+from cases.page_gain import (
+    NAME,
+    apart,
+    gains,
+    inside,
+    interval,
+    near,
+    predicted_gain,
+    right_sign,
+    shown,
+)
 from table import recorded, summary
 
 from nearfar.apply.setting import short
@@ -77,8 +87,9 @@ def obtained() -> str:
 def misses() -> str:
     """The cells that are not predicted near enough or with the wrong sign, and by which part."""
     lines = [
-        "| program | page | measured | predicted | the program's own time | the kernel's |",
-        "|---|---|---:|---:|---:|---:|",
+        "| program | page | measured | predicted | in the interval | the program's own time | "
+        "the kernel's |",
+        "|---|---|---:|---:|---|---:|---:|",
     ]
     for cell in recorded(NAME)["cells"]:
         if _right(cell):
@@ -86,6 +97,7 @@ def misses() -> str:
         parts = apart(cell)
         gain = 100 * statistics.median(gains(cell))
         words = [f"{gain:+.1f} %", f"{100 * predicted_gain(cell):+.1f} %"]
+        words.append("yes" if inside(cell) else "**no**")
         words += [f"{100 * parts[name]:+.1f} points" for name in ("program", "kernel")]
         page = short(cell["page_bytes"])
         lines.append(f"| `{cell['program']}` | {page} | {' | '.join(words)} |")

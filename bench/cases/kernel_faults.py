@@ -212,7 +212,10 @@ def conditions(cells: list[dict[str, Any]]) -> str:
 
 
 #: Files are in the page cache, charged to the group that read them first.
-STUDY = ("--lifetimes", "on", "--page-cache", "elsewhere", "--page-sizes", "4K", "--format", "json")
+STUDY = (
+    *("--lifetimes", "on", "--page-cache", "elsewhere", "--page-sizes", "4K"),
+    *("--view", "paper", "--format", "json"),
+)
 
 
 def predict(cells: list[dict[str, Any]], trace: Path) -> None:

@@ -15,7 +15,7 @@ import kernel
 from inputs import Inputs
 from measure import BenchError, Row, capture, row
 from programs import HERE, PROGRAMS, Program
-from table import recorded
+from table import recorded, summary
 
 from cases.kernel_faults import errors, figures, signed_error, swap_ins
 from nearfar.errors import NearfarError
@@ -180,6 +180,12 @@ def rows(cells: list[dict[str, Any]]) -> list[Row]:
     return made
 
 
+def overall() -> str:
+    """What all cells come to, by policy."""
+    counted = ("signed error", "distance", "cells", "runs")
+    return summary(one for one in recorded(NAME)["rows"] if one["name"].startswith(counted))
+
+
 def every_cell() -> str:
     """The recorded cells as a table of the docs."""
     return "\n".join(table(recorded(NAME)["cells"])) + "\n"
@@ -214,4 +220,4 @@ def spread(counts: list[int]) -> str:
 
 
 #: By the name that the page has for them.
-TABLES = {"cells": every_cell}
+TABLES = {"figures": overall, "cells": every_cell}
