@@ -24,6 +24,9 @@ DATA = Path(__file__).parent / "data"
 # inherit that: Ctrl-C could not be tested.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# That this machine was measured is no business of the tests.
+os.environ["XDG_CONFIG_HOME"] = os.devnull
+
 # pytest-xdist sets the width of the terminal, to which tables would be wrapped.
 os.environ.pop("COLUMNS", None)
 

@@ -278,14 +278,18 @@ def test_evaluation_counts_by_hand() -> None:
     assert found["exceeding"][0]["model_regret"] == 0.2
 
 
-def test_a_storage_is_enough_to_find_its_machine(tmp_path: Path) -> None:
-    (row,) = advise(GNUGO, memory="60%", storage=["optane-ssd"]).rows
-    assert (row["machine"], row["storage"]) == ("optane-ssd", "optane-ssd")
-    assert advise([GNUGO], storage=["nvm-1x"]).rows[0]["machine"] == "desktop-nvm"
+def test_storages_are_compared_on_the_usual_machine(tmp_path: Path) -> None:
+    rows = advise(GNUGO, memory="60%", storage=["optane-ssd", "hdd"]).rows
+    # One machine, so that the storages alone differ.
+    assert [(row["machine"], row["storage"]) for row in rows] == [
+        ("nvme", "optane-ssd"),
+        ("nvme", "hdd"),
+    ]
     path = tmp_path / "fleet.toml"
-    path.write_text("[vm.a]\ntrace='x'\nstorage='hdd'\n")
+    path.write_text("[vm.a]\ntrace='x'\n[vm.b]\ntrace='x'\nstorage='hdd'\n")
     defaults = {"memory": "50%", "arch": "x86-64", "min_gain": "5%"}
-    assert read(path, defaults)[0].machine == "desktop-hdd"
+    found = read(path, defaults)
+    assert [(vm.machine, vm.storage) for vm in found] == [("nvme", "nvme"), ("nvme", "hdd")]
     with pytest.raises(NearfarError, match="did you mean optane-ssd"):
         advise([GNUGO], storage=["optane-sdd"])
 
@@ -336,7 +340,10 @@ def test_a_fleet_is_its_vms(fleet: Path) -> None:
         ("storag = 'x'\n", "storag: unknown key; did you mean `storage`?"),
         ("[vm.a]\nmemory = 60\n", "[vm.a] memory: is not text; write its unit"),
         ("[vm.a]\nmemory = '60%'\n", "[vm.a] trace: is missing"),
-        ("[vm.a]\ntrace = 'x'\n", "[vm.a] storage: is missing"),
+        (
+            "[vm.a]\ntrace = 'x'\nmachine = 'desktop-nvm'\n",
+            "[vm.a] storage: is missing, and machine desktop-nvm has nvm-100x, nvm-10x, nvm-1x",
+        ),
         ("storage = 'hdd'\n", "no virtual machines"),
         ("vm = 3\n", "no virtual machines"),
         ("[vm]\na = 3\n", "vm.a is not a section"),

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from conftest import DATA, Run
+from nearfar import gain_error as errors
 from nearfar import machine as machines
 from nearfar.advise import advise, by_machine
-from nearfar import gain_error as errors
 from nearfar.advise.architectures import transparent
 from nearfar.advise.fleet import Vm
 from nearfar.advise.regret import evaluate

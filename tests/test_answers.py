@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import report_fixture as fixture
 
+import report_fixture as fixture
 from nearfar import paging_answers as answers
 from nearfar.paging_findings import Memory
 
@@ -95,6 +95,12 @@ def test_storages_are_compared_at_half_of_the_memory() -> None:
     assert "with 70 MiB on disk, 60 MiB on zram it runs" in memory
     assert memory.endswith("below 50 MiB on disk, 20 MiB on zram it thrashes (twice the time).")
     assert storage == "Storage: with 50 MiB it is fastest on zram; times as long: disk 1.1x."
+
+
+def test_storages_that_take_as_long_make_no_difference() -> None:
+    found = study()
+    found["rows"] += [{**row, "storage": "zram"} for row in found["rows"]]
+    assert answers.answers(found)[-1] == "Storage: with 50 MiB or more it makes no difference."
 
 
 def test_the_view_of_the_papers_compares_page_sizes_at_the_middle_memory() -> None:

@@ -236,3 +236,96 @@ def test_errors_reach_python() -> None:
         machine.parse("x.toml", 'description = "d"\ncpu.clock = {value = 2.4, source = "s"}')
     with pytest.raises(NearfarError, match="did you mean `nvm-1x`"):
         machine.load("desktop-nvm").io_ns("nvm", [4096])
+
+
+# --- the machine of a study that names none, and storages of others
+
+
+def test_the_machine_that_was_measured_is_taken_where_none_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert machine.usual() == "nvme"
+    with pytest.raises(NearfarError, match="run `nearfar machine measure`"):
+        machine.load("here")
+    kept = machine.measured_file()
+    assert kept == tmp_path / "nearfar" / "here.toml"
+    kept.parent.mkdir()
+    kept.write_text(machine.load("zen4-vm").to_toml())
+    assert machine.usual() == "here"
+    assert machine.load("here").flags == ["--machine", "here"]
+    result = paging(GNUGO, memory="100%", page_sizes="4K,64K")
+    assert (result.run["machine"], result.run["options"]["view"]) == ("here", "machine")
+    assert "--machine here" in result.run["command"]
+    # Nobody has named its one storage, and nobody need to.
+    assert {row["storage"] for row in result.rows} == set(machine.load("zen4-vm").storages)
+
+
+def test_one_measured_without_storage_has_that_of_the_usual_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    kept = machine.measured_file()
+    kept.parent.mkdir()
+    text = machine.load("zen4-vm").to_toml()
+    kept.write_text(text[: text.index("[storage")])
+    assert list(machine.paging_machine(None).storages) == ["nvme"]
+    assert list(machine.paging_machine(None, ["hdd"]).storages) == ["hdd"]
+    # Named, it is as it is.
+    assert list(machine.paging_machine("here").storages) == []
+
+
+def test_storages_of_other_machines_are_compared_on_one(tmp_path: Path) -> None:
+    result = paging(GNUGO, storage="nvme, optane-ssd,hdd", memory="20%,100%", page_sizes="4K,16K")
+    own = {
+        (row["storage"], row["memory_fraction"], row["page_bytes"]): row["cpu_ns"]
+        for row in result.rows
+    }
+    # One processor and one DRAM, so that the storage alone makes the difference.
+    assert len(own) == 3 * 2 * 2 and len(set(own.values())) == 1
+    io = {row["storage"]: row["io_ns"] or 0 for row in result.rows if row["memory_fraction"] == 0.2}
+    assert io["optane-ssd"] < io["nvme"] < io["hdd"]
+    with pytest.raises(NearfarError, match="did you mean optane-ssd"):
+        paging(GNUGO, storage="optane-sdd")
+
+
+@pytest.mark.parametrize(
+    ("options", "view"),
+    [
+        ({}, "machine"),
+        ({"page_sizes": "4K,2M"}, "machine"),
+        ({"page_sizes": "512,4K"}, "paper"),
+        ({"tlb": "128"}, "paper"),
+        ({"filter": "cache"}, "paper"),
+        ({"machine": "desktop-nvm"}, "paper"),
+        ({"machine": "zen4-vm"}, "machine"),
+        ({"machine": "zen4-vm", "view": "paper"}, "paper"),
+    ],
+)
+def test_the_view_is_what_the_machine_and_the_options_allow(
+    options: dict[str, str], view: str
+) -> None:
+    found = paging(GNUGO, **{"memory": "100%", **options})  # type: ignore[arg-type]
+    assert found.run["options"]["view"] == view
+
+
+def test_a_users_file_without_a_processor_is_said(tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text(machine.load("desktop-nvm").to_toml())
+    done = nearfar("paging", str(GNUGO), "--machine", str(own), "--memory", "100%")
+    assert done.returncode == 0
+    said = "note: times are those of the papers' model: .* has no .*tlb.walk"
+    assert re.search(said, done.stderr)
+
+
+def test_a_file_that_was_measured_elsewhere_is_said(tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    text = machine.load("zen4-vm").to_toml()
+    own.write_text(text.replace("Measured on AMD EPYC", "Measured on an abacus", 1))
+    command = ("paging", str(GNUGO), "--memory", "100%", "--page-sizes", "4K", "--machine")
+    assert (
+        "machine own was measured on another machine than this"
+        in nearfar(*command, str(own)).stderr
+    )
+    # One that comes with nearfar is another by its name.
+    assert nearfar(*command, "zen4-vm").stderr == ""

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from nearfar import _engine
 from nearfar._engine import AccessTimes, Machine
@@ -19,21 +20,31 @@ from nearfar.errors import NearfarError
 from nearfar.schema import MachineLike
 
 __all__ = [
+    "HERE",
     "SEARCH",
     "AccessTimes",
     "Machine",
     "MachineLike",
     "load",
+    "measured_file",
     "names",
+    "paging_machine",
     "paging_to_storage",
     "parse",
     "parse_set",
     "schema",
-    "with_storage",
+    "usual",
+    "with_storages",
 ]
 
 #: Folder in which a machine given by name is looked for before the built-in ones.
 SEARCH = Path("machines")
+
+#: Name of the machine that this runs on, once ``nearfar machine measure`` was run.
+HERE: Final = "here"
+
+#: The machine of a study where this one was not measured.
+_USUAL: Final = "nvme"
 
 
 def names() -> list[str]:
@@ -44,6 +55,17 @@ def names() -> list[str]:
 def paging_to_storage() -> list[str]:
     """Names of the built-in machines that have a storage to page to, sorted."""
     return [name for name in names() if load(name).storages]
+
+
+def measured_file() -> Path:
+    """Where ``nearfar machine measure`` keeps what it found of this machine."""
+    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(home) / "nearfar" / f"{HERE}.toml"
+
+
+def usual() -> str:
+    """Name of the machine of a study that names none: this one if it was measured, else `nvme`."""
+    return HERE if measured_file().is_file() else _USUAL
 
 
 def load(
@@ -67,7 +89,16 @@ def load(
         NearfarError: there is no such machine, or its file is wrong; the message names the file,
             the line and the key. Or a key of ``set`` is unknown or its value wrong.
     """
-    found = machine if isinstance(machine, Machine) else Machine.load(str(machine), search)
+    if isinstance(machine, Machine):
+        found = machine
+    elif machine == HERE and not (search / f"{HERE}.toml").exists():
+        if not measured_file().is_file():
+            raise NearfarError(
+                f"machine {HERE}: this machine was not measured; run `nearfar machine measure`"
+            )
+        found = Machine.parse(HERE, measured_file().read_text(encoding="utf-8"))
+    else:
+        found = Machine.load(str(machine), search)
     if not set:
         return found
     return found.with_values([(key, str(value)) for key, value in set.items()])
@@ -90,21 +121,44 @@ def parse_set(texts: list[str]) -> dict[str, str]:
     return values
 
 
-def with_storage(storage: str, first: str) -> str:
-    """Name of a built-in machine that has ``storage``: ``first`` if it does, else by name.
+def paging_machine(machine: MachineLike | None, storage: Sequence[str] = ()) -> Machine:
+    """The machine of a study that pages to storage; None is the usual one.
+
+    One that was measured without a storage has the usual one's.
+    """
+    found = load(usual() if machine is None else machine)
+    if machine is None and not found.storages and not storage:
+        storage = list(load(_USUAL).storages)
+    return with_storages(found, storage)
+
+
+def with_storages(machine: Machine, storage: Sequence[str]) -> Machine:
+    """``machine`` with those of ``storage`` that it lacks, as a built-in machine describes them.
+
+    >>> list(with_storages(load("nvme"), ["nvme", "optane-ssd"]).storages)
+    ['nvme', 'optane-ssd']
 
     Raises:
-        NearfarError: no built-in machine has it; the message names the nearest that one has.
+        NearfarError: no built-in machine has one; the message names the nearest that there is.
     """
-    known: dict[str, str] = {}
-    for name in [first, *names()]:
-        for device in load(name).storages:
-            known.setdefault(device, name)
+    for name in storage:
+        if name not in machine.storages:
+            machine = machine.with_storage_of(_owner(name, machine), name)
+    return machine
+
+
+def _owner(storage: str, beside: Machine) -> Machine:
+    """The first built-in machine, by name, that has ``storage``."""
+    known = dict.fromkeys(beside.storages, beside)
+    for name in names():
+        one = load(name)
+        for device in one.storages:
+            known.setdefault(device, one)
     if storage not in known:
         near = difflib.get_close_matches(storage, known, 1, 0.0)
         raise NearfarError(
-            f"storage {storage[:40]!r}: no built-in machine has it; did you mean {near[0]}? "
-            "or name the machine (see `nearfar machine list`)"
+            f"--storage: neither machine {beside.name} nor a built-in one has "
+            f"{storage[:40]!r}; did you mean {near[0]}? (`nearfar machine list` has them)"
         )
     return known[storage]
 

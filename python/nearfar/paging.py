@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypedDict, Unpack
+from typing import Any, ClassVar, TypedDict, Unpack
 
 from nearfar import _engine, units
 from nearfar import machine as machines
@@ -28,10 +28,7 @@ from nearfar.models import Fit
 from nearfar.paging_findings import ALL_REFERENCES
 from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
-from nearfar.schema import Rows, default, takes
-
-#: The default machine.
-MACHINE: Final[str] = default(declared.OPTIONS, "machine")
+from nearfar.schema import Rows, takes
 
 #: Points of a fitted curve that go into results, between the smallest and largest page size.
 _CURVE = 49
@@ -161,7 +158,9 @@ def paging(
     from nearfar.fit import fit_rows
 
     values = dict(options)
-    described = machines.load(options.get("machine", MACHINE))
+    storage = options.get("storage")
+    wanted = storage.split(",") if isinstance(storage, str) else storage or ()
+    described = machines.paging_machine(options.get("machine"), [name.strip() for name in wanted])
     values.pop("machine", None)
     path = Path(trace)
     began = time.monotonic()
@@ -191,12 +190,30 @@ def paging(
 
 def warnings(result: PagingResult) -> list[str]:
     """What a reader of the result should know: lines of plain text."""
-    lines = trace_warnings(result.run)
+    lines = [*trace_warnings(result.run), *machine_warnings(result.run)]
     if any(row["too_few_frames"] for row in result.rows):
         fewest = min(row["frames"] for row in result.rows)
         lines.append(
             f"some memories hold only {fewest} page(s) of the largest sizes: those rows thrash "
             "and say little about a larger program"
+        )
+    return lines
+
+
+def machine_warnings(run: Mapping[str, Any]) -> list[str]:
+    """What a reader should know of the machine of a run, where its file is the user's own."""
+    from nearfar.measure.system import elsewhere
+
+    name, described = run["machine"], run["machine_description"]
+    if name in machines.names():
+        return []
+    lines = []
+    lacks = machines.Machine.from_json(name, json.dumps(described)).processor_lacks()
+    if lacks is not None:
+        lines.append(f"times are those of the papers' model: {lacks}")
+    if elsewhere(described["description"]):
+        lines.append(
+            f"machine {name} was measured on another machine than this: {described['description']}"
         )
     return lines
 

@@ -26,6 +26,8 @@ from nearfar.paging_findings import (
 )
 from nearfar.schema import default
 
+#: Times that differ by less are the same.
+_SAME: Final = 1.01
 #: A program that takes so many times as long as with all its memory mostly waits for storage.
 THRASHES: Final = 2.0
 
@@ -111,7 +113,7 @@ def slowdown(result: Result) -> float:
 
 
 def answers(result: Result) -> list[str]:
-    """A sentence each: which page size, how much memory, which storage, as far as it was studied."""
+    """A sentence each: which page size, how much memory, which storage, as far as studied."""
     if not rows(result):
         return ["The result has no rows."]
     found = [f"Page size: {_page_size(result)}"]
@@ -172,6 +174,8 @@ def _storage(curves: Sequence[MemoryCurve]) -> str:
     )
     times = sorted((dict(curve.times)[memory], curve.storage) for curve in curves)
     (least, first), *others = times
+    if times[-1][0] < _SAME * least:
+        return f"with {units.size(memory.bytes)} or more it makes no difference."
     behind = ", ".join(f"{units.clean(name)} {time / least:.2g}x" for time, name in others)
     return (
         f"with {units.size(memory.bytes)} it is fastest on {units.clean(first)}; times as long: "

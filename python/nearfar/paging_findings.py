@@ -169,24 +169,6 @@ def spread(items: Sequence[Memory], most: int) -> list[Memory]:
     return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
 
 
-def overall(result: Result) -> str:
-    """One sentence over all combinations: how far the best page size moves."""
-    best = best_pages(result)
-    if not best:
-        return "The result has no rows."
-    chosen = sorted(b.page_bytes for b in best.values())
-    usual = sum(1 for page in chosen if page == USUAL_PAGE)
-    if len(best) == 1:
-        return "One combination of memory size and storage was studied."
-    what = f"Over all {len(best)} combinations of memory size and storage"
-    if chosen[0] == chosen[-1]:
-        return f"{what} the best page is {units.size(chosen[0])}."
-    return (
-        f"{what} the best page lies between {units.size(chosen[0])} and "
-        f"{units.size(chosen[-1])}; it is 4 KiB in {usual or 'none'} of them."
-    )
-
-
 @dataclass(frozen=True)
 class FitView:
     """One fit of a result, as shown.

@@ -99,6 +99,11 @@ impl Machine {
         made(self.0.with(&values))
     }
 
+    /// The machine with a storage of another one.
+    fn with_storage_of(&self, other: &Self, name: &str) -> PyResult<Self> {
+        made(self.0.with_storage_of(&other.0, name))
+    }
+
     /// Its file's stem.
     #[getter]
     fn name(&self) -> &str {
@@ -153,6 +158,11 @@ impl Machine {
         let times = self.hardware().access_times().map_err(raise)?;
         let (tlb_ns, dram_ns, stlb_ns) = (times.tlb_ns, times.dram_ns, times.stlb_ns);
         Ok(AccessTimes { tlb_ns, dram_ns, stlb_ns })
+    }
+
+    /// Why it has no times as the machine spends them: what its file lacks. None where it has.
+    fn processor_lacks(&self) -> Option<String> {
+        self.hardware().processor(None).err().map(|why| why.to_string())
     }
 
     /// What the kernel takes for a fault; an error if the machine does not say.

@@ -28,7 +28,9 @@ fn paging(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
     let machine = machine.hardware();
-    let asked: Asked = crate::given::read(options)?;
+    let mut asked: Asked = crate::given::read(options)?;
+    let view = asked.view_on(machine);
+    asked.view = Some(view);
     let times = machine.access_times().map_err(raise)?;
     let storages = match &asked.storage {
         Some(names) => names.0.iter().map(|name| machine.storage(name)).collect(),
@@ -41,7 +43,7 @@ fn paging(
         return Err(raise(Error::input(place, "has no storage to page to", fix)));
     }
     let options = Options::try_from(&asked).map_err(raise)?;
-    let processor = match asked.view {
+    let processor = match view {
         View::Paper => None,
         View::Machine => {
             let nested = asked.nested.map(|size| size.0);

@@ -12,7 +12,7 @@ use nearfar_schema::Value;
 use nearfar_trace::{Batch, Columns, Info, Reader, Result, Source, Writer, WriterOptions};
 
 /// The machine of a study of pages, and of a view, unless another is named.
-pub(crate) const MACHINE: &str = "desktop-nvm";
+pub(crate) const MACHINE: &str = "nvme";
 
 nearfar_schema::choices! {
     /// Which references of a trace a study sees.

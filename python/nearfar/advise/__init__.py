@@ -11,7 +11,7 @@ really set, and what the simulation says of all of it (docs/advise.md).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Unpack, cast
@@ -22,17 +22,17 @@ from nearfar.advise.architectures import neighbours, transparent
 from nearfar.advise.fleet import Vm, share
 from nearfar.advise.fleet import read as read_fleet
 from nearfar.advise.one_vm import Advice, advice
-from nearfar.advise.options import IDLE, MEMORY, PASSED, VIEW
+from nearfar.advise.options import IDLE, MEMORY, PAPERS, PASSED
 from nearfar.advise.prediction import Costs, points_of
 from nearfar.declared import advise as declared
 from nearfar.declared.paging import Options as PagingOptions
 from nearfar.declared.paging import Row
 from nearfar.errors import NearfarError
-from nearfar.paging import MACHINE, paging, trace_warnings
+from nearfar.paging import machine_warnings, paging, trace_warnings
 from nearfar.paging_findings import ALL_REFERENCES, USUAL_PAGE
 from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
-from nearfar.schema import MachineLike, Rows, as_text, complete, takes, written
+from nearfar.schema import MachineLike, Option, Rows, as_text, complete, takes, written
 from nearfar.sizes import Memory, parse_memory, parse_page_sizes
 
 
@@ -107,8 +107,7 @@ def advise(
     paths = [Path(one) for one in ([traces] if isinstance(traces, str | Path) else traces)]
     fleet = next((path for path in paths if path.suffix == ".toml"), None)
     if fleet is None:
-        asked = _asked(options)
-        return _advise_vms(*_of_traces(paths, asked), asked, paths, None, progress)
+        return _advise_vms(*_of_traces(paths, _asked(options)), paths, None, progress)
     if len(paths) > 1:
         raise NearfarError(f"{fleet}: give one fleet file and nothing else, or traces only")
     return advise_fleet(fleet, progress=progress, **options)
@@ -128,8 +127,8 @@ def advise_fleet(
         progress: called now and then with the records done.
         {options}
     """
-    asked, file = _asked(options), Path(path)
-    return _advise_vms(*_of_fleet(file, asked), asked, [file], file, progress)
+    file = Path(path)
+    return _advise_vms(*_of_fleet(file, _asked(options)), [file], file, progress)
 
 
 def listed(machine: MachineLike | Sequence[MachineLike] | None) -> list[MachineLike] | None:
@@ -155,17 +154,6 @@ def _asked(options: declared.Options) -> declared.Options:
         NearfarError: there is no such option, or a share is none.
     """
     asked = cast("declared.Options", complete(declared.OPTIONS, options))
-    view = str(asked["view"])
-    idle, reason = IDLE.get(view, ((), ""))
-    for option in declared.OPTIONS:
-        value = cast("dict[str, object]", asked)[option.name]
-        if option.name in idle and written(value) != written(option.default):
-            other = next(name for name in IDLE if name != view)
-            raise NearfarError(
-                f"{option.flag}: means nothing to --view {view}, {reason}; leave it out, or use "
-                f"--view {other}"
-            )
-    asked["memory"] = asked["memory"] or MEMORY.get(view, MEMORY[VIEW])
     asked["min_gain"] = f"{100 * share(asked['min_gain'], '--min-gain'):.15g}%"
     asked["sizes"] = written(asked["sizes"])
     storage = asked["storage"]
@@ -173,27 +161,73 @@ def _asked(options: declared.Options) -> declared.Options:
     return asked
 
 
-def _of_traces(traces: Sequence[Path], asked: declared.Options) -> tuple[list[Vm], Described]:
+def _changed(asked: declared.Options, names: Sequence[str]) -> Iterator[Option]:
+    """Those options that have another value than by default."""
+    for option in declared.OPTIONS:
+        value = cast("dict[str, object]", asked)[option.name]
+        if option.name in names and written(value) != written(option.default):
+            yield option
+
+
+def _viewed(asked: declared.Options, described: Iterable[machines.Machine]) -> declared.Options:
+    """What was asked, with its view and the memory that goes with it.
+
+    Unless one was asked for, it is what machines spend, where all files describe their processors
+    and no option has a meaning in the papers' view alone.
+
+    Raises:
+        NearfarError: an option means nothing to the view that was asked for.
+    """
+    view = asked["view"]
+    if view is None:
+        offered = {size.page_bytes for size in transparent(asked["arch"])}
+        paper = (
+            any(_changed(asked, PAPERS))
+            or (any(_changed(asked, ("page_sizes",))) and not offered.issuperset(_tried(asked)))
+            or any(one.processor_lacks() for one in described)
+        )
+        view = "paper" if paper else by_machine.MODEL
+    idle, reason = IDLE.get(view, ((), ""))
+    memory = asked["memory"] or MEMORY.get(view, MEMORY["paper"])
+    for option in _changed(asked, idle):
+        other = next(name for name in IDLE if name != view)
+        raise NearfarError(
+            f"{option.flag}: means nothing to --view {view}, {reason}; leave it out, or use "
+            f"--view {other}"
+        )
+    return {**asked, "view": view, "memory": memory}
+
+
+def _tried(asked: declared.Options) -> list[int]:
+    """The page sizes that were asked for, and 4 KiB, which can always be stayed at."""
+    given = asked["page_sizes"]
+    return sorted({*(parse_page_sizes(given) if isinstance(given, str) else given), USUAL_PAGE})
+
+
+def _of_traces(
+    traces: Sequence[Path], asked: declared.Options
+) -> tuple[list[Vm], Described, declared.Options]:
     """A VM for each trace x memory size x storage; machines by what the VMs call them."""
     chosen, storage = listed(asked["machine"]), asked["storage"]
     described: Described = {}
-    if chosen is None and storage is not None:
-        places = [(machines.with_storage(device, MACHINE), device) for device in storage]
-    else:
-        for one in [MACHINE] if chosen is None else chosen:
-            found = machines.load(one)
-            described[found.name if one is found else str(one)] = found
-        places = [
-            (name, device)
-            for name, found in described.items()
-            for device in (found.storages if storage is None else storage)
-            if len(described) == 1 or device in found.storages
-        ]
-        if not places:
-            raise NearfarError(
-                f"--storage: no {', '.join(storage or ['storage'])} on {', '.join(described)}; "
-                "see `nearfar machine list`"
-            )
+    asked_for: Sequence[MachineLike | None] = [None] if chosen is None else chosen
+    for one in asked_for:
+        # Whole machines are compared with the storages that each has.
+        borrowed = (storage or ()) if len(asked_for) == 1 else ()
+        found = machines.paging_machine(one, borrowed)
+        described[found.name if one is None or one is found else str(one)] = found
+    places = [
+        (name, device)
+        for name, found in described.items()
+        for device in (found.storages if storage is None else storage)
+        if device in found.storages
+    ]
+    if not places:
+        raise NearfarError(
+            f"--storage: no {', '.join(storage or ['storage'])} on {', '.join(described)}; "
+            "see `nearfar machine list`"
+        )
+    asked = _viewed(asked, described.values())
     memories = list(dict.fromkeys(_single_memories(str(asked["memory"]))))
     several = len(memories) * len(places) > 1
     vms = []
@@ -214,13 +248,13 @@ def _of_traces(traces: Sequence[Path], asked: declared.Options) -> tuple[list[Vm
                         min_gain=share(asked["min_gain"], "--min-gain"),
                     )
                 )
-    return _distinct(vms), described
+    return _distinct(vms), described, asked
 
 
-def _of_fleet(path: Path, asked: declared.Options) -> tuple[list[Vm], Described]:
+def _of_fleet(path: Path, asked: declared.Options) -> tuple[list[Vm], Described, declared.Options]:
     """The VMs of a fleet file; machines that it does not name itself."""
     defaults = {
-        "memory": str(asked["memory"]),
+        "memory": str(asked["memory"] or MEMORY["paper"]),
         "arch": asked["arch"],
         "min_gain": str(asked["min_gain"]),
     }
@@ -235,7 +269,10 @@ def _of_fleet(path: Path, asked: declared.Options) -> tuple[list[Vm], Described]
             described[one.name] = one
             one = one.name
         defaults[name] = str(one)
-    return read_fleet(path, defaults), described
+    for vm in read_fleet(path, defaults):
+        described.setdefault(vm.machine, machines.paging_machine(vm.machine, [vm.storage]))
+    asked = _viewed(asked, described.values())
+    return read_fleet(path, {**defaults, "memory": str(asked["memory"])}), described, asked
 
 
 def _advise_vms(
@@ -253,10 +290,7 @@ def _advise_vms(
     machine spends it, time is simulated for each machine.
     """
     as_machine = asked["view"] == by_machine.MODEL
-    page_sizes = asked["page_sizes"]
-    asked_sizes = parse_page_sizes(page_sizes) if isinstance(page_sizes, str) else page_sizes
-    # 4 KiB can always be stayed at.
-    tried = sorted({*asked_sizes, USUAL_PAGE})
+    tried = _tried(asked)
     shown = _shown(str(asked["sizes"]), tried)
     # What could be set instead is predicted and simulated as well.
     instead = {
@@ -270,7 +304,12 @@ def _advise_vms(
     if as_machine:
         offered = {one.page_bytes for vm in vms for one in transparent(vm.arch)}
         everything = tried = [size for size in tried if size in offered]
-    loaded = {vm.machine: machines.load(described.get(vm.machine, vm.machine)) for vm in vms}
+    devices: dict[str, list[str]] = {}
+    for vm in vms:
+        devices.setdefault(vm.machine, []).append(vm.storage)
+    loaded = {
+        name: machines.with_storages(described[name], wanted) for name, wanted in devices.items()
+    }
     costs: dict[tuple[str, str], Costs] = {}
     for vm in vms:
         if len(_single_memories(vm.memory)) != 1:
@@ -300,7 +339,7 @@ def _advise_vms(
             else [first.storage],
         }
         found = paging(trace, progress=progress, **given)
-        notes += trace_warnings(found.run)
+        notes += [*trace_warnings(found.run), *machine_warnings(found.run)]
         hashes[str(trace)] = found.run["trace_json_sha256"]
         views[first.machine if filtered else "all"] = found.run["view"]
         read = {name: value for name, value in found.run["options"].items() if name in PASSED}

@@ -13,11 +13,11 @@ import numpy as np
 from nearfar import units
 from nearfar.advise.architectures import transparent
 from nearfar.advise.fleet import Vm
-from nearfar.gain_error import gain_error
-from nearfar.gain_error import points as in_points
 from nearfar.advise.one_vm import Advice, Choice, filled, staying
 from nearfar.advise.prediction import Prediction
 from nearfar.declared.paging import Row
+from nearfar.gain_error import gain_error
+from nearfar.gain_error import points as in_points
 from nearfar.paging_findings import USUAL_PAGE
 
 #: What ``model`` of a row says.

@@ -29,9 +29,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from nearfar import machine as machines
 from nearfar.errors import NearfarError
-from nearfar.machine import with_storage
-from nearfar.paging import MACHINE
 from nearfar.strict import read_toml
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -121,23 +120,35 @@ def read(path: str | Path, defaults: Mapping[str, str]) -> list[Vm]:
 def _vm(file: Path, where: str, name: str, answer: Mapping[str, str]) -> Vm:
     if "trace" not in answer:
         raise NearfarError(f"{file}: {where}trace: is missing; name the trace folder of the VM")
-    if "storage" not in answer:
-        raise NearfarError(f"{file}: {where}storage: is missing; name a storage of the machine")
     trace = file.parent / answer["trace"]
-    machine = answer.get("machine") or with_storage(answer["storage"], MACHINE)
+    machine = answer.get("machine") or machines.usual()
     if machine.endswith(".toml") and (file.parent / machine).is_file():
         machine = str(file.parent / machine)
+    storage = answer.get("storage") or _only_storage(f"{file}: {where}", machine)
     return Vm(
         name=name,
         trace=trace,
         workload=answer.get("workload", trace.name.removesuffix(".trace")),
         memory=answer["memory"],
         machine=machine,
-        storage=answer["storage"],
+        storage=storage,
         arch=answer["arch"],
         min_gain=share(answer["min_gain"], f"{file}: {where}min_gain"),
         scenario=answer.get("scenario", ""),
     )
+
+
+def _only_storage(where: str, machine: str) -> str:
+    """The storage of a machine that has one.
+
+    Raises:
+        NearfarError: naming them, where it has several or none.
+    """
+    found = list(machines.load(machine).storages)
+    if len(found) == 1:
+        return found[0]
+    has = f"has {', '.join(found)}" if found else "has none"
+    raise NearfarError(f"{where}storage: is missing, and machine {machine} {has}; name one")
 
 
 def _known(file: Path, where: str, given: Mapping[str, Any], keys: Sequence[str]) -> None:

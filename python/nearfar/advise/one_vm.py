@@ -11,7 +11,6 @@ import numpy as np
 from nearfar import units
 from nearfar.advise.architectures import Settable, neighbours, settable
 from nearfar.advise.fleet import Vm
-from nearfar.gain_error import points as in_points
 from nearfar.advise.prediction import (
     Array,
     Costs,
@@ -22,6 +21,7 @@ from nearfar.advise.prediction import (
     predict,
 )
 from nearfar.declared.advise import CurveRow, Row
+from nearfar.gain_error import points as in_points
 from nearfar.paging_findings import USUAL_PAGE
 
 #: Words for the largest error of the time at a held-out size: up to 5 % good, up to 20 % fair.

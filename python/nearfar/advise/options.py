@@ -11,10 +11,8 @@ from typing import Final
 from nearfar.advise.architectures import ARCHITECTURES
 from nearfar.advise.prediction import MODEL_CHOICES
 from nearfar.declared import names, paging
-from nearfar.schema import Column, Option, Rows, default
+from nearfar.schema import Column, Option, Rows
 
-#: What a reference is taken to cost unless ``view`` says otherwise.
-VIEW: Final = "paper"
 #: The memory size of each VM unless another is given, by view.
 MEMORY: Final = {"paper": "50%", "machine": "100%"}
 _PAGING: Final = {option.name: option for option in paging.OPTIONS}
@@ -25,7 +23,7 @@ OWN: Final = (
         "memory",
         "str | None",
         "Parts of the peak resident set (60%) or bytes (512M), a row each.",
-        shown=f"{MEMORY['paper']}; {MEMORY['machine']} with --view machine, 10%,...,100% with "
+        shown=f"{MEMORY['machine']}; {MEMORY['paper']} with --view paper, 10%,...,100% with "
         "--evaluate",
         metavar="SIZES",
     ),
@@ -33,14 +31,15 @@ OWN: Final = (
         "machine",
         "MachineLike | Sequence[MachineLike] | None",
         "Machine names or files; `all`: every built-in one with a storage.",
-        shown=f"{default(paging.OPTIONS, 'machine')}, or a built-in one that has --storage",
+        shown=_PAGING["machine"].shown,
         metavar="MACHINES",
         choices=names.MACHINE,
     ),
     Option(
         "storage",
         "str | Sequence[str] | None",
-        "Storages of the machines; one that only some of them have is priced for those.",
+        "Storages of the machines; of several, each its own. One machine takes those that "
+        "it lacks from the built-in machines.",
         shown="all",
         metavar="STORAGES",
     ),
@@ -83,7 +82,7 @@ OWN: Final = (
         what="Page sizes that may be advised beside 4 KiB, and are simulated; `...` doubles. "
         "--view machine takes those that the architecture can set.",
     ),
-    replace(_PAGING["view"], default=VIEW),
+    _PAGING["view"],
     replace(
         _PAGING["page_cache"],
         what="Where the program's files are when it starts, for --view machine.",
@@ -108,6 +107,8 @@ IDLE: Final = {
     "paper": (("page_cache",), "where every fault is a read"),
     "machine": (("sizes", "model"), "which simulates every page size"),
 }
+#: Options that mean something to the view of the papers alone: it is the view where one is given.
+PAPERS: Final = (*IDLE["machine"][0], "tlb", "filter")
 
 OPTIONS: Final = (*OWN, *(_PAGING[name] for name in _SAME))
 

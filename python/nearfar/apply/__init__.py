@@ -218,6 +218,7 @@ def _predict(trace: Path, page_bytes: int, threads: int) -> dict[str, dict[int, 
         memory="100%",
         kinds=["load", "store", "fetch"],
         threads=threads,
+        view="paper",
     ).rows
     # One row a storage, alike in what is taken here. With room for all, a page faults once.
     return {

@@ -13,7 +13,7 @@ from nearfar.cli._shared import SET
 from nearfar.cli._study import Force, Format, Html, check_format, check_outputs, print_result, save
 from nearfar.declared.advise import OPTIONS, Options
 from nearfar.errors import NearfarError
-from nearfar.schema import default, takes
+from nearfar.schema import takes
 
 if TYPE_CHECKING:
     from nearfar.advise import AdviseResult
@@ -106,8 +106,9 @@ def _check_evaluated(options: Options) -> None:
     from nearfar.advise.by_machine import MODEL
     from nearfar.advise.regret import NO_REGRET
 
-    if options.get("view", default(OPTIONS, "view")) == MODEL:
+    if options.get("view") == MODEL:
         raise NearfarError(NO_REGRET)
+    options["view"] = "paper"
     if options.get("memory") is None:
         options["memory"] = _EVALUATED
 

@@ -58,7 +58,13 @@ def run(
         bool, typer.Option("--quick", help="measure: in seconds; rough values.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="measure: write the file here.")
+        Path | None,
+        typer.Option(
+            "-o",
+            "--out",
+            help="measure: write the file here; else it is kept as `here`, the machine of studies "
+            "that name none.",
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
@@ -121,11 +127,17 @@ def run(
 def _measure(storage: list[str], *, quick: bool, out: Path | None, force: bool) -> None:
     import sys
 
+    from nearfar import machine
+    from nearfar.errors import NearfarError
     from nearfar.measure import measure
     from nearfar.output import check_output, watched, write_whole
 
     if out is not None:
         check_output(out, force=force)
+    elif quick:
+        raise NearfarError(
+            "machine measure --quick: rough values are not kept; give -o FILE, or leave it out"
+        )
 
     def say(what: str) -> None:
         if watched():
@@ -134,10 +146,17 @@ def _measure(storage: list[str], *, quick: bool, out: Path | None, force: bool) 
     found = measure(storage_paths=storage, quick=quick, say=say)
     for note in found.notes:
         print(f"nearfar: {note}", file=sys.stderr)
-    if out is None:
-        print(found.text, end="")
-    else:
+    if out is not None:
         write_whole(out, found.text, force=force)
+        return
+    kept = machine.measured_file()
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    # What was measured before is of the same machine, and older.
+    write_whole(kept, found.text, force=True)
+    print(
+        f"{kept}: this machine; studies that name none take it (--machine {machine.HERE})",
+        file=sys.stderr,
+    )
 
 
 def _as_json(one: Machine) -> Mapping[str, object]:

@@ -21,7 +21,7 @@ class Options(TypedDict, total=False):
     model: str
     sample: float | None
     page_sizes: str | Sequence[int]
-    view: str
+    view: str | None
     page_cache: str
     tlb: str | int
     replacement: str
@@ -38,21 +38,21 @@ OPTIONS: Final = (
         "memory",
         type="str | None",
         what="Parts of the peak resident set (60%) or bytes (512M), a row each.",
-        shown="50%; 100% with --view machine, 10%,...,100% with --evaluate",
+        shown="100%; 50% with --view paper, 10%,...,100% with --evaluate",
         metavar="SIZES",
     ),
     Option(
         "machine",
         type="MachineLike | Sequence[MachineLike] | None",
         what="Machine names or files; `all`: every built-in one with a storage.",
-        shown="desktop-nvm, or a built-in one that has --storage",
+        shown="here, if this machine was measured, else nvme",
         metavar="MACHINES",
         choices=names.MACHINE,
     ),
     Option(
         "storage",
         type="str | Sequence[str] | None",
-        what="Storages of the machines; one that only some of them have is priced for those.",
+        what="Storages of the machines; of several, each its own. One machine takes those that it lacks from the built-in machines.",
         shown="all",
         metavar="STORAGES",
     ),
@@ -108,9 +108,9 @@ OPTIONS: Final = (
     ),
     Option(
         "view",
-        type="str",
+        type="str | None",
         what="What a reference is taken to cost.",
-        default="paper",
+        shown="machine, where its file describes the processor, else paper",
         metavar="NAME",
         choices=(
             ("paper", "equations 1 to 3 of page-size advice (000), as published"),

@@ -65,7 +65,7 @@ OPTIONS: Final = (
         "machine",
         type="MachineLike",
         what="Machine of the filter, by name or file.",
-        default="desktop-nvm",
+        default="nvme",
         metavar="MACHINE",
         choices=names.MACHINE,
     ),

@@ -43,7 +43,7 @@ OPTIONS: Final = (
         "machine",
         type="MachineLike",
         what="Machine of the filter, by name or file.",
-        default="desktop-nvm",
+        default="nvme",
         metavar="MACHINE",
         choices=names.MACHINE,
     ),

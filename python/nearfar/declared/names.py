@@ -56,6 +56,10 @@ MACHINE: Final = (
     ),
     ("umd", "One in-order core and a 2 GB DRAM-interface SSD: the machine of UMD (002)"),
     ("zen4-vm", "Measured on AMD EPYC, 2 cpus, 23.5 GiB, Linux 6.18.44-fc-v595, 2026-11-23"),
+    (
+        "zram",
+        "A virtual machine on a Zen 4 server that pages to zram: half of the bytes of a page random",
+    ),
 )
 
 KIND: Final = (

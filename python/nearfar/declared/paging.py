@@ -19,14 +19,14 @@ class Options(TypedDict, total=False):
     clock_insert: str
     swappiness: int
     statistics_every: int
-    machine: MachineLike
+    machine: MachineLike | None
     storage: str | Sequence[str] | None
     kinds: str | Sequence[str] | None
     filter: str
     lifetimes: str
     page_cache: str
     write_back: bool
-    view: str
+    view: str | None
     nested: str | int | None
     slowdown: str | float
     sample: float | None
@@ -93,9 +93,9 @@ OPTIONS: Final = (
     ),
     Option(
         "machine",
-        type="MachineLike",
+        type="MachineLike | None",
         what="Machine name or file.",
-        default="desktop-nvm",
+        shown="here, if this machine was measured, else nvme",
         metavar="MACHINE",
         choices=names.MACHINE,
     ),
@@ -166,9 +166,9 @@ OPTIONS: Final = (
     ),
     Option(
         "view",
-        type="str",
+        type="str | None",
         what="What a reference is taken to cost.",
-        default="paper",
+        shown="machine, where its file describes the processor, else paper",
         metavar="NAME",
         choices=(
             ("paper", "equations 1 to 3 of page-size advice (000), as published"),

@@ -19,7 +19,6 @@ from nearfar.measure import faults, memory, storage, swap, system
 from nearfar.measure.bench import Bench, Sourced
 from nearfar.measure.documented import documented
 from nearfar.numa.describe import quoted
-from nearfar.units import size
 
 __all__ = ["MeasuredMachine", "measure"]
 
@@ -71,11 +70,8 @@ def measure(
     if not sections["storage"]:
         bench.notes.append("storage: none; studies that page to one need it: --storage PATH")
     rough = ", quick: rough values" if quick else ""
-    description = (
-        f"Measured on {found.model}, {len(found.cpus)} cpus, {size(found.memory)}, "
-        f"Linux {found.release}, {datetime.date.today().isoformat()}{rough}"
-    )
-    text = f"description = {quoted(description)}\n" + "".join(_written((), sections))
+    what = found.measured(f"{datetime.date.today().isoformat()}{rough}")
+    text = f"description = {quoted(what)}\n" + "".join(_written((), sections))
     # A file that nearfar itself refuses is no result.
     machine.parse("measured", text)
     return MeasuredMachine(text, bench.notes)

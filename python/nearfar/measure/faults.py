@@ -35,7 +35,7 @@ Section = dict[str, Any]
 
 
 def cost(bench: Bench) -> tuple[Section, float]:
-    """``[cost]`` of a fault without clearing and of a switch, and the nanoseconds of such a fault that
+    """``[cost]`` of a fault without clearing and of a switch, and nanoseconds of such a fault that
     follows another at once."""
     bench.say("faults")
     with bench.pinned() as cpu:

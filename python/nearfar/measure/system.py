@@ -15,8 +15,9 @@ from nearfar.errors import NearfarError
 from nearfar.numa.describe import describe
 from nearfar.numa.node import Node
 from nearfar.numa.sources.sysfs import numbers_of, text_of
-from nearfar.units import clean
+from nearfar.units import clean, size
 
+_MEASURED: Final = "Measured on "
 _CACHES: Final = {("1", "Data"): "l1d", ("1", "Unified"): "l1d", ("1", "Instruction"): "l1i"}
 
 
@@ -75,10 +76,27 @@ class System:
     levels: int | None
     processor: dict[str, Any] | None = field(default=None)
 
+    def measured(self, when: str) -> str:
+        """The description of its machine file: which machine, under which kernel, when."""
+        return f"{_MEASURED}{self.model}, {len(self.cpus)} cpus{self._memory}{self.release}, {when}"
+
+    def is_of(self, description: str) -> bool:
+        """Whether a description is of this machine: which processors a process may use varies."""
+        return description.startswith(f"{_MEASURED}{self.model}, ") and self._memory in description
+
+    @property
+    def _memory(self) -> str:
+        return f", {size(self.memory)}, Linux "
+
     @property
     def is_virtual(self) -> bool:
         """Whether a hypervisor says that it is there."""
         return bool(self.processor and self.processor["hypervisor"])
+
+
+def elsewhere(description: str) -> bool:
+    """Whether the description of a machine file says that it was measured on another machine."""
+    return description.startswith(_MEASURED) and not read().is_of(description)
 
 
 def read(root: Path = Path("/")) -> System:

@@ -12,9 +12,9 @@ from rich.text import Text
 
 from nearfar import paging_findings as findings
 from nearfar import units
-from nearfar.gain_error import points
 from nearfar.advise.regret import Evaluation
 from nearfar.declared.advise import ROWS, Row
+from nearfar.gain_error import points
 
 #: As they are shown; the percentile's figures are the goals' own.
 _STYLE = {"good": "green", "fair": "yellow", "poor": "bold red", "unknown": "yellow"}

@@ -137,6 +137,7 @@ class Simulation:
                     # As the papers count: pages never end, memory is a part of the footprint.
                     "lifetimes": "off",
                     "storage": ["nvm-1x"],
+                    "view": "paper",
                     "threads": self._threads,
                 },
                 progress=self._progress,

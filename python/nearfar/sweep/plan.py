@@ -135,6 +135,8 @@ class Plan:
             for text in texts:
                 if not isinstance(text, str):
                     resolved.append(text)
+                    if text is None and name in self.study.machines:
+                        inputs[f"{name}:"] = self._machine(machines.usual())[1]
                     continue
                 try:
                     if name in self.study.traces:

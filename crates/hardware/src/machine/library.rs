@@ -84,6 +84,18 @@ impl MachineFile {
         let set = self.set.iter().chain(values).cloned().collect();
         Ok(Self { machine, place: self.place.clone(), text, set })
     }
+
+    /// The machine with the storage `name` of another one, in place of its own of that name.
+    ///
+    /// # Errors
+    /// An input error: the other one has no such storage.
+    pub fn with_storage_of(&self, other: &Self, name: &str) -> Result<Self> {
+        let text = set::take(&other.machine.name, &other.text, &self.text, name)?;
+        let found = Self::parse(&self.machine.name, &text)?;
+        let mut machine = found.machine;
+        machine.name.clone_from(&self.machine.name);
+        Ok(Self { machine, place: self.place.clone(), text, set: self.set.clone() })
+    }
 }
 
 impl Machine {

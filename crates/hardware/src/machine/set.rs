@@ -40,6 +40,27 @@ pub(super) fn apply(
     Ok((document.to_string(), paths))
 }
 
+/// The text `into` with the section of the storage `name` of `from`, the text of machine `machine`.
+pub(super) fn take(machine: &str, from: &str, into: &str, name: &str) -> Result<String> {
+    let parsed = |text: &str| -> Result<DocumentMut> {
+        text.parse().map_err(|e: toml_edit::TomlError| {
+            Error::input(format!("machine {machine}"), e.message(), "")
+        })
+    };
+    let (from, mut into) = (parsed(from)?, parsed(into)?);
+    let Some(section) = from.get("storage").and_then(|storages| storages.get(name)) else {
+        let what = format!("has no storage {}", clip(name));
+        return Err(Error::input(format!("machine {machine}"), what, ""));
+    };
+    let mut storages = Table::new();
+    storages.set_implicit(true);
+    let own = into.entry("storage").or_insert(Item::Table(storages));
+    if let Some(table) = own.as_table_like_mut() {
+        table.insert(name, section.clone());
+    }
+    Ok(into.to_string())
+}
+
 /// Full path of a key, and the schema of what stands there.
 fn resolve<'a>(
     schema: &'a Json,

@@ -263,6 +263,26 @@ fn one_value_is_set_and_the_rest_of_the_file_stays() {
 }
 
 #[test]
+fn a_storage_of_another_machine_takes_as_long_as_there() {
+    let load = |name| MachineFile::load(name, Path::new("/nonexistent")).unwrap();
+    let (host, other) = (load("nvme"), load("optane-ssd"));
+    let both = host.with_storage_of(&other, "optane-ssd").unwrap();
+    let names: Vec<String> =
+        both.machine.storages().unwrap().into_iter().map(|storage| storage.name).collect();
+    assert_eq!(names, ["nvme", "optane-ssd"]);
+    let io = |file: &MachineFile| file.machine.storage("optane-ssd").unwrap().io_ns(4096);
+    assert_eq!(io(&both), io(&other));
+    assert_eq!(both.machine.name, "nvme");
+    assert_eq!(MachineFile::parse("nvme", &both.text).unwrap().machine, both.machine);
+    // One that it has itself is replaced, and nothing else.
+    let slow = other.with(&[("storage.optane-ssd.nvme.read_latency".into(), "1ms".into())]);
+    let replaced = both.with_storage_of(&slow.unwrap(), "optane-ssd").unwrap();
+    assert!(io(&replaced) > 10.0 * io(&both));
+    let refused = host.with_storage_of(&other, "zip drive").unwrap_err().to_string();
+    assert!(refused.contains("machine optane-ssd") && refused.contains("zip drive"), "{refused}");
+}
+
+#[test]
 fn values_that_cannot_be_set_are_refused_as_in_the_file() {
     for (key, value, parts) in [
         ("tbl.first.entries", "8", ["unknown key `tbl`", "did you mean `tlb`?"]),

@@ -1,5 +1,6 @@
 //! What a paging study is asked: checked once, here.
 
+use nearfar_hardware::Machine;
 use nearfar_hardware::machine::MachineName;
 use nearfar_hardware::tlb::TlbSpec;
 use nearfar_kernel::replacement::linux::MAX_SWAPPINESS;
@@ -11,7 +12,7 @@ use nearfar_trace::record::Kinds;
 use nearfar_trace::{Error, KindSet, Reader, Result};
 
 use super::machine;
-use crate::filter::{Filter, MACHINE};
+use crate::filter::Filter;
 pub use crate::lifetimes::Lifetimes;
 use crate::lifetimes::Spaces;
 
@@ -83,7 +84,7 @@ nearfar_schema::options! {
         /// the kernel makes every two seconds; 0: none, as for a program that ends sooner.
         statistics_every: Count = STATISTICS_EVERY,
         /// Machine name or file.
-        machine: MachineName = MACHINE,
+        machine: Option<MachineName> = none("here, if this machine was measured, else nvme"),
         /// Storages of the machine.
         storage: Option<List<String>> = none("all"),
         /// Kinds of references that count.
@@ -97,7 +98,7 @@ nearfar_schema::options! {
         /// Charge a write for each eviction of a dirty page.
         write_back: bool = false,
         /// What a reference is taken to cost.
-        view: View = "paper",
+        view: Option<View> = none("machine, where its file describes the processor, else paper"),
         /// Page size with which a host backs a virtual machine, for `--view machine`: a walk then goes
         /// through its page table too.
         nested: Option<Bytes> = none("as the machine says"),
@@ -110,6 +111,24 @@ nearfar_schema::options! {
         threads: Runtime<Count<0, 1024>> = 0,
         /// Memory that the simulation should keep to, by going over the trace more than once.
         max_memory: Runtime<Bytes> = "12G",
+    }
+}
+
+impl Asked {
+    /// What a reference costs on `machine`: what was asked for, else what it spends where its file
+    /// describes the processor and no other option has a meaning in the papers' view alone.
+    pub fn view_on(&self, machine: &Machine) -> View {
+        let spends = || {
+            self.tlb.to_string() == TLB
+                && self.filter == Filter::None
+                && (self.has_usual_pages() || machine::check(&self.page_sizes.0).is_ok())
+                && machine.processor(None).is_ok()
+        };
+        self.view.unwrap_or_else(|| if spends() { View::Machine } else { View::Paper })
+    }
+
+    fn has_usual_pages(&self) -> bool {
+        parse_page_sizes(PAGE_SIZES).as_ref() == Ok(&self.page_sizes.0)
     }
 }
 
@@ -153,8 +172,8 @@ impl TryFrom<&Asked> for Options {
         let kinds = asked.kinds.as_ref().map_or(KindSet::ALL, |kinds| KindSet::of(&kinds.0));
         let mut page_sizes = asked.page_sizes.0.clone();
         let idle = |flag: &str, what: &str, fix: &str| Err(Error::input(flag, what, fix));
-        if asked.view == View::Machine {
-            if parse_page_sizes(PAGE_SIZES).as_ref() == Ok(&page_sizes) {
+        if asked.view == Some(View::Machine) {
+            if asked.has_usual_pages() {
                 // Linux has no anonymous pages of 8 KiB (`THP_ORDERS_ALL_ANON`).
                 page_sizes
                     .retain(|size| size >> machine::SMALL != 2 && *size >= 1 << machine::SMALL);

@@ -27,6 +27,7 @@ class Drawn(TypedDict, total=False):
     curves: Sequence[Datum]
     bars: Sequence[Datum]
     boxes: Sequence[Datum]
+    marks: Sequence[Datum]
     #: How many series there are, and the heads of a table of the data, where a script needs them.
     series: int
     heads: Sequence[str]

@@ -128,7 +128,13 @@ function setUpRates(name, series) {
   chart.draw(sets());
 }
 
+function setUpMemory() {
+  const { points, marks } = model.charts.enough;
+  new Chart("enough", 1).draw({ points, marks });
+}
+
 if (memory && storage) {
+  if (model.charts.enough) setUpMemory();
   setUpTimes();
   setUpRates("faults", memory.options.length);
   setUpRates("tlb", 1);

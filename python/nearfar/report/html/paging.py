@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, TypedDict
 
+from nearfar import paging_answers as answers
 from nearfar import paging_findings as findings
 from nearfar import units
 from nearfar.declared.paging import ROWS, Row
 from nearfar.report import palette
 from nearfar.report.html import charts, heat, page
+from nearfar.report.html import memory as memory_chart
 from nearfar.trace import facts
 
 Result = findings.Result
@@ -71,8 +73,8 @@ class PagingPage(page.Page):
         self.scripts = ("common.js", "paging.js", *(() if heatmap is None else ("heat.js",)))
 
     def _lead(self) -> str:
-        overall = page.text(page.typeset(findings.overall(self.result)))
-        lead = f'{super()._lead()}<p class="overall">{overall}</p>'
+        said = [page.text(page.typeset(line)) for line in answers.answers(self.result)]
+        lead = f'{super()._lead()}<p class="overall">{"<br>".join(said)}</p>'
         memories = findings.memories(self.result)
         if not memories:
             return lead
@@ -90,7 +92,9 @@ class PagingPage(page.Page):
         if findings.memories(result):
             series = "Fault rate against page size, a series for each memory size"
             single = "TLB miss rate against page size"
+            curves = answers.memory_curves(result)
             parts = [
+                *([memory_chart.section(curves)] if curves else []),
                 _times(),
                 _grid(result),
                 _rates(result, "faults", "Page faults", "fault_rate", series),
@@ -184,6 +188,9 @@ def model(result: Result) -> Model:
                 result, "tlb", "tlb_miss_rate", charts.rates(pages, 1, misses, False)
             ),
         }
+    curves_of_memory = answers.memory_curves(result)
+    if curves_of_memory:
+        drawn["enough"] = memory_chart.drawn(curves_of_memory, answers.slowdown(result))
     initial = f"{memories.index(middle) if middle else 0},0"
     return {"initial": initial, "cells": cells, "charts": drawn}
 
