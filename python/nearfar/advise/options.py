@@ -177,8 +177,9 @@ ROWS: Final = Rows(
             "double",
             True,
             "share",
-            "Regret of that page size. This, `confidence`, `left_out_error` and `largest_error` "
-            "are null with `--view machine`.",
+            "Regret of that page size; where the model is shown all of them, of the size that is "
+            "best when each is predicted from the others. This, `confidence`, `left_out_error` and "
+            "`largest_error` are null with `--view machine`.",
         ),
         Column(
             "baseline_4k_predicted_ns", "double", False, "ns per reference", "Of 4 KiB, predicted."
