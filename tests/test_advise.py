@@ -259,6 +259,7 @@ def test_regret_is_scored_without_what_was_shown() -> None:
     taken = min(SIZES, key=lambda size: blind[size])
     times = {point["page_bytes"]: point["simulated_ns"] for point in row["curve"]}
     assert row["model_regret"] == pytest.approx(times[taken] / min(times.values()) - 1)
+    assert row["judged_page_bytes"] == taken
     assert row["model_regret"] > 0, "or else this shows nothing"
 
 
@@ -284,7 +285,8 @@ def test_evaluation_counts_by_hand() -> None:
     def row(storage: str, regret: float) -> dict[str, Any]:
         return {"machine": "m", "storage": storage, "model_regret": regret, "regret": regret / 2,
                 "model": "bridge", "vm": "v", "workload": "w", "memory_fraction": 0.5,
-                "model_page_bytes": 4096, "best_page_bytes": 8192}  # fmt: skip
+                "model_page_bytes": 8192, "judged_page_bytes": 4096,
+                "best_page_bytes": 8192}  # fmt: skip
 
     found = evaluate([row("a", 0.0), row("a", 0.2), row("b", 0.04)], "all")
     total, first, second = found["summary"]
@@ -292,7 +294,8 @@ def test_evaluation_counts_by_hand() -> None:
     assert (first["group"], first["median"], first["holds"]) == ("m/a", pytest.approx(0.1), False)
     assert (second["group"], second["p95"], second["holds"]) == ("m/b", 0.04, False)
     assert evaluate([row("b", 0.04)], "4")["summary"][0]["holds"] is True
-    assert found["exceeding"][0]["model_regret"] == 0.2
+    worst = found["exceeding"][0]
+    assert (worst["model_regret"], worst["model_page_bytes"]) == (0.2, 4096)
 
 
 def test_a_storage_is_enough_to_find_its_machine(tmp_path: Path) -> None:

@@ -81,6 +81,7 @@ def advice(
         # Nothing was held out, and what is known cannot be missed: each size in turn.
         blind = {size: from_others(seen, size, costs, memory, tlb, answer.model) for size in tried}
         judged = min(tried, key=lambda size: (blind[size], abs(np.log2(size / USUAL_PAGE))))
+    row["judged_page_bytes"] = judged
     row["model_regret"] = simulated[judged] / row["best_ns"] - 1
     row["confidence"] = _word(error)
     row["left_out_error"] = error
@@ -173,6 +174,7 @@ def filled(
         "model_gain": answer.gain(choice.model),
         "gain_error": None,
         "bloat_bytes": None,
+        "judged_page_bytes": None,
     }
 
 

@@ -113,7 +113,7 @@ def evaluate(rows: Iterable[Row], sizes: str = "all") -> Evaluation:
                 "memory_fraction": row["memory_fraction"],
                 "machine": row["machine"],
                 "storage": row["storage"],
-                "model_page_bytes": row["model_page_bytes"],
+                "model_page_bytes": row["judged_page_bytes"] or row["model_page_bytes"],
                 "best_page_bytes": row["best_page_bytes"],
                 "model_regret": _regret(row),
             }
