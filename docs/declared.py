@@ -6,7 +6,8 @@ declarations of commands whose home is Python:
 * ``python/nearfar/declared/COMMAND.py``: options and rows of a command as types and as data;
 * tables in ``docs/*.md``, between ``<!-- declared: WHAT -->`` and ``<!-- end -->``, where WHAT is
   ``options COMMAND``, ``columns COMMAND [TABLE]``, ``names REGISTRY``, ``policies`` (of tiering),
-  ``record CASE TABLE`` (what a case of the bench recorded: ``TABLES`` of :data:`RECORDS`).
+  ``record CASE TABLE`` (what a case of the bench recorded: ``TABLES`` of :data:`RECORDS`),
+  ``learnt``, ``found STUDY [PAPER]`` (of the papers, ``docs/learnt.py``).
 
 ``tests/test_declared.py`` fails when running this again would change a file.
 """
@@ -251,11 +252,16 @@ def table(what: str, declared: dict[str, Any]) -> str:
         case, table = name.split()
         made: str = importlib.import_module(RECORDS[case]).TABLES[table]()
         return made
+    elif kind in ("learnt", "found"):
+        sys.path.insert(0, str(ROOT / "docs"))
+        learnt = importlib.import_module("learnt")
+        text: str = learnt.summary() if kind == "learnt" else learnt.table(name)
+        return text
     elif kind == "names":
         lines = [f"| {name.replace('_', ' ')} | |", "|---|---|"]
         lines += [f"| `{entry}` | {_cell(text)} |" for entry, text in declared["registries"][name]]
     else:
-        raise SystemExit(f"declared: {what}: write options, columns, names, policies or record")
+        raise SystemExit(f"declared: {what}: is nothing that is declared")
     return "\n".join(lines) + "\n"
 
 

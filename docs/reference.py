@@ -134,7 +134,7 @@ def validation(kept: Path) -> str:
     """Every published number and statement beside ours; results are kept for the next time."""
     from nearfar import reproduce
     from nearfar.papers import label
-    from nearfar.report.reproduce import summary, value
+    from nearfar.report.reproduce import summary, value, verdict
 
     parts = [
         "# Validation",
@@ -150,7 +150,7 @@ def validation(kept: Path) -> str:
             "| " + " | ".join([
                 label(row["paper"]), cell(row["item"]), cell(value(row["published"])),
                 value(row["ours"]),
-                cell(row["unit"]), cell(row["tolerance"]), "yes" if row["holds"] else "**no**",
+                cell(row["unit"]), cell(row["tolerance"]), verdict(row),
                 cell(row["note"]),
             ]) + " |"
             for row in found["rows"]

@@ -14,12 +14,14 @@ from nearfar.tiering import Policy, tiering
 class Ssp(Policy):
     """NOMAD with a shadow only for pages that are expected to stay clean.
 
-    The paper's flag `fast_dirty` is cleared by a promotion, set by a write and looked at by the
-    next promotion. The dirty bit at demotion says the same of a whole stay in fast memory.
+    The paper's flag `fast_dirty` is cleared by a promotion, set by a write to any promoted page
+    and looked at by the next promotion.
     """
 
     name = "ssp-python"
     base = "nomad"
+    #: A page without a shadow is write-protected as well, or nobody would know of the write.
+    watch_unshadowed = True
 
     def __init__(self) -> None:
         """No page has been written in fast memory yet."""
@@ -29,12 +31,13 @@ class Ssp(Policy):
         """Asked before a promotion."""
         return page not in self.fast_dirty
 
-    def demoting(self, page: int, dirty: bool) -> None:
-        """Told at the end of a stay in fast memory whether the page was written in it."""
-        if dirty:
-            self.fast_dirty.add(page)
-        else:
-            self.fast_dirty.discard(page)
+    def promoted(self, page: int) -> None:
+        """Told that the page is in fast memory."""
+        self.fast_dirty.discard(page)
+
+    def written(self, page: int) -> None:
+        """Told of the first write to a promoted page."""
+        self.fast_dirty.add(page)
 
 
 if __name__ == "__main__":

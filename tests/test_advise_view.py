@@ -24,7 +24,13 @@ GNUGO = DATA / "captures" / "gnugo.trace"
 #: What x86-64 can set, but for the 1 GiB of hugetlbfs, which the view does not have.
 SETTABLE = [4096, *(4096 << power for power in range(2, 10))]
 #: What only a model has.
-OF_MODELS = ("model_regret", "confidence", "left_out_error", "largest_error")
+OF_MODELS = (
+    "model_regret",
+    "judged_page_bytes",
+    "confidence",
+    "left_out_error",
+    "largest_error",
+)
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from scipy.optimize import curve_fit
 from nearfar.declared import fit as declared
 from nearfar.errors import NearfarError
 from nearfar.fit import fit_csv, fit_rows
-from nearfar.models import Fit, fit
+from nearfar.models import MODELS, Fit, fit
 
 SIZES = [1 << power for power in range(9, 22)]
 KIB = np.array(SIZES) / 1024
@@ -317,6 +317,23 @@ def test_command_prints_what_the_library_finds(tmp_path: Path) -> None:
     assert table.returncode == 0 and "bad" in table.stdout and "TLB" not in table.stdout
     lines = nearfar("--csv", str(path), "--format", "csv").stdout.splitlines()
     assert lines[0].startswith('"quantity",') and len(lines) == 1 + 3 + 2
+
+
+@pytest.mark.parametrize("model", sorted(MODELS))
+def test_any_family_is_offered_for_any_rate(model: str, tmp_path: Path) -> None:
+    path = tmp_path / "measured.csv"
+    rates = dict(zip(SIZES[:6], (0.09, 0.05, 0.03, 0.02, 0.025, 0.04), strict=True))
+    lines = [f"{size},{rate},{rate / 7}" for size, rate in rates.items()]
+    path.write_text("\n".join(["page_bytes,tlb_miss_rate,fault_rate", *lines]))
+    words = ["--csv", str(path), "--model", model]
+    done = nearfar(*words, "--format", "json")
+    for found in json.loads(done.stdout)["fits"]:
+        scale = 1 if found["quantity"] == "tlb" else 7
+        scaled = [float(str(rate / scale)) for rate in rates.values()]
+        direct = fit(found["quantity"], list(rates), scaled, model=model)
+        assert (found["model"], found["aic"]) == (model, pytest.approx(direct.aic))
+    assert [row["model"] for row in fit_csv(path, model=model).rows] == [model] * 2 * len(rates)
+    assert f"AIC {direct.aic:.4g}" in nearfar(*words).stdout
 
 
 def test_choices_are_refused_by_name(tmp_path: Path) -> None:

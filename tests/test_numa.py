@@ -24,11 +24,14 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_every_result_of_the_paper_is_measured() -> None:
+    """With one module at a time; what does not hold otherwise, or even so, says why."""
     stated = tomllib.loads((ROOT / "papers/004/statements.toml").read_text())["statement"]
-    found = paper.measures()
-    assert {one["key"] for one in stated} == found.keys()
+    found = paper.measures(one_module=True)
+    assert {one["key"] for one in stated} == found.keys() == paper.measures().keys()
     for one in stated:
         ours, note = found[one["key"]]
+        if one["key"] == "like-far-dram":
+            continue
         assert note
         if near := re.fullmatch(r"within (\d+)%", one["tolerance"]):
             assert abs(ours / one["published"] - 1) <= int(near[1]) / 100, (one["key"], ours)
@@ -43,8 +46,17 @@ def test_every_result_of_the_paper_is_measured() -> None:
 
 def test_reproduce_has_a_row_for_each() -> None:
     found = reproduce("numa")
-    assert [row["paper"] for row in found.rows] == ["004"] * 25
-    assert found.holding == 25
+    stated = tomllib.loads((ROOT / "papers/004/statements.toml").read_text())["statement"]
+    assert [row["paper"] for row in found.rows] == ["004"] * len(stated)
+    assert [row["input"] for row in found.rows] == [one.get("input", "") for one in stated]
+    explained = {one["key"] for one in stated if "differs" in one}
+    failed = {
+        one["key"] for one, row in zip(stated, found.rows, strict=True) if row["holds"] is False
+    }
+    assert failed == explained and "like-far-dram" in failed
+    usual, one_module = found.sensitivity
+    assert len(one_module["more"]) == len(failed) - 1 and not one_module["fewer"]
+    assert usual["holds"] == found.holding == found.counted - len(failed)
 
 
 def test_the_cells_of_table_two_are_the_papers() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -21,7 +22,10 @@ sys.path.insert(0, str(ROOT / "bench" / "numa-kernel"))
 import agree  # noqa: E402
 import placement  # noqa: E402
 
-RECORDS = sorted((ROOT / "tests" / "data" / "numa").glob("kernel-*.json"))
+DATA = ROOT / "tests" / "data" / "numa"
+RECORDS = sorted(DATA.glob("kernel-*.json"))
+#: Persistent memory on nodes 2 and 3, the tables as QEMU makes them.
+NVDIMM = DATA / "nvdimm.json"
 
 
 def recorded(path: Path) -> dict[str, Any]:
@@ -178,8 +182,55 @@ def test_a_dump_tells_the_same(tmp_path: Path) -> None:
         assert plain(made) == plain(list(files.values()))
 
 
-def test_every_cut_and_every_wrong_byte_is_refused(tmp_path: Path) -> None:
-    record = recorded(RECORDS[0])
+def sizes(sources: list[Path]) -> dict[int, tuple[str | None, int]]:
+    return {n.node: (n.kind, n.size >> 20) for n in numa.describe(sources)}
+
+
+def test_persistent_memory_is_read_from_nfit(tmp_path: Path) -> None:
+    """Node 2 has a module of 512 MiB, node 3 two of 256; SRAT, which has them too, adds nothing."""
+    files = tables(recorded(NVDIMM), tmp_path)
+    far = {2: ("pmem", 512), 3: ("pmem", 512)}
+    assert sizes([files["NFIT"]]) == far
+    # The first 384 KiB below a MiB are the firmware's.
+    both = {0: ("dram", 127), 1: ("dram", 128), **far}
+    assert sizes([files["SRAT"]]) == both
+    assert sizes([files["SRAT"], files["NFIT"]]) == sizes([files["NFIT"], files["SRAT"]]) == both
+    text = tmp_path / "acpidump.txt"
+    text.write_text("".join(dumped(files[name].read_bytes()) for name in ("NFIT", "SRAT")))
+    assert sizes([text]) == both
+    if shutil.which("iasl"):
+        subprocess.run(["iasl", "-d", files["NFIT"]], check=True, capture_output=True)
+        read = (tmp_path / "NFIT.dsl").read_text()
+        of = dict.fromkeys((2, 3), 0)
+        for domain, length in re.findall(
+            r"Proximity Domain : (\w+)\n.*\n.*\n.*Address Range Length : (\w+)", read
+        ):
+            of[int(domain, 16)] += int(length, 16) >> 20
+        assert {node: ("pmem", size) for node, size in of.items()} == far
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "left"),
+    [
+        (40 + 6, 1, {3: ("pmem", 512)}),  # the flag that the domain is valid, off
+        (40 + 16, 0, {3: ("pmem", 512)}),  # another kind of range
+        (40 + 12, 3, {3: ("pmem", 1024)}),  # the other domain
+    ],
+)
+def test_what_nfit_does_not_count(
+    tmp_path: Path, at: int, value: int, left: dict[int, tuple[str, int]]
+) -> None:
+    table = bytearray.fromhex(recorded(NVDIMM)["tables"]["NFIT"])
+    table[at] = value
+    table[9] = (table[9] - sum(table)) % 256
+    changed = tmp_path / "NFIT"
+    changed.write_bytes(table)
+    assert sizes([changed]) == left
+
+
+@pytest.mark.parametrize("path", [RECORDS[0], NVDIMM], ids=lambda path: path.stem)
+def test_every_cut_and_every_wrong_byte_is_refused(path: Path, tmp_path: Path) -> None:
+    record = recorded(path)
     bad = tmp_path / "table"
     for digits in record["tables"].values():
         whole = bytes.fromhex(digits)

@@ -399,6 +399,22 @@ def test_a_rule_needs_its_base() -> None:
         tiering("nomad-medium", policy=Odd, scale="1/512")
 
 
+def test_shadows_are_freed_for_each_control_group() -> None:
+    """Each pass of kswapd frees more, so fewer live until their page is written."""
+    options: dict[str, Any] = {
+        "policy": "nomad",
+        "mix": "write",
+        "fast": "13707M",
+        "slow": "15559M",
+    }
+    one, ten = (
+        tiering("nomad-medium", knobs={"nomad.groups": groups}, scale="1/128", rounds=2, **options)
+        for groups in (1, 10)
+    )
+    assert ten.total("nomad", "shadow_faults") < 0.8 * one.total("nomad", "shadow_faults")
+    assert ten.total("nomad", "shadow_reclaims") > one.total("nomad", "shadow_reclaims")
+
+
 def test_knobs_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "knobs.toml"
     file.write_text('[ssp]\nnotice = "write-protect"\npagevec = 7\narm_demoted = true\n')
@@ -409,7 +425,8 @@ def test_knobs_from_a_file(tmp_path: Path) -> None:
     }
     options = {**SMALL, "rounds": 4}
     watched = tiering("nomad-medium", policy="ssp", knobs=read_knobs(file), **options)
-    plain = tiering("nomad-medium", policy="ssp", knobs={"ssp.pagevec": "7"}, **options)
+    other = {"ssp.pagevec": "7", "ssp.notice": "dirty-bit"}
+    plain = tiering("nomad-medium", policy="ssp", knobs=other, **options)
     assert watched.total("ssp", "write_faults") > plain.total("ssp", "write_faults")
     file.write_text("notice = 3\n")
     with pytest.raises(NearfarError, match="under a table"):
@@ -458,6 +475,13 @@ def test_command(nearfar: Run, tmp_path: Path) -> None:
     assert "--force" in again.stderr
     csv = nearfar(*words, "--format", "csv").stdout.splitlines()
     assert len(csv) == 9
+    assert "Over the run" not in nearfar(*words).stdout
+    points = nearfar(*words, "--points", "2").stdout.partition("Over the run")[2].splitlines()
+    assert sum("round-1" in line for line in points) == 2 * 2, "two policies, two points, one seed"
+    last = found["series"][-1]
+    rows = [row for row in found["rows"] if (row["policy"], row["seed"]) == ("ssp", last["seed"])]
+    for count in ("shadow_copies", "shadow_faults", "shadow_reclaims", "demotions_remapped"):
+        assert last[count] == sum(row[count] for row in rows), count
     assert csv[0].startswith('"policy","workload"')
     bad = nearfar("tiering", "--format", "xml")
     assert (bad.returncode, "Traceback" in bad.stderr) == (2, False)

@@ -17,6 +17,7 @@ from nearfar.advise.prediction import (
     Point,
     Prediction,
     choose_sizes,
+    from_others,
     left_out_error,
     predict,
 )
@@ -75,7 +76,13 @@ def advice(
     simulated = {point["page_bytes"]: point["simulated_ns"] for point in row["curve"]}
     place = answer.sizes.index(choice.advised)
     error = left_out_error(seen, choice.advised, costs, memory, tlb)
-    row["model_regret"] = simulated[choice.model] / row["best_ns"] - 1
+    judged = choice.model
+    if len(seen) > 1 and {*tried} <= {*fitted}:
+        # Nothing was held out, and what is known cannot be missed: each size in turn.
+        blind = {size: from_others(seen, size, costs, memory, tlb, answer.model) for size in tried}
+        judged = min(tried, key=lambda size: (blind[size], abs(np.log2(size / USUAL_PAGE))))
+    row["judged_page_bytes"] = judged
+    row["model_regret"] = simulated[judged] / row["best_ns"] - 1
     row["confidence"] = _word(error)
     row["left_out_error"] = error
     row["largest_error"] = max(abs(answer.at(size) / simulated[size] - 1) for size in tried)
@@ -167,6 +174,7 @@ def filled(
         "model_gain": answer.gain(choice.model),
         "gain_error": None,
         "bloat_bytes": None,
+        "judged_page_bytes": None,
     }
 
 

@@ -178,8 +178,8 @@ ROWS: Final = Rows(
             "double",
             True,
             "share",
-            "Regret of that page size. This, `confidence`, `left_out_error` and `largest_error` "
-            "are null with `--view machine`.",
+            "Regret of `judged_page_bytes`. This, `confidence`, `left_out_error` and "
+            "`largest_error` are null with `--view machine`.",
         ),
         Column(
             "baseline_4k_predicted_ns", "double", False, "ns per reference", "Of 4 KiB, predicted."
@@ -267,6 +267,14 @@ ROWS: Final = Rows(
             "bytes",
             "What the settable page adds to the most private memory at once; null but with "
             "`--view machine`.",
+        ),
+        Column(
+            "judged_page_bytes",
+            "int64",
+            True,
+            "bytes",
+            "`model_page_bytes`; where the model is shown every size, the one that is best when "
+            "each is predicted from the others. Null with `--view machine`.",
         ),
     ),
     keys=("vm", "workload", "machine", "storage", "arch", ("memory_fraction", "memory_bytes")),

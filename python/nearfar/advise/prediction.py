@@ -296,13 +296,28 @@ def left_out_error(
     place = min(range(len(points)), key=lambda i: abs(np.log2(points[i].page_bytes / size)))
     inner = range(max(1, place - 1), min(len(points) - 1, place + 2))
     worst = 0.0
-    for index in inner:
-        out = points[index]
-        rest = [point for point in points if point is not out]
-        answer = _bridged(rest, [out.page_bytes], costs, memory_bytes, tlb)
+    for out in (points[index] for index in inner):
         translation, data = costs.exact([out])
-        worst = max(worst, abs(float(answer.total[0] / (translation + data)[0]) - 1))
+        time = from_others(points, out.page_bytes, costs, memory_bytes, tlb)
+        worst = max(worst, abs(time / float((translation + data)[0]) - 1))
     return worst
+
+
+def from_others(
+    points: Sequence[Point],
+    size: int,
+    costs: Costs,
+    memory_bytes: int,
+    tlb: str = "64",
+    model: str = "bridge",
+) -> float:
+    """The time at a known size, predicted from the other known ones; at least one other.
+
+    The papers' forms give way to the bridge where too few are left for them.
+    """
+    rest = [point for point in points if point.page_bytes != size]
+    form = model if len(rest) >= PAPER_POINTS else "bridge"
+    return predict(rest, [size], costs, memory_bytes, tlb, form).at(size)
 
 
 # --- the papers' forms

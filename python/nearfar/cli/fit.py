@@ -30,7 +30,7 @@ def run(
     output_format: Format = "table",
     **options: Unpack[Options],
 ) -> None:
-    """Fit a power law to TLB miss rates and two exponentials to page fault rates."""
+    """Fit a power law to TLB miss rates and two exponentials to page fault rates, or --model."""
     from nearfar.fit import fit_csv
 
     check_format(output_format, instead="")
@@ -58,6 +58,8 @@ def _print(one: Fit, fits: Fits) -> None:
     style = {"good": "green", "fair": "yellow", "bad": "bold red"}[one.verdict]
     show(Text.assemble((name, "bold"), f"{_memory(one)}: {MODELS[one.model].formula}, p in KiB"))
     show(Text.assemble((one.verdict, style), f": {one.reason}"))
+    if one.aic is not None:
+        show(f"AIC {one.aic:.4g}")
     if not one.coefficients:
         return
     table = Table(box=box.SIMPLE_HEAD)

@@ -56,4 +56,4 @@ def run(
         from nearfar.report.tables import show
 
         show(report.rows(found.to_dict()))
-    return 1 if check and found.holding < len(found.rows) else 0
+    return 1 if check and found.holding < found.counted else 0

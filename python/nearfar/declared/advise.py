@@ -249,6 +249,7 @@ class Row(TypedDict):
     model_gain: float
     gain_error: float | None
     bloat_bytes: int | None
+    judged_page_bytes: int | None
 
 
 ROWS: Final = Rows(
@@ -314,7 +315,7 @@ ROWS: Final = Rows(
             "double",
             True,
             "share",
-            "Regret of that page size. This, `confidence`, `left_out_error` and `largest_error` are null with `--view machine`.",
+            "Regret of `judged_page_bytes`. This, `confidence`, `left_out_error` and `largest_error` are null with `--view machine`.",
         ),
         Column(
             "baseline_4k_predicted_ns", "double", False, "ns per reference", "Of 4 KiB, predicted."
@@ -397,6 +398,13 @@ ROWS: Final = Rows(
             True,
             "bytes",
             "What the settable page adds to the most private memory at once; null but with `--view machine`.",
+        ),
+        Column(
+            "judged_page_bytes",
+            "int64",
+            True,
+            "bytes",
+            "`model_page_bytes`; where the model is shown every size, the one that is best when each is predicted from the others. Null with `--view machine`.",
         ),
     ),
     keys=("vm", "workload", "machine", "storage", "arch", ("memory_fraction", "memory_bytes")),

@@ -14,6 +14,7 @@ class Options(TypedDict, total=False):
     quantity: str | None
     predict: str | Sequence[int] | None
     weighting: str
+    model: str | None
 
 
 OPTIONS: Final = (
@@ -45,6 +46,19 @@ OPTIONS: Final = (
         ),
         open=False,
     ),
+    Option(
+        "model",
+        type="str | None",
+        what="The formula, of page size p.",
+        shown="power of tlb rates, exponential-2 of fault rates",
+        metavar="NAME",
+        choices=(
+            ("power", "a p^b"),
+            ("exponential-2", "a e^(bp) + c e^(dp)"),
+            ("exponential-1", "a e^(bp)"),
+        ),
+        open=False,
+    ),
 )
 
 
@@ -58,6 +72,7 @@ class Row(TypedDict):
     predicted: float
     measured: float | None
     verdict: str
+    model: str
 
 
 ROWS: Final = Rows(
@@ -75,6 +90,7 @@ ROWS: Final = Rows(
         Column("predicted", "double", False, "per reference", "The rate by the model."),
         Column("measured", "double", True, "per reference", "The rate of the table, or null."),
         Column("verdict", "string", False, "", "How good the fit is: `good`, `fair` or `bad`."),
+        Column("model", "string", False, "", "The formula that was fitted."),
     ),
     keys=("quantity", ("memory_fraction", "memory_bytes"), "page_bytes"),
     metrics={"predicted": "less", "measured": "less"},

@@ -20,6 +20,7 @@ class Options(TypedDict, total=False):
     from_: int | None
     threads: int
     clean_cache: bool
+    one_module: bool
 
 
 OPTIONS: Final = (
@@ -86,6 +87,12 @@ OPTIONS: Final = (
     Option("threads", type="int", what="Cores used.", default=1, metavar="COUNT"),
     Option(
         "clean_cache", type="bool", what="Memory mode's cache holds no dirty lines.", default=False
+    ),
+    Option(
+        "one_module",
+        type="bool",
+        what="A core waits for the one module that its page lies on.",
+        default=False,
     ),
 )
 
@@ -201,7 +208,11 @@ LANDED_ROWS: Final = Rows(
         ),
         Column("page_ns", "double", False, "ns", "Time to allocate and clear a page."),
         Column(
-            "bound_by", "string", False, "", "Which part sets the pace: `core`, `medium` or `link`."
+            "bound_by",
+            "string",
+            False,
+            "",
+            "Which part sets the pace of most of them: `core`, `medium` or `link`.",
         ),
     ),
     keys=("node",),

@@ -43,8 +43,9 @@ class Row(TypedDict):
     ours: float | None
     unit: str
     tolerance: str
-    holds: bool
+    holds: bool | None
     note: str
+    input: str
 
 
 ROWS: Final = Rows(
@@ -73,8 +74,27 @@ ROWS: Final = Rows(
             "",
             "`equal`, `within 0.1`, `within 10%`, `factor 2`; of our number alone `>= 3`, `<= 3`, `3 to 9`.",
         ),
-        Column("holds", "bool", False, "", "Whether ours is within the tolerance."),
-        Column("note", "string", False, "", "What was seen; `why:` for a row that does not hold."),
+        Column(
+            "holds",
+            "bool",
+            True,
+            "",
+            "Whether ours is within the tolerance; null, and not counted, for an input and where the captures are too short to judge.",
+        ),
+        Column(
+            "note",
+            "string",
+            False,
+            "",
+            "What was seen; `why:` for a row that does not hold, or cannot be judged.",
+        ),
+        Column(
+            "input",
+            "string",
+            False,
+            "",
+            "What ours only repeats: a key of a machine file (`MACHINE: KEY`), a choice of the study, or its `definition`; empty for a result.",
+        ),
     ),
     keys=("paper", "item"),
     metrics={"ours": "more"},

@@ -186,7 +186,7 @@ OPTIONS: Final = (
     Option(
         "points",
         type="int",
-        what="Points of the time series in each phase.",
+        what="Points of the time series in each phase; the table shows them if it is not 40.",
         default=40,
         metavar="COUNT",
     ),
@@ -343,6 +343,9 @@ class SeriesRow(TypedDict):
     fast_bytes: int
     slow_bytes: int
     shadow_bytes: int
+    shadow_faults: int
+    shadow_reclaims: int
+    demotions_remapped: int
 
 
 SERIES_ROWS: Final = Rows(
@@ -386,7 +389,31 @@ SERIES_ROWS: Final = Rows(
         ),
         Column("fast_bytes", "int64", False, "bytes", "Bytes in use on the fastest node."),
         Column("slow_bytes", "int64", False, "bytes", "Bytes in use on the other nodes."),
-        Column("shadow_bytes", "int64", False, "bytes", "Of these, shadows."),
+        Column("shadow_bytes", "int64", False, "bytes", "Of these, shadows.", title="in shadows"),
+        Column(
+            "shadow_faults",
+            "int64",
+            False,
+            "pages",
+            "Shadows freed by a write since the start.",
+            title="fault",
+        ),
+        Column(
+            "shadow_reclaims",
+            "int64",
+            False,
+            "pages",
+            "Shadows freed for their frame since the start.",
+            title="reclaim",
+        ),
+        Column(
+            "demotions_remapped",
+            "int64",
+            False,
+            "pages",
+            "Pages demoted onto their shadow since the start.",
+            title="remap",
+        ),
     ),
     keys=("workload", "mix", "policy", "phase", "progress"),
     metrics={"bandwidth_mb_s": "more", "fast_hit_ratio": "more"},

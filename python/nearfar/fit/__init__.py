@@ -84,6 +84,7 @@ class Fits(list[Fit], Result):
                 "predicted": rate,
                 "measured": measured,
                 "verdict": one.verdict,
+                "model": one.model,
             }
             for one in self
             for size, rate, measured in self.points(one)
@@ -109,7 +110,7 @@ def fit_csv(path: str | Path, **options: Unpack[declared.Options]) -> Fits:
         {options}
 
     Returns:
-        The power fit of the TLB miss rate, then one fit of the fault rate for each memory size.
+        The fit of the TLB miss rate, then one of the fault rate for each memory size.
 
     Raises:
         NearfarError: the file cannot be read, a column is missing or unknown, or a value is wrong;
@@ -118,7 +119,8 @@ def fit_csv(path: str | Path, **options: Unpack[declared.Options]) -> Fits:
     asked = complete(declared.OPTIONS, options)
     quantity, predict = asked["quantity"], asked["predict"]
     sizes = parse_page_sizes(predict, "--predict") if isinstance(predict, str) else predict
-    fits = fit_rows(_read_csv(Path(path), quantity), quantity, weighting=asked["weighting"])
+    points = _read_csv(Path(path), quantity)
+    fits = fit_rows(points, quantity, weighting=asked["weighting"], model=asked["model"])
     fits.sizes = sizes
     return fits
 
@@ -128,6 +130,7 @@ def fit_rows(
     quantity: str | None = None,
     *,
     weighting: str = default(declared.OPTIONS, "weighting"),
+    model: str | None = None,
 ) -> Fits:
     """Fit rows such as those of a paging study.
 
@@ -136,11 +139,11 @@ def fit_rows(
             ``memory_bytes`` and ``memory_fraction``. Other keys are not read: a study repeats its
             rates for every storage, and repeats of one page size, memory size and rate count once.
         quantity: ``tlb`` or ``fault``; by default both, where the rows have them.
-        weighting: as :func:`nearfar.models.fit`.
+        weighting, model: as :func:`nearfar.models.fit`.
 
     Returns:
-        The power fit of the TLB miss rate, then one fit of the fault rate for each memory size,
-        smallest first.
+        The fit of the TLB miss rate, then one of the fault rate for each memory size, smallest
+        first.
     """
     wanted = list(QUANTITIES) if quantity is None else [quantity]
     for name in wanted:
@@ -176,6 +179,7 @@ def fit_rows(
             memory_bytes=memory.bytes,
             memory_fraction=memory.fraction,
             weighting=weighting,
+            model=model,
         )
         for name, memory in sorted(groups, key=order)
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from nearfar.models import QUANTITIES, WEIGHTINGS
+from nearfar.models import MODELS, QUANTITIES, WEIGHTINGS
 from nearfar.schema import Column, Option, Rows
 
 OPTIONS: Final = (
@@ -36,6 +36,15 @@ OPTIONS: Final = (
         choices=tuple(WEIGHTINGS.items()),
         open=False,
     ),
+    Option(
+        "model",
+        "str | None",
+        "The formula, of page size p.",
+        shown=", ".join(f"{model} of {name} rates" for name, model in QUANTITIES.items()),
+        metavar="NAME",
+        choices=tuple((model.name, model.formula) for model in MODELS.values()),
+        open=False,
+    ),
 )
 
 ROWS: Final = Rows(
@@ -53,6 +62,7 @@ ROWS: Final = Rows(
         Column("predicted", "double", False, "per reference", "The rate by the model."),
         Column("measured", "double", True, "per reference", "The rate of the table, or null."),
         Column("verdict", "string", False, "", "How good the fit is: `good`, `fair` or `bad`."),
+        Column("model", "string", False, "", "The formula that was fitted."),
     ),
     keys=("quantity", ("memory_fraction", "memory_bytes"), "page_bytes"),
     metrics={"predicted": "less", "measured": "less"},

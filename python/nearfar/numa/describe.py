@@ -32,7 +32,7 @@ def describe(sources: Sequence[str | Path] = ()) -> list[Node]:
     Args:
         sources: ``/sys/devices/system/node`` (also the default) or a copy of it, an ``lstopo`` XML
             file, the JSON of ``daxctl list`` or ``cxl list -v``, the text of ``numactl -H``, the
-            XML of ``virsh capabilities``, the firmware's SRAT, SLIT and HMAT.
+            XML of ``virsh capabilities``, the firmware's SRAT, SLIT, HMAT and NFIT.
 
     Raises:
         NearfarError: a source that is none of these, or is damaged.

@@ -16,34 +16,38 @@ from nearfar.numa.table_2 import TABLE_2
 _MODULES: Final = 3
 
 
-def measures() -> dict[str, tuple[float, str]]:
-    """Our value of each statement by its key, and a note on it."""
+def measures(one_module: bool = False) -> dict[str, tuple[float, str]]:
+    """Our value of each statement by its key, and a note on it.
+
+    Args:
+        one_module: as :func:`nearfar.numa.alloc` takes it.
+    """
+
+    def cell(mode: str, size: int) -> AllocRow:
+        return alloc(f"{size}G", mode=mode, one_module=one_module).rows[0]
+
     found: dict[str, tuple[float, str]] = {}
     for kind, node in (("pmem", 4), ("dram", 0)):
         for pattern in ("sequential", "random"):
             for way, writes in (("read", 0.0), ("write", 1.0)):
-                row = run(
+                seen = run(
                     "1G", mode="kmem-dax", nodes=[node], threads=24,
                     pattern=pattern, writes=writes,
                 ).rows[0]  # fmt: skip
                 note = f"node {node}, 24 threads, a third of its {_MODULES} modules"
-                found[f"{kind}-{pattern}-{way}"] = (_known(row["gb_per_second"]) / _MODULES, note)
+                found[f"{kind}-{pattern}-{way}"] = (_known(seen["gb_per_second"]) / _MODULES, note)
     for (mode, size), published in TABLE_2.items():
-        cell = _cell(mode, size)
-        seconds = _known(cell["seconds"])
+        row = cell(mode, size)
+        seconds = _known(row["seconds"])
         residual = 100 * (seconds / published - 1)
-        slowest = {entry["bound_by"] for entry in cell["landed"] if entry["bytes"]}
+        slowest = {entry["bound_by"] for entry in row["landed"] if entry["bytes"]}
         note = f"residual {residual:+.1f} %; bound by {', '.join(sorted(slowest))}"
         found[f"{mode}-{size}"] = (seconds, note)
-    impossible = _cell("memory-mode", 3000)
+    impossible = cell("memory-mode", 3000)
     found["memory-mode-3000"] = (float(impossible["possible"]), str(impossible["why_not"]))
     residuals = [abs(found[f"{m}-{s}"][0] / answer - 1) for (m, s), answer in TABLE_2.items()]
     found["mean-residual"] = (sum(residuals) / len(residuals), f"largest {max(residuals):.3f}")
-    return found | {key: measure(found) for key, measure in _TEXT.items()}
-
-
-def _cell(mode: str, size: int) -> AllocRow:
-    return alloc(f"{size}G", mode=mode).rows[0]
+    return found | {key: measure(found, cell) for key, measure in _TEXT.items()}
 
 
 def _known(value: float | None) -> float:
@@ -53,32 +57,42 @@ def _known(value: float | None) -> float:
 
 
 Found = dict[str, tuple[float, str]]
+Cell = Callable[[str, int], AllocRow]
 
 
-def _alius_faster(found: Found) -> tuple[float, str]:
+def _like_far_dram(_: Found, cell: Cell) -> tuple[float, str]:
+    landed = cell("alius", 1000)["landed"]
+    far, near = (
+        next(one["page_ns"] for one in landed if (one["kind"], one["local"]) == wanted)
+        for wanted in (("dram", False), ("pmem", True))
+    )
+    return near / far, f"{near:,.0f} against {far:,.0f} ns a page, one core"
+
+
+def _alius_faster(found: Found, _: Cell) -> tuple[float, str]:
     sizes = (80, 700, 1000, 2000)
     ratios = {size: found[f"memory-mode-{size}"][0] / found[f"alius-{size}"][0] for size in sizes}
     least = min(ratios, key=lambda size: ratios[size])
     return ratios[least], f"at {least} GB"
 
 
-def _dram_only(found: Found) -> tuple[float, str]:
-    alone = _known(_cell("local", 80)["seconds"])
+def _dram_only(found: Found, cell: Cell) -> tuple[float, str]:
+    alone = _known(cell("local", 80)["seconds"])
     return found["alius-80"][0] / alone, "local: DRAM alone is memory"
 
 
-def _no_benefit(found: Found) -> tuple[float, str]:
+def _no_benefit(found: Found, _: Cell) -> tuple[float, str]:
     ours = found["memory-mode-80"][0] / 80 / (found["memory-mode-700"][0] / 700)
     return ours, "the cache is full of dirty lines before"
 
 
-def _remote(found: Found) -> tuple[float, str]:
+def _remote(found: Found, _: Cell) -> tuple[float, str]:
     at = {size: found[f"alius-{size}"][0] for size in (1000, 2000, 3000)}
     return (at[3000] - at[2000]) / (at[2000] - at[1000]), "table 2: 2.07"
 
 
-def _pair(overlap: float) -> Callable[[Found], tuple[float, str]]:
-    def measure(_: Found) -> tuple[float, str]:
+def _pair(overlap: float) -> Callable[[Found, Cell], tuple[float, str]]:
+    def measure(_: Found, __: Cell) -> tuple[float, str]:
         row = pair("48G", "48G", overlap=[overlap]).rows[0]
         together, alone = row["together_hit_rate_a"], row["alone_hit_rate_a"]
         return row["slowdown_a"], f"hit rate {alone:.2f} alone, {together:.2f} together"
@@ -86,7 +100,8 @@ def _pair(overlap: float) -> Callable[[Found], tuple[float, str]]:
     return measure
 
 
-_TEXT: Final[dict[str, Callable[[Found], tuple[float, str]]]] = {
+_TEXT: Final[dict[str, Callable[[Found, Cell], tuple[float, str]]]] = {
+    "like-far-dram": _like_far_dram,
     "alius-faster": _alius_faster,
     "dram-only": _dram_only,
     "no-benefit": _no_benefit,

@@ -15,18 +15,34 @@ from nearfar.declared.reproduce import ROWS, SENSITIVITY_ROWS
 
 Row = Mapping[str, Any]
 
-_WORDS = {True: Text("yes", style="green"), False: Text("NO", style="bold red")}
+
+def verdict(row: Row) -> str:
+    """Whether a row holds, in a word: ``yes``, ``NO``, ``input``, or ``short`` captures."""
+    if row["holds"] is None:
+        return "input" if row["input"] else "short"
+    return "yes" if row["holds"] else "NO"
+
+
+_STYLES = {"yes": "green", "NO": "bold red", "input": "dim", "short": "dim"}
 
 
 def summary(result: Mapping[str, Any]) -> str:
     """How many rows hold, by paper, in one sentence."""
-    rows: Sequence[Row] = result["rows"]
+    rows: Sequence[Row] = [row for row in result["rows"] if row["holds"] is not None]
     numbers = dict.fromkeys(row["paper"] for row in rows)
     parts = []
     for paper in numbers:
         own = [row for row in rows if row["paper"] == paper]
         parts.append(f"{sum(row['holds'] for row in own)} of {len(own)} of {papers.label(paper)}")
-    return f"{sum(row['holds'] for row in rows)} of {len(rows)} rows hold: {', '.join(parts)}."
+    text = f"{sum(row['holds'] for row in rows)} of {len(rows)} rows hold"
+    text += f": {', '.join(parts)}." if parts else "."
+    inputs = sum(bool(row["input"]) for row in result["rows"])
+    short = len(result["rows"]) - len(rows) - inputs
+    return (
+        text
+        + (f" Inputs, which do not count: {inputs}." if inputs else "")
+        + (f" Too short captures to judge: {short}." if short else "")
+    )
 
 
 def captures(run: Mapping[str, Any]) -> str:
@@ -35,7 +51,7 @@ def captures(run: Mapping[str, Any]) -> str:
         return ""
     low, high = run["references_per_page"]
     return f"From {run['captures']}: {run['view']}, {low:g} to {high:g} for each page of 4 KiB." + (
-        "" if low >= 50 else " So few that first touches decide: see --full."
+        "" if low >= 50 else " So few that first touches decide: nothing is judged without --full."
     )
 
 
@@ -68,10 +84,10 @@ def rows(result: Mapping[str, Any]) -> RenderableType:
             value(row["ours"]),
             Text(row["unit"]),
             str(row["tolerance"]),
-            _WORDS[bool(row["holds"])],
+            Text(verdict(row), style=_STYLES[verdict(row)]),
         )
     parts.append(table)
-    missed = [row for row in result["rows"] if not row["holds"]]
+    missed = [row for row in result["rows"] if row["holds"] is False]
     if missed:
         parts.append(Text("What was seen where a row does not hold:", style="bold"))
     parts += [

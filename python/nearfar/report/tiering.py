@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nearfar import units
-from nearfar.declared.tiering import ROWS
+from nearfar.declared.tiering import ROWS, SERIES_ROWS
 
 Result = Mapping[str, Any]
 
@@ -90,6 +90,46 @@ def tiering(result: Result) -> RenderableType:
         )
         before = row["policy"]
     return Group(Text(headline(result), style="bold"), table)
+
+
+#: Counts since the start that :func:`series` shows.
+_OVER_TIME: Final = (
+    "promotions",
+    "demotions",
+    "demotions_remapped",
+    "shadow_copies",
+    "shadow_faults",
+    "shadow_reclaims",
+)
+
+
+def series(result: Result) -> RenderableType:
+    """Counts since the start at each point of the run, of the first seed."""
+    first = result["rows"][0]["seed"]
+    table = Table(
+        title="Over the run: counts since its start",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    for head in SERIES_ROWS.heads("policy", "phase"):
+        table.add_column(head, no_wrap=True)
+    for head in SERIES_ROWS.heads("progress", "bandwidth_mb_s", *_OVER_TIME, "shadow_bytes"):
+        table.add_column(head, justify="right", no_wrap=True)
+    before = None
+    for point in result["series"]:
+        if point["seed"] == first:
+            table.add_row(
+                Text(units.clean(point["policy"]) if point["policy"] != before else ""),
+                point["phase"],
+                units.percent(point["progress"]),
+                units.count(round(point["bandwidth_mb_s"])),
+                *(_count(point[key]) for key in _OVER_TIME),
+                units.size(point["shadow_bytes"]),
+            )
+            before = point["policy"]
+    return table
 
 
 def _count(value: float) -> str:

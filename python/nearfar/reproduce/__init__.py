@@ -11,6 +11,10 @@ computed by :func:`within_tolerance` from the tolerance beside the published val
 A statement in words is measured as well: as a share of cases, a count, a ratio. Why ours differs is
 data, too: ``differs`` of the statement, or ``[[differs]]`` of a table (:func:`explained`).
 
+A row whose ours is only what was put in is no result: its statement names the ``input``. Nor is one
+whose captures are too short for what it says. Their ``holds`` is None, and nothing counts them
+(:func:`results`).
+
 >>> rows("paging")[0]["holds"]                              # doctest: +SKIP
 True
 """
@@ -78,9 +82,11 @@ class Statement:
         published: the number printed, or ``stated``; unit: of it and of ours.
         tolerance: when ours counts as the same (:func:`within_tolerance`); why: why that tolerance.
         paper: the paper's number.
-        differs: why ours of whole runs is not the same; empty where it is.
-        small: why ours of small captures is not that of whole runs.
+        differs: why ours is not the same; empty where it is.
+        small: why small captures say nothing of it.
         captured: whether ours comes from captures at all.
+        input: what ours only repeats, a key of a machine file (``MACHINE: KEY``, or a section's), a
+            choice of the study, or its ``definition``; empty for a result.
     """
 
     key: str
@@ -94,15 +100,18 @@ class Statement:
     differs: str = ""
     small: str = ""
     captured: bool = True
+    input: str = ""
 
     def row(self, ours: float | None, note: str, *, small: bool = False) -> Row:
         """The row of this statement; ``ours`` is None where there is none.
 
-        The note of a row that does not hold also says why; ``small``: ours is of small captures.
+        The note of a row outside its tolerance also says why; ``small``: ours is of small captures,
+        from which nothing is judged that whole runs are needed for.
         """
         holds = ours is not None and within_tolerance(self.published, ours, self.tolerance)
-        if not holds:
-            note = with_why(note, self._why(small))
+        short = small and bool(self.small) and self.captured
+        if short or not holds:
+            note = with_why(note, self.small if short else self.differs)
         item = f"{self.place}: {self.says}"
         return {
             "paper": self.paper,
@@ -111,15 +120,15 @@ class Statement:
             "ours": ours,
             "unit": self.unit,
             "tolerance": self.tolerance,
-            "holds": holds,
+            "holds": None if short or self.input else holds,
             "note": note,
+            "input": self.input,
         }
 
-    def _why(self, small: bool) -> str:
-        if not (small and self.small and self.captured):
-            return self.differs
-        whole = f"does not hold either: {self.differs}" if self.differs else "holds"
-        return f"{self.small}; in whole runs it {whole}"
+
+def results(rows: Sequence[Row]) -> list[Row]:
+    """The rows that count: not inputs, nor what the captures are too short for."""
+    return [row for row in rows if row["holds"] is not None]
 
 
 def with_why(note: str, why: str) -> str:
@@ -152,6 +161,11 @@ class Reproduced(Result):
     def holding(self) -> int:
         """How many rows hold."""
         return sum(bool(row["holds"]) for row in self.rows)
+
+    @property
+    def counted(self) -> int:
+        """How many rows could hold."""
+        return len(results(self.rows))
 
     @property
     def table(self) -> Any:
@@ -243,7 +257,8 @@ def everything(
         if progress is not None and "progress" in taken:
             passed["progress"] = progress(name)
         own = module.rows(**passed)
-        counts[name] = {"rows": len(own), "hold": sum(bool(row["holds"]) for row in own)}
+        hold = sum(bool(row["holds"]) for row in own)
+        counts[name] = {"rows": len(results(own)), "hold": hold}
         found += own
     captured = f"those of {given['traces']}" if "traces" in given else "the bundled small ones"
     run = {
@@ -298,7 +313,7 @@ def explained(rows: Sequence[Row], reasons: Sequence[Mapping[str, Any]]) -> list
             for reason in reasons
             if any(fnmatch.fnmatchcase(row["item"], item) for item in reason["items"])
         )
-        return "" if row["holds"] else next(known, "")
+        return next(known, "") if row["holds"] is False else ""
 
     return [{**row, "note": with_why(row["note"], why(row))} for row in rows]
 
@@ -335,12 +350,12 @@ def within_tolerance(published: float | str, ours: float, tolerance: str) -> boo
 
 def compared(setting: str, why: str, rows: Sequence[Row], usual: Sequence[Row]) -> SensitivityRow:
     """Entry of :attr:`Reproduced.sensitivity`: ``rows`` under a setting, beside the usual ones."""
-    pairs = list(zip(rows, usual, strict=True))
+    pairs = list(zip(results(rows), results(usual), strict=True))
     return {
         "setting": setting,
         "why": why,
-        "holds": sum(row["holds"] for row in rows),
-        "rows": len(rows),
+        "holds": sum(bool(row["holds"]) for row, _ in pairs),
+        "rows": len(pairs),
         "more": [row["item"] for row, was in pairs if row["holds"] and not was["holds"]],
         "fewer": [row["item"] for row, was in pairs if was["holds"] and not row["holds"]],
     }

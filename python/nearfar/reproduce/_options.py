@@ -34,9 +34,13 @@ TABLES: Final = {
             Column("unit", "string", False, "", "Unit of both."),
             Column("tolerance", "string", False, "", "`equal`, `within 0.1`, `within 10%`, `factor "
                    "2`; of our number alone `>= 3`, `<= 3`, `3 to 9`."),
-            Column("holds", "bool", False, "", "Whether ours is within the tolerance."),
+            Column("holds", "bool", True, "", "Whether ours is within the tolerance; null, and not "
+                   "counted, for an input and where the captures are too short to judge."),
             Column("note", "string", False, "", "What was seen; `why:` for a row that does not "
-                   "hold."),
+                   "hold, or cannot be judged."),
+            Column("input", "string", False, "", "What ours only repeats: a key of a machine file "
+                   "(`MACHINE: KEY`), a choice of the study, or its `definition`; empty for a "
+                   "result."),
         ),
         keys=("paper", "item"),
         metrics={"ours": "more"},

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+from nearfar import _engine
 from nearfar.declared.reproduce import Row
+from nearfar.numa import MACHINE
 from nearfar.numa.paper import measures
-from nearfar.reproduce import statements
+from nearfar.reproduce import Reproduced, compared, statements
 
 
-def rows() -> list[Row]:
-    """A row for each statement of ``papers/004/statements.toml``."""
-    found = measures()
+def rows(one_module: bool = False) -> list[Row]:
+    """A row for each statement of ``papers/004/statements.toml``.
+
+    Args:
+        one_module: as :func:`nearfar.numa.alloc` takes it.
+    """
+    found = measures(one_module)
     return [one.row(float(f"{ours:.6g}"), note)
             for one in statements("004") for ours, note in [found[one.key]]]  # fmt: skip
+
+
+def study() -> Reproduced:
+    """The rows, and how many hold if a core waits for one module at a time."""
+    usual = rows()
+    cases = [
+        compared("as chosen", "this run", usual, usual),
+        compared("one module at a time", "a core waits for its page's", rows(True), usual),
+    ]
+    run = {"study": "reproduce numa", "machine": MACHINE, "version": _engine.__version__}
+    return Reproduced(usual, run, cases)

@@ -122,7 +122,8 @@ def study(
         return Reproduced(
             rows=found,
             run=run,
-            sensitivity=sensitivity(simulated, found),
+            # Where nothing is judged, nothing changes.
+            sensitivity=[] if small else sensitivity(simulated, found),
             figures=figures(evidence),
             tables=[_machines(evidence)],
         )
@@ -131,7 +132,7 @@ def study(
 def judged(evidence: Evidence, *, small: bool = False) -> list[Row]:
     """A row for each statement of both papers, under the evidence's setting.
 
-    ``small``: the evidence is of small captures, which the notes say where that is why.
+    ``small``: the evidence is of small captures, by which no statement on programs is judged.
     """
     found = []
     for paper, measures in MEASURES.items():

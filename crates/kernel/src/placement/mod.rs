@@ -163,6 +163,19 @@ pub struct Extent {
     pub pattern: Vec<usize>,
 }
 
+impl Extent {
+    /// Its pages on each of `memories` memories.
+    pub fn on(&self, memories: usize) -> Vec<u64> {
+        let mut pages = vec![0; memories];
+        let round = self.pattern.len() as u64;
+        let (rounds, rest) = (self.pages / round, (self.pages % round) as usize);
+        for (slot, memory) in self.pattern.iter().enumerate() {
+            pages[*memory] += rounds + u64::from(slot < rest);
+        }
+        pages
+    }
+}
+
 /// Where the pages of an allocation landed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
@@ -177,10 +190,8 @@ impl Placement {
     pub fn pages(&self, memories: usize) -> Vec<u64> {
         let mut pages = vec![0; memories];
         for extent in &self.extents {
-            let round = extent.pattern.len() as u64;
-            let (rounds, rest) = (extent.pages / round, (extent.pages % round) as usize);
-            for (slot, memory) in extent.pattern.iter().enumerate() {
-                pages[*memory] += rounds + u64::from(slot < rest);
+            for (all, more) in pages.iter_mut().zip(extent.on(memories)) {
+                *all += more;
             }
         }
         pages

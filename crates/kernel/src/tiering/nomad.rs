@@ -42,6 +42,8 @@ knobs! {
         demotion_drops: u64 = "10", "shadows freed when a demotion finds no frame",
             "NOMAD, nomad.patch, alloc_demote_page";
         arm_demoted: bool = "true", "a demoted page is armed at once", "NOMAD, nomad.patch";
+        groups: u64 = "1", "memory control groups, for each of which a pass of kswapd frees shadows",
+            "NOMAD, nomad.patch, shrink_lruvec; 1: a system without any";
     }
 }
 
@@ -319,7 +321,8 @@ impl<R: ShadowRule> Demotion for ToShadow<'_, R> {
     }
 
     fn relieve(&mut self, mem: &mut dyn Memory, frames: u64) -> u64 {
-        drop_shadows(self.shadows, mem, (frames / 2).max(1))
+        let groups = self.knobs.groups.max(1);
+        drop_shadows(self.shadows, mem, (frames / 2).max(1).saturating_mul(groups))
     }
 }
 

@@ -6,14 +6,14 @@
 //! in the fast tier, kept by demotion. A promotion with the flag 0 keeps a shadow (a copy), one
 //! with 1 moves the page.
 //!
-//! The paper does not say how a write to a page promoted without a shadow is noticed, as such a
-//! page need not be write-protected. `notice` chooses:
+//! The flag is set by a write to **any** promoted page; the paper does not say how a write to one
+//! promoted without a shadow is noticed, as it need not be write-protected. `notice` chooses:
 //!
-//! * `dirty-bit` (default): kswapd looks at the page's dirty bit when it demotes it. No fault.
-//! * `write-protect`: the page is write-protected although it has no shadow; its first write is a
-//!   fault that only sets the flag.
-//! * `shadow-fault`: only writes that free a shadow are noticed, which is the literal text; a
-//!   page that is written in every stay then keeps a shadow every other time.
+//! * `write-protect` (default): the page is write-protected although it has no shadow; its first
+//!   write is a fault that only sets the flag. Nearest to the text, which has no other means.
+//! * `dirty-bit`: kswapd looks at the page's dirty bit when it demotes it. No fault.
+//! * `shadow-fault`: only writes that free a shadow are noticed, not those to any promoted page; one
+//!   that is written in every stay then keeps a shadow every other time.
 //!
 //! Where pages change between being read and being written from one stay in fast memory to the next,
 //! history predicts the wrong thing.
@@ -27,21 +27,21 @@ use crate::knobs;
 /// How a write to a page without a shadow is noticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// By the dirty bit at demotion.
-    DirtyBit,
     /// By write-protecting it.
     WriteProtect,
+    /// By the dirty bit at demotion.
+    DirtyBit,
     /// Not at all.
     ShadowFault,
 }
 
 impl KnobValue for Notice {
-    const KIND: &'static str = "dirty-bit, write-protect or shadow-fault";
-    const CHOICES: &'static [&'static str] = &["dirty-bit", "write-protect", "shadow-fault"];
+    const KIND: &'static str = "write-protect, dirty-bit or shadow-fault";
+    const CHOICES: &'static [&'static str] = &["write-protect", "dirty-bit", "shadow-fault"];
     fn read(text: &str, _: f64) -> std::result::Result<Self, String> {
         match text {
-            "dirty-bit" => Ok(Notice::DirtyBit),
             "write-protect" => Ok(Notice::WriteProtect),
+            "dirty-bit" => Ok(Notice::DirtyBit),
             "shadow-fault" => Ok(Notice::ShadowFault),
             _ => Err(format!("write {}", Self::KIND)),
         }
@@ -51,8 +51,8 @@ impl KnobValue for Notice {
 knobs! {
     /// SSP's own.
     SspKnobs {
-        notice: Notice = "dirty-bit", "how a write to a page without a shadow is noticed",
-            "SSP (003) leaves it open";
+        notice: Notice = "write-protect", "how a write to a page without a shadow is noticed",
+            "SSP (003): by a write to any promoted page; how, it leaves open";
     }
 }
 
@@ -119,6 +119,7 @@ impl ShadowRule for Selective {
 mod tests {
     use super::super::testing::{run, settings, thrash, thrashing};
     use super::super::{Action, Commit};
+    use super::{KnobValue, Notice};
 
     #[test]
     fn keeps_a_shadow_of_some() {
@@ -134,9 +135,9 @@ mod tests {
     fn of_reads_it_is_nomad() {
         let (nodes, reads) = ([10, 26], thrashing(0));
         let nomad = run("nomad", &settings("nomad").unwrap(), &nodes, &reads, false);
-        for notice in ["dirty-bit", "write-protect", "shadow-fault"] {
+        for notice in Notice::CHOICES {
             let mut settings = settings("ssp").unwrap();
-            settings.values.insert("notice".into(), notice.into());
+            settings.values.insert("notice".into(), (*notice).into());
             assert_eq!(nomad.actions, run("ssp", &settings, &nodes, &reads, false).actions);
         }
     }

@@ -22,6 +22,9 @@ pub struct AllocOptions {
     pub threads: u64,
     /// Whether memory mode's cache is full of dirty lines, as after any use of the machine.
     pub dirty_cache: bool,
+    /// Whether a core waits for the module that its page lies on, rather than for all that
+    /// consecutive pages are interleaved over.
+    pub one_module: bool,
 }
 
 nearfar_schema::columns! {
@@ -43,7 +46,7 @@ nearfar_schema::columns! {
         free_bytes: u64 ["bytes"],
         /// Time to allocate and clear a page.
         page_ns: f64 ["ns"],
-        /// Which part sets the pace: `core`, `medium` or `link`.
+        /// Which part sets the pace of most of them: `core`, `medium` or `link`.
         bound_by: &'static str,
     }
     keys [node]
@@ -131,13 +134,23 @@ pub fn alloc(
     };
     let mut landed = Vec::new();
     let (data, kept) = (placement.pages(memories.len()), tables.pages(memories.len()));
-    let mut ns = 0.0;
+    let mut spent = vec![0.0; memories.len()];
+    let mut longest = vec![None::<(u64, &'static str)>; memories.len()];
+    for extent in tables.extents.iter().chain(&placement.extents) {
+        for (index, pages) in extent.on(memories.len()).into_iter().enumerate() {
+            if pages > 0 {
+                let share = pages as f64 / extent.pages as f64;
+                let time = clear_page(topology, &memories[index], share, options)?;
+                spent[index] += pages as f64 * time.ns();
+                longest[index] = longest[index].max(Some((pages, time.bound_by())));
+            }
+        }
+    }
     for (index, memory) in memories.iter().enumerate() {
         let node = &topology.nodes[memory.backing];
         let local = topology.same_socket(memory.backing, options.from);
-        let time =
-            clear_page(topology, options.from, memory, options.dirty_cache, options.threads)?;
-        ns += (data[index] + kept[index]) as f64 * time.ns();
+        let idle = clear_page(topology, memory, 1.0, options)?;
+        let pages = data[index] + kept[index];
         let bytes = data[index] * PAGE;
         *match (node.kind == NodeKind::Dram, local) {
             (true, true) => &mut row.local_dram_bytes,
@@ -153,11 +166,12 @@ pub fn alloc(
             bytes,
             tables_bytes: kept[index] * PAGE,
             free_bytes: memory.free * PAGE,
-            page_ns: time.ns(),
-            bound_by: time.bound_by(),
+            page_ns: if pages > 0 { spent[index] / pages as f64 } else { idle.ns() },
+            bound_by: longest[index].map_or(idle.bound_by(), |(_, part)| part),
         });
     }
     if row.possible {
+        let ns: f64 = spent.iter().sum();
         row.seconds = Some(ns / 1e9);
         row.gb_per_second = Some(size as f64 / ns);
     } else {

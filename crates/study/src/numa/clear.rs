@@ -6,20 +6,24 @@
 //!   written, one latency each with as many under way as the core has fill buffers. Where the
 //!   medium's unit spans several lines, the module serves the rest of a unit from its buffer: the
 //!   sequential latency. Elsewhere the random one, as nothing is fetched ahead of stores;
-//! * the **medium**: modules are interleaved page by page, so the page's lines drain to one module
-//!   at its sequential store bandwidth. In memory mode each line costs the accesses that
-//!   [`Outcome::traffic`] counts, one after the other on the DRAM and the persistent module;
+//! * the **medium**: the lines drain at the sequential store bandwidth of all modules that
+//!   consecutive pages are interleaved over: those of the node, and of the other nodes that take
+//!   turns with it. In memory mode each line costs the accesses that [`Outcome::traffic`] counts,
+//!   one after the other on the DRAM and the persistent modules. With `one_module` a core waits for
+//!   the module that its page lies on;
 //! * the **link** to another socket: the node's mixed bandwidth from there, as owning loads and
 //!   clearing stores.
 //!
-//! `threads` cores divide the core's share, and the medium's up to the number of modules; a link
-//! is shared by all.
+//! `threads` cores divide the core's share (and with `one_module` the medium's, up to the number of
+//! those modules); a link is shared by all.
 
 use nearfar_hardware::Topology;
 use nearfar_hardware::memory_side_cache::Outcome;
 use nearfar_hardware::node::{LINE, NodeModel, PAGE, Pattern, View};
 use nearfar_kernel::placement::Memory;
 use nearfar_trace::{Error, Result};
+
+use super::alloc::AllocOptions;
 
 /// Nanoseconds that each part needs for one page, threads taken into account.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -51,18 +55,18 @@ impl PageTime {
     }
 }
 
-/// What `threads` cores of `from` need to clear a page of `memory`; in memory mode with the cache
-/// full of dirty lines or, if not `dirty`, of clean ones.
+/// What the cores of `options` need to clear a page of `memory`, on which the part `share` of
+/// consecutive pages lies.
 ///
 /// # Errors
 /// An input error when the machine file lacks `cost.page_allocation`.
 pub fn clear_page(
     topology: &Topology,
-    from: usize,
     memory: &Memory,
-    dirty: bool,
-    threads: u64,
+    share: f64,
+    options: &AllocOptions,
 ) -> Result<PageTime> {
+    let AllocOptions { from, threads, one_module, .. } = *options;
     let kernel_ns = topology.page_allocation_ns.ok_or_else(|| {
         Error::input(
             format!("machine {}", topology.machine),
@@ -74,28 +78,31 @@ pub fn clear_page(
     let view = topology.view(from, memory.backing);
     let far = own_ns(node, view);
     let lines = (PAGE / LINE) as f64;
-    let module = |node: &NodeModel, write| {
-        node.local.bandwidth(Pattern { write, random: false }) / node.modules as f64
+    let medium = |node: &NodeModel, write| {
+        let whole = node.local.bandwidth(Pattern { write, random: false });
+        if one_module { whole / node.modules as f64 } else { whole / share }
     };
     let (latency, medium_ns) = match memory.cache {
-        None => (far, PAGE as f64 / module(node, true)),
+        None => (far, PAGE as f64 / medium(node, true)),
         Some(cache) => {
             let front = &topology.nodes[cache];
-            let outcome = if dirty { Outcome::DirtyMiss } else { Outcome::CleanMiss };
+            let outcome = if options.dirty_cache { Outcome::DirtyMiss } else { Outcome::CleanMiss };
             let traffic = outcome.traffic(true);
             let bytes = |count: u64| (count * PAGE) as f64;
-            let medium = bytes(traffic.dram_reads) / module(front, false)
-                + bytes(traffic.dram_writes) / module(front, true)
-                + bytes(traffic.far_reads) / module(node, false)
-                + bytes(traffic.far_writes) / module(node, true);
-            (own_ns(front, topology.view(from, cache)) + far, medium)
+            let drained = bytes(traffic.dram_reads) / medium(front, false)
+                + bytes(traffic.dram_writes) / medium(front, true)
+                + bytes(traffic.far_reads) / medium(node, false)
+                + bytes(traffic.far_writes) / medium(node, true);
+            (own_ns(front, topology.view(from, cache)) + far, drained)
         }
     };
     let remote = !topology.same_socket(from, memory.backing);
+    let modules = node.modules as f64 / share;
+    let at_once = if one_module { modules.min(threads as f64) } else { 1.0 };
     let link_ns = if remote { PAGE as f64 / remote_bandwidth(topology, view) } else { 0.0 };
     Ok(PageTime {
         core_ns: (kernel_ns + lines * latency / topology.fill_buffers as f64) / threads as f64,
-        medium_ns: medium_ns / threads.min(node.modules) as f64,
+        medium_ns: medium_ns / at_once,
         link_ns,
     })
 }

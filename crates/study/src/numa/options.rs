@@ -48,6 +48,8 @@ nearfar_schema::options! {
         threads: Threads = 1,
         /// Memory mode's cache holds no dirty lines.
         clean_cache: bool = false,
+        /// A core waits for the one module that its page lies on.
+        one_module: bool = false,
     }
 }
 
@@ -144,6 +146,7 @@ impl AllocOptions {
             from: node(asked.from_, topology),
             threads: asked.threads.0,
             dirty_cache: !asked.clean_cache,
+            one_module: asked.one_module,
         }
     }
 
@@ -155,6 +158,7 @@ impl AllocOptions {
             from: node(asked.from_, topology),
             threads: asked.threads.0,
             dirty_cache: true,
+            one_module: false,
         }
     }
 }

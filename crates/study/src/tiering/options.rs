@@ -53,7 +53,7 @@ nearfar_schema::options! {
         filter: Filter = "cache",
         /// Whether pages end, where a trace has events that say so; with cache-write-backs never.
         lifetimes: Lifetimes = "on",
-        /// Points of the time series in each phase.
+        /// Points of the time series in each phase; the table shows them if it is not 40.
         points: Count<1, 100_000> = 40,
         /// Threads; 0 = one per core. A policy in Python makes it 1.
         threads: Runtime<Count<0, 1024>> = 0,

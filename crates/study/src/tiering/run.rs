@@ -127,7 +127,13 @@ nearfar_schema::columns! {
         /// Bytes in use on the other nodes.
         slow_bytes: u64 ["bytes"],
         /// Of these, shadows.
-        shadow_bytes: u64 ["bytes"],
+        shadow_bytes: u64 ["bytes"] as "in shadows",
+        /// Shadows freed by a write since the start.
+        shadow_faults: u64 ["pages"] as "fault",
+        /// Shadows freed for their frame since the start.
+        shadow_reclaims: u64 ["pages"] as "reclaim",
+        /// Pages demoted onto their shadow since the start.
+        demotions_remapped: u64 ["pages"] as "remap",
     }
     keys [workload, mix, policy, phase, progress]
     metrics [bandwidth_mb_s more, fast_hit_ratio more]
@@ -252,6 +258,9 @@ fn one(
                 fast_bytes: fast * FRAME,
                 slow_bytes: used.iter().skip(1).sum::<u64>() * FRAME,
                 shadow_bytes: engine.world.shadows().0 * FRAME,
+                shadow_faults: now.shadow_faults,
+                shadow_reclaims: now.shadow_reclaims,
+                demotions_remapped: now.demotions_remapped,
             });
             (last, last_clock) = (now, clock);
         }

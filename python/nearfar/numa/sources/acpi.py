@@ -1,8 +1,9 @@
-"""The firmware's own tables: SRAT (nodes), SLIT (distances), HMAT (latency and bandwidth).
+"""The firmware's own tables: SRAT, NFIT (nodes), SLIT (distances), HMAT (latency and bandwidth).
 
 As bytes (``/sys/firmware/acpi/tables/HMAT``), or as the hexadecimal lines that ``acpidump`` prints
 and ``iasl -d`` puts at the end of a table; a text may hold several. ACPI 6.5, sections 5.2.16,
-5.2.17 and 5.2.28. HMAT alone says what a node is like from every socket. Domain numbers are taken
+5.2.17, 5.2.25 and 5.2.28. HMAT alone says what a node is like from every socket, NFIT alone which
+persistent memory is there where SRAT leaves out what is no system memory. Domain numbers are taken
 for node numbers, which is so where SRAT names domains in order.
 """
 
@@ -10,13 +11,14 @@ from __future__ import annotations
 
 import re
 import struct
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 from nearfar.errors import NearfarError
 from nearfar.numa.node import Node
 
-SUMMARY = "ACPI SRAT, SLIT, HMAT"
+SUMMARY = "ACPI SRAT, SLIT, HMAT, NFIT"
 
 _HEADER = 36
 #: A line of a dump: its offset, up to sixteen bytes, and what follows them.
@@ -32,6 +34,10 @@ _TOLD = {
 }
 
 
+#: What NFIT calls a range of byte-addressable persistent memory.
+_PERSISTENT = uuid.UUID("66f0d379-b4f3-4074-ac43-0d3318b78cdb").bytes_le
+
+
 def knows(path: Path, text: str) -> bool:
     """Whether it begins as one of the tables, or has lines that do."""
     if _bytes(text):
@@ -43,7 +49,8 @@ def read(path: Path, text: str) -> list[Node]:
     """Read what the tables say of each node; sizes are 0 where there is no SRAT."""
     nodes: dict[int, Node] = {}
     tables = [path.read_bytes()] if _bytes(text) else list(_dumped(path, text))
-    for table in tables:
+    # What SRAT counts is known when NFIT is read.
+    for table in sorted(tables, key=lambda table: table[:4] == b"NFIT"):
         name = table[:4].decode("latin-1")
         if name in _TABLES:
             _check(path, name, table)
@@ -135,6 +142,26 @@ def _gicc(entry: bytes) -> tuple[int, int]:
 _PROCESSORS = {0: _apic, 2: _x2apic, 3: _gicc}
 
 
+def _nfit(table: bytes, nodes: dict[int, Node], source: str) -> None:
+    """Persistent memory of each domain, which SRAT may have counted: the larger of both."""
+    sizes: dict[int, int] = {}
+    at = _HEADER + 4
+    while at < len(table):
+        kind, length = struct.unpack_from("<HH", table, at)
+        if length < 4 or at + length > len(table):
+            raise IndexError
+        if kind == 0:
+            flags, domain, form, size = struct.unpack_from("<6xH4xI16s8xQ", table[at : at + length])
+            # Without the second flag nobody says whose it is.
+            if flags & 2 and form == _PERSISTENT:
+                sizes[domain] = sizes.get(domain, 0) + size
+        at += length
+    for domain, size in sizes.items():
+        known = _node(nodes, domain, source)
+        kind = known.kind if known.cpus else "pmem"
+        _change(nodes, domain, source, size=max(known.size, size), kind=kind)
+
+
 def _slit(table: bytes, nodes: dict[int, Node], source: str) -> None:
     """Distances between domains."""
     (count,) = struct.unpack_from("<Q", table, _HEADER)
@@ -185,4 +212,4 @@ def _value(entry: int, base: int, revision: int, *, latency: bool) -> int | None
     return value if latency else value * 1_000_000
 
 
-_TABLES = {"SRAT": _srat, "SLIT": _slit, "HMAT": _hmat}
+_TABLES = {"SRAT": _srat, "SLIT": _slit, "HMAT": _hmat, "NFIT": _nfit}

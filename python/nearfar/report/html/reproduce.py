@@ -13,8 +13,10 @@ from nearfar.report.html import charts, page
 
 _HEADS = ROWS.heads("holds", "paper", "item", "published", "ours", "unit", "tolerance", "note")
 _SIGNS = {
-    True: '<span class="verdict good">● yes</span>',
-    False: '<span class="verdict poor">■ no</span>',
+    "yes": '<span class="verdict good">● yes</span>',
+    "NO": '<span class="verdict poor">■ no</span>',
+    "input": '<span class="verdict">input</span>',
+    "short": '<span class="verdict">short</span>',
 }
 
 
@@ -64,7 +66,7 @@ class ReproducePage(page.Page):
 def _rows(rows: Sequence[Mapping[str, Any]]) -> str:
     cells = [
         [
-            _SIGNS[bool(row["holds"])],
+            _SIGNS[report.verdict(row)],
             page.text(papers.label(row["paper"])),
             page.text(page.typeset(row["item"])),
             page.text(report.value(row["published"])),

@@ -18,9 +18,10 @@ def draw(result: Reproduced) -> Any:
         made = reproduce.figure(result.figures[0])
         title = result.figures[0]["title"]
         return chart(made["spec"], title, points=made["points"], curves=made["curves"])
+    words = {True: "holds", False: "does not hold", None: "not judged"}
     counts: dict[tuple[str, str], int] = {}
     for row in result.rows:
-        key = (papers.label(row["paper"]), "holds" if row["holds"] else "does not hold")
+        key = (papers.label(row["paper"]), words[row["holds"]])
         counts[key] = counts.get(key, 0) + 1
     rows = [{"paper": paper, "verdict": word, "value": n} for (paper, word), n in counts.items()]
     title = "Published statements, and what we find"

@@ -1,0 +1,72 @@
+"""What docs/reproduce.md begins with: recorded rows are today's, and follow their tolerances."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nearfar import reproduce
+from nearfar.papers import SYSTEMS
+from nearfar.reproduce import statements, tiering, within_tolerance
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "docs"))
+
+import learnt  # noqa: E402
+
+
+def test_every_study_is_recorded() -> None:
+    assert set(learnt.recorded()) == set(reproduce.names())
+
+
+@pytest.mark.parametrize("study", ["numa", "ssd"])
+def test_recorded_rows_are_those_of_today(study: str) -> None:
+    assert learnt.recorded()[study] == learnt.kept(reproduce.rows(study)), (
+        f"docs/learnt.py {study}, then docs/declared.py"
+    )
+
+
+def test_whole_workloads_are_of_today_s_statements() -> None:
+    """Rows of whole captures cannot be made here; but what they are judged by can be read."""
+    rows = learnt.recorded()["paging"]
+    stated = [one for paper in ("001", "000") for one in statements(paper)]
+    assert len(rows) == len(stated)
+    for row, one in zip(rows, stated, strict=True):
+        assert row["item"] == f"{one.place}: {one.says}"
+        assert (row["published"], row["unit"], row["tolerance"], row["input"]) == (
+            one.published,
+            one.unit,
+            one.tolerance,
+            one.input,
+        )
+        within = within_tolerance(one.published, row["ours"], one.tolerance)
+        assert row["holds"] is (None if one.input else within), row["item"]
+
+
+def test_rows_of_tiering_are_those_it_makes() -> None:
+    """At the recorded scale they take minutes; at a small one they have the same names."""
+    options = {"scale": "1/512", "threads": 0, "progress": None}
+    made = list(tiering._paper_003(options))
+    recorded: list[dict[str, Any]] = [
+        row for row in learnt.recorded()["tiering"] if row["paper"] == "003"
+    ]
+    keys = ("item", "published", "unit", "tolerance", "input")
+    assert [[row[key] for key in keys] for row in recorded] == [
+        [row[key] for key in keys]
+        for row in made  # type: ignore[literal-required]
+    ]
+
+
+def test_the_page_names_every_row() -> None:
+    """Counts are added up again, from the rows."""
+    text = learnt.summary()
+    rows = [row for study in learnt.recorded().values() for row in study]
+    for paper, system in SYSTEMS.items():
+        own = [row for row in rows if row["paper"] == paper]
+        counts = [sum(row["holds"] is wanted for row in own) for wanted in (True, False, None)]
+        assert f"| {system} ({paper}) | {' | '.join(map(str, counts))} |" in text
+        for row in own:
+            assert row["item"].partition(": ")[2].replace("|", "/") in text

@@ -1,0 +1,193 @@
+"""Inputs are no results: a row that only repeats what was put in says so, and does not count.
+
+Every figure of the machines that a study reads is changed, one at a time. A row that then moves in
+proportion only repeats that figure: it must name it as its ``input``; and a row that names an input
+must move with it.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nearfar import machine as machines
+from nearfar.declared.reproduce import Row
+from nearfar.errors import NearfarError
+from nearfar.numa import pair, paper, topology
+from nearfar.reproduce import _evidence, numa, paging, ssd
+
+ROOT = Path(__file__).resolve().parents[1]
+CAPTURES = ROOT / "tests" / "data" / "captures"
+FACTOR = 1.25
+#: A paging study's costs. What else is in a machine changes what is simulated: no row repeats that.
+TIMES = ("latency", "hit_time", "bandwidth", "seek", "rotation", "storage")
+
+Rows = Mapping[str, Row]
+
+
+def keyed(rows: list[Row]) -> Rows:
+    return {f"{row['paper']} {row['item']}": row for row in rows}
+
+
+def figures(described: machines.Machine) -> Iterator[tuple[str, str]]:
+    """Keys of numbers with a unit, and each a quarter larger."""
+
+    def leaves(part: Mapping[str, Any], key: str) -> Iterator[tuple[str, Any]]:
+        for name, value in part.items():
+            here = f"{key}.{name}".removeprefix(".")
+            if isinstance(value, Mapping) and "value" in value:
+                yield here, value["value"]
+            elif isinstance(value, Mapping):
+                yield from leaves(value, here)
+
+    for key, value in leaves(described.to_dict(), ""):
+        found = re.fullmatch(r"([\d.]+)([A-Za-z/]*)", str(value))
+        whole = found is not None and not found[2] and isinstance(value, int)
+        if found and not whole and float(found[1]) > 0:
+            yield key, f"{round(float(found[1]) * FACTOR, 6):.10g}{found[2]}"
+
+
+@pytest.fixture
+def changed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes every machine of a name be read with other values."""
+    load, parse = machines.load, machines.parse
+
+    def change(name: str, values: Mapping[str, str]) -> None:
+        def loaded(machine: Any, *arguments: Any, **options: Any) -> machines.Machine:
+            found = load(machine, *arguments, **options)
+            return load(found, set=values) if found.name == name else found
+
+        def parsed(path: str, text: str) -> machines.Machine:
+            found = parse(path, text)
+            return load(found, set=values) if name == path else found
+
+        monkeypatch.setattr(machines, "load", loaded)
+        monkeypatch.setattr(machines, "parse", parsed)
+        _evidence.paper_machine.cache_clear()
+
+    yield change
+    monkeypatch.undo()
+    _evidence.paper_machine.cache_clear()
+
+
+def ratio(usual: Row, other: Row) -> float:
+    """Ours over the usual ours; 1 where both are 0."""
+    assert usual["ours"] is not None and other["ours"] is not None
+    if usual["ours"] == other["ours"]:
+        return 1.0
+    return other["ours"] / usual["ours"] if usual["ours"] else float("inf")
+
+
+def repeats(by: float, digits: int) -> bool:
+    """Whether a row of so many digits followed the figure, or its reciprocal."""
+    return any(by == pytest.approx(one, rel=2 * 10**-digits) for one in (FACTOR, 1 / FACTOR))
+
+
+def judge(
+    run: Callable[[], Rows], machine: str, keys: Mapping[str, str], change: Any, digits: int = 5
+) -> None:
+    """Each row with each value: those that repeat one declare it, those that declare one move."""
+    usual = run()
+    moved: dict[str, set[str]] = {item: set() for item in usual}
+    for key, value in keys.items():
+        change(machine, {key: value})
+        try:
+            other = run()
+        except NearfarError:
+            continue
+        for item, row in usual.items():
+            by = ratio(row, other[item])
+            if by != 1:
+                moved[item].add(key)
+            assert row["input"] or not repeats(by, digits), (item, key, by)
+    change(machine, {})
+    for item, row in usual.items():
+        of, _, part = row["input"].partition(": ")
+        if of == machine:
+            own = {key for key in keys if key == part or key.startswith(f"{part}.")}
+            assert own & moved[item], f"{item} names {row['input']} and does not move with it"
+
+
+def test_numa(changed: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    described = machines.load("optane-4node")
+
+    @functools.cache
+    def once(overlap: float, latencies: tuple[float, ...]) -> Any:
+        return pair("48G", "48G", overlap=[overlap])
+
+    def seldom(_: str, __: str, overlap: list[float]) -> Any:
+        """Pairs take long, and depend on latencies alone."""
+        nodes = topology("optane-4node")["nodes"]
+        return once(overlap[0], tuple(node["local_read_ns"] for node in nodes))
+
+    monkeypatch.setattr(paper, "pair", seldom)
+    judge(lambda: keyed(numa.rows()), "optane-4node", dict(figures(described)), changed)
+
+
+@pytest.mark.parametrize(
+    "machine", ["desktop-hdd", "desktop-nvm", "nvme", "optane-ssd", "papers/000/machine.toml"]
+)
+def test_paging(machine: str, changed: Callable[..., None]) -> None:
+    described = _evidence.paper_machine() if "/" in machine else machines.load(machine)
+    keys = {
+        key: value
+        for key, value in figures(described)
+        if any(part in key for part in TIMES) and not key.startswith("cache.")
+    }
+    assert len(keys) > 3
+    with _evidence.simulation(CAPTURES) as simulated:
+
+        def run() -> Rows:
+            return keyed(paging.judged(_evidence.Evidence(simulated, _evidence.Setting())))
+
+        judge(run, machine, keys, changed)
+
+
+#: Choices of the study of UMD (002) that rows name as inputs, chosen otherwise.
+CHOICES = {"background": ("96M", 0.27 * FACTOR)}
+
+
+@pytest.fixture(scope="module")
+def pigz() -> Iterator[Callable[[ssd.Setting], Rows]]:
+    with ExitStack() as stack:
+        opened = ssd._open(False, None, 0, None, stack)
+        yield lambda setting: keyed(ssd._rows(*ssd._measured(opened, setting)))
+
+
+def test_ssd(pigz: Callable[[ssd.Setting], Rows], changed: Callable[..., None]) -> None:
+    described = machines.load("umd")
+    keys = {
+        key: value
+        for key, value in figures(described)
+        if not key.startswith(("cache.", "node.dram.size"))
+    }
+    assert {"flash.read", "cpu.ipc", "cost.exception"} <= keys.keys()
+    judge(lambda: pigz(ssd.Setting()), "umd", keys, changed, digits=3)
+
+
+def test_choices_of_ssd(pigz: Callable[[ssd.Setting], Rows]) -> None:
+    usual = pigz(ssd.Setting())
+    named = {row["input"] for row in usual.values()} - {""}
+    assert named == {*CHOICES, "definition"}
+    others = {
+        name: pigz(replace(ssd.Setting(), **{name: value})) for name, value in CHOICES.items()
+    }
+    others["background, larger"] = pigz(replace(ssd.Setting(), background=("120M", 0.27)))
+    for name, value in (("first_touch", "stored"), ("atomic", "kernel"), ("sleep", "1ms")):
+        others[name] = pigz(replace(ssd.Setting(), **{name: value}))  # type: ignore[arg-type]
+    for item, row in usual.items():
+        by = {name: ratio(row, other[item]) for name, other in others.items()}
+        if row["input"] == "definition":
+            # Nothing that is chosen changes it.
+            assert set(by.values()) == {1.0}, item
+        elif row["input"]:
+            assert any(by[name] != 1 for name in by if name.startswith(row["input"])), item
+        else:
+            assert not repeats(by["background"], 3), item
