@@ -12,6 +12,7 @@ from rich.text import Text
 
 from nearfar import paging_findings as findings
 from nearfar import units
+from nearfar.advise.host import hosts
 from nearfar.advise.regret import Evaluation
 from nearfar.declared.advise import ROWS, Row
 from nearfar.gain_error import points
@@ -50,6 +51,9 @@ def advice(result: Mapping[str, Any]) -> RenderableType:
         parts.append(
             Text.assemble((units.clean(row["vm"]), "bold"), f": {units.clean(row['why'])}")
         )
+    for host in hosts(result):
+        name = (f"Host {units.clean(host.machine)}", "bold red" if host.missing_bytes else "bold")
+        parts.append(Text.assemble(name, f": {host.sentence}"))
     return Group(*parts)
 
 
