@@ -59,6 +59,7 @@ class AdviseResult(FolderResult):
     rows: list[Advice]
     notes: list[str] = field(compare=False, default_factory=list)
 
+    shown = "nearfar.report.advise:advice"
     page = "nearfar.report.html.advise:AdvisePage"
     chart = "nearfar.report.plots.advise:draw"
     columns: ClassVar[Rows] = declared.ROWS
@@ -192,7 +193,7 @@ def _of_traces(traces: Sequence[Path], asked: declared.Options) -> tuple[list[Vm
         if not places:
             raise NearfarError(
                 f"--storage: no {', '.join(storage or ['storage'])} on {', '.join(described)}; "
-                "see `nearfar machine list`"
+                f"machines with one: {', '.join(machines.paging_to_storage())}"
             )
     memories = list(dict.fromkeys(_single_memories(str(asked["memory"]))))
     several = len(memories) * len(places) > 1

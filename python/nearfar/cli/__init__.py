@@ -8,12 +8,13 @@ inside ``run``, so that ``nearfar --help`` stays quick.
 
 from __future__ import annotations
 
+import difflib
 import gc
 import importlib
 import os
 import pkgutil
 import sys
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -119,6 +120,8 @@ def _run() -> int:
         return _fail(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", 130)
+    except typer._click.exceptions.NoSuchOption as error:  # noqa: SLF001
+        return _fail(_unknown(error), 2)
     except typer._click.exceptions.ClickException as error:  # noqa: SLF001
         return _fail(error.format_message(), 2)
     except BrokenPipeError:
@@ -134,6 +137,18 @@ def _run() -> int:
         # Most paths may be any bytes; other words are text.
         word = error.object[:60]
         return _fail(f"{word}: character {error.start + 1} is not UTF-8; rename it", 2)
+
+
+def _unknown(error: Any) -> str:
+    """What to say of an option that a command does not have."""
+    context = error.ctx
+    known = [flag for param in context.command.params for flag in param.opts if flag[:2] == "--"]
+    instead = (context.obj or {}).get(error.option_name)
+    if instead is None:
+        near = difflib.get_close_matches(error.option_name, known, 1, 0.0)
+        command = context.command_path
+        instead = f"did you mean {near[0]}? (`{command} --help` lists them)"
+    return f"{error.option_name}: no such option; {instead}"
 
 
 def _command() -> str | None:

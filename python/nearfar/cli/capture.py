@@ -12,7 +12,14 @@ from nearfar.declared.capture import OPTIONS, Options
 from nearfar.schema import takes
 
 SETTINGS = {
-    "context_settings": {"ignore_unknown_options": True, "allow_interspersed_args": False},
+    "context_settings": {
+        "allow_interspersed_args": False,
+        # Options of other tools, and what to do instead.
+        "obj": {
+            "--pid": "capture starts a program and does not attach to one that runs; "
+            "write `nearfar capture -- COMMAND...`"
+        },
+    },
     "epilog": "Example: nearfar capture -o app.trace -- gzip -dc numbers.gz",
 }
 
@@ -29,6 +36,9 @@ def run(
     **options: Unpack[Options],
 ) -> None:
     """Run an unmodified x86-64 or aarch64 program and write its trace.
+
+    capture starts the program: it cannot attach to one that runs already (there is no --pid).
+    Options of nearfar stand before the program, which has all that follows.
 
     The program's standard streams are passed through; a summary goes to standard error. Exit code
     0 when the trace is complete, whatever the program answered; 130 after Ctrl-C.
