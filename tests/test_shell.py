@@ -111,7 +111,7 @@ def test_an_unknown_option_gets_the_nearest(words: str, nearfar: Run) -> None:
 
 def test_what_capture_does_not_do_is_said(nearfar: Run, tmp_path: Path) -> None:
     program = tmp_path / "program"
-    program.write_text("#!/bin/sh\ntouch \"$0.started\"\n")
+    program.write_text('#!/bin/sh\ntouch "$0.started"\n')
     program.chmod(0o755)
     for words in (["--foo", str(program)], ["--foo", "--", str(program)], ["--pid", "1"]):
         done = nearfar("capture", *words)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Unpack, cast
 
@@ -88,7 +89,7 @@ class AdviseResult(FolderResult):
 
 @takes(declared.OPTIONS)
 def advise(
-    traces: str | Path | Sequence[str | Path],
+    traces: str | PathLike[str] | Sequence[str | PathLike[str]],
     *,
     progress: Callable[[int], None] | None = None,
     **options: Unpack[declared.Options],
@@ -105,7 +106,7 @@ def advise(
     Raises:
         NearfarError: bad input; the message says what, where and what to do.
     """
-    paths = [Path(one) for one in ([traces] if isinstance(traces, str | Path) else traces)]
+    paths = [Path(one) for one in ([traces] if isinstance(traces, str | PathLike) else traces)]
     fleet = next((path for path in paths if path.suffix == ".toml"), None)
     if fleet is None:
         asked = _asked(options)
@@ -166,7 +167,7 @@ def _asked(options: declared.Options) -> declared.Options:
                 f"{option.flag}: means nothing to --view {view}, {reason}; leave it out, or use "
                 f"--view {other}"
             )
-    asked["memory"] = asked["memory"] or MEMORY.get(view, MEMORY[VIEW])
+    asked["memory"] = written(asked["memory"] or MEMORY.get(view, MEMORY[VIEW]))
     asked["min_gain"] = f"{100 * share(asked['min_gain'], '--min-gain'):.15g}%"
     asked["sizes"] = written(asked["sizes"])
     storage = asked["storage"]
@@ -254,8 +255,7 @@ def _advise_vms(
     machine spends it, time is simulated for each machine.
     """
     as_machine = asked["view"] == by_machine.MODEL
-    page_sizes = asked["page_sizes"]
-    asked_sizes = parse_page_sizes(page_sizes) if isinstance(page_sizes, str) else page_sizes
+    asked_sizes = parse_page_sizes(written(asked["page_sizes"]))
     # 4 KiB can always be stayed at.
     tried = sorted({*asked_sizes, USUAL_PAGE})
     shown = _shown(str(asked["sizes"]), tried)

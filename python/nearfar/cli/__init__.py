@@ -11,9 +11,11 @@ from __future__ import annotations
 import difflib
 import gc
 import importlib
+import inspect
 import os
 import pkgutil
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any, Final
 
 import typer
@@ -64,12 +66,20 @@ def build(only: str | None = None) -> typer.Typer:
                 own.callback = add_shared_options(
                     f"{name} {own.name or own.callback.__name__}", own.callback
                 )
+                own.short_help = _summary(own.callback)
             module.APP.rich_markup_mode = None
-            app.add_typer(module.APP, name=name)
+            app.add_typer(module.APP, name=name, short_help=module.APP.info.help)
             continue
         settings = getattr(module, "SETTINGS", {})
-        app.command(name=name, **settings)(add_shared_options(name, module.run))
+        # Click cuts what it makes of the whole help to the width of a terminal.
+        command = add_shared_options(name, module.run)
+        app.command(name=name, short_help=_summary(command), **settings)(command)
     return app
+
+
+def _summary(command: Callable[..., Any]) -> str:
+    """The first paragraph of a command's help."""
+    return " ".join((inspect.getdoc(command) or "").partition("\n\n")[0].split())
 
 
 def _version(asked: bool) -> None:

@@ -71,4 +71,4 @@ def run(
             **options,
         )
     save(result, out, force, html, result.html)
-    print_result(result, output_format, lambda: texts.tiering(result.to_dict()), html)
+    print_result(result, output_format, html)

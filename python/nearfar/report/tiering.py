@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from nearfar import units
 from nearfar.declared.tiering import ROWS
+from nearfar.report.fitted import KEY, Table
 
 Result = Mapping[str, Any]
 
@@ -67,17 +66,11 @@ def tiering(result: Result) -> RenderableType:
     """
     seeds = len({row["seed"] for row in result["rows"]})
     title = None if seeds == 1 else f"Means of {seeds} seeds"
-    table = Table(
-        title=title,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
+    table = Table(title, padding=(0, 1, 0, 0))
     for head in ROWS.heads("policy", "phase"):
-        table.add_column(head, no_wrap=True)
+        table.add_column(head, importance=KEY)
     for head in ROWS.heads("bandwidth_mb_s", "mean_latency_ns", "fast_hit_ratio", *_COUNTS):
-        table.add_column(head, justify="right", no_wrap=True)
+        table.add_column(head, justify="right")
     before = None
     for row in means(result):
         table.add_row(
@@ -106,10 +99,10 @@ def policies(found: Sequence[Mapping[str, Any]]) -> RenderableType:
     for policy in found:
         parts.append(Text.assemble((policy["name"], "bold"), f": {policy['what']}"))
         if policy["knobs"]:
-            table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-            table.add_column("knob", no_wrap=True)
-            table.add_column("default", no_wrap=True)
-            table.add_column("what", overflow="fold")
+            table = Table()
+            table.add_column("knob", importance=KEY)
+            table.add_column("default", importance=KEY)
+            table.add_column("what", overflow="fold", importance=KEY)
             table.add_column("source", overflow="fold")
             for knob in policy["knobs"]:
                 table.add_row(knob["name"], knob["default"], knob["what"], knob["source"])
