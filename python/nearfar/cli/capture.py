@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Unpack
@@ -45,8 +46,21 @@ def run(
     """
     from nearfar import capture
 
-    show = capture.meter()
-    outcome = capture.run(command, output, force=force, progress=show, **options)
+    stop = str(options.get("stop_after") or options.get("max_refs") or "")
+    show = capture.meter(int(stop) if stop.isdigit() else None)
+    waited = options.get("start_on") or ""
+    said = not waited
+
+    def on_progress(records: int) -> None:
+        nonlocal said
+        if not said:  # now that it is caught
+            said = True
+            words = f"recording begins on {waited}: kill -{waited[3:]} {os.getpid()}"
+            print(f"nearfar: {words}", file=sys.stderr, flush=True)
+        if show is not None:
+            show(records)
+
+    outcome = capture.run(command, output, force=force, progress=on_progress, **options)
     if show is not None:
         print("\x1b[K", end="", file=sys.stderr)
     info = outcome.info
