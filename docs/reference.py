@@ -201,9 +201,10 @@ def modules() -> list[str]:
 
 LEAD = (
     "Every command is a function of the same name. What it returns has `.table` (Arrow), "
-    "`.to_polars()`, `.to_json()` and `.plot()` (Altair), shows itself in a notebook, and, for the "
-    "studies, `.write(folder)`. Bad input raises `nearfar.NearfarError` with the line that the "
-    "command prints."
+    "`.to_polars()`, `.to_json()` and `.plot()` (Altair), prints as its answer and a small table "
+    "(in a notebook with its chart), and, for the studies, has `.write(folder)`. A trace is a path "
+    "or what `nearfar.open` gave; options of several values take a list, or text with commas. Bad "
+    "input raises `nearfar.NearfarError` with the line that the command prints."
 )
 
 

@@ -329,3 +329,27 @@ def test_a_file_that_was_measured_elsewhere_is_said(tmp_path: Path) -> None:
     )
     # One that comes with nearfar is another by its name.
     assert nearfar(*command, "zen4-vm").stderr == ""
+
+
+def test_one_machine_with_cxl_serves_paging_tiering_and_placement() -> None:
+    from nearfar import numa
+    from nearfar.tiering import tiering
+
+    assert {row["storage"] for row in paging(GNUGO, machine="cxl", memory="50%").rows} == {"cxl"}
+    moved = tiering(policy="nomad", machine="cxl", scale="1/512", rounds=1, points=4)
+    assert {row["policy"] for row in moved.rows} == {"nomad"}
+    assert any(row["possible"] for row in numa.alloc("8G", machine="cxl").rows)
+
+
+def test_a_built_in_machine_is_changed_as_its_error_says(tmp_path: Path) -> None:
+    words = ["ssd", str(GNUGO), "--dram", "1M"]
+    error = nearfar(*words, "--machine", "nvme", cwd=tmp_path).stderr
+    show, own = re.search(r"`nearfar (machine show \S+ --format toml) > (\S+)`", error).groups()
+    assert "use --machine umd; or " in error and error.endswith(f"use --machine {own}\n")
+    text = nearfar(*show.split(), cwd=tmp_path).stdout
+    (tmp_path / own).write_text(text)
+    assert "or take it out in its file" in nearfar(*words, "--machine", own, cwd=tmp_path).stderr
+    parts = re.split(r"^(?=\[)", text, flags=re.M)
+    (tmp_path / own).write_text("".join(p for p in parts if not p.startswith("[tlb.second]")))
+    # What it lacks next is said; then it is the user's file that is to be edited.
+    assert "key tlb.second" not in nearfar(*words, "--machine", own, cwd=tmp_path).stderr

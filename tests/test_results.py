@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import importlib
 import inspect
 import json
@@ -18,7 +19,7 @@ import nearfar
 from conftest import DATA, HANG
 from nearfar.errors import NearfarError
 from nearfar.report import plots
-from nearfar.result import SHOWN, FolderResult, Result
+from nearfar.result import LINES, FolderResult, Result
 
 GNUGO = DATA / "captures" / "gnugo.trace"
 
@@ -180,10 +181,41 @@ def test_a_notebook_shows_rows_and_no_markup_of_a_trace(
 ) -> None:
     result = made(kind)
     shown = result._repr_html_()
-    assert "<table>" in shown
-    if type(result)._repr_html_ is Result._repr_html_:
-        assert shown.count("<tr>") == 1 + min(SHOWN, result.table.num_rows)
-        assert f"{result.table.num_rows:,} rows" in shown
+    assert "<table>" in shown and "<script" not in shown
+    assert f"{result.table.num_rows:,} rows" in shown
+    # The chart is a picture, drawn from what `plot` gives.
+    (picture,) = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', shown)
+    assert b'class="mark-group role-title"' in base64.b64decode(picture)
+
+
+@KINDS
+def test_a_result_prints_as_its_answer(kind: str, made: Callable[[str], Any]) -> None:
+    result = made(kind)
+    lines = repr(result).splitlines()
+    assert 3 < len(lines) <= LINES and max(map(len, lines)) <= 80, lines
+    name, rows = type(result).__name__, result.table.num_rows
+    assert lines[-1].startswith(f"{name}, {rows:,} rows, ") and repr(result) == str(result)
+    assert "run=" not in repr(result) and "{'" not in repr(result)
+
+
+def test_the_first_line_is_the_answer(made: Callable[[str], Any]) -> None:
+    assert repr(made("paging")).startswith("At 50 % memory on optane-pmem the best page is ")
+    assert repr(made("tiering")).startswith("round-1: ")
+    assert repr(made("ssd")).startswith("At 1 MiB ")
+    first = made("paging")._repr_html_().splitlines()[0]
+    assert re.fullmatch(r"<p><b>At 50 % memory .*</b></p>", first)
+
+
+def test_columns_that_are_left_out_are_named(made: Callable[[str], Any]) -> None:
+    from nearfar.report import tables
+
+    table = made("paging").table
+    narrow = tables.text(tables.first_rows(table), 80, elsewhere="more")
+    said = " ".join(narrow.splitlines()).partition("columns left out at this width: ")[2]
+    left = said.removesuffix("; more").split(", ")
+    head = narrow.splitlines()[1].split()
+    assert left and set(head) | set(left) == set(table.column_names) and not set(head) & set(left)
+    assert "left out" not in tables.text(tables.first_rows(table), 1000, elsewhere="more")
 
 
 def test_what_stands_in_a_cell_is_text() -> None:
@@ -299,3 +331,33 @@ def test_the_engine_s_stub_by_mypy(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mypy.stubtest", "nearfar._engine", "--allowlist", allowed]
     done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+# --- one value or several
+
+
+def test_one_or_several_however_they_are_written() -> None:
+    trace = nearfar.open(GNUGO)
+    asked: dict[str, Any] = {"machine": "nvme", "page_sizes": "4K,64K", "memory": "50%,100%"}
+    written = nearfar.paging(str(GNUGO), **asked).rows
+    assert nearfar.paging(trace, **{**asked, "page_sizes": [4096, "64K"]}).rows == written
+    assert nearfar.paging(GNUGO, **{**asked, "memory": ["50%", "100%"]}).rows == written
+    assert nearfar.paging(GNUGO, **{**asked, "storage": "nvme"}).rows == written
+    one = nearfar.advise(str(GNUGO), machine="nvme", memory="50%,100%").rows
+    for traces in ([str(GNUGO)], (GNUGO,), trace, [trace]):
+        for machine in ("nvme", ["nvme"]):
+            found = nearfar.advise(traces, machine=machine, memory=["50%", "100%"])
+            assert found.rows == one
+    several = nearfar.advise([GNUGO, DATA / "captures" / "gzip.trace"], machine="nvme,cxl")
+    assert len({(row["vm"], row["machine"]) for row in several.rows}) == 4
+    assert nearfar.info(trace)["records"] == len(trace)
+    moved = nearfar.tiering(trace, policy=["none", "nomad"])
+    assert moved.rows == nearfar.tiering(str(GNUGO), policy="none,nomad").rows
+    numa = importlib.import_module("nearfar.numa")
+    assert numa.run(trace, mode="local").rows == numa.run(GNUGO, mode=["local"]).rows
+    assert (
+        nearfar.ssd(trace, dram="2M", epf="none").rows
+        == nearfar.ssd(GNUGO, dram=["2M"], epf=["none"]).rows
+    )
+    # What is recorded is the trace's path, not the object.
+    assert nearfar.paging(trace, **asked).run["trace"] == str(GNUGO)

@@ -98,6 +98,30 @@ def test_an_unknown_command_gets_the_nearest(nearfar: Run) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+@ALL
+def test_an_unknown_option_gets_the_nearest(words: str, nearfar: Run) -> None:
+    """Also where the words after it are a program with options of its own."""
+    done = nearfar(*words.split(), "--colour", "never", "--", "true", "--colour")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "nearfar: error: --colour: no such option; did you mean --color? "
+        f"(`nearfar {words} --help` lists them)\n"
+    )
+
+
+def test_what_capture_does_not_do_is_said(nearfar: Run, tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text('#!/bin/sh\ntouch "$0.started"\n')
+    program.chmod(0o755)
+    for words in (["--foo", str(program)], ["--foo", "--", str(program)], ["--pid", "1"]):
+        done = nearfar("capture", *words)
+        assert done.returncode == 2 and f"{words[0]}: no such option" in done.stderr
+        assert not list(tmp_path.glob("*.started")) and len(done.stderr.splitlines()) == 1
+    assert "does not attach to one that runs" in done.stderr
+    printed = " ".join(nearfar("capture", "--help").stdout.split())
+    assert "cannot attach to one that runs already (there is no --pid)" in printed
+
+
 def test_help_keeps_what_stands_in_brackets(nearfar: Run) -> None:
     printed = " ".join(nearfar("numa", "pair", "--help").stdout.split())
     assert "DRAM in front of the node. [default: the machine's]" in printed

@@ -45,7 +45,7 @@ def refused(folder: Path, text: str) -> str:
         ("memory =", "memroy =", "did you mean `memory`?"),
         ("memory =", "progress =", "unknown key"),
         ("memory =", "threads =", "unknown key"),
-        ('memory = "50%,100%"', "memory = 7", "'7' is not text"),
+        ('memory = "50%,100%"', "replacement = 7", "'7' is not text"),
         ('memory = "50%,100%"', "write_back = 1", "'1' is not true or false"),
         (LISTED, '"clock"', "is not a list of values"),
         (LISTED, "[]", "is not a list of values"),
@@ -88,7 +88,8 @@ def test_every_study_declares_what_sweeps_and_diffs_need() -> None:
     [
         ("page_sizes", "4K", True),
         ("page_sizes", [4096, 8192], True),
-        ("page_sizes", [4096, "8K"], False),
+        ("page_sizes", [4096, "8K"], True),
+        ("page_sizes", [4096, True], False),
         ("sample", 1, True),
         ("sample", True, False),
         ("storage", ["hdd"], True),

@@ -373,7 +373,7 @@ def test_three_nodes(tmp_path: Path) -> None:
         ({"fast": "lots"}, "--fast"),
         ({"slow": "1G"}, "frames"),
         ({"machine": "nvme"}, "two to four"),
-        ({"machine": "cxl"}, "cost.hint_fault"),
+        ({"machine": "cxl-2socket"}, "cost.hint_fault"),
         ({"cost_scale": -1.0}, "--cost-scale"),
         ({"workload": "nomad-tiny"}, "nomad-medium"),
         ({"workload": "no/such.trace"}, "no/such.trace"),

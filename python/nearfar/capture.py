@@ -20,6 +20,7 @@ from nearfar.errors import NearfarError
 from nearfar.output import watched
 from nearfar.processes import handling
 from nearfar.schema import takes
+from nearfar.units import rest
 
 PLUGIN = Path(__file__).parent / "_plugin" / "libnearfar_qemu_plugin.so"
 """The QEMU plugin, built by ``make plugin``."""
@@ -144,16 +145,24 @@ def capture(
     return outcome.path
 
 
-def meter() -> Callable[[int], None] | None:
-    """Show the number of records on standard error; ``None`` when nobody looks."""
+def meter(total: int | None = None) -> Callable[[int], None] | None:
+    """Show the number of records on standard error; ``None`` when nobody looks.
+
+    Args:
+        total: after how many recording stops, where that is known.
+    """
     if not watched():
         return None
     started = time.monotonic()
 
     def show(records: int) -> None:
         seconds = time.monotonic() - started
-        print(f"\r\x1b[Kcapturing: {records / 1e6:,.1f} M records, {seconds:.0f} s", end="\r",
-              file=sys.stderr, flush=True)  # fmt: skip
+        text = f"capturing: {records / 1e6:,.1f}"
+        if total:
+            text += f" of {total / 1e6:,.1f} M records{rest(records, total, seconds)}"
+        else:
+            text += f" M records, {seconds:.0f} s"
+        print(f"\r\x1b[K{text}", end="\r", file=sys.stderr, flush=True)
 
     return show
 

@@ -96,6 +96,7 @@ class DiffResult(Result):
         only_a, only_b: keys that the other run lacks; with ``metric``, where it lacks that number.
     """
 
+    shown = "nearfar.report.diff:diff"
     chart = "nearfar.report.plots.diff:draw"
     plain = ("run", "rows", "only_a", "only_b")
 

@@ -11,7 +11,8 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +31,8 @@ class Finding:
     #: The exact command or step; empty when there is nothing to do.
     fix: str
     used_for: str
+    #: Whether nearfar's own tests, checks and demonstration alone use it.
+    for_tests: bool = False
 
     def to_dict(self) -> dict[str, str | bool]:
         """Plain values for JSON."""
@@ -86,18 +89,19 @@ def demo_programs() -> Iterable[Finding]:
         ("gs", "ghostscript"),
         ("gnugo", "gnugo"),
     ):
-        yield _program(name, "make demo, as a program to capture", package)
+        yield _program(name, "make demo, as a program to capture", package, for_tests=True)
 
 
 def emitters() -> Iterable[Finding]:
     """Look for the tools that check what ``nearfar advise --emit`` makes."""
     used_for = "make test, to check what nearfar advise --emit makes"
-    yield _program("virt-xml-validate", used_for, "libvirt-clients libxml2-utils")
+    libvirt = "libvirt-clients libxml2-utils"
+    yield _program("virt-xml-validate", used_for, libvirt, for_tests=True)
     boots = f"nearfar guest; make validate; {used_for}"
     yield _program("qemu-system-x86_64", boots, "qemu-system-x86", version=("--version",))
     boots = "nearfar guest --arch aarch64"
     yield _program("qemu-system-aarch64", boots, "qemu-system-arm", version=("--version",))
-    yield _program("systemd-analyze", used_for, "systemd", version=("--version",))
+    yield _program("systemd-analyze", used_for, "systemd", version=("--version",), for_tests=True)
 
 
 def memory_nodes() -> Iterable[Finding]:
@@ -114,17 +118,18 @@ def memory_nodes() -> Iterable[Finding]:
         # Debian's package without a graphic has the program under a longer name.
         other = "lstopo-no-graphics" if name == "lstopo" and not shutil.which(name) else name
         found = _program(other, used_for, package)
-        yield Finding(name, found.available, found.why, found.fix, found.used_for)
+        yield replace(found, name=name)
     validate = "make validate, to compare nearfar numa with the real kernel"
-    yield _program("rustc", validate, "rustc", version=("--version",))
+    yield _program("rustc", validate, "rustc", version=("--version",), for_tests=True)
 
 
 def chromium() -> Iterable[Finding]:
     """Look for a browser that runs without a display."""
     names = ("chromium", "chromium-browser", "google-chrome")
     name = next((name for name in names if shutil.which(name)), names[0])
-    found = _program(name, "make test, to open the HTML report", "chromium", version=("--version",))
-    yield Finding("chromium", found.available, found.why, found.fix, found.used_for)
+    used_for = "make test, to open the HTML report"
+    found = _program(name, used_for, "chromium", version=("--version",), for_tests=True)
+    yield replace(found, name="chromium")
 
 
 def page_sizes() -> Iterable[Finding]:
@@ -160,9 +165,10 @@ def disk() -> Iterable[Finding]:
 
 def extras() -> Iterable[Finding]:
     """Look for the optional Python packages."""
-    for name, used_for, install in (
-        ("polars", "results as Polars data frames", "pip install 'nearfar[polars]'"),
-        ("libcachesim", "make bench and make test, as an independent check", "make env"),
+    check = "make bench and make test, as an independent check"
+    for name, used_for, install, for_tests in (
+        ("polars", "results as Polars data frames", "pip install 'nearfar[polars]'", False),
+        ("libcachesim", check, "make env", True),
     ):
         there = importlib.util.find_spec(name) is not None
         why = "not installed in this Python"
@@ -171,7 +177,7 @@ def extras() -> Iterable[Finding]:
                 why = f"version {importlib.metadata.version(name)}"
             except importlib.metadata.PackageNotFoundError:
                 why = "version unknown"
-        yield Finding(name, there, why, "" if there else install, used_for)
+        yield Finding(name, there, why, "" if there else install, used_for, for_tests)
 
 
 #: The registry: add a probe by adding its function.
@@ -208,13 +214,15 @@ def _program(
     *,
     version: tuple[str, ...] = (),
     attempt: tuple[str, ...] = (),
+    for_tests: bool = False,
 ) -> Finding:
     """Look for a program in PATH; run it with ``version``, then ``attempt``, where given."""
+    missing = partial(Finding, name, False, used_for=used_for, for_tests=for_tests)
     fix = f"sudo apt-get install {package}"
     # Debian puts games there, and root's PATH leaves them out.
     path = shutil.which(name) or shutil.which(name, path="/usr/games")
     if path is None:
-        return Finding(name, False, "not in PATH", fix, used_for)
+        return missing("not in PATH", fix)
     why = path
     for arguments in (version, attempt):
         if not arguments:
@@ -228,12 +236,12 @@ def _program(
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            return Finding(name, False, f"{path} does not run: {error}", fix, used_for)
+            return missing(f"{path} does not run: {error}", fix)
         said = (done.stdout.strip() or done.stderr.strip()).decode(errors="replace").splitlines()
         first = said[0].strip()[:100] if said else ""
         if done.returncode != 0:
             why = f"{path} {' '.join(arguments)} exits with {done.returncode}: {first}"
-            return Finding(name, False, why, fix, used_for)
+            return missing(why, fix)
         if arguments is version and first:
             why = first
-    return Finding(name, True, why, "", used_for)
+    return Finding(name, True, why, "", used_for, for_tests)

@@ -152,6 +152,7 @@ class ExplainResult(Result):
     is not the machine's.
     """
 
+    shown = "nearfar.report.explain:explain"
     chart = "nearfar.report.plots.explain:draw"
     plain = ("run", "terms", "total", "regions", "ranges", "sites")
 

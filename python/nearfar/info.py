@@ -13,7 +13,6 @@ from nearfar.declared import info as declared
 from nearfar.filter import view_of
 from nearfar.result import Result
 from nearfar.schema import Column, Rows, takes
-from nearfar.trace import Trace
 
 _ROWS: Final = Rows(
     columns=(
@@ -43,6 +42,7 @@ class Info(dict[str, Any], Result):
     ``heatmap`` and ``verified`` are there if asked for.
     """
 
+    shown = "nearfar.report.tables:info"
     page = "nearfar.report.html.info:InfoPage"
     chart = "nearfar.report.plots.info:draw"
 
@@ -66,7 +66,7 @@ class Info(dict[str, Any], Result):
 
 @takes(declared.OPTIONS)
 def info(
-    trace: str | PathLike[str] | Trace,
+    trace: str | PathLike[str],
     *,
     heatmap: bool = True,
     progress: Callable[[int], None] | None = None,
@@ -89,7 +89,7 @@ def info(
             ``trace.json`` says.
         KeyboardInterrupt: Ctrl-C.
     """
-    path = trace.path if isinstance(trace, Trace) else Path(trace)
+    path = Path(trace)
     with view_of(path, options, progress) as (seen, given):
         text, heat, files = _engine.info_summarize(
             seen.path, path, options=given, heat_map=heatmap, progress=progress

@@ -15,12 +15,12 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, TypedDict, Unpack
 
-from nearfar import _engine, units
+from nearfar import _engine
 from nearfar import machine as machines
-from nearfar import paging_findings as findings
 from nearfar.declared import paging as declared
 from nearfar.errors import NearfarError
 from nearfar.filter import view
@@ -91,6 +91,7 @@ class PagingResult(FolderResult):
     fits: list[PlainFit]
     wall_seconds: float = field(compare=False, default=0.0)
 
+    shown = "nearfar.report.tables:paging"
     page = "nearfar.report.html.paging:PagingPage"
     chart = "nearfar.report.plots.paging:draw"
     plain = ("run", "rows", "fits")
@@ -128,19 +129,10 @@ class PagingResult(FolderResult):
         """Draw a self-contained page of the result."""
         return self._html(heatmap=heatmap)
 
-    def _repr_html_(self) -> str:
-        """Show the best pages in a notebook."""
-        lines = []
-        for (memory, storage), best in findings.best_pages(self.to_dict()).items():
-            cells = (storage, memory.label, units.size(best.page_bytes))
-            lines.append("<tr>" + "".join(f"<td>{_escape(cell)}</td>" for cell in cells) + "</tr>")
-        head = "<tr><th>storage</th><th>memory</th><th>best page</th></tr>"
-        return f"<table>{head}{''.join(lines)}</table>"
-
 
 @takes(declared.OPTIONS)
 def paging(
-    trace: str | Path,
+    trace: str | PathLike[str],
     *,
     progress: Callable[[int], None] | None = None,
     **options: Unpack[declared.Options],
@@ -148,7 +140,7 @@ def paging(
     """Run the paging study.
 
     Args:
-        trace: a trace folder.
+        trace: a trace folder, or a :class:`nearfar.trace.Trace`.
         progress: called now and then with the records done.
         {options}
 
@@ -263,9 +255,3 @@ def _plain(fit: Fit, sizes: Sequence[int]) -> PlainFit:
         ],
         "curve": curve,
     }
-
-
-def _escape(text: object) -> str:
-    import html
-
-    return html.escape(str(text))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import importlib
 import json
 from collections.abc import Mapping, Sequence
@@ -13,16 +12,10 @@ from nearfar.errors import NearfarError
 from nearfar.output import claimed
 from nearfar.schema import Rows
 
-#: Rows of a table that a notebook shows.
-SHOWN: Final = 10
+#: Lines of what ``repr`` gives, at most.
+LINES: Final = 20
 #: The file that makes a folder a result.
 RUN: Final = "run.json"
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return ""
-    return html.escape(f"{value:.6g}" if isinstance(value, float) else str(value))
 
 
 def load(entry: str) -> Any:
@@ -50,8 +43,10 @@ def read_table(path: Path) -> Any:
 class Result:
     """Base of the results: a study adds fields, ``table`` and what it is asked."""
 
-    # A result names its page and its chart as text, `module:name`, loaded when one asks for them.
-    # Reports are made from results, so an import here would close a circle, and be slow.
+    # A result names what shows it as text, `module:name`, loaded when one asks for it. Reports are
+    # made from results, so an import here would close a circle, and be slow.
+    #: The function of :meth:`to_dict` that gives what a terminal shows; None for the first rows.
+    shown: ClassVar[str | None] = None
     #: The class of the page (:class:`nearfar.report.html.page.Page`); None where there is none.
     page: ClassVar[str | None] = None
     #: The function that draws the chart; None where there is none.
@@ -59,6 +54,31 @@ class Result:
 
     #: Its fields that ``to_dict`` has.
     plain: ClassVar[tuple[str, ...]] = ("run", "rows")
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        """Keep dataclasses, lists and dicts from printing all that they hold."""
+        super().__init_subclass__(**more)
+        cls.__repr__ = Result.__repr__  # type: ignore[method-assign]
+
+    def __repr__(self) -> str:
+        """The answer and a small table, as a terminal of 80 columns shows them."""
+        more = f"{self._made()}: .table, .to_polars(), .plot()"
+        printed = load("nearfar.report.tables:text")(self.view(), 80, elsewhere=".table has them")
+        lines = printed.splitlines()
+        if len(lines) >= LINES:
+            lines = [*lines[: LINES - 2], "..."]
+        return "\n".join([*lines, more])
+
+    def view(self) -> Any:
+        """What a terminal shows of it: a renderable of Rich."""
+        if self.shown is not None:
+            return load(self.shown)(self.to_dict())
+        return load("nearfar.report.tables:first_rows")(self.table)
+
+    def _made(self) -> str:
+        """Its class, and how large its table is."""
+        table = self.table
+        return f"{self._name}, {table.num_rows:,} rows, {table.num_columns} columns"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, as ``--format json`` prints it."""
@@ -110,18 +130,13 @@ class Result:
         return type(self).__name__
 
     def _repr_html_(self) -> str:
-        """Show the first rows in a notebook."""
-        table = self.table
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in table.column_names)
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{_cell(value)}</td>" for value in row.values()) + "</tr>"
-            for row in table.slice(0, SHOWN).to_pylist()
-        )
-        return (
-            f'<div style="overflow-x:auto"><table><thead><tr>{head}</tr></thead>'
-            f"<tbody>{rows}</tbody></table></div>"
-            f"<p>{table.num_rows:,} rows, {table.num_columns} columns</p>"
-        )
+        """Show the answer, its tables and the chart in a notebook."""
+        try:
+            chart = self.plot()
+        except NearfarError:  # nothing to draw
+            chart = None
+        more = f"{self._made()}: .table has all"
+        return str(load("nearfar.report.notebook:html")(self.view(), chart, more))
 
 
 class FolderResult(Result):

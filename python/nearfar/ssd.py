@@ -14,6 +14,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, TypedDict, Unpack
 
@@ -85,6 +86,7 @@ class SsdResult(FolderResult):
     details: list[Detail]
     wall_seconds: float = field(compare=False, default=0.0)
 
+    shown = "nearfar.report.ssd:ssd"
     page = "nearfar.report.html.ssd:SsdPage"
     chart = "nearfar.report.plots.ssd:draw"
     plain = ("run", "rows", "details")
@@ -114,7 +116,7 @@ class SsdResult(FolderResult):
 
 @takes(declared.OPTIONS)
 def ssd(
-    trace: str | Path,
+    trace: str | PathLike[str],
     *,
     progress: Callable[[int], None] | None = None,
     **options: Unpack[declared.Options],
@@ -122,7 +124,7 @@ def ssd(
     """Run the ssd study.
 
     Args:
-        trace: a trace folder.
+        trace: a trace folder, or a :class:`nearfar.trace.Trace`.
         progress: called now and then with the references done in all cells.
         {options}
 

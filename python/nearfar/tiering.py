@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypedDict, Unpack
 
@@ -103,6 +104,7 @@ class TieringResult(FolderResult):
     series: list[declared.SeriesRow]
     wall_seconds: float = field(compare=False, default=0.0)
 
+    shown = "nearfar.report.tiering:tiering"
     page = "nearfar.report.html.tiering:TieringPage"
     chart = "nearfar.report.plots.tiering:draw"
     plain = ("run", "rows", "series")
@@ -159,7 +161,7 @@ def workloads() -> dict[str, str]:
 
 @takes(declared.OPTIONS)
 def tiering(
-    load: str | Path | None = None,
+    load: str | PathLike[str] | None = None,
     /,
     *,
     knobs: Mapping[str, str | float | bool] | None = None,
@@ -184,10 +186,10 @@ def tiering(
     described = machines.load(options.get("machine", default(declared.OPTIONS, "machine")))
     asked.pop("machine", None)
     workload = options.get("workload", WORKLOAD) if load is None else load
+    named, workload = isinstance(workload, str), fspath(workload)
     path = Path(workload)
-    trace = path if "/" in str(workload) or path.suffix == ".trace" or path.is_dir() else None
-    if trace is None and isinstance(workload, Path):
-        trace = path
+    is_trace = not named or "/" in workload or path.suffix == ".trace" or path.is_dir()
+    trace = path if is_trace else None
     given = {name: _text(value) for name, value in (knobs or {}).items()}
     labelled = _policies(asked.pop("policy", "all"), _knobs(given))
     began = time.monotonic()
@@ -202,7 +204,7 @@ def tiering(
                 policies=labelled,
                 trace=None if seen is None else seen.path,
                 policy_scale=None,
-                options=asked | {"workload": str(workload)},
+                options=asked | {"workload": workload},
                 progress=progress,
             )
         )
@@ -210,7 +212,7 @@ def tiering(
     del values["workload"]
     run = provenance(
         "tiering",
-        arguments=[path] if trace is not None else ["--workload", str(workload)],
+        arguments=[path] if trace is not None else ["--workload", workload],
         options=declared.OPTIONS,
         values=values,
         trace=trace,
@@ -222,7 +224,7 @@ def tiering(
     run["options"]["knobs"] = given
     whole: TieringRun = {
         **run,
-        "workload": str(workload),
+        "workload": workload,
         "footprint_bytes": answer["footprint_bytes"],
         "peak_resident_bytes": answer["peak_resident_bytes"],
         "policy_scale": answer["policy_scale"],

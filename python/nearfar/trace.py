@@ -50,6 +50,10 @@ class Trace:
         """Bytes of the distinct 4 KiB pages touched."""
         return _PAGE * int(sum(self.info["pages_by_kinds"].values()))
 
+    def __fspath__(self) -> str:
+        """The folder's path: a trace can be given wherever its path can."""
+        return str(self.path)
+
     def __len__(self) -> int:
         """Records in all parts."""
         return int(self.info["records"])

@@ -7,9 +7,11 @@ proper sign. Inputs are plain numbers in the base unit (bytes, nanoseconds, shar
 from __future__ import annotations
 
 import math
+import re
 
 # Spaces that do not break are not "printable" to Python, but they are harmless.
 _SPACES = "\u00a0\u202f"
+_WITHIN = re.compile(r"(?<=\d) (?=(?:\d{3}(?!\d)|(?:%|ns|us|ms|s|[KMGTP]?i?B)(?:\W|$)))")
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _TIME = (("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9))
 
@@ -68,6 +70,11 @@ def count(value: float) -> str:
     return f"{int(value):,}".replace(",", " ")
 
 
+def joined(text: str, by: str) -> str:
+    """``text`` with ``by`` for the spaces within numbers, and between them and their units."""
+    return _WITHIN.sub(by, text)
+
+
 def clean(text: object) -> str:
     """``text`` on one line with control characters shown, not obeyed.
 
@@ -94,3 +101,20 @@ def keyed(name: str, value: object) -> str:
     if name.endswith("_bytes") and isinstance(value, int):
         return size(value)
     return "-" if value is None else str(value)
+
+
+def wait(seconds: float) -> str:
+    """A time that someone waits, with a unit that keeps it short: ``40 s``, ``3 min``."""
+    for long, unit in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * long:
+            return f"{seconds / long:.0f} {unit}"
+    return f"{max(seconds, 1):.0f} s"
+
+
+def rest(done: float, total: float, seconds: float) -> str:
+    """How much of ``total`` is done after so many seconds, and how long the rest may take."""
+    text = f", {100 * min(done / total, 1):.0f} %"
+    # What the first moments say of the rest is mostly wrong.
+    if seconds < 1 or not 0 < done < total:
+        return text
+    return f"{text}, about {wait(seconds * (total - done) / done)} left"

@@ -10,6 +10,7 @@ use nearfar_trace::{Batch, Narrow, RegionEvent, RegionKind, Result, Writer};
 use crate::expand::{Expander, Position, Sink};
 use crate::interrupt::Watch;
 use crate::layout::{CONTROL, Event, OTHER, SHARED, lost, tag, what};
+use crate::schedule::Schedule;
 use crate::shared::Shared;
 use crate::space::{Mapping, Space};
 use crate::transfer::Files;
@@ -22,6 +23,8 @@ pub(crate) struct Output<'a> {
     /// Records still to be left out, by `--skip-refs`, before the first that is kept.
     pub skip: u64,
     max: u64,
+    /// When records are wanted.
+    pub schedule: Schedule,
     /// Nothing more is recorded: `--max-refs` was reached, or `cut` says why.
     pub full: bool,
     /// Why recording had to end before the program did.
@@ -68,6 +71,9 @@ impl Output<'_> {
 
     /// Which of `records` further ones are wanted.
     fn wanted(&mut self, records: usize) -> Range<usize> {
+        if self.schedule.waits().is_some() {
+            return 0..0;
+        }
         let start = self.skip.min(records as u64);
         self.skip -= start;
         let (records, left) = (records as u64 - start, self.max - self.writer.records());
@@ -155,13 +161,12 @@ impl<'a> Recording<'a> {
         shared: &'a Shared,
         writer: Writer,
         fetch: bool,
-        skip: u64,
-        max: Option<u64>,
+        (skip, max, schedule): (u64, Option<u64>, Schedule),
         watch: Watch<'a>,
     ) -> Self {
         let max = max.unwrap_or(u64::MAX);
         Self {
-            out: Output { shared, writer, skip, max, full: false, cut: None, watch },
+            out: Output { shared, writer, skip, max, schedule, full: false, cut: None, watch },
             expander: Expander::new(fetch),
             batch: Batch::default(),
             events: Vec::new(),

@@ -9,6 +9,7 @@ use nearfar_trace::{Batch, Columns, Reader, Result, Source, Writer, WriterOption
 use crate::events::Recording;
 use crate::interrupt::{Request, Watch};
 use crate::layout::{CHUNK_WORDS, CONTROL, RING_WORDS, RINGS_AT, SLOTS_AT, Slot, state};
+use crate::schedule::Schedule;
 use crate::shared::Shared;
 use crate::streams::{Left, Streams};
 
@@ -80,7 +81,8 @@ fn receive(
     let mut go_on = |_| Request::Continue;
     let watch = Watch::new(0, None, &mut go_on);
     let fetch = input.byte() & 1 == 0;
-    let recording = Recording::new(shared, writer, fetch, 0, Some(MAX_RECORDS), watch);
+    let recording =
+        Recording::new(shared, writer, fetch, (0, Some(MAX_RECORDS), Schedule::whole()), watch);
     let mut streams = Streams::new(shared, recording, follows);
     let mut orders = 1000;
     while !input.is_over() {

@@ -16,6 +16,7 @@ mod moments;
 pub mod probe;
 pub mod program;
 pub mod run;
+pub mod schedule;
 pub mod shared;
 mod space;
 mod streams;

@@ -22,6 +22,7 @@ use crate::layout::{
     block_word, origin, what,
 };
 use crate::run::{end_with_us, receive};
+use crate::schedule::Schedule;
 use crate::shared::Shared;
 use crate::streams::Streams;
 
@@ -209,7 +210,7 @@ fn received_of(shared: &Shared, mut child: Child, follow: bool, events: u64) -> 
     let writer = Writer::create(&path, Source::default(), WriterOptions::default()).unwrap();
     let mut go_on = |_| Request::Continue;
     let watch = Watch::new(child.id(), None, &mut go_on);
-    let mut recording = Recording::new(shared, writer, true, 0, None, watch);
+    let mut recording = Recording::new(shared, writer, true, (0, None, Schedule::whole()), watch);
     recording.events_left = recording.events_left.min(events);
     let mut streams = Streams::new(shared, recording, follow);
     receive(shared, &mut streams, &child).unwrap();

@@ -19,6 +19,7 @@ use crate::interrupt::{Request, TURN, Watch, Witness, send};
 use crate::layout::FOLLOW;
 use crate::probe::zeroed_block;
 use crate::program::{Arch, qemu, resolve};
+use crate::schedule::{Due, Schedule, Signal, Start, Stop, Wait};
 use crate::shared::Shared;
 use crate::streams::{Left, Streams};
 
@@ -27,6 +28,13 @@ nearfar_schema::options! {
     pub struct Asked {
         /// Record instruction fetches, one for each block of straight-line code.
         fetch: bool = true,
+        /// Begin to record so long after the program: mappings of before are known, but not which of
+        /// their pages were touched.
+        start_after: Option<Wait> = none("with the program"),
+        /// Begin to record when nearfar gets this signal; as --start-after.
+        start_on: Option<Signal> = none("with the program"),
+        /// Stop recording so long after its beginning, or after so many records; the program runs on.
+        stop_after: Option<Stop> = none("with the program"),
         /// Leave out this many records before the first that is kept.
         skip_refs: Count<0, { 1 << 63 }> = 0,
         /// Stop recording after this many records; the program runs on.
@@ -36,6 +44,31 @@ nearfar_schema::options! {
         /// Record child processes as well.
         follow_forks: bool = false,
     }
+}
+
+impl Asked {
+    /// What recording waits for, how long it lasts, and how many records it takes, at most.
+    ///
+    /// # Errors
+    /// Two options that say the same.
+    pub fn limits(&self) -> Result<(Option<Start>, Option<Wait>, Option<u64>)> {
+        let start = match (&self.start_after, self.start_on) {
+            (Some(_), Some(_)) => return Err(twice("--start-on", "--start-after")),
+            (Some(wait), None) => Some(Start::After(wait.clone())),
+            (None, signal) => signal.map(Start::On),
+        };
+        let most = self.max_refs.map(|count| count.0);
+        match (&self.stop_after, most) {
+            (Some(Stop::Records(_)), Some(_)) => Err(twice("--stop-after", "--max-refs")),
+            (Some(Stop::Records(records)), None) => Ok((start, None, Some(*records))),
+            (Some(Stop::Time(wait)), _) => Ok((start, Some(wait.clone()), most)),
+            (None, _) => Ok((start, None, most)),
+        }
+    }
+}
+
+fn twice(one: &str, other: &str) -> Error {
+    Error::input(one, format!("says what {other} says"), "leave one of them out")
 }
 
 /// The command, for those who write declarations as source.
@@ -54,6 +87,10 @@ pub struct Options {
     pub force: bool,
     /// Record instruction fetches.
     pub fetch: bool,
+    /// What recording waits for; the address space is recorded from the beginning.
+    pub start: Option<Start>,
+    /// Stop recording so long after its beginning; the program runs on.
+    pub stop_after: Option<Wait>,
     /// Leave out this many records before the first that is kept; the address space is recorded
     /// from the beginning.
     pub skip_refs: u64,
@@ -94,6 +131,9 @@ pub struct Outcome {
 /// # Errors
 /// Nothing to run, no QEMU, a trace that cannot be written. A program that fails is no error.
 pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Request) -> Result<Outcome> {
+    // Before anybody can be told that it is waited for.
+    let schedule =
+        Schedule::new(options.start.clone(), options.stop_after.as_ref().map(Wait::time));
     let program = resolve(&options.command, options.arch)?;
     let emulator = qemu(program.arch)?;
     if !options.plugin.is_file() {
@@ -110,9 +150,12 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Request) -> Result<Ou
     })?;
     let mut detail = format!("qemu-{} with the nearfar plugin", program.arch);
     let skipped = format!("recording began after {} records", options.skip_refs);
+    let start = options.start.as_ref().map(Start::words);
+    let started = format!("recording began {}", start.as_deref().unwrap_or_default());
     for (set, text) in [
         (!options.fetch, "without instruction fetches"),
         (options.follow_forks, "child processes recorded"),
+        (start.is_some(), started.as_str()),
         (options.skip_refs > 0, skipped.as_str()),
     ] {
         if set {
@@ -166,8 +209,8 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Request) -> Result<Ou
         }
     };
     let watch = Watch::new(child.id(), witness, poll);
-    let recording =
-        Recording::new(&shared, writer, options.fetch, options.skip_refs, options.max_refs, watch);
+    let limits = (options.skip_refs, options.max_refs, schedule);
+    let recording = Recording::new(&shared, writer, options.fetch, limits, watch);
     let mut streams = Streams::new(&shared, recording, options.follow_forks);
     let received = receive(&shared, &mut streams, &child);
     let status = child.wait().map_err(|e| Error::io(&emulator, "cannot be waited for", &e))?;
@@ -242,7 +285,16 @@ fn drive(shared: &Shared, streams: &mut Streams<'_>, pid: u32, ended: &AtomicBoo
                 is_gone(process)
             }
         };
+        let due = streams.recording.out.schedule.due();
         let left = streams.drain(pid, &mut gone)?;
+        if streams.began() {
+            streams.recording.out.schedule.program_began();
+        }
+        match due {
+            Due::Nothing => {}
+            Due::Beginning => streams.recording.out.schedule.begin(),
+            Due::End => streams.recording.out.stop(None),
+        }
         let (records, follows) = (streams.records(), streams.follows());
         let out = &mut streams.recording.out;
         // What the memory says of other processes is not believed once it is forged.
@@ -330,7 +382,11 @@ fn finish(shared: &Shared, mut streams: Streams<'_>, status: ExitStatus) -> Resu
             .push("the program ended before the records to skip did: nothing is recorded".into());
     }
     let nothing = (!streams.began()).then(|| "nothing of the program has arrived".to_owned());
-    let reason = incomplete(shared, &streams.recording, end).or(nothing);
+    let waits = streams.recording.out.schedule.waits();
+    let never = waits.map(|start| {
+        format!("nothing is recorded: the program ended before recording began ({})", start.words())
+    });
+    let reason = incomplete(shared, &streams.recording, end).or(nothing).or(never);
     let full = streams.full();
     let mut writer = streams.into_writer();
     for warning in &warnings {

@@ -161,12 +161,18 @@ impl Machine {
     /// An input error when there are fewer than two or more than four, or one lacks a bandwidth.
     pub fn nodes(&self) -> Result<Vec<NodeModel>> {
         if !(2..=4).contains(&self.node.len()) {
-            return Err(self.lacks("two to four [node.NAME] sections"));
+            return Err(self.lacks_for("two to four [node.NAME] sections", Self::can_tier));
         }
         let nodes = self.node.iter().map(|(name, node)| self.node_model(name, node));
         let mut nodes = nodes.collect::<Result<Vec<_>>>()?;
         nodes.sort_by(|a, b| a.local.read.latency_ps.total_cmp(&b.local.read.latency_ps));
         Ok(nodes)
+    }
+
+    /// Whether a study of tiering is likely to find what it needs: nodes, and times of its kernel.
+    fn can_tier(&self) -> bool {
+        let cost = self.cost.as_ref();
+        (2..=4).contains(&self.node.len()) && cost.is_some_and(|cost| cost.hint_fault.is_some())
     }
 
     pub(crate) fn node_model(&self, name: &str, node: &Node) -> Result<NodeModel> {
@@ -211,7 +217,8 @@ impl Machine {
         let none = Cost::default();
         let cost = self.cost.as_ref().unwrap_or(&none);
         let ps = |time: &Option<Sourced<Time>>, key: &str| {
-            let time = time.as_ref().ok_or_else(|| self.lacks(&format!("cost.{key}")))?;
+            let lacks = || self.lacks_for(&format!("cost.{key}"), Self::can_tier);
+            let time = time.as_ref().ok_or_else(lacks)?;
             Ok(time.value.ps() as f64)
         };
         Ok(KernelCosts {
@@ -323,7 +330,23 @@ mod tests {
     fn what_is_missing_is_named() {
         let said = machine("desktop-hdd").nodes().unwrap_err().to_string();
         assert!(said.contains("two to four"), "{said}");
-        let said = machine("cxl").kernel_costs().unwrap_err().to_string();
+        let (_, serving) = said.split_once("a --machine such as ").unwrap();
+        let serving: Vec<&str> = serving.split("; ").next().unwrap().split(", ").collect();
+        assert!(serving.contains(&"cxl") && serving.contains(&"cxl-a"), "{said}");
+        for name in serving {
+            machine(name).nodes().unwrap();
+            machine(name).kernel_costs().unwrap();
+        }
+        // Who has the machine as a file changes that; who has it built in makes one first.
+        let copy = "`nearfar machine show desktop-hdd --format toml > my-desktop-hdd.toml`";
+        assert!(
+            said.contains(copy) && said.ends_with("use --machine my-desktop-hdd.toml"),
+            "{said}"
+        );
+        let mut own = machine("desktop-hdd");
+        own.name = "own".to_owned();
+        assert!(own.nodes().unwrap_err().to_string().ends_with("or add that in its file"));
+        let said = machine("cxl-2socket").kernel_costs().unwrap_err().to_string();
         assert!(said.contains("cost.hint_fault"), "{said}");
     }
 }

@@ -25,6 +25,7 @@ fn capture_run(
     progress: Py<PyAny>,
 ) -> PyResult<String> {
     let asked: Asked = crate::given::read(options)?;
+    let (start, stop_after, max_refs) = asked.limits().map_err(raise)?;
     let options = Options {
         command,
         output,
@@ -32,7 +33,9 @@ fn capture_run(
         force,
         fetch: asked.fetch,
         skip_refs: asked.skip_refs.0,
-        max_refs: asked.max_refs.map(|count| count.0),
+        max_refs,
+        start,
+        stop_after,
         arch: asked.arch,
         follow_forks: asked.follow_forks,
     };

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use nearfar_hardware::machine::remedy;
 use nearfar_schema::Options as _;
 use nearfar_study::lifetimes;
 use nearfar_study::paging::explain::{self, explain};
@@ -39,7 +40,7 @@ fn paging(
     .map_err(raise)?;
     if storages.is_empty() {
         let place = format!("machine {}", machine.name);
-        let fix = "choose another --machine, or add a [storage.NAME] section";
+        let fix = remedy(&machine.name, "add [storage.NAME]", |one| !one.storage.is_empty());
         return Err(raise(Error::input(place, "has no storage to page to", fix)));
     }
     let options = Options::try_from(&asked).map_err(raise)?;

@@ -95,7 +95,7 @@ impl Value for PageSizes {
         "SIZES"
     }
     fn python() -> String {
-        "str | Sequence[int]".into()
+        "str | int | Sequence[str | int]".into()
     }
     fn read(given: &Given) -> Result<Self, String> {
         match given {
@@ -127,7 +127,7 @@ impl Value for OneMemory {
         "SIZE"
     }
     fn python() -> String {
-        "str".into()
+        "str | int".into()
     }
     fn read(given: &Given) -> Result<Self, String> {
         let Memory { text, sizes } = Memory::read(given)?;
@@ -155,11 +155,14 @@ impl Value for Memory {
         "SIZES"
     }
     fn python() -> String {
-        "str".into()
+        "str | int | Sequence[str | int]".into()
     }
     fn read(given: &Given) -> Result<Self, String> {
         match given {
-            Given::Text(text) => Ok(Self { text: text.clone(), sizes: units::parse_memory(text)? }),
+            Given::Text(_) | Given::Whole(_) | Given::List(_) => {
+                let text = given.to_string();
+                Ok(Self { sizes: units::parse_memory(&text)?, text })
+            }
             other => Err(refuse(other, "a memory size", "write for example 10%,50% or 512M")),
         }
     }

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Unpack, cast
 
@@ -59,6 +60,7 @@ class AdviseResult(FolderResult):
     rows: list[Advice]
     notes: list[str] = field(compare=False, default_factory=list)
 
+    shown = "nearfar.report.advise:advice"
     page = "nearfar.report.html.advise:AdvisePage"
     chart = "nearfar.report.plots.advise:draw"
     columns: ClassVar[Rows] = declared.ROWS
@@ -87,7 +89,7 @@ class AdviseResult(FolderResult):
 
 @takes(declared.OPTIONS)
 def advise(
-    traces: str | Path | Sequence[str | Path],
+    traces: str | PathLike[str] | Sequence[str | PathLike[str]],
     *,
     progress: Callable[[int], None] | None = None,
     **options: Unpack[declared.Options],
@@ -104,7 +106,7 @@ def advise(
     Raises:
         NearfarError: bad input; the message says what, where and what to do.
     """
-    paths = [Path(one) for one in ([traces] if isinstance(traces, str | Path) else traces)]
+    paths = [Path(one) for one in ([traces] if isinstance(traces, str | PathLike) else traces)]
     fleet = next((path for path in paths if path.suffix == ".toml"), None)
     if fleet is None:
         return _advise_vms(*_of_traces(paths, _asked(options)), paths, None, progress)
@@ -188,7 +190,7 @@ def _viewed(asked: declared.Options, described: Iterable[machines.Machine]) -> d
         )
         view = "paper" if paper else by_machine.MODEL
     idle, reason = IDLE.get(view, ((), ""))
-    memory = asked["memory"] or MEMORY.get(view, MEMORY["paper"])
+    memory = written(asked["memory"] or MEMORY.get(view, MEMORY["paper"]))
     for option in _changed(asked, idle):
         other = next(name for name in IDLE if name != view)
         raise NearfarError(
@@ -200,8 +202,7 @@ def _viewed(asked: declared.Options, described: Iterable[machines.Machine]) -> d
 
 def _tried(asked: declared.Options) -> list[int]:
     """The page sizes that were asked for, and 4 KiB, which can always be stayed at."""
-    given = asked["page_sizes"]
-    return sorted({*(parse_page_sizes(given) if isinstance(given, str) else given), USUAL_PAGE})
+    return sorted({*parse_page_sizes(written(asked["page_sizes"])), USUAL_PAGE})
 
 
 def _of_traces(
@@ -254,7 +255,7 @@ def _of_traces(
 def _of_fleet(path: Path, asked: declared.Options) -> tuple[list[Vm], Described, declared.Options]:
     """The VMs of a fleet file; machines that it does not name itself."""
     defaults = {
-        "memory": str(asked["memory"] or MEMORY["paper"]),
+        "memory": written(asked["memory"] or MEMORY["paper"]),
         "arch": asked["arch"],
         "min_gain": str(asked["min_gain"]),
     }

@@ -55,6 +55,8 @@ class ApplyResult(Result):
         exit_code: the first of the command's exit codes that is not 0, else 0.
     """
 
+    shown = "nearfar.report.applied:report"
+
     plan: Plan
     command: list[str]
     done: bool

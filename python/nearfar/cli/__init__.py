@@ -8,12 +8,15 @@ inside ``run``, so that ``nearfar --help`` stays quick.
 
 from __future__ import annotations
 
+import difflib
 import gc
 import importlib
+import inspect
 import os
 import pkgutil
 import sys
-from typing import Annotated, Final
+from collections.abc import Callable
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -63,12 +66,20 @@ def build(only: str | None = None) -> typer.Typer:
                 own.callback = add_shared_options(
                     f"{name} {own.name or own.callback.__name__}", own.callback
                 )
+                own.short_help = _summary(own.callback)
             module.APP.rich_markup_mode = None
-            app.add_typer(module.APP, name=name)
+            app.add_typer(module.APP, name=name, short_help=module.APP.info.help)
             continue
         settings = getattr(module, "SETTINGS", {})
-        app.command(name=name, **settings)(add_shared_options(name, module.run))
+        # Click cuts what it makes of the whole help to the width of a terminal.
+        command = add_shared_options(name, module.run)
+        app.command(name=name, short_help=_summary(command), **settings)(command)
     return app
+
+
+def _summary(command: Callable[..., Any]) -> str:
+    """The first paragraph of a command's help."""
+    return " ".join((inspect.getdoc(command) or "").partition("\n\n")[0].split())
 
 
 def _version(asked: bool) -> None:
@@ -119,6 +130,8 @@ def _run() -> int:
         return _fail(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", 130)
+    except typer._click.exceptions.NoSuchOption as error:  # noqa: SLF001
+        return _fail(_unknown(error), 2)
     except typer._click.exceptions.ClickException as error:  # noqa: SLF001
         return _fail(error.format_message(), 2)
     except BrokenPipeError:
@@ -134,6 +147,18 @@ def _run() -> int:
         # Most paths may be any bytes; other words are text.
         word = error.object[:60]
         return _fail(f"{word}: character {error.start + 1} is not UTF-8; rename it", 2)
+
+
+def _unknown(error: Any) -> str:
+    """What to say of an option that a command does not have."""
+    context = error.ctx
+    known = [flag for param in context.command.params for flag in param.opts if flag[:2] == "--"]
+    instead = (context.obj or {}).get(error.option_name)
+    if instead is None:
+        near = difflib.get_close_matches(error.option_name, known, 1, 0.0)
+        command = context.command_path
+        instead = f"did you mean {near[0]}? (`{command} --help` lists them)"
+    return f"{error.option_name}: no such option; {instead}"
 
 
 def _command() -> str | None:

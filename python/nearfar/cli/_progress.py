@@ -4,27 +4,90 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from nearfar.output import watched
+from nearfar.units import rest
+
+#: Options that make a study read other references than the trace has records.
+_OTHER_REFERENCES = ("kinds", "filter")
 
 
 @contextmanager
-def progress(doing: str) -> Iterator[Callable[[int], None] | None]:
-    """Give a callable that shows how many references are done; none if nobody looks."""
+def progress(doing: str, total: int | None = None) -> Iterator[Callable[[int], None] | None]:
+    """Give a callable that shows how many references are done; none if nobody looks.
+
+    Args:
+        doing: what is done.
+        total: references of a pass, where that is known. A count that begins anew, or goes beyond
+            it, is of another pass.
+    """
     if not watched():
         yield None
         return
-
-    def show(count: int) -> None:
-        print(f"\r{doing}: {count / 1e6:,.0f} M references", end="", file=sys.stderr, flush=True)
-
+    shown = _Shown(doing, total)
     try:
-        yield show
+        yield shown.show
     finally:
         print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def records(
+    trace: str | PathLike[str], options: Mapping[str, Any] | None = None, cells: int = 1
+) -> int | None:
+    """References that a study reads of a trace; None where that is not known before.
+
+    Args:
+        trace: its folder.
+        options: of the study; some of them make it read others.
+        cells: how often it reads them.
+    """
+    if any(options.get(name) not in (None, "none") for name in _OTHER_REFERENCES if options):
+        return None
+    try:
+        info = json.loads((Path(trace) / "trace.json").read_bytes())
+        return int(info["records"]) * cells
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # whatever is wrong, the study says it
+
+
+def records_of_run(run: Path) -> int | None:
+    """The same of the trace of a run's folder."""
+    try:
+        found = json.loads((run / "run.json").read_bytes())
+        return records(found["trace"], found["options"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+class _Shown:
+    """The line that is shown."""
+
+    def __init__(self, doing: str, total: int | None) -> None:
+        self.doing, self.total = doing, total
+        self.last, self.number, self.began = 0, 1, time.monotonic()
+
+    def show(self, count: int) -> None:
+        """So many references are done."""
+        print(f"\r\033[K{self.line(count, time.monotonic())}", end="", file=sys.stderr, flush=True)
+
+    def line(self, count: int, now: float) -> str:
+        """What is shown at the time ``now``."""
+        if not self.total:
+            return f"{self.doing}: {count / 1e6:,.0f} M references"
+        done = (count - 1) % self.total + 1 if count else 0
+        if done < self.last:
+            self.number, self.began = self.number + 1, now
+        self.last = done
+        text = f"{self.doing}: {done / 1e6:,.0f} of {self.total / 1e6:,.0f} M references"
+        if self.number > 1:
+            text += f", pass {self.number}"
+        return text + rest(done, self.total, now - self.began)
 
 
 def made(trace: Path, as_json: bool) -> None:

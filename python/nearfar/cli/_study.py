@@ -73,14 +73,14 @@ def save(
 def print_result(
     result: Result,
     output_format: str,
-    shown: Callable[[], RenderableType],
     html: Path | None = None,
+    shown: Callable[[], RenderableType] | None = None,
 ) -> None:
-    """Print a result: for programs its rows, for people what ``shown`` draws, and the page."""
+    """Print a result: for programs its rows, for people its view or ``shown``, and the page."""
     if not print_rows(result, output_format):
         from nearfar.report.tables import show
 
-        show(shown())
+        show(result.view() if shown is None else shown())
         if html is not None:
             print(f"page: {html}")
 

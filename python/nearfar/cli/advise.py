@@ -50,7 +50,7 @@ def run(
     from nearfar import advise as study
     from nearfar import emit as emitters
     from nearfar import machine as machines
-    from nearfar.cli._progress import progress
+    from nearfar.cli._progress import progress, records
 
     check_format(output_format)
     check_outputs(out, force, html)
@@ -64,7 +64,8 @@ def run(
             raise NearfarError("--set: give traces and the --machine whose value it is")
         values = machines.parse_set(set_)
         options["machine"] = [machines.load(one, set=values) for one in chosen]
-    with progress(f"advise {inputs[0]}") as on_progress:
+    total = records(inputs[0], options) if len(inputs) == 1 else None
+    with progress(f"advise {inputs[0]}", total) as on_progress:
         result = study.advise(inputs, progress=on_progress, **options)
     if emit is not None and out is None and len(result.rows) > 1:
         raise NearfarError(f"--emit: {len(result.rows)} VMs make as many files; give -o FOLDER")
@@ -131,6 +132,4 @@ def _print(result: AdviseResult, output_format: str, emitted: dict[str, str]) ->
     if emitted:
         print("\n".join(emitted.values()), end="")
     else:
-        from nearfar.report import advise as tables
-
-        print_result(result, output_format, lambda: tables.advice(result.to_dict()))
+        print_result(result, output_format)

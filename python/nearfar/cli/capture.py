@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Unpack
@@ -12,7 +13,14 @@ from nearfar.declared.capture import OPTIONS, Options
 from nearfar.schema import takes
 
 SETTINGS = {
-    "context_settings": {"ignore_unknown_options": True, "allow_interspersed_args": False},
+    "context_settings": {
+        "allow_interspersed_args": False,
+        # Options of other tools, and what to do instead.
+        "obj": {
+            "--pid": "capture starts a program and does not attach to one that runs; "
+            "write `nearfar capture -- COMMAND...`"
+        },
+    },
     "epilog": "Example: nearfar capture -o app.trace -- gzip -dc numbers.gz",
 }
 
@@ -30,13 +38,29 @@ def run(
 ) -> None:
     """Run an unmodified x86-64 or aarch64 program and write its trace.
 
+    capture starts the program: it cannot attach to one that runs already (there is no --pid).
+    Options of nearfar stand before the program, which has all that follows.
+
     The program's standard streams are passed through; a summary goes to standard error. Exit code
     0 when the trace is complete, whatever the program answered; 130 after Ctrl-C.
     """
     from nearfar import capture
 
-    show = capture.meter()
-    outcome = capture.run(command, output, force=force, progress=show, **options)
+    stop = str(options.get("stop_after") or options.get("max_refs") or "")
+    show = capture.meter(int(stop) if stop.isdigit() else None)
+    waited = options.get("start_on") or ""
+    said = not waited
+
+    def on_progress(records: int) -> None:
+        nonlocal said
+        if not said:  # now that it is caught
+            said = True
+            words = f"recording begins on {waited}: kill -{waited[3:]} {os.getpid()}"
+            print(f"nearfar: {words}", file=sys.stderr, flush=True)
+        if show is not None:
+            show(records)
+
+    outcome = capture.run(command, output, force=force, progress=on_progress, **options)
     if show is not None:
         print("\x1b[K", end="", file=sys.stderr)
     info = outcome.info

@@ -42,7 +42,7 @@ def run(
 
         return report.diff(found.to_dict(), full=full)
 
-    print_result(found, output_format, shown)
+    print_result(found, output_format, shown=shown)
     failed = found.worse(threshold) if threshold is not None else []
     if failed:
         sys.stdout.flush()  # standard error comes after

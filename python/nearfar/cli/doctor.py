@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from nearfar.doctor import Finding
+    from nearfar.report.fitted import Table
 
 SETTINGS = {"epilog": "Example: nearfar doctor --require libvirt"}
 
@@ -38,25 +42,30 @@ def run(
     if format is Format.JSON:
         print(json.dumps({"findings": [one.to_dict() for one in found]}, indent=2))
     else:
-        from rich import box
-        from rich.table import Table
-        from rich.text import Text
-
         from nearfar.report.tables import show
 
-        table = Table(box=box.SIMPLE_HEAD)
-        table.add_column("tool", no_wrap=True)
-        table.add_column("there", no_wrap=True)
-        table.add_column("why, and the fix", overflow="fold", ratio=3)
-        table.add_column("used for", overflow="fold", ratio=2)
-        for one in found:
-            there = Text("yes", "green") if one.available else Text("no", "red")
-            why = Text(one.why)
-            if one.fix:
-                why.append(f"\n{one.fix}", "bold")
-            table.add_row(one.name, there, why, Text(one.used_for))
-        show(table)
+        show(_table("What nearfar can use", [one for one in found if not one.for_tests]))
+        tests = "What its own tests, checks and demonstration use besides"
+        show(_table(tests, [one for one in found if one.for_tests]))
     missing = [one for one in found if one.name in (require or []) and not one.available]
     if missing:
         lines = [f"{one.name}: {one.why}; {one.fix}" for one in missing]
         raise NearfarError(" | ".join(lines), 3)
+
+
+def _table(title: str, found: list[Finding]) -> Table:
+    from rich.text import Text
+
+    from nearfar.report.fitted import KEY, Table
+
+    table = Table(title)
+    table.add_column("tool", importance=KEY)
+    table.add_column("there", importance=KEY)
+    table.add_column("used for; what was found, and the fix", overflow="fold", importance=KEY)
+    for one in found:
+        there = Text("yes", "green") if one.available else Text("no", "red")
+        words = Text.assemble(one.used_for, (f"\n{one.why}", "dim"))
+        if one.fix:
+            words.append(f"\n{one.fix}", "bold")
+        table.add_row(one.name, there, words)
+    return table

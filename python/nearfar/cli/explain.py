@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Unpack
+from typing import Annotated, Unpack
 
 import typer
 
 from nearfar.cli._study import Format, check_format, print_result
 from nearfar.declared.explain import OPTIONS, Options
 from nearfar.schema import takes
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 SETTINGS = {"epilog": "Example: nearfar explain app.run --page 64K --memory 50%"}
 
@@ -26,16 +23,11 @@ def run(
     **options: Unpack[Options],
 ) -> None:
     """Take a row apart: terms of the model; regions, addresses and code that miss and fault."""
-    from nearfar.cli._progress import progress
+    from nearfar.cli._progress import progress, records_of_run
     from nearfar.explain import explain
 
     check_format(output_format, instead="")
-    with progress(f"explain {run}") as on_progress:
+    with progress(f"explain {run}", records_of_run(run)) as on_progress:
         found = explain(run, page=page, progress=on_progress, **options)
 
-    def shown() -> RenderableType:
-        from nearfar.report import explain as report
-
-        return report.explain(found.to_dict())
-
-    print_result(found, output_format, shown)
+    print_result(found, output_format)

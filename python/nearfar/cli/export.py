@@ -28,9 +28,9 @@ def run(
 ) -> None:
     """Export a trace for another tool (formats: docs/formats.md)."""
     from nearfar import exporter
-    from nearfar.cli._progress import progress
+    from nearfar.cli._progress import progress, records
 
-    with progress(f"exporting {trace}") as on_progress:
+    with progress(f"exporting {trace}", records(trace)) as on_progress:
         count = exporter.export_trace(
             trace, out, format=format, force=force, progress=on_progress, **options
         )

@@ -47,11 +47,10 @@ def _memory(one: Fit) -> str:
 
 
 def _print(one: Fit, fits: Fits) -> None:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
     from nearfar.models import MODELS
+    from nearfar.report.fitted import Table
     from nearfar.report.tables import show
 
     name = {"tlb": "TLB miss rate", "fault": "Page fault rate"}[one.quantity]
@@ -62,7 +61,7 @@ def _print(one: Fit, fits: Fits) -> None:
         show(f"AIC {one.aic:.4g}")
     if not one.coefficients:
         return
-    table = Table(box=box.SIMPLE_HEAD)
+    table = Table()
     table.add_column("coefficient")
     table.add_column("value", justify="right")
     table.add_column(f"{100 * one.confidence:g} % interval")
@@ -74,7 +73,7 @@ def _print(one: Fit, fits: Fits) -> None:
             f"{pair[0]:.6g} .. {pair[1]:.6g}" if pair else "not determined",
         )
     show(table)
-    table = Table(box=box.SIMPLE_HEAD)
+    table = Table()
     for heading in ("page bytes", "predicted", "measured"):
         table.add_column(heading, justify="right")
     for size, rate, measured in fits.points(one):

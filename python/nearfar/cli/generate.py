@@ -30,7 +30,8 @@ def run(
     from nearfar import generate
     from nearfar.cli._progress import made, progress
 
-    with progress(f"generating {name}") as on_progress:
+    total = int(refs) if str(refs).isdigit() else None
+    with progress(f"generating {name}", total) as on_progress:
         trace = generate.generate(
             name, out, refs=refs, pages=pages, force=force, progress=on_progress, **options
         )

@@ -33,12 +33,12 @@ def run(
 ) -> None:
     """Say what a trace holds: footprint, working set, hottest regions, reuse (docs/info.md)."""
     from nearfar import info
-    from nearfar.cli._progress import progress
+    from nearfar.cli._progress import progress, records
     from nearfar.output import write_whole
 
     check_format(output_format, instead="")
     check_outputs(None, force, html)
-    with progress(f"reading {trace}") as on_progress:
+    with progress(f"reading {trace}", records(trace, options)) as on_progress:
         found = info.info(trace, heatmap=html is not None, progress=on_progress, **options)
     if html is not None:
         write_whole(html, found.html(), force=force)
@@ -51,7 +51,7 @@ def run(
         table = tables.info(found)
         return Group(table, *_verified(found["verified"])) if "verified" in found else table
 
-    print_result(found, output_format, shown)
+    print_result(found, output_format, shown=shown)
 
 
 def _verified(files: Sequence[Verified]) -> Iterator[RenderableType]:

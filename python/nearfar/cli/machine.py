@@ -172,40 +172,38 @@ def _as_json(one: Machine) -> Mapping[str, object]:
 
 
 def _print_list(found: list[Machine]) -> None:
-    from rich import box
-    from rich.table import Table
-
+    from nearfar.report.fitted import KEY, Table
     from nearfar.report.tables import show
 
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("machine", no_wrap=True)
-    table.add_column("storage")
-    table.add_column("what it stands for", overflow="fold")
+    table = Table()
+    table.add_column("machine", importance=KEY)
+    table.add_column("storage", overflow="fold", importance=KEY)
+    table.add_column("what it stands for", overflow="fold", importance=KEY)
     for one in found:
         table.add_row(one.name, ", ".join(one.storages), one.description)
     show(table)
 
 
 def _print_machine(one: Machine) -> None:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
+    from nearfar.report.fitted import KEY, Table
     from nearfar.report.tables import show
 
     show(Text.assemble((one.name, "bold"), f": {one.description}"))
-    table = Table(box=box.SIMPLE_HEAD)
-    for heading, style in (("key", ""), ("value", "bold"), ("source", "dim")):
-        table.add_column(heading, style=style, overflow="fold")
+    table = Table()
+    table.add_column("key", importance=KEY)
+    for heading, style in (("value", "bold"), ("source", "dim")):
+        table.add_column(heading, style=style, overflow="fold", importance=KEY)
     for key, value, source in _flatten("", one.to_dict()):
         table.add_row(key, value, source)
     show(table)
     if one.storages:
         show("Time to read one page (the device idle, the request alone):")
-        table = Table(box=box.SIMPLE_HEAD)
-        table.add_column("storage", no_wrap=True)
+        table = Table()
+        table.add_column("storage", importance=KEY)
         for size in SHOWN:
-            table.add_column(_size(size), justify="right", no_wrap=True)
+            table.add_column(_size(size), justify="right")
         for name in one.storages:
             table.add_row(name, *(_time(ns) for ns in one.io_ns(name, SHOWN)))
         show(table)

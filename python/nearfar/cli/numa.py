@@ -86,13 +86,12 @@ def alloc(
 ) -> None:
     """Time allocating and clearing memory; where pages land; why it cannot be done."""
     from nearfar import numa
-    from nearfar.report import numa as tables
 
     check_format(output_format)
     check_outputs(out, force, html)
     found = numa.alloc(size, **options)
     save(found, out, force, html, found.html)
-    print_result(found, output_format, lambda: tables.alloc(found.rows), html)
+    print_result(found, output_format, html)
 
 
 @APP.command(epilog="Example: nearfar numa run app.trace --mode local,memory-mode")
@@ -108,15 +107,14 @@ def run(
 ) -> None:
     """Show what a program sees: latency, bandwidth, near and far shares under each mode."""
     from nearfar import numa
-    from nearfar.cli._progress import progress
-    from nearfar.report import numa as tables
+    from nearfar.cli._progress import progress, records
 
     check_format(output_format)
     check_outputs(out, force)
-    with progress(f"numa run {load}") as on_progress:
+    with progress(f"numa run {load}", records(load)) as on_progress:
         found = numa.run(load, progress=on_progress, **options)
     save(found, out, force)
-    print_result(found, output_format, lambda: tables.run(found.rows))
+    print_result(found, output_format)
 
 
 @APP.command(epilog="Example: nearfar numa pair 48G 48G --overlap 0,0.5,1")
@@ -134,14 +132,13 @@ def pair(
     """Show how two virtual machines in memory mode slow each other down."""
     from nearfar import numa
     from nearfar.cli._progress import progress
-    from nearfar.report import numa as tables
 
     check_format(output_format)
     check_outputs(out, force)
     with progress(f"numa pair {first} {second}") as on_progress:
         found = numa.pair(first, second, progress=on_progress, **options)
     save(found, out, force)
-    print_result(found, output_format, lambda: tables.pair(found.rows))
+    print_result(found, output_format)
 
 
 @APP.command(epilog="Example: nearfar numa plan --capacity 500G --threads 24 --emit numactl")
@@ -161,7 +158,6 @@ def plan(
     """Choose a mode, nodes and weights; exit 1 if no mode has the bandwidth."""
     from nearfar import emit as emitters
     from nearfar.numa.plan import plan as choose
-    from nearfar.report import numa as tables
 
     check_format(output_format)
     check_outputs(out, force)
@@ -174,5 +170,5 @@ def plan(
     if text is not None:
         print(text, end="")
     else:
-        print_result(found, output_format, lambda: tables.plan(found.rows))
+        print_result(found, output_format)
     return 0 if best["enough"] else 1

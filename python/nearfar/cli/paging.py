@@ -39,12 +39,12 @@ def run(
     **options: Unpack[Options],
 ) -> None:
     """Find the best page size at every memory size: TLB misses, page faults, access time."""
-    from nearfar.cli._progress import progress
+    from nearfar.cli._progress import progress, records
     from nearfar.paging import paging, warnings
 
     check_format(output_format)
     check_outputs(out, force, html)
-    with progress(f"paging {trace}") as on_progress:
+    with progress(f"paging {trace}", records(trace, options)) as on_progress:
         result = paging(trace, progress=on_progress, **options)
 
     def page() -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Unpack
+from typing import Annotated, Unpack
 
 import typer
 
@@ -19,10 +20,7 @@ from nearfar.cli._study import (
     save,
 )
 from nearfar.declared.ssd import OPTIONS, Options
-from nearfar.schema import takes
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+from nearfar.schema import default, takes
 
 SETTINGS = {
     "epilog": "Example: nearfar ssd app.trace --machine umd --dram 100M,150M --epf none,smart:50us"
@@ -39,20 +37,16 @@ def run(
     **options: Unpack[Options],
 ) -> None:
     """Replay a program on a DRAM-interface SSD: wait for its flash, or run something else?"""
-    from nearfar.cli._progress import progress
+    from nearfar.cli._progress import progress, records
     from nearfar.ssd import ssd, warnings
 
     check_format(output_format)
     check_outputs(out, force, html)
-    with progress(f"ssd {trace}") as on_progress:
+    lists = (str(options.get(name) or default(OPTIONS, name)) for name in ("dram", "epf"))
+    cells = math.prod(text.count(",") + 1 for text in lists)
+    with progress(f"ssd {trace}", records(trace, options, cells)) as on_progress:
         result = ssd(trace, progress=on_progress, **options)
     save(result, out, force, html, result.html)
     for line in warnings(result):
         print(f"nearfar: note: {line}", file=sys.stderr)
-
-    def shown() -> RenderableType:
-        from nearfar.report import ssd as report
-
-        return report.ssd(result.to_dict())
-
-    print_result(result, output_format, shown, html)
+    print_result(result, output_format, html)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
+from nearfar import units
 from nearfar.cli._study import Format, check_format, print_rows
 from nearfar.declared.sweep import OPTIONS, Options
 from nearfar.output import watched
@@ -51,7 +52,10 @@ def run(
     if output_format in ("csv", "parquet") and len(result.failed) == len(result.cells):
         output_format = "none"  # there are no rows
     if not print_rows(result, output_format) and output_format == "table":
-        _table(result)
+        from nearfar.report.tables import show
+
+        show(result.view())
+        print(f"{result.ran} cells run now\ndataset: {result.dataset}")
     sys.stdout.flush()  # standard error comes after
     for cell in result.failed[:_LISTED]:
         print(f"nearfar: note: cell {_name(result, cell)}: {cell['error']}", file=sys.stderr)
@@ -70,20 +74,13 @@ def _shown() -> Iterator[Progress | None]:
 
     def show(done: int, failed: int, cells: int, left: float | None) -> None:
         done_of = f"{done} of {cells} cells" + (f", {failed} failed" if failed else "")
-        rest = "" if left is None else f", about {_time(left)} left"
+        rest = "" if left is None else f", about {units.wait(left)} left"
         print(f"\r\033[Ksweep: {done_of}{rest}", end="", file=sys.stderr, flush=True)
 
     try:
         yield show
     finally:
         print("\r\033[K", end="", file=sys.stderr, flush=True)
-
-
-def _time(seconds: float) -> str:
-    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{max(seconds, 1):.0f} s"
 
 
 def _say(found: Estimate, output_format: str) -> None:
@@ -93,7 +90,7 @@ def _say(found: Estimate, output_format: str) -> None:
     left = found.cells - found.done
     before = f", {found.failed} of them failed before" if found.failed else ""
     print(f"{found.cells} cells: {found.done} done, {left} to run{before}")
-    long = "not known" if found.seconds is None else f"about {_time(found.seconds)}"
+    long = "not known" if found.seconds is None else f"about {units.wait(found.seconds)}"
     if not left:
         long = "none"
     print(f"time: {long} ({found.basis})")
@@ -101,30 +98,8 @@ def _say(found: Estimate, output_format: str) -> None:
 
 def _name(result: SweepResult, cell: CellState) -> str:
     """The cell by what sets it off from the others."""
+    from nearfar.report.sweep import word
+
     values = cell["parameters"]
     names = result.varying or list(result.run["grid"])
-    return ", ".join(f"{name}={_text(values.get(name))}" for name in names) or str(cell["key"])
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _table(result: SweepResult) -> None:
-    from nearfar.report.tables import listing, show
-
-    names = result.varying or list(result.run["grid"])
-    rows = [
-        [*(_text(cell["parameters"].get(name)) for name in names), cell["status"], cell["rows"]]
-        for cell in result.cells
-    ]
-    most = 40
-    show(listing(f"Cells of {result.folder}", [*names, "status", "rows"], rows[:most]))
-    if len(rows) > most:
-        print(f"and {len(rows) - most} more cells")
-    done = len(result.cells) - len(result.failed)
-    print(
-        f"{result.run['of']}: {len(rows)} cells, {done} done, {len(result.failed)} failed; "
-        f"{result.ran} run now"
-    )
-    print(f"dataset: {result.dataset}")
+    return ", ".join(f"{name}={word(values.get(name))}" for name in names) or str(cell["key"])

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Unpack
+from typing import Annotated, Unpack
 
 import typer
 
 from nearfar.cli._study import Force, Format, Html, check_format, check_outputs, print_result, save
 from nearfar.declared.tiering import OPTIONS, Options
-from nearfar.schema import default, takes
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+from nearfar.schema import takes
 
 SETTINGS = {"epilog": "Example: nearfar tiering --policy nomad,ssp --mix write --seeds 8"}
 
@@ -41,8 +38,6 @@ def run(
     **options: Unpack[Options],
 ) -> None:
     """Compare tiering policies on a simulated machine: bandwidth, migrations, shadows, faults."""
-    from rich.console import Group
-
     from nearfar.cli._progress import progress
     from nearfar.errors import NearfarError
     from nearfar.report import tables
@@ -76,12 +71,4 @@ def run(
             **options,
         )
     save(result, out, force, html, result.html)
-
-    def shown() -> RenderableType:
-        found = result.to_dict()
-        # Points that were asked for are shown; the usual ones are for the page and the files.
-        asked = str(options["points"]) != str(default(OPTIONS, "points"))
-        over_time = [texts.series(found)] if asked else []
-        return Group(texts.tiering(found), *over_time)
-
-    print_result(result, output_format, shown, html)
+    print_result(result, output_format, html)

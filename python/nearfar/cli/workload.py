@@ -122,34 +122,28 @@ def _capture(
 
 
 def _print_list(found: list[Workload]) -> None:
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-
     from nearfar.report import tables
+    from nearfar.report.fitted import KEY, Table
 
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("workload", no_wrap=True)
-    table.add_column("papers", no_wrap=True)
-    table.add_column("here", no_wrap=True)
-    table.add_column("M records", justify="right", no_wrap=True)
-    table.add_column("MiB", justify="right", no_wrap=True)
-    table.add_column("what it does", overflow="fold")
+    table = Table()
+    table.add_column("workload", importance=KEY)
+    table.add_column("papers")
+    table.add_column("here")
+    table.add_column("M records", justify="right")
+    table.add_column("MiB", justify="right")
+    table.add_column("what it does", overflow="fold", narrow=28, importance=KEY)
     for one in found:
         here = "no" if one.missing() else "yes"
         records, pages = one.expected["records"] / 1e6, one.expected["pages"] / 256
         table.add_row(
             one.name, " ".join(one.papers), here, f"{records:.0f}", f"{pages:.0f}",
-            escape(one.description),
+            one.description,
         )  # fmt: skip
     tables.show(table)
 
 
 def _print_one(one: Workload) -> None:
     import shlex
-
-    from rich.table import Table
-    from rich.text import Text
 
     from nearfar.report import tables
 
@@ -179,8 +173,4 @@ def _print_one(one: Workload) -> None:
         ),
         "small": "after {skip_refs:,} records, {max_refs:,} records".format(**one.small),
     }
-    table = Table.grid(padding=(0, 2))
-    for label, value in facts.items():
-        if value:
-            table.add_row(Text(label, style="bold"), Text(value, overflow="fold"))
-    tables.show(table)
+    tables.show(tables.labelled((label, value) for label, value in facts.items() if value))

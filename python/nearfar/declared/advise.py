@@ -20,7 +20,7 @@ class Options(TypedDict, total=False):
     sizes: str | int | Sequence[int]
     model: str
     sample: float | None
-    page_sizes: str | Sequence[int]
+    page_sizes: str | int | Sequence[str | int]
     view: str | None
     page_cache: str
     tlb: str | int
@@ -101,7 +101,7 @@ OPTIONS: Final = (
     ),
     Option(
         "page_sizes",
-        type="str | Sequence[int]",
+        type="str | int | Sequence[str | int]",
         what="Page sizes that may be advised beside 4 KiB, and are simulated; `...` doubles. --view machine takes those that the architecture can set.",
         default="512,1K,...,2M",
         metavar="SIZES",

@@ -11,6 +11,9 @@ class Options(TypedDict, total=False):
     """Options of ``nearfar capture``, by name."""
 
     fetch: bool
+    start_after: str | None
+    start_on: str | None
+    stop_after: str | int | None
     skip_refs: int
     max_refs: int | None
     arch: str
@@ -23,6 +26,29 @@ OPTIONS: Final = (
         type="bool",
         what="Record instruction fetches, one for each block of straight-line code.",
         default=True,
+    ),
+    Option(
+        "start_after",
+        type="str | None",
+        what="Begin to record so long after the program: mappings of before are known, but not which of their pages were touched.",
+        shown="with the program",
+        metavar="TIME",
+    ),
+    Option(
+        "start_on",
+        type="str | None",
+        what="Begin to record when nearfar gets this signal; as --start-after.",
+        shown="with the program",
+        metavar="NAME",
+        choices=(("SIGUSR1", "`kill -USR1`"), ("SIGUSR2", "`kill -USR2`")),
+        open=False,
+    ),
+    Option(
+        "stop_after",
+        type="str | int | None",
+        what="Stop recording so long after its beginning, or after so many records; the program runs on.",
+        shown="with the program",
+        metavar="TIME|RECORDS",
     ),
     Option(
         "skip_refs",

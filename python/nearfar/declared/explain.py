@@ -10,7 +10,7 @@ from nearfar.schema import Column, Option, Rows
 class Options(TypedDict, total=False):
     """Options of ``nearfar explain``, by name."""
 
-    memory: str | None
+    memory: str | int | None
     storage: str | None
 
 
@@ -18,7 +18,7 @@ OPTIONS: Final = (
     Option("page", type="str | int", what="Page size of the row.", required=True, metavar="SIZE"),
     Option(
         "memory",
-        type="str | None",
+        type="str | int | None",
         what="Memory size of the row, as the run was asked for it.",
         shown="the middle one",
         metavar="SIZE",

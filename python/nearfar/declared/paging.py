@@ -12,8 +12,8 @@ from nearfar.schema import Column, MachineLike, Option, Rows
 class Options(TypedDict, total=False):
     """Options of ``nearfar paging``, by name."""
 
-    page_sizes: str | Sequence[int]
-    memory: str
+    page_sizes: str | int | Sequence[str | int]
+    memory: str | int | Sequence[str | int]
     tlb: str | int
     replacement: str
     clock_insert: str
@@ -37,14 +37,14 @@ class Options(TypedDict, total=False):
 OPTIONS: Final = (
     Option(
         "page_sizes",
-        type="str | Sequence[int]",
+        type="str | int | Sequence[str | int]",
         what="Page sizes, powers of two from 64 bytes to 1 TiB; `...` doubles. Of the default, `--view machine` takes those that Linux can give to anonymous memory: 4 KiB, and 16 KiB on.",
         default="512,1K,...,2M",
         metavar="SIZES",
     ),
     Option(
         "memory",
-        type="str",
+        type="str | int | Sequence[str | int]",
         what="Memory sizes: parts of the peak resident set (50%) or bytes (512M); `...` for equal steps.",
         default="10%,...,100%",
         metavar="SIZES",

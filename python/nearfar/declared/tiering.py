@@ -23,8 +23,8 @@ class Options(TypedDict, total=False):
     scale: str | float
     seeds: int | Sequence[int]
     seed: int
-    fast: str | None
-    slow: str | None
+    fast: str | int | None
+    slow: str | int | None
     rss: str | int | None
     wss: str | int | None
     huge: bool
@@ -122,14 +122,14 @@ OPTIONS: Final = (
     Option("seed", type="int", what="The first seed.", default=1, metavar="COUNT"),
     Option(
         "fast",
-        type="str | None",
+        type="str | int | None",
         what="Fastest node in place of the machine's: 30% of the program's memory, or bytes at full scale.",
         shown="the machine's",
         metavar="SIZE",
     ),
     Option(
         "slow",
-        type="str | None",
+        type="str | int | None",
         what="Slowest node: the same.",
         shown="the machine's",
         metavar="SIZE",

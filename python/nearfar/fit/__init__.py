@@ -41,6 +41,7 @@ class Fits(list[Fit], Result):
         sizes: page sizes in bytes to predict the rates of; None for those that were measured.
     """
 
+    shown = "nearfar.report.fit:fit"
     chart = "nearfar.report.plots.fit:draw"
     sizes: Sequence[int] | None = None
 

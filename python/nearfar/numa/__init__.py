@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, TypedDict, TypeVar, Unpack
 
@@ -110,6 +111,7 @@ class NumaResult(FolderResult, Generic[Row]):
     run: Run
     rows: list[Row]
 
+    shown = "nearfar.report.numa:numa"
     page = "nearfar.report.html.numa:NumaPage"
     chart = "nearfar.report.plots.numa:draw"
     columns: ClassVar[Mapping[str, Rows]] = {
@@ -176,7 +178,7 @@ def alloc(
 
 @takes(numa_run.OPTIONS)
 def run(
-    load: str | Path, *, progress: Progress = None, **options: Unpack[numa_run.Options]
+    load: str | PathLike[str], *, progress: Progress = None, **options: Unpack[numa_run.Options]
 ) -> NumaResult[RunRow]:
     """What a program sees: latency, bandwidth, and where its memory accesses go.
 
@@ -199,8 +201,8 @@ def run(
 
 @takes(numa_pair.OPTIONS)
 def pair(
-    first: str | Path,
-    second: str | Path,
+    first: str | PathLike[str],
+    second: str | PathLike[str],
     *,
     progress: Progress = None,
     **options: Unpack[numa_pair.Options],
@@ -260,7 +262,7 @@ def published(found: NumaResult[Any]) -> list[Published]:
     ]
 
 
-def _load(load: str | Path) -> tuple[Path | None, int]:
+def _load(load: str | PathLike[str]) -> tuple[Path | None, int]:
     """A trace folder, the capture of a workload, or bytes."""
     if not isinstance(load, str) or Path(load).exists():
         return Path(load), 0
@@ -296,7 +298,7 @@ def _result(
     machine: machines.Machine,
     options: Sequence[Option],
     answer: Mapping[str, Any],
-    arguments: Sequence[str | Path] = (),
+    arguments: Sequence[str | PathLike[str]] = (),
 ) -> NumaResult[Any]:
     made = provenance(
         "numa",

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from nearfar import paging_findings as findings
@@ -16,6 +14,7 @@ from nearfar.advise.host import hosts
 from nearfar.advise.regret import Evaluation
 from nearfar.declared.advise import ROWS, Row
 from nearfar.gain_error import points
+from nearfar.report.fitted import DETAIL, KEY, Table
 
 #: As they are shown; the percentile's figures are the goals' own.
 _STYLE = {"good": "green", "fair": "yellow", "poor": "bold red", "unknown": "yellow"}
@@ -24,15 +23,18 @@ _STYLE = {"good": "green", "fair": "yellow", "poor": "bold red", "unknown": "yel
 def advice(result: Mapping[str, Any]) -> RenderableType:
     """The dict that ``nearfar advise --format json`` prints: a table, and why for each VM."""
     rows: Sequence[Row] = result["rows"]
-    table = _table(
-        "Advised page size, predicted time per reference and gain over 4 KiB, simulated regret"
+    table = Table(
+        "Advised page size, predicted time per reference and gain over 4 KiB, simulated regret",
+        collapse_padding=True,
     )
     for head in ROWS.heads("vm", "storage"):
-        table.add_column(head, overflow="fold")
+        table.add_column(head, overflow="fold", narrow=10, importance=KEY)
     sizes = ("memory_bytes", "advised_page_bytes", "settable_page_bytes")
-    for head in ROWS.heads(*sizes, "predicted_ns", "gain", "regret"):
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_column(sure_head(rows), no_wrap=True)
+    for name in (*sizes, "predicted_ns", "gain", "regret"):
+        key = name in ("advised_page_bytes", "gain")
+        importance = KEY if key else DETAIL if name == "predicted_ns" else 1
+        table.add_column(ROWS.head(name), justify="right", importance=importance)
+    table.add_column(sure_head(rows))
     parts: list[RenderableType] = [table, Text("")]
     if findings.filtered(result):
         parts.insert(0, Text(units.clean(f"Of the {result['run']['view']}.")))
@@ -52,8 +54,10 @@ def advice(result: Mapping[str, Any]) -> RenderableType:
             Text.assemble((units.clean(row["vm"]), "bold"), f": {units.clean(row['why'])}")
         )
     for host in hosts(result):
-        name = (f"Host {units.clean(host.machine)}", "bold red" if host.missing_bytes else "bold")
-        parts.append(Text.assemble(name, f": {host.sentence}"))
+        style = "bold red" if host.missing_bytes else "bold"
+        parts.append(
+            Text.assemble((f"Host {units.clean(host.machine)}", style), f": {host.sentence}")
+        )
     return Group(*parts)
 
 
@@ -82,11 +86,14 @@ def evaluation(found: Evaluation, most: int = 10) -> RenderableType:
     ``papers``: rows that used the papers' forms; ``advised``: 95th percentile with the threshold.
     """
     goal = f"{units.percent(found['goal_median'])} / {units.percent(found['goal_p95'])}"
-    table = _table(f"Regret of the model's page (goal: median / 95th percentile <= {goal})")
-    table.add_column("storage", overflow="fold", min_width=14)
+    table = Table(
+        f"Regret of the model's page (goal: median / 95th percentile <= {goal})",
+        collapse_padding=True,
+    )
+    table.add_column("storage", overflow="fold", min_width=14, importance=KEY)
     for name in ("rows", "median", "p95", "worst", "exceed", "papers", "advised"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("goal", no_wrap=True, min_width=6)
+        table.add_column(name, justify="right")
+    table.add_column("goal", min_width=6)
     for group in found["summary"]:
         table.add_row(
             Text(units.clean(group["group"])),
@@ -99,11 +106,12 @@ def evaluation(found: Evaluation, most: int = 10) -> RenderableType:
         )
     parts: list[RenderableType] = [table]
     if found["exceeding"]:
-        worst = _table(f"Worst rows above {units.percent(found['goal_p95'])}")
+        title = f"Worst rows above {units.percent(found['goal_p95'])}"
+        worst = Table(title, collapse_padding=True)
         for name in ("vm", "machine/storage"):
-            worst.add_column(name, overflow="fold")
+            worst.add_column(name, overflow="fold", importance=KEY)
         for name in ("model's page", "best page", "regret"):
-            worst.add_column(name, justify="right", no_wrap=True)
+            worst.add_column(name, justify="right")
         for row in found["exceeding"][:most]:
             worst.add_row(
                 Text(units.clean(row["vm"])),
@@ -114,13 +122,3 @@ def evaluation(found: Evaluation, most: int = 10) -> RenderableType:
             )
         parts += [Text(""), worst]
     return Group(*parts)
-
-
-def _table(title: str) -> Table:
-    return Table(
-        title=title,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        collapse_padding=True,
-    )

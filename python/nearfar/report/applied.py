@@ -9,13 +9,12 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from nearfar import units
 from nearfar.declared.apply import PREDICTION_ROWS, SUMMARY_ROWS
+from nearfar.report.fitted import KEY, Table
 
 _BYTES = ("peak_rss_bytes", "anon_huge_bytes")
 
@@ -63,12 +62,12 @@ def _whose(plan: Mapping[str, Any]) -> str:
 
 
 def _summary(rows: list[Mapping[str, Any]], size: str, both: bool) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("measured", no_wrap=True)
+    table = Table()
+    table.add_column("measured", importance=KEY)
     for title in (
         (["base"] if both else []) + [size] + ([SUMMARY_ROWS.head("ratio")] if both else [])
     ):
-        table.add_column(title, justify="right", no_wrap=True)
+        table.add_column(title, justify="right")
     for row in rows:
         if row["page"] is None and row["base"] is None:
             continue
@@ -80,14 +79,14 @@ def _summary(rows: list[Mapping[str, Any]], size: str, both: bool) -> Table:
 
 
 def _prediction(rows: list[Mapping[str, Any]], base: str, size: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("predicted from the trace", no_wrap=True)
+    table = Table()
+    table.add_column("predicted from the trace", importance=KEY)
     for title in (base, size, PREDICTION_ROWS.head("ratio")):
-        table.add_column(title, justify="right", no_wrap=True)
+        table.add_column(title, justify="right")
     measured, ratio, comparable = PREDICTION_ROWS.heads("measured", "measured_ratio", "comparable")
-    table.add_column(measured, no_wrap=True)
-    table.add_column(ratio, justify="right", no_wrap=True)
-    table.add_column(comparable, no_wrap=True)
+    table.add_column(measured)
+    table.add_column(ratio, justify="right")
+    table.add_column(comparable)
     for row in rows:
         table.add_row(
             _name(row["quantity"]),

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from nearfar import units
 from nearfar.declared.diff import ROWS
+from nearfar.report.fitted import Table
 from nearfar.report.tables import listing
 
 #: Rows that a table shows, largest difference first, unless all are asked for.

@@ -118,7 +118,8 @@ def _places(
         ]
         rows.append([*([_where(place)] if where else []), *counts, place["name"]])
     heads = ROWS.heads("tlb_misses", "faults", "first_touches", "ns", "share", "name")
-    return listing(title, [*where, *heads], rows)
+    details = ROWS.heads("first_touches")
+    return listing(title, [*where, *heads], rows, details)
 
 
 def _where(place: Mapping[str, Any]) -> str:

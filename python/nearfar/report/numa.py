@@ -6,19 +6,42 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from nearfar import units
 from nearfar.declared import numa_alloc, numa_plan, numa_run
-from nearfar.report.tables import _table as table
+from nearfar.report.fitted import KEY, Table
 
 Rows = Sequence[Mapping[str, Any]]
 
 
+def numa(result: Mapping[str, Any]) -> RenderableType:
+    """The answer to the question that a result is of."""
+    questions = {"alloc": alloc, "run": run, "pair": pair, "plan": plan}
+    return questions[result["run"]["question"]](result["rows"])
+
+
+def _headline(*sentences: str) -> Text:
+    return Text(" ".join(sentences), style="bold")
+
+
+def _least(rows: Rows, key: str) -> tuple[float, str]:
+    """The least value, and the modes that have it."""
+    least = min(row[key] for row in rows)
+    return least, ", ".join(row["mode"] for row in rows if row[key] <= least * (1 + 1e-9))
+
+
 def alloc(rows: Rows) -> RenderableType:
     """Times and where the bytes landed; below it why what could not be done could not."""
-    shown = table("Allocate and clear")
+    sentences = []
+    for size in dict.fromkeys(row["size_bytes"] for row in rows):
+        done = [row for row in rows if row["size_bytes"] == size and row["possible"]]
+        if done:
+            seconds, modes = _least(done, "seconds")
+            sentences.append(f"{units.size(size)}: quickest with {modes}, {_seconds(seconds)}.")
+        else:
+            sentences.append(f"{units.size(size)}: no mode has room.")
+    shown = Table("Allocate and clear")
     places = ("local_dram_bytes", "remote_dram_bytes", "local_far_bytes", "remote_far_bytes")
     heads = numa_alloc.ROWS.heads("mode", "size_bytes", "seconds", "gb_per_second", *places)
     _columns(shown, *heads)
@@ -36,12 +59,17 @@ def alloc(rows: Rows) -> RenderableType:
         for row in rows
         if not row["possible"]
     ]
-    return Group(shown, *map(Text, lines))
+    return Group(_headline(*sentences), Text(""), shown, *map(Text, lines))
 
 
 def run(rows: Rows) -> RenderableType:
     """What a program sees under each mode."""
-    shown = table("Memory accesses")
+    seen = [row for row in rows if row["possible"] and row["latency_ns"] is not None]
+    answer = "No mode has room, or nothing was accessed."
+    if seen:
+        latency, modes = _least(seen, "latency_ns")
+        answer = f"Least latency with {modes}: {latency:.0f} ns."
+    shown = Table("Memory accesses")
     places = ("local_dram_share", "remote_dram_share", "local_far_share", "remote_far_share")
     known = ("mode", "latency_ns", "gb_per_second", "bound_by", *places, "cache_hit_rate")
     _columns(shown, *numa_run.ROWS.heads(*known))
@@ -61,12 +89,14 @@ def run(rows: Rows) -> RenderableType:
             *(_percent(row[place]) for place in places),
             "" if hits is None else _percent(hits),
         )
-    return shown
+    return Group(_headline(answer), Text(""), shown)
 
 
 def pair(rows: Rows) -> RenderableType:
     """How two virtual machines fare."""
-    shown = table("Two virtual machines in memory mode")
+    slow = [row[f"slowdown_{guest}"] for row in rows for guest in "ab"]
+    answer = f"Together they are {min(slow):.2f}x to {max(slow):.2f}x as slow as alone."
+    shown = Table("Two virtual machines in memory mode")
     _columns(shown, "places in the cache", "hits alone", "hits together", "slowdown")
     for row in rows:
         place = "shuffled" if row["shuffled"] else f"{_percent(row['overlap'])} shared"
@@ -76,12 +106,12 @@ def pair(rows: Rows) -> RenderableType:
             " / ".join(_percent(row[f"together_hit_rate_{guest}"]) for guest in "ab"),
             " / ".join(f"{row[f'slowdown_{guest}']:.2f}x" for guest in "ab"),
         )
-    return shown
+    return Group(_headline(answer), Text(""), shown)
 
 
 def plan(rows: Rows) -> RenderableType:
     """The candidates, the chosen one marked, and what it gains over plain Linux."""
-    shown = table("Ways to place it")
+    shown = Table("Ways to place it")
     figures = ("latency_ns", "gb_per_second", "bound_by", "clear_seconds")
     _columns(shown, "", *numa_plan.ROWS.heads("mode", "nodes", "weights", *figures))
     for row in rows:
@@ -100,7 +130,7 @@ def plan(rows: Rows) -> RenderableType:
         )
     usual = next(row for row in rows if row["possible"])
     best = next(row for row in rows if row["chosen"])
-    text = f"* {best['mode']}"
+    text = best["mode"]
     if best is usual:
         text += ": nothing is better than what Linux does by itself"
     else:
@@ -110,12 +140,12 @@ def plan(rows: Rows) -> RenderableType:
         )
     if not best["enough"]:
         text += "; the bandwidth asked for cannot be had"
-    return Group(shown, Text(text + "."))
+    return Group(_headline(text + "."), Text(""), shown)
 
 
 def nodes(rows: Rows) -> RenderableType:
     """Nodes as they are described."""
-    shown = table("Memory nodes")
+    shown = Table("Memory nodes")
     _columns(shown, "node", "kind", "size", "CPUs", "socket", "read", "bandwidth", "from")
     for row in rows:
         latency, rate = row["read_latency"], row["read_bandwidth"]
@@ -133,9 +163,9 @@ def nodes(rows: Rows) -> RenderableType:
 
 
 def _columns(shown: Table, first: str, *others: str) -> None:
-    shown.add_column(first, no_wrap=True)
-    for name in others:
-        shown.add_column(name, justify="right", no_wrap=True)
+    shown.add_column(first, importance=KEY)
+    for place, name in enumerate(others):
+        shown.add_column(name, justify="right", importance=1 if place else KEY)
 
 
 def _seconds(value: float) -> str:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich import box
-from rich.console import Group, JustifyMethod, RenderableType
-from rich.table import Table
+from rich.console import Group, JustifyMethod, OverflowMethod, RenderableType
 from rich.text import Text
 
 from nearfar import papers, units
 from nearfar.declared.reproduce import ROWS, SENSITIVITY_ROWS
+from nearfar.report.fitted import KEY, Table
 
 Row = Mapping[str, Any]
 
@@ -69,13 +68,20 @@ def rows(result: Mapping[str, Any]) -> RenderableType:
     parts: list[RenderableType] = [Text(summary(result), style="bold")]
     if text := captures(result["run"]):
         parts.append(Text(text))
-    table = _table("")
+    table = Table(collapse_padding=True)
     widths = {"paper": 14, "item": 62, "published": None, "ours": None, "unit": 34}
     for name, width in widths.items():
         justify: JustifyMethod = "right" if name == "ours" else "left"
-        table.add_column(ROWS.head(name), max_width=width, justify=justify)
+        overflow: OverflowMethod = "ellipsis" if name == "ours" else "fold"
+        table.add_column(
+            ROWS.head(name),
+            max_width=width,
+            justify=justify,
+            overflow=overflow,
+            importance=KEY if name in ("paper", "item", "ours") else 1,
+        )
     for head in ROWS.heads("tolerance", "holds"):
-        table.add_column(head, no_wrap=True)
+        table.add_column(head, importance=KEY if head == ROWS.head("holds") else 1)
     for row in result["rows"]:
         table.add_row(
             Text(papers.label(row["paper"])),
@@ -95,11 +101,12 @@ def rows(result: Mapping[str, Any]) -> RenderableType:
         for row in missed
     ]
     if result["sensitivity"]:
-        other = _table("Rows that hold when what the papers leave open is chosen otherwise")
+        title = "Rows that hold when what the papers leave open is chosen otherwise"
+        other = Table(title, collapse_padding=True)
         for head in SENSITIVITY_ROWS.heads("setting", "why"):
-            other.add_column(head)
+            other.add_column(head, overflow="fold", importance=KEY)
         for head in SENSITIVITY_ROWS.heads("holds", "more", "fewer"):
-            other.add_column(head, justify="right", no_wrap=True)
+            other.add_column(head, justify="right")
         for case in result["sensitivity"]:
             more, fewer = (f"{len(case[key])}" for key in ("more", "fewer"))
             hold = f"{case['holds']} of {case['rows']}"
@@ -111,13 +118,3 @@ def rows(result: Mapping[str, Any]) -> RenderableType:
 def _seen(row: Row) -> str:
     """What a row saw, or its numbers where it has no more to say."""
     return str(row["note"] or f"{value(row['ours'])} {row['unit']}, not {value(row['published'])}")
-
-
-def _table(title: str) -> Table:
-    return Table(
-        title=title or None,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        collapse_padding=True,
-    )

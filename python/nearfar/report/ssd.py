@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from nearfar import units
 from nearfar.declared.ssd import ROWS, Row
-from nearfar.report.tables import _table
+from nearfar.report.fitted import KEY, Table
 from nearfar.sizes import parse_time
 
 #: What a core does, in seconds.
@@ -46,13 +45,16 @@ def headline(result: Mapping[str, Any]) -> str:
 
 
 def ssd(result: Mapping[str, Any]) -> RenderableType:
-    """Time and faults of every policy at every size of DRAM, then what the flash did."""
-    return Group(_times(result), Text(""), _flash(result), Text(""), Text(_state(result)))
+    """The finding; time and faults of every policy at every size of DRAM; what the flash did."""
+    found = Text(headline(result), style="bold")
+    return Group(
+        found, Text(""), _times(result), Text(""), _flash(result), Text(""), Text(_state(result))
+    )
 
 
 def _times(result: Mapping[str, Any]) -> Table:
-    table = _table("Time by DRAM and policy; embedded page faults (EPF) an access, share passed on")
-    table.collapse_padding = True
+    title = "Time by DRAM and policy; embedded page faults (EPF) an access, share passed on"
+    table = Table(title, collapse_padding=True)
     _columns(table, *ROWS.heads("dram_bytes", "epf", "seconds"), "change", *ROWS.heads(*CPU),
              *ROWS.heads("embedded_fault_rate", "passed_share"))  # fmt: skip
     for rows in by_size(result):
@@ -76,8 +78,8 @@ def _times(result: Mapping[str, Any]) -> Table:
 
 
 def _flash(result: Mapping[str, Any]) -> Table:
-    table = _table("The device: mean time of a service, predicted and actual; commands")
-    table.collapse_padding = True
+    title = "The device: mean time of a service, predicted and actual; commands"
+    table = Table(title, collapse_padding=True)
     known = ("dram_bytes", "epf", "predicted_us_mean", "actual_us_mean", "flash_reads",
              "flash_programs", "gc_collections", "gc_moved", "write_amplification")  # fmt: skip
     _columns(table, *ROWS.heads(*known))
@@ -101,7 +103,11 @@ def _flash(result: Mapping[str, Any]) -> Table:
 def _columns(table: Table, *heads: str) -> None:
     """Add columns: numbers, and in the second a policy."""
     for place, head in enumerate(heads):
-        table.add_column(head, justify="left" if place == 1 else "right", no_wrap=True)
+        table.add_column(
+            head,
+            justify="left" if place == 1 else "right",
+            importance=KEY if place < 3 else 1,
+        )
 
 
 def _state(result: Mapping[str, Any]) -> str:

@@ -7,14 +7,14 @@ prints as JSON.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from typing import IO, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import IO, Any, Final
 
-from rich import box
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from nearfar import paging_answers as answers
@@ -23,6 +23,7 @@ from nearfar import units
 from nearfar.declared.info import REGIONS_ROWS, REUSE_ROWS, WORKING_SET_ROWS
 from nearfar.declared.paging import ROWS
 from nearfar.output import coloured
+from nearfar.report.fitted import DETAIL, KEY, Prose, Table
 from nearfar.trace import facts
 
 _PIPE_WIDTH = 200
@@ -84,10 +85,10 @@ def best_pages(result: findings.Result) -> Table:
     names = findings.storages(result)
     if len(names) == 1:
         return _best_pages_of(result, names[0])
-    table = _table(f"Best page, and its time per reference against 4 KiB{_whole(result)}")
-    table.add_column(ROWS.head("memory_bytes"), justify="right", no_wrap=True)
+    table = Table(f"Best page, and its time per reference against 4 KiB{_whole(result)}")
+    table.add_column(ROWS.head("memory_bytes"), justify="right", importance=KEY)
     for name in names:
-        table.add_column(_name(name), justify="right")
+        table.add_column(units.clean(name), justify="right")
     for memory in findings.memories(result):
         cells = [best.get((memory, name)) for name in names]
         table.add_row(_memory(memory), *("-" if b is None else _best_cell(b) for b in cells))
@@ -96,11 +97,11 @@ def best_pages(result: findings.Result) -> Table:
 
 def _best_pages_of(result: findings.Result, storage: str) -> Table:
     best = findings.best_pages(result)
-    table = _table(
+    table = Table(
         f"Best page on {units.clean(storage)}, and its time per reference{_whole(result)}"
     )
     for head in ROWS.heads("memory_bytes", "page_bytes"):
-        table.add_column(head, justify="right", no_wrap=True)
+        table.add_column(head, justify="right", importance=KEY)
     rates = ROWS.heads("translation_ns", "data_ns", "tlb_miss_rate", "fault_rate")
     for head in (ROWS.head("total_ns"), "vs 4 KiB", *rates):
         table.add_column(head, justify="right")
@@ -125,12 +126,18 @@ def _best_pages_of(result: findings.Result, storage: str) -> Table:
 def paging_rows(result: findings.Result) -> Table:
     """Every row of the study; the best page of its memory size and storage carries a star."""
     best = {(b.memory, b.storage): b.page_bytes for b in findings.best_pages(result).values()}
-    table = _table("Every page size, memory size and storage (* best page)")
-    table.add_column(ROWS.head("storage"), no_wrap=True)
+    table = Table("Every page size, memory size and storage (* best page)")
+    table.add_column(ROWS.head("storage"), importance=KEY)
+    for head in (*ROWS.heads("memory_bytes", "page_bytes"), ""):
+        table.add_column(head, justify="right", importance=KEY)
     counts = ("frames", "tlb_miss_rate", "faults", "fault_rate", "dirty_evictions")
-    times = ROWS.heads(*counts, "translation_ns", "data_ns", "total_ns")
-    for head in (*ROWS.heads("memory_bytes", "page_bytes"), "", *times):
-        table.add_column(head, justify="right", no_wrap=True)
+    for name in (*counts, "translation_ns", "data_ns", "total_ns"):
+        detail = name in ("frames", "faults", "dirty_evictions")
+        table.add_column(
+            ROWS.head(name),
+            justify="right",
+            importance=KEY if name == "total_ns" else DETAIL if detail else 1,
+        )
     last: tuple[findings.Memory, str] | None = None
     order = {name: i for i, name in enumerate(findings.storages(result))}
     for row in sorted(
@@ -143,7 +150,7 @@ def paging_rows(result: findings.Result) -> Table:
         last = key
         is_best = best[key] == row["page_bytes"]
         table.add_row(
-            _name(key[1]),
+            units.clean(key[1]),
             key[0].label,
             units.size(row["page_bytes"]),
             "*" if is_best else "",
@@ -166,10 +173,11 @@ def spent(result: findings.Result) -> Table:
     most = max(row["memory_bytes"] for row in shown)
     storage = findings.storages(result)[0]
     chosen = [row for row in shown if (row["memory_bytes"], row["storage"]) == (most, storage)]
-    table = _table(f"Time of a reference with {units.size(most)} of memory, {units.clean(storage)}")
+    table = Table(f"Time of a reference with {units.size(most)} of memory, {units.clean(storage)}")
     columns = ("page_bytes", "total_ns", *findings.PARTS, "resident_bytes")
     for name in columns:
-        table.add_column(ROWS.head(name), justify="right", no_wrap=True)
+        key = name in ("page_bytes", "total_ns")
+        table.add_column(ROWS.head(name), justify="right", importance=KEY if key else 1)
     base = chosen[0]
     for row in chosen:
         change = row["total_ns"] / base["total_ns"] - 1
@@ -186,13 +194,13 @@ def fits(result: findings.Result) -> Table:
     """The fitted models, with intervals: how well they fit and the verdict."""
     shown = findings.fits(result)
     title = f"Fitted models, p: page size in {findings.page_unit(shown)}"
-    table = _table(f"{title}; confidence intervals in brackets")
-    table.add_column("of", no_wrap=True)
-    table.add_column(ROWS.head("memory_bytes"), justify="right", no_wrap=True)
-    table.add_column("model and coefficients", overflow="fold")
+    table = Table(f"{title}; confidence intervals in brackets")
+    table.add_column("of", importance=KEY)
+    table.add_column(ROWS.head("memory_bytes"), justify="right", importance=KEY)
+    table.add_column("model and coefficients", overflow="fold", importance=KEY)
     for name in ("R2", "RMSE", "leave-one-out"):
         table.add_column(name, justify="right")
-    table.add_column("verdict", overflow="fold")
+    table.add_column("verdict", overflow="fold", importance=KEY)
     for fit in shown:
         lines = [units.clean(fit.formula)]
         lines += [f"{units.clean(c[0])} = {findings.interval(*c[1:])}" for c in fit.coefficients]
@@ -212,10 +220,7 @@ def fits(result: findings.Result) -> Table:
 
 def info(found: Mapping[str, Any]) -> RenderableType:
     """What a trace holds: counts, threads, the hottest regions, working set and reuse."""
-    grid = Table.grid(padding=(0, 2))
-    for label, value in facts(found):
-        grid.add_row(Text(label, style="bold"), Text(value))
-    parts: list[RenderableType] = [grid]
+    parts: list[RenderableType] = [labelled(facts(found))]
     if found.get("regions"):
         parts += [Text(""), _regions(found["regions"])]
     if found.get("working_set"):
@@ -225,21 +230,33 @@ def info(found: Mapping[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
+def labelled(pairs: Iterable[tuple[str, str]]) -> RenderableType:
+    """Values beside their names."""
+    grid = RichTable.grid(padding=(0, 2))
+    for label, value in pairs:
+        grid.add_row(Text(label, style="bold"), Prose(value, overflow="fold"))
+    return grid
+
+
 def _regions(regions: list[Mapping[str, Any]]) -> Table:
-    table = _table("Hottest regions")
-    table.add_column(REGIONS_ROWS.head("name"), overflow="fold")
+    table = Table("Hottest regions")
+    table.add_column(REGIONS_ROWS.head("name"), overflow="fold", narrow=28, importance=KEY)
     keys = ("records", "loads", "stores", "fetches", "pages")
-    for head in REGIONS_ROWS.heads(*keys):
-        table.add_column(head, justify="right", no_wrap=True)
+    for key in keys:
+        detail = key in ("loads", "stores", "fetches")
+        head = REGIONS_ROWS.head(key)
+        table.add_column(head, justify="right", importance=DETAIL if detail else 1)
     for region in regions:
-        table.add_row(_name(region["name"]), *(units.count(region.get(key) or 0) for key in keys))
+        table.add_row(
+            units.clean(region["name"]), *(units.count(region.get(key) or 0) for key in keys)
+        )
     return table
 
 
 def _working_set(points: list[Mapping[str, Any]]) -> Table:
     keys = ("bytes", "resident_bytes")
     resident = points[0].get("resident_bytes") is not None
-    table = _table("Working set and resident set" if resident else "Working set")
+    table = Table("Working set and resident set" if resident else "Working set")
     for head in WORKING_SET_ROWS.heads("record", *keys[: 1 + resident]):
         table.add_column(head, justify="right")
     step = max(1, -(-len(points) // 12))
@@ -253,7 +270,7 @@ def _working_set(points: list[Mapping[str, Any]]) -> Table:
 
 def _reuse(bins: list[Mapping[str, Any]]) -> Table:
     total = float(sum(b["count"] for b in bins)) or 1.0
-    table = _table("Reuse: distinct pages touched between two uses of a page")
+    table = Table("Reuse: distinct pages touched between two uses of a page")
     for head in (*REUSE_ROWS.heads("distance_log2", "count"), "share"):
         table.add_column(head, justify="right")
     for entry in bins:
@@ -274,23 +291,51 @@ def reuse_label(exponent: int | None) -> str:
     return f"{units.count(2**exponent)} to {units.count(2 ** (exponent + 1) - 1)}"
 
 
-def _table(title: str) -> Table:
-    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+def listing(
+    title: str,
+    headers: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    details: Sequence[str] = (),
+) -> Table:
+    """Rows under their headers, numbers to the right.
 
-
-def listing(title: str, headers: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
-    """Rows under their headers, numbers to the right; the last column gives way where it must."""
-    table = _table(title)
+    Where room is short, the last column takes more lines; then those between it and the first go,
+    ``details`` before others.
+    """
+    table = Table(title)
     for place, header in enumerate(headers):
         texts = [str(row[place]) for row in rows]
         right = all(text[:1] in "+-0123456789" and text[:2] != "0x" for text in texts)
         last = place == len(headers) - 1
         table.add_column(
-            header, justify="right" if right else "left", no_wrap=not last, overflow="fold"
+            header,
+            justify="right" if right else "left",
+            overflow="fold" if last and not right else "ellipsis",
+            importance=KEY if last or not place else DETAIL if header in details else 1,
         )
     for row in rows:
-        table.add_row(*(_name(cell) for cell in row))
+        table.add_row(*map(units.clean, row))
     return table
+
+
+#: Rows that stand for a table.
+FIRST: Final = 10
+
+
+def first_rows(table: Any) -> Table:
+    """The beginning of a ``pyarrow.Table``."""
+    shown = Table()
+    for place, name in enumerate(table.column_names):
+        shown.add_column(name, importance=1 if place else KEY)
+    for row in table.slice(0, FIRST).to_pylist():
+        shown.add_row(*map(_cell, row.values()))
+    return shown
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return units.digits(value, 6) if isinstance(value, float) else units.clean(value)
 
 
 def show(renderable: RenderableType, stream: IO[str] | None = None) -> None:
@@ -298,16 +343,36 @@ def show(renderable: RenderableType, stream: IO[str] | None = None) -> None:
     target = sys.stdout if stream is None else stream
     sink = console(target)
     if target.isatty():
-        sink.print(renderable)
-        return
+        sink.print(_fitted(renderable))
+    else:
+        target.write(_plain(sink, renderable))
+
+
+def text(renderable: RenderableType, width: int, elsewhere: str) -> str:
+    """As :func:`show` prints it to a file of ``width`` columns.
+
+    Args:
+        renderable: what is shown.
+        width: columns.
+        elsewhere: what has the columns that are left out.
+    """
+    sink = console(io.StringIO(), width)
+    sink.elsewhere = elsewhere  # type: ignore[attr-defined]
+    return _plain(sink, renderable)
+
+
+def _plain(sink: Console, renderable: RenderableType) -> str:
     with sink.capture() as caught:
-        sink.print(renderable)
-    for line in units.ascii_frame(caught.get()).splitlines():
-        target.write(line.rstrip() + "\n")
+        sink.print(_fitted(renderable))
+    lines = units.ascii_frame(caught.get()).splitlines()
+    return "".join(line.rstrip() + "\n" for line in lines)
 
 
-def _name(text: object) -> Text:
-    return Text(units.clean(text))
+def _fitted(renderable: RenderableType) -> RenderableType:
+    """The same, with no number split over lines."""
+    if isinstance(renderable, Group):
+        return Group(*map(_fitted, renderable.renderables))
+    return Prose.of(renderable) if isinstance(renderable, str | Text) else renderable
 
 
 def _memory(memory: findings.Memory) -> str:

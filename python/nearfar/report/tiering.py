@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from nearfar import units
-from nearfar.declared.tiering import ROWS, SERIES_ROWS
+from nearfar.declared.tiering import OPTIONS, ROWS, SERIES_ROWS
+from nearfar.report.fitted import KEY, Table
+from nearfar.schema import default
 
 Result = Mapping[str, Any]
 
@@ -67,17 +67,11 @@ def tiering(result: Result) -> RenderableType:
     """
     seeds = len({row["seed"] for row in result["rows"]})
     title = None if seeds == 1 else f"Means of {seeds} seeds"
-    table = Table(
-        title=title,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
+    table = Table(title, padding=(0, 1, 0, 0))
     for head in ROWS.heads("policy", "phase"):
-        table.add_column(head, no_wrap=True)
+        table.add_column(head, importance=KEY)
     for head in ROWS.heads("bandwidth_mb_s", "mean_latency_ns", "fast_hit_ratio", *_COUNTS):
-        table.add_column(head, justify="right", no_wrap=True)
+        table.add_column(head, justify="right")
     before = None
     for row in means(result):
         table.add_row(
@@ -89,7 +83,11 @@ def tiering(result: Result) -> RenderableType:
             *(_count(row[key]) for key in _COUNTS),
         )
         before = row["policy"]
-    return Group(Text(headline(result), style="bold"), table)
+    parts: list[RenderableType] = [Text(headline(result), style="bold"), table]
+    # Points that were asked for are shown; the usual ones are for the page and the files.
+    if str(result["run"]["options"]["points"]) != str(default(OPTIONS, "points")):
+        parts.append(series(result))
+    return Group(*parts)
 
 
 #: Counts since the start that :func:`series` shows.
@@ -106,17 +104,11 @@ _OVER_TIME: Final = (
 def series(result: Result) -> RenderableType:
     """Counts since the start at each point of the run, of the first seed."""
     first = result["rows"][0]["seed"]
-    table = Table(
-        title="Over the run: counts since its start",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
-    for head in SERIES_ROWS.heads("policy", "phase"):
-        table.add_column(head, no_wrap=True)
-    for head in SERIES_ROWS.heads("progress", "bandwidth_mb_s", *_OVER_TIME, "shadow_bytes"):
-        table.add_column(head, justify="right", no_wrap=True)
+    table = Table("Over the run: counts since its start", padding=(0, 1, 0, 0))
+    for head in SERIES_ROWS.heads("policy", "phase", "progress"):
+        table.add_column(head, importance=KEY)
+    for head in SERIES_ROWS.heads("bandwidth_mb_s", *_OVER_TIME, "shadow_bytes"):
+        table.add_column(head, justify="right")
     before = None
     for point in result["series"]:
         if point["seed"] == first:
@@ -146,10 +138,10 @@ def policies(found: Sequence[Mapping[str, Any]]) -> RenderableType:
     for policy in found:
         parts.append(Text.assemble((policy["name"], "bold"), f": {policy['what']}"))
         if policy["knobs"]:
-            table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-            table.add_column("knob", no_wrap=True)
-            table.add_column("default", no_wrap=True)
-            table.add_column("what", overflow="fold")
+            table = Table()
+            table.add_column("knob", importance=KEY)
+            table.add_column("default", importance=KEY)
+            table.add_column("what", overflow="fold", importance=KEY)
             table.add_column("source", overflow="fold")
             for knob in policy["knobs"]:
                 table.add_row(knob["name"], knob["default"], knob["what"], knob["source"])

@@ -153,6 +153,7 @@ class Reproduced(Result):
     figures: list[Figure] = field(default_factory=list)
     tables: list[TextTable] = field(default_factory=list)
 
+    shown = "nearfar.report.reproduce:rows"
     page = "nearfar.report.html.reproduce:ReproducePage"
     chart = "nearfar.report.plots.reproduce:draw"
     plain = ("run", "rows", "sensitivity")

@@ -77,6 +77,7 @@ class SweepResult(Result):
         seconds: by key, how long finished cells took.
     """
 
+    shown = "nearfar.report.sweep:sweep"
     chart = "nearfar.report.plots.sweep:draw"
 
     folder: Path

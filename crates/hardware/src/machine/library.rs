@@ -13,6 +13,29 @@ pub fn builtin() -> &'static [(&'static str, &'static str)] {
     LIST
 }
 
+/// What to do about a machine that a study cannot use: the built-in ones that `serve` it, or `change`,
+/// made in its file. A built-in machine has no file until its user writes one.
+pub fn remedy(machine: &str, change: &str, serve: impl Fn(&Machine) -> bool) -> String {
+    let serving: Vec<&str> = builtin()
+        .iter()
+        .filter(|(_, text)| read(text).is_ok_and(|machine| serve(&machine)))
+        .map(|(name, _)| *name)
+        .collect();
+    let other = match serving.as_slice() {
+        [] => "use another --machine (`nearfar machine list`)".to_owned(),
+        [only] => format!("use --machine {only}"),
+        names => format!("use a --machine such as {}", names.join(", ")),
+    };
+    if !builtin().iter().any(|(name, _)| *name == machine) {
+        return format!("{other}; or {change} in its file");
+    }
+    let own = format!("my-{machine}.toml");
+    format!(
+        "{other}; or `nearfar machine show {machine} --format toml > {own}`, {change} there, and use \
+         --machine {own}"
+    )
+}
+
 /// A machine file is a page of text; anything much larger is a mistake.
 const LARGEST: u64 = 1 << 20;
 

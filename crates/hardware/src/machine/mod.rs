@@ -16,7 +16,7 @@ use nearfar_schema::units::{Bandwidth, Frequency, Rotation, Size, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use library::{MachineFile, builtin};
+pub use library::{MachineFile, builtin, remedy};
 pub use name::MachineName;
 pub use read::nearest;
 pub use resolve::{AccessTimes, FaultTimes};

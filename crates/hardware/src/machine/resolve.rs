@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use nearfar_trace::{Error, Result};
 
+use super::library::remedy;
 use super::read::{clip, nearest};
 use super::{
     Cache, Count, Disk, Flash, Linear, Machine, Node, NodeKind, Sourced, StorageDevice, TlbLevel,
@@ -64,7 +65,10 @@ impl Machine {
             Error::input(
                 format!("machine {}", self.name),
                 format!("has no `{key}` in [cost], which pages that end need"),
-                "add it to its file, or leave the kernel's part out with --lifetimes off",
+                remedy(&self.name, "add it", |machine| {
+                    let cost = machine.cost.as_ref();
+                    cost.is_some_and(|cost| cost.page_fault.is_some() && cost.zeroing.is_some())
+                }) + "; or leave the kernel's part out with --lifetimes off",
             )
         };
         Ok(FaultTimes {
@@ -86,7 +90,10 @@ impl Machine {
                 Some(best) => {
                     format!("did you mean `{best}`? (it has: {})", names.join(", "))
                 }
-                None => "it has no storage section; choose another machine".to_owned(),
+                None => {
+                    let change = "add [storage.NAME]";
+                    remedy(&self.name, change, |machine| !machine.storage.is_empty())
+                }
             };
             let place = format!("machine {}", self.name);
             return Err(Error::input(place, format!("no storage named `{}`", clip(name)), fix));
@@ -162,10 +169,15 @@ impl Machine {
     }
 
     pub(crate) fn lacks(&self, section: &str) -> Error {
+        self.lacks_for(section, |_| false)
+    }
+
+    /// As [`Machine::lacks`], where it is known which machines `serve` what lacks it.
+    pub(crate) fn lacks_for(&self, section: &str, serve: impl Fn(&Machine) -> bool) -> Error {
         Error::input(
             format!("machine {}", self.name),
             format!("has no {section}"),
-            "add that section to its file, or choose another machine (`nearfar machine list`)",
+            remedy(&self.name, "add that", serve),
         )
     }
 

@@ -3,7 +3,7 @@
 use nearfar_trace::{Error, Result};
 
 use crate::cache::Level;
-use crate::machine::{Count, Machine, Sourced, TlbLevel};
+use crate::machine::{Count, Machine, Sourced, TlbLevel, remedy};
 use crate::units::Time;
 
 /// Set-associative caches of a core, and the last one, which cores may share.
@@ -186,7 +186,9 @@ impl Machine {
             return Err(Error::input(
                 format!("machine {}", self.name),
                 format!("has no {keys}, which times as the machine spends them need"),
-                "add them to its file, or take those of the papers with --view paper",
+                remedy(&self.name, "add them", |machine| {
+                    machine.tlb.as_ref().is_some_and(|tlb| tlb.walk.is_some())
+                }) + "; or take the times of the papers with --view paper",
             ));
         }
         let shift = |bytes: u64| bytes.max(1).ilog2();

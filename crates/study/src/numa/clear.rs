@@ -18,6 +18,7 @@
 //! those modules); a link is shared by all.
 
 use nearfar_hardware::Topology;
+use nearfar_hardware::machine::remedy;
 use nearfar_hardware::memory_side_cache::Outcome;
 use nearfar_hardware::node::{LINE, NodeModel, PAGE, Pattern, View};
 use nearfar_kernel::placement::Memory;
@@ -71,7 +72,9 @@ pub fn clear_page(
         Error::input(
             format!("machine {}", topology.machine),
             "has no [cost] page_allocation",
-            "add it to the machine file, or choose another machine",
+            remedy(&topology.machine, "add it", |machine| {
+                machine.cost.as_ref().is_some_and(|cost| cost.page_allocation.is_some())
+            }),
         )
     })?;
     let node = &topology.nodes[memory.backing];

@@ -181,7 +181,7 @@ fn wrong_options_are_named() {
     assert!(refused(&|o| o.policy.weights = vec![1]).starts_with("--weights: 1 weights for 8"));
     assert!(refused(&|o| o.policy.weights = vec![0; 8]).contains("1 to 255"));
     assert!(refused(&|o| o.threads = 0).starts_with("--threads"));
-    let error = alloc(&self::topology("cxl"), interleave, 1 << 30, &options(Allocator::User));
+    let error = alloc(&self::topology("cxl-a"), interleave, 1 << 30, &options(Allocator::User));
     assert!(error.unwrap_err().to_string().contains("page_allocation"));
 }
 

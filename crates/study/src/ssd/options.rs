@@ -2,7 +2,7 @@
 
 use nearfar_hardware::cache::Geometry as Caches;
 use nearfar_hardware::flash::{Overwrite, Precondition};
-use nearfar_hardware::machine::{MachineName, Sourced, TlbLevel};
+use nearfar_hardware::machine::{MachineName, Sourced, TlbLevel, remedy};
 use nearfar_hardware::units::Time;
 use nearfar_hardware::{Machine, Storage};
 use nearfar_kernel::epf;
@@ -71,11 +71,12 @@ impl Host {
     /// # Errors
     /// Input errors that name the section or key the machine lacks.
     pub fn new(machine: &Machine, disk: Option<&str>) -> Result<Self> {
+        let has_flash = |machine: &Machine| machine.flash.is_some();
         let lacks = |key: &str| {
             Error::input(
                 format!("machine {}", machine.name),
                 format!("has no {key}, which the ssd study needs"),
-                "add it to its file, or use --machine umd",
+                remedy(&machine.name, "add it", has_flash),
             )
         };
         let cpu = machine.cpu.as_ref().ok_or_else(|| lacks("[cpu]"))?;
@@ -88,7 +89,7 @@ impl Host {
         if tlb.second.is_some() {
             let place = format!("machine {} key tlb.second", machine.name);
             let what = "the ssd study knows TLBs of one level";
-            return Err(Error::input(place, what, "take it out of the file"));
+            return Err(Error::input(place, what, remedy(&machine.name, "take it out", has_flash)));
         }
         let entries = |name: &str, level: &TlbLevel| {
             let entries = level.entries.value.0;

@@ -495,6 +495,10 @@ fn what_cannot_be_is_refused() {
     }
     let error = Host::new(&Machine::load("nvme", "".as_ref()).unwrap(), None).unwrap_err();
     assert!(error.to_string().contains("key tlb.second: the ssd study knows"), "{error}");
+    assert!(
+        error.to_string().contains("use --machine umd; or `nearfar machine show nvme"),
+        "{error}"
+    );
     let error = Host::new(&Machine::load("cxl", "".as_ref()).unwrap(), None).unwrap_err();
     assert!(error.to_string().contains("has no [cpu], which the ssd study needs"), "{error}");
     let umd = Umd::new(&machine(), 3 * 4096).unwrap();

@@ -12,7 +12,6 @@ import functools
 import html
 import json
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any, ClassVar
@@ -26,7 +25,6 @@ POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "img-src data: blob:; base-uri 'none'; form-action 'none'"
 )
-_UNIT = re.compile(r"(?<=\d) (?=(?:\d{3}(?!\d)|(?:%|ns|us|ms|s|B|[KMGTP]iB)(?:\W|$)))")
 
 
 def text(value: object) -> str:
@@ -36,7 +34,7 @@ def text(value: object) -> str:
 
 def typeset(sentence: str) -> str:
     """Our ASCII wording as a page shows it: numbers and units unbroken, a proper micro sign."""
-    return _UNIT.sub("\u00a0", sentence).replace("\u00a0us", "\u00a0\u00b5s")
+    return units.joined(sentence, "\u00a0").replace("\u00a0us", "\u00a0\u00b5s")
 
 
 def number(value: float | None) -> float | None:

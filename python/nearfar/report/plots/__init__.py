@@ -21,7 +21,7 @@ def chart(spec: Mapping[str, Any], title: str, **data: Sequence[Mapping[str, Any
 
     Args:
         spec: what a function of :mod:`nearfar.report.html.charts` made.
-        title: of the chart, plain text.
+        title: of the chart, plain text; further lines are smaller.
         data: rows by the name that the specification calls them by.
 
     Raises:
@@ -31,10 +31,27 @@ def chart(spec: Mapping[str, Any], title: str, **data: Sequence[Mapping[str, Any
 
     if not any(data.values()):
         raise NearfarError("plot: the result has no rows to draw")
-    whole = {**spec, "width": WIDTH, "title": title, "datasets": data, "autosize": "pad"}
+    first, *more = title.splitlines()
+    heading = {"text": first, "subtitle": more, "limit": WIDTH + 120}
+    whole = {**spec, "width": WIDTH, "title": heading, "datasets": data, "autosize": "pad"}
     colours = list(palette.OKABE_ITO.values())
     whole["config"] = {"range": {"category": colours, "ordinal": {"scheme": "viridis"}}}
     return alt.Chart.from_dict(whole)
+
+
+def legend(spec: Mapping[str, Any], field: str, **how: Any) -> None:
+    """Put a legend into a page's specification, whose colours the page itself explains.
+
+    Args:
+        spec: the specification, or a layer of it; it is changed.
+        field: what the colours distinguish.
+        how: keys of Vega-Lite's legend.
+    """
+    for layer in spec.get("layer", ()):
+        legend(layer, field, **how)
+    colour = spec.get("encoding", {}).get("color", {})
+    if colour.get("field") == field:
+        colour["legend"] = {"title": None, "orient": "top", **how}
 
 
 #: Places along an axis that can still be read.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from nearfar import units
 from nearfar.errors import NearfarError
 from nearfar.report.html import advise, charts
 from nearfar.report.plots import chart
@@ -18,4 +19,10 @@ def draw(result: AdviseResult) -> Any:
         raise NearfarError("plot: the result has no rows to draw")
     shown = advise.curve(result.rows[0])
     spec = charts.advice([point["page_bytes"] for point in result.rows[0]["curve"]])
-    return chart(spec, shown["name"], curve=shown["curve"], marks=shown["marks"])
+    row = result.rows[0]
+    gain = f", {units.percent(row['gain'])} less time per reference than 4 KiB"
+    title = (
+        f"{shown['name']}: {units.size(row['advised_page_bytes'])}{gain if row['gain'] else ''}\n"
+        "line: predicted; points: simulated, crosses those that the model was not shown"
+    )
+    return chart(spec, title, curve=shown["curve"], marks=shown["marks"])

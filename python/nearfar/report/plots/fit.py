@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from nearfar import units
 from nearfar.declared.paging import ROWS
 from nearfar.errors import NearfarError
 from nearfar.report.html import charts
-from nearfar.report.plots import chart
+from nearfar.report.plots import chart, legend
 
 if TYPE_CHECKING:
     from nearfar.fit import Fits
@@ -26,16 +27,25 @@ def draw(result: Fits) -> Any:
     if not pages:
         raise NearfarError("plot: the result has no rows to draw")
     spec = charts.rates(pages, len(shown), _AXES[shown[0].quantity], len(shown) > 1)
+    if len(shown) > 1:
+        names = [_label(one) for one in shown]
+        legend(spec, "series", title="memory", labelExpr=f"{json.dumps(names)}[datum.value]")
     points = [point for series, one in enumerate(shown) for point in _points(one, series)]
     curves = [point for series, one in enumerate(shown) for point in _curve(one, series, pages)]
     return chart(spec, "Measured and fitted", points=points, curves=curves)
+
+
+def _label(one: Fit) -> str:
+    if one.memory_fraction is not None:
+        return units.percent(one.memory_fraction)
+    return "" if one.memory_bytes is None else units.size(one.memory_bytes)
 
 
 def _points(one: Fit, series: int) -> list[charts.Datum]:
     fitted = (
         one.predict(one.page_bytes).tolist() if one.coefficients else [None] * len(one.measured)
     )
-    label = "" if one.memory_fraction is None else units.percent(one.memory_fraction)
+    label = _label(one)
     return [
         {"page": size, "page_label": units.size(size), "value": rate if rate > 0 else None,
          "value_label": units.rate(rate), "series": str(series), "series_label": label,

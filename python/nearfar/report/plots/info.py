@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from nearfar.errors import NearfarError
 from nearfar.report.html import info
-from nearfar.report.plots import chart
+from nearfar.report.plots import chart, legend
 
 if TYPE_CHECKING:
     from nearfar.info import Info
@@ -17,4 +17,6 @@ def draw(result: Info) -> Any:
     if not result.get("regions"):
         raise NearfarError("plot: the trace names no regions")
     made = info.regions(result["regions"])
+    legend(made["spec"], "part")
+    made["spec"]["encoding"]["y"]["axis"]["labelLimit"] = 400
     return chart(made["spec"], "Hottest regions", bars=made["bars"])

@@ -1,14 +1,23 @@
-"""Time per reference by page size, at the middle memory size and the first storage."""
+"""Time per reference by page size, at the middle memory size and the first storage.
+
+Sizes that thrash take a thousand times as long as the best one, and a bar that long would hide the
+others: bars end at :data:`MOST` times that of the usual page, with their time written on them.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from nearfar.report.html import charts, paging
-from nearfar.report.plots import chart
+from nearfar import units
+from nearfar.paging_findings import USUAL_PAGE
+from nearfar.report.html import charts, page, paging
+from nearfar.report.plots import chart, legend
 
 if TYPE_CHECKING:
     from nearfar.paging import PagingResult
+
+#: Times of the usual page that the axis shows.
+MOST: Final = 3
 
 
 def draw(result: PagingResult) -> Any:
@@ -23,4 +32,31 @@ def draw(result: PagingResult) -> Any:
     ]
     best = [{**row, "text": "best"} for row in cell["rows"] if row["best"]]
     labels = [str(row["label"]) for row in cell["rows"]]
-    return chart(charts.times(labels), cell["sentence"], bars=stacked, best=best)
+    spec = charts.times(labels)
+    legend(spec, "part")
+    title = cell["sentence"].replace(": ", "\n", 1)
+    times = {row["label"]: cast("float", row["total"]) for row in cell["rows"]}
+    usual = times.get(page.typeset(units.size(USUAL_PAGE)), min(times.values(), default=0.0))
+    top = MOST * usual
+    beyond = [row for row in cell["rows"] if times[row["label"]] > top]
+    if beyond:
+        _clip(spec, top)
+        title += f"\nbars end at {MOST} times the time of the usual page; theirs is written on them"
+    return chart(spec, title, bars=stacked, best=best, beyond=beyond)
+
+
+def _clip(spec: charts.Spec, top: float) -> None:
+    """End the axis at ``top``, and write on the bars beyond it how long they are."""
+    bars = spec["layer"][0]["encoding"]
+    bars["y"]["scale"] = {"domain": [0, top], "nice": False}
+    spec["layer"].append(
+        {
+            "data": {"name": "beyond"},
+            "mark": {"type": "text", "dy": 10, "fontSize": 10, "fontWeight": "bold"},
+            "encoding": {
+                "x": bars["x"],
+                "y": {"datum": top, "type": "quantitative"},
+                "text": {"field": "total_label", "type": "nominal"},
+            },
+        }
+    )

@@ -1,0 +1,77 @@
+"""What a terminal shows of a result, as HTML for a notebook, with the chart as a picture."""
+
+from __future__ import annotations
+
+import base64
+import html as markup
+from collections.abc import Iterator
+from typing import Any, Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+#: Rows of a table, at most.
+ROWS: Final = 20
+
+
+def html(renderable: RenderableType, chart: Any, more: str) -> str:
+    """The answer, its tables, and the chart below them.
+
+    Args:
+        renderable: what a terminal shows.
+        chart: an ``altair.Chart``, or None.
+        more: a line that ends it.
+    """
+    parts = list(_parts(renderable))
+    if chart is not None:
+        parts.append(_picture(chart))
+    return "\n".join([*parts, f"<p>{markup.escape(more)}</p>"])
+
+
+def _parts(renderable: RenderableType) -> Iterator[str]:
+    if isinstance(renderable, Group):
+        for one in renderable.renderables:
+            yield from _parts(one)
+    elif isinstance(renderable, Table):
+        yield _table(renderable)
+    elif _text(renderable):
+        bold = isinstance(renderable, Text) and "bold" in str(renderable.style)
+        text = _text(renderable)
+        yield f"<p><b>{text}</b></p>" if bold else f"<p>{text}</p>"
+
+
+def _text(cell: object) -> str:
+    return markup.escape(cell.plain if isinstance(cell, Text) else str(cell)).replace("\n", "<br>")
+
+
+def _table(table: Table) -> str:
+    columns = [list(map(_text, column.cells)) for column in table.columns]
+    sides = [column.justify if column.justify == "right" else "left" for column in table.columns]
+
+    def row(kind: str, cells: list[str]) -> str:
+        styled = (
+            f'<{kind} style="text-align:{side};white-space:pre-wrap">{cell}</{kind}>'
+            for side, cell in zip(sides, cells, strict=True)
+        )
+        return f"<tr>{''.join(styled)}</tr>"
+
+    title = f"<caption>{_text(table.title)}</caption>" if table.title else ""
+    head = [_text(column.header) for column in table.columns]
+    heads = f"<thead>{row('th', head)}</thead>" if table.show_header else ""
+    rows = [row("td", list(cells)) for cells in zip(*columns, strict=True)]
+    left = f"<p>and {len(rows) - ROWS:,} more rows</p>" if len(rows) > ROWS else ""
+    body = "".join(rows[:ROWS])
+    whole = f"<table>{title}{heads}<tbody>{body}</tbody></table>"
+    return f'<div style="overflow-x:auto">{whole}</div>{left}'
+
+
+def _picture(chart: Any) -> str:
+    """The chart drawn: no script, so it is there offline and in a saved notebook."""
+    import altair
+    import vl_convert
+
+    version = ".".join(altair.SCHEMA_VERSION.lstrip("v").split(".")[:2])
+    drawn = vl_convert.vegalite_to_svg(chart.to_dict(), vl_version=version)
+    data = base64.b64encode(drawn.encode()).decode()
+    return f'<img style="max-width:100%" alt="chart" src="data:image/svg+xml;base64,{data}">'

@@ -1,0 +1,140 @@
+"""Recording that begins after the program, or ends before it: real programs under the real QEMU."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from capturing import NEARFAR, STORE, columns, info, nearfar, needs_cc, needs_qemu, regions
+from conftest import HANG, until
+
+#: Writes one array, says where both are, waits for a line; then writes the other one until the
+#: next line. Before that it maps, writes and unmaps a range.
+PHASES = r"""
+#include <poll.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#define COUNT 4096
+static volatile long early[COUNT], late[COUNT];
+int main(void) {
+    volatile char *range = mmap(0, 1 << 20, 3, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    range[0] = 1;
+    munmap((void *)range, 1 << 20);
+    for (int i = 0; i < COUNT; i++) early[i] = i;
+    printf("%p %p %p\n", (void *)early, (void *)late, (void *)range); fflush(stdout);
+    getchar();
+    struct pollfd in = {0, POLLIN, 0};
+    do for (int i = 0; i < COUNT; i++) late[i] = i; while (poll(&in, 1, 0) == 0);
+    return 0;
+}
+"""
+BYTES = 8 * 4096
+
+
+def within(addr: int, start: int) -> bool:
+    return start <= addr < start + BYTES
+
+
+@needs_qemu
+@needs_cc
+def test_a_signal_begins_the_recording(build: Callable[..., Path], tmp_path: Path) -> None:
+    trace, program = tmp_path / "late.trace", build(PHASES)
+    words = ["--no-fetch", "--start-on", "SIGUSR1", "-o", str(trace), "--", str(program)]
+    with subprocess.Popen(
+        [*NEARFAR, "capture", *words],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as run:  # fmt: skip
+        assert run.stdin and run.stdout and run.stderr
+        early, late, gone = (int(word, 16) for word in run.stdout.readline().split())
+        said = run.stderr.readline()
+        found = re.search(r"recording begins on SIGUSR1: kill -USR1 (\d+)", said)
+        assert found and int(found[1]) == run.pid, said
+        run.send_signal(signal.SIGUSR1)
+        run.stdin.write("\n")
+        run.stdin.flush()
+        until(lambda: info(trace)["parts"], "a finished part")
+        run.stdin.write("\n")
+        run.stdin.close()
+        assert run.wait(HANG) == 0, run.stderr.read()
+    whole = info(trace)
+    assert whole["complete"] and "recording began on SIGUSR1" in whole["source"]["detail"]
+    stores = [addr for addr, kind, *_ in columns(trace) if kind == STORE]
+    assert not any(within(addr, early) for addr in stores)
+    assert sum(within(addr, late) for addr in stores) > BYTES / 8
+    # What was mapped before is known: the program's own file, and what is there no more.
+    known = regions(trace)
+    image = [
+        r for r in known if r["event"] == "map" and r["addr"] <= late < r["addr"] + r["length"]
+    ]
+    assert Path(image[0]["name"]).name == program.name and image[0]["at"] == 0
+    events = [r["event"] for r in known if r["addr"] == gone and r["at"] == 0]
+    assert events[:2] == ["map", "unmap"]
+
+
+LOOP = """
+.globl _start
+_start:
+    mov $5000000, %ecx
+1:  mov %rax, -8(%rsp)
+    dec %ecx
+    jnz 1b
+    mov $60, %eax
+    xor %edi, %edi
+    syscall
+"""
+ALONE = ("-nostdlib", "-static", "-no-pie")
+
+
+@needs_qemu
+@needs_cc
+def test_a_time_ends_the_recording_and_not_the_program(
+    build: Callable[..., Path], tmp_path: Path
+) -> None:
+    program, trace = build(LOOP, *ALONE, suffix=".s"), tmp_path / "short.trace"
+    done = nearfar("--stop-after", "1ms", "-o", trace, "--", program)
+    assert done.returncode == 0, done.stderr
+    found = info(trace)
+    assert found["complete"] and 0 <= found["records"] < 15_000_000
+    assert f"recording stopped after {found['records']} records" in found["source"]["detail"]
+    done = nearfar("--stop-after", "1234", "-o", trace, "--force", "--", program)
+    assert done.returncode == 0 and info(trace)["records"] == 1234
+    done = nearfar(
+        "--start-after", "0s", "--skip-refs", 10, "--stop-after", 7, "-o", trace, "--force", program
+    )
+    assert done.returncode == 0 and info(trace)["records"] == 7
+
+
+@needs_qemu
+@needs_cc
+def test_a_recording_that_never_began_is_incomplete(
+    build: Callable[..., Path], tmp_path: Path
+) -> None:
+    program, trace = build("int main(void) { return 0; }"), tmp_path / "never.trace"
+    done = nearfar("--start-after", "1h", "-o", trace, "--", program)
+    why = "the program ended before recording began (1h after the program)"
+    assert done.returncode == 1 and why in done.stderr
+    found = info(trace)
+    assert found["records"] == 0 and why in found["incomplete_reason"]
+    assert program.name in {Path(r["name"]).name for r in regions(trace)}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--start-after", "30"], "--start-after: '30' is not a time; write for example 30s"),
+        (["--start-after", "1us"], "is not a time"),
+        (["--start-on", "SIGKILL"], "--start-on"),
+        (["--start-on", "SIGUSR1", "--start-after", "1s"], "--start-on: says what --start-after"),
+        (["--stop-after", "0"], "--stop-after: 0 records are none"),
+        (["--stop-after", "10", "--max-refs", "10"], "--stop-after: says what --max-refs says"),
+    ],
+)
+def test_what_cannot_be_is_one_line(words: list[str], says: str, tmp_path: Path) -> None:
+    done = nearfar(*words, "-o", tmp_path / "t.trace", "--", "true")
+    assert done.returncode == 2 and says in done.stderr and len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "t.trace").exists()
