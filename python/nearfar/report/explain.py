@@ -99,7 +99,7 @@ def _sizes(sizes: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
         "page_bytes", "saved_share", "saved_ns", "resident_bytes", "added_bytes", "name"
     )
     title = "Which region wants which page size, and what that adds to its memory"
-    return [*([listing(title, heads, rows)] if rows else []), Text(line if rest else "")]
+    return [*([listing(title, heads, rows)] if rows else []), *([Text(line)] if rest else [])]
 
 
 def functions(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
