@@ -109,3 +109,70 @@ def _browser() -> Any:
     player = sync_playwright().start()
     atexit.register(player.stop)
     return player.chromium.launch(executable_path=executable, args=FLAGS, timeout=HANG * 1000)
+
+
+def untidy(page: Any) -> list[str]:
+    """What is wrong with the layout of a page: cut, overlapping, split over lines, or JSON."""
+    found: list[str] = page.evaluate(_UNTIDY)
+    return found
+
+
+_UNTIDY = r"""() => {
+  const found = [];
+  const seen = (e) => e.checkVisibility({ opacityProperty: true, visibilityProperty: true });
+  const short = (text) => text.trim().slice(0, 60);
+  if (document.documentElement.scrollWidth > innerWidth) found.push("wider than the window");
+  // A number and its unit.
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const range = document.createRange();
+  const unit = "(?:\\u00a0?(?:%|ns|\\u00b5s|ms|[KMGT]iB|s|B))?";
+  const number = new RegExp(`(?<![\\w.])\\d[\\d.,\\u00a0\\u202f]*${unit}(?!\\w)`, "g");
+  for (let node; (node = walker.nextNode());) {
+    const parent = node.parentElement;
+    if (parent.closest("script, style, svg, code, .icicle") || !seen(parent)) continue;
+    for (const match of node.textContent.matchAll(number)) {
+      range.setStart(node, match.index);
+      range.setEnd(node, match.index + match[0].length);
+      const tops = new Set([...range.getClientRects()].map((r) => Math.round(r.top)));
+      if (tops.size > 1) found.push(`split over lines: ${match[0]}`);
+    }
+  }
+  if (/\{"|"\s*:\s*["\[{\d]/.test(document.body.innerText)) found.push("JSON is shown");
+  // Labels of axes: whole, apart, and there where there is room.
+  for (const axis of document.querySelectorAll("svg .role-axis-label")) {
+    const frame = axis.closest("svg").getBoundingClientRect();
+    const all = [...axis.querySelectorAll("text")].filter((t) => t.textContent);
+    const shown = all.filter((t) => t.getAttribute("opacity") !== "0" && seen(t));
+    const boxes = shown.map((t) => [short(t.textContent), t.getBoundingClientRect()]);
+    boxes.forEach(([text, box], at) => {
+      const outside = box.left < frame.left - 1 || box.right > frame.right + 1;
+      if (outside) found.push(`cut label: ${text}`);
+      for (const [other, next] of boxes.slice(at + 1)) {
+        const wide = Math.min(box.right, next.right) - Math.max(box.left, next.left);
+        const high = Math.min(box.bottom, next.bottom) - Math.max(box.top, next.top);
+        // Slanted labels have boxes larger than they are.
+        const slanted = /rotate\((?!0\))/.test(shown[at].getAttribute("transform") || "");
+        if (wide > 1 && high > 1 && !slanted) found.push(`labels overlap: ${text} / ${other}`);
+      }
+    });
+    const across = boxes.length > 1 && boxes[0][1].top === boxes[1][1].top;
+    if (across && shown.length < all.length) {
+      const needed = all.reduce((sum, t) => sum + t.getBoundingClientRect().width + 8, 0);
+      const left = Math.min(...boxes.map(([, b]) => b.left));
+      const room = Math.max(...boxes.map(([, b]) => b.right)) - left;
+      if (needed < 0.8 * room) found.push(`labels dropped: ${short(axis.textContent)}`);
+    }
+  }
+  const texts = "td, th, dd, dt, p, h1, h2, h3, button, label, figcaption, summary, li";
+  for (const e of document.querySelectorAll(texts)) {
+    if (!seen(e) || e.closest(".icicle, .skip")) continue;
+    const hides = getComputedStyle(e).overflowX !== "visible";
+    if (hides && e.scrollWidth > e.clientWidth + 1) found.push(`cut: ${short(e.textContent)}`);
+    const holder = e.closest("section");
+    if (holder && !e.closest(".scroll")) {
+      const [box, frame] = [e.getBoundingClientRect(), holder.getBoundingClientRect()];
+      if (box.right > frame.right + 1) found.push(`out of its section: ${short(e.textContent)}`);
+    }
+  }
+  return [...new Set(found)];
+}"""

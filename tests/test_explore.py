@@ -125,7 +125,9 @@ def test_rows_are_filtered_and_axes_chosen(
         page.select_option("#pick-sort", "-total_ns")
         column = page.locator("#rows-table thead th").all_inner_texts().index("total_ns")
         cells = page.locator(f"#rows-table tbody tr td:nth-child({column + 1})").all_inner_texts()
-        values = [float(cell) for cell in cells]
+        scale = {"ns": 1, "\u00b5s": 1e3, "ms": 1e6, "s": 1e9}
+        pairs = [cell.split("\u00a0") for cell in cells]
+        values = [float(number) * scale[unit] for number, unit in pairs]
         assert values == sorted(values, reverse=True)
         with page.expect_download() as got:
             page.click("#save-csv")

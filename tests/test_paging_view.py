@@ -83,7 +83,12 @@ def test_explain_puts_the_parts_beside_4k(nearfar: Run, tmp_path: Path) -> None:
     rows = {row["page_bytes"]: row for row in times(GNUGO, page_sizes="4K,2M")}
     small, large = rows[4096], rows[2 << 20]
     found = explain(tmp_path / "a.run", page="2M", memory="100%")
-    assert found.total is None and not found.regions and not found.sites
+    assert found.total["tlb_misses"] == large["tlb_misses"] > 0
+    for places in (found.regions, found.ranges, found.sites, found.functions):
+        assert sum(one["tlb_misses"] for one in places) == large["tlb_misses"]
+    # What walks, the TLB and faults cost is in the places, all of it.
+    spent = sum(large[part] for part in ("tlb_ns", "walk_ns", "fault_ns", "io_ns"))  # type: ignore[literal-required]
+    assert sum(one["ns"] for one in found.regions) == pytest.approx(spent)
     assert [term["ns"] for term in found.terms] == [large[part] for part in PARTS]  # type: ignore[literal-required]
     assert small["references"] == large["references"]
     usual = {part: small[part] for part in (*PARTS, "total_ns")}  # type: ignore[literal-required]
@@ -95,14 +100,14 @@ def test_explain_puts_the_parts_beside_4k(nearfar: Run, tmp_path: Path) -> None:
     assert math.isclose(sum(saved), usual["total_ns"] - large["total_ns"])
     gain = 1 - large["total_ns"] / usual["total_ns"]
     assert math.isclose(sum(term["gain"] or 0.0 for term in found.terms), gain)
-    assert {row["term"] for row in found.table.to_pylist()} >= {"walks", "faults"}
+    assert {row["name"] for row in found.table.to_pylist()} >= {"[stack]"}
     pytest.importorskip("altair")
     bars = found.plot().to_dict()["datasets"]["bars"]
     assert [bar["value"] for bar in bars[: len(PARTS)]] == [t["usual_ns"] for t in found.terms]
     shown = nearfar("explain", tmp_path / "a.run", "--page", "2M", "--memory", "100%").stdout
     word = "less" if gain >= 0 else "more"
     assert f"{units.percent(abs(gain))} {word} than 4 KiB" in shown
-    assert "No regions, addresses or code" in shown
+    assert "Where the misses and faults are, by region" in shown
 
 
 def test_explain_without_4k_has_the_parts_alone(nearfar: Run, tmp_path: Path) -> None:

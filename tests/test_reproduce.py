@@ -351,8 +351,9 @@ def test_page(found: Reproduced, tmp_path: Path) -> None:
     assert path.stat().st_size < 3_000_000
     with browser.opened(path) as (page, problems):
         charts = page.locator("svg.marks")
-        charts.nth(len(found.figures) - 1).wait_for()
-        assert charts.count() == len(found.figures)
+        # Beside the figures: how much holds, and how far off.
+        charts.nth(len(found.figures) + 1).wait_for()
+        assert charts.count() == len(found.figures) + 2
         assert page.locator("#rows tbody tr").count() == len(found.rows)
         assert page.locator("#rows .verdict.good").count() == found.holding
         assert reports.summary(found.to_dict()) in page.inner_text("#finding")

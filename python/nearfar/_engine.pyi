@@ -200,6 +200,7 @@ def paging_explain(
     *,
     options: Mapping[str, Any],
     progress: Callable[[int], object] | None,
+    on: tuple[Machine, int] | None = None,
 ) -> str: ...
 
 # schema.rs
@@ -223,6 +224,14 @@ def ssd(
 # paper.rs
 
 def paper_builtin() -> list[tuple[str, str]]: ...
+
+# symbols.rs
+
+def elf_build_id(file: str | PathLike[str]) -> str | None: ...
+def elf_names(
+    image: str | PathLike[str], offsets: Sequence[int], *, debug: str | PathLike[str] | None
+) -> str: ...
+def perf_names(file: str | PathLike[str], addrs: Sequence[int]) -> list[str | None]: ...
 
 # tiering.rs
 

@@ -4,7 +4,7 @@ A run of ``--view machine`` says itself what each part of the time is: its row i
 4 KiB pages. Otherwise the access-time model of page-size advice (000, equations 1 to 3) is written
 out with the values of the run. Then the trace that the run names is simulated once more at one page
 size and memory size, each TLB miss and page fault counted where it happened
-(``crates/study/src/paging/explain.rs``).
+(``crates/study/src/paging/explain.rs``), and code is named (:mod:`nearfar.symbols`).
 Sums that differ from the run's counts are an error.
 
 >>> found = explain("app.run", page="64K")                      # doctest: +SKIP
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypedDict, Unpack
 
-from nearfar import _engine, units
+from nearfar import _engine, regions, units
 from nearfar import paging_findings as findings
 from nearfar.declared import explain as declared
 from nearfar.declared.paging import ROWS
@@ -34,10 +34,14 @@ from nearfar.result import Result
 from nearfar.run_folder import open_run
 from nearfar.schema import Column, Rows, takes
 from nearfar.sizes import parse_memory
-from nearfar.strict import read_trace
+from nearfar.strict import parse_json, read_trace
+from nearfar.symbols import Symbols, by_line
 
 Row = Mapping[str, Any]
 
+#: Pieces of code, and lines of functions, that a result has; the rest are one.
+_SITES: Final = 256
+_LINES: Final = 4096
 #: Parts of the time as a machine spends it that are T_A.
 _TRANSLATION: Final = ("tlb_ns", "walk_ns")
 
@@ -129,6 +133,22 @@ TABLES: Final = {
         keys=("name", "addr"),
         metrics={"ns": "less"},
     ),
+    "functions": Rows(
+        columns=(
+            Column("program", "string", False, "", "The program that ran it."),
+            Column("library", "string", False, "", "The file that it is of, or its region.",
+                   "library"),
+            Column("function", "string", False, "", "Its name; without one the address in the file "
+                   "where it begins."),
+            Column("file", "string", True, "", "Source file.", "source"),
+            Column("line", "int64", True, "", "Line of it."),
+            *_COUNTS,
+            *_COSTS,
+        ),
+        keys=("program", "library", "function", "file", "line"),
+        metrics={"ns": "less"},
+    ),
+    "sizes": regions.SIZES,
     "total": Rows(columns=_COUNTS, keys=(), metrics={}),
 }  # fmt: skip
 
@@ -147,30 +167,36 @@ class ExplainResult(Result):
         sites: the same by the code that made the reference, most first: ``name`` of its region,
             ``addr`` of its block of instructions (None: all further ones); empty where the trace
             has no fetches, or the run counted only those that miss CPU caches.
-
-    Of a run with ``--view machine`` there are terms alone: places are counted with one TLB, which
-    is not the machine's.
+        functions: the same by program, library, function and line, most first.
+        sizes: each region at each page size, if ``by_region`` was asked for.
+        notes: what could not be named, and why.
     """
 
     shown = "nearfar.report.explain:explain"
+    page = "nearfar.report.html.explain:ExplainPage"
     chart = "nearfar.report.plots.explain:draw"
-    plain = ("run", "terms", "total", "regions", "ranges", "sites")
+    plain = (
+        "run", "terms", "total", "regions", "ranges", "sites", "functions", "sizes", "notes"
+    )  # fmt: skip
 
     run: ExplainRun
     terms: list[declared.TermsRow]
-    total: declared.TotalRow | None
+    total: declared.TotalRow
     regions: list[declared.Row]
     ranges: list[declared.Row]
     sites: list[declared.SitesRow]
+    functions: list[declared.FunctionsRow]
+    sizes: list[declared.SizesRow]
+    notes: list[str]
 
     @property
     def table(self) -> Any:
         """The regions as a ``pyarrow.Table``; addresses as hexadecimal text.
 
-        The terms of a run with ``--view machine``.
+        With ``by_region`` these at each page size.
         """
-        if self.total is None:
-            return declared.TERMS_ROWS.table(self.terms)
+        if self.sizes:
+            return declared.SIZES_ROWS.table(self.sizes)
         return declared.ROWS.table(
             [
                 {**row, "addr_low": hex(row["addr_low"]), "addr_high": hex(row["addr_high"])}
@@ -183,7 +209,6 @@ class ExplainResult(Result):
 def explain(
     run: str | Path,
     *,
-    page: str | int,
     progress: Callable[[int], None] | None = None,
     **options: Unpack[declared.Options],
 ) -> ExplainResult:
@@ -204,7 +229,9 @@ def explain(
         raise NearfarError(
             f"{opened.path}: is {what}; explain takes a run of paging (nearfar paging TRACE -o RUN)"
         )
-    row = _row(result, **json.loads(_engine.explain_options(options={"page": page, **options})))
+    asked = json.loads(_engine.explain_options(options=options))
+    rows = _rows(result, asked["memory"], asked["storage"])
+    row = _row(rows, asked["page"])
     made, kept = result.run, result.run["options"]
     answer: ExplainRun = {
         "folder": str(opened.path),
@@ -222,52 +249,120 @@ def explain(
         "sample": kept["sample"],
         "lifetimes": made.get("pages_end", False),
     }
-    if answer["times"] == "machine":
-        usual = _usual(result, row)
-        answer["usual_ns"] = None if usual is None else usual["total_ns"]
-        return ExplainResult(answer, _parts(row, usual), None, [], [], [])
+    on_machine = answer["times"] == "machine"
+    if asked["by_region"] and not on_machine:
+        raise NearfarError(
+            f"{opened.path}: --by-region takes a run of --view machine, which has pages as Linux "
+            "gives them; run nearfar paging with it"
+        )
     machine = Machine.from_json(made["machine"], json.dumps(made["machine_description"]))
     trace = _trace(made)
-    asked = {name: kept[name] for name in ("tlb", "replacement", "clock_insert", "kinds")}
-    # In runs of older versions pages never end.
-    asked["lifetimes"] = kept.get("lifetimes", "off")
-    newer = ("filter", "page_cache", "swappiness", "statistics_every")
-    asked |= {name: kept[name] for name in newer if name in kept}
-    asked["page_sizes"] = [row["page_bytes"]]
-    asked["memory"] = _memory(row)
+    terms: list[declared.TermsRow]
+    sizes: list[declared.SizesRow] = []
     with view(trace, kept["filter"], machine, progress) as seen:
-        found = json.loads(_engine.paging_explain(seen.path, options=asked, progress=progress))
+        if on_machine:
+            usual = _usual(rows, row)
+            answer["usual_ns"] = None if usual is None else usual["total_ns"]
+            terms = _parts(row, usual)
+            smallest = min(one["page_bytes"] for one in rows)
+            found = regions.count(seen.path, machine, kept, row, smallest, progress)
+            answer["lifetimes"] = found["lifetimes"]
+            if asked["by_region"]:
+                counted = {row["page_bytes"]: found}
+                made_sizes: list[Any] = regions.by_region(
+                    seen.path, machine, kept, rows, progress, counted
+                )
+                sizes = made_sizes
+        else:
+            found, terms = _by_the_model(opened.path, seen.path, kept, row, machine, progress)
+            answer["lifetimes"] = found["lifetimes"]
+    total = found["total"]
+    whole = total.get("ns", 0.0)
+    for place in (*found["regions"], *found["ranges"], *found["sites"]):
+        place["share"] = place["ns"] / whole if whole else 0.0
+    found["regions"].sort(key=lambda place: -place["ns"])
+    # Behind CPU caches a miss no longer follows the fetch of the code that made it.
+    filtered = findings.filtered(result.to_dict())
+    by_code = [] if filtered else found["sites"]
+    by_code.sort(key=lambda site: (site["addr"] is None, -site["ns"]))
+    info = parse_json(read_trace(trace))
+    symbols = Symbols(info.get("build_ids", {}), asked["symbols"] or (), trace.glob("perf-*.map"))
+    counts = [column.name for column in (*_COUNTS, *_COSTS)]
+    lines = by_line(by_code, symbols, info["source"]["command"], counts)
+    functions = _listed(lines, _LINES, {"library": "(others)", "function": "", "file": None,
+                                        "line": None})  # fmt: skip
+    notes = symbols.notes
+    if filtered:
+        notes = ["the run counted references that miss CPU caches, which no longer follow the code "
+                 "that made them: nothing is said of code"]  # fmt: skip
+    elif not by_code:
+        notes = ["this capture has no instruction fetches: nothing is said of code; capture "
+                 "without --no-fetch"]  # fmt: skip
+    return ExplainResult(
+        answer,
+        terms,
+        _plain(total, declared.TOTAL_ROWS),
+        [_plain(place, declared.ROWS) for place in found["regions"]],
+        [_plain(place, declared.ROWS) for place in found["ranges"]],
+        _listed([_plain(site, declared.SITES_ROWS) for site in by_code], _SITES,
+                {"name": "(others)", "addr": None}),
+        functions,
+        sizes,
+        notes,
+    )  # fmt: skip
+
+
+def _plain(place: Mapping[str, Any], rows: Rows) -> Any:
+    """What a row of a result has of a place of the engine."""
+    return {column.name: place[column.name] for column in rows.columns}
+
+
+def _listed(places: list[Any], limit: int, others: Mapping[str, Any]) -> list[Any]:
+    """The first places, and the rest as one that is called ``others``."""
+    rest = places[limit:]
+    if not rest:
+        return places
+    counts = [column.name for column in (*_COUNTS, *_COSTS)]
+    return [
+        *places[:limit],
+        {**places[0], **others, **{name: sum(one[name] for one in rest) for name in counts}},
+    ]
+
+
+def _by_the_model(
+    folder: Path,
+    trace: Path,
+    kept: Mapping[str, Any],
+    row: Row,
+    machine: Machine,
+    progress: Callable[[int], None] | None,
+) -> tuple[Any, list[declared.TermsRow]]:
+    """What references meet, counted with the run's TLB, and the terms of the equations."""
+    asked = regions.options_of(kept, row, row["page_bytes"])
+    found = json.loads(_engine.paging_explain(trace, options=asked, progress=progress))
     lifetimes: bool = found["lifetimes"]
     total: declared.TotalRow = found["total"]
     warm = lifetimes and kept.get("page_cache") == "warm"
     by_kind = row.get("zero_fills") is not None
-    for place in (total, *found["regions"], *found["ranges"], *found["sites"]):
+    places = (found["total"], *found["regions"], *found["ranges"], *found["sites"])
+    for place in places:
         _as_the_study_counts(place, by_kind=by_kind, warm=warm)
     if kept["sample"] is None:
-        _check(opened.path, row, total, by_kind=lifetimes and by_kind)
+        _check(folder, row, total, by_kind=lifetimes and by_kind)
     times = _Times.of(machine, row["storage"], row["page_bytes"], lifetimes)
-    answer["lifetimes"] = lifetimes
-    terms = _terms(row, total, times, bool(kept["write_back"]))
-    regions: list[declared.Row] = _cost(found["regions"], total, times)
-    regions.sort(key=lambda place: -place["ns"])
-    # Behind CPU caches a miss no longer follows the fetch of the code that made it.
-    by_code = [] if findings.filtered(result.to_dict()) else found["sites"]
-    sites: list[declared.SitesRow] = _cost(by_code, total, times)
-    sites.sort(key=lambda site: (site["addr"] is None, -site["ns"]))
-    return ExplainResult(answer, terms, total, regions, _cost(found["ranges"], total, times), sites)
+    for place in places:
+        place["ns"] = times.ns(place) / total["references"]
+    return found, _terms(row, total, times, bool(kept["write_back"]))
 
 
 # --- as a machine spends it
 
 
-def _usual(result: PagingResult, row: Row) -> Mapping[str, float] | None:
+def _usual(rows: Sequence[Row], row: Row) -> Mapping[str, float] | None:
     """The times of 4 KiB pages beside this row, if it is another and the run has them."""
     if row["page_bytes"] == findings.USUAL_PAGE:
         return None
-    same = ("memory_bytes", "memory_fraction", "storage")
-    wanted = {**{key: row[key] for key in same}, "page_bytes": findings.USUAL_PAGE}
-    rows: Sequence[Row] = result.rows
-    found = next((one for one in rows if wanted.items() <= one.items()), None)
+    found = next((one for one in rows if one["page_bytes"] == findings.USUAL_PAGE), None)
     return found and {part: found[part] for part in (*findings.PARTS, "total_ns")}
 
 
@@ -299,13 +394,9 @@ def _parts(row: Row, usual: Mapping[str, float] | None) -> list[declared.TermsRo
 # --- the row
 
 
-def _row(result: PagingResult, page: int, memory: str | None, storage: str | None) -> Row:
-    """The row that is asked for."""
+def _rows(result: PagingResult, memory: str | None, storage: str | None) -> list[Row]:
+    """The rows of all page sizes at the memory and the storage that are asked for."""
     rows: Sequence[Row] = result.rows
-    sizes = sorted({row["page_bytes"] for row in rows})
-    if page not in sizes:
-        known = ", ".join(units.size(one) for one in sizes)
-        raise NearfarError(f"--page: {units.size(page)} is not in this run; it has {known}")
     if memory is None:
         middle = findings.middle_memory(result.to_dict())
         rows = [row for row in rows if findings.memory_of(row) == middle]
@@ -328,13 +419,18 @@ def _row(result: PagingResult, page: int, memory: str | None, storage: str | Non
         raise NearfarError(
             f"--storage: {device[:40]!r} is not in this run; it has {', '.join(devices)}"
         )
-    return next(r for r in rows if r["page_bytes"] == page and r["storage"] == device)
+    return [row for row in rows if row["storage"] == device]
 
 
-def _memory(row: Row) -> str:
-    """The memory size of a row as it is written."""
-    fraction = row["memory_fraction"]
-    return str(row["memory_bytes"]) if fraction is None else f"{fraction * 100:.15g}%"
+def _row(rows: Sequence[Row], page: int | None) -> Row:
+    """The row of a page size, or the one with the least time."""
+    if page is None:
+        return min(rows, key=lambda row: (row["total_ns"], row["page_bytes"]))
+    found = next((row for row in rows if row["page_bytes"] == page), None)
+    if found is None:
+        known = ", ".join(units.size(row["page_bytes"]) for row in rows)
+        raise NearfarError(f"--page: {units.size(page)} is not in this run; it has {known}")
+    return found
 
 
 def _trace(made: Mapping[str, Any]) -> Path:
@@ -422,6 +518,12 @@ class _Times:
             faults = {"faults": ("page faults", f"d t_IO({size})", read)}
         return cls(access.tlb_ns, access.stlb_ns or 0.0, access.dram_ns, read, write, faults)
 
+    def ns(self, counts: Mapping[str, Any]) -> float:
+        """Nanoseconds that misses and faults cost."""
+        spent = counts["tlb_misses"] * self.dram + counts["tlb_second_hits"] * self.second
+        kinds: Mapping[str, int] = {kind: counts[kind] for kind in self.faults}
+        return float(spent + sum(kinds[kind] * each for kind, (_, _, each) in self.faults.items()))
+
 
 def _terms(
     row: Row, total: declared.TotalRow, times: _Times, write_back: bool
@@ -460,21 +562,4 @@ def _terms(
         }
         for term, part, formula, rate, each in listed
         if term != "second TLB level" or row["tlb_second_hits"]
-    ]
-
-
-def _cost(
-    places: Sequence[Mapping[str, Any]], total: declared.TotalRow, times: _Times
-) -> list[Any]:
-    """Places with the time that their misses and faults cost, and its share."""
-
-    def ns(counts: Mapping[str, Any]) -> float:
-        spent = counts["tlb_misses"] * times.dram + counts["tlb_second_hits"] * times.second
-        kinds: Mapping[str, int] = {kind: counts[kind] for kind in times.faults}
-        spent += sum(kinds[kind] * each for kind, (_, _, each) in times.faults.items())
-        return float(spent / total["references"])
-
-    whole = ns(total)
-    return [
-        {**place, "ns": ns(place), "share": ns(place) / whole if whole else 0.0} for place in places
     ]

@@ -1,6 +1,6 @@
 //! From the words of one stream to the trace: records, and the events of address spaces.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -149,6 +149,8 @@ pub(crate) struct Recording<'a> {
     pub lost_programs: u64,
     /// Child processes that ran unrecorded.
     pub lost_forks: u64,
+    /// Files that were mapped: path, device and inode.
+    pub files_mapped: BTreeMap<Rc<str>, (u64, u64)>,
     /// Something of the program has arrived.
     pub began: bool,
     /// Events that can still be noted, and bytes of their names.
@@ -183,6 +185,7 @@ impl<'a> Recording<'a> {
             lost_program: None,
             lost_programs: 0,
             lost_forks: 0,
+            files_mapped: BTreeMap::new(),
             began: false,
             events_left: MAX_EVENTS,
             names_left: MAX_NAMES,
@@ -355,6 +358,9 @@ impl<'a> Recording<'a> {
                     }
                 }
                 space.map(addr, length, mapping.clone());
+                if mapping.file != (0, 0) && self.names_left > 0 {
+                    self.files_mapped.insert(mapping.name.clone(), mapping.file);
+                }
                 let event = if kind == what::BRK { RegionKind::Brk } else { RegionKind::Map };
                 self.region(of(range(event), &mapping))
             }

@@ -1,17 +1,19 @@
 //! Running a program under QEMU and writing its trace.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
+use std::rc::Rc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
 use nearfar_schema::{Command as Declared, Count, Options as _, none};
-use nearfar_trace::{Error, Info, Result, Source, Writer, WriterOptions};
+use nearfar_trace::{Error, Info, Result, Source, Writer, WriterOptions, file};
 use serde::Serialize;
 
 use crate::events::{Cut, LostProgram, Recording};
@@ -220,7 +222,26 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Request) -> Result<Ou
         streams.into_writer().discard();
         return Err(not_started(&emulator, status, interrupted));
     }
-    finish(&shared, streams, status)
+    let outcome = finish(&shared, streams, status)?;
+    keep_perf_map(child.id(), &options.output);
+    Ok(outcome)
+}
+
+/// Put the perf map that the program wrote, if it compiles code as it runs, beside its trace. One that
+/// cannot be had is none.
+fn keep_perf_map(pid: u32, trace: &Path) {
+    let name = format!("perf-{pid}.map");
+    let Ok(mut map) = file::open(&Path::new("/tmp").join(&name)) else { return };
+    // SAFETY: it takes nothing and cannot fail.
+    let own = unsafe { libc::geteuid() };
+    if !map.metadata().is_ok_and(|found| found.uid() == own) {
+        return;
+    }
+    let part = trace.join(format!(".{name}.partial"));
+    let copied = fs::File::create(&part).and_then(|mut to| std::io::copy(&mut map, &mut to));
+    if copied.and_then(|_| fs::rename(&part, trace.join(name))).is_err() {
+        let _ = fs::remove_file(&part);
+    }
 }
 
 /// Let the program end when this process does, however that ends: nothing would record it any
@@ -388,7 +409,9 @@ fn finish(shared: &Shared, mut streams: Streams<'_>, status: ExitStatus) -> Resu
     });
     let reason = incomplete(shared, &streams.recording, end).or(nothing).or(never);
     let full = streams.full();
+    let build_ids = build_ids(&streams.recording.files_mapped);
     let mut writer = streams.into_writer();
+    writer.build_ids(build_ids);
     for warning in &warnings {
         writer.change_source(|source| source.detail = format!("{}; {warning}", source.detail));
     }
@@ -400,6 +423,18 @@ fn finish(shared: &Shared, mut streams: Streams<'_>, status: ExitStatus) -> Resu
     }
     let info = writer.finish(reason.as_deref())?;
     Ok(Outcome { end, info, warnings })
+}
+
+/// Build ids of those files that are still the ones that were mapped.
+fn build_ids(files: &BTreeMap<Rc<str>, (u64, u64)>) -> BTreeMap<String, String> {
+    let unchanged = |(path, file): &(&Rc<str>, &(u64, u64))| {
+        fs::metadata(&***path).is_ok_and(|now| (now.dev(), now.ino()) == **file)
+    };
+    let known = files.iter().filter(unchanged).filter_map(|(path, _)| {
+        let id = nearfar_symbols::build_id(Path::new(&**path)).ok()??;
+        Some((path.to_string(), id))
+    });
+    known.collect()
 }
 
 /// Why the trace does not hold all that was asked for, if it does not.

@@ -22,6 +22,7 @@ mod progress;
 mod schema;
 mod simd;
 mod ssd;
+mod symbols;
 mod tiering;
 mod units;
 mod workload;
@@ -58,6 +59,7 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     paper::register(module)?;
     schema::register(module)?;
     ssd::register(module)?;
+    symbols::register(module)?;
     numa::register(module)?;
     import::register(module)?;
     info::register(module)?;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use nearfar_hardware::machine::remedy;
 use nearfar_schema::Options as _;
 use nearfar_study::lifetimes;
-use nearfar_study::paging::explain::{self, explain};
+use nearfar_study::paging::explain::{self, OnMachine, explain};
 use nearfar_study::paging::{
     Asked, Options, PageCache, Prices, View, machine as spent, rows, simulate,
 };
@@ -90,18 +90,28 @@ fn explain_options(options: &Bound<'_, PyDict>) -> PyResult<String> {
 }
 
 /// Where the misses of the first page size and memory size of `options` come from; returns
-/// `{"lifetimes", "total", "regions", "ranges", "sites"}` as JSON text.
+/// `{"lifetimes", "total", "regions", "ranges", "sites"}` as JSON text. With the machine and the page
+/// size of `on` TLB misses are those of its processor.
 #[pyfunction]
-#[pyo3(signature = (trace, *, options, progress))]
+#[pyo3(signature = (trace, *, options, progress, on=None))]
 fn paging_explain(
     py: Python<'_>,
     trace: PathBuf,
     options: &Bound<'_, PyDict>,
     progress: Option<Py<PyAny>>,
+    on: Option<(PyRef<'_, Machine>, u64)>,
 ) -> PyResult<String> {
-    let options = Options::try_from(&crate::given::read(options)?).map_err(raise)?;
+    let asked: Asked = crate::given::read(options)?;
+    let nested = asked.nested.map(|size| size.0);
+    let on = on
+        .map(|(machine, page_bytes)| Ok((machine.hardware().processor(nested)?, page_bytes)))
+        .transpose()
+        .map_err(raise)?;
+    let options = Options::try_from(&asked).map_err(raise)?;
     crate::progress::run(py, progress, move |on_progress| {
-        let found = explain(&Reader::open(&trace)?, &options, on_progress)?;
+        let machine =
+            on.as_ref().map(|&(ref processor, page_bytes)| OnMachine { processor, page_bytes });
+        let found = explain(&Reader::open(&trace)?, &options, machine, on_progress)?;
         Ok(serde_json::json!(found).to_string())
     })
 }

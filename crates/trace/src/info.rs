@@ -120,6 +120,9 @@ pub struct Info {
     /// The table of events; absent until its last version is written, and in traces of schema 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub regions: Option<RegionsInfo>,
+    /// Build ids of the program files that were mapped, by path, where they have one.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub build_ids: BTreeMap<String, String>,
 }
 
 impl Info {
@@ -138,6 +141,7 @@ impl Info {
             threads: Vec::new(),
             parts: Vec::new(),
             regions: None,
+            build_ids: BTreeMap::new(),
         }
     }
 

@@ -3,6 +3,7 @@
 mod pool;
 mod sink;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::column::Group;
@@ -177,6 +178,11 @@ impl Writer {
     /// Change what `trace.json` says of the source (skipped records, sampling).
     pub fn change_source(&mut self, change: impl FnOnce(&mut Source)) {
         change(&mut self.pool.sink().info.source);
+    }
+
+    /// Say which program files were mapped: their build ids by path.
+    pub fn build_ids(&mut self, ids: BTreeMap<String, String>) {
+        self.pool.sink().info.build_ids = ids;
     }
 
     /// End the trace. With `incomplete`, it is kept readable but marked incomplete for this reason.

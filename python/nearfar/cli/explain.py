@@ -3,31 +3,55 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Unpack
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
-from nearfar.cli._study import Format, check_format, print_result
+from nearfar.cli._study import (
+    Force,
+    Format,
+    Html,
+    check_format,
+    check_outputs,
+    print_result,
+)
 from nearfar.declared.explain import OPTIONS, Options
 from nearfar.schema import takes
 
-SETTINGS = {"epilog": "Example: nearfar explain app.run --page 64K --memory 50%"}
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+SETTINGS = {"epilog": "Example: nearfar explain app.run --by-function --html app.html"}
 
 
 @takes(OPTIONS)
 def run(
     run: Annotated[Path, typer.Argument(help="Folder that `nearfar paging -o` wrote.")],
     *,
-    page: str,
+    by_function: Annotated[
+        bool, typer.Option("--by-function", help="Show functions and lines in place of regions.")
+    ] = False,
     output_format: Format = "table",
+    html: Html = None,
+    force: Force = False,
     **options: Unpack[Options],
 ) -> None:
-    """Take a row apart: terms of the model; regions, addresses and code that miss and fault."""
+    """Take a row apart: its terms; regions, functions and lines that miss and fault."""
     from nearfar.cli._progress import progress, records_of_run
     from nearfar.explain import explain
 
     check_format(output_format, instead="")
+    check_outputs(None, force, html)
     with progress(f"explain {run}", records_of_run(run)) as on_progress:
-        found = explain(run, page=page, progress=on_progress, **options)
+        found = explain(run, progress=on_progress, **options)
+    if html is not None:
+        from nearfar.output import write_whole
 
-    print_result(found, output_format)
+        write_whole(html, found.html(), force=force)
+
+    def shown() -> RenderableType:
+        from nearfar.report import explain as report
+
+        return report.explain(found.to_dict(), by_function=by_function)
+
+    print_result(found, output_format, html, shown)

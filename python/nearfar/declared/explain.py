@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, TypedDict
 
 from nearfar.schema import Column, Option, Rows
@@ -10,12 +11,21 @@ from nearfar.schema import Column, Option, Rows
 class Options(TypedDict, total=False):
     """Options of ``nearfar explain``, by name."""
 
+    page: str | int | None
     memory: str | int | None
     storage: str | None
+    symbols: str | Sequence[str] | None
+    by_region: bool
 
 
 OPTIONS: Final = (
-    Option("page", type="str | int", what="Page size of the row.", required=True, metavar="SIZE"),
+    Option(
+        "page",
+        type="str | int | None",
+        what="Page size of the row.",
+        shown="the fastest one",
+        metavar="SIZE",
+    ),
     Option(
         "memory",
         type="str | int | None",
@@ -29,6 +39,19 @@ OPTIONS: Final = (
         what="Storage of the row.",
         shown="the run's first",
         metavar="TEXT",
+    ),
+    Option(
+        "symbols",
+        type="str | Sequence[str] | None",
+        what="Files and folders with symbols: programs and libraries as they were captured, their debug files, perf maps.",
+        shown="what the trace names, where it still is the same",
+        metavar="TEXT",
+    ),
+    Option(
+        "by_region",
+        type="bool",
+        what="Also say which regions want which page size; takes a run of `--view machine`.",
+        default=False,
     ),
 )
 
@@ -239,6 +262,150 @@ SITES_ROWS: Final = Rows(
     ),
     keys=("name", "addr"),
     metrics={"ns": "less"},
+)
+
+
+class FunctionsRow(TypedDict):
+    """A row of the table ``functions`` of ``nearfar explain``."""
+
+    program: str
+    library: str
+    function: str
+    file: str | None
+    line: int | None
+    references: int
+    tlb_misses: int
+    tlb_second_hits: int
+    faults: int
+    first_touches: int
+    zero_fills: int
+    file_reads: int
+    swap_ins: int
+    file_rereads: int
+    mapped: int
+    ns: float
+    share: float
+
+
+FUNCTIONS_ROWS: Final = Rows(
+    columns=(
+        Column("program", "string", False, "", "The program that ran it."),
+        Column(
+            "library",
+            "string",
+            False,
+            "",
+            "The file that it is of, or its region.",
+            title="library",
+        ),
+        Column(
+            "function",
+            "string",
+            False,
+            "",
+            "Its name; without one the address in the file where it begins.",
+        ),
+        Column("file", "string", True, "", "Source file.", title="source"),
+        Column("line", "int64", True, "", "Line of it."),
+        Column(
+            "references", "int64", False, "", "References; 0 of code, whose own are not counted."
+        ),
+        Column("tlb_misses", "int64", False, "", "Page walks.", title="TLB misses"),
+        Column(
+            "tlb_second_hits", "int64", False, "", "First-level TLB misses that the second has."
+        ),
+        Column("faults", "int64", False, "", "Page faults."),
+        Column(
+            "first_touches",
+            "int64",
+            False,
+            "",
+            "References to pages never touched before.",
+            title="first touch",
+        ),
+        Column("zero_fills", "int64", False, "", "Faults on pages that are filled with zeros."),
+        Column(
+            "file_reads", "int64", False, "", "Faults that read a page of a file the first time."
+        ),
+        Column("swap_ins", "int64", False, "", "Faults that read a page back from swap."),
+        Column("file_rereads", "int64", False, "", "Faults that read a page of a file again."),
+        Column(
+            "mapped",
+            "int64",
+            False,
+            "",
+            "First references to pages of files that a warm page cache held: no faults.",
+        ),
+        Column(
+            "ns",
+            "double",
+            False,
+            "ns",
+            "What this adds to the mean time of a reference.",
+            title="time",
+        ),
+        Column("share", "double", False, "", "Its part of all such time."),
+    ),
+    keys=("program", "library", "function", "file", "line"),
+    metrics={"ns": "less"},
+)
+
+
+class SizesRow(TypedDict):
+    """A row of the table ``sizes`` of ``nearfar explain``."""
+
+    name: str
+    page_bytes: int
+    ns: float
+    saved_ns: float
+    saved_share: float
+    resident_bytes: int
+    added_bytes: int
+    advised: bool
+
+
+SIZES_ROWS: Final = Rows(
+    columns=(
+        Column("name", "string", False, "", "The region.", title="region"),
+        Column("page_bytes", "int64", False, "bytes", "Page size that is switched on for it."),
+        Column(
+            "ns",
+            "double",
+            False,
+            "ns",
+            "What its walks, faults and storage add to the mean time of a reference.",
+            title="time",
+        ),
+        Column(
+            "saved_ns", "double", False, "ns", "How much less than with 4 KiB pages.", title="saves"
+        ),
+        Column(
+            "saved_share",
+            "double",
+            False,
+            "",
+            "Its part of the whole time with 4 KiB pages.",
+            title="gain",
+        ),
+        Column("resident_bytes", "int64", False, "bytes", "Most private memory of it at once."),
+        Column(
+            "added_bytes",
+            "int64",
+            False,
+            "bytes",
+            "How much more than with 4 KiB pages.",
+            title="adds",
+        ),
+        Column(
+            "advised",
+            "bool",
+            False,
+            "",
+            "The size that suits it: it saves most, and at least 0.1 % of the whole time; else 4 KiB.",
+        ),
+    ),
+    keys=("name", "page_bytes"),
+    metrics={"ns": "less", "resident_bytes": "less"},
 )
 
 

@@ -10,27 +10,40 @@ from rich.text import Text
 
 from nearfar import paging_findings as findings
 from nearfar import units
-from nearfar.declared.explain import ROWS, SITES_ROWS, TERMS_ROWS
+from nearfar.declared.explain import (
+    FUNCTIONS_ROWS,
+    ROWS,
+    SITES_ROWS,
+    SIZES_ROWS,
+    TERMS_ROWS,
+)
 from nearfar.report.tables import listing
 
 #: Regions, and ranges and pieces of code, that the tables show.
 SHOWN = (12, 6)
 
 
-def explain(found: Mapping[str, Any]) -> RenderableType:
-    """The terms of the model, then where its misses and faults come from."""
+def explain(found: Mapping[str, Any], by_function: bool = False) -> RenderableType:
+    """The terms of the time, then where its misses and faults come from."""
     run = found["run"]
     memory = findings.memory_of(run).label
     head = (
         f"{run['trace']}, {units.size(run['page_bytes'])} pages, {memory} memory, "
         f"{run['storage']}: {units.duration(run['total_ns'])} per reference"
     )
+    parts: list[RenderableType] = []
     if run["times"] == "machine":
-        return Group(*_spent(found, head))
-    parts: list[RenderableType] = [Text(units.clean(head), style="bold"), Text("")]
-    parts += [_terms(found), Text(""), _regions(found), Text(""), _ranges(found)]
-    if found["sites"]:
-        parts += [Text(""), _sites(found)]
+        parts += _spent(found, head)
+    else:
+        parts += [Text(units.clean(head), style="bold"), Text(""), _terms(found)]
+    if found["sizes"]:
+        parts += [Text(""), *_sizes(found["sizes"])]
+    if by_function:
+        parts += [Text(""), *_functions(found)]
+    else:
+        parts += [Text(""), _regions(found), Text(""), _ranges(found)]
+        if found["sites"]:
+            parts += [Text(""), _sites(found)]
     if run["sample"] is not None:
         parts.append(Text("The run sampled pages; the counts here are of all pages."))
     return Group(*parts)
@@ -62,12 +75,74 @@ def _spent(found: Mapping[str, Any], head: str) -> list[RenderableType]:
         ]
         for term in (*found["terms"], whole)
     ]
-    left = (
-        "No regions, addresses or code: explain counts them with the TLB of --view paper, which is "
-        "not the machine's."
-    )
     table = listing("Time per reference as the machine spends it", heads, rows)
-    return [Text(units.clean(head), style="bold"), Text(""), table, Text(""), Text(left)]
+    return [Text(units.clean(head), style="bold"), Text(""), table]
+
+
+def _sizes(sizes: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
+    """Which page size each region wants, and what that adds to its memory."""
+    larger = [one for one in sizes if one["advised"] and one["saved_ns"] > 0]
+    rows = [
+        [
+            units.size(one["page_bytes"]),
+            units.percent(one["saved_share"]),
+            units.duration(one["saved_ns"]),
+            units.size(one["resident_bytes"]),
+            units.size(one["added_bytes"]),
+            one["name"],
+        ]
+        for one in larger
+    ]
+    rest = sum(one["advised"] for one in sizes) - len(larger)
+    line = f"{rest} {'other regions' if larger else 'regions'}: 4 KiB, larger pages gain nothing."
+    heads = SIZES_ROWS.heads(
+        "page_bytes", "saved_share", "saved_ns", "resident_bytes", "added_bytes", "name"
+    )
+    title = "Which region wants which page size, and what that adds to its memory"
+    return [*([listing(title, heads, rows)] if rows else []), *([Text(line)] if rest else [])]
+
+
+def functions(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Functions, most expensive first, each with the line that costs most (``file``, ``line``)."""
+    known: dict[tuple[str, ...], dict[str, Any]] = {}
+    for line in found["functions"]:
+        key = (line["program"], line["library"], line["function"])
+        if key in known:
+            for name in ("tlb_misses", "faults", "ns", "share"):
+                known[key][name] += line[name]
+        else:
+            known[key] = dict(line)
+    return sorted(known.values(), key=lambda one: -one["ns"])
+
+
+def source(line: Mapping[str, Any]) -> str:
+    """The source file, without its folders, and the line; empty where these are not known."""
+    return f"{line['file'].rpartition('/')[2]}:{line['line']}" if line["file"] else ""
+
+
+def _functions(found: Mapping[str, Any]) -> list[RenderableType]:
+    """Functions, most expensive first, and what has no names."""
+    rows = [
+        [
+            one["function"],
+            units.count(one["tlb_misses"]),
+            units.count(one["faults"]),
+            units.duration(one["ns"]),
+            units.percent(one["share"]),
+            source(one),
+            one["library"].rpartition("/")[2],
+        ]
+        for one in [one for one in functions(found) if one["ns"] > 0][: SHOWN[0]]
+    ]
+    heads = FUNCTIONS_ROWS.heads("function", "tlb_misses", "faults", "ns", "share", "line")
+    parts: list[RenderableType] = []
+    if found["functions"]:
+        title = (
+            "Where the misses and faults come from: functions, each with its most expensive line"
+        )
+        parts.append(listing(title, [*heads, *FUNCTIONS_ROWS.heads("library")], rows))
+    parts += [Text(units.clean(note)) for note in found["notes"]]
+    return parts
 
 
 def _terms(found: Mapping[str, Any]) -> RenderableType:

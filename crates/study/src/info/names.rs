@@ -39,10 +39,15 @@ impl Names {
             events: events.into_iter().peekable(),
             names: Vec::new(),
             ids: HashMap::new(),
+            mappings: Vec::new(),
+            known: HashMap::new(),
             spaces: FxHashMap::default(),
             files: Ranges::default(),
+            programs: vec![String::new()],
+            program_of: FxHashMap::default(),
         };
-        mapped.id(UNNAMED, false);
+        let unnamed = mapped.id(UNNAMED, false);
+        mapped.mapping(unnamed, None);
         Names::Mapped(Box::new(mapped))
     }
 
@@ -67,11 +72,36 @@ impl Names {
     /// The region of `page` as `process` sees it now.
     pub fn region(&mut self, process: u32, page: u64) -> u32 {
         match self {
-            Names::Mapped(mapped) => mapped.find(process, page),
+            Names::Mapped(mapped) => mapped.mappings[mapped.find(process, page) as usize].name,
             Names::Blocks(blocks) => {
                 let fresh = blocks.len() as u32;
                 *blocks.entry(page >> BLOCK_SHIFT).or_insert(fresh)
             }
+        }
+    }
+
+    /// What code at `addr` is, as `process` sees it now.
+    pub fn code(&mut self, process: u32, addr: u64) -> Code {
+        match self {
+            Names::Mapped(mapped) => {
+                let mapping = &mapped.mappings[mapped.find(process, addr >> PAGE_SHIFT) as usize];
+                Code {
+                    region: mapping.name,
+                    offset: mapping.bias.map(|bias| addr.wrapping_add(bias)),
+                    program: mapped.program_of.get(&process).copied().unwrap_or(0),
+                }
+            }
+            Names::Blocks(_) => {
+                Code { region: self.region(process, addr >> PAGE_SHIFT), offset: None, program: 0 }
+            }
+        }
+    }
+
+    /// The programs that [`Code::program`] counts; the first, which the trace was begun with, is empty.
+    pub fn programs(&self) -> &[String] {
+        match self {
+            Names::Mapped(mapped) => &mapped.programs,
+            Names::Blocks(_) => &[],
         }
     }
 
@@ -101,9 +131,28 @@ impl Names {
     }
 }
 
+/// A piece of code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Code {
+    /// Region id.
+    pub region: u32,
+    /// Where it stands in its file, if it is of one.
+    pub offset: Option<u64>,
+    /// Which program ran it, of [`Names::programs`].
+    pub program: u32,
+}
+
 struct Name {
     text: String,
     anonymous: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Mapping {
+    /// Region id.
+    name: u32,
+    /// What leads from an address to its place in the file, modulo 2^64; `None` without one.
+    bias: Option<u64>,
 }
 
 /// Mappings by process, kept up to date by events.
@@ -111,8 +160,13 @@ pub struct Mapped {
     events: std::iter::Peekable<std::vec::IntoIter<RegionEvent>>,
     names: Vec<Name>,
     ids: HashMap<String, u32>,
+    mappings: Vec<Mapping>,
+    known: HashMap<Mapping, u32>,
+    /// Of mappings, by process.
     spaces: FxHashMap<u32, Ranges<u32>>,
     files: Ranges<u32>,
+    programs: Vec<String>,
+    program_of: FxHashMap<u32, u32>,
 }
 
 impl Mapped {
@@ -126,6 +180,25 @@ impl Mapped {
         id
     }
 
+    fn mapping(&mut self, name: u32, bias: Option<u64>) -> u32 {
+        let mapping = Mapping { name, bias };
+        let fresh = self.mappings.len() as u32;
+        let id = *self.known.entry(mapping).or_insert(fresh);
+        if id == fresh {
+            self.mappings.push(mapping);
+        }
+        id
+    }
+
+    fn runs(&mut self, process: u32, program: &str) {
+        let place = self.programs.iter().position(|known| known == program);
+        let id = place.unwrap_or_else(|| {
+            self.programs.push(program.to_owned());
+            self.programs.len() - 1
+        });
+        self.program_of.insert(process, id as u32);
+    }
+
     fn apply(&mut self, event: &RegionEvent, process: u32, running: u32) {
         match event.event {
             RegionKind::Map
@@ -135,6 +208,9 @@ impl Mapped {
             | RegionKind::Move => {}
             RegionKind::Exec | RegionKind::Exit => {
                 self.spaces.remove(&process);
+                if event.event == RegionKind::Exec {
+                    self.runs(process, &event.name);
+                }
                 return;
             }
             RegionKind::Fork | RegionKind::Vfork => {
@@ -146,6 +222,9 @@ impl Mapped {
                 if child != parent {
                     let copy = self.spaces.get(&parent).cloned().unwrap_or_default();
                     self.spaces.insert(child, copy);
+                    if let Some(&program) = self.program_of.get(&parent) {
+                        self.program_of.insert(child, program);
+                    }
                 }
                 return;
             }
@@ -161,30 +240,38 @@ impl Mapped {
         let id = match event.event {
             RegionKind::File => {
                 let name = if event.name.is_empty() { "unnamed file" } else { &event.name };
-                let id = self.id(&format!("page cache: {name}"), false);
+                let name = self.id(&format!("page cache: {name}"), false);
+                let id = self.mapping(name, None);
                 self.files.map(first, last, id);
                 return;
             }
             RegionKind::Unmap => None,
             RegionKind::Move => {
                 let by = (event.to >> PAGE_SHIFT).wrapping_sub(first);
-                self.spaces.entry(process).or_default().shift(first, last, by, |id| id);
+                self.shift(process, (first, last), by);
                 return;
             }
-            _ if !event.name.is_empty() => Some(self.id(&event.name, false)),
-            RegionKind::Brk => Some(self.id("[heap]", false)),
+            _ if !event.name.is_empty() => {
+                let name = self.id(&event.name, false);
+                let of_file = event.event == RegionKind::Map && event.name.starts_with('/');
+                Some((name, of_file.then(|| event.offset.wrapping_sub(event.addr))))
+            }
+            RegionKind::Brk => Some((self.id("[heap]", false), None)),
             _ => {
                 // As the kernel does, anonymous memory that adjoins some is one with it.
                 let space = self.spaces.entry(process).or_default();
                 let near = [first.checked_sub(1), last.checked_add(1)].into_iter().flatten();
                 let near = near.filter_map(|page| space.find(page));
-                let joined = near.into_iter().find(|&id| self.names[id as usize].anonymous);
-                Some(match joined {
-                    Some(id) => id,
+                let mut names = near.map(|id| self.mappings[id as usize].name);
+                let joined = names.find(|&name| self.names[name as usize].anonymous);
+                let name = match joined {
+                    Some(name) => name,
                     None => self.id(&format!("(anonymous) {:#x}", event.addr), true),
-                })
+                };
+                Some((name, None))
             }
         };
+        let id = id.map(|(name, bias)| self.mapping(name, bias));
         let space = self.spaces.entry(process).or_default();
         match id {
             Some(id) if event.event == RegionKind::Brk => {
@@ -197,6 +284,25 @@ impl Mapped {
         }
     }
 
+    /// Move what is mapped by so many pages.
+    fn shift(&mut self, process: u32, (first, last): (u64, u64), by: u64) {
+        let ids: Vec<u32> = match self.spaces.get(&process) {
+            Some(space) => space.within(first, last).map(|(_, _, id)| id).collect(),
+            None => return,
+        };
+        let moved: FxHashMap<u32, u32> = ids
+            .into_iter()
+            .map(|id| {
+                let Mapping { name, bias } = self.mappings[id as usize];
+                let bias = bias.map(|bias| bias.wrapping_sub(by << PAGE_SHIFT));
+                (id, self.mapping(name, bias))
+            })
+            .collect();
+        let space = self.spaces.entry(process).or_default();
+        space.shift(first, last, by, |id| moved.get(&id).copied().unwrap_or(id));
+    }
+
+    /// The mapping of a page.
     fn find(&self, process: u32, page: u64) -> u32 {
         let own = self.spaces.get(&process).and_then(|space| space.find(page));
         let found = if page >= KERNEL { self.files.find(page).or(own) } else { own };

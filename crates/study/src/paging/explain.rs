@@ -5,37 +5,41 @@
 //! sums over regions, and over ranges, are the study's counts (`tests` below).
 
 mod pages;
+mod spent;
+mod tally;
 
-use std::collections::BTreeMap;
-
-use nearfar_schema::{Bytes, OneMemory, none, required};
+use nearfar_hardware::processor::Processor;
+use nearfar_schema::{Bytes, List, OneMemory, none};
 use nearfar_trace::{Batch, Columns, Kind, KindSet, Reader, Result, last_byte};
-use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use super::options::{ClockInsert, Options};
 use super::resident::{Make, Resident};
 use super::simulate::{footprint_bytes, whole_bytes};
-use crate::info::names::{Names, UNNAMED};
 use pages::Pages;
+use spent::Spent;
+use tally::Tally;
 
 /// Most address ranges in an answer: neighbours are taken together until there are no more.
 pub const RANGES: usize = 256;
-/// Most code sites in an answer; the rest are taken together.
-pub const SITES: usize = 256;
-/// log2 of the smallest range, or a page where that is larger.
-const MIN_RANGE_SHIFT: u32 = 16;
+/// Most code sites in an answer; the rest are taken together. As many as functions can be made of.
+pub const SITES: usize = 1 << 16;
 const PROGRESS_STEP: u64 = 1 << 22;
 
 nearfar_schema::options! {
     /// The options of `nearfar explain` as they are written: which row of a run.
     pub struct Asked {
         /// Page size of the row.
-        page: Bytes = required(),
+        page: Option<Bytes> = none("the fastest one"),
         /// Memory size of the row, as the run was asked for it.
         memory: Option<OneMemory> = none("the middle one"),
         /// Storage of the row.
         storage: Option<String> = none("the run's first"),
+        /// Files and folders with symbols: programs and libraries as they were captured, their debug
+        /// files, perf maps.
+        symbols: Option<List<String>> = none("what the trace names, where it still is the same"),
+        /// Also say which regions want which page size; takes a run of `--view machine`.
+        by_region: bool = false,
     }
 }
 
@@ -61,6 +65,14 @@ pub struct Counts {
     pub swap_ins: u64,
     /// Faults that read a page of a file again.
     pub file_rereads: u64,
+    /// Faults that gave a page without a device, as a machine counts them ([`OnMachine`]).
+    pub given: u64,
+    /// Picoseconds of these, and of walks and the second level of the TLB before any of it overlaps.
+    pub given_ps: u64,
+    /// See `given_ps`.
+    pub walk_ps: u64,
+    /// See `given_ps`.
+    pub tlb_ps: u64,
 }
 
 impl Counts {
@@ -74,7 +86,20 @@ impl Counts {
         self.file_reads += more.file_reads;
         self.swap_ins += more.swap_ins;
         self.file_rereads += more.file_rereads;
+        self.given += more.given;
+        self.given_ps += more.given_ps;
+        self.walk_ps += more.walk_ps;
+        self.tlb_ps += more.tlb_ps;
     }
+}
+
+/// The processor that TLB misses are those of, in place of the TLB of the options.
+#[derive(Clone, Copy, Debug)]
+pub struct OnMachine<'a> {
+    /// Its TLBs, caches and times.
+    pub processor: &'a Processor,
+    /// The page size that is switched on for private memory. Memory is short in the pages of the options.
+    pub page_bytes: u64,
 }
 
 /// Counts of a part of the address space.
@@ -86,6 +111,8 @@ pub struct Place {
     pub addr_low: u64,
     /// Byte after the highest; may be 2^64.
     pub addr_high: u128,
+    /// Of a region, with a processor: the most bytes of private memory at once.
+    pub resident_bytes: Option<u64>,
     /// What happened there.
     #[serde(flatten)]
     pub counts: Counts,
@@ -96,6 +123,10 @@ pub struct Place {
 pub struct Site {
     /// Region of the code.
     pub name: String,
+    /// The program that ran it; empty: the one that the trace was begun with.
+    pub program: String,
+    /// Where it stands in its file, if the region is one.
+    pub offset: Option<u64>,
     /// First byte of the last instructions that the thread had fetched: in a capture a block
     /// without a branch into or out of it. `None`: those of all further sites, or before any fetch.
     pub addr: Option<u64>,
@@ -130,6 +161,7 @@ pub struct Explained {
 pub fn explain(
     reader: &Reader,
     options: &Options,
+    machine: Option<OnMachine<'_>>,
     on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<Explained> {
     let footprint = footprint_bytes(reader, options)?;
@@ -146,40 +178,36 @@ pub fn explain(
         false => Pages::endless(shift),
     };
     let block_shift = pages.block_shift();
+    let mut spent = match machine {
+        Some(machine) => Some(Spent::new(reader, options, machine, lives)?),
+        None => None,
+    };
 
-    let info = reader.info();
-    let process: FxHashMap<u32, u32> = info.threads.iter().map(|t| (t.index, t.process)).collect();
-    let process_of = |thread: u32| process.get(&thread).copied().unwrap_or(0);
-    let mut running = info.threads.first().map_or(0, |thread| thread.process);
-    let mut names = Names::new(reader.regions()?);
-
-    let cell_shift = shift.max(MIN_RANGE_SHIFT);
-    let mut places: FxHashMap<(u32, u64), Counts> = FxHashMap::default();
-    let mut code = Code::default();
-    // Most references lie where the one before them did.
-    let (mut known, mut region, mut counts) = (None, 0u32, Counts::default());
-    let mut batches = reader.batches(Columns { thread: true, ..Columns::PAGING });
+    let largest = machine.map_or(page_bytes, |machine| machine.page_bytes.max(page_bytes));
+    let mut tally = Tally::new(reader, largest.trailing_zeros())?;
+    let columns = match machine {
+        Some(_) => Columns::ALL,
+        None => Columns { thread: true, ..Columns::PAGING },
+    };
+    let mut batches = reader.batches(columns);
     let mut batch = Batch::default();
     let (mut at, mut next_progress) = (0u64, 0u64);
     while batches.next_into(&mut batch)? {
         for (index, &addr) in batch.addr.iter().enumerate() {
-            if names.next_event() <= at {
-                names.advance(at, process_of, running);
-                commit(&mut places, region, &mut known, &mut counts);
-            }
+            let (thread, kind) = (batch.thread[index], batch.kind[index]);
             pages.events(at, &mut resident);
-            at += 1;
-            let thread = batch.thread[index];
-            let seen = process_of(thread);
-            if seen != running {
-                running = seen;
-                commit(&mut places, region, &mut known, &mut counts);
+            if let Some(spent) = &mut spent {
+                spent.events(at);
             }
+            tally.record(at, thread);
+            at += 1;
             // The engines know an address by its space, names do not.
             let placed = pages.place(thread, addr);
-            let kind = batch.kind[index];
             if kind == Kind::Fetch as u8 {
-                code.fetch(thread, addr);
+                tally.fetch(thread, addr);
+            }
+            if let Some(spent) = &mut spent {
+                spent.record(&batch, index, &mut tally);
             }
             if options.kinds.0 >> kind & 1 == 0 {
                 continue;
@@ -190,20 +218,14 @@ pub fn explain(
                 // The part of the record that lies in this block.
                 let low = placed.max(block << block_shift);
                 let here = addr.wrapping_add(low - placed);
-                let spot = (here >> 12, here >> cell_shift);
-                if known != Some(spot) {
-                    commit(&mut places, region, &mut known, &mut counts);
-                    region = names.region(running, spot.0);
-                    known = Some(spot);
-                }
                 let reached = pages.reach(block, write, &mut resident);
-                let met = resident.reference(reached, block != first);
-                if met != Counts::default() {
-                    code.met(thread, &met, |page| names.region(running, page));
-                    counts.add(&met);
+                let mut met = resident.reference(reached, block != first);
+                if spent.is_some() {
+                    (met.tlb_misses, met.tlb_second_hits) = (0, 0);
                 }
                 // A record references each page once, though each block of it may meet something.
-                counts.references += u64::from(block == first || low & (page_bytes - 1) == 0);
+                let counted = u64::from(block == first || low & (page_bytes - 1) == 0);
+                tally.reference(thread, here, met, counted);
             }
         }
         if at >= next_progress {
@@ -211,131 +233,8 @@ pub fn explain(
             next_progress = at + PROGRESS_STEP;
         }
     }
-    commit(&mut places, region, &mut known, &mut counts);
-    Ok(Explained { lifetimes: lives, ..explained(places, code, names, cell_shift) })
-}
-
-/// Which code made a reference: the last that its thread had fetched.
-#[derive(Default)]
-struct Code {
-    last: FxHashMap<u32, u64>,
-    sites: FxHashMap<Option<u64>, (u32, Counts)>,
-}
-
-impl Code {
-    fn fetch(&mut self, thread: u32, addr: u64) {
-        self.last.insert(thread, addr);
-    }
-
-    /// Count what a reference of `thread` met; `region_of` a page of its code.
-    fn met(&mut self, thread: u32, counts: &Counts, region_of: impl FnOnce(u64) -> u32) {
-        let addr = self.last.get(&thread).copied();
-        let site = self.sites.entry(addr);
-        let fresh = || (addr.map_or(0, |addr| region_of(addr >> 12)), Counts::default());
-        site.or_insert_with(fresh).1.add(counts);
-    }
-
-    /// The sites that met most, the rest in one; `name_of` a region.
-    fn into_sites(self, name_of: impl Fn(u32) -> String) -> Vec<Site> {
-        if self.last.is_empty() {
-            return Vec::new();
-        }
-        let mut sites: Vec<_> = self.sites.into_iter().collect();
-        sites.sort_by_key(|(addr, (_, c))| {
-            (addr.is_none(), std::cmp::Reverse(c.tlb_misses + c.faults), *addr)
-        });
-        let mut rest = Counts::default();
-        let mut listed = Vec::new();
-        for (addr, (region, counts)) in sites {
-            if addr.is_some() && listed.len() < SITES {
-                listed.push(Site { name: name_of(region), addr, counts });
-            } else {
-                rest.add(&counts);
-            }
-        }
-        if rest != Counts::default() {
-            listed.push(Site { name: "(others)".to_owned(), addr: None, counts: rest });
-        }
-        listed
-    }
-}
-
-/// Put what was counted at one place where it belongs.
-fn commit(
-    places: &mut FxHashMap<(u32, u64), Counts>,
-    region: u32,
-    known: &mut Option<(u64, u64)>,
-    counts: &mut Counts,
-) {
-    if let Some((_, cell)) = known.take() {
-        places.entry((region, cell)).or_default().add(&std::mem::take(counts));
-    }
-}
-
-/// From counts by region id and cell to named regions and ranges.
-fn explained(
-    places: FxHashMap<(u32, u64), Counts>,
-    code: Code,
-    names: Names,
-    cell_shift: u32,
-) -> Explained {
-    let (merged, texts) = names.finish();
-    let final_region = |id: u32| merged.get(id as usize).copied().unwrap_or(id) as usize;
-    let mut total = Counts::default();
-    let mut regions: BTreeMap<usize, (u64, u64, Counts)> = BTreeMap::new();
-    let mut cells: BTreeMap<u64, (Vec<usize>, Counts)> = BTreeMap::new();
-    for ((id, cell), counts) in places {
-        total.add(&counts);
-        let id = final_region(id);
-        let (low, high, sum) = regions.entry(id).or_insert((cell, cell, Counts::default()));
-        (*low, *high) = (cell.min(*low), cell.max(*high));
-        sum.add(&counts);
-        let (ids, sum) = cells.entry(cell).or_default();
-        ids.push(id);
-        sum.add(&counts);
-    }
-    // Aligned groups of 2, 4, 8, ... cells, so that a range begins and ends at round addresses.
-    let mut size = 0;
-    while cells.len() > RANGES {
-        size += 1;
-        let mut fewer: BTreeMap<u64, (Vec<usize>, Counts)> = BTreeMap::new();
-        for (cell, (ids, counts)) in cells {
-            let (all, sum) = fewer.entry(cell >> 1).or_default();
-            all.extend(ids);
-            sum.add(&counts);
-        }
-        cells = fewer;
-    }
-    let shift = cell_shift + size;
-    let bounds = |low: u64, high: u64, shift: u32| (low << shift, u128::from(high + 1) << shift);
-    let name = |id: usize| {
-        texts.get(id).cloned().flatten().unwrap_or_else(|| {
-            // Code that no reference was counted in has no bounds.
-            let Some((low, high, _)) = regions.get(&id) else { return UNNAMED.to_owned() };
-            let (low, high) = bounds(*low, *high, cell_shift);
-            format!("{low:#x}-{high:#x}")
-        })
-    };
-    let sites = code.into_sites(|id| name(final_region(id)));
-    let ranges = cells
-        .into_iter()
-        .map(|(cell, (mut ids, counts))| {
-            ids.sort_unstable();
-            ids.dedup();
-            let names: Vec<String> = ids.into_iter().map(name).collect();
-            let (addr_low, addr_high) = bounds(cell, cell, shift);
-            Place { name: names.join(" + "), addr_low, addr_high, counts }
-        })
-        .collect();
-    let mut regions: Vec<Place> = regions
-        .iter()
-        .map(|(&id, &(low, high, counts))| {
-            let (addr_low, addr_high) = bounds(low, high, cell_shift);
-            Place { name: name(id), addr_low, addr_high, counts }
-        })
-        .collect();
-    regions.sort_by_key(|r| (std::cmp::Reverse(r.counts.tlb_misses + r.counts.faults), r.addr_low));
-    Explained { lifetimes: false, total, regions, ranges, sites }
+    let resident = spent.map(Spent::into_resident);
+    Ok(Explained { lifetimes: lives, ..tally.finish(resident.as_deref()) })
 }
 
 #[cfg(test)]

@@ -114,12 +114,12 @@ def _table(rows: Sequence[Advice]) -> str:
             [
                 f'<button type="button" class="pick" data-vm="{index}" aria-pressed="false">'
                 f"{page.text(row['vm'])}</button>",
-                page.text(row["workload"]),
-                page.text(page.typeset(memory(row))),
-                page.text(row["storage"]),
                 f'<span class="size" style="background:{back};color:{palette.ink(back)}">'
                 f"{page.text(page.typeset(units.size(row['advised_page_bytes'])))}</span>",
                 page.text(page.typeset(units.size(row["settable_page_bytes"]))),
+                page.text(row["workload"]),
+                page.text(page.typeset(memory(row))),
+                page.text(row["storage"]),
                 *(
                     page.text(page.typeset(units.duration(row[key])))
                     for key in ("predicted_ns", "simulated_ns", "baseline_4k_ns")
@@ -129,7 +129,7 @@ def _table(rows: Sequence[Advice]) -> str:
             ]
         )
     headers = ROWS.heads(
-        "vm", "workload", "memory_bytes", "storage", "advised_page_bytes", "settable_page_bytes",
+        "vm", "advised_page_bytes", "settable_page_bytes", "workload", "memory_bytes", "storage",
         "predicted_ns", "simulated_ns", "baseline_4k_ns", "gain", "regret",
     )  # fmt: skip
     return "<p>Choose a machine to see its curve and why.</p>" + page.table(

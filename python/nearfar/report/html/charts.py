@@ -34,15 +34,29 @@ class Drawn(TypedDict, total=False):
 
 
 SIZE_LABEL = (
-    "datum.value >= 1073741824 ? format(datum.value / 1073741824, '~r') + ' GiB' : "
-    "datum.value >= 1048576 ? format(datum.value / 1048576, '~r') + ' MiB' : "
-    "datum.value >= 1024 ? format(datum.value / 1024, '~r') + ' KiB' : datum.value + ' B'"
+    "datum.value >= 1073741824 ? format(datum.value / 1073741824, '.3~r') + ' GiB' : "
+    "datum.value >= 1048576 ? format(datum.value / 1048576, '.3~r') + ' MiB' : "
+    "datum.value >= 1024 ? format(datum.value / 1024, '.3~r') + ' KiB' : datum.value + ' B'"
 )
+
+
+def size_ticks(most: float) -> list[int]:
+    """Some six ticks of an axis from 0 to so many bytes, at whole binary units."""
+    step = 1
+    while step * 6 < most:
+        step *= 2
+    return list(range(0, int(most) + step, step))
+
+
 TIME_LABEL = (
     "datum.value >= 1e9 ? format(datum.value / 1e9, '~g') + ' s' : "
     "datum.value >= 1e6 ? format(datum.value / 1e6, '~g') + ' ms' : "
     "datum.value >= 1e3 ? format(datum.value / 1e3, '~g') + ' µs' : "
     "format(datum.value, '~g') + ' ns'"
+)
+#: The end of a path, or an address, tells regions apart.
+_TAIL_LABEL = (
+    "replace(replace(datum.label, regexp('^(page cache: )?/.*/(?=.)'), '$1'), '(anonymous) ', '')"
 )
 RATE_LABEL = "format(datum.value, '~g')"
 COUNT_LABEL = "format(datum.value, '~s')"
@@ -115,7 +129,7 @@ def times(pages: Sequence[str]) -> Spec:
         "label:O",
         sort=list(pages),
         scale=alt.Scale(domain=list(pages), paddingInner=0.25),
-        axis=alt.Axis(title="page size", labelAngle=0, labelOverlap="greedy", labelSeparation=6),
+        axis=alt.Axis(title="page size", labelAngle=0, labelOverlap="greedy", labelSeparation=2),
     )
     y_axis = alt.Axis(title="time per reference", labelExpr=TIME_LABEL, tickCount=6)
     parts = ["translation", "data"]
@@ -248,10 +262,6 @@ def over_time(most: int, title: str) -> Spec:
     """
     import altair as alt
 
-    # Whole binary units: ticks at tenths of a million would read 9.53674 MiB.
-    step = 1
-    while step * 6 < most:
-        step *= 2
     made = (
         alt.Chart(alt.NamedData("points"))
         .mark_area(line={"strokeWidth": 2}, fillOpacity=0.25, interpolate="step-after")
@@ -264,6 +274,7 @@ def over_time(most: int, title: str) -> Spec:
                     labelExpr=COUNT_LABEL,
                     labelOverlap="greedy",
                     labelSeparation=8,
+                    tickCount=5,
                 ),
             ),
             y=alt.Y(
@@ -271,7 +282,7 @@ def over_time(most: int, title: str) -> Spec:
                 axis=alt.Axis(
                     title=title,
                     labelExpr=SIZE_LABEL,
-                    values=list(range(0, most + step, step)),
+                    values=size_ticks(most),
                 ),
             ),
             tooltip=[
@@ -320,11 +331,17 @@ def regions(names: Sequence[str], parts: Sequence[str]) -> Spec:
         alt.Chart(alt.NamedData("bars"))
         .mark_bar()
         .encode(
-            y=alt.Y("name:N", sort=list(names), axis=alt.Axis(title=None, labelLimit=120)),
+            y=alt.Y(
+                "name:N",
+                sort=list(names),
+                axis=alt.Axis(title=None, labelLimit=150, labelExpr=_TAIL_LABEL),
+            ),
             x=alt.X(
                 "count:Q",
                 stack="zero",
-                axis=alt.Axis(title="references", labelExpr=COUNT_LABEL, labelOverlap="greedy"),
+                axis=alt.Axis(
+                    title="references", labelExpr=COUNT_LABEL, labelOverlap="greedy", tickCount=5
+                ),
             ),
             color=alt.Color("part:N", scale=alt.Scale(domain=list(parts)), legend=None),
             order=alt.Order("order:Q"),
@@ -347,7 +364,7 @@ def _page_axis(alt: Any, pages: Sequence[int]) -> Any:
             values=list(pages),
             labelExpr=SIZE_LABEL,
             labelOverlap="greedy",
-            labelSeparation=6,
+            labelSeparation=2,
             grid=False,
         ),
     )

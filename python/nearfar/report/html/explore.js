@@ -9,16 +9,29 @@ const cell = (name, row) => {
   const { values, texts } = columns[name];
   return texts ? texts[values[row]] : values[row];
 };
-const sizes = ["B", "KiB", "MiB", "GiB", "TiB"];
+/* The largest unit that a value reaches, and the value in it. */
+function inUnits(value, names, step) {
+  let v = value, i = 0;
+  while (Math.abs(v) >= step && i < names.length - 1) { v /= step; i += 1; }
+  return `${Number(v.toPrecision(4))}\u00a0${names[i]}`;
+}
 function label(name, value) {
   if (value === null) return "-";
   if (typeof value !== "number") return value;
-  if (name.endsWith("_bytes")) {
-    let v = value, i = 0;
-    while (v >= 1024 && i < sizes.length - 1) { v /= 1024; i += 1; }
-    return `${Number(v.toPrecision(4))}\u00a0${sizes[i]}`;
-  }
-  return String(Number(value.toPrecision(6)));
+  if (name.endsWith("_bytes")) return inUnits(value, ["B", "KiB", "MiB", "GiB", "TiB"], 1024);
+  if (name.endsWith("_ns")) return inUnits(value, ["ns", "\u00b5s", "ms", "s"], 1000);
+  const digits = Number(value.toPrecision(6));
+  return Math.abs(digits) >= 1e4 && Math.abs(digits) < 1e15
+    ? digits.toLocaleString("en").replaceAll(",", "\u202f") : String(digits);
+}
+/* Some six ticks at whole binary units. */
+function sizeTicks(values) {
+  const [least, most] = [Math.min(...values), Math.max(...values)];
+  let step = 1;
+  while (step * 6 < most - least) step *= 2;
+  const ticks = [];
+  for (let at = Math.floor(least / step) * step; at < most + step; at += step) ticks.push(at);
+  return ticks;
 }
 /* Numbers in order, texts as the rows have them. */
 function levels(name) {
@@ -127,8 +140,11 @@ function draw(rows) {
     if (numeric && axisOf(x)) encoding.x.axis.labelExpr = axisOf(x);
     if (positive) encoding.x.axis.values = [...new Set(points.map((p) => p.x))];
     encoding.y.scale = log ? { type: "log" } : { zero: false, nice: true };
-    encoding.y.axis = { title: y, tickCount: 6 };
+    encoding.y.axis = { title: y, tickCount: 6, labelOverlap: "greedy", labelSeparation: 2 };
     if (axisOf(y)) encoding.y.axis.labelExpr = axisOf(y);
+    if (y.endsWith("_bytes") && !log && points.length) {
+      encoding.y.axis.values = sizeTicks(points.flatMap((p) => [p.least, p.most]));
+    }
     encoding.color.scale = { domain: names };
     if (encoding.shape) encoding.shape.scale = { domain: names };
     if (layer.mark.type === "line" && !numeric) layer.mark.opacity = 0;
@@ -183,6 +199,11 @@ byId("save-csv").addEventListener("click", () => {
   const lines = matching().map((row) => names.map((n) => quote(cell(n, row))).join(","));
   save("nearfar.csv", "text/csv", `${[names.join(","), ...lines].join("\n")}\n`);
 });
+
+/* Numbers that differ a hundredfold are begun with on a logarithmic axis. */
+const known = columns[byId("pick-y").value].values.filter((v) => v !== null);
+const [least, most] = [known.reduce((a, b) => Math.min(a, b), Infinity), known.reduce((a, b) => Math.max(a, b), 0)];
+byId("log").checked = least > 0 && most > 100 * least;
 
 function update() {
   const rows = matching();

@@ -57,7 +57,8 @@ class ExplorePage(page.Page):
         varying = [key for key in keys if len({row[key] for row in rows}) > 1]
         self.constant = {key: rows[0][key] for key in keys if key not in varying}
         varying = varying or keys[:1]
-        self.differences = _differences(rows, varying, self.metrics)
+        self.apart = _apart(runs, varying)
+        self.differences = _differences(rows, varying, self.metrics, self.apart)
         shown, self.left_out = _fitting(rows, varying, self.metrics, columns.seed)
         self.x = _first_x([key for key in varying if key != columns.seed] or varying, shown)
         study = runs[0].study.name
@@ -66,7 +67,7 @@ class ExplorePage(page.Page):
         self.title = f"{names} - nearfar"
         self.kicker = f"nearfar: report of {study}"
         self.heading = f"{page.text(names)}: {what} <code>{study}</code>"
-        self.headline = _finding(rows, self.metrics)
+        self.headline = _finding(rows, self.metrics, bool(self.apart))
         shown_columns = (*varying, *self.metrics)
         super().__init__(
             {
@@ -171,8 +172,17 @@ def _made(run: Run) -> Mapping[str, object]:
     return {"folder": run.name, **{k: v for k, v in made.items() if k not in left}}
 
 
-def _finding(rows: Sequence[Row], metrics: Mapping[str, str]) -> str:
-    """One sentence: the best row by the first number."""
+def _apart(runs: Sequence[Run], keys: Sequence[str]) -> set[str]:
+    """Columns whose levels are of different traces: neither is better than the other."""
+    traces = {str(getattr(run.result, "run", {}).get("trace_json_sha256")) for run in runs}
+    apart = {key for key in keys if key in ("trace", "workload")}
+    return apart | ({"run"} if len(traces) > 1 else set())
+
+
+def _finding(rows: Sequence[Row], metrics: Mapping[str, str], apart: bool) -> str:
+    """One sentence: the best row by the first number, if all are of one trace."""
+    if apart:
+        return f"{len(rows)} rows of different traces: compare rows of one trace with each other."
     metric, better = next(iter(metrics.items()))
     known = [row for row in rows if row[metric] is not None]
     pick = min if better == "less" else max
@@ -245,7 +255,9 @@ def _mean(group: Sequence[Row], metrics: Mapping[str, str], seed: str) -> Row:
     return row
 
 
-def _differences(rows: Sequence[Row], keys: Sequence[str], metrics: Mapping[str, str]) -> list[Row]:
+def _differences(
+    rows: Sequence[Row], keys: Sequence[str], metrics: Mapping[str, str], apart: set[str]
+) -> list[Row]:
     """Every column of few levels, every number: texts ready to show."""
     found: list[Row] = []
     for by in keys:
@@ -254,11 +266,12 @@ def _differences(rows: Sequence[Row], keys: Sequence[str], metrics: Mapping[str,
         for metric, better in metrics.items():
             listed = across(rows, by, keys, metric, better)
             if listed:
-                found.append({"by": by, "of": metric, "rows": [_cells(by, one) for one in listed]})
+                shown = [_cells(by, one, by in apart) for one in listed]
+                found.append({"by": by, "of": metric, "rows": shown})
     return found
 
 
-def _cells(by: str, one: Level) -> list[str]:
+def _cells(by: str, one: Level, apart: bool) -> list[str]:
     def level(value: object) -> str:
         sized = by.endswith("_bytes") and isinstance(value, int)
         return units.size(value) if sized else _text(value)  # type: ignore[arg-type]
@@ -267,7 +280,8 @@ def _cells(by: str, one: Level) -> list[str]:
     interval = f"{signed(one['low'])} to {signed(one['high'])}" if known else "-"
     change = signed(one["relative"])
     texts = [level(one["level"]), level(one["base"]), str(one["pairs"]), change, interval]
-    return [*(page.typeset(units.clean(text)) for text in texts), one["verdict"]]
+    verdict = "other trace" if apart else one["verdict"]
+    return [*(page.typeset(units.clean(text)) for text in texts), verdict]
 
 
 def _first_x(keys: Sequence[str], rows: Sequence[Row]) -> str:

@@ -77,13 +77,19 @@ function setUpHeat() {
       if (middle > free) return [];
       free = middle - 16;
       const name = document.createElement("span");
-      name.textContent = name.title = band.label || "(no name)";
+      const inner = document.createElement("bdi");
+      // The end of a path tells files apart.
+      inner.textContent = (band.label || "(no name)")
+        .replace(/^page cache: \/.*\/(.)/, "cache: $1").replace(/^\/.*\/(.)/, "$1")
+        .replace("(anonymous) ", "");
+      name.title = band.label;
+      name.append(inner);
       name.style.top = `${Math.max(0, Math.min(height - 16, middle - 8))}px`;
       return [name];
     }));
-    const ticks = [0, 0.5, 1].map((share) => {
+    const ticks = [0, 0.25, 0.5, 0.75, 1].map((share) => {
       const tick = document.createElement("span");
-      tick.textContent = (share ? "" : "record ") + short(share * times * perBin);
+      tick.textContent = short(share * times * perBin) + (share === 1 ? " references" : "");
       return tick;
     });
     byId("heat-ticks").replaceChildren(...ticks);

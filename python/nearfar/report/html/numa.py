@@ -18,7 +18,7 @@ from nearfar.report.html import page
 _COLOURS = ("blue", "orange", "green", "vermillion", "sky", "purple", "black")
 _KINDS = {"dram": "blue", "pmem": "vermillion", "cxl": "green"}
 _WIDE, _HIGH = 46, 86
-_LEFT, _BOTTOM, _PLOT_WIDE, _PLOT_HIGH = 70, 46, 620, 320
+_LEFT, _BOTTOM, _PLOT_WIDE, _PLOT_HIGH = 96, 46, 620, 320
 
 Row = Mapping[str, Any]
 
@@ -174,14 +174,14 @@ def _chart(rows: Sequence[Row], published: Sequence[Row]) -> str:
                 f"<title>{page.text(label)}</title></path>"
             )
         shapes.append(
-            f'<text x="{_LEFT + 14}" y="{28 + 18 * index}" font-size="13" fill="{ink}">'
+            f'<text x="{_LEFT + 14}" y="{32 + 24 * index}" font-size="13" fill="{ink}">'
             f"&#9679; {page.text(mode)}</text>"
         )
     caption = "A line for each mode." + (" Crosses: published." if published else "")
-    wide, high = _LEFT + _PLOT_WIDE + 20, 12 + _PLOT_HIGH + _BOTTOM
+    wide, high = _LEFT + _PLOT_WIDE + 44, 12 + _PLOT_HIGH + _BOTTOM
     return (
         '<figure><div class="scroll" role="region" tabindex="0" aria-label="Time against size">'
-        f'<svg viewBox="0 0 {wide} {high}" style="width:100%;min-width:34rem;max-width:{wide}px" '
+        f'<svg viewBox="0 0 {wide} {high}" style="width:100%;max-width:{wide}px" '
         f'role="img" aria-label="Time to allocate and clear against size">{"".join(shapes)}</svg>'
         f"</div><figcaption>{caption}</figcaption></figure>"
     )

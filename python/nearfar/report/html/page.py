@@ -139,10 +139,15 @@ def run_facts(run: Mapping[str, Any]) -> str:
 
 
 def _plain(value: object) -> str:
-    if isinstance(value, list):
+    """A value in words: a page shows no JSON."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_plain(v)}" for key, v in value.items())
+    if isinstance(value, list | tuple):
         return ", ".join(_plain(v) for v in value)
-    if isinstance(value, dict | bool) or value is None:
-        return json.dumps(value)
     return str(value)
 
 
@@ -215,7 +220,8 @@ class Page:
     def html(self) -> str:
         """The whole page, to be written as UTF-8; the same result gives the same text."""
         parts = self._sections()
-        parts.append(section("run", self.made_title, self._made() + self._downloads()))
+        made = details("Input, options and version", self._made())
+        parts.append(section("run", self.made_title, made + self._downloads()))
         if self.glossary:
             terms = definitions((term, text(meaning)) for term, meaning in self.glossary)
             parts.append(section("glossary", "Glossary", terms))

@@ -8,16 +8,25 @@ from typing import Any
 from nearfar import papers, units
 from nearfar.declared.paging import ROWS as PAGING
 from nearfar.declared.reproduce import ROWS, SENSITIVITY_ROWS
+from nearfar.report import palette
 from nearfar.report import reproduce as report
 from nearfar.report.html import charts, page
 
-_HEADS = ROWS.heads("holds", "paper", "item", "published", "ours", "unit", "tolerance", "note")
+Row = Mapping[str, Any]
+
+_HEADS = ROWS.heads("holds", "item", "published", "ours", "unit", "tolerance", "note")
 _SIGNS = {
     "yes": '<span class="verdict good">● yes</span>',
     "NO": '<span class="verdict poor">■ no</span>',
     "input": '<span class="verdict">input</span>',
     "short": '<span class="verdict">short</span>',
 }
+#: What rows may do, in the order of the charts.
+_PARTS: Mapping[bool | None, str] = {False: "does not hold", True: "holds", None: "not judged"}
+#: In both colour schemes.
+_COLOURS = (palette.OKABE_ITO["vermillion"], palette.OKABE_ITO["green"], "#8a8a8a")
+#: Rows of a lone paper that are shown without being asked for.
+_OPEN = 15
 
 
 class ReproducePage(page.Page):
@@ -46,8 +55,17 @@ class ReproducePage(page.Page):
         self.headline = " ".join(part for part in found if part)
 
     def _sections(self) -> list[str]:
-        rows = _rows(self.result["rows"])
-        parts = [page.section("rows", "Published and ours", rows, wide=True)]
+        rows: Sequence[Row] = self.result["rows"]
+        parts = [page.section("rows", "Published and ours", _rows(rows), wide=True)]
+        self.charts["holds"] = holds(rows)
+        caption = "Rows that hold and rows that do not, of each paper."
+        parts.append(page.section("holds", "How much holds", page.chart("holds", caption, caption)))
+        ratios = _ratios(rows)
+        if ratios["points"]:
+            self.charts["ratios"] = ratios
+            caption = "Our number over the published one, where both are one. Crosses do not hold."
+            parts.append(page.section("ratios", "How far off", page.chart(
+                "ratios", "Our numbers over the published ones", caption)))  # fmt: skip
         for number, one in enumerate(self.figures):
             name = f"figure-{number}"
             self.charts[name] = figure(one)
@@ -57,27 +75,148 @@ class ReproducePage(page.Page):
         for number, table in enumerate(self.tables):
             cells = [[page.text(page.typeset(cell)) for cell in row] for row in table["rows"]]
             body = page.table(table["headers"], cells, table["title"])
-            parts.append(page.section(f"table-{number}", table["title"], body, wide=True))
+            folded = page.details("The table", body)
+            parts.append(page.section(f"table-{number}", table["title"], folded, wide=True))
         if self.result["sensitivity"]:
             parts.append(_sensitivity(self.result["sensitivity"]))
         return parts
 
 
-def _rows(rows: Sequence[Mapping[str, Any]]) -> str:
-    cells = [
-        [
-            _SIGNS[report.verdict(row)],
-            page.text(papers.label(row["paper"])),
-            page.text(page.typeset(row["item"])),
-            page.text(report.value(row["published"])),
-            page.text(report.value(row["ours"])),
-            page.text(page.typeset(row["unit"])),
-            page.text(row["tolerance"]),
-            page.text(page.typeset(row["note"])),
+def _by_paper(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Rows of each paper, those that do not hold first; papers with most of these first."""
+    found: dict[str, list[Row]] = {}
+    for row in sorted(rows, key=lambda row: list(_PARTS).index(row["holds"])):
+        found.setdefault(row["paper"], []).append(row)
+    return dict(sorted(found.items(), key=lambda item: -_missed(item[1])))
+
+
+def _missed(rows: Sequence[Row]) -> int:
+    return sum(row["holds"] is False for row in rows)
+
+
+def _rows(rows: Sequence[Row]) -> str:
+    """A fold for each paper, and what filters them."""
+    by_paper = _by_paper(rows)
+    folds = []
+    for paper, own in by_paper.items():
+        missed, name = _missed(own), papers.label(paper)
+        judged = sum(row["holds"] is not None for row in own)
+        said = f"{missed} of {judged} do not hold" if missed else f"all {judged} hold"
+        if judged < len(own):
+            said += f", {len(own) - judged} not judged"
+        cells = [
+            [
+                _SIGNS[report.verdict(row)],
+                page.text(page.typeset(row["item"])),
+                page.text(report.value(row["published"])),
+                page.text(report.value(row["ours"])),
+                page.text(page.typeset(row["unit"])),
+                page.text(row["tolerance"]),
+                page.text(page.typeset(row["note"])),
+            ]
+            for row in own
         ]
-        for row in rows
+        table = page.table(_HEADS, cells, f"Statements of {name}, those that do not hold first")
+        opened = " open" if len(by_paper) == 1 and len(own) <= _OPEN else ""
+        folds.append(
+            f'<details class="paper"{opened}><summary>{page.text(f"{name}: {said}")}</summary>'
+            f"{table}</details>"
+        )
+    return (
+        '<p><label for="search">Rows that contain</label> <input id="search" type="search"></p>'
+        '<p class="overall" id="count" aria-live="polite"></p>' + "".join(folds)
+    )
+
+
+def holds(rows: Sequence[Row]) -> charts.Drawn:
+    """The chart of how many rows hold, by paper."""
+    import altair as alt
+
+    names = {papers.label(paper): own for paper, own in _by_paper(rows).items()}
+    parts = list(_PARTS.values())
+    made = (
+        alt.Chart(alt.NamedData("bars"))
+        .mark_bar()
+        .encode(
+            y=alt.Y("paper:N", sort=list(names), axis=alt.Axis(title=None, labelLimit=220)),
+            x=alt.X(
+                "count:Q", stack="zero", axis=alt.Axis(title="rows", tickMinStep=1, tickCount=5)
+            ),
+            color=alt.Color(
+                "part:N",
+                scale=alt.Scale(domain=parts, range=list(_COLOURS)),
+                legend=alt.Legend(title=None, orient="top"),
+            ),
+            order=alt.Order("order:Q"),
+            tooltip=[alt.Tooltip("paper:N"), alt.Tooltip("part:N"), alt.Tooltip("count:Q")],
+        )
+    )
+    bars: list[charts.Datum] = [
+        {
+            "paper": name,
+            "part": part,
+            "order": order,
+            "count": sum(row["holds"] is holds for row in own),
+        }
+        for name, own in names.items()
+        for order, (holds, part) in enumerate(_PARTS.items())
     ]
-    return page.table(_HEADS, cells, "Each published number or statement, and ours")
+    return {"spec": charts.finish(made, 40 + 34 * len(names)), "bars": bars}
+
+
+def _ratios(rows: Sequence[Row]) -> charts.Drawn:
+    """The chart of our numbers over the published ones."""
+    import altair as alt
+
+    names = [papers.label(paper) for paper in _by_paper(rows)]
+    points: list[charts.Datum] = [
+        {
+            "paper": papers.label(row["paper"]),
+            "ratio": float(row["ours"]) / float(row["published"]),
+            "holds": _PARTS[row["holds"]],
+            "item": units.clean(row["item"]),
+            "label": f"{report.value(row['ours'])}, published {report.value(row['published'])}",
+        }
+        for row in rows
+        if _is_number(row["published"]) and _is_number(row["ours"])
+    ]
+    parts = list(_PARTS.values())
+    made = (
+        alt.Chart(alt.NamedData("points"))
+        .mark_point(size=45, filled=True, opacity=0.75)
+        .encode(
+            y=alt.Y("paper:N", sort=names, axis=alt.Axis(title=None, labelLimit=220)),
+            x=alt.X(
+                "ratio:Q",
+                scale=alt.Scale(type="log", padding=12),
+                axis=alt.Axis(
+                    title="ours / published",
+                    format="~g",
+                    tickCount=5,
+                    labelOverlap="greedy",
+                    labelSeparation=8,
+                ),
+            ),
+            color=alt.Color(
+                "holds:N", scale=alt.Scale(domain=parts, range=list(_COLOURS)), legend=None
+            ),
+            shape=alt.Shape(
+                "holds:N",
+                scale=alt.Scale(domain=parts, range=["cross", "circle", "triangle"]),
+                legend=None,
+            ),
+            tooltip=[
+                alt.Tooltip("item:N", title="statement"),
+                alt.Tooltip("label:N", title="ours"),
+            ],
+        )
+    )
+    drawn = {point["paper"] for point in points}
+    return {"spec": charts.finish(made, 40 + 34 * len(drawn)), "points": points}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
 
 
 def figure(content: Mapping[str, Any]) -> charts.Drawn:
@@ -141,4 +280,5 @@ def _sensitivity(cases: Sequence[Mapping[str, Any]]) -> str:
     ]
     title = "What the papers leave open, chosen otherwise"
     heads = SENSITIVITY_ROWS.heads("setting", "why", "holds", "more", "fewer")
-    return page.section("sensitivity", title, page.table(heads, cells, title), wide=True)
+    folded = page.details("The table", page.table(heads, cells, title))
+    return page.section("sensitivity", title, folded, wide=True)

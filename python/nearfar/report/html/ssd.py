@@ -75,9 +75,13 @@ class SsdPage(page.Page):
             "Embedded page faults by the time that the device predicted and that they took, "
             "8 bins per doubling. The line is the threshold of the policy.",
         )
+        if not any(row["bars"] for row in self.cells):
+            chart = "<p>No embedded page faults: all pages were in the device's DRAM.</p>" + (
+                f"<div hidden>{chart}</div>"
+            )
         return [
             page.section("bars", "Where the time went", _bars(rows), wide=True),
-            page.section("service", "How long the device took", chooser + chart),
+            page.section("service", "How long the device took", chooser + chart, wide=True),
             page.section("timeline", "Who ran when", _timeline(), wide=True),
             page.section("numbers", "The numbers", _table(rows), wide=True),
         ]

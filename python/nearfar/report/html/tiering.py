@@ -1,4 +1,4 @@
-"""The page of the tiering study: bars, curves over the run, box plots over seeds."""
+"""The page of the tiering study: bars, curves over the run, box plots where there are seeds."""
 
 from __future__ import annotations
 
@@ -67,9 +67,12 @@ class TieringPage(page.Page):
         ]
 
 
-def _axis(alt: Any, kind: str, title: str) -> Any:
-    label = {"count": charts.COUNT_LABEL, "size": charts.SIZE_LABEL}.get(kind)
-    return alt.Axis(title=title, tickCount=6, **({} if label is None else {"labelExpr": label}))
+def _axis(alt: Any, kind: str, title: str, most: float = 0) -> Any:
+    if kind == "size":
+        ticks = charts.size_ticks(most)
+        return alt.Axis(title=title, values=ticks, labelExpr=charts.SIZE_LABEL)
+    label = {"labelExpr": charts.COUNT_LABEL} if kind == "count" else {}
+    return alt.Axis(title=title, tickCount=6, **label)
 
 
 def _colour(alt: Any, names: Sequence[str], legend: bool) -> Any:
@@ -139,6 +142,8 @@ def _curve(
     import altair as alt
 
     key, title, axis, kind = _CURVES[identifier]
+    chosen = [point for point in series if point["seed"] == seed]
+    most = max((point[key] for point in chosen), default=0)
     made = (
         alt.Chart(alt.NamedData("points"))
         .mark_line(strokeWidth=2)
@@ -148,7 +153,7 @@ def _curve(
                 scale=alt.Scale(domain=[0, 1]),
                 axis=alt.Axis(title="progress of the run", format="%", tickCount=6),
             ),
-            y=alt.Y("value:Q", axis=_axis(alt, kind, axis)),
+            y=alt.Y("value:Q", axis=_axis(alt, kind, axis, most)),
             color=_colour(alt, names, True),
             strokeDash=alt.StrokeDash("policy:N", scale=alt.Scale(domain=names)),
             tooltip=[
@@ -164,7 +169,6 @@ def _curve(
             return page.typeset(units.size(value))
         return units.percent(value) if kind == "share" else units.count(round(value))
 
-    chosen = [point for point in series if point["seed"] == seed]
     drawn[identifier] = {
         "spec": charts.finish(made, 260),
         "points": [
@@ -201,15 +205,16 @@ def _boxes(
         for key in _BOXES
     }
     body = ""
-    for key, title in _BOXES.items():
-        made = (
-            alt.Chart(alt.NamedData("boxes"))
-            .mark_boxplot(extent="min-max", size=18)
-            .encode(
-                x=alt.X("policy:N", sort=names, axis=alt.Axis(title=None, labelAngle=0)),
-                y=alt.Y("value:Q", axis=_axis(alt, "count", "pages in a run")),
-                color=_colour(alt, names, False),
-            )
+    # One seed has no spread to draw.
+    one = len(seeds) == 1
+    over = f"seed {seeds[0]}" if one else f"minimum, quartiles, maximum over {len(seeds)} seeds"
+    shown = {k: t for k, t in _BOXES.items() if any(totals[n, s, k] for n in names for s in seeds)}
+    for key, title in shown.items():
+        boxes = alt.Chart(alt.NamedData("boxes"))
+        made = (boxes.mark_bar() if one else boxes.mark_boxplot(extent="min-max", size=18)).encode(
+            x=alt.X("policy:N", sort=names, axis=alt.Axis(title=None, labelAngle=0)),
+            y=alt.Y("value:Q", axis=_axis(alt, "count", "pages in a run")),
+            color=_colour(alt, names, False),
         )
         identifier = "box-" + key.replace("_", "-")
         drawn[identifier] = {
@@ -220,9 +225,10 @@ def _boxes(
                 for seed in seeds
             ],
         }
-        caption = f"{title} of a whole run: minimum, quartiles, maximum over {len(seeds)} seeds."
-        body += page.chart(identifier, title, caption)
-    return page.section("boxes", "Over seeds", body)
+        body += page.chart(identifier, title, f"{title} of a whole run: {over}.")
+    never = ", ".join(title.lower() for key, title in _BOXES.items() if key not in shown)
+    body = f'<div class="several">{body}</div>' + (f"<p>None: {never}.</p>" if never else "")
+    return page.section("boxes", "In a whole run" if one else "Over seeds", body, wide=True)
 
 
 def _numbers(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -6,6 +6,7 @@ use nearfar_trace::{KindSet, Record, RegionEvent, RegionKind, Source, Writer, Wr
 use proptest::prelude::*;
 
 use super::*;
+use crate::paging::machine::times;
 use crate::paging::tests::lives::{PROCESSES, Step, steps, trace};
 use crate::paging::{Cell, FaultKinds, MemorySize, simulate};
 
@@ -82,6 +83,41 @@ fn of_cell(cell: &Cell, found: &Counts) -> Counts {
         file_reads: kinds.file_reads,
         swap_ins: kinds.swap_ins,
         file_rereads: kinds.file_rereads,
+        ..Counts::default()
+    }
+}
+
+/// On a processor: walks, hits of the second level and memory given are those of the view, and add up.
+fn check_on_machine(steps: &[Step], lives: bool) {
+    let folder = tempfile::tempdir().unwrap();
+    let reader = trace(steps, &PROCESSES, folder.path());
+    let kinds = KindSet::ALL;
+    if reader.info().records_of(kinds) == 0 {
+        return;
+    }
+    let memory = vec![MemorySize::Fraction(0.5)];
+    let options = new_options(vec![4096], memory, "64", "linux", ClockInsert::Set, kinds).unwrap();
+    let options = Options { lifetimes: lives, ..options };
+    let processor = crate::paging::machine::tests::processor(None);
+    let cell = simulate(&reader, &options, &mut |_| Ok(())).unwrap();
+    for page_bytes in [4096u64, 65_536, 2 << 20] {
+        let sizes = Options { page_sizes: vec![page_bytes], ..options.clone() };
+        let lives = cell.lifetimes;
+        let time = times(&reader, &sizes, &processor, lives, &mut |_| Ok(())).unwrap()[0];
+        let on = OnMachine { processor: &processor, page_bytes };
+        let found = explain(&reader, &options, Some(on), &mut |_| Ok(())).unwrap();
+        let Counts { tlb_misses, tlb_second_hits, references, given_ps, .. } = found.total;
+        assert_eq!((tlb_misses, tlb_second_hits), (time.walks, time.tlb_second_hits));
+        assert_eq!(references, cell.cells[0].references);
+        assert!((given_ps as f64 - time.fault_ns * 1e3).abs() <= 1.0);
+        let Counts { faults, first_touches, file_reads, .. } = found.total;
+        let reads = faults - first_touches + file_reads;
+        let first = cell.cells[0].pages - cell.cells[0].file_pages;
+        assert_eq!(reads, cell.cells[0].faults - first);
+        assert_eq!(sum(&found.regions), found.total);
+        assert_eq!(sum(&found.ranges), found.total);
+        let held: u64 = found.regions.iter().filter_map(|region| region.resident_bytes).sum();
+        assert!(held >= time.resident_bytes, "{held} of {}", time.resident_bytes);
     }
 }
 
@@ -99,7 +135,7 @@ fn check_lives(steps: &[Step], tlb: &str, policy: &str, insert: ClockInsert, kin
             let options = new_options(vec![page], vec![size], tlb, policy, insert, kinds).unwrap();
             let options = Options { lifetimes: true, ..options };
             let study = simulate(&reader, &options, &mut |_| Ok(())).unwrap();
-            let found = explain(&reader, &options, &mut |_| Ok(())).unwrap();
+            let found = explain(&reader, &options, None, &mut |_| Ok(())).unwrap();
             assert_eq!(found.lifetimes, study.lifetimes);
             let counts = of_cell(&study.cells[0], &found.total);
             assert_eq!(found.total, counts, "{policy} {tlb} page {page} {size:?}");
@@ -118,7 +154,7 @@ fn check(records: &[Record], tlb: &str, policy: &str, insert: ClockInsert) {
             let set = KindSet::ALL;
             let options = new_options(vec![page], vec![size], tlb, policy, insert, set).unwrap();
             let cell = &simulate(&reader, &options, &mut |_| Ok(())).unwrap().cells[0];
-            let found = explain(&reader, &options, &mut |_| Ok(())).unwrap();
+            let found = explain(&reader, &options, None, &mut |_| Ok(())).unwrap();
             let study = of_cell(cell, &found.total);
             assert_eq!(found.total, study, "{policy} {tlb} page {page} {size:?}");
             assert_eq!(sum(&found.regions), study);
@@ -174,6 +210,10 @@ proptest! {
         check(&records, tlb, policy.name, ClockInsert::Set);
     }
     #[test]
+    fn sums_are_the_views_on_a_machine(steps in steps(), lives in any::<bool>()) {
+        check_on_machine(&steps, lives);
+    }
+    #[test]
     fn sums_are_the_studys_where_pages_end(
         steps in steps(),
         tlb in prop::sample::select(vec!["64", "3", "8x2", "4+16x4"]),
@@ -213,7 +253,7 @@ fn code_is_that_of_the_thread() {
     let data = KindSet(1 << Kind::Load as u8 | 1 << Kind::Store as u8);
     let faults = |kinds| {
         let options = new_options(vec![4096], all.clone(), "64", "lru", ClockInsert::Set, kinds);
-        let found = explain(&reader, &options.unwrap(), &mut |_| Ok(())).unwrap();
+        let found = explain(&reader, &options.unwrap(), None, &mut |_| Ok(())).unwrap();
         let facts = |s: &Site| (s.addr, s.name.clone(), s.counts.faults, s.counts.tlb_misses);
         found.sites.iter().map(facts).collect::<Vec<_>>()
     };
@@ -234,6 +274,65 @@ fn code_is_that_of_the_thread() {
     assert_eq!(faults(KindSet::ALL)[3], others);
 }
 
+/// Code is known by its place in a file, of the program that ran it, wherever it was mapped.
+#[test]
+fn code_is_of_a_file_and_a_program() {
+    let map = |thread, addr, offset, name: &str| {
+        Step::Event(RegionEvent {
+            thread,
+            addr,
+            length: 0x4000,
+            offset,
+            prot: "r-xp".into(),
+            name: name.into(),
+            ..RegionEvent::default()
+        })
+    };
+    let one = |thread, addr, kind| Step::Record(Record { addr, kind, size: 4, thread, instr: 1 });
+    let exec = RegionEvent { event: RegionKind::Exec, name: "/bin/b".into(), ..<_>::default() };
+    let steps = [
+        map(0, LOW, 0x7000, "/lib/c"),
+        one(0, LOW + 0x1010, Kind::Fetch),
+        one(0, HIGH, Kind::Load),
+        Step::Event(RegionEvent {
+            event: RegionKind::Move,
+            addr: LOW,
+            length: 0x4000,
+            to: LOW + 0x10_0000,
+            ..RegionEvent::default()
+        }),
+        one(0, LOW + 0x10_1010, Kind::Fetch),
+        one(0, HIGH + 0x1000, Kind::Load),
+        Step::Event(exec),
+        map(0, LOW, 0, "/lib/c"),
+        one(0, LOW + 0x8, Kind::Fetch),
+        one(0, HIGH + 0x2000, Kind::Load),
+        map(0, LOW, 0, ""),
+        one(0, LOW + 0x8, Kind::Fetch),
+        one(0, HIGH + 0x3000, Kind::Load),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let reader = trace(&steps, &PROCESSES, folder.path());
+    let all = vec![MemorySize::Bytes(1 << 20)];
+    let loads = KindSet(1 << Kind::Load as u8);
+    let options = new_options(vec![4096], all, "64", "lru", ClockInsert::Set, loads).unwrap();
+    let found = explain(&reader, &options, None, &mut |_| Ok(())).unwrap();
+    let facts = |s: &Site| (s.program.clone(), s.name.clone(), s.offset, s.counts.faults);
+    let mut sites: Vec<_> = found.sites.iter().map(facts).collect();
+    sites.sort();
+    let of = |program: &str, name: &str, offset| (program.to_owned(), name.to_owned(), offset, 1);
+    let anonymous = format!("(anonymous) {LOW:#x}");
+    assert_eq!(
+        sites,
+        [
+            of("", "/lib/c", Some(0x8010)),
+            of("", "/lib/c", Some(0x8010)),
+            of("/bin/b", &anonymous, None),
+            of("/bin/b", "/lib/c", Some(8)),
+        ]
+    );
+}
+
 /// Far more cells than ranges, up to the top of the address space.
 #[test]
 fn ranges_are_taken_together() {
@@ -252,7 +351,7 @@ fn ranges_are_taken_together() {
     let memory = vec![MemorySize::Fraction(0.5)];
     let options =
         new_options(vec![4096], memory, "64", "lru", ClockInsert::Set, KindSet::ALL).unwrap();
-    let found = explain(&reader, &options, &mut |_| Ok(())).unwrap();
+    let found = explain(&reader, &options, None, &mut |_| Ok(())).unwrap();
     assert!(found.ranges.len() <= RANGES && found.ranges.len() > RANGES / 4);
     assert_eq!(sum(&found.ranges), found.total);
     assert_eq!(found.total.references, 2001);
@@ -294,7 +393,7 @@ fn names_are_those_of_the_process() {
     let all = vec![MemorySize::Bytes(1 << 20)];
     let options = new_options(vec![4096], all, "64", "lru", ClockInsert::Set, KindSet::ALL);
     let options = Options { lifetimes: true, ..options.unwrap() };
-    let found = explain(&reader, &options, &mut |_| Ok(())).unwrap();
+    let found = explain(&reader, &options, None, &mut |_| Ok(())).unwrap();
     let facts = |place: &Place| {
         let Counts { references, tlb_misses, faults, first_touches, zero_fills, .. } = place.counts;
         (place.name.clone(), references, tlb_misses, faults, first_touches, zero_fills)
@@ -303,6 +402,6 @@ fn names_are_those_of_the_process() {
     assert_eq!(places, [("two".to_owned(), 2, 2, 2, 2, 2), ("one".to_owned(), 3, 1, 1, 1, 1)]);
     // Without an end there is one page for both.
     let options = Options { lifetimes: false, ..options };
-    let found = explain(&reader, &options, &mut |_| Ok(())).unwrap();
+    let found = explain(&reader, &options, None, &mut |_| Ok(())).unwrap();
     assert_eq!((found.total.faults, found.total.references), (1, 5));
 }

@@ -16,7 +16,7 @@ mod last;
 mod pages;
 pub mod reference;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod touches;
 mod waits;
 
@@ -27,6 +27,7 @@ use rayon::prelude::*;
 use super::options::Options;
 use touches::{Chunk, Touches};
 use waits::PageSize;
+pub use waits::SoFar;
 
 /// log2 of the smallest and of the largest page that this view has.
 pub(super) const SMALL: u32 = super::super::lifetimes::PAGE;

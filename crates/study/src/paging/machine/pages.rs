@@ -82,6 +82,11 @@ impl Pages {
         self.blocks[block as usize].class == Class::Large
     }
 
+    /// Private memory now, in small pages.
+    pub fn resident(&self) -> u64 {
+        self.resident
+    }
+
     /// Translations that are gone since this was last asked.
     pub fn gone(&mut self) -> std::vec::Drain<'_, Gone> {
         self.gone.drain(..)

@@ -18,7 +18,7 @@ fn level(sets: u64, ways: usize) -> Level {
 }
 
 /// So small that everything misses at times.
-fn processor(host_shift: Option<u32>) -> Processor {
+pub(crate) fn processor(host_shift: Option<u32>) -> Processor {
     with_entries(host_shift, 2)
 }
 

@@ -18,6 +18,37 @@ struct Terms {
     dram: u64,
 }
 
+/// What was met so far, or by one reference.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SoFar {
+    /// Page walks.
+    pub walks: u64,
+    /// Misses of the first level of the TLB that the second held.
+    pub second_hits: u64,
+    /// Faults that need no device.
+    pub given: u64,
+    /// Picoseconds of these.
+    pub given_ps: u64,
+    /// Picoseconds of walks, before any of it overlaps.
+    pub walk_ps: u64,
+    /// Picoseconds of the second level of the TLB, likewise.
+    pub tlb_ps: u64,
+}
+
+impl SoFar {
+    /// What came since `before`.
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            walks: self.walks - before.walks,
+            second_hits: self.second_hits - before.second_hits,
+            given: self.given - before.given,
+            given_ps: self.given_ps - before.given_ps,
+            walk_ps: self.walk_ps - before.walk_ps,
+            tlb_ps: self.tlb_ps - before.tlb_ps,
+        }
+    }
+}
+
 struct Thread {
     translation: Translation,
     overlap: Overlap,
@@ -57,6 +88,8 @@ pub struct PageSize<'a> {
     terms: Terms,
     second_hits: u64,
     walks: u64,
+    /// Picoseconds of a fault that maps what is there, that gives a small page, and a large one.
+    given_ps: [u64; 3],
 }
 
 impl<'a> PageSize<'a> {
@@ -72,6 +105,12 @@ impl<'a> PageSize<'a> {
             terms: Terms::default(),
             second_hits: 0,
             walks: 0,
+            given_ps: [
+                processor.map_ns,
+                processor.zero_fill_ns(SMALL),
+                processor.zero_fill_ns(shift),
+            ]
+            .map(|ns| (ns * 1e3).round() as u64),
         }
     }
 
@@ -160,6 +199,26 @@ impl<'a> PageSize<'a> {
         }
         if ps > 0 {
             thread.overlap.miss(touch.instructions, ps, *window);
+        }
+    }
+
+    /// Private memory that is there.
+    pub fn resident_bytes(&self) -> u64 {
+        self.pages.resident() << SMALL
+    }
+
+    /// What was met so far, with so many faults on files.
+    pub fn so_far(&self, maps: u64) -> SoFar {
+        let Pages { small, large, maps: mapped, .. } = self.pages;
+        let maps = maps + mapped;
+        let [map_ps, small_ps, large_ps] = self.given_ps;
+        SoFar {
+            walks: self.walks,
+            second_hits: self.second_hits,
+            given: maps + small + large,
+            given_ps: maps * map_ps + small * small_ps + large * large_ps,
+            walk_ps: self.terms.walk,
+            tlb_ps: self.terms.tlb,
         }
     }
 

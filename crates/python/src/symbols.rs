@@ -1,0 +1,44 @@
+//! Names of code.
+
+use std::path::PathBuf;
+
+use nearfar_symbols::{PerfMap, build_id, named};
+use pyo3::prelude::*;
+
+use crate::raise;
+
+/// The build id of an ELF file, if it has one.
+#[pyfunction]
+fn elf_build_id(py: Python<'_>, file: PathBuf) -> PyResult<Option<String>> {
+    py.detach(|| build_id(&file)).map_err(raise)
+}
+
+/// What stands at offsets of an ELF file, whose debug information may lie in another: `[{"function",
+/// "start", "file", "line"}, ...]` as JSON text.
+#[pyfunction]
+#[pyo3(signature = (image, offsets, *, debug))]
+fn elf_names(
+    py: Python<'_>,
+    image: PathBuf,
+    offsets: Vec<u64>,
+    debug: Option<PathBuf>,
+) -> PyResult<String> {
+    let found = py.detach(|| named(&image, debug.as_deref(), &offsets)).map_err(raise)?;
+    Ok(serde_json::json!(found).to_string())
+}
+
+/// The functions at addresses, as a perf map has them.
+#[pyfunction]
+fn perf_names(py: Python<'_>, file: PathBuf, addrs: Vec<u64>) -> PyResult<Vec<Option<String>>> {
+    let find = || {
+        let map = PerfMap::open(&file)?;
+        Ok(addrs.iter().map(|&addr| map.find(addr).map(str::to_owned)).collect())
+    };
+    py.detach(find).map_err(raise)
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(elf_build_id, module)?)?;
+    module.add_function(wrap_pyfunction!(elf_names, module)?)?;
+    module.add_function(wrap_pyfunction!(perf_names, module)?)
+}

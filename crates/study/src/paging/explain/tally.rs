@@ -1,0 +1,232 @@
+//! What was met, by place and by code.
+
+use std::collections::BTreeMap;
+
+use nearfar_trace::{Reader, Result};
+use rustc_hash::FxHashMap;
+
+use super::{Counts, Explained, Place, RANGES, SITES, Site};
+use crate::info::names::{self, Names, UNNAMED};
+
+/// log2 of the smallest range, or a page where that is larger.
+const MIN_RANGE_SHIFT: u32 = 16;
+
+/// Counts by region, range and code, as references are made.
+pub struct Tally {
+    names: Names,
+    process: FxHashMap<u32, u32>,
+    /// Process of the last record.
+    running: u32,
+    places: FxHashMap<(u32, u64), Counts>,
+    code: Code,
+    cell_shift: u32,
+    /// Most references lie where the one before them did.
+    known: Option<(u64, u64)>,
+    region: u32,
+    counts: Counts,
+}
+
+impl Tally {
+    /// Nothing was met yet; `shift` is log2 of the page size.
+    ///
+    /// # Errors
+    /// The events cannot be read.
+    pub fn new(reader: &Reader, shift: u32) -> Result<Self> {
+        let threads = &reader.info().threads;
+        Ok(Self {
+            names: Names::new(reader.regions()?),
+            process: threads.iter().map(|t| (t.index, t.process)).collect(),
+            running: threads.first().map_or(0, |thread| thread.process),
+            places: FxHashMap::default(),
+            code: Code::default(),
+            cell_shift: shift.max(MIN_RANGE_SHIFT),
+            known: None,
+            region: 0,
+            counts: Counts::default(),
+        })
+    }
+
+    /// Record number `at` is of `thread`. Asked for every record, in order, before all else of it.
+    pub fn record(&mut self, at: u64, thread: u32) {
+        if self.names.next_event() <= at {
+            let process = &self.process;
+            let process_of = |thread: u32| process.get(&thread).copied().unwrap_or(0);
+            self.names.advance(at, process_of, self.running);
+            self.commit();
+        }
+        let seen = self.process.get(&thread).copied().unwrap_or(0);
+        if seen != self.running {
+            self.running = seen;
+            self.commit();
+        }
+    }
+
+    /// The thread goes on at this address.
+    pub fn fetch(&mut self, thread: u32, addr: u64) {
+        self.code.last.insert(thread, addr);
+    }
+
+    /// A reference of the last record, of which `counted` are counted, met something or nothing.
+    pub fn reference(&mut self, thread: u32, addr: u64, met: Counts, counted: u64) {
+        self.at(addr);
+        if met != Counts::default() {
+            let (names, running) = (&mut self.names, self.running);
+            self.code.met(thread, &met, |addr| names.code(running, addr));
+            self.counts.add(&met);
+        }
+        self.counts.references += counted;
+    }
+
+    /// The region of an address, where the next counts go.
+    pub fn at(&mut self, addr: u64) -> u32 {
+        let spot = (addr >> 12, addr >> self.cell_shift);
+        if self.known != Some(spot) {
+            self.commit();
+            self.region = self.names.region(self.running, spot.0);
+            self.known = Some(spot);
+        }
+        self.region
+    }
+
+    /// Put what was counted at one place where it belongs.
+    fn commit(&mut self) {
+        if let Some((_, cell)) = self.known.take() {
+            let counts = std::mem::take(&mut self.counts);
+            self.places.entry((self.region, cell)).or_default().add(&counts);
+        }
+    }
+
+    /// All of it; `resident` has the most bytes of private memory of each region id.
+    pub fn finish(mut self, resident: Option<&[u64]>) -> Explained {
+        self.commit();
+        explained(self.places, self.code, self.names, self.cell_shift, resident)
+    }
+}
+
+/// Which code made a reference: the last that its thread had fetched.
+#[derive(Default)]
+struct Code {
+    last: FxHashMap<u32, u64>,
+    sites: FxHashMap<Option<(names::Code, u64)>, Counts>,
+}
+
+impl Code {
+    /// Count what a reference of `thread` met; `code_of` says what an address of its code is.
+    fn met(&mut self, thread: u32, counts: &Counts, code_of: impl FnOnce(u64) -> names::Code) {
+        let site = self.last.get(&thread).map(|&addr| (code_of(addr), addr));
+        self.sites.entry(site).or_default().add(counts);
+    }
+
+    /// The sites that met most, the rest in one; `name_of` a region.
+    fn into_sites(self, programs: &[String], name_of: impl Fn(u32) -> String) -> Vec<Site> {
+        if self.last.is_empty() {
+            return Vec::new();
+        }
+        let mut sites: Vec<_> = self.sites.into_iter().collect();
+        sites.sort_by_key(|(site, c)| {
+            let of = site.map(|(code, addr)| (addr, code.program, code.offset, code.region));
+            (of.is_none(), std::cmp::Reverse(c.tlb_misses + c.faults + c.given), of)
+        });
+        let mut rest = Counts::default();
+        let mut listed = Vec::new();
+        for (site, counts) in sites {
+            match site {
+                Some((code, addr)) if listed.len() < SITES => listed.push(Site {
+                    name: name_of(code.region),
+                    program: programs.get(code.program as usize).cloned().unwrap_or_default(),
+                    offset: code.offset,
+                    addr: Some(addr),
+                    counts,
+                }),
+                _ => rest.add(&counts),
+            }
+        }
+        if rest != Counts::default() {
+            listed.push(Site {
+                name: "(others)".to_owned(),
+                program: String::new(),
+                offset: None,
+                addr: None,
+                counts: rest,
+            });
+        }
+        listed
+    }
+}
+
+/// From counts by region id and cell to named regions and ranges.
+fn explained(
+    places: FxHashMap<(u32, u64), Counts>,
+    code: Code,
+    names: Names,
+    cell_shift: u32,
+    resident: Option<&[u64]>,
+) -> Explained {
+    let programs = names.programs().to_vec();
+    let (merged, texts) = names.finish();
+    let final_region = |id: u32| merged.get(id as usize).copied().unwrap_or(id) as usize;
+    let mut total = Counts::default();
+    let mut regions: BTreeMap<usize, (u64, u64, Counts)> = BTreeMap::new();
+    let mut cells: BTreeMap<u64, (Vec<usize>, Counts)> = BTreeMap::new();
+    for ((id, cell), counts) in places {
+        total.add(&counts);
+        let id = final_region(id);
+        let (low, high, sum) = regions.entry(id).or_insert((cell, cell, Counts::default()));
+        (*low, *high) = (cell.min(*low), cell.max(*high));
+        sum.add(&counts);
+        let (ids, sum) = cells.entry(cell).or_default();
+        ids.push(id);
+        sum.add(&counts);
+    }
+    // Aligned groups of 2, 4, 8, ... cells, so that a range begins and ends at round addresses.
+    let mut size = 0;
+    while cells.len() > RANGES {
+        size += 1;
+        let mut fewer: BTreeMap<u64, (Vec<usize>, Counts)> = BTreeMap::new();
+        for (cell, (ids, counts)) in cells {
+            let (all, sum) = fewer.entry(cell >> 1).or_default();
+            all.extend(ids);
+            sum.add(&counts);
+        }
+        cells = fewer;
+    }
+    let shift = cell_shift + size;
+    let bounds = |low: u64, high: u64, shift: u32| (low << shift, u128::from(high + 1) << shift);
+    let name = |id: usize| {
+        texts.get(id).cloned().flatten().unwrap_or_else(|| {
+            // Code that no reference was counted in has no bounds.
+            let Some((low, high, _)) = regions.get(&id) else { return UNNAMED.to_owned() };
+            let (low, high) = bounds(*low, *high, cell_shift);
+            format!("{low:#x}-{high:#x}")
+        })
+    };
+    let sites = code.into_sites(&programs, |id| name(final_region(id)));
+    let ranges = cells
+        .into_iter()
+        .map(|(cell, (mut ids, counts))| {
+            ids.sort_unstable();
+            ids.dedup();
+            let names: Vec<String> = ids.into_iter().map(name).collect();
+            let (addr_low, addr_high) = bounds(cell, cell, shift);
+            Place { name: names.join(" + "), addr_low, addr_high, resident_bytes: None, counts }
+        })
+        .collect();
+    // Of a trace without events the parts of a region are told apart until the end.
+    let mut held: FxHashMap<usize, u64> = FxHashMap::default();
+    for (id, bytes) in resident.into_iter().flatten().enumerate() {
+        *held.entry(final_region(id as u32)).or_default() += bytes;
+    }
+    let mut regions: Vec<Place> = regions
+        .iter()
+        .map(|(&id, &(low, high, counts))| {
+            let (addr_low, addr_high) = bounds(low, high, cell_shift);
+            let held = held.get(&id).copied().unwrap_or(0);
+            let resident_bytes = resident.map(|_| held);
+            Place { name: name(id), addr_low, addr_high, resident_bytes, counts }
+        })
+        .collect();
+    regions.sort_by_key(|r| {
+        (std::cmp::Reverse(r.counts.tlb_misses + r.counts.faults + r.counts.given), r.addr_low)
+    });
+    Explained { lifetimes: false, total, regions, ranges, sites }
+}

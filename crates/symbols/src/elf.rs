@@ -1,0 +1,207 @@
+//! Names from ELF files: symbols, DWARF, and where the unwinding tables say that functions begin.
+
+use std::path::Path;
+use std::rc::Rc;
+
+use addr2line::Context;
+use gimli::{BaseAddresses, CieOrFde, EndianRcSlice, RunTimeEndian, SectionId, UnwindSection};
+use nearfar_trace::{Result, file};
+use object::read::ReadCache;
+use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
+
+use crate::Named;
+
+type Data = EndianRcSlice<RunTimeEndian>;
+type File<'a> = object::File<'a, &'a ReadCache<std::fs::File>>;
+
+/// The GNU build id of an ELF file in hexadecimal digits; `None` where there is none, or no ELF.
+///
+/// # Errors
+/// The file cannot be opened.
+pub fn build_id(path: &Path) -> Result<Option<String>> {
+    let cache = ReadCache::new(file::open(path)?);
+    let id = File::parse(&cache).ok().and_then(|elf| {
+        let id = elf.build_id().ok()??;
+        Some(id.iter().map(|byte| format!("{byte:02x}")).collect())
+    });
+    Ok(id)
+}
+
+/// What stands at offsets of the ELF file `image`; its debug information may lie in another file.
+///
+/// # Errors
+/// A file cannot be opened.
+pub fn named(image: &Path, debug: Option<&Path>, offsets: &[u64]) -> Result<Vec<Named>> {
+    let image_cache = ReadCache::new(file::open(image)?);
+    let debug_cache = debug.map(|path| Ok(ReadCache::new(file::open(path)?))).transpose()?;
+    let Ok(image) = File::parse(&image_cache) else {
+        return Ok(vec![Named::default(); offsets.len()]);
+    };
+    let debug = debug_cache.as_ref().and_then(|cache| File::parse(cache).ok());
+    let lines = debug.as_ref().and_then(lines).or_else(|| lines(&image));
+    let symbols = Functions::new(debug.iter().chain([&image]).flat_map(symbols).collect());
+    let unnamed = Functions::new(unwound(&image).unwrap_or_default());
+    let named = |&offset: &u64| {
+        let Some(addr) = address(&image, offset) else { return Named::default() };
+        let mut found = lines.as_ref().and_then(|lines| of_line(lines, addr)).unwrap_or_default();
+        if let Some((_, name)) = symbols.find(addr) {
+            found.function.get_or_insert_with(|| name.clone());
+        }
+        if found.function.is_none() {
+            found.start = unnamed.find(addr).map(|(start, _)| start);
+        }
+        found
+    };
+    Ok(offsets.iter().map(named).collect())
+}
+
+/// The address in the file of what lies at an offset of it.
+fn address(image: &File<'_>, offset: u64) -> Option<u64> {
+    image.segments().find_map(|segment| {
+        let (start, bytes) = segment.file_range();
+        let within = offset.checked_sub(start).filter(|within| *within < bytes)?;
+        segment.address().checked_add(within)
+    })
+}
+
+/// Functions: first byte, bytes, what is known of each.
+struct Functions<T>(Vec<(u64, u64, T)>);
+
+impl<T> Functions<T> {
+    fn new(mut functions: Vec<(u64, u64, T)>) -> Self {
+        functions.sort_by_key(|(start, size, _)| (*start, *size));
+        Self(functions)
+    }
+
+    /// The function that an address lies in; one of no size ends where the next begins.
+    fn find(&self, addr: u64) -> Option<(u64, &T)> {
+        let after = self.0.partition_point(|(start, ..)| *start <= addr);
+        let last = self.0[..after].last()?.0;
+        // Of several that begin there, the shortest that reaches so far.
+        let first = self.0.partition_point(|(start, ..)| *start < last);
+        let mut there = self.0[first..after].iter();
+        let (start, _, what) = there.find(|(_, size, _)| *size == 0 || addr - last < *size)?;
+        Some((*start, what))
+    }
+}
+
+/// Functions that the tables of symbols name.
+fn symbols(elf: &File<'_>) -> Vec<(u64, u64, String)> {
+    let all = elf.symbols().chain(elf.dynamic_symbols());
+    all.filter(|symbol| symbol.is_definition() && symbol.kind() == SymbolKind::Text)
+        .filter_map(|symbol| {
+            let name = addr2line::demangle_auto(symbol.name().ok()?.into(), None);
+            Some((symbol.address(), symbol.size(), name.into_owned()))
+        })
+        .collect()
+}
+
+fn endian(elf: &File<'_>) -> RunTimeEndian {
+    if elf.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big }
+}
+
+/// Functions, without names, of the unwinding tables that a stripped file still has.
+fn unwound(elf: &File<'_>) -> Option<Vec<(u64, u64, ())>> {
+    let section = elf.section_by_name(".eh_frame")?;
+    let data = section.uncompressed_data().ok()?;
+    let mut frames = gimli::EhFrame::new(&data, endian(elf));
+    frames.set_address_size(if elf.is_64() { 8 } else { 4 });
+    let text = elf.section_by_name(".text").map_or(0, |text| text.address());
+    let bases = BaseAddresses::default().set_eh_frame(section.address()).set_text(text);
+    let mut entries = frames.entries(&bases);
+    let mut functions = Vec::new();
+    while let Ok(Some(entry)) = entries.next() {
+        if let CieOrFde::Fde(partial) = entry
+            && let Ok(entry) = partial.parse(|_, bases, at| frames.cie_from_offset(bases, at))
+        {
+            functions.push((entry.initial_address(), entry.len(), ()));
+        }
+    }
+    Some(functions)
+}
+
+/// The debug information of a file, if it has any.
+fn lines(elf: &File<'_>) -> Option<Context<Data>> {
+    let load = |id: SectionId| -> std::result::Result<Data, gimli::Error> {
+        let section = elf.section_by_name(id.name());
+        let data = section.and_then(|section| section.uncompressed_data().ok());
+        Ok(Data::new(Rc::from(data.as_deref().unwrap_or_default()), endian(elf)))
+    };
+    elf.section_by_name(".debug_info")?;
+    Context::from_dwarf(gimli::Dwarf::load(load).ok()?).ok()
+}
+
+fn of_line(lines: &Context<Data>, addr: u64) -> Option<Named> {
+    let mut named = Named::default();
+    let mut frames = lines.find_frames(addr).skip_all_loads().ok()?;
+    // From the innermost of inlined functions out.
+    while let Ok(Some(frame)) = frames.next() {
+        if let (None, Some(place)) = (&named.file, &frame.location) {
+            (named.file, named.line) = (place.file.map(str::to_owned), place.line);
+        }
+        if let Some(name) = frame.function.as_ref().and_then(|name| name.demangle().ok()) {
+            named.function = Some(name.into_owned());
+        }
+    }
+    Some(named)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_elf_file_has_no_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("text");
+        for bytes in [&b"no program"[..], b"\x7fELF\x02\x01\x01", b""] {
+            std::fs::write(&path, bytes).unwrap();
+            assert_eq!(build_id(&path).unwrap(), None);
+            assert_eq!(
+                named(&path, Some(&path), &[0, u64::MAX]).unwrap(),
+                vec![Named::default(); 2]
+            );
+        }
+        assert!(build_id(&folder.path().join("none")).is_err());
+    }
+
+    /// This test names itself: its program has symbols.
+    #[test]
+    fn a_program_names_its_functions() {
+        let own = std::env::current_exe().unwrap();
+        let cache = ReadCache::new(file::open(&own).unwrap());
+        let elf = File::parse(&cache).unwrap();
+        let wanted = "what_is_no_elf_file_has_no_names";
+        let symbol = elf
+            .symbols()
+            .find(|symbol| symbol.name().is_ok_and(|name| name.contains(wanted)))
+            .unwrap();
+        let offset = |addr: u64| {
+            let of = |segment: object::Segment<'_, '_, _>| {
+                let within = addr.checked_sub(segment.address())?;
+                (within < segment.file_range().1).then(|| segment.file_range().0 + within)
+            };
+            elf.segments().find_map(of).unwrap()
+        };
+        let (start, end) = (symbol.address(), symbol.address() + symbol.size());
+        let places = [offset(start), offset(end - 1), offset(end + (1 << 20)), u64::MAX];
+        let names = named(&own, None, &places).unwrap();
+        for name in &names[..2] {
+            assert!(name.function.as_ref().unwrap().contains(wanted), "{name:?}");
+        }
+        assert_ne!(names[2], names[0]);
+        assert_eq!(names[3], Named::default());
+        let functions = unwound(&elf).unwrap();
+        assert!(functions.contains(&(start, end - start, ())));
+    }
+
+    #[test]
+    fn functions_end() {
+        let all = Functions::new(vec![(10, 5, 'a'), (20, 0, 'b'), (30, 9, 'd'), (30, 2, 'c')]);
+        let found =
+            [9, 10, 14, 15, 20, 29, 30, 32, 39].map(|at| all.find(at).map(|(_, &what)| what));
+        let expected =
+            [None, Some('a'), Some('a'), None, Some('b'), Some('b'), Some('c'), Some('d'), None];
+        assert_eq!(found, expected);
+    }
+}

@@ -1,0 +1,68 @@
+//! Perf maps: the text that a JIT compiler writes to `/tmp/perf-PID.map`, a line for each function:
+//! address and size in hexadecimal digits, and a name.
+
+use std::path::Path;
+
+use nearfar_trace::{Result, file};
+
+/// Most bytes of a map: tens of millions of functions.
+const LARGEST: u64 = 2 << 30;
+/// Functions before an address that are looked at: later ones may lie inside earlier ones.
+const NEAR: usize = 64;
+
+/// The functions of a perf map.
+#[derive(Clone, Debug, Default)]
+pub struct PerfMap {
+    /// First byte, bytes, number of the line, name; by the first two of these.
+    functions: Vec<(u64, u64, usize, String)>,
+}
+
+impl PerfMap {
+    /// Read a map. Lines that are of another form are passed over.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn open(path: &Path) -> Result<Self> {
+        Ok(Self::parse(&String::from_utf8_lossy(&file::read(path, "a perf map", LARGEST)?)))
+    }
+
+    fn parse(text: &str) -> Self {
+        let mut functions: Vec<_> = text
+            .lines()
+            .enumerate()
+            .filter_map(|(number, line)| {
+                let (start, rest) = line.split_once(' ')?;
+                let (size, name) = rest.split_once(' ')?;
+                let hex = |digits: &str| {
+                    u64::from_str_radix(digits.strip_prefix("0x").unwrap_or(digits), 16).ok()
+                };
+                Some((hex(start)?, hex(size)?, number, name.trim().to_owned()))
+            })
+            .collect();
+        functions.sort_unstable();
+        Self { functions }
+    }
+
+    /// The function at an address: where several were, the last that was written down.
+    pub fn find(&self, addr: u64) -> Option<&str> {
+        let after = self.functions.partition_point(|(start, ..)| *start <= addr);
+        let near = &self.functions[after.saturating_sub(NEAR)..after];
+        let there = near.iter().filter(|(start, size, ..)| addr - start < *size);
+        there.max_by_key(|(_, _, number, _)| *number).map(|(.., name)| name.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_function_at_an_address_counts() {
+        let text =
+            "1000 20 old\n0x1010 10 LazyCompile:*run a.js:3\nno line\nzz 4 bad\n1000 8 new\n";
+        let map = PerfMap::parse(text);
+        let names = [0xfff, 0x1000, 0x1007, 0x1008, 0x1010, 0x101f, 0x1020].map(|at| map.find(at));
+        let run = Some("LazyCompile:*run a.js:3");
+        assert_eq!(names, [None, Some("new"), Some("new"), Some("old"), run, run, None]);
+    }
+}

@@ -1,0 +1,163 @@
+"""Every page, at two widths and in both schemes: nothing cut, overlapping or split, no JSON."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import browser
+from conftest import DATA
+from nearfar.explain import explain
+from nearfar.info import info
+from nearfar.paging import paging
+
+CAPTURES = DATA / "captures"
+GNUGO, REDIS = CAPTURES / "gnugo.trace", CAPTURES / "redis.trace"
+
+
+def _paging(folder: Path) -> str:
+    return paging(GNUGO, machine="optane-ssd", memory="10%,25%,50%,100%").html()
+
+
+def _machine(folder: Path) -> str:
+    return paging(REDIS, machine="zen4-vm", view="machine", page_sizes="4K,...,2M").html()
+
+
+def _info(folder: Path) -> str:
+    return info(REDIS, heatmap=True).html()
+
+
+def _explain(folder: Path) -> str:
+    run = folder / "explained.run"
+    asked = {"machine": "zen4-vm", "view": "machine", "page_sizes": "4K,2M"}
+    paging(REDIS, **asked).write(run)  # type: ignore[arg-type]
+    return explain(run, by_region=True).html()
+
+
+def _ssd(folder: Path) -> str:
+    from nearfar.ssd import ssd
+
+    return ssd(CAPTURES / "pigz.trace", dram=["1M", "2M"], epf=["none", "all"]).html()
+
+
+def _tiering(folder: Path) -> str:
+    from nearfar.tiering import tiering
+
+    return tiering(
+        "nomad-small", policy="none,nomad,ssp", seeds=1, scale="1/1024", points=20
+    ).html()
+
+
+def _numa(folder: Path) -> str:
+    from nearfar.numa import alloc
+
+    return alloc(["80G", "700G", "3000G"], mode="memory-mode,alius").html()
+
+
+def _fleet(folder: Path) -> str:
+    from nearfar.advise import advise_fleet
+
+    for trace in (GNUGO, REDIS):
+        shutil.copytree(trace, folder / trace.name)
+    file = folder / "fleet.toml"
+    file.write_text(
+        'machine = "optane-ssd"\nstorage = "optane-ssd"\n'
+        '[vm.web-server-of-a-long-name]\ntrace = "redis.trace"\nmemory = "60%"\n'
+        '[vm.go]\ntrace = "gnugo.trace"\nmemory = "20%"\nworkload = "a game of Go"\n'
+    )
+    return advise_fleet(file).html()
+
+
+def _several(folder: Path) -> str:
+    from nearfar.report import report
+
+    for name, trace in (("go.run", GNUGO), ("server.run", REDIS)):
+        paging(trace, machine="optane-ssd", memory="25%,50%").write(folder / name)
+    return report([folder / "go.run", folder / "server.run"])
+
+
+def _reproduce(folder: Path) -> str:
+    from nearfar.reproduce import reproduce
+
+    return reproduce("numa").html()
+
+
+PAGES: dict[str, Callable[[Path], str]] = {
+    "paging": _paging,
+    "machine": _machine,
+    "info": _info,
+    "explain": _explain,
+    "ssd": _ssd,
+    "tiering": _tiering,
+    "numa": _numa,
+    "fleet": _fleet,
+    "several": _several,
+    "reproduce": _reproduce,
+}
+
+
+@pytest.fixture(scope="module", params=list(PAGES))
+def page_file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp(request.param)
+    file = folder / f"{request.param}.html"
+    file.write_text(PAGES[request.param](folder), encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_pages_are_tidy(page_file: Path, width: int, scheme: str) -> None:
+    with browser.opened(page_file, width=width, scheme=scheme, ready="section") as (page, problems):
+        browser.settled(page)
+        assert browser.untidy(page) == []
+        made = page.locator("#run details").first
+        assert made.get_attribute("open") is None, "how it was made is folded"
+        page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
+        browser.settled(page)
+        assert browser.untidy(page) == []
+        if page_file.stem == "reproduce":
+            page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = false })")
+            high = page.evaluate("document.documentElement.scrollHeight")
+            assert width < 500 or high <= 3 * 800
+    assert problems == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_checks_see_faults(tmp_path: Path, scheme: str) -> None:
+    file = tmp_path / "bad.html"
+    file.write_text(
+        "<!doctype html><title>bad</title><style>p { width: 40px; overflow-wrap: anywhere }"
+        "div { width: 3000px }</style><section><p>123456789012345</p></section>"
+        '<p style="overflow: hidden; white-space: nowrap">a text that is longer than its place</p>'
+        '<div>{"a": 1}</div>',
+        encoding="utf-8",
+    )
+    with browser.opened(file, width=390, scheme=scheme, ready="section") as (page, _):
+        found = " ".join(browser.untidy(page))
+    for fault in (
+        "wider than the window",
+        "split over lines: 1234",
+        "JSON is shown",
+        "cut: a text",
+    ):
+        assert fault in found
+
+
+def test_a_phone_shows_the_advised_sizes_of_a_fleet(tmp_path: Path) -> None:
+    file = tmp_path / "fleet.html"
+    file.write_text(_fleet(tmp_path), encoding="utf-8")
+    with browser.opened(file, width=390) as (page, _):
+        browser.settled(page)
+        for size in page.locator("#fleet .size").all():
+            box: Any = size.bounding_box()
+            assert box["x"] >= 0 and box["x"] + box["width"] <= 390
+
+
+def test_runs_of_different_traces_get_no_verdict(tmp_path: Path) -> None:
+    text = _several(tmp_path)
+    assert "rows of different traces" in text
+    assert '"other trace"' in text
