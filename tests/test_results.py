@@ -199,11 +199,11 @@ def test_a_result_prints_as_its_answer(kind: str, made: Callable[[str], Any]) ->
 
 
 def test_the_first_line_is_the_answer(made: Callable[[str], Any]) -> None:
-    assert repr(made("paging")).startswith("At 50 % memory on optane-pmem the best page is ")
+    assert repr(made("paging")).startswith("Page size: at 50 % memory on optane-pmem ")
     assert repr(made("tiering")).startswith("round-1: ")
     assert repr(made("ssd")).startswith("At 1 MiB ")
     first = made("paging")._repr_html_().splitlines()[0]
-    assert re.fullmatch(r"<p><b>At 50 % memory .*</b></p>", first)
+    assert first.startswith("<p><b>Page size: at 50 % memory ")
 
 
 def test_columns_that_are_left_out_are_named(made: Callable[[str], Any]) -> None:
