@@ -71,6 +71,23 @@ def test_advice_is_the_least_time_of_the_study(walk: Path) -> None:
     assert f"give or take {errors.points(row['gain_error'])}" in row["why"]
 
 
+def test_advice_is_for_a_guest_of_small_pages_unless_the_machine_says(tmp_path: Path) -> None:
+    trace = tmp_path / "walk.trace"
+    generate("uniform", trace, refs=400_000, pages=20_000, seed=1)
+
+    def times(**options: Any) -> list[float]:
+        (row,) = advise(trace, machine="nvme", **options).rows
+        return [point["simulated_ns"] for point in row["curve"]]
+
+    usual = times()
+    assert usual == times(nested="4K") > times(nested="1G")
+    alone = paging(trace, machine="nvme", memory="100%").rows
+    assert usual[0] > alone[0]["total_ns"]
+    # It says that its host has pages of 4 KiB.
+    (row,) = advise(trace, machine="zen4-vm").rows
+    assert row == advise(trace, machine="zen4-vm", nested="4K").rows[0]
+
+
 def test_every_page_size_is_of_the_same_references(rows: list[dict[str, Any]]) -> None:
     """One that crosses a border is one, so that instructions gain nothing."""
     assert len(rows) > 2 and len({(row["references"], row["cpu_ns"]) for row in rows}) == 1

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, Unpack, cast
+from typing import Any, ClassVar, Final, Unpack, cast
 
 from nearfar import machine as machines
 from nearfar.advise import by_machine
@@ -147,6 +147,9 @@ def listed(machine: MachineLike | Sequence[MachineLike] | None) -> list[MachineL
 # --- what was asked
 
 Described = dict[str, machines.Machine]
+
+#: With what hosts back the memory of a VM that nobody has given large pages.
+_HOST_PAGE: Final = "4K"
 
 
 def _asked(options: declared.Options) -> declared.Options:
@@ -339,6 +342,8 @@ def _advise_vms(
             if as_machine
             else [first.storage],
         }
+        if as_machine:
+            given["nested"] = asked["nested"] or _host_page(loaded[first.machine])
         found = paging(trace, progress=progress, **given)
         notes += [*trace_warnings(found.run), *machine_warnings(found.run)]
         hashes[str(trace)] = found.run["trace_json_sha256"]
@@ -413,6 +418,12 @@ def _single_memories(text: str) -> list[str]:
         f"{round(100 * size.value, 6):g}%" if size.is_fraction else str(int(size.value))
         for size in parse_memory(text)
     ]
+
+
+def _host_page(machine: machines.Machine) -> str | None:
+    """What backs a VM where the machine's file does not say; None if it does."""
+    walk = machine.to_dict().get("tlb", {}).get("walk", {})
+    return None if "host_page" in walk else _HOST_PAGE
 
 
 def _by_memory(rows: Sequence[Row], texts: Sequence[str]) -> dict[str, list[Row]]:

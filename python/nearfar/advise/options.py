@@ -83,6 +83,7 @@ OWN: Final = (
         "--view machine takes those that the architecture can set.",
     ),
     _PAGING["view"],
+    replace(_PAGING["nested"], shown="as the machine says, else 4K: advice is for a VM"),
     replace(
         _PAGING["page_cache"],
         what="Where the program's files are when it starts, for --view machine.",
@@ -96,11 +97,10 @@ _SAME: Final = (
     "clock_insert",
     "kinds",
     "filter",
-    "nested",
     "threads",
     "max_memory",
 )
-PASSED: Final = (*_SAME, "sample", "view", "page_cache")
+PASSED: Final = (*_SAME, "sample", "view", "page_cache", "nested")
 
 #: Options that say nothing to a view, and why.
 IDLE: Final = {

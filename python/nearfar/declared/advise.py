@@ -22,13 +22,13 @@ class Options(TypedDict, total=False):
     sample: float | None
     page_sizes: str | int | Sequence[str | int]
     view: str | None
+    nested: str | int | None
     page_cache: str
     tlb: str | int
     replacement: str
     clock_insert: str
     kinds: str | Sequence[str] | None
     filter: str
-    nested: str | int | None
     threads: int
     max_memory: str | int
 
@@ -122,6 +122,13 @@ OPTIONS: Final = (
         open=False,
     ),
     Option(
+        "nested",
+        type="str | int | None",
+        what="Page size with which a host backs a virtual machine, for `--view machine`: a walk then goes through its page table too.",
+        shown="as the machine says, else 4K: advice is for a VM",
+        metavar="SIZE",
+    ),
+    Option(
         "page_cache",
         type="str",
         what="Where the program's files are when it starts, for --view machine.",
@@ -182,13 +189,6 @@ OPTIONS: Final = (
         metavar="NAME",
         choices=names.FILTER,
         open=False,
-    ),
-    Option(
-        "nested",
-        type="str | int | None",
-        what="Page size with which a host backs a virtual machine, for `--view machine`: a walk then goes through its page table too.",
-        shown="as the machine says",
-        metavar="SIZE",
     ),
     Option(
         "threads",
