@@ -121,7 +121,7 @@ def answers(result: Result) -> list[str]:
     if curves:
         found.append(f"Memory: {_memory(curves, slowdown(result))}")
         if len(curves) > 1:
-            found.append(f"Storage: {_storage(curves)}")
+            found.append(f"Storage: {_storage(curves, slowdown(result))}")
     return found
 
 
@@ -166,17 +166,14 @@ def _memory(curves: Sequence[MemoryCurve], most: float) -> str:
     )
 
 
-def _storage(curves: Sequence[MemoryCurve]) -> str:
-    """The storages by their time at half of the memory."""
-    memory = min(
-        (memory for memory, _ in curves[0].slowdowns),
-        key=lambda memory: abs(memory.bytes - curves[0].whole.bytes / 2),
-    )
+def _storage(curves: Sequence[MemoryCurve], most: float) -> str:
+    """The storages by their time with what is enough memory on the best of them."""
+    memory = min((curve.enough(most) for curve in curves), key=lambda memory: memory.bytes)
     times = sorted((dict(curve.times)[memory], curve.storage) for curve in curves)
     (least, first), *others = times
     if times[-1][0] < _SAME * least:
         return f"with {units.size(memory.bytes)} or more it makes no difference."
-    behind = ", ".join(f"{units.clean(name)} {time / least:.2g}x" for time, name in others)
+    behind = ", ".join(f"{units.clean(name)} {time / least:.3g}x" for time, name in others)
     return (
         f"with {units.size(memory.bytes)} it is fastest on {units.clean(first)}; times as long: "
         f"{behind}."
