@@ -98,7 +98,7 @@ _NEW: Final = ("zero_fills", "file_reads", "swap_ins", "file_rereads", "mapped")
 def _explained(trace: Path) -> Rows:
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
-        nearfar.paging(trace, memory="50%", page_sizes="4K,64K").write(run)
+        nearfar.paging(trace, memory="50%", page_sizes="4K,64K", machine="desktop-nvm").write(run)
         found = explain(run, page="4K", storage=None).to_dict()
         for place in (found["total"], *found["regions"], *found["ranges"]):
             for name in _NEW:

@@ -429,6 +429,9 @@ def _judge(
         )
     if closest:
         reason += f"; every point within {100 * CLOSE:.0f} %"
+    if not closest and relative > FAIR[2]:
+        # Whatever it costs there, who is told "good" will predict by it.
+        verdict = "fair" if verdict == "good" else verdict
     fitted = values - residuals
     if (fitted < -0.01 * float(np.ptp(values))).any():
         reason += "; the curve falls below zero at a measured size"
