@@ -22,7 +22,8 @@ type Step = fn(u64) -> u64;
 /// A function of its own for each row and place, with branches that depend on what it is given.
 #[inline(never)]
 fn step<const ROW: u32, const PLACE: u32>(given: u64) -> u64 {
-    let mut state = given.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(u64::from(PLACE));
+    let own = u64::from(ROW * 16 + PLACE) * 2 + 1;
+    let mut state = given.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(own);
     if state & (1 << (20 + ROW)) != 0 {
         state = black_box(state ^ u64::from(ROW * 77));
     }
