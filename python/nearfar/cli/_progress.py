@@ -11,7 +11,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from nearfar.errors import NearfarError
 from nearfar.output import watched
+from nearfar.strict import parse_json, read_json, read_trace
 from nearfar.units import rest
 
 #: Options that make a study read other references than the trace has records.
@@ -50,18 +52,18 @@ def records(
     if any(options.get(name) not in (None, "none") for name in _OTHER_REFERENCES if options):
         return None
     try:
-        info = json.loads((Path(trace) / "trace.json").read_bytes())
+        info = parse_json(read_trace(Path(trace)))
         return int(info["records"]) * cells
-    except (OSError, ValueError, KeyError, TypeError):
+    except (NearfarError, ValueError, KeyError, TypeError):
         return None  # whatever is wrong, the study says it
 
 
 def records_of_run(run: Path) -> int | None:
     """The same of the trace of a run's folder."""
     try:
-        found = json.loads((run / "run.json").read_bytes())
+        found = read_json(run / "run.json")
         return records(found["trace"], found["options"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (NearfarError, ValueError, KeyError, TypeError):
         return None
 
 
