@@ -23,7 +23,8 @@ TOUCH = """
 import mmap
 m = mmap.mmap(-1, 16 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 for at in range(0, 16 << 20, 4096): m[at] = 1
-import time; time.sleep(0.3)
+# Long enough to be looked at where looking takes long.
+import time; time.sleep(2)
 """
 
 
@@ -322,7 +323,8 @@ def test_a_trace_is_put_beside_it(mixed: Path, sysfs: Path, tmp_path: Path) -> N
         ["true"], page="64K", yes=True, compare=True, trace=mixed, sysfs=sysfs, runtime=tmp_path
     )
     rows = {row["quantity"]: row for row in found.prediction}
-    study = paging(mixed, page_sizes="4K,64K", memory="100%", kinds=["load", "store", "fetch"]).rows
+    kinds = ["load", "store", "fetch"]
+    study = paging(mixed, page_sizes="4K,64K", memory="100%", kinds=kinds, view="paper").rows
     for row in study:
         key = "base" if row["page_bytes"] == 4096 else "page"
         assert rows["tlb_miss_rate"][key] == row["tlb_miss_rate"]

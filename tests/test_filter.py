@@ -107,7 +107,7 @@ def test_every_command_takes_it_and_says_so(nearfar: Run, tmp_path: Path) -> Non
     whole, missed = info(GNUGO), info(GNUGO, filter="cache")
     assert missed["footprint_bytes"] == whole["footprint_bytes"]
     assert missed["records"] < whole["records"] / 10
-    assert missed["trace"] == str(GNUGO) and "desktop-nvm" in missed["view"]
+    assert missed["trace"] == str(GNUGO) and "of nvme" in missed["view"]
     out = tmp_path / "missed.csv"
     done = nearfar("export", GNUGO, "--format", "csv", "-o", out, "--filter", "cache")
     assert done.returncode == 0 and len(out.read_text().splitlines()) == missed["records"] + 1

@@ -74,6 +74,7 @@ def check_against_libcachesim(trace: Path, page_sizes: str, memory: str) -> None
             replacement=policy,
             clock_insert=insert,
             storage=["nvm-1x"],
+            view="paper",
         )
         assert result.rows
         for row in result.rows:
@@ -166,7 +167,7 @@ def test_same_input_same_bytes(mixed: Path, tmp_path: Path) -> None:
 
 
 def test_json_has_what_it_promises(nearfar: Run, mixed: Path) -> None:
-    done = nearfar("paging", mixed, "--format", "json")
+    done = nearfar("paging", mixed, "--machine", "desktop-nvm", "--format", "json")
     assert done.returncode == 0
     found = json.loads(done.stdout)
     assert set(found) == {"run", "rows", "fits"}
@@ -192,7 +193,7 @@ def test_other_formats(nearfar: Run, mixed: Path, tmp_path: Path, form: str) -> 
     else:
         done = nearfar(*words, "--format", form)
         assert done.returncode == 0 and "\x1b" not in done.stdout
-        assert "page_bytes" in done.stdout if form == "csv" else "best page" in done.stdout
+        assert "page_bytes" in done.stdout if form == "csv" else "Best page" in done.stdout
 
 
 BAD = {
@@ -262,7 +263,7 @@ def test_one_reference(tmp_path: Path) -> None:
 
 def test_top_of_the_address_space(tmp_path: Path) -> None:
     trace = write_records(tmp_path / "top.trace", [(2**64 - 1, "load", 1), (0, "load", 1)])
-    rows = paging(trace, memory="1M", storage=["nvm-1x"]).rows
+    rows = paging(trace, memory="1M", machine="desktop-nvm", storage=["nvm-1x"]).rows
     assert [row["faults"] for row in rows] == [2] * 13
 
 

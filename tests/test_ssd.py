@@ -157,7 +157,7 @@ def test_help_names_every_policy(nearfar: Run) -> None:
         (("--sleep-granularity", "50"), "--sleep-granularity: '50' is not a time"),
         (("--machine", "nvme"), "the ssd study knows TLBs of one level"),
         (("--machine", "cxl"), "has no [cpu], which the ssd study needs"),
-        (("--disk", "tape"), "no storage named `tape`; it has no storage section"),
+        (("--disk", "tape"), "no storage named `tape`; use a --machine such as"),
         (("--format", "xml"), "--format: 'xml' is not a format"),
     ],
 )

@@ -105,9 +105,9 @@ def series(result: Result) -> RenderableType:
     """Counts since the start at each point of the run, of the first seed."""
     first = result["rows"][0]["seed"]
     table = Table("Over the run: counts since its start", padding=(0, 1, 0, 0))
-    for head in SERIES_ROWS.heads("policy", "phase", "progress"):
+    for head in SERIES_ROWS.heads("policy", "phase"):
         table.add_column(head, importance=KEY)
-    for head in SERIES_ROWS.heads("bandwidth_mb_s", *_OVER_TIME, "shadow_bytes"):
+    for head in SERIES_ROWS.heads("progress", "bandwidth_mb_s", *_OVER_TIME, "shadow_bytes"):
         table.add_column(head, justify="right")
     before = None
     for point in result["series"]:
