@@ -17,7 +17,8 @@ from nearfar.output import write_whole
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "out" / "demo"
 BUNDLED = ROOT / "tests" / "data" / "captures"
-MACHINE = "optane-ssd"
+#: What the programs may swap to, on the machine that is taken where none is named.
+STORAGES = "zram,nvme"
 
 #: Workloads in order of preference within each group.
 GROUPS = [["gunzip"], ["game", "kghostview"]]
@@ -53,8 +54,8 @@ def main() -> int:
     OUT.mkdir(parents=True, exist_ok=True)
     pages = []
     for trace in traces():
-        print(f"\n$ nearfar paging {trace.name} --machine {MACHINE}", flush=True)
-        result = paging(trace, machine=MACHINE)
+        print(f"\n$ nearfar paging {trace.name} --storage {STORAGES}", flush=True)
+        result = paging(trace, storage=STORAGES)
         found = info(trace)
         tables.show(tables.paging(result.to_dict()))
         for kind, page in (
