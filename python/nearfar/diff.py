@@ -20,6 +20,7 @@ from nearfar.errors import NearfarError, unknown
 from nearfar.result import Result
 from nearfar.run_folder import Run, open_run
 from nearfar.schema import Column, Option, Rows, complete, takes
+from nearfar.sizes import list_of
 
 #: How sure an interval is.
 CONFIDENCE: Final = 0.95
@@ -190,7 +191,7 @@ def choose(columns: Rows, metric: str | Sequence[str] | None) -> list[str]:
     """
     known = list(columns.metrics)
     if isinstance(metric, str):
-        metric = [name.strip() for name in metric.split(",")]
+        metric = list_of(metric)
     for name in metric or []:
         if name not in known:
             raise unknown("--metric: no metric", name, known, "there are:")

@@ -29,6 +29,7 @@ from nearfar.paging_findings import ALL_REFERENCES
 from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
 from nearfar.schema import Rows, takes
+from nearfar.sizes import list_of
 
 #: Points of a fitted curve that go into results, between the smallest and largest page size.
 _CURVE = 49
@@ -150,9 +151,9 @@ def paging(
     from nearfar.fit import fit_rows
 
     values = dict(options)
-    storage = options.get("storage")
-    wanted = storage.split(",") if isinstance(storage, str) else storage or ()
-    described = machines.paging_machine(options.get("machine"), [name.strip() for name in wanted])
+    storage = options.get("storage") or ()
+    wanted = list_of(storage) if isinstance(storage, str) else storage
+    described = machines.paging_machine(options.get("machine"), wanted)
     values.pop("machine", None)
     path = Path(trace)
     began = time.monotonic()
@@ -194,11 +195,11 @@ def warnings(result: PagingResult) -> list[str]:
 
 def machine_warnings(run: Mapping[str, Any]) -> list[str]:
     """What a reader should know of the machine of a run, where its file is the user's own."""
-    from nearfar.measure.system import elsewhere
-
     name, described = run["machine"], run["machine_description"]
     if name in machines.names():
         return []
+    from nearfar.measure.system import elsewhere
+
     lines = []
     lacks = machines.Machine.from_json(name, json.dumps(described)).processor_lacks()
     if lacks is not None:

@@ -165,11 +165,9 @@ def by_region(
 
         known = counted.get(row["page_bytes"])
         found = known or count(trace, machine, kept, row, smallest, on_progress)
-        # A reference that crosses a border is two with smaller pages.
-        each = row["references"] / usual["references"]
         for region in found["regions"]:
             sizes = at.setdefault(region["name"], {})
-            sizes[row["page_bytes"]] = (region["ns"] * each, region["resident_bytes"])
+            sizes[row["page_bytes"]] = (region["ns"], region["resident_bytes"])
     made = [one for name, sizes in at.items() for one in _sized(name, sizes, usual["total_ns"])]
     best = {one["name"]: one["saved_ns"] for one in made if one["advised"]}
     made.sort(key=lambda one: (-best[one["name"]], one["name"], one["page_bytes"]))

@@ -19,6 +19,15 @@ class Memory:
     is_fraction: bool
 
 
+def list_of(text: str) -> list[str]:
+    """The words of a list as it is written.
+
+    >>> list_of("zram, nvme")
+    ['zram', 'nvme']
+    """
+    return [word.strip() for word in text.split(",")]
+
+
 def bytes_of(text: str) -> int | None:
     """Bytes as :func:`parse_bytes` reads them, or None."""
     try:

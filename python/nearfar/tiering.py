@@ -30,6 +30,7 @@ from nearfar.filter import View, view
 from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
 from nearfar.schema import Rows, default, takes
+from nearfar.sizes import list_of
 from nearfar.strict import read_toml
 
 #: The default workload.
@@ -263,7 +264,7 @@ def _policies(given: Any, knobs: dict[str, dict[str, str]]) -> list[_Made]:
     made: list[_Made] = []
     for item in items:
         if isinstance(item, str):
-            words = [word.strip() for word in item.split(",")]
+            words = list_of(item)
             chosen = [name for name, _ in names.POLICY] if words == ["all"] else words
             made.extend((name, name, None, knobs.get(name, {})) for name in chosen)
             continue

@@ -34,7 +34,7 @@ from nearfar.paging_findings import ALL_REFERENCES, USUAL_PAGE
 from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
 from nearfar.schema import MachineLike, Option, Rows, as_text, complete, takes, written
-from nearfar.sizes import Memory, parse_memory, parse_page_sizes
+from nearfar.sizes import Memory, list_of, parse_memory, parse_page_sizes
 
 
 class AdviseRun(Run, total=False):
@@ -138,7 +138,7 @@ def listed(machine: MachineLike | Sequence[MachineLike] | None) -> list[MachineL
     if machine == "all":
         return list(machines.paging_to_storage())
     if isinstance(machine, str):
-        return list(_names(machine))
+        return [*list_of(machine)]
     if isinstance(machine, Path | machines.Machine):
         return [machine]
     return None if machine is None else list(machine)
@@ -162,7 +162,7 @@ def _asked(options: declared.Options) -> declared.Options:
     asked["min_gain"] = f"{100 * share(asked['min_gain'], '--min-gain'):.15g}%"
     asked["sizes"] = written(asked["sizes"])
     storage = asked["storage"]
-    asked["storage"] = _names(storage) if isinstance(storage, str) else storage
+    asked["storage"] = list_of(storage) if isinstance(storage, str) else storage
     return asked
 
 
@@ -258,7 +258,8 @@ def _of_traces(
 def _of_fleet(path: Path, asked: declared.Options) -> tuple[list[Vm], Described, declared.Options]:
     """The VMs of a fleet file; machines that it does not name itself."""
     defaults = {
-        "memory": written(asked["memory"] or MEMORY["paper"]),
+        # None in any file: what it stands for follows from the view, and that from the machines.
+        "memory": "",
         "arch": asked["arch"],
         "min_gain": str(asked["min_gain"]),
     }
@@ -273,10 +274,13 @@ def _of_fleet(path: Path, asked: declared.Options) -> tuple[list[Vm], Described,
             described[one.name] = one
             one = one.name
         defaults[name] = str(one)
-    for vm in read_fleet(path, defaults):
-        described.setdefault(vm.machine, machines.paging_machine(vm.machine, [vm.storage]))
+    vms = read_fleet(path, defaults)
+    for vm in vms:
+        known = described.get(vm.machine, vm.machine)
+        described[vm.machine] = machines.paging_machine(known, [vm.storage])
     asked = _viewed(asked, described.values())
-    return read_fleet(path, {**defaults, "memory": str(asked["memory"])}), described, asked
+    memory = str(asked["memory"])
+    return [replace(vm, memory=vm.memory or memory) for vm in vms], described, asked
 
 
 def _advise_vms(
@@ -308,12 +312,7 @@ def _advise_vms(
     if as_machine:
         offered = {one.page_bytes for vm in vms for one in transparent(vm.arch)}
         everything = tried = [size for size in tried if size in offered]
-    devices: dict[str, list[str]] = {}
-    for vm in vms:
-        devices.setdefault(vm.machine, []).append(vm.storage)
-    loaded = {
-        name: machines.with_storages(described[name], wanted) for name, wanted in devices.items()
-    }
+    loaded = {vm.machine: described[vm.machine] for vm in vms}
     costs: dict[tuple[str, str], Costs] = {}
     for vm in vms:
         if len(_single_memories(vm.memory)) != 1:
@@ -396,10 +395,6 @@ def _machine_words(machine: MachineLike | Sequence[MachineLike] | None) -> list[
         return []
     flags = [one.flags if isinstance(one, machines.Machine) else ["", str(one)] for one in chosen]
     return ["--machine", ",".join(words[1] for words in flags), *(flags[0][2:] if flags else [])]
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",")]
 
 
 def _distinct(vms: Sequence[Vm]) -> list[Vm]:

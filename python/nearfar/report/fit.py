@@ -19,11 +19,11 @@ def fit(found: Mapping[str, Any]) -> RenderableType:
     fits = found["fits"]
     if not fits:
         return Text("No fits.")
-    verdicts = [f"{_NAMES[one['quantity']]}{_memory(one)} {one['verdict']}" for one in fits]
+    verdicts = [f"{_name(one)} {one['verdict']}" for one in fits]
     rows = [
         [
             _NAMES[one["quantity"]],
-            _memory(one).strip(),
+            _memory(one),
             one["verdict"],
             "-" if one["r2"] is None else units.digits(one["r2"]),
             one["formula"],
@@ -37,7 +37,16 @@ def fit(found: Mapping[str, Any]) -> RenderableType:
     return Group(Text(f"Fits: {', '.join(verdicts)}.", style="bold"), Text(""), table)
 
 
+def _name(one: Mapping[str, Any]) -> str:
+    return f"{_NAMES[one['quantity']]} {_memory(one)}".rstrip()
+
+
 def _memory(one: Mapping[str, Any]) -> str:
-    if one["memory_fraction"] is not None:
-        return f" {units.percent(one['memory_fraction'])}"
-    return "" if one["memory_bytes"] is None else f" {units.size(one['memory_bytes'])}"
+    return memory_label(one["memory_bytes"], one["memory_fraction"])
+
+
+def memory_label(size: int | None, fraction: float | None) -> str:
+    """The memory size that a fit is of, as it was given; empty where it is of any."""
+    if fraction is not None:
+        return units.percent(fraction)
+    return "" if size is None else units.size(size)

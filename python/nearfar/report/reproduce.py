@@ -22,6 +22,9 @@ def verdict(row: Row) -> str:
     return "yes" if row["holds"] else "NO"
 
 
+#: What a row may do in a chart, by its ``holds``.
+STATES: Mapping[bool | None, str] = {False: "does not hold", True: "holds", None: "not judged"}
+
 _STYLES = {"yes": "green", "NO": "bold red", "input": "dim", "short": "dim"}
 
 

@@ -34,11 +34,10 @@ def headline(result: Mapping[str, Any]) -> str:
     for rows in by_size(result):
         best = min(rows, key=lambda row: float(row["seconds"]))
         first = rows[0]
+        time = units.duration(float(best["seconds"]) * 1e9)
         if len(rows) > 1 and all(row["seconds"] == best["seconds"] for row in rows):
-            time = units.duration(float(best["seconds"]) * 1e9)
             sentences.append(f"At {units.size(best['dram_bytes'])} all take {time}.")
             continue
-        time = units.duration(float(best["seconds"]) * 1e9)
         change = "" if best is first else f", {_change(best['seconds'], first['seconds'])} "
         beside = "" if best is first else f"against {units.clean(first['epf'])}"
         size = units.size(best["dram_bytes"])

@@ -114,8 +114,7 @@ impl MachineFile {
     /// An input error: the other one has no such storage.
     pub fn with_storage_of(&self, other: &Self, name: &str) -> Result<Self> {
         let text = set::take(&other.machine.name, &other.text, &self.text, name)?;
-        let found = Self::parse(&self.machine.name, &text)?;
-        let mut machine = found.machine;
+        let mut machine = Machine::parse(&self.machine.name, &text)?;
         machine.name.clone_from(&self.machine.name);
         Ok(Self { machine, place: self.place.clone(), text, set: self.set.clone() })
     }

@@ -26,9 +26,7 @@ pub(super) fn apply(
     text: &str,
     values: &[(String, String)],
 ) -> Result<(String, Vec<String>)> {
-    let mut document: DocumentMut = text.parse().map_err(|e: toml_edit::TomlError| {
-        Error::input(format!("machine {machine}"), e.message(), "")
-    })?;
+    let mut document = parsed(machine, text)?;
     let schema = Json::from(schemars::schema_for!(Machine));
     let mut paths = Vec::new();
     for one in values {
@@ -42,12 +40,7 @@ pub(super) fn apply(
 
 /// The text `into` with the section of the storage `name` of `from`, the text of machine `machine`.
 pub(super) fn take(machine: &str, from: &str, into: &str, name: &str) -> Result<String> {
-    let parsed = |text: &str| -> Result<DocumentMut> {
-        text.parse().map_err(|e: toml_edit::TomlError| {
-            Error::input(format!("machine {machine}"), e.message(), "")
-        })
-    };
-    let (from, mut into) = (parsed(from)?, parsed(into)?);
+    let (from, mut into) = (parsed(machine, from)?, parsed(machine, into)?);
     let Some(section) = from.get("storage").and_then(|storages| storages.get(name)) else {
         let what = format!("has no storage {}", clip(name));
         return Err(Error::input(format!("machine {machine}"), what, ""));
@@ -59,6 +52,12 @@ pub(super) fn take(machine: &str, from: &str, into: &str, name: &str) -> Result<
         table.insert(name, section.clone());
     }
     Ok(into.to_string())
+}
+
+fn parsed(machine: &str, text: &str) -> Result<DocumentMut> {
+    text.parse().map_err(|e: toml_edit::TomlError| {
+        Error::input(format!("machine {machine}"), e.message(), "")
+    })
 }
 
 /// Full path of a key, and the schema of what stands there.

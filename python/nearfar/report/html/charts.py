@@ -193,11 +193,18 @@ def advice(pages: Sequence[int]) -> Spec:
             alt.Tooltip("fitted:N", title="this size was"),
         ],
     )
+    late = f"datum.page > {sorted(pages)[len(pages) * 2 // 3]}"
+    return finish(marked(alt, x, late, 20, line, points), 320)
+
+
+def marked(alt: Any, x: Any, late: str, places: int, *layers: Any) -> Any:
+    """Layers with a named line at each size of the data set ``marks`` (``place``, ``text``).
+
+    Names stand from the top down (``place``: 0 at the top, of ``places``), so that none lies on
+    another, and to the left of their line where the expression ``late`` holds.
+    """
     marks = alt.Chart(alt.NamedData("marks"))
     rule = marks.mark_rule(strokeDash=[4, 4], strokeWidth=1).encode(x=x)
-    # Names of the marked sizes from the top down, so that none lies on another; the last ones
-    # stand to the left of their line.
-    late = f"datum.page > {sorted(pages)[len(pages) * 2 // 3]}"
     name = marks.mark_text(
         align={"expr": f"{late} ? 'right' : 'left'"},
         dx={"expr": f"{late} ? -4 : 4"},
@@ -205,12 +212,10 @@ def advice(pages: Sequence[int]) -> Spec:
         baseline="top",
     ).encode(
         x=x,
-        y=alt.Y("place:Q", scale=alt.Scale(domain=[20, 0], nice=False), axis=None),
+        y=alt.Y("place:Q", scale=alt.Scale(domain=[places, 0], nice=False), axis=None),
         text="text:N",
     )
-    return finish(
-        alt.layer(alt.layer(rule, line, points), name).resolve_scale(y="independent"), 320
-    )
+    return alt.layer(alt.layer(rule, *layers), name).resolve_scale(y="independent")
 
 
 def published(pages: Sequence[int], names: Sequence[str], axis: str, time: bool) -> Spec:

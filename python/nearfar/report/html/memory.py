@@ -14,8 +14,11 @@ _TICKS: Final = 6
 
 
 def drawn(curves: Sequence[answers.MemoryCurve], slowdown: float) -> charts.Drawn:
-    """The chart. Data sets: ``points`` (``bytes``, ``value``, ``storage``, labels), and ``marks``
-    (``bytes``, ``text``), where the first storage has enough memory and where it thrashes."""
+    """The chart, with marks where the first storage has enough memory and where it thrashes.
+
+    Data sets: ``points`` (``bytes``, ``value``, ``storage``, labels), and ``marks`` (``bytes``,
+    ``place``, ``text``).
+    """
     first = curves[0]
     marks = [(first.enough(slowdown), f"within {units.percent(slowdown)}")]
     if first.thrashes_below is not None and first.thrashes_below != marks[0][0]:
@@ -32,8 +35,12 @@ def drawn(curves: Sequence[answers.MemoryCurve], slowdown: float) -> charts.Draw
         for memory, slower in curve.slowdowns
     ]
     rules: list[charts.Datum] = [
-        {"bytes": memory.bytes, "text": page.typeset(f"{text}: {units.size(memory.bytes)}")}
-        for memory, text in marks
+        {
+            "bytes": memory.bytes,
+            "place": place,
+            "text": page.typeset(f"{text}: {units.size(memory.bytes)}"),
+        }
+        for place, (memory, text) in enumerate(marks)
     ]
     most = max(1 + slower for curve in curves for _, slower in curve.slowdowns)
     return {"spec": _spec(curves, most), "points": points, "marks": rules}
@@ -77,25 +84,7 @@ def _spec(curves: Sequence[answers.MemoryCurve], most: float) -> charts.Spec:
             *([alt.Tooltip("storage:N", title="storage")] if len(names) > 1 else []),
         ],
     )
-    marks = alt.Chart(alt.NamedData("marks"))
-    rule = marks.mark_rule(strokeDash=[4, 4], strokeWidth=1).encode(x=x)
-    # On the side of the line where there is room.
-    late = f"datum.bytes > {whole / 2}"
-    text = marks.mark_text(
-        align={"expr": f"{late} ? 'right' : 'left'"},
-        dx={"expr": f"{late} ? -5 : 5"},
-        fontWeight="bold",
-        baseline="top",
-    ).encode(
-        x=x,
-        y=alt.Y("place:Q", scale=alt.Scale(domain=[8, 0], nice=False), axis=None),
-        text="text:N",
-    )
-    placed = text.transform_window(place="row_number()").transform_calculate(
-        place="datum.place - 1"
-    )
-    layers = alt.layer(alt.layer(rule, line, dots), placed).resolve_scale(y="independent")
-    return charts.finish(layers, 260)
+    return charts.finish(charts.marked(alt, x, f"datum.bytes > {whole / 2}", 8, line, dots), 260)
 
 
 def ticks(whole: int) -> list[int]:

@@ -21,9 +21,7 @@ _SIGNS = {
     "input": '<span class="verdict">input</span>',
     "short": '<span class="verdict">short</span>',
 }
-#: What rows may do, in the order of the charts.
-_PARTS: Mapping[bool | None, str] = {False: "does not hold", True: "holds", None: "not judged"}
-#: In both colour schemes.
+#: Of what rows may do, in both colour schemes.
 _COLOURS = (palette.OKABE_ITO["vermillion"], palette.OKABE_ITO["green"], "#8a8a8a")
 #: Rows of a lone paper that are shown without being asked for.
 _OPEN = 15
@@ -85,7 +83,7 @@ class ReproducePage(page.Page):
 def _by_paper(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Rows of each paper, those that do not hold first; papers with most of these first."""
     found: dict[str, list[Row]] = {}
-    for row in sorted(rows, key=lambda row: list(_PARTS).index(row["holds"])):
+    for row in sorted(rows, key=lambda row: list(report.STATES).index(row["holds"])):
         found.setdefault(row["paper"], []).append(row)
     return dict(sorted(found.items(), key=lambda item: -_missed(item[1])))
 
@@ -133,7 +131,7 @@ def holds(rows: Sequence[Row]) -> charts.Drawn:
     import altair as alt
 
     names = {papers.label(paper): own for paper, own in _by_paper(rows).items()}
-    parts = list(_PARTS.values())
+    parts = list(report.STATES.values())
     made = (
         alt.Chart(alt.NamedData("bars"))
         .mark_bar()
@@ -159,7 +157,7 @@ def holds(rows: Sequence[Row]) -> charts.Drawn:
             "count": sum(row["holds"] is holds for row in own),
         }
         for name, own in names.items()
-        for order, (holds, part) in enumerate(_PARTS.items())
+        for order, (holds, part) in enumerate(report.STATES.items())
     ]
     return {"spec": charts.finish(made, 40 + 34 * len(names)), "bars": bars}
 
@@ -173,14 +171,14 @@ def _ratios(rows: Sequence[Row]) -> charts.Drawn:
         {
             "paper": papers.label(row["paper"]),
             "ratio": float(row["ours"]) / float(row["published"]),
-            "holds": _PARTS[row["holds"]],
+            "holds": report.STATES[row["holds"]],
             "item": units.clean(row["item"]),
             "label": f"{report.value(row['ours'])}, published {report.value(row['published'])}",
         }
         for row in rows
         if _is_number(row["published"]) and _is_number(row["ours"])
     ]
-    parts = list(_PARTS.values())
+    parts = list(report.STATES.values())
     made = (
         alt.Chart(alt.NamedData("points"))
         .mark_point(size=45, filled=True, opacity=0.75)

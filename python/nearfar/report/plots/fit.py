@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from nearfar import units
 from nearfar.declared.paging import ROWS
 from nearfar.errors import NearfarError
+from nearfar.report.fit import memory_label
 from nearfar.report.html import charts
 from nearfar.report.plots import chart, legend
 
@@ -36,9 +37,7 @@ def draw(result: Fits) -> Any:
 
 
 def _label(one: Fit) -> str:
-    if one.memory_fraction is not None:
-        return units.percent(one.memory_fraction)
-    return "" if one.memory_bytes is None else units.size(one.memory_bytes)
+    return memory_label(one.memory_bytes, one.memory_fraction)
 
 
 def _points(one: Fit, series: int) -> list[charts.Datum]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from nearfar import papers
 from nearfar.report.html import charts, reproduce
 from nearfar.report.plots import bars, chart
+from nearfar.report.reproduce import STATES
 
 if TYPE_CHECKING:
     from nearfar.reproduce import Reproduced
@@ -18,10 +19,9 @@ def draw(result: Reproduced) -> Any:
         made = reproduce.figure(result.figures[0])
         title = result.figures[0]["title"]
         return chart(made["spec"], title, points=made["points"], curves=made["curves"])
-    words = {True: "holds", False: "does not hold", None: "not judged"}
     counts: dict[tuple[str, str], int] = {}
     for row in result.rows:
-        key = (papers.label(row["paper"]), words[row["holds"]])
+        key = (papers.label(row["paper"]), STATES[row["holds"]])
         counts[key] = counts.get(key, 0) + 1
     rows = [{"paper": paper, "verdict": word, "value": n} for (paper, word), n in counts.items()]
     title = "Published statements, and what we find"
