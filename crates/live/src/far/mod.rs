@@ -1,0 +1,206 @@
+//! Far tiers: where pages lie that are not in fast memory.
+//!
+//! A far tier here is never mapped: a reference to one of its pages is a fault. To add one: a file
+//! with a [`Named`], a line in the registry below, and a row in `docs/run.md`; the tests here take
+//! every tier of the registry.
+
+use std::fmt;
+
+use nearfar_trace::{Error, Result};
+
+use crate::{PAGE, Slot};
+
+/// Why a page could not be stored or loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// No room.
+    Full,
+    /// It cannot be read or written: what, and why.
+    Broken(String),
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Full => f.write_str("the far tier is full"),
+            Fault::Broken(what) => f.write_str(what),
+        }
+    }
+}
+
+/// A far tier.
+///
+/// What is stored comes back bit by bit until it is freed. No call may touch memory of the program
+/// or take memory from its allocator.
+pub trait Far: Send {
+    /// Keep a copy of a page.
+    ///
+    /// # Errors
+    /// [`Fault`]; then nothing is kept.
+    fn store(&mut self, page: &[u8]) -> std::result::Result<Slot, Fault>;
+    /// Copy a page back.
+    ///
+    /// # Errors
+    /// [`Fault::Broken`].
+    fn load(&mut self, slot: Slot, page: &mut [u8]) -> std::result::Result<(), Fault>;
+    /// Forget it. The slot may come again.
+    fn free(&mut self, slot: Slot);
+    /// Bytes that the pages take now.
+    fn bytes(&self) -> u64;
+}
+
+/// A far tier of the registry.
+pub struct Named {
+    /// What it is, in one line.
+    pub what: &'static str,
+    /// What is written after the name and a colon; empty if nothing is.
+    pub argument: &'static str,
+    /// Make one for up to `pages` pages.
+    pub make: fn(argument: &str, pages: u32) -> Result<Box<dyn Far>>,
+}
+
+impl fmt::Debug for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Named").field("what", &self.what).finish_non_exhaustive()
+    }
+}
+
+/// The registry: one line per tier. The name is the module's.
+macro_rules! tiers {
+    ($($name:ident,)*) => {
+        $(mod $name;)*
+
+        /// Every far tier, by name.
+        pub static TIERS: &[(&str, &Named)] = &[$((stringify!($name), &$name::TIER),)*];
+    };
+}
+
+tiers! {
+    zstd,
+    lz4,
+    shm,
+    file,
+}
+
+mod pool;
+mod slots;
+
+/// Read `NAME` or `NAME:ARGUMENT`.
+///
+/// # Errors
+/// An input error that lists the tiers.
+pub fn find(text: &str) -> Result<(&'static str, &'static Named, &str)> {
+    let (name, argument) = text.split_once(':').unwrap_or((text, ""));
+    let names = || TIERS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    let found = TIERS.iter().find(|(known, _)| *known == name).ok_or_else(|| {
+        Error::input(
+            "--far",
+            format!("no far tier is called `{name}`"),
+            format!("one of {}", names()),
+        )
+    })?;
+    match (found.1.argument, argument) {
+        ("", "") => {}
+        ("", _) => {
+            return Err(Error::input(
+                "--far",
+                format!("{name} takes nothing after it"),
+                format!("write {name}"),
+            ));
+        }
+        (wanted, "") => {
+            return Err(Error::input(
+                "--far",
+                format!("{name} of what?"),
+                format!("write {name}:{wanted}"),
+            ));
+        }
+        _ => {}
+    }
+    Ok((found.0, found.1, argument))
+}
+
+/// Whether all bytes are zero. Such a page is kept as a mark alone.
+fn is_zero(page: &[u8]) -> bool {
+    debug_assert!(page.len() <= PAGE);
+    page.iter().all(|byte| *byte == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A page of zeros, of noise, or of something between.
+    fn page() -> impl Strategy<Value = Vec<u8>> {
+        (any::<u64>(), 0..3usize).prop_map(|(seed, kind)| {
+            let mut state = seed | 1;
+            let noise = |_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (state >> 56) as u8
+            };
+            let bytes: Vec<u8> = (0..PAGE).map(noise).collect();
+            match kind {
+                0 => vec![0; PAGE],
+                1 => bytes,
+                _ => bytes.iter().map(|byte| byte & 3).collect(),
+            }
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        /// What is stored comes back, whatever else is stored and freed, and room comes back too.
+        #[test]
+        fn what_is_stored_comes_back(
+            steps in prop::collection::vec((page(), any::<prop::sample::Index>(), any::<bool>()), 1..60),
+        ) {
+            let folder = tempfile::tempdir().unwrap();
+            for (name, tier) in TIERS {
+                let path = folder.path().join(name);
+                let mut far = (tier.make)(path.to_str().unwrap(), 24).unwrap();
+                let mut held: Vec<(Slot, Vec<u8>)> = Vec::new();
+                let mut loaded = vec![0; PAGE];
+                for (page, index, free) in &steps {
+                    match far.store(page) {
+                        Ok(slot) => {
+                            prop_assert!(held.iter().all(|(other, _)| *other != slot), "{}", name);
+                            held.push((slot, page.clone()));
+                        }
+                        Err(fault) => {
+                            prop_assert_eq!(fault, Fault::Full);
+                            prop_assert_eq!(held.len(), 24, "{}", name);
+                        }
+                    }
+                    if *free || held.len() == 24 {
+                        let (slot, _) = held.swap_remove(index.index(held.len()));
+                        far.free(slot);
+                    }
+                    for (slot, page) in &held {
+                        far.load(*slot, &mut loaded).unwrap();
+                        prop_assert_eq!(&loaded, page, "{}", name);
+                    }
+                }
+                for (slot, _) in held {
+                    far.free(slot);
+                }
+                prop_assert_eq!(far.bytes(), 0, "{}", name);
+            }
+        }
+    }
+
+    #[test]
+    fn a_tier_is_found_by_its_name_or_an_error_says_how() {
+        for (name, tier) in TIERS {
+            let text =
+                if tier.argument.is_empty() { (*name).to_owned() } else { format!("{name}:/x") };
+            assert_eq!(find(&text).unwrap().0, *name);
+        }
+        let says = |text| find(text).map(|_| ()).unwrap_err().to_string();
+        assert!(says("zstf").contains("zstd, lz4"), "{}", says("zstf"));
+        assert!(says("file").contains("file:PATH"), "{}", says("file"));
+        assert!(says("zstd:3").contains("write zstd"), "{}", says("zstd:3"));
+    }
+}

@@ -1,0 +1,96 @@
+//! `shm`: shared memory, page by page as it is: the far tier that costs a copy and nothing else.
+//! With `--far-latency` it stands for a slower memory.
+
+use std::fs::File;
+use std::os::fd::FromRawFd;
+use std::path::Path;
+
+use nearfar_trace::{Error, Result};
+
+use super::slots::Slots;
+use super::{Far, Fault, Named};
+use crate::{PAGE, Slot};
+
+/// The registry's entry.
+pub static TIER: Named = Named {
+    what: "shared memory, not compressed",
+    argument: "",
+    make: |_, pages| Ok(Box::new(Shm::new(pages)?)),
+};
+
+struct Shm {
+    start: *mut u8,
+    length: usize,
+    slots: Slots,
+    held: u64,
+}
+
+// SAFETY: the mapping is this value's alone.
+unsafe impl Send for Shm {}
+
+impl Shm {
+    fn new(pages: u32) -> Result<Self> {
+        let io = |what| Error::io(Path::new("--far shm"), what, &std::io::Error::last_os_error());
+        let length = pages as usize * PAGE;
+        // SAFETY: a name that ends in zero.
+        let descriptor = unsafe { libc::memfd_create(c"nearfar-far".as_ptr(), libc::MFD_CLOEXEC) };
+        if descriptor < 0 {
+            return Err(io("making"));
+        }
+        // SAFETY: a descriptor that was just opened, and is nobody else's.
+        let file = unsafe { File::from_raw_fd(descriptor) };
+        file.set_len(length as u64).map_err(|_| io("growing"))?;
+        // SAFETY: a new mapping at an address of the kernel's choice; it outlives the descriptor.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                length.max(PAGE),
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_NORESERVE,
+                descriptor,
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io("mapping"));
+        }
+        Ok(Self { start: start.cast(), length, slots: Slots::new(pages), held: 0 })
+    }
+
+    fn page(&mut self, slot: Slot) -> &mut [u8] {
+        let at = slot.index() * PAGE;
+        assert!(at + PAGE <= self.length, "a slot of this tier");
+        // SAFETY: inside the mapping, and `&mut self` lends it.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(at), PAGE) }
+    }
+}
+
+impl Drop for Shm {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`; no page of it is lent.
+        unsafe { libc::munmap(self.start.cast(), self.length.max(PAGE)) };
+    }
+}
+
+impl Far for Shm {
+    fn store(&mut self, page: &[u8]) -> std::result::Result<Slot, Fault> {
+        let slot = self.slots.take()?;
+        self.page(slot).copy_from_slice(page);
+        self.held += 1;
+        Ok(slot)
+    }
+
+    fn load(&mut self, slot: Slot, page: &mut [u8]) -> std::result::Result<(), Fault> {
+        page.copy_from_slice(self.page(slot));
+        Ok(())
+    }
+
+    fn free(&mut self, slot: Slot) {
+        self.held -= 1;
+        self.slots.free(slot);
+    }
+
+    fn bytes(&self) -> u64 {
+        self.held * PAGE as u64
+    }
+}

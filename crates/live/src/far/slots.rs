@@ -1,0 +1,34 @@
+//! Numbers that are given out and come back.
+
+use super::Fault;
+use crate::Slot;
+
+/// Slots below a limit.
+#[derive(Debug)]
+pub(super) struct Slots {
+    free: Vec<u32>,
+    next: u32,
+    limit: u32,
+}
+
+impl Slots {
+    pub(super) fn new(limit: u32) -> Self {
+        Self { free: Vec::new(), next: 0, limit }
+    }
+
+    pub(super) fn take(&mut self) -> Result<Slot, Fault> {
+        let number = match self.free.pop() {
+            Some(number) => number,
+            None if self.next < self.limit => {
+                self.next += 1;
+                self.next - 1
+            }
+            None => return Err(Fault::Full),
+        };
+        Ok(Slot::new(number))
+    }
+
+    pub(super) fn free(&mut self, slot: Slot) {
+        self.free.push(slot.number());
+    }
+}

@@ -1,0 +1,100 @@
+//! What the runtime speaks of: places of the program's address space, frames of the lot, slots.
+
+/// Bytes of a page.
+pub const PAGE: usize = 4096;
+
+/// A page of the program's address space: its address divided by 4,096. Not a
+/// [`Page`](nearfar_kernel::tiering::Page), which is the number that a policy knows it by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Va(u64);
+
+impl Va {
+    /// The page of this number.
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// The page that holds this address.
+    pub const fn of(address: u64) -> Self {
+        Self(address / PAGE as u64)
+    }
+
+    /// Its number.
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+
+    /// Its address.
+    pub const fn address(self) -> u64 {
+        self.0 * PAGE as u64
+    }
+
+    /// The page `pages` later.
+    #[must_use]
+    pub const fn plus(self, pages: u64) -> Self {
+        Self(self.0 + pages)
+    }
+}
+
+/// Pages from `from` up to and without `to`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// The first.
+    pub from: Va,
+    /// The one after the last.
+    pub to: Va,
+}
+
+impl Range {
+    /// These pages.
+    pub const fn new(from: Va, to: Va) -> Self {
+        Self { from, to }
+    }
+
+    /// Number of pages.
+    pub const fn pages(self) -> u64 {
+        self.to.0.saturating_sub(self.from.0)
+    }
+
+    /// Each page.
+    pub fn each(self) -> impl Iterator<Item = Va> {
+        (self.from.0..self.to.0).map(Va)
+    }
+}
+
+/// A place in the parking lot, which holds one frame or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame(u32);
+
+impl Frame {
+    /// The place of this number.
+    pub const fn new(number: u32) -> Self {
+        Self(number)
+    }
+
+    /// Its number.
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+}
+
+/// Where the far tier keeps a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot(u32);
+
+impl Slot {
+    /// The slot of this number; numbers are below `u32::MAX`.
+    pub const fn new(number: u32) -> Self {
+        Self(number)
+    }
+
+    /// Its number.
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+
+    /// Its number, to index a table.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}

@@ -1,0 +1,27 @@
+//! A real program in two tiers of memory: the runtime of `nearfar run`.
+//!
+//! An unmodified program keeps a part of its memory, within a budget, and the rest in a far tier
+//! ([`far`]). Which pages lie where is decided by the policies of `nearfar_kernel::tiering`, the
+//! same objects that the simulator runs. The kernel reports the program's faults through
+//! userfaultfd ([`Kernel`]); a [`Manager`] acts on them from a thread inside the program.
+//!
+//! The program never reads anything but what it last wrote. What that rests on is said in
+//! [`Kernel`] and in `world.rs`, and tried in `model.rs`.
+
+pub mod far;
+mod ids;
+mod kernel;
+mod manager;
+mod memory;
+#[cfg(test)]
+mod model;
+mod numbers;
+mod regions;
+#[cfg(test)]
+mod tests;
+mod world;
+
+pub use ids::{Frame, PAGE, Range, Slot, Va};
+pub use kernel::{Event, Fail, Found, Kernel};
+pub use manager::{Manager, Turn};
+pub use world::{Counters, Sizes, World};

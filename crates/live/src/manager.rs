@@ -1,0 +1,331 @@
+//! The manager: reads the kernel's messages, asks the policy, runs its threads.
+
+use nearfar_kernel::tiering::{
+    Memory, NodeId, Page, Policy, Refused, Settings, Tenant, Time, make,
+};
+use nearfar_trace::Result;
+
+use crate::regions::Regions;
+use crate::world::{SLOW_NODE, World, is};
+use crate::{Event, Fail, Found, Kernel, Range, Va};
+
+/// How often a policy is asked about one reference before it goes through all the same.
+const ASKS: usize = 100;
+
+/// A policy in charge of a live memory.
+pub struct Manager<K> {
+    /// The memory.
+    pub world: World<K>,
+    policy: Box<dyn Policy>,
+    regions: Regions,
+    /// Most pages that one first touch brings.
+    around: u64,
+    events: Vec<Event>,
+    found: Vec<Found>,
+    pages: Vec<Va>,
+    /// Faults that could not be served yet.
+    again: Vec<Event>,
+    forked: bool,
+}
+
+/// What a turn of the manager came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// There may be more to do now.
+    Busy,
+    /// Nothing until a message comes or this moment (nanoseconds of [`Kernel::now_ns`]).
+    Until(u64),
+}
+
+impl<K: Kernel> Manager<K> {
+    /// Put the policy `name` in charge; `around` is the most pages that one first touch brings.
+    ///
+    /// # Errors
+    /// Those of [`make`]: an unknown policy or knob, or one that cannot do without what a live
+    /// memory lacks.
+    pub fn new(mut world: World<K>, name: &str, settings: &Settings, around: u64) -> Result<Self> {
+        world.begin_event();
+        let (policy, wakes) = make(name, settings, &mut world)?;
+        for (thread, at) in wakes {
+            world.workers[thread.index()].due = at;
+        }
+        Ok(Self {
+            world,
+            policy,
+            regions: Regions::default(),
+            around: around.max(1),
+            events: Vec::new(),
+            found: Vec::new(),
+            pages: Vec::new(),
+            again: Vec::new(),
+            forked: false,
+        })
+    }
+
+    /// Register what the program has mapped since, and know the pages that are there.
+    pub fn discover(&mut self) {
+        let mut found = std::mem::take(&mut self.found);
+        let regions = &self.regions;
+        self.world.kernel.discover(&|range| regions.hold(range), &mut found);
+        for Found { range, present } in found.drain(..) {
+            self.regions.add(range);
+            for at in present {
+                if self.world.page_at(at).is_none() {
+                    self.event(|manager| manager.know(at, false));
+                }
+            }
+        }
+        self.found = found;
+    }
+
+    /// Read all messages and act on them, or let one thread of the policy work.
+    ///
+    /// # Errors
+    /// Why the program cannot go on.
+    pub fn turn(&mut self) -> std::result::Result<Turn, String> {
+        let mut events = std::mem::take(&mut self.events);
+        events.clear();
+        self.world.kernel.events(&mut events);
+        // What was read about mappings holds from now on, so before any request.
+        for event in &events {
+            self.event(|manager| manager.mappings(*event));
+        }
+        // Who waits since an earlier turn goes on waiting until then: woken, it would fault again, and
+        // faults are read before the messages that are in the way.
+        events.append(&mut self.again);
+        for event in &events {
+            if let Event::Fault { at, write, protected } = *event {
+                self.event(|manager| manager.fault(at, write, protected));
+                self.world.trim_window();
+            }
+        }
+        let busy = !events.is_empty();
+        self.events = events;
+        let turn = if busy { Turn::Busy } else { self.work() };
+        if self.forked {
+            return Err("the program forks, which nearfar run cannot follow yet".into());
+        }
+        self.world.broken.clone().map_or(Ok(turn), Err)
+    }
+
+    fn event(&mut self, act: impl FnOnce(&mut Self)) {
+        self.world.begin_event();
+        act(self);
+        self.world.end_event();
+    }
+
+    /// One step of the thread that is due first.
+    fn work(&mut self) -> Turn {
+        self.world.begin_event();
+        let first = self.world.workers.iter().min_by_key(|worker| worker.due);
+        let Some((thread, due)) = first.map(|worker| (worker.thread, worker.due)) else {
+            return Turn::Until(u64::MAX);
+        };
+        if due > self.world.event {
+            return Turn::Until(due.ps() / 1000);
+        }
+        self.world.running = Some(thread.index());
+        let next = self.policy.work(&mut self.world, thread);
+        self.world.running = None;
+        self.world.reschedule(thread, next);
+        self.world.end_event();
+        Turn::Busy
+    }
+
+    // --- mappings
+
+    fn mappings(&mut self, event: Event) {
+        match event {
+            Event::Fault { .. } => {}
+            Event::Removed(range) => self.release(range),
+            Event::Unmapped(range) => {
+                self.release(range);
+                self.regions.remove(range);
+            }
+            Event::Remapped(range, to) => self.remap(range, to),
+            Event::Forked => self.forked = true,
+        }
+    }
+
+    /// The pages of `range` that the policy knows.
+    fn known(&mut self, range: Range) -> Vec<Va> {
+        let mut pages = std::mem::take(&mut self.pages);
+        pages.clear();
+        self.world.numbers.each_in(range, |page, at| {
+            if self.world.has(page, is::MAPPED) {
+                pages.push(at);
+            }
+        });
+        pages
+    }
+
+    fn release(&mut self, range: Range) {
+        let pages = self.known(range);
+        for at in &pages {
+            self.release_page(*at);
+        }
+        self.pages = pages;
+    }
+
+    fn release_page(&mut self, at: Va) {
+        let Some(page) = self.world.page_at(at) else { return };
+        self.world.forget(page);
+        self.policy.released(&mut self.world, page, 1);
+        self.world.numbers.release(page);
+        self.world.counters.released += 1;
+    }
+
+    fn remap(&mut self, range: Range, to: Va) {
+        self.release(Range::new(to, to.plus(range.pages())));
+        let pages = self.known(range);
+        for at in &pages {
+            let Some(old) = self.world.page_at(*at) else { continue };
+            let new = to.plus(at.number() - range.from.number());
+            let Some(page) = self.world.numbers.hold(new) else {
+                // No number is left for it: it goes on without the policy, if the program has it.
+                self.world.break_down("the program has too many pages at once".into());
+                break;
+            };
+            self.world.rename(old, page);
+            self.policy.released(&mut self.world, old, 1);
+            self.world.numbers.release(old);
+            self.policy.allocated(&mut self.world, page);
+        }
+        self.pages = pages;
+        self.regions.remove(range);
+        self.regions.add(Range::new(to, to.plus(range.pages())));
+    }
+
+    // --- faults
+
+    fn fault(&mut self, at: Va, write: bool, protected: bool) {
+        let done = match self.world.page_at(at) {
+            None if protected => {
+                self.world.kernel.protect(at, false).map_err(|fail| self.world.refused(fail))
+            }
+            None => self.first_touch(at),
+            Some(page) if protected => self.write_fault(page),
+            Some(page) if self.world.has(page, is::PRESENT) => self.zapped(page, at),
+            Some(page) => self.missing(page, write),
+        };
+        if done.is_err() {
+            if self.world.again {
+                self.again.push(Event::Fault { at, write, protected });
+            } else {
+                self.world.kernel.wake(at);
+            }
+        }
+    }
+
+    /// A page is touched that the policy does not know.
+    fn first_touch(&mut self, at: Va) -> std::result::Result<(), Refused> {
+        let next = self.regions.end_of(at).map_or(1, |end| end.number() - at.number());
+        let around = (1..self.around.min(next))
+            .find(|pages| self.world.page_at(at.plus(*pages)).is_some())
+            .unwrap_or(self.around.min(next));
+        let placed = match self.world.kernel.place_zeros(at, around) {
+            Ok(placed) => placed,
+            // Another thread's fault brought it.
+            Err(Fail::Exists) => return Err(Refused::State),
+            Err(fail) => return Err(self.world.refused(fail)),
+        };
+        for number in 0..placed {
+            self.know(at.plus(number), number == 0);
+        }
+        self.world.counters.first_touches += 1;
+        Ok(())
+    }
+
+    /// A page is in the program's memory and the policy is to know it.
+    fn know(&mut self, at: Va, accessed: bool) {
+        let Some(page) = self.world.numbers.hold(at) else {
+            self.world.break_down("the program has too many pages at once".into());
+            return;
+        };
+        let node = self.room_for(page);
+        self.world.map(page, node, accessed);
+        self.policy.allocated(&mut self.world, page);
+    }
+
+    /// The node for a new page.
+    fn room_for(&mut self, page: Page) -> NodeId {
+        let first = self.policy.place(&self.world, page, 1);
+        let other = if first == NodeId::FAST { SLOW_NODE } else { NodeId::FAST };
+        for node in [first, other] {
+            if self.world.free(node) == 0 {
+                self.policy.pressure(&mut self.world, node, Tenant::ONLY);
+            }
+            if self.world.free(node) > 0 {
+                return node;
+            }
+        }
+        self.world.counters.over_budget += 1;
+        NodeId::FAST
+    }
+
+    /// A write to a write-protected page.
+    fn write_fault(&mut self, page: Page) -> std::result::Result<(), Refused> {
+        if !self.world.has(page, is::PRESENT) {
+            // Parked or evicted since: the reference will find it missing.
+            return Err(Refused::State);
+        }
+        if self.world.has(page, is::PROTECTED) {
+            self.ask_about_write(page);
+        }
+        if self.world.has(page, is::PRESENT) {
+            // Slow pages of the window, and whatever the policy has not made writable.
+            return self.world.make_writable(page);
+        }
+        Err(Refused::State)
+    }
+
+    fn ask_about_write(&mut self, page: Page) {
+        let watched = self.world.slot(page).is_none();
+        self.world.counters.watch_faults += u64::from(watched);
+        self.policy.write_fault(&mut self.world, page);
+    }
+
+    /// A page is missing that should be there: a second message about a fault that was served, or the
+    /// program gave it back while it was touched.
+    fn zapped(&mut self, page: Page, at: Va) -> std::result::Result<(), Refused> {
+        match self.world.kernel.place_zeros(at, 1) {
+            Ok(_) => {
+                debug_assert!(self.world.has(page, is::MAPPED));
+                self.release_page(at);
+                self.know(at, true);
+                Ok(())
+            }
+            Err(Fail::Exists) => Err(Refused::State),
+            Err(fail) => Err(self.world.refused(fail)),
+        }
+    }
+
+    /// A page is parked or in the far tier.
+    fn missing(&mut self, page: Page, write: bool) -> std::result::Result<(), Refused> {
+        for _ in 0..ASKS {
+            if self.world.has(page, is::PRESENT) {
+                // The policy has moved it.
+                return Err(Refused::State);
+            }
+            if self.world.hint_armed(page) {
+                self.world.counters.hint_faults += 1;
+                self.policy.hint_fault(&mut self.world, page, write);
+            } else if write && self.world.has(page, is::PROTECTED) {
+                self.ask_about_write(page);
+                let written = !self.world.has(page, is::PROTECTED);
+                if !written && !self.world.has(page, is::PRESENT) {
+                    break;
+                }
+            } else {
+                return self.world.let_in(page, write);
+            }
+        }
+        self.world.disarm_hint(page);
+        self.world.let_in(page, write)
+    }
+
+    /// The moment of the kernel's clock.
+    pub fn now(&self) -> Time {
+        self.world.now()
+    }
+}

@@ -1,0 +1,511 @@
+//! A model of the kernel, with a program that knows what it last wrote: what the runtime is tried
+//! against before it meets the real kernel.
+//!
+//! It has userfaultfd's rules as `fs/userfaultfd.c` and `mm/userfaultfd.c` (Linux 6.8 and later) have
+//! them: faults are read before other messages; while one about mappings is unread every request
+//! fails with `EAGAIN`; the message of `madvise` comes before pages go, those of `munmap` and
+//! `mremap` after; a request wakes who waits at its pages; frames held for I/O cannot be moved. The
+//! real kernel is asked the same questions in `linux/tests.rs`.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::{Event, Fail, Found, Frame, Kernel, PAGE, Range, Va};
+
+/// A page of the program.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pte {
+    mapped: bool,
+    registered: bool,
+    frame: Option<u64>,
+    protected: bool,
+    /// What the program last wrote: a number that grows from write to write.
+    truth: u64,
+    /// What it may hold as well: the page was written while it was given back, and which came last is
+    /// for whoever reads it first to see.
+    or: Option<u64>,
+    /// It is being given back, and was not written since: it may be zeros already.
+    leaving: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Content {
+    value: u64,
+    pins: u32,
+    /// The page that it was held at, until that is given back.
+    held_at: Option<Va>,
+}
+
+/// What became of a reference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// It went through.
+    Done,
+    /// It waits until this fault is woken.
+    Waits(u64),
+    /// Nothing is mapped there.
+    Segv,
+}
+
+/// Rules that can be switched off, to see that the tests find what is wrong then.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    /// Requests are refused while a message about mappings is unread.
+    pub(crate) guard: bool,
+    /// Frames held for I/O are not parked.
+    pub(crate) pins: bool,
+}
+
+/// The kernel's state.
+#[derive(Debug)]
+pub(crate) struct Model {
+    pages: Vec<Pte>,
+    frames: BTreeMap<u64, Content>,
+    rules: Rules,
+    changing: u32,
+    faults: VecDeque<(u64, Event)>,
+    messages: VecDeque<(u64, Event)>,
+    /// Faults and messages that are over.
+    over: BTreeSet<u64>,
+    waiting: BTreeMap<u64, Va>,
+    next: u64,
+    clock_ns: u64,
+    /// Messages that one read gives.
+    batch: usize,
+    chance: u64,
+    /// What happened so far, for who has to find out why a test fails.
+    history: Vec<String>,
+}
+
+impl Model {
+    /// `pages` pages, none mapped; `seed` decides which requests fail for no reason.
+    pub(crate) fn new(pages: usize, seed: u64, rules: Rules) -> Self {
+        Self {
+            pages: vec![Pte::default(); pages],
+            frames: BTreeMap::new(),
+            rules,
+            changing: 0,
+            faults: VecDeque::new(),
+            messages: VecDeque::new(),
+            over: BTreeSet::new(),
+            waiting: BTreeMap::new(),
+            next: 1,
+            clock_ns: 0,
+            batch: 1 + (seed % 5) as usize,
+            chance: seed,
+            history: Vec::new(),
+        }
+    }
+
+    fn note(&mut self, what: String) {
+        self.history.push(what);
+    }
+
+    fn id(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// One time in `of`.
+    fn by_chance(&mut self, of: u64) -> bool {
+        self.chance = self.chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        self.chance != 1 && (self.chance >> 33).is_multiple_of(of)
+    }
+
+    fn pte(&mut self, at: Va) -> Option<&mut Pte> {
+        self.pages.get_mut(at.number() as usize).filter(|pte| pte.mapped)
+    }
+
+    // --- the program's side
+
+    /// Map these pages, as many as are free.
+    pub(crate) fn map(&mut self, range: Range) {
+        for at in range.each() {
+            let pte = &mut self.pages[at.number() as usize];
+            if !pte.mapped {
+                *pte = Pte { mapped: true, ..Pte::default() };
+            }
+        }
+    }
+
+    /// A reference; a load that does not return the last write panics.
+    pub(crate) fn access(&mut self, at: Va, write: bool) -> Access {
+        let value = self.id();
+        let Some(pte) = self.pte(at) else { return Access::Segv };
+        let Some(frame) = pte.frame else {
+            if pte.registered {
+                return self.fault(at, write, false);
+            }
+            assert_eq!(pte.truth, 0, "{at:?} was written, and the kernel gives it zeros");
+            self.new_frame(at, 0, false);
+            return self.access(at, write);
+        };
+        if write && pte.protected {
+            return self.fault(at, true, true);
+        }
+        let content = self.frames.get_mut(&frame);
+        let content = content.unwrap_or_else(|| panic!("{at:?} has a frame that is free"));
+        let pte = &mut self.pages[at.number() as usize];
+        let or = pte.or.take();
+        if write {
+            (pte.truth, content.value, pte.leaving) = (value, value, false);
+        } else if or == Some(content.value) || (pte.leaving && content.value == 0) {
+            pte.truth = content.value;
+        }
+        let (holds, wrote) = (content.value, pte.truth);
+        if holds != wrote {
+            panic!(
+                "{at:?} holds {holds}, and was last written {wrote}:\n{}",
+                self.history.join("\n")
+            );
+        }
+        self.note(format!("{at:?} {} {holds}", if write { "writes" } else { "reads" }));
+        Access::Done
+    }
+
+    fn fault(&mut self, at: Va, write: bool, protected: bool) -> Access {
+        let id = self.id();
+        self.note(format!("fault {id}: {at:?} write {write} protected {protected}"));
+        self.faults.push_back((id, Event::Fault { at, write, protected }));
+        self.waiting.insert(id, at);
+        Access::Waits(id)
+    }
+
+    /// Whether a fault was woken, or a message read.
+    pub(crate) fn is_over(&self, id: u64) -> bool {
+        self.over.contains(&id)
+    }
+
+    fn message(&mut self, event: Event) -> u64 {
+        let id = self.id();
+        self.note(format!("message {id}: {event:?}"));
+        self.changing += 1;
+        self.messages.push_back((id, event));
+        id
+    }
+
+    fn any_registered(&self, range: Range) -> bool {
+        range.each().any(|at| self.pages[at.number() as usize].registered)
+    }
+
+    /// `madvise(DONTNEED)`: wait for the message, if there is one, then [`zap`](Model::zap).
+    pub(crate) fn advise(&mut self, range: Range) -> Option<u64> {
+        if !self.any_registered(range) {
+            return None;
+        }
+        for at in range.each() {
+            if let Some(pte) = self.pte(at) {
+                pte.leaving = true;
+            }
+        }
+        Some(self.message(Event::Removed(range)))
+    }
+
+    /// The pages go, those of `message` if there was one.
+    pub(crate) fn zap(&mut self, range: Range, message: Option<u64>) {
+        self.note(format!("zap {range:?} of {message:?}"));
+        for at in range.each() {
+            let Some(pte) = self.pte(at) else { continue };
+            pte.or = message.filter(|id| pte.truth > *id).map(|_| pte.truth);
+            (pte.truth, pte.leaving, pte.protected) = (0, false, false);
+            let frame = pte.frame.take();
+            for content in self.frames.values_mut().filter(|content| content.held_at == Some(at)) {
+                content.held_at = None;
+            }
+            if let Some(frame) = frame {
+                self.unhold(frame);
+            }
+        }
+    }
+
+    /// `munmap`: the pages go, then there is a message to wait for.
+    pub(crate) fn unmap(&mut self, range: Range) -> Option<u64> {
+        let registered = self.any_registered(range);
+        self.zap(range, None);
+        for at in range.each() {
+            self.pages[at.number() as usize] = Pte::default();
+        }
+        registered.then(|| self.message(Event::Unmapped(range)))
+    }
+
+    /// `mremap` to pages that are free; `None` if they are not, or nothing is there to move.
+    pub(crate) fn remap(&mut self, range: Range, to: Va) -> Option<Option<u64>> {
+        let target = Range::new(to, to.plus(range.pages()));
+        let (pages, mapped) = (self.pages.len() as u64, |at: Va, pages: &[Pte]| {
+            pages.get(at.number() as usize).is_some_and(|pte| pte.mapped)
+        });
+        if target.to.number() > pages
+            || target.each().any(|at| mapped(at, &self.pages))
+            || !range.each().all(|at| mapped(at, &self.pages))
+        {
+            return None;
+        }
+        let registered = self.any_registered(range);
+        for (from, to) in range.each().zip(target.each()) {
+            let pte = std::mem::take(&mut self.pages[from.number() as usize]);
+            self.pages[to.number() as usize] = pte;
+            for content in self.frames.values_mut().filter(|content| content.held_at == Some(from))
+            {
+                content.held_at = Some(to);
+            }
+        }
+        Some(registered.then(|| self.message(Event::Remapped(range, to))))
+    }
+
+    fn unhold(&mut self, frame: u64) {
+        if self.frames.get(&frame).is_some_and(|content| content.pins == 0) {
+            self.frames.remove(&frame);
+        }
+    }
+
+    /// Hold the page's frame for I/O into it, once a write to it went through.
+    pub(crate) fn pin(&mut self, at: Va) -> Option<u64> {
+        let frame = self.pte(at).filter(|pte| !pte.protected)?.frame?;
+        let content = self.frames.get_mut(&frame)?;
+        content.pins += 1;
+        content.held_at = Some(at);
+        Some(frame)
+    }
+
+    /// A device writes to a held frame and lets it go.
+    pub(crate) fn device_writes(&mut self, frame: u64) {
+        let value = self.id();
+        self.note(format!("a device writes {value} to frame {frame}"));
+        let content = self.frames.get_mut(&frame).unwrap_or_else(|| panic!("a held frame is gone"));
+        content.value = value;
+        content.pins -= 1;
+        let held_at = content.held_at;
+        if let Some(pte) = held_at.and_then(|at| self.pte(at)) {
+            (pte.truth, pte.or, pte.leaving) = (value, None, false);
+        }
+        if !self.pages.iter().any(|pte| pte.frame == Some(frame)) {
+            self.unhold(frame);
+        }
+    }
+
+    /// Time passes.
+    pub(crate) fn pass(&mut self, ns: u64) {
+        self.clock_ns += ns;
+    }
+
+    /// At least this late.
+    pub(crate) fn pass_until(&mut self, ns: u64) {
+        self.clock_ns = self.clock_ns.max(ns);
+    }
+
+    /// Whether there is a message to read.
+    pub(crate) fn has_messages(&self) -> bool {
+        !self.faults.is_empty() || !self.messages.is_empty()
+    }
+
+    // --- the kernel's side
+
+    fn wake(&mut self, at: Va) {
+        let woken: Vec<u64> =
+            self.waiting.iter().filter(|(_, page)| **page == at).map(|(id, _)| *id).collect();
+        for id in woken {
+            self.waiting.remove(&id);
+            self.over.insert(id);
+            // Who is not waiting any more is not reported either.
+            self.faults.retain(|(fault, _)| *fault != id);
+        }
+    }
+
+    fn guarded(&mut self) -> Result<(), Fail> {
+        self.clock_ns += 1000;
+        if (self.rules.guard && self.changing > 0) || self.by_chance(16) {
+            return Err(Fail::Again);
+        }
+        Ok(())
+    }
+
+    fn new_frame(&mut self, at: Va, value: u64, protected: bool) {
+        let frame = self.id();
+        self.frames.insert(frame, Content { value, pins: 0, held_at: None });
+        let pte = &mut self.pages[at.number() as usize];
+        (pte.frame, pte.protected) = (Some(frame), protected);
+    }
+
+    /// A registered page without a frame.
+    fn target(&mut self, at: Va) -> Result<(), Fail> {
+        self.guarded()?;
+        match self.pte(at) {
+            Some(Pte { registered: true, frame: None, .. }) => Ok(()),
+            Some(Pte { registered: true, .. }) => Err(Fail::Exists),
+            _ => Err(Fail::Missing),
+        }
+    }
+
+    fn place(&mut self, at: Va, value: u64, protect: bool) -> Result<(), Fail> {
+        self.target(at)?;
+        self.new_frame(at, value, protect);
+        self.note(format!("place {value} at {at:?}, protect {protect}"));
+        self.wake(at);
+        Ok(())
+    }
+
+    fn park(&mut self, at: Va) -> Result<u64, Fail> {
+        self.guarded()?;
+        let pins = self.rules.pins;
+        let frame = self.pte(at).and_then(|pte| pte.frame).ok_or(Fail::Missing)?;
+        if pins && self.frames.get(&frame).is_some_and(|content| content.pins > 0) {
+            return Err(Fail::Pinned);
+        }
+        let pte = &mut self.pages[at.number() as usize];
+        (pte.frame, pte.protected) = (None, false);
+        let value = self.frames.get(&frame).map_or(0, |content| content.value);
+        self.note(format!("park {at:?} with {value}"));
+        self.unhold(frame);
+        Ok(value)
+    }
+
+    fn protect(&mut self, at: Va, on: bool) -> Result<(), Fail> {
+        self.guarded()?;
+        let pte = self.pte(at).filter(|pte| pte.registered).ok_or(Fail::Missing)?;
+        if pte.frame.is_some() {
+            pte.protected = on;
+        }
+        if !on {
+            self.wake(at);
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, into: &mut Vec<Event>) {
+        while into.len() < self.batch {
+            if let Some((_, fault)) = self.faults.pop_front() {
+                into.push(fault);
+            } else if let Some((id, event)) = self.messages.pop_front() {
+                self.changing -= 1;
+                self.over.insert(id);
+                self.note(format!("message {id} is read"));
+                into.push(event);
+            } else {
+                break;
+            }
+        }
+    }
+}
+
+/// Who shares the model, and how.
+pub(crate) trait Share {
+    /// Do something while nobody else does.
+    fn with<R>(&self, act: impl FnOnce(&mut Model) -> R) -> R;
+}
+
+/// The model as the runtime sees it.
+#[derive(Debug)]
+pub(crate) struct ModelKernel<S> {
+    share: S,
+    lot: Vec<Option<Vec<u8>>>,
+}
+
+impl<S: Share> ModelKernel<S> {
+    /// With this many places in the lot.
+    pub(crate) fn new(share: S, lot: u32) -> Self {
+        Self { share, lot: vec![None; lot as usize] }
+    }
+
+    fn parked(&self, at: Frame) -> &Vec<u8> {
+        self.lot[at.number() as usize]
+            .as_ref()
+            .unwrap_or_else(|| panic!("the manager waits for itself"))
+    }
+}
+
+fn value_of(content: &[u8]) -> u64 {
+    content.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}
+
+fn page_of(value: u64) -> Vec<u8> {
+    let mut page = vec![0; PAGE];
+    page[..8].copy_from_slice(&value.to_le_bytes());
+    page
+}
+
+impl<S: Share> Kernel for ModelKernel<S> {
+    fn events(&mut self, into: &mut Vec<Event>) {
+        self.share.with(|model| model.read(into));
+    }
+
+    fn discover(&mut self, known: &dyn Fn(Range) -> bool, into: &mut Vec<Found>) {
+        // Mappings are listed, registered and searched one after the other, as they are in /proc.
+        let mapped: Vec<Va> = self.share.with(|model| {
+            let pages = model.pages.iter().enumerate();
+            pages.filter(|(_, pte)| pte.mapped).map(|(number, _)| Va::new(number as u64)).collect()
+        });
+        for at in mapped {
+            let range = Range::new(at, at.plus(1));
+            if known(range) {
+                continue;
+            }
+            let registered =
+                self.share.with(|model| model.pte(at).map(|pte| pte.registered = true).is_some());
+            if registered {
+                let there =
+                    self.share.with(|model| model.pte(at).is_some_and(|pte| pte.frame.is_some()));
+                into.push(Found { range, present: if there { vec![at] } else { Vec::new() } });
+            }
+        }
+    }
+
+    fn place(&mut self, at: Va, content: &[u8], protect: bool) -> Result<(), Fail> {
+        self.share.with(|model| model.place(at, value_of(content), protect))
+    }
+
+    fn place_copy(&mut self, at: Va, from: Frame, protect: bool) -> Result<(), Fail> {
+        let value = value_of(self.parked(from));
+        self.share.with(|model| model.place(at, value, protect))
+    }
+
+    fn place_zeros(&mut self, at: Va, pages: u64) -> Result<u64, Fail> {
+        for done in 0..pages {
+            if let Err(fail) = self.share.with(|model| model.place(at.plus(done), 0, false)) {
+                return if done == 0 { Err(fail) } else { Ok(done) };
+            }
+        }
+        Ok(pages)
+    }
+
+    fn park(&mut self, at: Va, to: Frame) -> Result<(), Fail> {
+        let place = &mut self.lot[to.number() as usize];
+        assert!(place.is_none(), "a place of the lot with two frames");
+        *place = Some(page_of(self.share.with(|model| model.park(at))?));
+        Ok(())
+    }
+
+    fn restore(&mut self, from: Frame, at: Va) -> Result<(), Fail> {
+        let value = value_of(self.parked(from));
+        self.share.with(|model| {
+            // A mapping that has changed its protection takes copies only.
+            if model.by_chance(8) { Err(Fail::Pinned) } else { model.place(at, value, false) }
+        })?;
+        self.lot[from.number() as usize] = None;
+        Ok(())
+    }
+
+    fn protect(&mut self, at: Va, on: bool) -> Result<(), Fail> {
+        self.share.with(|model| model.protect(at, on))
+    }
+
+    fn wake(&mut self, at: Va) {
+        self.share.with(|model| model.wake(at));
+    }
+
+    fn frame(&self, at: Frame) -> &[u8] {
+        self.parked(at)
+    }
+
+    fn frame_mut(&mut self, at: Frame) -> &mut [u8] {
+        let place = self.lot[at.number() as usize].as_mut();
+        place.unwrap_or_else(|| panic!("the manager waits for itself"))
+    }
+
+    fn discard(&mut self, at: Frame) {
+        let gone = self.lot[at.number() as usize].take();
+        assert!(gone.is_some(), "an empty place is discarded");
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.share.with(|model| model.clock_ns)
+    }
+}

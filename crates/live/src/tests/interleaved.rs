@@ -1,0 +1,178 @@
+//! The manager and threads of a program, interleaved by a scheduler that tries many orders.
+
+use nearfar_kernel::tiering::testing::settings;
+use shuttle::rand::{Rng, thread_rng};
+use shuttle::sync::{Arc, Condvar, Mutex};
+use shuttle::thread;
+
+use super::{Plain, sizes};
+use crate::model::{Access, Model, ModelKernel, Rules, Share};
+use crate::{Manager, Range, Turn, Va, World};
+
+/// Pages of the program's address space.
+const PAGES: u64 = 12;
+
+#[derive(Clone)]
+struct Shared {
+    model: Arc<Mutex<Model>>,
+    changed: Arc<Condvar>,
+    /// Threads of the program that still run.
+    running: Arc<Mutex<usize>>,
+}
+
+impl Share for Shared {
+    fn with<R>(&self, act: impl FnOnce(&mut Model) -> R) -> R {
+        let done = act(&mut self.model.lock().unwrap());
+        self.changed.notify_all();
+        done
+    }
+}
+
+impl Shared {
+    fn wait_for(&self, id: u64) {
+        let model = self.model.lock().unwrap();
+        drop(self.changed.wait_while(model, |model| !model.is_over(id)).unwrap());
+    }
+
+    /// A reference; false if nothing is mapped there.
+    fn access(&self, at: Va, write: bool) -> bool {
+        loop {
+            match self.with(|model| model.access(at, write)) {
+                Access::Done => return true,
+                Access::Segv => return false,
+                Access::Waits(id) => self.wait_for(id),
+            }
+        }
+    }
+
+    fn wait_if(&self, message: Option<u64>) {
+        if let Some(id) = message {
+            self.wait_for(id);
+        }
+    }
+
+    /// What a thread of the program does.
+    fn program(&self, steps: usize) {
+        let mut held = None;
+        for _ in 0..steps {
+            let at = Va::new(thread_rng().gen_range(0..PAGES));
+            let range =
+                Range::new(at, Va::new((at.number() + thread_rng().gen_range(1..4)).min(PAGES)));
+            match thread_rng().gen_range(0..16) {
+                0 => {
+                    let message = self.with(|model| model.advise(range));
+                    self.wait_if(message);
+                    self.with(|model| model.zap(range, message));
+                }
+                1 => {
+                    let message = self.with(|model| model.unmap(range));
+                    self.wait_if(message);
+                }
+                2 => self.with(|model| model.map(range)),
+                3 => {
+                    let to = Va::new(thread_rng().gen_range(0..PAGES));
+                    let message = self.with(|model| model.remap(range, to));
+                    self.wait_if(message.flatten());
+                }
+                4 if held.is_none() && self.access(at, true) => {
+                    held = self.with(|model| model.pin(at));
+                }
+                5 => {
+                    if let Some(frame) = held.take() {
+                        self.with(|model| model.device_writes(frame));
+                    }
+                }
+                6..=10 => {
+                    self.access(at, true);
+                }
+                _ => {
+                    self.access(at, false);
+                }
+            }
+        }
+        if let Some(frame) = held {
+            self.with(|model| model.device_writes(frame));
+        }
+        for at in (0..PAGES).map(Va::new) {
+            self.access(at, false);
+        }
+        // With the model locked: the manager looks at it before it waits.
+        self.with(|_| *self.running.lock().unwrap() -= 1);
+    }
+
+    /// The manager, until the program ends.
+    fn manage(&self, mut manager: Manager<ModelKernel<Shared>>) {
+        while *self.running.lock().unwrap() > 0 {
+            if thread_rng().gen_range(0..6) == 0 {
+                manager.discover();
+            }
+            // Threads of a policy have always something to do: others must come to run, too.
+            if thread_rng().gen_range(0..8) == 0 {
+                thread::yield_now();
+            }
+            let turn = manager.turn().unwrap_or_else(|why| panic!("{why}"));
+            manager.world.check().unwrap_or_else(|what| panic!("{what}"));
+            match turn {
+                Turn::Busy => {}
+                Turn::Until(due) if due < u64::MAX && thread_rng().gen_range(0..3) > 0 => {
+                    self.with(|model| model.pass_until(due));
+                }
+                Turn::Until(_) => {
+                    let model = self.model.lock().unwrap();
+                    if !model.has_messages() && *self.running.lock().unwrap() > 0 {
+                        drop(self.changed.wait(model).unwrap());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A program of two threads under a policy.
+fn run(policy: &str, rules: Rules) {
+    let seed = thread_rng().r#gen();
+    let shared = Shared {
+        model: Arc::new(Mutex::new(Model::new(PAGES as usize, seed, rules))),
+        changed: Arc::new(Condvar::new()),
+        running: Arc::new(Mutex::new(2)),
+    };
+    shared.with(|model| model.map(Range::new(Va::new(0), Va::new(PAGES - 3))));
+    let sizes = sizes(4, 20, 1);
+    let kernel = ModelKernel::new(shared.clone(), sizes.lot());
+    let world = World::new(kernel, Plain::of(20), sizes);
+    let around = thread_rng().gen_range(1..4);
+    let manager = Manager::new(world, policy, &settings(policy).unwrap(), around).unwrap();
+    let threads: Vec<_> = (0..2)
+        .map(|_| {
+            let shared = shared.clone();
+            thread::spawn(move || shared.program(25))
+        })
+        .collect();
+    shared.manage(manager);
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
+const ALL: Rules = Rules { guard: true, pins: true };
+
+fn orders(policy: &'static str, rules: Rules, count: usize) {
+    shuttle::check_random(move || run(policy, rules), count);
+}
+
+#[test]
+fn no_order_loses_a_write() {
+    for policy in ["none", "autonuma", "tpp", "nomad", "ssp"] {
+        orders(policy, ALL, 300);
+        shuttle::check_pct(move || run(policy, ALL), 100, 3);
+    }
+}
+
+/// With a kernel that lacks a rule that the runtime rests on, the same tests fail.
+#[test]
+fn the_rules_are_needed() {
+    for rules in [Rules { guard: false, ..ALL }, Rules { pins: false, ..ALL }] {
+        let found = std::panic::catch_unwind(|| orders("ssp", rules, 3000));
+        assert!(found.is_err(), "{rules:?}");
+    }
+}

@@ -1,0 +1,196 @@
+//! One thing at a time: the conformance suite of policies and worlds, on the live world.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use nearfar_kernel::tiering::testing::{self, PAGES, SLEEP_TIME, Step, all_settings};
+use nearfar_kernel::tiering::{Capability, Memory, POLICIES, Settings};
+use proptest::prelude::*;
+
+use super::{Plain, sizes};
+use crate::model::{Access, Model, ModelKernel, Rules, Share};
+use crate::{Manager, Range, Turn, Va, World};
+
+type Alone = Rc<RefCell<Model>>;
+
+impl Share for Alone {
+    fn with<R>(&self, act: impl FnOnce(&mut Model) -> R) -> R {
+        act(&mut self.borrow_mut())
+    }
+}
+
+struct Live {
+    manager: Manager<ModelKernel<Alone>>,
+    model: Alone,
+}
+
+impl Live {
+    fn start(
+        name: &str,
+        settings: &Settings,
+        seed: u64,
+        around: u64,
+    ) -> nearfar_trace::Result<Self> {
+        let rules = Rules { guard: true, pins: true };
+        let model = Rc::new(RefCell::new(Model::new(2 * PAGES as usize, seed, rules)));
+        let sizes = sizes(10, 26, 2);
+        let kernel = ModelKernel::new(Rc::clone(&model), sizes.lot());
+        let world = World::new(kernel, Plain::of(26), sizes);
+        let mut live = Self { manager: Manager::new(world, name, settings, around)?, model };
+        live.model.borrow_mut().map(Range::new(Va::new(0), Va::new(PAGES.into())));
+        live.manager.discover();
+        Ok(live)
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..10_000 {
+            match self.manager.turn().unwrap() {
+                Turn::Busy => self.manager.world.check().unwrap(),
+                Turn::Until(_) => return,
+            }
+        }
+        panic!("the manager never rests");
+    }
+
+    fn access(&mut self, at: Va, write: bool) {
+        for _ in 0..10_000 {
+            let outcome = self.model.borrow_mut().access(at, write);
+            match outcome {
+                Access::Done => {
+                    self.model.borrow_mut().pass(500);
+                    return;
+                }
+                Access::Segv => panic!("{at:?} is not mapped"),
+                Access::Waits(id) => {
+                    while !self.model.borrow().is_over(id) {
+                        let _ = self.manager.turn().unwrap();
+                        self.manager.world.check().unwrap();
+                    }
+                }
+            }
+        }
+        panic!("{at:?} faults for ever");
+    }
+
+    fn release(&mut self, at: Va) {
+        let range = Range::new(at, at.plus(1));
+        let message = self.model.borrow_mut().advise(range);
+        self.settle();
+        assert!(message.is_none_or(|id| self.model.borrow().is_over(id)));
+        self.model.borrow_mut().zap(range, message);
+    }
+
+    fn run(&mut self, steps: &[Step]) {
+        for step in steps {
+            match *step {
+                Step::Read(page) => self.access(Va::new((page % PAGES).into()), false),
+                Step::Write(page) => self.access(Va::new((page % PAGES).into()), true),
+                Step::Release(page) => self.release(Va::new((page % PAGES).into())),
+                Step::Zeros => {}
+                Step::Sleep => self.model.borrow_mut().pass(SLEEP_TIME.ps() / 1000),
+            }
+            // A turn now and then, as if on another processor.
+            let _ = self.manager.turn().unwrap();
+            self.manager.world.check().unwrap();
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    /// Every policy that a live memory can have, with every choice of its knobs: no lost write, every
+    /// invariant. The others refuse it by what it lacks.
+    #[test]
+    fn nothing_is_lost(steps in testing::steps(), seed: u64, around in 1..5u64) {
+        for (name, _) in POLICIES {
+            for settings in all_settings(name).unwrap() {
+                match Live::start(name, &settings, seed, around) {
+                    Ok(mut live) => live.run(&steps),
+                    Err(error) => {
+                        let text = error.to_string();
+                        let lacks = Capability::ALL.iter().any(|(name, _)| text.contains(name));
+                        prop_assert!(lacks && text.contains(name), "{}", text);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Everything that the states of a page have between them happens to a program that thrashes.
+#[test]
+fn every_transition_happens() {
+    for (name, shadows) in [("tpp", false), ("nomad", true), ("ssp", true)] {
+        for writes in [0, 3] {
+            let settings = testing::settings(name).unwrap();
+            let mut live = Live::start(name, &settings, 0, 1).unwrap();
+            live.run(&testing::thrashing(writes));
+            let seen = live.manager.world.counters;
+            for (what, count, expected) in [
+                ("first touches", seen.first_touches, true),
+                ("hint faults", seen.hint_faults, true),
+                ("window faults", seen.window_faults, true),
+                ("promotions", seen.promotions, true),
+                ("shadow copies", seen.shadow_copies, shadows),
+                ("shadow faults", seen.shadow_faults, shadows && writes > 0),
+                ("watch faults", seen.watch_faults, name == "ssp" && writes > 0),
+                ("remapped", seen.demotions_remapped, shadows),
+                ("copied", seen.demotions_copied, true),
+                ("released", seen.released, false),
+            ] {
+                assert_eq!(count > 0, expected, "{name}, {writes} writes: {what}: {seen:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn pages_that_are_moved_keep_what_they_hold() {
+    for (name, _) in POLICIES {
+        let Ok(mut live) = Live::start(name, &testing::settings(name).unwrap(), 5, 2) else {
+            continue;
+        };
+        live.run(&testing::thrashing(4));
+        let range = Range::new(Va::new(0), Va::new(PAGES.into()));
+        let message = live.model.borrow_mut().remap(range, range.to);
+        live.settle();
+        assert!(message.flatten().is_some_and(|id| live.model.borrow().is_over(id)));
+        for at in Range::new(range.to, range.to.plus(PAGES.into())).each() {
+            live.access(at, at.number() % 2 == 0);
+        }
+        let message =
+            live.model.borrow_mut().unmap(Range::new(range.to, range.to.plus(PAGES.into())));
+        live.settle();
+        assert!(message.is_some());
+        assert_eq!(live.manager.world.used(), ([0, 0], 0));
+        assert_eq!(live.manager.world.far_bytes(), 0);
+    }
+}
+
+/// There is no accessed bit to read: the first reference after the bit was cleared is seen as a fault,
+/// and no policy hears of it.
+#[test]
+fn a_reference_sets_the_accessed_bit() {
+    let mut live = Live::start("none", &Settings::default(), 1, 1).unwrap();
+    let at = Va::new(3);
+    for write in [false, true] {
+        live.access(at, write);
+        let world = &mut live.manager.world;
+        let page = world.page_at(at).unwrap();
+        assert!(world.clear_accessed(page) && !world.accessed(page) && !world.hint_armed(page));
+        assert!(!world.clear_accessed(page));
+        live.access(at, write);
+        assert!(live.manager.world.accessed(page));
+    }
+    assert_eq!(live.manager.world.counters.accessed_faults, 2);
+    assert_eq!(live.manager.world.counters.hint_faults, 0);
+}
+
+#[test]
+fn a_live_memory_has_no_more_than_it_has() {
+    let live = Live::start("none", &Settings::default(), 0, 1).unwrap();
+    let has: Vec<_> =
+        Capability::ALL.iter().filter(|(_, c)| Memory::has(&live.manager.world, *c)).collect();
+    assert_eq!(has.len(), 1);
+}

@@ -1,0 +1,625 @@
+//! Where each page is, and what the policy's actions do to it: the live world's
+//! [`Memory`](nearfar_kernel::tiering::Memory) (its methods are in `memory.rs`).
+//!
+//! Node 0 is the program's own memory within a budget, node 1 the far tier. A page is in one of
+//! these states:
+//!
+//! | node | where | far slot | write-protected |
+//! |---|---|---|---|
+//! | fast | in the program | none | if the policy watches it |
+//! | fast | in the program | its shadow | yes |
+//! | fast | parked: the next reference is a fault | none, or its shadow | when it is back |
+//! | slow | in its slot | holds it | |
+//! | slow | in the window, clean | holds it | yes |
+//! | slow | in the window, written | none | no |
+//!
+//! The **lot** is where frames are parked, out of the program's and of any device's reach. A page
+//! leaves the program by parking only, whatever happens to it then: what is read from the lot is
+//! the whole truth, while a page that is copied where it is may be written by a device afterwards.
+//! For the same reason a shadow's master is always a frame that was just made.
+//!
+//! The **window** lets references to slow pages through where the policy does not promote: a few
+//! slow pages are in the program's memory, first in, first out.
+//!
+//! The kernel shows no accessed bits. Here [`clear_accessed`](nearfar_kernel::tiering::Memory)
+//! parks a fast page, and the fault that brings it back sets the bit; the policy is not asked.
+
+use std::collections::VecDeque;
+
+use nearfar_kernel::tiering::{Context, Next, NodeId, Page, Refused, Thread, Time};
+
+use crate::far::{Far, Fault};
+use crate::numbers::Numbers;
+use crate::{Fail, Frame, Kernel, PAGE, Slot, Va};
+
+/// The far tier's node.
+pub(crate) const SLOW_NODE: NodeId = NodeId::new(1);
+
+/// What is known of a page, as bits.
+pub(crate) mod is {
+    /// The policy knows it.
+    pub(crate) const MAPPED: u16 = 1;
+    /// In the program's memory.
+    pub(crate) const PRESENT: u16 = 1 << 1;
+    /// In the lot. Neither: in its slot.
+    pub(crate) const PARKED: u16 = 1 << 2;
+    /// On the far tier's node.
+    pub(crate) const SLOW: u16 = 1 << 3;
+    /// A fast page whose next reference is a hint fault.
+    pub(crate) const ARMED: u16 = 1 << 4;
+    /// Referenced since the bit was cleared.
+    pub(crate) const ACCESSED: u16 = 1 << 5;
+    /// The policy is to see the next write.
+    pub(crate) const PROTECTED: u16 = 1 << 6;
+    /// In its slot, and the policy lets the next reference through.
+    pub(crate) const PASSING: u16 = 1 << 7;
+    /// Being copied by `begin_copy`, and written since.
+    pub(crate) const COPYING: u16 = 1 << 8;
+    pub(crate) const WRITTEN: u16 = 1 << 9;
+}
+
+/// What happened so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Counters {
+    /// Pages touched for the first time.
+    pub first_touches: u64,
+    /// Hint faults, as the policy saw them.
+    pub hint_faults: u64,
+    /// Faults of pages that were parked to see whether they are used.
+    pub accessed_faults: u64,
+    /// References to slow pages that went through the window.
+    pub window_faults: u64,
+    /// Pages moved from the far tier to fast memory.
+    pub promotions: u64,
+    /// Of these, pages that kept a shadow.
+    pub shadow_copies: u64,
+    /// Copies under way that were given up because the page was written.
+    pub aborts: u64,
+    /// Pages moved to the far tier by a copy.
+    pub demotions_copied: u64,
+    /// Pages moved to the far tier by taking their shadow.
+    pub demotions_remapped: u64,
+    /// First writes to pages with a shadow.
+    pub shadow_faults: u64,
+    /// First writes to pages without one that the policy watches.
+    pub watch_faults: u64,
+    /// Shadows freed because their room was needed.
+    pub shadows_reclaimed: u64,
+    /// Pages given back by the program.
+    pub released: u64,
+    /// Times that a page could not be parked: held by the program's I/O, a lock or a child.
+    pub pinned: u64,
+    /// Pages in fast memory because there was room nowhere.
+    pub over_budget: u64,
+    /// Pages loaded from the far tier.
+    pub far_loads: u64,
+    /// Pages stored there.
+    pub far_stores: u64,
+}
+
+/// A thread of the policy.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) thread: Thread,
+    pub(crate) due: Time,
+}
+
+/// How much memory there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Frames of fast memory.
+    pub fast: u64,
+    /// Pages that the far tier may hold, shadows included.
+    pub far: u64,
+    /// Slow pages in the program's memory at a time.
+    pub window: u64,
+    /// Empty frames kept for pages that come back.
+    pub spare: usize,
+    /// Highest number of pages of the program.
+    pub pages: u32,
+}
+
+impl Sizes {
+    /// Places that the lot needs: all fast pages may be parked.
+    pub fn lot(&self) -> u32 {
+        (self.fast + self.window + self.spare as u64 + 64).min(u32::MAX.into()) as u32
+    }
+}
+
+/// The live memory.
+pub struct World<K> {
+    pub(crate) kernel: K,
+    pub(crate) far: Box<dyn Far>,
+    pub(crate) numbers: Numbers,
+    /// By page number: what it is, its place in the lot if parked, its slot plus one if it has any.
+    flags: Vec<u16>,
+    frames: Vec<u32>,
+    slots: Vec<u32>,
+    pub(crate) capacity: [u64; 2],
+    pub(crate) used: [u64; 2],
+    /// Slow pages in the program's memory, oldest first; some have left since.
+    window: VecDeque<Page>,
+    windowed: u64,
+    window_size: u64,
+    /// Places of the lot without a frame, and those with one that is nobody's.
+    empty: Vec<Frame>,
+    spare: Vec<Frame>,
+    spare_size: usize,
+    buffer: Vec<u8>,
+    pub(crate) workers: Vec<Worker>,
+    pub(crate) running: Option<usize>,
+    /// Copies begun in this event, with whom to wake.
+    pub(crate) begun: Vec<(Page, Thread)>,
+    pub(crate) event: Time,
+    /// What happened so far.
+    pub counters: Counters,
+    /// A request of this event was refused with [`Fail::Again`].
+    pub(crate) again: bool,
+    /// Why it cannot go on: a far tier that fails.
+    pub(crate) broken: Option<String>,
+}
+
+impl<K: Kernel> World<K> {
+    /// Memory of these sizes, with nothing mapped; all places of the kernel's lot are empty.
+    pub fn new(kernel: K, far: Box<dyn Far>, sizes: Sizes) -> Self {
+        let numbers = Numbers::new(sizes.pages);
+        let pages = numbers.limit() as usize;
+        Self {
+            kernel,
+            far,
+            numbers,
+            flags: vec![0; pages],
+            frames: vec![0; pages],
+            slots: vec![0; pages],
+            capacity: [sizes.fast, sizes.far],
+            used: [0; 2],
+            window: VecDeque::new(),
+            windowed: 0,
+            window_size: sizes.window,
+            empty: (0..sizes.lot()).rev().map(Frame::new).collect(),
+            spare: Vec::new(),
+            spare_size: sizes.spare,
+            buffer: vec![0; PAGE],
+            workers: Vec::new(),
+            running: None,
+            begun: Vec::new(),
+            event: Time::default(),
+            counters: Counters::default(),
+            again: false,
+            broken: None,
+        }
+    }
+
+    /// The kernel.
+    pub fn kernel(&self) -> &K {
+        &self.kernel
+    }
+
+    /// Frames of fast memory and pages of the far tier in use, and pages in the window.
+    pub fn used(&self) -> ([u64; 2], u64) {
+        (self.used, self.windowed)
+    }
+
+    /// Bytes that the far tier's pages take.
+    pub fn far_bytes(&self) -> u64 {
+        self.far.bytes()
+    }
+
+    pub(crate) fn page_at(&self, at: Va) -> Option<Page> {
+        self.numbers.get(at).filter(|page| self.has(*page, is::MAPPED))
+    }
+
+    pub(crate) fn has(&self, page: Page, bits: u16) -> bool {
+        self.flags.get(page.index()).is_some_and(|flags| flags & bits == bits)
+    }
+
+    pub(crate) fn set(&mut self, page: Page, bits: u16, on: bool) {
+        let flags = &mut self.flags[page.index()];
+        if on { *flags |= bits } else { *flags &= !bits }
+    }
+
+    pub(crate) fn slot(&self, page: Page) -> Option<Slot> {
+        self.slots.get(page.index())?.checked_sub(1).map(Slot::new)
+    }
+
+    pub(crate) fn set_slot(&mut self, page: Page, slot: Slot) {
+        self.slots[page.index()] = slot.number() + 1;
+    }
+
+    pub(crate) fn free_slot(&mut self, page: Page) -> bool {
+        let Some(slot) = self.slot(page) else { return false };
+        self.far.free(slot);
+        self.slots[page.index()] = 0;
+        true
+    }
+
+    pub(crate) fn node(&self, page: Page) -> NodeId {
+        if self.has(page, is::SLOW) { SLOW_NODE } else { NodeId::FAST }
+    }
+
+    /// In the far tier alone.
+    pub(crate) fn in_slot(&self, page: Page) -> bool {
+        self.flags[page.index()] & (is::PRESENT | is::PARKED) == 0
+    }
+
+    /// Numbers that may be in use are below this.
+    pub(crate) fn top(&self) -> u32 {
+        self.numbers.top()
+    }
+
+    pub(crate) fn mapped_from(&self, from: Page) -> Option<Page> {
+        let rest = self.flags.get(from.index()..self.top() as usize)?;
+        let next = rest.iter().position(|flags| flags & is::MAPPED != 0)?;
+        Some(from.skip(next as u32))
+    }
+
+    /// Refused for this reason.
+    pub(crate) fn refused(&mut self, fail: Fail) -> Refused {
+        match fail {
+            Fail::Again => self.again = true,
+            Fail::Pinned | Fail::Missing | Fail::Ended => {}
+            Fail::Exists => self.break_down("a page is where none should be".into()),
+            Fail::Other(number) => {
+                self.break_down(format!(
+                    "userfaultfd: {}",
+                    std::io::Error::from_raw_os_error(number)
+                ));
+            }
+        }
+        self.counters.pinned += 1;
+        Refused::Pinned
+    }
+
+    /// It cannot go on: the program must end before it reads something wrong.
+    pub(crate) fn break_down(&mut self, why: String) {
+        self.broken.get_or_insert(why);
+    }
+
+    // --- frames
+
+    /// A place of the lot without a frame.
+    fn empty_place(&mut self) -> Option<Frame> {
+        if self.empty.is_empty() {
+            let spare = self.spare.pop()?;
+            self.kernel.discard(spare);
+            self.empty.push(spare);
+        }
+        self.empty.pop()
+    }
+
+    /// The frame in the lot is nobody's any more.
+    fn release_frame(&mut self, frame: Frame) {
+        if self.spare.len() < self.spare_size {
+            self.spare.push(frame);
+        } else {
+            self.kernel.discard(frame);
+            self.empty.push(frame);
+        }
+    }
+
+    /// Park a page that is in the program.
+    pub(crate) fn park(&mut self, page: Page) -> Result<Frame, Refused> {
+        if self.has(page, is::PARKED) {
+            return Ok(Frame::new(self.frames[page.index()]));
+        }
+        let frame = self.empty_place().ok_or(Refused::NoFrame)?;
+        if let Err(fail) = self.kernel.park(self.numbers.place(page), frame) {
+            self.empty.push(frame);
+            return Err(self.refused(fail));
+        }
+        self.set(page, is::PRESENT, false);
+        self.set(page, is::PARKED, true);
+        self.frames[page.index()] = frame.number();
+        Ok(frame)
+    }
+
+    /// Bring a parked page back, write-protected or not.
+    pub(crate) fn restore(&mut self, page: Page, protect: bool) -> Result<(), Refused> {
+        let (at, frame) = (self.numbers.place(page), Frame::new(self.frames[page.index()]));
+        let mut copy = protect;
+        if !copy {
+            match self.kernel.restore(frame, at) {
+                Ok(()) => self.empty.push(frame),
+                // A mapping whose protection has changed takes no frame, but takes a copy.
+                Err(Fail::Pinned) => copy = true,
+                Err(fail) => return Err(self.refused(fail)),
+            }
+        }
+        if copy {
+            if let Err(fail) = self.kernel.place_copy(at, frame, protect) {
+                return Err(self.refused(fail));
+            }
+            self.release_frame(frame);
+        }
+        self.set(page, is::PARKED, false);
+        self.set(page, is::PRESENT, true);
+        Ok(())
+    }
+
+    /// Bring a page from its slot, which it keeps.
+    pub(crate) fn bring(&mut self, page: Page, protect: bool) -> Result<(), Refused> {
+        let Some(slot) = self.slot(page) else { return Err(Refused::State) };
+        let at = self.numbers.place(page);
+        let spare = if protect { None } else { self.spare.pop() };
+        let into = match spare {
+            Some(frame) => self.kernel.frame_mut(frame),
+            None => &mut self.buffer[..],
+        };
+        let loaded = self.far.load(slot, into);
+        self.counters.far_loads += 1;
+        let mut placed = match (&loaded, spare) {
+            // A frame that nobody wants is worth less than a copy less.
+            (Ok(()), Some(frame)) => self.kernel.restore(frame, at),
+            (Ok(()), None) => self.kernel.place(at, &self.buffer, protect),
+            (Err(_), _) => Err(Fail::Again),
+        };
+        if let Some(frame) = spare {
+            if placed == Err(Fail::Pinned) {
+                placed = self.kernel.place_copy(at, frame, protect);
+                self.release_frame(frame);
+            } else if placed.is_ok() {
+                self.empty.push(frame);
+            } else {
+                self.release_frame(frame);
+            }
+        }
+        if let Err(fault) = loaded {
+            self.break_down(fault.to_string());
+        }
+        placed.map_err(|fail| self.refused(fail))?;
+        self.set(page, is::PRESENT, true);
+        Ok(())
+    }
+
+    /// Store a parked page that has no slot, and let its frame go. If there is no room it stays
+    /// parked.
+    pub(crate) fn store(&mut self, page: Page) -> Result<(), Refused> {
+        let frame = self.park(page)?;
+        if self.slot(page).is_none() {
+            match self.far.store(self.kernel.frame(frame)) {
+                Ok(slot) => self.set_slot(page, slot),
+                Err(Fault::Full) => return Err(Refused::NoFrame),
+                Err(fault) => {
+                    self.break_down(fault.to_string());
+                    return Err(Refused::Pinned);
+                }
+            }
+            self.counters.far_stores += 1;
+        }
+        self.set(page, is::PARKED, false);
+        self.release_frame(frame);
+        Ok(())
+    }
+
+    // --- the window
+
+    /// A slow page is in the program's memory from now on.
+    pub(crate) fn enter_window(&mut self, page: Page) {
+        self.windowed += 1;
+        self.window.push_back(page);
+    }
+
+    /// A slow page in the program's memory is in its slot, or not slow, from now on.
+    pub(crate) fn leave_window(&mut self) {
+        self.windowed -= 1;
+    }
+
+    /// A slow page that is not in its slot.
+    pub(crate) fn in_window(&self, page: Page) -> bool {
+        self.has(page, is::MAPPED | is::SLOW) && !self.in_slot(page)
+    }
+
+    /// Put a page of the window into its slot.
+    pub(crate) fn evict(&mut self, page: Page) -> Result<(), Refused> {
+        self.store(page)?;
+        self.leave_window();
+        Ok(())
+    }
+
+    /// Let the oldest pages of the window go while there are too many.
+    pub(crate) fn trim_window(&mut self) {
+        let mut tries = 32;
+        while self.windowed > self.window_size && tries > 0 {
+            let Some(page) = self.window.pop_front() else { break };
+            if self.in_window(page) && self.evict(page).is_err() {
+                self.window.push_back(page);
+                tries -= 1;
+            }
+        }
+        if self.window.len() as u64 > 4 * (self.window_size + 16) {
+            let mut window = std::mem::take(&mut self.window);
+            window.retain(|page| self.in_window(*page));
+            self.window = window;
+        }
+    }
+
+    // --- pages
+
+    /// Know a page that is in the program's memory, on a node that it is charged to.
+    pub(crate) fn map(&mut self, page: Page, node: NodeId, accessed: bool) {
+        self.flags[page.index()] = is::MAPPED | is::PRESENT;
+        self.set(page, is::ACCESSED, accessed);
+        self.used[node.index()] += 1;
+        if node != NodeId::FAST {
+            self.set(page, is::SLOW, true);
+            self.enter_window(page);
+        }
+    }
+
+    /// Forget a page; what it held, wherever that is, is free. The number is still held.
+    pub(crate) fn forget(&mut self, page: Page) {
+        let parked = self.has(page, is::PARKED).then(|| Frame::new(self.frames[page.index()]));
+        if self.in_window(page) {
+            self.leave_window();
+        }
+        self.end_copy(page);
+        self.used[self.node(page).index()] -= 1;
+        let shadow = self.free_slot(page) && !self.has(page, is::SLOW);
+        self.used[SLOW_NODE.index()] -= u64::from(shadow);
+        if let Some(frame) = parked {
+            self.release_frame(frame);
+        }
+        self.flags[page.index()] = 0;
+    }
+
+    /// No copy of the page is under way any more.
+    pub(crate) fn end_copy(&mut self, page: Page) {
+        if self.has(page, is::COPYING) {
+            let other = if self.has(page, is::SLOW) { NodeId::FAST } else { SLOW_NODE };
+            self.used[other.index()] -= 1;
+            self.set(page, is::COPYING | is::WRITTEN, false);
+        }
+    }
+
+    /// The page is at another address from now on: `from` is free, what is known of it is `to`'s. A
+    /// shadow is dropped.
+    pub(crate) fn rename(&mut self, from: Page, to: Page) {
+        self.end_copy(from);
+        if !self.has(from, is::SLOW) && self.free_slot(from) {
+            self.used[SLOW_NODE.index()] -= 1;
+        }
+        self.flags[to.index()] = self.flags[from.index()] & !(is::ARMED | is::PASSING);
+        self.frames[to.index()] = self.frames[from.index()];
+        self.slots[to.index()] = std::mem::take(&mut self.slots[from.index()]);
+        self.flags[from.index()] = 0;
+        if self.in_window(to) {
+            self.window.push_back(to);
+        }
+    }
+
+    /// A reference, by a write or not, is to go through to a page that is not in the program's
+    /// memory.
+    pub(crate) fn let_in(&mut self, page: Page, write: bool) -> Result<(), Refused> {
+        let slow = self.has(page, is::SLOW);
+        if self.has(page, is::PARKED) {
+            // A slow page that is parked could not be stored: it has no slot.
+            self.restore(page, self.has(page, is::PROTECTED) || self.slot(page).is_some())?;
+            self.counters.accessed_faults += 1;
+        } else {
+            debug_assert!(slow, "a fast page is in the program or parked");
+            let keep = !write || self.has(page, is::PROTECTED);
+            self.bring(page, keep)?;
+            if !keep {
+                self.free_slot(page);
+                self.note_write(page);
+            }
+            self.set(page, is::PASSING, false);
+            self.enter_window(page);
+            self.counters.window_faults += 1;
+        }
+        self.set(page, is::ACCESSED, true);
+        Ok(())
+    }
+
+    /// A copy under way is out of date.
+    pub(crate) fn note_write(&mut self, page: Page) {
+        if self.has(page, is::COPYING) {
+            self.set(page, is::WRITTEN, true);
+        }
+    }
+
+    /// Make a page that is in the program writable; a slot that holds it is freed.
+    pub(crate) fn make_writable(&mut self, page: Page) -> Result<(), Refused> {
+        let at = self.numbers.place(page);
+        if self.has(page, is::PRESENT) {
+            self.kernel.protect(at, false).map_err(|fail| self.refused(fail))?;
+        }
+        let freed = self.free_slot(page);
+        if freed && !self.has(page, is::SLOW) {
+            self.used[SLOW_NODE.index()] -= 1;
+        }
+        self.set(page, is::PROTECTED, false);
+        self.note_write(page);
+        Ok(())
+    }
+
+    // --- threads
+
+    pub(crate) fn spawn_worker(&mut self, name: &'static str, _: Context) -> Thread {
+        let thread = Thread::new(self.workers.len() as u8, name);
+        self.workers.push(Worker { thread, due: Time::NEVER });
+        thread
+    }
+
+    pub(crate) fn wake_worker(&mut self, thread: Thread) {
+        let worker = &mut self.workers[thread.index()];
+        if worker.due == Time::NEVER {
+            worker.due = self.event;
+        }
+    }
+
+    /// An event begins.
+    pub(crate) fn begin_event(&mut self) {
+        self.event = Time::from_ps(self.kernel.now_ns().saturating_mul(1000));
+        self.again = false;
+    }
+
+    /// An event is over: the copies begun in it are complete.
+    pub(crate) fn end_event(&mut self) {
+        for (_, thread) in std::mem::take(&mut self.begun) {
+            self.wake_worker(thread);
+        }
+    }
+
+    /// When the thread that has just worked goes on.
+    pub(crate) fn reschedule(&mut self, thread: Thread, next: Next) {
+        self.begin_event();
+        self.workers[thread.index()].due = match next {
+            Next::Again => self.event,
+            Next::At(time) => time.max(self.event),
+            Next::Idle => Time::NEVER,
+        };
+    }
+
+    /// Everything that must hold between events.
+    ///
+    /// # Errors
+    /// A description of what does not.
+    #[cfg(test)]
+    pub fn check(&self) -> Result<(), String> {
+        let mut used = [0, 0];
+        let (mut windowed, mut lot) = (0, self.empty.len() + self.spare.len());
+        let mut next = self.mapped_from(Page::new(0));
+        while let Some(page) = next {
+            let slow = self.has(page, is::SLOW);
+            used[self.node(page).index()] += 1;
+            used[1] += u64::from(!slow && self.slot(page).is_some());
+            used[usize::from(!slow)] += u64::from(self.has(page, is::COPYING));
+            windowed += u64::from(self.in_window(page));
+            lot += usize::from(self.has(page, is::PARKED));
+            let state = self.flags[page.index()];
+            let wrong = if self.has(page, is::PRESENT | is::PARKED) {
+                "is in two places"
+            } else if self.in_slot(page) && (!slow || self.slot(page).is_none()) {
+                "is nowhere"
+            } else if !slow && self.slot(page).is_some() && !self.has(page, is::PROTECTED) {
+                "has a shadow and may be written"
+            } else if slow && self.has(page, is::ARMED) {
+                "is slow and armed"
+            } else {
+                next = self.mapped_from(page.skip(1));
+                continue;
+            };
+            return Err(format!("{page:?} {wrong} ({state:#b})"));
+        }
+        let lot_size = self.lot_size();
+        for (what, counted, kept) in [
+            ("fast", used[0], self.used[0]),
+            ("slow", used[1], self.used[1]),
+            ("window", windowed, self.windowed),
+            ("lot", lot as u64, lot_size),
+        ] {
+            if counted != kept {
+                return Err(format!("{what}: {counted} pages, {kept} kept"));
+            }
+        }
+        Ok(())
+    }
+
+    #[cfg(test)]
+    fn lot_size(&self) -> u64 {
+        let (fast, window) = (self.capacity[0], self.window_size);
+        Sizes { fast, far: 0, window, spare: self.spare_size, pages: 0 }.lot().into()
+    }
+}
