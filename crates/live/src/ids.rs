@@ -98,3 +98,19 @@ impl Slot {
         self.0 as usize
     }
 }
+
+/// A copy of the program, made by fork.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Child(u32);
+
+impl Child {
+    /// The child of this number.
+    pub const fn new(number: u32) -> Self {
+        Self(number)
+    }
+
+    /// Its number.
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+}

@@ -2,7 +2,7 @@
 //!
 //! [`linux`](crate::linux) is the kernel; [`model`](crate::model) is what tests run against.
 
-use crate::{Frame, Range, Va};
+use crate::{Child, Frame, Range, Regions, Va};
 
 /// Why a request was not carried out. Nothing has changed then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,8 +41,9 @@ pub enum Event {
     Unmapped(Range),
     /// These pages were moved, with what they hold, to `to`.
     Remapped(Range, Va),
-    /// The program was copied by fork.
-    Forked,
+    /// The program was copied by fork. The child has all mappings and what was in the program's
+    /// memory then, and waits at the other pages until they are [given](Kernel::give) to it.
+    Forked(Child),
 }
 
 /// Memory of the program that the kernel reports faults of from now on.
@@ -68,8 +69,8 @@ pub struct Found {
 pub trait Kernel {
     /// All messages that are there, or as many as one read gives; in order, but faults first.
     fn events(&mut self, into: &mut Vec<Event>);
-    /// Register memory of the program that is not yet, other than `known`; one item for each.
-    fn discover(&mut self, known: &dyn Fn(Range) -> bool, into: &mut Vec<Found>);
+    /// Register memory of the program that is not in `known` yet; one item for each range.
+    fn discover(&mut self, known: &Regions, into: &mut Vec<Found>);
     /// Put a new frame with this content at a page without one, and wake who waits there. The
     /// frame is nobody's but the program's: nothing can hold it yet.
     ///
@@ -112,6 +113,16 @@ pub trait Kernel {
     fn frame_mut(&mut self, at: Frame) -> &mut [u8];
     /// Give a parked frame back to the kernel: the place is empty afterwards.
     fn discard(&mut self, at: Frame);
+    /// Put a frame with this content at a page of a child that has none.
+    ///
+    /// # Errors
+    /// [`Fail`].
+    fn give(&mut self, child: Child, at: Va, content: &[u8]) -> Result<(), Fail>;
+    /// All messages of a child that are there. While one about its mappings is unread, nothing can be
+    /// given to it.
+    fn child_events(&mut self, child: Child, into: &mut Vec<Event>);
+    /// The child has all it needs: its memory is its own business from now on.
+    fn let_go(&mut self, child: Child);
     /// Nanoseconds since some moment.
     fn now_ns(&self) -> u64;
 }

@@ -8,6 +8,7 @@
 //! The program never reads anything but what it last wrote. What that rests on is said in
 //! [`Kernel`] and in `world.rs`, and tried in `model.rs`.
 
+mod children;
 pub mod far;
 mod ids;
 mod kernel;
@@ -21,7 +22,8 @@ mod regions;
 mod tests;
 mod world;
 
-pub use ids::{Frame, PAGE, Range, Slot, Va};
+pub use ids::{Child, Frame, PAGE, Range, Slot, Va};
 pub use kernel::{Event, Fail, Found, Kernel};
 pub use manager::{Manager, Turn};
+pub use regions::Regions;
 pub use world::{Counters, Sizes, World};

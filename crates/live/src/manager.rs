@@ -5,9 +5,10 @@ use nearfar_kernel::tiering::{
 };
 use nearfar_trace::Result;
 
+use crate::children::Moves;
 use crate::regions::Regions;
 use crate::world::{SLOW_NODE, World, is};
-use crate::{Event, Fail, Found, Kernel, Range, Va};
+use crate::{Child, Event, Fail, Found, Kernel, Range, Va};
 
 /// How often a policy is asked about one reference before it goes through all the same.
 const ASKS: usize = 100;
@@ -25,7 +26,6 @@ pub struct Manager<K> {
     pages: Vec<Va>,
     /// Faults that could not be served yet.
     again: Vec<Event>,
-    forked: bool,
 }
 
 /// What a turn of the manager came to.
@@ -58,15 +58,13 @@ impl<K: Kernel> Manager<K> {
             found: Vec::new(),
             pages: Vec::new(),
             again: Vec::new(),
-            forked: false,
         })
     }
 
     /// Register what the program has mapped since, and know the pages that are there.
     pub fn discover(&mut self) {
         let mut found = std::mem::take(&mut self.found);
-        let regions = &self.regions;
-        self.world.kernel.discover(&|range| regions.hold(range), &mut found);
+        self.world.kernel.discover(&self.regions, &mut found);
         for Found { range, present } in found.drain(..) {
             self.regions.add(range);
             for at in present {
@@ -102,9 +100,6 @@ impl<K: Kernel> Manager<K> {
         let busy = !events.is_empty();
         self.events = events;
         let turn = if busy { Turn::Busy } else { self.work() };
-        if self.forked {
-            return Err("the program forks, which nearfar run cannot follow yet".into());
-        }
         self.world.broken.clone().map_or(Ok(turn), Err)
     }
 
@@ -143,7 +138,23 @@ impl<K: Kernel> Manager<K> {
                 self.regions.remove(range);
             }
             Event::Remapped(range, to) => self.remap(range, to),
-            Event::Forked => self.forked = true,
+            Event::Forked(child) => self.forked(child),
+        }
+    }
+
+    /// Give a child all pages that were not in the program's memory when it was made, and let it go: it
+    /// is not managed, and may use as much memory as it likes.
+    fn forked(&mut self, child: Child) {
+        // A child that forks while it is given its pages has a child that lacks the same ones.
+        let mut children = vec![(child, Moves::default())];
+        while let Some((child, mut moves)) = children.pop() {
+            let mut next = self.world.mapped_from(Page::new(0));
+            while let Some(page) = next {
+                self.world.give(child, page, &mut moves, &mut children);
+                next = self.world.mapped_from(page.skip(1));
+            }
+            self.world.kernel.let_go(child);
+            self.world.counters.forks += 1;
         }
     }
 

@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::{Event, Fail, Found, Frame, Kernel, PAGE, Range, Va};
+use crate::{Child, Event, Fail, Found, Frame, Kernel, PAGE, Range, Regions, Va};
 
 /// A page of the program.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,6 +33,8 @@ struct Content {
     pins: u32,
     /// The page that it was held at, until that is given back.
     held_at: Option<Va>,
+    /// Children that share it.
+    shared: u32,
 }
 
 /// What became of a reference.
@@ -135,12 +137,23 @@ impl Model {
             if pte.registered {
                 return self.fault(at, write, false);
             }
-            assert_eq!(pte.truth, 0, "{at:?} was written, and the kernel gives it zeros");
+            // What that holds is right or wrong as if it had been there.
             self.new_frame(at, 0, false);
             return self.access(at, write);
         };
         if write && pte.protected {
             return self.fault(at, true, true);
+        }
+        if write
+            && self
+                .frames
+                .get(&frame)
+                .is_some_and(|content| content.shared > 0 && content.pins == 0)
+        {
+            // Copied on write.
+            let value = self.frames[&frame].value;
+            self.new_frame(at, value, false);
+            return self.access(at, write);
         }
         let content = self.frames.get_mut(&frame);
         let content = content.unwrap_or_else(|| panic!("{at:?} has a frame that is free"));
@@ -187,9 +200,11 @@ impl Model {
         range.each().any(|at| self.pages[at.number() as usize].registered)
     }
 
-    /// `madvise(DONTNEED)`: wait for the message, if there is one, then [`zap`](Model::zap).
+    /// `madvise(DONTNEED)`: wait for the message, if there is one, then [`zap`](Model::zap). Without
+    /// one the pages go at once: nobody can register them meanwhile.
     pub(crate) fn advise(&mut self, range: Range) -> Option<u64> {
         if !self.any_registered(range) {
+            self.zap(range, 0);
             return None;
         }
         for at in range.each() {
@@ -200,12 +215,12 @@ impl Model {
         Some(self.message(Event::Removed(range)))
     }
 
-    /// The pages go, those of `message` if there was one.
-    pub(crate) fn zap(&mut self, range: Range, message: Option<u64>) {
-        self.note(format!("zap {range:?} of {message:?}"));
+    /// The pages go, as `message` (0 for none) has said.
+    pub(crate) fn zap(&mut self, range: Range, message: u64) {
+        self.note(format!("zap {range:?} of {message}"));
         for at in range.each() {
             let Some(pte) = self.pte(at) else { continue };
-            pte.or = message.filter(|id| pte.truth > *id).map(|_| pte.truth);
+            pte.or = (message > 0 && pte.truth > message).then_some(pte.truth);
             (pte.truth, pte.leaving, pte.protected) = (0, false, false);
             let frame = pte.frame.take();
             for content in self.frames.values_mut().filter(|content| content.held_at == Some(at)) {
@@ -220,14 +235,14 @@ impl Model {
     /// `munmap`: the pages go, then there is a message to wait for.
     pub(crate) fn unmap(&mut self, range: Range) -> Option<u64> {
         let registered = self.any_registered(range);
-        self.zap(range, None);
+        self.zap(range, 0);
         for at in range.each() {
             self.pages[at.number() as usize] = Pte::default();
         }
         registered.then(|| self.message(Event::Unmapped(range)))
     }
 
-    /// `mremap` to pages that are free; `None` if they are not, or nothing is there to move.
+    /// `mremap` to pages that are free; `None` if they are not, or what is there is not one mapping.
     pub(crate) fn remap(&mut self, range: Range, to: Va) -> Option<Option<u64>> {
         let target = Range::new(to, to.plus(range.pages()));
         let (pages, mapped) = (self.pages.len() as u64, |at: Va, pages: &[Pte]| {
@@ -240,6 +255,9 @@ impl Model {
             return None;
         }
         let registered = self.any_registered(range);
+        if range.each().any(|at| self.pages[at.number() as usize].registered != registered) {
+            return None;
+        }
         for (from, to) in range.each().zip(target.each()) {
             let pte = std::mem::take(&mut self.pages[from.number() as usize]);
             self.pages[to.number() as usize] = pte;
@@ -282,6 +300,49 @@ impl Model {
         }
     }
 
+    /// The child that a fork makes, and the message to wait for; `None` if nothing is registered. Its
+    /// pages are what the program's are at this moment.
+    pub(crate) fn fork(&mut self, number: u32) -> (Model, Option<u64>) {
+        let mut child = Model::new(self.pages.len(), u64::from(number), self.rules);
+        child.next = self.next;
+        child.history.clone_from(&self.history);
+        child.note("forked".into());
+        child.pages.clone_from(&self.pages);
+        for pte in &mut child.pages {
+            let frame = pte.frame.and_then(|frame| self.frames.get_mut(&frame));
+            // A page held for I/O is copied at once.
+            if let Some(content) = frame {
+                content.shared += u32::from(content.pins == 0);
+                let copy = Content { value: content.value, pins: 0, held_at: None, shared: 0 };
+                child.frames.insert(pte.frame.unwrap_or_default(), copy);
+            }
+        }
+        let registered = self.pages.iter().any(|pte| pte.registered);
+        let message = registered.then(|| self.message(Event::Forked(Child::new(number))));
+        (child, message)
+    }
+
+    /// The manager is gone from here, and from the children that it has not heard of, which are
+    /// returned.
+    pub(crate) fn unregister(&mut self) -> Vec<Child> {
+        self.note("let go".into());
+        for pte in &mut self.pages {
+            (pte.registered, pte.protected) = (false, false);
+        }
+        let waiting = std::mem::take(&mut self.waiting);
+        self.over.extend(waiting.into_keys());
+        self.faults.clear();
+        self.changing = 0;
+        let mut children = Vec::new();
+        for (id, message) in self.messages.drain(..) {
+            self.over.insert(id);
+            if let Event::Forked(child) = message {
+                children.push(child);
+            }
+        }
+        children
+    }
+
     /// Time passes.
     pub(crate) fn pass(&mut self, ns: u64) {
         self.clock_ns += ns;
@@ -320,7 +381,7 @@ impl Model {
 
     fn new_frame(&mut self, at: Va, value: u64, protected: bool) {
         let frame = self.id();
-        self.frames.insert(frame, Content { value, pins: 0, held_at: None });
+        self.frames.insert(frame, Content { value, pins: 0, held_at: None, shared: 0 });
         let pte = &mut self.pages[at.number() as usize];
         (pte.frame, pte.protected) = (Some(frame), protected);
     }
@@ -347,7 +408,8 @@ impl Model {
         self.guarded()?;
         let pins = self.rules.pins;
         let frame = self.pte(at).and_then(|pte| pte.frame).ok_or(Fail::Missing)?;
-        if pins && self.frames.get(&frame).is_some_and(|content| content.pins > 0) {
+        let held = self.frames.get(&frame);
+        if held.is_some_and(|content| content.shared > 0 || (pins && content.pins > 0)) {
             return Err(Fail::Pinned);
         }
         let pte = &mut self.pages[at.number() as usize];
@@ -390,6 +452,8 @@ impl Model {
 pub(crate) trait Share {
     /// Do something while nobody else does.
     fn with<R>(&self, act: impl FnOnce(&mut Model) -> R) -> R;
+    /// The child of this number.
+    fn child(&self, child: Child) -> Self;
 }
 
 /// The model as the runtime sees it.
@@ -427,7 +491,7 @@ impl<S: Share> Kernel for ModelKernel<S> {
         self.share.with(|model| model.read(into));
     }
 
-    fn discover(&mut self, known: &dyn Fn(Range) -> bool, into: &mut Vec<Found>) {
+    fn discover(&mut self, known: &Regions, into: &mut Vec<Found>) {
         // Mappings are listed, registered and searched one after the other, as they are in /proc.
         let mapped: Vec<Va> = self.share.with(|model| {
             let pages = model.pages.iter().enumerate();
@@ -435,7 +499,7 @@ impl<S: Share> Kernel for ModelKernel<S> {
         });
         for at in mapped {
             let range = Range::new(at, at.plus(1));
-            if known(range) {
+            if known.gaps(range).is_empty() {
                 continue;
             }
             let registered =
@@ -503,6 +567,20 @@ impl<S: Share> Kernel for ModelKernel<S> {
     fn discard(&mut self, at: Frame) {
         let gone = self.lot[at.number() as usize].take();
         assert!(gone.is_some(), "an empty place is discarded");
+    }
+
+    fn give(&mut self, child: Child, at: Va, content: &[u8]) -> Result<(), Fail> {
+        self.share.child(child).with(|model| model.place(at, value_of(content), false))
+    }
+
+    fn child_events(&mut self, child: Child, into: &mut Vec<Event>) {
+        self.share.child(child).with(|model| model.read(into));
+    }
+
+    fn let_go(&mut self, child: Child) {
+        for grandchild in self.share.child(child).with(Model::unregister) {
+            self.let_go(grandchild);
+        }
     }
 
     fn now_ns(&self) -> u64 {

@@ -6,23 +6,40 @@ use crate::{Range, Va};
 
 /// Ranges that do not overlap.
 #[derive(Debug, Default)]
-pub(crate) struct Regions {
+pub struct Regions {
     ranges: BTreeMap<Va, Va>,
 }
 
 impl Regions {
-    /// Whether all of `range` is in one of them.
-    pub(crate) fn hold(&self, range: Range) -> bool {
-        self.end_of(range.from).is_some_and(|end| end >= range.to)
+    /// Each of them, in order.
+    pub fn each(&self) -> impl Iterator<Item = Range> {
+        self.ranges.iter().map(|(from, to)| Range::new(*from, *to))
+    }
+
+    /// The parts of `range` that are in none of them, in order.
+    pub fn gaps(&self, range: Range) -> Vec<Range> {
+        let mut gaps = Vec::new();
+        let mut from = range.from;
+        let before = self.ranges.range(..range.from).next_back();
+        for (start, end) in before.into_iter().chain(self.ranges.range(range.from..range.to)) {
+            if from < *start {
+                gaps.push(Range::new(from, *start));
+            }
+            from = from.max(*end);
+        }
+        if from < range.to {
+            gaps.push(Range::new(from, range.to));
+        }
+        gaps
     }
 
     /// The end of the one that holds this page.
-    pub(crate) fn end_of(&self, at: Va) -> Option<Va> {
+    pub fn end_of(&self, at: Va) -> Option<Va> {
         self.ranges.range(..=at).next_back().map(|(_, end)| *end).filter(|end| *end > at)
     }
 
     /// Add a range in place of whatever was there.
-    pub(crate) fn add(&mut self, range: Range) {
+    pub fn add(&mut self, range: Range) {
         self.remove(range);
         if range.pages() > 0 {
             self.ranges.insert(range.from, range.to);
@@ -30,7 +47,7 @@ impl Regions {
     }
 
     /// Remove a range.
-    pub(crate) fn remove(&mut self, range: Range) {
+    pub fn remove(&mut self, range: Range) {
         let touched: Vec<_> = self
             .ranges
             .range(..range.to)
@@ -75,10 +92,15 @@ mod tests {
                     prop_assert_eq!(regions.end_of(at).is_some(), pages.contains(&at));
                     if let Some(end) = regions.end_of(at) {
                         prop_assert!(Range::new(at, end).each().all(|page| pages.contains(&page)));
-                        prop_assert!(regions.hold(Range::new(at, end)));
-                        prop_assert!(!regions.hold(Range::new(at, end.plus(1))));
                     }
                 }
+                let gaps = regions.gaps(range);
+                let in_gaps: Vec<_> = gaps.iter().flat_map(|gap| gap.each()).collect();
+                let missing: Vec<_> = range.each().filter(|at| !pages.contains(at)).collect();
+                prop_assert_eq!(in_gaps, missing);
+                prop_assert!(gaps.windows(2).all(|pair| pair[0].to < pair[1].from));
+                let held: Vec<_> = regions.each().flat_map(Range::each).collect();
+                prop_assert!(held.iter().eq(&pages));
             }
         }
     }

@@ -28,9 +28,10 @@ use std::collections::VecDeque;
 
 use nearfar_kernel::tiering::{Context, Next, NodeId, Page, Refused, Thread, Time};
 
+use crate::children::Moves;
 use crate::far::{Far, Fault};
 use crate::numbers::Numbers;
-use crate::{Fail, Frame, Kernel, PAGE, Slot, Va};
+use crate::{Child, Event, Fail, Frame, Kernel, PAGE, Slot, Va};
 
 /// The far tier's node.
 pub(crate) const SLOW_NODE: NodeId = NodeId::new(1);
@@ -90,6 +91,8 @@ pub struct Counters {
     pub released: u64,
     /// Times that a page could not be parked: held by the program's I/O, a lock or a child.
     pub pinned: u64,
+    /// Children, each given what it needs.
+    pub forks: u64,
     /// Pages in fast memory because there was room nowhere.
     pub over_budget: u64,
     /// Pages loaded from the far tier.
@@ -390,6 +393,47 @@ impl<K: Kernel> World<K> {
         self.set(page, is::PARKED, false);
         self.release_frame(frame);
         Ok(())
+    }
+
+    /// Give a child the page, if it was not in the program's memory.
+    pub(crate) fn give(
+        &mut self,
+        child: Child,
+        page: Page,
+        moves: &mut Moves,
+        children: &mut Vec<(Child, Moves)>,
+    ) {
+        if self.has(page, is::PRESENT) {
+            return;
+        }
+        if self.has(page, is::PARKED) {
+            self.buffer.copy_from_slice(self.kernel.frame(Frame::new(self.frames[page.index()])));
+        } else if let Some(slot) = self.slot(page)
+            && let Err(fault) = self.far.load(slot, &mut self.buffer)
+        {
+            return self.break_down(fault.to_string());
+        }
+        let at = self.numbers.place(page);
+        let mut events = Vec::new();
+        while let Some(at) = moves.place(at) {
+            match self.kernel.give(child, at, &self.buffer) {
+                // Mapped anew by the child, or a child that has ended.
+                Ok(()) | Err(Fail::Exists | Fail::Missing | Fail::Ended) => return,
+                Err(Fail::Again) => {
+                    self.kernel.child_events(child, &mut events);
+                    for event in events.drain(..) {
+                        match event {
+                            Event::Forked(grandchild) => children.push((grandchild, moves.clone())),
+                            event => moves.note(event),
+                        }
+                    }
+                }
+                Err(fail) => {
+                    self.refused(fail);
+                    return self.break_down("a child cannot be given its memory".into());
+                }
+            }
+        }
     }
 
     // --- the window

@@ -7,7 +7,7 @@ use shuttle::thread;
 
 use super::{Plain, sizes};
 use crate::model::{Access, Model, ModelKernel, Rules, Share};
-use crate::{Manager, Range, Turn, Va, World};
+use crate::{Child, Manager, Range, Turn, Va, World};
 
 /// Pages of the program's address space.
 const PAGES: u64 = 12;
@@ -18,6 +18,8 @@ struct Shared {
     changed: Arc<Condvar>,
     /// Threads of the program that still run.
     running: Arc<Mutex<usize>>,
+    /// The program, and children by number.
+    children: Arc<Mutex<Vec<Shared>>>,
 }
 
 impl Share for Shared {
@@ -25,6 +27,10 @@ impl Share for Shared {
         let done = act(&mut self.model.lock().unwrap());
         self.changed.notify_all();
         done
+    }
+
+    fn child(&self, child: Child) -> Self {
+        self.children.lock().unwrap()[child.number() as usize].clone()
     }
 }
 
@@ -51,6 +57,30 @@ impl Shared {
         }
     }
 
+    /// Fork; the child does what a program does, in a thread of its own.
+    fn fork(&self) {
+        let (child, message) = {
+            let mut children = self.children.lock().unwrap();
+            let number = children.len() as u32;
+            if number == 4 {
+                return;
+            }
+            let (model, message) = self.with(|model| model.fork(number));
+            *self.running.lock().unwrap() += 1;
+            let child = Shared {
+                model: Arc::new(Mutex::new(model)),
+                changed: Arc::new(Condvar::new()),
+                running: Arc::clone(&self.running),
+                children: Arc::clone(&self.children),
+            };
+            children.push(child.clone());
+            (child, message)
+        };
+        // It runs when the message was read.
+        self.wait_if(message);
+        thread::spawn(move || child.program(8));
+    }
+
     /// What a thread of the program does.
     fn program(&self, steps: usize) {
         let mut held = None;
@@ -60,9 +90,10 @@ impl Shared {
                 Range::new(at, Va::new((at.number() + thread_rng().gen_range(1..4)).min(PAGES)));
             match thread_rng().gen_range(0..16) {
                 0 => {
-                    let message = self.with(|model| model.advise(range));
-                    self.wait_if(message);
-                    self.with(|model| model.zap(range, message));
+                    if let Some(id) = self.with(|model| model.advise(range)) {
+                        self.wait_for(id);
+                        self.with(|model| model.zap(range, id));
+                    }
                 }
                 1 => {
                     let message = self.with(|model| model.unmap(range));
@@ -82,6 +113,7 @@ impl Shared {
                         self.with(|model| model.device_writes(frame));
                     }
                 }
+                6 if thread_rng().gen_range(0..2) == 0 => self.fork(),
                 6..=10 => {
                     self.access(at, true);
                 }
@@ -96,8 +128,10 @@ impl Shared {
         for at in (0..PAGES).map(Va::new) {
             self.access(at, false);
         }
-        // With the model locked: the manager looks at it before it waits.
-        self.with(|_| *self.running.lock().unwrap() -= 1);
+        *self.running.lock().unwrap() -= 1;
+        // The manager waits at the first program's model.
+        let first = self.children.lock().unwrap()[0].clone();
+        first.with(|_| ());
     }
 
     /// The manager, until the program ends.
@@ -135,7 +169,9 @@ fn run(policy: &str, rules: Rules) {
         model: Arc::new(Mutex::new(Model::new(PAGES as usize, seed, rules))),
         changed: Arc::new(Condvar::new()),
         running: Arc::new(Mutex::new(2)),
+        children: Arc::new(Mutex::new(Vec::new())),
     };
+    shared.children.lock().unwrap().push(shared.clone());
     shared.with(|model| model.map(Range::new(Va::new(0), Va::new(PAGES - 3))));
     let sizes = sizes(4, 20, 1);
     let kernel = ModelKernel::new(shared.clone(), sizes.lot());
