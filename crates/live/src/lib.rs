@@ -12,6 +12,7 @@ mod children;
 pub mod far;
 mod ids;
 mod kernel;
+pub mod linux;
 mod manager;
 mod memory;
 #[cfg(test)]

@@ -1,0 +1,353 @@
+//! The kernel itself: Linux 6.8 or later.
+
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use nearfar_trace::{Error, Result};
+
+use self::uffd::{Message, Uffd, feature};
+use crate::{Child, Event, Fail, Found, Frame, Kernel, PAGE, Range, Regions, Va};
+
+mod mappings;
+#[cfg(test)]
+mod tests;
+mod uffd;
+
+/// Messages of one read. More than a program has threads, as a rule: a read that is full of faults
+/// leaves other messages for the next.
+const BATCH: usize = 64;
+/// Mappings of fewer pages are left alone.
+const SMALLEST: u64 = 4;
+
+/// The kernel, for the process that this runs in.
+#[derive(Debug)]
+pub struct Linux {
+    /// Faults and mappings of the program, and the lot.
+    program: Uffd,
+    /// One page to give frames back through. It has no messages: `madvise` on the lot would wait for
+    /// its own to be read.
+    yard: Uffd,
+    yard_page: Mapping,
+    lot: Mapping,
+    zeros: Vec<u8>,
+    messages: Vec<Message>,
+    children: Vec<Option<Uffd>>,
+    /// What is not the program's: everything that was mapped before.
+    excluded: Regions,
+    maps: File,
+    pagemap: File,
+    text: Vec<u8>,
+    entries: Vec<u8>,
+}
+
+/// Anonymous memory of the runtime's own.
+#[derive(Debug)]
+struct Mapping {
+    start: *mut u8,
+    pages: u64,
+}
+
+// SAFETY: an address range that is this value's alone.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    fn new(pages: u64) -> io::Result<Self> {
+        let length = pages as usize * PAGE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                length,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        for advice in [libc::MADV_NOHUGEPAGE, libc::MADV_DONTFORK] {
+            // SAFETY: the mapping of above. Kernels without huge pages refuse the first.
+            unsafe { libc::madvise(start, length, advice) };
+        }
+        Ok(Self { start: start.cast(), pages })
+    }
+
+    fn address(&self) -> u64 {
+        self.start.addr() as u64
+    }
+
+    fn at(&self, frame: Frame) -> *mut u8 {
+        assert!(u64::from(frame.number()) < self.pages, "a place of the lot");
+        // SAFETY: inside the mapping.
+        unsafe { self.start.add(frame.number() as usize * PAGE) }
+    }
+
+    fn range(&self) -> Range {
+        let from = Va::of(self.address());
+        Range::new(from, from.plus(self.pages))
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`; nobody holds a part of it.
+        unsafe { libc::munmap(self.start.cast(), self.pages as usize * PAGE) };
+    }
+}
+
+impl Linux {
+    /// Open userfaultfd with a lot of this many places. Everything that is mapped now, the lot too, is
+    /// left alone for ever.
+    ///
+    /// # Errors
+    /// What is missing, and how to get it.
+    pub fn open(lot: u32) -> Result<Self> {
+        let system = |error: io::Error| Error::io(Path::new("userfaultfd"), "opening", &error);
+        let features = feature::PAGEFAULT_FLAG_WP
+            | feature::EVENT_FORK
+            | feature::EVENT_REMAP
+            | feature::EVENT_REMOVE
+            | feature::EVENT_UNMAP
+            | feature::MOVE;
+        let program = Uffd::open(features).map_err(|error| refused(&error))?;
+        let yard = Uffd::open(feature::MOVE).map_err(|error| refused(&error))?;
+        let lot = Mapping::new(lot.into()).map_err(system)?;
+        let yard_page = Mapping::new(1).map_err(system)?;
+        let length = |mapping: &Mapping| mapping.pages * PAGE as u64;
+        program.register(lot.address(), length(&lot), false).map_err(system)?;
+        yard.register(yard_page.address(), length(&yard_page), false).map_err(system)?;
+        let open =
+            |path| File::open(path).map_err(|error| Error::io(Path::new(path), "opening", &error));
+        let mut kernel = Self {
+            program,
+            yard,
+            yard_page,
+            lot,
+            zeros: vec![0; 64 * PAGE],
+            messages: vec![Message::default(); BATCH],
+            children: Vec::new(),
+            excluded: Regions::default(),
+            maps: open("/proc/self/maps")?,
+            pagemap: open("/proc/self/pagemap")?,
+            text: Vec::with_capacity(1 << 20),
+            entries: vec![0; 8 * 512],
+        };
+        kernel.exclude_all();
+        Ok(kernel)
+    }
+
+    /// Leave everything alone that is mapped now.
+    pub fn exclude_all(&mut self) {
+        self.read_maps();
+        for mapping in mappings::all(&self.text) {
+            self.excluded.add(mapping.range);
+        }
+        for own in [self.lot.range(), self.yard_page.range()] {
+            self.excluded.add(own);
+        }
+    }
+
+    /// Manage this memory although it was mapped before.
+    pub fn include(&mut self, range: Range) {
+        self.excluded.remove(range);
+    }
+
+    /// Where messages come from.
+    pub fn descriptor(&self) -> RawFd {
+        self.program.as_raw_fd()
+    }
+
+    fn read_maps(&mut self) {
+        self.text.clear();
+        // What cannot be read now is found later.
+        if self.maps.rewind().is_ok() {
+            let _ = self.maps.read_to_end(&mut self.text);
+        }
+    }
+
+    /// Which of these pages are there, on swap or not.
+    fn present(&mut self, range: Range) -> Vec<Va> {
+        let mut present = Vec::new();
+        let mut from = range.from;
+        while from < range.to {
+            let count = (range.to.number() - from.number()).min(512) as usize;
+            let entries = &mut self.entries[..8 * count];
+            if self.pagemap.read_exact_at(entries, from.number() * 8).is_err() {
+                break;
+            }
+            for (at, entry) in (from.number()..).zip(entries.as_chunks::<8>().0) {
+                if u64::from_le_bytes(*entry) >> 62 != 0 {
+                    present.push(Va::new(at));
+                }
+            }
+            from = from.plus(count as u64);
+        }
+        present
+    }
+}
+
+/// Why userfaultfd cannot be had.
+fn refused(error: &io::Error) -> Error {
+    let (what, fix) = match error.raw_os_error() {
+        Some(libc::EPERM) => {
+            ("this user may not use it", "run as root, or with the capability CAP_SYS_PTRACE")
+        }
+        Some(libc::ENOSYS) => ("the kernel has none", "use a kernel with CONFIG_USERFAULTFD"),
+        Some(libc::EINVAL) => ("the kernel cannot move pages", "use Linux 6.8 or later"),
+        _ => return Error::io(Path::new("userfaultfd"), "opening", error),
+    };
+    Error::missing("userfaultfd", what, fix)
+}
+
+fn range(start: u64, end: u64) -> Range {
+    Range::new(Va::of(start), Va::of(end))
+}
+
+/// A message, or none of ours.
+fn event(message: &Message, lot: Range, adopt: impl FnOnce(RawFd) -> Child) -> Option<Event> {
+    let [a, b, c] = message.arguments;
+    Some(match message.event {
+        Message::FAULT => {
+            let at = Va::of(b);
+            assert!(at < lot.from || at >= lot.to, "the manager waits for itself");
+            let protected = a & Message::WP != 0;
+            Event::Fault { at, write: protected || a & Message::WRITE != 0, protected }
+        }
+        Message::FORK => Event::Forked(adopt(a as u32 as RawFd)),
+        Message::REMAP => Event::Remapped(range(a, a + c), Va::of(b)),
+        Message::REMOVE => Event::Removed(range(a, b)),
+        Message::UNMAP => Event::Unmapped(range(a, b)),
+        _ => return None,
+    })
+}
+
+fn adopt(children: &mut Vec<Option<Uffd>>, fd: RawFd) -> Child {
+    let free = children.iter().position(Option::is_none).unwrap_or(children.len());
+    if free == children.len() {
+        children.push(None);
+    }
+    children[free] = Some(Uffd::adopt(fd));
+    Child::new(free as u32)
+}
+
+impl AsFd for Linux {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: open for as long as `self` is.
+        unsafe { BorrowedFd::borrow_raw(self.program.as_raw_fd()) }
+    }
+}
+
+impl Kernel for Linux {
+    fn events(&mut self, into: &mut Vec<Event>) {
+        let count = self.program.read(&mut self.messages);
+        let (lot, children) = (self.lot.range(), &mut self.children);
+        let messages = self.messages[..count].iter();
+        into.extend(messages.filter_map(|message| event(message, lot, |fd| adopt(children, fd))));
+    }
+
+    fn discover(&mut self, known: &Regions, into: &mut Vec<Found>) {
+        self.read_maps();
+        let text = std::mem::take(&mut self.text);
+        for mapping in mappings::all(&text).filter(|mapping| mapping.is_private_memory) {
+            for part in self.excluded.gaps(mapping.range) {
+                for range in known.gaps(part) {
+                    let (start, length) = (range.from.address(), range.pages() * PAGE as u64);
+                    // What is not as it was when the list was read is found later.
+                    if range.pages() >= SMALLEST
+                        && self.program.register(start, length, true).is_ok()
+                    {
+                        let present = self.present(range);
+                        into.push(Found { range, present });
+                    }
+                }
+            }
+        }
+        self.text = text;
+    }
+
+    fn place(&mut self, at: Va, content: &[u8], protect: bool) -> std::result::Result<(), Fail> {
+        assert_eq!(content.len(), PAGE);
+        self.program.copy(at.address(), content.as_ptr(), PAGE as u64, protect).map(|_| ())
+    }
+
+    fn place_copy(&mut self, at: Va, from: Frame, protect: bool) -> std::result::Result<(), Fail> {
+        self.program.copy(at.address(), self.lot.at(from), PAGE as u64, protect).map(|_| ())
+    }
+
+    fn place_zeros(&mut self, at: Va, pages: u64) -> std::result::Result<u64, Fail> {
+        let length = (pages as usize * PAGE).min(self.zeros.len()) as u64;
+        let copied = self.program.copy(at.address(), self.zeros.as_ptr(), length, false)?;
+        Ok(copied / PAGE as u64)
+    }
+
+    fn park(&mut self, at: Va, to: Frame) -> std::result::Result<(), Fail> {
+        self.program.take(self.lot.at(to).addr() as u64, at.address(), PAGE as u64, false)
+    }
+
+    fn restore(&mut self, from: Frame, at: Va) -> std::result::Result<(), Fail> {
+        self.program.take(at.address(), self.lot.at(from).addr() as u64, PAGE as u64, true)
+    }
+
+    fn protect(&mut self, at: Va, on: bool) -> std::result::Result<(), Fail> {
+        self.program.protect(at.address(), PAGE as u64, on)
+    }
+
+    fn wake(&mut self, at: Va) {
+        self.program.wake(at.address(), PAGE as u64);
+    }
+
+    fn frame(&self, at: Frame) -> &[u8] {
+        // SAFETY: a place of the lot that has a frame, which nobody else writes: it is out of the
+        // program's mappings, and was not held for I/O when it came.
+        unsafe { std::slice::from_raw_parts(self.lot.at(at), PAGE) }
+    }
+
+    fn frame_mut(&mut self, at: Frame) -> &mut [u8] {
+        // SAFETY: as above, and `&mut self` lends it.
+        unsafe { std::slice::from_raw_parts_mut(self.lot.at(at), PAGE) }
+    }
+
+    fn discard(&mut self, at: Frame) {
+        let (to, from) = (self.yard_page.address(), self.lot.at(at).addr() as u64);
+        // Somebody may hold the frame for a moment: compaction, or a look at the page.
+        while self.yard.take(to, from, PAGE as u64, false).is_err() {
+            // SAFETY: a system call without arguments.
+            unsafe { libc::sched_yield() };
+        }
+        // SAFETY: the page of the yard, which nobody reads.
+        unsafe { libc::madvise(self.yard_page.start.cast(), PAGE, libc::MADV_DONTNEED) };
+    }
+
+    fn give(&mut self, child: Child, at: Va, content: &[u8]) -> std::result::Result<(), Fail> {
+        assert_eq!(content.len(), PAGE);
+        match &self.children[child.number() as usize] {
+            Some(uffd) => uffd.copy(at.address(), content.as_ptr(), PAGE as u64, false).map(|_| ()),
+            None => Err(Fail::Ended),
+        }
+    }
+
+    fn child_events(&mut self, child: Child, into: &mut Vec<Event>) {
+        let Some(uffd) = &self.children[child.number() as usize] else { return };
+        let count = uffd.read(&mut self.messages);
+        let (none, children) = (Range::new(Va::new(0), Va::new(0)), &mut self.children);
+        let messages = self.messages[..count].iter();
+        into.extend(messages.filter_map(|message| event(message, none, |fd| adopt(children, fd))));
+    }
+
+    fn let_go(&mut self, child: Child) {
+        // The last descriptor: its mappings are ordinary ones from now on.
+        self.children[child.number() as usize] = None;
+    }
+
+    fn now_ns(&self) -> u64 {
+        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: writes to the variable of this function.
+        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    }
+}

@@ -1,0 +1,227 @@
+//! The real kernel, asked what the model says of it, and a program of this process under policies.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nearfar_kernel::tiering::testing::settings;
+
+use super::*;
+use crate::far::TIERS;
+use crate::{Manager, Sizes, Turn, World};
+
+/// The kernel, or why it cannot be asked.
+fn linux(lot: u32) -> Option<Linux> {
+    match Linux::open(lot) {
+        Ok(kernel) => Some(kernel),
+        Err(error) => {
+            let text = error.to_string();
+            assert!(text.starts_with("userfaultfd: "), "{text}");
+            eprintln!("not run: {text}");
+            None
+        }
+    }
+}
+
+/// A kernel, and a mapping of the test, which plays the program. The kernel is dropped first: with it
+/// nobody waits for messages to be read.
+fn with_program(lot: u32, pages: u64) -> Option<(Linux, Mapping, Range)> {
+    let kernel = linux(lot)?;
+    let mapping = Mapping::new(pages).unwrap();
+    let range = mapping.range();
+    kernel.program.register(mapping.address(), pages * PAGE as u64, true).unwrap();
+    Some((kernel, mapping, range))
+}
+
+fn read_at(at: Va) -> u64 {
+    // SAFETY: an address of a mapping of the test that has a page, or that somebody gives one.
+    unsafe { std::ptr::read_volatile(at.address() as *const u64) }
+}
+
+fn write_at(at: Va, value: u64) {
+    // SAFETY: as above.
+    unsafe { std::ptr::write_volatile(at.address() as *mut u64, value) }
+}
+
+fn page_of(value: u64) -> Vec<u8> {
+    let mut page = vec![0; PAGE];
+    page[..8].copy_from_slice(&value.to_le_bytes());
+    page
+}
+
+#[test]
+fn requests_answer_as_the_model_does() {
+    let Some((kernel, memory, range)) = with_program(4, 4) else { return };
+    // In this order: see above.
+    let (memory, mut kernel) = (memory, kernel);
+    let [a, b] = [range.from, range.from.plus(1)];
+    let [p, q] = [Frame::new(0), Frame::new(1)];
+    // Nothing to park; then a page comes, and comes once only.
+    assert_eq!(kernel.park(a, p), Err(Fail::Missing));
+    assert_eq!(kernel.place(a, &page_of(7), false), Ok(()));
+    assert_eq!(kernel.place(a, &page_of(8), false), Err(Fail::Exists));
+    assert_eq!(read_at(a), 7);
+    write_at(a, 9);
+    // Parked it is in the lot as it was written, and comes back.
+    assert_eq!(kernel.park(a, p), Ok(()));
+    assert_eq!(kernel.frame(p), page_of(9));
+    assert_eq!(kernel.park(a, q), Err(Fail::Missing));
+    kernel.frame_mut(p)[..8].copy_from_slice(&11u64.to_le_bytes());
+    assert_eq!(kernel.restore(p, a), Ok(()));
+    assert_eq!(read_at(a), 11);
+    // A frame that was given back leaves an empty place.
+    assert_eq!(kernel.park(a, p), Ok(()));
+    kernel.discard(p);
+    assert_eq!(kernel.place_zeros(a, 4), Ok(4));
+    assert_eq!(kernel.place_zeros(b, 1), Err(Fail::Exists));
+    assert_eq!(kernel.park(b, p), Ok(()));
+    // Placed as a copy of a parked frame, which stays.
+    assert_eq!(kernel.place_copy(b, p, true), Ok(()));
+    assert_eq!(kernel.frame(p), page_of(0));
+    assert_eq!(read_at(b), 0);
+    assert_eq!(kernel.protect(b, false), Ok(()));
+    write_at(b, 5);
+    assert_eq!(kernel.place(range.to.plus(1 << 20), &page_of(1), false), Err(Fail::Missing));
+    drop(kernel);
+    drop(memory);
+}
+
+/// While a message about mappings is unread, no request is carried out: not even one that takes a
+/// page from memory that the program has mapped anew.
+#[test]
+fn unread_messages_refuse_every_request() {
+    let Some((kernel, memory, range)) = with_program(4, 4) else { return };
+    let (memory, mut kernel) = (memory, kernel);
+    let frame = Frame::new(0);
+    kernel.place(range.from, &page_of(1), false).unwrap();
+    let (start, length) = (memory.address(), 2 * PAGE);
+    let mapped = Arc::new(AtomicBool::new(false));
+    let done = Arc::clone(&mapped);
+    let other = std::thread::spawn(move || {
+        // SAFETY: the first half of the test's mapping; the address is used again at once.
+        unsafe {
+            libc::munmap(start as *mut libc::c_void, length);
+        }
+        done.store(true, Ordering::SeqCst);
+    });
+    // The message is there when a request that could be carried out is refused.
+    let last = range.from.plus(3);
+    let mut placed = kernel.place(last, &page_of(2), false);
+    while placed.is_ok() {
+        kernel.park(last, frame).unwrap_or_else(|fail| assert_eq!(fail, Fail::Again));
+        placed = match kernel.place(last, &page_of(2), false) {
+            Err(Fail::Exists) => Ok(()),
+            other => other,
+        };
+        if kernel.frame_is_there(frame) {
+            kernel.discard(frame);
+        }
+    }
+    assert_eq!(placed, Err(Fail::Again));
+    assert!(!mapped.load(Ordering::SeqCst));
+    // SAFETY: the address is free: the other thread has unmapped it, and waits.
+    let again = unsafe {
+        libc::mmap(
+            start as *mut libc::c_void,
+            length,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE,
+            -1,
+            0,
+        )
+    };
+    assert_ne!(again, libc::MAP_FAILED);
+    write_at(range.from, 42);
+    assert_eq!(kernel.park(range.from, frame), Err(Fail::Again));
+    assert_eq!(kernel.protect(last, true), Err(Fail::Again));
+    assert_eq!(read_at(range.from), 42);
+    let mut events = Vec::new();
+    kernel.events(&mut events);
+    assert_eq!(events, [Event::Unmapped(Range::new(range.from, range.from.plus(2)))]);
+    other.join().unwrap();
+    // Read, and nothing is in the way: it would be the new memory that is taken.
+    assert_eq!(kernel.park(range.from, frame), Ok(()));
+    assert_eq!(kernel.frame(frame), page_of(42));
+}
+
+impl Linux {
+    fn frame_is_there(&mut self, frame: Frame) -> bool {
+        let at = Va::of(self.lot.at(frame).addr() as u64);
+        !self.present(Range::new(at, at.plus(1))).is_empty()
+    }
+}
+
+/// Run `act` on memory that a policy manages within `fast` of `pages` pages.
+fn manage(policy: &str, far: &str, fast: u64, pages: u64, act: impl FnOnce(Range) + Send) {
+    let sizes = Sizes { fast, far: 4 * pages, window: 4, spare: 8, pages: 1 << 20 };
+    let Some(mut kernel) = linux(sizes.lot()) else { return };
+    let memory = Mapping::new(pages).unwrap();
+    let range = memory.range();
+    // Other tests run in this process, too.
+    kernel.excluded.add(Range::new(Va::new(0), Va::of(u64::MAX)));
+    kernel.include(range);
+    let folder = tempfile::tempdir().unwrap();
+    let tier = TIERS.iter().find(|(name, _)| *name == far).unwrap().1;
+    let far = (tier.make)(folder.path().join("far").to_str().unwrap(), 4 * pages as u32).unwrap();
+    let world = World::new(kernel, far, sizes);
+    let mut manager = Manager::new(world, policy, &settings(policy).unwrap(), 4).unwrap();
+    manager.discover();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            act(range);
+            over.store(true, Ordering::SeqCst);
+        });
+        while !over.load(Ordering::SeqCst) {
+            if let Turn::Until(_) = manager.turn().unwrap() {
+                std::thread::yield_now();
+            }
+        }
+    });
+    manager.world.check().unwrap();
+    let (used, _) = manager.world.used();
+    assert!(used[0] <= fast, "{used:?}");
+    let seen = manager.world.counters;
+    assert!(seen.demotions_copied > 0 && seen.over_budget == 0, "{seen:?}");
+    drop(manager);
+    drop(memory);
+}
+
+/// Whatever is written is read again, under each policy and in each far tier.
+#[test]
+fn memory_under_a_policy_holds_what_was_written() {
+    let pages = 256;
+    for policy in ["autonuma", "tpp", "nomad", "ssp"] {
+        for (far, _) in TIERS {
+            manage(policy, far, 64, pages, |range| {
+                let mut versions = vec![0; pages as usize];
+                let mut state = 1u64;
+                for step in 1..20_000u64 {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    // Half of the references to an eighth of the pages, which moves.
+                    let index = if state >> 63 == 0 {
+                        (state >> 33) % pages
+                    } else {
+                        (step / 4000 * 32 + (state >> 33) % 32) % pages
+                    };
+                    let at = range.from.plus(index);
+                    assert_eq!(read_at(at), versions[index as usize], "{policy}, {far}, {step}");
+                    if state >> 40 & 3 == 0 {
+                        write_at(at, step);
+                        versions[index as usize] = step;
+                    }
+                    if step % 1000 == 0 {
+                        // SAFETY: pages of the test's mapping.
+                        unsafe {
+                            libc::madvise(
+                                at.address() as *mut libc::c_void,
+                                PAGE,
+                                libc::MADV_DONTNEED,
+                            );
+                        }
+                        versions[index as usize] = 0;
+                    }
+                }
+            });
+        }
+    }
+}

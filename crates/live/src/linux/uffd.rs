@@ -1,0 +1,161 @@
+//! userfaultfd's requests, as `include/uapi/linux/userfaultfd.h` has them: those of Linux 6.8, which
+//! many a machine's headers are older than.
+
+use std::io::{self, Error};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use crate::Fail;
+
+/// A request's number: `_IOWR(0xAA, nr, size)`, or `_IOR` where the kernel has it so.
+const fn request(write: bool, nr: u64, size: usize) -> u64 {
+    (2 | (write as u64)) << 30 | (size as u64) << 16 | 0xAA << 8 | nr
+}
+
+const API: u64 = 0xAA;
+const REGISTER_MISSING: u64 = 1;
+const REGISTER_WP: u64 = 2;
+const COPY_WP: u64 = 2;
+const WP_ON: u64 = 1;
+
+/// Features.
+pub(super) mod feature {
+    pub(crate) const PAGEFAULT_FLAG_WP: u64 = 1;
+    pub(crate) const EVENT_FORK: u64 = 1 << 1;
+    pub(crate) const EVENT_REMAP: u64 = 1 << 2;
+    pub(crate) const EVENT_REMOVE: u64 = 1 << 3;
+    pub(crate) const EVENT_UNMAP: u64 = 1 << 6;
+    pub(crate) const MOVE: u64 = 1 << 16;
+}
+
+/// A message, 32 bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Message {
+    pub(super) event: u8,
+    reserved: [u8; 7],
+    /// What these mean is the event's.
+    pub(super) arguments: [u64; 3],
+}
+
+impl Message {
+    pub(super) const FAULT: u8 = 0x12;
+    pub(super) const FORK: u8 = 0x13;
+    pub(super) const REMAP: u8 = 0x14;
+    pub(super) const REMOVE: u8 = 0x15;
+    pub(super) const UNMAP: u8 = 0x16;
+    /// Flags of a fault.
+    pub(super) const WRITE: u64 = 1;
+    pub(super) const WP: u64 = 2;
+}
+
+/// A userfaultfd.
+#[derive(Debug)]
+pub(super) struct Uffd(OwnedFd);
+
+impl AsRawFd for Uffd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+impl Uffd {
+    /// One with these features.
+    pub(super) fn open(features: u64) -> io::Result<Self> {
+        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
+        // SAFETY: a system call that takes a number.
+        let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
+        if fd < 0 {
+            return Err(Error::last_os_error());
+        }
+        let uffd = Self::adopt(fd as RawFd);
+        let mut api = [API, features, 0];
+        uffd.request(request(true, 0x3F, 24), &mut api)?;
+        Ok(uffd)
+    }
+
+    /// One that the kernel or another process has given.
+    pub(super) fn adopt(fd: RawFd) -> Self {
+        // SAFETY: a descriptor that is nobody else's.
+        Self(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    fn request<const N: usize>(&self, request: u64, words: &mut [u64; N]) -> io::Result<()> {
+        // SAFETY: the words are as many as the request reads and writes; addresses in them are of
+        // memory that the request may read or replace (each caller says why).
+        let done = unsafe { libc::ioctl(self.as_raw_fd(), request as _, words.as_mut_ptr()) };
+        if done < 0 { Err(Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Report missing pages and writes to protected ones.
+    pub(super) fn register(&self, start: u64, length: u64, protect: bool) -> io::Result<()> {
+        let mode = REGISTER_MISSING | if protect { REGISTER_WP } else { 0 };
+        self.request(request(true, 0x00, 32), &mut [start, length, mode, 0])
+    }
+
+    /// Let who waits there try again.
+    pub(super) fn wake(&self, start: u64, length: u64) {
+        // Nothing to do if the program ends.
+        let _ = self.request(request(false, 0x02, 16), &mut [start, length]);
+    }
+
+    /// Copy to pages that are missing; how many bytes, which is fewer if there was something.
+    pub(super) fn copy(
+        &self,
+        to: u64,
+        from: *const u8,
+        length: u64,
+        protect: bool,
+    ) -> Result<u64, Fail> {
+        let mode = if protect { COPY_WP } else { 0 };
+        let mut words = [to, from.addr() as u64, length, mode, 0];
+        let done = self.request(request(true, 0x03, 40), &mut words);
+        let copied = words[4] as i64;
+        match done {
+            Ok(()) => Ok(length),
+            Err(_) if copied > 0 => Ok(copied as u64),
+            Err(error) => Err(fail(&error)),
+        }
+    }
+
+    /// Move one page's frame.
+    pub(super) fn take(&self, to: u64, from: u64, length: u64, wake: bool) -> Result<(), Fail> {
+        let mode = u64::from(!wake);
+        let mut words = [to, from, length, mode, 0];
+        self.request(request(true, 0x05, 40), &mut words).map_err(|error| {
+            match error.raw_os_error() {
+                // Mappings that differ in their protection or in being locked.
+                Some(libc::EINVAL) => Fail::Pinned,
+                _ => fail(&error),
+            }
+        })
+    }
+
+    /// Write-protect, or not.
+    pub(super) fn protect(&self, start: u64, length: u64, on: bool) -> Result<(), Fail> {
+        let mode = if on { WP_ON } else { 0 };
+        let words = &mut [start, length, mode];
+        self.request(request(true, 0x06, 24), words).map_err(|error| fail(&error))
+    }
+
+    /// Messages that are there.
+    pub(super) fn read(&self, messages: &mut [Message]) -> usize {
+        let size = size_of::<Message>();
+        // SAFETY: the kernel writes whole messages into the slice, for which any bytes do.
+        let bytes = unsafe {
+            libc::read(self.as_raw_fd(), messages.as_mut_ptr().cast(), messages.len() * size)
+        };
+        if bytes < 0 { 0 } else { bytes as usize / size }
+    }
+}
+
+fn fail(error: &Error) -> Fail {
+    match error.raw_os_error() {
+        Some(libc::EAGAIN) => Fail::Again,
+        Some(libc::EBUSY) => Fail::Pinned,
+        // A mapping that is not registered is as good as none.
+        Some(libc::ENOENT | libc::EINVAL | libc::EFAULT) => Fail::Missing,
+        Some(libc::EEXIST) => Fail::Exists,
+        Some(libc::ESRCH) => Fail::Ended,
+        number => Fail::Other(number.unwrap_or(0)),
+    }
+}
