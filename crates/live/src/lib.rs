@@ -18,7 +18,11 @@ mod memory;
 #[cfg(test)]
 mod model;
 mod numbers;
+mod program;
 mod regions;
+pub mod setup;
+pub mod shared;
+pub mod supervise;
 #[cfg(test)]
 mod tests;
 mod world;
@@ -26,5 +30,6 @@ mod world;
 pub use ids::{Child, Frame, PAGE, Range, Slot, Va};
 pub use kernel::{Event, Fail, Found, Kernel};
 pub use manager::{Manager, Turn};
+pub use nearfar_trace::Error;
 pub use regions::Regions;
 pub use world::{Counters, Sizes, World};

@@ -61,10 +61,12 @@ impl<K: Kernel> Manager<K> {
         })
     }
 
-    /// Register what the program has mapped since, and know the pages that are there.
-    pub fn discover(&mut self) {
+    /// Register what the program has mapped since, and know the pages that are there; whether there
+    /// was anything.
+    pub fn discover(&mut self) -> bool {
         let mut found = std::mem::take(&mut self.found);
         self.world.kernel.discover(&self.regions, &mut found);
+        let any = !found.is_empty();
         for Found { range, present } in found.drain(..) {
             self.regions.add(range);
             for at in present {
@@ -74,6 +76,7 @@ impl<K: Kernel> Manager<K> {
             }
         }
         self.found = found;
+        any
     }
 
     /// Read all messages and act on them, or let one thread of the policy work.

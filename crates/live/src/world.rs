@@ -59,46 +59,70 @@ pub(crate) mod is {
     pub(crate) const WRITTEN: u16 = 1 << 9;
 }
 
-/// What happened so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct Counters {
+/// Declare the counters once: the fields, their names, and all of them in order.
+macro_rules! counters {
+    ($($(#[doc = $what:literal])+ $name:ident,)*) => {
+        /// What happened so far.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counters {
+            $($(#[doc = $what])+ pub $name: u64,)*
+        }
+
+        impl Counters {
+            /// Their names and what they count, in order.
+            pub const NAMES: &[(&str, &str)] =
+                &[$((stringify!($name), concat!($($what),+))),*];
+
+            /// All of them, in order.
+            pub fn numbers(&self) -> impl Iterator<Item = u64> {
+                [$(self.$name),*].into_iter()
+            }
+
+            /// All of them, in order.
+            pub fn numbers_mut(&mut self) -> impl Iterator<Item = &mut u64> {
+                [$(&mut self.$name),*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
     /// Pages touched for the first time.
-    pub first_touches: u64,
+    first_touches,
     /// Hint faults, as the policy saw them.
-    pub hint_faults: u64,
+    hint_faults,
     /// Faults of pages that were parked to see whether they are used.
-    pub accessed_faults: u64,
+    accessed_faults,
     /// References to slow pages that went through the window.
-    pub window_faults: u64,
+    window_faults,
     /// Pages moved from the far tier to fast memory.
-    pub promotions: u64,
+    promotions,
     /// Of these, pages that kept a shadow.
-    pub shadow_copies: u64,
+    shadow_copies,
     /// Copies under way that were given up because the page was written.
-    pub aborts: u64,
+    aborts,
     /// Pages moved to the far tier by a copy.
-    pub demotions_copied: u64,
+    demotions_copied,
     /// Pages moved to the far tier by taking their shadow.
-    pub demotions_remapped: u64,
+    demotions_remapped,
     /// First writes to pages with a shadow.
-    pub shadow_faults: u64,
+    shadow_faults,
     /// First writes to pages without one that the policy watches.
-    pub watch_faults: u64,
+    watch_faults,
     /// Shadows freed because their room was needed.
-    pub shadows_reclaimed: u64,
+    shadows_reclaimed,
     /// Pages given back by the program.
-    pub released: u64,
+    released,
     /// Times that a page could not be parked: held by the program's I/O, a lock or a child.
-    pub pinned: u64,
+    pinned,
     /// Children, each given what it needs.
-    pub forks: u64,
+    forks,
     /// Pages in fast memory because there was room nowhere.
-    pub over_budget: u64,
+    over_budget,
     /// Pages loaded from the far tier.
-    pub far_loads: u64,
+    far_loads,
     /// Pages stored there.
-    pub far_stores: u64,
+    far_stores,
 }
 
 /// A thread of the policy.

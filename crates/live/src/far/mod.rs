@@ -84,6 +84,9 @@ tiers! {
 
 mod pool;
 mod slots;
+mod slow;
+
+pub use slow::Slow;
 
 /// Read `NAME` or `NAME:ARGUMENT`.
 ///

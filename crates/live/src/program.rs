@@ -1,0 +1,123 @@
+//! Whether a program can be run: it must be one that the dynamic linker starts.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use nearfar_trace::{Error, Result};
+
+/// Find `name` as a shell does and look whether the library can be loaded into it.
+///
+/// # Errors
+/// It is not there, is static, or runs with another user's rights.
+pub fn check(name: &str) -> Result<PathBuf> {
+    let path = find(name).ok_or_else(|| {
+        Error::input(name, "no such program", "give the command after --, as in a shell")
+    })?;
+    look(&path, 4)?;
+    Ok(path)
+}
+
+fn find(name: &str) -> Option<PathBuf> {
+    let runs = |path: &Path| {
+        path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+    };
+    if name.contains('/') {
+        return Some(PathBuf::from(name)).filter(|path| runs(path));
+    }
+    let folders = std::env::var_os("PATH")?;
+    std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| runs(path))
+}
+
+fn look(path: &Path, depth: u32) -> Result<()> {
+    let shown = path.display().to_string();
+    let refuse = |what: &str, fix: &str| Err(Error::input(shown.clone(), what, fix));
+    let io = |error: std::io::Error| Error::io(path, "reading", &error);
+    let mut file = File::open(path).map_err(io)?;
+    if file.metadata().map_err(io)?.permissions().mode() & 0o6000 != 0 {
+        return refuse(
+            "runs with another user's rights, so no library can be loaded into it",
+            "run it as that user, from a copy without the set-user-ID bit",
+        );
+    }
+    let mut head = Vec::new();
+    file.by_ref().take(4096).read_to_end(&mut head).map_err(io)?;
+    if let Some(rest) = head.strip_prefix(b"#!") {
+        let line = rest.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        let words = String::from_utf8_lossy(line);
+        let mut words = words.split_ascii_whitespace();
+        let interpreter = match words.next() {
+            // What env is to find is the interpreter.
+            Some(env) if env.ends_with("/env") => {
+                words.find(|word| !word.starts_with('-')).and_then(find)
+            }
+            Some(path) => Some(PathBuf::from(path)),
+            None => None,
+        };
+        return match interpreter {
+            Some(interpreter) if depth > 0 => look(&interpreter, depth - 1),
+            _ => refuse("has no interpreter that is there", "look at its first line"),
+        };
+    }
+    let word = |at: usize, length: usize| {
+        let bytes = head.get(at..at + length)?;
+        let mut eight = [0; 8];
+        eight[..length].copy_from_slice(bytes);
+        Some(u64::from_le_bytes(eight))
+    };
+    // A 64-bit little-endian ELF file: what nearfar runs on.
+    if !head.starts_with(b"\x7fELF\x02\x01") {
+        return refuse("is no 64-bit program for this machine", "give the program itself");
+    }
+    let (at, size, count) = (word(32, 8), word(54, 2), word(56, 2));
+    let (Some(at), Some(size), Some(count)) = (at, size, count) else {
+        return refuse("is cut short", "give a whole program");
+    };
+    for index in 0..count.min(256) {
+        let mut kind = [0; 4];
+        let place = at.saturating_add(index * size);
+        if file.read_exact_at(&mut kind, place).is_ok() && u32::from_le_bytes(kind) == 3 {
+            // PT_INTERP: the dynamic linker.
+            return Ok(());
+        }
+    }
+    refuse(
+        "is a static program, so no library can be loaded into it",
+        "build it dynamically (Go: -buildmode=pie -linkmode=external, or CGO_ENABLED=1)",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn says(name: &str) -> String {
+        check(name).map(|_| ()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_cannot_be_run_is_refused_in_a_line() {
+        assert!(check("sh").is_ok() && check("/bin/sh").is_ok());
+        let folder = tempfile::tempdir().unwrap();
+        let make = |name: &str, content: &[u8], mode| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, content).unwrap();
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+            path.to_str().unwrap().to_owned()
+        };
+        assert!(says("no-such-program-here").contains("no such program"));
+        assert!(says(&make("plain", b"x", 0o644)).contains("no such program"));
+        assert!(says(&make("text", b"x", 0o755)).contains("no 64-bit program"));
+        let mut elf = vec![0u8; 64];
+        elf[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        assert!(says(&make("static", &elf, 0o755)).contains("static program"));
+        assert!(says(&make("other", b"x", 0o4755)).contains("rights"));
+        assert!(check(&make("script", b"#!/bin/sh\n", 0o755)).is_ok());
+        assert!(check(&make("env", b"#!/usr/bin/env -S sh -e\n", 0o755)).is_ok());
+        assert!(says(&make("broken", b"#!\n", 0o755)).contains("interpreter"));
+        let own = make("own", b"", 0o755);
+        std::fs::write(&own, format!("#!{own}\n")).unwrap();
+        assert!(says(&own).contains("interpreter"));
+    }
+}

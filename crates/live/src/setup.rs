@@ -1,0 +1,125 @@
+//! What `nearfar run` tells the library that it loads into the program, in one variable of the
+//! environment.
+
+use std::collections::BTreeMap;
+
+use nearfar_kernel::tiering::Settings;
+
+use crate::{PAGE, Sizes};
+
+/// The variable.
+pub const VARIABLE: &str = "NEARFAR_RUN";
+
+/// How a program is to be run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Setup {
+    /// Bytes of fast memory.
+    pub fast: u64,
+    /// Bytes that the far tier may hold, before compression.
+    pub far_size: u64,
+    /// The far tier, as [`far::find`](crate::far::find) reads it.
+    pub far: String,
+    /// Nanoseconds that a request to the far tier takes at least.
+    pub far_latency_ns: u64,
+    /// The policy.
+    pub policy: String,
+    /// Its knobs.
+    pub knobs: BTreeMap<String, String>,
+    /// Share of the policy's own times and sizes.
+    pub scale: f64,
+    /// The file of [`Shared`](crate::shared::Shared).
+    pub shared: String,
+    /// A pipe: a byte calls the supervisor.
+    pub bell: String,
+}
+
+impl Setup {
+    /// As one text of lines. No value may hold a line's end.
+    pub fn to_text(&self) -> String {
+        let mut lines = vec![
+            format!("fast={}", self.fast),
+            format!("far_size={}", self.far_size),
+            format!("far={}", self.far),
+            format!("far_latency_ns={}", self.far_latency_ns),
+            format!("policy={}", self.policy),
+            format!("scale={}", self.scale),
+            format!("shared={}", self.shared),
+            format!("bell={}", self.bell),
+        ];
+        lines.extend(self.knobs.iter().map(|(knob, value)| format!("knob.{knob}={value}")));
+        lines.join("\n")
+    }
+
+    /// The reverse.
+    ///
+    /// # Errors
+    /// The line that is not one of these.
+    pub fn from_text(text: &str) -> Result<Self, String> {
+        let mut setup = Self { scale: 1.0, ..Self::default() };
+        for line in text.lines() {
+            let wrong = || format!("{VARIABLE}: {line}");
+            let (key, value) = line.split_once('=').ok_or_else(wrong)?;
+            let number = || value.parse::<u64>().map_err(|_| wrong());
+            match key {
+                "fast" => setup.fast = number()?,
+                "far_size" => setup.far_size = number()?,
+                "far" => value.clone_into(&mut setup.far),
+                "far_latency_ns" => setup.far_latency_ns = number()?,
+                "policy" => value.clone_into(&mut setup.policy),
+                "scale" => setup.scale = value.parse().map_err(|_| wrong())?,
+                "shared" => value.clone_into(&mut setup.shared),
+                "bell" => value.clone_into(&mut setup.bell),
+                _ => {
+                    let knob = key.strip_prefix("knob.").ok_or_else(wrong)?;
+                    setup.knobs.insert(knob.to_owned(), value.to_owned());
+                }
+            }
+        }
+        Ok(setup)
+    }
+
+    /// The policy's settings.
+    pub fn settings(&self) -> Settings {
+        Settings { values: self.knobs.clone(), scale: self.scale }
+    }
+
+    /// Frames and pages. The window and the spare frames are part of the fast memory.
+    pub fn sizes(&self) -> Sizes {
+        let pages = |bytes: u64| bytes / PAGE as u64;
+        let all = pages(self.fast);
+        let window = (all / 64).clamp(8, 4096);
+        let spare = (all / 256).clamp(8, 512);
+        let numbers = 2 * (all + pages(self.far_size)) + (1 << 16);
+        Sizes {
+            fast: all.saturating_sub(window + spare).max(64),
+            far: pages(self.far_size),
+            window,
+            spare: spare as usize,
+            pages: numbers.min(1 << 30) as u32,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let setup = Setup {
+            fast: 5 << 20,
+            far_size: 1 << 40,
+            far: "file:/tmp/a=b".into(),
+            far_latency_ns: 3,
+            policy: "ssp".into(),
+            knobs: [("notice".into(), "write-protect".into())].into(),
+            scale: 0.25,
+            shared: "/proc/1/fd/3".into(),
+            bell: "/proc/1/fd/4".into(),
+        };
+        assert_eq!(Setup::from_text(&setup.to_text()), Ok(setup.clone()));
+        assert!(Setup::from_text("fast=x").is_err() && Setup::from_text("nothing").is_err());
+        let sizes = setup.sizes();
+        assert_eq!(sizes.fast + sizes.window + sizes.spare as u64, 5 << 8);
+    }
+}

@@ -1,0 +1,297 @@
+//! The launcher: starts the program, holds its userfaultfd, and ends it if its manager cannot go on.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{Read, Result as IoResult};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, Command};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use nearfar_trace::{Error, Result};
+
+use crate::Counters;
+use crate::program;
+use crate::setup::{Setup, VARIABLE};
+use crate::shared::{Shared, State};
+
+/// Longest time that a manager may not be heard of. It goes round ten times a second at least.
+const HANG: Duration = Duration::from_secs(2);
+/// How often the supervisor looks without being called.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What a run came to, or has come to so far.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Summary {
+    /// All processes' counters.
+    pub counters: Counters,
+    /// Process images that were managed.
+    pub images: u64,
+    /// Most pages in use at once, of all processes at the moments looked at: fast, far, in the window.
+    pub peak: [u64; 3],
+    /// Most bytes of the far tier.
+    pub far_bytes: u64,
+    /// Seconds from start to end.
+    pub seconds: f64,
+    /// Processor time of the program and of its managers, user and system.
+    pub cpu_seconds: [f64; 2],
+    /// The program's exit code, or 128 and the signal.
+    pub exit_code: i32,
+    /// Why the program was ended, if it was.
+    pub why: Option<String>,
+}
+
+/// Run `command` with the library at `library`; `progress` hears of it a few times a second.
+///
+/// # Errors
+/// The program cannot be run or started.
+pub fn run(
+    setup: &Setup,
+    library: &Path,
+    command: &[String],
+    mut progress: impl FnMut(&Summary),
+) -> Result<Summary> {
+    let name = command.first().ok_or_else(|| {
+        Error::input(
+            "run",
+            "no command",
+            "give it after --, as in `nearfar run --fast 64M -- sort big`",
+        )
+    })?;
+    let path = program::check(name)?;
+    let system = |error| Error::io(Path::new("run"), "preparing", &error);
+    let (shared, file) = Shared::create().map_err(system)?;
+    let (bell, far_end) = pipe().map_err(system)?;
+    let ours = |fd: &OwnedFd| format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
+    let setup = Setup { shared: ours(&file), bell: ours(&far_end), ..setup.clone() };
+    let mut child = Command::new(&path);
+    child.arg0(name).args(&command[1..]).env(VARIABLE, setup.to_text()).env("LD_PRELOAD", library);
+    // SAFETY: one system call between fork and exec.
+    unsafe {
+        child.pre_exec(|| {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            Ok(())
+        });
+    }
+    let began = Instant::now();
+    let child = child.spawn().map_err(|error| Error::io(&path, "starting", &error))?;
+    let mut supervisor = Supervisor {
+        shared,
+        bell: File::from(bell),
+        held: BTreeMap::new(),
+        summary: Summary::default(),
+    };
+    let before = processor_time();
+    supervisor.watch(child, began, &mut progress)?;
+    let mut summary = supervisor.summary;
+    summary.seconds = began.elapsed().as_secs_f64();
+    let after = processor_time();
+    summary.cpu_seconds = [after[0] - before[0], after[1] - before[1]];
+    Ok(summary)
+}
+
+fn pipe() -> IoResult<(OwnedFd, OwnedFd)> {
+    let mut ends = [0; 2];
+    // SAFETY: writes two descriptors.
+    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) } < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: descriptors that are nobody else's.
+    Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
+}
+
+/// User and system seconds of children that have ended.
+fn processor_time() -> [f64; 2] {
+    // SAFETY: a struct of numbers.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: writes to the variable of this function.
+    unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage) };
+    [usage.ru_utime, usage.ru_stime].map(|time| time.tv_sec as f64 + time.tv_usec as f64 / 1e6)
+}
+
+struct Supervisor {
+    shared: Shared,
+    bell: File,
+    /// Userfaultfds, by block. They stay open until the run is over.
+    held: BTreeMap<usize, Option<OwnedFd>>,
+    summary: Summary,
+}
+
+impl Supervisor {
+    fn watch(
+        &mut self,
+        mut child: Child,
+        began: Instant,
+        progress: &mut dyn FnMut(&Summary),
+    ) -> Result<()> {
+        let root = child.id();
+        loop {
+            self.wait_for_bell();
+            if let Some(why) = self.look() {
+                self.end(root, &mut child);
+                self.summary.why = Some(why);
+                self.summary.exit_code = 128 + libc::SIGKILL;
+                return Ok(());
+            }
+            self.summary.seconds = began.elapsed().as_secs_f64();
+            progress(&self.summary);
+            let ended =
+                child.try_wait().map_err(|error| Error::io(Path::new("run"), "waiting", &error))?;
+            if let Some(status) = ended {
+                let _ = self.look();
+                self.summary.exit_code =
+                    status.code().unwrap_or(128 + status.signal().unwrap_or(0));
+                return Ok(());
+            }
+        }
+    }
+
+    fn wait_for_bell(&mut self) {
+        let mut poll = libc::pollfd { fd: self.bell.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: the variable of this function.
+        unsafe { libc::poll(&raw mut poll, 1, LOOK.as_millis() as i32) };
+        let mut calls = [0; 64];
+        while self.bell.read(&mut calls).is_ok_and(|read| read > 0) {}
+    }
+
+    /// Look at every process; why the program must end, if it must.
+    fn look(&mut self) -> Option<String> {
+        let mut counters = Counters::default();
+        let (mut used, mut bytes, mut images) = ([0; 3], 0, 0);
+        let mut why = None;
+        for (index, block) in self.shared.blocks().iter().enumerate() {
+            let pid = block.pid.load(Ordering::Acquire);
+            if pid == 0 {
+                break;
+            }
+            images += 1;
+            for (sum, number) in counters.numbers_mut().zip(block.counters().numbers()) {
+                *sum += number;
+            }
+            match block.state() {
+                State::Ready => {
+                    self.held
+                        .entry(index)
+                        .or_insert_with(|| hold(pid, block.descriptor.load(Ordering::Relaxed)));
+                    block.set_state(State::Held);
+                }
+                State::Running => {
+                    let now: [u64; 4] =
+                        std::array::from_fn(|i| block.used[i].load(Ordering::Relaxed));
+                    let manager = block.manager.load(Ordering::Relaxed);
+                    match thread_state(pid, manager) {
+                        // It has ended, or runs another program.
+                        None => block.set_state(State::Ended),
+                        Some('T' | 't') => {}
+                        Some(_) => {
+                            let heard = block.heartbeat.load(Ordering::Relaxed);
+                            if monotonic().saturating_sub(heard) > HANG.as_nanos() as u64 {
+                                let hangs = format!(
+                                    "process {pid}: its manager has not been heard of for 2 s"
+                                );
+                                why.get_or_insert(hangs);
+                            }
+                        }
+                    }
+                    for (sum, number) in used.iter_mut().zip(now) {
+                        *sum += number;
+                    }
+                    bytes += now[3];
+                }
+                State::Failed => {
+                    why.get_or_insert(format!("process {pid}: {}", block.why()));
+                }
+                State::Held if thread_state(pid, pid).is_none() => block.set_state(State::Ended),
+                State::Free | State::Held | State::Ended => {}
+            }
+        }
+        let summary = &mut self.summary;
+        (summary.counters, summary.images) = (counters, images);
+        for (peak, now) in summary.peak.iter_mut().zip(used) {
+            *peak = (*peak).max(now);
+        }
+        summary.far_bytes = summary.far_bytes.max(bytes);
+        why
+    }
+
+    /// Kill all processes of the program, children before parents, and wait.
+    fn end(&mut self, root: u32, child: &mut Child) {
+        // Stopped first, so that none makes another meanwhile.
+        let mut known = Vec::new();
+        loop {
+            let family = descendants(root);
+            let new: Vec<u32> = family.into_iter().filter(|pid| !known.contains(pid)).collect();
+            if new.is_empty() {
+                break;
+            }
+            for pid in &new {
+                signal(*pid, libc::SIGSTOP);
+            }
+            known.extend(new);
+        }
+        for pid in known.iter().rev() {
+            signal(*pid, libc::SIGKILL);
+        }
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+/// A copy of a process's descriptor. A process that has ended meanwhile has none.
+fn hold(pid: u32, descriptor: u32) -> Option<OwnedFd> {
+    // SAFETY: system calls that take numbers; what they give is nobody else's.
+    unsafe {
+        let process = libc::syscall(libc::SYS_pidfd_open, pid, 0);
+        if process < 0 {
+            return None;
+        }
+        let process = OwnedFd::from_raw_fd(process as i32);
+        let copy = libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), descriptor, 0);
+        (copy >= 0).then(|| OwnedFd::from_raw_fd(copy as i32))
+    }
+}
+
+fn signal(pid: u32, number: i32) {
+    // SAFETY: a system call that takes numbers.
+    unsafe { libc::kill(pid as i32, number) };
+}
+
+fn monotonic() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes to the variable of this function.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// The state of a thread, as `/proc` has it; `None` if it is gone.
+fn thread_state(pid: u32, thread: u32) -> Option<char> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{thread}/stat")).ok()?;
+    let state = text.rsplit_once(')')?.1.trim_start().chars().next()?;
+    (!matches!(state, 'Z' | 'X')).then_some(state)
+}
+
+/// This process and all that come from it, parents first.
+fn descendants(root: u32) -> Vec<u32> {
+    let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        let text = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        let parent = text
+            .rsplit_once(')')
+            .and_then(|(_, rest)| rest.split_ascii_whitespace().nth(1)?.parse().ok());
+        if let Some(parent) = parent {
+            children.entry(parent).or_default().push(pid);
+        }
+    }
+    let mut family = vec![root];
+    let mut at = 0;
+    while at < family.len() {
+        family.extend(children.get(&family[at]).into_iter().flatten());
+        at += 1;
+    }
+    family
+}
