@@ -37,11 +37,22 @@ $(PLUGIN): $(PLUGIN_SOURCES)
 .PHONY: plugin
 plugin: $(PLUGIN) ## QEMU plugin for nearfar capture
 
+LIVE := python/nearfar/_live/libnearfar_preload.so
+
+$(LIVE): $(VENV)/.engine $(wildcard crates/preload/src/*.rs crates/live/src/*.rs crates/live/src/*/*.rs)
+	cargo build --release --locked --quiet -p nearfar-preload
+	mkdir -p $(@D)
+	cp target/release/$(@F) $@.partial
+	mv $@.partial $@
+
+.PHONY: live
+live: $(LIVE) ## Library for nearfar run
+
 # Clippy and the tests: what is compiled for the engine, with the workspace's assertions on.
 CHECKED := --release --config profile.release.debug-assertions=true --config profile.release.overflow-checks=true
 
 .PHONY: env
-env: $(VENV)/.engine $(PLUGIN) ## Virtual environment and engine, in release mode
+env: $(VENV)/.engine $(PLUGIN) $(LIVE) ## Virtual environment and engine, in release mode
 
 .PHONY: declared
 declared: env ## What the engine declares, as Python source and as tables of the docs
@@ -163,4 +174,4 @@ validate: env ## The real kernel beside the models: placement under QEMU (docs/n
 
 .PHONY: clean
 clean: ## Remove everything made, but the captures of out/
-	rm -rf $(VENV) build target fuzz/target fuzz/artifacts capture/qemu-plugin/target python/nearfar/_plugin python/nearfar/*.so
+	rm -rf $(VENV) build target fuzz/target fuzz/artifacts capture/qemu-plugin/target python/nearfar/_plugin python/nearfar/_live python/nearfar/*.so

@@ -79,6 +79,18 @@ def info_summarize(
     progress: Callable[[int], object] | None,
 ) -> tuple[str, str | None, str | None]: ...
 
+# live.rs
+
+def live_run(
+    command: Sequence[str],
+    library: str | PathLike[str],
+    *,
+    options: Mapping[str, object],
+    knobs: Mapping[str, str],
+    progress: Callable[[str], object],
+) -> str: ...
+def live_counters() -> list[tuple[str, str]]: ...
+
 # machine.rs
 
 def machine_builtin() -> list[tuple[str, str]]: ...

@@ -18,6 +18,7 @@ mod memory;
 #[cfg(test)]
 mod model;
 mod numbers;
+pub mod options;
 mod program;
 mod regions;
 pub mod setup;

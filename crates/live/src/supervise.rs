@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use nearfar_trace::{Error, Result};
+use serde::Serialize;
 
 use crate::Counters;
 use crate::program;
@@ -23,7 +24,7 @@ const HANG: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(100);
 
 /// What a run came to, or has come to so far.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Summary {
     /// All processes' counters.
     pub counters: Counters,
@@ -43,7 +44,8 @@ pub struct Summary {
     pub why: Option<String>,
 }
 
-/// Run `command` with the library at `library`; `progress` hears of it a few times a second.
+/// Run `command` with the library at `library`; `progress` hears of it a few times a second, and ends
+/// it by answering no.
 ///
 /// # Errors
 /// The program cannot be run or started.
@@ -51,7 +53,7 @@ pub fn run(
     setup: &Setup,
     library: &Path,
     command: &[String],
-    mut progress: impl FnMut(&Summary),
+    mut progress: impl FnMut(&Summary) -> bool,
 ) -> Result<Summary> {
     let name = command.first().ok_or_else(|| {
         Error::input(
@@ -124,7 +126,7 @@ impl Supervisor {
         &mut self,
         mut child: Child,
         began: Instant,
-        progress: &mut dyn FnMut(&Summary),
+        progress: &mut dyn FnMut(&Summary) -> bool,
     ) -> Result<()> {
         let root = child.id();
         loop {
@@ -136,7 +138,10 @@ impl Supervisor {
                 return Ok(());
             }
             self.summary.seconds = began.elapsed().as_secs_f64();
-            progress(&self.summary);
+            if !progress(&self.summary) {
+                self.end(root, &mut child);
+                return Ok(());
+            }
             let ended =
                 child.try_wait().map_err(|error| Error::io(Path::new("run"), "waiting", &error))?;
             if let Some(status) = ended {

@@ -63,7 +63,7 @@ pub(crate) mod is {
 macro_rules! counters {
     ($($(#[doc = $what:literal])+ $name:ident,)*) => {
         /// What happened so far.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
         pub struct Counters {
             $($(#[doc = $what])+ pub $name: u64,)*
         }

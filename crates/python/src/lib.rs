@@ -10,6 +10,7 @@ mod generate;
 mod given;
 mod import;
 mod info;
+mod live;
 mod machine;
 mod measure;
 mod memory;
@@ -68,6 +69,7 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     generate::register(module)?;
     output::register(module)?;
     capture::register(module)?;
+    live::register(module)?;
     tiering::register(module)?;
     units::register(module)?;
     workload::register(module)?;

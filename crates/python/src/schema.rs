@@ -7,7 +7,9 @@ use pyo3::prelude::*;
 /// Every declaration as JSON text.
 #[pyfunction]
 fn schema() -> String {
-    let commands = declared::COMMANDS.iter().chain([&nearfar_capture::COMMAND]);
+    let commands = declared::COMMANDS
+        .iter()
+        .chain([&nearfar_capture::COMMAND, &nearfar_live::options::COMMAND]);
     command::to_json(commands).to_string()
 }
 

@@ -179,3 +179,10 @@ EXPORT_FORMAT: Final = (
     ),
     ("csv", "CSV with columns addr, kind, size, thread, instr; loses nothing"),
 )
+
+FAR: Final = (
+    ("zstd", "a pool in memory, compressed by zstd"),
+    ("lz4", "a pool in memory, compressed by LZ4"),
+    ("shm", "shared memory, not compressed"),
+    ("file", "a file, read and written without the page cache"),
+)

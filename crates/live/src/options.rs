@@ -1,0 +1,224 @@
+//! The options of `nearfar run`.
+
+use std::collections::BTreeMap;
+
+use nearfar_kernel::tiering::{POLICIES, Settings, find};
+use nearfar_schema::{
+    Bytes, Choice, Command, Entry, Given, Nanoseconds, Options as _, Registry, Value, none,
+    required,
+};
+use nearfar_trace::{Error, Result};
+use serde_json::Value as Json;
+
+use crate::far::{self, Far, Fault, TIERS};
+use crate::setup::Setup;
+use crate::{
+    Child, Event, Fail, Found, Frame, Kernel, Manager, PAGE, Regions, Sizes, Slot, Va, World,
+};
+
+/// Least fast memory: below it the window and spare frames would be most of it.
+const LEAST: u64 = 1 << 20;
+
+nearfar_schema::options! {
+    /// The options of `nearfar run` as they are written.
+    pub struct Asked {
+        /// Memory that each process keeps for itself: 512M.
+        fast: Bytes = required(),
+        /// Where the rest lies: zstd, lz4, shm, or file:PATH for a new file there.
+        far: Tier = "zstd",
+        /// Policy that decides what lies where.
+        policy: Choice<Policies> = "ssp",
+        /// Most memory in the far tier, shadows included, before compression.
+        far_size: Option<Bytes> = none("16 times --fast"),
+        /// Time that a page takes to or from the far tier at least.
+        far_latency: Nanoseconds = "0ns",
+    }
+}
+
+/// The command, for those who write declarations as source.
+pub const COMMAND: Command = Command { name: "run", options: Asked::specs, rows: &[] };
+
+/// The policies of tiering.
+#[derive(Debug)]
+pub struct Policies;
+
+impl Registry for Policies {
+    const NAME: &'static str = "policy";
+    const KIND: &'static str = "policy";
+    const METAVAR: &'static str = "POLICY";
+    fn entries() -> Vec<Entry> {
+        POLICIES.iter().map(|(name, policy)| Entry { name, what: policy.what.into() }).collect()
+    }
+}
+
+/// A far tier as it is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tier(pub String);
+
+impl Value for Tier {
+    fn metavar() -> &'static str {
+        "TIER"
+    }
+    fn python() -> String {
+        "str".into()
+    }
+    fn registry() -> &'static str {
+        "far"
+    }
+    fn choices() -> Vec<Entry> {
+        TIERS.iter().map(|(name, tier)| Entry { name, what: tier.what.into() }).collect()
+    }
+    fn open() -> bool {
+        true
+    }
+    fn read(given: &Given) -> std::result::Result<Self, String> {
+        let text = given.to_string();
+        // The error names the option again.
+        match far::find(&text) {
+            Ok(_) => Ok(Self(text)),
+            Err(error) => Err(error.to_string().trim_start_matches("--far: ").to_owned()),
+        }
+    }
+    fn plain(&self) -> Json {
+        self.0.as_str().into()
+    }
+}
+
+impl Asked {
+    /// How to run a program, with `knobs` of the policy.
+    ///
+    /// # Errors
+    /// Too little memory; a knob out of place; a policy that cannot do without what a live memory
+    /// lacks.
+    pub fn setup(&self, knobs: BTreeMap<String, String>) -> Result<Setup> {
+        if self.fast.0 < LEAST {
+            return Err(Error::input("--fast", "is less than 1 MiB", "give more, such as 64M"));
+        }
+        let far_size =
+            self.far_size.as_ref().map_or(self.fast.0.saturating_mul(16), |bytes| bytes.0);
+        let setup = Setup {
+            fast: self.fast.0,
+            far_size,
+            far: self.far.0.clone(),
+            far_latency_ns: self.far_latency.0,
+            policy: self.policy.name.to_owned(),
+            knobs,
+            scale: 1.0,
+            ..Setup::default()
+        };
+        check_policy(&setup.policy, &setup.settings())?;
+        Ok(setup)
+    }
+}
+
+/// Whether a policy can run in a live memory.
+///
+/// # Errors
+/// Why not.
+pub fn check_policy(name: &str, settings: &Settings) -> Result<()> {
+    if find(name)?.foresees {
+        return Err(Error::input(
+            format!("--policy {name}"),
+            "knows the future, which a running program has none of",
+            "choose another; nearfar tiering --list has them",
+        ));
+    }
+    let sizes = Sizes { fast: 64, far: 64, window: 1, spare: 1, pages: 512 };
+    let world = World::new(Nowhere, Box::new(Nowhere), sizes);
+    Manager::new(world, name, settings, 1).map(|_| ())
+}
+
+/// Neither a kernel nor a far tier: a policy can be made in it.
+struct Nowhere;
+
+impl Far for Nowhere {
+    fn store(&mut self, _: &[u8]) -> std::result::Result<Slot, Fault> {
+        Err(Fault::Full)
+    }
+    fn load(&mut self, _: Slot, _: &mut [u8]) -> std::result::Result<(), Fault> {
+        Err(Fault::Full)
+    }
+    fn free(&mut self, _: Slot) {}
+    fn bytes(&self) -> u64 {
+        0
+    }
+}
+
+impl Kernel for Nowhere {
+    fn events(&mut self, _: &mut Vec<Event>) {}
+    fn discover(&mut self, _: &Regions, _: &mut Vec<Found>) {}
+    fn place(&mut self, _: Va, _: &[u8], _: bool) -> std::result::Result<(), Fail> {
+        Err(Fail::Ended)
+    }
+    fn place_copy(&mut self, _: Va, _: Frame, _: bool) -> std::result::Result<(), Fail> {
+        Err(Fail::Ended)
+    }
+    fn place_zeros(&mut self, _: Va, _: u64) -> std::result::Result<u64, Fail> {
+        Err(Fail::Ended)
+    }
+    fn park(&mut self, _: Va, _: Frame) -> std::result::Result<(), Fail> {
+        Err(Fail::Ended)
+    }
+    fn restore(&mut self, _: Frame, _: Va) -> std::result::Result<(), Fail> {
+        Err(Fail::Ended)
+    }
+    fn protect(&mut self, _: Va, _: bool) -> std::result::Result<(), Fail> {
+        Err(Fail::Ended)
+    }
+    fn wake(&mut self, _: Va) {}
+    fn frame(&self, _: Frame) -> &[u8] {
+        &[0; PAGE]
+    }
+    fn frame_mut(&mut self, _: Frame) -> &mut [u8] {
+        &mut []
+    }
+    fn discard(&mut self, _: Frame) {}
+    fn give(&mut self, _: Child, _: Va, _: &[u8]) -> std::result::Result<(), Fail> {
+        Err(Fail::Ended)
+    }
+    fn child_events(&mut self, _: Child, _: &mut Vec<Event>) {}
+    fn let_go(&mut self, _: Child) {}
+    fn now_ns(&self) -> u64 {
+        0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(given: &[(&str, &str)]) -> Result<Setup> {
+        let given = given.iter().map(|(name, value)| ((*name).to_owned(), Given::from(*value)));
+        let asked = Asked::read(&given.collect()).map_err(Error::refused)?;
+        asked.setup(BTreeMap::new())
+    }
+
+    #[test]
+    fn what_is_asked_is_set_up_or_refused_in_a_line() {
+        let setup = asked(&[("fast", "64M"), ("far", "lz4"), ("far_latency", "2us")]).unwrap();
+        assert_eq!((setup.fast, setup.far_size), (64 << 20, 1 << 30));
+        assert_eq!((setup.far.as_str(), setup.far_latency_ns), ("lz4", 2000));
+        for (given, says) in [
+            (vec![("fast", "1K")], "1 MiB"),
+            (vec![("fast", "64M"), ("far", "tape")], "zstd, lz4"),
+            (vec![("fast", "64M"), ("policy", "memtis")], "samples"),
+            (vec![("fast", "64M"), ("policy", "oracle")], "future"),
+        ] {
+            let text = asked(&given).map(|_| ()).unwrap_err().to_string();
+            assert!(text.contains(says) && !text.contains('\n'), "{text}");
+        }
+    }
+
+    /// Each policy either runs or says why not.
+    #[test]
+    fn which_policies_can_live() {
+        let can: Vec<_> = POLICIES
+            .iter()
+            .filter(|(name, _)| {
+                check_policy(name, &Settings { scale: 1.0, ..Settings::default() }).is_ok()
+            })
+            .map(|(name, _)| *name)
+            .collect();
+        assert_eq!(can, ["none", "autonuma", "tpp", "nomad", "ssp"]);
+    }
+}

@@ -1,0 +1,58 @@
+//! A program in two tiers of memory, for `nearfar/live`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use nearfar_live::Counters;
+use nearfar_live::options::Asked;
+use nearfar_live::supervise::{Summary, run};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::raise;
+
+fn text(summary: &Summary) -> String {
+    // Plain data: there is nothing in it that could fail to print.
+    serde_json::to_string(summary).unwrap_or_default()
+}
+
+/// Run a program; returns what it came to as JSON. `progress` is called a few times a second with
+/// what it has come to so far, and ends the program by raising.
+#[pyfunction]
+#[pyo3(signature = (command, library, *, options, knobs, progress))]
+fn live_run(
+    py: Python<'_>,
+    command: Vec<String>,
+    library: PathBuf,
+    options: &Bound<'_, PyDict>,
+    knobs: BTreeMap<String, String>,
+    progress: Py<PyAny>,
+) -> PyResult<String> {
+    let asked: Asked = crate::given::read(options)?;
+    let setup = asked.setup(knobs).map_err(raise)?;
+    let mut raised = None;
+    let summary = py.detach(|| {
+        run(&setup, &library, &command, |summary| {
+            let done = Python::attach(|py| {
+                py.check_signals().and_then(|()| progress.call1(py, (text(summary),)))
+            });
+            done.map_err(|error| raised.get_or_insert(error)).is_ok()
+        })
+    });
+    match raised {
+        Some(error) => Err(error),
+        None => summary.map(|summary| text(&summary)).map_err(raise),
+    }
+}
+
+/// What is counted, by name.
+#[pyfunction]
+fn live_counters() -> Vec<(&'static str, String)> {
+    let what = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    Counters::NAMES.iter().map(|(name, text)| (*name, what(text))).collect()
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(live_run, module)?)?;
+    module.add_function(wrap_pyfunction!(live_counters, module)?)
+}

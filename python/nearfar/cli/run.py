@@ -1,0 +1,60 @@
+"""``nearfar run``: a program in two tiers of memory."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Unpack
+
+import typer
+
+from nearfar.declared.run import OPTIONS, Options
+from nearfar.schema import takes
+
+SETTINGS = {
+    "context_settings": {"ignore_unknown_options": False, "allow_interspersed_args": False},
+    "epilog": "Example: nearfar run --fast 64M --far zstd -- sort big.txt",
+}
+
+
+@takes(OPTIONS)
+def run(
+    command: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND...", help="Program and its arguments.")
+    ],
+    knob: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A knob of the policy; may be given again."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Also write what it came to as JSON.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    **options: Unpack[Options],
+) -> None:
+    """Run an unmodified program with a part of its memory fast and the rest in a far tier.
+
+    The program's standard streams are passed through; what it came to goes to standard error. Exit
+    code: the program's, 128 + N when signal N ended it; 2 or 3, with a line that begins `nearfar:
+    error:`, when nearfar itself failed. Linux 6.8 or later; root or CAP_SYS_PTRACE.
+    """
+    from nearfar import live
+    from nearfar.errors import NearfarError
+    from nearfar.output import check_output, write_whole
+
+    if out is not None:
+        check_output(out, force=force)
+    knobs = {}
+    for text in knob or []:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise NearfarError(f"--knob: {text} has no value; write NAME=VALUE")
+        knobs[name] = value
+    outcome = live.run(command, knobs=knobs, **options)
+    for line in str(outcome).splitlines():
+        print(f"nearfar: {line}", file=sys.stderr)
+    if outcome.why is not None:
+        print(f"nearfar: error: the program was ended: {outcome.why}", file=sys.stderr)
+    if out is not None:
+        write_whole(out, outcome.to_json() + "\n", force=force)
+    raise typer.Exit(outcome.exit_code)

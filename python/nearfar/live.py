@@ -1,0 +1,165 @@
+"""A real program in two tiers of memory, under the policies that the simulator runs.
+
+>>> import nearfar.live
+>>> nearfar.live.run(["sort", "big.txt"], fast="64M", far="zstd")      # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Unpack
+
+from nearfar import _engine
+from nearfar.declared import run as declared
+from nearfar.errors import NearfarError
+from nearfar.output import watched
+from nearfar.processes import handling
+from nearfar.schema import takes
+from nearfar.units import size
+
+LIBRARY = Path(__file__).parent / "_live" / "libnearfar_preload.so"
+"""The library that is loaded into the program, built by ``make live``."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run came to.
+
+    Attributes:
+        command: program and arguments.
+        options: what was asked for.
+        counters: what happened, by name (docs/run.md has them), of all processes.
+        images: process images that were managed; a program that a process becomes is another.
+        fast_bytes: most fast memory in use at a moment that was looked at.
+        far_pages_bytes: most memory in the far tier, shadows included, before compression.
+        window_bytes: most far memory that was let through without a promotion.
+        far_bytes: most bytes that the far tier took for it.
+        seconds: from start to end.
+        user_seconds: processor time of the program and its managers.
+        system_seconds: the same in the kernel.
+        exit_code: the program's; 128 + N when signal N ended it.
+        why: why nearfar ended the program, if it did.
+    """
+
+    command: list[str]
+    options: dict[str, Any]
+    counters: dict[str, int]
+    images: int
+    fast_bytes: int
+    far_pages_bytes: int
+    window_bytes: int
+    far_bytes: int
+    seconds: float
+    user_seconds: float
+    system_seconds: float
+    exit_code: int
+    why: str | None
+
+    def to_json(self) -> str:
+        """Everything as JSON text."""
+        return json.dumps(asdict(self), indent=2)
+
+    def __str__(self) -> str:
+        seen = self.counters
+        demoted = seen["demotions_copied"] + seen["demotions_remapped"]
+        lines = [
+            f"{self.seconds:.2f} s, of it {self.user_seconds + self.system_seconds:.2f} s of "
+            f"processors; at most {size(self.fast_bytes)} fast, "
+            f"{size(self.far_pages_bytes)} far in {size(self.far_bytes)}",
+            f"promotions {seen['promotions']:,} ({seen['shadow_copies']:,} kept a shadow), "
+            f"demotions {demoted:,} ({seen['demotions_remapped']:,} to their shadow)",
+            f"hint faults {seen['hint_faults']:,}, shadow faults {seen['shadow_faults']:,}, "
+            f"aborts {seen['aborts']:,}, let through {seen['window_faults']:,}",
+        ]
+        return "\n".join(lines)
+
+
+def counters() -> dict[str, str]:
+    """What is counted: names and what they mean."""
+    return dict(_engine.live_counters())
+
+
+def _meter() -> Callable[[Mapping[str, Any]], None] | None:
+    """Show how it goes on standard error; None when nobody looks."""
+    if not watched():
+        return None
+    last = {"seconds": 0.0, "promotions": 0}
+
+    def show(now: Mapping[str, Any]) -> None:
+        seconds, promotions = now["seconds"], now["counters"]["promotions"]
+        if seconds - last["seconds"] < 0.5:
+            return
+        rate = (promotions - last["promotions"]) / (seconds - last["seconds"])
+        last.update(seconds=seconds, promotions=promotions)
+        fast, far, _ = (size(4096 * pages) for pages in now["peak"])
+        text = f"{seconds:.0f} s: up to {fast} fast, {far} far, {rate:,.0f} promotions/s"
+        print(f"\r\x1b[K{text}", end="\r", file=sys.stderr, flush=True)
+
+    return show
+
+
+@takes(declared.OPTIONS)
+def run(
+    command: Sequence[str],
+    *,
+    knobs: Mapping[str, str | float | bool] | None = None,
+    **options: Unpack[declared.Options],
+) -> Outcome:
+    """Run ``command`` with a part of its memory fast and the rest in a far tier.
+
+    The program's standard streams are those of this process.
+
+    Args:
+        command: program (a path, or a name in ``PATH``) and arguments.
+        {options}
+        knobs: the policy's, by name, as it writes them.
+
+    Raises:
+        NearfarError: the program cannot be run; the policy cannot live; userfaultfd cannot be had
+            (exit code 3).
+    """
+    words = [str(word) for word in command]
+    if not words:
+        raise NearfarError("command: is empty; put the program after `--`")
+    if not LIBRARY.exists():
+        raise NearfarError(f"{LIBRARY.name}: is not built; run `make live`", exit_code=3)
+    given = {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in (knobs or {}).items()
+    }
+    show = _meter()
+
+    def progress(text: str) -> None:
+        if show is not None:
+            show(json.loads(text))
+
+    # Ctrl-C is the program's, which the terminal sends it to.
+    with handling([signal.SIGINT], lambda _number, _frame: None):
+        text = _engine.live_run(
+            words, LIBRARY, options=dict(options), knobs=given, progress=progress
+        )
+    found = json.loads(text)
+    if show is not None:
+        print("\x1b[K", end="", file=sys.stderr)
+    fast, far, window = (4096 * pages for pages in found["peak"])
+    user, system = found["cpu_seconds"]
+    return Outcome(
+        command=words,
+        options=dict(options) | ({"knobs": given} if given else {}),
+        counters=found["counters"],
+        images=found["images"],
+        fast_bytes=fast,
+        far_pages_bytes=far,
+        window_bytes=window,
+        far_bytes=found["far_bytes"],
+        seconds=found["seconds"],
+        user_seconds=user,
+        system_seconds=system,
+        exit_code=found["exit_code"],
+        why=found["why"],
+    )
