@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from capturing import needs_cc
-from conftest import DATA, Run, no_guest, tool
+from conftest import DATA, Run, fetched, tool
 from emitted import MIB, played, run
 from nearfar import emit
 from nearfar.advise import advise
 from nearfar.errors import NearfarError
-from nearfar.guest.packages import Packages, program
+from nearfar.guest.packages import Packages
 
 GRAPH = DATA / "captures" / "graph.trace"
 CGROUP = Path("/sys/fs/cgroup")
@@ -40,13 +40,6 @@ def row(**more: Any) -> dict[str, Any]:
 def settings(text: str) -> dict[str, str]:
     """``KEY=VALUE`` lines, with or without spaces."""
     return dict(re.findall(r"^([\w-]+) ?= ?(.*)$", text, re.M))
-
-
-def refused(reason: str) -> None:
-    """A tool is missing: skip, or fail where ``CI`` is set."""
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
 
 
 # --- limits
@@ -135,14 +128,10 @@ def test_both_versions_of_control_groups(tmp_path: Path, version: int) -> None:
 def generator(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Debian's zram-generator, unpacked: installed it would set up swap at the next boot."""
     folder = tmp_path_factory.mktemp("zram-generator")
-    if reason := no_guest("x86_64"):
-        refused(reason)
-    try:
-        # As of a kernel: without what it depends on.
-        package = Packages("amd64").fetch_kernel(["systemd-zram-generator"])
-        subprocess.run([program("dpkg-deb"), "-x", package, folder], check=True)
-    except NearfarError as error:
-        refused(str(error))
+    fetched("x86_64")
+    # As of a kernel: without what it depends on.
+    package = Packages("amd64").fetch_kernel(["systemd-zram-generator"])
+    subprocess.run([tool("dpkg-deb", "dpkg"), "-x", package, folder], check=True)
     return folder / "lib/systemd/system-generators/zram-generator"
 
 

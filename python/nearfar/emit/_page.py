@@ -22,11 +22,14 @@ def short(size: int) -> str:
     return str(size)
 
 
-def hugetlb_pages(row: Row) -> int:
-    """Huge pages of the row's size that hold its memory, rounded up; a guest's own, where it has
-    been asked for."""
-    held = row.get("guest_memory_bytes") or row["memory_bytes"]
-    return -(-int(held) // int(row["settable_page_bytes"]))
+def hugetlb_pages(row: Row, held: int) -> int:
+    """Huge pages of the row's size that hold so many bytes, rounded up."""
+    return -(-held // int(row["settable_page_bytes"]))
+
+
+def backed_pages(row: Row) -> int:
+    """Huge pages that hold a guest whose memory was asked for, else the program."""
+    return hugetlb_pages(row, int(row.get("guest_memory_bytes") or row["memory_bytes"]))
 
 
 def file(row: Row) -> str:
@@ -55,7 +58,7 @@ def sysfs(row: Row) -> list[str]:
     if not path:
         return []
     if row["mechanism"] == "hugetlb":
-        return reserve(int(row["settable_page_bytes"]), hugetlb_pages(row))
+        return reserve(int(row["settable_page_bytes"]), backed_pages(row))
     return allow(path)
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nearfar.emit import Row
-from nearfar.emit._page import MIB, hugetlb_pages, large, reserve, short
+from nearfar.emit._page import MIB, backed_pages, large, reserve, short
 from nearfar.emit._shell import script
 from nearfar.errors import NearfarError
 
@@ -38,7 +38,7 @@ def emit_host(host: str, rows: Sequence[Row]) -> str:
     for row in rows:
         size = int(row["settable_page_bytes"])
         if size >= 2 * MIB:
-            pools[size] = pools.get(size, 0) + hugetlb_pages(row)
+            pools[size] = pools.get(size, 0) + backed_pages(row)
     if not pools:
         raise NearfarError(f"{host}: no VM has pages of 2M or 1G; nothing to reserve")
     words = [f"hugepagesz={short(size)} hugepages={count}" for size, count in sorted(pools.items())]
