@@ -288,6 +288,8 @@ def test_a_host_has_one_pool_for_its_machines() -> None:
     text = emit.emit_host("hugetlb", "/etc/my machine.toml", rows)
     assert "hugepagesz=2M hugepages=6 hugepagesz=1G hugepages=3" in text
     assert text.count("pool=/sys") == 2 and "_etc_my_machine.toml" in text
+    alone = "It holds the programs alone"
+    assert alone not in text and alone in emit.emit("hugetlb", rows[0])
     with pytest.raises(NearfarError, match="h: no VM has pages of 2M or 1G; nothing to reserve"):
         emit.emit_host("hugetlb", "h", rows[2:3])
 

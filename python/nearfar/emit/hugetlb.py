@@ -46,4 +46,6 @@ def emit_host(host: str, rows: Sequence[Row]) -> str:
         f"nearfar advise: {host}: a pool of huge pages",
         f"At boot, as kernel parameters: {' '.join(words)}",
     ]
+    if not any(row.get("guest_memory_bytes") for row in rows):
+        says.append("It holds the programs alone; with --set-memory it holds whole guests.")
     return script(says, [line for size in sorted(pools) for line in reserve(size, pools[size])])

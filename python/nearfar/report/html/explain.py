@@ -135,13 +135,13 @@ def sizes(found: Sequence[Row]) -> str:
             page.text(one["name"]),
             page.text(page.typeset(units.size(one["page_bytes"]))),
             page.text(page.typeset(units.percent(one["saved_share"]))),
-            page.text(page.typeset(("-" if saved < 0 else "") + units.duration(abs(saved)))),
-            page.text(page.typeset(units.size(one["resident_bytes"]))),
             page.text(page.typeset(units.size(one["added_bytes"]))),
+            page.text(page.typeset(units.size(one["resident_bytes"]))),
+            page.text(page.typeset(("-" if saved < 0 else "") + units.duration(abs(saved)))),
         ]
 
     heads = SIZES_ROWS.heads(
-        "name", "page_bytes", "saved_share", "saved_ns", "resident_bytes", "added_bytes"
+        "name", "page_bytes", "saved_share", "added_bytes", "resident_bytes", "saved_ns"
     )
     larger = [one for one in found if one["advised"] and one["saved_ns"] > 0]
     rest = sum(one["advised"] for one in found) - len(larger)
