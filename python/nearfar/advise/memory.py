@@ -18,8 +18,8 @@ from nearfar.paging_findings import USUAL_PAGE
 from nearfar.schema import default
 
 MIB: Final = 1 << 20
-#: What a guest's own system takes: the least that Debian's installation guide asks for (3.4, no
-#: desktop; it recommends twice as much).
+#: What a guest's own system takes, an assumption: the least that Debian 11's installation guide
+#: asks for (section 3.4, no desktop; it recommends twice as much).
 SYSTEM: Final = 256 * MIB
 #: The kernel describes each page of 4 KiB in 64 bytes (``struct page`` on 64-bit machines).
 DESCRIBED: Final = 64

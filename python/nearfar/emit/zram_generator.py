@@ -4,12 +4,11 @@ Sets: ``zram-size``, in MiB: what the program wants beyond its memory (``--memor
 has all of that beyond what is enough (``--slowdown``). Of a fleet the sum over the VMs of a host.
 ``compression-algorithm`` is ``zstd``, whose pages are the smallest.
 
-Cannot: make the memory for it: compressed pages lie in the same memory, a third to a half of
-``zram-size`` for usual data. zram-generator takes one file a device: merge it with a ``[zram0]``
-that is there.
+Cannot: make the memory for it: compressed pages lie in the same memory, how many depends on the
+data. What else the configuration says of ``[zram0]`` stays.
 
 Do not use: beside zswap, which compresses before zram does. Where the kernel has no zstd: it then
-keeps its default, with a warning.
+keeps its own algorithm.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def emit_host(host: str, rows: Sequence[Row]) -> str:
     kept = sum(int(row["wanted_bytes"]) for row in rows) - size
     lines = [
         f"# nearfar advise: {host}: {units.size(size)} beyond {units.size(kept)} of memory",
-        "# Put it into /etc/systemd/zram-generator.conf.d/, or merge it with a [zram0] there.",
+        "# Put it into /etc/systemd/zram-generator.conf.d/; what else is set for zram0 stays.",
         "[zram0]",
         f"zram-size = {-(-size // MIB)}",
         "compression-algorithm = zstd",
