@@ -157,9 +157,14 @@ def _memory(curves: Sequence[MemoryCurve], most: float) -> str:
         enough.append(f"{units.size(curve.enough(most).bytes)}{on}")
         if (least := curve.thrashes_below) is not None:
             below.append(f"{units.size(least.bytes)}{on}")
+    return memory_sentence(enough, below, whole.bytes, most)
+
+
+def memory_sentence(enough: Sequence[str], below: Sequence[str], whole: int, most: float) -> str:
+    """How much memory is enough, how much too little, and how much is all, in words."""
     text = (
         f"with {', '.join(enough)} it runs within {units.percent(most)} of having all that it "
-        f"wants ({units.size(whole.bytes)})"
+        f"wants ({units.size(whole)})"
     )
     return (
         f"{text}; below {', '.join(below)} it thrashes (twice the time)." if below else f"{text}."

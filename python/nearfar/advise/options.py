@@ -88,6 +88,26 @@ OWN: Final = (
         _PAGING["page_cache"],
         what="Where the program's files are when it starts, for --view machine.",
     ),
+    replace(
+        _PAGING["slowdown"],
+        type="str | float | None",
+        what="Also say with how much memory the program takes at most so much longer than with "
+        "all that it wants (5%).",
+        default=None,
+    ),
+    Option(
+        "regions",
+        "bool",
+        "Also say which mappings want which page size; takes --view machine.",
+        default=False,
+    ),
+    Option(
+        "set_memory",
+        "bool",
+        "Also size the guest: the program's memory and what its system needs; --emit libvirt and "
+        "qemu then set it.",
+        default=False,
+    ),
 )
 
 #: Options of ``paging`` that the study behind the advice is given; the first mean the same here.
@@ -104,7 +124,7 @@ PASSED: Final = (*_SAME, "sample", "view", "page_cache", "nested")
 
 #: Options that say nothing to a view, and why.
 IDLE: Final = {
-    "paper": (("page_cache",), "where every fault is a read"),
+    "paper": (("page_cache", "regions"), "where every fault is a read, wherever it is"),
     "machine": (("sizes", "model"), "which simulates every page size"),
 }
 #: Options that mean something to the view of the papers alone: it is the view where one is given.
@@ -275,6 +295,31 @@ ROWS: Final = Rows(
             "bytes",
             "`model_page_bytes`; where the model is shown every size, the one that is best when "
             "each is predicted from the others. Null with `--view machine`.",
+        ),
+        Column(
+            "enough_bytes",
+            "int64",
+            True,
+            "bytes",
+            "Memory from which on the program takes at most `slowdown` longer than with "
+            "`wanted_bytes`, with 4 KiB pages, and what it swaps on this storage. This and the "
+            "two after it are null without `--slowdown`.",
+        ),
+        Column("wanted_bytes", "int64", True, "bytes", "All that it wants."),
+        Column(
+            "thrashes_below_bytes",
+            "int64",
+            True,
+            "bytes",
+            "Memory below which it takes twice as long; null if it never does.",
+        ),
+        Column(
+            "guest_memory_bytes",
+            "int64",
+            True,
+            "bytes",
+            "Memory for the guest, with what its system needs, in multiples of 256 MiB; null "
+            "without `--set-memory`.",
         ),
     ),
     keys=("vm", "workload", "machine", "storage", "arch", ("memory_fraction", "memory_bytes")),

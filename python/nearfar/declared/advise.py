@@ -24,6 +24,9 @@ class Options(TypedDict, total=False):
     view: str | None
     nested: str | int | None
     page_cache: str
+    slowdown: str | float | None
+    regions: bool
+    set_memory: bool
     tlb: str | int
     replacement: str
     clock_insert: str
@@ -145,6 +148,24 @@ OPTIONS: Final = (
         open=False,
     ),
     Option(
+        "slowdown",
+        type="str | float | None",
+        what="Also say with how much memory the program takes at most so much longer than with all that it wants (5%).",
+        metavar="SHARE",
+    ),
+    Option(
+        "regions",
+        type="bool",
+        what="Also say which mappings want which page size; takes --view machine.",
+        default=False,
+    ),
+    Option(
+        "set_memory",
+        type="bool",
+        what="Also size the guest: the program's memory and what its system needs; --emit libvirt and qemu then set it.",
+        default=False,
+    ),
+    Option(
         "tlb",
         type="str | int",
         what="The TLB: entries (64), with ways (64x4), or two levels (64+1536x12); LRU.",
@@ -250,6 +271,10 @@ class Row(TypedDict):
     gain_error: float | None
     bloat_bytes: int | None
     judged_page_bytes: int | None
+    enough_bytes: int | None
+    wanted_bytes: int | None
+    thrashes_below_bytes: int | None
+    guest_memory_bytes: int | None
 
 
 ROWS: Final = Rows(
@@ -405,6 +430,28 @@ ROWS: Final = Rows(
             True,
             "bytes",
             "`model_page_bytes`; where the model is shown every size, the one that is best when each is predicted from the others. Null with `--view machine`.",
+        ),
+        Column(
+            "enough_bytes",
+            "int64",
+            True,
+            "bytes",
+            "Memory from which on the program takes at most `slowdown` longer than with `wanted_bytes`, with 4 KiB pages, and what it swaps on this storage. This and the two after it are null without `--slowdown`.",
+        ),
+        Column("wanted_bytes", "int64", True, "bytes", "All that it wants."),
+        Column(
+            "thrashes_below_bytes",
+            "int64",
+            True,
+            "bytes",
+            "Memory below which it takes twice as long; null if it never does.",
+        ),
+        Column(
+            "guest_memory_bytes",
+            "int64",
+            True,
+            "bytes",
+            "Memory for the guest, with what its system needs, in multiples of 256 MiB; null without `--set-memory`.",
         ),
     ),
     keys=("vm", "workload", "machine", "storage", "arch", ("memory_fraction", "memory_bytes")),

@@ -401,7 +401,7 @@ SIZES_ROWS: Final = Rows(
             "bool",
             False,
             "",
-            "The size that suits it: it saves most, and at least 0.1 % of the whole time; else 4 KiB.",
+            "The size that suits it: of those whose pages fit it the one that saves most, and at least 0.1 % of the whole time; else 4 KiB.",
         ),
     ),
     keys=("name", "page_bytes"),

@@ -13,6 +13,7 @@ from nearfar.paging_findings import USUAL_PAGE
 from nearfar.report import palette
 from nearfar.report.advise import memory, sure, sure_head
 from nearfar.report.html import charts, page
+from nearfar.report.html.explain import sizes
 
 _SIGNS = {"good": "\u2713", "fair": "~", "poor": "\u2717", "unknown": "?"}
 
@@ -62,11 +63,18 @@ class AdvisePage(page.Page):
             "crosses: at sizes that it was not. Dashed: 4 KiB, advised, best.",
         )
         numbers = page.details("The numbers", '<div id="curve-table"></div>')
-        return [
+        parts = [
             fleet,
             page.section("curve", "Time per reference by page size", chart + numbers),
             page.section("why", "Why", '<div id="why-text" aria-live="polite"></div>'),
         ]
+        found = [row for row in rows if row["regions"]]
+        if found:
+            body = "".join(
+                f"<h3>{page.text(row['vm'])}</h3>{sizes(row['regions'])}" for row in found
+            )
+            parts.append(page.section("regions", "Which page size, by region", body, wide=True))
+        return parts
 
     def _made(self) -> str:
         # Machines are pages of numbers with their sources: named here, whole in what is saved.

@@ -54,9 +54,7 @@ class ExplainPage(page.Page):
         found = self.result
         parts = [page.section("code", "Which code", self._code(), wide=True)]
         if found["sizes"]:
-            parts.append(
-                page.section("sizes", "Which page size", _sizes(found["sizes"]), wide=True)
-            )
+            parts.append(page.section("sizes", "Which page size", sizes(found["sizes"]), wide=True))
         parts.append(page.section("regions", "Which memory", _regions(found["regions"])))
         parts.append(page.section("terms", "Which part of the time", _terms(found)))
         return parts
@@ -128,7 +126,7 @@ def _findings(result: Mapping[str, Any], functions: Sequence[Row]) -> list[str]:
     return parts
 
 
-def _sizes(sizes: Sequence[Row]) -> str:
+def sizes(found: Sequence[Row]) -> str:
     """Regions that gain by larger pages; all of them, at each size, in a fold."""
 
     def cells(one: Row) -> list[str]:
@@ -137,22 +135,22 @@ def _sizes(sizes: Sequence[Row]) -> str:
             page.text(one["name"]),
             page.text(page.typeset(units.size(one["page_bytes"]))),
             page.text(page.typeset(units.percent(one["saved_share"]))),
-            page.text(page.typeset(("-" if saved < 0 else "") + units.duration(abs(saved)))),
-            page.text(page.typeset(units.size(one["resident_bytes"]))),
             page.text(page.typeset(units.size(one["added_bytes"]))),
+            page.text(page.typeset(units.size(one["resident_bytes"]))),
+            page.text(page.typeset(("-" if saved < 0 else "") + units.duration(abs(saved)))),
         ]
 
     heads = SIZES_ROWS.heads(
-        "name", "page_bytes", "saved_share", "saved_ns", "resident_bytes", "added_bytes"
+        "name", "page_bytes", "saved_share", "added_bytes", "resident_bytes", "saved_ns"
     )
-    larger = [one for one in sizes if one["advised"] and one["saved_ns"] > 0]
-    rest = sum(one["advised"] for one in sizes) - len(larger)
+    larger = [one for one in found if one["advised"] and one["saved_ns"] > 0]
+    rest = sum(one["advised"] for one in found) - len(larger)
     title = "Regions that gain by larger pages, and what these add to their memory"
     body = page.table(heads, [cells(one) for one in larger], title) if larger else ""
     if rest:
         line = f"{rest} {'other regions gain' if larger else 'regions gain'} nothing: 4 KiB."
         body += f"<p>{page.text(page.typeset(line))}</p>"
-    every = page.table(heads, [cells(one) for one in sizes], "Each region at each page size")
+    every = page.table(heads, [cells(one) for one in found], "Each region at each page size")
     return body + page.details("Every region at every size", every)
 
 
