@@ -8,7 +8,7 @@ import pytest
 
 import report_fixture as fixture
 from nearfar import paging_answers as answers
-from nearfar.paging_findings import Memory
+from nearfar.memory_curve import Memory
 
 MIB = 1 << 20
 #: Total time at 10, 20, ... 100 MiB.
@@ -37,7 +37,7 @@ def study(times: tuple[float, ...] = TIMES, **run: Any) -> dict[str, Any]:
 def test_enough_memory_is_the_least_from_which_on_all_are_quick() -> None:
     """30 MiB takes less time than 40 MiB does, and is not enough all the same."""
     (curve,) = answers.memory_curves(study())
-    assert curve.page_bytes == 4096 and curve.whole.bytes == 100 * MIB
+    assert answers.curve_page(study()) == 4096 and curve.whole.bytes == 100 * MIB
     enough = {most: curve.enough(most).bytes // MIB for most in (0.0, 0.05, 0.06, 0.3, 1.5, 9.0)}
     assert enough == {0.0: 100, 0.05: 70, 0.06: 60, 0.3: 50, 1.5: 30, 9.0: 10}
     assert curve.thrashes_below == Memory(50 * MIB, None)

@@ -6,84 +6,30 @@ The input is the dict that ``nearfar paging --format json`` prints.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
 
 from nearfar import units
 from nearfar.declared.paging import OPTIONS
 from nearfar.gain_error import gain_error, points
+from nearfar.memory_curve import SAME, Memory, MemoryCurve, slowdown
 from nearfar.paging_findings import (
     USUAL_PAGE,
     Best,
-    Memory,
     Result,
     best_pages,
     memories,
     memory_of,
     middle_memory,
+    page_sizes,
     rows,
     storages,
 )
-from nearfar.schema import default
-
-#: Times that differ by less are the same.
-_SAME: Final = 1.01
-#: A program that takes so many times as long as with all its memory mostly waits for storage.
-THRASHES: Final = 2.0
-
-
-@dataclass(frozen=True)
-class MemoryCurve:
-    """Time against memory size on one storage, at the page size that most systems use.
-
-    Attributes:
-        storage: its name.
-        page_bytes: the page size; the smallest that was studied where 4 KiB was not.
-        times: memory sizes, smallest first, and nanoseconds per reference.
-    """
-
-    storage: str
-    page_bytes: int
-    times: tuple[tuple[Memory, float], ...]
-
-    @property
-    def slowdowns(self) -> list[tuple[Memory, float]]:
-        """Memory sizes, smallest first, and how much longer it takes than with the largest."""
-        least = self.times[-1][1]
-        return [(memory, time / least - 1) for memory, time in self.times]
-
-    @property
-    def whole(self) -> Memory:
-        """The largest memory size."""
-        return self.times[-1][0]
-
-    def enough(self, slowdown: float) -> Memory:
-        """The smallest memory from which on the program takes at most ``slowdown`` longer."""
-        return self._from(slowdown)
-
-    @property
-    def thrashes_below(self) -> Memory | None:
-        """The smallest memory from which on it takes less than twice as long; None if it always
-        does."""
-        found = self._from(THRASHES - 1)
-        return None if found == self.times[0][0] else found
-
-    def _from(self, most: float) -> Memory:
-        found = self.whole
-        for memory, slowdown in reversed(self.slowdowns):
-            # 130 / 100 - 1 is more than 0.3.
-            if slowdown > most + 1e-9:
-                break
-            found = memory
-        return found
 
 
 def memory_curves(result: Result) -> list[MemoryCurve]:
     """Time against memory size, on each storage; empty where all the memory was not studied."""
-    sizes = {row["page_bytes"] for row in rows(result)}
-    if not sizes or not _has_all(result):
+    if not rows(result) or not _has_all(result):
         return []
-    page = USUAL_PAGE if USUAL_PAGE in sizes else min(sizes)
+    page = curve_page(result)
     found = []
     for storage in storages(result):
         times = {
@@ -91,11 +37,15 @@ def memory_curves(result: Result) -> list[MemoryCurve]:
             for row in rows(result)
             if row["storage"] == storage and row["page_bytes"] == page
         }
-        ordered = sorted(times, key=lambda memory: (memory.bytes, memory.fraction or 0.0))
-        if len(ordered) > 1:
-            in_order = tuple((memory, times[memory]) for memory in ordered)
-            found.append(MemoryCurve(storage, page, in_order))
+        if len(times) > 1:
+            found.append(MemoryCurve.of(storage, times))
     return found
+
+
+def curve_page(result: Result) -> int:
+    """The page size of the curves: the usual one, or the smallest where that was not studied."""
+    sizes = page_sizes(result)
+    return USUAL_PAGE if USUAL_PAGE in sizes else min(sizes)
 
 
 def _has_all(result: Result) -> bool:
@@ -106,12 +56,6 @@ def _has_all(result: Result) -> bool:
     return most >= whole
 
 
-def slowdown(result: Result) -> float:
-    """How much longer the program may take, as it was asked."""
-    asked = result["run"].get("options", {}).get("slowdown", default(OPTIONS, "slowdown"))
-    return float(asked.rstrip("%")) / 100 if isinstance(asked, str) else float(asked)
-
-
 def answers(result: Result) -> list[str]:
     """A sentence each: which page size, how much memory, which storage, as far as studied."""
     if not rows(result):
@@ -119,9 +63,9 @@ def answers(result: Result) -> list[str]:
     found = [f"Page size: {_page_size(result)}"]
     curves = memory_curves(result)
     if curves:
-        found.append(f"Memory: {_memory(curves, slowdown(result))}")
+        found.append(f"Memory: {_memory(curves, slowdown(result, OPTIONS))}")
         if len(curves) > 1:
-            found.append(f"Storage: {_storage(curves, slowdown(result))}")
+            found.append(f"Storage: {_storage(curves, slowdown(result, OPTIONS))}")
     return found
 
 
@@ -153,8 +97,8 @@ def _memory(curves: Sequence[MemoryCurve], most: float) -> str:
     whole, several = curves[0].whole, len(curves) > 1
     enough, below = [], []
     for curve in curves:
-        on = f" on {units.clean(curve.storage)}" if several else ""
-        enough.append(f"{units.size(curve.enough(most).bytes)}{on}")
+        on = f" on {units.clean(curve.name)}" if several else ""
+        enough.append(f"{units.size(_enough(curve, most).bytes)}{on}")
         if (least := curve.thrashes_below) is not None:
             below.append(f"{units.size(least.bytes)}{on}")
     text = (
@@ -166,12 +110,17 @@ def _memory(curves: Sequence[MemoryCurve], most: float) -> str:
     )
 
 
+def _enough(curve: MemoryCurve, most: float) -> Memory:
+    """What is enough on one storage: the largest size is, as it is compared with itself."""
+    return curve.enough(most) or curve.whole
+
+
 def _storage(curves: Sequence[MemoryCurve], most: float) -> str:
     """The storages by their time with what is enough memory on the best of them."""
-    memory = min((curve.enough(most) for curve in curves), key=lambda memory: memory.bytes)
-    times = sorted((dict(curve.times)[memory], curve.storage) for curve in curves)
+    memory = min((_enough(curve, most) for curve in curves), key=lambda memory: memory.bytes)
+    times = sorted((dict(curve.times)[memory], curve.name) for curve in curves)
     (least, first), *others = times
-    if times[-1][0] < _SAME * least:
+    if times[-1][0] < SAME * least:
         return f"with {units.size(memory.bytes)} or more it makes no difference."
     behind = ", ".join(f"{units.clean(name)} {time / least:.3g}x" for time, name in others)
     return (

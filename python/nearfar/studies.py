@@ -131,7 +131,7 @@ STUDIES: Final = {
             "nearfar.tiering:tiering",
             "nearfar.tiering:TieringResult",
             traces=("workload",),
-            in_columns=("workload", "policy", "mix", "seeds"),
+            in_columns=("workload", "policy", "mix", "seeds", "fast"),
         ),
         Study(
             "numa-alloc",

@@ -22,6 +22,7 @@ from nearfar import paging_findings as findings
 from nearfar import units
 from nearfar.declared.info import REGIONS_ROWS, REUSE_ROWS, WORKING_SET_ROWS
 from nearfar.declared.paging import ROWS
+from nearfar.memory_curve import Memory
 from nearfar.output import coloured
 from nearfar.report.fitted import DETAIL, KEY, Prose, Table
 from nearfar.trace import facts
@@ -91,7 +92,7 @@ def best_pages(result: findings.Result) -> Table:
         table.add_column(units.clean(name), justify="right")
     for memory in findings.memories(result):
         cells = [best.get((memory, name)) for name in names]
-        table.add_row(_memory(memory), *("-" if b is None else _best_cell(b) for b in cells))
+        table.add_row(memory.both, *("-" if b is None else _best_cell(b) for b in cells))
     return table
 
 
@@ -111,7 +112,7 @@ def _best_pages_of(result: findings.Result, storage: str) -> Table:
             continue
         row = found.row
         table.add_row(
-            _memory(memory),
+            memory.both,
             Text(units.size(found.page_bytes), style="bold"),
             units.duration(row["total_ns"]),
             _change(found),
@@ -138,7 +139,7 @@ def paging_rows(result: findings.Result) -> Table:
             justify="right",
             importance=KEY if name == "total_ns" else DETAIL if detail else 1,
         )
-    last: tuple[findings.Memory, str] | None = None
+    last: tuple[Memory, str] | None = None
     order = {name: i for i, name in enumerate(findings.storages(result))}
     for row in sorted(
         findings.rows(result),
@@ -373,12 +374,6 @@ def _fitted(renderable: RenderableType) -> RenderableType:
     if isinstance(renderable, Group):
         return Group(*map(_fitted, renderable.renderables))
     return Prose.of(renderable) if isinstance(renderable, str | Text) else renderable
-
-
-def _memory(memory: findings.Memory) -> str:
-    if memory.fraction is None:
-        return memory.label
-    return f"{memory.label}, {units.size(memory.bytes)}"
 
 
 def _best_cell(best: findings.Best) -> Text:

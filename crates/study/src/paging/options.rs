@@ -104,7 +104,7 @@ nearfar_schema::options! {
         nested: Option<Bytes> = none("as the machine says"),
         /// How much longer than with all the memory that it wants the program may take, in the answer to
         /// how much memory it needs.
-        slowdown: Share = "5%",
+        slowdown: Share = crate::SLOWDOWN,
         /// Simulate only this part of the pages (0 to 1); rows then carry a standard error.
         sample: Option<f64> = none(""),
         /// Threads; 0 = one per core.
