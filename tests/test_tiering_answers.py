@@ -204,19 +204,12 @@ def test_the_command_says_it_in_every_format(nearfar: Run) -> None:
     assert "times as long as with " in done.stdout and done.stderr == ""
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
-def test_the_page_begins_with_the_curve(
-    copies: TieringResult, tmp_path: Path, width: int, scheme: str
-) -> None:
+def test_the_page_begins_with_the_curve(copies: TieringResult, tmp_path: Path) -> None:
     file = tmp_path / "copies.html"
     file.write_text(copies.html(), encoding="utf-8")
-    with browser.opened(file, width=width, scheme=scheme) as (page, problems):
-        browser.settled(page)
-        assert browser.untidy(page) == []
-        first, second = answers.answers(copies.to_dict())
+    with browser.opened(file) as (page, problems):
         said = page.text_content("header").replace("\u00a0", " ")
-        assert first in said and second in said
+        assert all(line in said for line in answers.answers(copies.to_dict()))
         assert page.locator("section h2").first.text_content() == "How much fast memory"
     assert problems == []
 

@@ -50,7 +50,8 @@ def curve_chart(result: Result, names: Sequence[str]) -> charts.Drawn:
     import altair as alt
 
     curves = answers.policy_curves(result)
-    colour = _colour(alt, names, True)
+    drawn = {curve.name for curve in curves}
+    colour = _colour(alt, names, True, [name for name in names if name in drawn])
     return memory_chart.drawn(curves, slowdown(result, OPTIONS), memory_chart.POLICIES, colour)
 
 
@@ -101,11 +102,15 @@ def _axis(alt: Any, kind: str, title: str, most: float = 0) -> Any:
     return alt.Axis(title=title, tickCount=6, **label)
 
 
-def _colour(alt: Any, names: Sequence[str], legend: bool) -> Any:
-    """A policy keeps its colour in every chart; the legend also wraps on a phone."""
+def _colour(
+    alt: Any, names: Sequence[str], legend: bool, among: Sequence[str] | None = None
+) -> Any:
+    """A policy keeps its colour in every chart; the legend, of those drawn, wraps on a phone."""
     colours = [palette.OKABE_ITO[c] for c in ("blue", "orange", "green", "vermillion", "purple")]
     colours += [palette.OKABE_ITO["sky"], "#8c8c8c"]
-    key = alt.Legend(title=None, orient="top", columns=3, labelLimit=140) if legend else None
+    shown = list(names if among is None else among)
+    look = alt.Legend(title=None, orient="top", columns=3, labelLimit=140, values=shown)
+    key = look if legend else None
     return alt.Color(
         "policy:N",
         scale=alt.Scale(domain=list(names), range=(colours * len(names))[: len(names)]),
@@ -237,10 +242,13 @@ def _boxes(
     one = len(seeds) == 1
     over = f"seed {seeds[0]}" if one else f"minimum, quartiles, maximum over {len(seeds)} seeds"
     shown = {k: t for k, t in _BOXES.items() if any(totals[n, s, k] for n in names for s in seeds)}
+    # These charts are narrow.
+    turned = sum(6 * len(name) + 12 for name in names) > 240
+    angle = -40 if turned else 0
     for key, title in shown.items():
         boxes = alt.Chart(alt.NamedData("boxes"))
         made = (boxes.mark_bar() if one else boxes.mark_boxplot(extent="min-max", size=18)).encode(
-            x=alt.X("policy:N", sort=names, axis=alt.Axis(title=None, labelAngle=0)),
+            x=alt.X("policy:N", sort=names, axis=alt.Axis(title=None, labelAngle=angle)),
             y=alt.Y("value:Q", axis=_axis(alt, "count", "pages in a run")),
             color=_colour(alt, names, False),
         )

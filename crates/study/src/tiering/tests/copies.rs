@@ -12,14 +12,17 @@ const ONE: u32 = 8;
 /// An access and what ends before it.
 type Came = (Vec<End>, Access);
 
-/// A program: pages (`None` of zeros), stores, and what ends before each.
-fn programs() -> impl Strategy<Value = Vec<(Option<u32>, bool, Vec<(u32, bool)>)>> {
+/// A step of a program: a page (`None` of zeros), whether it is written, and the pages that end before,
+/// each with whether it is the page or only its translation.
+type OneStep = (Option<u32>, bool, Vec<(u32, bool)>);
+
+fn programs() -> impl Strategy<Value = Vec<OneStep>> {
     let end = (0..ONE, any::<bool>());
     let step = (proptest::option::of(0..ONE), any::<bool>(), prop::collection::vec(end, 0..3));
     prop::collection::vec(step, 1..40)
 }
 
-fn one(program: &[(Option<u32>, bool, Vec<(u32, bool)>)], first: u32) -> Vec<Came> {
+fn one(program: &[OneStep], first: u32) -> Vec<Came> {
     let access = |page: Option<u32>, write| match page {
         Some(page) => Access::new(first + page, write),
         None => Access::new(Access::ZEROS.number(), write),
