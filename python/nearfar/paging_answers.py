@@ -16,9 +16,12 @@ from nearfar.paging_findings import (
     Best,
     Result,
     best_pages,
+    by_place,
+    machines,
     memories,
     memory_of,
     middle_memory,
+    of_machine,
     page_sizes,
     rows,
     storages,
@@ -60,12 +63,18 @@ def answers(result: Result) -> list[str]:
     """A sentence each: which page size, how much memory, which storage, as far as studied."""
     if not rows(result):
         return ["The result has no rows."]
-    found = [f"Page size: {_page_size(result)}"]
+    hosts, result = machines(result), by_place(result)
+    found = [f"Page size on {name}: {_page_size(of_machine(result, name))}" for name in hosts]
+    found = found or [f"Page size: {_page_size(result)}"]
     curves = memory_curves(result)
     if curves:
         found.append(f"Memory: {_memory(curves, slowdown(result, OPTIONS))}")
         if len(curves) > 1:
-            found.append(f"Storage: {_storage(curves, slowdown(result, OPTIONS))}")
+            what = "Machine" if hosts else "Storage"
+            sentence = _storage(curves, slowdown(result, OPTIONS))
+            found.append(f"{what}: {sentence}")
+    if hosts:
+        found.append(f"Latency of memory: {_latencies(result)}.")
     return found
 
 
@@ -108,6 +117,12 @@ def _memory(curves: Sequence[MemoryCurve], most: float) -> str:
     return (
         f"{text}; below {', '.join(below)} it thrashes (twice the time)." if below else f"{text}."
     )
+
+
+def _latencies(result: Result) -> str:
+    """The latency of each machine's DRAM: hosts differ in more than storage."""
+    known: dict[str, float] = result["run"]["dram_ns"]
+    return ", ".join(f"{units.clean(name)} {units.duration(ns)}" for name, ns in known.items())
 
 
 def _enough(curve: MemoryCurve, most: float) -> Memory:

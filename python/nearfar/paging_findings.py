@@ -89,6 +89,34 @@ def rows(result: Result) -> Sequence[Row]:
     return found
 
 
+def machines(result: Result) -> list[str]:
+    """The machines that were compared; empty where there is but one."""
+    return list(result["run"].get("machines", ()))
+
+
+def of_machine(result: Result, name: str) -> Result:
+    """What was found on one of the machines."""
+    run = {key: value for key, value in result["run"].items() if key != "machines"}
+    return {**result, "run": run, "rows": [r for r in rows(result) if r["machine"] == name]}
+
+
+def by_place(result: Result) -> Result:
+    """The same with storages named ``machine/storage``, where several machines were compared.
+
+    Where each has one storage, its name is the machine's. So whatever is shown by storage tells
+    them apart. One that went through it is left as it is.
+    """
+    if not machines(result) or result.get("by_place"):
+        return result
+    places = {(row["machine"], row["storage"]) for row in rows(result)}
+    alone = len(places) == len(machines(result))
+    named = [
+        {**row, "storage": row["machine"] if alone else f"{row['machine']}/{row['storage']}"}
+        for row in rows(result)
+    ]
+    return {**result, "rows": named, "by_place": True}
+
+
 def memories(result: Result) -> list[Memory]:
     """The memory sizes, smallest first."""
     return in_order(map(memory_of, rows(result)))

@@ -107,7 +107,7 @@ STUDIES: Final = {
             "nearfar.paging:paging",
             "nearfar.paging:PagingResult",
             traces=("trace",),
-            in_columns=("page_sizes", "memory", "storage"),
+            in_columns=("page_sizes", "memory", "storage", "machine"),
             records_per_second=5e6,
         ),
         Study(

@@ -59,13 +59,16 @@ def console(stream: IO[str] | None = None, width: int | None = None) -> Console:
 
 def paging(result: findings.Result, full: bool = False) -> RenderableType:
     """The paging study: the finding, the best pages, the fits; every row when ``full``."""
+    result = findings.by_place(result)
     parts: list[RenderableType] = [Text("\n".join(answers.answers(result)), style="bold")]
     if findings.filtered(result):
         parts.append(Text(units.clean(f"Of the {result['run']['view']}.")))
     parts.append(Text(""))
     parts.append(paging_rows(result) if full else best_pages(result))
     if result["run"]["options"].get("view") == "machine":
-        parts += [Text(""), spent(result)]
+        names = findings.machines(result)
+        for own in [findings.of_machine(result, name) for name in names] or [result]:
+            parts += [Text(""), spent(own)]
     elif full and result.get("fits"):
         parts += [Text(""), fits(result)]
     return Group(*parts)

@@ -48,6 +48,7 @@ def paging(
     Returns:
         The plots; one line that says why not, where ``width`` is below :data:`MIN_COLUMNS`.
     """
+    result = findings.by_place(result)
     if not result["rows"]:
         return "(no plot: the result has no rows)\n"
     curves = answers.memory_curves(result)

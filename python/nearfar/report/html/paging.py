@@ -64,8 +64,9 @@ class PagingPage(page.Page):
         info: Mapping[str, Any] | None = None,
     ) -> None:
         """Make what the script draws from."""
-        super().__init__(result)
-        self.heatmap, self.info, self.model = heatmap, info, model(result)
+        super().__init__(findings.by_place(result))
+        self.found, self.heatmap, self.info = result, heatmap, info
+        self.model = model(self.result)
         trace = str(result["run"].get("trace", ""))
         self.title = f"Page size for {trace} - nearfar"
         self.heading = f"How big should the pages of <code>{page.text(trace)}</code> be?"
@@ -115,7 +116,7 @@ class PagingPage(page.Page):
 
     def _data(self) -> dict[str, object]:
         heat_map = {} if self.heatmap is None else {"heat": heat.model(self.heatmap)}
-        return {"result": self.result, "model": self.model, **heat_map}
+        return {"result": self.found, "model": self.model, **heat_map}
 
 
 def _memory_section(result: Result, curves: Sequence[MemoryCurve]) -> str:
