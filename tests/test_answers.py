@@ -80,6 +80,22 @@ def test_a_gain_within_its_error_is_none(part: float, sentence: str) -> None:
     assert answers.answers(found)[0] == f"Page size: {sentence}"
 
 
+def test_of_sizes_that_gain_alike_the_smallest() -> None:
+    found = study()
+    found["rows"] += [
+        {**row, "page_bytes": 16384, "total_ns": row["total_ns"] * 0.93 / 0.9}
+        for row in found["rows"]
+        if row["page_bytes"] == 65536
+    ]
+    assert answers.answers(found)[0] == (
+        "Page size: 16 KiB saves 7.0 % of the time with 4 KiB, give or take 5 points, and holds "
+        "3 MiB more memory (64 KiB saves 3.0 points more, which is within the error)."
+    )
+    for row in found["rows"]:
+        row["total_ns"] *= 1.025 if row["page_bytes"] == 16384 else 1
+    assert answers.answers(found)[0].startswith("Page size: 64 KiB saves 10 %")
+
+
 @pytest.mark.parametrize(("slowdown", "mib"), [("30%", 50), (0.06, 60)])
 def test_the_slowdown_that_was_asked_for(slowdown: str | float, mib: int) -> None:
     (_, memory) = answers.answers(study(options={"slowdown": slowdown}))

@@ -6,10 +6,11 @@ The input is the dict that ``nearfar paging --format json`` prints.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from nearfar import units
 from nearfar.declared.paging import OPTIONS
-from nearfar.gain_error import gain_error, points
+from nearfar.gain_error import gain_error, points, worthwhile
 from nearfar.memory_curve import SAME, Memory, MemoryCurve, slowdown
 from nearfar.paging_findings import (
     USUAL_PAGE,
@@ -79,7 +80,8 @@ def answers(result: Result) -> list[str]:
 
 
 def _page_size(result: Result) -> str:
-    """The page size with the least time; with the most memory where what misses cost is known."""
+    """The page size with the least time; where what misses cost is known, with the most memory, and
+    of sizes that gain alike the smallest."""
     storage, sizes = storages(result)[0], memories(result)
     best: Best = best_pages(result)[sizes[-1], storage]
     if best.row.get("cpu_ns") is None:
@@ -96,9 +98,23 @@ def _page_size(result: Result) -> str:
         return (
             f"stay with {usual}; {size} saves {saves}, which is within the error, {points(error)}."
         )
-    more = (best.row["resident_bytes"] or 0) - (best.usual["resident_bytes"] or 0)
+    found = {
+        row["page_bytes"]: replace(best, row=row)
+        for row in rows(result)
+        if (memory_of(row), row["storage"]) == (best.memory, best.storage)
+    }
+    gains = {page: one.gain or 0.0 for page, one in found.items()}
+    chosen = found[worthwhile(gains) or best.page_bytes]
+    gain = chosen.gain or 0.0
+    more = (chosen.row["resident_bytes"] or 0) - (best.usual["resident_bytes"] or 0)
     bloat = f", and holds {units.size(more)} more memory" if more > 0 else ""
-    return f"{size} saves {saves} of the time with {usual}, give or take {points(error)}{bloat}."
+    faster = ""
+    if chosen.page_bytes != best.page_bytes:
+        faster = f" ({size} saves {points(best.gain - gain)} more, which is within the error)"
+    return (
+        f"{units.size(chosen.page_bytes)} saves {units.percent(gain)} of the time with {usual}, "
+        f"give or take {points(gain_error(gain))}{bloat}{faster}."
+    )
 
 
 def _memory(curves: Sequence[MemoryCurve], most: float) -> str:
