@@ -85,7 +85,11 @@ def _spec(
         "bytes:Q",
         scale=alt.Scale(domain=[0, whole], nice=False),
         axis=alt.Axis(
-            title=words.memory, values=ticks(whole), labelExpr=charts.SIZE_LABEL, grid=False
+            title=words.memory,
+            values=ticks(whole),
+            labelExpr=charts.SIZE_LABEL,
+            labelSeparation=8,
+            grid=False,
         ),
     )
     y = alt.Y(
@@ -94,7 +98,10 @@ def _spec(
         axis=alt.Axis(title="times as long", format="~g", tickCount=5),
     )
     names = [curve.name for curve in curves]
-    legend = alt.Legend(title=None, orient="top") if len(names) > 1 else None
+    # One below the other where they would not fit beside each other on a phone.
+    columns = 0 if sum(7 * len(name) + 30 for name in names) < 300 else 1
+    several = len(names) > 1
+    legend = alt.Legend(title=None, orient="top", columns=columns) if several else None
     if colour is None:
         colour = alt.Color(f"{words.of}:N", scale=alt.Scale(domain=names), legend=legend)
     points = alt.Chart(alt.NamedData("points"))
