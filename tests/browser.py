@@ -163,6 +163,11 @@ _UNTIDY = r"""() => {
       if (needed < 0.8 * room) found.push(`labels dropped: ${short(axis.textContent)}`);
     }
   }
+  for (const text of document.querySelectorAll("svg .role-legend-label text")) {
+    const [box, frame] = [text, text.closest("svg")].map((e) => e.getBoundingClientRect());
+    const outside = seen(text) && box.right > frame.right + 1;
+    if (outside) found.push(`cut legend: ${short(text.textContent)}`);
+  }
   const texts = "td, th, dd, dt, p, h1, h2, h3, button, label, figcaption, summary, li";
   for (const e of document.querySelectorAll(texts)) {
     if (!seen(e) || e.closest(".icicle, .skip")) continue;

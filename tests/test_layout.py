@@ -47,9 +47,7 @@ def _ssd(folder: Path) -> str:
 def _tiering(folder: Path) -> str:
     from nearfar.tiering import tiering
 
-    return tiering(
-        "nomad-small", policy="none,nomad,ssp", seeds=1, scale="1/1024", points=20
-    ).html()
+    return tiering(GNUGO, copies=36, points=20).html()
 
 
 def _numa(folder: Path) -> str:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from conftest import DATA, Run
 from nearfar import cli, units
-from nearfar.cli._progress import _Shown, records, records_of_run
+from nearfar.cli._progress import _Shown, given, records, records_of_run
 from nearfar.report import tables
 from nearfar.report.fitted import DETAIL, KEY, Prose, Table
 
@@ -198,3 +198,9 @@ def test_the_estimate_is_shown(folder: Path, nearfar: Run) -> None:
         command, *more = words
         done = nearfar(command, folder / "app.trace", *more, "--progress", "always")
         assert re.search(r": \d+ of 1 M references(, pass \d)?, \d+ %", done.stderr), done.stderr
+
+
+def test_counts_are_totals_and_times_are_not() -> None:
+    assert [given(count) for count in (1000, "1000", "10s", "1e6", None)] == [
+        1000, 1000, None, None, None,
+    ]  # fmt: skip

@@ -143,17 +143,6 @@ def advise_fleet(
     return _advise_vms(*_of_fleet(file, _asked(options)), [file], file, progress)
 
 
-def listed(machine: MachineLike | Sequence[MachineLike] | None) -> list[MachineLike] | None:
-    """The machines that an option names; None stays None."""
-    if machine == "all":
-        return list(machines.paging_to_storage())
-    if isinstance(machine, str):
-        return [*list_of(machine)]
-    if isinstance(machine, Path | machines.Machine):
-        return [machine]
-    return None if machine is None else list(machine)
-
-
 # --- what was asked
 
 Described = dict[str, machines.Machine]
@@ -222,7 +211,7 @@ def _of_traces(
     traces: Sequence[Path], asked: declared.Options
 ) -> tuple[list[Vm], Described, declared.Options]:
     """A VM for each trace x memory size x storage; machines by what the VMs call them."""
-    chosen, storage = listed(asked["machine"]), asked["storage"]
+    chosen, storage = machines.listed(asked["machine"]), asked["storage"]
     described: Described = {}
     asked_for: Sequence[MachineLike | None] = [None] if chosen is None else chosen
     for one in asked_for:
@@ -274,7 +263,10 @@ def _of_fleet(path: Path, asked: declared.Options) -> tuple[list[Vm], Described,
         "min_gain": str(asked["min_gain"]),
     }
     described: Described = {}
-    for name, given in (("machine", listed(asked["machine"])), ("storage", asked["storage"])):
+    for name, given in (
+        ("machine", machines.listed(asked["machine"])),
+        ("storage", asked["storage"]),
+    ):
         if given is None:
             continue
         if len(given) != 1:
@@ -396,7 +388,7 @@ def _advise_vms(
     kept = {name: value for name, value in asked.items() if name in recorded}
     run = provenance(
         "advise",
-        arguments=[*arguments, *_machine_words(asked["machine"])],
+        arguments=[*arguments, *machines.words(asked["machine"])],
         options=declared.OPTIONS,
         values={**kept, **read, "page_sizes": tried},
     )
@@ -420,15 +412,6 @@ def _by_vm(table: Any) -> dict[str, list[Any]]:
     for row in table.to_pylist():
         found.setdefault(row.pop("vm"), []).append(row)
     return found
-
-
-def _machine_words(machine: MachineLike | Sequence[MachineLike] | None) -> list[str]:
-    """Words of a command line that mean these machines; values that were set are one for all."""
-    chosen = listed(machine)
-    if chosen is None:
-        return []
-    flags = [one.flags if isinstance(one, machines.Machine) else ["", str(one)] for one in chosen]
-    return ["--machine", ",".join(words[1] for words in flags), *(flags[0][2:] if flags else [])]
 
 
 def _distinct(vms: Sequence[Vm]) -> list[Vm]:

@@ -149,8 +149,9 @@ ROWS: Final = Rows(
             "int64",
             False,
             "bytes",
-            "Page size of least predicted time; 4096 unless another gains `min_gain`, and more "
-            "than `gain_error` where there is one.",
+            "Page size of least predicted time; 4096 unless another gains `min_gain`. Where "
+            "there is a `gain_error`, the gain is more than that, and the size the smallest that "
+            "gains alike.",
             title="page",
         ),
         Column(

@@ -63,7 +63,7 @@ def run(
     if evaluate:
         _check_evaluated(options)
     if set_:
-        chosen = study.listed(options.get("machine"))
+        chosen = machines.listed(options.get("machine"))
         if chosen is None or any(path.suffix == ".toml" for path in inputs):
             raise NearfarError("--set: give traces and the --machine whose value it is")
         values = machines.parse_set(set_)

@@ -68,6 +68,11 @@ def run(
 def _heatmap(trace: Path, run: Mapping[str, Any]) -> dict[str, object]:
     from nearfar.info import info
 
-    found = info(trace, reuse=False, filter=run["options"]["filter"], machine=run["machine"])
+    found = info(
+        trace,
+        reuse=False,
+        filter=run["options"]["filter"],
+        machine=next(iter(run.get("machines", [run["machine"]]))),
+    )
     heatmap: dict[str, object] = found["heatmap"]
     return heatmap

@@ -19,7 +19,7 @@ class Options(TypedDict, total=False):
     clock_insert: str
     swappiness: int
     statistics_every: int
-    machine: MachineLike | None
+    machine: MachineLike | Sequence[MachineLike] | None
     storage: str | Sequence[str] | None
     kinds: str | Sequence[str] | None
     filter: str
@@ -93,16 +93,16 @@ OPTIONS: Final = (
     ),
     Option(
         "machine",
-        type="MachineLike | None",
-        what="Machine name or file.",
+        type="MachineLike | Sequence[MachineLike] | None",
+        what="Machine name or file; several, with commas between, are compared as whole hosts.",
         shown="here, if this machine was measured, else nvme",
-        metavar="MACHINE",
+        metavar="MACHINES",
         choices=names.MACHINE,
     ),
     Option(
         "storage",
         type="str | Sequence[str] | None",
-        what="Storages of the machine.",
+        what="Storages of the machine; one that it lacks is borrowed from the built-in machine that has it, but not where several machines are compared.",
         shown="all",
         metavar="TEXT",
     ),
@@ -253,6 +253,7 @@ class Row(TypedDict):
     fault_ns: float | None
     io_ns: float | None
     resident_bytes: int | None
+    machine: str
 
 
 ROWS: Final = Rows(
@@ -390,8 +391,9 @@ ROWS: Final = Rows(
             "bytes",
             "Most private memory at once where the page size is switched on for it.",
         ),
+        Column("machine", "string", False, "", "The machine."),
     ),
-    keys=("storage", ("memory_fraction", "memory_bytes"), "page_bytes"),
+    keys=("machine", "storage", ("memory_fraction", "memory_bytes"), "page_bytes"),
     metrics={
         "total_ns": "less",
         "translation_ns": "less",

@@ -22,6 +22,7 @@ from nearfar import paging_findings as findings
 from nearfar import units
 from nearfar.declared.info import REGIONS_ROWS, REUSE_ROWS, WORKING_SET_ROWS
 from nearfar.declared.paging import ROWS
+from nearfar.memory_curve import Memory
 from nearfar.output import coloured
 from nearfar.report.fitted import DETAIL, KEY, Prose, Table
 from nearfar.trace import facts
@@ -58,13 +59,16 @@ def console(stream: IO[str] | None = None, width: int | None = None) -> Console:
 
 def paging(result: findings.Result, full: bool = False) -> RenderableType:
     """The paging study: the finding, the best pages, the fits; every row when ``full``."""
+    result = findings.by_place(result)
     parts: list[RenderableType] = [Text("\n".join(answers.answers(result)), style="bold")]
     if findings.filtered(result):
         parts.append(Text(units.clean(f"Of the {result['run']['view']}.")))
     parts.append(Text(""))
     parts.append(paging_rows(result) if full else best_pages(result))
     if result["run"]["options"].get("view") == "machine":
-        parts += [Text(""), spent(result)]
+        names = findings.machines(result)
+        for own in [findings.of_machine(result, name) for name in names] or [result]:
+            parts += [Text(""), spent(own)]
     elif full and result.get("fits"):
         parts += [Text(""), fits(result)]
     return Group(*parts)
@@ -91,7 +95,7 @@ def best_pages(result: findings.Result) -> Table:
         table.add_column(units.clean(name), justify="right")
     for memory in findings.memories(result):
         cells = [best.get((memory, name)) for name in names]
-        table.add_row(_memory(memory), *("-" if b is None else _best_cell(b) for b in cells))
+        table.add_row(memory.both, *("-" if b is None else _best_cell(b) for b in cells))
     return table
 
 
@@ -111,7 +115,7 @@ def _best_pages_of(result: findings.Result, storage: str) -> Table:
             continue
         row = found.row
         table.add_row(
-            _memory(memory),
+            memory.both,
             Text(units.size(found.page_bytes), style="bold"),
             units.duration(row["total_ns"]),
             _change(found),
@@ -138,7 +142,7 @@ def paging_rows(result: findings.Result) -> Table:
             justify="right",
             importance=KEY if name == "total_ns" else DETAIL if detail else 1,
         )
-    last: tuple[findings.Memory, str] | None = None
+    last: tuple[Memory, str] | None = None
     order = {name: i for i, name in enumerate(findings.storages(result))}
     for row in sorted(
         findings.rows(result),
@@ -373,12 +377,6 @@ def _fitted(renderable: RenderableType) -> RenderableType:
     if isinstance(renderable, Group):
         return Group(*map(_fitted, renderable.renderables))
     return Prose.of(renderable) if isinstance(renderable, str | Text) else renderable
-
-
-def _memory(memory: findings.Memory) -> str:
-    if memory.fraction is None:
-        return memory.label
-    return f"{memory.label}, {units.size(memory.bytes)}"
 
 
 def _best_cell(best: findings.Best) -> Text:

@@ -1,7 +1,7 @@
 //! What a paging study is asked: checked once, here.
 
 use nearfar_hardware::Machine;
-use nearfar_hardware::machine::MachineName;
+use nearfar_hardware::machine::MachineNames;
 use nearfar_hardware::tlb::TlbSpec;
 use nearfar_kernel::replacement::linux::MAX_SWAPPINESS;
 use nearfar_kernel::replacement::{self, Named, Replacements, Setup};
@@ -83,9 +83,10 @@ nearfar_schema::options! {
         /// For `linux`: faults between two updates of the statistics that it compares its lists by, which
         /// the kernel makes every two seconds; 0: none, as for a program that ends sooner.
         statistics_every: Count = STATISTICS_EVERY,
-        /// Machine name or file.
-        machine: Option<MachineName> = none("here, if this machine was measured, else nvme"),
-        /// Storages of the machine.
+        /// Machine name or file; several, with commas between, are compared as whole hosts.
+        machine: Option<MachineNames> = none("here, if this machine was measured, else nvme"),
+        /// Storages of the machine; one that it lacks is borrowed from the built-in machine that has it,
+        /// but not where several machines are compared.
         storage: Option<List<String>> = none("all"),
         /// Kinds of references that count.
         kinds: Option<List<Choice<Kinds>>> = none("all"),
@@ -104,7 +105,7 @@ nearfar_schema::options! {
         nested: Option<Bytes> = none("as the machine says"),
         /// How much longer than with all the memory that it wants the program may take, in the answer to
         /// how much memory it needs.
-        slowdown: Share = "5%",
+        slowdown: Share = crate::SLOWDOWN,
         /// Simulate only this part of the pages (0 to 1); rows then carry a standard error.
         sample: Option<f64> = none(""),
         /// Threads; 0 = one per core.

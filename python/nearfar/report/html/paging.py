@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypedDict
 
 from nearfar import paging_answers as answers
 from nearfar import paging_findings as findings
 from nearfar import units
-from nearfar.declared.paging import ROWS, Row
+from nearfar.declared.paging import OPTIONS, ROWS, Row
+from nearfar.memory_curve import Memory, MemoryCurve, slowdown
 from nearfar.report import palette
 from nearfar.report.html import charts, heat, page
 from nearfar.report.html import memory as memory_chart
@@ -63,8 +64,9 @@ class PagingPage(page.Page):
         info: Mapping[str, Any] | None = None,
     ) -> None:
         """Make what the script draws from."""
-        super().__init__(result)
-        self.heatmap, self.info, self.model = heatmap, info, model(result)
+        super().__init__(findings.by_place(result))
+        self.found, self.heatmap, self.info = result, heatmap, info
+        self.model = model(self.result)
         trace = str(result["run"].get("trace", ""))
         self.title = f"Page size for {trace} - nearfar"
         self.heading = f"How big should the pages of <code>{page.text(trace)}</code> be?"
@@ -94,7 +96,7 @@ class PagingPage(page.Page):
             single = "TLB miss rate against page size"
             curves = answers.memory_curves(result)
             parts = [
-                *([memory_chart.section(curves)] if curves else []),
+                *([_memory_section(result, curves)] if curves else []),
                 _times(),
                 _grid(result),
                 _rates(result, "faults", "Page faults", "fault_rate", series),
@@ -114,10 +116,17 @@ class PagingPage(page.Page):
 
     def _data(self) -> dict[str, object]:
         heat_map = {} if self.heatmap is None else {"heat": heat.model(self.heatmap)}
-        return {"result": self.result, "model": self.model, **heat_map}
+        return {"result": self.found, "model": self.model, **heat_map}
 
 
-def _memory_label(memory: findings.Memory) -> str:
+def _memory_section(result: Result, curves: Sequence[MemoryCurve]) -> str:
+    pages = units.size(answers.curve_page(result))
+    whole = units.size(curves[0].whole.bytes)
+    caption = f"With pages of {pages}; 1 is the time with {whole}."
+    return memory_chart.section(curves, "How much memory", caption)
+
+
+def _memory_label(memory: Memory) -> str:
     if memory.fraction is None:
         return memory.label
     return f"{memory.label} ({units.size(memory.bytes)})"
@@ -164,7 +173,7 @@ def model(result: Result) -> Model:
     labels = [page.typeset(units.size(p)) for p in pages]
     middle = findings.middle_memory(result)
     best = findings.best_pages(result)
-    rows: dict[tuple[findings.Memory, str], list[Row]] = {}
+    rows: dict[tuple[Memory, str], list[Row]] = {}
     for row in sorted(findings.rows(result), key=lambda row: row["page_bytes"]):
         rows.setdefault((findings.memory_of(row), row["storage"]), []).append(row)
     cells: dict[str, Cell] = {
@@ -190,7 +199,9 @@ def model(result: Result) -> Model:
         }
     curves_of_memory = answers.memory_curves(result)
     if curves_of_memory:
-        drawn["enough"] = memory_chart.drawn(curves_of_memory, answers.slowdown(result))
+        drawn["enough"] = memory_chart.drawn(
+            curves_of_memory, slowdown(result, OPTIONS), memory_chart.STORAGES
+        )
     initial = f"{memories.index(middle) if middle else 0},0"
     return {"initial": initial, "cells": cells, "charts": drawn}
 
@@ -342,7 +353,7 @@ def _rates(result: Result, name: str, title: str, key: findings.Rate, label: str
         + _check(f"{name}-log", "Logarithmic rate", True)
         + "</p>"
     )
-    seen: dict[tuple[findings.Memory, int], float] = {}
+    seen: dict[tuple[Memory, int], float] = {}
     for row in findings.rows(result):
         seen[findings.memory_of(row), row["page_bytes"]] = row[key]
     columns = memories if faults else memories[:1]
@@ -363,9 +374,7 @@ def _rates(result: Result, name: str, title: str, key: findings.Rate, label: str
     return page.section(name, title, body)
 
 
-def _rate_caption(
-    result: Result, seen: Mapping[tuple[findings.Memory, int], float], faults: bool
-) -> str:
+def _rate_caption(result: Result, seen: Mapping[tuple[Memory, int], float], faults: bool) -> str:
     memory = findings.middle_memory(result)
     pages = findings.page_sizes(result)
     if memory is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from nearfar import paging_findings as findings
 from nearfar import units
 from nearfar.paging_findings import USUAL_PAGE
 from nearfar.report.html import charts, page, paging
@@ -22,7 +23,7 @@ MOST: Final = 3
 
 def draw(result: PagingResult) -> Any:
     """Translation and data stacked, the best page marked."""
-    model = paging.model(result.to_dict())
+    model = paging.model(findings.by_place(result.to_dict()))
     none: paging.Cell = {"rows": [], "sentence": "no rows"}
     cell = model["cells"].get(model["initial"], none)
     stacked = [
