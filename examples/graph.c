@@ -35,7 +35,7 @@ static void *room(size_t count, size_t size) {
     return made;
 }
 
-static struct graph build(unsigned scale, uint32_t degree) {
+struct graph build(unsigned scale, uint32_t degree) {
     struct graph g = {.vertices = 1u << scale};
     uint32_t edges = g.vertices * degree;
     g.first = room(g.vertices + 1, sizeof *g.first);
@@ -48,7 +48,7 @@ static struct graph build(unsigned scale, uint32_t degree) {
 }
 
 // Gives how many vertices can be reached from vertex 0.
-static uint32_t breadth_first(const struct graph *g) {
+uint32_t breadth_first(const struct graph *g) {
     uint32_t *distance = room(g->vertices, sizeof *distance);
     uint32_t *queue = room(g->vertices, sizeof *queue);
     uint32_t head = 0, tail = 0;
@@ -70,7 +70,7 @@ static uint32_t breadth_first(const struct graph *g) {
 }
 
 // Gives the largest rank after some rounds. Ranks are pulled along the edges.
-static double page_rank(const struct graph *g, int rounds) {
+double page_rank(const struct graph *g, int rounds) {
     double *rank = room(g->vertices, sizeof *rank);
     double *share = room(g->vertices, sizeof *share);
     double largest = 0;

@@ -7,6 +7,7 @@ their place. Everything lands in ``out/demo``.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -17,9 +18,10 @@ from nearfar.errors import NearfarError
 from nearfar.output import write_whole
 
 ROOT = Path(__file__).resolve().parent.parent
-EXAMPLES = ROOT / "examples"
-OUT = ROOT / "out" / "demo"
-BUNDLED = ROOT / "tests" / "data" / "captures"
+#: From there, so that outputs name no folder of this machine.
+EXAMPLES = Path("examples")
+OUT = Path("out/demo")
+BUNDLED = Path("tests/data/captures")
 #: What the programs may swap to, on the machine that is taken where none is named.
 STORAGES = "zram,nvme"
 
@@ -45,7 +47,7 @@ def _server() -> Path | None:
         print(f"Redis is not installed, left out; apt-get install {' '.join(load.packages)}")
         return None
     _say("workload", "capture", file, "-o", OUT)
-    return workload.capture(load, OUT, force=True).trace
+    return OUT / workload.capture(load, OUT, force=True).trace.name
 
 
 def _graph() -> Path | None:
@@ -56,19 +58,17 @@ def _graph() -> Path | None:
         return None
     program, trace = OUT / "graph", OUT / "graph.trace"
     source = EXAMPLES / "graph.c"
-    print(f"\n$ cc -O2 -g -o {program.relative_to(ROOT)} {source.relative_to(ROOT)}", flush=True)
+    print(f"\n$ cc -O2 -g -o {program} {source}", flush=True)
     subprocess.run([compiler, "-O2", "-g", "-o", program, source], check=True)
-    words = ["capture", "-o", trace, "--", program]
-    _say(*words)
-    nearfar = [sys.executable, "-P", "-m", "nearfar"]
-    subprocess.run([*nearfar, "capture", "--force", *words[1:]], check=True)
+    _say("capture", "-o", trace, "--", program)
+    nearfar = [sys.executable, "-P", "-m", "nearfar", "capture", "--force"]
+    subprocess.run([*nearfar, "-o", trace, "--", program], check=True)
     return trace
 
 
 def _say(*words: str | Path) -> None:
     """Print the command line that does what comes next."""
-    shown = [str(one.relative_to(ROOT)) if isinstance(one, Path) else one for one in words]
-    print(f"\n$ nearfar {' '.join(shown)}", flush=True)
+    print(f"\n$ nearfar {' '.join(map(str, words))}", flush=True)
 
 
 def main() -> int:
@@ -77,6 +77,7 @@ def main() -> int:
     from nearfar.paging import paging
     from nearfar.paging_answers import answers
 
+    os.chdir(ROOT)
     OUT.mkdir(parents=True, exist_ok=True)
     lines: list[str] = []
     for trace in traces():
@@ -89,10 +90,10 @@ def main() -> int:
         for kind, page in (("paging", result.html(found["heatmap"])), ("info", found.html())):
             path = OUT / f"{trace.stem}-{kind}.html"
             write_whole(path, page, force=True)
-            lines.append(f"  Page: {path.relative_to(ROOT)}")
+            lines.append(f"  Page: {path}")
     print("\n".join(lines))
     print("\nOpen the pages in a browser. Where the page faults come from, by function and line:")
-    print(f"  nearfar explain {study.relative_to(ROOT)} --by-function")
+    print(f"  nearfar explain {study} --by-function")
     return 0
 
 

@@ -150,20 +150,29 @@ def _page_size(result: Result) -> str:
 
 def _memory(curves: Sequence[MemoryCurve], most: float) -> str:
     """How much memory is enough, and how much too little."""
-    whole, several = curves[0].whole, len(curves) > 1
-    enough, below = [], []
+    whole = curves[0].whole
+    enough: list[tuple[Memory, str]] = []
+    below: list[tuple[Memory, str]] = []
     for curve in curves:
-        on = f" on {units.clean(curve.storage)}" if several else ""
-        enough.append(f"{units.size(curve.enough(most).bytes)}{on}")
+        enough.append((curve.enough(most), curve.storage))
         if (least := curve.thrashes_below) is not None:
-            below.append(f"{units.size(least.bytes)}{on}")
+            below.append((least, curve.storage))
     text = (
-        f"with {', '.join(enough)} it runs within {units.percent(most)} of having all that it "
-        f"wants ({units.size(whole.bytes)})"
+        f"with {_sizes_on(enough, len(curves))} it runs within {units.percent(most)} of having "
+        f"all that it wants ({units.size(whole.bytes)})"
     )
-    return (
-        f"{text}; below {', '.join(below)} it thrashes (twice the time)." if below else f"{text}."
-    )
+    if not below:
+        return f"{text}."
+    return f"{text}; below {_sizes_on(below, len(curves))} it thrashes (twice the time)."
+
+
+def _sizes_on(found: Sequence[tuple[Memory, str]], storages: int) -> str:
+    """Memory sizes, each with its storage where they differ or do not concern all storages."""
+    sizes = [units.size(memory.bytes) for memory, _ in found]
+    if len(found) == storages and len(set(sizes)) == 1:
+        return sizes[0]
+    named = zip(sizes, found, strict=True)
+    return ", ".join(f"{size} on {units.clean(storage)}" for size, (_, storage) in named)
 
 
 def _storage(curves: Sequence[MemoryCurve], most: float) -> str:

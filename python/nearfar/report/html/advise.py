@@ -174,8 +174,8 @@ def _vm(row: Advice) -> Mapping[str, object]:
         price = row["settable_price"]
         sign = "+" if price >= 0 else "-"
         facts += [
-            ("shown to the model", ", ".join(map(units.size, row["fitted_page_bytes"]))),
-            ("price of what can be set", f"{sign}{units.percent(abs(price))}"),
+            ("simulated for the model", ", ".join(map(units.size, row["fitted_page_bytes"]))),
+            ("cost of setting that instead", f"{sign}{units.percent(abs(price))}"),
         ]
     return {
         **curve(row),

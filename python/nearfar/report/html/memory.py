@@ -38,7 +38,7 @@ def drawn(curves: Sequence[answers.MemoryCurve], slowdown: float) -> charts.Draw
         {
             "bytes": memory.bytes,
             "place": place,
-            "text": page.typeset(f"{text}: {units.size(memory.bytes)}"),
+            "text": page.typeset(f"{text}|{units.size(memory.bytes)}"),
         }
         for place, (memory, text) in enumerate(marks)
     ]
@@ -52,7 +52,7 @@ def section(curves: Sequence[answers.MemoryCurve]) -> str:
     label = f"Time against memory size, as a multiple of that with {whole}"
     pages = units.size(curves[0].page_bytes)
     body = page.chart("enough", label, f"With pages of {pages}; 1 is the time with {whole}.")
-    return page.section("enough", "How much memory", body)
+    return page.section("enough", "How much memory", body, wide=True)
 
 
 def _spec(curves: Sequence[answers.MemoryCurve], most: float) -> charts.Spec:
@@ -62,7 +62,14 @@ def _spec(curves: Sequence[answers.MemoryCurve], most: float) -> charts.Spec:
     x = alt.X(
         "bytes:Q",
         scale=alt.Scale(domain=[0, whole], nice=False),
-        axis=alt.Axis(title="memory", values=ticks(whole), labelExpr=charts.SIZE_LABEL, grid=False),
+        axis=alt.Axis(
+            title="memory",
+            values=ticks(whole),
+            labelExpr=charts.SIZE_LABEL,
+            labelOverlap="parity",
+            labelSeparation=8,
+            grid=False,
+        ),
     )
     y = alt.Y(
         "value:Q",
