@@ -154,9 +154,9 @@ def _text(value: object) -> str:
     return "-" if value is None else str(value)
 
 
-def _without_folders(rows: list[Row], keys: Sequence[str]) -> list[Row]:
+def _without_folders(rows: Sequence[Row], keys: Sequence[str]) -> list[Row]:
     """Paths without the folder that all of a column lie in."""
-    found = [dict(row) for row in rows]
+    found: list[dict[str, Any]] = [dict(row) for row in rows]
     for key in keys:
         values = [row[key] for row in rows]
         if not all(isinstance(value, str) and "/" in value.strip("/") for value in values):
@@ -165,7 +165,7 @@ def _without_folders(rows: list[Row], keys: Sequence[str]) -> list[Row]:
         shared = len(os.path.commonprefix(folders))
         for row in found:
             row[key] = "/".join(row[key].split("/")[shared:])
-    return found
+    return list(found)
 
 
 def _rows(runs: Sequence[Run]) -> tuple[list[Row], list[str], list[str]]:

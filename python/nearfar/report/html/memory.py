@@ -51,7 +51,10 @@ def section(curves: Sequence[answers.MemoryCurve]) -> str:
     whole = units.size(curves[0].whole.bytes)
     label = f"Time against memory size, as a multiple of that with {whole}"
     pages = units.size(curves[0].page_bytes)
-    body = page.chart("enough", label, f"With pages of {pages}; 1 is the time with {whole}.")
+    caption = f"With pages of {pages}; 1 is the time with {whole}."
+    if len(curves) > 1:
+        caption += f" Dashed lines: on {curves[0].storage}."
+    body = page.chart("enough", label, caption)
     return page.section("enough", "How much memory", body, wide=True)
 
 
