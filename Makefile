@@ -48,8 +48,8 @@ declared: env ## What the engine declares, as Python source and as tables of the
 	$(BIN)/python docs/declared.py
 
 .PHONY: demo
-demo: env ## Capture real programs and study their page sizes (installs what it may)
-	@workloads/install.sh qemu-user gzip gnugo
+demo: env ## Capture a server and a graph program; page size, memory and storage for each (installs what it may)
+	@workloads/install.sh qemu-user redis-server redis-tools
 	$(BIN)/python workloads/demo.py
 
 .PHONY: workloads

@@ -146,6 +146,19 @@ def test_columns_go_by_importance_then_from_the_right() -> None:
     assert {"a", "name", "of", "several", "words"} <= set(" ".join(_printed(24)).split())
 
 
+def test_files_lose_their_folders_where_room_is_short() -> None:
+    names = ["page cache: /usr/lib/x86_64-linux-gnu/libc.so.6", "(anonymous) 0x4002a21000"]
+    table = tables.listing("title", ["time", "share", "region"],
+                           [["1.5 ns", "10 %", name] for name in names], places=True)  # fmt: skip
+    lines = tables.text(table, 44, "elsewhere").splitlines()
+    assert [line.split("%")[1].strip() for line in lines if "%" in line] == [
+        "page cache: libc.so.6",
+        names[1],
+    ]
+    wide = tables.text(table, 120, "elsewhere")
+    assert all(name in wide for name in names)
+
+
 @pytest.mark.parametrize("width", range(20, 60))
 def test_numbers_stay_on_one_line(width: int) -> None:
     sentence = "Of 110 485 321 references 12.3 % miss, 4 KiB at 1.5 us each, 412 MiB in all."

@@ -119,14 +119,15 @@ def _page_size(result: Result) -> str:
 
 def _memory(curves: Sequence[MemoryCurve], most: float) -> str:
     """How much memory is enough, and how much too little."""
-    whole, several = curves[0].whole, len(curves) > 1
-    enough, below = [], []
+    whole = curves[0].whole
+    enough: list[tuple[int, str]] = []
+    below: list[tuple[int, str]] = []
     for curve in curves:
-        on = f" on {units.clean(curve.name)}" if several else ""
-        enough.append(f"{units.size(_enough(curve, most).bytes)}{on}")
+        enough.append((_enough(curve, most).bytes, curve.name))
         if (least := curve.thrashes_below) is not None:
-            below.append(f"{units.size(least.bytes)}{on}")
-    return memory_sentence(enough, below, whole.bytes, most)
+            below.append((least.bytes, curve.name))
+    several = len(curves)
+    return memory_sentence(_sizes_on(enough, several), _sizes_on(below, several), whole.bytes, most)
 
 
 def memory_sentence(enough: Sequence[str], below: Sequence[str], whole: int, most: float) -> str:
@@ -138,6 +139,15 @@ def memory_sentence(enough: Sequence[str], below: Sequence[str], whole: int, mos
     return (
         f"{text}; below {', '.join(below)} it thrashes (twice the time)." if below else f"{text}."
     )
+
+
+def _sizes_on(found: Sequence[tuple[int, str]], storages: int) -> list[str]:
+    """Memory sizes, each with its storage where they differ or do not concern all storages."""
+    sizes = [units.size(memory) for memory, _ in found]
+    if len(found) == storages and len(set(sizes)) == 1:
+        return sizes[:1]
+    named = zip(sizes, found, strict=True)
+    return [f"{size} on {units.clean(storage)}" for size, (_, storage) in named]
 
 
 def _latencies(result: Result) -> str:

@@ -158,6 +158,16 @@ def middle_memory(result: Result) -> Memory | None:
     return middle(memories(result))
 
 
+def answered_memory(result: Result) -> Memory:
+    """The memory size that the answer on page sizes is for: of one memory size or more.
+
+    The largest where the time is as the machine spends it, else the middle.
+    """
+    known = memories(result)
+    spent = rows(result)[0].get("cpu_ns") is not None
+    return known[-1] if spent else middle_memory(result) or known[-1]
+
+
 def spread(items: Sequence[Memory], most: int) -> list[Memory]:
     """At most ``most`` of ``items``, evenly spaced, both ends kept."""
     if len(items) <= most:

@@ -13,6 +13,8 @@ from nearfar.advise.one_vm import Advice
 from nearfar.declared.paging import OPTIONS
 from nearfar.declared.paging import Options as PagingOptions
 from nearfar.machine import Machine
+from nearfar.memory_curve import MemoryCurve
+from nearfar.memory_curve import slowdown as asked_slowdown
 from nearfar.paging import paging
 from nearfar.paging_findings import USUAL_PAGE
 from nearfar.schema import default
@@ -36,12 +38,14 @@ class Enough:
         slowdown: how much longer than with all its memory it may take.
     """
 
-    curve: answers.MemoryCurve
+    curve: MemoryCurve
     slowdown: float
 
     def write(self, row: Advice) -> None:
         """Fill the row's columns, and say it."""
-        enough, below = self.curve.enough(self.slowdown).bytes, self.curve.thrashes_below
+        # The largest size is enough, as it is compared with itself.
+        enough = (self.curve.enough(self.slowdown) or self.curve.whole).bytes
+        below = self.curve.thrashes_below
         row["enough_bytes"], row["wanted_bytes"] = enough, self.curve.whole.bytes
         row["thrashes_below_bytes"] = None if below is None else below.bytes
         least = [] if below is None else [units.size(below.bytes)]
@@ -87,8 +91,8 @@ def enough(
         "slowdown": slowdown,
     }
     found = paging(trace, progress=progress, **cast("PagingOptions", {**given, **own})).to_dict()
-    most = answers.slowdown(found)
-    curves = {curve.storage: curve for curve in answers.memory_curves(found)}
+    most = asked_slowdown(found, OPTIONS)
+    curves = {curve.name: curve for curve in answers.memory_curves(found)}
     return {storage: Enough(curves[storage], most) for storage in storages}
 
 

@@ -22,7 +22,7 @@ OWN: Final = (
     Option(
         "memory",
         "str | None",
-        "Parts of the peak resident set (60%) or bytes (512M), a row each.",
+        "Memory sizes: shares of the peak resident set (60%) or bytes (512M); one row per size.",
         shown=f"{MEMORY['machine']}; {MEMORY['paper']} with --view paper, 10%,...,100% with "
         "--evaluate",
         metavar="SIZES",
@@ -38,15 +38,15 @@ OWN: Final = (
     Option(
         "storage",
         "str | Sequence[str] | None",
-        "Storages of the machines; of several, each its own. One machine takes those that "
-        "it lacks from the built-in machines.",
+        "Storage devices of the machine, or of the built-in machines where it lacks one. With "
+        "several machines, each uses its own.",
         shown="all",
         metavar="STORAGES",
     ),
     Option(
         "arch",
         "str",
-        "The architecture, which says what page sizes can be set.",
+        "Architecture: it determines which page sizes can be set.",
         default="x86-64",
         metavar="NAME",
         choices=tuple((name, "") for name in ARCHITECTURES),
@@ -55,14 +55,15 @@ OWN: Final = (
     Option(
         "min_gain",
         "str | float",
-        "Leave 4 KiB only for at least this share of its predicted time.",
+        "Recommend another size than 4 KiB only if it saves at least this share of the "
+        "predicted time.",
         default="5%",
         metavar="SHARE",
     ),
     Option(
         "sizes",
         "str | int | Sequence[int]",
-        "Page sizes that the model is shown: all, a list (512,4K,64K,2M), or how many it may "
+        "Page sizes simulated for the model: all, a list (512,4K,64K,2M), or how many it may "
         "choose (4).",
         default="all",
         metavar="SIZES",
@@ -76,17 +77,17 @@ OWN: Final = (
         choices=tuple(MODEL_CHOICES.items()),
         open=False,
     ),
-    replace(_PAGING["sample"], what="Simulate only this part of the pages (0 to 1).", shown="all"),
+    replace(_PAGING["sample"], what="Simulate only this share of the pages (0 to 1).", shown="all"),
     replace(
         _PAGING["page_sizes"],
-        what="Page sizes that may be advised beside 4 KiB, and are simulated; `...` doubles. "
-        "--view machine takes those that the architecture can set.",
+        what="Page sizes to consider besides 4 KiB; `...` doubles. `--view machine` uses those "
+        "of them that the architecture can set.",
     ),
     _PAGING["view"],
     replace(_PAGING["nested"], shown="as the machine says, else 4K: advice is for a VM"),
     replace(
         _PAGING["page_cache"],
-        what="Where the program's files are when it starts, for --view machine.",
+        what="Where the program's files are at its start, for --view machine.",
     ),
     replace(
         _PAGING["slowdown"],

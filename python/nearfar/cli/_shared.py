@@ -46,7 +46,9 @@ _OUTPUTS = ("out", "output", "html")
 #: Of every command with a ``machine``: values in place of its file's.
 SET = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="A value of the machine for this run."),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Override a value of the machine file for this run."
+    ),
 ]
 
 Names = Callable[[], Iterable[tuple[str, str]]]

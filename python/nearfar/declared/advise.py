@@ -40,7 +40,7 @@ OPTIONS: Final = (
     Option(
         "memory",
         type="str | None",
-        what="Parts of the peak resident set (60%) or bytes (512M), a row each.",
+        what="Memory sizes: shares of the peak resident set (60%) or bytes (512M); one row per size.",
         shown="100%; 50% with --view paper, 10%,...,100% with --evaluate",
         metavar="SIZES",
     ),
@@ -55,14 +55,14 @@ OPTIONS: Final = (
     Option(
         "storage",
         type="str | Sequence[str] | None",
-        what="Storages of the machines; of several, each its own. One machine takes those that it lacks from the built-in machines.",
+        what="Storage devices of the machine, or of the built-in machines where it lacks one. With several machines, each uses its own.",
         shown="all",
         metavar="STORAGES",
     ),
     Option(
         "arch",
         type="str",
-        what="The architecture, which says what page sizes can be set.",
+        what="Architecture: it determines which page sizes can be set.",
         default="x86-64",
         metavar="NAME",
         choices=(("x86-64", ""), ("aarch64", "")),
@@ -71,14 +71,14 @@ OPTIONS: Final = (
     Option(
         "min_gain",
         type="str | float",
-        what="Leave 4 KiB only for at least this share of its predicted time.",
+        what="Recommend another size than 4 KiB only if it saves at least this share of the predicted time.",
         default="5%",
         metavar="SHARE",
     ),
     Option(
         "sizes",
         type="str | int | Sequence[int]",
-        what="Page sizes that the model is shown: all, a list (512,4K,64K,2M), or how many it may choose (4).",
+        what="Page sizes simulated for the model: all, a list (512,4K,64K,2M), or how many it may choose (4).",
         default="all",
         metavar="SIZES",
     ),
@@ -98,21 +98,21 @@ OPTIONS: Final = (
     Option(
         "sample",
         type="float | None",
-        what="Simulate only this part of the pages (0 to 1).",
+        what="Simulate only this share of the pages (0 to 1).",
         shown="all",
         metavar="NUMBER",
     ),
     Option(
         "page_sizes",
         type="str | int | Sequence[str | int]",
-        what="Page sizes that may be advised beside 4 KiB, and are simulated; `...` doubles. --view machine takes those that the architecture can set.",
+        what="Page sizes to consider besides 4 KiB; `...` doubles. `--view machine` uses those of them that the architecture can set.",
         default="512,1K,...,2M",
         metavar="SIZES",
     ),
     Option(
         "view",
         type="str | None",
-        what="What a reference is taken to cost.",
+        what="How the time of a reference is computed.",
         shown="machine, where its file describes the processor, else paper",
         metavar="NAME",
         choices=(
@@ -127,14 +127,14 @@ OPTIONS: Final = (
     Option(
         "nested",
         type="str | int | None",
-        what="Page size with which a host backs a virtual machine, for `--view machine`: a walk then goes through its page table too.",
+        what="Page size that the host uses for a virtual machine's memory, for `--view machine`: page walks then include the host's page table.",
         shown="as the machine says, else 4K: advice is for a VM",
         metavar="SIZE",
     ),
     Option(
         "page_cache",
         type="str",
-        what="Where the program's files are when it starts, for --view machine.",
+        what="Where the program's files are at its start, for --view machine.",
         default="cold",
         metavar="NAME",
         choices=(
@@ -184,7 +184,7 @@ OPTIONS: Final = (
     Option(
         "clock_insert",
         type="str",
-        what="The accessed bit of a page just loaded by CLOCK.",
+        what="Accessed bit of a newly loaded page under CLOCK.",
         default="set",
         metavar="NAME",
         choices=(
@@ -196,7 +196,7 @@ OPTIONS: Final = (
     Option(
         "kinds",
         type="str | Sequence[str] | None",
-        what="Kinds of references that count.",
+        what="Kinds of references to include.",
         shown="all",
         metavar="KINDS",
         choices=names.KIND,
@@ -205,7 +205,7 @@ OPTIONS: Final = (
     Option(
         "filter",
         type="str",
-        what="References that the study sees, before or behind the machine's caches.",
+        what="References to simulate: all (`none`), or those that miss the machine's caches.",
         default="none",
         metavar="NAME",
         choices=names.FILTER,
@@ -222,7 +222,7 @@ OPTIONS: Final = (
     Option(
         "max_memory",
         type="str | int",
-        what="Memory that the simulation should keep to, by going over the trace more than once.",
+        what="Memory limit of the simulation; if it needs more, it reads the trace several times.",
         default="12G",
         metavar="SIZE",
         recorded=False,

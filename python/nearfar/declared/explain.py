@@ -29,7 +29,7 @@ OPTIONS: Final = (
     Option(
         "memory",
         type="str | int | None",
-        what="Memory size of the row, as the run was asked for it.",
+        what="Memory size of the row, as given to the run.",
         shown="the middle one",
         metavar="SIZE",
     ),
@@ -50,7 +50,7 @@ OPTIONS: Final = (
     Option(
         "by_region",
         type="bool",
-        what="Also say which regions want which page size; takes a run of `--view machine`.",
+        what="Also show which page size suits which region; needs a run with `--view machine`.",
         default=False,
     ),
 )

@@ -82,7 +82,7 @@ OPTIONS: Final = (
     Option(
         "pattern",
         type="str",
-        what="How often a generated workload uses which page: YCSB's distributions.",
+        what="Popularity of the pages of a generated workload, as in YCSB.",
         default="scrambled-zipf",
         metavar="NAME",
         choices=(
@@ -94,7 +94,7 @@ OPTIONS: Final = (
     Option(
         "placement",
         type="str",
-        what="Where the most popular pages of a generated workload lie.",
+        what="Where the hottest pages of a generated workload are.",
         default="uniform",
         metavar="NAME",
         choices=(("uniform", "scattered"), ("hottest-first", "the most popular ones first")),
@@ -117,7 +117,7 @@ OPTIONS: Final = (
     Option(
         "seeds",
         type="int | Sequence[int]",
-        what="How many seeds, each a run, from --seed on.",
+        what="Number of seeds, one run each, starting at --seed.",
         default=1,
         metavar="COUNT",
     ),

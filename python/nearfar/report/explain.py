@@ -99,7 +99,10 @@ def sizes(found: Sequence[Mapping[str, Any]], of: str = "") -> list[RenderableTy
         "page_bytes", "saved_share", "saved_ns", "resident_bytes", "added_bytes", "name"
     )
     title = f"Which region{of} wants which page size, and what that adds to its memory"
-    return [*([listing(title, heads, rows)] if rows else []), *([Text(line)] if rest else [])]
+    return [
+        *([listing(title, heads, rows, places=True)] if rows else []),
+        *([Text(line)] if rest else []),
+    ]
 
 
 def functions(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -194,7 +197,7 @@ def _places(
         rows.append([*([_where(place)] if where else []), *counts, place["name"]])
     heads = ROWS.heads("tlb_misses", "faults", "first_touches", "ns", "share", "name")
     details = ROWS.heads("first_touches")
-    return listing(title, [*where, *heads], rows, details)
+    return listing(title, [*where, *heads], rows, details, places=True)
 
 
 def _where(place: Mapping[str, Any]) -> str:

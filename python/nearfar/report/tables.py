@@ -24,7 +24,7 @@ from nearfar.declared.info import REGIONS_ROWS, REUSE_ROWS, WORKING_SET_ROWS
 from nearfar.declared.paging import ROWS
 from nearfar.memory_curve import Memory
 from nearfar.output import coloured
-from nearfar.report.fitted import DETAIL, KEY, Prose, Table
+from nearfar.report.fitted import DETAIL, KEY, Places, Prose, Table
 from nearfar.trace import facts
 
 _PIPE_WIDTH = 200
@@ -300,11 +300,12 @@ def listing(
     headers: Sequence[str],
     rows: Sequence[Sequence[object]],
     details: Sequence[str] = (),
+    places: bool = False,
 ) -> Table:
     """Rows under their headers, numbers to the right.
 
     Where room is short, the last column takes more lines; then those between it and the first go,
-    ``details`` before others.
+    ``details`` before others. With ``places`` the last column names regions and files.
     """
     table = Table(title)
     for place, header in enumerate(headers):
@@ -315,10 +316,13 @@ def listing(
             header,
             justify="right" if right else "left",
             overflow="fold" if last and not right else "ellipsis",
+            # An address with "(anonymous)" before it.
+            narrow=24 if places else 18,
             importance=KEY if last or not place else DETAIL if header in details else 1,
         )
     for row in rows:
-        table.add_row(*map(units.clean, row))
+        *cells, end = map(units.clean, row)
+        table.add_row(*cells, Places(end) if places else end)
     return table
 
 

@@ -27,15 +27,15 @@ nearfar_schema::options! {
         machine: MachineName = "cxl-a",
         /// Loads and stores of a generated workload's rounds.
         mix: Mix = "write",
-        /// How often a generated workload uses which page: YCSB's distributions.
+        /// Popularity of the pages of a generated workload, as in YCSB.
         pattern: Pattern = "scrambled-zipf",
-        /// Where the most popular pages of a generated workload lie.
+        /// Where the hottest pages of a generated workload are.
         placement: Placement = "uniform",
         /// Rounds after the warm-up; of a trace, how often it is replayed.
         rounds: Option<Count<0, 1000>> = none("4; of a trace: 1"),
         /// Scale of a generated workload and its machine, memory and work: 1/64, 1/1 for full size.
         scale: Scale = "1/64",
-        /// How many seeds, each a run, from --seed on.
+        /// Number of seeds, one run each, starting at --seed.
         seeds: Seeds = 1,
         /// The first seed.
         seed: Count<0, { 1 << 63 }> = 1,

@@ -24,13 +24,13 @@ _HEADS: Final = CURVE_ROWS.heads(
 
 _GLOSSARY = (
     ("page", "The advised page size: of least predicted time; 4 KiB unless it gains enough."),
-    ("set", "The size that the architecture can really be set to."),
-    ("predicted", "Time per reference by the model, from the page sizes that it was shown."),
+    ("set", "The nearest size that this architecture can be set to."),
+    ("predicted", "Time per reference by the model, from the page sizes simulated for it."),
     ("simulated", "The same by the simulation of the whole trace."),
     ("gain", "Share of the 4 KiB page's predicted time that the advised page saves."),
     ("regret", "How much longer the advised page takes than the simulation's best."),
-    ("fit", "How sure the advice is: by the error of the time at a size that was held out."),
-    ("gain error", "With --view machine: what the predicted gain may be wrong by."),
+    ("fit", "Confidence in the advice, from the error of the model at held-out page sizes."),
+    ("gain error", "With --view machine: how far off the predicted gain may be."),
     ("limit", "What a reference still waits for, or what takes the largest part of its time."),
 )
 
@@ -182,8 +182,8 @@ def _vm(row: Advice) -> Mapping[str, object]:
         price = row["settable_price"]
         sign = "+" if price >= 0 else "-"
         facts += [
-            ("shown to the model", ", ".join(map(units.size, row["fitted_page_bytes"]))),
-            ("price of what can be set", f"{sign}{units.percent(abs(price))}"),
+            ("simulated for the model", ", ".join(map(units.size, row["fitted_page_bytes"]))),
+            ("cost of setting that instead", f"{sign}{units.percent(abs(price))}"),
         ]
     return {
         **curve(row),

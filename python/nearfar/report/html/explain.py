@@ -41,10 +41,9 @@ class ExplainPage(page.Page):
         super().__init__(result)
         run = result["run"]
         self.title = f"{run['trace']} explained - nearfar"
-        name = str(run["trace"]).rstrip("/").rpartition("/")[2]
         size, memory = units.size(run["page_bytes"]), findings.memory_of(run).label
         self.heading = (
-            f"Where the time of <code>{page.text(name)}</code> comes from: "
+            f"Where the time of <code>{page.name(run['trace'])}</code> comes from: "
             f"{page.text(page.typeset(f'{size} pages, {memory} memory'))}"
         )
         self.functions = report.functions(result)
@@ -55,7 +54,8 @@ class ExplainPage(page.Page):
         parts = [page.section("code", "Which code", self._code(), wide=True)]
         if found["sizes"]:
             parts.append(page.section("sizes", "Which page size", sizes(found["sizes"]), wide=True))
-        parts.append(page.section("regions", "Which memory", _regions(found["regions"])))
+        regions = _regions(found["regions"])
+        parts.append(page.section("regions", "Which memory", regions, wide=True))
         parts.append(page.section("terms", "Which part of the time", _terms(found)))
         return parts
 
@@ -132,7 +132,7 @@ def sizes(found: Sequence[Row]) -> str:
     def cells(one: Row) -> list[str]:
         saved = one["saved_ns"]
         return [
-            page.text(one["name"]),
+            page.path(one["name"]),
             page.text(page.typeset(units.size(one["page_bytes"]))),
             page.text(page.typeset(units.percent(one["saved_share"]))),
             page.text(page.typeset(units.size(one["added_bytes"]))),
@@ -158,7 +158,7 @@ def _regions(regions: Sequence[Row]) -> str:
     keys = ("tlb_misses", "faults", "references")
     rows = [
         [
-            page.text(region["name"]),
+            page.path(region["name"]),
             page.text(page.typeset(units.percent(region["share"]))),
             page.text(page.typeset(units.duration(region["ns"]))),
             *(page.text(units.count(region[key])) for key in keys),

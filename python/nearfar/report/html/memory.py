@@ -57,7 +57,7 @@ def drawn(
         {
             "bytes": memory.bytes,
             "place": place,
-            "text": page.typeset(f"{text}: {units.size(memory.bytes)}"),
+            "text": page.typeset(f"{text}|{units.size(memory.bytes)}"),
         }
         for place, (memory, text) in enumerate(found.items())
         if memory is not None
@@ -72,7 +72,7 @@ def section(curves: Sequence[MemoryCurve], title: str, caption: str) -> str:
     whole = units.size(curves[0].whole.bytes)
     label = f"Time against memory size, as a multiple of that with {whole}"
     body = page.chart("enough", label, caption)
-    return page.section("enough", title, body)
+    return page.section("enough", title, body, wide=True)
 
 
 def _spec(
@@ -88,6 +88,7 @@ def _spec(
             title=words.memory,
             values=ticks(whole),
             labelExpr=charts.SIZE_LABEL,
+            labelOverlap="parity",
             labelSeparation=8,
             grid=False,
         ),
