@@ -124,7 +124,7 @@ def test_the_table_names_the_fastest(result: SsdResult, server: Path, nearfar: R
     assert shown.returncode == 0
     lines = [line.split() for line in shown.stdout.splitlines()]
     shown_rows = [line[2] for line in lines if line[:2] == ["2", "MiB"]]
-    assert shown_rows == ["none", "smart:0ns"] * 2
+    assert shown_rows == ["none", "smart:0ns"] * 3
     rows = [line for line in shown.stdout.splitlines() if line.split()[:2] == ["2", "MiB"]]
     assert max(map(len, rows)) <= 80
     assert "Flash at the start" in shown.stdout

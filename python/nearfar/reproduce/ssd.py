@@ -38,14 +38,16 @@ POLICIES: Final = ("none", "all", "smart:50us")
 #: goes on while one such piece is written, and no further.
 _PIECE: Final = 753_000
 
+
 @dataclass(frozen=True)
 class Setting:
     """What UMD (002) does not say, as chosen here; the docstring of each says why.
 
     Attributes:
         program: ``pigz``. The paper unpacks "a file of 45 MB": that is the size of the file that is
-            unpacked. With what comes out it is 152 MiB, for which 100 MB of DRAM are too few and 150
-            about enough, as the paper says; were 45 MB what comes out (``pigz-45``), all would fit.
+            unpacked. With what comes out it is 152 MiB, for which 100 MB of DRAM are too few and
+            150 about enough, as the paper says; were 45 MB what comes out (``pigz-45``), all would
+            fit.
         disk: files come from the machine's disk: nothing of them is in memory at the start.
         atomic: ``none``. Of pigz's faults 99 % are in the kernel's copies to and from the page
             cache. Linux disables page faults there so that no fault waits for the lock of a page
@@ -260,8 +262,9 @@ def view(whole: Path, to: Path, progress: Progress = None) -> Path:
 
 
 def waits(trace: Path, without: Sequence[str] = ()) -> tuple[int, float]:
-    """Accesses of a capture and its seconds beside the instructions', as ``papers/002/pigz.toml`` has
-    them; ``without`` names caches that are left out: ``l2``, or all three for a view.
+    """Accesses of a capture and its seconds beside the instructions' (``papers/002/pigz.toml``).
+
+    ``without`` names caches that are left out: ``l2``, or all three for a view.
     """
     made = machines.load(MACHINE).to_dict()
     for level in without:
@@ -350,7 +353,7 @@ def _measures(found: Found, more: Found) -> Iterator[tuple[str, tuple[float, str
 
 
 def _tables(pigz: _Pigz, usual: Setting, stack: ExitStack) -> Iterator[TextTable]:
-    """Figure 2 extended: predictions, thresholds, sizes of DRAM, threads, other latencies, a disk."""
+    """Figure 2 extended: predictions, thresholds, sizes of DRAM, other latencies, threads."""
     cells = [
         [
             units.size(row["dram_bytes"]),
@@ -365,7 +368,7 @@ def _tables(pigz: _Pigz, usual: Setting, stack: ExitStack) -> Iterator[TextTable
     ]
     headers = ["DRAM", "EPF", "services", "reads", "programs", "predicted", "actual", "late",
                "by dies", "by channels", "by erasing", "woke early"]  # fmt: skip
-    yield _table("Predictions: counted reads and programs, and what made them short", headers, cells)
+    yield _table("Predictions: counted reads and programs, and what they missed", headers, cells)
     thresholds = [0, 10, 20, 26, 50, 100, 200, 224, 230, 300, 400]
     policies = [f"smart:{us}us" for us in thresholds]
     found = pigz.run(usual, epf=policies)
@@ -409,7 +412,7 @@ def _tables(pigz: _Pigz, usual: Setting, stack: ExitStack) -> Iterator[TextTable
 
 
 def _swap() -> dict[str, str | float]:
-    """The machine whose pages go to its disk, a page at a time, and whose threads sleep until then."""
+    """Changes for a machine whose pages go to its disk, one at a time."""
     disk = machines.load(MACHINE).to_dict()["storage"]["hdd"]["hdd"]
     half_turn = 30 / float(str(disk["rotation"]["value"]).removesuffix("rpm"))
     page = 4096 / 1e6 / float(str(disk["bandwidth"]["value"]).removesuffix("MB/s"))

@@ -91,7 +91,11 @@ impl Device {
                 self.arriving.retain(|(_, other)| *other != job);
                 let took = end - service.submitted;
                 let late = self.umd.array().late(job);
-                assert_eq!(took, service.predicted + late.ns(), "a service took its steps and waits");
+                assert_eq!(
+                    took,
+                    service.predicted + late.ns(),
+                    "a service took its steps and waits"
+                );
                 self.actual.add(took);
                 self.error.add(late.ns());
                 self.error_max = self.error_max.max(late.ns());

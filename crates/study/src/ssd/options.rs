@@ -262,11 +262,7 @@ pub struct Replay {
 impl Default for Replay {
     /// The kernel's copies are atomic, the device knows which pages are new.
     fn default() -> Self {
-        Self {
-            atomic: KERNEL,
-            first_touch: FirstTouch::New,
-            window: 1 << 20,
-        }
+        Self { atomic: KERNEL, first_touch: FirstTouch::New, window: 1 << 20 }
     }
 }
 
