@@ -59,8 +59,8 @@ declared: env ## What the engine declares, as Python source and as tables of the
 	$(BIN)/python docs/declared.py
 
 .PHONY: demo
-demo: env ## Capture real programs and study their page sizes (installs what it may)
-	@workloads/install.sh qemu-user gzip gnugo
+demo: env ## Capture a server and a graph program; page size, memory and storage for each (installs what it may)
+	@workloads/install.sh qemu-user redis-server redis-tools
 	$(BIN)/python workloads/demo.py
 
 .PHONY: workloads
@@ -78,7 +78,7 @@ lint: env ## Formatters and linters
 
 .PHONY: test-packages
 test-packages:
-	@workloads/install.sh qemu-user chromium pigz gzip libvirt-clients libxml2-utils qemu-system-x86 qemu-system-arm systemd hwloc-nox numactl acpica-tools cpio \
+	@workloads/install.sh qemu-user chromium pigz gzip libvirt-clients libxml2-utils virtinst qemu-system-x86 qemu-system-arm systemd hwloc-nox numactl acpica-tools cpio \
 	  sqlite3 redis-server redis-tools xvfb xdotool zsh fish mandoc
 
 # Minutes of processor time that `make test` may use after `make clean` (CONTRIBUTING.md, Tests).

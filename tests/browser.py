@@ -126,7 +126,8 @@ _UNTIDY = r"""() => {
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   const range = document.createRange();
   const unit = "(?:\\u00a0?(?:%|ns|\\u00b5s|ms|[KMGT]iB|s|B))?";
-  const number = new RegExp(`(?<![\\w.])\\d[\\d.,\\u00a0\\u202f]*${unit}(?!\\w)`, "g");
+  const digits = "\\d[\\d.,\\u00a0\\u202f]*(?:e-\\u2060?\\d+)?";
+  const number = new RegExp(`(?<![\\w.])${digits}${unit}(?!\\w)`, "g");
   for (let node; (node = walker.nextNode());) {
     const parent = node.parentElement;
     if (parent.closest("script, style, svg, code, .icicle") || !seen(parent)) continue;
@@ -162,6 +163,26 @@ _UNTIDY = r"""() => {
       const room = Math.max(...boxes.map(([, b]) => b.right)) - left;
       if (needed < 0.8 * room) found.push(`labels dropped: ${short(axis.textContent)}`);
     }
+  }
+  for (const text of document.querySelectorAll("svg .role-legend-label text")) {
+    const [box, frame] = [text, text.closest("svg")].map((e) => e.getBoundingClientRect());
+    const outside = seen(text) && box.right > frame.right + 1;
+    if (outside) found.push(`cut legend: ${short(text.textContent)}`);
+  }
+  // A section of half the width has another beside it.
+  if (innerWidth >= 960) {
+    const halves = [...document.querySelectorAll("main > section:not(.wide)")];
+    const tops = halves.map((e) => Math.round(e.getBoundingClientRect().top));
+    tops.forEach((top, at) => {
+      if (tops.filter((t) => t === top).length < 2) found.push(`stands alone: ${halves[at].id}`);
+    });
+  }
+  for (const swatch of document.querySelectorAll(".key .swatch")) {
+    const after = swatch.nextSibling;
+    range.selectNodeContents(after);
+    const [first] = [...range.getClientRects()].filter((r) => r.width > 0).slice(-1);
+    const below = !first || first.top >= swatch.getBoundingClientRect().bottom;
+    if (seen(swatch) && below) found.push(`swatch without name: ${short(after.textContent)}`);
   }
   const texts = "td, th, dd, dt, p, h1, h2, h3, button, label, figcaption, summary, li";
   for (const e of document.querySelectorAll(texts)) {

@@ -65,6 +65,27 @@ def nearfar(*words: str | Path, **more: Any) -> subprocess.CompletedProcess[str]
     )
 
 
+ALONE = ("-nostdlib", "-static", "-no-pie")
+
+_LOOP = """
+.globl _start
+_start:
+    mov ${turns}, %ecx
+1:  mov (%rsp), %rax
+    mov %rax, -8(%rsp)
+    dec %ecx
+    jnz 1b
+    mov $60, %eax
+    xor %edi, %edi
+    syscall
+"""
+
+
+def loop(turns: int) -> str:
+    """Assembly that needs no library: so many turns of a load and a store, then exit(0)."""
+    return _LOOP.replace("{turns}", str(turns))
+
+
 # 100 turns of a load and a store, then exit(5).
 AARCH64_LOOP = struct.pack(
     "<9I",

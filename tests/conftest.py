@@ -121,6 +121,16 @@ def no_guest(architecture: str) -> str | None:
     return None
 
 
+def fetched(architecture: str) -> str:
+    """The architecture, if its guests can be booted here; skips or, where ``CI`` is set, fails."""
+    reason = no_guest(architecture)
+    if reason and os.environ.get("CI"):
+        pytest.fail(reason)
+    if reason:
+        pytest.skip(reason)
+    return architecture
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that use a fixture of their module run in one worker, which makes it once."""

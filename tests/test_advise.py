@@ -414,7 +414,7 @@ def test_formats_agree(nearfar: Run, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert nearfar(*words, "-o", out, "--emit", "sysfs").returncode == 0
     table = pq.read_table(out / "result.parquet")
-    nested = {"curve", "fitted_page_bytes"}
+    nested = {"curve", "fitted_page_bytes", "regions"}
     assert table.column_names == [k for k in rows[0] if k not in nested]
     assert table.to_pylist() == [{k: v for k, v in r.items() if k not in nested} for r in rows]
     assert json.loads((out / "run.json").read_text())["study"] == "advise"
@@ -434,9 +434,11 @@ def test_emitting_one_and_many(nearfar: Run, fleet: Path, tmp_path: Path) -> Non
     assert one.stdout == "thp_anon=64K:always\n"
     done = nearfar("advise", fleet, "--emit", "libvirt")
     assert done.returncode == 2 and "give -o FOLDER" in done.stderr
-    done = nearfar("advise", fleet, "--emit", "libvirt", "-o", tmp_path / "made")
+    done = nearfar("advise", fleet, "--emit", "sysfs", "-o", tmp_path / "made")
     assert done.returncode == 0, done.stderr
-    assert {p.stem for p in (tmp_path / "made").glob("*.xml")} == {"web", "small", "archive"}
+    assert {p.stem for p in (tmp_path / "made").glob("*.sh")} == {"web", "small", "archive"}
+    pools = nearfar("advise", fleet, "--emit", "hugetlb", "-o", tmp_path / "pools")
+    assert pools.returncode == 2 and "no VM has pages of 2M or 1G" in pools.stderr
 
 
 def test_advice_that_cannot_be_emitted_is_an_error(nearfar: Run, tmp_path: Path) -> None:

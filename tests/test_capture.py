@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from capturing import (
+    ALONE,
     FETCH,
     KERNEL,
     KERNEL_LOAD,
@@ -20,6 +21,7 @@ from capturing import (
     aarch64_program,
     columns,
     info,
+    loop,
     nearfar,
     needs_cc,
     needs_qemu,
@@ -31,25 +33,11 @@ from conftest import HANG
 from nearfar import capture
 from nearfar.declared.names import KIND
 
-LOOP = """
-.globl _start
-_start:
-    mov $1000, %ecx
-1:  mov (%rsp), %rax
-    mov %rax, -8(%rsp)
-    dec %ecx
-    jnz 1b
-    mov $60, %eax
-    xor %edi, %edi
-    syscall
-"""
-ALONE = ("-nostdlib", "-static", "-no-pie")
-
 
 @needs_qemu
 @needs_cc
 def test_every_record_of_a_known_loop(build: Callable[..., Path], tmp_path: Path) -> None:
-    program = build(LOOP, *ALONE, suffix=".s")
+    program = build(loop(1000), *ALONE, suffix=".s")
     trace = capture.capture([program], tmp_path / "loop.trace")
     rows = columns(trace)
     # The first block holds the first `mov` and the loop's first turn, the last one the exit.
@@ -74,7 +62,7 @@ def test_every_record_of_a_known_loop(build: Callable[..., Path], tmp_path: Path
 @needs_qemu
 @needs_cc
 def test_no_fetch_keeps_the_instruction_count(build: Callable[..., Path], tmp_path: Path) -> None:
-    program = build(LOOP, *ALONE, suffix=".s")
+    program = build(loop(1000), *ALONE, suffix=".s")
     trace = capture.capture([program], tmp_path / "loop.trace", fetch=False)
     rows = columns(trace)
     assert [row[1] for row in rows] == [LOAD, STORE] * 1000
@@ -85,7 +73,7 @@ def test_no_fetch_keeps_the_instruction_count(build: Callable[..., Path], tmp_pa
 @needs_qemu
 @needs_cc
 def test_max_refs(build: Callable[..., Path], tmp_path: Path) -> None:
-    program = build(LOOP.replace("$1000", "$10000000"), *ALONE, suffix=".s")
+    program = build(loop(10_000_000), *ALONE, suffix=".s")
     outcome = capture.run([program], tmp_path / "loop.trace", max_refs=12345)
     assert outcome.complete and outcome.exit_code == 0
     assert outcome.info["records"] == records(outcome.path).num_rows == 12345
@@ -98,7 +86,7 @@ def test_max_refs(build: Callable[..., Path], tmp_path: Path) -> None:
 @needs_qemu
 @needs_cc
 def test_skip_refs(build: Callable[..., Path], tmp_path: Path) -> None:
-    program = build(LOOP, *ALONE, suffix=".s")
+    program = build(loop(1000), *ALONE, suffix=".s")
     whole = capture.run([program], tmp_path / "whole.trace")
     rest = capture.run([program], tmp_path / "rest.trace", skip_refs=1234)
     assert columns(rest.path) == columns(whole.path)[1234:]

@@ -10,7 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from capturing import NEARFAR, STORE, columns, info, nearfar, needs_cc, needs_qemu, regions
+from capturing import (
+    ALONE,
+    NEARFAR,
+    STORE,
+    columns,
+    info,
+    loop,
+    nearfar,
+    needs_cc,
+    needs_qemu,
+    regions,
+)
 from conftest import HANG, until
 
 #: Writes one array, says where both are, waits for a line; then writes the other one until the
@@ -76,26 +87,12 @@ def test_a_signal_begins_the_recording(build: Callable[..., Path], tmp_path: Pat
     assert events[:2] == ["map", "unmap"]
 
 
-LOOP = """
-.globl _start
-_start:
-    mov $5000000, %ecx
-1:  mov %rax, -8(%rsp)
-    dec %ecx
-    jnz 1b
-    mov $60, %eax
-    xor %edi, %edi
-    syscall
-"""
-ALONE = ("-nostdlib", "-static", "-no-pie")
-
-
 @needs_qemu
 @needs_cc
 def test_a_time_ends_the_recording_and_not_the_program(
     build: Callable[..., Path], tmp_path: Path
 ) -> None:
-    program, trace = build(LOOP, *ALONE, suffix=".s"), tmp_path / "short.trace"
+    program, trace = build(loop(5_000_000), *ALONE, suffix=".s"), tmp_path / "short.trace"
     done = nearfar("--stop-after", "1ms", "-o", trace, "--", program)
     assert done.returncode == 0, done.stderr
     found = info(trace)

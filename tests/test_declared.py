@@ -181,7 +181,7 @@ def _ssd() -> Any:
         sleep_granularity=1000,
         atomic="load+store",
         first_touch="stored",
-        background=("100K", 0.25),
+        l2p="device",
         seed=7,
     )
 

@@ -86,8 +86,8 @@ def _advice() -> Rows:
 def _info(trace: Path) -> Rows:
     found = dict(nearfar.info(trace, heatmap=False))
     for point in found["working_set"]:
-        # Null here: these captures do not say when pages end.
-        assert point.pop("resident_bytes") is None
+        # Newer than these digests; null where a capture does not say when pages end.
+        point.pop("resident_bytes")
     return [found]
 
 

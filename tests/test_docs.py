@@ -35,6 +35,7 @@ NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 NEEDS = {
     "qemu": lambda: all(found.available for found in _probe()),
     "guest": lambda: no_guest("x86_64") is None,
+    "virt-xml": lambda: shutil.which("virt-xml") is not None,
 }
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from conftest import Run, no_guest, tool, until
+from conftest import Run, fetched, tool, until
 from nearfar.errors import NearfarError
 from nearfar.guest import Guest, Hardware, Link, Node
 from nearfar.guest.archive import Archive
@@ -52,16 +52,6 @@ def running_in(folder: Path) -> list[str]:
         if f"{folder}/" in words:
             found.append(words)
     return found
-
-
-def fetched(architecture: str) -> str:
-    """The architecture, if its guests can be booted here; skips or, where ``CI`` is set, fails."""
-    reason = no_guest(architecture)
-    if reason and os.environ.get("CI"):
-        pytest.fail(reason)
-    if reason:
-        pytest.skip(reason)
-    return architecture
 
 
 # --- guests that boot

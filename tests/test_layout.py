@@ -47,9 +47,7 @@ def _ssd(folder: Path) -> str:
 def _tiering(folder: Path) -> str:
     from nearfar.tiering import tiering
 
-    return tiering(
-        "nomad-small", policy="none,nomad,ssp", seeds=1, scale="1/1024", points=20
-    ).html()
+    return tiering(GNUGO, copies=36, points=20).html()
 
 
 def _numa(folder: Path) -> str:
@@ -80,6 +78,19 @@ def _several(folder: Path) -> str:
     return report([folder / "go.run", folder / "server.run"])
 
 
+def _sweep(folder: Path) -> str:
+    from nearfar.report import report
+    from nearfar.sweep import sweep
+
+    study = folder / "study.toml"
+    study.write_text(
+        f'study = "paging"\n[grid]\ntrace = ["{GNUGO}", "{REDIS}"]\n'
+        '[options]\nmachine = "optane-ssd"\nmemory = "50%"\npage_sizes = "4K,64K"\n'
+    )
+    sweep(study, folder / "study.sweep")
+    return report([folder / "study.sweep"])
+
+
 def _reproduce(folder: Path) -> str:
     from nearfar.reproduce import reproduce
 
@@ -96,6 +107,7 @@ PAGES: dict[str, Callable[[Path], str]] = {
     "numa": _numa,
     "fleet": _fleet,
     "several": _several,
+    "sweep": _sweep,
     "reproduce": _reproduce,
 }
 
@@ -133,7 +145,8 @@ def test_the_checks_see_faults(tmp_path: Path, scheme: str) -> None:
         "<!doctype html><title>bad</title><style>p { width: 40px; overflow-wrap: anywhere }"
         "div { width: 3000px }</style><section><p>123456789012345</p></section>"
         '<p style="overflow: hidden; white-space: nowrap">a text that is longer than its place</p>'
-        '<div>{"a": 1}</div>',
+        '<div>{"a": 1}</div><p style="width: 3em; overflow-wrap: anywhere">1.23456e-5</p>'
+        '<p class="key" style="width: 20px"><i class="swatch" style="padding: 7px"></i> name</p>',
         encoding="utf-8",
     )
     with browser.opened(file, width=390, scheme=scheme, ready="section") as (page, _):
@@ -142,6 +155,8 @@ def test_the_checks_see_faults(tmp_path: Path, scheme: str) -> None:
         "wider than the window",
         "split over lines: 1234",
         "JSON is shown",
+        "split over lines: 1.23456e-5",
+        "swatch without name: name",
         "cut: a text",
     ):
         assert fault in found

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import emitted
 from conftest import Run, tool
 from nearfar import emit
 from nearfar.errors import NearfarError
@@ -113,11 +111,7 @@ def sys_folder(root: Path) -> None:
 
 def played(root: Path, script: str) -> str:
     """Run a script with ``root`` in place of /sys; the arguments of daxctl."""
-    text = script.replace("/sys/", f"{root}/sys/")
-    environment = {**os.environ, "PATH": f"{root}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["sh", "-ec", text], capture_output=True, text=True, env=environment, check=False
-    )
+    done = emitted.played(root, script)
     assert done.returncode == 0, done.stderr
     called = root / "called"
     return called.read_text() if called.exists() else ""
@@ -142,11 +136,8 @@ def test_the_scripts_do_what_they_say(tmp_path: Path) -> None:
 def test_the_unit_is_verified_and_does_the_same(tmp_path: Path) -> None:
     sys_folder(tmp_path)
     text = emit.emit("numa-systemd", row("weighted-interleave", [0, 6], [16, 3]))
-    line = re.search(r"^ExecStart=(.*)$", text, re.M)
-    assert line
-    words = shlex.split(line[1].replace("$$", "$").replace("%%", "%"))
-    assert words[:2] == ["/bin/sh", "-ec"] and len(words) == 3
-    assert played(tmp_path, words[2]) == "reconfigure-device --mode=system-ram dax1.0\n"
+    played_lines = emitted.command_of(text, "ExecStart")
+    assert played(tmp_path, played_lines) == "reconfigure-device --mode=system-ram dax1.0\n"
     folder = tmp_path / "sys/kernel/mm/mempolicy/weighted_interleave"
     assert (folder / "node6").read_text() == "3\n"
     command = tool("systemd-analyze", "systemd")

@@ -150,10 +150,6 @@ def test_paging(machine: str, changed: Callable[..., None]) -> None:
         judge(run, machine, keys, changed)
 
 
-#: Choices of the study of UMD (002) that rows name as inputs, chosen otherwise.
-CHOICES = {"background": ("96M", 0.27 * FACTOR)}
-
-
 @pytest.fixture(scope="module")
 def pigz() -> Iterator[Callable[[ssd.Setting], Rows]]:
     with ExitStack() as stack:
@@ -175,13 +171,18 @@ def test_ssd(pigz: Callable[[ssd.Setting], Rows], changed: Callable[..., None]) 
 def test_choices_of_ssd(pigz: Callable[[ssd.Setting], Rows]) -> None:
     usual = pigz(ssd.Setting())
     named = {row["input"] for row in usual.values()} - {""}
-    assert named == {*CHOICES, "definition"}
-    others = {
-        name: pigz(replace(ssd.Setting(), **{name: value})) for name, value in CHOICES.items()
-    }
-    others["background, larger"] = pigz(replace(ssd.Setting(), background=("120M", 0.27)))
-    for name, value in (("first_touch", "stored"), ("atomic", "kernel"), ("sleep", "1ms")):
-        others[name] = pigz(replace(ssd.Setting(), **{name: value}))  # type: ignore[arg-type]
+    assert named == {"definition", "precondition"}
+    others = {}
+    for name, value in (
+        ("first_touch", "stored"),
+        ("atomic", "kernel"),
+        ("sleep", "1ms"),
+        ("overwrite", "once"),
+        ("precondition", (0.6 * FACTOR, 0.5)),
+        ("precondition, random", (0.6, 0.5 * FACTOR)),
+    ):
+        changes: dict[str, Any] = {name.partition(",")[0]: value}
+        others[name] = pigz(replace(ssd.Setting(), **changes))
     for item, row in usual.items():
         by = {name: ratio(row, other[item]) for name, other in others.items()}
         if row["input"] == "definition":
@@ -190,4 +191,4 @@ def test_choices_of_ssd(pigz: Callable[[ssd.Setting], Rows]) -> None:
         elif row["input"]:
             assert any(by[name] != 1 for name in by if name.startswith(row["input"])), item
         else:
-            assert not repeats(by["background"], 3), item
+            assert not any(repeats(by[name], 3) for name in by if "precondition" in name), item

@@ -124,7 +124,7 @@ def test_the_table_names_the_fastest(result: SsdResult, server: Path, nearfar: R
     assert shown.returncode == 0
     lines = [line.split() for line in shown.stdout.splitlines()]
     shown_rows = [line[2] for line in lines if line[:2] == ["2", "MiB"]]
-    assert shown_rows == ["none", "smart:0ns"] * 2
+    assert shown_rows == ["none", "smart:0ns"] * 3
     rows = [line for line in shown.stdout.splitlines() if line.split()[:2] == ["2", "MiB"]]
     assert max(map(len, rows)) <= 80
     assert "Flash at the start" in shown.stdout
@@ -151,13 +151,11 @@ def test_help_names_every_policy(nearfar: Run) -> None:
         (("--overwrite", "twice"), "'twice'; choose one of once, drawn"),
         (("--atomic", "some"), '--atomic: no kind of reference is called "some"'),
         (("--first-touch", "old"), "'old'; choose one of new, stored"),
-        (("--background", "30M"), "--background: '30M' has no share"),
-        (("--background", "lots,5%"), "--background: 'lots' is not a size"),
-        (("--background", "30M,lots"), "--background: 'lots' is not a share"),
+        (("--l2p", "far"), "'far'; choose one of cached, device"),
         (("--sleep-granularity", "50"), "--sleep-granularity: '50' is not a time"),
         (("--machine", "nvme"), "the ssd study knows TLBs of one level"),
         (("--machine", "cxl"), "has no [cpu], which the ssd study needs"),
-        (("--disk", "tape"), "no storage named `tape`; use a --machine such as"),
+        (("--disk", "tape"), "no storage named `tape`; did you mean `hdd`?"),
         (("--format", "xml"), "--format: 'xml' is not a format"),
     ],
 )
@@ -217,11 +215,11 @@ def test_page_cache_copies_that_may_sleep_are_what_pigz_gains_from() -> None:
 
 def test_options_are_kept_with_the_result(nearfar: Run, server: Path, tmp_path: Path) -> None:
     words = ("--dram", "6M", "--epf", "all", "--atomic", "load+store", "--first-touch", "stored")
-    words += ("--background", "2M,25%")
+    words += ("--l2p", "device", "--disk", "hdd")
     shown = nearfar("ssd", server, *words, "--format", "json", "-o", tmp_path / "out")
     assert shown.returncode == 0, shown.stderr
     answer = json.loads(shown.stdout)
-    assert answer["run"]["options"]["background"] == [2 << 20, 0.25]
+    assert answer["run"]["options"]["l2p"] == "device"
     (row,) = answer["rows"]
     assert row["slept"] == 0 < row["passed_to_kernel"]
     repeated = nearfar(*answer["run"]["command"].split()[1:], "--format", "json")

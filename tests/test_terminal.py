@@ -15,7 +15,7 @@ from rich.text import Text
 
 from conftest import DATA, Run
 from nearfar import cli, units
-from nearfar.cli._progress import _Shown, records, records_of_run
+from nearfar.cli._progress import _Shown, given, records, records_of_run
 from nearfar.report import tables
 from nearfar.report.fitted import DETAIL, KEY, Prose, Table
 
@@ -146,6 +146,19 @@ def test_columns_go_by_importance_then_from_the_right() -> None:
     assert {"a", "name", "of", "several", "words"} <= set(" ".join(_printed(24)).split())
 
 
+def test_files_lose_their_folders_where_room_is_short() -> None:
+    names = ["page cache: /usr/lib/x86_64-linux-gnu/libc.so.6", "(anonymous) 0x4002a21000"]
+    table = tables.listing("title", ["time", "share", "region"],
+                           [["1.5 ns", "10 %", name] for name in names], places=True)  # fmt: skip
+    lines = tables.text(table, 44, "elsewhere").splitlines()
+    assert [line.split("%")[1].strip() for line in lines if "%" in line] == [
+        "page cache: libc.so.6",
+        names[1],
+    ]
+    wide = tables.text(table, 120, "elsewhere")
+    assert all(name in wide for name in names)
+
+
 @pytest.mark.parametrize("width", range(20, 60))
 def test_numbers_stay_on_one_line(width: int) -> None:
     sentence = "Of 110 485 321 references 12.3 % miss, 4 KiB at 1.5 us each, 412 MiB in all."
@@ -198,3 +211,9 @@ def test_the_estimate_is_shown(folder: Path, nearfar: Run) -> None:
         command, *more = words
         done = nearfar(command, folder / "app.trace", *more, "--progress", "always")
         assert re.search(r": \d+ of 1 M references(, pass \d)?, \d+ %", done.stderr), done.stderr
+
+
+def test_counts_are_totals_and_times_are_not() -> None:
+    assert [given(count) for count in (1000, "1000", "10s", "1e6", None)] == [
+        1000, 1000, None, None, None,
+    ]  # fmt: skip

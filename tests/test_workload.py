@@ -5,17 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from capturing import needs_cc, needs_qemu
 from conftest import DATA, Run
 from nearfar import inputs, workload
 from nearfar.errors import NearfarError
-
-needs_qemu = pytest.mark.skipif(
-    shutil.which("qemu-x86_64") is None, reason="qemu-user is not installed"
-)
 
 SHORT = """
 description = "does something"
@@ -210,3 +209,35 @@ def test_a_display_of_its_own(tmp_path: Path) -> None:
     with pytest.raises(NearfarError, match="did not run to its end"):
         bare = workload.parse("other.toml", short(command='["xdotool", "getdisplaygeometry"]'))
         workload.capture(bare, tmp_path)
+
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+
+
+def test_the_server_of_the_demonstration_is_a_workload() -> None:
+    load = workload.load(str(EXAMPLES / "redis-benchmark.toml"))
+    assert (load.name, load.command[0]) == ("redis-benchmark", "redis-server")
+    assert [words[0] for words in load.client] == ["redis-benchmark", "redis-cli"]
+
+
+@needs_cc
+def test_the_graph_of_the_demonstration_is_searched_and_ranked(build: Callable[..., Path]) -> None:
+    program = build((EXAMPLES / "graph.c").read_text(), "-Wall", "-Wextra", "-Werror")
+    done = subprocess.run([program, "10", "4"], capture_output=True, text=True, check=True)
+    targets, state, mask = [], 1, 2**64 - 1
+    for _ in range(4 << 10):
+        state = state + 0x9E3779B97F4A7C15 & mask
+        z = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & mask
+        z = (z ^ z >> 27) * 0x94D049BB133111EB & mask
+        targets.append((z ^ z >> 31) >> 54)
+    edges = [targets[4 * v : 4 * v + 4] for v in range(1024)]
+    reached, front = {0}, {0}
+    while front:
+        front = {to for v in front for to in edges[v]} - reached
+        reached |= front
+    ranks = [1 / 1024] * 1024
+    for _ in range(3):
+        ranks = [0.15 / 1024 + 0.85 * sum(ranks[to] / 4 for to in edges[v]) for v in range(1024)]
+    words = f"{len(reached)} of 1024 vertices reached, largest rank {max(ranks):.3g}\n"
+    assert done.stdout == words
+    assert subprocess.run([program, "40"], capture_output=True, check=False).returncode == 2

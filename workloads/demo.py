@@ -1,12 +1,15 @@
-"""The demonstration: capture real programs, study their page sizes, write the pages.
+"""The demonstration: capture a server and a graph program, and answer three questions of each.
 
-Run by ``make demo``. Captures the workloads ``gunzip`` and ``game`` (else ``kghostview``), those
-that are installed; without QEMU it goes on with small captures of ``tests/data/captures``.
-Everything lands in ``out/demo``.
+Run by ``make demo``. The programs are ``examples/redis-benchmark.toml`` and ``examples/graph.c``,
+those that can be captured here; where none can, small captures of ``tests/data/captures`` take
+their place. Everything lands in ``out/demo``.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -15,59 +18,82 @@ from nearfar.errors import NearfarError
 from nearfar.output import write_whole
 
 ROOT = Path(__file__).resolve().parent.parent
-OUT = ROOT / "out" / "demo"
-BUNDLED = ROOT / "tests" / "data" / "captures"
+#: From there, so that outputs name no folder of this machine.
+EXAMPLES = Path("examples")
+OUT = Path("out/demo")
+BUNDLED = Path("tests/data/captures")
 #: What the programs may swap to, on the machine that is taken where none is named.
 STORAGES = "zram,nvme"
-
-#: Workloads in order of preference within each group.
-GROUPS = [["gunzip"], ["game", "kghostview"]]
 
 
 def traces() -> list[Path]:
     """Capture what can be captured; the bundled captures where nothing can."""
     from nearfar.capture import probe
 
-    if not all(
-        found.available for found in probe() if "x86_64" in found.name or "plugin" in found.name
-    ):
-        print("QEMU is not here: going on with small captures that come with nearfar.")
-        return [BUNDLED / "gzip.trace", BUNDLED / "gnugo.trace"]
-    found = []
-    for group in GROUPS:
-        here = [one for one in map(workload.load, group) if not one.missing()]
-        if not here:
-            packages = workload.load(group[0]).packages
-            print(f"{group[0]}: not installed, left out; apt-get install {' '.join(packages)}")
-            continue
-        print(f"$ nearfar workload capture {here[0].name} -o {OUT.relative_to(ROOT)}", flush=True)
-        found.append(workload.capture(here[0], OUT, force=True).trace)
-    return found
+    wanted = [one for one in probe() if "x86_64" in one.name or "plugin" in one.name]
+    found = [_server(), _graph()] if all(one.available for one in wanted) else []
+    made = [trace for trace in found if trace is not None]
+    if not made:
+        print("Nothing can be captured here: going on with small captures that come with nearfar.")
+        return [BUNDLED / "redis.trace", BUNDLED / "graph.trace"]
+    return made
+
+
+def _server() -> Path | None:
+    """Redis under the load of ``redis-benchmark``."""
+    file = EXAMPLES / "redis-benchmark.toml"
+    load = workload.load(str(file))
+    if load.missing():
+        print(f"Redis is not installed, left out; apt-get install {' '.join(load.packages)}")
+        return None
+    _say("workload", "capture", file, "-o", OUT)
+    return OUT / workload.capture(load, OUT, force=True).trace.name
+
+
+def _graph() -> Path | None:
+    """Breadth-first search and PageRank, in C."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        print("There is no C compiler, graph.c is left out; apt-get install gcc libc6-dev")
+        return None
+    program, trace = OUT / "graph", OUT / "graph.trace"
+    source = EXAMPLES / "graph.c"
+    print(f"\n$ cc -O2 -g -o {program} {source}", flush=True)
+    subprocess.run([compiler, "-O2", "-g", "-o", program, source], check=True)
+    _say("capture", "-o", trace, "--", program)
+    nearfar = [sys.executable, "-P", "-m", "nearfar", "capture", "--force"]
+    subprocess.run([*nearfar, "-o", trace, "--", program], check=True)
+    return trace
+
+
+def _say(*words: str | Path) -> None:
+    """Print the command line that does what comes next."""
+    print(f"\n$ nearfar {' '.join(map(str, words))}", flush=True)
 
 
 def main() -> int:
-    """Run everything; say where the pages are."""
+    """Run everything; end with the answers and the pages."""
     from nearfar.info import info
     from nearfar.paging import paging
-    from nearfar.report import tables
+    from nearfar.paging_answers import answers
 
+    os.chdir(ROOT)
     OUT.mkdir(parents=True, exist_ok=True)
-    pages = []
+    lines: list[str] = []
     for trace in traces():
-        print(f"\n$ nearfar paging {trace.name} --storage {STORAGES}", flush=True)
+        study = OUT / f"{trace.stem}.run"
+        _say("paging", trace, "--storage", STORAGES, "-o", study)
         result = paging(trace, storage=STORAGES)
+        result.write(study, force=True)
         found = info(trace)
-        tables.show(tables.paging(result.to_dict()))
-        for kind, page in (
-            ("paging", result.html(found["heatmap"])),
-            ("info", found.html()),
-        ):
+        lines += ["", trace.stem, *(f"  {line}" for line in answers(result.to_dict()))]
+        for kind, page in (("paging", result.html(found["heatmap"])), ("info", found.html())):
             path = OUT / f"{trace.stem}-{kind}.html"
             write_whole(path, page, force=True)
-            pages.append(path)
-    print("\nOpen in a browser:")
-    for path in pages:
-        print(f"  {path.relative_to(ROOT)}")
+            lines.append(f"  Page: {path}")
+    print("\n".join(lines))
+    print("\nOpen the pages in a browser. Where the page faults come from, by function and line:")
+    print(f"  nearfar explain {study} --by-function")
     return 0
 
 
@@ -77,3 +103,6 @@ if __name__ == "__main__":
     except NearfarError as error:
         print(f"demo: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except subprocess.CalledProcessError as error:
+        # It said itself what is wrong.
+        sys.exit(error.returncode)

@@ -202,7 +202,7 @@ class Output:
 def explain_options(*, options: Mapping[str, object]) -> str: ...
 def paging(
     trace: str | PathLike[str],
-    machine: Machine,
+    machines: Sequence[Machine],
     *,
     options: Mapping[str, Any],
     progress: Callable[[int], object] | None,

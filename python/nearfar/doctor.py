@@ -97,6 +97,7 @@ def emitters() -> Iterable[Finding]:
     used_for = "make test, to check what nearfar advise --emit makes"
     libvirt = "libvirt-clients libxml2-utils"
     yield _program("virt-xml-validate", used_for, libvirt, for_tests=True)
+    yield _program("virt-xml", "what nearfar advise --emit libvirt makes", "virtinst")
     boots = f"nearfar guest; make validate; {used_for}"
     yield _program("qemu-system-x86_64", boots, "qemu-system-x86", version=("--version",))
     boots = "nearfar guest --arch aarch64"

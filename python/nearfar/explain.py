@@ -255,6 +255,11 @@ def explain(
             f"{opened.path}: --by-region takes a run of --view machine, which has pages as Linux "
             "gives them; run nearfar paging with it"
         )
+    if "machines" in made:
+        raise NearfarError(
+            f"{opened.path}: compares {', '.join(made['machines'])}; run nearfar paging with one "
+            "machine, to explain its times"
+        )
     machine = Machine.from_json(made["machine"], json.dumps(made["machine_description"]))
     trace = _trace(made)
     terms: list[declared.TermsRow]

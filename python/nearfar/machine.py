@@ -18,6 +18,7 @@ from nearfar import _engine
 from nearfar._engine import AccessTimes, Machine
 from nearfar.errors import NearfarError
 from nearfar.schema import MachineLike
+from nearfar.sizes import list_of
 
 __all__ = [
     "HERE",
@@ -25,16 +26,19 @@ __all__ = [
     "AccessTimes",
     "Machine",
     "MachineLike",
+    "listed",
     "load",
     "measured_file",
     "names",
     "paging_machine",
+    "paging_machines",
     "paging_to_storage",
     "parse",
     "parse_set",
     "schema",
     "usual",
     "with_storages",
+    "words",
 ]
 
 #: Folder in which a machine given by name is looked for before the built-in ones.
@@ -130,6 +134,48 @@ def paging_machine(machine: MachineLike | None, storage: Sequence[str] = ()) -> 
     if machine is None and not found.storages and not storage:
         storage = list(load(_USUAL).storages)
     return with_storages(found, storage)
+
+
+def paging_machines(
+    machine: MachineLike | Sequence[MachineLike] | None, storage: Sequence[str] = ()
+) -> list[Machine]:
+    """The machines of a study that pages to storage: one as :func:`paging_machine` has it.
+
+    Several are whole hosts, each with the storages that it has.
+
+    Raises:
+        NearfarError: there is no such machine, or two have one name.
+    """
+    chosen = listed(machine)
+    if chosen is None or len(chosen) == 1:
+        return [paging_machine(None if chosen is None else chosen[0], storage)]
+    found = [paging_machine(one) for one in chosen]
+    names = [one.name for one in found]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None or not found:
+        what = f"{twice!r} is given twice" if twice is not None else "none is given"
+        raise NearfarError(f"--machine: {what}; give different machines")
+    return found
+
+
+def listed(machine: MachineLike | Sequence[MachineLike] | None) -> list[MachineLike] | None:
+    """The machines that an option names; None stays None."""
+    if machine == "all":
+        return list(paging_to_storage())
+    if isinstance(machine, str):
+        return [*list_of(machine)]
+    if isinstance(machine, Path | Machine):
+        return [machine]
+    return None if machine is None else list(machine)
+
+
+def words(machine: MachineLike | Sequence[MachineLike] | None) -> list[str]:
+    """Words of a command line that mean these machines; values that were set are one for all."""
+    chosen = listed(machine)
+    if chosen is None:
+        return []
+    flags = [one.flags if isinstance(one, Machine) else ["", str(one)] for one in chosen]
+    return ["--machine", ",".join(own[1] for own in flags), *(flags[0][2:] if flags else [])]
 
 
 def with_storages(machine: Machine, storage: Sequence[str]) -> Machine:

@@ -27,6 +27,7 @@ from typing import Final, TypedDict
 import numpy as np
 import numpy.typing as npt
 
+from nearfar import units
 from nearfar.errors import NearfarError
 from nearfar.least_squares import bounds, search
 
@@ -74,7 +75,7 @@ MODELS: Final[dict[str, Model]] = {
     )
 }
 
-#: What least squares weighs.
+#: Error that least squares minimizes.
 WEIGHTINGS: Final = {
     "absolute": "every point's error alike",
     "relative": "the error's share of the point's value",
@@ -423,9 +424,12 @@ def _judge(
         verdict = "bad"
     reason = f"R2 {r2:.3f}"
     if math.isfinite(share):
+        value = f"{units.digits(100 * relative, 2)} % of"
+        if relative >= 10:
+            value = f"{units.digits(relative, 2)} times"
         reason += (
-            f"; a held-out page size is predicted within {100 * share:.2g} % of the range"
-            f" and {100 * relative:.2g} % of its value"
+            f"; a held-out page size is predicted within {units.digits(100 * share, 2)} % of the "
+            f"range and {value} its value"
         )
     if closest:
         reason += f"; every point within {100 * CLOSE:.0f} %"

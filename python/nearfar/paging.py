@@ -109,21 +109,26 @@ class PagingResult(FolderResult):
         return {**self.run, "fits": self.fits, "wall_seconds": round(self.wall_seconds, 3)}
 
     def best(
-        self, *, storage: str | None = None, memory_fraction: float | None = None
+        self,
+        *,
+        storage: str | None = None,
+        memory_fraction: float | None = None,
+        machine: str | None = None,
     ) -> declared.Row:
-        """Return the row of least total time among those of a storage and memory size.
+        """Return the row of least total time among those of a storage, memory size and machine.
 
         Raises:
-            NearfarError: no row is of that storage and memory size.
+            NearfarError: there is no such row.
         """
         rows = [
             row
             for row in self.rows
             if storage in (None, row["storage"])
+            and machine in (None, row["machine"])
             and memory_fraction in (None, row["memory_fraction"])
         ]
         if not rows:
-            raise NearfarError("best: no such storage or memory fraction in this result")
+            raise NearfarError("best: no such storage, memory fraction or machine in this result")
         return min(rows, key=lambda row: (row["total_ns"], row["page_bytes"]))
 
     def html(self, heatmap: Mapping[str, Any] | None = None) -> str:
@@ -153,22 +158,30 @@ def paging(
     values = dict(options)
     storage = options.get("storage") or ()
     wanted = list_of(storage) if isinstance(storage, str) else storage
-    described = machines.paging_machine(options.get("machine"), wanted)
+    hosts = machines.paging_machines(options.get("machine"), wanted)
     values.pop("machine", None)
+    filtered = options.get("filter", ALL_REFERENCES)
+    if len(hosts) > 1 and filtered != ALL_REFERENCES:
+        raise NearfarError(
+            f"--filter {filtered}: {len(hosts)} machines have caches of their own, and no "
+            "references in common; give one machine"
+        )
     path = Path(trace)
     began = time.monotonic()
-    with view(path, options.get("filter", ALL_REFERENCES), described, progress) as seen:
-        answer = json.loads(_engine.paging(seen.path, described, options=values, progress=progress))
+    with view(path, filtered, hosts[0], progress) as seen:
+        answer = json.loads(_engine.paging(seen.path, hosts, options=values, progress=progress))
     rows: list[declared.Row] = answer["rows"]
     asked = answer["options"]
-    fits = [_plain(fit, asked["page_sizes"]) for fit in fit_rows(rows)]
+    # Rates are those of the first machine: in the papers' view, of all.
+    first = [row for row in rows if row["machine"] == hosts[0].name]
+    fits = [_plain(fit, asked["page_sizes"]) for fit in fit_rows(first)]
     run = provenance(
         "paging",
         arguments=[path],
         options=declared.OPTIONS,
         values=asked,
         trace=path,
-        machine=described,
+        machine=hosts[0] if len(hosts) == 1 else hosts,
         view=seen.sentence,
     )
     whole: PagingRun = {
@@ -194,20 +207,24 @@ def warnings(result: PagingResult) -> list[str]:
 
 
 def machine_warnings(run: Mapping[str, Any]) -> list[str]:
-    """What a reader should know of the machine of a run, where its file is the user's own."""
-    name, described = run["machine"], run["machine_description"]
-    if name in machines.names():
-        return []
+    """What a reader should know of the machines of a run, where their files are the user's own."""
     from nearfar.measure.system import elsewhere
 
     lines = []
-    lacks = machines.Machine.from_json(name, json.dumps(described)).processor_lacks()
-    if lacks is not None:
-        lines.append(f"times are those of the papers' model: {lacks}")
-    if elsewhere(described["description"]):
-        lines.append(
-            f"machine {name} was measured on another machine than this: {described['description']}"
-        )
+    hosts = run.get("machines") or {run["machine"]: run["machine_description"]}
+    parsed = [machines.Machine.from_json(name, json.dumps(one)) for name, one in hosts.items()]
+    lacking = {one.name: one.processor_lacks() for one in parsed}
+    # One that lacks it makes the times of all those of the papers' model.
+    mixed = None in lacking.values()
+    for name, described in hosts.items():
+        own = name not in machines.names()
+        if lacking[name] is not None and (own or mixed):
+            lines.append(f"times are those of the papers' model: {lacking[name]}")
+        if own and elsewhere(described["description"]):
+            lines.append(
+                f"machine {name} was measured on another machine than this: "
+                f"{described['description']}"
+            )
     return lines
 
 

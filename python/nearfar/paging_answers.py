@@ -6,84 +6,34 @@ The input is the dict that ``nearfar paging --format json`` prints.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import replace
 
 from nearfar import units
 from nearfar.declared.paging import OPTIONS
-from nearfar.gain_error import gain_error, points
+from nearfar.gain_error import gain_error, points, worthwhile
+from nearfar.memory_curve import SAME, Memory, MemoryCurve, slowdown
 from nearfar.paging_findings import (
     USUAL_PAGE,
     Best,
-    Memory,
     Result,
     best_pages,
+    by_place,
+    machines,
     memories,
     memory_of,
     middle_memory,
+    of_machine,
+    page_sizes,
     rows,
     storages,
 )
-from nearfar.schema import default
-
-#: Times that differ by less are the same.
-_SAME: Final = 1.01
-#: A program that takes so many times as long as with all its memory mostly waits for storage.
-THRASHES: Final = 2.0
-
-
-@dataclass(frozen=True)
-class MemoryCurve:
-    """Time against memory size on one storage, at the page size that most systems use.
-
-    Attributes:
-        storage: its name.
-        page_bytes: the page size; the smallest that was studied where 4 KiB was not.
-        times: memory sizes, smallest first, and nanoseconds per reference.
-    """
-
-    storage: str
-    page_bytes: int
-    times: tuple[tuple[Memory, float], ...]
-
-    @property
-    def slowdowns(self) -> list[tuple[Memory, float]]:
-        """Memory sizes, smallest first, and how much longer it takes than with the largest."""
-        least = self.times[-1][1]
-        return [(memory, time / least - 1) for memory, time in self.times]
-
-    @property
-    def whole(self) -> Memory:
-        """The largest memory size."""
-        return self.times[-1][0]
-
-    def enough(self, slowdown: float) -> Memory:
-        """The smallest memory from which on the program takes at most ``slowdown`` longer."""
-        return self._from(slowdown)
-
-    @property
-    def thrashes_below(self) -> Memory | None:
-        """The smallest memory from which on it takes less than twice as long; None if it always
-        does."""
-        found = self._from(THRASHES - 1)
-        return None if found == self.times[0][0] else found
-
-    def _from(self, most: float) -> Memory:
-        found = self.whole
-        for memory, slowdown in reversed(self.slowdowns):
-            # 130 / 100 - 1 is more than 0.3.
-            if slowdown > most + 1e-9:
-                break
-            found = memory
-        return found
 
 
 def memory_curves(result: Result) -> list[MemoryCurve]:
     """Time against memory size, on each storage; empty where all the memory was not studied."""
-    sizes = {row["page_bytes"] for row in rows(result)}
-    if not sizes or not _has_all(result):
+    if not rows(result) or not _has_all(result):
         return []
-    page = USUAL_PAGE if USUAL_PAGE in sizes else min(sizes)
+    page = curve_page(result)
     found = []
     for storage in storages(result):
         times = {
@@ -91,11 +41,15 @@ def memory_curves(result: Result) -> list[MemoryCurve]:
             for row in rows(result)
             if row["storage"] == storage and row["page_bytes"] == page
         }
-        ordered = sorted(times, key=lambda memory: (memory.bytes, memory.fraction or 0.0))
-        if len(ordered) > 1:
-            in_order = tuple((memory, times[memory]) for memory in ordered)
-            found.append(MemoryCurve(storage, page, in_order))
+        if len(times) > 1:
+            found.append(MemoryCurve.of(storage, times))
     return found
+
+
+def curve_page(result: Result) -> int:
+    """The page size of the curves: the usual one, or the smallest where that was not studied."""
+    sizes = page_sizes(result)
+    return USUAL_PAGE if USUAL_PAGE in sizes else min(sizes)
 
 
 def _has_all(result: Result) -> bool:
@@ -106,27 +60,28 @@ def _has_all(result: Result) -> bool:
     return most >= whole
 
 
-def slowdown(result: Result) -> float:
-    """How much longer the program may take, as it was asked."""
-    asked = result["run"].get("options", {}).get("slowdown", default(OPTIONS, "slowdown"))
-    return float(asked.rstrip("%")) / 100 if isinstance(asked, str) else float(asked)
-
-
 def answers(result: Result) -> list[str]:
     """A sentence each: which page size, how much memory, which storage, as far as studied."""
     if not rows(result):
         return ["The result has no rows."]
-    found = [f"Page size: {_page_size(result)}"]
+    hosts, result = machines(result), by_place(result)
+    found = [f"Page size on {name}: {_page_size(of_machine(result, name))}" for name in hosts]
+    found = found or [f"Page size: {_page_size(result)}"]
     curves = memory_curves(result)
     if curves:
-        found.append(f"Memory: {_memory(curves, slowdown(result))}")
+        found.append(f"Memory: {_memory(curves, slowdown(result, OPTIONS))}")
         if len(curves) > 1:
-            found.append(f"Storage: {_storage(curves, slowdown(result))}")
+            what = "Machine" if hosts else "Storage"
+            sentence = _storage(curves, slowdown(result, OPTIONS))
+            found.append(f"{what}: {sentence}")
+    if hosts:
+        found.append(f"Latency of memory: {_latencies(result)}.")
     return found
 
 
 def _page_size(result: Result) -> str:
-    """The page size with the least time; with the most memory where what misses cost is known."""
+    """The page size with the least time; where what misses cost is known, with the most memory, and
+    of sizes that gain alike the smallest."""
     storage, sizes = storages(result)[0], memories(result)
     best: Best = best_pages(result)[sizes[-1], storage]
     if best.row.get("cpu_ns") is None:
@@ -143,35 +98,75 @@ def _page_size(result: Result) -> str:
         return (
             f"stay with {usual}; {size} saves {saves}, which is within the error, {points(error)}."
         )
-    more = (best.row["resident_bytes"] or 0) - (best.usual["resident_bytes"] or 0)
+    found = {
+        row["page_bytes"]: replace(best, row=row)
+        for row in rows(result)
+        if (memory_of(row), row["storage"]) == (best.memory, best.storage)
+    }
+    gains = {page: one.gain or 0.0 for page, one in found.items()}
+    chosen = found[worthwhile(gains) or best.page_bytes]
+    gain = chosen.gain or 0.0
+    more = (chosen.row["resident_bytes"] or 0) - (best.usual["resident_bytes"] or 0)
     bloat = f", and holds {units.size(more)} more memory" if more > 0 else ""
-    return f"{size} saves {saves} of the time with {usual}, give or take {points(error)}{bloat}."
+    faster = ""
+    if chosen.page_bytes != best.page_bytes:
+        faster = f" ({size} saves {points(best.gain - gain)} more, which is within the error)"
+    return (
+        f"{units.size(chosen.page_bytes)} saves {units.percent(gain)} of the time with {usual}, "
+        f"give or take {points(gain_error(gain))}{bloat}{faster}."
+    )
 
 
 def _memory(curves: Sequence[MemoryCurve], most: float) -> str:
     """How much memory is enough, and how much too little."""
-    whole, several = curves[0].whole, len(curves) > 1
-    enough, below = [], []
+    whole = curves[0].whole
+    enough: list[tuple[int, str]] = []
+    below: list[tuple[int, str]] = []
     for curve in curves:
-        on = f" on {units.clean(curve.storage)}" if several else ""
-        enough.append(f"{units.size(curve.enough(most).bytes)}{on}")
+        enough.append((_enough(curve, most).bytes, curve.name))
         if (least := curve.thrashes_below) is not None:
-            below.append(f"{units.size(least.bytes)}{on}")
+            below.append((least.bytes, curve.name))
+    several = len(curves)
+    return memory_sentence(_sizes_on(enough, several), _sizes_on(below, several), whole.bytes, most)
+
+
+def memory_sentence(enough: Sequence[str], below: Sequence[str], whole: int, most: float) -> str:
+    """How much memory is enough, how much too little, and how much is all, in words."""
     text = (
         f"with {', '.join(enough)} it runs within {units.percent(most)} of having all that it "
-        f"wants ({units.size(whole.bytes)})"
+        f"wants ({units.size(whole)})"
     )
     return (
         f"{text}; below {', '.join(below)} it thrashes (twice the time)." if below else f"{text}."
     )
 
 
+def _sizes_on(found: Sequence[tuple[int, str]], storages: int) -> list[str]:
+    """Memory sizes, each with its storage where they differ or do not concern all storages."""
+    sizes = [units.size(memory) for memory, _ in found]
+    if len(found) == storages and len(set(sizes)) == 1:
+        return sizes[:1]
+    named = zip(sizes, found, strict=True)
+    return [f"{size} on {units.clean(storage)}" for size, (_, storage) in named]
+
+
+def _latencies(result: Result) -> str:
+    """The latency of each machine's DRAM: hosts differ in more than storage."""
+    known: dict[str, float] = result["run"]["dram_ns"]
+    return ", ".join(f"{units.clean(name)} {units.duration(ns)}" for name, ns in known.items())
+
+
+def _enough(curve: MemoryCurve, most: float) -> Memory:
+    """What is enough on one storage: the largest size is, as it is compared with itself."""
+    return curve.enough(most) or curve.whole
+
+
 def _storage(curves: Sequence[MemoryCurve], most: float) -> str:
     """The storages by their time with what is enough memory on the best of them."""
-    memory = min((curve.enough(most) for curve in curves), key=lambda memory: memory.bytes)
-    times = sorted((dict(curve.times)[memory], curve.storage) for curve in curves)
+    memory = min((_enough(curve, most) for curve in curves), key=lambda memory: memory.bytes)
+    times = sorted((dict(curve.times)[memory], curve.name) for curve in curves)
     (least, first), *others = times
-    if times[-1][0] < _SAME * least:
+    if times[-1][0] < SAME * least:
         return f"with {units.size(memory.bytes)} or more it makes no difference."
     behind = ", ".join(f"{units.clean(name)} {time / least:.3g}x" for time, name in others)
     return (

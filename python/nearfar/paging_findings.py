@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 
 from nearfar import units
 from nearfar.declared.paging import OPTIONS, Row
+from nearfar.memory_curve import Memory, in_order, middle
 from nearfar.schema import default
 
 USUAL_PAGE: Final = 4096
@@ -26,29 +27,6 @@ Result = Mapping[str, Any]
 
 #: Columns that are rates, each with a chart.
 Rate = Literal["fault_rate", "tlb_miss_rate"]
-
-
-@dataclass(frozen=True)
-class Memory:
-    """One memory size of a result.
-
-    Attributes:
-        bytes: its size.
-        fraction: the share of the peak resident set it was asked as; None for one in bytes.
-    """
-
-    bytes: int
-    fraction: float | None
-
-    @property
-    def label(self) -> str:
-        """``50 %`` or ``12 MiB``, whichever way it was asked for."""
-        return units.size(self.bytes) if self.fraction is None else units.percent(self.fraction)
-
-    @property
-    def phrase(self) -> str:
-        """The label as it stands in a sentence."""
-        return f"{self.label} memory" if self.fraction is not None else f"{self.label} of memory"
 
 
 @dataclass(frozen=True)
@@ -111,11 +89,37 @@ def rows(result: Result) -> Sequence[Row]:
     return found
 
 
+def machines(result: Result) -> list[str]:
+    """The machines that were compared; empty where there is but one."""
+    return list(result["run"].get("machines", ()))
+
+
+def of_machine(result: Result, name: str) -> Result:
+    """What was found on one of the machines."""
+    run = {key: value for key, value in result["run"].items() if key != "machines"}
+    return {**result, "run": run, "rows": [r for r in rows(result) if r["machine"] == name]}
+
+
+def by_place(result: Result) -> Result:
+    """The same with storages named ``machine/storage``, where several machines were compared.
+
+    Where each has one storage, its name is the machine's. So whatever is shown by storage tells
+    them apart. One that went through it is left as it is.
+    """
+    if not machines(result) or result.get("by_place"):
+        return result
+    places = {(row["machine"], row["storage"]) for row in rows(result)}
+    alone = len(places) == len(machines(result))
+    named = [
+        {**row, "storage": row["machine"] if alone else f"{row['machine']}/{row['storage']}"}
+        for row in rows(result)
+    ]
+    return {**result, "rows": named, "by_place": True}
+
+
 def memories(result: Result) -> list[Memory]:
     """The memory sizes, smallest first."""
-    found = {(row["memory_bytes"], row["memory_fraction"]) for row in rows(result)}
-    ordered = sorted(found, key=lambda pair: (pair[0], pair[1] or 0.0))
-    return [Memory(size, fraction) for size, fraction in ordered]
+    return in_order(map(memory_of, rows(result)))
 
 
 def memory_of(row: Mapping[str, Any]) -> Memory:
@@ -151,13 +155,17 @@ def best_pages(result: Result) -> dict[tuple[Memory, str], Best]:
 
 def middle_memory(result: Result) -> Memory | None:
     """The memory size to show first: nearest to half the footprint, else the middle of the list."""
+    return middle(memories(result))
+
+
+def answered_memory(result: Result) -> Memory:
+    """The memory size that the answer on page sizes is for: of one memory size or more.
+
+    The largest where the time is as the machine spends it, else the middle.
+    """
     known = memories(result)
-    if not known:
-        return None
-    shares = [m for m in known if m.fraction is not None]
-    if shares:
-        return min(shares, key=lambda m: abs((m.fraction or 0.0) - 0.5))
-    return known[(len(known) - 1) // 2]
+    spent = rows(result)[0].get("cpu_ns") is not None
+    return known[-1] if spent else middle_memory(result) or known[-1]
 
 
 def spread(items: Sequence[Memory], most: int) -> list[Memory]:

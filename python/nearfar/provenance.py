@@ -11,13 +11,12 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
+from nearfar import machine as machines
+from nearfar.machine import Machine
 from nearfar.schema import Option, command_line
 from nearfar.strict import read_trace
-
-if TYPE_CHECKING:
-    from nearfar.machine import Machine
 
 
 class Run(TypedDict, total=False):
@@ -33,6 +32,9 @@ class Run(TypedDict, total=False):
     sampled_trace: bool
     machine: str
     machine_description: dict[str, Any]
+    #: In place of that, where several machines were compared; and the latency of their DRAM.
+    machines: dict[str, dict[str, Any]]
+    dram_ns: dict[str, float]
     options: dict[str, Any]
     view: str
     version: str
@@ -45,7 +47,7 @@ def provenance(
     options: Iterable[Option] = (),
     values: Mapping[str, Any],
     trace: Path | None = None,
-    machine: Machine | None = None,
+    machine: Machine | Sequence[Machine] | None = None,
     question: str = "",
     view: str | None = None,
 ) -> Run:
@@ -57,22 +59,26 @@ def provenance(
         options: what it may be given.
         values: what it was given, or the defaults: as the engine read them.
         trace: the trace that was studied.
-        machine: the machine as it was used, with every override.
+        machine: the machine as it was used, with every override; or those that were compared.
         question: which of several questions of one study was asked.
         view: which references of the trace there were, in words.
     """
     from nearfar import _engine
 
     given = {name: value for name, value in values.items() if name != "machine"}
-    words = [*arguments, *(machine.flags if machine is not None else ())]
+    words = [*arguments, *machines.words(machine)]
     run: Run = {"study": study}
     if question:
         run["question"] = question
     run["command"] = command_line(f"{study} {question}".strip(), words, options, given)
     if trace is not None:
         run |= _of_trace(trace)
-    if machine is not None:
+    if isinstance(machine, machines.Machine):
         run |= {"machine": machine.name, "machine_description": machine.to_dict()}
+    elif machine is not None:
+        run["machine"] = ",".join(one.name for one in machine)
+        run["machines"] = {one.name: one.to_dict() for one in machine}
+        run["dram_ns"] = {one.name: one.access_times().dram_ns for one in machine}
     run["options"] = given
     if view is not None:
         run["view"] = view

@@ -42,8 +42,8 @@ SIZES: Final = Rows(
         Column("resident_bytes", "int64", False, "bytes", "Most private memory of it at once."),
         Column("added_bytes", "int64", False, "bytes", "How much more than with 4 KiB pages.",
                "adds"),
-        Column("advised", "bool", False, "", "The size that suits it: it saves most, and at least "
-               "0.1 % of the whole time; else 4 KiB."),
+        Column("advised", "bool", False, "", "The size that suits it: of those whose pages fit "
+               "it the one that saves most, and at least 0.1 % of the whole time; else 4 KiB."),
     ),
     keys=("name", "page_bytes"),
     metrics={"ns": "less", "resident_bytes": "less"},
@@ -83,7 +83,7 @@ def count(
     Raises:
         NearfarError: the counts are not those of the row.
     """
-    asked = options_of(kept, row, smallest)
+    asked = {**options_of(kept, row, smallest), "view": "machine"}
     text = _engine.paging_explain(
         trace, options=asked, progress=progress, on=(machine, row["page_bytes"])
     )
@@ -178,7 +178,13 @@ def _sized(
     name: str, sizes: Mapping[int, tuple[float, int]], whole_ns: float
 ) -> list[dict[str, Any]]:
     ns_before, bytes_before = sizes[findings.USUAL_PAGE]
-    best = min(sizes, key=lambda size: (sizes[size][0], size))
+    # One that holds less with larger pages lies in a neighbour's: that says nothing of its own.
+    own = [
+        size
+        for size, (_, resident) in sizes.items()
+        if size == findings.USUAL_PAGE or resident >= max(size, bytes_before)
+    ]
+    best = min(own, key=lambda size: (sizes[size][0], size))
     if ns_before - sizes[best][0] < _WORTH * whole_ns:
         best = findings.USUAL_PAGE
     return [

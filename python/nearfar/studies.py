@@ -107,7 +107,7 @@ STUDIES: Final = {
             "nearfar.paging:paging",
             "nearfar.paging:PagingResult",
             traces=("trace",),
-            in_columns=("page_sizes", "memory", "storage"),
+            in_columns=("page_sizes", "memory", "storage", "machine"),
             records_per_second=5e6,
         ),
         Study(
@@ -131,7 +131,7 @@ STUDIES: Final = {
             "nearfar.tiering:tiering",
             "nearfar.tiering:TieringResult",
             traces=("workload",),
-            in_columns=("workload", "policy", "mix", "seeds"),
+            in_columns=("workload", "policy", "mix", "seeds", "fast"),
         ),
         Study(
             "numa-alloc",

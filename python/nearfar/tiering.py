@@ -32,6 +32,7 @@ from nearfar.result import FolderResult
 from nearfar.schema import Rows, default, takes
 from nearfar.sizes import list_of
 from nearfar.strict import read_toml
+from nearfar.tiering_answers import of_memory
 
 #: The default workload.
 WORKLOAD: Final[str] = default(declared.OPTIONS, "workload")
@@ -132,12 +133,14 @@ class TieringResult(FolderResult):
     def total(self, policy: str, count: str, *, rounds_only: bool = False) -> float:
         """Return a count summed over the phases of ``policy``, the mean over seeds.
 
+        With several sizes of fast memory: with the one that :meth:`view` shows.
+
         Raises:
             NearfarError: no row is of that policy.
         """
         rows: list[Mapping[str, Any]] = [
             row
-            for row in self.rows
+            for row in of_memory(self.to_dict(), self.rows)
             if row["policy"] == policy and not (rounds_only and row["phase"] == "warm-up")
         ]
         if not rows:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import re
 
-# Spaces that do not break are not "printable" to Python, but they are harmless.
-_SPACES = "\u00a0\u202f"
+# Spaces that do not break, and the joiner that keeps a line together, are not "printable" to
+# Python, but they are harmless.
+_SPACES = "\u00a0\u202f\u2060"
 _WITHIN = re.compile(r"(?<=\d) (?=(?:\d{3}(?!\d)|(?:%|ns|us|ms|s|[KMGTP]?i?B)(?:\W|$)))")
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _TIME = (("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9))

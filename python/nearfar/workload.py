@@ -48,7 +48,7 @@ OPTIONS: Final = (
     Option(
         "small",
         "bool",
-        "Capture only the short stretch that `small` of the workload says, as for tests.",
+        "Capture only the short part given by `small` in the workload file, as for tests.",
         default=False,
     ),
 )

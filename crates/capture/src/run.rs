@@ -30,16 +30,16 @@ nearfar_schema::options! {
     pub struct Asked {
         /// Record instruction fetches, one for each block of straight-line code.
         fetch: bool = true,
-        /// Begin to record so long after the program: mappings of before are known, but not which of
-        /// their pages were touched.
-        start_after: Option<Wait> = none("with the program"),
-        /// Begin to record when nearfar gets this signal; as --start-after.
-        start_on: Option<Signal> = none("with the program"),
-        /// Stop recording so long after its beginning, or after so many records; the program runs on.
-        stop_after: Option<Stop> = none("with the program"),
-        /// Leave out this many records before the first that is kept.
+        /// Start recording this long after the program starts. Earlier mappings are known, but not
+        /// which of their pages were touched.
+        start_after: Option<Wait> = none("at program start"),
+        /// Start recording when nearfar receives this signal.
+        start_on: Option<Signal> = none("at program start"),
+        /// Stop recording after this time, or after this many records; the program keeps running.
+        stop_after: Option<Stop> = none("at program exit"),
+        /// Skip this many records first.
         skip_refs: Count<0, { 1 << 63 }> = 0,
-        /// Stop recording after this many records; the program runs on.
+        /// Stop recording after this many records; the program keeps running.
         max_refs: Option<Count<1>> = none("no limit"),
         /// Architecture of the program.
         arch: Arch = "auto",
@@ -96,7 +96,7 @@ pub struct Options {
     /// Leave out this many records before the first that is kept; the address space is recorded
     /// from the beginning.
     pub skip_refs: u64,
-    /// Stop recording after this many records; the program runs on.
+    /// Stop recording after this many records; the program keeps running.
     pub max_refs: Option<u64>,
     /// Architecture of the program.
     pub arch: Arch,

@@ -196,6 +196,15 @@ impl Filter {
         }
     }
 
+    /// A line that a page walk reads, which the data cache and the second serve: the level that has it,
+    /// 0 or 1, and the dirty lines that go to memory because of it.
+    pub fn walk(&mut self, line: u64) -> (Option<usize>, u32) {
+        let Some(old) = self.data.access(line, 0) else { return (Some(0), 0) };
+        let (memory, leaves) = self.next_level(line, old);
+        let write_backs = leaves.map(|old| (old & DIRTY) as u32).iter().sum();
+        (if memory { None } else { Some(1) }, write_backs)
+    }
+
     /// Instructions of each thread that no record has taken yet.
     pub fn carried(&self) -> &[u64] {
         &self.carried

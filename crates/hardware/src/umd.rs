@@ -20,9 +20,11 @@ use crate::machine::Machine;
 pub struct Service {
     /// Its number until it is finished.
     pub job: u32,
-    /// How long it will take by the flash and DRAM operations it needs, collection included, were
-    /// nothing else going on. The device knows no better when the host asks.
+    /// How long it will take by the reads and writes of flash and DRAM that it needs, collection's
+    /// included, were nothing else going on. The paper counts no erasing.
     pub predicted_ns: u64,
+    /// The wanted page is only in flash, and is read.
+    pub from_flash: bool,
 }
 
 /// What became of a page asked for.
@@ -146,18 +148,6 @@ impl Umd {
         self.used < self.frames
     }
 
-    /// Put `page`, which is not resident, in a free frame at no cost, as the newest. Written to: the
-    /// flash does not have it as it is.
-    ///
-    /// # Panics
-    /// Where no frame is free: see [`Umd::has_room`].
-    pub fn fill(&mut self, page: u32, written: bool) {
-        assert!(self.has_room(), "no frame is free");
-        self.used += 1;
-        self.state[page as usize] = RESIDENT | if written { DIRTY } else { 0 };
-        self.links.push(&mut self.lru, page);
-    }
-
     /// Bring `page` in at time `now`. A `new` page has no content yet that the flash could have: it
     /// is not read, and counts as written. The page must not be resident.
     pub fn load(&mut self, now: u64, page: u32, new: bool) -> Loading {
@@ -181,9 +171,10 @@ impl Umd {
             return Loading { evicted, service: None };
         }
         self.state[page as usize] |= ARRIVING;
-        let predicted_ns = self.steps.iter().map(|step| step.ns()).sum();
+        let predicted_ns = self.steps.iter().map(|step| step.counted_ns()).sum();
         let job = self.array.submit(now, &self.steps);
-        Loading { evicted, service: Some(Service { job, predicted_ns }) }
+        let from_flash = read.is_some();
+        Loading { evicted, service: Some(Service { job, predicted_ns, from_flash }) }
     }
 
     /// The service of `page` is finished: it may be evicted again.

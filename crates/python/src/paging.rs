@@ -2,74 +2,123 @@
 
 use std::path::PathBuf;
 
-use nearfar_hardware::machine::remedy;
+use nearfar_hardware::machine::{FaultTimes, remedy};
+use nearfar_hardware::processor::Processor;
+use nearfar_hardware::{AccessTimes, Machine as Hardware, Storage};
 use nearfar_schema::Options as _;
 use nearfar_study::lifetimes;
 use nearfar_study::paging::explain::{self, OnMachine, explain};
 use nearfar_study::paging::{
     Asked, Options, PageCache, Prices, View, machine as spent, rows, simulate,
 };
-use nearfar_trace::{Error, Reader};
+use nearfar_trace::{Error, Reader, Result};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::machine::Machine;
 use crate::raise;
 
-/// Run the study; returns `{"rows": [...], "records", "footprint_bytes", "lifetimes",
+/// A machine of a study: what things take there.
+struct Host {
+    name: String,
+    times: AccessTimes,
+    storages: Vec<Storage>,
+    processor: Option<Processor>,
+    faults: Option<Result<FaultTimes>>,
+}
+
+/// The storages of a machine that a study is of: all, or those that were named. Of several machines each
+/// has its own.
+fn storages(machine: &Hardware, asked: &Asked, alone: bool) -> Result<Vec<Storage>> {
+    let found = match &asked.storage {
+        Some(names) => {
+            let own = names.0.iter().filter(|name| alone || machine.storage.contains_key(*name));
+            own.map(|name| machine.storage(name)).collect::<Result<_>>()?
+        }
+        None => machine.storages()?,
+    };
+    if let (true, Some(names)) = (found.is_empty(), &asked.storage) {
+        let what = format!("machine {} has no {}", machine.name, names.0.join(" or "));
+        let fix = "of several machines each has its own; leave it out, or give one --machine";
+        return Err(Error::input("--storage", what, fix));
+    }
+    if found.is_empty() {
+        let place = format!("machine {}", machine.name);
+        let fix = remedy(&machine.name, "add [storage.NAME]", |one| !one.storage.is_empty());
+        return Err(Error::input(place, "has no storage to page to", fix));
+    }
+    Ok(found)
+}
+
+/// Run the study on each machine; returns `{"rows": [...], "records", "footprint_bytes", "lifetimes",
 /// "peak_resident_bytes", "options"}` as JSON text: the options as they were read, and the peak
-/// resident set where memory sizes are parts of it.
+/// resident set where memory sizes are parts of it. What does not depend on the machine is counted once.
 #[pyfunction]
-#[pyo3(signature = (trace, machine, *, options, progress))]
+#[pyo3(signature = (trace, machines, *, options, progress))]
 fn paging(
     py: Python<'_>,
     trace: PathBuf,
-    machine: &Machine,
+    machines: Vec<PyRef<'_, Machine>>,
     options: &Bound<'_, PyDict>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
-    let machine = machine.hardware();
     let mut asked: Asked = crate::given::read(options)?;
-    let view = asked.view_on(machine);
+    // Times of two views are no comparison.
+    let spends = |machine: &PyRef<'_, Machine>| asked.view_on(machine.hardware()) == View::Machine;
+    let view = if machines.iter().all(spends) { View::Machine } else { View::Paper };
     asked.view = Some(view);
-    let times = machine.access_times().map_err(raise)?;
-    let storages = match &asked.storage {
-        Some(names) => names.0.iter().map(|name| machine.storage(name)).collect(),
-        None => machine.storages(),
-    }
-    .map_err(raise)?;
-    if storages.is_empty() {
-        let place = format!("machine {}", machine.name);
-        let fix = remedy(&machine.name, "add [storage.NAME]", |one| !one.storage.is_empty());
-        return Err(raise(Error::input(place, "has no storage to page to", fix)));
-    }
-    let options = Options::try_from(&asked).map_err(raise)?;
-    let processor = match view {
-        View::Paper => None,
-        View::Machine => {
-            let nested = asked.nested.map(|size| size.0);
-            Some(machine.processor(nested).map_err(raise)?)
-        }
+    let read = |machine: &Hardware| {
+        let times = machine.access_times()?;
+        let storages = storages(machine, &asked, machines.len() == 1)?;
+        Ok((times, storages))
     };
-    let faults = options.lifetimes.then(|| machine.fault_times());
+    let read: Result<Vec<_>> = machines.iter().map(|machine| read(machine.hardware())).collect();
+    let read = read.map_err(raise)?;
+    let options = Options::try_from(&asked).map_err(raise)?;
+    let mut hosts = Vec::new();
+    for (machine, (times, storages)) in machines.iter().zip(read) {
+        let machine = machine.hardware();
+        let nested = asked.nested.map(|size| size.0);
+        let processor = (view == View::Machine).then(|| machine.processor(nested)).transpose();
+        hosts.push(Host {
+            name: machine.name.clone(),
+            times,
+            storages,
+            processor: processor.map_err(raise)?,
+            faults: options.lifetimes.then(|| machine.fault_times()),
+        });
+    }
     crate::progress::run(py, progress, move |on_progress| {
         let reader = Reader::open(&trace)?;
+        let lives = options.lifetimes && lifetimes::known(&reader)?;
         // Refused before hours of simulation.
-        let faults = match faults {
-            Some(faults) if lifetimes::known(&reader)? => Some(faults?),
-            _ => None,
-        };
+        let mut faults = Vec::new();
+        for host in &mut hosts {
+            faults.push(host.faults.take().filter(|_| lives).transpose()?);
+        }
         let simulated = simulate(&reader, &options, on_progress)?;
         let lives = simulated.lifetimes;
-        let machine = processor
-            .map(|processor| spent::times(&reader, &options, &processor, lives, on_progress))
-            .transpose()?;
-        let machine = machine.as_deref();
-        let warm = asked.page_cache == PageCache::Warm;
-        let (storages, write_back) = (&storages, asked.write_back);
-        let rows = rows(&simulated, Prices { times, faults, storages, write_back, warm, machine })?;
+        let mut found = Vec::new();
+        for (host, faults) in hosts.iter().zip(faults) {
+            let machine = host.processor.as_ref();
+            let machine = machine
+                .map(|processor| spent::times(&reader, &options, processor, lives, on_progress))
+                .transpose()?;
+            found.extend(rows(
+                &simulated,
+                Prices {
+                    name: &host.name,
+                    times: host.times,
+                    faults,
+                    storages: &host.storages,
+                    write_back: asked.write_back,
+                    warm: asked.page_cache == PageCache::Warm,
+                    machine: machine.as_deref(),
+                },
+            )?);
+        }
         let answer = serde_json::json!({
-            "rows": rows,
+            "rows": found,
             "records": simulated.records,
             "footprint_bytes": simulated.footprint_bytes,
             "lifetimes": simulated.lifetimes,

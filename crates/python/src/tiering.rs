@@ -84,7 +84,8 @@ fn tiering_run(
                         && asked.filter != Filter::CacheWriteBacks,
                     filtered: asked.filter != Filter::None,
                 };
-                let pages = TracePages::open(path, numbering, on_progress)?;
+                let pages = TracePages::open(path, numbering, on_progress)?
+                    .copied(asked.copies.0 as u32)?;
                 Prepared::trace(asked.workload.0.clone(), pages, rounds)
             }
             None => generated(&asked.workload.0, &asked.shape())?,
@@ -97,7 +98,11 @@ fn tiering_run(
             Some(_) => (f64::from(prepared.resident) / tuned).min(1.0),
             None => asked.scale.share,
         });
-        let frames = options.frames(prepared.resident)?;
+        // Of several sizes, with the last.
+        let frames = match options.fast_sizes().last() {
+            Some(fast) => options.frames(prepared.resident, *fast)?,
+            None => Vec::new(),
+        };
         let mut sources = Vec::new();
         for (label, name, object, values) in policies {
             let settings = Settings { values, scale: shrink };

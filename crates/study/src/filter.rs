@@ -29,9 +29,9 @@ nearfar_schema::choices! {
 nearfar_schema::options! {
     /// The options of every command that reads a view of a trace.
     pub struct View {
-        /// References to read: all, or what the machine's caches let through.
+        /// References to read: all (`none`), or those that miss the machine's caches.
         filter: Filter = "none",
-        /// Machine of the filter, by name or file.
+        /// Machine whose caches filter, by name or file.
         machine: MachineName = MACHINE,
     }
 }

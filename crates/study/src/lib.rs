@@ -10,3 +10,7 @@ pub mod paging;
 mod ranges;
 pub mod ssd;
 pub mod tiering;
+
+/// How much longer than with all the (fast) memory that it wants a program may take, unless one asks for
+/// something else: the default of `--slowdown`.
+pub const SLOWDOWN: &str = "5%";

@@ -22,16 +22,19 @@ from nearfar.advise import by_machine
 from nearfar.advise.architectures import neighbours, transparent
 from nearfar.advise.fleet import Vm, share
 from nearfar.advise.fleet import read as read_fleet
+from nearfar.advise.memory import Enough, enough, size_guest
 from nearfar.advise.one_vm import Advice, advice
 from nearfar.advise.options import IDLE, MEMORY, PAPERS, PASSED
 from nearfar.advise.prediction import Costs, points_of
 from nearfar.declared import advise as declared
+from nearfar.declared.explain import SIZES_ROWS
 from nearfar.declared.paging import Options as PagingOptions
 from nearfar.declared.paging import Row
 from nearfar.errors import NearfarError
 from nearfar.paging import machine_warnings, paging, trace_warnings
 from nearfar.paging_findings import ALL_REFERENCES, USUAL_PAGE
 from nearfar.provenance import Run, provenance
+from nearfar.regions import by_region
 from nearfar.result import FolderResult
 from nearfar.schema import MachineLike, Option, Rows, as_text, complete, takes, written
 from nearfar.sizes import Memory, list_of, parse_memory, parse_page_sizes
@@ -52,7 +55,8 @@ class AdviseResult(FolderResult):
     Attributes:
         run: how it was made; no times of day.
         rows: one mapping a VM (docs/advise.md names the keys); ``curve`` holds the predicted and
-            simulated time at every page size.
+            simulated time at every page size, ``regions`` what each mapping gains at each, if that
+            was asked for.
         notes: what a reader should know of the traces, lines of plain text.
     """
 
@@ -68,20 +72,26 @@ class AdviseResult(FolderResult):
     @classmethod
     def restore(cls, run: Any, tables: Mapping[str, Any]) -> AdviseResult:
         """Read back what :meth:`write` wrote."""
-        curves: dict[str, list[declared.CurveRow]] = {}
-        for point in tables["curves"].to_pylist():
-            curves.setdefault(point.pop("vm"), []).append(point)
+        curves = _by_vm(tables["curves"])
+        regions = _by_vm(tables["regions"]) if "regions" in tables else {}
         rows = tables["result"].to_pylist()
         for row in rows:
             row["curve"] = curves[row["vm"]]
             row["fitted_page_bytes"] = [p["page_bytes"] for p in row["curve"] if p["fitted"]]
+            row["regions"] = regions.get(row["vm"], [])
         return cls(run, rows)
 
     def _tables(self) -> Mapping[str, Any]:
-        points = [point for row in self.rows for point in row["curve"]]
-        vms = [row["vm"] for row in self.rows for _ in row["curve"]]
-        curves = declared.CURVE_ROWS.table(points).add_column(0, "vm", [list(map(as_text, vms))])
-        return {"result": self.table, "curves": curves}
+        lists = {"curves": ("curve", declared.CURVE_ROWS), "regions": ("regions", SIZES_ROWS)}
+        found = {"result": self.table}
+        for name, (key, columns) in lists.items():
+            cells: list[tuple[str, Any]] = [
+                (as_text(row["vm"]), one) for row in self.rows for one in cast("Any", row)[key]
+            ]
+            if cells or key == "curve":
+                table = columns.table([one for _, one in cells])
+                found[name] = table.add_column(0, "vm", [[vm for vm, _ in cells]])
+        return found
 
     def _run(self) -> Mapping[str, Any]:
         return self.run
@@ -131,17 +141,6 @@ def advise_fleet(
     """
     file = Path(path)
     return _advise_vms(*_of_fleet(file, _asked(options)), [file], file, progress)
-
-
-def listed(machine: MachineLike | Sequence[MachineLike] | None) -> list[MachineLike] | None:
-    """The machines that an option names; None stays None."""
-    if machine == "all":
-        return list(machines.paging_to_storage())
-    if isinstance(machine, str):
-        return [*list_of(machine)]
-    if isinstance(machine, Path | machines.Machine):
-        return [machine]
-    return None if machine is None else list(machine)
 
 
 # --- what was asked
@@ -212,7 +211,7 @@ def _of_traces(
     traces: Sequence[Path], asked: declared.Options
 ) -> tuple[list[Vm], Described, declared.Options]:
     """A VM for each trace x memory size x storage; machines by what the VMs call them."""
-    chosen, storage = listed(asked["machine"]), asked["storage"]
+    chosen, storage = machines.listed(asked["machine"]), asked["storage"]
     described: Described = {}
     asked_for: Sequence[MachineLike | None] = [None] if chosen is None else chosen
     for one in asked_for:
@@ -264,7 +263,10 @@ def _of_fleet(path: Path, asked: declared.Options) -> tuple[list[Vm], Described,
         "min_gain": str(asked["min_gain"]),
     }
     described: Described = {}
-    for name, given in (("machine", listed(asked["machine"])), ("storage", asked["storage"])):
+    for name, given in (
+        ("machine", machines.listed(asked["machine"])),
+        ("storage", asked["storage"]),
+    ):
         if given is None:
             continue
         if len(given) != 1:
@@ -349,28 +351,44 @@ def _advise_vms(
         views[first.machine if filtered else "all"] = found.run["view"]
         read = {name: value for name, value in found.run["options"].items() if name in PASSED}
         by_memory = _by_memory(found.rows, texts)
+        sizes: dict[str, dict[str, Enough]] = {}
+        if asked["slowdown"] is not None:
+            for name in dict.fromkeys(vm.machine for _, vm in own):
+                storages = list(dict.fromkeys(vm.storage for _, vm in own if vm.machine == name))
+                sizes[name] = enough(
+                    trace, loaded[name], storages, given, asked["slowdown"], progress
+                )
         for index, vm in own:
             known = by_memory[vm.memory]
             if as_machine:
                 spent = [row for row in known if row["storage"] == vm.storage]
-                rows[index] = by_machine.advice(vm, spent)
-                continue
-            rows[index] = advice(
-                vm,
-                known[0]["memory_bytes"],
-                known[0]["memory_fraction"],
-                {point.page_bytes: point for point in points_of(known)},
-                tried,
-                shown,
-                costs[vm.machine, vm.storage],
-                str(asked["tlb"]),
-                asked["model"],
-            )
+                row = by_machine.advice(vm, spent)
+                if asked["regions"]:
+                    options, machine = found.run["options"], loaded[vm.machine]
+                    by_size: Any = by_region(trace, machine, options, spent, progress)
+                    row["regions"] = by_size
+            else:
+                row = advice(
+                    vm,
+                    known[0]["memory_bytes"],
+                    known[0]["memory_fraction"],
+                    {point.page_bytes: point for point in points_of(known)},
+                    tried,
+                    shown,
+                    costs[vm.machine, vm.storage],
+                    str(asked["tlb"]),
+                    asked["model"],
+                )
+            if vm.machine in sizes:
+                sizes[vm.machine][vm.storage].write(row)
+            if asked["set_memory"]:
+                size_guest(row)
+            rows[index] = row
     recorded = {option.name for option in declared.OPTIONS if option.recorded}
     kept = {name: value for name, value in asked.items() if name in recorded}
     run = provenance(
         "advise",
-        arguments=[*arguments, *_machine_words(asked["machine"])],
+        arguments=[*arguments, *machines.words(asked["machine"])],
         options=declared.OPTIONS,
         values={**kept, **read, "page_sizes": tried},
     )
@@ -388,13 +406,12 @@ def _advise_vms(
 # --- pieces
 
 
-def _machine_words(machine: MachineLike | Sequence[MachineLike] | None) -> list[str]:
-    """Words of a command line that mean these machines; values that were set are one for all."""
-    chosen = listed(machine)
-    if chosen is None:
-        return []
-    flags = [one.flags if isinstance(one, machines.Machine) else ["", str(one)] for one in chosen]
-    return ["--machine", ",".join(words[1] for words in flags), *(flags[0][2:] if flags else [])]
+def _by_vm(table: Any) -> dict[str, list[Any]]:
+    """The rows of a table of lists, by the VM that they are of."""
+    found: dict[str, list[Any]] = {}
+    for row in table.to_pylist():
+        found.setdefault(row.pop("vm"), []).append(row)
+    return found
 
 
 def _distinct(vms: Sequence[Vm]) -> list[Vm]:

@@ -16,7 +16,7 @@ from nearfar.advise.fleet import Vm
 from nearfar.advise.one_vm import Advice, Choice, filled, staying
 from nearfar.advise.prediction import Prediction
 from nearfar.declared.paging import Row
-from nearfar.gain_error import gain_error
+from nearfar.gain_error import gain_error, worthwhile
 from nearfar.gain_error import points as in_points
 from nearfar.paging_findings import USUAL_PAGE
 
@@ -53,9 +53,9 @@ def advice(vm: Vm, rows: Sequence[Row]) -> Advice:
     reason = "every size is simulated"
     answer = Prediction(sizes, sizes, translation, data, total, total, MODEL, reason)
     best = answer.best(sizes)
-    gain = answer.gain(best)
-    error = gain_error(gain)
-    advised = best if gain > error and gain >= vm.min_gain else USUAL_PAGE
+    gains = {size: answer.gain(size) for size in sizes}
+    worth = worthwhile(gains, vm.min_gain)
+    advised = USUAL_PAGE if worth is None else worth
     chosen = rows[sizes.index(advised)]
     row = filled(
         vm,
@@ -65,7 +65,7 @@ def advice(vm: Vm, rows: Sequence[Row]) -> Advice:
         sizes,
         (translation, data),
     )
-    row["gain_error"] = error
+    row["gain_error"] = gain_error(gains[best if worth is None else worth])
     spent: Mapping[str, Any] = chosen
     row["limit"] = max(_LIMITS, key=lambda name: sum(spent[part] for part in _LIMITS[name][0]))
     row["bloat_bytes"] = (chosen["resident_bytes"] or 0) - (usual["resident_bytes"] or 0)
@@ -84,6 +84,12 @@ def _why(row: Advice) -> str:
             f"{units.percent(row['gain'])} less than 4 KiB, give or take "
             f"{in_points(row['gain_error'] or 0)}."
         ]
+    more = row["model_gain"] - row["gain"]
+    if row["advised_page_bytes"] != USUAL_PAGE and more > 0:
+        lines.append(
+            f"{units.size(row['model_page_bytes'])} is predicted to gain {in_points(more)} more, "
+            "which is within the error."
+        )
     lines.append(f"The largest part of the time goes to {_LIMITS[row['limit']][1]}.")
     bloat = row["bloat_bytes"] or 0
     if bloat > 0:

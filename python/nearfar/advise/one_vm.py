@@ -22,6 +22,7 @@ from nearfar.advise.prediction import (
     predict,
 )
 from nearfar.declared.advise import CurveRow, Row
+from nearfar.declared.explain import SizesRow
 from nearfar.gain_error import points as in_points
 from nearfar.paging_findings import USUAL_PAGE
 
@@ -34,6 +35,7 @@ class Advice(Row):
 
     fitted_page_bytes: list[int]
     curve: list[CurveRow]
+    regions: list[SizesRow]
 
 
 def advice(
@@ -175,6 +177,11 @@ def filled(
         "gain_error": None,
         "bloat_bytes": None,
         "judged_page_bytes": None,
+        "enough_bytes": None,
+        "wanted_bytes": None,
+        "thrashes_below_bytes": None,
+        "guest_memory_bytes": None,
+        "regions": [],
     }
 
 

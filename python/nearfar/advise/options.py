@@ -22,7 +22,7 @@ OWN: Final = (
     Option(
         "memory",
         "str | None",
-        "Parts of the peak resident set (60%) or bytes (512M), a row each.",
+        "Memory sizes: shares of the peak resident set (60%) or bytes (512M); one row per size.",
         shown=f"{MEMORY['machine']}; {MEMORY['paper']} with --view paper, 10%,...,100% with "
         "--evaluate",
         metavar="SIZES",
@@ -38,15 +38,15 @@ OWN: Final = (
     Option(
         "storage",
         "str | Sequence[str] | None",
-        "Storages of the machines; of several, each its own. One machine takes those that "
-        "it lacks from the built-in machines.",
+        "Storage devices of the machine, or of the built-in machines where it lacks one. With "
+        "several machines, each uses its own.",
         shown="all",
         metavar="STORAGES",
     ),
     Option(
         "arch",
         "str",
-        "The architecture, which says what page sizes can be set.",
+        "Architecture: it determines which page sizes can be set.",
         default="x86-64",
         metavar="NAME",
         choices=tuple((name, "") for name in ARCHITECTURES),
@@ -55,14 +55,15 @@ OWN: Final = (
     Option(
         "min_gain",
         "str | float",
-        "Leave 4 KiB only for at least this share of its predicted time.",
+        "Recommend another size than 4 KiB only if it saves at least this share of the "
+        "predicted time.",
         default="5%",
         metavar="SHARE",
     ),
     Option(
         "sizes",
         "str | int | Sequence[int]",
-        "Page sizes that the model is shown: all, a list (512,4K,64K,2M), or how many it may "
+        "Page sizes simulated for the model: all, a list (512,4K,64K,2M), or how many it may "
         "choose (4).",
         default="all",
         metavar="SIZES",
@@ -76,17 +77,37 @@ OWN: Final = (
         choices=tuple(MODEL_CHOICES.items()),
         open=False,
     ),
-    replace(_PAGING["sample"], what="Simulate only this part of the pages (0 to 1).", shown="all"),
+    replace(_PAGING["sample"], what="Simulate only this share of the pages (0 to 1).", shown="all"),
     replace(
         _PAGING["page_sizes"],
-        what="Page sizes that may be advised beside 4 KiB, and are simulated; `...` doubles. "
-        "--view machine takes those that the architecture can set.",
+        what="Page sizes to consider besides 4 KiB; `...` doubles. `--view machine` uses those "
+        "of them that the architecture can set.",
     ),
     _PAGING["view"],
     replace(_PAGING["nested"], shown="as the machine says, else 4K: advice is for a VM"),
     replace(
         _PAGING["page_cache"],
-        what="Where the program's files are when it starts, for --view machine.",
+        what="Where the program's files are at its start, for --view machine.",
+    ),
+    replace(
+        _PAGING["slowdown"],
+        type="str | float | None",
+        what="Also say with how much memory the program takes at most so much longer than with "
+        "all that it wants (5%).",
+        default=None,
+    ),
+    Option(
+        "regions",
+        "bool",
+        "Also say which mappings want which page size; takes --view machine.",
+        default=False,
+    ),
+    Option(
+        "set_memory",
+        "bool",
+        "Also size the guest: the program's memory and what its system needs; --emit libvirt and "
+        "qemu then set it.",
+        default=False,
     ),
 )
 
@@ -104,7 +125,7 @@ PASSED: Final = (*_SAME, "sample", "view", "page_cache", "nested")
 
 #: Options that say nothing to a view, and why.
 IDLE: Final = {
-    "paper": (("page_cache",), "where every fault is a read"),
+    "paper": (("page_cache", "regions"), "where every fault is a read, wherever it is"),
     "machine": (("sizes", "model"), "which simulates every page size"),
 }
 #: Options that mean something to the view of the papers alone: it is the view where one is given.
@@ -129,8 +150,9 @@ ROWS: Final = Rows(
             "int64",
             False,
             "bytes",
-            "Page size of least predicted time; 4096 unless another gains `min_gain`, and more "
-            "than `gain_error` where there is one.",
+            "Page size of least predicted time; 4096 unless another gains `min_gain`. Where "
+            "there is a `gain_error`, the gain is more than that, and the size the smallest that "
+            "gains alike.",
             title="page",
         ),
         Column(
@@ -275,6 +297,31 @@ ROWS: Final = Rows(
             "bytes",
             "`model_page_bytes`; where the model is shown every size, the one that is best when "
             "each is predicted from the others. Null with `--view machine`.",
+        ),
+        Column(
+            "enough_bytes",
+            "int64",
+            True,
+            "bytes",
+            "Memory from which on the program takes at most `slowdown` longer than with "
+            "`wanted_bytes`, with 4 KiB pages, and what it swaps on this storage. This and the "
+            "two after it are null without `--slowdown`.",
+        ),
+        Column("wanted_bytes", "int64", True, "bytes", "All that it wants."),
+        Column(
+            "thrashes_below_bytes",
+            "int64",
+            True,
+            "bytes",
+            "Memory below which it takes twice as long; null if it never does.",
+        ),
+        Column(
+            "guest_memory_bytes",
+            "int64",
+            True,
+            "bytes",
+            "Memory for the guest, with what its system needs, in multiples of 256 MiB; null "
+            "without `--set-memory`.",
         ),
     ),
     keys=("vm", "workload", "machine", "storage", "arch", ("memory_fraction", "memory_bytes")),

@@ -28,7 +28,7 @@ OPTIONS: Final = (
     Option(
         "trace",
         "str | Path | None",
-        "Trace of the same command; its study is put beside the runs.",
+        "Trace of the same command; its predicted times are shown beside the measured ones.",
         metavar="TRACE",
     ),
     Option(

@@ -67,6 +67,15 @@ def records_of_run(run: Path) -> int | None:
         return None
 
 
+def given(count: object) -> int | None:
+    """References as an option gives them; None for what is no count, such as a time.
+
+    The option itself is checked where it is used.
+    """
+    text = str(count)
+    return int(text) if text.isdecimal() else None
+
+
 class _Shown:
     """The line that is shown."""
 

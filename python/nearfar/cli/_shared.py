@@ -46,7 +46,9 @@ _OUTPUTS = ("out", "output", "html")
 #: Of every command with a ``machine``: values in place of its file's.
 SET = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="A value of the machine for this run."),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Override a value of the machine file for this run."
+    ),
 ]
 
 Names = Callable[[], Iterable[tuple[str, str]]]
@@ -93,7 +95,10 @@ def add_shared_options(command: str, run: Callable[..., Any]) -> Callable[..., A
             if values:
                 from nearfar import machine
 
-                given["machine"] = machine.load(given["machine"], set=machine.parse_set(values))
+                # One for all, where there are several.
+                chosen = machine.listed(given["machine"]) or [machine.usual()]
+                loaded = [machine.load(one, set=machine.parse_set(values)) for one in chosen]
+                given["machine"] = loaded if len(loaded) > 1 else loaded[0]
             return run(*args, **given)
         except KeyboardInterrupt:  # Typer would end without a word
             raise NearfarError("interrupted", 130) from None

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from nearfar.result import FolderResult, Result
 
 Format = Annotated[str, typer.Option("--format", help="table, json, csv or parquet.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace what -o and --html made before.")]
-Html = Annotated[Path | None, typer.Option(help="Also write a self-contained page.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace existing outputs of -o and --html.")]
+Html = Annotated[Path | None, typer.Option(help="Also write a self-contained HTML page.")]
 Out = Annotated[
     Path | None, typer.Option("-o", "--out", help="Also write result.parquet and run.json.")
 ]

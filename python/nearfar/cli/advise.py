@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Final, Unpack
 
 import typer
 
 from nearfar.cli._shared import SET
 from nearfar.cli._study import Force, Format, Html, check_format, check_outputs, print_result, save
 from nearfar.declared.advise import OPTIONS, Options
+from nearfar.declared.paging import OPTIONS as PAGING
 from nearfar.errors import NearfarError
-from nearfar.schema import takes
+from nearfar.schema import default, takes
 
 if TYPE_CHECKING:
     from nearfar.advise import AdviseResult
@@ -55,11 +58,12 @@ def run(
     check_format(output_format)
     check_outputs(out, force, html)
     if emit is not None:
-        emitters.emitter(emit)  # an unknown one is refused before the work, not after
+        # An unknown one is refused before the work, not after.
+        _ask(options, emitters.emitter(emit).NEEDS)
     if evaluate:
         _check_evaluated(options)
     if set_:
-        chosen = study.listed(options.get("machine"))
+        chosen = machines.listed(options.get("machine"))
         if chosen is None or any(path.suffix == ".toml" for path in inputs):
             raise NearfarError("--set: give traces and the --machine whose value it is")
         values = machines.parse_set(set_)
@@ -67,9 +71,9 @@ def run(
     total = records(inputs[0], options) if len(inputs) == 1 else None
     with progress(f"advise {inputs[0]}", total) as on_progress:
         result = study.advise(inputs, progress=on_progress, **options)
-    if emit is not None and out is None and len(result.rows) > 1:
-        raise NearfarError(f"--emit: {len(result.rows)} VMs make as many files; give -o FOLDER")
     emitted, failed = _emitted(result, emit)
+    if out is None and (files := len(emitted) + len(failed)) > 1:
+        raise NearfarError(f"--emit: {files} files to make; give -o FOLDER")
     if failed and not emitted:
         raise NearfarError(failed[0])
     save(result, out, force, html, result.html, texts=emitted)
@@ -83,20 +87,38 @@ def run(
     return 1 if failed or missed else 0
 
 
+def _ask(options: Options, needs: Sequence[str]) -> None:
+    """Ask the study for what an emitter needs, which it otherwise does not look for."""
+    if "enough_bytes" in needs and options.get("slowdown") is None:
+        options["slowdown"] = default(PAGING, "slowdown")
+    if "regions" in needs:
+        options["regions"] = True
+
+
 def _emitted(result: AdviseResult, kind: str | None) -> tuple[dict[str, str], list[str]]:
-    """Text of each VM by file name, and why others have none."""
+    """Text of each VM, or of each host of a fleet, by file name; and why others have none."""
     from nearfar import emit as emitters
 
+    if kind is None:
+        return {}, []
     answer: dict[str, str] = {}
     failed = []
-    for row in result.rows if kind is not None else []:
+    jobs: list[tuple[str, partial[str]]]
+    if result.run["fleet"] is not None and emitters.is_of_host(kind):
+        hosts: dict[str, list[Any]] = {}
+        for row in result.rows:
+            hosts.setdefault(row["machine"], []).append(row)
+        jobs = [
+            (name, partial(emitters.emit_host, kind, name, rows)) for name, rows in hosts.items()
+        ]
+    else:
+        jobs = [(row["vm"], partial(emitters.emit, kind, row)) for row in result.rows]
+    for name, text in jobs:
         try:
-            name = emitters.file_name(str(kind), row)
-            if name in answer:
-                raise NearfarError(
-                    f"{row['vm']}: another VM has the file {name} already; rename it"
-                )
-            answer[name] = emitters.emit(str(kind), row)
+            file = emitters.file_name(kind, name)
+            if file in answer:
+                raise NearfarError(f"{name}: another VM has the file {file} already; rename it")
+            answer[file] = text()
         except NearfarError as error:
             failed.append(str(error))
     return answer, failed

@@ -35,10 +35,11 @@ def run(
     ] = None,
     page: str | None = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be done, as without --yes.")
+        bool, typer.Option("--dry-run", help="Only show what would be done, as without --yes.")
     ] = False,
     restore: Annotated[
-        bool, typer.Option("--restore", help="Only put back what a killed run has left.")
+        bool,
+        typer.Option("--restore", help="Only restore settings that a killed run left changed."),
     ] = False,
     output_format: Annotated[
         Format,

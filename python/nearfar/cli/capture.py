@@ -45,9 +45,9 @@ def run(
     0 when the trace is complete, whatever the program answered; 130 after Ctrl-C.
     """
     from nearfar import capture
+    from nearfar.cli._progress import given
 
-    stop = str(options.get("stop_after") or options.get("max_refs") or "")
-    show = capture.meter(int(stop) if stop.isdigit() else None)
+    show = capture.meter(given(options.get("stop_after") or options.get("max_refs")))
     waited = options.get("start_on") or ""
     said = not waited
 

@@ -20,12 +20,12 @@ SETTINGS = {"epilog": "Example: nearfar diff before.run after.run --fail-above 3
 
 @takes(OPTIONS)
 def run(
-    a: Annotated[Path, typer.Argument(help="Run or sweep that is compared with.")],
-    b: Annotated[Path, typer.Argument(help="Run or sweep that is compared.")],
+    a: Annotated[Path, typer.Argument(help="The baseline: a run or sweep.")],
+    b: Annotated[Path, typer.Argument(help="The run or sweep to compare with it.")],
     fail_above: Annotated[
         str | None, typer.Option(help="Exit 1 if a row is worse by more than this, such as 3%.")
     ] = None,
-    full: Annotated[bool, typer.Option("--full", help="Every row in the table.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Show every row.")] = False,
     output_format: Format = "table",
     **options: Unpack[Options],
 ) -> int:

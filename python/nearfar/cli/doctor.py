@@ -24,11 +24,11 @@ class Format(StrEnum):
 def run(
     require: Annotated[
         list[str] | None,
-        typer.Option(help="Exit with 3 unless this is there; may be given several times."),
+        typer.Option(help="Exit with 3 unless this is available; repeatable."),
     ] = None,
     format: Annotated[Format, typer.Option(help="How to print.")] = Format.TABLE,  # noqa: A002
 ) -> None:
-    """Say for each capture path and optional tool: there or not, why, and the exact fix."""
+    """Show which capture methods and optional tools are available, and how to get the others."""
     import json
 
     from nearfar.doctor import examine

@@ -36,7 +36,7 @@ def run(
     force: Force = False,
     **options: Unpack[Options],
 ) -> None:
-    """Take a row apart: its terms; regions, functions and lines that miss and fault."""
+    """Explain a row of a run: parts of its time; regions, functions, lines that miss and fault."""
     from nearfar.cli._progress import progress, records_of_run
     from nearfar.explain import explain
 

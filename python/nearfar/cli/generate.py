@@ -28,10 +28,9 @@ def run(
 ) -> None:
     """Generate a synthetic trace; the same seed gives the same bytes (docs/generate.md)."""
     from nearfar import generate
-    from nearfar.cli._progress import made, progress
+    from nearfar.cli._progress import given, made, progress
 
-    total = int(refs) if str(refs).isdigit() else None
-    with progress(f"generating {name}", total) as on_progress:
+    with progress(f"generating {name}", given(refs)) as on_progress:
         trace = generate.generate(
             name, out, refs=refs, pages=pages, force=force, progress=on_progress, **options
         )

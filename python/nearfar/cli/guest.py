@@ -36,27 +36,33 @@ def run(
     ] = None,
     latency: Annotated[
         str | None,
-        typer.Option(metavar="NEAR,FAR", help="Of both nodes, such as 80ns,250ns; for HMAT."),
+        typer.Option(
+            metavar="NEAR,FAR", help="Latency of both nodes, such as 80ns,250ns; for HMAT."
+        ),
     ] = None,
     bandwidth: Annotated[
         str | None,
-        typer.Option(metavar="NEAR,FAR", help="Bytes a second of both nodes, such as 100G,25G."),
+        typer.Option(
+            metavar="NEAR,FAR",
+            help="Bandwidth of both nodes in bytes per second, such as 100G,25G.",
+        ),
     ] = None,
     zram: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Swap on compressed memory.")
     ] = None,
     package: Annotated[
-        Words, typer.Option(metavar="NAME", help="A package of Debian to have; repeatable.")
+        Words,
+        typer.Option(metavar="NAME", help="Debian package to install in the guest; repeatable."),
     ] = None,
     put: Annotated[
         Words,
         typer.Option(
             metavar="PATH[=GUEST]",
-            help="A file or folder to have [in /work]; repeatable.",
+            help="File or folder to copy into the guest [to /work]; repeatable.",
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Folder to make of what is left in /out.")
+        Path | None, typer.Option("-o", "--out", help="Folder for what the command leaves in /out.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing folder.")] = False,
     timeout: Annotated[
@@ -64,15 +70,15 @@ def run(
     ] = 600,
     icount: Annotated[
         int | None,
-        typer.Option(min=0, max=10, help="Instructions are the clock: each 2^N nanoseconds."),
+        typer.Option(min=0, max=10, help="Clock by instructions, each 2^N ns (QEMU's -icount)."),
     ] = None,
     kernel: Annotated[
         str | None, typer.Option(metavar="PACKAGE", help="Debian's kernel [6.12, for clouds].")
     ] = None,
     module: Annotated[
-        Words, typer.Option(metavar="NAME", help="A module of the kernel to load; repeatable.")
+        Words, typer.Option(metavar="NAME", help="Kernel module to load; repeatable.")
     ] = None,
-    append: Annotated[str, typer.Option(help="More parameters of the kernel.")] = "",
+    append: Annotated[str, typer.Option(help="Extra kernel parameters.")] = "",
 ) -> None:
     """Boot Debian's kernel under QEMU, run a command as root in /work, and switch off.
 

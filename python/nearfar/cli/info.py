@@ -31,7 +31,7 @@ def run(
     force: Force = False,
     **options: Unpack[Options],
 ) -> None:
-    """Say what a trace holds: footprint, working set, hottest regions, reuse (docs/info.md)."""
+    """Summarize a trace: footprint, working set, hottest regions, reuse (docs/info.md)."""
     from nearfar import info
     from nearfar.cli._progress import progress, records
     from nearfar.output import write_whole

@@ -51,19 +51,20 @@ def run(
     storage: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="PATH", help="measure: the device of this file, folder or block device, too."
+            metavar="PATH",
+            help="measure: also the device that holds this file or folder, or this block device.",
         ),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="measure: in seconds; rough values.")
+        bool, typer.Option("--quick", help="measure: a few seconds, rough values.")
     ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
             "-o",
             "--out",
-            help="measure: write the file here; else it is kept as `here`, the machine of studies "
-            "that name none.",
+            help="measure: write to this file; otherwise it is saved as `here`, the default "
+            "machine of studies.",
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
@@ -71,7 +72,7 @@ def run(
     """List, show or check machine descriptions, print their JSON Schema, or measure this machine.
 
     measure writes a machine file of the machine it runs on, in about a minute. As root it measures
-    faults of every page size that the kernel can set, and puts the kernel's switches back.
+    faults of every page size that the kernel can set, and restores the kernel's settings.
     """
     import json
 

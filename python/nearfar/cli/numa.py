@@ -84,7 +84,7 @@ def alloc(
     force: Force = False,
     **options: Unpack[numa_alloc.Options],
 ) -> None:
-    """Time allocating and clearing memory; where pages land; why it cannot be done."""
+    """Time to allocate and clear memory, where its pages are placed, why an allocation fails."""
     from nearfar import numa
 
     check_format(output_format)

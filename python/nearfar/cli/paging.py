@@ -29,11 +29,14 @@ SETTINGS = {"epilog": "Example: nearfar paging app.trace --machine optane-ssd --
 def run(
     trace: Annotated[Path, typer.Argument(help="Trace folder.")],
     output_format: Format = "table",
-    full: Annotated[bool, typer.Option("--full", help="Every row in the table.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Show every row.")] = False,
     out: Out = None,
     html: Html = None,
     heatmap: Annotated[
-        bool, typer.Option("--heatmap/--no-heatmap", help="Address x time in the page.")
+        bool,
+        typer.Option(
+            "--heatmap/--no-heatmap", help="Include a heat map (address x time) in the page."
+        ),
     ] = True,
     force: Force = False,
     **options: Unpack[Options],
@@ -68,6 +71,11 @@ def run(
 def _heatmap(trace: Path, run: Mapping[str, Any]) -> dict[str, object]:
     from nearfar.info import info
 
-    found = info(trace, reuse=False, filter=run["options"]["filter"], machine=run["machine"])
+    found = info(
+        trace,
+        reuse=False,
+        filter=run["options"]["filter"],
+        machine=next(iter(run.get("machines", [run["machine"]]))),
+    )
     heatmap: dict[str, object] = found["heatmap"]
     return heatmap

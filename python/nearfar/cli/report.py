@@ -14,7 +14,9 @@ SETTINGS = {"epilog": "Example: nearfar report before.run after.run -o page.html
 
 
 def run(
-    runs: Annotated[list[Path], typer.Argument(help="Folders that -o of a study or sweep made.")],
+    runs: Annotated[
+        list[Path], typer.Argument(help="Run folders, written by -o of a study or by a sweep.")
+    ],
     out: Annotated[Path, typer.Option("-o", "--out", help="The page to write.")] = Path(
         "report.html"
     ),

@@ -30,7 +30,10 @@ _LISTED = 20
 def run(
     study: Annotated[Path, typer.Argument(help="TOML file of a study, its grid and options.")],
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say how many cells and how long; run nothing.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Show the number of cells and the estimated time; run nothing."
+        ),
     ] = False,
     output_format: Format = "table",
     out: Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Unpack
 
@@ -40,9 +41,10 @@ def run(
     """Compare tiering policies on a simulated machine: bandwidth, migrations, shadows, faults."""
     from nearfar.cli._progress import progress
     from nearfar.errors import NearfarError
-    from nearfar.report import tables
+    from nearfar.report import tables, terminal
     from nearfar.report import tiering as texts
     from nearfar.tiering import policies, read_knobs, tiering
+    from nearfar.tiering_answers import policy_curves, too_small
 
     check_format(output_format)
     if list_policies:
@@ -72,3 +74,12 @@ def run(
         )
     save(result, out, force, html, result.html)
     print_result(result, output_format, html)
+    content = result.to_dict()
+    if output_format != "table":
+        small = too_small(content["run"])
+        if small is not None:
+            print(f"nearfar: note: {small}", file=sys.stderr)
+        return
+    curves = policy_curves(content)
+    if curves:
+        print(terminal.memory(curves, "fast memory"))

@@ -24,6 +24,9 @@ class Options(TypedDict, total=False):
     view: str | None
     nested: str | int | None
     page_cache: str
+    slowdown: str | float | None
+    regions: bool
+    set_memory: bool
     tlb: str | int
     replacement: str
     clock_insert: str
@@ -37,7 +40,7 @@ OPTIONS: Final = (
     Option(
         "memory",
         type="str | None",
-        what="Parts of the peak resident set (60%) or bytes (512M), a row each.",
+        what="Memory sizes: shares of the peak resident set (60%) or bytes (512M); one row per size.",
         shown="100%; 50% with --view paper, 10%,...,100% with --evaluate",
         metavar="SIZES",
     ),
@@ -52,14 +55,14 @@ OPTIONS: Final = (
     Option(
         "storage",
         type="str | Sequence[str] | None",
-        what="Storages of the machines; of several, each its own. One machine takes those that it lacks from the built-in machines.",
+        what="Storage devices of the machine, or of the built-in machines where it lacks one. With several machines, each uses its own.",
         shown="all",
         metavar="STORAGES",
     ),
     Option(
         "arch",
         type="str",
-        what="The architecture, which says what page sizes can be set.",
+        what="Architecture: it determines which page sizes can be set.",
         default="x86-64",
         metavar="NAME",
         choices=(("x86-64", ""), ("aarch64", "")),
@@ -68,14 +71,14 @@ OPTIONS: Final = (
     Option(
         "min_gain",
         type="str | float",
-        what="Leave 4 KiB only for at least this share of its predicted time.",
+        what="Recommend another size than 4 KiB only if it saves at least this share of the predicted time.",
         default="5%",
         metavar="SHARE",
     ),
     Option(
         "sizes",
         type="str | int | Sequence[int]",
-        what="Page sizes that the model is shown: all, a list (512,4K,64K,2M), or how many it may choose (4).",
+        what="Page sizes simulated for the model: all, a list (512,4K,64K,2M), or how many it may choose (4).",
         default="all",
         metavar="SIZES",
     ),
@@ -95,21 +98,21 @@ OPTIONS: Final = (
     Option(
         "sample",
         type="float | None",
-        what="Simulate only this part of the pages (0 to 1).",
+        what="Simulate only this share of the pages (0 to 1).",
         shown="all",
         metavar="NUMBER",
     ),
     Option(
         "page_sizes",
         type="str | int | Sequence[str | int]",
-        what="Page sizes that may be advised beside 4 KiB, and are simulated; `...` doubles. --view machine takes those that the architecture can set.",
+        what="Page sizes to consider besides 4 KiB; `...` doubles. `--view machine` uses those of them that the architecture can set.",
         default="512,1K,...,2M",
         metavar="SIZES",
     ),
     Option(
         "view",
         type="str | None",
-        what="What a reference is taken to cost.",
+        what="How the time of a reference is computed.",
         shown="machine, where its file describes the processor, else paper",
         metavar="NAME",
         choices=(
@@ -124,14 +127,14 @@ OPTIONS: Final = (
     Option(
         "nested",
         type="str | int | None",
-        what="Page size with which a host backs a virtual machine, for `--view machine`: a walk then goes through its page table too.",
+        what="Page size that the host uses for a virtual machine's memory, for `--view machine`: page walks then include the host's page table.",
         shown="as the machine says, else 4K: advice is for a VM",
         metavar="SIZE",
     ),
     Option(
         "page_cache",
         type="str",
-        what="Where the program's files are when it starts, for --view machine.",
+        what="Where the program's files are at its start, for --view machine.",
         default="cold",
         metavar="NAME",
         choices=(
@@ -143,6 +146,24 @@ OPTIONS: Final = (
             ),
         ),
         open=False,
+    ),
+    Option(
+        "slowdown",
+        type="str | float | None",
+        what="Also say with how much memory the program takes at most so much longer than with all that it wants (5%).",
+        metavar="SHARE",
+    ),
+    Option(
+        "regions",
+        type="bool",
+        what="Also say which mappings want which page size; takes --view machine.",
+        default=False,
+    ),
+    Option(
+        "set_memory",
+        type="bool",
+        what="Also size the guest: the program's memory and what its system needs; --emit libvirt and qemu then set it.",
+        default=False,
     ),
     Option(
         "tlb",
@@ -163,7 +184,7 @@ OPTIONS: Final = (
     Option(
         "clock_insert",
         type="str",
-        what="The accessed bit of a page just loaded by CLOCK.",
+        what="Accessed bit of a newly loaded page under CLOCK.",
         default="set",
         metavar="NAME",
         choices=(
@@ -175,7 +196,7 @@ OPTIONS: Final = (
     Option(
         "kinds",
         type="str | Sequence[str] | None",
-        what="Kinds of references that count.",
+        what="Kinds of references to include.",
         shown="all",
         metavar="KINDS",
         choices=names.KIND,
@@ -184,7 +205,7 @@ OPTIONS: Final = (
     Option(
         "filter",
         type="str",
-        what="References that the study sees, before or behind the machine's caches.",
+        what="References to simulate: all (`none`), or those that miss the machine's caches.",
         default="none",
         metavar="NAME",
         choices=names.FILTER,
@@ -201,7 +222,7 @@ OPTIONS: Final = (
     Option(
         "max_memory",
         type="str | int",
-        what="Memory that the simulation should keep to, by going over the trace more than once.",
+        what="Memory limit of the simulation; if it needs more, it reads the trace several times.",
         default="12G",
         metavar="SIZE",
         recorded=False,
@@ -250,6 +271,10 @@ class Row(TypedDict):
     gain_error: float | None
     bloat_bytes: int | None
     judged_page_bytes: int | None
+    enough_bytes: int | None
+    wanted_bytes: int | None
+    thrashes_below_bytes: int | None
+    guest_memory_bytes: int | None
 
 
 ROWS: Final = Rows(
@@ -269,7 +294,7 @@ ROWS: Final = Rows(
             "int64",
             False,
             "bytes",
-            "Page size of least predicted time; 4096 unless another gains `min_gain`, and more than `gain_error` where there is one.",
+            "Page size of least predicted time; 4096 unless another gains `min_gain`. Where there is a `gain_error`, the gain is more than that, and the size the smallest that gains alike.",
             title="page",
         ),
         Column(
@@ -405,6 +430,28 @@ ROWS: Final = Rows(
             True,
             "bytes",
             "`model_page_bytes`; where the model is shown every size, the one that is best when each is predicted from the others. Null with `--view machine`.",
+        ),
+        Column(
+            "enough_bytes",
+            "int64",
+            True,
+            "bytes",
+            "Memory from which on the program takes at most `slowdown` longer than with `wanted_bytes`, with 4 KiB pages, and what it swaps on this storage. This and the two after it are null without `--slowdown`.",
+        ),
+        Column("wanted_bytes", "int64", True, "bytes", "All that it wants."),
+        Column(
+            "thrashes_below_bytes",
+            "int64",
+            True,
+            "bytes",
+            "Memory below which it takes twice as long; null if it never does.",
+        ),
+        Column(
+            "guest_memory_bytes",
+            "int64",
+            True,
+            "bytes",
+            "Memory for the guest, with what its system needs, in multiples of 256 MiB; null without `--set-memory`.",
         ),
     ),
     keys=("vm", "workload", "machine", "storage", "arch", ("memory_fraction", "memory_bytes")),

@@ -37,7 +37,7 @@ OPTIONS: Final = (
     Option(
         "trace",
         type="str | Path | None",
-        what="Trace of the same command; its study is put beside the runs.",
+        what="Trace of the same command; its predicted times are shown beside the measured ones.",
         metavar="TRACE",
     ),
     Option(

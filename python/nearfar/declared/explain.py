@@ -29,7 +29,7 @@ OPTIONS: Final = (
     Option(
         "memory",
         type="str | int | None",
-        what="Memory size of the row, as the run was asked for it.",
+        what="Memory size of the row, as given to the run.",
         shown="the middle one",
         metavar="SIZE",
     ),
@@ -50,7 +50,7 @@ OPTIONS: Final = (
     Option(
         "by_region",
         type="bool",
-        what="Also say which regions want which page size; takes a run of `--view machine`.",
+        what="Also show which page size suits which region; needs a run with `--view machine`.",
         default=False,
     ),
 )
@@ -401,7 +401,7 @@ SIZES_ROWS: Final = Rows(
             "bool",
             False,
             "",
-            "The size that suits it: it saves most, and at least 0.1 % of the whole time; else 4 KiB.",
+            "The size that suits it: of those whose pages fit it the one that saves most, and at least 0.1 % of the whole time; else 4 KiB.",
         ),
     ),
     keys=("name", "page_bytes"),

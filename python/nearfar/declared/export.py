@@ -55,7 +55,7 @@ OPTIONS: Final = (
     Option(
         "filter",
         type="str",
-        what="References to read: all, or what the machine's caches let through.",
+        what="References to read: all (`none`), or those that miss the machine's caches.",
         default="none",
         metavar="NAME",
         choices=names.FILTER,
@@ -64,7 +64,7 @@ OPTIONS: Final = (
     Option(
         "machine",
         type="MachineLike",
-        what="Machine of the filter, by name or file.",
+        what="Machine whose caches filter, by name or file.",
         default="nvme",
         metavar="MACHINE",
         choices=names.MACHINE,

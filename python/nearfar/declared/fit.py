@@ -37,7 +37,7 @@ OPTIONS: Final = (
     Option(
         "weighting",
         type="str",
-        what="What least squares weighs.",
+        what="Error that least squares minimizes.",
         default="absolute",
         metavar="NAME",
         choices=(

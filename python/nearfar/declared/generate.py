@@ -32,8 +32,10 @@ OPTIONS: Final = (
         open=False,
         argument=True,
     ),
-    Option("refs", type="int", what="References in all.", required=True, metavar="COUNT"),
-    Option("pages", type="int", what="Pages that they may touch.", required=True, metavar="COUNT"),
+    Option("refs", type="int", what="Total number of references.", required=True, metavar="COUNT"),
+    Option(
+        "pages", type="int", what="Number of pages that they touch.", required=True, metavar="COUNT"
+    ),
     Option(
         "page_bytes",
         type="str | int",
@@ -41,7 +43,7 @@ OPTIONS: Final = (
         default=4096,
         metavar="SIZE",
     ),
-    Option("seed", type="int", what="Chooses the random streams.", default=0, metavar="COUNT"),
+    Option("seed", type="int", what="Seed of the random numbers.", default=0, metavar="COUNT"),
     Option(
         "write_ratio", type="float", what="Share of stores, 0 to 1.", default=0.0, metavar="NUMBER"
     ),

@@ -30,7 +30,7 @@ OPTIONS: Final = (
     Option(
         "skip_bad",
         type="int",
-        what="Bad records to let through; trace.json counts them.",
+        what="Bad records to skip; trace.json counts them.",
         default=0,
         metavar="COUNT",
     ),

@@ -18,12 +18,7 @@ class Options(TypedDict, total=False):
 
 
 OPTIONS: Final = (
-    Option(
-        "reuse",
-        type="bool",
-        what="Work out the distances of reuse, the most expensive part.",
-        default=True,
-    ),
+    Option("reuse", type="bool", what="Compute reuse distances, the slowest part.", default=True),
     Option(
         "verify",
         type="bool",
@@ -33,7 +28,7 @@ OPTIONS: Final = (
     Option(
         "filter",
         type="str",
-        what="References to read: all, or what the machine's caches let through.",
+        what="References to read: all (`none`), or those that miss the machine's caches.",
         default="none",
         metavar="NAME",
         choices=names.FILTER,
@@ -42,7 +37,7 @@ OPTIONS: Final = (
     Option(
         "machine",
         type="MachineLike",
-        what="Machine of the filter, by name or file.",
+        what="Machine whose caches filter, by name or file.",
         default="nvme",
         metavar="MACHINE",
         choices=names.MACHINE,

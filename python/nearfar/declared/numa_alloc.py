@@ -51,7 +51,7 @@ OPTIONS: Final = (
     Option(
         "allocator",
         type="str",
-        what="Who allocates.",
+        what="Allocator.",
         default="vmalloc",
         metavar="NAME",
         choices=(
@@ -80,7 +80,7 @@ OPTIONS: Final = (
     Option(
         "from_",
         type="int | None",
-        what="Node whose cores work.",
+        what="Node whose cores run the work.",
         shown="the first with cores",
         metavar="COUNT",
     ),
@@ -91,7 +91,7 @@ OPTIONS: Final = (
     Option(
         "one_module",
         type="bool",
-        what="A core waits for the one module that its page lies on.",
+        what="Limit a core to the bandwidth of the one module that holds its page.",
         default=False,
     ),
 )

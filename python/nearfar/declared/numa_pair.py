@@ -45,7 +45,7 @@ OPTIONS: Final = (
     Option(
         "from_",
         type="int | None",
-        what="Node whose cores work.",
+        what="Node whose cores run the work.",
         shown="the first with cores",
         metavar="COUNT",
     ),

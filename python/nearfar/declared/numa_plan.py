@@ -38,7 +38,7 @@ OPTIONS: Final = (
     Option(
         "bandwidth",
         type="float",
-        what="GB/s that are needed over all threads.",
+        what="Bandwidth that all threads need together, GB/s.",
         default=0.0,
         metavar="NUMBER",
     ),
@@ -69,7 +69,7 @@ OPTIONS: Final = (
     Option(
         "from_",
         type="int | None",
-        what="Node whose cores work.",
+        what="Node whose cores run the work.",
         shown="the first with cores",
         metavar="COUNT",
     ),
@@ -106,7 +106,7 @@ ROWS: Final = Rows(
     columns=(
         Column("vm", "string", False, "", "What is placed."),
         Column("mode", "string", False, "", "Mode of placement."),
-        Column("from", "int64", False, "", "Node whose cores work."),
+        Column("from", "int64", False, "", "Node whose cores run the work."),
         Column("nodes", "string", False, "", "Nodes to give the mode."),
         Column("weights", "string", False, "", "A weight for each of them."),
         Column("dram_nodes", "string", False, "", "Nodes of DRAM."),

@@ -19,7 +19,7 @@ class Options(TypedDict, total=False):
     clock_insert: str
     swappiness: int
     statistics_every: int
-    machine: MachineLike | None
+    machine: MachineLike | Sequence[MachineLike] | None
     storage: str | Sequence[str] | None
     kinds: str | Sequence[str] | None
     filter: str
@@ -38,14 +38,14 @@ OPTIONS: Final = (
     Option(
         "page_sizes",
         type="str | int | Sequence[str | int]",
-        what="Page sizes, powers of two from 64 bytes to 1 TiB; `...` doubles. Of the default, `--view machine` takes those that Linux can give to anonymous memory: 4 KiB, and 16 KiB on.",
+        what="Page sizes, powers of two from 64 bytes to 1 TiB; `...` doubles. By default, `--view machine` uses those that Linux supports for anonymous memory: 4 KiB, and 16 KiB and larger.",
         default="512,1K,...,2M",
         metavar="SIZES",
     ),
     Option(
         "memory",
         type="str | int | Sequence[str | int]",
-        what="Memory sizes: parts of the peak resident set (50%) or bytes (512M); `...` for equal steps.",
+        what="Memory sizes: shares of the peak resident set (50%) or bytes (512M); `...` for equal steps.",
         default="10%,...,100%",
         metavar="SIZES",
     ),
@@ -68,7 +68,7 @@ OPTIONS: Final = (
     Option(
         "clock_insert",
         type="str",
-        what="The accessed bit of a page just loaded by CLOCK.",
+        what="Accessed bit of a newly loaded page under CLOCK.",
         default="set",
         metavar="NAME",
         choices=(
@@ -93,23 +93,23 @@ OPTIONS: Final = (
     ),
     Option(
         "machine",
-        type="MachineLike | None",
-        what="Machine name or file.",
+        type="MachineLike | Sequence[MachineLike] | None",
+        what="Machine name or file; several, with commas between, are compared as whole hosts.",
         shown="here, if this machine was measured, else nvme",
-        metavar="MACHINE",
+        metavar="MACHINES",
         choices=names.MACHINE,
     ),
     Option(
         "storage",
         type="str | Sequence[str] | None",
-        what="Storages of the machine.",
+        what="Storages of the machine; one that it lacks is borrowed from the built-in machine that has it, but not where several machines are compared.",
         shown="all",
         metavar="TEXT",
     ),
     Option(
         "kinds",
         type="str | Sequence[str] | None",
-        what="Kinds of references that count.",
+        what="Kinds of references to include.",
         shown="all",
         metavar="KINDS",
         choices=names.KIND,
@@ -118,7 +118,7 @@ OPTIONS: Final = (
     Option(
         "filter",
         type="str",
-        what="References that the study sees, before or behind the machine's caches.",
+        what="References to simulate: all (`none`), or those that miss the machine's caches.",
         default="none",
         metavar="NAME",
         choices=names.FILTER,
@@ -127,7 +127,7 @@ OPTIONS: Final = (
     Option(
         "lifetimes",
         type="str",
-        what="Whether pages end, where the trace has events that say so.",
+        what="Whether memory is freed when the program unmaps it, if the trace has such events.",
         default="on",
         metavar="NAME",
         choices=(
@@ -145,7 +145,7 @@ OPTIONS: Final = (
     Option(
         "page_cache",
         type="str",
-        what="Where the program's files are when it starts.",
+        what="Where the program's files are at its start.",
         default="cold",
         metavar="NAME",
         choices=(
@@ -167,7 +167,7 @@ OPTIONS: Final = (
     Option(
         "view",
         type="str | None",
-        what="What a reference is taken to cost.",
+        what="How the time of a reference is computed.",
         shown="machine, where its file describes the processor, else paper",
         metavar="NAME",
         choices=(
@@ -182,21 +182,21 @@ OPTIONS: Final = (
     Option(
         "nested",
         type="str | int | None",
-        what="Page size with which a host backs a virtual machine, for `--view machine`: a walk then goes through its page table too.",
+        what="Page size that the host uses for a virtual machine's memory, for `--view machine`: page walks then include the host's page table.",
         shown="as the machine says",
         metavar="SIZE",
     ),
     Option(
         "slowdown",
         type="str | float",
-        what="How much longer than with all the memory that it wants the program may take, in the answer to how much memory it needs.",
+        what="Slowdown to accept in the answer on memory, against having all the memory that the program uses.",
         default="5%",
         metavar="SHARE",
     ),
     Option(
         "sample",
         type="float | None",
-        what="Simulate only this part of the pages (0 to 1); rows then carry a standard error.",
+        what="Simulate only this share of the pages (0 to 1); rows then have a standard error.",
         metavar="NUMBER",
     ),
     Option(
@@ -210,7 +210,7 @@ OPTIONS: Final = (
     Option(
         "max_memory",
         type="str | int",
-        what="Memory that the simulation should keep to, by going over the trace more than once.",
+        what="Memory limit of the simulation; if it needs more, it reads the trace several times.",
         default="12G",
         metavar="SIZE",
         recorded=False,
@@ -253,6 +253,7 @@ class Row(TypedDict):
     fault_ns: float | None
     io_ns: float | None
     resident_bytes: int | None
+    machine: str
 
 
 ROWS: Final = Rows(
@@ -390,8 +391,9 @@ ROWS: Final = Rows(
             "bytes",
             "Most private memory at once where the page size is switched on for it.",
         ),
+        Column("machine", "string", False, "", "The machine."),
     ),
-    keys=("storage", ("memory_fraction", "memory_bytes"), "page_bytes"),
+    keys=("machine", "storage", ("memory_fraction", "memory_bytes"), "page_bytes"),
     metrics={
         "total_ns": "less",
         "translation_ns": "less",

@@ -26,7 +26,7 @@ OPTIONS: Final = (
     Option(
         "traces",
         type="str | Path | None",
-        what="A folder of captures; --full puts there what is missing.",
+        what="Folder of captures; --full adds those that are missing.",
         shown="the small captures of the sources",
         metavar="FOLDER",
     ),

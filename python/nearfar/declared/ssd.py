@@ -21,7 +21,7 @@ class Options(TypedDict, total=False):
     sleep_granularity: str | int | None
     atomic: str
     first_touch: str
-    background: str | Sequence[str | float] | None
+    l2p: str
     window: int
     seed: int
     threads: int
@@ -69,7 +69,7 @@ OPTIONS: Final = (
         "overwrite",
         type="str",
         what="Which pages are overwritten at random.",
-        default="once",
+        default="drawn",
         metavar="NAME",
         choices=(
             (
@@ -108,17 +108,22 @@ OPTIONS: Final = (
             ),
             (
                 "stored",
-                "what was there before, as the device cannot know which pages are free: the flash is read where it has the page, which stays clean until it is written to; nothing is charged while frames of the DRAM are free (UMD, 002, section 3.1: no embedded page fault while the DRAM fills)",
+                "what was there before, as the device cannot know which pages are free: the flash is read where it has the page, which stays clean until it is written to",
             ),
         ),
         open=False,
     ),
     Option(
-        "background",
-        type="str | Sequence[str | float] | None",
-        what="Old pages in the DRAM at first, and the share of them written to, such as 30M,25%.",
-        shown="none",
-        metavar="SIZE,SHARE",
+        "l2p",
+        type="str",
+        what="Where a walk reads the device's mapping table.",
+        default="cached",
+        metavar="NAME",
+        choices=(
+            ("cached", "through the CPU's caches, as the page table"),
+            ("device", "in the device's DRAM each time, as what a cache holds of it may be stale"),
+        ),
+        open=False,
     ),
     Option(
         "window",
@@ -183,6 +188,13 @@ class Row(TypedDict):
     erases_least: int
     erases_most: int
     die_busy: float
+    cpu_walk: float
+    from_flash: int
+    faults_while_filling: int
+    late_services: int
+    late_die: float
+    late_channel: float
+    late_erase: float
 
 
 ROWS: Final = Rows(
@@ -364,6 +376,61 @@ ROWS: Final = Rows(
         ),
         Column("erases_most", "int64", False, "", "Erases of the block erased most."),
         Column("die_busy", "double", False, "s", "Working time of the dies, all together."),
+        Column(
+            "cpu_walk",
+            "double",
+            False,
+            "s",
+            "Walks of the page table and the device's mapping table; part of `cpu_busy`.",
+            title="walks",
+        ),
+        Column(
+            "from_flash",
+            "int64",
+            False,
+            "",
+            "Services whose page was only in flash; the others made room for a page that is new.",
+            title="from flash",
+        ),
+        Column(
+            "faults_while_filling",
+            "int64",
+            False,
+            "",
+            "Embedded page faults while frames of the DRAM were free.",
+        ),
+        Column(
+            "late_services",
+            "int64",
+            False,
+            "",
+            "Services that took longer than predicted.",
+            title="late",
+        ),
+        Column(
+            "late_die",
+            "double",
+            False,
+            "s",
+            "How much longer, all together, as dies were at work for others.",
+            title="die",
+        ),
+        Column(
+            "late_channel",
+            "double",
+            False,
+            "s",
+            "As channels carried other pages.",
+            title="channel",
+        ),
+        Column(
+            "late_erase",
+            "double",
+            False,
+            "s",
+            "As blocks were erased, which no prediction counts.",
+            title="erasing",
+        ),
     ),
     keys=("dram_bytes", "epf"),
     metrics={

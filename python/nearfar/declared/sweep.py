@@ -50,14 +50,14 @@ OPTIONS: Final = (
     Option(
         "dask_tls_cert",
         type="str | None",
-        what="Our own certificate (PEM).",
+        what="Client certificate (PEM).",
         shown="no TLS",
         metavar="FILE",
     ),
     Option(
         "dask_tls_key",
         type="str | None",
-        what="The key of our own certificate (PEM).",
+        what="Key of the client certificate (PEM).",
         shown="no TLS",
         metavar="FILE",
     ),

@@ -23,7 +23,7 @@ class Options(TypedDict, total=False):
     scale: str | float
     seeds: int | Sequence[int]
     seed: int
-    fast: str | int | None
+    fast: str | int | Sequence[str | int] | None
     slow: str | int | None
     rss: str | int | None
     wss: str | int | None
@@ -31,6 +31,8 @@ class Options(TypedDict, total=False):
     cost_scale: float
     filter: str
     lifetimes: str
+    copies: int
+    slowdown: str | float
     points: int
     threads: int
 
@@ -80,7 +82,7 @@ OPTIONS: Final = (
     Option(
         "pattern",
         type="str",
-        what="How often a generated workload uses which page: YCSB's distributions.",
+        what="Popularity of the pages of a generated workload, as in YCSB.",
         default="scrambled-zipf",
         metavar="NAME",
         choices=(
@@ -92,7 +94,7 @@ OPTIONS: Final = (
     Option(
         "placement",
         type="str",
-        what="Where the most popular pages of a generated workload lie.",
+        what="Where the hottest pages of a generated workload are.",
         default="uniform",
         metavar="NAME",
         choices=(("uniform", "scattered"), ("hottest-first", "the most popular ones first")),
@@ -115,22 +117,22 @@ OPTIONS: Final = (
     Option(
         "seeds",
         type="int | Sequence[int]",
-        what="How many seeds, each a run, from --seed on.",
+        what="Number of seeds, one run each, starting at --seed.",
         default=1,
         metavar="COUNT",
     ),
     Option("seed", type="int", what="The first seed.", default=1, metavar="COUNT"),
     Option(
         "fast",
-        type="str | int | None",
-        what="Fastest node in place of the machine's: 30% of the program's memory, or bytes at full scale.",
-        shown="the machine's",
-        metavar="SIZE",
+        type="str | int | Sequence[str | int] | None",
+        what="Sizes of the fastest node: 30% of the program's memory, or bytes at full scale; `...` for equal steps.",
+        shown="the machine's; of a trace 10%,...,100%",
+        metavar="SIZES",
     ),
     Option(
         "slow",
         type="str | int | None",
-        what="Slowest node: the same.",
+        what="Size of the slowest node: the same, one size.",
         shown="the machine's",
         metavar="SIZE",
     ),
@@ -184,6 +186,20 @@ OPTIONS: Final = (
         open=False,
     ),
     Option(
+        "copies",
+        type="int",
+        what="Instances of a traced program side by side, each with pages of its own.",
+        default=1,
+        metavar="COUNT",
+    ),
+    Option(
+        "slowdown",
+        type="str | float",
+        what="How much longer than with all its memory fast the program may take, in the answer to how much fast memory it needs.",
+        default="5%",
+        metavar="SHARE",
+    ),
+    Option(
         "points",
         type="int",
         what="Points of the time series in each phase; the table shows them if it is not 40.",
@@ -227,6 +243,8 @@ class Row(TypedDict):
     bytes_migrated: int
     shadow_bytes_peak: int
     fast_pages: int
+    fast_node_bytes: int
+    fast_fraction: float | None
 
 
 ROWS: Final = Rows(
@@ -306,8 +324,23 @@ ROWS: Final = Rows(
         Column(
             "fast_pages", "int64", False, "pages", "Pages of the fastest node in use at the end."
         ),
+        Column(
+            "fast_node_bytes",
+            "int64",
+            False,
+            "bytes",
+            "Size of the fastest node.",
+            title="fast memory",
+        ),
+        Column(
+            "fast_fraction",
+            "double",
+            True,
+            "of the program's memory",
+            "The same where it was given as a part of the program's memory, or null.",
+        ),
     ),
-    keys=("workload", "mix", "policy", "phase"),
+    keys=("workload", "mix", ("fast_fraction", "fast_node_bytes"), "policy", "phase"),
     metrics={
         "bandwidth_mb_s": "more",
         "mean_latency_ns": "less",
@@ -346,6 +379,8 @@ class SeriesRow(TypedDict):
     shadow_faults: int
     shadow_reclaims: int
     demotions_remapped: int
+    fast_node_bytes: int
+    fast_fraction: float | None
 
 
 SERIES_ROWS: Final = Rows(
@@ -414,8 +449,23 @@ SERIES_ROWS: Final = Rows(
             "Pages demoted onto their shadow since the start.",
             title="remap",
         ),
+        Column(
+            "fast_node_bytes",
+            "int64",
+            False,
+            "bytes",
+            "Size of the fastest node.",
+            title="fast memory",
+        ),
+        Column(
+            "fast_fraction",
+            "double",
+            True,
+            "of the program's memory",
+            "The same where it was given as a part of the program's memory, or null.",
+        ),
     ),
-    keys=("workload", "mix", "policy", "phase", "progress"),
+    keys=("workload", "mix", ("fast_fraction", "fast_node_bytes"), "policy", "phase", "progress"),
     metrics={"bandwidth_mb_s": "more", "fast_hit_ratio": "more"},
     seed="seed",
 )

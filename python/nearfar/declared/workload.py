@@ -17,7 +17,7 @@ OPTIONS: Final = (
     Option(
         "small",
         type="bool",
-        what="Capture only the short stretch that `small` of the workload says, as for tests.",
+        what="Capture only the short part given by `small` in the workload file, as for tests.",
         default=False,
     ),
 )

@@ -14,6 +14,7 @@ from __future__ import annotations
 from nearfar.emit import Row
 from nearfar.emit._placement import NEEDS as NEEDS
 from nearfar.emit._placement import heading, online, refuse_memory_mode
+from nearfar.emit._shell import script
 
 SUMMARY = "shell lines that run daxctl"
 SUFFIX = ".sh"
@@ -23,4 +24,4 @@ def emit(row: Row) -> str:
     """A shell script; where nothing is to be added it says so."""
     refuse_memory_mode(row)
     body = online(row) or ["# This mode uses the memory that is there: nothing to add."]
-    return "\n".join(["#!/bin/sh", f"# {heading(row)}", "set -eu", *body]) + "\n"
+    return script([heading(row)], body)

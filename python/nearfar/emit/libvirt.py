@@ -1,57 +1,61 @@
-"""A libvirt domain: memory size and what backs it; merge it into the domain you have.
+"""Changes to a libvirt domain: ``virt-xml`` commands, and the XML to merge by hand.
 
-Sets: ``memory`` (whole pages), and for 2 MiB and larger ``memoryBacking/hugepages``, which backs
-the guest with the host's hugetlbfs pages of that size.
+Sets: for 2 MiB and larger ``memoryBacking/hugepages``, which backs the guest with the host's
+hugetlbfs pages of that size; with ``--set-memory`` also ``memory`` and ``currentMemory``. All else
+of the domain stays as it is.
 
 Cannot: set a multi-size THP size (16 KiB to 1 MiB): libvirt has no element for it. QEMU asks for
 transparent huge pages for its guests' memory, so the host's setting (``sysfs``, ``systemd``) is
-what is needed, and the comment says so. Cannot set the guest's own page size: see
-``kernel-cmdline``.
+what is needed. Cannot set the guest's own page size: see ``kernel-cmdline``.
 
 Do not use: hugetlbfs where the host should swap the guest: such pages are never swapped, and must
-have been reserved (``hugepages=N`` on the host).
+have been reserved (``hugetlb``). ``--set-memory`` with a domain whose memory is divided into NUMA
+cells: their sizes are what counts there.
 """
 
 from __future__ import annotations
 
-from xml.sax.saxutils import escape
-
 from nearfar.emit import Row
-from nearfar.emit._page import KIB, MIB, granule, heading, kib, short
-from nearfar.errors import NearfarError
+from nearfar.emit._page import KIB, MIB, guest_memory, heading, large, short
+from nearfar.emit._shell import script
 
-SUMMARY = "a libvirt domain"
-SUFFIX = ".xml"
+SUMMARY = "virt-xml commands, and XML to merge"
+SUFFIX = ".sh"
 NEEDS = ("vm", "settable_page_bytes", "advised_page_bytes", "mechanism", "memory_bytes", "arch")
-
-_MACHINES = {"x86-64": ("x86_64", "q35"), "aarch64": ("aarch64", "virt")}
 
 
 def emit(row: Row) -> str:
-    """A whole domain that `virt-xml-validate` accepts; comments say what libvirt cannot set."""
-    if row["mechanism"] == "granule":
-        raise NearfarError(granule(row))
+    """A script that edits the domain of the VM's name, or another; comments have the XML."""
     size = int(row["settable_page_bytes"])
-    large = size >= 2 * MIB
-    unit = size if large else 4 * KIB
-    memory = -(-int(row["memory_bytes"]) // unit) * unit
-    arch, machine = _MACHINES[str(row["arch"])]
-    # `--` may not stand in an XML comment.
-    lines = [f"<!-- {escape(heading(row)).replace('--', '- -')} -->", "<domain type='kvm'>"]
-    if row["mechanism"] == "mthp":
-        lines.append(
-            f"  <!-- libvirt cannot set {short(size)} pages; the host does (emit sysfs) -->"
-        )
-    lines += [
-        f"  <name>{escape(str(row['vm']))}</name>",
-        f"  <memory unit='KiB'>{kib(memory)}</memory>",
-    ]
-    if large:
-        backing = f"<page size='{size // KIB}' unit='KiB'/>"
-        lines += [
-            "  <memoryBacking>",
-            f"    <hugepages>{backing}</hugepages>",
-            "  </memoryBacking>",
+    backed, memory = large(row, "libvirt"), guest_memory(row)
+    edits, xml = [], []
+    if backed:
+        edits.append(f"--memorybacking hugepages.page0.size={size // KIB},hugepages.page0.unit=KiB")
+        xml += [
+            "<memoryBacking>",
+            "  <hugepages>",
+            f"    <page size='{size // KIB}' unit='KiB'/>",
+            "  </hugepages>",
+            "</memoryBacking>",
         ]
-    lines += [f"  <os><type arch='{arch}' machine='{machine}'>hvm</type></os>", "</domain>"]
-    return "\n".join(lines) + "\n"
+    if memory:
+        mib = memory // MIB
+        edits.append(f"--memory memory={mib},currentMemory={mib}")
+        xml += [f"<{name} unit='MiB'>{mib}</{name}>" for name in ("memory", "currentMemory")]
+    says = [heading(row)]
+    if not edits:
+        return script([*says, "4 KiB is what libvirt gives: nothing to set."], [":"])
+    says += [
+        f"Changes {row['vm']} from its next start on: sh FILE [DOMAIN [--print-diff]].",
+        f"Its memory {'is set' if memory else 'keeps its size'}; all else stays.",
+    ]
+    if backed:
+        says.append(f"The host needs free pages of {short(size)} for all of it: --emit hugetlb.")
+    body = [
+        f"domain=${{1:-{row['vm']}}}",
+        "[ $# -eq 0 ] || shift",
+        *(f'virt-xml "$domain" --edit {edit} "$@"' for edit in edits),
+        "# By hand, with `virsh edit`: merge into <domain>, in place of what is there.",
+        *(f"#   {line}" for line in xml),
+    ]
+    return script(says, body)

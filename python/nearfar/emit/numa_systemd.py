@@ -15,6 +15,7 @@ from __future__ import annotations
 from nearfar.emit import Row
 from nearfar.emit._placement import NEEDS as NEEDS
 from nearfar.emit._placement import heading, online, refuse_memory_mode, weight_lines
+from nearfar.emit._shell import exec_line
 from nearfar.errors import NearfarError
 
 SUMMARY = "a unit that adds memory and sets weights at boot"
@@ -27,13 +28,6 @@ def emit(row: Row) -> str:
     lines = [*online(row), *weight_lines(row)]
     if not lines:
         raise NearfarError(f"{row['vm']}: {row['mode']} needs no unit; emit numactl instead")
-    # One line for systemd: `;` between commands, but none after `do`, `)` or `;;`.
-    script = ""
-    for line in (line.strip() for line in lines):
-        joint = " " if not script or script.endswith(("do", ")", ";;")) else "; "
-        script += joint + line
-    # systemd expands $ and %; the shell is meant to have them.
-    shell = script.strip().replace("%", "%%").replace("$", "$$").replace('"', '\\"')
     text = [
         f"# {heading(row)}",
         "[Unit]",
@@ -45,7 +39,7 @@ def emit(row: Row) -> str:
         "[Service]",
         "Type=oneshot",
         "RemainAfterExit=yes",
-        f'ExecStart=/bin/sh -ec "{shell}"',
+        f"ExecStart={exec_line(lines)}",
         "",
         "[Install]",
         "WantedBy=basic.target",

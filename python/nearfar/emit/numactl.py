@@ -16,6 +16,7 @@ from __future__ import annotations
 from nearfar.emit import Row
 from nearfar.emit._placement import NEEDS as NEEDS
 from nearfar.emit._placement import heading, numbers, refuse_memory_mode
+from nearfar.emit._shell import script
 
 SUMMARY = "a wrapper that runs a program by numactl"
 SUFFIX = ".sh"
@@ -36,4 +37,4 @@ def emit(row: Row) -> str:
     option = _OPTION.get(str(row["mode"]), "--preferred-many")
     policy = f"{option}={nodes}" if nodes else "--localalloc"
     command = f'exec numactl --cpunodebind={int(row["from"])} {policy} -- "$@"'
-    return "\n".join(["#!/bin/sh", f"# {heading(row)}", "set -eu", command]) + "\n"
+    return script([heading(row)], [command])

@@ -1,8 +1,7 @@
 """A systemd unit that sets this host's page sizes at each boot.
 
 Sets: what ``sysfs`` sets, before VMs and services start (``sysinit.target``); stopping the unit
-sets transparent sizes back to the kernel's defaults (2 MiB: ``inherit``, others: ``never``),
-hugetlbfs to 0.
+sets back what was there when it started.
 
 Cannot: what ``sysfs`` cannot; give one VM what others do not get.
 
@@ -12,23 +11,28 @@ Do not use: together with another unit or tool that writes the same files (tuned
 from __future__ import annotations
 
 from nearfar.emit import Row
-from nearfar.emit._page import heading, sysfs
+from nearfar.emit._page import file, heading, sysfs
+from nearfar.emit._shell import exec_line
 
 SUMMARY = "a unit that writes sysfs at boot"
 SUFFIX = ".service"
 NEEDS = ("vm", "settable_page_bytes", "advised_page_bytes", "mechanism", "memory_bytes", "arch")
 
-#: What the kernel sets where nobody does.
-_DEFAULT = {"mthp": "never", "thp": "inherit", "hugetlb": "0"}
-
 
 def emit(row: Row) -> str:
     """A oneshot unit; for the base page one that does nothing."""
-    settings = sysfs(row)
-    start = [f"ExecStart=/bin/sh -c 'echo {value} > {path}'" for path, value in settings]
-    back = _DEFAULT.get(str(row["mechanism"]), "")
-    stop = [f"ExecStop=/bin/sh -c 'echo {back} > {path}'" for path, _ in settings]
-    condition = [f"ConditionPathExists={path}" for path, _ in settings]
+    path = file(row)
+    kept = "$RUNTIME_DIRECTORY/before"
+    # Of a list the word in brackets, or the number as it is.
+    keep = f"sed 's/.*\\[\\(.*\\)\\].*/\\1/' {path} > {kept}"
+    conditions = [f"ConditionPathExists={path}"] if path else []
+    service = ["ExecStart=/bin/true"]
+    if path:
+        service = [
+            "RuntimeDirectory=%N",
+            f"ExecStart={exec_line([keep, *sysfs(row)])}",
+            f"ExecStop={exec_line([f'cat {kept} > {path}'])}",
+        ]
     lines = [
         f"# {heading(row)}",
         "[Unit]",
@@ -36,13 +40,12 @@ def emit(row: Row) -> str:
         "DefaultDependencies=no",
         "After=local-fs.target",
         "Before=sysinit.target",
-        *condition,
+        *conditions,
         "",
         "[Service]",
         "Type=oneshot",
         "RemainAfterExit=yes",
-        *(start or ["ExecStart=/bin/true"]),
-        *stop,
+        *service,
         "",
         "[Install]",
         "WantedBy=sysinit.target",

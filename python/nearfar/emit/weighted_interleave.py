@@ -13,6 +13,7 @@ from __future__ import annotations
 from nearfar.emit import Row
 from nearfar.emit._placement import NEEDS as NEEDS
 from nearfar.emit._placement import heading, weight_lines
+from nearfar.emit._shell import script
 from nearfar.errors import NearfarError
 
 SUMMARY = "shell lines that write the weights"
@@ -24,4 +25,4 @@ def emit(row: Row) -> str:
     lines = weight_lines(row)
     if not lines:
         raise NearfarError(f"{row['vm']}: {row['mode']} has no weights; emit numactl instead")
-    return "\n".join(["#!/bin/sh", f"# {heading(row)}", "set -eu", *lines]) + "\n"
+    return script([heading(row)], lines)

@@ -30,7 +30,7 @@ OPTIONS: Final = (
     Option(
         "weighting",
         "str",
-        "What least squares weighs.",
+        "Error that least squares minimizes.",
         default="absolute",
         metavar="NAME",
         choices=tuple(WEIGHTINGS.items()),

@@ -22,7 +22,7 @@ _ROWS: Final = Rows(
     columns=(
         Column("vm", "string", False, "", "What is placed."),
         Column("mode", "string", False, "", "Mode of placement."),
-        Column("from", "int64", False, "", "Node whose cores work."),
+        Column("from", "int64", False, "", "Node whose cores run the work."),
         Column("nodes", "string", False, "", "Nodes to give the mode.", python="list[int]"),
         Column("weights", "string", False, "", "A weight for each of them.", python="list[int]"),
         Column("dram_nodes", "string", False, "", "Nodes of DRAM.", python="list[int]"),

@@ -14,6 +14,7 @@ from nearfar.advise.host import hosts
 from nearfar.advise.regret import Evaluation
 from nearfar.declared.advise import ROWS, Row
 from nearfar.gain_error import points
+from nearfar.report.explain import sizes
 from nearfar.report.fitted import DETAIL, KEY, Table
 
 #: As they are shown; the percentile's figures are the goals' own.
@@ -29,8 +30,8 @@ def advice(result: Mapping[str, Any]) -> RenderableType:
     )
     for head in ROWS.heads("vm", "storage"):
         table.add_column(head, overflow="fold", narrow=10, importance=KEY)
-    sizes = ("memory_bytes", "advised_page_bytes", "settable_page_bytes")
-    for name in (*sizes, "predicted_ns", "gain", "regret"):
+    bytes_of = ("memory_bytes", "advised_page_bytes", "settable_page_bytes")
+    for name in (*bytes_of, "predicted_ns", "gain", "regret"):
         key = name in ("advised_page_bytes", "gain")
         importance = KEY if key else DETAIL if name == "predicted_ns" else 1
         table.add_column(ROWS.head(name), justify="right", importance=importance)
@@ -53,6 +54,10 @@ def advice(result: Mapping[str, Any]) -> RenderableType:
         parts.append(
             Text.assemble((units.clean(row["vm"]), "bold"), f": {units.clean(row['why'])}")
         )
+    for row in result["rows"]:
+        if row["regions"]:
+            of = f" of {units.clean(row['vm'])}" if len(rows) > 1 else ""
+            parts += [Text(""), *sizes(row["regions"], of)]
     for host in hosts(result):
         style = "bold red" if host.missing_bytes else "bold"
         parts.append(

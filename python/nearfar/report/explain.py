@@ -37,7 +37,7 @@ def explain(found: Mapping[str, Any], by_function: bool = False) -> RenderableTy
     else:
         parts += [Text(units.clean(head), style="bold"), Text(""), _terms(found)]
     if found["sizes"]:
-        parts += [Text(""), *_sizes(found["sizes"])]
+        parts += [Text(""), *sizes(found["sizes"])]
     if by_function:
         parts += [Text(""), *_functions(found)]
     else:
@@ -79,9 +79,9 @@ def _spent(found: Mapping[str, Any], head: str) -> list[RenderableType]:
     return [Text(units.clean(head), style="bold"), Text(""), table]
 
 
-def _sizes(sizes: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
-    """Which page size each region wants, and what that adds to its memory."""
-    larger = [one for one in sizes if one["advised"] and one["saved_ns"] > 0]
+def sizes(found: Sequence[Mapping[str, Any]], of: str = "") -> list[RenderableType]:
+    """Which page size each region wants, and what that adds to its memory; ``of`` whom."""
+    larger = [one for one in found if one["advised"] and one["saved_ns"] > 0]
     rows = [
         [
             units.size(one["page_bytes"]),
@@ -93,13 +93,16 @@ def _sizes(sizes: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
         ]
         for one in larger
     ]
-    rest = sum(one["advised"] for one in sizes) - len(larger)
+    rest = sum(one["advised"] for one in found) - len(larger)
     line = f"{rest} {'other regions' if larger else 'regions'}: 4 KiB, larger pages gain nothing."
     heads = SIZES_ROWS.heads(
         "page_bytes", "saved_share", "saved_ns", "resident_bytes", "added_bytes", "name"
     )
-    title = "Which region wants which page size, and what that adds to its memory"
-    return [*([listing(title, heads, rows)] if rows else []), *([Text(line)] if rest else [])]
+    title = f"Which region{of} wants which page size, and what that adds to its memory"
+    return [
+        *([listing(title, heads, rows, places=True)] if rows else []),
+        *([Text(line)] if rest else []),
+    ]
 
 
 def functions(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -194,7 +197,7 @@ def _places(
         rows.append([*([_where(place)] if where else []), *counts, place["name"]])
     heads = ROWS.heads("tlb_misses", "faults", "first_touches", "ns", "share", "name")
     details = ROWS.heads("first_touches")
-    return listing(title, [*where, *heads], rows, details)
+    return listing(title, [*where, *heads], rows, details, places=True)
 
 
 def _where(place: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ A :class:`Table` that is too wide leaves columns out, from the right, and says w
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Sequence
 from typing import Any, Final, Self
 
@@ -23,6 +24,8 @@ DETAIL: Final = 0
 
 #: Stands for a space within a number while lines are broken: nothing that is printed has it.
 _JOINED: Final = "\ue000"
+#: The folders of a path.
+_FOLDERS: Final = re.compile(r"(?<![\w.])/(?:[^\s/]+/)+(?=[^\s/])")
 #: Wide enough for any table.
 _ENDLESS: Final = 100_000
 
@@ -47,6 +50,17 @@ class Prose(Text):
         found = cls(text.plain, style=text.style, justify=text.justify, overflow=text.overflow)
         found.spans[:] = text.spans
         return found
+
+
+class Places(Prose):
+    """Names of places: where room is short, files stand without their folders."""
+
+    def wrap(self, console: Console, width: int, **how: Any) -> Any:
+        """Break lines as :class:`Prose` does, after leaving out folders where it must."""
+        fits = self.cell_len <= width
+        return Prose.wrap(
+            self if fits else Places(_FOLDERS.sub("", self.plain)), console, width, **how
+        )
 
 
 class Table(RichTable):
@@ -89,7 +103,10 @@ class Table(RichTable):
 
     def add_row(self, *cells: Any, **more: Any) -> None:
         """Add a row; texts become :class:`Prose`."""
-        fitted = [Prose.of(cell) if isinstance(cell, str | Text) else cell for cell in cells]
+        fitted = [
+            Prose.of(cell) if isinstance(cell, str | Text) and not isinstance(cell, Prose) else cell
+            for cell in cells
+        ]
         super().add_row(*fitted, **more)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

@@ -48,11 +48,11 @@ def headline(result: Mapping[str, Any]) -> str:
 
 
 def ssd(result: Mapping[str, Any]) -> RenderableType:
-    """The finding; time and faults of every policy at every size of DRAM; what the flash did."""
-    found = Text(headline(result), style="bold")
-    return Group(
-        found, Text(""), _times(result), Text(""), _flash(result), Text(""), Text(_state(result))
-    )
+    """The finding; times and faults; what the flash did, and what it took longer than predicted."""
+    parts: list[RenderableType] = [Text(headline(result), style="bold")]
+    for part in (_times(result), _flash(result), _late(result), Text(_state(result))):
+        parts += [Text(""), part]
+    return Group(*parts)
 
 
 def _times(result: Mapping[str, Any]) -> Table:
@@ -98,6 +98,28 @@ def _flash(result: Mapping[str, Any]) -> Table:
                 units.count(row["gc_collections"]),
                 units.count(row["gc_moved"]),
                 units.digits(row["write_amplification"]),
+            )
+        table.add_section()
+    return table
+
+
+def _late(result: Mapping[str, Any]) -> Table:
+    title = "Services later than predicted, and the causes, summed; sleepers that woke too early"
+    table = Table(title, collapse_padding=True)
+    known = ("dram_bytes", "epf", "from_flash", "late_services", "late_die", "late_channel",
+             "late_erase", "overruns")  # fmt: skip
+    _columns(table, *ROWS.heads(*known))
+    for rows in by_size(result):
+        for row in rows:
+            table.add_row(
+                units.size(row["dram_bytes"]),
+                units.clean(row["epf"]),
+                units.count(row["from_flash"]),
+                units.count(row["late_services"]),
+                units.duration(row["late_die"] * 1e9),
+                units.duration(row["late_channel"] * 1e9),
+                units.duration(row["late_erase"] * 1e9),
+                units.count(row["overruns"]),
             )
         table.add_section()
     return table

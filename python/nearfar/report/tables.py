@@ -22,8 +22,9 @@ from nearfar import paging_findings as findings
 from nearfar import units
 from nearfar.declared.info import REGIONS_ROWS, REUSE_ROWS, WORKING_SET_ROWS
 from nearfar.declared.paging import ROWS
+from nearfar.memory_curve import Memory
 from nearfar.output import coloured
-from nearfar.report.fitted import DETAIL, KEY, Prose, Table
+from nearfar.report.fitted import DETAIL, KEY, Places, Prose, Table
 from nearfar.trace import facts
 
 _PIPE_WIDTH = 200
@@ -58,13 +59,16 @@ def console(stream: IO[str] | None = None, width: int | None = None) -> Console:
 
 def paging(result: findings.Result, full: bool = False) -> RenderableType:
     """The paging study: the finding, the best pages, the fits; every row when ``full``."""
+    result = findings.by_place(result)
     parts: list[RenderableType] = [Text("\n".join(answers.answers(result)), style="bold")]
     if findings.filtered(result):
         parts.append(Text(units.clean(f"Of the {result['run']['view']}.")))
     parts.append(Text(""))
     parts.append(paging_rows(result) if full else best_pages(result))
     if result["run"]["options"].get("view") == "machine":
-        parts += [Text(""), spent(result)]
+        names = findings.machines(result)
+        for own in [findings.of_machine(result, name) for name in names] or [result]:
+            parts += [Text(""), spent(own)]
     elif full and result.get("fits"):
         parts += [Text(""), fits(result)]
     return Group(*parts)
@@ -91,7 +95,7 @@ def best_pages(result: findings.Result) -> Table:
         table.add_column(units.clean(name), justify="right")
     for memory in findings.memories(result):
         cells = [best.get((memory, name)) for name in names]
-        table.add_row(_memory(memory), *("-" if b is None else _best_cell(b) for b in cells))
+        table.add_row(memory.both, *("-" if b is None else _best_cell(b) for b in cells))
     return table
 
 
@@ -111,7 +115,7 @@ def _best_pages_of(result: findings.Result, storage: str) -> Table:
             continue
         row = found.row
         table.add_row(
-            _memory(memory),
+            memory.both,
             Text(units.size(found.page_bytes), style="bold"),
             units.duration(row["total_ns"]),
             _change(found),
@@ -138,7 +142,7 @@ def paging_rows(result: findings.Result) -> Table:
             justify="right",
             importance=KEY if name == "total_ns" else DETAIL if detail else 1,
         )
-    last: tuple[findings.Memory, str] | None = None
+    last: tuple[Memory, str] | None = None
     order = {name: i for i, name in enumerate(findings.storages(result))}
     for row in sorted(
         findings.rows(result),
@@ -296,11 +300,12 @@ def listing(
     headers: Sequence[str],
     rows: Sequence[Sequence[object]],
     details: Sequence[str] = (),
+    places: bool = False,
 ) -> Table:
     """Rows under their headers, numbers to the right.
 
     Where room is short, the last column takes more lines; then those between it and the first go,
-    ``details`` before others.
+    ``details`` before others. With ``places`` the last column names regions and files.
     """
     table = Table(title)
     for place, header in enumerate(headers):
@@ -311,10 +316,13 @@ def listing(
             header,
             justify="right" if right else "left",
             overflow="fold" if last and not right else "ellipsis",
+            # An address with "(anonymous)" before it.
+            narrow=24 if places else 18,
             importance=KEY if last or not place else DETAIL if header in details else 1,
         )
     for row in rows:
-        table.add_row(*map(units.clean, row))
+        *cells, end = map(units.clean, row)
+        table.add_row(*cells, Places(end) if places else end)
     return table
 
 
@@ -373,12 +381,6 @@ def _fitted(renderable: RenderableType) -> RenderableType:
     if isinstance(renderable, Group):
         return Group(*map(_fitted, renderable.renderables))
     return Prose.of(renderable) if isinstance(renderable, str | Text) else renderable
-
-
-def _memory(memory: findings.Memory) -> str:
-    if memory.fraction is None:
-        return memory.label
-    return f"{memory.label}, {units.size(memory.bytes)}"
 
 
 def _best_cell(best: findings.Best) -> Text:

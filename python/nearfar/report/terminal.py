@@ -15,6 +15,7 @@ from nearfar import paging_answers as answers
 from nearfar import paging_findings as findings
 from nearfar import units
 from nearfar.declared.paging import ROWS
+from nearfar.memory_curve import Memory, MemoryCurve
 from nearfar.output import coloured
 
 MIN_COLUMNS = 44
@@ -47,36 +48,58 @@ def paging(
     Returns:
         The plots; one line that says why not, where ``width`` is below :data:`MIN_COLUMNS`.
     """
-    target = sys.stdout if stream is None else stream
-    colour = coloured(target)
-    columns = shutil.get_terminal_size((80, 24)).columns if width is None else width
-    if columns < MIN_COLUMNS:
-        return f"(no plot: {columns} columns; it needs {MIN_COLUMNS})\n"
+    result = findings.by_place(result)
     if not result["rows"]:
         return "(no plot: the result has no rows)\n"
-    curves = answers.memory_curves(result)[: len(_MARKS)]
-    height = max(height, 8)
-    drawn = [_memory(curves, columns, height, colour)] if curves else []
+    curves = answers.memory_curves(result)
+    lines: list[tuple[str, Sequence[_Series], Callable[[int], float]]] = []
+    if curves:
+        lines.append(_memory(curves, "memory"))
     if full or not curves:
         chosen = findings.spread(findings.memories(result), min(max(series, 1), len(_MARKS)))
         faults = [
             (f"{memory.label} memory", _points(result, "fault_rate", memory)) for memory in chosen
         ]
         misses = [("", _points(result, "tlb_miss_rate", None))]
-        drawn += [
-            _rates(title, lines, columns, height, colour)
-            for title, lines in (
-                (f"{ROWS.column('fault_rate').axis}, by page size", faults),
-                (f"{ROWS.column('tlb_miss_rate').axis}, by page size", misses),
-            )
+        lines += [
+            (f"{ROWS.column('fault_rate').axis}, by page size", faults, math.log2),
+            (f"{ROWS.column('tlb_miss_rate').axis}, by page size", misses, math.log2),
         ]
+    return _drawn(lines, width, height, stream)
+
+
+def memory(
+    curves: Sequence[MemoryCurve],
+    what: str,
+    width: int | None = None,
+    height: int = 16,
+    stream: IO[str] | None = None,
+) -> str:
+    """The plot of time against memory size, ``what`` of memory; else as :func:`paging`."""
+    return _drawn([_memory(curves, what)], width, height, stream)
+
+
+def _drawn(
+    plots: Sequence[tuple[str, Sequence[_Series], Callable[[int], float]]],
+    width: int | None,
+    height: int,
+    stream: IO[str] | None,
+) -> str:
+    """Plots of title, series and the places of sizes, one above the other."""
+    target = sys.stdout if stream is None else stream
+    colour = coloured(target)
+    columns = shutil.get_terminal_size((80, 24)).columns if width is None else width
+    if columns < MIN_COLUMNS:
+        return f"(no plot: {columns} columns; it needs {MIN_COLUMNS})\n"
+    height = max(height, 8)
+    drawn = [_rates(title, lines, place, columns, height, colour) for title, lines, place in plots]
     text = "\n".join(drawn)
     plain = not target.isatty() or "utf" not in (getattr(target, "encoding", "") or "").lower()
     return units.ascii_frame(text) if plain else text
 
 
 def _points(
-    result: findings.Result, key: findings.Rate, memory: findings.Memory | None
+    result: findings.Result, key: findings.Rate, memory: Memory | None
 ) -> list[tuple[int, float]]:
     found = {
         row["page_bytes"]: row[key]
@@ -86,23 +109,35 @@ def _points(
     return sorted(found.items())
 
 
-def _memory(curves: Sequence[answers.MemoryCurve], width: int, height: int, colour: bool) -> str:
+def _memory(
+    curves: Sequence[MemoryCurve], what: str
+) -> tuple[str, Sequence[_Series], Callable[[int], float]]:
     lines = [
-        (curve.storage if len(curves) > 1 else "", [(m.bytes, 1 + slow) for m, slow in points])
-        for curve in curves
+        (
+            curve.name if len(curves) > 1 else "",
+            [(m.bytes, round(1 + slow, 2)) for m, slow in points],
+        )
+        for curve in curves[: len(_MARKS)]
         for points in [curve.slowdowns]
     ]
-    title = f"times as long as with {units.size(curves[0].whole.bytes)}, by memory size"
-    return _plot(title, lines, float, width, height, colour)
+    title = f"times as long as with {units.size(curves[0].whole.bytes)}, by {what} size"
+    return title, lines, float
 
 
-def _rates(title: str, lines: Sequence[_Series], width: int, height: int, colour: bool) -> str:
+def _rates(
+    title: str,
+    lines: Sequence[_Series],
+    place: Callable[[int], float],
+    width: int,
+    height: int,
+    colour: bool,
+) -> str:
     # Zero has no logarithm: such points are left out and counted in the title.
     zeros = sum(1 for _, points in lines for _, value in points if value <= 0)
     if not any(value > 0 for _, points in lines for _, value in points):
         return f"{title}: zero at every page size\n"
     more = f" ({zeros} zeros left out)" if zeros else ""
-    return _plot(title + more, lines, math.log2, width, height, colour)
+    return _plot(title + more, lines, place, width, height, colour)
 
 
 def _plot(

@@ -1,4 +1,4 @@
-"""The tiering study as text: means over seeds, a row per policy and phase."""
+"""The tiering study as text: the answers, and means over seeds, a row per policy and phase."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any, Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from nearfar import tiering_answers as answers
 from nearfar import units
 from nearfar.declared.tiering import OPTIONS, ROWS, SERIES_ROWS
+from nearfar.memory_curve import Memory
 from nearfar.report.fitted import KEY, Table
 from nearfar.schema import default
 
@@ -27,53 +29,27 @@ _COUNTS: Final = (
 )
 
 
-def means(result: Result) -> list[Mapping[str, Any]]:
-    """Each policy and phase with the mean over seeds of everything that is a number."""
-    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for row in result["rows"]:
-        groups.setdefault((row["policy"], row["phase"]), []).append(row)
-    return [
-        {
-            key: sum(row[key] for row in rows) / len(rows)
-            if isinstance(value, int | float)
-            else value
-            for key, value in rows[0].items()
-        }
-        for rows in groups.values()
-    ]
-
-
-def headline(result: Result) -> str:
-    """Which policy is quickest in the last phase, and how it compares with the others."""
-    rows = means(result)
-    last = rows[-1]["phase"]
-    final = [row for row in rows if row["phase"] == last and row["policy"] != "oracle"]
-    if not final:
-        return f"{last}: the bound alone was run."
-    best = max(final, key=lambda row: float(row["bandwidth_mb_s"]))
-    rate = units.count(round(best["bandwidth_mb_s"]))
-    text = f"{last}: {best['policy']} is quickest with {rate} MiB/s"
-    others = [
-        f"{best['bandwidth_mb_s'] / row['bandwidth_mb_s']:.2f}x {row['policy']}"
-        for row in final
-        if row is not best and row["bandwidth_mb_s"] > 0
-    ]
-    return text + (f", {', '.join(others)}." if others else ".")
-
-
 def tiering(result: Result) -> RenderableType:
-    """The finding and a table of means: pages moved up and down, of those down the remapped ones,
-    shadows made, lost by a write (fault) and by need (reclaim), hint faults.
+    """The answers, times by fast memory where there are several sizes, and a table of means.
+
+    Pages moved up and down, of those down the remapped ones, shadows made, lost by a write (fault)
+    and by need (reclaim), hint faults.
     """
-    seeds = len({row["seed"] for row in result["rows"]})
-    title = None if seeds == 1 else f"Means of {seeds} seeds"
+    rows = answers.means(answers.of_memory(result, result["rows"]))
+    memories = answers.fast_memories(result)
+    parts: list[RenderableType] = [Text("\n".join(answers.answers(result)), style="bold")]
+    title = _title(result, len(memories) > 1)
+    # A table without a title begins with an empty line.
+    parts += [Text("")] if title else []
+    if len(memories) > 1:
+        parts.append(by_memory(result, memories))
     table = Table(title, padding=(0, 1, 0, 0))
     for head in ROWS.heads("policy", "phase"):
         table.add_column(head, importance=KEY)
     for head in ROWS.heads("bandwidth_mb_s", "mean_latency_ns", "fast_hit_ratio", *_COUNTS):
         table.add_column(head, justify="right")
     before = None
-    for row in means(result):
+    for row in rows:
         table.add_row(
             Text(units.clean(row["policy"]) if row["policy"] != before else ""),
             row["phase"],
@@ -83,11 +59,38 @@ def tiering(result: Result) -> RenderableType:
             *(_count(row[key]) for key in _COUNTS),
         )
         before = row["policy"]
-    parts: list[RenderableType] = [Text(headline(result), style="bold"), table]
+    parts.append(table)
     # Points that were asked for are shown; the usual ones are for the page and the files.
     if str(result["run"]["options"]["points"]) != str(default(OPTIONS, "points")):
         parts.append(series(result))
     return Group(*parts)
+
+
+def _title(result: Result, several: bool) -> str | None:
+    """What the numbers are of: seeds and fast memory, where there are several."""
+    seeds, memory = len({row["seed"] for row in result["rows"]}), answers.shown_memory(result)
+    parts = [f"Means of {seeds} seeds"] if seeds > 1 else []
+    if several and memory is not None:
+        parts.append(f"With {memory.both} of fast memory")
+    return "; ".join(parts) or None
+
+
+def by_memory(result: Result, memories: Sequence[Memory]) -> Table:
+    """The time of an access in the last phase: a row for each size of fast memory."""
+    rows = answers.means(result["rows"])
+    times = {
+        (answers.memory_of(row, result["run"]), row["policy"]): row["mean_latency_ns"]
+        for row in rows
+        if row["phase"] == rows[-1]["phase"]
+    }
+    names = list(dict.fromkeys(row["policy"] for row in rows))
+    table = Table("Time of an access, by fast memory", padding=(0, 1, 0, 0))
+    table.add_column(ROWS.head("fast_node_bytes"), justify="right", importance=KEY)
+    for name in names:
+        table.add_column(units.clean(name), justify="right")
+    for memory in memories:
+        table.add_row(memory.both, *(units.duration(times[memory, name]) for name in names))
+    return table
 
 
 #: Counts since the start that :func:`series` shows.
@@ -104,13 +107,14 @@ _OVER_TIME: Final = (
 def series(result: Result) -> RenderableType:
     """Counts since the start at each point of the run, of the first seed."""
     first = result["rows"][0]["seed"]
+    points = answers.of_memory(result, result["series"])
     table = Table("Over the run: counts since its start", padding=(0, 1, 0, 0))
     for head in SERIES_ROWS.heads("policy", "phase"):
         table.add_column(head, importance=KEY)
     for head in SERIES_ROWS.heads("progress", "bandwidth_mb_s", *_OVER_TIME, "shadow_bytes"):
         table.add_column(head, justify="right")
     before = None
-    for point in result["series"]:
+    for point in points:
         if point["seed"] == first:
             table.add_row(
                 Text(units.clean(point["policy"]) if point["policy"] != before else ""),

@@ -129,7 +129,7 @@ class Simulation:
         found = json.loads(
             _engine.paging(
                 self._views[seen],
-                described,
+                [described],
                 options={
                     "page_sizes": SIZES,
                     "memory": ",".join(f"{share:.15%}" for share in MEMORIES),

@@ -14,7 +14,7 @@ OPTIONS: Final = (
     Option(
         "traces",
         "str | Path | None",
-        "A folder of captures; --full puts there what is missing.",
+        "Folder of captures; --full adds those that are missing.",
         shown="the small captures of the sources",
         metavar="FOLDER",
     ),

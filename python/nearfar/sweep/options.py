@@ -43,14 +43,14 @@ OPTIONS: Final = (
     Option(
         "dask_tls_cert",
         "str | None",
-        "Our own certificate (PEM).",
+        "Client certificate (PEM).",
         shown="no TLS",
         metavar="FILE",
     ),
     Option(
         "dask_tls_key",
         "str | None",
-        "The key of our own certificate (PEM).",
+        "Key of the client certificate (PEM).",
         shown="no TLS",
         metavar="FILE",
     ),

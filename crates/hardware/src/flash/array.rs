@@ -55,7 +55,7 @@ impl Times {
                 Step::Channel { die, ns: self.transfer_ns }.append(steps);
                 Step::Die { die, ns: self.program_ns }.append(steps);
             }
-            Op::Erase => Step::Die { die, ns: self.erase_ns }.append(steps),
+            Op::Erase => Step::Erase { die, ns: self.erase_ns }.append(steps),
         }
     }
 }
@@ -77,6 +77,13 @@ pub enum Step {
         /// How long, nanoseconds.
         ns: u64,
     },
+    /// The erasing of a block.
+    Erase {
+        /// Which die.
+        die: u32,
+        /// How long, nanoseconds.
+        ns: u64,
+    },
     /// Time that no part of the array is needed for.
     Delay {
         /// How long, nanoseconds.
@@ -88,8 +95,16 @@ impl Step {
     /// Nanoseconds it takes once it has what it needs.
     pub fn ns(self) -> u64 {
         match self {
-            Step::Die { ns, .. } | Step::Channel { ns, .. } | Step::Delay { ns } => ns,
+            Step::Die { ns, .. }
+            | Step::Channel { ns, .. }
+            | Step::Erase { ns, .. }
+            | Step::Delay { ns } => ns,
         }
+    }
+
+    /// What of it a device tells that counts reads and writes (UMD, 002, section 2.3): no erasing.
+    pub fn counted_ns(self) -> u64 {
+        if matches!(self, Step::Erase { .. }) { 0 } else { self.ns() }
     }
 
     /// Put it at the end of `steps`, or add it to an equal one there; nothing where it takes no
@@ -108,11 +123,39 @@ impl Step {
     }
 }
 
+/// Nanoseconds that a job took beside the steps that were counted for it, by cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Late {
+    /// Its die was at work for another job.
+    pub die: u64,
+    /// Its channel carried the page of another.
+    pub channel: u64,
+    /// Erasing.
+    pub erase: u64,
+}
+
+impl Late {
+    /// All of it.
+    pub fn ns(self) -> u64 {
+        self.die + self.channel + self.erase
+    }
+}
+
 #[derive(Default)]
 struct Job {
     steps: Vec<Step>,
     at: usize,
     die: Option<u32>,
+    /// Since when it waits for a die or a channel.
+    since: Option<u64>,
+    late: Late,
+}
+
+impl Job {
+    /// Nanoseconds that it has waited, if it did; it waits no longer.
+    fn waited(&mut self, now: u64) -> u64 {
+        self.since.take().map_or(0, |since| now - since)
+    }
 }
 
 /// Something one job uses at a time, and who waits for it.
@@ -158,7 +201,7 @@ impl Array {
         let job = &mut self.jobs[id as usize];
         job.steps.clear();
         job.steps.extend_from_slice(steps);
-        (job.at, job.die) = (0, None);
+        (job.at, job.die, job.late) = (0, None, Late::default());
         self.proceed(id, now);
         id
     }
@@ -190,11 +233,16 @@ impl Array {
         self.finished.pop_front()
     }
 
+    /// How late a finished job was, until its number is used again.
+    pub fn late(&self, id: u32) -> Late {
+        self.jobs[id as usize].late
+    }
+
     /// Nanoseconds of the steps that an unfinished job has before it, the present one in full: what
     /// the device can tell by counting operations.
     pub fn left_ns(&self, id: u32) -> u64 {
         let job = &self.jobs[id as usize];
-        job.steps.iter().skip(job.at).map(|step| step.ns()).sum()
+        job.steps.iter().skip(job.at).map(|step| step.counted_ns()).sum()
     }
 
     /// Nanoseconds that each die has worked, by die.
@@ -209,10 +257,13 @@ impl Array {
 
     /// Start the job's present step, or have it wait for what the step needs.
     fn proceed(&mut self, id: u32, now: u64) {
-        let job = &self.jobs[id as usize];
+        let job = &mut self.jobs[id as usize];
+        job.late.die += job.waited(now);
         let step = job.steps.get(job.at).copied();
         let wanted = match step {
-            Some(Step::Die { die, .. } | Step::Channel { die, .. }) => Some(die),
+            Some(Step::Die { die, .. } | Step::Channel { die, .. } | Step::Erase { die, .. }) => {
+                Some(die)
+            }
             _ => None,
         };
         if let Some(held) = job.die
@@ -227,6 +278,7 @@ impl Array {
             let server = &mut self.dies[die as usize];
             if server.busy {
                 server.waiting.push_back(id);
+                self.jobs[id as usize].since = Some(now);
                 return;
             }
             server.busy = true;
@@ -236,6 +288,11 @@ impl Array {
             Some(Step::Channel { .. }) => self.transfer(id, now),
             Some(Step::Die { die, ns }) => {
                 self.dies[die as usize].used_ns += ns;
+                self.schedule(id, now + ns);
+            }
+            Some(Step::Erase { die, ns }) => {
+                self.dies[die as usize].used_ns += ns;
+                self.jobs[id as usize].late.erase += ns;
                 self.schedule(id, now + ns);
             }
             Some(Step::Delay { ns }) => self.schedule(id, now + ns),
@@ -248,12 +305,14 @@ impl Array {
 
     /// Use the channel for the job's present step, now or when it is free.
     fn transfer(&mut self, id: u32, now: u64) {
-        let job = &self.jobs[id as usize];
+        let job = &mut self.jobs[id as usize];
         let Some(Step::Channel { die, ns }) = job.steps.get(job.at).copied() else { return };
+        job.late.channel += job.waited(now);
         let count = self.channels.len();
         let channel = &mut self.channels[die as usize % count];
         if channel.busy {
             channel.waiting.push_back(id);
+            job.since = Some(now);
             return;
         }
         channel.busy = true;

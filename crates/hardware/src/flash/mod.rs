@@ -13,7 +13,7 @@ pub mod geometry;
 mod tests;
 pub mod victim;
 
-pub use array::{Array, Step, Times};
+pub use array::{Array, Late, Step, Times};
 pub use condition::{Conditioned, Overwrite, Precondition};
 pub use ftl::{Command, Ftl, Op, Tally, Wear};
 pub use geometry::Geometry;

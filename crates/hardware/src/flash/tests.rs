@@ -295,34 +295,52 @@ fn dies_overlap_and_a_channel_does_not() {
         (ends, array.die_ns().sum::<u64>())
     };
     assert_eq!(run(&[0], times).0, [35]);
+    let late = |dies: [u32; 2]| {
+        let mut array = Array::new(&two);
+        for die in dies {
+            let mut steps = Vec::new();
+            let read = Command { op: Op::Read, die, page: 0, collection: false };
+            times.steps(read, &mut steps);
+            array.submit(0, &steps);
+        }
+        while array.step() {}
+        array.late(1)
+    };
+    assert_eq!(late([0, 0]), Late { die: 35, ..Late::default() });
+    assert_eq!(late([0, 1]), Late { channel: 10, ..Late::default() });
     assert_eq!(run(&[0, 0], times), (vec![35, 70], 70));
     assert_eq!(run(&[0, 1], times), (vec![35, 45], 70));
     assert_eq!(run(&[0, 1], Times { transfer_ns: 0, ..times }).0, [25, 25]);
 }
 
 proptest! {
-    /// Alone, a job takes what its steps take; with others no less, and no work is lost.
+    /// Alone, a job takes what its steps take; with others no less, the rest has causes, and no work
+    /// is lost.
     #[test]
     fn jobs_take_at_least_their_steps(
         jobs in prop::collection::vec(
-            (0u64..500, prop::collection::vec((0u8..3, 0u32..3, 1u64..50), 0..6)), 1..40),
+            (0u64..500, prop::collection::vec((0u8..4, 0u32..3, 1u64..50), 0..6)), 1..40),
     ) {
         let three = Geometry { channels: 2, dies: 3, ..geometry(3, 8, 8, 8) };
         let mut array = Array::new(&three);
         let mut jobs: Vec<(u64, Vec<Step>)> = jobs.into_iter().map(|(at, steps)| {
             let mut list = Vec::new();
             for (kind, die, ns) in steps {
-                [Step::Die { die, ns }, Step::Channel { die, ns }, Step::Delay { ns }]
+                let erase = Step::Erase { die, ns };
+                [Step::Die { die, ns }, Step::Channel { die, ns }, Step::Delay { ns }, erase]
                     [kind as usize].append(&mut list);
             }
             (at, list)
         }).collect();
         jobs.sort_by_key(|job| job.0);
         let need = |steps: &[Step]| steps.iter().map(|step| step.ns()).sum::<u64>();
+        let erase = |step: &Step| if matches!(step, Step::Erase { .. }) { step.ns() } else { 0 };
         let (mut began, mut served, mut work) = (HashMap::new(), 0, 0);
-        let mut check = |array: &mut Array, began: &mut HashMap<u32, u64>| {
+        let mut check = |array: &mut Array, began: &mut HashMap<u32, (u64, u64)>| {
             while let Some((end, id)) = array.finished() {
-                assert!(end >= began.remove(&id).unwrap());
+                let (counted, erases) = began.remove(&id).unwrap();
+                let late = array.late(id);
+                assert_eq!((end, late.erase), (counted + late.ns(), erases));
                 served += 1;
             }
         };
@@ -335,8 +353,13 @@ proptest! {
             alone.submit(*at, steps);
             while alone.step() {}
             prop_assert_eq!(alone.finished().map(|f| f.0), Some(at + need(steps)));
+            let late = alone.late(0);
+            prop_assert_eq!([late.die, late.channel], [0, 0]);
             let id = array.submit(*at, steps);
-            prop_assert!(began.insert(id, at + need(steps)).is_none());
+            let counted = steps.iter().map(|step| step.counted_ns()).sum::<u64>();
+            let erases = steps.iter().map(erase).sum::<u64>();
+            prop_assert_eq!(counted + erases, need(steps));
+            prop_assert!(began.insert(id, (at + counted, erases)).is_none());
             check(&mut array, &mut began);
             work += steps.iter().filter(|s| !matches!(s, Step::Delay { .. })).map(|s| s.ns())
                 .sum::<u64>();

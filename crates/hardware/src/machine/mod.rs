@@ -17,7 +17,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use library::{MachineFile, builtin, remedy};
-pub use name::MachineName;
+pub use name::{MachineName, MachineNames};
 pub use read::nearest;
 pub use resolve::{AccessTimes, FaultTimes};
 pub use value::{Count, Grid, Indices, Ratio, Sourced};

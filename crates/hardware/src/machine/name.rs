@@ -1,12 +1,40 @@
 //! The option `--machine`: a built-in machine, or the path of a file.
 
-use nearfar_schema::{Entry, Given, Value};
+use nearfar_schema::{Entry, Given, List, Value};
 
 use super::{Machine, builtin};
 
 /// A machine by name or by path; [`Machine::load`] finds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MachineName(pub String);
+
+/// Machines, each as a [`MachineName`]: one, or several with commas between.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MachineNames(pub List<MachineName>);
+
+impl Value for MachineNames {
+    fn metavar() -> &'static str {
+        "MACHINES"
+    }
+    fn python() -> String {
+        "MachineLike | Sequence[MachineLike]".into()
+    }
+    fn registry() -> &'static str {
+        MachineName::registry()
+    }
+    fn choices() -> Vec<Entry> {
+        MachineName::choices()
+    }
+    fn open() -> bool {
+        MachineName::open()
+    }
+    fn read(given: &Given) -> Result<Self, String> {
+        List::read(given).map(Self)
+    }
+    fn plain(&self) -> serde_json::Value {
+        self.0.plain()
+    }
+}
 
 impl Value for MachineName {
     fn metavar() -> &'static str {

@@ -24,6 +24,12 @@ fn line(place: u64, shift: u32, host: bool) -> Line {
     1 << 63 | table << 58 | (place >> shift >> LINE) & ((1 << 58) - 1)
 }
 
+/// The line of the entry for a page of a device that has a mapping table of its own, below the page
+/// table: one level, 8 bytes a page.
+pub fn mapping_line(page: u32) -> Line {
+    1 << 63 | 1 << 58 | u64::from(page) >> LINE
+}
+
 /// What a TLB holds for a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
@@ -151,73 +157,29 @@ impl Buffer {
     }
 }
 
-/// The TLBs of a thread.
+/// Walks of a page table, and the caches of directories that spare them its upper levels.
 #[derive(Clone, Debug)]
-pub struct Translation {
-    instruction: Firsts,
-    data: Firsts,
-    second: Option<Buffer>,
+pub struct Walker {
     directories: SetLru,
     upper: SetLru,
     /// Those of the host's table.
     host: Option<(u32, SetLru, SetLru)>,
 }
 
-impl Translation {
-    /// Empty TLBs. With `host_shift`, walks are in two dimensions: the machine's memory is backed by
-    /// pages of a host of 2^`host_shift` bytes, and each walk goes on in the host's page table.
-    pub fn new(tlbs: &Tlbs, host_shift: Option<u32>) -> Self {
-        let walk = |entries: usize| SetLru::new(entries as u32, entries as u32);
+impl Walker {
+    /// Empty caches of so many entries for 2 MiB and for 1 GiB each. With `host_shift`, walks are in two
+    /// dimensions: see [`Translation::new`].
+    pub fn new(directories: usize, upper: usize, host_shift: Option<u32>) -> Self {
+        let cache = |entries: usize| SetLru::new(entries as u32, entries as u32);
         Self {
-            instruction: Firsts::new(tlbs.instruction),
-            data: Firsts::new(tlbs.data),
-            second: tlbs.second.map(Buffer::new),
-            directories: walk(tlbs.directories),
-            upper: walk(tlbs.upper_directories),
-            host: host_shift
-                .map(|shift| (shift, walk(tlbs.directories), walk(tlbs.upper_directories))),
+            directories: cache(directories),
+            upper: cache(upper),
+            host: host_shift.map(|shift| (shift, cache(directories), cache(upper))),
         }
     }
 
-    /// What the entry of a page of 2^`shift` bytes is for. Pages of a host that are smaller leave no
-    /// larger entry.
-    pub fn entry(tlbs: &Tlbs, host_shift: Option<u32>, shift: u32) -> Entry {
-        let large = shift >= LARGE;
-        let own = if large { LARGE } else { shift.min(tlbs.coalesced).max(SMALL) };
-        let host = host_shift.map_or(own, |host| host.max(tlbs.coalesced.max(SMALL)));
-        Entry { shift: own.min(host), large }
-    }
-
-    /// What stands for a page in a TLB.
-    fn number(place: u64, entry: Entry) -> u64 {
-        // Sets are of the low bits; the size keeps numbers of different sizes apart.
-        place >> entry.shift | u64::from(entry.shift) << 56
-    }
-
-    /// Look up the page of a place, which is then one of the last pages used until it leaves. Callers let
-    /// pages leave in the order of their last uses, and before there are more than entries.
-    pub fn enter(&mut self, place: u64, entry: Entry, fetch: bool) -> Answer {
-        let number = Self::number(place, entry);
-        let large = entry.large && entry.shift >= LARGE;
-        let first = if fetch { &mut self.instruction } else { &mut self.data };
-        if first.of(large).enter(number) {
-            return Answer::First;
-        }
-        if self.second.as_mut().is_some_and(|second| second.of(large).access(number)) {
-            return Answer::Second;
-        }
-        self.walk(place, entry.large)
-    }
-
-    /// A page is no longer one of the last.
-    pub fn leave(&mut self, place: u64, entry: Entry, fetch: bool) {
-        let number = Self::number(place, entry);
-        let large = entry.large && entry.shift >= LARGE;
-        let first = if fetch { &mut self.instruction } else { &mut self.data };
-        first.of(large).leave(number);
-    }
-
-    fn walk(&mut self, place: u64, large: bool) -> Answer {
+    /// Walk for the page of a place: the first so many of these lines are read, one after the other.
+    pub fn walk(&mut self, place: u64, large: bool) -> (usize, [Line; 6]) {
         let (mut lines, mut count) = ([0; 6], 0);
         let mut read = |line: Line| {
             lines[count] = line;
@@ -255,7 +217,68 @@ impl Translation {
                 read(line(place, LARGE, true));
             }
         }
+        (count, lines)
+    }
+}
+
+/// The TLBs of a thread.
+#[derive(Clone, Debug)]
+pub struct Translation {
+    instruction: Firsts,
+    data: Firsts,
+    second: Option<Buffer>,
+    walker: Walker,
+}
+
+impl Translation {
+    /// Empty TLBs. With `host_shift`, walks are in two dimensions: the machine's memory is backed by
+    /// pages of a host of 2^`host_shift` bytes, and each walk goes on in the host's page table.
+    pub fn new(tlbs: &Tlbs, host_shift: Option<u32>) -> Self {
+        Self {
+            instruction: Firsts::new(tlbs.instruction),
+            data: Firsts::new(tlbs.data),
+            second: tlbs.second.map(Buffer::new),
+            walker: Walker::new(tlbs.directories, tlbs.upper_directories, host_shift),
+        }
+    }
+
+    /// What the entry of a page of 2^`shift` bytes is for. Pages of a host that are smaller leave no
+    /// larger entry.
+    pub fn entry(tlbs: &Tlbs, host_shift: Option<u32>, shift: u32) -> Entry {
+        let large = shift >= LARGE;
+        let own = if large { LARGE } else { shift.min(tlbs.coalesced).max(SMALL) };
+        let host = host_shift.map_or(own, |host| host.max(tlbs.coalesced.max(SMALL)));
+        Entry { shift: own.min(host), large }
+    }
+
+    /// What stands for a page in a TLB.
+    fn number(place: u64, entry: Entry) -> u64 {
+        // Sets are of the low bits; the size keeps numbers of different sizes apart.
+        place >> entry.shift | u64::from(entry.shift) << 56
+    }
+
+    /// Look up the page of a place, which is then one of the last pages used until it leaves. Callers let
+    /// pages leave in the order of their last uses, and before there are more than entries.
+    pub fn enter(&mut self, place: u64, entry: Entry, fetch: bool) -> Answer {
+        let number = Self::number(place, entry);
+        let large = entry.large && entry.shift >= LARGE;
+        let first = if fetch { &mut self.instruction } else { &mut self.data };
+        if first.of(large).enter(number) {
+            return Answer::First;
+        }
+        if self.second.as_mut().is_some_and(|second| second.of(large).access(number)) {
+            return Answer::Second;
+        }
+        let (count, lines) = self.walker.walk(place, entry.large);
         Answer::Walk(count, lines)
+    }
+
+    /// A page is no longer one of the last.
+    pub fn leave(&mut self, place: u64, entry: Entry, fetch: bool) {
+        let number = Self::number(place, entry);
+        let large = entry.large && entry.shift >= LARGE;
+        let first = if fetch { &mut self.instruction } else { &mut self.data };
+        first.of(large).leave(number);
     }
 
     /// The translation of a page is gone. None of it is one of the last pages.

@@ -40,7 +40,7 @@ pub type OnProgress<'a> = &'a mut dyn FnMut(u64) -> Result<()>;
 nearfar_schema::options! {
     /// The options of `nearfar info` as they are written, but for those of the view.
     pub struct Asked {
-        /// Work out the distances of reuse, the most expensive part.
+        /// Compute reuse distances, the slowest part.
         reuse: bool = true,
         /// Read every file whole first and compare checksums and counts with trace.json.
         verify: bool = false,

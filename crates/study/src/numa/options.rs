@@ -36,19 +36,19 @@ nearfar_schema::options! {
         machine: MachineName = MACHINE,
         /// Modes of placement.
         mode: Option<List<Choice<Modes>>> = none("all that the machine can be in"),
-        /// Who allocates.
+        /// Allocator.
         allocator: Allocator = "vmalloc",
         /// Nodes to use, such as 0,4.
         nodes: Nodes = none("the mode's"),
         /// A weight for each of --nodes.
         weights: Weights = none("by bandwidth"),
-        /// Node whose cores work.
+        /// Node whose cores run the work.
         from_: Option<Count> = none("the first with cores"),
         /// Cores used.
         threads: Threads = 1,
         /// Memory mode's cache holds no dirty lines.
         clean_cache: bool = false,
-        /// A core waits for the one module that its page lies on.
+        /// Limit a core to the bandwidth of the one module that holds its page.
         one_module: bool = false,
     }
 }
@@ -68,7 +68,7 @@ nearfar_schema::options! {
         nodes: Nodes = none("the mode's"),
         /// A weight for each of --nodes.
         weights: Weights = none("by bandwidth"),
-        /// Node whose cores work.
+        /// Node whose cores run the work.
         from_: Option<Count> = none("the first with cores"),
         /// Cores used.
         threads: Threads = 1,
@@ -88,7 +88,7 @@ nearfar_schema::options! {
         overlap: List<Share> = "0,0.25,0.5,0.75,1",
         /// DRAM in front of the node.
         cache: Option<Bytes> = none("the machine's"),
-        /// Node whose cores work.
+        /// Node whose cores run the work.
         from_: Option<Count> = none("the first with cores"),
         /// Seed of random loads and of the shuffle.
         seed: Count = 1,
@@ -102,7 +102,7 @@ nearfar_schema::options! {
         capacity: Bytes = required(),
         /// Bytes in use at a time, touched first.
         working_set: Option<Bytes> = none("all"),
-        /// GB/s that are needed over all threads.
+        /// Bandwidth that all threads need together, GB/s.
         bandwidth: f64 = 0.0,
         /// Machine name or file.
         machine: MachineName = MACHINE,
@@ -110,7 +110,7 @@ nearfar_schema::options! {
         pattern: Order = "random",
         /// Share of accesses that store.
         writes: Share = 0.0,
-        /// Node whose cores work.
+        /// Node whose cores run the work.
         from_: Option<Count> = none("the first with cores"),
         /// Cores used.
         threads: Threads = 1,

@@ -31,14 +31,14 @@ nearfar_schema::options! {
     pub struct Asked {
         /// Page size of the row.
         page: Option<Bytes> = none("the fastest one"),
-        /// Memory size of the row, as the run was asked for it.
+        /// Memory size of the row, as given to the run.
         memory: Option<OneMemory> = none("the middle one"),
         /// Storage of the row.
         storage: Option<String> = none("the run's first"),
         /// Files and folders with symbols: programs and libraries as they were captured, their debug
         /// files, perf maps.
         symbols: Option<List<String>> = none("what the trace names, where it still is the same"),
-        /// Also say which regions want which page size; takes a run of `--view machine`.
+        /// Also show which page size suits which region; needs a run with `--view machine`.
         by_region: bool = false,
     }
 }

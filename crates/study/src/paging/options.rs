@@ -1,7 +1,7 @@
 //! What a paging study is asked: checked once, here.
 
 use nearfar_hardware::Machine;
-use nearfar_hardware::machine::MachineName;
+use nearfar_hardware::machine::MachineNames;
 use nearfar_hardware::tlb::TlbSpec;
 use nearfar_kernel::replacement::linux::MAX_SWAPPINESS;
 use nearfar_kernel::replacement::{self, Named, Replacements, Setup};
@@ -42,7 +42,7 @@ nearfar_schema::choices! {
 }
 
 nearfar_schema::choices! {
-    /// Where the program's files are when it starts.
+    /// Where the program's files are at its start.
     pub enum PageCache: "state of the page cache" {
         /// the first reference to a page of a file reads it from storage
         Cold = "cold",
@@ -54,7 +54,7 @@ nearfar_schema::choices! {
 }
 
 nearfar_schema::choices! {
-    /// What a reference is taken to cost.
+    /// How the time of a reference is computed.
     pub enum View: "view" {
         /// equations 1 to 3 of page-size advice (000), as published
         Paper = "paper",
@@ -66,16 +66,18 @@ nearfar_schema::choices! {
 nearfar_schema::options! {
     /// The options of a paging study as they are written.
     pub struct Asked {
-        /// Page sizes, powers of two from 64 bytes to 1 TiB; `...` doubles. Of the default, `--view
-        /// machine` takes those that Linux can give to anonymous memory: 4 KiB, and 16 KiB on.
+        /// Page sizes, powers of two from 64 bytes to 1 TiB; `...` doubles. By default, `--view
+        /// machine` uses those that Linux supports for anonymous memory: 4 KiB, and 16 KiB and
+        /// larger.
         page_sizes: PageSizes = PAGE_SIZES,
-        /// Memory sizes: parts of the peak resident set (50%) or bytes (512M); `...` for equal steps.
+        /// Memory sizes: shares of the peak resident set (50%) or bytes (512M); `...` for equal
+        /// steps.
         memory: Memory = "10%,...,100%",
         /// The TLB: entries (64), with ways (64x4), or two levels (64+1536x12); LRU.
         tlb: TlbSpec = TLB,
         /// Page replacement.
         replacement: Choice<Replacements> = "clock",
-        /// The accessed bit of a page just loaded by CLOCK.
+        /// Accessed bit of a newly loaded page under CLOCK.
         clock_insert: ClockInsert = "set",
         /// The kernel's vm.swappiness, for `linux` and `mglru`: how readily anonymous pages go in
         /// place of those of files, from 0 to 200.
@@ -83,33 +85,34 @@ nearfar_schema::options! {
         /// For `linux`: faults between two updates of the statistics that it compares its lists by, which
         /// the kernel makes every two seconds; 0: none, as for a program that ends sooner.
         statistics_every: Count = STATISTICS_EVERY,
-        /// Machine name or file.
-        machine: Option<MachineName> = none("here, if this machine was measured, else nvme"),
-        /// Storages of the machine.
+        /// Machine name or file; several, with commas between, are compared as whole hosts.
+        machine: Option<MachineNames> = none("here, if this machine was measured, else nvme"),
+        /// Storages of the machine; one that it lacks is borrowed from the built-in machine that has it,
+        /// but not where several machines are compared.
         storage: Option<List<String>> = none("all"),
-        /// Kinds of references that count.
+        /// Kinds of references to include.
         kinds: Option<List<Choice<Kinds>>> = none("all"),
-        /// References that the study sees, before or behind the machine's caches.
+        /// References to simulate: all (`none`), or those that miss the machine's caches.
         filter: Filter = "none",
-        /// Whether pages end, where the trace has events that say so.
+        /// Whether memory is freed when the program unmaps it, if the trace has such events.
         lifetimes: Lifetimes = "on",
-        /// Where the program's files are when it starts.
+        /// Where the program's files are at its start.
         page_cache: PageCache = "cold",
         /// Charge a write for each eviction of a dirty page.
         write_back: bool = false,
-        /// What a reference is taken to cost.
+        /// How the time of a reference is computed.
         view: Option<View> = none("machine, where its file describes the processor, else paper"),
-        /// Page size with which a host backs a virtual machine, for `--view machine`: a walk then goes
-        /// through its page table too.
+        /// Page size that the host uses for a virtual machine's memory, for `--view machine`: page
+        /// walks then include the host's page table.
         nested: Option<Bytes> = none("as the machine says"),
-        /// How much longer than with all the memory that it wants the program may take, in the answer to
-        /// how much memory it needs.
-        slowdown: Share = "5%",
-        /// Simulate only this part of the pages (0 to 1); rows then carry a standard error.
+        /// Slowdown to accept in the answer on memory, against having all the memory that the
+        /// program uses.
+        slowdown: Share = crate::SLOWDOWN,
+        /// Simulate only this share of the pages (0 to 1); rows then have a standard error.
         sample: Option<f64> = none(""),
         /// Threads; 0 = one per core.
         threads: Runtime<Count<0, 1024>> = 0,
-        /// Memory that the simulation should keep to, by going over the trace more than once.
+        /// Memory limit of the simulation; if it needs more, it reads the trace several times.
         max_memory: Runtime<Bytes> = "12G",
     }
 }
@@ -149,7 +152,7 @@ pub struct Options {
     pub swappiness: u64,
     /// Faults between two updates of Linux's statistics; 0: none.
     pub statistics_every: u64,
-    /// Kinds of references that count.
+    /// Kinds of references to include.
     pub kinds: KindSet,
     /// Pages end, where the trace has events that say so.
     pub lifetimes: bool,

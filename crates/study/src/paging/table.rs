@@ -80,8 +80,10 @@ nearfar_schema::columns! {
         io_ns: Option<f64> ["ns per reference"] as "I/O",
         /// Most private memory at once where the page size is switched on for it.
         resident_bytes: Option<u64> ["bytes"],
+        /// The machine.
+        machine: String,
     }
-    keys [storage, memory_fraction | memory_bytes, page_bytes]
+    keys [machine, storage, memory_fraction | memory_bytes, page_bytes]
     metrics [
         total_ns less,
         translation_ns less,
@@ -98,6 +100,8 @@ nearfar_schema::columns! {
 /// What things cost.
 #[derive(Clone, Copy, Debug)]
 pub struct Prices<'a> {
+    /// What the machine is called.
+    pub name: &'a str,
     /// A reference.
     pub times: AccessTimes,
     /// The kernel's part of a fault, for pages that end.
@@ -159,7 +163,7 @@ impl Spent {
 /// A two-level TLB was simulated and the machine gives no time for the second level; pages end and
 /// there are no prices for that.
 pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
-    let Prices { times, faults, storages, write_back, warm, machine } = prices;
+    let Prices { name, times, faults, storages, write_back, warm, machine } = prices;
     let kernel = match (simulated.lifetimes, faults) {
         (true, None) => {
             return Err(Error::input("paging", "has no prices for kinds of faults", ""));
@@ -266,6 +270,7 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
                 fault_ns: spent.map(|spent| spent.fault_ns),
                 io_ns: spent.map(|spent| spent.io_ns),
                 resident_bytes: time.map(|time| time.resident_bytes),
+                machine: name.to_owned(),
             });
         }
     }

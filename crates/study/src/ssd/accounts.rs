@@ -31,6 +31,10 @@ pub struct Counts {
     pub overruns: u64,
     /// See [`Cell::page_faults`].
     pub page_faults: u64,
+    /// See [`Cell::cpu_walk`], nanoseconds.
+    pub walk_ns: u64,
+    /// See [`Cell::faults_while_filling`].
+    pub faults_while_filling: u64,
 }
 
 /// The row of a run that is over. `read` is how many references its trace had.
@@ -94,6 +98,13 @@ pub fn finish(
         erases_least: wear.least,
         erases_most: wear.most,
         die_busy: die_ns as f64 / 1e9,
+        cpu_walk: counts.walk_ns as f64 / 1e9,
+        from_flash: device.from_flash,
+        faults_while_filling: counts.faults_while_filling,
+        late_services: device.late_services,
+        late_die: device.late.die as f64 / 1e9,
+        late_channel: device.late.channel as f64 / 1e9,
+        late_erase: device.late.erase as f64 / 1e9,
     };
     let detail = Detail {
         conditioned: Some(conditioned),

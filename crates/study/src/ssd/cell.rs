@@ -81,6 +81,20 @@ nearfar_schema::columns! {
         erases_most: u32,
         /// Working time of the dies, all together.
         die_busy: f64 ["s"],
+        /// Walks of the page table and the device's mapping table; part of `cpu_busy`.
+        cpu_walk: f64 ["s"] as "walks",
+        /// Services whose page was only in flash; the others made room for a page that is new.
+        from_flash: u64 as "from flash",
+        /// Embedded page faults while frames of the DRAM were free.
+        faults_while_filling: u64,
+        /// Services that took longer than predicted.
+        late_services: u64 as "late",
+        /// How much longer, all together, as dies were at work for others.
+        late_die: f64 ["s"] as "die",
+        /// As channels carried other pages.
+        late_channel: f64 ["s"] as "channel",
+        /// As blocks were erased, which no prediction counts.
+        late_erase: f64 ["s"] as "erasing",
     }
     keys [dram_bytes, epf]
     metrics [

@@ -1,13 +1,14 @@
 //! A core and a thread, and the fast path: references that hit.
 
 use nearfar_hardware::cache::Filter;
+use nearfar_hardware::processor::{Line, Walker, mapping_line};
 use nearfar_hardware::tlb::FullLru;
 use nearfar_hardware::umd::Umd;
 use nearfar_trace::{Kind, last_byte};
 
 use super::accounts::Counts;
 use super::feed::{Chunk, Reference};
-use super::options::Host;
+use super::options::{Host, L2p};
 
 const NO_PAGE: (u64, u32) = (u64::MAX, u32::MAX);
 /// Pages whose numbers a core finds without the table of all.
@@ -32,6 +33,7 @@ pub struct Core {
     caches: Option<Filter>,
     /// Data's, instructions'.
     tlbs: [FullLru; 2],
+    walker: Walker,
     /// The last page each side used: number, number on the device.
     last: [(u64, u32); 2],
     directory: Vec<(u64, u32)>,
@@ -58,6 +60,7 @@ impl Core {
             slice_end: u64::MAX,
             caches: host.caches.as_ref().map(|geometry| Filter::new(geometry, true)),
             tlbs: [host.tlb_entries, host.instruction_tlb_entries.max(1)].map(FullLru::new),
+            walker: Walker::new(host.directories[0], host.directories[1], None),
             last: [NO_PAGE; 2],
             directory: vec![NO_PAGE; DIRECTORY],
             busy: 0,
@@ -65,6 +68,38 @@ impl Core {
             switch: 0,
             idle: 0,
         }
+    }
+
+    /// Walk the page table for `addr`, and on in the device's mapping table, where the page has a number
+    /// on the device.
+    pub fn walk(&mut self, addr: u64, page: Option<u32>, host: &Host, counts: &mut Counts) {
+        let (count, lines) = self.walker.walk(addr, false);
+        let mut ns = lines[..count].iter().map(|line| self.read(*line, host, counts)).sum::<u64>();
+        ns += match (page, host.l2p) {
+            (None, _) => 0,
+            (Some(page), L2p::Cached) => self.read(mapping_line(page), host, counts),
+            (Some(_), L2p::Device) => {
+                counts.accesses += 1;
+                host.dram_ns
+            }
+        };
+        counts.tlb_misses += 1;
+        counts.walk_ns += ns;
+        self.time += ns;
+        self.busy += ns;
+    }
+
+    /// Nanoseconds until a walk has read this line.
+    fn read(&mut self, line: Line, host: &Host, counts: &mut Counts) -> u64 {
+        let (level, write_backs) =
+            self.caches.as_mut().map_or((None, 0), |caches| caches.walk(line));
+        counts.accesses += u64::from(level.is_none()) + u64::from(write_backs);
+        level.map_or(host.dram_ns, |level| host.hit_ns[level])
+    }
+
+    /// Whether the TLB of `side` has the page of this number on the device.
+    pub fn holds(&self, side: usize, device_page: u32) -> bool {
+        self.tlbs[side].contains(device_page)
     }
 
     /// The TLB of `side` learns where `page` is.

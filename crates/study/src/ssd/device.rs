@@ -1,5 +1,6 @@
 //! The device, and its services: pages that are on their way into its DRAM.
 
+use nearfar_hardware::flash::Late;
 use nearfar_hardware::umd::Umd;
 
 use super::histogram::Histogram;
@@ -36,6 +37,12 @@ pub struct Device {
     pub error: Histogram,
     /// The largest such difference.
     pub error_max: u64,
+    /// What made up those differences.
+    pub late: Late,
+    /// Services that took longer than predicted.
+    pub late_services: u64,
+    /// Services whose page was only in flash.
+    pub from_flash: u64,
 }
 
 impl Device {
@@ -49,6 +56,9 @@ impl Device {
             actual: Histogram::default(),
             error: Histogram::default(),
             error_max: 0,
+            late: Late::default(),
+            late_services: 0,
+            from_flash: 0,
         }
     }
 
@@ -64,6 +74,7 @@ impl Device {
             self.services[job] = Service { page, submitted: now, predicted };
             self.arriving.push((page, service.job));
             self.predicted.add(predicted);
+            self.from_flash += u64::from(service.from_flash);
         }
         let predicted_ns = loading.service.map(|service| service.predicted_ns);
         Loading { evicted: loading.evicted, predicted_ns }
@@ -79,10 +90,19 @@ impl Device {
                 self.umd.arrived(service.page);
                 self.arriving.retain(|(_, other)| *other != job);
                 let took = end - service.submitted;
-                assert!(took >= service.predicted, "a service took less than its steps");
+                let late = self.umd.array().late(job);
+                assert_eq!(
+                    took,
+                    service.predicted + late.ns(),
+                    "a service took its steps and waits"
+                );
                 self.actual.add(took);
-                self.error.add(took - service.predicted);
-                self.error_max = self.error_max.max(took - service.predicted);
+                self.error.add(late.ns());
+                self.error_max = self.error_max.max(late.ns());
+                self.late_services += u64::from(late.ns() > 0);
+                self.late.die += late.die;
+                self.late.channel += late.channel;
+                self.late.erase += late.erase;
                 arrived(service.page, end);
             }
         }

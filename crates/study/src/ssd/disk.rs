@@ -1,7 +1,6 @@
 //! The disk that pages come from which the device does not hold. It reads ahead.
 
 use std::collections::VecDeque;
-use std::ops::Range;
 
 use nearfar_hardware::Storage;
 use nearfar_trace::Kind;
@@ -11,15 +10,28 @@ use super::options::READ_AHEAD_BYTES;
 /// Reads that are remembered: their pages need no other.
 const RECENT: usize = 64;
 
+/// A read of the disk.
+struct Read {
+    /// Its first page.
+    first: u64,
+    /// When its pages are in memory.
+    there: u64,
+}
+
 /// A disk that serves one read at a time, first come first served. Times are nanoseconds.
+///
+/// Who reads the second page of a read goes on in order, as far as the kernel can tell: it asks for what
+/// follows meanwhile. A read that follows the one before it on the disk takes its transfer alone.
 pub struct Disk {
-    /// Time of a read with its read-ahead; `None`: there is no disk.
-    read_ns: Option<u64>,
+    /// Time of a read, and of one that follows the one before; `None`: there is no disk.
+    read_ns: Option<[u64; 2]>,
     /// Pages of a read.
     read_pages: u64,
     free_at: u64,
-    /// Pages read lately, and when they are in memory; oldest first.
-    recent: VecDeque<(Range<u64>, u64)>,
+    /// The page after those of the last read.
+    head: Option<u64>,
+    /// Latest reads; oldest first.
+    recent: VecDeque<Read>,
     reads: u64,
 }
 
@@ -27,9 +39,13 @@ impl Disk {
     /// An idle disk, or none, for pages of `page_bytes`.
     pub fn new(storage: Option<&Storage>, page_bytes: u64) -> Self {
         Self {
-            read_ns: storage.map(|storage| storage.io_ns(READ_AHEAD_BYTES).round() as u64),
+            read_ns: storage.map(|storage| {
+                let [one, two] = [1, 2].map(|reads| storage.io_ns(reads * READ_AHEAD_BYTES));
+                [one, two - one].map(|ns| ns.round() as u64)
+            }),
             read_pages: (READ_AHEAD_BYTES / page_bytes).max(1),
             free_at: 0,
+            head: None,
             recent: VecDeque::with_capacity(RECENT),
             reads: 0,
         }
@@ -43,16 +59,33 @@ impl Disk {
 
     /// When `page`, wanted at `now`, is in memory: `now` where it comes without I/O.
     pub fn read(&mut self, page: u64, kind: Kind, now: u64) -> u64 {
-        let Some(read_ns) = self.read_ns.filter(|_| self.holds(kind)) else { return now };
-        if let Some((_, there)) = self.recent.iter().find(|(pages, _)| pages.contains(&page)) {
-            return now.max(*there);
+        let Some(times) = self.read_ns.filter(|_| self.holds(kind)) else { return now };
+        let pages = self.read_pages;
+        // The difference of a page before the first is large.
+        let found = self.recent.iter().rfind(|read| page.wrapping_sub(read.first) < pages);
+        let Some(read) = found else {
+            // Of what is mapped, the kernel reads as much before the page as after it.
+            let before = if kind == Kind::Fetch { pages / 2 } else { 0 };
+            return self.submit(page.saturating_sub(before), now, times);
+        };
+        let (there, next) = (read.there, read.first.saturating_add(pages));
+        let onwards = kind != Kind::Fetch && page == read.first + 1;
+        if onwards && !self.recent.iter().any(|read| read.first == next) {
+            self.submit(next, now, times);
         }
-        self.free_at = now.max(self.free_at) + read_ns;
+        now.max(there)
+    }
+
+    /// Ask for the pages from `first` on; returns when they are in memory.
+    fn submit(&mut self, first: u64, now: u64, [read_ns, next_ns]: [u64; 2]) -> u64 {
+        let ns = if self.head == Some(first) { next_ns } else { read_ns };
+        self.free_at = now.max(self.free_at) + ns;
+        self.head = first.checked_add(self.read_pages);
         self.reads += 1;
         if self.recent.len() == RECENT {
             self.recent.pop_front();
         }
-        self.recent.push_back((page..page.saturating_add(self.read_pages), self.free_at));
+        self.recent.push_back(Read { first, there: self.free_at });
         self.free_at
     }
 

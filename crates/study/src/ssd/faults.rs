@@ -11,7 +11,7 @@ use super::accounts::Counts;
 use super::core::Miss;
 use super::device::Device;
 use super::disk::Disk;
-use super::options::{Background, FirstTouch, Host, Replay};
+use super::options::{FirstTouch, Host, Replay};
 use super::scheduler::Scheduler;
 use super::timeline::State;
 
@@ -50,6 +50,8 @@ pub struct Faults<'a> {
     /// Numbers on the device, in order of first touch.
     pages: PageMap<u32>,
     known: Vec<Known>,
+    /// The DRAM had a free frame when the present miss came.
+    filling: bool,
     /// The device.
     pub device: Device,
     /// The disk.
@@ -57,26 +59,24 @@ pub struct Faults<'a> {
 }
 
 impl<'a> Faults<'a> {
-    /// Nothing touched yet: the device's DRAM holds the background alone.
-    pub fn new(host: &'a Host, policy: Box<dyn Epf>, replay: Replay, mut umd: Umd) -> Self {
-        let geometry = umd.ftl().geometry();
-        let page_bytes = geometry.page_bytes;
-        let most = umd.frames().min(geometry.user_pages);
-        let Background { bytes, written } = replay.background;
-        let background = (bytes / page_bytes).min(u64::from(most)) as u32;
-        let until = |page: u32| (f64::from(page) * written) as u32;
-        for page in 0..background {
-            umd.fill(page, until(page + 1) > until(page));
-        }
+    /// Nothing touched yet.
+    pub fn new(host: &'a Host, policy: Box<dyn Epf>, replay: Replay, umd: Umd) -> Self {
+        let page_bytes = umd.ftl().geometry().page_bytes;
         Self {
             host,
             policy,
             replay,
             pages: PageMap::default(),
-            known: vec![Known::Placed; background as usize],
+            known: Vec::new(),
+            filling: true,
             device: Device::new(umd),
             disk: Disk::new(host.disk.as_ref(), page_bytes),
         }
+    }
+
+    /// The number of a page on the device, once it has been touched.
+    pub fn number(&self, page: u64) -> Option<u32> {
+        self.pages.get(&page).copied()
     }
 
     /// Let the device work until `now`.
@@ -98,8 +98,9 @@ impl<'a> Faults<'a> {
         miss: Miss,
     ) -> Result<()> {
         let at = At { core, thread: thread as usize, miss };
-        let page = match self.pages.get(&miss.page) {
-            Some(&page) => page,
+        self.filling = self.device.umd.has_room();
+        let page = match self.number(miss.page) {
+            Some(page) => page,
             None => self.first_touch(miss.page)?,
         };
         let known = self.known[page as usize];
@@ -133,11 +134,6 @@ impl<'a> Faults<'a> {
         let stored = self.replay.first_touch == FirstTouch::Stored
             && !self.disk.holds(miss.kind)
             && self.device.umd.ftl().place(page).is_some();
-        if first && stored && self.device.umd.has_room() {
-            self.device.umd.fill(page, false);
-            self.translate(scheduler, at, page);
-            return Ok(());
-        }
         let loading = self.device.load(now, page, first && !stored);
         if let Some(evicted) = loading.evicted {
             scheduler.forget(evicted);
@@ -197,6 +193,7 @@ impl<'a> Faults<'a> {
     ) {
         let counted = u64::from(again != Again::Early);
         counts.embedded_faults += counted;
+        counts.faults_while_filling += counted * u64::from(self.filling);
         if !self.policy.pass(&Fault { predicted_ns: predicted }) {
             return self.stall(scheduler, at.core, page);
         }

@@ -27,7 +27,7 @@ pub struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// Before the first reference: the device preconditioned, its DRAM empty but for the background.
+    /// Before the first reference: the device preconditioned, its DRAM empty.
     pub fn new(
         host: &'a Host,
         policy: Box<dyn Epf>,
@@ -99,11 +99,15 @@ impl<'a> Run<'a> {
                     }
                 }
                 // Others may be behind after the walk: they come first.
-                Event::Miss(_) if !thread.walked => {
+                Event::Miss(miss) if !thread.walked => {
+                    let page = self.faults.number(miss.page);
+                    // The fast path's directory is not of all pages.
+                    if let Some(page) = page.filter(|page| core.holds(miss.side, *page)) {
+                        core.learn(miss.side, miss.page, page);
+                        continue;
+                    }
                     thread.walked = true;
-                    core.time += self.host.walk_ns;
-                    core.busy += self.host.walk_ns;
-                    self.counts.tlb_misses += 1;
+                    core.walk(miss.page << self.page_shift, page, self.host, &mut self.counts);
                 }
                 Event::Miss(miss) => {
                     let (scheduler, counts) = (&mut self.scheduler, &mut self.counts);

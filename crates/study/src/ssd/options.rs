@@ -7,12 +7,11 @@ use nearfar_hardware::units::Time;
 use nearfar_hardware::{Machine, Storage};
 use nearfar_kernel::epf;
 use nearfar_schema::{
-    Bytes, Count, Entry, Given, List, Nanoseconds, Registry as _, Runtime, Share, Shares, Value,
-    none,
+    Bytes, Count, Entry, Given, List, Nanoseconds, Registry as _, Runtime, Shares, Value, none,
 };
 use nearfar_trace::record::Kinds;
 use nearfar_trace::{Error, Kind, KindSet, Result};
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 
 /// Pages that the kernel reads from disk at once: 128 KiB in pages of 4 KiB, the default of
 /// `/sys/block/*/queue/read_ahead_kb`.
@@ -45,8 +44,12 @@ pub struct Host {
     pub instruction_tlb_entries: u32,
     /// A line from the device's DRAM.
     pub dram_ns: u64,
-    /// A TLB miss: the page-table walk and the device's mapping table, a DRAM access each.
-    pub walk_ns: u64,
+    /// A line that a walk reads from the first cache, and from the second.
+    pub hit_ns: [u64; 2],
+    /// Entries of a core's caches of page directories: of 2 MiB each, of 1 GiB each.
+    pub directories: [usize; 2],
+    /// Where a walk reads the device's mapping table.
+    pub l2p: L2p,
     /// Entering and leaving the kernel for an embedded page fault.
     pub exception_ns: u64,
     /// Giving a core to a thread.
@@ -103,6 +106,10 @@ impl Host {
                 )),
             }
         };
+        let walk = tlb.walk.as_ref().ok_or_else(|| lacks("[tlb.walk]"))?;
+        let hit_ns = |level: &str| {
+            machine.cache.get(level).map_or(0, |cache| cache.hit_time.value.ns().round() as u64)
+        };
         let times = machine.access_times()?;
         let dram_ns = times.dram_ns.round() as u64;
         let cost = machine.cost.as_ref().ok_or_else(|| lacks("[cost]"))?;
@@ -120,7 +127,10 @@ impl Host {
                 None => 0,
             },
             dram_ns,
-            walk_ns: 2 * dram_ns,
+            hit_ns: [hit_ns("l1d"), hit_ns("l2")],
+            directories: [&walk.directories, &walk.upper_directories]
+                .map(|entries| usize::try_from(entries.value.0).unwrap_or(1).max(1)),
+            l2p: L2p::Cached,
             exception_ns: ns("exception", &cost.exception)?,
             switch_ns: ns("context_switch", &cost.context_switch)?,
             page_fault_ns: ns("page_fault", &cost.page_fault)?,
@@ -138,40 +148,18 @@ nearfar_schema::choices! {
         /// nothing, and the device knows: the page is not read, and counts as written to
         New = "new",
         /// what was there before, as the device cannot know which pages are free: the flash is read
-        /// where it has the page, which stays clean until it is written to; nothing is charged while
-        /// frames of the DRAM are free (UMD, 002, section 3.1: no embedded page fault while the DRAM
-        /// fills)
+        /// where it has the page, which stays clean until it is written to
         Stored = "stored",
     }
 }
 
-/// Pages in the device's DRAM from the start, touched longer ago than any of the program's and not
-/// used again: what the rest of the system left there.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Background {
-    /// How much; what is more than the DRAM is left out.
-    pub bytes: u64,
-    /// Share that was written to since it came, spread evenly.
-    pub written: f64,
-}
-
-impl Value for Background {
-    fn metavar() -> &'static str {
-        "SIZE,SHARE"
-    }
-    fn python() -> String {
-        "str | Sequence[str | float]".into()
-    }
-    fn read(given: &Given) -> std::result::Result<Self, String> {
-        match given.items().as_slice() {
-            [size, share] => {
-                Ok(Self { bytes: Bytes::read(size)?.0, written: Share::read(share)?.0 })
-            }
-            _ => Err(format!("'{}' has no share; write for example 30M,25%", given.shown())),
-        }
-    }
-    fn plain(&self) -> Json {
-        json!([self.bytes, self.written])
+nearfar_schema::choices! {
+    /// Where a walk reads the device's table of logical and physical pages.
+    pub enum L2p: "place of the mapping table" {
+        /// through the CPU's caches, as the page table
+        Cached = "cached",
+        /// in the device's DRAM each time, as what a cache holds of it may be stale
+        Device = "device",
     }
 }
 
@@ -242,15 +230,15 @@ nearfar_schema::options! {
         /// Share of the flash filled in order, then share overwritten at random.
         precondition: Shares<2> = "60%,50%",
         /// Which pages are overwritten at random.
-        overwrite: Overwrite = "once",
+        overwrite: Overwrite = "drawn",
         /// Threads wake at multiples of this time.
         sleep_granularity: Option<Nanoseconds> = none("the machine's cost.timer_slack"),
         /// References during which no thread may sleep, kinds joined by `+`.
         atomic: Atomic = "kernel",
         /// What the flash holds of a page before its first touch.
         first_touch: FirstTouch = "new",
-        /// Old pages in the DRAM at first, and the share of them written to, such as 30M,25%.
-        background: Option<Background> = none("none"),
+        /// Where a walk reads the device's mapping table.
+        l2p: L2p = "cached",
         /// Instructions that a thread may run ahead of the others in the trace.
         window: Count<1> = 1 << 20,
         /// Seed of the random writes of the preconditioning.
@@ -267,21 +255,14 @@ pub struct Replay {
     pub atomic: KindSet,
     /// What the flash holds of a page at its first touch.
     pub first_touch: FirstTouch,
-    /// What is in the DRAM at the start.
-    pub background: Background,
     /// Instructions that a thread may run ahead of the others in the trace.
     pub window: u64,
 }
 
 impl Default for Replay {
-    /// The kernel's copies are atomic, the device knows which pages are new, nothing in the DRAM.
+    /// The kernel's copies are atomic, the device knows which pages are new.
     fn default() -> Self {
-        Self {
-            atomic: KERNEL,
-            first_touch: FirstTouch::New,
-            background: Background::default(),
-            window: 1 << 20,
-        }
+        Self { atomic: KERNEL, first_touch: FirstTouch::New, window: 1 << 20 }
     }
 }
 
@@ -306,7 +287,7 @@ impl Options {
     /// # Errors
     /// As [`Self::new`] and [`Host::new`].
     pub fn asked(asked: &Asked, machine: &Machine) -> Result<Self> {
-        let mut host = Host::new(machine, asked.disk.as_deref())?;
+        let mut host = Host { l2p: asked.l2p, ..Host::new(machine, asked.disk.as_deref())? };
         if let Some(time) = asked.sleep_granularity {
             host.sleep_granularity_ns = time.0;
         }
@@ -315,7 +296,6 @@ impl Options {
         let replay = Replay {
             atomic: asked.atomic.kinds,
             first_touch: asked.first_touch,
-            background: asked.background.unwrap_or_default(),
             window: asked.window.0,
         };
         let epf: Vec<String> = asked.epf.0.iter().map(|policy| policy.0.clone()).collect();
@@ -347,16 +327,14 @@ impl Options {
                 format!("give 1 to {MAX_CELLS}, such as --epf none,all --dram 100M,150M"),
             ));
         }
-        for (option, what, share, example) in [
-            ("--precondition", "sequential", precondition.sequential, "60%,50%"),
-            ("--precondition", "random", precondition.random, "60%,50%"),
-            ("--background", "written", replay.background.written, "30M,25%"),
-        ] {
+        for (what, share) in
+            [("sequential", precondition.sequential), ("random", precondition.random)]
+        {
             if !(0.0..=1.0).contains(&share) {
                 return Err(Error::input(
-                    option,
+                    "--precondition",
                     format!("the {what} share {share} does not lie between 0 and 1"),
-                    format!("write for example {example}"),
+                    "write for example 60%,50%",
                 ));
             }
         }

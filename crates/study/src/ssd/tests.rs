@@ -5,14 +5,14 @@ use nearfar_hardware::Machine;
 use nearfar_hardware::flash::{Overwrite, Precondition};
 use nearfar_hardware::umd::Umd;
 use nearfar_kernel::epf;
-use nearfar_schema::{Given, Value as _};
+use nearfar_schema::Value as _;
 use nearfar_trace::generate::rng::Rng;
 use nearfar_trace::{Batch, Kind, KindSet, Record};
 use proptest::prelude::*;
 
 use super::cell::{Cell, Detail};
 use super::host::Run;
-use super::options::{Atomic, Background, FirstTouch, Host, Options, Replay};
+use super::options::{Atomic, FirstTouch, Host, L2p, Options, Replay};
 
 fn machine() -> Machine {
     Machine::load("umd", std::path::Path::new("")).unwrap()
@@ -81,11 +81,24 @@ fn mix(threads: u32, pages: u64, length: u32, instr: u32, write: f64, seed: u64)
         .collect()
 }
 
+/// Use a number in a list of the latest, the oldest first; whether it was there.
+fn recently(list: &mut Vec<u64>, number: u64, most: usize) -> bool {
+    let place = list.iter().position(|other| *other == number);
+    place.map(|place| list.remove(place));
+    list.push(number);
+    if list.len() > most {
+        list.remove(0);
+    }
+    place.is_some()
+}
+
 /// One thread, no CPU caches, policy `none`: lists and loops, from the description in docs/ssd.md.
-/// Returns nanoseconds, TLB misses, embedded faults, flash reads and programs for the host.
-fn plain(records: &[Record], host: &Host, frames: usize) -> (u64, [u64; 4]) {
+/// Returns nanoseconds, TLB misses, embedded faults, flash reads and programs for the host, and the
+/// lines that walks read.
+fn plain(records: &[Record], host: &Host, frames: usize) -> (u64, [u64; 5]) {
     let mut ps = host.switch_ns * 1000;
-    let (mut misses, mut faults, mut reads, mut programs) = (0, 0, 0, 0);
+    let (mut misses, mut faults, mut reads, mut programs, mut lines) = (0, 0, 0, 0, 0);
+    let (mut directories, mut uppers) = (Vec::new(), Vec::new());
     let mut tlbs = [Vec::<u64>::new(), Vec::new()];
     let mut dram: Vec<u64> = Vec::new();
     let mut dirty: HashMap<u64, bool> = HashMap::new();
@@ -98,7 +111,18 @@ fn plain(records: &[Record], host: &Host, frames: usize) -> (u64, [u64; 4]) {
                 tlb.remove(place);
             } else {
                 misses += 1;
-                ps += host.walk_ns * 1000;
+                // The page's entry; its directory's and that of 1 GiB, unless the core has them; the
+                // device's entry, once the page is there.
+                let upper = recently(&mut uppers, page >> 18, 4);
+                let directory = recently(&mut directories, page >> 9, 32);
+                let walk = match (directory, upper) {
+                    (true, _) => 1,
+                    (false, true) => 2,
+                    (false, false) => 3,
+                };
+                let walk = walk + u64::from(dirty.contains_key(&page));
+                lines += walk;
+                ps += walk * host.dram_ns * 1000;
                 if !dirty.contains_key(&page) {
                     ps += host.page_fault_ns * 1000;
                 }
@@ -137,9 +161,10 @@ fn plain(records: &[Record], host: &Host, frames: usize) -> (u64, [u64; 4]) {
             ps += host.dram_ns * 1000;
         }
     }
-    (ps / 1000, [misses, faults, reads, programs])
+    (ps / 1000, [misses, faults, reads, programs, lines])
 }
 
+/// Any references: to pages of many directories, two of each, and of seven stretches of 1 GiB.
 fn anything(pages: u64, threads: u32) -> impl Strategy<Value = Vec<Record>> {
     let one = (0..pages, 0u8..5, 0u32..threads, 0u32..300, 0u64..4096, 1u16..400);
     prop::collection::vec(one, 1..600).prop_map(|records| {
@@ -147,7 +172,8 @@ fn anything(pages: u64, threads: u32) -> impl Strategy<Value = Vec<Record>> {
             .into_iter()
             .map(|(page, kind, thread, instr, offset, size)| {
                 let kind = Kind::from_u8(kind).unwrap();
-                Record { addr: page * 4096 + offset, kind, size, thread, instr }
+                let addr = (page % 7) << 32 | (page >> 1) << 22 | (page & 1) << 12;
+                Record { addr: addr + offset, kind, size, thread, instr }
             })
             .collect()
     })
@@ -160,11 +186,16 @@ proptest! {
     #[test]
     fn equals_the_lists(records in anything(90, 1), frames in 2u64..80) {
         let host = bare();
-        let (ns, [misses, faults, reads, programs]) = plain(&records, &host, frames as usize);
+        let (ns, [misses, faults, reads, programs, lines]) = plain(&records, &host, frames as usize);
         let cell = ask(&host, "none", frames).cell(&records);
         prop_assert_eq!((cell.seconds * 1e9).round() as u64, ns);
         prop_assert_eq!([cell.tlb_misses, cell.embedded_faults], [misses, faults]);
         prop_assert_eq!([cell.flash_reads, cell.flash_programs], [reads, programs]);
+        prop_assert_eq!((cell.cpu_walk * 1e9).round() as u64, lines * host.dram_ns);
+        prop_assert_eq!((cell.from_flash, cell.faults_while_filling), (reads, 0));
+        let touched: u64 =
+            records.iter().map(|r| (r.addr + u64::from(r.size) - 1) / 4096 - r.addr / 4096 + 1).sum();
+        prop_assert_eq!(cell.accesses, touched + lines);
     }
 
     /// Any threads, cores, windows and policies: everything adds up (asserted by the run itself),
@@ -200,6 +231,12 @@ proptest! {
         let more = of(0) - cell.cpu_busy;
         prop_assert!(more > -1e-9 && more < cell.cpu_switch + 1e-9, "{more} {}", cell.cpu_switch);
         prop_assert_eq!(cell.embedded_faults, cell.services + cell.joined_faults);
+        // Nothing is only in flash before the first page had to leave, and every delay has its cause.
+        prop_assert_eq!(cell.faults_while_filling, 0);
+        let late = cell.late_die + cell.late_channel + cell.late_erase;
+        let error = cell.prediction_error_us_mean * cell.services as f64 / 1e6;
+        prop_assert!((late - error).abs() < 1e-9, "{late} {error}");
+        prop_assert!(cell.late_services <= cell.services);
         let services: u64 = detail.service.iter().map(|bin| bin.actual).sum();
         prop_assert_eq!(services, cell.services);
         match policy {
@@ -252,48 +289,10 @@ proptest! {
         // All but those whose page was lost while they slept.
         prop_assert!(cell.slept >= cell.embedded_faults / 2, "{cell:?}");
     }
-
-    /// A background is what another program would have left: the same as touching its pages first,
-    /// in order, in a run whose time and faults until then are taken off.
-    #[test]
-    fn a_background_is_what_was_touched_before(
-        records in anything(40, 1),
-        frames in 50u64..90,
-        pages in 0u64..50,
-    ) {
-        let background = Background { bytes: pages * 4096, written: 1.0 };
-        let asked = ask(&bare(), "none", frames);
-        let with = Ask { replay: Replay { background, ..Replay::default() }, ..asked };
-        let before: Vec<Record> =
-            (0..pages).map(|page| record(0, 1000 + page, Kind::Store, 10)).collect();
-        let alone = ask(&bare(), "none", frames).cell(&before);
-        prop_assert_eq!(alone.embedded_faults, 0);
-        let both = ask(&bare(), "none", frames).cell(&[before, records.clone()].concat());
-        let cell = with.cell(&records);
-        prop_assert_eq!(
-            [cell.embedded_faults, cell.flash_programs, cell.flash_reads, cell.evictions],
-            [both.embedded_faults, both.flash_programs, both.flash_reads, both.evictions]
-        );
-    }
 }
 
-/// A background of which a share was written to: of its pages that leave, that share is programmed.
-#[test]
-fn a_background_is_written_to_evenly() {
-    let records: Vec<Record> = (0..400).map(|page| record(0, page, Kind::Load, 10)).collect();
-    for (written, programs) in [(0.0, 0), (0.25, 100), (0.5, 200), (1.0, 400)] {
-        let background = Background { bytes: 1000 * 4096, written };
-        let ask = Ask {
-            replay: Replay { background, ..Replay::default() },
-            ..ask(&bare(), "none", 1000)
-        };
-        let cell = ask.cell(&records);
-        assert_eq!((cell.evictions, cell.flash_programs), (400, programs));
-    }
-}
-
-/// Where the flash has every page, a first touch is clean and costs nothing while frames are free,
-/// and a read from then on; a written page is programmed when it leaves.
+/// Where the flash has every page, a first touch is a read, and the page clean; a written page is
+/// programmed when it leaves.
 #[test]
 fn stored_pages_come_from_the_flash() {
     let used = Precondition { sequential: 0.6, random: 0.0, overwrite: Overwrite::Drawn, seed: 1 };
@@ -303,13 +302,15 @@ fn stored_pages_come_from_the_flash() {
         .collect();
     let cell = Ask { replay, precondition: used, ..ask(&bare(), "none", 100) }.cell(&records);
     // 100 fill the DRAM; each of the other 200 evicts, the first 50 of those a written page.
-    assert_eq!((cell.page_faults, cell.embedded_faults, cell.flash_reads), (300, 200, 200));
+    assert_eq!((cell.page_faults, cell.embedded_faults, cell.flash_reads), (300, 300, 300));
+    assert_eq!((cell.faults_while_filling, cell.from_flash), (100, 300));
     assert_eq!((cell.evictions, cell.dirty_evictions), (200, 50));
-    let mean = (200.0 * 25.05 + 50.0 * 200.05) / 200.0;
+    let mean = (300.0 * 25.05 + 50.0 * 200.05) / 300.0;
     assert!((cell.predicted_us_mean - mean).abs() < 1e-9, "{cell:?}");
     // A flash that holds nothing has nothing to read.
     let cell = Ask { replay, ..ask(&bare(), "none", 100) }.cell(&records);
     assert_eq!((cell.flash_reads, cell.dirty_evictions), (0, 200));
+    assert_eq!((cell.faults_while_filling, cell.from_flash), (0, 0));
 }
 
 #[test]
@@ -323,18 +324,6 @@ fn atomic_kinds_by_name() {
     for text in ["", "Kernel", "kernel+load", "load,store"] {
         let error = Atomic::read(&text.into()).unwrap_err();
         assert!(error.contains("write none, kernel, or kinds"), "{error}");
-    }
-}
-
-#[test]
-fn a_background_is_a_size_and_a_share() {
-    let half = Background { bytes: 1 << 20, written: 0.5 };
-    let listed = Given::List(vec!["1M".into(), 0.5.into()]);
-    for given in ["1M,50%".into(), "1048576,0.5".into(), listed] {
-        assert_eq!(Background::read(&given), Ok(half));
-    }
-    for text in ["30M", "lots,5%", "30M,lots", "30M,5,5"] {
-        assert!(Background::read(&text.into()).unwrap_err().contains("; write"), "{text}");
     }
 }
 
@@ -447,23 +436,71 @@ fn a_used_drive_collects_and_it_shows_in_the_prediction() {
     assert!(cell.erases_most > cell.erases_least);
 }
 
-/// The file is read from disk once for each 128 KiB; the thread sleeps meanwhile and another runs.
+/// Alone, a service takes longer than predicted by what it erases, which no prediction counts.
+#[test]
+fn erasing_is_what_a_prediction_leaves_out() {
+    let records = mix(1, 3000, 12000, 100, 1.0, 5);
+    let used = Precondition { sequential: 0.6, random: 0.5, overwrite: Overwrite::Drawn, seed: 1 };
+    let cell = Ask { precondition: used, ..ask(&bare(), "none", 1000) }.cell(&records);
+    assert!(cell.gc_collections > 10 && cell.late_services <= cell.gc_collections, "{cell:?}");
+    assert!((cell.late_erase - cell.gc_collections as f64 * 1.5e-3).abs() < 1e-9, "{cell:?}");
+    assert_eq!((cell.late_die, cell.late_channel), (0.0, 0.0));
+    // The rest is what was counted: reads, programs, and a DRAM access for each page in and out.
+    let moved = cell.flash_reads as f64 * 25.0 + cell.flash_programs as f64 * 200.0;
+    let dram = (cell.evictions + cell.dirty_evictions) as f64 * 0.05;
+    let predicted = cell.predicted_us_mean * cell.services as f64;
+    assert!((predicted / (moved + dram) - 1.0).abs() < 1e-9, "{cell:?}");
+}
+
+/// A walk reads both tables through the CPU's caches, or the device's from the device.
+#[test]
+fn walks_read_both_tables() {
+    let host = Host::new(&machine(), None).unwrap();
+    // 40 pages in turn, too many for the TLB, each by a line in a set of its own.
+    let records: Vec<Record> = (0..400)
+        .map(|at| Record { addr: at % 40 * (4096 + 64), ..record(0, 0, Kind::Load, 10) })
+        .collect();
+    let [cached, device] = [L2p::Cached, L2p::Device].map(|l2p| {
+        let cell = ask(&Host { l2p, ..host.clone() }, "none", 100).cell(&records);
+        assert_eq!(cell.tlb_misses, 400);
+        (cell.accesses, (cell.cpu_walk * 1e9).round() as u64)
+    });
+    // 40 entries lie in 5 lines of either table; two lines of directories are read once. Of the
+    // device's table the first 40 walks know nothing.
+    assert_eq!(cached, (40 + 7 + 5, (7 + 5) * 50 + (400 - 5) + (360 - 5)));
+    assert_eq!(device, (40 + 7 + 360, (7 + 360) * 50 + (400 - 5)));
+}
+
+/// The file is read from disk once for each 128 KiB, the next one asked for ahead; the thread sleeps
+/// meanwhile and another runs.
 #[test]
 fn the_disk_reads_ahead() {
     let mut machine = machine();
     let desktop = Machine::load("desktop-hdd", "".as_ref()).unwrap();
     machine.storage.insert("disk".into(), desktop.storage["hdd"].clone());
     let host = Host::new(&machine, Some("disk")).unwrap();
-    let mut records: Vec<Record> =
-        (0..64).map(|page| record(0, 1000 + page, Kind::KernelLoad, 10)).collect();
-    records.extend((0..64).map(|_| record(1, 5, Kind::Load, 1000)));
-    let (cell, detail) = ask(&host, "all", 200).run(&records);
-    assert_eq!((cell.disk_reads, cell.page_faults, cell.embedded_faults), (2, 65, 0));
-    // Two accesses of a disk: seek, half a turn, 128 KiB.
-    let access = 8.5e-3 + 4.166_667e-3 + 131_072.0 / 156e6;
-    assert!((cell.seconds - 2.0 * access).abs() < 2e-4, "{cell:?}");
-    let disk: u64 = detail.timeline.threads[0].iter().map(|s| s[3]).sum();
-    assert!((disk as f64 / 1e9 - 2.0 * access).abs() < 1e-4);
+    let run = |kind: Kind, page: &dyn Fn(u64) -> u64| {
+        let mut records: Vec<Record> = (0..64).map(|at| record(0, page(at), kind, 10)).collect();
+        records.extend((0..64).map(|_| record(1, 5, Kind::Load, 1000)));
+        let (cell, detail) = ask(&host, "all", 200).run(&records);
+        let disk: u64 = detail.timeline.threads[0].iter().map(|s| s[3]).sum();
+        assert!((disk as f64 / 1e9 / cell.seconds - 1.0).abs() < 0.02, "{cell:?}");
+        assert_eq!((cell.page_faults, cell.embedded_faults), (65, 0));
+        (cell.disk_reads, cell.seconds)
+    };
+    // An access of a disk: seek, half a turn, 128 KiB. What follows takes its transfer alone; the third
+    // read is of what nobody wants.
+    let transfer = 131_072.0 / 156e6;
+    let access = 8.5e-3 + 4.166_667e-3 + transfer;
+    let (reads, seconds) = run(Kind::KernelLoad, &|at| 1000 + at);
+    assert!((seconds - access - transfer).abs() < 3e-4, "{seconds}");
+    assert_eq!(reads, 3);
+    // Here and there: an access for each.
+    let (reads, seconds) = run(Kind::KernelLoad, &|at| 1000 + at * 33);
+    assert!((seconds / access / 64.0 - 1.0).abs() < 1e-3, "{seconds}");
+    assert_eq!(reads, 64);
+    // Code, backwards: what lies around a page comes with it.
+    assert_eq!(run(Kind::Fetch, &|at| 2000 - at).0, 4);
 }
 
 #[test]
@@ -472,7 +509,8 @@ fn caches_filter_what_reaches_the_device() {
     let records = mix(2, 4, 4000, 10, 0.3, 1);
     let all = ask(&bare(), "none", 20).cell(&records);
     let cell = ask(&host, "none", 20).cell(&records);
-    assert_eq!((all.accesses, cell.accesses), (8000, 8));
+    // Walks for eight pages read an entry each, of one line, and two of directories.
+    assert_eq!((all.accesses, cell.accesses), (8000 + 8 + 2, 8 + 1 + 2));
     assert!(cell.seconds < all.seconds);
 }
 

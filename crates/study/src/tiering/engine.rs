@@ -48,6 +48,8 @@ pub enum End {
     Page(Page),
     /// What TLBs hold of a page, which stays: it was unmapped, or is shared from now on.
     Translation(Page),
+    /// All that there is of so many pages, from this one on.
+    Pages(Page, u32),
 }
 
 /// Accesses, and what ends between them.
@@ -178,8 +180,14 @@ impl Engine {
 
     /// Every page ends.
     pub fn end_all(&mut self) {
-        let mut next = self.world.next_mapped(Page::new(0));
-        while let Some(page) = next {
+        self.end_pages(Page::new(0), Access::MAX_PAGES);
+    }
+
+    /// All that there is of `count` pages, from `first` on, ends.
+    fn end_pages(&mut self, first: Page, count: u32) {
+        let end = first.skip(count);
+        let mut next = self.world.next_mapped(first);
+        while let Some(page) = next.filter(|page| *page < end) {
             self.release(page);
             next = self.world.next_mapped(page);
         }
@@ -203,6 +211,7 @@ impl Engine {
                     End::Translation(page) => {
                         self.world.tlb.flush(self.world.mapping_of(page).number());
                     }
+                    End::Pages(first, count) => self.end_pages(first, count),
                 }
             }
             self.interrupt();

@@ -286,7 +286,9 @@ impl Builder {
         for step in &mut lives.steps {
             match &mut step.what {
                 What::Space { .. } => {}
-                What::End(End::Page(page) | End::Translation(page)) => rank(page),
+                What::End(End::Page(page) | End::Translation(page) | End::Pages(page, _)) => {
+                    rank(page)
+                }
                 What::Page { page, .. } if page.number() == NO_PLACE => *page = Access::ZEROS,
                 What::Page { number, page } => {
                     rank(page);

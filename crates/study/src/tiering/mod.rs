@@ -6,6 +6,7 @@
 //! and lets the policy's threads run when they are due. [`workload`] is where accesses come from,
 //! [`run`](mod@run) makes rows of it all.
 
+mod copies;
 pub mod counters;
 pub mod engine;
 mod lives;

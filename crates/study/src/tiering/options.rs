@@ -4,8 +4,10 @@ use nearfar_hardware::Machine;
 use nearfar_hardware::machine::MachineName;
 use nearfar_hardware::node::{KernelCosts, NodeModel};
 use nearfar_kernel::tiering::{FRAME, POLICIES};
-use nearfar_schema::units::MemorySize;
-use nearfar_schema::{Bytes, Count, Entry, Given, OneMemory, Registry as _, Runtime, Value, none};
+use nearfar_schema::units::{self, MemorySize};
+use nearfar_schema::{
+    Bytes, Count, Entry, Given, Memory, OneMemory, Registry as _, Runtime, Share, Value, none,
+};
 use nearfar_trace::{Error, Result};
 use serde_json::Value as Json;
 
@@ -25,21 +27,22 @@ nearfar_schema::options! {
         machine: MachineName = "cxl-a",
         /// Loads and stores of a generated workload's rounds.
         mix: Mix = "write",
-        /// How often a generated workload uses which page: YCSB's distributions.
+        /// Popularity of the pages of a generated workload, as in YCSB.
         pattern: Pattern = "scrambled-zipf",
-        /// Where the most popular pages of a generated workload lie.
+        /// Where the hottest pages of a generated workload are.
         placement: Placement = "uniform",
         /// Rounds after the warm-up; of a trace, how often it is replayed.
         rounds: Option<Count<0, 1000>> = none("4; of a trace: 1"),
         /// Scale of a generated workload and its machine, memory and work: 1/64, 1/1 for full size.
         scale: Scale = "1/64",
-        /// How many seeds, each a run, from --seed on.
+        /// Number of seeds, one run each, starting at --seed.
         seeds: Seeds = 1,
         /// The first seed.
         seed: Count<0, { 1 << 63 }> = 1,
-        /// Fastest node in place of the machine's: 30% of the program's memory, or bytes at full scale.
-        fast: Option<OneMemory> = none("the machine's"),
-        /// Slowest node: the same.
+        /// Sizes of the fastest node: 30% of the program's memory, or bytes at full scale; `...` for equal
+        /// steps.
+        fast: Option<Memory> = none("the machine's; of a trace 10%,...,100%"),
+        /// Size of the slowest node: the same, one size.
         slow: Option<OneMemory> = none("the machine's"),
         /// Memory that a generated workload maps, at full scale.
         rss: Option<Bytes> = none("its own"),
@@ -53,6 +56,11 @@ nearfar_schema::options! {
         filter: Filter = "cache",
         /// Whether pages end, where a trace has events that say so; with cache-write-backs never.
         lifetimes: Lifetimes = "on",
+        /// Instances of a traced program side by side, each with pages of its own.
+        copies: Count<1, 1_000_000> = 1,
+        /// How much longer than with all its memory fast the program may take, in the answer to how much
+        /// fast memory it needs.
+        slowdown: Share = crate::SLOWDOWN,
         /// Points of the time series in each phase; the table shows them if it is not 40.
         points: Count<1, 100_000> = 40,
         /// Threads; 0 = one per core. A policy in Python makes it 1.
@@ -228,6 +236,10 @@ impl Asked {
     }
 }
 
+/// The sizes of the fastest node that a trace is run with unless others are asked for: machines are made
+/// for programs that are larger.
+const FAST_SIZES: &str = "10%,...,100%";
+
 /// The machine of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -239,8 +251,8 @@ pub struct Options {
     pub first_touch: f64,
     /// Entries of the TLB.
     pub tlb_entries: u64,
-    /// The fastest node's size in place of the machine's.
-    pub fast: Option<MemorySize>,
+    /// Sizes of the fastest node, each a run; none: the machine's.
+    pub fast: Vec<MemorySize>,
     /// The slowest node's size in place of the machine's.
     pub slow: Option<MemorySize>,
     /// 1 for full size.
@@ -274,7 +286,7 @@ impl Options {
             first_touch: costs.write_protect_fault,
             costs,
             tlb_entries: machine.tlb_reach(),
-            fast: None,
+            fast: Vec::new(),
             slow: None,
             scale: 1.0,
             huge: false,
@@ -286,10 +298,20 @@ impl Options {
     /// What was asked, on `machine`; `trace`: of a trace, which is never scaled.
     ///
     /// # Errors
-    /// As [`Options::new`].
+    /// As [`Options::new`]; copies of a generated workload.
     pub fn asked(machine: &Machine, asked: &Asked, trace: bool) -> Result<Self> {
+        if !trace && asked.copies.0 > 1 {
+            let what = "a generated workload has one instance; copies are of a trace";
+            return Err(Error::input("--copies", what, "give a larger --scale instead"));
+        }
+        let fast = match &asked.fast {
+            Some(fast) => fast.sizes.clone(),
+            None if trace => units::parse_memory(FAST_SIZES)
+                .map_err(|wrong| Error::input("--fast", wrong, ""))?,
+            None => Vec::new(),
+        };
         Ok(Self {
-            fast: asked.fast.as_ref().map(|fast| fast.size),
+            fast,
             slow: asked.slow.as_ref().map(|slow| slow.size),
             scale: if trace { 1.0 } else { asked.scale.share },
             huge: asked.huge,
@@ -311,15 +333,23 @@ impl Options {
         }
     }
 
-    /// Frames of each node, for a program that has `pages` at once.
+    /// Sizes of the fastest node, each a run; `None` for the machine's.
+    pub fn fast_sizes(&self) -> Vec<Option<MemorySize>> {
+        if self.fast.is_empty() {
+            return vec![None];
+        }
+        self.fast.iter().copied().map(Some).collect()
+    }
+
+    /// Frames of each node, with `fast` for the fastest, for a program that has `pages` at once.
     ///
     /// # Errors
     /// An input error: a node of no frames, or less memory than pages.
-    pub fn frames(&self, pages: u32) -> Result<Vec<u64>> {
+    pub fn frames(&self, pages: u32, fast: Option<MemorySize>) -> Result<Vec<u64>> {
         let last = self.nodes.len().saturating_sub(1);
         let frames = self.nodes.iter().enumerate().map(|(index, node)| {
             let asked = if index == 0 {
-                self.fast
+                fast
             } else if index == last {
                 self.slow
             } else {

@@ -1,9 +1,10 @@
-//! Policies x seeds, in parallel, into rows and time series.
+//! Fast memory sizes x policies x seeds, in parallel, into rows and time series.
 
 use std::sync::Arc;
 
 use nearfar_kernel::tiering::{FRAME, Made, Memory, Page, Time};
 use nearfar_schema::column::Seed;
+use nearfar_schema::units::MemorySize;
 use nearfar_trace::{Error, Result};
 use serde::Serialize;
 
@@ -77,8 +78,12 @@ nearfar_schema::columns! {
         shadow_bytes_peak: u64 ["bytes"],
         /// Pages of the fastest node in use at the end.
         fast_pages: u64 ["pages"],
+        /// Size of the fastest node.
+        fast_node_bytes: u64 ["bytes"] as "fast memory",
+        /// The same where it was given as a part of the program's memory, or null.
+        fast_fraction: Option<f64> ["of the program's memory"],
     }
-    keys [workload, mix, policy, phase]
+    keys [workload, mix, fast_fraction | fast_node_bytes, policy, phase]
     metrics [
         bandwidth_mb_s more,
         mean_latency_ns less,
@@ -134,8 +139,12 @@ nearfar_schema::columns! {
         shadow_reclaims: u64 ["pages"] as "reclaim",
         /// Pages demoted onto their shadow since the start.
         demotions_remapped: u64 ["pages"] as "remap",
+        /// Size of the fastest node.
+        fast_node_bytes: u64 ["bytes"] as "fast memory",
+        /// The same where it was given as a part of the program's memory, or null.
+        fast_fraction: Option<f64> ["of the program's memory"],
     }
-    keys [workload, mix, policy, phase, progress]
+    keys [workload, mix, fast_fraction | fast_node_bytes, policy, phase, progress]
     metrics [bandwidth_mb_s more, fast_hit_ratio more]
     seed [seed]
 }
@@ -143,7 +152,7 @@ nearfar_schema::columns! {
 /// What a study found.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Outcome {
-    /// A row for each policy, seed and phase.
+    /// A row for each size of the fastest node, policy, seed and phase.
     pub rows: Vec<Row>,
     /// The time series, in the same order.
     pub series: Vec<Point>,
@@ -165,15 +174,28 @@ pub fn run(
     seeds: &[u64],
     on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<Outcome> {
-    options.frames(workload.resident)?;
-    let jobs: Vec<(&PolicySource<'_>, u64)> =
-        policies.iter().flat_map(|policy| seeds.iter().map(move |seed| (policy, *seed))).collect();
+    let mut jobs = Vec::new();
+    for size in options.fast_sizes() {
+        let frames = options.frames(workload.resident, size)?;
+        let fast = Fast {
+            bytes: frames.first().copied().unwrap_or_default() * FRAME,
+            fraction: match size {
+                Some(MemorySize::Fraction(part)) => Some(part),
+                Some(MemorySize::Bytes(_)) | None => None,
+            },
+            frames,
+        };
+        for policy in policies {
+            jobs.extend(seeds.iter().map(|seed| (fast.clone(), policy, *seed)));
+        }
+    }
     if jobs.is_empty() {
         return Err(Error::input("tiering", "no policy or no seed", "give at least one of each"));
     }
-    let outcomes = jobs::run(&jobs, options.threads, on_progress, |(policy, seed), advance| {
-        one(options, workload, policy, *seed, advance)
-    })?;
+    let outcomes =
+        jobs::run(&jobs, options.threads, on_progress, |(fast, policy, seed), advance| {
+            one(options, workload, fast, policy, *seed, advance)
+        })?;
     let mut all = Outcome::default();
     for outcome in outcomes {
         all.rows.extend(outcome.rows);
@@ -182,17 +204,26 @@ pub fn run(
     Ok(all)
 }
 
+/// The memory of a run, by the size of its fastest node.
+#[derive(Clone)]
+struct Fast {
+    bytes: u64,
+    fraction: Option<f64>,
+    /// Of every node.
+    frames: Vec<u64>,
+}
+
 /// One policy with one seed. `advance` is called with the accesses done since its last call.
 fn one(
     options: &Options,
     workload: &Arc<Prepared>,
+    fast_node: &Fast,
     source: &PolicySource<'_>,
     seed: u64,
     advance: &mut Advance<'_>,
 ) -> Result<Outcome> {
-    let frames = options.frames(workload.resident)?;
     let hardware = options.hardware(workload.threads, workload.access_bytes);
-    let world = World::new(hardware, &frames, workload.pages);
+    let world = World::new(hardware, &fast_node.frames, workload.pages);
     let mut engine = Engine::new(world, &source.make, options.huge)?;
     let step = if options.huge { nearfar_kernel::tiering::HUGE as usize } else { 1 };
     for page in (0..workload.mapped).step_by(step) {
@@ -261,12 +292,14 @@ fn one(
                 shadow_faults: now.shadow_faults,
                 shadow_reclaims: now.shadow_reclaims,
                 demotions_remapped: now.demotions_remapped,
+                fast_node_bytes: fast_node.bytes,
+                fast_fraction: fast_node.fraction,
             });
             (last, last_clock) = (now, clock);
         }
         before += phase.accesses;
         debug_assert_eq!(engine.world.check(), Ok(()));
-        outcome.rows.push(row(&engine, workload, source, seed, phase, &from, began));
+        outcome.rows.push(row(&engine, workload, fast_node, source, seed, phase, &from, began));
     }
     Ok(outcome)
 }
@@ -313,9 +346,11 @@ fn counts(source: &mut Source, accesses: u64, pages: u32) -> Result<Vec<u32>> {
     Ok(counts)
 }
 
+#[allow(clippy::too_many_arguments)]
 fn row(
     engine: &Engine,
     workload: &Prepared,
+    fast_node: &Fast,
     source: &PolicySource<'_>,
     seed: u64,
     phase: &Phase,
@@ -352,5 +387,7 @@ fn row(
         bytes_migrated: count(|c| c.frames_copied) * FRAME,
         shadow_bytes_peak: engine.world.shadows().1 * FRAME,
         fast_pages: engine.world.used_frames().first().copied().unwrap_or_default(),
+        fast_node_bytes: fast_node.bytes,
+        fast_fraction: fast_node.fraction,
     }
 }

@@ -12,6 +12,7 @@ use nearfar_trace::hash::PageMap;
 use nearfar_trace::reader::Batches;
 use nearfar_trace::{Batch, Columns, Error, Kind, Reader, Result, last_byte};
 
+use super::copies::{Copies, Turn};
 use super::engine::{Access, Block};
 use super::lives::{Lives, What, lives};
 use crate::lifetimes::{PAGE, known, place};
@@ -25,6 +26,7 @@ pub struct TracePages {
     pages: u32,
     accesses: u64,
     lives: Option<Lives>,
+    copies: Option<Copies>,
 }
 
 /// How pages of a trace are numbered.
@@ -44,6 +46,7 @@ pub struct Replay {
     batch: Batch,
     at: usize,
     life: Life,
+    turn: Turn,
 }
 
 /// Where a replay is in the lives of the trace's pages.
@@ -74,7 +77,7 @@ impl TracePages {
         if numbering.lives && known(&reader)? {
             found = Some(lives(&reader, huge, filtered, on_progress)?);
         }
-        let mut trace = Self { reader, numbers, pages: 0, accesses: 0, lives: found };
+        let mut trace = Self { reader, numbers, pages: 0, accesses: 0, lives: found, copies: None };
         if let Some(lives) = &trace.lives {
             if lives.accesses == 0 {
                 return Err(no_pages(path, 0));
@@ -119,9 +122,39 @@ impl TracePages {
         Ok(trace)
     }
 
+    /// The same program `count` times, side by side ([`Copies`]).
+    ///
+    /// # Errors
+    /// The trace cannot be read again, or is too long or has too many pages for so many copies.
+    pub fn copied(mut self, count: u32) -> Result<Self> {
+        if count > 1 {
+            let refuse = |what| {
+                Error::input("--copies", what, "give fewer, or --copies 1 with a longer capture")
+            };
+            if u64::from(self.pages) * u64::from(count) > u64::from(Access::MAX_PAGES) {
+                let what = format!("{count} times {} pages are more than 2^31", self.pages);
+                return Err(refuse(what));
+            }
+            if self.accesses > Copies::MAX_ACCESSES {
+                let what =
+                    format!("copies are for short traces; this has {} accesses", self.accesses);
+                return Err(refuse(what));
+            }
+            let (mut replay, mut whole) = (self.replay()?, Block::default());
+            self.fill(&mut replay, &mut whole, usize::MAX)?;
+            self.copies = Some(Copies::new(whole, count, self.pages, self.has_lives()));
+        }
+        Ok(self)
+    }
+
+    /// How many of it there are.
+    fn count(&self) -> u32 {
+        self.copies.as_ref().map_or(1, Copies::count)
+    }
+
     /// Page numbers are below.
     pub fn pages(&self) -> u32 {
-        self.pages
+        self.pages * self.count()
     }
 
     /// Whether pages end.
@@ -129,22 +162,23 @@ impl TracePages {
         self.lives.is_some()
     }
 
-    /// Pages that there are at once, at most; at least 1.
+    /// Pages that there are at once, at most; at least 1. Of copies, the sum of what each has at most.
     pub fn resident(&self) -> u32 {
-        self.lives.as_ref().map_or(self.pages, |lives| (lives.peak as u32).max(1))
+        self.lives.as_ref().map_or(self.pages, |lives| (lives.peak as u32).max(1)) * self.count()
     }
 
     /// 4 KiB pages that are ever used; of pages that live for ever, with what huge pages add.
     pub fn footprint(&self) -> u64 {
-        self.lives.as_ref().map_or(self.pages.into(), |lives| lives.footprint)
+        let one = self.lives.as_ref().map_or(self.pages.into(), |lives| lives.footprint);
+        one * u64::from(self.count())
     }
 
     /// Accesses to pages.
     pub fn accesses(&self) -> u64 {
-        self.accesses
+        self.accesses * u64::from(self.count())
     }
 
-    /// Threads of the program.
+    /// Threads of the program, of one copy: others do not wait when its pages leave their TLBs.
     pub fn threads(&self) -> u32 {
         (self.reader.info().threads.len() as u32).max(1)
     }
@@ -153,11 +187,15 @@ impl TracePages {
     pub(super) fn replay(&self) -> Result<Replay> {
         let columns = Columns { thread: self.lives.is_some(), ..Columns::PAGING };
         let (batches, batch) = (self.reader.batches(columns), Batch::default());
-        Ok(Replay { batches, batch, at: 0, life: Life::default() })
+        Ok(Replay { batches, batch, at: 0, life: Life::default(), turn: Turn::default() })
     }
 
     /// Further accesses, up to about `count`.
     pub(super) fn fill(&self, replay: &mut Replay, out: &mut Block, count: usize) -> Result<()> {
+        if let Some(copies) = &self.copies {
+            copies.fill(&mut replay.turn, out, count);
+            return Ok(());
+        }
         while out.accesses.len() < count {
             if replay.at >= replay.batch.len() {
                 replay.at = 0;

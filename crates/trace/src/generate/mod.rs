@@ -71,13 +71,13 @@ nearfar_schema::options! {
     struct Common {
         /// Where references go.
         name: Argument<Choice<Generators>> = required(),
-        /// References in all.
+        /// Total number of references.
         refs: Count<1> = required(),
-        /// Pages that they may touch.
+        /// Number of pages that they touch.
         pages: Count<1> = required(),
         /// Bytes in a page, a power of two from 8 to 2^30.
         page_bytes: Bytes = 4096,
-        /// Chooses the random streams.
+        /// Seed of the random numbers.
         seed: Count = 0,
         /// Share of stores, 0 to 1.
         write_ratio: f64 = 0.0,
@@ -164,13 +164,13 @@ fn own_specs() -> Vec<Spec> {
 /// What to generate.
 #[derive(Clone, Debug)]
 pub struct Params {
-    /// References in all.
+    /// Total number of references.
     pub refs: u64,
     /// Distinct pages they may touch.
     pub pages: u64,
     /// Bytes in a page: a power of two from 8 to 2^30.
     pub page_bytes: u64,
-    /// Chooses the random streams.
+    /// Seed of the random numbers.
     pub seed: u64,
     /// Share of stores, 0 to 1.
     pub write_ratio: f64,

@@ -66,7 +66,7 @@ nearfar_schema::options! {
     pub struct Asked {
         /// Format of the file.
         format: Option<Choice<Importers>> = none("recognised by the content"),
-        /// Bad records to let through; trace.json counts them.
+        /// Bad records to skip; trace.json counts them.
         skip_bad: Count = 0,
         /// Stop after this many references.
         max_refs: Option<Count<1>> = none("all"),

@@ -13,6 +13,7 @@ from nearfar.paging_findings import USUAL_PAGE
 from nearfar.report import palette
 from nearfar.report.advise import memory, sure, sure_head
 from nearfar.report.html import charts, page
+from nearfar.report.html.explain import sizes
 
 _SIGNS = {"good": "\u2713", "fair": "~", "poor": "\u2717", "unknown": "?"}
 
@@ -23,13 +24,13 @@ _HEADS: Final = CURVE_ROWS.heads(
 
 _GLOSSARY = (
     ("page", "The advised page size: of least predicted time; 4 KiB unless it gains enough."),
-    ("set", "The size that the architecture can really be set to."),
-    ("predicted", "Time per reference by the model, from the page sizes that it was shown."),
+    ("set", "The nearest size that this architecture can be set to."),
+    ("predicted", "Time per reference by the model, from the page sizes simulated for it."),
     ("simulated", "The same by the simulation of the whole trace."),
     ("gain", "Share of the 4 KiB page's predicted time that the advised page saves."),
     ("regret", "How much longer the advised page takes than the simulation's best."),
-    ("fit", "How sure the advice is: by the error of the time at a size that was held out."),
-    ("gain error", "With --view machine: what the predicted gain may be wrong by."),
+    ("fit", "Confidence in the advice, from the error of the model at held-out page sizes."),
+    ("gain error", "With --view machine: how far off the predicted gain may be."),
     ("limit", "What a reference still waits for, or what takes the largest part of its time."),
 )
 
@@ -62,11 +63,18 @@ class AdvisePage(page.Page):
             "crosses: at sizes that it was not. Dashed: 4 KiB, advised, best.",
         )
         numbers = page.details("The numbers", '<div id="curve-table"></div>')
-        return [
+        parts = [
             fleet,
             page.section("curve", "Time per reference by page size", chart + numbers),
             page.section("why", "Why", '<div id="why-text" aria-live="polite"></div>'),
         ]
+        found = [row for row in rows if row["regions"]]
+        if found:
+            body = "".join(
+                f"<h3>{page.text(row['vm'])}</h3>{sizes(row['regions'])}" for row in found
+            )
+            parts.append(page.section("regions", "Which page size, by region", body, wide=True))
+        return parts
 
     def _made(self) -> str:
         # Machines are pages of numbers with their sources: named here, whole in what is saved.
@@ -174,8 +182,8 @@ def _vm(row: Advice) -> Mapping[str, object]:
         price = row["settable_price"]
         sign = "+" if price >= 0 else "-"
         facts += [
-            ("shown to the model", ", ".join(map(units.size, row["fitted_page_bytes"]))),
-            ("price of what can be set", f"{sign}{units.percent(abs(price))}"),
+            ("simulated for the model", ", ".join(map(units.size, row["fitted_page_bytes"]))),
+            ("cost of setting that instead", f"{sign}{units.percent(abs(price))}"),
         ]
     return {
         **curve(row),

@@ -98,7 +98,7 @@ def rates(pages: Sequence[int], series: int, axis: str, memory: bool) -> Spec:
     if memory:
         tooltips.append(alt.Tooltip("series_label:N", title="memory"))
     tooltips += [
-        alt.Tooltip("value_label:N", title="measured"),
+        alt.Tooltip("value_label:N", title="simulated"),
         alt.Tooltip("fitted_label:N", title="fitted"),
     ]
     shapes = [palette.SHAPES[i % len(palette.SHAPES)] for i in range(series)]
@@ -117,11 +117,18 @@ def rates(pages: Sequence[int], series: int, axis: str, memory: bool) -> Spec:
     return finish(alt.layer(curves, points), 320)
 
 
-def times(pages: Sequence[str]) -> Spec:
-    """Time per reference against page size, translation and data stacked, the best page marked.
+def times(
+    pages: Sequence[str], heads: Mapping[str, str], colours: Sequence[str] | None = None
+) -> Spec:
+    """Time per reference against page size, its parts stacked, the best page marked.
 
-    Data sets: ``bars`` (``label``, ``part``, ``order``, ``value``, ``best``, labels), two rows a
-    page, and ``best`` (``label``, ``total``, ``text``), one row.
+    Data sets: ``bars`` (``label``, ``part``, ``order``, ``value``, ``best``, labels), a row for
+    each page and part, and ``best`` (``label``, ``total``, ``text``), one row.
+
+    Args:
+        pages: page sizes, as shown.
+        heads: the columns of the parts, from below, and what they are called.
+        colours: their colours; the page's where there are none.
     """
     import altair as alt
 
@@ -129,26 +136,26 @@ def times(pages: Sequence[str]) -> Spec:
         "label:O",
         sort=list(pages),
         scale=alt.Scale(domain=list(pages), paddingInner=0.25),
-        axis=alt.Axis(title="page size", labelAngle=0, labelOverlap="greedy", labelSeparation=2),
+        axis=alt.Axis(title="page size", labelAngle=0, labelOverlap="parity", labelSeparation=4),
     )
     y_axis = alt.Axis(title="time per reference", labelExpr=TIME_LABEL, tickCount=6)
-    parts = ["translation", "data"]
+    scale = alt.Scale(domain=list(heads.values()))
+    if colours is not None:
+        scale.range = list(colours)
     bars = (
         alt.Chart(alt.NamedData("bars"))
         .mark_bar(clip=True)
         .encode(
             x=x,
             y=alt.Y("value:Q", stack="zero", scale=alt.Scale(zero=True), axis=y_axis),
-            color=alt.Color("part:N", scale=alt.Scale(domain=parts), legend=None),
+            color=alt.Color("part:N", scale=scale, legend=None),
             opacity=alt.condition("datum.best", alt.value(1), alt.value(0.55)),
             order=alt.Order("order:Q"),
             tooltip=[
                 alt.Tooltip("label:N", title="page size"),
-                *(
-                    alt.Tooltip(f"{part}_label:N", title=PAGING.head(f"{part}_ns"))
-                    for part in (*parts, "total")
-                ),
-                alt.Tooltip("versus_label:N", title="against 4 KiB"),
+                *(alt.Tooltip(f"{name}_label:N", title=head) for name, head in heads.items()),
+                alt.Tooltip("total_ns_label:N", title=PAGING.head("total_ns")),
+                alt.Tooltip("versus_label:N", title="vs 4 KiB"),
             ],
         )
     )
@@ -210,6 +217,7 @@ def marked(alt: Any, x: Any, late: str, places: int, *layers: Any) -> Any:
         dx={"expr": f"{late} ? -4 : 4"},
         fontWeight="bold",
         baseline="top",
+        lineBreak="|",
     ).encode(
         x=x,
         y=alt.Y("place:Q", scale=alt.Scale(domain=[places, 0], nice=False), axis=None),
@@ -368,8 +376,8 @@ def _page_axis(alt: Any, pages: Sequence[int]) -> Any:
             title="page size",
             values=list(pages),
             labelExpr=SIZE_LABEL,
-            labelOverlap="greedy",
-            labelSeparation=2,
+            labelOverlap="parity",
+            labelSeparation=4,
             grid=False,
         ),
     )

@@ -41,10 +41,9 @@ class ExplainPage(page.Page):
         super().__init__(result)
         run = result["run"]
         self.title = f"{run['trace']} explained - nearfar"
-        name = str(run["trace"]).rstrip("/").rpartition("/")[2]
         size, memory = units.size(run["page_bytes"]), findings.memory_of(run).label
         self.heading = (
-            f"Where the time of <code>{page.text(name)}</code> comes from: "
+            f"Where the time of <code>{page.name(run['trace'])}</code> comes from: "
             f"{page.text(page.typeset(f'{size} pages, {memory} memory'))}"
         )
         self.functions = report.functions(result)
@@ -54,10 +53,9 @@ class ExplainPage(page.Page):
         found = self.result
         parts = [page.section("code", "Which code", self._code(), wide=True)]
         if found["sizes"]:
-            parts.append(
-                page.section("sizes", "Which page size", _sizes(found["sizes"]), wide=True)
-            )
-        parts.append(page.section("regions", "Which memory", _regions(found["regions"])))
+            parts.append(page.section("sizes", "Which page size", sizes(found["sizes"]), wide=True))
+        regions = _regions(found["regions"])
+        parts.append(page.section("regions", "Which memory", regions, wide=True))
         parts.append(page.section("terms", "Which part of the time", _terms(found)))
         return parts
 
@@ -128,31 +126,31 @@ def _findings(result: Mapping[str, Any], functions: Sequence[Row]) -> list[str]:
     return parts
 
 
-def _sizes(sizes: Sequence[Row]) -> str:
+def sizes(found: Sequence[Row]) -> str:
     """Regions that gain by larger pages; all of them, at each size, in a fold."""
 
     def cells(one: Row) -> list[str]:
         saved = one["saved_ns"]
         return [
-            page.text(one["name"]),
+            page.path(one["name"]),
             page.text(page.typeset(units.size(one["page_bytes"]))),
             page.text(page.typeset(units.percent(one["saved_share"]))),
-            page.text(page.typeset(("-" if saved < 0 else "") + units.duration(abs(saved)))),
-            page.text(page.typeset(units.size(one["resident_bytes"]))),
             page.text(page.typeset(units.size(one["added_bytes"]))),
+            page.text(page.typeset(units.size(one["resident_bytes"]))),
+            page.text(page.typeset(("-" if saved < 0 else "") + units.duration(abs(saved)))),
         ]
 
     heads = SIZES_ROWS.heads(
-        "name", "page_bytes", "saved_share", "saved_ns", "resident_bytes", "added_bytes"
+        "name", "page_bytes", "saved_share", "added_bytes", "resident_bytes", "saved_ns"
     )
-    larger = [one for one in sizes if one["advised"] and one["saved_ns"] > 0]
-    rest = sum(one["advised"] for one in sizes) - len(larger)
+    larger = [one for one in found if one["advised"] and one["saved_ns"] > 0]
+    rest = sum(one["advised"] for one in found) - len(larger)
     title = "Regions that gain by larger pages, and what these add to their memory"
     body = page.table(heads, [cells(one) for one in larger], title) if larger else ""
     if rest:
         line = f"{rest} {'other regions gain' if larger else 'regions gain'} nothing: 4 KiB."
         body += f"<p>{page.text(page.typeset(line))}</p>"
-    every = page.table(heads, [cells(one) for one in sizes], "Each region at each page size")
+    every = page.table(heads, [cells(one) for one in found], "Each region at each page size")
     return body + page.details("Every region at every size", every)
 
 
@@ -160,7 +158,7 @@ def _regions(regions: Sequence[Row]) -> str:
     keys = ("tlb_misses", "faults", "references")
     rows = [
         [
-            page.text(region["name"]),
+            page.path(region["name"]),
             page.text(page.typeset(units.percent(region["share"]))),
             page.text(page.typeset(units.duration(region["ns"]))),
             *(page.text(units.count(region[key])) for key in keys),

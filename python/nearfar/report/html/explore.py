@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -44,6 +45,7 @@ class ExplorePage(page.Page):
     def __init__(self, runs: Sequence[Run]) -> None:
         """Pair, cut and describe the rows."""
         rows, keys, self.names = _rows(runs)
+        rows = _without_folders(rows, keys)
         if not rows:
             raise NearfarError(f"{runs[0].path}: has no rows to draw")
         columns = runs[0].columns
@@ -80,7 +82,7 @@ class ExplorePage(page.Page):
         filters = (
             '<div id="filters" class="checks"></div>'
             '<p><label for="search">Rows that contain</label> <input id="search" type="search"></p>'
-            '<p class="overall" id="count" aria-live="polite"></p>'
+            '<p class="muted" id="count" aria-live="polite"></p>'
         )
         note = f'<p class="note">{page.text(self.left_out)}</p>' if self.left_out else ""
         picks = "".join(_pick(name, title) for name, title in _PICKS)
@@ -107,8 +109,8 @@ class ExplorePage(page.Page):
         if not self.differences:
             return []
         how = page.typeset(
-            "Rows alike in everything else are paired; the mean relative difference to the first "
-            "level, with its 95 % confidence interval (Student's t over the pairs)."
+            "Rows that differ in this column only are paired. Change: the mean relative "
+            "difference, with its 95 % confidence interval (Student's t over the pairs)."
         )
         body = f'<div class="checks">{_pick("by", "column")}{_pick("of", "number")}</div>'
         body += f'<p>{page.text(how)}</p><div id="differences-table"></div>'
@@ -147,7 +149,23 @@ def _pick(name: str, title: str) -> str:
 
 
 def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return "-" if value is None else str(value)
+
+
+def _without_folders(rows: Sequence[Row], keys: Sequence[str]) -> list[Row]:
+    """Paths without the folder that all of a column lie in."""
+    found: list[dict[str, Any]] = [dict(row) for row in rows]
+    for key in keys:
+        values = [row[key] for row in rows]
+        if not all(isinstance(value, str) and "/" in value.strip("/") for value in values):
+            continue
+        folders = [value.rstrip("/").rpartition("/")[0].split("/") for value in values]
+        shared = len(os.path.commonprefix(folders))
+        for row in found:
+            row[key] = "/".join(row[key].split("/")[shared:])
+    return list(found)
 
 
 def _rows(runs: Sequence[Run]) -> tuple[list[Row], list[str], list[str]]:

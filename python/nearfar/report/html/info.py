@@ -12,6 +12,8 @@ from nearfar.report.html import charts, heat, page
 from nearfar.trace import facts
 
 _PARTS = ("loads", "stores", "fetches")
+#: As in charts, by the scheme of the page.
+_COLOURS = ("var(--translation)", "var(--data)", "var(--third)")
 _MAX_REGIONS = 12
 
 
@@ -37,7 +39,7 @@ class InfoPage(page.Page):
         trace = str(result.get("trace") or result.get("path") or "")
         self.title = f"{trace or 'A trace'} - nearfar"
         self.heading = (
-            f"What <code>{page.text(trace)}</code> touched" if trace else "What it touched"
+            f"What <code>{page.name(trace)}</code> touched" if trace else "What it touched"
         )
         self.scripts = (*self.scripts, *(() if heatmap is None else ("heat.js",)))
 
@@ -90,10 +92,10 @@ def _regions(found: list[Mapping[str, Any]], drawn: dict[str, charts.Drawn]) -> 
         [page.text(r["name"]), *(page.text(units.count(r.get(k) or 0)) for k in keys)]
         for r in found
     ]
-    legend = "".join(f'<span class="swatch part-{p}"></span> {p} ' for p in _PARTS)
+    legend = page.legend(zip(_COLOURS, _PARTS, strict=True))
     label = "References by region and kind"
     body = (
-        f'<p class="key">{legend}</p>'
+        legend
         + page.chart("regions", label, f"Most references: {drawn['regions']['bars'][0]['name']}.")
         + page.details("The numbers", page.table(REGIONS_ROWS.heads("name", *keys), rows, label))
     )

@@ -1,77 +1,110 @@
-"""The first picture of a paging study: how much longer it takes with less memory."""
+"""The first picture of a study: how much longer a program takes with less memory."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
-from nearfar import paging_answers as answers
 from nearfar import units
+from nearfar.memory_curve import MemoryCurve
 from nearfar.report.html import charts, page
 
 #: Ticks of the axis of memory sizes, about.
 _TICKS: Final = 6
 
 
-def drawn(curves: Sequence[answers.MemoryCurve], slowdown: float) -> charts.Drawn:
-    """The chart, with marks where the first storage has enough memory and where it thrashes.
+@dataclass(frozen=True)
+class Words:
+    """What a chart calls things.
 
-    Data sets: ``points`` (``bytes``, ``value``, ``storage``, labels), and ``marks`` (``bytes``,
-    ``place``, ``text``).
+    Attributes:
+        of: what each curve is of.
+        memory: what memory it is.
+    """
+
+    of: str
+    memory: str
+
+
+STORAGES: Final = Words("storage", "memory")
+POLICIES: Final = Words("policy", "fast memory")
+
+
+def drawn(
+    curves: Sequence[MemoryCurve], slowdown: float, words: Words, colour: Any = None
+) -> charts.Drawn:
+    """The chart, with marks where the first curve has enough memory and where it thrashes.
+
+    Data sets: ``points`` (``bytes``, ``value``, the name of the curve, labels), and ``marks``
+    (``bytes``, ``place``, ``text``). ``colour``: the encoding, in place of the usual one.
     """
     first = curves[0]
-    marks = [(first.enough(slowdown), f"within {units.percent(slowdown)}")]
-    if first.thrashes_below is not None and first.thrashes_below != marks[0][0]:
-        marks.append((first.thrashes_below, "thrashes below"))
+    found = {first.enough(slowdown): f"within {units.percent(slowdown)}"}
+    found.setdefault(first.thrashes_below, "thrashes below")
     points: list[charts.Datum] = [
         {
             "bytes": memory.bytes,
             "value": page.number(1 + slower),
-            "storage": curve.storage,
+            words.of: curve.name,
             "memory_label": page.typeset(units.size(memory.bytes)),
             "value_label": page.typeset(f"{units.digits(1 + slower)} times"),
         }
         for curve in curves
         for memory, slower in curve.slowdowns
     ]
-    rules: list[charts.Datum] = [
+    marks: list[charts.Datum] = [
         {
             "bytes": memory.bytes,
             "place": place,
-            "text": page.typeset(f"{text}: {units.size(memory.bytes)}"),
+            "text": page.typeset(f"{text}|{units.size(memory.bytes)}"),
         }
-        for place, (memory, text) in enumerate(marks)
+        for place, (memory, text) in enumerate(found.items())
+        if memory is not None
     ]
-    most = max(1 + slower for curve in curves for _, slower in curve.slowdowns)
-    return {"spec": _spec(curves, most), "points": points, "marks": rules}
+    times = [1 + slower for curve in curves for _, slower in curve.slowdowns]
+    ends = (min(1.0, *times), max(2.0, *times))
+    return {"spec": _spec(curves, ends, words, colour), "points": points, "marks": marks}
 
 
-def section(curves: Sequence[answers.MemoryCurve]) -> str:
+def section(curves: Sequence[MemoryCurve], title: str, caption: str) -> str:
     """The section of the page, which the script fills."""
     whole = units.size(curves[0].whole.bytes)
     label = f"Time against memory size, as a multiple of that with {whole}"
-    pages = units.size(curves[0].page_bytes)
-    body = page.chart("enough", label, f"With pages of {pages}; 1 is the time with {whole}.")
-    return page.section("enough", "How much memory", body)
+    body = page.chart("enough", label, caption)
+    return page.section("enough", title, body, wide=True)
 
 
-def _spec(curves: Sequence[answers.MemoryCurve], most: float) -> charts.Spec:
+def _spec(
+    curves: Sequence[MemoryCurve], ends: tuple[float, float], words: Words, colour: Any = None
+) -> charts.Spec:
     import altair as alt
 
     whole = curves[0].whole.bytes
     x = alt.X(
         "bytes:Q",
         scale=alt.Scale(domain=[0, whole], nice=False),
-        axis=alt.Axis(title="memory", values=ticks(whole), labelExpr=charts.SIZE_LABEL, grid=False),
+        axis=alt.Axis(
+            title=words.memory,
+            values=ticks(whole),
+            labelExpr=charts.SIZE_LABEL,
+            labelOverlap="parity",
+            labelSeparation=8,
+            grid=False,
+        ),
     )
     y = alt.Y(
         "value:Q",
-        scale=alt.Scale(type="log", domain=[1, max(2.0, most)], nice=False, padding=8),
+        scale=alt.Scale(type="log", domain=list(ends), nice=False, padding=8),
         axis=alt.Axis(title="times as long", format="~g", tickCount=5),
     )
-    names = [curve.storage for curve in curves]
-    legend = alt.Legend(title=None, orient="top") if len(names) > 1 else None
-    colour = alt.Color("storage:N", scale=alt.Scale(domain=names), legend=legend)
+    names = [curve.name for curve in curves]
+    # One below the other where they would not fit beside each other on a phone.
+    columns = 0 if sum(7 * len(name) + 30 for name in names) < 300 else 1
+    several = len(names) > 1
+    legend = alt.Legend(title=None, orient="top", columns=columns) if several else None
+    if colour is None:
+        colour = alt.Color(f"{words.of}:N", scale=alt.Scale(domain=names), legend=legend)
     points = alt.Chart(alt.NamedData("points"))
     line = points.mark_line(strokeWidth=2, interpolate="monotone").encode(x=x, y=y, color=colour)
     dots = points.mark_point(size=50, filled=True, opacity=0.95).encode(
@@ -79,9 +112,9 @@ def _spec(curves: Sequence[answers.MemoryCurve], most: float) -> charts.Spec:
         y=y,
         color=colour,
         tooltip=[
-            alt.Tooltip("memory_label:N", title="memory"),
+            alt.Tooltip("memory_label:N", title=words.memory),
             alt.Tooltip("value_label:N", title="takes"),
-            *([alt.Tooltip("storage:N", title="storage")] if len(names) > 1 else []),
+            *([alt.Tooltip(f"{words.of}:N", title=words.of)] if len(names) > 1 else []),
         ],
     )
     return charts.finish(charts.marked(alt, x, f"datum.bytes > {whole / 2}", 8, line, dots), 260)

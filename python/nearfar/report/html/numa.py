@@ -54,7 +54,8 @@ class NumaPage(page.Page):
         )
         pictures = "".join(_figure(row, self.topology) for row in rows)
         style = '<div style="display:flex;flex-wrap:wrap;gap:1.5rem">'
-        key = f"<p>Filled: the allocation and its tables. Empty: free. Grey: kept. {legend}</p>"
+        filled = "Filled: the allocation and its page tables. Empty: free. Grey: not given out."
+        key = f"<p>{filled} {legend}</p>"
         machine = f"{key}{style}{pictures}</div>"
         return [
             page.section("machine", "Where pages land", machine, wide=True),

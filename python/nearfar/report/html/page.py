@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import functools
 import html
+import itertools
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any, ClassVar
@@ -20,6 +22,11 @@ from nearfar import units
 from nearfar.errors import NearfarError
 from nearfar.report import palette
 from nearfar.report.html.charts import Drawn
+
+#: A line would break after the sign of an exponent.
+_EXPONENT = re.compile(r"(?<=\d)e-(?=\d)")
+#: A slash within a path.
+_SLASH = re.compile(r"(?<=[^\s/])/(?=[^\s/])")
 
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
@@ -34,7 +41,27 @@ def text(value: object) -> str:
 
 def typeset(sentence: str) -> str:
     """Our ASCII wording as a page shows it: numbers and units unbroken, a proper micro sign."""
-    return units.joined(sentence, "\u00a0").replace("\u00a0us", "\u00a0\u00b5s")
+    joined = units.joined(sentence, "\u00a0").replace("\u00a0us", "\u00a0\u00b5s")
+    return _EXPONENT.sub("e-\u2060", joined)
+
+
+def path(name: object) -> str:
+    """A path, or a name that may be one, as HTML: its lines break after slashes."""
+    return _SLASH.sub("/<wbr>", text(name))
+
+
+def name(path: object) -> str:
+    """The last part of a path, as HTML: what a heading has room for."""
+    return text(str(path).rstrip("/").rpartition("/")[2])
+
+
+def legend(pairs: Iterable[tuple[str, str]]) -> str:
+    """What each colour stands for: CSS colours and plain names; a swatch stays with its name."""
+    items = "".join(
+        f'<span><span class="swatch" style="background:{text(colour)}"></span> {text(name)}</span>'
+        for colour, name in pairs
+    )
+    return f'<p class="key">{items}</p>'
 
 
 def number(value: float | None) -> float | None:
@@ -221,10 +248,14 @@ class Page:
         """The whole page, to be written as UTF-8; the same result gives the same text."""
         parts = self._sections()
         made = details("Input, options and version", self._made())
-        parts.append(section("run", self.made_title, made + self._downloads()))
+        # Two sections stand side by side; one that would stand alone takes the whole width.
+        pairs = itertools.takewhile(lambda part: 'class="wide"' not in part[:80], reversed(parts))
+        odd = (len(list(pairs)) + 1 + bool(self.glossary)) % 2 == 1
+        wide = odd and not self.glossary
+        parts.append(section("run", self.made_title, made + self._downloads(), wide=wide))
         if self.glossary:
             terms = definitions((term, text(meaning)) for term, meaning in self.glossary)
-            parts.append(section("glossary", "Glossary", terms))
+            parts.append(section("glossary", "Glossary", terms, wide=odd))
         own = "\n".join(_file(name) for name in self.scripts)
         data = "\n".join(embed(name, value) for name, value in self._data().items())
         return (

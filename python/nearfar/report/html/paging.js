@@ -4,19 +4,24 @@ const storage = byId("storage");
 function setUpTimes() {
   const chart = new Chart("times", 1);
   const bars = model.charts.times.spec.layer[0];
+  const { parts } = model.charts.times;
   const zoom = byId("zoom");
   const here = () => model.cells[`${memory.value},${storage.value}`];
 
   const sets = () => {
     const rows = here().rows;
     const best = rows.find((r) => r.best);
-    const cut = zoom.checked ? 4 * best.total : Infinity;
+    const cut = zoom.checked ? 4 * best.total_ns : Infinity;
     return {
-      bars: rows.flatMap((r) => ["translation", "data"].map((part, order) => {
-        const below = order ? r.translation : 0;
-        return { ...r, part, order, value: Math.max(0, Math.min(r[part], cut - below)) };
-      })),
-      best: [{ label: best.label, total: best.total, text: "▼ best" }],
+      bars: rows.flatMap((r) => {
+        let below = 0;
+        return parts.map(([name, part], order) => {
+          const value = Math.max(0, Math.min(r[name], cut - below));
+          below += r[name];
+          return { ...r, part, order, value };
+        });
+      }),
+      best: [{ label: best.label, total: best.total_ns, text: "▼ best" }],
     };
   };
 
@@ -26,8 +31,8 @@ function setUpTimes() {
     byId("times-table").replaceChildren(table(
       model.charts.times.heads,
       rows.map((r) => [
-        r.label + (r.best ? " (best)" : ""), r.translation_label, r.data_label, r.total_label,
-        r.versus_label,
+        r.label + (r.best ? " (best)" : ""), ...parts.map(([name]) => r[`${name}_label`]),
+        r.total_ns_label, r.versus_label,
       ]),
       `Time per reference, ${memory.selectedOptions[0].text}, ${storage.selectedOptions[0].text}`,
       rows.findIndex((r) => r.best),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypedDict
 
 from nearfar import paging_answers as answers
 from nearfar import paging_findings as findings
 from nearfar import units
-from nearfar.declared.paging import ROWS, Row
+from nearfar.declared.paging import OPTIONS, ROWS, Row
+from nearfar.memory_curve import Memory, MemoryCurve, slowdown
 from nearfar.report import palette
 from nearfar.report.html import charts, heat, page
 from nearfar.report.html import memory as memory_chart
@@ -16,8 +17,13 @@ from nearfar.trace import facts
 
 Result = findings.Result
 
-#: Heads of the table of times, in the order of the script; the last column is computed.
-_HEADS: Final = ROWS.heads("page_bytes", "translation_ns", "data_ns", "total_ns")
+#: Colours of the parts of a time: by the papers' model, whose colours follow the scheme of the
+#: page, and of ``findings.PARTS``.
+_MODELLED: Final = {"translation_ns": "var(--translation)", "data_ns": "var(--data)"}
+_SPENT: Final = (
+    "#8a8f99",
+    *(palette.OKABE_ITO[c] for c in ("sky", "blue", "green", "orange", "vermillion", "purple")),
+)
 
 _GLOSSARY = (
     ("page", "The unit in which memory is mapped, faulted in and evicted."),
@@ -63,28 +69,29 @@ class PagingPage(page.Page):
         info: Mapping[str, Any] | None = None,
     ) -> None:
         """Make what the script draws from."""
-        super().__init__(result)
-        self.heatmap, self.info, self.model = heatmap, info, model(result)
+        super().__init__(findings.by_place(result))
+        self.found, self.heatmap, self.info = result, heatmap, info
+        self.model = model(self.result)
         trace = str(result["run"].get("trace", ""))
         self.title = f"Page size for {trace} - nearfar"
-        self.heading = f"How big should the pages of <code>{page.text(trace)}</code> be?"
+        self.heading = f"How big should the pages of <code>{page.name(trace)}</code> be?"
         first = self.model["cells"].get(self.model["initial"], {"sentence": ""})
         self.headline = first["sentence"]
         self.scripts = ("common.js", "paging.js", *(() if heatmap is None else ("heat.js",)))
 
     def _lead(self) -> str:
         said = [page.text(page.typeset(line)) for line in answers.answers(self.result)]
-        lead = f'{super()._lead()}<p class="overall">{"<br>".join(said)}</p>'
+        lead = f'<p class="answers">{"<br>".join(said)}</p>'
         memories = findings.memories(self.result)
         if not memories:
-            return lead
-        middle = findings.middle_memory(self.result)
-        chosen = memories.index(middle) if middle else 0
+            return super()._lead() + lead
+        chosen = memories.index(findings.answered_memory(self.result))
         return (
             f'{lead}<div class="controls">'
             + _select("memory", "Memory", [_memory_label(m) for m in memories], chosen)
             + _select("storage", "Storage", findings.storages(self.result), 0)
             + "</div>"
+            + super()._lead()
         )
 
     def _sections(self) -> list[str]:
@@ -94,8 +101,8 @@ class PagingPage(page.Page):
             single = "TLB miss rate against page size"
             curves = answers.memory_curves(result)
             parts = [
-                *([memory_chart.section(curves)] if curves else []),
-                _times(),
+                *([_memory_section(result, curves)] if curves else []),
+                _times(result),
                 _grid(result),
                 _rates(result, "faults", "Page faults", "fault_rate", series),
                 _rates(result, "tlb", "TLB misses", "tlb_miss_rate", single),
@@ -103,7 +110,7 @@ class PagingPage(page.Page):
         if self.heatmap is not None:
             parts.append(heat.section(self.heatmap))
         if result.get("fits"):
-            parts.append(page.section("fits", "Fitted models", _fits(result), wide=True))
+            parts.append(page.section("fits", "Fitted curves", _fits(result), wide=True))
         return parts
 
     def _made(self) -> str:
@@ -114,10 +121,17 @@ class PagingPage(page.Page):
 
     def _data(self) -> dict[str, object]:
         heat_map = {} if self.heatmap is None else {"heat": heat.model(self.heatmap)}
-        return {"result": self.result, "model": self.model, **heat_map}
+        return {"result": self.found, "model": self.model, **heat_map}
 
 
-def _memory_label(memory: findings.Memory) -> str:
+def _memory_section(result: Result, curves: Sequence[MemoryCurve]) -> str:
+    pages = units.size(answers.curve_page(result))
+    whole = units.size(curves[0].whole.bytes)
+    caption = f"With pages of {pages}; 1 is the time with {whole}."
+    return memory_chart.section(curves, "How much memory", caption)
+
+
+def _memory_label(memory: Memory) -> str:
     if memory.fraction is None:
         return memory.label
     return f"{memory.label} ({units.size(memory.bytes)})"
@@ -149,6 +163,12 @@ class Cell(TypedDict):
     rows: list[charts.Datum]
 
 
+class Times(charts.Drawn):
+    """The chart of times, and of its parts the columns and their heads."""
+
+    parts: list[tuple[str, str]]
+
+
 class Model(TypedDict):
     """What the script draws from; ``initial`` is the key of the cell that is shown first."""
 
@@ -161,16 +181,17 @@ def model(result: Result) -> Model:
     """What the script draws from: every text is made here, so page and tables cannot differ."""
     memories, storages = findings.memories(result), findings.storages(result)
     pages = findings.page_sizes(result)
-    labels = [page.typeset(units.size(p)) for p in pages]
-    middle = findings.middle_memory(result)
     best = findings.best_pages(result)
-    rows: dict[tuple[findings.Memory, str], list[Row]] = {}
+    rows: dict[tuple[Memory, str], list[Row]] = {}
     for row in sorted(findings.rows(result), key=lambda row: row["page_bytes"]):
         rows.setdefault((findings.memory_of(row), row["storage"]), []).append(row)
+    parts = _parts(result)
     cells: dict[str, Cell] = {
         f"{m},{s}": {
             "sentence": page.typeset(best[memory, storage].sentence),
-            "rows": [_time_row(row, best[memory, storage]) for row in rows[memory, storage]],
+            "rows": [
+                _time_row(row, best[memory, storage], list(parts)) for row in rows[memory, storage]
+            ],
         }
         for m, memory in enumerate(memories)
         for s, storage in enumerate(storages)
@@ -180,7 +201,7 @@ def model(result: Result) -> Model:
     if pages:
         faults, misses = ROWS.column("fault_rate").axis, ROWS.column("tlb_miss_rate").axis
         drawn = {
-            "times": {"spec": charts.times(labels), "heads": [*_HEADS, "against 4 KiB"]},
+            "times": times(result),
             "faults": _rate_chart(
                 result, "fault", "fault_rate", charts.rates(pages, len(memories), faults, True)
             ),
@@ -190,12 +211,34 @@ def model(result: Result) -> Model:
         }
     curves_of_memory = answers.memory_curves(result)
     if curves_of_memory:
-        drawn["enough"] = memory_chart.drawn(curves_of_memory, answers.slowdown(result))
-    initial = f"{memories.index(middle) if middle else 0},0"
+        drawn["enough"] = memory_chart.drawn(
+            curves_of_memory, slowdown(result, OPTIONS), memory_chart.STORAGES
+        )
+    initial = f"{memories.index(findings.answered_memory(result)) if memories else 0},0"
     return {"initial": initial, "cells": cells, "charts": drawn}
 
 
-def _time_row(row: Row, best: findings.Best) -> charts.Datum:
+def _parts(result: Result) -> dict[str, str]:
+    """The columns that add up to the time of a reference, and their colours."""
+    rows = findings.rows(result)
+    spent = bool(rows) and rows[0].get("cpu_ns") is not None
+    return dict(zip(findings.PARTS, _SPENT, strict=True)) if spent else _MODELLED
+
+
+def times(result: Result) -> Times:
+    """The chart of times, without its data."""
+    parts = _parts(result)
+    heads = {name: ROWS.head(name) for name in parts}
+    colours = None if parts is _MODELLED else list(parts.values())
+    labels = [page.typeset(units.size(p)) for p in findings.page_sizes(result)]
+    return {
+        "spec": charts.times(labels, heads, colours),
+        "parts": list(heads.items()),
+        "heads": [ROWS.head("page_bytes"), *heads.values(), ROWS.head("total_ns"), "vs 4 KiB"],
+    }
+
+
+def _time_row(row: Row, best: findings.Best, parts: Sequence[str]) -> charts.Datum:
     versus = ""
     if best.usual is not None and best.usual["total_ns"]:
         change = row["total_ns"] / best.usual["total_ns"] - 1
@@ -203,16 +246,13 @@ def _time_row(row: Row, best: findings.Best) -> charts.Datum:
         versus = (
             "the same" if same else f"{'+' if change >= 0 else '-'}{units.percent(abs(change))}"
         )
+    times: Mapping[str, Any] = {name: row[name] for name in (*parts, "total_ns")}  # type: ignore[literal-required]
     return {
         "label": page.typeset(units.size(row["page_bytes"])),
-        "translation": page.number(row["translation_ns"]),
-        "data": page.number(row["data_ns"]),
-        "total": page.number(row["total_ns"]),
         "best": row["page_bytes"] == best.page_bytes,
-        "translation_label": page.typeset(units.duration(row["translation_ns"])),
-        "data_label": page.typeset(units.duration(row["data_ns"])),
-        "total_label": page.typeset(units.duration(row["total_ns"])),
         "versus_label": page.typeset(versus),
+        **{name: page.number(time) for name, time in times.items()},
+        **{f"{name}_label": page.typeset(units.duration(time)) for name, time in times.items()},
     }
 
 
@@ -258,13 +298,12 @@ def _rate_chart(
     return {"spec": spec, "points": points, "curves": curves}
 
 
-def _times() -> str:
+def _times(result: Result) -> str:
     body = (
-        '<p class="key"><span class="swatch part-translation"></span> translation '
-        '<span class="swatch part-data"></span> data</p>'
+        page.legend((colour, ROWS.head(name)) for name, colour in _parts(result).items())
         + page.chart(
             "times",
-            "Time per reference against page size, translation and data stacked",
+            "Time per reference against page size, its parts stacked",
             "The dashed line is the best page's time; 4 KiB is the page most systems use.",
         )
         + '<p class="checks">'
@@ -337,12 +376,12 @@ def _rates(result: Result, name: str, title: str, key: findings.Rate, label: str
         )
     toggles = (
         '<p class="checks">'
-        + _check(f"{name}-points", "Measured points", True)
-        + _check(f"{name}-curves", "Fitted curves", True)
+        + _check(f"{name}-points", "Simulated points", True)
+        + _check(f"{name}-curves", "Fitted curves", _trusted(result, name))
         + _check(f"{name}-log", "Logarithmic rate", True)
         + "</p>"
     )
-    seen: dict[tuple[findings.Memory, int], float] = {}
+    seen: dict[tuple[Memory, int], float] = {}
     for row in findings.rows(result):
         seen[findings.memory_of(row), row["page_bytes"]] = row[key]
     columns = memories if faults else memories[:1]
@@ -363,9 +402,7 @@ def _rates(result: Result, name: str, title: str, key: findings.Rate, label: str
     return page.section(name, title, body)
 
 
-def _rate_caption(
-    result: Result, seen: Mapping[tuple[findings.Memory, int], float], faults: bool
-) -> str:
+def _rate_caption(result: Result, seen: Mapping[tuple[Memory, int], float], faults: bool) -> str:
     memory = findings.middle_memory(result)
     pages = findings.page_sizes(result)
     if memory is None:
@@ -379,8 +416,15 @@ def _rate_caption(
         f"{units.rate(line[last])} with {units.size(last)}; it is least, "
         f"{units.rate(line[least])}, with {units.size(least)}."
     )
-    dashes = "Solid curve: a good fit; dashed: fair; dotted: bad."
+    dashes = "Fitted curves are solid where the fit is good, dashed where fair, dotted where bad."
     return f"{text} {dashes}" if result.get("fits") else text
+
+
+def _trusted(result: Result, name: str) -> bool:
+    """Whether curves are shown at first: none that does not hold."""
+    quantity = "fault" if name == "faults" else "tlb"
+    verdicts = [fit.verdict for fit in findings.fits(result) if fit.quantity == quantity]
+    return any(verdict != "bad" for verdict in verdicts)
 
 
 def _fits(result: Result) -> str:
@@ -417,14 +461,13 @@ def _fits(result: Result) -> str:
     ]
     bad = sum(1 for fit in shown if fit.verdict == "bad")
     text = (
-        f"{bad} of {len(shown)} fits are bad: do not choose a page by their curves; "
-        "the measured points hold."
+        f"{bad} of {len(shown)} fits are bad: do not choose a page size by their curves. "
+        "The simulated points do not depend on them."
         if bad
         else f"None of the {len(shown)} fits is bad."
     )
     unit = page.text(findings.page_unit(shown))
-    note = (
-        f'<p class="{"warning" if bad else "plain"}">{page.text(text)}</p>'
-        f"<p>p is the page size in {unit}; confidence intervals in brackets.</p>"
-    )
-    return note + page.table(headers, rows, "Fitted models and how well they fit")
+    note = f'<p class="{"warning" if bad else "plain"}">{page.text(text)}</p>'
+    table = page.table(headers, rows, "Fitted models and how well they fit")
+    unknown = f"<p>p is the page size in {unit}; confidence intervals in brackets.</p>"
+    return note + page.details("The models", unknown + table)

@@ -122,7 +122,7 @@ def _rows(rows: Sequence[Row]) -> str:
         )
     return (
         '<p><label for="search">Rows that contain</label> <input id="search" type="search"></p>'
-        '<p class="overall" id="count" aria-live="polite"></p>' + "".join(folds)
+        '<p class="muted" id="count" aria-live="polite"></p>' + "".join(folds)
     )
 
 

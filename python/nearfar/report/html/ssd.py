@@ -52,7 +52,7 @@ class SsdPage(page.Page):
     def __init__(self, result: Result) -> None:
         """Make what the scripts draw of each row."""
         super().__init__(result)
-        trace = page.text(result["run"]["trace"])
+        trace = page.name(result["run"]["trace"])
         self.heading = f"Wait for flash, or run something else? <code>{trace}</code>"
         self.headline = texts.headline(result)
         letters = max(1, MAX_LETTERS // (len(result["rows"]) or 1))
@@ -148,10 +148,7 @@ def _state(shares: Sequence[Sequence[int]], whole: int) -> str:
 
 def _bars(rows: Sequence[Mapping[str, Any]]) -> str:
     most = max(texts.core_seconds(row) for row in rows) or 1.0
-    key = "".join(
-        f'<span class="swatch" style="background:{_COLOURS[colour]}"></span> {ROWS.head(part)}'
-        for part, colour in _PARTS.items()
-    )
+    key = page.legend((_COLOURS[colour], ROWS.head(part)) for part, colour in _PARTS.items())
     lines = []
     for row in rows:
         whole = texts.core_seconds(row)
@@ -168,17 +165,13 @@ def _bars(rows: Sequence[Mapping[str, Any]]) -> str:
         )
     caption = "Time of all cores together; bar length = time."
     return (
-        f'<p class="key">{key}</p>{"".join(lines)}'
+        f"{key}{''.join(lines)}"
         f"<figcaption>{caption} The shares are in the table below.</figcaption>"
     )
 
 
 def _timeline() -> str:
-    key = "".join(
-        f'<span class="swatch" style="background:{_COLOURS[colour]};border:1px solid currentColor">'
-        f"</span> {page.text(name)}"
-        for name, colour in _STATES.values()
-    )
+    key = page.legend((_COLOURS[colour], name) for name, colour in _STATES.values())
     buttons = "".join(
         f'<button type="button" id="{name}">{label}</button>'
         for name, label in (
@@ -187,7 +180,7 @@ def _timeline() -> str:
         )
     )  # fmt: skip
     return (
-        f'<p class="key">{key}</p><canvas id="lanes" tabindex="0" role="img" '
+        f'{key}<canvas id="lanes" tabindex="0" role="img" '
         'aria-label="What each thread does over time; arrow keys move, plus and minus zoom">'
         '</canvas><p class="ticks" id="lanes-ticks"></p><p class="reading" id="lanes-reading"></p>'
         f'<p class="buttons">{buttons}</p>'

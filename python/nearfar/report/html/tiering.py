@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nearfar import tiering_answers as answers
 from nearfar import units
-from nearfar.declared.tiering import ROWS
+from nearfar.declared.tiering import OPTIONS, ROWS
+from nearfar.memory_curve import slowdown
 from nearfar.report import palette
-from nearfar.report import tiering as texts
 from nearfar.report.html import charts, page
+from nearfar.report.html import memory as memory_chart
 
 Result = Mapping[str, Any]
 
@@ -40,6 +42,19 @@ _GLOSSARY = (
 )
 
 
+_ENOUGH = "1 is the least time of any policy with all the program's memory fast."
+
+
+def curve_chart(result: Result, names: Sequence[str]) -> charts.Drawn:
+    """The chart of time against fast memory, a curve for each policy."""
+    import altair as alt
+
+    curves = answers.policy_curves(result)
+    drawn = {curve.name for curve in curves}
+    colour = _colour(alt, names, True, [name for name in names if name in drawn])
+    return memory_chart.drawn(curves, slowdown(result, OPTIONS), memory_chart.POLICIES, colour)
+
+
 class TieringPage(page.Page):
     """The tiering study: what ``nearfar tiering --format json`` prints."""
 
@@ -52,15 +67,27 @@ class TieringPage(page.Page):
         workload = units.clean(result["run"]["workload"])
         self.title = f"{workload} - nearfar tiering"
         self.heading = f"Which policy for <code>{page.text(workload)}</code>?"
-        self.headline = texts.headline(result)
+        self.headline, *self.more = answers.answers(result)
+
+    def _lead(self) -> str:
+        said = "<br>".join(page.text(page.typeset(line)) for line in self.more)
+        return super()._lead() + (f'<p class="overall">{said}</p>' if said else "")
 
     def _sections(self) -> list[str]:
-        rows, means = self.result["rows"], texts.means(self.result)
+        rows = answers.of_memory(self.result, self.result["rows"])
+        means = answers.means(rows)
         names = list(dict.fromkeys(row["policy"] for row in rows))
         seeds = list(dict.fromkeys(row["seed"] for row in rows))
-        series = self.result["series"]
+        series = answers.of_memory(self.result, self.result["series"])
+        memory = answers.shown_memory(self.result)
+        several = len(answers.fast_memories(self.result)) > 1 and memory is not None
+        with_memory = f" With {memory.both} of fast memory." if several and memory else ""
+        curves = answers.policy_curves(self.result)
+        if curves:
+            self.charts["enough"] = curve_chart(self.result, names)
         return [
-            _bars(means, names, self.charts),
+            *([memory_chart.section(curves, "How much fast memory", _ENOUGH)] if curves else []),
+            _bars(means, names, self.charts, with_memory),
             *(_curve(name, series, names, seeds[0], self.charts) for name in _CURVES),
             _boxes(rows, names, seeds, self.charts),
             _numbers(means),
@@ -75,11 +102,15 @@ def _axis(alt: Any, kind: str, title: str, most: float = 0) -> Any:
     return alt.Axis(title=title, tickCount=6, **label)
 
 
-def _colour(alt: Any, names: Sequence[str], legend: bool) -> Any:
-    """A policy keeps its colour in every chart; the legend also wraps on a phone."""
+def _colour(
+    alt: Any, names: Sequence[str], legend: bool, among: Sequence[str] | None = None
+) -> Any:
+    """A policy keeps its colour in every chart; the legend, of those drawn, wraps on a phone."""
     colours = [palette.OKABE_ITO[c] for c in ("blue", "orange", "green", "vermillion", "purple")]
     colours += [palette.OKABE_ITO["sky"], "#8c8c8c"]
-    key = alt.Legend(title=None, orient="top", columns=3, labelLimit=140) if legend else None
+    shown = list(names if among is None else among)
+    look = alt.Legend(title=None, orient="top", columns=3, labelLimit=140, values=shown)
+    key = look if legend else None
     return alt.Color(
         "policy:N",
         scale=alt.Scale(domain=list(names), range=(colours * len(names))[: len(names)]),
@@ -122,11 +153,13 @@ def bandwidth(rows: Sequence[Mapping[str, Any]], names: list[str]) -> charts.Dra
 
 
 def _bars(
-    rows: Sequence[Mapping[str, Any]], names: list[str], drawn: dict[str, charts.Drawn]
+    rows: Sequence[Mapping[str, Any]],
+    names: list[str],
+    drawn: dict[str, charts.Drawn],
+    with_memory: str,
 ) -> str:
     drawn["bars"] = bandwidth(rows, names)
-    best = max(rows, key=lambda row: float(row["bandwidth_mb_s"]))
-    caption = f"Highest: {best['policy']} in {best['phase']}. Means over seeds."
+    caption = f"Means over seeds.{with_memory}"
     return page.section(
         "bars", "Bandwidth by phase", page.chart("bars", "Bandwidth by phase and policy", caption)
     )
@@ -209,10 +242,13 @@ def _boxes(
     one = len(seeds) == 1
     over = f"seed {seeds[0]}" if one else f"minimum, quartiles, maximum over {len(seeds)} seeds"
     shown = {k: t for k, t in _BOXES.items() if any(totals[n, s, k] for n in names for s in seeds)}
+    # These charts are narrow.
+    turned = sum(6 * len(name) + 12 for name in names) > 240
+    angle = -40 if turned else 0
     for key, title in shown.items():
         boxes = alt.Chart(alt.NamedData("boxes"))
         made = (boxes.mark_bar() if one else boxes.mark_boxplot(extent="min-max", size=18)).encode(
-            x=alt.X("policy:N", sort=names, axis=alt.Axis(title=None, labelAngle=0)),
+            x=alt.X("policy:N", sort=names, axis=alt.Axis(title=None, labelAngle=angle)),
             y=alt.Y("value:Q", axis=_axis(alt, "count", "pages in a run")),
             color=_colour(alt, names, False),
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from nearfar import paging_findings as findings
 from nearfar import units
 from nearfar.paging_findings import USUAL_PAGE
 from nearfar.report.html import charts, page, paging
@@ -21,24 +22,25 @@ MOST: Final = 3
 
 
 def draw(result: PagingResult) -> Any:
-    """Translation and data stacked, the best page marked."""
-    model = paging.model(result.to_dict())
+    """The parts of the time stacked, the best page marked."""
+    shown = findings.by_place(result.to_dict())
+    model = paging.model(shown)
     none: paging.Cell = {"rows": [], "sentence": "no rows"}
     cell = model["cells"].get(model["initial"], none)
+    times = paging.times(shown)
     stacked = [
-        {**row, "part": part, "order": order, "value": row[part]}
+        {**row, "part": part, "order": order, "value": row[name]}
         for row in cell["rows"]
-        for order, part in enumerate(("translation", "data"))
+        for order, (name, part) in enumerate(times["parts"])
     ]
     best = [{**row, "text": "best"} for row in cell["rows"] if row["best"]]
-    labels = [str(row["label"]) for row in cell["rows"]]
-    spec = charts.times(labels)
+    spec = times["spec"]
     legend(spec, "part")
     title = cell["sentence"].replace(": ", "\n", 1)
-    times = {row["label"]: cast("float", row["total"]) for row in cell["rows"]}
-    usual = times.get(page.typeset(units.size(USUAL_PAGE)), min(times.values(), default=0.0))
+    totals = {row["label"]: cast("float", row["total_ns"]) for row in cell["rows"]}
+    usual = totals.get(page.typeset(units.size(USUAL_PAGE)), min(totals.values(), default=0.0))
     top = MOST * usual
-    beyond = [row for row in cell["rows"] if times[row["label"]] > top]
+    beyond = [row for row in cell["rows"] if totals[row["label"]] > top]
     if beyond:
         _clip(spec, top)
         title += f"\nbars end at {MOST} times the time of the usual page; theirs is written on them"
@@ -56,7 +58,7 @@ def _clip(spec: charts.Spec, top: float) -> None:
             "encoding": {
                 "x": bars["x"],
                 "y": {"datum": top, "type": "quantitative"},
-                "text": {"field": "total_label", "type": "nominal"},
+                "text": {"field": "total_ns_label", "type": "nominal"},
             },
         }
     )

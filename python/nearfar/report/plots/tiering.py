@@ -1,10 +1,10 @@
-"""Bandwidth by phase and policy."""
+"""Time against fast memory where several sizes were run; else bandwidth by phase and policy."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nearfar.report import tiering as texts
+from nearfar import tiering_answers as answers
 from nearfar.report.html import tiering
 from nearfar.report.plots import chart
 
@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 def draw(result: TieringResult) -> Any:
     """Means over seeds."""
     content = result.to_dict()
-    rows = texts.means(content)
-    made = tiering.bandwidth(rows, list(dict.fromkeys(row["policy"] for row in rows)))
-    return chart(made["spec"], texts.headline(content), bars=made["bars"])
+    title = "\n".join(answers.answers(content))
+    names = list(dict.fromkeys(row["policy"] for row in content["rows"]))
+    if answers.policy_curves(content):
+        made = tiering.curve_chart(content, names)
+        return chart(made["spec"], title, points=made["points"], marks=made["marks"])
+    rows = answers.means(answers.of_memory(content, content["rows"]))
+    made = tiering.bandwidth(rows, names)
+    return chart(made["spec"], title, bars=made["bars"])

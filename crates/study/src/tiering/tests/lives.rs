@@ -55,6 +55,7 @@ fn stream(pages: &TracePages, count: usize) -> Vec<Came<u32>> {
                 all.push(match end {
                     End::Page(page) => Came::Page(page.number()),
                     End::Translation(page) => Came::Translation(page.number()),
+                    End::Pages(..) => panic!("of copies alone"),
                 });
             }
             let page = (access.page() != Access::ZEROS).then_some(access.page().number());
@@ -200,7 +201,7 @@ proptest! {
         let mut options = options(1.0);
         options.huge = huge;
         let slow = u64::from(pages.resident()) * 4096;
-        (options.fast, options.slow) = (Some(Size::Bytes(unit)), Some(Size::Bytes(slow)));
+        (options.fast, options.slow) = (vec![Size::Bytes(unit)], Some(Size::Bytes(slow)));
         let prepared = Arc::new(Prepared::trace("t".into(), pages, 2));
         let all = rows(&[POLICIES[which].0], &prepared, &options);
         prop_assert_eq!(all.len(), 2);

@@ -65,6 +65,7 @@ fn flat(nodes: usize) -> Hardware {
     }
 }
 
+mod copies;
 mod lives;
 
 /// Run the same program in both worlds; every action must be the same at the same moment.
@@ -295,7 +296,7 @@ fn bandwidth_is_the_machines() {
     let scale = 1.0 / 512.0;
     let workload = Arc::new(generated("nomad-small", &shape(Mix::Read, scale)).unwrap());
     let mut all_fast = options(scale);
-    all_fast.fast = Some(Size::Fraction(1.0));
+    all_fast.fast = vec![Size::Fraction(1.0)];
     all_fast.costs.page_walk = 0.0;
     let row = rows(&["none"], &workload, &all_fast).pop().unwrap();
     assert_eq!(row.fast_hit_ratio, 1.0);

@@ -1,0 +1,115 @@
+//! Several instances of a traced program side by side, as a host runs them: what makes a program that is
+//! too small for the policies' queues and batches into a load that is not.
+//!
+//! Each copy has pages of its own: nothing is shared, as between virtual machines. They take turns of
+//! [`SLICE`] accesses, and each begins at another place of the trace, so that they are not all in the same
+//! phase. At the end of the trace a copy ends, where pages end, and begins again, up to where it began.
+
+use nearfar_kernel::tiering::Page;
+
+use super::engine::{Access, Block, End};
+
+/// Accesses of a turn. A turn of all copies of a program at 1/256 (108 MiB) is shorter than any period of
+/// the policies there, while the pages of one are still in the TLB.
+const SLICE: u64 = 64;
+
+/// The copies of a program.
+#[derive(Debug)]
+pub(super) struct Copies {
+    /// What one does, from the beginning of the trace to its end.
+    whole: Block,
+    count: u32,
+    /// Page numbers of one.
+    pages: u32,
+    /// Whether pages end.
+    lives: bool,
+    slice: u64,
+}
+
+/// Whose turn it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Turn {
+    copy: u32,
+    /// What every copy has done before this round of turns.
+    before: u64,
+    /// What this one has done of its turn.
+    done: u64,
+}
+
+impl Copies {
+    /// Most accesses of a copy: they are held in memory, 4 bytes each.
+    pub(super) const MAX_ACCESSES: u64 = 1 << 30;
+
+    /// `count` copies of a program that does `whole`, to page numbers below `pages`.
+    pub(super) fn new(whole: Block, count: u32, pages: u32, lives: bool) -> Self {
+        Self { whole, count, pages, lives, slice: SLICE }
+    }
+
+    /// The same with other turns.
+    #[cfg(test)]
+    pub(super) fn with_slice(self, slice: u64) -> Self {
+        Self { slice, ..self }
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Accesses of one copy.
+    fn length(&self) -> u64 {
+        self.whole.accesses.len() as u64
+    }
+
+    /// Where in the trace a copy begins.
+    fn begin(&self, copy: u32) -> u64 {
+        (u128::from(self.length()) * u128::from(copy) / u128::from(self.count)) as u64
+    }
+
+    /// Further accesses, up to `count` in all.
+    pub(super) fn fill(&self, turn: &mut Turn, out: &mut Block, count: usize) {
+        while out.accesses.len() < count && turn.before < self.length() {
+            let slice = self.slice.min(self.length() - turn.before);
+            let room = (count - out.accesses.len()) as u64;
+            let done =
+                self.part(turn.copy, turn.before + turn.done, room.min(slice - turn.done), out);
+            turn.done += done;
+            if turn.done == slice {
+                (turn.copy, turn.done) = (turn.copy + 1, 0);
+            }
+            if turn.copy == self.count {
+                (turn.copy, turn.before) = (0, turn.before + slice);
+            }
+        }
+    }
+
+    /// What `copy` does after its first `done` accesses: up to `most`, and not beyond the end of the
+    /// trace. Answers how many.
+    fn part(&self, copy: u32, done: u64, most: u64, out: &mut Block) -> u64 {
+        let (first, length) = (copy * self.pages, self.length());
+        let from = (self.begin(copy) + done) % length;
+        let to = (from + most).min(length);
+        let base = out.accesses.len();
+        if from == 0 && done > 0 && self.lives {
+            out.ends.push((base, End::Pages(Page::new(first), self.pages)));
+        }
+        let (from, to) = (from as usize, to as usize);
+        let ends = &self.whole.ends;
+        let skipped = ends.partition_point(|(at, _)| *at < from);
+        let those = ends.iter().skip(skipped).take_while(|(at, _)| *at < to);
+        out.ends.extend(those.map(|(at, end)| {
+            let end = match *end {
+                End::Page(page) => End::Page(page.skip(first)),
+                End::Translation(page) => End::Translation(page.skip(first)),
+                End::Pages(page, count) => End::Pages(page.skip(first), count),
+            };
+            (base + at - from, end)
+        }));
+        let accesses = self.whole.accesses.get(from..to).unwrap_or_default();
+        out.accesses.extend(accesses.iter().map(|access| match access.page() {
+            Access::ZEROS => *access,
+            page => Access::new(page.number() + first, access.write()),
+        }));
+        (to - from) as u64
+    }
+}

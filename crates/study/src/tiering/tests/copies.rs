@@ -1,0 +1,154 @@
+//! Copies of a program against lists: each copy's accesses, rotated, dealt in turns.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::*;
+use crate::tiering::copies::{Copies, Turn};
+use crate::tiering::engine::End;
+
+/// Page numbers of one copy.
+const ONE: u32 = 8;
+
+/// An access and what ends before it.
+type Came = (Vec<End>, Access);
+
+/// A step of a program: a page (`None` of zeros), whether it is written, and the pages that end before,
+/// each with whether it is the page or only its translation.
+type OneStep = (Option<u32>, bool, Vec<(u32, bool)>);
+
+fn programs() -> impl Strategy<Value = Vec<OneStep>> {
+    let end = (0..ONE, any::<bool>());
+    let step = (proptest::option::of(0..ONE), any::<bool>(), prop::collection::vec(end, 0..3));
+    prop::collection::vec(step, 1..40)
+}
+
+fn one(program: &[OneStep], first: u32) -> Vec<Came> {
+    let access = |page: Option<u32>, write| match page {
+        Some(page) => Access::new(first + page, write),
+        None => Access::new(Access::ZEROS.number(), write),
+    };
+    let end = |&(page, whole): &(u32, bool)| {
+        let page = Page::new(first + page);
+        if whole { End::Page(page) } else { End::Translation(page) }
+    };
+    let came = program.iter();
+    came.map(|(page, write, ends)| (ends.iter().map(end).collect(), access(*page, *write)))
+        .collect()
+}
+
+fn block(came: &[Came]) -> Block {
+    let mut block = Block::default();
+    for (ends, access) in came {
+        block.ends.extend(ends.iter().map(|end| (block.accesses.len(), *end)));
+        block.accesses.push(*access);
+    }
+    block
+}
+
+/// Everything that copies do, in blocks of `count`.
+fn all(copies: &Copies, count: usize) -> Vec<Came> {
+    let (mut turn, mut came) = (Turn::default(), Vec::new());
+    loop {
+        let mut block = Block::default();
+        copies.fill(&mut turn, &mut block, count);
+        assert!(block.accesses.len() <= count);
+        if block.accesses.is_empty() {
+            assert!(block.ends.is_empty());
+            return came;
+        }
+        let mut ends: BTreeMap<usize, Vec<End>> = BTreeMap::new();
+        for (at, end) in block.ends {
+            ends.entry(at).or_default().push(end);
+        }
+        came.extend(
+            block
+                .accesses
+                .iter()
+                .enumerate()
+                .map(|(at, a)| (ends.remove(&at).unwrap_or_default(), *a)),
+        );
+        assert!(ends.is_empty());
+    }
+}
+
+proptest! {
+    #[test]
+    fn copies_take_turns(
+        program in programs(), count in 2u32..7, slice in 1usize..9, lives: bool, step in 1usize..50,
+    ) {
+        let length = program.len();
+        let mut queues: Vec<VecDeque<Came>> = (0..count)
+            .map(|copy| {
+                let mut own = one(&program, copy * ONE);
+                let begin = length * copy as usize / count as usize;
+                if lives && begin > 0 {
+                    own[0].0.insert(0, End::Pages(Page::new(copy * ONE), ONE));
+                }
+                own.rotate_left(begin);
+                own.into()
+            })
+            .collect();
+        let mut expected = Vec::new();
+        while queues.iter().any(|queue| !queue.is_empty()) {
+            for queue in &mut queues {
+                let some = slice.min(queue.len());
+                expected.extend(queue.drain(..some));
+            }
+        }
+        let whole = block(&one(&program, 0));
+        let copies = Copies::new(whole, count, ONE, lives).with_slice(slice as u64);
+        prop_assert_eq!(all(&copies, step), expected);
+    }
+}
+
+/// A copy that ends takes its own pages with it and no others.
+#[test]
+fn a_copy_that_ends_leaves_the_others() {
+    let world = World::new(flat(2), &[8, 8], 2 * ONE);
+    let none = |mem: &mut dyn Memory| make("none", &Settings::default(), mem);
+    let mut engine = Engine::new(world, none, false).unwrap();
+    let pages = [1, ONE - 1, ONE, ONE + 3];
+    let accesses = pages.map(|page| Access::new(page, true)).to_vec();
+    engine.run(&accesses).unwrap();
+    let ends = vec![(0, End::Pages(Page::new(0), ONE))];
+    engine.run_block(&Block { accesses: vec![Access::new(1, true)], ends }).unwrap();
+    engine.world.check().unwrap();
+    let left: Vec<u32> =
+        (0..2 * ONE).filter(|page| engine.world.mapped(Page::new(*page))).collect();
+    assert_eq!(left, [1, ONE, ONE + 3]);
+}
+
+/// Of as many copies everything is as much: accesses, pages, and what lies in fast memory.
+#[test]
+fn copies_are_as_much_of_everything() {
+    use crate::paging::tests::lives::{PROCESSES, Step as Life, trace};
+    use crate::tiering::trace::{Numbering, TracePages};
+    use nearfar_trace::{Kind, Record};
+
+    let folder = tempfile::tempdir().unwrap();
+    let record = |page: u64| {
+        let addr = 0x40_0000 + page % 11 * 4096;
+        Life::Record(Record { addr, kind: Kind::Store, size: 8, thread: 0, instr: 1 })
+    };
+    let steps: Vec<_> = (0..500).map(|at| record(at * at)).collect();
+    let reader = trace(&steps, &PROCESSES, folder.path());
+    let numbering = Numbering::default();
+    let open = || TracePages::open(reader.path(), numbering, &mut |_| Ok(())).unwrap();
+    let (single, five) = (open(), open().copied(5).unwrap());
+    assert_eq!(five.accesses(), 5 * single.accesses());
+    assert_eq!(five.pages(), 5 * single.pages());
+    assert_eq!(five.resident(), 5 * single.resident());
+    assert_eq!(five.footprint(), 5 * single.footprint());
+    assert_eq!(five.threads(), single.threads());
+    let refused = open().copied(1 << 30).unwrap_err().to_string();
+    assert!(refused.contains("--copies"), "{refused}");
+    let mut options = options(1.0);
+    options.fast = vec![Size::Fraction(0.5), Size::Fraction(1.0)];
+    let five = Arc::new(Prepared::trace("five".into(), five, 1));
+    let found = rows(&["none"], &five, &options);
+    let [half, whole] = found.as_slice() else { panic!("{}", found.len()) };
+    assert_eq!((half.accesses, whole.accesses), (2500, 2500));
+    assert_eq!((half.fast_fraction, whole.fast_fraction), (Some(0.5), Some(1.0)));
+    assert_eq!(whole.fast_node_bytes, u64::from(five.resident) * 4096);
+    assert!(half.fast_hit_ratio < 1.0 && whole.fast_hit_ratio == 1.0);
+}
