@@ -53,7 +53,8 @@ pub fn run(arguments: &Arguments) -> Result<Value> {
     options.scale = scale;
     let mib =
         |flag| Ok::<_, Error>(arguments.option(flag)?.map(|mib: u64| MemorySize::Bytes(mib << 20)));
-    (options.fast, options.slow) = (mib("--fast-mib")?, mib("--slow-mib")?);
+    options.fast = mib("--fast-mib")?.into_iter().collect();
+    options.slow = mib("--slow-mib")?;
     options.threads = arguments.option("--threads")?.unwrap_or(1);
     let seeds: u64 = arguments.option("--seeds")?.unwrap_or(1);
     let seeds: Vec<u64> = (1..=seeds).collect();
