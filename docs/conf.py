@@ -47,7 +47,7 @@ nitpicky = False
 #: What the pages are about, in the order of the contents.
 CONTENTS = {
     "Start": ["docs/start", "docs/shell"],
-    "Studies": ["docs/paging", "docs/advise", "docs/tiering", "docs/ssd", "docs/numa",
+    "Studies": ["docs/paging", "docs/advise", "docs/tiering", "docs/run", "docs/ssd", "docs/numa",
                 "docs/reproduce", "docs/validation", "build/reference/validation"],
     "Traces": ["docs/capture", "docs/workload", "docs/import", "docs/export", "docs/generate",
                "docs/info", "docs/filter", "docs/trace", "docs/formats"],

@@ -35,6 +35,7 @@ NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 NEEDS = {
     "qemu": lambda: all(found.available for found in _probe()),
     "guest": lambda: no_guest("x86_64") is None,
+    "run": lambda: _live_refused() is None,
     "virt-xml": lambda: shutil.which("virt-xml") is not None,
 }
 
@@ -52,6 +53,12 @@ def _probe() -> list:
     from nearfar.capture import probe
 
     return [f for f in probe() if "x86_64" in f.name or "plugin" in f.name]
+
+
+def _live_refused() -> str | None:
+    from nearfar.live import refused
+
+    return refused()
 
 
 def blocks(page: Path) -> list[Block]:

@@ -134,6 +134,7 @@ NOT_RUN = {
     "doctor": "what it requires may be missing",
     "guest": "needs QEMU and Debian's packages; tests/test_guest.py",
     "reproduce": "tests/test_reproduce.py",
+    "run": "needs userfaultfd; tests/test_run.py",
     "workload": "needs the programs; tests/test_workload.py",
 }
 

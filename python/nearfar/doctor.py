@@ -51,6 +51,20 @@ def capture() -> Iterable[Finding]:
         yield Finding(found.name, found.available, found.why, fix, "nearfar capture")
 
 
+def userfaultfd() -> Iterable[Finding]:
+    """Ask the kernel for what a program in two tiers of memory needs."""
+    from nearfar import live
+
+    why = live.refused()
+    what = "userfaultfd"
+    if why is None:
+        yield Finding(what, True, "moves pages and reports forks", "", "nearfar run")
+    else:
+        _, _, rest = why.partition(": ")
+        reason, _, fix = rest.partition("; ")
+        yield Finding(what, False, reason, fix, "nearfar run")
+
+
 def lackey() -> Iterable[Finding]:
     """Run Valgrind's Lackey on a program that does nothing."""
     yield _program(
@@ -184,6 +198,7 @@ def extras() -> Iterable[Finding]:
 #: The registry: add a probe by adding its function.
 PROBES: Final[tuple[Probe, ...]] = (
     capture,
+    userfaultfd,
     lackey,
     perf,
     demo_programs,

@@ -65,6 +65,7 @@ class Outcome:
         return json.dumps(asdict(self), indent=2)
 
     def __str__(self) -> str:
+        """What it came to, in three lines."""
         seen = self.counters
         demoted = seen["demotions_copied"] + seen["demotions_remapped"]
         lines = [
@@ -82,6 +83,15 @@ class Outcome:
 def counters() -> dict[str, str]:
     """What is counted: names and what they mean."""
     return dict(_engine.live_counters())
+
+
+def refused() -> str | None:
+    """Why this kernel, or this user, cannot have what :func:`run` needs; None if it can."""
+    try:
+        _engine.live_probe()
+    except NearfarError as error:
+        return str(error)
+    return None
 
 
 def _meter() -> Callable[[Mapping[str, Any]], None] | None:

@@ -14,6 +14,8 @@ use nearfar_trace::{Error, Result};
 use serde::Serialize;
 
 use crate::Counters;
+use crate::far;
+use crate::linux::Linux;
 use crate::program;
 use crate::setup::{Setup, VARIABLE};
 use crate::shared::{Shared, State};
@@ -63,6 +65,10 @@ pub fn run(
         )
     })?;
     let path = program::check(name)?;
+    // What the library would find missing is said before anything runs.
+    Linux::open(1)?;
+    let (_, tier, argument) = far::find(&setup.far)?;
+    (tier.make)(argument, 1)?;
     let system = |error| Error::io(Path::new("run"), "preparing", &error);
     let (shared, file) = Shared::create().map_err(system)?;
     let (bell, far_end) = pipe().map_err(system)?;
@@ -299,4 +305,66 @@ fn descendants(root: u32) -> Vec<u32> {
         at += 1;
     }
     family
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A supervisor of this thread, which plays a manager.
+    fn supervisor() -> Supervisor {
+        let (shared, _) = Shared::create().unwrap();
+        let pid = std::process::id();
+        let block = shared.claim(pid).unwrap();
+        // SAFETY: a system call without arguments.
+        block.manager.store(unsafe { libc::gettid() } as u32, Ordering::Relaxed);
+        block.heartbeat.store(monotonic(), Ordering::Relaxed);
+        block.set_state(State::Running);
+        let (bell, _) = pipe().unwrap();
+        Supervisor {
+            shared,
+            bell: File::from(bell),
+            held: BTreeMap::new(),
+            summary: Summary::default(),
+        }
+    }
+
+    #[test]
+    fn a_manager_that_is_not_heard_of_ends_the_program() {
+        let mut supervisor = supervisor();
+        assert_eq!(supervisor.look(), None);
+        let block = &supervisor.shared.blocks()[0];
+        block.heartbeat.store(monotonic() - HANG.as_nanos() as u64 - 1, Ordering::Relaxed);
+        assert!(supervisor.look().unwrap().contains("has not been heard of for 2 s"));
+        // One whose thread is gone has ended, or runs another program, which is no fault.
+        supervisor.shared.blocks()[0].manager.store(u32::MAX / 2, Ordering::Relaxed);
+        assert_eq!(supervisor.look(), None);
+        assert_eq!(supervisor.shared.blocks()[0].state(), State::Ended);
+    }
+
+    #[test]
+    fn a_manager_that_cannot_go_on_says_why() {
+        let mut supervisor = supervisor();
+        let counters = Counters { promotions: 3, ..Counters::default() };
+        supervisor.shared.blocks()[0].publish(&counters);
+        supervisor.shared.blocks()[0].fail("the far tier burns");
+        let why = supervisor.look().unwrap();
+        assert_eq!(why, format!("process {}: the far tier burns", std::process::id()));
+        assert_eq!((supervisor.summary.counters, supervisor.summary.images), (counters, 1));
+    }
+
+    #[test]
+    fn all_that_come_from_a_process_are_found() {
+        let mut child = Command::new("sh").args(["-c", "sleep 100 & wait"]).spawn().unwrap();
+        let mut family = descendants(child.id());
+        while family.len() < 2 {
+            std::thread::yield_now();
+            family = descendants(child.id());
+        }
+        assert_eq!(family[0], child.id());
+        for pid in family.iter().rev() {
+            signal(*pid, libc::SIGKILL);
+        }
+        child.wait().unwrap();
+    }
 }

@@ -208,6 +208,8 @@ fn manage(manager: &mut Manager<Linux>, block: &Block) -> String {
             Ok(turn) => turn,
             Err(why) => return why,
         };
+        // Every time: the program may end at any moment, and with it this thread.
+        beat(manager, block);
         rounds = rounds.wrapping_add(1);
         if turn == Turn::Busy && !rounds.is_multiple_of(64) {
             continue;
@@ -218,7 +220,6 @@ fn manage(manager: &mut Manager<Linux>, block: &Block) -> String {
             every = if found { LOOK_NS.0 } else { (2 * every).min(LOOK_NS.1) };
             look = manager.world.kernel().now_ns() + every;
         }
-        beat(manager, block);
         if let Turn::Until(due) = turn {
             let until = due.min(look).min(now + BEAT_NS).saturating_sub(now);
             wait(manager.world.kernel().descriptor(), until);

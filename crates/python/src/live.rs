@@ -45,6 +45,12 @@ fn live_run(
     }
 }
 
+/// Whether userfaultfd can be had as `nearfar run` needs it; an error says why not.
+#[pyfunction]
+fn live_probe() -> PyResult<()> {
+    nearfar_live::linux::Linux::open(1).map(|_| ()).map_err(raise)
+}
+
 /// What is counted, by name.
 #[pyfunction]
 fn live_counters() -> Vec<(&'static str, String)> {
@@ -54,5 +60,6 @@ fn live_counters() -> Vec<(&'static str, String)> {
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(live_run, module)?)?;
+    module.add_function(wrap_pyfunction!(live_probe, module)?)?;
     module.add_function(wrap_pyfunction!(live_counters, module)?)
 }

@@ -1,0 +1,179 @@
+"""``nearfar run``: real programs in two tiers of memory do what they do without."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from capturing import needs_cc
+from conftest import Run
+from nearfar import live
+
+HERE = Path(__file__).parent
+
+
+needs_userfaultfd = pytest.mark.skipif(live.refused() is not None, reason=str(live.refused()))
+#: 40 MiB of text, used over and over, by this process and by a copy of it.
+PYTHON = """
+import hashlib, os, random
+draw = random.Random(1)
+texts = [draw.randbytes(1000) * 1049 for _ in range(40)]
+def digest():
+    whole = hashlib.sha256()
+    for _ in range(9):
+        for text in texts: whole.update(text)
+    return whole.hexdigest()
+child = os.fork()
+if child == 0:
+    print("child", digest(), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+texts[7] = b"x"
+print("parent", digest())
+"""
+SQL = """
+create table word (number integer primary key, text text, square real);
+with recursive n(i) as (select 1 union all select i + 1 from n where i < 60000)
+  insert into word select i, hex(i * 7919 % 65536) || printf('%060d', i), i * 1.0 * i from n;
+create index by_text on word (text);
+select count(*), sum(number), max(text) from word where text > '8';
+select sum(a.number * b.number) from word a join word b on b.number = a.number % 1000 + 1;
+pragma integrity_check;
+"""
+
+
+def run(*words: str, **options: object) -> tuple[str, live.Outcome]:
+    """The program's output, and what the run came to."""
+    script = (
+        "import json, sys\nfrom nearfar import live\nasked = json.loads(sys.argv[1])\n"
+        "done = live.run(asked['words'], **asked['options'])\n"
+        "print(done.to_json(), file=sys.stderr)"
+    )
+    asked = json.dumps({"words": words, "options": options})
+    done = subprocess.run(
+        [sys.executable, "-c", script, asked], capture_output=True, text=True, check=True
+    )
+    return done.stdout, live.Outcome(**json.loads(done.stderr[done.stderr.index("{") :]))
+
+
+@needs_userfaultfd
+@pytest.mark.parametrize(("fast", "far", "policy"), [
+    ("10M", "zstd", "ssp"),
+    ("20M", "lz4", "nomad"),
+    ("30M", "shm", "tpp"),
+])  # fmt: skip
+def test_a_program_and_its_copy_read_what_they_wrote(fast: str, far: str, policy: str) -> None:
+    alone = subprocess.run([sys.executable, "-c", PYTHON], capture_output=True, text=True)
+    output, outcome = run(sys.executable, "-c", PYTHON, fast=fast, far=far, policy=policy)
+    assert output == alone.stdout and outcome.exit_code == 0
+    seen = outcome.counters
+    assert seen["forks"] == 1 and seen["demotions_copied"] > 100 and seen["far_loads"] > 100
+    # The program has as much fast memory as it was given, but for what its copy holds.
+    assert outcome.fast_bytes < 1.6 * (int(fast[:-1]) << 20)
+
+
+@needs_userfaultfd
+def test_a_database_in_a_quarter_of_its_memory(tmp_path: Path) -> None:
+    if shutil.which("sqlite3") is None:
+        pytest.skip("no sqlite3")
+    script = tmp_path / "queries.sql"
+    script.write_text("pragma cache_size = -65536;" + SQL)
+    words = ["sqlite3", ":memory:", f".read {script}"]
+    alone = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert alone.stdout.endswith("ok\n")
+    output, outcome = run(*words, fast="4M", far=f"file:{tmp_path / 'far'}", policy="ssp")
+    assert output == alone.stdout
+    assert outcome.counters["promotions"] > 0 and outcome.far_bytes > 4 << 20
+    assert not (tmp_path / "far").exists()
+
+
+@needs_userfaultfd
+@needs_cc
+@pytest.mark.parametrize("far", ["zstd", "shm"])
+def test_no_page_is_wrong(far: str, tmp_path: Path, build: Callable[..., Path]) -> None:
+    program = build((HERE / "soak.c").read_text(), "-pthread")
+    words = [str(program), "32", "40000", "3", str(tmp_path / "read")]
+    output, outcome = run(*words, fast="8M", far=far, policy="ssp")
+    assert output == "0 pages were wrong\n" and outcome.exit_code == 0
+    seen = outcome.counters
+    for what in ("promotions", "demotions_copied", "shadow_faults", "released", "forks"):
+        assert seen[what] > 0, (what, seen)
+
+
+@needs_userfaultfd
+def test_streams_and_exit_codes_are_the_programs(nearfar: Run, tmp_path: Path) -> None:
+    done = nearfar("run", "--fast", "4M", "--", "sh", "-c", "echo out; echo err >&2; exit 7")
+    assert (done.returncode, done.stdout) == (7, "out\n")
+    assert done.stderr.startswith("err\nnearfar: ")
+    done = nearfar("run", "--fast", "4M", "--", "sh", "-c", "kill -9 $$")
+    assert done.returncode == 137
+    # A pipe ends with the program that writes to it, not with its manager.
+    done = nearfar("run", "--fast", "4M", "--", "sh", "-c", "seq 3 | (read a; cat) | tail -1")
+    assert (done.returncode, done.stdout) == (0, "3\n")
+    out = tmp_path / "run.json"
+    nearfar("run", "--fast", "4M", "-o", out, "--", "true")
+    assert json.loads(out.read_text())["counters"].keys() == live.counters().keys()
+    done = nearfar("run", "--fast", "4M", "-o", out, "--", "true")
+    assert done.returncode == 2 and "--force" in done.stderr
+
+
+@needs_userfaultfd
+def test_a_far_tier_that_fails_ends_the_program(nearfar: Run, tmp_path: Path) -> None:
+    """Before it reads anything wrong, and with a line that says why; its children too."""
+    # No file of this process may be longer: the far tier's neither.
+    program = f"{sys.executable} -c 'b = bytes(range(256)) * 99999; [sum(b[::4096]) for _ in range(9999)]'"
+    words = f"ulimit -f 64; sleep 1000 & exec {program}"
+    far = f"file:{tmp_path / 'far'}"
+    done = nearfar("run", "--fast", "4M", "--far", far, "--", "sh", "-c", words)
+    assert (done.returncode, done.stdout) == (137, "")
+    assert "the program was ended: process" in done.stderr
+    assert "writing the far tier's file" in done.stderr
+    left = [
+        path for path in Path("/proc").glob("[0-9]*/cmdline") if b"sleep\x001000" in _read(path)
+    ]
+    assert not left
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.mark.parametrize(("words", "says"), [
+    (["--", "true"], "--fast"),
+    (["--fast", "4M", "--"], "COMMAND"),
+    (["--fast", "1K", "--", "true"], "1 MiB"),
+    (["--fast", "4M", "--far", "tape", "--", "true"], "zstd, lz4"),
+    (["--fast", "4M", "--far", "file:/dev/null", "--", "true"], "there already"),
+    (["--fast", "4M", "--policy", "memtis", "--", "true"], "samples"),
+    (["--fast", "4M", "--policy", "oracle", "--", "true"], "future"),
+    (["--fast", "4M", "--knob", "notice", "--", "true"], "NAME=VALUE"),
+    (["--fast", "4M", "--knob", "notise=x", "--", "true"], "`notice`"),
+    (["--fast", "4M", "--", "no-such-program"], "no such program"),
+])  # fmt: skip
+def test_what_cannot_be_run_is_refused_in_a_line(words: list[str], says: str, nearfar: Run) -> None:
+    done = nearfar("run", *words)
+    assert done.returncode in (2, 3) and done.stdout == ""
+    assert says in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("nearfar: error: ")
+
+
+@needs_cc
+def test_a_static_program_is_refused(nearfar: Run, build: Callable[..., Path]) -> None:
+    program = build("int main(void) { return 0; }", "-static")
+    done = nearfar("run", "--fast", "4M", "--", program)
+    assert done.returncode == 2 and "static program" in done.stderr
+
+
+def test_docs_name_every_counter() -> None:
+    text = (HERE.parent / "docs" / "run.md").read_text()
+    for name, what in live.counters().items():
+        assert f"| `{name}` | {what} |" in text
