@@ -24,7 +24,7 @@ nearfar_schema::options! {
     pub struct Asked {
         /// Memory that each process keeps for itself: 512M.
         fast: Bytes = required(),
-        /// Where the rest lies: zstd, lz4, shm, or file:PATH for a new file there.
+        /// Where the rest lies: zstd, lz4, shm, or file:PATH for a new file of that name.
         far: Tier = "zstd",
         /// Policy that decides what lies where.
         policy: Choice<Policies> = "ssp",

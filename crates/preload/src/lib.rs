@@ -25,7 +25,7 @@ const STACK: usize = 1 << 20;
 /// Most zero pages that a first touch brings.
 const AROUND: u64 = 16;
 /// Shortest and longest time from one look for new memory to the next.
-const LOOK_NS: (u64, u64) = (20_000_000, 160_000_000);
+const LOOK_NS: (u64, u64) = (20_000_000, 40_000_000);
 /// How long the manager waits for messages before it says that it is there.
 const BEAT_NS: u64 = 100_000_000;
 

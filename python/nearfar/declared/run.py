@@ -28,7 +28,7 @@ OPTIONS: Final = (
     Option(
         "far",
         type="str",
-        what="Where the rest lies: zstd, lz4, shm, or file:PATH for a new file there.",
+        what="Where the rest lies: zstd, lz4, shm, or file:PATH for a new file of that name.",
         default="zstd",
         metavar="TIER",
         choices=names.FAR,

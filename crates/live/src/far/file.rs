@@ -1,7 +1,7 @@
 //! `file`: a file, read and written past the page cache where its file system allows that.
 //!
-//! The file must not be there before, and has no name any more once it is open: what is in it is of
-//! use to nobody else, and gone with the program.
+//! Each process has a file of its own, named after it, which has no name any more once it is open: what
+//! is in it is of use to nobody else, and gone with the program.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -35,6 +35,9 @@ struct Aligned([u8; PAGE]);
 
 impl PagesOnFile {
     fn open(path: &Path, pages: u32) -> Result<Self> {
+        let mut own = path.as_os_str().to_owned();
+        own.push(format!(".{}", std::process::id()));
+        let path = Path::new(&own);
         let open = |flags| {
             OpenOptions::new()
                 .read(true)
@@ -49,14 +52,7 @@ impl PagesOnFile {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => open(0),
             opened => opened,
         };
-        let file = file.map_err(|error| match error.kind() {
-            std::io::ErrorKind::AlreadyExists => Error::input(
-                format!("--far file:{}", path.display()),
-                "is there already",
-                "name a file that may be made, on the device that is to be the far tier",
-            ),
-            _ => Error::io(path, "opening", &error),
-        })?;
+        let file = file.map_err(|error| Error::io(path, "opening", &error))?;
         std::fs::remove_file(path).map_err(|error| Error::io(path, "removing", &error))?;
         Ok(Self {
             file,
