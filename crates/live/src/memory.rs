@@ -77,10 +77,8 @@ impl<K: Kernel> World<K> {
     /// Put a fast page into a slot: that of its shadow if it has one.
     fn demote(&mut self, page: Page) -> Result<(), Refused> {
         let shadowed = self.slot(page).is_some();
-        if let Err(why) = self.store(page) {
-            // The frame is in the lot, where the next reference finds it.
-            return Err(why);
-        }
+        // If there is no room its frame stays in the lot, where the next reference finds it.
+        self.store(page)?;
         self.used[SLOW_NODE.index()] -= u64::from(shadowed);
         self.moved(page, SLOW_NODE);
         Ok(())

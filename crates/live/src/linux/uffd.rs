@@ -142,7 +142,7 @@ impl Uffd {
         let size = size_of::<Message>();
         // SAFETY: the kernel writes whole messages into the slice, for which any bytes do.
         let bytes = unsafe {
-            libc::read(self.as_raw_fd(), messages.as_mut_ptr().cast(), messages.len() * size)
+            libc::read(self.as_raw_fd(), messages.as_mut_ptr().cast(), size_of_val(messages))
         };
         if bytes < 0 { 0 } else { bytes as usize / size }
     }
