@@ -39,11 +39,15 @@ plugin: $(PLUGIN) ## QEMU plugin for nearfar capture
 
 LIVE := python/nearfar/_live/libnearfar_preload.so
 
-$(LIVE): $(VENV)/.engine $(wildcard crates/preload/src/*.rs crates/live/src/*.rs crates/live/src/*/*.rs)
+define MAKE_LIVE
 	cargo build --release --locked --quiet -p nearfar-preload
-	mkdir -p $(@D)
-	cp target/release/$(@F) $@.partial
-	mv $@.partial $@
+	mkdir -p $(dir $(LIVE))
+	cp target/release/$(notdir $(LIVE)) $(LIVE).partial
+	mv $(LIVE).partial $(LIVE)
+endef
+
+$(LIVE): $(VENV)/.engine
+	$(MAKE_LIVE)
 
 .PHONY: live
 live: $(LIVE) ## Library for nearfar run
@@ -132,6 +136,7 @@ deny: env ## Licences and origins of dependencies; advisories where cargo-deny i
 .PHONY: wheel
 wheel: env ## A wheel, with what it is built from; installed into a clean environment and used there
 	rm -rf target/wheels
+	$(MAKE_LIVE)
 	$(BIN)/python tests/sbom.py build/nearfar.cyclonedx.json
 	$(BIN)/maturin build --release --locked --quiet --sbom-include build/nearfar.cyclonedx.json --out target/wheels
 	$(BIN)/auditwheel show target/wheels/*.whl

@@ -22,7 +22,8 @@ import sbom
 ROOT = Path(__file__).resolve().parents[1]
 #: What a wheel must bring beside Python files.
 PLUGIN = "nearfar/_plugin/libnearfar_qemu_plugin.so"
-PARTS = ("nearfar/_engine.abi3.so", PLUGIN, "nearfar/py.typed")
+LIVE = "nearfar/_live/libnearfar_preload.so"
+PARTS = ("nearfar/_engine.abi3.so", PLUGIN, LIVE, "nearfar/py.typed")
 
 
 def check(wheel: Path, scratch: Path) -> None:
