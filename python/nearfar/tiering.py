@@ -76,6 +76,7 @@ class PolicyInfo(TypedDict):
     leaves_out: str
     not_for: str
     foresees: bool
+    refused_live: str | None
     knobs: list[Knob]
 
 
@@ -152,7 +153,8 @@ def policies() -> list[PolicyInfo]:
     """Every built-in policy, in the order of the registry.
 
     Each has its ``name``, ``what`` it is, what it ``follows`` and ``leaves_out``, what it is
-    ``not_for``, and its ``knobs`` with their defaults and sources.
+    ``not_for``, why it cannot run under a real program (``refused_live``, None if it can), and its
+    ``knobs`` with their defaults and sources.
     """
     found: list[PolicyInfo] = json.loads(_engine.tiering_policies())
     return found

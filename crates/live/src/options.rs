@@ -111,10 +111,10 @@ impl Asked {
     }
 }
 
-/// Whether a policy can run in a live memory.
+/// Whether a policy can run in a live memory: under a real program.
 ///
 /// # Errors
-/// Why not.
+/// Why not, and what to choose.
 pub fn check_policy(name: &str, settings: &Settings) -> Result<()> {
     if find(name)?.foresees {
         return Err(Error::input(

@@ -35,10 +35,17 @@ fn tiering_policies() -> String {
             "name": name, "what": policy.what, "follows": policy.follows,
             "leaves_out": policy.leaves_out, "not_for": policy.not_for,
             "foresees": policy.foresees,
+            "refused_live": refused_live(name),
             "knobs": knobs.collect::<Vec<_>>(),
         })
     });
     serde_json::Value::Array(policies.collect()).to_string()
+}
+
+/// Why a policy cannot run under a real program (`nearfar run`); none if it can.
+fn refused_live(policy: &str) -> Option<String> {
+    let settings = Settings { scale: 1.0, ..Settings::default() };
+    nearfar_live::options::check_policy(policy, &settings).err().map(|error| error.to_string())
 }
 
 /// A policy to run: its label, a built-in name or an object (`nearfar.tiering.Policy`), and knobs.

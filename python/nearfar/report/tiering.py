@@ -141,6 +141,9 @@ def policies(found: Sequence[Mapping[str, Any]]) -> RenderableType:
     parts: list[RenderableType] = []
     for policy in found:
         parts.append(Text.assemble((policy["name"], "bold"), f": {policy['what']}"))
+        refused = policy["refused_live"]
+        why = f"no: {refused.split(': ', 1)[1].split(';')[0]}" if refused else "yes"
+        parts.append(Text(f"under a real program (nearfar run): {why}"))
         if policy["knobs"]:
             table = Table()
             table.add_column("knob", importance=KEY)
