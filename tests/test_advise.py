@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import shlex
 import shutil
 from dataclasses import replace
@@ -585,6 +586,22 @@ def test_the_page_fits_a_phone(tmp_path: Path, fleet: Path, scheme: str) -> None
         )
         assert reached
     assert problems == []
+
+
+def test_the_page_of_one_trace_is_about_it(tmp_path: Path) -> None:
+    shutil.copytree(GNUGO, tmp_path / GNUGO.name)
+    html = {
+        least: advise(
+            [tmp_path / GNUGO.name], machine=["nvme"], storage=["nvme"], min_gain=least
+        ).html()
+        for least in ("5%", "90%")
+    }
+    for text in html.values():
+        assert "<h1>How big should the pages of <code>gnugo</code> be?</h1>" in text
+        assert "irtual machine" not in text and "Choose a machine" not in text
+    line = {least: re.findall(r'id="finding"[^>]*>(.*?)</p>', text) for least, text in html.items()}
+    assert "saves" in line["5%"][0] and "of the time with" in line["5%"][0]
+    assert "no other page size gains enough" in line["90%"][0]
 
 
 def test_the_page_has_a_limit(fleet: Path) -> None:

@@ -49,11 +49,15 @@ class AdvisePage(page.Page):
     def __init__(self, result: Mapping[str, Any]) -> None:
         """Sum up the rows."""
         super().__init__(result)
-        self.headline = summary(result["rows"])
+        rows: Sequence[Advice] = result["rows"]
+        self.headline = summary(rows)
+        if len(rows) == 1:
+            self.heading = f"How big should the pages of <code>{page.text(rows[0]['vm'])}</code> be?"
 
     def _sections(self) -> list[str]:
         rows: Sequence[Advice] = self.result["rows"]
-        fleet = page.section("fleet", "Virtual machines", _table(rows), wide=True)
+        title = "Advice" if len(rows) == 1 else "Virtual machines"
+        fleet = page.section("fleet", title, _table(rows), wide=True)
         if not rows:
             return [fleet]
         chart = page.chart(
@@ -95,8 +99,10 @@ def summary(rows: Sequence[Advice]) -> str:
     """One sentence over all VMs."""
     if not rows:
         return "There are no virtual machines."
+    if len(rows) == 1:
+        return _alone(rows[0])
     leaving = [row for row in rows if row["advised_page_bytes"] != USUAL_PAGE]
-    count = f"{len(rows)} virtual machine" + ("s" if len(rows) > 1 else "")
+    count = f"{len(rows)} virtual machines"
     if not leaving:
         return f"{count}: 4 KiB for all, as no other page size gains enough."
     mean = sum(row["gain"] for row in leaving) / len(leaving)
@@ -107,6 +113,13 @@ def summary(rows: Sequence[Advice]) -> str:
         f"{len(leaving)} of {count} should use {kind} pages and save {mean_text} of the time per "
         f"reference on average, {most_text} at most ({units.clean(most['vm'])})."
     )
+
+
+def _alone(row: Advice) -> str:
+    size = units.size(row["advised_page_bytes"])
+    if row["advised_page_bytes"] == USUAL_PAGE:
+        return f"{size}, as no other page size gains enough."
+    return f"{size} saves {units.percent(row['gain'])} of the time with {units.size(USUAL_PAGE)}."
 
 
 def _table(rows: Sequence[Advice]) -> str:
@@ -140,8 +153,11 @@ def _table(rows: Sequence[Advice]) -> str:
         "vm", "advised_page_bytes", "settable_page_bytes", "workload", "memory_bytes", "storage",
         "predicted_ns", "simulated_ns", "baseline_4k_ns", "gain", "regret",
     )  # fmt: skip
+    heads = [*headers, sure_head(rows)]
+    if len(rows) == 1:
+        return page.table(heads, cells, "Advised page size")
     return "<p>Choose a machine to see its curve and why.</p>" + page.table(
-        [*headers, sure_head(rows)], cells, "Advised page size of each virtual machine"
+        heads, cells, "Advised page size of each virtual machine"
     )
 
 
