@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import os
-import re
 import shlex
 import shutil
 from dataclasses import replace
@@ -586,23 +585,6 @@ def test_the_page_fits_a_phone(tmp_path: Path, fleet: Path, scheme: str) -> None
         )
         assert reached
     assert problems == []
-
-
-@pytest.mark.parametrize(
-    ("options", "finding"),
-    [
-        ({}, r"16 KiB saves \d+ % of the time with 4 KiB\."),
-        ({"min_gain": "90%"}, r"4 KiB, as no other page size gains enough\."),
-        ({"storage": ["nvme", "zram"]}, r"2 of 2 cases should use larger pages .*"),
-    ],
-)
-def test_the_page_of_one_trace_is_about_it(options: dict[str, Any], finding: str) -> None:
-    text = advise([GNUGO], **{"machine": ["nvme"], "storage": ["nvme"], **options}).html()
-    assert "<h1>How big should the pages of <code>gnugo.trace</code> be?</h1>" in text
-    assert "irtual machine" not in text
-    assert ("Choose a row" in text) is ("storage" in options)
-    (line,) = re.findall(r'id="finding"[^>]*>(.*?)</p>', text)
-    assert re.fullmatch(finding, line.replace("\u00a0", " "))
 
 
 def test_the_page_has_a_limit(fleet: Path) -> None:
