@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -258,3 +259,20 @@ def test_regret_is_of_a_model() -> None:
     rows = advise(GNUGO, view="machine", machine="zen4-vm").rows
     with pytest.raises(NearfarError, match="--view paper"):
         evaluate(rows)
+
+
+@pytest.mark.parametrize(
+    ("options", "finding"),
+    [
+        ({}, r"16 KiB saves \d+ % of the time with 4 KiB\."),
+        ({"min_gain": "90%"}, r"4 KiB, as no other page size gains enough\."),
+        ({"storage": ["nvme", "zram"]}, r"2 of 2 cases should use larger pages .*"),
+    ],
+)
+def test_the_page_of_one_trace_is_about_it(options: dict[str, Any], finding: str) -> None:
+    text = advise([GNUGO], **{"machine": ["nvme"], "storage": ["nvme"], **options}).html()
+    assert "<h1>How big should the pages of <code>gnugo.trace</code> be?</h1>" in text
+    assert "irtual machine" not in text
+    assert ("Choose a row" in text) is ("storage" in options)
+    (line,) = re.findall(r'id="finding"[^>]*>(.*?)</p>', text)
+    assert re.fullmatch(finding, line.replace("\u00a0", " "))

@@ -206,6 +206,14 @@ def test_code_is_that_of_a_plain_loop(trace: Path, tmp_path: Path) -> None:
     assert any(place["name"].endswith(".so.6") or "gzip" in place["name"] for place in found.sites)
 
 
+@pytest.mark.parametrize(("machine", "answered"), [("zen4-vm", 1.0), ("optane-ssd", 0.5)])
+def test_the_memory_is_that_of_the_answer(
+    trace: Path, tmp_path: Path, machine: str, answered: float
+) -> None:
+    run = made(trace, tmp_path / "run", machine=machine, memory="30%,50%,100%")
+    assert explain(run, page="64K").run["memory_fraction"] == answered
+
+
 def test_mistakes_are_one_line(trace: Path, tmp_path: Path, nearfar: Run) -> None:
     run = made(trace, tmp_path / "run")
 

@@ -403,8 +403,8 @@ def _rows(result: PagingResult, memory: str | None, storage: str | None) -> list
     """The rows of all page sizes at the memory and the storage that are asked for."""
     rows: Sequence[Row] = result.rows
     if memory is None:
-        middle = findings.middle_memory(result.to_dict())
-        rows = [row for row in rows if findings.memory_of(row) == middle]
+        answered = findings.answered_memory(result.to_dict())
+        rows = [row for row in rows if findings.memory_of(row) == answered]
     else:
         asked = parse_memory(memory)
         if len(asked) != 1:

@@ -16,12 +16,12 @@ from nearfar.paging_findings import (
     USUAL_PAGE,
     Best,
     Result,
+    answered_memory,
     best_pages,
     by_place,
     machines,
     memories,
     memory_of,
-    middle_memory,
     of_machine,
     page_sizes,
     rows,
@@ -82,11 +82,9 @@ def answers(result: Result) -> list[str]:
 def _page_size(result: Result) -> str:
     """The page size with the least time; where what misses cost is known, with the most memory, and
     of sizes that gain alike the smallest."""
-    storage, sizes = storages(result)[0], memories(result)
-    best: Best = best_pages(result)[sizes[-1], storage]
+    best: Best = best_pages(result)[answered_memory(result), storages(result)[0]]
     if best.row.get("cpu_ns") is None:
-        sentence = best_pages(result)[middle_memory(result) or sizes[-1], storage].sentence
-        return sentence[0].lower() + sentence[1:]
+        return best.sentence[0].lower() + best.sentence[1:]
     if best.gain is None or best.usual is None:
         return best.sentence
     error = gain_error(best.gain)

@@ -40,7 +40,7 @@ def size(count: float) -> str:
 
 
 def _short(value: float) -> str:
-    return str(int(value)) if value == int(value) else f"{value:.3g}"
+    return str(int(value)) if value == int(value) else digits(value)
 
 
 def duration(nanoseconds: float) -> str:

@@ -38,6 +38,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nearfar import machine as machines
+from nearfar import units
 from nearfar.declared.paging import Row
 from nearfar.errors import NearfarError
 from nearfar.models import MODELS, QUANTITIES, fit
@@ -352,7 +353,7 @@ def _judge_paper(points: tuple[Point, ...], costs: Costs) -> _Judged:
     forms = " and ".join(MODELS[QUANTITIES[name]].formula for name in ("tlb", "fault"))
     return _Judged(
         False,
-        f"the papers' forms ({forms}) miss the known time by {share} at {sizes[worst]} bytes",
+        f"the papers' forms ({forms}) miss the known time by {share} at {units.size(sizes[worst])}",
     )
 
 

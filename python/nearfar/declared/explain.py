@@ -30,7 +30,7 @@ OPTIONS: Final = (
         "memory",
         type="str | int | None",
         what="Memory size of the row, as given to the run.",
-        shown="the middle one",
+        shown="the largest; by the papers' model the middle one",
         metavar="SIZE",
     ),
     Option(

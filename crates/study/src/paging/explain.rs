@@ -32,7 +32,7 @@ nearfar_schema::options! {
         /// Page size of the row.
         page: Option<Bytes> = none("the fastest one"),
         /// Memory size of the row, as given to the run.
-        memory: Option<OneMemory> = none("the middle one"),
+        memory: Option<OneMemory> = none("the largest; by the papers' model the middle one"),
         /// Storage of the row.
         storage: Option<String> = none("the run's first"),
         /// Files and folders with symbols: programs and libraries as they were captured, their debug

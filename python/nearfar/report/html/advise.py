@@ -49,11 +49,18 @@ class AdvisePage(page.Page):
     def __init__(self, result: Mapping[str, Any]) -> None:
         """Sum up the rows."""
         super().__init__(result)
-        self.headline = summary(result["rows"])
+        rows: Sequence[Advice] = result["rows"]
+        traces = {row["trace"] for row in rows}
+        self.alone = len(traces) == 1 and result["run"].get("fleet") is None
+        self.headline = summary(rows, "cases" if self.alone else "virtual machines")
+        if self.alone:
+            self.heading = f"How big should the pages of <code>{page.name(*traces)}</code> be?"
 
     def _sections(self) -> list[str]:
         rows: Sequence[Advice] = self.result["rows"]
-        fleet = page.section("fleet", "Virtual machines", _table(rows), wide=True)
+        title = "Advice" if self.alone else "Virtual machines"
+        caption = f"Advised page size{'' if self.alone else ' of each virtual machine'}"
+        fleet = page.section("fleet", title, _table(rows, caption), wide=True)
         if not rows:
             return [fleet]
         chart = page.chart(
@@ -91,12 +98,14 @@ class AdvisePage(page.Page):
         }
 
 
-def summary(rows: Sequence[Advice]) -> str:
-    """One sentence over all VMs."""
+def summary(rows: Sequence[Advice], what: str) -> str:
+    """One sentence over all rows, each one of ``what``."""
     if not rows:
         return "There are no virtual machines."
+    if len(rows) == 1:
+        return _sentence(rows[0])
     leaving = [row for row in rows if row["advised_page_bytes"] != USUAL_PAGE]
-    count = f"{len(rows)} virtual machine" + ("s" if len(rows) > 1 else "")
+    count = f"{len(rows)} {what}"
     if not leaving:
         return f"{count}: 4 KiB for all, as no other page size gains enough."
     mean = sum(row["gain"] for row in leaving) / len(leaving)
@@ -109,7 +118,14 @@ def summary(rows: Sequence[Advice]) -> str:
     )
 
 
-def _table(rows: Sequence[Advice]) -> str:
+def _sentence(row: Advice) -> str:
+    size = units.size(row["advised_page_bytes"])
+    if row["advised_page_bytes"] == USUAL_PAGE:
+        return f"{size}, as no other page size gains enough."
+    return f"{size} saves {units.percent(row['gain'])} of the time with {units.size(USUAL_PAGE)}."
+
+
+def _table(rows: Sequence[Advice], caption: str) -> str:
     pages = sorted({row["advised_page_bytes"] for row in rows})
     colours = dict(zip(pages, palette.ramp(len(pages), 0.0, 1.0), strict=True)) if pages else {}
     cells = []
@@ -140,9 +156,8 @@ def _table(rows: Sequence[Advice]) -> str:
         "vm", "advised_page_bytes", "settable_page_bytes", "workload", "memory_bytes", "storage",
         "predicted_ns", "simulated_ns", "baseline_4k_ns", "gain", "regret",
     )  # fmt: skip
-    return "<p>Choose a machine to see its curve and why.</p>" + page.table(
-        [*headers, sure_head(rows)], cells, "Advised page size of each virtual machine"
-    )
+    choose = "<p>Choose a row to see its curve and why.</p>" if len(rows) > 1 else ""
+    return choose + page.table([*headers, sure_head(rows)], cells, caption)
 
 
 class Curve(TypedDict):
