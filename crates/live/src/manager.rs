@@ -1,8 +1,6 @@
 //! The manager: reads the kernel's messages, asks the policy, runs its threads.
 
-use nearfar_kernel::tiering::{
-    Memory, NodeId, Page, Policy, Refused, Settings, Tenant, Time, make,
-};
+use nearfar_kernel::tiering::{Memory, NodeId, Page, Policy, Refused, Settings, Tenant, make};
 use nearfar_trace::Result;
 
 use crate::children::Moves;
@@ -336,10 +334,5 @@ impl<K: Kernel> Manager<K> {
         }
         self.world.disarm_hint(page);
         self.world.let_in(page, write)
-    }
-
-    /// The moment of the kernel's clock.
-    pub fn now(&self) -> Time {
-        self.world.now()
     }
 }

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::Counters;
 use crate::far;
-use crate::linux::Linux;
+use crate::linux::{Linux, monotonic};
 use crate::program;
 use crate::setup::{Setup, VARIABLE};
 use crate::shared::{Shared, State};
@@ -75,7 +75,14 @@ pub fn run(
     let ours = |fd: &OwnedFd| format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
     let setup = Setup { shared: ours(&file), bell: ours(&far_end), ..setup.clone() };
     let mut child = Command::new(&path);
-    child.arg0(name).args(&command[1..]).env(VARIABLE, setup.to_text()).env("LD_PRELOAD", library);
+    child.arg0(name).args(&command[1..]).env(VARIABLE, setup.to_text());
+    // Before what the user has it load.
+    let mut libraries = library.as_os_str().to_owned();
+    if let Some(more) = std::env::var_os("LD_PRELOAD").filter(|more| !more.is_empty()) {
+        libraries.push(":");
+        libraries.push(more);
+    }
+    child.env("LD_PRELOAD", libraries);
     // SAFETY: one system call between fork and exec.
     unsafe {
         child.pre_exec(|| {
@@ -267,13 +274,6 @@ fn hold(pid: u32, descriptor: u32) -> Option<OwnedFd> {
 fn signal(pid: u32, number: i32) {
     // SAFETY: a system call that takes numbers.
     unsafe { libc::kill(pid as i32, number) };
-}
-
-fn monotonic() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes to the variable of this function.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// The state of a thread, as `/proc` has it; `None` if it is gone.

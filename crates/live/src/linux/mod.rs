@@ -191,6 +191,14 @@ impl Linux {
     }
 }
 
+/// Nanoseconds of CLOCK_MONOTONIC.
+pub(crate) fn monotonic() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes to the variable of this function.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 /// Why userfaultfd cannot be had.
 fn refused(error: &io::Error) -> Error {
     let (what, fix) = match error.raw_os_error() {
@@ -345,9 +353,6 @@ impl Kernel for Linux {
     }
 
     fn now_ns(&self) -> u64 {
-        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: writes to the variable of this function.
-        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+        monotonic()
     }
 }
