@@ -108,7 +108,7 @@ fn table_two_is_met_by_one_module_at_a_time() {
     assert!(errors.len() == 9 && mean < 0.05, "{mean}");
     let row = paper("memory-mode", 3000, false);
     assert!(!row.possible && row.seconds.is_none());
-    assert!(row.why_not.unwrap().starts_with("needs 3000.0 GiB and 11.7 GiB of tables"));
+    assert!(row.why_not.unwrap().starts_with("needs 3000.0 GiB and 11.7 GiB of page tables"));
 }
 
 #[test]
