@@ -99,9 +99,11 @@ def _rows(rows: Sequence[Row]) -> str:
     for paper, own in by_paper.items():
         missed, name = _missed(own), papers.label(paper)
         judged = sum(row["holds"] is not None for row in own)
-        said = f"{missed} of {judged} do not hold" if missed else f"all {judged} hold"
+        said = []
+        if judged:
+            said.append(f"{missed} of {judged} do not hold" if missed else f"all {judged} hold")
         if judged < len(own):
-            said += f", {len(own) - judged} not judged"
+            said.append(f"{len(own) - judged} not judged")
         cells = [
             [
                 _SIGNS[report.verdict(row)],
@@ -116,9 +118,9 @@ def _rows(rows: Sequence[Row]) -> str:
         ]
         table = page.table(_HEADS, cells, f"Statements of {name}, those that do not hold first")
         opened = " open" if len(by_paper) == 1 and len(own) <= _OPEN else ""
+        summary = page.text(f"{name}: {', '.join(said)}")
         folds.append(
-            f'<details class="paper"{opened}><summary>{page.text(f"{name}: {said}")}</summary>'
-            f"{table}</details>"
+            f'<details class="paper"{opened}><summary>{summary}</summary>{table}</details>'
         )
     return (
         '<p><label for="search">Rows that contain</label> <input id="search" type="search"></p>'
@@ -138,12 +140,16 @@ def holds(rows: Sequence[Row]) -> charts.Drawn:
         .encode(
             y=alt.Y("paper:N", sort=list(names), axis=alt.Axis(title=None, labelLimit=220)),
             x=alt.X(
-                "count:Q", stack="zero", axis=alt.Axis(title="rows", tickMinStep=1, tickCount=5)
+                "count:Q",
+                stack="zero",
+                axis=alt.Axis(
+                    title="rows", tickMinStep=1, labelOverlap="parity", labelSeparation=8
+                ),
             ),
             color=alt.Color(
                 "part:N",
                 scale=alt.Scale(domain=parts, range=list(_COLOURS)),
-                legend=alt.Legend(title=None, orient="top"),
+                legend=alt.Legend(title=None, orient="top", columns=2),
             ),
             order=alt.Order("order:Q"),
             tooltip=[alt.Tooltip("paper:N"), alt.Tooltip("part:N"), alt.Tooltip("count:Q")],

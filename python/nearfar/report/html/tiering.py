@@ -98,7 +98,7 @@ def _axis(alt: Any, kind: str, title: str, most: float = 0) -> Any:
     if kind == "size":
         ticks = charts.size_ticks(most)
         return alt.Axis(title=title, values=ticks, labelExpr=charts.SIZE_LABEL)
-    label = {"labelExpr": charts.COUNT_LABEL} if kind == "count" else {}
+    label = {"labelExpr": charts.COUNT_LABEL, "tickMinStep": 1} if kind == "count" else {}
     return alt.Axis(title=title, tickCount=6, **label)
 
 
