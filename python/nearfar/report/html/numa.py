@@ -175,8 +175,8 @@ def _chart(rows: Sequence[Row], published: Sequence[Row]) -> str:
                 f"<title>{page.text(label)}</title></path>"
             )
         shapes.append(
-            f'<text x="{_LEFT + 14}" y="{32 + 24 * index}" font-size="13" fill="{ink}">'
-            f"&#9679; {page.text(mode)}</text>"
+            f'<text x="{_LEFT + 14}" y="{32 + 24 * index}" font-size="13" fill="currentColor">'
+            f'<tspan fill="{ink}">&#9679;</tspan> {page.text(mode)}</text>'
         )
     caption = "A line for each mode." + (" Crosses: published." if published else "")
     wide, high = _LEFT + _PLOT_WIDE + 44, 12 + _PLOT_HIGH + _BOTTOM
