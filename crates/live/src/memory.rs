@@ -1,5 +1,5 @@
 //! The actions of a policy on the live memory: the contract is in
-//! [`Memory`](nearfar_kernel::tiering::Memory).
+//! [`Memory`].
 
 use nearfar_kernel::tiering::{
     Capability, Commit, Context, DropReason, Limit, Memory, NodeId, Page, Refused, Tenant, Thread,
