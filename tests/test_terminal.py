@@ -57,6 +57,7 @@ workload show redis
 #: Commands of which nothing is tried here, and why.
 ELSEWHERE = {
     "apply": "what it prints depends on the kernel; tests/test_apply.py",
+    "run": "what it prints depends on the program and the clock; tests/test_run.py",
     "capture": "a summary on standard error; tests/test_capture.py",
     "guest": "the streams of a command; tests/test_guest.py",
     "import": "as generate",
