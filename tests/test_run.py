@@ -125,6 +125,15 @@ def test_streams_and_exit_codes_are_the_programs(nearfar: Run, tmp_path: Path) -
 
 
 @needs_userfaultfd
+def test_what_outlives_the_run_is_not_disturbed(nearfar: Run, tmp_path: Path) -> None:
+    late = tmp_path / "late"
+    words = f"(while kill -0 $PPID 2> {tmp_path / 'none'}; do :; done; sh -c 'echo x > {late}') &"
+    done = nearfar("run", "--fast", "4M", "--", "sh", "-c", words)
+    assert done.returncode == 0
+    until(late.exists, "a program that was started after the run had ended")
+
+
+@needs_userfaultfd
 def test_a_far_tier_that_fails_ends_the_program(nearfar: Run, tmp_path: Path) -> None:
     """Before it reads anything wrong, and with a line that says why; its children too."""
     # No file of this process may be longer: the far tier's neither.

@@ -7,6 +7,7 @@
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::fd::RawFd;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nearfar_live::far::{self, Slow};
@@ -59,8 +60,12 @@ fn begin(text: &str) -> Result<(), String> {
     let setup = Setup::from_text(text)?;
     let open = |path: &str| {
         let file = OpenOptions::new().read(true).write(true).open(path);
-        file.map_err(|error| format!("{path}: {error}; nearfar run has ended"))
+        file.map_err(|error| format!("{path}: {error}"))
     };
+    if !Path::new(&setup.shared).exists() {
+        // nearfar run has ended, and something that it started has outlived it.
+        return Ok(());
+    }
     let shared = open(&setup.shared).and_then(|file| {
         Shared::map(&file).map_err(|error| format!("{}: {error}", setup.shared))
     })?;
