@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from capturing import needs_cc
-from conftest import Run, until
+from conftest import HANG, Run, until
 from nearfar import live
 
 HERE = Path(__file__).parent
@@ -58,9 +58,15 @@ def run(*words: str, **options: object) -> tuple[str, live.Outcome]:
     )
     asked = json.dumps({"words": words, "options": options})
     done = subprocess.run(
-        [sys.executable, "-c", script, asked], capture_output=True, text=True, check=True
+        [sys.executable, "-c", script, asked],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=HANG,
     )
-    return done.stdout, live.Outcome(**json.loads(done.stderr[done.stderr.index("{") :]))
+    outcome = live.Outcome(**json.loads(done.stderr[done.stderr.index("{") :]))
+    assert outcome.why is None, outcome.why
+    return done.stdout, outcome
 
 
 @needs_userfaultfd
@@ -105,6 +111,16 @@ def test_no_page_is_wrong(far: str, tmp_path: Path, build: Callable[..., Path]) 
     seen = outcome.counters
     for what in ("promotions", "demotions_copied", "shadow_faults", "released", "forks"):
         assert seen[what] > 0, (what, seen)
+
+
+@needs_userfaultfd
+@needs_cc
+def test_mappings_that_change_are_followed(build: Callable[..., Path]) -> None:
+    """The kernel copies to one mapping at a time, and moves between alike ones only."""
+    program = build((HERE / "mappings.c").read_text())
+    output, outcome = run(str(program), fast="2M", far="lz4", policy="ssp")
+    assert output == "0 pages were wrong\n" and outcome.exit_code == 0
+    assert outcome.counters["first_touches"] > 100 and outcome.counters["promotions"] > 100
 
 
 @needs_userfaultfd

@@ -19,7 +19,7 @@ from nearfar.declared import run as declared
 from nearfar.errors import NearfarError
 from nearfar.output import watched
 from nearfar.processes import handling
-from nearfar.schema import takes
+from nearfar.schema import knob_text, takes
 from nearfar.units import size
 
 LIBRARY = Path(__file__).parent / "_live" / "libnearfar_preload.so"
@@ -138,10 +138,7 @@ def run(
         raise NearfarError("command: is empty; put the program after `--`")
     if not LIBRARY.exists():
         raise NearfarError(f"{LIBRARY.name}: is not built; run `make live`", exit_code=3)
-    given = {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in (knobs or {}).items()
-    }
+    given = {name: knob_text(value) for name, value in (knobs or {}).items()}
     show = _meter()
 
     def progress(text: str) -> None:

@@ -295,6 +295,11 @@ def written(value: object) -> str:
     return f"{value:.15g}" if isinstance(value, float) else str(value)
 
 
+def knob_text(value: object) -> str:
+    """The value of a policy's knob as the engine reads it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def command_line(
     command: str,
     arguments: Sequence[str | PathLike[str]],

@@ -29,7 +29,7 @@ from nearfar.errors import NearfarError
 from nearfar.filter import View, view
 from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
-from nearfar.schema import Rows, default, takes
+from nearfar.schema import Rows, default, knob_text, takes
 from nearfar.sizes import list_of
 from nearfar.strict import read_toml
 from nearfar.tiering_answers import of_memory
@@ -196,7 +196,7 @@ def tiering(
     path = Path(workload)
     is_trace = not named or "/" in workload or path.suffix == ".trace" or path.is_dir()
     trace = path if is_trace else None
-    given = {name: _text(value) for name, value in (knobs or {}).items()}
+    given = {name: knob_text(value) for name, value in (knobs or {}).items()}
     labelled = _policies(asked.pop("policy", "all"), _knobs(given))
     began = time.monotonic()
     seen: View | None = None
@@ -253,12 +253,8 @@ def read_knobs(path: str | Path) -> dict[str, str]:
         for name, value in knobs.items():
             if isinstance(value, dict | list):
                 raise NearfarError(f"{path} key {policy}.{name}: give one value")
-            values[f"{policy}.{name}"] = _text(value)
+            values[f"{policy}.{name}"] = knob_text(value)
     return values
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 _Made = tuple[str, str | None, Callable[[], Any] | None, dict[str, str]]

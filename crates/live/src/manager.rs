@@ -6,10 +6,13 @@ use nearfar_trace::Result;
 use crate::children::Moves;
 use crate::regions::Regions;
 use crate::world::{SLOW_NODE, World, is};
-use crate::{Child, Event, Fail, Found, Kernel, Range, Va};
+use crate::{Child, Event, Found, Kernel, Range, Va};
 
 /// How often a policy is asked about one reference before it goes through all the same.
 const ASKS: usize = 100;
+/// How often one page is faulted for again, its fault refused, before the program is ended: it would go
+/// round for ever. Late messages are refused as well, but once each.
+const REFUSALS: u32 = 10_000;
 
 /// A policy in charge of a live memory.
 pub struct Manager<K> {
@@ -24,6 +27,8 @@ pub struct Manager<K> {
     pages: Vec<Va>,
     /// Faults that could not be served yet.
     again: Vec<Event>,
+    /// The last fault that was refused, and how often in turn.
+    refused: (Va, u32),
 }
 
 /// What a turn of the manager came to.
@@ -56,6 +61,7 @@ impl<K: Kernel> Manager<K> {
             found: Vec::new(),
             pages: Vec::new(),
             again: Vec::new(),
+            refused: (Va::new(0), 0),
         })
     }
 
@@ -193,11 +199,7 @@ impl<K: Kernel> Manager<K> {
         for at in &pages {
             let Some(old) = self.world.page_at(*at) else { continue };
             let new = to.plus(at.number() - range.from.number());
-            let Some(page) = self.world.numbers.hold(new) else {
-                // No number is left for it: it goes on without the policy, if the program has it.
-                self.world.break_down("the program has too many pages at once".into());
-                break;
-            };
+            let Some(page) = self.world.hold(new) else { break };
             self.world.rename(old, page);
             self.policy.released(&mut self.world, old, 1);
             self.world.numbers.release(old);
@@ -212,9 +214,7 @@ impl<K: Kernel> Manager<K> {
 
     fn fault(&mut self, at: Va, write: bool, protected: bool) {
         let done = match self.world.page_at(at) {
-            None if protected => {
-                self.world.kernel.protect(at, false).map_err(|fail| self.world.refused(fail))
-            }
+            None if protected => self.world.protect(at, false),
             None => self.first_touch(at),
             Some(page) if protected => self.write_fault(page),
             Some(page) if self.world.has(page, is::PRESENT) => self.zapped(page, at),
@@ -225,6 +225,12 @@ impl<K: Kernel> Manager<K> {
                 self.again.push(Event::Fault { at, write, protected });
             } else {
                 self.world.kernel.wake(at);
+                let before = if self.refused.0 == at { self.refused.1 } else { 0 };
+                self.refused = (at, before + 1);
+                if before == REFUSALS {
+                    let address = at.address();
+                    self.world.break_down(format!("no request serves a fault at {address:#x}"));
+                }
             }
         }
     }
@@ -235,12 +241,7 @@ impl<K: Kernel> Manager<K> {
         let around = (1..self.around.min(next))
             .find(|pages| self.world.page_at(at.plus(*pages)).is_some())
             .unwrap_or(self.around.min(next));
-        let placed = match self.world.kernel.place_zeros(at, around) {
-            Ok(placed) => placed,
-            // Another thread's fault brought it.
-            Err(Fail::Exists) => return Err(Refused::State),
-            Err(fail) => return Err(self.world.refused(fail)),
-        };
+        let placed = self.world.place_zeros(at, around)?;
         for number in 0..placed {
             self.know(at.plus(number), number == 0);
         }
@@ -250,10 +251,7 @@ impl<K: Kernel> Manager<K> {
 
     /// A page is in the program's memory and the policy is to know it.
     fn know(&mut self, at: Va, accessed: bool) {
-        let Some(page) = self.world.numbers.hold(at) else {
-            self.world.break_down("the program has too many pages at once".into());
-            return;
-        };
+        let Some(page) = self.world.hold(at) else { return };
         let node = self.room_for(page);
         self.world.map(page, node, accessed);
         self.policy.allocated(&mut self.world, page);
@@ -300,16 +298,11 @@ impl<K: Kernel> Manager<K> {
     /// A page is missing that should be there: a second message about a fault that was served, or the
     /// program gave it back while it was touched.
     fn zapped(&mut self, page: Page, at: Va) -> std::result::Result<(), Refused> {
-        match self.world.kernel.place_zeros(at, 1) {
-            Ok(_) => {
-                debug_assert!(self.world.has(page, is::MAPPED));
-                self.release_page(at);
-                self.know(at, true);
-                Ok(())
-            }
-            Err(Fail::Exists) => Err(Refused::State),
-            Err(fail) => Err(self.world.refused(fail)),
-        }
+        self.world.place_zeros(at, 1)?;
+        debug_assert!(self.world.has(page, is::MAPPED));
+        self.release_page(at);
+        self.know(at, true);
+        Ok(())
     }
 
     /// A page is parked or in the far tier.

@@ -1,5 +1,4 @@
-//! The actions of a policy on the live memory: the contract is in
-//! [`Memory`].
+//! The actions of a policy on the live memory: the contract is in [`Memory`].
 
 use nearfar_kernel::tiering::{
     Capability, Commit, Context, DropReason, Limit, Memory, NodeId, Page, Refused, Tenant, Thread,
@@ -50,7 +49,7 @@ impl<K: Kernel> World<K> {
             self.restore(page, false)?;
         } else if self.slot(page).is_some() || self.has(page, is::PROTECTED) {
             let at = self.numbers.place(page);
-            self.kernel.protect(at, false).map_err(|fail| self.refused(fail))?;
+            self.protect(at, false)?;
         }
         self.leave_window();
         Ok(())
@@ -197,7 +196,7 @@ impl<K: Kernel> Memory for World<K> {
         }
         if World::has(self, page, is::PRESENT) {
             let at = self.numbers.place(page);
-            self.kernel.protect(at, true).map_err(|fail| self.refused(fail))?;
+            self.protect(at, true)?;
         }
         self.set(page, is::PROTECTED, true);
         Ok(())
@@ -214,7 +213,7 @@ impl<K: Kernel> Memory for World<K> {
         // In the window a page with a slot is protected, whether the policy watches it or not.
         if World::has(self, page, is::PRESENT) && self.slot(page).is_none() {
             let at = self.numbers.place(page);
-            self.kernel.protect(at, false).map_err(|fail| self.refused(fail))?;
+            self.protect(at, false)?;
         }
         self.set(page, is::PROTECTED, false);
         Ok(())

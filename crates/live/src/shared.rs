@@ -171,9 +171,9 @@ impl Shared {
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), BLOCKS) }
     }
 
-    /// A block of one's own.
-    pub fn claim(&self, pid: u32) -> Option<&Block> {
-        self.blocks().iter().find(|block| {
+    /// A block of one's own, by its index.
+    pub fn claim(&self, pid: u32) -> Option<usize> {
+        self.blocks().iter().position(|block| {
             block.pid.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Acquire).is_ok()
         })
     }
@@ -194,8 +194,8 @@ mod tests {
     fn what_one_side_writes_the_other_reads() {
         let (ours, fd) = Shared::create().unwrap();
         let theirs = Shared::map(&fd).unwrap();
-        let block = theirs.claim(7).unwrap();
-        assert_eq!(theirs.claim(8).unwrap().pid.load(Ordering::Relaxed), 8);
+        let block = &theirs.blocks()[theirs.claim(7).unwrap()];
+        assert_eq!(theirs.blocks()[theirs.claim(8).unwrap()].pid.load(Ordering::Relaxed), 8);
         let counters = Counters { first_touches: 3, far_stores: 9, ..Counters::default() };
         block.publish(&counters);
         block.fail("no room anywhere");

@@ -20,7 +20,8 @@ use crate::program;
 use crate::setup::{Setup, VARIABLE};
 use crate::shared::{Shared, State};
 
-/// Longest time that a manager may not be heard of. It goes round ten times a second at least.
+/// Longest time that a manager may not be heard of while it could run. It goes round ten times a second
+/// at least.
 const HANG: Duration = Duration::from_secs(2);
 /// How often the supervisor looks without being called.
 const LOOK: Duration = Duration::from_millis(100);
@@ -96,6 +97,7 @@ pub fn run(
         shared,
         bell: File::from(bell),
         held: BTreeMap::new(),
+        silences: BTreeMap::new(),
         summary: Summary::default(),
     };
     let before = processor_time();
@@ -131,7 +133,40 @@ struct Supervisor {
     bell: File,
     /// Userfaultfds, by block. They stay open until the run is over.
     held: BTreeMap<usize, Option<OwnedFd>>,
+    /// By block.
+    silences: BTreeMap<usize, Silence>,
     summary: Summary,
+}
+
+/// How long a manager has not been heard of.
+#[derive(Default)]
+struct Silence {
+    /// Its last heartbeat, nanoseconds.
+    heard: u64,
+    /// When it was looked at last, and what its thread had used then.
+    seen: u64,
+    used: u64,
+    /// Time in which it could have run and was not heard of.
+    time: Duration,
+}
+
+impl Silence {
+    /// Look at it at this moment. Whether it hangs: a thread that the machine has no processor for does
+    /// not, nor one whose far tier is slow.
+    fn hangs(&mut self, thread: &Thread, heard: u64, now: u64) -> bool {
+        let since = Duration::from_nanos(now.saturating_sub(self.seen));
+        if heard != self.heard {
+            *self = Self { heard, seen: now, used: thread.used, time: Duration::ZERO };
+        } else if since >= LOOK {
+            let waits = thread.state == 'R' && thread.used == self.used;
+            if !waits && !thread.in_transfer {
+                // Who looks may have been without a processor as well.
+                self.time += since.min(2 * LOOK);
+            }
+            (self.seen, self.used) = (now, thread.used);
+        }
+        self.time >= HANG
+    }
 }
 
 impl Supervisor {
@@ -199,13 +234,14 @@ impl Supervisor {
                     let now: [u64; 4] =
                         std::array::from_fn(|i| block.used[i].load(Ordering::Relaxed));
                     let manager = block.manager.load(Ordering::Relaxed);
-                    match thread_state(pid, manager) {
+                    match Thread::read(pid, manager) {
                         // It has ended, or runs another program.
                         None => block.set_state(State::Ended),
-                        Some('T' | 't') => {}
-                        Some(_) => {
+                        Some(Thread { state: 'T' | 't', .. }) => {}
+                        Some(thread) => {
                             let heard = block.heartbeat.load(Ordering::Relaxed);
-                            if monotonic().saturating_sub(heard) > HANG.as_nanos() as u64 {
+                            let silence = self.silences.entry(index).or_default();
+                            if silence.hangs(&thread, heard, monotonic()) {
                                 let hangs = format!(
                                     "process {pid}: its manager has not been heard of for 2 s"
                                 );
@@ -221,7 +257,7 @@ impl Supervisor {
                 State::Failed => {
                     why.get_or_insert(format!("process {pid}: {}", block.why()));
                 }
-                State::Held if thread_state(pid, pid).is_none() => block.set_state(State::Ended),
+                State::Held if Thread::read(pid, pid).is_none() => block.set_state(State::Ended),
                 State::Free | State::Held | State::Ended => {}
             }
         }
@@ -276,11 +312,31 @@ fn signal(pid: u32, number: i32) {
     unsafe { libc::kill(pid as i32, number) };
 }
 
-/// The state of a thread, as `/proc` has it; `None` if it is gone.
-fn thread_state(pid: u32, thread: u32) -> Option<char> {
-    let text = fs::read_to_string(format!("/proc/{pid}/task/{thread}/stat")).ok()?;
-    let state = text.rsplit_once(')')?.1.trim_start().chars().next()?;
-    (!matches!(state, 'Z' | 'X')).then_some(state)
+/// A thread, as `/proc` has it.
+struct Thread {
+    state: char,
+    /// Ticks of processor time.
+    used: u64,
+    /// It waits for a read or a write of the far tier's file.
+    in_transfer: bool,
+}
+
+impl Thread {
+    /// `None` if it is gone.
+    fn read(pid: u32, thread: u32) -> Option<Self> {
+        let folder = format!("/proc/{pid}/task/{thread}");
+        let text = fs::read_to_string(format!("{folder}/stat")).ok()?;
+        let words: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+        let state = words.first()?.chars().next()?;
+        let ticks = |at: usize| words.get(at).and_then(|word| word.parse::<u64>().ok());
+        let in_transfer = state == 'D' && {
+            let call = fs::read_to_string(format!("{folder}/syscall")).unwrap_or_default();
+            let number = call.split(' ').next().and_then(|word| word.parse().ok());
+            matches!(number, Some(libc::SYS_pread64 | libc::SYS_pwrite64))
+        };
+        let used = ticks(11)? + ticks(12)?;
+        (!matches!(state, 'Z' | 'X')).then_some(Self { state, used, in_transfer })
+    }
 }
 
 /// This process and all that come from it, parents first.
@@ -315,7 +371,7 @@ mod tests {
     fn supervisor() -> Supervisor {
         let (shared, _) = Shared::create().unwrap();
         let pid = std::process::id();
-        let block = shared.claim(pid).unwrap();
+        let block = &shared.blocks()[shared.claim(pid).unwrap()];
         // SAFETY: a system call without arguments.
         block.manager.store(unsafe { libc::gettid() } as u32, Ordering::Relaxed);
         block.heartbeat.store(monotonic(), Ordering::Relaxed);
@@ -325,6 +381,7 @@ mod tests {
             shared,
             bell: File::from(bell),
             held: BTreeMap::new(),
+            silences: BTreeMap::new(),
             summary: Summary::default(),
         }
     }
@@ -333,13 +390,35 @@ mod tests {
     fn a_manager_that_is_not_heard_of_ends_the_program() {
         let mut supervisor = supervisor();
         assert_eq!(supervisor.look(), None);
-        let block = &supervisor.shared.blocks()[0];
-        block.heartbeat.store(monotonic() - HANG.as_nanos() as u64 - 1, Ordering::Relaxed);
+        let silence = supervisor.silences.get_mut(&0).unwrap();
+        silence.time = HANG;
         assert!(supervisor.look().unwrap().contains("has not been heard of for 2 s"));
+        // Heard of again.
+        supervisor.shared.blocks()[0].heartbeat.store(monotonic(), Ordering::Relaxed);
+        assert_eq!(supervisor.look(), None);
         // One whose thread is gone has ended, or runs another program, which is no fault.
         supervisor.shared.blocks()[0].manager.store(u32::MAX / 2, Ordering::Relaxed);
         assert_eq!(supervisor.look(), None);
         assert_eq!(supervisor.shared.blocks()[0].state(), State::Ended);
+    }
+
+    #[test]
+    fn time_without_a_processor_or_in_a_transfer_is_no_silence() {
+        let steps_until = |state: char, in_transfer: bool, runs: bool, heard_until: u64| {
+            let (mut silence, mut used) = (Silence::default(), 0);
+            (1..100).find(|step| {
+                used += u64::from(runs);
+                let thread = Thread { state, used, in_transfer };
+                silence.hangs(&thread, heard_until.min(*step), step * 100_000_000)
+            })
+        };
+        // In steps of a tenth of a second.
+        assert_eq!(steps_until('S', false, false, 5), Some(25));
+        assert_eq!(steps_until('D', false, false, 1), Some(21));
+        assert_eq!(steps_until('R', false, true, 5), Some(25));
+        assert_eq!(steps_until('R', false, false, 5), None);
+        assert_eq!(steps_until('D', true, false, 5), None);
+        assert_eq!(steps_until('S', false, false, 100), None);
     }
 
     #[test]

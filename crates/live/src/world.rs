@@ -303,6 +303,31 @@ impl<K: Kernel> World<K> {
         self.broken.get_or_insert(why);
     }
 
+    /// A number for the page there; without one the program cannot go on.
+    pub(crate) fn hold(&mut self, at: Va) -> Option<Page> {
+        let page = self.numbers.hold(at);
+        if page.is_none() {
+            self.break_down("the program has too many pages at once".into());
+        }
+        page
+    }
+
+    // --- requests
+
+    /// Write-protect the page there, or let writes through.
+    pub(crate) fn protect(&mut self, at: Va, on: bool) -> Result<(), Refused> {
+        self.kernel.protect(at, on).map_err(|fail| self.refused(fail))
+    }
+
+    /// Up to `pages` pages of zeros from here on; [`Refused::State`] if there is a page.
+    pub(crate) fn place_zeros(&mut self, at: Va, pages: u64) -> Result<u64, Refused> {
+        self.kernel.place_zeros(at, pages).map_err(|fail| match fail {
+            // Another thread's fault brought it.
+            Fail::Exists => Refused::State,
+            fail => self.refused(fail),
+        })
+    }
+
     // --- frames
 
     /// A place of the lot without a frame.
@@ -591,7 +616,7 @@ impl<K: Kernel> World<K> {
     pub(crate) fn make_writable(&mut self, page: Page) -> Result<(), Refused> {
         let at = self.numbers.place(page);
         if self.has(page, is::PRESENT) {
-            self.kernel.protect(at, false).map_err(|fail| self.refused(fail))?;
+            self.protect(at, false)?;
         }
         let freed = self.free_slot(page);
         if freed && !self.has(page, is::SLOW) {

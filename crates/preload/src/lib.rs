@@ -70,8 +70,7 @@ fn begin(text: &str) -> Result<(), String> {
         Shared::map(&file).map_err(|error| format!("{}: {error}", setup.shared))
     })?;
     let pid = std::process::id();
-    let claimed = shared.claim(pid).ok_or("the program has run too many programs")?;
-    let block = shared.blocks().iter().position(|block| std::ptr::eq(block, claimed)).unwrap_or(0);
+    let block = shared.claim(pid).ok_or("the program has run too many programs")?;
 
     let sizes = setup.sizes();
     let say = |error: nearfar_live::Error| error.to_string();

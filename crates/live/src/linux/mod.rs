@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -152,11 +152,6 @@ impl Linux {
         }
     }
 
-    /// Manage this memory although it was mapped before.
-    pub fn include(&mut self, range: Range) {
-        self.excluded.remove(range);
-    }
-
     /// Where messages come from.
     pub fn descriptor(&self) -> RawFd {
         self.program.as_raw_fd()
@@ -243,13 +238,6 @@ fn adopt(children: &mut Vec<Option<Uffd>>, fd: RawFd) -> Child {
     Child::new(free as u32)
 }
 
-impl AsFd for Linux {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: open for as long as `self` is.
-        unsafe { BorrowedFd::borrow_raw(self.program.as_raw_fd()) }
-    }
-}
-
 impl Kernel for Linux {
     fn events(&mut self, into: &mut Vec<Event>) {
         let count = self.program.read(&mut self.messages);
@@ -289,8 +277,13 @@ impl Kernel for Linux {
 
     fn place_zeros(&mut self, at: Va, pages: u64) -> std::result::Result<u64, Fail> {
         let length = (pages as usize * PAGE).min(self.zeros.len()) as u64;
-        let copied = self.program.copy(at.address(), self.zeros.as_ptr(), length, false)?;
-        Ok(copied / PAGE as u64)
+        let copy = |length| self.program.copy(at.address(), self.zeros.as_ptr(), length, false);
+        let copied = match copy(length) {
+            // More than one mapping: the program has changed the protection of a part.
+            Err(Fail::Missing) if pages > 1 => copy(PAGE as u64),
+            other => other,
+        };
+        Ok(copied? / PAGE as u64)
     }
 
     fn park(&mut self, at: Va, to: Frame) -> std::result::Result<(), Fail> {

@@ -85,6 +85,24 @@ fn requests_answer_as_the_model_does() {
     drop(memory);
 }
 
+/// The kernel copies to one mapping at a time.
+#[test]
+fn pages_come_around_where_a_part_is_read_only() {
+    let Some((kernel, memory, range)) = with_program(1, 8) else { return };
+    let (memory, mut kernel) = (memory, kernel);
+    let part = range.from.plus(4).address() as *mut libc::c_void;
+    // SAFETY: two pages of the test's mapping.
+    assert_eq!(unsafe { libc::mprotect(part, 2 * PAGE, libc::PROT_READ) }, 0);
+    let mut pages = (0..8).map(|page| range.from.plus(page));
+    assert!(pages.all(|at| match kernel.place_zeros(at, 8) {
+        Ok(placed) => placed > 0,
+        Err(fail) => fail == Fail::Exists,
+    }));
+    assert_eq!(kernel.present(range).len(), 8);
+    drop(kernel);
+    drop(memory);
+}
+
 /// While a message about mappings is unread, no request is carried out: not even one that takes a
 /// page from memory that the program has mapped anew.
 #[test]
@@ -158,7 +176,7 @@ fn manage(policy: &str, far: &str, fast: u64, pages: u64, act: impl FnOnce(Range
     let range = memory.range();
     // Other tests run in this process, too.
     kernel.excluded.add(Range::new(Va::new(0), Va::of(u64::MAX)));
-    kernel.include(range);
+    kernel.excluded.remove(range);
     let folder = tempfile::tempdir().unwrap();
     let tier = TIERS.iter().find(|(name, _)| *name == far).unwrap().1;
     let far = (tier.make)(folder.path().join("far").to_str().unwrap(), 4 * pages as u32).unwrap();
