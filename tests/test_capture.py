@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections import Counter
 from collections.abc import Callable
@@ -32,6 +33,7 @@ from capturing import (
 from conftest import HANG
 from nearfar import capture
 from nearfar.declared.names import KIND
+from nearfar.info import info as summary
 
 
 @needs_qemu
@@ -320,3 +322,9 @@ def test_gzip_and_streams(tmp_path: Path) -> None:
     assert sum(table["instr"].to_pylist()) <= found["instructions"]
     names = {Path(r["name"]).name for r in regions(trace)}
     assert {"gzip", "[stack]", "[heap]"} <= names
+    clock = json.loads((trace / "trace.json").read_text())["clock"]
+    assert clock["records"][-1] == found["records"]
+    heat = summary(trace)["heatmap"]
+    seconds = heat["seconds"]
+    assert len(seconds) == heat["time_bins"] + 1 and seconds == sorted(seconds)
+    assert seconds[0] == 0 < seconds[-1] == clock["milliseconds"][-1] / 1000

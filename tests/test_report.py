@@ -508,7 +508,9 @@ def test_heat_map_reads_out_cells(written: Path) -> None:
         answer = page.inner_text("#heat-reading").replace("\u202f", "")
         place = heat["address_bins"][254]
         assert answer.startswith(f"{heat['counts'][254][1]} references to {place['label']}")
-        assert f"{place['addr_low']:#x}" in answer
+        assert f"{place['addr_low']:#x}" in answer and answer.endswith(", 0.05 s to 0.1 s")
+        ticks = page.locator("#heat-ticks span").all_inner_texts()
+        assert ticks == ["0 s", "3.2 s", "6.4 s", "16 s", "25.6 s"]
         box = page.locator("#heat-map").bounding_box()
         page.mouse.move(box["x"] + 1, box["y"] + box["height"] - 1)
         answer = page.inner_text("#heat-reading").replace("\u202f", "")

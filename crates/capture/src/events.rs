@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::Instant;
 
-use nearfar_trace::{Batch, Narrow, RegionEvent, RegionKind, Result, Writer};
+use nearfar_trace::{Batch, Clock, Narrow, RegionEvent, RegionKind, Result, Writer};
 
 use crate::expand::{Expander, Position, Sink};
 use crate::interrupt::Watch;
@@ -31,6 +32,8 @@ pub(crate) struct Output<'a> {
     pub cut: Option<Cut>,
     /// Asks the user, and ends the program.
     pub watch: Watch<'a>,
+    /// When the first record was written, if one was, and further moments.
+    pub clock: (Option<Instant>, Clock),
 }
 
 /// Why recording had to end.
@@ -64,7 +67,13 @@ impl Output<'_> {
 
     /// Records have been written, perhaps many for few words: look at whether the user wants more.
     fn wrote(&mut self) {
-        if self.watch.look(self.writer.records()) {
+        let records = self.writer.records();
+        let (began, clock) = &mut self.clock;
+        if records > 0 {
+            let began = began.get_or_insert_with(Instant::now);
+            clock.note(began.elapsed().as_millis() as u64, records);
+        }
+        if self.watch.look(records) {
             self.stop(Some(Cut::Killed));
         }
     }
@@ -168,7 +177,17 @@ impl<'a> Recording<'a> {
     ) -> Self {
         let max = max.unwrap_or(u64::MAX);
         Self {
-            out: Output { shared, writer, skip, max, schedule, full: false, cut: None, watch },
+            out: Output {
+                shared,
+                writer,
+                skip,
+                max,
+                schedule,
+                full: false,
+                cut: None,
+                watch,
+                clock: <_>::default(),
+            },
             expander: Expander::new(fetch),
             batch: Batch::default(),
             events: Vec::new(),

@@ -410,8 +410,11 @@ fn finish(shared: &Shared, mut streams: Streams<'_>, status: ExitStatus) -> Resu
     let reason = incomplete(shared, &streams.recording, end).or(nothing).or(never);
     let full = streams.full();
     let build_ids = build_ids(&streams.recording.files_mapped);
+    let mut clock = std::mem::take(&mut streams.recording.out.clock.1);
+    clock.end();
     let mut writer = streams.into_writer();
     writer.build_ids(build_ids);
+    writer.clock(clock);
     for warning in &warnings {
         writer.change_source(|source| source.detail = format!("{}; {warning}", source.detail));
     }

@@ -8,6 +8,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::checksum::Checksum;
+use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::file;
 use crate::folder::TemporaryFile;
@@ -123,6 +124,9 @@ pub struct Info {
     /// Build ids of the program files that were mapped, by path, where they have one.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub build_ids: BTreeMap<String, String>,
+    /// When the records were made; absent where nothing was run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock: Option<Clock>,
 }
 
 impl Info {
@@ -142,6 +146,7 @@ impl Info {
             parts: Vec::new(),
             regions: None,
             build_ids: BTreeMap::new(),
+            clock: None,
         }
     }
 

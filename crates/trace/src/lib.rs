@@ -4,6 +4,7 @@
 //! (see `docs/trace.md`). Nothing here knows about hardware, kernels or studies.
 
 pub mod checksum;
+pub mod clock;
 pub mod column;
 pub mod error;
 pub mod exercise;
@@ -23,6 +24,7 @@ pub mod verify;
 pub mod writer;
 
 pub use checksum::Checksum;
+pub use clock::Clock;
 pub use error::{Error, ErrorKind, Result};
 pub use info::{Info, PartInfo, RegionsInfo, Source, ThreadInfo};
 pub use reader::{Columns, Reader};

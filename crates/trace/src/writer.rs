@@ -6,6 +6,7 @@ mod sink;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use crate::clock::Clock;
 use crate::column::Group;
 use crate::error::Result;
 use crate::footprint::Footprint;
@@ -183,6 +184,11 @@ impl Writer {
     /// Say which program files were mapped: their build ids by path.
     pub fn build_ids(&mut self, ids: BTreeMap<String, String>) {
         self.pool.sink().info.build_ids = ids;
+    }
+
+    /// Say when records were made.
+    pub fn clock(&mut self, clock: Clock) {
+        self.pool.sink().info.clock = Some(clock);
     }
 
     /// End the trace. With `incomplete`, it is kept readable but marked incomplete for this reason.

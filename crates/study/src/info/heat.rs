@@ -24,7 +24,7 @@ pub struct AddressBin {
 }
 
 /// Touches by address and time.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HeatMap {
     /// Columns of `counts`.
     pub time_bins: usize,
@@ -34,6 +34,8 @@ pub struct HeatMap {
     pub counts: Vec<Vec<u64>>,
     /// Records in a column; the last one may have fewer.
     pub records_per_bin: u64,
+    /// Seconds of the capture at which a column begins, and at which the last one ends, where known.
+    pub seconds: Option<Vec<f64>>,
 }
 
 /// Divide touched pages, given as (page, region) in ascending order of the page, into at most
@@ -138,5 +140,8 @@ pub fn fill(
     let counts = (0..address_bins.len())
         .map(|row| (0..time_bins).map(|time| flat[time * ROWS + row]).collect())
         .collect();
-    Ok(HeatMap { time_bins, address_bins, counts, records_per_bin: per_bin })
+    let edges = (0..=time_bins as u64).map(|bin| (bin * per_bin).min(records));
+    let seconds =
+        reader.info().clock.as_ref().map(|clock| edges.map(|at| clock.seconds(at)).collect());
+    Ok(HeatMap { time_bins, address_bins, counts, records_per_bin: per_bin, seconds })
 }

@@ -81,6 +81,7 @@ impl Info {
                 twice(threads().map(|thread| thread.index))
                     .map(|index| format!("`threads` has index {index} twice"))
             })
+            .or_else(|| self.clock.as_ref()?.contradiction(self.records))
             .or_else(|| self.parts())
             .or_else(|| self.pages())
     }
@@ -182,6 +183,7 @@ mod tests {
                 {"file": "part-00001.parquet", "records": 20, "bytes": 1},
             ],
             "regions": {"events": 0, "bytes": 1, "checksum": checksum},
+            "clock": {"milliseconds": [3, 8], "records": [0, 60]},
         })
     }
 
@@ -267,6 +269,11 @@ mod tests {
             ("/parts/0/bytes", json!(-1), "damaged: invalid value"),
             ("/regions/checksum", Value::Null, "damaged: invalid type"),
             ("/regions/colour", json!(1), "damaged: unknown field"),
+            ("/clock/records", json!([60]), "`clock` is not two lists"),
+            ("/clock/records", json!([9, 8]), "`clock` is not two lists"),
+            ("/clock/records/1", json!(61), "`clock` has a moment with 61 records"),
+            ("/clock/milliseconds/1", json!(2), "`clock` is not two lists"),
+            ("/clock/milliseconds/1", json!(0.5), "damaged: invalid type"),
         ];
         for (key, value, expected) in cases {
             let mut text = good();

@@ -1,7 +1,7 @@
 function setUpHeat() {
   const map = byId("heat-map");
   if (!map) return;
-  const { times, per_bin: perBin, rows, counts } = read("heat");
+  const { times, per_bin: perBin, rows, counts, seconds } = read("heat");
   const height = Math.max(240, Math.min(480, rows.length * 3));
   const most = counts.reduce((m, row) => row.reduce((n, c) => Math.max(n, c), m), 1);
   const digits = (n) => Math.round(n).toLocaleString("en").replaceAll(",", "\u202f");
@@ -11,6 +11,7 @@ function setUpHeat() {
     }
     return String(Math.round(n));
   };
+  const time = (bin) => `${Number(seconds[bin].toPrecision(3))} s`;
   const rgb = themes.heat.map((c) => [1, 3, 5].map((i) => parseInt(c.slice(i, i + 2), 16)));
   /* Logarithmic: a page touched once and one touched a million times both show. On a dark page the
      ramp starts higher, so that once is still seen. */
@@ -89,7 +90,8 @@ function setUpHeat() {
     }));
     const ticks = [0, 0.25, 0.5, 0.75, 1].map((share) => {
       const tick = document.createElement("span");
-      tick.textContent = short(share * times * perBin) + (share === 1 ? " references" : "");
+      tick.textContent = seconds ? time(Math.round(share * times))
+        : short(share * times * perBin) + (share === 1 ? " references" : "");
       return tick;
     });
     byId("heat-ticks").replaceChildren(...ticks);
@@ -102,7 +104,8 @@ function setUpHeat() {
     const from = cursor.time * perBin;
     byId("heat-reading").textContent =
       `${digits(counts[cursor.row][cursor.time])} references to ${name || "(no name)"}, `
-      + `${low} to ${high}, records ${short(from)} to ${short(from + perBin)}`;
+      + `${low} to ${high}, records ${short(from)} to ${short(from + perBin)}`
+      + (seconds ? `, ${time(cursor.time)} to ${time(cursor.time + 1)}` : "");
     draw();
   }
 

@@ -18,7 +18,8 @@ def model(data: Mapping[str, Any]) -> Mapping[str, object]:
 
     Args:
         data: ``time_bins``, ``address_bins`` (low to high, each ``addr_low``, ``addr_high``,
-            ``label``), ``counts[address][time]`` and ``records_per_bin``.
+            ``label``), ``counts[address][time]``, ``records_per_bin`` and ``seconds``: where a time
+            bin begins and the last one ends, or None.
 
     Raises:
         NearfarError: the counts have another shape than the bins.
@@ -33,6 +34,7 @@ def model(data: Mapping[str, Any]) -> Mapping[str, object]:
             for b in data["address_bins"]
         ],
         "counts": data["counts"],
+        "seconds": data.get("seconds"),
     }
 
 
@@ -49,6 +51,11 @@ def section(data: Mapping[str, Any]) -> str:
     ranked = sorted(totals.items(), key=lambda pair: -pair[1])
     named = ", ".join(f"{n} {units.percent(c / everything)}" for n, c in ranked[:3])
     caption = f"Most references go to: {named}. Addresses that were never touched are left out."
+    if data.get("seconds"):
+        caption += (
+            " Times are those of the capture, under which a program runs several times slower than"
+            " alone; each column holds equally many references."
+        )
     rows = [
         [
             page.text(name),
