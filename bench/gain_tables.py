@@ -10,12 +10,12 @@ from cases.page_gain import (
     apart,
     gains,
     inside,
-    interval,
     near,
     predicted_gain,
     right_sign,
     shown,
 )
+from measure import interval
 from table import recorded, summary
 
 from nearfar.apply.setting import short

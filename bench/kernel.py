@@ -59,6 +59,7 @@ class Finished:
         killed: processes that the kernel ended for lack of memory.
         updated: a page became active when it was read back, which takes statistics that were
             brought up to date while the program ran.
+        processor_seconds: of the program, user and system.
     """
 
     exit_code: int
@@ -69,6 +70,7 @@ class Finished:
     file_bytes: int
     killed: int
     updated: bool
+    processor_seconds: float
 
 
 @dataclass(frozen=True)
@@ -234,7 +236,15 @@ def _run_watched(where: Controller, group: Path, command: Sequence[str], *, poll
                 updated = _activated() != activated
                 usual = int(statistics.median(kernel))
                 return Finished(
-                    child.returncode, major, anonymous, max(kernel), usual, file, killed, updated
+                    child.returncode,
+                    major,
+                    anonymous,
+                    max(kernel),
+                    usual,
+                    file,
+                    killed,
+                    updated,
+                    usage.ru_utime + usage.ru_stime,
                 )
             anonymous = max(anonymous, (stat["active_anon"] + stat["inactive_anon"]) // PAGE)
             kernel.append(where.kernel_bytes(group, stat))

@@ -10,9 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from math import comb
 from pathlib import Path
 from typing import Any
+
+#: An interval holds the median with this probability at least.
+SURE = 0.95
 
 
 class BenchError(Exception):
@@ -77,6 +81,28 @@ def row(
 def ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
     """Ratio of each round: both sides ran one after the other, so a busy machine hits both."""
     return [a / b for a, b in zip(above, below, strict=True)]
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Around the median, of the sorted values, with :data:`SURE`; all of them if they are few."""
+    ordered, count = sorted(values), len(values)
+    outside = 0
+    # The median is below the k-th smallest with the chance of at most k - 1 heads of `count`.
+    outer = 2.0 * 2.0**-count
+    while outer + 2 * comb(count, outside + 1) * 2.0**-count <= 1 - SURE:
+        outside += 1
+        outer += 2 * comb(count, outside) * 2.0**-count
+    return ordered[outside], ordered[count - 1 - outside]
+
+
+def judged(made: Row, values: Sequence[float]) -> Row:
+    """The row, its goal met or missed only if all of the :func:`interval` meets or misses it."""
+    low, high = interval(values)
+    sign, limit = made.goal.split()
+    met = [end >= float(limit) if sign == ">=" else end <= float(limit) for end in (low, high)]
+    holds = met[0] if met[0] == met[1] else None
+    note = f"the median is {low:.3g} to {high:.3g}" + ("" if holds is not None else ": not shown")
+    return replace(made, holds=holds, note="; ".join(filter(None, (made.note, note))))
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from cases import (
     decode,
     huge,
     kernel_faults,
+    live,
     lru,
     mglru_guest,
     page_gain,
@@ -52,6 +53,7 @@ CASES = [
     tiering,
     ssd,
     sweep,
+    live,
 ]
 #: What a kernel does beside what is predicted; `make validate` runs each for a record of its own.
 VALIDATION = [kernel_faults, mglru_guest, page_gain]

@@ -9,13 +9,12 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from math import comb
 from pathlib import Path
 from typing import Any
 
 import kernel
 from inputs import Inputs
-from measure import BenchError, Row, alone, capture, nearfar, row, run
+from measure import BenchError, Row, alone, capture, interval, nearfar, row, run
 from programs import PROGRAMS, Program
 from undo import undoing
 
@@ -35,8 +34,6 @@ PART, OTHERWISE = 3.0, {"cc1": 1.5, "shell": 1.0, "node": 2.0, "graph": 6.0}
 QUICK, QUICK_PART, QUICK_SIZES = ("sort",), 0.1, (64 << 10,)
 #: Turns, for each round that is asked for: every page size once, the base between every two.
 TURNS = 2
-#: The interval holds the median with this probability at least.
-SURE = 0.95
 #: From which size on the kernel tells a host of free memory: 2 to this power of pages.
 REPORTING, LARGEST = Path("/sys/module/page_reporting/parameters/page_reporting_order"), "10"
 #: Which parts of the time the kernel spends.
@@ -150,18 +147,6 @@ def predict(cells: list[dict[str, Any]], command: list[str], trace: Path, here: 
         cell["bloat_bytes"] = (
             rows[cell["page_bytes"]]["resident_bytes"] - rows[BASE]["resident_bytes"]
         )
-
-
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Around the median, of the sorted values, with :data:`SURE`; all of them if they are few."""
-    ordered, count = sorted(values), len(values)
-    outside = 0
-    # The median is below the k-th smallest with the chance of at most k - 1 heads of `count`.
-    outer = 2.0 * 2.0**-count
-    while outer + 2 * comb(count, outside + 1) * 2.0**-count <= 1 - SURE:
-        outside += 1
-        outer += 2 * comb(count, outside) * 2.0**-count
-    return ordered[outside], ordered[count - 1 - outside]
 
 
 def gains(cell: dict[str, Any]) -> list[float]:

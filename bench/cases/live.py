@@ -1,0 +1,149 @@
+"""``nearfar run`` beside swap on zram: processor time of the same work in as much memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+
+import kernel
+from inputs import Inputs
+from measure import BenchError, Row, judged, ratios, row
+from programs import HERE
+
+from nearfar import live
+
+NAME = "live"
+SUMMARY = "nearfar run against swap on zram: processor time of random references"
+
+#: Pages of the program, references, and how many times everything is repeated for each round.
+PAGES, REFERENCES, TURNS = 16384, 100_000, 7
+QUICK_PAGES, QUICK_REFERENCES, QUICK_TURNS = 2048, 5_000, 1
+#: Part of the pages that is kept in memory.
+PART = 0.5
+POLICIES = ("ssp", "nomad")
+#: Seconds of the program where all fits: references for each of the others.
+LONGER = 300
+
+
+def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
+    """Pairs, one after the other, on one processor; the peer's time is that of its process."""
+    if (why := live.refused()) is not None:
+        inputs.remarks.append(f"{NAME} skipped: {why}")
+        return []
+    pages, references = (QUICK_PAGES, QUICK_REFERENCES) if quick else (PAGES, REFERENCES)
+    turns = QUICK_TURNS if quick else TURNS * rounds
+    program = inputs.scratch / "touch"
+    built = subprocess.run(
+        ["cc", "-O2", "-o", program, HERE / "touch.c", "-lm"], capture_output=True, text=True
+    )
+    if built.returncode != 0:
+        raise BenchError(f"touch.c: {built.stderr.strip().splitlines()[-1]}")
+    fast = int(pages * kernel.PAGE * PART)
+    rows = fits(program, pages, references, turns)
+    try:
+        where = kernel.controller(Path("/proc/mounts").read_text(encoding="ascii"))
+        with kernel.swapping(4 * pages * kernel.PAGE):
+            for order, writes in product(("uniform", "zipf"), (0, 50)):
+                words = [str(program), str(pages), str(references), str(writes), order]
+                rows += against_swap(where, words, fast, turns)
+    except kernel.Unavailable as error:
+        inputs.remarks.append(f"{NAME} beside zram skipped: {error}")
+    return rows
+
+
+def against_swap(
+    where: kernel.Controller, words: Sequence[str], fast: int, turns: int
+) -> list[Row]:
+    """Rows of one mix of references."""
+    swapped, lived = [], {policy: [] for policy in POLICIES}
+    faults, hints = [], {policy: [] for policy in POLICIES}
+    group = f"nearfar-bench-{os.getpid()}"
+    for _ in range(turns):
+        ran = kernel.run_limited(where, words, fast, group, poll=False)
+        if ran.exit_code != 0:
+            raise BenchError(f"touch: ended with {ran.exit_code} under a limit of {fast} bytes")
+        swapped.append(ran.processor_seconds)
+        faults.append(ran.major)
+        for policy in POLICIES:
+            outcome = managed(words, fast, policy)
+            lived[policy].append(seconds(outcome))
+            hints[policy].append(outcome.counters["promotions"])
+    made = []
+    _, pages, references, writes, order = words
+    for policy in POLICIES:
+        values = ratios(lived[policy], swapped)
+        helps = policy == "ssp" and writes == "0" and order == "zipf"
+        goal = "<= 0.9" if helps else "<= 1.1"
+        one = row(
+            NAME, f"{policy} / zram, {order}, {writes} % writes", values, "x", goal=goal, cores=1,
+            note=f"{pages} pages, {references} references, {PART:.0%} of the pages fast; "
+            f"{sum(faults) // turns:,} faults from zram, "
+            f"{sum(hints[policy]) // turns:,} promotions",
+        )  # fmt: skip
+        made.append(judged(one, values))
+    return made
+
+
+def fits(program: Path, pages: int, references: int, turns: int) -> list[Row]:
+    """What it costs where everything fits, and a hint fault on the manager's own processor."""
+    words = [str(program), str(pages), str(LONGER * references), "50", "zipf"]
+    roomy = 2 * pages * kernel.PAGE
+    alone, lived = [], []
+    for _ in range(turns):
+        alone.append(processor_seconds(words))
+        lived.append(seconds(managed(words, roomy, "ssp")))
+    values = ratios(lived, alone)
+    name = "ssp / program alone, all fits"
+    rows = [judged(row(NAME, name, values, "x", goal="<= 1.02", cores=1), values)]
+    words = [str(program), str(pages), str(references), "0", "uniform"]
+    costs = []
+    for _ in range(turns):
+        outcome = managed(words, int(pages * kernel.PAGE * PART), "none", far="shm")
+        counters = outcome.counters
+        faults = counters["window_faults"] + counters["hint_faults"]
+        costs.append(1e6 * (seconds(outcome) - processor_seconds(words)) / faults)
+    note = "processor time beyond the program's own, a fault; first touches and demotions included"
+    name = "reference let through to shared memory"
+    made = row(NAME, name, costs, "us", goal="<= 15", cores=1, note=note)
+    return [*rows, judged(made, costs)]
+
+
+def managed(words: Sequence[str], fast: int, policy: str, far: str = "zstd") -> live.Outcome:
+    """One run, tied to one processor, in a process of its own."""
+    script = (
+        "import json, os, sys\nfrom nearfar import live\n"
+        "os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})\n"
+        "words, options = json.loads(sys.argv[1])\n"
+        "print(live.run(words, **options).to_json(), file=sys.stderr)"
+    )
+    asked = json.dumps([list(words), {"fast": str(fast), "policy": policy, "far": far}])
+    done = subprocess.run([sys.executable, "-c", script, asked], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise BenchError(f"nearfar run: {done.stderr.strip().splitlines()[-1]}")
+    outcome = live.Outcome(**json.loads(done.stderr[done.stderr.index("{") :]))
+    if outcome.exit_code != 0:
+        raise BenchError(f"nearfar run: touch ended with {outcome.exit_code}: {outcome.why}")
+    return outcome
+
+
+def seconds(outcome: live.Outcome) -> float:
+    """Processor time of the program and its manager."""
+    return outcome.user_seconds + outcome.system_seconds
+
+
+def processor_seconds(words: Sequence[str]) -> float:
+    """Processor time of a program alone, on the same processor."""
+    core = max(os.sched_getaffinity(0))
+    child = subprocess.Popen(
+        words, stdout=subprocess.DEVNULL, preexec_fn=lambda: os.sched_setaffinity(0, {core})
+    )
+    _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode != 0:
+        raise BenchError(f"touch: ended with {child.returncode}")
+    return usage.ru_utime + usage.ru_stime
