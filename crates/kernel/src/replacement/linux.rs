@@ -107,9 +107,9 @@ const WORKINGSET: u32 = 8;
 /// It is code of a file.
 const EXECUTABLE: u32 = 16;
 /// An anonymous page that was discarded, in a list of files.
-const LAZY: u32 = 32;
+pub(super) const LAZY: u32 = 32;
 /// One that was written since.
-const REWRITTEN: u32 = 64;
+pub(super) const REWRITTEN: u32 = 64;
 /// It is in no list yet.
 const WAITING: u32 = 128;
 
@@ -119,6 +119,13 @@ const ANON: usize = 0;
 const INACTIVE_ANON: usize = 0;
 const INACTIVE_FILE: usize = FILE as usize;
 const ACTIVE_FILE: usize = LIST as usize;
+
+/// A page is written, which may have been discarded.
+pub(super) fn rewrite(links: &mut Links, page: u32) {
+    if (page as usize) < links.len() && links[page] & LAZY != 0 {
+        links[page] |= REWRITTEN;
+    }
+}
 
 /// A list and its length; its newest page is the head.
 #[derive(Clone, Debug, Default)]
@@ -198,20 +205,25 @@ impl Lists {
         self.waiting.clear();
     }
 
-    fn new_statistics(&self) -> Statistics {
-        let lengths = [0, 1, 2, 3].map(|list| self.lists[list].length);
-        Statistics { lengths, activated: self.activated }
+    fn lengths(&self) -> [u64; 4] {
+        self.lists.each_ref().map(|pages| pages.length)
     }
 
+    fn new_statistics(&self) -> Statistics {
+        Statistics { lengths: self.lengths(), activated: self.activated }
+    }
+
+    #[inline]
     fn statistics(&self) -> Statistics {
         if self.setup.statistics_every == 1 { self.new_statistics() } else { self.old }
     }
 
+    #[inline]
     fn inactive_is_low(&self, kind: usize) -> bool {
         let lengths = self.statistics().lengths;
         let [inactive, active] = [lengths[2 * kind], lengths[2 * kind + 1]];
-        let bytes = u128::from(inactive + active) * u128::from(self.setup.page_bytes);
-        let ratio = match (bytes >> 30) as u64 {
+        // No more than the memory has bytes.
+        let ratio = match (inactive + active).saturating_mul(self.setup.page_bytes) >> 30 {
             0 => 1,
             gib => (10 * gib).isqrt(),
         };
@@ -302,7 +314,7 @@ impl Lists {
 
     /// `get_scan_count`: how many pages of each list to look at.
     fn scan_counts(&self, priority: u32, deactivate: [bool; 2]) -> [u64; 4] {
-        let counts = [0, 1, 2, 3].map(|list| self.lists[list].length >> priority);
+        let counts = self.lengths().map(|length| length >> priority);
         let swappiness = self.setup.swappiness;
         let files = self.lists[INACTIVE_FILE].length + self.lists[ACTIVE_FILE].length;
         let trim = self.statistics().lengths[INACTIVE_FILE] >> priority > 0 && !deactivate[1];
@@ -319,12 +331,9 @@ impl Lists {
         let costs = self.cost.map(|cost| cost + self.cost.iter().sum::<u64>());
         let weights = [swappiness, MAX_SWAPPINESS - swappiness];
         let part = |kind: usize| weights[kind] * (costs[0] + costs[1] + 1) / (costs[kind] + 1);
+        // Below 600 each: all costs are less than three times those of one type and of both.
         let parts = TYPES.map(part);
-        let share = |list: usize| {
-            let scan = u128::from(counts[list]) * u128::from(parts[list / 2]);
-            (scan / u128::from(parts[0] + parts[1])) as u64
-        };
-        [0, 1, 2, 3].map(share)
+        [0, 1, 2, 3].map(|list| counts[list] * parts[list / 2] / (parts[0] + parts[1]))
     }
 
     /// Evict at least one page, a batch if the lists give one.
@@ -355,12 +364,18 @@ impl Lists {
         bits: &mut impl AccessBits,
         evicted: &mut Vec<u32>,
     ) -> bool {
-        let mut skipped = false;
-        for priority in (0..=PRIORITY).rev() {
+        let (mut skipped, mut priority) = (false, PRIORITY);
+        loop {
+            // Above this priority no list has a page to look at, and nothing changes.
+            if !self.inactive_is_low(ANON) {
+                let longest = self.lengths().into_iter().fold(1, u64::max);
+                priority = priority.min(longest.ilog2());
+            }
             skipped |= self.shrink(priority, force, bits, evicted);
-            if evicted.len() as u64 >= self.batch {
+            if evicted.len() as u64 >= self.batch || priority == 0 {
                 break;
             }
+            priority -= 1;
         }
         self.activated_before = self.statistics().activated;
         skipped
@@ -513,9 +528,7 @@ impl Replacement for Lists {
     }
 
     fn keep(&mut self, page: u32) {
-        if (page as usize) < self.links.len() && self.links[page] & LAZY != 0 {
-            self.links[page] |= REWRITTEN;
-        }
+        rewrite(&mut self.links, page);
     }
 }
 
