@@ -205,22 +205,31 @@ impl Lists {
         self.waiting.clear();
     }
 
+    #[inline]
     fn lengths(&self) -> [u64; 4] {
-        self.lists.each_ref().map(|pages| pages.length)
+        let [a, b, c, d] = &self.lists;
+        [a.length, b.length, c.length, d.length]
     }
 
     fn new_statistics(&self) -> Statistics {
         Statistics { lengths: self.lengths(), activated: self.activated }
     }
 
+    /// Lengths as reclaim knows them.
     #[inline]
-    fn statistics(&self) -> Statistics {
-        if self.setup.statistics_every == 1 { self.new_statistics() } else { self.old }
+    fn known_lengths(&self) -> [u64; 4] {
+        if self.setup.statistics_every == 1 { self.lengths() } else { self.old.lengths }
+    }
+
+    /// Pages activated at refault, as reclaim knows them.
+    #[inline]
+    fn known_activated(&self) -> [u64; 2] {
+        if self.setup.statistics_every == 1 { self.activated } else { self.old.activated }
     }
 
     #[inline]
     fn inactive_is_low(&self, kind: usize) -> bool {
-        let lengths = self.statistics().lengths;
+        let lengths = self.known_lengths();
         let [inactive, active] = [lengths[2 * kind], lengths[2 * kind + 1]];
         // No more than the memory has bytes.
         let ratio = match (inactive + active).saturating_mul(self.setup.page_bytes) >> 30 {
@@ -237,7 +246,7 @@ impl Lists {
             return;
         }
         self.cost[kind] += cost;
-        if self.cost.iter().sum::<u64>() > self.statistics().lengths.iter().sum::<u64>() / 4 {
+        if self.cost.iter().sum::<u64>() > self.known_lengths().iter().sum::<u64>() / 4 {
             self.cost = self.cost.map(|cost| cost / 2);
         }
     }
@@ -317,7 +326,7 @@ impl Lists {
         let counts = self.lengths().map(|length| length >> priority);
         let swappiness = self.setup.swappiness;
         let files = self.lists[INACTIVE_FILE].length + self.lists[ACTIVE_FILE].length;
-        let trim = self.statistics().lengths[INACTIVE_FILE] >> priority > 0 && !deactivate[1];
+        let trim = self.known_lengths()[INACTIVE_FILE] >> priority > 0 && !deactivate[1];
         let only_files = match swappiness {
             0 => files > 0,
             _ => priority > 0 && trim,
@@ -366,18 +375,22 @@ impl Lists {
     ) -> bool {
         let (mut skipped, mut priority) = (false, PRIORITY);
         loop {
-            // Above this priority no list has a page to look at, and nothing changes.
+            // Above this priority no list has a page to look at.
+            let first = self.lengths().into_iter().fold(1, u64::max).ilog2();
             if !self.inactive_is_low(ANON) {
-                let longest = self.lengths().into_iter().fold(1, u64::max);
-                priority = priority.min(longest.ilog2());
+                priority = priority.min(first);
             }
-            skipped |= self.shrink(priority, force, bits, evicted);
+            if priority <= first {
+                skipped |= self.shrink(priority, force, bits, evicted);
+            } else {
+                self.shrink_active(ANON, self.batch, bits);
+            }
             if evicted.len() as u64 >= self.batch || priority == 0 {
                 break;
             }
             priority -= 1;
         }
-        self.activated_before = self.statistics().activated;
+        self.activated_before = self.known_activated();
         skipped
     }
 
@@ -390,7 +403,7 @@ impl Lists {
         bits: &mut impl AccessBits,
         evicted: &mut Vec<u32>,
     ) -> bool {
-        let activated = self.statistics().activated;
+        let activated = self.known_activated();
         let refaulted = TYPES.map(|kind| activated[kind] != self.activated_before[kind]);
         let deactivate =
             TYPES.map(|kind| force || refaulted[kind] || self.inactive_is_low(kind));
@@ -473,7 +486,7 @@ impl Replacement for Lists {
     fn fault(&mut self, page: u32, bits: &mut impl AccessBits) -> Vec<u32> {
         self.grow(page);
         self.faults += 1;
-        if self.setup.statistics_every > 0 && self.faults.is_multiple_of(self.setup.statistics_every) {
+        if self.setup.statistics_every > 1 && self.faults.is_multiple_of(self.setup.statistics_every) {
             self.old = self.new_statistics();
         }
         let full = self.resident() == self.setup.frames;
@@ -481,7 +494,7 @@ impl Replacement for Lists {
         let word = self.links[page];
         let kind = usize::from(word & FILE != 0);
         let evicted_at = self.evicted_at[page as usize];
-        let lengths = self.statistics().lengths;
+        let lengths = self.known_lengths();
         let others = lengths.iter().sum::<u64>() - lengths[2 * kind];
         // The page's own eviction is one of the ticks since.
         let refault = evicted_at > 0 && self.age - (evicted_at - 1) <= others;
