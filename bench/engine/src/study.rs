@@ -11,7 +11,8 @@ use crate::arguments::Arguments;
 use crate::decode::decode;
 use crate::measure::Rounds;
 
-pub const OPTIONS: &[&str] = &["--rounds", "--threads", "--sample", "--page-sizes", "--decode"];
+pub const OPTIONS: &[&str] =
+    &["--rounds", "--threads", "--sample", "--page-sizes", "--decode", "--replacement"];
 
 /// `--threads 0` is one per core; `--decode 1` also times decoding. Returns every cell.
 pub fn run(arguments: &Arguments) -> Result<Value> {
@@ -24,6 +25,9 @@ pub fn run(arguments: &Arguments) -> Result<Value> {
     // Peers know no pages that end.
     let lifetimes = arguments.option::<String>("--lifetimes")?;
     given.insert("lifetimes".to_owned(), lifetimes.as_deref().unwrap_or("off").into());
+    if let Some(policy) = arguments.option::<String>("--replacement")? {
+        given.insert("replacement".to_owned(), policy.as_str().into());
+    }
     if let Some(sample) = arguments.option::<f64>("--sample")? {
         given.insert("sample".to_owned(), sample.into());
     }

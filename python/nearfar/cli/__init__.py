@@ -8,21 +8,17 @@ inside ``run``, so that ``nearfar --help`` stays quick.
 
 from __future__ import annotations
 
-import difflib
 import gc
-import importlib
-import inspect
 import os
-import pkgutil
 import sys
-from collections.abc import Callable
-from typing import Annotated, Any, Final
-
-import typer
+from typing import TYPE_CHECKING, Any, Final
 
 from nearfar.cli import _streams
-from nearfar.cli._shared import add_shared_options
+from nearfar.cli._version import say_version
 from nearfar.errors import NearfarError, no_memory, of_system
+
+if TYPE_CHECKING:
+    import typer
 
 #: Exit codes of processes.
 EXIT_CODES: Final = {
@@ -41,68 +37,16 @@ def build(only: str | None = None) -> typer.Typer:
         only: leave out every command but this one, for a quicker start; all of them if there is
             none of this name.
     """
-    app = typer.Typer(
-        name="nearfar",
-        no_args_is_help=True,
-        add_completion=True,
-        # Plain text: markup would swallow what stands in brackets, and Rich takes a while to load.
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-        help="Which pages belong near, which far, and how big should they be?",
-    )
-    app.callback(epilog="Example: nearfar paging app.trace --machine optane-ssd")(_root)
-    files = {
-        found.name.rstrip("_"): found.name
-        for found in sorted(pkgutil.iter_modules(__path__), key=lambda module: module.name)
-        if not found.name.startswith("_")
-    }
-    if only in files:
-        files = {only: files[only]}
-    for name, file in files.items():
-        module = importlib.import_module(f"{__name__}.{file}")
-        if hasattr(module, "APP"):  # a command with commands of its own
-            for own in module.APP.registered_commands:
-                own.callback = add_shared_options(
-                    f"{name} {own.name or own.callback.__name__}", own.callback
-                )
-                own.short_help = _summary(own.callback)
-            module.APP.rich_markup_mode = None
-            app.add_typer(module.APP, name=name, short_help=module.APP.info.help)
-            continue
-        settings = getattr(module, "SETTINGS", {})
-        # Click cuts what it makes of the whole help to the width of a terminal.
-        command = add_shared_options(name, module.run)
-        app.command(name=name, short_help=_summary(command), **settings)(command)
-    return app
+    from nearfar.cli import _application
 
-
-def _summary(command: Callable[..., Any]) -> str:
-    """The first paragraph of a command's help."""
-    return " ".join((inspect.getdoc(command) or "").partition("\n\n")[0].split())
-
-
-def _version(asked: bool) -> None:
-    if asked:
-        from nearfar import __version__
-
-        print(f"nearfar {__version__}")
-        raise typer.Exit
-
-
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
-    ] = False,
-) -> None:
-    """Which pages belong near, which far, and how big should they be?"""
+    return _application.build(only)
 
 
 def main() -> None:
     """Run the command line; no traceback reaches a user."""
     _streams.prepare()
     try:
-        code = _run()
+        code = say_version() if sys.argv[1:] == ["--version"] else _run()
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader of our output went away (`| head`): nothing is wrong.
@@ -116,6 +60,8 @@ def main() -> None:
 
 def _run() -> int:
     """Run the command line; its exit code."""
+    import typer
+
     try:
         code = build(_command())(standalone_mode=False, prog_name="nearfar")
         return code if isinstance(code, int) else 0
@@ -151,6 +97,8 @@ def _run() -> int:
 
 def _unknown(error: Any) -> str:
     """What to say of an option that a command does not have."""
+    import difflib
+
     context = error.ctx
     known = [flag for param in context.command.params for flag in param.opts if flag[:2] == "--"]
     instead = (context.obj or {}).get(error.option_name)
@@ -163,8 +111,12 @@ def _unknown(error: Any) -> str:
 
 def _command() -> str | None:
     """The command that is asked for, where nothing else can be meant."""
-    completing = "_NEARFAR_COMPLETE" in os.environ
-    return None if completing else next(iter(sys.argv[1:]), None)
+    words = sys.argv[1:]
+    if "_NEARFAR_COMPLETE" in os.environ:
+        # The line as Bash has it, or as others have it up to the cursor: its last word may grow.
+        line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
+        words = f"{line}.".split()[1:-1]
+    return next(iter(words), None)
 
 
 def _fail(message: str, code: int) -> int:

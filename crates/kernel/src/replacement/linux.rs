@@ -107,9 +107,9 @@ const WORKINGSET: u32 = 8;
 /// It is code of a file.
 const EXECUTABLE: u32 = 16;
 /// An anonymous page that was discarded, in a list of files.
-const LAZY: u32 = 32;
+pub(super) const LAZY: u32 = 32;
 /// One that was written since.
-const REWRITTEN: u32 = 64;
+pub(super) const REWRITTEN: u32 = 64;
 /// It is in no list yet.
 const WAITING: u32 = 128;
 
@@ -119,6 +119,13 @@ const ANON: usize = 0;
 const INACTIVE_ANON: usize = 0;
 const INACTIVE_FILE: usize = FILE as usize;
 const ACTIVE_FILE: usize = LIST as usize;
+
+/// A page is written, which may have been discarded.
+pub(super) fn rewrite(links: &mut Links, page: u32) {
+    if (page as usize) < links.len() && links[page] & LAZY != 0 {
+        links[page] |= REWRITTEN;
+    }
+}
 
 /// A list and its length; its newest page is the head.
 #[derive(Clone, Debug, Default)]
@@ -198,20 +205,34 @@ impl Lists {
         self.waiting.clear();
     }
 
+    #[inline]
+    fn lengths(&self) -> [u64; 4] {
+        let [a, b, c, d] = &self.lists;
+        [a.length, b.length, c.length, d.length]
+    }
+
     fn new_statistics(&self) -> Statistics {
-        let lengths = [0, 1, 2, 3].map(|list| self.lists[list].length);
-        Statistics { lengths, activated: self.activated }
+        Statistics { lengths: self.lengths(), activated: self.activated }
     }
 
-    fn statistics(&self) -> Statistics {
-        if self.setup.statistics_every == 1 { self.new_statistics() } else { self.old }
+    /// Lengths as reclaim knows them.
+    #[inline]
+    fn known_lengths(&self) -> [u64; 4] {
+        if self.setup.statistics_every == 1 { self.lengths() } else { self.old.lengths }
     }
 
+    /// Pages activated at refault, as reclaim knows them.
+    #[inline]
+    fn known_activated(&self) -> [u64; 2] {
+        if self.setup.statistics_every == 1 { self.activated } else { self.old.activated }
+    }
+
+    #[inline]
     fn inactive_is_low(&self, kind: usize) -> bool {
-        let lengths = self.statistics().lengths;
+        let lengths = self.known_lengths();
         let [inactive, active] = [lengths[2 * kind], lengths[2 * kind + 1]];
-        let bytes = u128::from(inactive + active) * u128::from(self.setup.page_bytes);
-        let ratio = match (bytes >> 30) as u64 {
+        // No more than the memory has bytes.
+        let ratio = match (inactive + active).saturating_mul(self.setup.page_bytes) >> 30 {
             0 => 1,
             gib => (10 * gib).isqrt(),
         };
@@ -225,7 +246,7 @@ impl Lists {
             return;
         }
         self.cost[kind] += cost;
-        if self.cost.iter().sum::<u64>() > self.statistics().lengths.iter().sum::<u64>() / 4 {
+        if self.cost.iter().sum::<u64>() > self.known_lengths().iter().sum::<u64>() / 4 {
             self.cost = self.cost.map(|cost| cost / 2);
         }
     }
@@ -302,10 +323,10 @@ impl Lists {
 
     /// `get_scan_count`: how many pages of each list to look at.
     fn scan_counts(&self, priority: u32, deactivate: [bool; 2]) -> [u64; 4] {
-        let counts = [0, 1, 2, 3].map(|list| self.lists[list].length >> priority);
+        let counts = self.lengths().map(|length| length >> priority);
         let swappiness = self.setup.swappiness;
         let files = self.lists[INACTIVE_FILE].length + self.lists[ACTIVE_FILE].length;
-        let trim = self.statistics().lengths[INACTIVE_FILE] >> priority > 0 && !deactivate[1];
+        let trim = self.known_lengths()[INACTIVE_FILE] >> priority > 0 && !deactivate[1];
         let only_files = match swappiness {
             0 => files > 0,
             _ => priority > 0 && trim,
@@ -319,12 +340,9 @@ impl Lists {
         let costs = self.cost.map(|cost| cost + self.cost.iter().sum::<u64>());
         let weights = [swappiness, MAX_SWAPPINESS - swappiness];
         let part = |kind: usize| weights[kind] * (costs[0] + costs[1] + 1) / (costs[kind] + 1);
+        // Below 600 each: all costs are less than three times those of one type and of both.
         let parts = TYPES.map(part);
-        let share = |list: usize| {
-            let scan = u128::from(counts[list]) * u128::from(parts[list / 2]);
-            (scan / u128::from(parts[0] + parts[1])) as u64
-        };
-        [0, 1, 2, 3].map(share)
+        [0, 1, 2, 3].map(|list| counts[list] * parts[list / 2] / (parts[0] + parts[1]))
     }
 
     /// Evict at least one page, a batch if the lists give one.
@@ -355,14 +373,24 @@ impl Lists {
         bits: &mut impl AccessBits,
         evicted: &mut Vec<u32>,
     ) -> bool {
-        let mut skipped = false;
-        for priority in (0..=PRIORITY).rev() {
-            skipped |= self.shrink(priority, force, bits, evicted);
-            if evicted.len() as u64 >= self.batch {
+        let (mut skipped, mut priority) = (false, PRIORITY);
+        loop {
+            // Above this priority no list has a page to look at.
+            let first = self.lengths().into_iter().fold(1, u64::max).ilog2();
+            if !self.inactive_is_low(ANON) {
+                priority = priority.min(first);
+            }
+            if priority <= first {
+                skipped |= self.shrink(priority, force, bits, evicted);
+            } else {
+                self.shrink_active(ANON, self.batch, bits);
+            }
+            if evicted.len() as u64 >= self.batch || priority == 0 {
                 break;
             }
+            priority -= 1;
         }
-        self.activated_before = self.statistics().activated;
+        self.activated_before = self.known_activated();
         skipped
     }
 
@@ -375,7 +403,7 @@ impl Lists {
         bits: &mut impl AccessBits,
         evicted: &mut Vec<u32>,
     ) -> bool {
-        let activated = self.statistics().activated;
+        let activated = self.known_activated();
         let refaulted = TYPES.map(|kind| activated[kind] != self.activated_before[kind]);
         let deactivate =
             TYPES.map(|kind| force || refaulted[kind] || self.inactive_is_low(kind));
@@ -458,7 +486,7 @@ impl Replacement for Lists {
     fn fault(&mut self, page: u32, bits: &mut impl AccessBits) -> Vec<u32> {
         self.grow(page);
         self.faults += 1;
-        if self.setup.statistics_every > 0 && self.faults.is_multiple_of(self.setup.statistics_every) {
+        if self.setup.statistics_every > 1 && self.faults.is_multiple_of(self.setup.statistics_every) {
             self.old = self.new_statistics();
         }
         let full = self.resident() == self.setup.frames;
@@ -466,7 +494,7 @@ impl Replacement for Lists {
         let word = self.links[page];
         let kind = usize::from(word & FILE != 0);
         let evicted_at = self.evicted_at[page as usize];
-        let lengths = self.statistics().lengths;
+        let lengths = self.known_lengths();
         let others = lengths.iter().sum::<u64>() - lengths[2 * kind];
         // The page's own eviction is one of the ticks since.
         let refault = evicted_at > 0 && self.age - (evicted_at - 1) <= others;
@@ -513,9 +541,7 @@ impl Replacement for Lists {
     }
 
     fn keep(&mut self, page: u32) {
-        if (page as usize) < self.links.len() && self.links[page] & LAZY != 0 {
-            self.links[page] |= REWRITTEN;
-        }
+        rewrite(&mut self.links, page);
     }
 }
 

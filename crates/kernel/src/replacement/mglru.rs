@@ -63,13 +63,10 @@
 //! bits (the kernel does not walk there), nor for kernels after 6.13, which age whenever three
 //! generations are left.
 
-use std::collections::HashSet;
-use std::hash::BuildHasherDefault;
-
 use nearfar_hardware::list::{Links, List};
-use nearfar_trace::hash::{PageHasher, PageMap};
+use nearfar_trace::hash::PageMap;
 
-use super::linux::MAX_SWAPPINESS;
+use super::linux::{LAZY, MAX_SWAPPINESS, REWRITTEN, rewrite};
 use super::{AccessBits, Replacement, Setup};
 
 /// What the policy is.
@@ -90,6 +87,8 @@ const PRIORITY: u32 = 12;
 
 /// log2 of the pages of a page table.
 const TABLE: u32 = 9;
+/// The same of a part of one that is kept as a whole.
+const PART: u32 = 6;
 
 /// A table is walked again if one page of so many was referenced: as many entries as a cache line has.
 const SPARSE: u32 = 8;
@@ -104,16 +103,26 @@ const GENERATION: u32 = 3;
 const LIST: u32 = 3 << 2;
 /// It is in a list of files.
 const FILE: u32 = 1 << 4;
-/// An anonymous page that was discarded, in a list of files.
-const LAZY: u32 = 1 << 5;
-/// One that was written since.
-const REWRITTEN: u32 = 1 << 6;
+// Bits 5 and 6 are [`LAZY`] and [`REWRITTEN`].
 /// Its place is known to the page tables.
 const PLACED: u32 = 1 << 7;
 /// It is being looked at, in no list.
 const ISOLATED: u32 = 1 << 8;
 /// It was found referenced while another was looked at: `PG_referenced`.
 const REFERENCED: u32 = 1 << 9;
+
+/// A page table with a page that began.
+#[derive(Clone, Debug, Default)]
+struct Table {
+    /// Pages in it that were ever loaded.
+    placed: u32,
+    /// Of them, those that the walk in progress found referenced.
+    young: u32,
+    /// The walk that looks into it, by how many there were before.
+    next_walk: u64,
+    /// Its parts, each an index + 1; 0 where no page of the part was loaded.
+    parts: [u32; 1 << (TABLE - PART)],
+}
 
 /// What came of evictions from the oldest generation, and the average of those before.
 #[derive(Clone, Copy, Debug, Default)]
@@ -140,14 +149,16 @@ pub struct Generations {
     feedback: [Feedback; 2],
     /// The oldest generation when a page was last evicted, + 1; 0 if never: the shadow entry.
     evicted_from: Vec<u64>,
-    /// Where each page is in its address space.
-    numbers: Vec<u64>,
-    /// The page at each place that was ever loaded.
-    page_at: PageMap<u32>,
-    /// How many such pages each table has.
-    placed: PageMap<u32>,
-    /// Tables that the next walk looks into; all before the first.
-    worthwhile: Option<HashSet<u64, BuildHasherDefault<PageHasher>>>,
+    /// Where each page is: the index of its table, times 2^[`TABLE`], and its place there.
+    places: Vec<u64>,
+    table_at: PageMap<u32>,
+    tables: Vec<Table>,
+    /// Pages at the places of parts of tables, each + 1; 0 where none was loaded.
+    parts: Vec<[u32; 1 << PART]>,
+    /// Walks so far; the first looks into all tables.
+    walks: u64,
+    /// Tables in which a walk found pages referenced.
+    found: Vec<u32>,
     isolated: Vec<u32>,
 }
 
@@ -237,18 +248,10 @@ impl Generations {
         if oldest + KEPT_GENERATIONS > self.max_seq {
             return (true, 0);
         }
-        let (mut old, mut young, mut total) = (0, 0, 0);
-        for kind in first..2 {
-            for seq in self.min_seq[kind]..=self.max_seq {
-                let size = self.sizes[of(seq)][kind];
-                total += size;
-                if seq == self.max_seq {
-                    young += size;
-                } else if seq + KEPT_GENERATIONS == self.max_seq {
-                    old += size;
-                }
-            }
-        }
+        // Of generations that are not there, no page is.
+        let sizes = self.sizes.map(|[anon, files]| if first == ANON { anon + files } else { files });
+        let total: u64 = sizes.iter().sum();
+        let (young, old) = (sizes[of(self.max_seq)], sizes[of(self.max_seq - KEPT_GENERATIONS)]);
         let uneven = young * KEPT_GENERATIONS > total || old * (KEPT_GENERATIONS + 2) < total;
         (oldest + KEPT_GENERATIONS == self.max_seq && uneven, total)
     }
@@ -256,24 +259,34 @@ impl Generations {
     /// `try_to_inc_max_seq`: walk the page tables and begin a generation.
     fn age(&mut self, swappiness: u64, bits: &mut impl AccessBits) {
         let first = usize::from(swappiness == 0);
-        let mut young: PageMap<u32> = PageMap::default();
         for lists in self.lists {
             for list in &lists[first..] {
                 let mut next = list.oldest();
                 while let Some(page) = next {
                     next = self.links.newer(page);
-                    let table = self.numbers[page as usize] >> TABLE;
-                    let walked = |tables: &HashSet<_, _>| tables.contains(&table);
-                    if bits.test(page) && self.worthwhile.as_ref().is_none_or(walked) {
+                    if !bits.test(page) {
+                        continue;
+                    }
+                    let index = (self.places[page as usize] >> TABLE) as u32;
+                    let table = &mut self.tables[index as usize];
+                    if self.walks == 0 || table.next_walk == self.walks {
+                        if table.young == 0 {
+                            self.found.push(index);
+                        }
+                        table.young += 1;
                         bits.clear(page);
                         self.rejuvenate(page);
-                        *young.entry(table).or_default() += 1;
                     }
                 }
             }
         }
-        young.retain(|table, young| *young * SPARSE >= self.placed[table]);
-        self.worthwhile = Some(young.into_keys().collect());
+        self.walks += 1;
+        for index in self.found.drain(..) {
+            let table = &mut self.tables[index as usize];
+            if std::mem::take(&mut table.young) * SPARSE >= table.placed {
+                table.next_walk = self.walks;
+            }
+        }
         if self.generations(ANON) == GENERATIONS {
             // Only where they are left alone: what is oldest becomes youngest.
             self.set_min_seq(ANON, self.min_seq[ANON] + 1);
@@ -284,13 +297,16 @@ impl Generations {
     /// `lru_gen_look_around`.
     fn look_around(&mut self, page: u32, bits: &mut impl AccessBits) {
         bits.clear(page);
-        let number = self.numbers[page as usize];
-        let (table, within) = (number >> TABLE, number % (1 << TABLE));
-        let from = (table << TABLE) + within.saturating_sub(BATCH / 2).min((1 << TABLE) - BATCH);
+        let place = self.places[page as usize];
+        let (table, within) = ((place >> TABLE) as usize, place % (1 << TABLE));
+        let from = within.saturating_sub(BATCH / 2).min((1 << TABLE) - BATCH);
         let of_file = self.links[page] & FILE != 0;
         let (mut young, mut total) = (1, 0);
-        for place in from..=from + (BATCH - 1) {
-            let Some(&near) = self.page_at.get(&place) else { continue };
+        for place in from..from + BATCH {
+            let part = self.tables[table].parts[(place >> PART) as usize];
+            let Some(part) = part.checked_sub(1) else { continue };
+            let near = self.parts[part as usize][(place % (1 << PART)) as usize];
+            let Some(near) = near.checked_sub(1) else { continue };
             total += 1;
             let word = self.links[near];
             if !bits.test(near) || of_file && word & FILE == 0 {
@@ -305,10 +321,8 @@ impl Generations {
                 self.push(near, of(self.max_seq));
             }
         }
-        if young * SPARSE >= total
-            && let Some(tables) = &mut self.worthwhile
-        {
-            tables.insert(table);
+        if young * SPARSE >= total {
+            self.tables[table].next_walk = self.walks;
         }
     }
 
@@ -413,11 +427,13 @@ impl Generations {
         let mut swappiness = self.setup.swappiness.max(least);
         // Accessed bits are only cleared here, and each round ages until pages are old: it ends.
         loop {
-            for priority in (0..=PRIORITY).rev() {
-                self.shrink_all(priority, swappiness, bits, &mut evicted);
-                if evicted.len() as u64 >= self.goal {
+            let mut priority = PRIORITY;
+            loop {
+                let most = self.shrink_all(priority, swappiness, bits, &mut evicted);
+                if evicted.len() as u64 >= self.goal || priority == 0 {
                     break;
                 }
+                priority = most.min(priority - 1);
             }
             if !evicted.is_empty() {
                 return evicted;
@@ -426,37 +442,51 @@ impl Generations {
         }
     }
 
-    /// `try_to_shrink_lruvec` at one priority.
+    /// `try_to_shrink_lruvec` at one priority; answers the highest at which the next does anything.
     fn shrink_all(
         &mut self,
         priority: u32,
         swappiness: u64,
         bits: &mut impl AccessBits,
         evicted: &mut Vec<u32>,
-    ) {
+    ) -> u32 {
         let mut scanned = 0;
         loop {
             let (short, total) = self.is_short_of_old(swappiness);
             if short && priority < PRIORITY {
-                return self.age(swappiness, bits);
+                self.age(swappiness, bits);
+                return PRIORITY;
             }
             let due = total >> priority;
             if due == 0 {
-                return;
+                return if short { PRIORITY } else { total.max(1).ilog2() };
             }
             let now = self.evict(swappiness, bits, evicted);
             scanned += now;
             if now == 0 || scanned >= due {
-                return;
+                return PRIORITY;
             }
         }
+    }
+
+    /// A page's table, and the entry of its place there.
+    fn place(&mut self, page: u32) -> (&mut Table, &mut u32) {
+        let place = self.places[page as usize];
+        let table = &mut self.tables[(place >> TABLE) as usize];
+        let part = &mut table.parts[(place % (1 << TABLE) >> PART) as usize];
+        if *part == 0 {
+            self.parts.push([0; 1 << PART]);
+            *part = self.parts.len() as u32;
+        }
+        let entry = &mut self.parts[*part as usize - 1][(place % (1 << PART)) as usize];
+        (table, entry)
     }
 
     fn grow(&mut self, page: u32) {
         if self.links.len() <= page as usize {
             self.links.resize(page as usize + 1);
             self.evicted_from.resize(page as usize + 1, 0);
-            self.numbers.resize(page as usize + 1, 0);
+            self.places.resize(page as usize + 1, 0);
         }
     }
 }
@@ -478,17 +508,24 @@ impl Replacement for Generations {
             min_seq: [0; 2],
             feedback: Default::default(),
             evicted_from: Vec::new(),
-            numbers: Vec::new(),
-            page_at: PageMap::default(),
-            placed: PageMap::default(),
-            worthwhile: None,
+            places: Vec::new(),
+            table_at: PageMap::default(),
+            tables: Vec::new(),
+            parts: Vec::new(),
+            walks: 0,
+            found: Vec::new(),
             isolated: Vec::new(),
         }
     }
 
     fn begin(&mut self, page: u32, number: u64) {
         self.grow(page);
-        self.numbers[page as usize] = number;
+        let next = self.tables.len() as u32;
+        let table = *self.table_at.entry(number >> TABLE).or_insert(next);
+        if table == next {
+            self.tables.push(Table::default());
+        }
+        self.places[page as usize] = u64::from(table) << TABLE | number % (1 << TABLE);
     }
 
     fn begin_file(&mut self, page: u32, _executable: bool) {
@@ -503,10 +540,10 @@ impl Replacement for Generations {
             self.feedback[kind].refaulted += 1;
         }
         if self.links[page] & PLACED == 0 {
-            let number = self.numbers[page as usize];
             self.links[page] |= PLACED;
-            self.page_at.insert(number, page);
-            *self.placed.entry(number >> TABLE).or_default() += 1;
+            let (table, place) = self.place(page);
+            table.placed += 1;
+            *place = page + 1;
         }
         self.push(page, of(self.max_seq));
         evicted
@@ -516,13 +553,14 @@ impl Replacement for Generations {
         if resident {
             self.remove(page);
         }
-        let Some(number) = self.numbers.get(page as usize) else { return };
+        if self.places.len() <= page as usize {
+            return;
+        }
         if self.links[page] & PLACED != 0 {
-            if self.page_at.get(number) == Some(&page) {
-                self.page_at.remove(number);
-            }
-            if let Some(placed) = self.placed.get_mut(&(number >> TABLE)) {
-                *placed -= 1;
+            let (table, place) = self.place(page);
+            table.placed -= 1;
+            if *place == page + 1 {
+                *place = 0;
             }
         }
         self.links[page] = 0;
@@ -546,8 +584,6 @@ impl Replacement for Generations {
     }
 
     fn keep(&mut self, page: u32) {
-        if (page as usize) < self.links.len() && self.links[page] & LAZY != 0 {
-            self.links[page] |= REWRITTEN;
-        }
+        rewrite(&mut self.links, page);
     }
 }

@@ -8,12 +8,12 @@ mod heat;
 pub(crate) mod names;
 mod pages;
 mod resident;
+mod reuse;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
 
-use nearfar_kernel::replacement::stack::StackDistance;
 use nearfar_trace::{Batch, Columns, Error, Kind, Reader, Result, Source, ThreadInfo, last_byte};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
@@ -22,6 +22,7 @@ pub use heat::{AddressBin, HeatMap, ROWS};
 use names::Names;
 use pages::Pages;
 use resident::Resident;
+use reuse::Reuse;
 
 use crate::lifetimes;
 
@@ -191,43 +192,69 @@ pub fn summarize(
     let per_bin = info.records.div_ceil(BINS).max(1);
 
     let resident = if lifetimes::known(reader)? { Some(Resident::new(reader)?) } else { None };
-    let mut pass = Pass::new(Names::new(reader.regions()?), options.reuse, resident);
+    let mut pass = Pass::new(Names::new(reader.regions()?), resident);
+    let mut reuse = options.reuse.then(Reuse::new);
+    let mut touched = Vec::new();
+    // It does without, where no thread can be started.
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().ok();
     let mut batches = reader.batches(Columns { thread: several, ..Columns::PAGING });
     let mut batch = Batch::default();
     let (mut done, mut next_progress) = (0u64, 0);
     let mut running = info.threads.first().map_or(0, |thread| thread.process);
-    while batches.next_into(&mut batch)? {
-        let mut from = 0;
-        while from < batch.len() {
-            let at = done + from as u64;
-            if pass.names.next_event() <= at {
-                pass.names.advance(at, process_of, running);
-                pass.epoch += 1;
+    loop {
+        // While a batch is counted, distances are worked out of the one before.
+        std::mem::swap(&mut pass.touched, &mut touched);
+        pass.touched.clear();
+        let mut count = || -> Result<bool> {
+            if !batches.next_into(&mut batch)? {
+                return Ok(false);
+            }
+            let mut from = 0;
+            while from < batch.len() {
+                let at = done + from as u64;
+                if pass.names.next_event() <= at {
+                    pass.names.advance(at, process_of, running);
+                    pass.epoch += 1;
+                    if let Some(resident) = &mut pass.resident {
+                        resident.events(at);
+                    }
+                }
+                // Up to the next event, end of an interval, or change of process, nothing else changes.
+                let end_of_bin = (at / per_bin + 1) * per_bin;
+                let until = end_of_bin.min(pass.names.next_event()) - at;
+                let mut to =
+                    from + usize::try_from(until).map_or(batch.len(), |n| n.min(batch.len()));
+                to = to.min(batch.len());
+                if several {
+                    let thread = batch.thread[from];
+                    let same = batch.thread[from..to].iter().take_while(|&&t| t == thread).count();
+                    to = from + same;
+                    running = process_of(thread);
+                }
+                pass.process = running;
                 if let Some(resident) = &mut pass.resident {
-                    resident.events(at);
+                    resident.runs(batch.thread.get(from).copied().unwrap_or(0));
+                }
+                pass.records(&batch, from..to)?;
+                from = to;
+                let at = done + from as u64;
+                if at.is_multiple_of(per_bin) || at == info.records {
+                    pass.end_of_bin(at);
                 }
             }
-            // Up to the next event, end of an interval, or change of process, nothing else changes.
-            let end_of_bin = (at / per_bin + 1) * per_bin;
-            let until = end_of_bin.min(pass.names.next_event()) - at;
-            let mut to = from + usize::try_from(until).map_or(batch.len(), |n| n.min(batch.len()));
-            to = to.min(batch.len());
-            if several {
-                let thread = batch.thread[from];
-                let same = batch.thread[from..to].iter().take_while(|&&t| t == thread).count();
-                to = from + same;
-                running = process_of(thread);
+            Ok(true)
+        };
+        let mut distances = || {
+            if let Some(reuse) = &mut reuse {
+                reuse.touch(&touched);
             }
-            pass.process = running;
-            if let Some(resident) = &mut pass.resident {
-                resident.runs(batch.thread.get(from).copied().unwrap_or(0));
-            }
-            pass.records(&batch, from..to)?;
-            from = to;
-            let at = done + from as u64;
-            if at.is_multiple_of(per_bin) || at == info.records {
-                pass.end_of_bin(at);
-            }
+        };
+        let (more, ()) = match &pool {
+            Some(pool) => pool.install(|| rayon::join(count, distances)),
+            None => (count(), distances()),
+        };
+        if !more? {
+            break;
         }
         done += batch.len() as u64;
         if done >= next_progress {
@@ -251,7 +278,7 @@ pub fn summarize(
     let writes = of(Kind::Store) + of(Kind::KernelStore);
     let write_share = if writes == 0 { 0.0 } else { writes as f64 / (reads + writes) as f64 };
 
-    let reuse = pass.reuse_bins();
+    let reuse = reuse.map_or_else(Vec::new, |reuse| reuse.bins(pass.repeats));
     let Pass { names, mut pages, state, counts, working_set, touched_pages, resident, .. } = pass;
     let (merged, names) = names.finish();
     let final_region = |id: u32| merged.get(id as usize).copied().unwrap_or(0);
@@ -329,14 +356,14 @@ struct Pass {
     in_bin: u64,
     working_set: Vec<WorkingSet>,
     resident: Option<Resident>,
-    stack: Option<StackDistance>,
+    /// Pages touched in this batch, but for touches of the one just touched.
+    touched: Vec<u32>,
     last: u32,
-    reuse: [u64; 64],
-    first_touches: u64,
+    repeats: u64,
 }
 
 impl Pass {
-    fn new(names: Names, reuse: bool, resident: Option<Resident>) -> Self {
+    fn new(names: Names, resident: Option<Resident>) -> Self {
         Self {
             names,
             pages: Pages::default(),
@@ -350,10 +377,9 @@ impl Pass {
             in_bin: 0,
             working_set: Vec::new(),
             resident,
-            stack: reuse.then(StackDistance::new),
+            touched: Vec::new(),
             last: u32::MAX,
-            reuse: [0; 64],
-            first_touches: 0,
+            repeats: 0,
         }
     }
 
@@ -406,17 +432,11 @@ impl Pass {
             let mark = if page.process == self.process { page.mark } else { 0 };
             page.mark = resident.touch(mark, number, kind);
         }
-        if let Some(stack) = &mut self.stack {
-            // A repeat leaves the stack as it is.
-            if id == self.last {
-                self.reuse[0] += 1;
-            } else {
-                self.last = id;
-                match stack.access(id, false) {
-                    Some(others) => self.reuse[(others + 1).ilog2() as usize] += 1,
-                    None => self.first_touches += 1,
-                }
-            }
+        if id == self.last {
+            self.repeats += 1;
+        } else {
+            self.last = id;
+            self.touched.push(id);
         }
         if page.epoch == self.epoch && page.process == self.process {
             page.region
@@ -455,17 +475,6 @@ impl Pass {
         self.working_set.push(WorkingSet { record, bytes, footprint_bytes, resident_bytes });
         self.in_bin = 0;
         self.bin += 1;
-    }
-
-    fn reuse_bins(&self) -> Vec<ReuseBin> {
-        if self.stack.is_none() {
-            return Vec::new();
-        }
-        let most = self.reuse.iter().rposition(|&count| count > 0).map_or(0, |last| last + 1);
-        let bins = self.reuse[..most].iter().enumerate();
-        bins.map(|(k, &count)| ReuseBin { distance_log2: Some(k as u32), count })
-            .chain([ReuseBin { distance_log2: None, count: self.first_touches }])
-            .collect()
     }
 }
 

@@ -42,23 +42,31 @@ struct Engines {
 
 impl Engines {
     /// An engine for every [`SIZES`] memories.
-    fn each<E: Engine + 'static>(self, make: impl Fn(&[Setup]) -> E) -> Vec<Box<dyn Engine>> {
+    fn each<E: Engine + 'static>(
+        memories: &[Setup],
+        make: impl Fn(&[Setup]) -> E,
+    ) -> Vec<Box<dyn Engine>> {
         let engine = |memories| Box::new(make(memories)) as Box<dyn Engine>;
-        self.memories.chunks(SIZES).map(engine).collect()
+        memories.chunks(SIZES).map(engine).collect()
     }
 }
 
 impl Visitor for Engines {
     type Output = Vec<Box<dyn Engine>>;
 
+    /// A memory of one frame leaves no choice: there CLOCK, which is faster, stands for any policy.
     fn faults<P: Replacement>(self) -> Self::Output {
-        self.each(Memories::<P>::new)
+        let single = self.memories.partition_point(|setup| setup.frames == 1);
+        let (single, several) = self.memories.split_at(single);
+        let mut engines = Self::each(single, Clocks::new);
+        engines.extend(Self::each(several, Memories::<P>::new));
+        engines
     }
 
     fn clock(self) -> Self::Output {
         match self.clock_insert {
-            ClockInsert::Set => self.each(Clocks::new),
-            ClockInsert::Clear => self.each(Direct::new),
+            ClockInsert::Set => Self::each(&self.memories, Clocks::new),
+            ClockInsert::Clear => Self::each(&self.memories, Direct::new),
         }
     }
 

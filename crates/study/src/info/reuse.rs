@@ -1,0 +1,46 @@
+//! The histogram of stack distances, beside the counts: they say which pages are touched, and this
+//! takes as long as all the rest.
+
+use nearfar_kernel::replacement::stack::StackDistance;
+
+use super::ReuseBin;
+
+/// Touches ahead of the current one whose pages are asked for.
+const AHEAD: usize = 16;
+
+/// Page touches by stack distance.
+pub struct Reuse {
+    stack: StackDistance,
+    bins: [u64; 64],
+    first_touches: u64,
+}
+
+impl Reuse {
+    /// Nothing was touched yet.
+    pub fn new() -> Self {
+        Self { stack: StackDistance::new(), bins: [0; 64], first_touches: 0 }
+    }
+
+    /// Touch these pages, no two in a row the same.
+    pub fn touch(&mut self, ids: &[u32]) {
+        for (index, &id) in ids.iter().enumerate() {
+            if let Some(&ahead) = ids.get(index + AHEAD) {
+                self.stack.expect(ahead);
+            }
+            match self.stack.access(id, false) {
+                Some(others) => self.bins[(others + 1).ilog2() as usize] += 1,
+                None => self.first_touches += 1,
+            }
+        }
+    }
+
+    /// The histogram, with so many touches of the page just touched, which leave the stack as it is.
+    pub fn bins(mut self, repeats: u64) -> Vec<ReuseBin> {
+        self.bins[0] += repeats;
+        let most = self.bins.iter().rposition(|&count| count > 0).map_or(0, |last| last + 1);
+        let bins = self.bins[..most].iter().enumerate();
+        bins.map(|(k, &count)| ReuseBin { distance_log2: Some(k as u32), count })
+            .chain([ReuseBin { distance_log2: None, count: self.first_touches }])
+            .collect()
+    }
+}
