@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nearfar_hardware::Machine;
+use nearfar_hardware::table::on_huge_pages;
 use nearfar_kernel::tiering::{Settings, find, make};
 use nearfar_schema::units::MemorySize;
 use nearfar_schema::{Given, Value as _};
@@ -31,8 +32,23 @@ pub const OPTIONS: &[&str] = &[
     "--cost-scale",
 ];
 
+/// Reads of the machine's limit.
+const READS: u64 = 100_000_000;
+
+/// The machine's limit: reads of a byte of a page each, at random, with as many in flight as the
+/// processor allows. Where to read is one multiplication.
+fn read_at_random(table: &[u8]) -> u64 {
+    let mut state = 0u64;
+    let read = |_| {
+        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let random = (state ^ state >> 32).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+        u64::from(table[((random >> 32) * table.len() as u64 >> 32) as usize])
+    };
+    (0..READS).map(read).sum()
+}
+
 /// The place of the trace is that of the workload's name. Returns seconds of generating the
-/// accesses alone and of each policy with it, the policies' rows, and the peak memory.
+/// accesses alone and of each policy with it, of the machine's limit, and the policies' rows.
 pub fn run(arguments: &Arguments) -> Result<Value> {
     let scale: f64 = arguments.option("--scale")?.unwrap_or(1.0);
     let asked: String = arguments.option("--mix")?.unwrap_or_else(|| "write".to_owned());
@@ -70,10 +86,12 @@ pub fn run(arguments: &Arguments) -> Result<Value> {
     let workload = Arc::new(generated(arguments.name(), &shape)?);
     let prepare = began.elapsed().as_secs_f64();
     let accesses: u64 = workload.phases.iter().map(|phase| phase.accesses).sum();
-    let mut generate = Rounds::default();
+    let table = on_huge_pages(vec![1u8; workload.pages as usize]);
+    let (mut limit, mut generate) = (Rounds::default(), Rounds::default());
     let mut policies: Vec<_> = names.iter().map(|_| Rounds::default()).collect();
     let mut rows = Vec::new();
     for _ in 0..arguments.rounds()? {
+        limit.time(|| Ok(std::hint::black_box(read_at_random(&table))))?;
         generate.time(|| {
             let mut sum = 0u64;
             let mut block = Block::default();
@@ -108,6 +126,8 @@ pub fn run(arguments: &Arguments) -> Result<Value> {
         "pages": workload.pages,
         "accesses": accesses,
         "prepare_seconds": prepare,
+        "reads": READS,
+        "limit": limit.json(),
         "generate": generate.json(),
         "policies": policies,
         "rows": rows,

@@ -10,6 +10,7 @@ pub mod memory_side_cache;
 pub mod node;
 pub mod processor;
 pub mod storage;
+pub mod table;
 pub mod tlb;
 pub mod topology;
 pub mod umd;

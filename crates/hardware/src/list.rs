@@ -3,6 +3,8 @@
 
 use std::ops::{Index, IndexMut};
 
+use crate::table::{on_huge_pages, prefetch};
+
 /// Of one index: its links in its list, and a word for the caller. A link is an index + 1, 0 for
 /// none: the standard library takes long tables of zeros from the allocator without writing to them.
 type Node = [u32; 3];
@@ -44,7 +46,7 @@ pub struct Links {
 impl Links {
     /// Indices below `count`, which is below 2^32 - 1, in no list.
     pub fn new(count: usize) -> Self {
-        Self { nodes: vec![Node::default(); count] }
+        Self { nodes: on_huge_pages(vec![Node::default(); count]) }
     }
 
     /// Let there be indices below `count`; those that are new are in no list.
@@ -66,6 +68,22 @@ impl Links {
     #[inline]
     pub fn newer(&self, index: u32) -> Option<u32> {
         self.nodes[index as usize][NEWER].checked_sub(1)
+    }
+
+    /// Ask for what an index has here, which is needed soon.
+    #[inline]
+    pub fn prefetch(&self, index: u32) {
+        prefetch(&self.nodes, index as usize);
+    }
+
+    /// Ask for the neighbours of an index, which will be taken out of its list soon.
+    #[inline]
+    pub fn prefetch_neighbours(&self, index: u32) {
+        let [newer, older, _] = self.nodes[index as usize];
+        [newer, older]
+            .into_iter()
+            .filter_map(|link| link.checked_sub(1))
+            .for_each(|at| self.prefetch(at));
     }
 
     /// Put an index that is in no list into one, as its newest.

@@ -20,6 +20,7 @@ mod live;
 use std::collections::BTreeSet;
 
 use live::{LINE, Live};
+use nearfar_hardware::table::prefetch;
 use nearfar_simd::Avx2;
 
 /// What the policy is.
@@ -112,19 +113,6 @@ impl Histogram {
         };
         rest(&self.near) + rest(&self.far) + pending as u64
     }
-}
-
-/// Ask for an element that is needed soon.
-#[inline(always)]
-fn prefetch<T>(slice: &[T], index: usize) {
-    #[cfg(target_arch = "x86_64")]
-    if let Some(element) = slice.get(index) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: the instruction reads nothing that the program sees.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(element).cast()) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (slice, index);
 }
 
 impl Default for StackDistance {

@@ -56,6 +56,16 @@ impl Lists {
         self.lists[usize::from(node) * 2 + usize::from(active)].pages.oldest().map(Page::new)
     }
 
+    /// Ask for the entry of a page that is to be moved before long.
+    pub fn prefetch(&self, page: Page) {
+        self.links.prefetch(page.number());
+    }
+
+    /// Ask for its neighbours, when its entry is there.
+    pub fn prefetch_neighbours(&self, page: Page) {
+        self.links.prefetch_neighbours(page.number());
+    }
+
     /// Whether the page is on an active list.
     pub fn is_active(&self, page: Page) -> bool {
         self.links[page.number()] & ACTIVE != 0

@@ -182,6 +182,10 @@ pub trait Memory {
     fn node_of(&self, page: Page) -> NodeId;
     /// Frames of the mapping at this page: 1, or [`HUGE`](super::HUGE).
     fn span(&self, page: Page) -> u32;
+    /// The policy will soon ask about this page: a world whose tables are large may fetch it.
+    fn prefetch(&self, page: Page) {
+        let _ = page;
+    }
     /// The accessed bit: set by the program's references ([`Capability::AccessedBits`]) and by
     /// [`disarm_hint`](Memory::disarm_hint) since it was last cleared.
     fn accessed(&self, page: Page) -> bool;

@@ -252,6 +252,7 @@ impl<R: ShadowRule> Nomad<R> {
             }
             match mem.begin_copy(page, NodeId::FAST, self.promote.thread) {
                 Ok(()) => {
+                    self.prefetch(mem, page);
                     self.promote.copying = Some((page, self.rule.keep_shadow(page)));
                     return Next::Idle;
                 }
@@ -262,6 +263,15 @@ impl<R: ShadowRule> Nomad<R> {
             }
         }
         Next::Idle
+    }
+
+    /// Ask for what the end of a copy needs, and the begin of the next: each would wait for memory.
+    fn prefetch(&self, mem: &dyn Memory, copied: Page) {
+        self.reclaim.lists.prefetch_neighbours(copied);
+        if let Some(&next) = self.promote.run.front() {
+            self.reclaim.lists.prefetch(next);
+            mem.prefetch(next);
+        }
     }
 
     fn promoted(&mut self, mem: &mut dyn Memory, page: Page, shadow: bool) {
@@ -385,6 +395,7 @@ impl<R: ShadowRule> Policy for Nomad<R> {
         if !promote.pending.contains(page) {
             // The kernel's list has the newest first; so the look-back is of the latest faults.
             self.pcq.push_front(page);
+            self.reclaim.lists.prefetch(page);
         }
     }
 

@@ -4,6 +4,7 @@
 //! sample or a thread that is due. Then the policy is called.
 
 use nearfar_hardware::node::LINE;
+use nearfar_hardware::table::prefetch;
 use nearfar_kernel::tiering::{
     Context, HUGE, MIN_STEP, Made, Memory, Next, NodeId, Page, Policy, Tenant, Time,
 };
@@ -74,8 +75,8 @@ const METER_PERIOD: Time = Time::from_ps(1_000_000_000);
 /// Lines of one access that miss when they are loaded: those after are there already, fetched ahead
 /// by the processor's streamer. Assumption: it follows after three lines in a row.
 const DEMAND_LINES: i64 = 3;
-/// Accesses whose page-table entries are loaded together.
-const AHEAD: usize = 64;
+/// Accesses from one to that whose page-table entry is asked for meanwhile.
+const AHEAD: usize = 32;
 /// Hint faults of one access after which the policy is at fault.
 const MAX_FAULTS: u32 = 10_000;
 
@@ -283,11 +284,8 @@ impl Engine {
         let mut misses = 0;
         let mut count = [[0u64; 2]; 4];
         for (index, access) in accesses.iter().enumerate() {
-            if index % AHEAD == 0 {
-                // The loads of many accesses at once: one by one, each would wait for memory.
-                let next = accesses.get(index..).unwrap_or_default().iter().take(AHEAD);
-                let bits = next.map(|access| world.bits.get(access.page().index()));
-                std::hint::black_box(bits.fold(0, |all, bits| all | bits.map_or(0, |bits| *bits)));
+            if let Some(access) = accesses.get(index + AHEAD) {
+                prefetch(&world.bits, access.page().index());
             }
             let write = access.write();
             let page = if huge { world.mapping_of(access.page()) } else { access.page() };

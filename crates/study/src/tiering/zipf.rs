@@ -9,6 +9,7 @@
 //! they take several times as long, as they compute a power for each draw.
 
 use libm::pow;
+use nearfar_hardware::table::on_huge_pages;
 use nearfar_trace::generate::permutation::Permutation;
 use nearfar_trace::generate::rng::mix64;
 
@@ -70,7 +71,8 @@ impl Draws {
         let n = popularity.len();
         let sum: f64 = popularity.iter().sum();
         let mut scaled: Vec<f64> = popularity.iter().map(|p| p / sum * n as f64).collect();
-        let mut slots: Vec<(u32, u32)> = (0..n as u32).map(|own| (1 << 31, own)).collect();
+        let mut slots: Vec<(u32, u32)> = on_huge_pages(Vec::with_capacity(n));
+        slots.extend((0..n as u32).map(|own| (1 << 31, own)));
         let (mut small, mut large): (Vec<u32>, Vec<u32>) =
             (0..n as u32).partition(|slot| scaled[*slot as usize] < 1.0);
         while let (Some(poor), Some(rich)) = (small.pop(), large.last().copied()) {

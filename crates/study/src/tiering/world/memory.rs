@@ -1,5 +1,6 @@
 //! The contract that policies see, carried out by the simulated machine.
 
+use nearfar_hardware::table::prefetch;
 use nearfar_kernel::tiering::{
     Action, Capability, Commit, Context, DropReason, HUGE, Limit, Memory, NodeId, Page, Refused,
     Tenant, Thread, Time,
@@ -57,6 +58,10 @@ impl Memory for World {
     }
     fn span(&self, page: Page) -> u32 {
         if self.is_huge(page) { HUGE } else { 1 }
+    }
+    fn prefetch(&self, page: Page) {
+        prefetch(&self.bits, page.index());
+        prefetch(&self.more, page.index());
     }
     fn accessed(&self, page: Page) -> bool {
         self.get(page, ACCESSED)

@@ -3,6 +3,7 @@
 //! The page table takes two bytes per page. Frames are counted, not numbered: which frame a page has
 //! makes no difference to anyone here. Time is in picoseconds.
 
+use nearfar_hardware::table::on_huge_pages;
 use nearfar_kernel::tiering::{Action, Context, HUGE, Memory, NodeId, Page, Refused, Thread, Time};
 
 use super::counters::{Counters, Hardware, MAX_NODES};
@@ -77,8 +78,8 @@ impl World {
             *slot = *frames;
         }
         let mut world = Self {
-            bits: vec![0; pages as usize],
-            more: vec![0; pages as usize],
+            bits: on_huge_pages(vec![0; pages as usize]),
+            more: on_huge_pages(vec![0; pages as usize]),
             huge: Vec::new(),
             tlb: Tlb::new(hardware.tlb_entries),
             walk: hardware.costs.page_walk as u64,
