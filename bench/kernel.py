@@ -10,6 +10,7 @@ import ctypes
 import os
 import statistics
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -174,6 +175,22 @@ def run_limited(
     Raises:
         Unavailable: the group cannot be made.
     """
+    with limited_group(where, name, limit) as group, _first():
+        return _run_watched(where, group, command, poll=poll)
+
+
+@contextmanager
+def limited_group(where: Controller, name: str, limit: int | None) -> Iterator[Path]:
+    """Make a group that reclaims anonymous memory only; what runs there ends with the block.
+
+    Args:
+        where: the memory controller.
+        name: of the group, which must not exist.
+        limit: of the memory charged to the group, bytes; None for no limit.
+
+    Raises:
+        Unavailable: the group cannot be made.
+    """
     with undoing("group") as undo:
         group = where.root / name
         with _explained(f"{group}: cannot be made"):
@@ -188,8 +205,7 @@ def run_limited(
                 _write(group / "memory.swappiness", *_ANONYMOUS_ONLY)
             if limit is not None:
                 _write(group / where.limit, str(limit))
-        with _first():
-            return _run_watched(where, group, command, poll=poll)
+        yield group
 
 
 @contextmanager
@@ -205,11 +221,10 @@ def _first() -> Iterator[None]:
 
 def _run_watched(where: Controller, group: Path, command: Sequence[str], *, poll: bool) -> Finished:
     libc = ctypes.CDLL(None)
-    core = max(os.sched_getaffinity(0))
 
     def enter_group() -> None:
         _write(group / "cgroup.procs", str(os.getpid()))
-        os.sched_setaffinity(0, {core})
+        os.sched_setaffinity(0, {core()})
         libc.prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)
         libc.personality(_ADDR_NO_RANDOMIZE)
 
@@ -254,6 +269,35 @@ def _run_watched(where: Controller, group: Path, command: Sequence[str], *, poll
         if child.returncode is None:
             child.kill()
             child.wait()
+
+
+def core() -> int:
+    """The core that a program is tied to."""
+    return max(os.sched_getaffinity(0))
+
+
+@contextmanager
+def polled(group: Path) -> Iterator[None]:
+    """Have the kernel bring the statistics of ``group`` up to date all the time.
+
+    Without, it ends what is left with active pages only, though there is swap.
+    """
+    ended = threading.Event()
+
+    def poll() -> None:
+        # Of this thread alone: not the core that the program is tied to.
+        os.sched_setaffinity(0, os.sched_getaffinity(0) - {core()} or {core()})
+        while not ended.wait(_FRESH_SECONDS):
+            read_statistics(group)
+
+    poller = threading.Thread(target=poll)
+    with _first():
+        poller.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            poller.join()
 
 
 def read_statistics(group: Path) -> dict[str, int]:

@@ -52,6 +52,16 @@ def test_what_follows_the_whole_is_seen_through(sysfs: Path) -> None:
     assert "hugepages-2048kB/enabled" not in {c.file for c in plan(2 << 20, sysfs).changes}
 
 
+def test_what_asks_gets_one_size_and_what_does_not_is_left_alone(sysfs: Path) -> None:
+    """QEMU asks for a guest's memory: any other size that it may have is larger or smaller."""
+    found = plan(64 << 10, sysfs, asking=True)
+    assert not found.disable
+    changed = {c.file: c.becomes for c in found.changes}
+    assert changed.pop("hugepages-64kB/enabled") == "madvise"
+    assert set(changed.values()) == {"never"} and "hugepages-128kB/enabled" in changed
+    assert not any(c.becomes == "always" for c in found.changes)
+
+
 def test_the_base_size_needs_no_switch(tmp_path: Path) -> None:
     found = plan(os.sysconf("SC_PAGE_SIZE"), tmp_path / "none")
     assert found.disable and found.changes == ()

@@ -20,7 +20,7 @@ import pytest
 
 from conftest import Run, fetched, tool, until
 from nearfar.errors import NearfarError
-from nearfar.guest import Guest, Hardware, Link, Node
+from nearfar.guest import ARCHITECTURES, Guest, Hardware, Link, Node
 from nearfar.guest.archive import Archive
 from nearfar.guest.kernel import Kernel
 from nearfar.guest.packages import Packages
@@ -262,6 +262,22 @@ def test_a_guest_that_fails_is_one_line(
         Guest("x86_64").run(["true"], out=tmp_path / "out")
     assert (str(caught.value), caught.value.exit_code) == (said, code)
     assert not [path for path in tmp_path.iterdir() if "out" in path.name]
+
+
+def test_a_program_may_start_qemu(pretended: Path, scratch: Path, tmp_path: Path) -> None:
+    script(
+        pretended,
+        f"{FOLDER}\nprintf 'begin\\nexit 4\\nend\\n' > result; echo ran >> {tmp_path}/seen",
+    )
+    first = ("sh", "-c", f'echo first > {tmp_path}/seen; exec "$@"', "sh")
+    assert Guest("x86_64", start=first).run(["true"]).exit_code == 4
+    assert (tmp_path / "seen").read_text() == "first\nran\n"
+
+
+def test_a_node_may_get_its_memory_later() -> None:
+    words = Hardware([Node(256 * MIB, 1), Node(0)]).options(ARCHITECTURES["x86_64"])
+    assert "node,nodeid=0,memdev=m0" in words and "node,nodeid=1" in words
+    assert not any("id=m1" in word for word in words)
 
 
 def test_without_qemu_the_package_is_named(

@@ -33,11 +33,12 @@ class Agreement:
 
 
 def agreements(record: dict[str, Any]) -> list[Agreement]:
-    """Every comparison that a record (of ``placement.record``) allows."""
+    """Every comparison of programs' pages that a record allows."""
     found = []
     with tempfile.TemporaryDirectory() as folder:
         machine = Path(folder) / f"{record['machine']}.toml"
-        machine.write_text(described(record, record["cases"][0]["free"]))
+        first = (record["cases"] or record["vmalloc"])[0]
+        machine.write_text(described(record, first["free"]))
         orders = numa.topology(str(machine))["fallback"]
         for node, (kernel, model) in enumerate(zip(record["fallback"], orders, strict=True)):
             sides = (" ".join(map(str, side)) for side in (kernel, model))
@@ -53,6 +54,7 @@ def table(record: dict[str, Any], found: list[Agreement]) -> list[str]:
     cells = [(one.item, one.kernel, one.model, f"{one.apart:.2%}", one.holds) for one in found]
     wide = [max(len(row[column]) for row in cells) for column in range(3)]
     how = ", nodes without cores added later" if record["added"] else ""
+    how = f", persistent memory: {record['variant']}" if "variant" in record else how
     lines = [f"{record['machine']}{how}: Linux {record['kernel']}, {record['qemu']}"]
     for item, kernel, model, apart, holds in cells:
         sides = f"{item:<{wide[0]}}  {kernel:<{wide[1]}}  {model:<{wide[2]}}"

@@ -92,7 +92,7 @@ def record(machine: str, kernel: str | None = None, *, added: bool = False) -> d
     """
     topology = numa.topology(machine)
     asked = cases(topology)
-    lines = "".join(_line(case, topology) for case in asked)
+    lines = "".join(line(case, topology) for case in asked)
     words = ["transparent_hugepage=never", "init_on_alloc=0", "numa_balancing=disable"]
     words += ["log_buf_len=1M", "nokaslr"]
     words += ["memhp_default_state=online_movable"] if added else []
@@ -104,13 +104,12 @@ def record(machine: str, kernel: str | None = None, *, added: bool = False) -> d
         # Little below 4 GiB: policies pass over the kernel's lower zones.
         qemu=["-machine", "max-ram-below-4g=128M"],
     )
-    files = {"/work/allocate": _compiled(), "/cases": lines.encode()}
+    files = {"/work/allocate": compiled(), "/cases": lines.encode()}
     done = guest.run(["./allocate"], files=files, timeout=_TIMEOUT)
-    qemu, _ = ARCHITECTURES["x86_64"].qemu
     return {
         "machine": machine,
         "added": added,
-        "qemu": _output(qemu, "--version").splitlines()[0],
+        "qemu": qemu_version(),
         **parse(done.output.decode(errors="replace"), asked),
     }
 
@@ -169,7 +168,7 @@ def _pages(nodes: Sequence[dict[str, Any]]) -> list[int]:
     return [256 * (_DRAM if node["cpus"] else _FAR) for node in nodes]
 
 
-def _line(case: Case, topology: dict[str, Any]) -> str:
+def line(case: Case, topology: dict[str, Any]) -> str:
     """A case as the first process reads it."""
     processors = [node["node"] for node in topology["nodes"] if node["cpus"]]
     numbers = [",".join(map(str, given)) for given in (case.nodes, case.weights)]
@@ -205,7 +204,12 @@ def _hardware(machine: str, topology: dict[str, Any], added: bool) -> Hardware:
     )
 
 
-def _compiled() -> bytes:
+def qemu_version() -> str:
+    """What QEMU says of itself."""
+    return _output(ARCHITECTURES["x86_64"].qemu[0], "--version").splitlines()[0]
+
+
+def compiled() -> bytes:
     """The program that allocates, without libraries."""
     with tempfile.TemporaryDirectory() as scratch:
         made = Path(scratch) / "allocate"

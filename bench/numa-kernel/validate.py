@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import agree
+import persistent
 import placement
 
 from nearfar.errors import NearfarError
@@ -27,13 +28,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--machine", action="append", help="one with nodes without cores")
     parser.add_argument("--added", action="store_true", help="of --machine: added while it runs")
+    parser.add_argument("--persistent", action="store_true", help="persistent memory alone")
     parser.add_argument("--kernel", help="a package with a kernel instead of Debian's 6.12")
     parser.add_argument("--record", action="store_true", help=f"keep the result in {RECORDS}")
     options = parser.parse_args(arguments)
     wrong = count = 0
     try:
         chosen = [(machine, options.added) for machine in options.machine or ()]
-        for machine, added in chosen or MACHINES:
+        for machine, added in chosen or (() if options.persistent else MACHINES):
             record = placement.record(machine, options.kernel, added=added)
             found = agree.agreements(record)
             count += len(found)
@@ -42,6 +44,17 @@ def main(arguments: list[str] | None = None) -> int:
             if options.record:
                 RECORDS.mkdir(parents=True, exist_ok=True)
                 path = RECORDS / f"kernel-{machine}{'-added' if added else ''}.json"
+                path.write_text(json.dumps(record, separators=(",", ":")) + "\n")
+        firmware = ""
+        for variant in () if chosen else persistent.VARIANTS:
+            record = persistent.record(variant, firmware)
+            firmware = firmware or record["tables"]["SLIT"]
+            found = agree.agreements(record) + persistent.agreements(record)
+            count += len(found)
+            wrong += sum(not one.holds for one in found)
+            print("\n".join(agree.table(record, found)), flush=True)
+            if options.record:
+                path = RECORDS / f"persistent-{variant.name}.json"
                 path.write_text(json.dumps(record, separators=(",", ":")) + "\n")
     except NearfarError as error:
         print(f"nearfar: validate: {error}", file=sys.stderr)

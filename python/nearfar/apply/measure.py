@@ -77,7 +77,7 @@ def run(
     """
     with _pass_signals_on() as passed:
         began = time.monotonic()
-        with _huge_pages(disable):
+        with huge_pages(disable):
             try:
                 child = subprocess.Popen(command, stdin=stdin, stdout=stdout)
             except OSError as error:
@@ -118,7 +118,7 @@ def run(
 
 
 @contextmanager
-def _huge_pages(disable: bool | None) -> Iterator[None]:
+def huge_pages(disable: bool | None) -> Iterator[None]:
     """Set for this process what a child inherits, so that nothing runs between fork and exec.
 
     The faults of a copied Python would be counted as the command's otherwise.

@@ -108,11 +108,15 @@ def acting(sysfs: Path = SYSFS) -> dict[int, str]:
     return {size: whole if word == "inherit" else word for size, word in words.items()}
 
 
-def plan(page_bytes: int, sysfs: Path = SYSFS) -> Plan:
+def plan(page_bytes: int, sysfs: Path = SYSFS, *, asking: bool = False) -> Plan:
     """Work out what gives a command pages of ``page_bytes``; nothing is changed.
 
     The size is switched to ``always``. Other sizes that the kernel would hand out unasked go to
     ``madvise``, so that programs that ask for them still get them.
+
+    A command that asks (``MADV_HUGEPAGE``), as QEMU does for a guest's memory, would get the
+    largest of those. With ``asking`` the size is ``madvise``, all others are ``never``, and what
+    does not ask is left alone.
 
     Raises:
         NearfarError: this kernel cannot; the message names the nearest size that it can.
@@ -132,14 +136,21 @@ def plan(page_bytes: int, sysfs: Path = SYSFS) -> Plan:
     for size, acts in acting(sysfs).items():
         file = found[size]
         word = _word(sysfs / file)
-        wanted = "always" if size == page_bytes else "madvise"
-        if size == page_bytes and acts != "always" or size != page_bytes and acts == "always":
+        if asking:
+            wanted = "madvise" if size == page_bytes else "never"
+            needed = acts != wanted
+        else:
+            wanted = "always" if size == page_bytes else "madvise"
+            needed = (acts == "always") != (size == page_bytes)
+        if needed:
             changes.append(Change(file, word, wanted))
     return Plan(page_bytes, BASE, tuple(changes), False)
 
 
 @contextmanager
-def applied(page_bytes: int, sysfs: Path = SYSFS, runtime: Path = RUNTIME) -> Iterator[Plan]:
+def applied(
+    page_bytes: int, sysfs: Path = SYSFS, runtime: Path = RUNTIME, *, asking: bool = False
+) -> Iterator[Plan]:
     """Make the changes of :func:`plan` for as long as the block lasts, whatever ends it.
 
     Returns the plan, made again once the lock is held and what a killed run has left is undone.
@@ -149,13 +160,13 @@ def applied(page_bytes: int, sysfs: Path = SYSFS, runtime: Path = RUNTIME) -> It
             under way.
     """
     journal = runtime / "apply.json"
-    planned = plan(page_bytes, sysfs)
+    planned = plan(page_bytes, sysfs, asking=asking)
     if planned.disable or not (planned.changes or journal.exists()):
         yield planned
         return
     with _locked(runtime) as lock:
         _undo(journal, sysfs)
-        planned = plan(page_bytes, sysfs)
+        planned = plan(page_bytes, sysfs, asking=asking)
         boot = _BOOT.read_text(encoding="ascii").strip()
         kept = {"boot": boot, "changes": [asdict(change) for change in planned.changes]}
         write_whole(journal, json.dumps(kept) + "\n", force=True)

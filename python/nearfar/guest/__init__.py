@@ -87,6 +87,7 @@ class Guest:
         icount: instructions are the clock, each 2 to this power nanoseconds; None for the host's.
         parameters: more parameters of the kernel.
         qemu: more options of QEMU.
+        start: words before QEMU's own: a program that starts it, such as ``taskset -c 1``.
     """
 
     architecture: str = "auto"
@@ -98,6 +99,7 @@ class Guest:
     icount: int | None = None
     parameters: Sequence[str] = ()
     qemu: Sequence[str] = ()
+    start: Sequence[str] = ()
 
     def fetch(self) -> tuple[Kernel, Path]:
         """The kernel and the archive of the packages, from the cache or the network.
@@ -165,6 +167,7 @@ class Guest:
                 [*options, *self.qemu],
                 [*_PARAMETERS, f"console={about.console}", *self.parameters],
                 timeout=timeout,
+                start=self.start,
                 stream=stream,
             )
             if path is not None:

@@ -47,6 +47,7 @@ class Run:
         options: Sequence[str],
         parameters: Sequence[str],
         *,
+        start: Sequence[str],
         timeout: float | None,
         stream: Callable[[str, bytes], None],
     ) -> int:
@@ -57,13 +58,14 @@ class Run:
             archive: its first file system.
             options: QEMU's, for the hardware.
             parameters: the kernel's.
+            start: words before QEMU's.
             timeout: seconds that the command may take; None for no limit.
             stream: called with ``output`` or ``error`` and what the command wrote there since.
 
         Raises:
             NearfarError: there is no QEMU, or it did not come to its end (exit code 3).
         """
-        words = [program(*self._architecture.qemu), "-no-user-config", "-nodefaults", *options]
+        words = [*start, program(*self._architecture.qemu), "-no-user-config", "-nodefaults", *options]
         words += ["-accel", "tcg", "-display", "none", "-no-reboot"]
         words += ["-serial", f"file:{self._folder / 'console'}", "-device", "virtio-serial-pci"]
         for name in _PORTS:

@@ -62,7 +62,7 @@ class Node:
     """A memory node.
 
     Attributes:
-        memory: bytes that are there at boot.
+        memory: bytes that are there at boot; 0 for a node that gets its memory later.
         cpus: processors on it; as many, or none, on every node.
         socket: the socket that it belongs to.
         added: bytes that are plugged into the running system.
@@ -134,8 +134,10 @@ class Hardware:
             near = min((self._distance(host, number), host) for host in hosts)[1]
             memory = f"id=m{number},size={node.memory >> 20}M"
             initiator = f",initiator={near}" if self.links else ""
-            words += ["-object", f"memory-backend-ram,{memory}"]
-            words += ["-numa", f"node,nodeid={number},memdev=m{number}{initiator}"]
+            if node.memory:
+                words += ["-object", f"memory-backend-ram,{memory}"]
+            backend = f",memdev=m{number}" if node.memory else ""
+            words += ["-numa", f"node,nodeid={number}{backend}{initiator}"]
             if node.added:
                 words += ["-object", f"memory-backend-ram,id=a{number},size={node.added >> 20}M"]
                 words += ["-device", f"pc-dimm,memdev=a{number},node={number}"]

@@ -1,0 +1,248 @@
+"""Persistent memory made system memory in a guest, by what ``nearfar numa plan`` emits.
+
+Debian's kernel finds the modules by NFIT; they become devices (``ndctl``), and these system memory
+(``daxctl``, driver ``kmem``). Counted is where a program's pages land, and the kernel's own.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import placement
+from agree import Agreement, described
+
+from nearfar import emit, numa
+from nearfar.emit.numa_slit import TABLE
+from nearfar.errors import NearfarError
+from nearfar.guest import Guest, Hardware, Node
+
+MACHINE = "optane-4node"
+_PAGE = 4096
+#: MiB of a node of DRAM, what the kernel and the files have of the first besides, and of persistent
+#: memory: a part that the kernel can add, 128 MiB, is lost to the device's own description.
+_DRAM, _FILES, _FAR = 128, 256, 384
+_TIMEOUT = 600
+#: Pages that the kernel is to allocate for itself, and the nodes to interleave them over: within a
+#: node, within all DRAM, in near persistent memory, in the far one.
+_SIZES: tuple[tuple[int, tuple[int, ...]], ...] = (
+    (40_000, ()),
+    (100_000, ()),
+    (180_000, ()),
+    (300_000, ()),
+    (30_000, (4, 5)),
+)
+#: How many of them there are until one is more than all DRAM.
+_TOO_MUCH = 3
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How persistent memory becomes system memory.
+
+    Attributes:
+        name: of it.
+        mode: the plan's, whose script for ``daxctl`` runs in the guest.
+        slit: the kernel reads the plan's distances instead of the firmware's.
+    """
+
+    name: str
+    mode: str
+    slit: bool = False
+
+    @property
+    def kernel_too(self) -> bool:
+        """Whether the memory is the kernel's as well, not movable."""
+        return self.mode == "alius"
+
+
+VARIANTS = (
+    Variant("movable", "kmem-dax"),
+    Variant("kernel", "alius"),
+    Variant("slit", "alius", slit=True),
+)
+
+
+def record(variant: Variant, firmware: str = "") -> dict[str, Any]:
+    """Boot, make the memory system memory, allocate; what the kernel reported.
+
+    Args:
+        variant: one of :data:`VARIANTS`.
+        firmware: for distances of the plan, the guest's SLIT, as a record of another has it.
+
+    Raises:
+        NearfarError: no QEMU, a tool or a package is missing, or the guest failed.
+    """
+    topology = numa.topology(MACHINE)
+    users = [] if variant.kernel_too else placement.cases(topology)[:2]
+    asked = _SIZES if variant.kernel_too else _SIZES[:_TOO_MUCH]
+    lines = (f"{pages} {_interleave(nodes)}\n" for pages, nodes in asked)
+    files: dict[str, Path | bytes] = {
+        "/work/allocate": placement.compiled(),
+        "/cases": "".join(placement.line(case, topology) for case in users).encode(),
+        "/work/online": _emitted("daxctl", variant, topology).encode(),
+        "/work/sizes": "".join(lines).encode(),
+        "/work/persistent.sh": Path(__file__).with_name("persistent.sh"),
+    }
+    if variant.slit:
+        # The kernel looks through the archive before it unpacks it.
+        made = made_slit(variant, topology, bytes.fromhex(firmware))
+        files["kernel/firmware/acpi/slit.aml"] = made
+    done = _guest(topology).run(["sh", "persistent.sh"], files=files, timeout=_TIMEOUT)
+    text = done.output.decode(errors="replace")
+    if done.exit_code != 0:
+        last = (done.error.decode(errors="replace").strip() or "nothing").splitlines()[-1]
+        raise NearfarError(f"{variant.name}: failed in the guest: {last}")
+    return {
+        "variant": variant.name,
+        "machine": MACHINE,
+        "added": True,
+        "qemu": placement.qemu_version(),
+        **placement.parse(text, users),
+        **_own(text, asked),
+    }
+
+
+def made_slit(variant: Variant, topology: dict[str, Any], firmware: bytes) -> bytes:
+    """The table that the emitted script makes of the firmware's."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        (folder / "SLIT").write_bytes(firmware)
+        script = _emitted("numa-slit", variant, topology).replace(TABLE, str(folder / "SLIT"))
+        command = ["sh", "-c", script]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise NearfarError(f"numa-slit: {done.stderr.strip()[-300:]}", 3)
+        return (folder / "kernel/firmware/acpi/slit.aml").read_bytes()
+
+
+def _emitted(kind: str, variant: Variant, topology: dict[str, Any]) -> str:
+    nodes = topology["nodes"]
+    row = {
+        "vm": "all",
+        "mode": variant.mode,
+        "from": 0,
+        "nodes": [],
+        "weights": [],
+        "dram_nodes": [node["node"] for node in nodes if node["cpus"]],
+        "far_nodes": [node["node"] for node in nodes if not node["cpus"]],
+    }
+    return emit.emit(kind, row)
+
+
+def _interleave(nodes: Sequence[int]) -> str:
+    return f"numactl --interleave={','.join(map(str, nodes))}" if nodes else ""
+
+
+def _guest(topology: dict[str, Any]) -> Guest:
+    """A guest with the machine's nodes, those without cores of persistent memory."""
+    nodes = [
+        Node(_DRAM << 20 if node["cpus"] else 0, min(node["cpus"], 1), node["socket"])
+        for node in topology["nodes"]
+    ]
+    nodes[0] = Node((_DRAM + _FILES) << 20, 1, nodes[0].socket)
+    far = [number for number, node in enumerate(nodes) if not node.cpus]
+    words = ["-machine", "nvdimm=on,max-ram-below-4g=256M", "-m", "slots=8,maxmem=64G"]
+    for place, number in enumerate(far):
+        words += ["-object", f"memory-backend-ram,id=far{number},size={_FAR}M"]
+        # QEMU 7.2 lists modules by a hash of their names, and Linux numbers nodes as they are
+        # listed: by these names in the order of the nodes, which is looked at.
+        words += ["-device", f"nvdimm,id=pmem{2 * place},memdev=far{number},node={number}"]
+    parameters = ["transparent_hugepage=never", "init_on_alloc=0", "numa_balancing=disable"]
+    return Guest(
+        architecture="x86_64",
+        hardware=Hardware(nodes, topology["distances"]),
+        packages=["ndctl", "daxctl", "numactl"],
+        modules=["nfit", "nd_pmem", "dax_pmem", "device_dax", "kmem", "zram"],
+        parameters=[*parameters, "log_buf_len=1M", "nokaslr"],
+        qemu=words,
+    )
+
+
+def _own(text: str, asked: Sequence[tuple[int, tuple[int, ...]]]) -> dict[str, Any]:
+    """What the guest printed of the kernel's own allocations, and of zones."""
+    found: list[dict[str, Any]] = []
+    zones = []
+    for line in text.splitlines():
+        word, *rest = line.removeprefix("@@").split()
+        if word == "vmalloc":
+            pages, nodes = asked[len(found)]
+            found.append({"pages": pages, "nodes": list(nodes)})
+        elif word == "vfree":
+            found[-1]["free"] = [int(number) for number in rest]
+        elif word == "vlanded":
+            counts = dict(each[1:].split("=") for each in rest)
+            landed = [int(counts.get(str(node), 0)) for node in range(len(found[-1]["free"]))]
+            found[-1]["landed"] = landed if rest else None
+        elif word == "zone":
+            zones.append([int(rest[0]), rest[1], int(rest[2])])
+    if len(found) != len(asked) or any("landed" not in each for each in found):
+        raise NearfarError(f"the kernel's own pages: {len(found)} of {len(asked)} were asked for")
+    return {"vmalloc": found, "zones": zones}
+
+
+def agreements(record: dict[str, Any]) -> list[Agreement]:
+    """What the kernel did with its own pages, beside the model."""
+    (variant,) = (each for each in VARIANTS if each.name == record["variant"])
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        machine = Path(folder) / "guest.toml"
+        for one in record["vmalloc"]:
+            machine.write_text(described(record, one["free"]))
+            if variant.slit and not one["nodes"]:
+                found.append(_by_kind(machine, one))
+            # What is not movable is the kernel's in the order in which it is a program's.
+            allocator = "user" if variant.kernel_too else "vmalloc"
+            found.append(_landed(machine, one, allocator))
+    return found
+
+
+def _landed(machine: Path, one: dict[str, Any], allocator: str) -> Agreement:
+    """Node by node; or that it is impossible."""
+    how = f", interleaved over {','.join(map(str, one['nodes']))}" if one["nodes"] else ""
+    item = f"{one['pages']:,} pages of the kernel{how}"
+    row = _allocated(machine, one, "interleave" if one["nodes"] else "kmem-dax", allocator)
+    if one["landed"] is None or not row["possible"]:
+        sides = [
+            "possible" if possible else "impossible"
+            for possible in (one["landed"] is not None, row["possible"])
+        ]
+        return Agreement(item, *sides, float(sides[0] != sides[1]))
+    model = {part["node"]: part["bytes"] // _PAGE for part in row["landed"]}
+    ours = [model.get(node, 0) for node in range(len(one["landed"]))]
+    return _compared(item, one["landed"], ours, one["pages"])
+
+
+def _by_kind(machine: Path, one: dict[str, Any]) -> Agreement:
+    """Beside aliusM: near and far DRAM, near and far persistent memory."""
+    row = _allocated(machine, one, "alius", "vmalloc")
+    ours, theirs = [], []
+    for local in (True, False):
+        for kind in ("dram", "pmem"):
+            parts = [p for p in row["landed"] if (p["local"], p["kind"]) == (local, kind)]
+            ours.append(sum(part["bytes"] for part in parts) // _PAGE)
+            theirs.append(sum(one["landed"][part["node"]] for part in parts))
+    return _compared(f"{one['pages']:,} pages by kind, beside alius", theirs, ours, one["pages"])
+
+
+def _allocated(machine: Path, one: dict[str, Any], mode: str, allocator: str) -> dict[str, Any]:
+    """The model's row of an allocation."""
+    found: dict[str, Any] = numa.alloc(
+        [one["pages"] * _PAGE],
+        machine=str(machine),
+        mode=[mode],
+        allocator=allocator,
+        nodes=one["nodes"],
+        from_=0,
+    ).rows[0]
+    return found
+
+
+def _compared(item: str, kernel: list[int], model: list[int], pages: int) -> Agreement:
+    apart = max(abs(a - b) for a, b in zip(kernel, model, strict=True)) / pages
+    sides = (" ".join(f"{100 * each / pages:.1f}" for each in side) for side in (kernel, model))
+    return Agreement(item, *sides, apart)

@@ -1,0 +1,115 @@
+"""Persistent memory as system memory, as Debian's kernel was seen to use it, beside the model."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nearfar import numa
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "bench" / "numa-kernel"))
+
+import agree  # noqa: E402
+import persistent  # noqa: E402
+
+DATA = ROOT / "tests" / "data" / "numa"
+RECORDS = {
+    variant.name: json.loads((DATA / f"persistent-{variant.name}.json").read_text())
+    for variant in persistent.VARIANTS
+}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_the_model_agrees_with_the_kernel(name: str) -> None:
+    record = RECORDS[name]
+    found = agree.agreements(record) + persistent.agreements(record)
+    assert not [one for one in found if not one.holds]
+    assert len(found) >= len(record["distances"]) + len(record["vmalloc"])
+    for one in record["vmalloc"]:
+        assert one["landed"] is None or sum(one["landed"]) == one["pages"]
+
+
+def test_the_memory_is_the_kernels_only_where_it_is_not_movable() -> None:
+    far = {
+        name: {zone for node, zone, _ in record["zones"] if node >= 4}
+        for name, record in RECORDS.items()
+    }
+    assert far == {"movable": {"Movable"}, "kernel": {"Normal"}, "slit": {"Normal"}}
+    beyond = {name: record["vmalloc"][2] for name, record in RECORDS.items()}
+    assert {name: one["landed"] is not None for name, one in beyond.items()} == {
+        "movable": False,
+        "kernel": True,
+        "slit": True,
+    }
+    # Programs reach it either way.
+    for case in RECORDS["movable"]["cases"]:
+        assert sum(case["path"][-1][1 + 4 :]) > 0.5 * case["pages"]
+
+
+def test_distances_put_all_dram_first() -> None:
+    """By the firmware's, near persistent memory comes before far DRAM; by the plan's, after it."""
+    landed = {name: RECORDS[name]["vmalloc"][1]["landed"] for name in ("kernel", "slit")}
+    assert landed["kernel"][4] and not any(landed["kernel"][2:4])
+    assert sum(landed["slit"][:4]) == 100_000 and sum(landed["slit"][2:4])
+    orders = {name: RECORDS[name]["fallback"][0] for name in RECORDS}
+    assert orders["kernel"] == orders["movable"] == [0, 1, 4, 5, 2, 3, 6, 7]
+    assert orders["slit"] == [0, 1, 2, 3, 4, 5, 6, 7]
+
+
+def test_what_stays_apart_from_alius_is_interleaving(tmp_path: Path) -> None:
+    """One node of persistent memory after the other, where aliusM takes both in turn."""
+    record = RECORDS["slit"]
+    one = record["vmalloc"][2]
+    machine = tmp_path / "guest.toml"
+    machine.write_text(agree.described(record, one["free"]))
+    row = numa.alloc([one["pages"] * 4096], machine=str(machine), mode=["alius"], from_=0).rows[0]
+    alius = [part["bytes"] // 4096 for part in sorted(row["landed"], key=lambda p: p["node"])]
+    assert alius[4] == pytest.approx(alius[5], abs=1) and alius[4] > 20_000
+    assert one["landed"][4] > 50_000 and not one["landed"][5]
+    # Under the policy of the process that asks, the kernel's own pages interleave.
+    turns = record["vmalloc"][-1]
+    assert turns["landed"] == [15_000 * (node in turns["nodes"]) for node in range(8)]
+
+
+def test_a_kernel_that_does_otherwise_is_noticed() -> None:
+    moved = copy.deepcopy(RECORDS["slit"])
+    landed = moved["vmalloc"][2]["landed"]
+    landed[0], landed[6] = landed[6], landed[0]
+    apart = [one.item for one in persistent.agreements(moved) if not one.holds]
+    assert apart == ["180,000 pages by kind, beside alius", "180,000 pages of the kernel"]
+    given = copy.deepcopy(RECORDS["movable"])
+    given["vmalloc"][2]["landed"] = [180_000, *[0] * 7]
+    assert sum(not one.holds for one in persistent.agreements(given)) == 1
+
+
+def test_the_emitted_script_makes_the_table_that_the_kernel_took() -> None:
+    if shutil.which("cpio") is None:
+        pytest.skip("no cpio")
+    firmware = bytes.fromhex(RECORDS["movable"]["tables"]["SLIT"])
+    (variant,) = (each for each in persistent.VARIANTS if each.slit)
+    made = persistent.made_slit(variant, numa.topology(persistent.MACHINE), firmware)
+    assert made.hex() == RECORDS["slit"]["tables"]["SLIT"]
+    assert sum(made) % 256 == 0 and len(made) == len(firmware)
+    size = firmware[36]
+    table = [list(made[44 + a * size : 44 + (a + 1) * size]) for a in range(size)]
+    assert table == RECORDS["slit"]["distances"]
+    revisions = [int.from_bytes(each[24:28], "little") for each in (firmware, made)]
+    assert revisions[1] == revisions[0] + 1
+
+
+def test_a_console_that_ends_early_is_refused() -> None:
+    text = "@@vmalloc 10 \n@@vfree 5 6\n@@vlanded N1=10\n@@zone 0 Normal 9\n"
+    found: dict[str, Any] = persistent._own(text, [(10, ())])
+    assert found["vmalloc"] == [{"pages": 10, "nodes": [], "free": [5, 6], "landed": [0, 10]}]
+    assert found["zones"] == [[0, "Normal", 9]]
+    with pytest.raises(persistent.NearfarError, match="1 of 2"):
+        persistent._own(text, [(10, ()), (20, ())])
+    killed = persistent._own(text.replace("@@vlanded N1=10", "@@vlanded"), [(10, ())])
+    assert killed["vmalloc"][0]["landed"] is None
