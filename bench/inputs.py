@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from measure import BenchError, Finished, nearfar, run
+from programs import PROGRAMS
 
 #: Measured: `gzip -dc` makes about twelve references a byte of this text; fewer must do.
 REFS_PER_BYTE = 10
@@ -118,6 +119,24 @@ class Inputs:
         to = self.scratch / "zipf.trace"
         refs = self.refs if self.refs < 1_000_000 else self.refs // 3
         return self.generate("zipf", to, refs, self.zipf_pages, "--alpha", "1")
+
+    @cached_property
+    def uniform(self) -> Path:
+        """As long as the Zipf trace, to as many pages, all alike."""
+        refs = self.refs if self.refs < 1_000_000 else self.refs // 3
+        return self.generate("uniform", self.scratch / "uniform.trace", refs, self.zipf_pages)
+
+    @cached_property
+    def graph(self) -> Path | None:
+        """The capture of a program with a large footprint; ``None`` where it cannot be made."""
+        program = next(program for program in PROGRAMS if program.name == "graph")
+        if not self.can_capture or program.missing():
+            self.remarks.append("graph: QEMU or gcc is not there; its capture is left out")
+            return None
+        to = self.scratch / "graph.trace"
+        part = 2.0 if self.refs >= 1_000_000 else 0.1
+        run(nearfar("capture", "--force", "-o", to, "--", *program.make(self.scratch, part)))
+        return to
 
     def generate(self, name: str, to: Path, refs: int, pages: int, *more: str) -> Path:
         """A generated trace of 4 KiB pages."""

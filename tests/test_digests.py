@@ -123,7 +123,7 @@ def _cases() -> dict[str, Callable[[], Rows]]:
         "clear": {"clock_insert": "clear"},
         "loads": {"kinds": ["load"]},
         "write back": {"write_back": True},
-        "sampled": {"sample": 0.1},
+        "sampled": {"sample": 0.5},
         "filtered": {"filter": "cache"},
     }.items():
         add(f"paging gnugo {name}", _paging, small, **options)

@@ -14,7 +14,7 @@ import pytest
 from conftest import DATA, Run
 from nearfar.declared.names import REPLACEMENT
 from nearfar.errors import NearfarError
-from nearfar.paging import paging
+from nearfar.paging import paging, warnings
 from nearfar.sizes import parse_bytes, parse_memory, parse_page_sizes
 
 #: A few of them: libCacheSim takes seconds for each.
@@ -129,7 +129,7 @@ def test_access_time_is_the_papers_equation(mixed: Path) -> None:
         assert math.isclose(row["total_ns"], t_a + t_d, rel_tol=1e-12)
 
 
-def test_sampling_states_an_error_that_covers(tmp_path: Path) -> None:
+def test_sampling_states_intervals_that_hold(tmp_path: Path) -> None:
     from nearfar.generate import generate
 
     trace = tmp_path / "zipf.trace"
@@ -139,19 +139,36 @@ def test_sampling_states_an_error_that_covers(tmp_path: Path) -> None:
         "memory": "20%,50%,80%",
         "storage": ["nvm-1x"],
         "replacement": "lru",
+        "view": "paper",
     }
     exact = paging(trace, **options)
     sampled = paging(trace, **options, sample=0.2)
-    outside = 0
-    for a, b in zip(exact.rows, sampled.rows, strict=True):
-        assert a["tlb_misses"] == b["tlb_misses"] and a["fault_rate_error"] is None
-        if a["page_bytes"] == 4096:
-            assert 0 < b["fault_rate_error"] < 0.02
-            outside += abs(a["fault_rate"] - b["fault_rate"]) > 4 * b["fault_rate_error"] + 0.002
-        else:
-            # Too few pages of 2 MiB: simulated whole.
-            assert b["fault_rate_error"] is None and a["faults"] == b["faults"]
-    assert outside == 0
+    assert exact.run["left_out"] == []
+    assert all(row["fault_rate_low"] is row["tlb_miss_rate_low"] is None for row in exact.rows)
+    # Too few pages of 2 MiB.
+    assert sampled.run["left_out"] == [{"page_bytes": 2 << 20, "least_sample": None}]
+    (line,) = [line for line in warnings(sampled) if line.startswith("--sample 0.2 ")]
+    assert "2 MiB (all of them)" in line
+    small = [row for row in exact.rows if row["page_bytes"] == 4096]
+    for a, b in zip(small, sampled.rows, strict=True):
+        assert a["pages"] == b["pages"] and a["references"] == b["references"]
+        for rate in ("fault_rate", "tlb_miss_rate"):
+            assert b[f"{rate}_low"] < a[rate] < b[f"{rate}_high"], (rate, a, b)
+            assert b[f"{rate}_high"] - b[f"{rate}_low"] < 0.2 * a[rate]
+    with pytest.raises(NearfarError, match="--sample: 0.001 of .* is too few; give 0.0"):
+        paging(trace, **options, sample=0.001)
+
+
+def test_times_of_a_sample_are_the_papers(tmp_path: Path, mixed: Path) -> None:
+    """What a processor spends is found out by every reference."""
+    from nearfar.generate import generate
+
+    trace = tmp_path / "uniform.trace"
+    generate("uniform", trace, refs=100_000, pages=5000, seed=3)
+    spends = "zen4-vm"
+    assert paging(mixed, machine=spends, page_sizes="4K").rows[0]["cpu_ns"] is not None
+    sampled = paging(trace, machine=spends, page_sizes="4K", sample=0.3)
+    assert sampled.rows[0]["cpu_ns"] is None
 
 
 def test_same_input_same_bytes(mixed: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, TypedDict, Unpack
 
-from nearfar import _engine
+from nearfar import _engine, units
 from nearfar import machine as machines
 from nearfar.declared import paging as declared
 from nearfar.errors import NearfarError
@@ -44,6 +44,15 @@ class PagingRun(Run, total=False):
     pages_end: bool
     #: The peak resident set, where memory sizes are parts of it.
     peak_resident_bytes: int | None
+    #: Page sizes that a sample had too few pages of, each with the least rate that would do.
+    left_out: list[LeftOut]
+
+
+class LeftOut(TypedDict):
+    """A page size without rows; ``least_sample`` is ``None`` where only all pages would do."""
+
+    page_bytes: int
+    least_sample: float | None
 
 
 class Interval(TypedDict):
@@ -190,13 +199,18 @@ def paging(
         "footprint_bytes": answer["footprint_bytes"],
         "pages_end": answer["lifetimes"],
         "peak_resident_bytes": answer["peak_resident_bytes"],
+        "left_out": [
+            {"page_bytes": page_bytes, "least_sample": least}
+            for page_bytes, least in answer["left_out"]
+        ],
     }
     return PagingResult(whole, rows, fits, time.monotonic() - began)
 
 
 def warnings(result: PagingResult) -> list[str]:
     """What a reader of the result should know: lines of plain text."""
-    lines = [*trace_warnings(result.run), *machine_warnings(result.run)]
+    run = result.run
+    lines = [*trace_warnings(run), *machine_warnings(run), *sample_warnings(run)]
     if any(row["too_few_frames"] for row in result.rows):
         fewest = min(row["frames"] for row in result.rows)
         lines.append(
@@ -226,6 +240,19 @@ def machine_warnings(run: Mapping[str, Any]) -> list[str]:
                 f"{described['description']}"
             )
     return lines
+
+
+def sample_warnings(run: PagingRun) -> list[str]:
+    """The page sizes that a sample left out, and the least rates that would do."""
+    if not (left := run.get("left_out")):
+        return []
+    sizes = [
+        f"{units.size(one['page_bytes'])} ({one['least_sample'] or 'all of them'})" for one in left
+    ]
+    return [
+        f"--sample {run['options']['sample']:g} takes too few pages of {', '.join(sizes)}: they "
+        "are left out; in brackets the least that would do"
+    ]
 
 
 def trace_warnings(run: Mapping[str, Any]) -> list[str]:

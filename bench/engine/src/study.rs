@@ -11,8 +11,16 @@ use crate::arguments::Arguments;
 use crate::decode::decode;
 use crate::measure::Rounds;
 
-pub const OPTIONS: &[&str] =
-    &["--rounds", "--threads", "--sample", "--page-sizes", "--decode", "--replacement"];
+pub const OPTIONS: &[&str] = &[
+    "--rounds",
+    "--threads",
+    "--sample",
+    "--sample-seed",
+    "--page-sizes",
+    "--decode",
+    "--lifetimes",
+    "--replacement",
+];
 
 /// `--threads 0` is one per core; `--decode 1` also times decoding. Returns every cell.
 pub fn run(arguments: &Arguments) -> Result<Value> {
@@ -34,7 +42,8 @@ pub fn run(arguments: &Arguments) -> Result<Value> {
     if let Some(threads) = arguments.option::<u64>("--threads")? {
         given.insert("threads".to_owned(), threads.into());
     }
-    let options = Options::try_from(&Asked::read(&given).map_err(Error::refused)?)?;
+    let mut options = Options::try_from(&Asked::read(&given).map_err(Error::refused)?)?;
+    options.sample_seed = arguments.option("--sample-seed")?.unwrap_or(0);
     let reader = arguments.open()?;
     let with_decode = arguments.option("--decode")?.unwrap_or(0) == 1;
 
@@ -58,7 +67,8 @@ pub fn run(arguments: &Arguments) -> Result<Value> {
                     "references": cell.references,
                     "tlb_misses": cell.tlb_misses,
                     "faults": cell.faults,
-                    "faults_error": cell.faults_error,
+                    "tlb_interval": cell.tlb_interval,
+                    "faults_interval": cell.faults_interval,
                     "pages": cell.pages,
                 })
             })

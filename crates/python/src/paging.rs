@@ -51,8 +51,9 @@ fn storages(machine: &Hardware, asked: &Asked, alone: bool) -> Result<Vec<Storag
 }
 
 /// Run the study on each machine; returns `{"rows": [...], "records", "footprint_bytes", "lifetimes",
-/// "peak_resident_bytes", "options"}` as JSON text: the options as they were read, and the peak
-/// resident set where memory sizes are parts of it. What does not depend on the machine is counted once.
+/// "peak_resident_bytes", "left_out", "options"}` as JSON text: the options as they were read, the peak
+/// resident set where memory sizes are parts of it, and the page sizes that a sample has too few pages
+/// of, each with the least rate that would do. What does not depend on the machine is counted once.
 #[pyfunction]
 #[pyo3(signature = (trace, machines, *, options, progress))]
 fn paging(
@@ -117,6 +118,8 @@ fn paging(
                 },
             )?);
         }
+        let left_out = simulated.left_out.iter();
+        let left_out: Vec<_> = left_out.map(|size| (size.page_bytes, size.least)).collect();
         let answer = serde_json::json!({
             "rows": found,
             "records": simulated.records,
@@ -124,6 +127,7 @@ fn paging(
             "lifetimes": simulated.lifetimes,
             "peak_resident_bytes":
                 (simulated.lifetimes && options.has_fractions()).then_some(simulated.whole_bytes),
+            "left_out": left_out,
             "options": asked.plain(),
         });
         Ok(answer.to_string())

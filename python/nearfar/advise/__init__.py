@@ -31,7 +31,7 @@ from nearfar.declared.explain import SIZES_ROWS
 from nearfar.declared.paging import Options as PagingOptions
 from nearfar.declared.paging import Row
 from nearfar.errors import NearfarError
-from nearfar.paging import machine_warnings, paging, trace_warnings
+from nearfar.paging import PagingRun, machine_warnings, paging, sample_warnings, trace_warnings
 from nearfar.paging_findings import ALL_REFERENCES, USUAL_PAGE
 from nearfar.provenance import Run, provenance
 from nearfar.regions import by_region
@@ -346,7 +346,9 @@ def _advise_vms(
         if as_machine:
             given["nested"] = asked["nested"] or _host_page(loaded[first.machine])
         found = paging(trace, progress=progress, **given)
+        _check_sample(found.run)
         notes += [*trace_warnings(found.run), *machine_warnings(found.run)]
+        notes += sample_warnings(found.run)
         hashes[str(trace)] = found.run["trace_json_sha256"]
         views[first.machine if filtered else "all"] = found.run["view"]
         read = {name: value for name, value in found.run["options"].items() if name in PASSED}
@@ -436,6 +438,21 @@ def _host_page(machine: machines.Machine) -> str | None:
     """What backs a VM where the machine's file does not say; None if it does."""
     walk = machine.to_dict().get("tlb", {}).get("walk", {})
     return None if "host_page" in walk else _HOST_PAGE
+
+
+def _check_sample(run: PagingRun) -> None:
+    """Refuse a sample without pages of 4 KiB, which every advice is compared with.
+
+    Raises:
+        NearfarError: it has too few of them.
+    """
+    for one in run["left_out"]:
+        if one["page_bytes"] == USUAL_PAGE:
+            least = one["least_sample"]
+            raise NearfarError(
+                f"--sample: {run['options']['sample']:g} of the trace has too few pages of 4 KiB; "
+                + (f"give {least:g} or more, or leave it out" if least else "leave it out")
+            )
 
 
 def _by_memory(rows: Sequence[Row], texts: Sequence[str]) -> dict[str, list[Row]]:

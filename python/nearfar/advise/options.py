@@ -77,7 +77,7 @@ OWN: Final = (
         choices=tuple(MODEL_CHOICES.items()),
         open=False,
     ),
-    replace(_PAGING["sample"], what="Simulate only this share of the pages (0 to 1).", shown="all"),
+    replace(_PAGING["sample"], what="Simulate only this share of the trace (0 to 1).", shown="all"),
     replace(
         _PAGING["page_sizes"],
         what="Page sizes to consider besides 4 KiB; `...` doubles. `--view machine` uses those "
@@ -129,7 +129,7 @@ IDLE: Final = {
     "machine": (("sizes", "model"), "which simulates every page size"),
 }
 #: Options that mean something to the view of the papers alone: it is the view where one is given.
-PAPERS: Final = (*IDLE["machine"][0], "tlb", "filter")
+PAPERS: Final = (*IDLE["machine"][0], "tlb", "filter", "sample")
 
 OPTIONS: Final = (*OWN, *(_PAGING[name] for name in _SAME))
 

@@ -98,7 +98,7 @@ OPTIONS: Final = (
     Option(
         "sample",
         type="float | None",
-        what="Simulate only this share of the pages (0 to 1).",
+        what="Simulate only this share of the trace (0 to 1).",
         shown="all",
         metavar="NUMBER",
     ),

@@ -196,7 +196,7 @@ OPTIONS: Final = (
     Option(
         "sample",
         type="float | None",
-        what="Simulate only this share of the pages (0 to 1); rows then have a standard error.",
+        what="Simulate only this share of the trace (0 to 1): pages for memories, references for the TLB. Rows then have 95 % intervals.",
         metavar="NUMBER",
     ),
     Option(
@@ -254,6 +254,10 @@ class Row(TypedDict):
     io_ns: float | None
     resident_bytes: int | None
     machine: str
+    fault_rate_low: float | None
+    fault_rate_high: float | None
+    tlb_miss_rate_low: float | None
+    tlb_miss_rate_high: float | None
 
 
 ROWS: Final = Rows(
@@ -392,6 +396,30 @@ ROWS: Final = Rows(
             "Most private memory at once where the page size is switched on for it.",
         ),
         Column("machine", "string", False, "", "The machine."),
+        Column(
+            "fault_rate_low",
+            "double",
+            True,
+            "per reference",
+            "95 % interval of the fault rate when pages were sampled. This and the three after it are null without `--sample`.",
+        ),
+        Column("fault_rate_high", "double", True, "per reference", "Its upper end."),
+        Column(
+            "tlb_miss_rate_low",
+            "double",
+            True,
+            "per reference",
+            "95 % interval of the TLB miss rate when references were sampled; null as well where the trace is so short that all of it was simulated, and with `--view machine`.",
+            title="TLB miss rate low",
+        ),
+        Column(
+            "tlb_miss_rate_high",
+            "double",
+            True,
+            "per reference",
+            "Its upper end.",
+            title="TLB miss rate high",
+        ),
     ),
     keys=("machine", "storage", ("memory_fraction", "memory_bytes"), "page_bytes"),
     metrics={

@@ -52,7 +52,7 @@ struct Frame {
     taken: bool,
 }
 
-/// Which frames are simulated: by a number that is theirs for good.
+/// Which frames are simulated: by the number of the page that they begin with.
 pub type Taken = dyn Fn(u64) -> bool + Send;
 
 /// Pages of one size.
@@ -284,10 +284,8 @@ impl PageTable {
         let used = self.frames[page as usize].used;
         let frame = if (private && writable) || used { self.new_id() } else { page };
         self.objects.insert(key, frame);
-        // Sampled by what it holds, wherever it is mapped.
-        let sample = u64::from(object) << 40 ^ key.1 >> self.shift;
         let new = Frame { object: Some(key), stays, ..Frame::default() };
-        self.new_frame(frame, number, sample, new, of_file, executable);
+        self.new_frame(frame, number, new, of_file, executable);
         self.set_frame(page, frame);
     }
 
@@ -295,21 +293,12 @@ impl PageTable {
     fn own_frame(&mut self, page: u32) {
         let frame = if self.frames[page as usize].used { self.new_id() } else { page };
         let number = self.pages[page as usize].number;
-        let sample = super::address(number << self.shift) >> self.shift;
-        self.new_frame(frame, number, sample, Frame::default(), false, false);
+        self.new_frame(frame, number, Frame::default(), false, false);
         self.set_frame(page, frame);
     }
 
-    fn new_frame(
-        &mut self,
-        frame: u32,
-        number: u64,
-        sample: u64,
-        new: Frame,
-        of_file: bool,
-        executable: bool,
-    ) {
-        let taken = self.taken.as_ref().is_none_or(|taken| taken(sample));
+    fn new_frame(&mut self, frame: u32, number: u64, new: Frame, of_file: bool, executable: bool) {
+        let taken = self.taken.as_ref().is_none_or(|taken| taken(number));
         let taken = taken && (self.files || !of_file);
         self.frames[frame as usize] = Frame { used: true, taken, ..new };
         if taken {

@@ -2,7 +2,6 @@
 
 use super::engine::Outcome;
 use super::page_size::PageSize;
-use super::sample;
 
 /// One page size x memory size.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,14 +16,18 @@ pub struct Cell {
     pub frames: u64,
     /// References at this page size: a record that lies over a border counts on both sides.
     pub references: u64,
-    /// Page walks.
+    /// Page walks; an estimate when sampled.
     pub tlb_misses: u64,
     /// First-level TLB misses that the second level held.
     pub tlb_second_hits: u64,
+    /// 95 % interval of the page walks, of a sample of references.
+    pub tlb_interval: Option<(f64, f64)>,
     /// Page faults; an estimate when sampled.
     pub faults: u64,
     /// Standard error of the faults when sampled.
     pub faults_error: Option<f64>,
+    /// Their 95 % interval.
+    pub faults_interval: Option<(f64, f64)>,
     /// Evictions of written pages.
     pub dirty_evictions: u64,
     /// Distinct pages of this size: no memory can fault less.
@@ -58,7 +61,7 @@ pub struct FaultKinds {
 impl FaultKinds {
     /// Of an outcome, when `pages` were referenced, `files` of them of files. Estimates of a sample may
     /// contradict one another by their rounding.
-    fn of(outcome: Outcome, pages: u64, files: u64) -> Self {
+    pub fn of(outcome: Outcome, pages: u64, files: u64) -> Self {
         let zero_fills = (pages - files + outcome.void_faults).min(outcome.faults);
         let file_reads = files.min(outcome.faults - zero_fills);
         let again = outcome.faults - zero_fills - file_reads;
@@ -77,18 +80,18 @@ impl FaultKinds {
 
 /// What is simulated at one page size.
 pub struct Size {
-    /// One, or the TLB's and one a sampled group.
-    pub jobs: Vec<PageSize>,
+    /// The TLB and the memories.
+    pub job: PageSize,
     /// Frames of each memory size.
     pub frames: Vec<u64>,
-    /// Those that differ, in ascending order: the memories of the jobs.
+    /// Those that differ, in ascending order: the memories of the job.
     pub different: Vec<u64>,
 }
 
 impl Size {
     /// log2 of the page size.
     pub fn shift(&self) -> u32 {
-        self.jobs[0].shift
+        self.job.shift
     }
 
     /// A cell for each memory size: bytes, and the part of the whole that they were given as.
@@ -97,77 +100,28 @@ impl Size {
         memory: &[(u64, Option<f64>)],
         references: u64,
     ) -> impl Iterator<Item = Cell> {
-        let (first, groups) = (&self.jobs[0], &self.jobs[1..]);
-        let outcomes: Vec<Counted> = match groups {
-            [] => first.outcomes().into_iter().map(|of| Counted::exact(of, first)).collect(),
-            _ => sampled_outcomes(groups),
-        };
-        let tlb = first.tlb();
+        let (outcomes, tlb) = (self.job.outcomes(), self.job.tlb());
+        let (pages, file_pages) = (self.job.pages(), self.job.pages_of_files());
         self.frames.iter().zip(memory).map(move |(&frames, &(memory_bytes, memory_fraction))| {
             let index = self.different.binary_search(&frames).unwrap_or(0);
-            let Counted { outcome, faults_error, pages, files } = outcomes[index];
+            let outcome = outcomes[index];
             Cell {
-                page_bytes: 1 << first.shift,
+                page_bytes: 1 << self.shift(),
                 memory_bytes,
                 memory_fraction,
                 frames,
                 references,
                 tlb_misses: tlb.misses,
                 tlb_second_hits: tlb.second_hits,
+                tlb_interval: None,
                 faults: outcome.faults,
-                faults_error,
+                faults_error: None,
+                faults_interval: None,
                 dirty_evictions: outcome.dirty_evictions,
-                pages: first.pages(),
-                file_pages: first.pages_of_files(),
-                kinds: (frames >= MIN_FRAMES).then(|| FaultKinds::of(outcome, pages, files)),
+                pages,
+                file_pages,
+                kinds: (frames >= MIN_FRAMES).then(|| FaultKinds::of(outcome, pages, file_pages)),
             }
         })
     }
-}
-
-/// What a memory came to, and of how many pages.
-#[derive(Clone, Copy)]
-struct Counted {
-    outcome: Outcome,
-    /// Standard error of the faults, of a sample.
-    faults_error: Option<f64>,
-    pages: u64,
-    files: u64,
-}
-
-impl Counted {
-    fn exact(outcome: Outcome, job: &PageSize) -> Self {
-        Self { outcome, faults_error: None, pages: job.pages(), files: job.pages_of_files() }
-    }
-}
-
-/// Estimates of the whole from the groups' outcomes.
-fn sampled_outcomes(groups: &[PageSize]) -> Vec<Counted> {
-    let outcomes: Vec<(&PageSize, Vec<Outcome>)> =
-        groups.iter().map(|group| (group, group.outcomes())).collect();
-    let memories = outcomes.first().map_or(0, |(_, outcomes)| outcomes.len());
-    (0..memories)
-        .map(|memory| {
-            let estimate = |count: &dyn Fn(&PageSize, &Outcome) -> u64| {
-                let scaled = |(group, outcomes): &(&PageSize, Vec<Outcome>)| {
-                    count(group, &outcomes[memory]) as f64 / group.rate()
-                };
-                sample::estimate(&outcomes.iter().map(scaled).collect::<Vec<f64>>())
-            };
-            let mean = |count: fn(&Outcome) -> u64| {
-                estimate(&|_, outcome| count(outcome)).0.round() as u64
-            };
-            let outcome = Outcome {
-                faults: mean(|o| o.faults),
-                dirty_evictions: mean(|o| o.dirty_evictions),
-                file_faults: mean(|o| o.file_faults),
-                file_dirty_evictions: mean(|o| o.file_dirty_evictions),
-                void_faults: mean(|o| o.void_faults),
-            };
-            let (_, error) = estimate(&|_, outcome| outcome.faults);
-            let pages = estimate(&|group, _| group.pages()).0.round() as u64;
-            let files = estimate(&|group, _| group.pages_of_files()).0.round() as u64;
-            Counted { outcome, faults_error: Some(error), pages, files: files.min(pages) }
-        })
-        .collect()
 }

@@ -53,7 +53,7 @@ pub trait Engine: Send {
     fn outcomes(&self) -> Vec<Outcome>;
 }
 
-/// Mark of a page that is not simulated (see `sample.rs`), in place of its id or local number.
+/// Mark of a page that is not simulated (see `sample/`), in place of its id or local number.
 pub const NO_PAGE: u32 = u32::MAX;
 /// The same for a stand-in.
 pub const NO_STAND_IN: u8 = u8::MAX;

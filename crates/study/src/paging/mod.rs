@@ -24,6 +24,7 @@ mod window;
 
 pub use cell::{Cell, FaultKinds};
 pub use options::{Asked, ClockInsert, Lifetimes, MemorySize, Options, PageCache, View};
+pub use sample::LeftOut;
 pub use simulate::{Simulated, simulate};
 pub use table::{Prices, Row, rows};
 

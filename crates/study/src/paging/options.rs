@@ -108,7 +108,8 @@ nearfar_schema::options! {
         /// Slowdown to accept in the answer on memory, against having all the memory that the
         /// program uses.
         slowdown: Share = crate::SLOWDOWN,
-        /// Simulate only this share of the pages (0 to 1); rows then have a standard error.
+        /// Simulate only this share of the trace (0 to 1): pages for memories, references for the TLB.
+        /// Rows then have 95 % intervals.
         sample: Option<f64> = none(""),
         /// Threads; 0 = one per core.
         threads: Runtime<Count<0, 1024>> = 0,
@@ -125,6 +126,8 @@ impl Asked {
             self.tlb.to_string() == TLB
                 && self.filter == Filter::None
                 && (self.has_usual_pages() || machine::check(&self.page_sizes.0).is_ok())
+                // A processor spends its time on every reference.
+                && self.sample.is_none()
                 && machine.processor(None).is_ok()
         };
         self.view.unwrap_or_else(|| if spends() { View::Machine } else { View::Paper })
@@ -164,8 +167,10 @@ pub struct Options {
     pub threads: usize,
     /// Bytes that the simulation should not exceed: a large footprint takes several passes.
     pub max_memory: u64,
-    /// Part of the pages to simulate (see `sample.rs`); all when `None`.
+    /// Part of the trace to simulate ([`super::sample`]); all when `None`.
     pub sample: Option<f64>,
+    /// Which part that is.
+    pub sample_seed: u64,
 }
 
 impl TryFrom<&Asked> for Options {
@@ -285,11 +290,12 @@ impl Options {
             filtered: false,
             threads: 0,
             sample: None,
+            sample_seed: 0,
             max_memory: u64::MAX,
         })
     }
 
-    /// Simulate only a part of the pages, above 0 and up to 1; `None` for all.
+    /// Simulate only a part of the trace, above 0 and up to 1; `None` for all.
     pub fn sampled(mut self, rate: Option<f64>) -> Result<Self> {
         let Some(value) = rate else { return Ok(self) };
         let fix = if self.clock_insert == ClockInsert::Clear {
@@ -298,7 +304,7 @@ impl Options {
             self.sample = rate;
             return Ok(self);
         } else {
-            "give a part of the pages above 0 and up to 1, such as 0.01"
+            "give a share above 0 and up to 1, such as 0.01"
         };
         Err(Error::input("--sample", format!("cannot sample {value}"), fix))
     }

@@ -316,11 +316,6 @@ impl PageSize {
         }
     }
 
-    /// Part of all pages that is simulated.
-    pub fn rate(&self) -> f64 {
-        self.sample.map_or(1.0, |sample| sample.rate)
-    }
-
     /// What the TLB came to.
     pub fn tlb(&self) -> TlbOutcome {
         self.tlb

@@ -12,7 +12,7 @@ use super::engine::{Engine, SIZES};
 use super::memory::Memories;
 use super::options::{ClockInsert, Options};
 use super::page_size::{Job, PageSize};
-use super::sample::{self, GROUPS, Sample};
+use super::sample::{self, LeftOut, Sample, Sampled};
 use super::source::{Kept, Source};
 use super::stack::Stack;
 use super::window::Chunk;
@@ -32,6 +32,8 @@ pub struct Simulated {
     /// What memory sizes are parts of, where some were: the peak resident set, or the footprint of
     /// pages that never end.
     pub whole_bytes: u64,
+    /// Page sizes that a sample has too few pages of: they have no cells.
+    pub left_out: Vec<LeftOut>,
 }
 
 /// Makes the engines of a policy.
@@ -126,6 +128,9 @@ pub fn simulate(
     let mut study =
         Study { reader, options, lifetimes, whole_bytes: footprint_bytes, footprint_bytes, pool };
 
+    if let Some(rate) = options.sample {
+        return study.sampled(rate, records, on_progress);
+    }
     if lifetimes && options.has_fractions() {
         if let [all] = passes(&study, records)[..] {
             let source = study.source(all)?;
@@ -223,8 +228,7 @@ impl<'a> Study<'a> {
         let block_shift = chunks.block_shift();
         let mut sizes: Vec<Size> =
             page_sizes.iter().map(|&page| self.size(page, block_shift, &memory)).collect();
-        let mut jobs: Vec<&mut PageSize> =
-            sizes.iter_mut().flat_map(|size| &mut size.jobs).collect();
+        let mut jobs: Vec<&mut PageSize> = sizes.iter_mut().map(|size| &mut size.job).collect();
         let (mut records, mut crossings) = (0, [0u64; 64]);
         let (mut current, mut next) = (Chunk::default(), Chunk::default());
         let mut more = chunks.next_into(&mut current)?;
@@ -247,45 +251,60 @@ impl<'a> Study<'a> {
 
     /// What is simulated at a page size.
     fn size(&self, page_bytes: u64, block_shift: u32, memory: &[(u64, Option<f64>)]) -> Size {
-        let Self { options, lifetimes: lives, .. } = *self;
         let frames: Vec<u64> =
             memory.iter().map(|(bytes, _)| (bytes / page_bytes).max(1)).collect();
         // Memories with equally many frames are one memory: large pages leave few different ones.
         let mut different = frames.clone();
         different.sort_unstable();
         different.dedup();
-        let job = |sample, tlb, frames: &[u64]| {
-            let setup = |&frames| options.setup(frames, page_bytes, lives);
-            let memories: Vec<Setup> = frames.iter().map(setup).collect();
-            let engines = match memories.is_empty() {
-                true => Vec::new(),
-                false => {
-                    let clock_insert = options.clock_insert;
-                    options.replacement.visit(Engines { memories, clock_insert })
-                }
-            };
-            let (shift, files) = (page_bytes.trailing_zeros(), options.files);
-            PageSize::new(Job { shift, block_shift, tlb, sample, lives, files, engines })
+        let job = PageSize::new(Job {
+            tlb: Some(self.options.tlb),
+            ..self.job(page_bytes, block_shift, None, &different)
+        });
+        Size { job, frames, different }
+    }
+
+    /// Memories of so many frames at a page size.
+    fn job(
+        &self,
+        page_bytes: u64,
+        block_shift: u32,
+        sample: Option<Sample>,
+        frames: &[u64],
+    ) -> Job {
+        let Self { options, lifetimes: lives, .. } = *self;
+        let setup = |&frames| options.setup(frames, page_bytes, lives);
+        let memories: Vec<Setup> = frames.iter().map(setup).collect();
+        let clock_insert = options.clock_insert;
+        let engines = options.replacement.visit(Engines { memories, clock_insert });
+        let (shift, files) = (page_bytes.trailing_zeros(), options.files);
+        Job { shift, block_shift, tlb: None, sample, lives, files, engines }
+    }
+
+    /// The study of a part of the trace.
+    fn sampled(
+        &mut self,
+        rate: f64,
+        records: u64,
+        on_progress: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<Simulated> {
+        let Self { reader, options, lifetimes: lives, footprint_bytes, .. } = *self;
+        let chosen = sample::choose(options, rate, footprint_bytes)?;
+        (_, self.whole_bytes) =
+            whole_bytes(reader, options, footprint_bytes, &mut |_| on_progress(0))?;
+        let memory = options.memory_bytes(self.whole_bytes);
+        let sampled = Sampled { reader, options, lives, memory: &memory, pool: &self.pool };
+        let job = |page_bytes, block_shift, sample, frames: &[u64]| {
+            PageSize::new(self.job(page_bytes, block_shift, Some(sample), frames))
         };
-        let pages = self.footprint_bytes as f64 / page_bytes.max(4096) as f64;
-        let jobs = match options.sample.filter(|&rate| sample::worth_it(pages, rate)) {
-            None => vec![job(None, Some(options.tlb), &different)],
-            Some(rate) => {
-                let group = |group| {
-                    let sample = Sample::group(rate, group);
-                    let frames: Vec<u64> = different.iter().map(|&f| sample.frames(f)).collect();
-                    job(Some(sample), None, &frames)
-                };
-                let tlb = job(None, Some(options.tlb), &[]);
-                std::iter::once(tlb).chain((0..GROUPS).map(group)).collect()
-            }
-        };
-        Size { jobs, frames, different }
+        let (cells, left_out) = sampled.cells(&chosen, rate, on_progress, job)?;
+        Ok(Simulated { left_out, ..self.simulated(cells, records) })
     }
 
     fn simulated(&self, cells: Vec<Cell>, records: u64) -> Simulated {
         let Self { footprint_bytes, lifetimes, whole_bytes, .. } = *self;
-        Simulated { cells, records, footprint_bytes, lifetimes, whole_bytes }
+        let left_out = Vec::new();
+        Simulated { cells, records, footprint_bytes, lifetimes, whole_bytes, left_out }
     }
 }
 

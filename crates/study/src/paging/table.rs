@@ -82,6 +82,16 @@ nearfar_schema::columns! {
         resident_bytes: Option<u64> ["bytes"],
         /// The machine.
         machine: String,
+        /// 95 % interval of the fault rate when pages were sampled. This and the three after it are
+        /// null without `--sample`.
+        fault_rate_low: Option<f64> ["per reference"],
+        /// Its upper end.
+        fault_rate_high: Option<f64> ["per reference"],
+        /// 95 % interval of the TLB miss rate when references were sampled; null as well where the
+        /// trace is so short that all of it was simulated, and with `--view machine`.
+        tlb_miss_rate_low: Option<f64> ["per reference"] as "TLB miss rate low",
+        /// Its upper end.
+        tlb_miss_rate_high: Option<f64> ["per reference"] as "TLB miss rate high",
     }
     keys [machine, storage, memory_fraction | memory_bytes, page_bytes]
     metrics [
@@ -187,6 +197,13 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
         let mut faults = cell.faults;
         let mapped = if warm { std::mem::take(&mut kinds.file_reads) } else { 0 };
         faults -= mapped.min(faults);
+        // What was in memory is no fault.
+        let rate = |count: f64, mapped: u64| (count - mapped as f64).max(0.0) / references as f64;
+        let rates = |(low, high), mapped| (rate(low, mapped), rate(high, mapped));
+        let (fault_rate_low, fault_rate_high) =
+            cell.faults_interval.map(|counts| rates(counts, mapped)).unzip();
+        let walks = cell.tlb_interval.filter(|_| time.is_none());
+        let (tlb_miss_rate_low, tlb_miss_rate_high) = walks.map(|counts| rates(counts, 0)).unzip();
         let fault_rate = per_reference(faults);
         let second_ns = match (cell.tlb_second_hits, times.stlb_ns) {
             (0, _) => 0.0,
@@ -271,6 +288,10 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
                 io_ns: spent.map(|spent| spent.io_ns),
                 resident_bytes: time.map(|time| time.resident_bytes),
                 machine: name.to_owned(),
+                fault_rate_low,
+                fault_rate_high,
+                tlb_miss_rate_low,
+                tlb_miss_rate_high,
             });
         }
     }

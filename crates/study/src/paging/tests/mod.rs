@@ -25,7 +25,7 @@ fn references(records: &[Record], page: u64) -> Vec<(u64, bool)> {
         .collect()
 }
 
-fn plain_lru_misses(pages: &[u64], entries: usize, sets: u64) -> Vec<u64> {
+pub(in crate::paging) fn plain_lru_misses(pages: &[u64], entries: usize, sets: u64) -> Vec<u64> {
     let mut lists = vec![Vec::<u64>::new(); sets as usize];
     let mut missed = Vec::new();
     for &page in pages {
@@ -47,7 +47,7 @@ fn plain_lru_misses(pages: &[u64], entries: usize, sets: u64) -> Vec<u64> {
 }
 
 /// (faults, dirty evictions) of a queue with second chances: the hand is the front of the queue.
-fn plain_clock(refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
+pub(in crate::paging) fn plain_clock(refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
     plain_clock_inserting(true, refs, frames)
 }
 
@@ -79,7 +79,7 @@ fn plain_clock_inserting(marked: bool, refs: &[(u64, bool)], frames: usize) -> (
     (faults, flushed)
 }
 
-fn plain_lru(refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
+pub(in crate::paging) fn plain_lru(refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
     let (mut list, mut faults, mut flushed) = (Vec::<(u64, bool)>::new(), 0, 0);
     for &(page, write) in refs {
         let mut entry = (page, write);
@@ -97,7 +97,10 @@ fn plain_lru(refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
     (faults, flushed)
 }
 
-fn store(records: &[Record], folder: &std::path::Path) -> nearfar_trace::Reader {
+pub(in crate::paging) fn store(
+    records: &[Record],
+    folder: &std::path::Path,
+) -> nearfar_trace::Reader {
     let path = folder.join("t.trace");
     let mut writer = Writer::create(&path, Source::default(), WriterOptions::default()).unwrap();
     let mut batch = Batch::default();
