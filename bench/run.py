@@ -21,6 +21,7 @@ from typing import Any
 from cases import (
     capture,
     decode,
+    guest_pages,
     huge,
     kernel_faults,
     lru,
@@ -54,7 +55,7 @@ CASES = [
     sweep,
 ]
 #: What a kernel does beside what is predicted; `make validate` runs each for a record of its own.
-VALIDATION = [kernel_faults, mglru_guest, page_gain]
+VALIDATION = [kernel_faults, mglru_guest, page_gain, guest_pages]
 
 
 def main() -> int:
