@@ -21,6 +21,7 @@ from typing import Any
 from cases import (
     capture,
     decode,
+    guest_pages,
     huge,
     kernel_faults,
     live,
@@ -58,7 +59,7 @@ CASES = [
     live,
 ]
 #: What a kernel does beside what is predicted; `make validate` runs each for a record of its own.
-VALIDATION = [kernel_faults, mglru_guest, page_gain]
+VALIDATION = [kernel_faults, mglru_guest, page_gain, guest_pages]
 
 
 def main() -> int:

@@ -49,6 +49,7 @@ RECORDS = {
     "kernel-faults": "kernel_tables",
     "mglru-guest": "cases.mglru_guest",
     "page-gain": "gain_tables",
+    "guest-pages": "guest_tables",
 }
 
 _HEAD = '''"""{what}. Made by ``make declared``; not to be edited."""

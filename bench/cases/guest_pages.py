@@ -1,0 +1,403 @@
+"""A guest's progress on this host by the page size of its memory, beside what is advised.
+
+A guest is a process (QEMU, which emulates the processor). Its memory is limited by a control group,
+with swap on zram; the page size is that which the kernel gives to what asks, as QEMU does.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import kernel
+from inputs import Inputs
+from measure import BenchError, Row, nearfar, row, run
+
+from cases.page_gain import interval, kept_memory
+from nearfar import workload
+from nearfar.apply import counters
+from nearfar.apply.measure import huge_pages
+from nearfar.apply.setting import BASE, SYSFS, applied, short, switches
+from nearfar.errors import NearfarError
+from nearfar.guest import Guest, Hardware, Node
+
+NAME = "guest-pages"
+SUMMARY = "a guest's progress with little memory by the host's page size, against what is advised"
+
+#: Workloads of page-size advice (000), and how often one runs in a lap: a second of processor time.
+WORKLOADS = {"game": 2, "pdf": 1}
+#: Memory sizes, parts of what a lap touches of QEMU's memory; the largest first.
+PARTS = (0.8, 0.6)
+#: Laps at each memory size, the first of which is not counted: it begins with what the size before
+#: has left in memory.
+LAPS = 4
+#: Page sizes beside 4 KiB.
+SIZES = (16 << 10, 64 << 10, 256 << 10, 2 << 20)
+#: Of a quick run.
+QUICK, QUICK_PARTS, QUICK_SIZES = ("game",), (0.8,), (64 << 10,)
+MEMORY, SWAP = 320 << 20, 1 << 30
+#: Seconds that a guest may take for all its laps; what thrashes takes longer, and is not repeated.
+TIMEOUT = 60
+#: What is asked of `nearfar advise`, by the name of the view. The guest's memory is that which its
+#: workload needs, as in the paper; both machines are files of this repository.
+ADVICE = {
+    "paper": ("--view", "paper", "--machine", "zram", "--storage", "zram"),
+    "machine": ("--view", "machine", "--machine", "zen4-vm", "--storage", "zram"),
+}
+#: What ends a boot before its last lap.
+KILLED, LATE, PANIC = "killed for lack of memory", "not done in time", "the guest panicked"
+#: Boots of which one has to go well.
+TRIES = 4
+#: How many times the kernel is asked to shrink a group.
+_TRIES = 20
+
+
+def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
+    """Each workload: what it touches, laps at every page size, and what is advised."""
+    cells: list[dict[str, Any]] = []
+    try:
+        where = kernel.controller(Path("/proc/mounts").read_text())
+        sizes = [BASE, *(size for size in switches() if size in SIZES)]
+        if not inputs.can_capture:
+            raise kernel.Unavailable("there is no QEMU to capture with")
+        for name in QUICK if quick else WORKLOADS:
+            print(f"bench: {NAME}: {name}", file=sys.stderr)
+            work = workload.load(name)
+            missing = work.missing()
+            if missing:
+                inputs.remarks.append(f"{NAME}: {name} skipped: no {missing[0]}")
+                continue
+            parts = QUICK_PARTS if quick else PARTS
+            with kernel.swapping(SWAP) as lists, kept_memory():
+                asked = [BASE, *QUICK_SIZES] if quick else sizes
+                found = ask_guest(where, work, asked, parts, 1 if quick else rounds)
+            for cell in found:
+                cell["lists"] = lists
+            advise(found, work, inputs.scratch, small=quick)
+            cells += found
+    except (kernel.Unavailable, NearfarError) as error:
+        # What was measured before stays.
+        inputs.remarks.append(f"{NAME} {'ended early' if cells else 'skipped'}: {error}")
+    inputs.cells += cells
+    return rows(cells)
+
+
+def ask_guest(
+    where: kernel.Controller,
+    work: workload.Workload,
+    sizes: Sequence[int],
+    parts: Sequence[float],
+    rounds: int,
+) -> list[dict[str, Any]]:
+    """A cell for each page size and memory size: the counts of every lap."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        workload.make_inputs(work, folder)
+        files: dict[str, Path | bytes] = {f"/work/{each.name}": each for each in folder.iterdir()}
+        again = range(WORKLOADS[work.name])
+        job = shlex.join(work.command) + (f" <{work.stdin}" if work.stdin else "")
+        files["/work/job"] = "".join(f"{job} || exit\n" for _ in again).encode()
+        files["/work/laps.sh"] = Path(__file__).parent.parent / "laps.sh"
+        # One lap to warm up, and one in which accessed bits say what it touches.
+        free, ended = tried(where, work, files, BASE, [None, None])
+        if ended:
+            raise NearfarError(f"{work.name}: {ended} without a limit", 1)
+        touched, kept = free[1]["touched_bytes"], free[1]["kernel_bytes"]
+        cells = {
+            (size, part): {
+                "workload": work.name,
+                "page_bytes": size,
+                "part": part,
+                "touched_bytes": touched,
+                "held_bytes": free[1]["held_bytes"],
+                "limit_bytes": int(part * touched) + kept,
+                "free": free[1],
+                "laps": [],
+                "obtained": [],
+                "ended": [],
+            }
+            for size in sizes
+            for part in parts
+        }
+        for turn in range(rounds):
+            for size in sizes if turn % 2 else reversed(sizes):
+                own = [
+                    cells[size, part] for part in parts if LATE not in cells[size, part]["ended"]
+                ]
+                limits = [cell["limit_bytes"] for cell in own for _ in range(LAPS)]
+                if not own:
+                    continue
+                before = counters(size)["huge_allocations"] or 0
+                laps, ended = tried(where, work, files, size, limits)
+                obtained = (counters(size)["huge_allocations"] or 0) - before
+                for number, cell in enumerate(own):
+                    counted = laps[number * LAPS + 1 : (number + 1) * LAPS]
+                    cell["laps"] += counted
+                    cell["obtained"].append(obtained)
+                    if len(counted) < LAPS - 1:
+                        cell["ended"].append(ended)
+                        break
+    return list(cells.values())
+
+
+def tried(
+    where: kernel.Controller, work: workload.Workload, *more: Any
+) -> tuple[list[dict[str, Any]], str]:
+    """As :func:`booted`, again where the guest's kernel panics, as it does at some boots."""
+    for _ in range(TRIES):
+        try:
+            return booted(where, work, *more)
+        except NearfarError as error:
+            print(f"bench: {NAME}: {work.name}: {error}", file=sys.stderr)
+    return [], PANIC
+
+
+def booted(
+    where: kernel.Controller,
+    work: workload.Workload,
+    files: dict[str, Path | bytes],
+    page_bytes: int,
+    limits: Sequence[int | None],
+) -> tuple[list[dict[str, Any]], str]:
+    """Boot with pages of one size; the counts of each lap, under its limit.
+
+    And what ended it early, if anything did: :data:`LATE` or :data:`KILLED`.
+
+    Raises:
+        NearfarError: the guest did not come to its end otherwise.
+    """
+    with (
+        kernel.limited_group(where, f"nearfar-bench-{os.getpid()}", None) as group,
+        applied(page_bytes, asking=True) as plan,
+        huge_pages(plan.disable),
+        kernel.polled(group),
+    ):
+        enter = f'echo $$ >{group / "cgroup.procs"}; exec taskset -c {kernel.core()} "$@"'
+        laps = Laps(where, group, page_bytes, limits)
+        guest = Guest(
+            "x86_64",
+            Hardware((Node(memory=MEMORY, cpus=1),)),
+            packages=work.packages,
+            parameters=("transparent_hugepage=never", "norandmaps"),
+            start=("/bin/sh", "-c", enter, "sh"),
+        )
+        command = ["sh", "/work/laps.sh", str(len(limits))]
+        try:
+            done = guest.run(command, files=files, timeout=TIMEOUT, stream=laps.read)
+        except NearfarError:
+            if where.killed(group):
+                return laps.found, KILLED
+            if laps.late():
+                return laps.found, LATE
+            raise
+    if done.exit_code != 0 or len(laps.found) != len(limits):
+        raise BenchError(f"{work.name}: failed in the guest, lap {len(laps.found) + 1}")
+    return laps.found, ""
+
+
+class Laps:
+    """What the host counts of a guest between the marks that it prints."""
+
+    def __init__(
+        self,
+        where: kernel.Controller,
+        group: Path,
+        page_bytes: int,
+        limits: Sequence[int | None],
+    ) -> None:
+        """``limits``: of the group's memory in each lap, bytes."""
+        self._where, self._group, self._limits = where, group, limits
+        self._page_bytes = page_bytes
+        self._text = ""
+        self._began: float | None = None
+        self._before: dict[str, float] = {}
+        self.found: list[dict[str, Any]] = []
+
+    def late(self) -> bool:
+        """Whether they have taken longer than they may."""
+        return self._began is not None and time.monotonic() - self._began > TIMEOUT
+
+    def read(self, _stream: str, written: bytes) -> None:
+        """Take what the guest has written."""
+        *lines, self._text = (self._text + written.decode()).split("\n")
+        for line in lines:
+            if line == "begin":
+                self._begin()
+            elif line == "end":
+                self._end()
+
+    def _begin(self) -> None:
+        process = self._process()
+        limit = self._limits[len(self.found)]
+        self._began = self._began or time.monotonic() - 1
+        os.kill(process, signal.SIGSTOP)
+        try:
+            if limit is None:
+                Path(f"/proc/{process}/clear_refs").write_text("1")
+            else:
+                shrink(self._group / self._where.limit, limit)
+            self._before = counts(process, self._page_bytes)
+        finally:
+            os.kill(process, signal.SIGCONT)
+
+    def _end(self) -> None:
+        process = self._process()
+        after = counts(process, self._page_bytes)
+        stat = kernel.read_statistics(self._group)
+        lap: dict[str, Any] = {name: after[name] - self._before[name] for name in after}
+        lap["kernel_bytes"] = self._where.kernel_bytes(self._group, stat)
+        lap["touched_bytes"] = sizes_of(process, "Referenced")
+        lap["held_bytes"] = sizes_of(process, "Anonymous")
+        self.found.append(lap)
+
+    def _process(self) -> int:
+        return int((self._group / "cgroup.procs").read_text().split()[0])
+
+
+def shrink(file: Path, limit: int) -> None:
+    """Set a limit; the kernel frees what is too much, and gives up after some attempts."""
+    for attempt in range(_TRIES):
+        try:
+            file.write_text(str(limit))
+            return
+        except OSError:
+            if attempt == _TRIES - 1:
+                raise
+            time.sleep(0.1)
+
+
+def counts(process: int, page_bytes: int) -> dict[str, float]:
+    """What a process has spent so far, all its threads, and what the machine has swapped."""
+    words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    minor, major, user, system = (int(words[place]) for place in (7, 9, 11, 12))
+    tick = os.sysconf("SC_CLK_TCK")
+    return {
+        "minor": minor,
+        "major": major,
+        "user_seconds": user / tick,
+        "system_seconds": system / tick,
+        "seconds": time.monotonic(),
+        **swapped(page_bytes),
+    }
+
+
+def swapped(page_bytes: int) -> dict[str, int]:
+    """What this machine has swapped so far; while a guest runs nothing else does.
+
+    Pages of 4 KiB that were read back; and of the larger size those that were written in one piece,
+    written in parts, and read back in one piece.
+    """
+    lines = (line.split() for line in Path("/proc/vmstat").read_text().splitlines())
+    machine = {name: int(count) for name, count in lines}
+    found = {"read_pages": machine["pswpin"] + machine.get("swpin_zero", 0)}
+    folder = SYSFS / f"hugepages-{page_bytes >> 10}kB" / "stats"
+    for name in ("swpout", "swpout_fallback", "swpin"):
+        found[name] = int((folder / name).read_text()) if folder.exists() else 0
+    return found
+
+
+def sizes_of(process: int, name: str) -> int:
+    """A sum of ``smaps_rollup``, bytes."""
+    lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:"))
+
+
+def spent(lap: dict[str, Any]) -> float:
+    """Seconds of processor time of a lap: with swap on zram nothing else is waited for."""
+    return float(lap["user_seconds"] + lap["system_seconds"])
+
+
+def advise(
+    cells: list[dict[str, Any]], work: workload.Workload, scratch: Path, *, small: bool
+) -> None:
+    """Capture the workload, and add what is advised for it to its cells."""
+    folder = scratch / f"advised-{work.name}"
+    folder.mkdir()
+    trace = workload.capture(work, folder, small=small).trace
+    sizes = ",".join(str(size) for size in dict.fromkeys(cell["page_bytes"] for cell in cells))
+    parts = dict.fromkeys(cell["part"] for cell in cells)
+    memory = ",".join(f"{100 * part:g}%" for part in parts)
+    for cell in cells:
+        cell["advised"], cell["predicted_ns"] = {}, {}
+    for view, options in ADVICE.items():
+        asked = ("--memory", memory, "--page-sizes", sizes, "--format", "json")
+        found = run(nearfar("advise", trace, *asked, *options)).json()["rows"]
+        for cell, one in ((cell, one) for cell in cells for one in found):
+            if abs(one["memory_fraction"] - cell["part"]) < 1e-9:
+                cell["advised"][view] = one["settable_page_bytes"]
+                times = {each["page_bytes"]: each["predicted_ns"] for each in one["curve"]}
+                cell["predicted_ns"][view] = times[cell["page_bytes"]]
+    shutil.rmtree(folder)
+
+
+def taken(cell: dict[str, Any]) -> list[float]:
+    """Seconds of processor time of each lap."""
+    return [spent(lap) for lap in cell["laps"]]
+
+
+def settings(cells: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The cells of each workload and memory size, by page size."""
+    found: dict[tuple[str, float], list[dict[str, Any]]] = {}
+    for cell in cells:
+        found.setdefault((cell["workload"], cell["part"]), []).append(cell)
+    return [sorted(own, key=lambda cell: int(cell["page_bytes"])) for own in found.values()]
+
+
+def best(own: list[dict[str, Any]]) -> dict[str, Any]:
+    """The cell whose laps take least at the median."""
+    own = [cell for cell in own if cell["laps"]]
+    return min(own, key=lambda cell: statistics.median(taken(cell)))
+
+
+def as_good(own: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The best cell, and those that cannot be told from it: their intervals overlap."""
+    high = interval(taken(best(own)))[1]
+    return [cell for cell in own if cell["laps"] and interval(taken(cell))[0] <= high]
+
+
+def chosen(own: list[dict[str, Any]], view: str) -> dict[str, Any]:
+    """The cell of the page size that was advised."""
+    return next(cell for cell in own if cell["page_bytes"] == cell["advised"][view])
+
+
+def lost(own: list[dict[str, Any]], cell: dict[str, Any]) -> float:
+    """Percent that a lap takes longer than with the best page size."""
+    least = statistics.median(taken(best(own)))
+    return 100 * (statistics.median(taken(cell)) / least - 1)
+
+
+def rows(cells: list[dict[str, Any]]) -> list[Row]:
+    """The laps of each cell, and what the advice comes to at each memory size."""
+    made = []
+    for cell in (cell for cell in cells if cell["laps"]):
+        where = f"{cell['workload']}, {cell['part']:.0%} of the memory, {short(cell['page_bytes'])}"
+        note = f"major faults: {spread([lap['major'] for lap in cell['laps']])}"
+        made.append(row(NAME, f"lap of {where}", taken(cell), "s", note=note))
+    for own in settings(cells):
+        if not own[0]["laps"]:
+            continue
+        where = f"{own[0]['workload']}, {own[0]['part']:.0%} of the memory"
+        for name, cell in (
+            *((f"advice by --view {view}", chosen(own, view)) for view in ADVICE),
+            ("4 KiB", own[0]),
+        ):
+            if not cell["laps"]:
+                continue
+            note = f"{short(cell['page_bytes'])}; best {short(best(own)['page_bytes'])}"
+            made.append(row(NAME, f"longer than best, {where}, {name}", [lost(own, cell)], "%",
+                            note=note))  # fmt: skip
+    return made
+
+
+def spread(counts: Sequence[float]) -> str:
+    """The median of counts, and the least and the most."""
+    return f"{statistics.median(counts):,.0f} ({min(counts):,.0f} to {max(counts):,.0f})"

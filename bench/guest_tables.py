@@ -1,0 +1,95 @@
+"""What the case `guest-pages` recorded, as the tables of docs/validation.md."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from cases.guest_pages import (
+    ADVICE,
+    NAME,
+    as_good,
+    best,
+    chosen,
+    lost,
+    settings,
+    taken,
+)
+from cases.page_gain import interval
+from table import recorded
+
+from nearfar.apply.setting import short
+
+
+def advice() -> str:
+    """What would have been chosen, and what was best, a line for each memory size."""
+    views = " | ".join(f"`--view {view}` advises | longer than best" for view in ADVICE)
+    lines = [
+        f"| workload | memory | | best | as good | {views} | 4 KiB: longer than best |",
+        "|---|---:|---:|---|---|" + "---|---:|" * len(ADVICE) + "---:|",
+    ]
+    for own in settings(recorded(NAME)["cells"]):
+        words = [f"`{own[0]['workload']}`", f"{own[0]['part']:.0%}"]
+        words.append(f"{own[0]['limit_bytes'] / 2**20:.1f} MiB")
+        words.append(short(best(own)["page_bytes"]))
+        words.append(", ".join(short(cell["page_bytes"]) for cell in as_good(own)))
+        for view in ADVICE:
+            cell = chosen(own, view)
+            words += [short(cell["page_bytes"]), _lost(own, cell)]
+        lines.append(f"| {' | '.join([*words, _lost(own, own[0])])} |")
+    return "\n".join(lines) + "\n"
+
+
+def _lost(own: list[dict[str, Any]], cell: dict[str, Any]) -> str:
+    return f"{lost(own, cell):.0f} %" if cell["laps"] else _ended(cell)
+
+
+def _ended(cell: dict[str, Any]) -> str:
+    """Why a cell has no lap, or fewer."""
+    if not cell["laps"] and not cell["ended"]:
+        return "not reached"
+    counts = {why: cell["ended"].count(why) for why in dict.fromkeys(cell["ended"])}
+    return ", ".join(f"{count} x {why}" for why, count in counts.items())
+
+
+def every_cell() -> str:
+    """Laps, faults and what was read back, of each cell."""
+    lines = [
+        "| workload | memory | page | seconds of a lap | in the kernel | major faults | MiB read "
+        "back | in one piece | pages given | laps | boots that ended early |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|",
+    ]
+    for own in settings(recorded(NAME)["cells"]):
+        for cell in own:
+            words = [f"`{cell['workload']}`", f"{cell['part']:.0%}", short(cell["page_bytes"])]
+            lines.append(f"| {' | '.join([*words, *_counted(cell)])} |")
+    return "\n".join(lines) + "\n"
+
+
+def _counted(cell: dict[str, Any]) -> list[str]:
+    laps = cell["laps"]
+    if not laps:
+        return ["", "", "", "", "", "", "0", _ended(cell)]
+
+    def middle(name: str) -> float:
+        return statistics.median(lap[name] for lap in laps)
+
+    low, high = interval(taken(cell))
+    read = middle("read_pages")
+    whole = middle("swpin") * cell["page_bytes"] / 4096
+    pieces = f"{min(1.0, whole / read):.0%}" if read and cell["page_bytes"] > 4096 else ""
+    given = statistics.median(cell["obtained"])
+    return [
+        f"{statistics.median(taken(cell)):.2f} ({low:.2f} to {high:.2f})",
+        f"{middle('system_seconds'):.2f}",
+        f"{middle('major'):,.0f}",
+        f"{read / 256:,.0f}",
+        pieces,
+        f"{given:,.0f}" if given else "",
+        str(len(laps)),
+        _ended(cell),
+    ]
+
+
+#: By the name that the page has for them.
+TABLES = {"advice": advice, "cells": every_cell}
