@@ -248,10 +248,18 @@ impl Generations {
         if oldest + KEPT_GENERATIONS > self.max_seq {
             return (true, 0);
         }
-        // Of generations that are not there, no page is.
-        let sizes = self.sizes.map(|[anon, files]| if first == ANON { anon + files } else { files });
-        let total: u64 = sizes.iter().sum();
-        let (young, old) = (sizes[of(self.max_seq)], sizes[of(self.max_seq - KEPT_GENERATIONS)]);
+        let (mut old, mut young, mut total) = (0, 0, 0);
+        for kind in first..2 {
+            for seq in self.min_seq[kind]..=self.max_seq {
+                let size = self.sizes[of(seq)][kind];
+                total += size;
+                if seq == self.max_seq {
+                    young += size;
+                } else if seq + KEPT_GENERATIONS == self.max_seq {
+                    old += size;
+                }
+            }
+        }
         let uneven = young * KEPT_GENERATIONS > total || old * (KEPT_GENERATIONS + 2) < total;
         (oldest + KEPT_GENERATIONS == self.max_seq && uneven, total)
     }
