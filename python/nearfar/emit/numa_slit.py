@@ -1,13 +1,13 @@
 """Shell lines that make a SLIT in which far memory comes after all DRAM, to be read by the kernel.
 
 Sets: the distances that order the kernel's fallback: 100 is added to those to and from the far
-nodes, so that the order is near DRAM, far DRAM, near persistent memory, far persistent memory, which
-is aliusM's but for interleaving. The table is the firmware's own, read when the script runs, with a
-higher revision; the kernel takes it from an archive in front of its initrd (ACPI table upgrade,
-CONFIG_ACPI_TABLE_UPGRADE, as in Debian).
+nodes, so that the order is near DRAM, far DRAM, near persistent memory, far persistent memory,
+which is aliusM's but for interleaving. The table is the firmware's own, read when the script runs,
+with a higher revision; the kernel takes it from an archive in front of its initrd (ACPI table
+upgrade, CONFIG_ACPI_TABLE_UPGRADE, as in Debian).
 
-Cannot: interleave nodes once DRAM is full, which is a policy of whoever allocates (``numactl``); put
-the archive in front of the initrd, which is the boot loader's (GRUB_EARLY_INITRD_LINUX_CUSTOM).
+Cannot: interleave nodes once DRAM is full, which is a policy of whoever allocates (``numactl``);
+put the archive in front of the initrd, which is the boot loader's (GRUB_EARLY_INITRD_LINUX_CUSTOM).
 
 Do not use: where the kernel is locked down (Secure Boot), as it then refuses tables; where domains
 are not numbered as nodes.

@@ -65,8 +65,8 @@ class Run:
         Raises:
             NearfarError: there is no QEMU, or it did not come to its end (exit code 3).
         """
-        words = [*start, program(*self._architecture.qemu), "-no-user-config", "-nodefaults", *options]
-        words += ["-accel", "tcg", "-display", "none", "-no-reboot"]
+        words = [*start, program(*self._architecture.qemu), "-no-user-config", "-nodefaults"]
+        words += [*options, "-accel", "tcg", "-display", "none", "-no-reboot"]
         words += ["-serial", f"file:{self._folder / 'console'}", "-device", "virtio-serial-pci"]
         for name in _PORTS:
             words += ["-chardev", f"file,id={name},path={self._folder / name}"]
