@@ -149,8 +149,9 @@ pub struct Sampled<'a> {
 }
 
 impl Sampled<'_> {
-    /// The cells of those page sizes that have pages enough, and which have not. `job` makes what simulates memories of so many frames at a page size, for a group of
-    /// its pages and blocks of that size.
+    /// The cells of those page sizes that have pages enough, and which have not. `job` makes what
+    /// simulates memories of so many frames at a page size, for a group of its pages and blocks of that
+    /// size.
     ///
     /// # Errors
     /// The trace cannot be read; what was taken needs too much memory, or is too little; the error of
