@@ -20,9 +20,9 @@ from typing import Any
 
 import kernel
 from inputs import Inputs
-from measure import BenchError, Row, nearfar, row, run
+from measure import BenchError, Row, interval, nearfar, row, run
 
-from cases.page_gain import interval, kept_memory
+from cases.page_gain import kept_memory
 from nearfar import workload
 from nearfar.apply import counters
 from nearfar.apply.measure import huge_pages
