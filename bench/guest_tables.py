@@ -15,7 +15,7 @@ from cases.guest_pages import (
     settings,
     taken,
 )
-from cases.page_gain import interval
+from measure import interval
 from table import recorded
 
 from nearfar.apply.setting import short
