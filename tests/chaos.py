@@ -472,7 +472,7 @@ def remove(path: Path) -> None:
 def preload() -> None:
     """Import what commands import, so that kills hit their work; none of it may start threads."""
     import nearfar.advise
-    import nearfar.cli
+    import nearfar.cli._application
     import nearfar.numa
     import nearfar.paging
     import nearfar.reproduce
