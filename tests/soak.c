@@ -124,7 +124,7 @@ static void *run(void *of) {
       read_into(part, page, file);
       break;
     case 5:
-      if (draw(part, 4) == 0)
+      if (draw(part, 2) == 0)
         fork_and_verify(part);
       break;
     }

@@ -81,6 +81,13 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (POOL / "nr_hugepages").write_text(before)
 
 
+def somebody_else(said: str) -> None:
+    """QEMU did not start: skip if its memory is not there, for the pool is the machine's."""
+    if "unable to map backing store" in said:
+        pytest.skip("somebody else has taken huge pages from the pool")
+    pytest.fail(said)
+
+
 def options(folder: Path) -> list[str]:
     """The options for QEMU, with another mount of huge pages."""
     text = emit.emit("qemu", row(2 * MIB, "thp"))
@@ -99,13 +106,17 @@ def test_the_memory_of_a_guest_is_in_huge_pages(pool: Path) -> None:
     command = tool("qemu-system-x86_64", "qemu-system-x86")
     words = [command, "-S", "-display", "none", "-nodefaults", "-machine", "q35", "-m", "64M",
              "-monitor", "stdio", *options(pool)]  # fmt: skip
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdin and child.stdout
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(words, text=True, **pipes) as child:
+        assert child.stdin and child.stdout and child.stderr
         child.stdin.write("info memdev\n")
         child.stdin.flush()
         shown = ""
         while "size:" not in shown:
-            shown += child.stdout.readline()
+            line = child.stdout.readline()
+            if not line:
+                somebody_else(child.stderr.read())
+            shown += line
         smaps = Path(f"/proc/{child.pid}/smaps").read_text()
         said, _ = child.communicate("quit\n", timeout=HANG)
     assert "size:  67108864" in shown + said
@@ -139,9 +150,7 @@ def booted(pool: Path) -> tuple[Finished, int]:
             stream=lambda _stream, _written: taken.append(most - free_pages()),
         )
     except NearfarError as error:
-        # The pool is the machine's, and holds no more than this guest needs.
-        if "unable to map backing store" in str(error):
-            pytest.skip("somebody else has taken huge pages from the pool")
+        somebody_else(str(error))
         raise
     return finished, max(taken)
 

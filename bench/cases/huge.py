@@ -13,8 +13,8 @@ SUMMARY = "the default study of 10^8 pages: memory and time (only with --huge)"
 
 #: Pages that the goal is about.
 PAGES = 10**8
-#: Part of the pages that the sampled study takes.
-SAMPLE = 0.01
+#: Part of the pages that the sampled study takes, and of few pages, of which it needs a thousand.
+SAMPLE, FEW_SAMPLE, FEW = 0.01, 0.5, 10**6
 
 
 def run_case(inputs: Inputs, pages: int) -> list[Row]:
@@ -22,7 +22,7 @@ def run_case(inputs: Inputs, pages: int) -> list[Row]:
     refs = pages + pages // 5
     to = inputs.generate("strided", inputs.scratch / "huge.trace", refs, pages)
     # Sampled first: where memory is short, that figure is still there to be seen.
-    sampled = inputs.measure("study", to, "--sample", str(SAMPLE))
+    sampled = inputs.measure("study", to, "--sample", str(SAMPLE if pages >= FEW else FEW_SAMPLE))
     print(f"bench: huge, sampled: {sampled['peak_bytes'] / 2**30:.2f} GiB", file=sys.stderr)
     found = inputs.measure("study", to)
     cores = len(os.sched_getaffinity(0))
