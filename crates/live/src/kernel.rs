@@ -111,8 +111,9 @@ pub trait Kernel {
     fn frame(&self, at: Frame) -> &[u8];
     /// What a parked frame holds, to write.
     fn frame_mut(&mut self, at: Frame) -> &mut [u8];
-    /// Give a parked frame back to the kernel: the place is empty afterwards.
-    fn discard(&mut self, at: Frame);
+    /// Give the frames of so many places from here on back to the system: the places are empty
+    /// afterwards.
+    fn discard(&mut self, from: Frame, frames: u32);
     /// Put a frame with this content at a page of a child that has none.
     ///
     /// # Errors

@@ -14,6 +14,10 @@ const ASKS: usize = 100;
 /// round for ever. Late messages are refused as well, but once each.
 const REFUSALS: u32 = 10_000;
 
+/// Turns with messages after which the policy works all the same. More often, and it would take pages
+/// away before who waited for them has run.
+const BUSY_TURNS: u32 = 64;
+
 /// A policy in charge of a live memory.
 pub struct Manager<K> {
     /// The memory.
@@ -29,6 +33,8 @@ pub struct Manager<K> {
     again: Vec<Event>,
     /// The last fault that was refused, and how often in turn.
     refused: (Va, u32),
+    /// Turns with messages since one without.
+    busy_turns: u32,
 }
 
 /// What a turn of the manager came to.
@@ -62,6 +68,7 @@ impl<K: Kernel> Manager<K> {
             pages: Vec::new(),
             again: Vec::new(),
             refused: (Va::new(0), 0),
+            busy_turns: 0,
         })
     }
 
@@ -83,7 +90,8 @@ impl<K: Kernel> Manager<K> {
         any
     }
 
-    /// Read all messages and act on them, or let one thread of the policy work.
+    /// Read all messages and act on them, or let one thread of the policy work. It works in some of
+    /// the turns with messages as well: a program may fault without end.
     ///
     /// # Errors
     /// Why the program cannot go on.
@@ -106,7 +114,15 @@ impl<K: Kernel> Manager<K> {
         }
         let busy = !events.is_empty();
         self.events = events;
-        let turn = if busy { Turn::Busy } else { self.work() };
+        self.busy_turns = if busy { self.busy_turns + 1 } else { 0 };
+        let turn = if busy && !self.busy_turns.is_multiple_of(BUSY_TURNS) {
+            Turn::Busy
+        } else {
+            match self.work() {
+                Turn::Until(_) if busy => Turn::Busy,
+                turn => turn,
+            }
+        };
         self.world.broken.clone().map_or(Ok(turn), Err)
     }
 

@@ -564,9 +564,10 @@ impl<S: Share> Kernel for ModelKernel<S> {
         place.unwrap_or_else(|| panic!("the manager waits for itself"))
     }
 
-    fn discard(&mut self, at: Frame) {
-        let gone = self.lot[at.number() as usize].take();
-        assert!(gone.is_some(), "an empty place is discarded");
+    fn discard(&mut self, from: Frame, frames: u32) {
+        for place in &mut self.lot[from.number() as usize..][..frames as usize] {
+            assert!(place.take().is_some(), "an empty place is discarded");
+        }
     }
 
     fn give(&mut self, child: Child, at: Va, content: &[u8]) -> Result<(), Fail> {

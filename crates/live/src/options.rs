@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nearfar_kernel::tiering::{POLICIES, Settings, find};
+use nearfar_kernel::tiering::{POLICIES, Settings, find, usual_min_free};
 use nearfar_schema::{
     Bytes, Choice, Command, Entry, Given, Nanoseconds, Options as _, Registry, Value, none,
     required,
@@ -96,16 +96,20 @@ impl Asked {
         }
         let far_size =
             self.far_size.as_ref().map_or(self.fast.0.saturating_mul(16), |bytes| bytes.0);
-        let setup = Setup {
+        let mut setup = Setup {
             fast: self.fast.0,
             far_size,
             far: self.far.0.clone(),
             far_latency_ns: self.far_latency.0,
             policy: self.policy.name.to_owned(),
             knobs,
-            scale: 1.0,
             ..Setup::default()
         };
+        // The default is that of a machine; the budget is a machine's whole memory here.
+        let (knob, usual) = usual_min_free(setup.fast);
+        if (find(&setup.policy)?.knobs)().iter().any(|declared| declared.name == knob) {
+            setup.knobs.entry(knob.to_owned()).or_insert(usual);
+        }
         check_policy(&setup.policy, &setup.settings())?;
         Ok(setup)
     }
@@ -172,7 +176,7 @@ impl Kernel for Nowhere {
     fn frame_mut(&mut self, _: Frame) -> &mut [u8] {
         &mut []
     }
-    fn discard(&mut self, _: Frame) {}
+    fn discard(&mut self, _: Frame, _: u32) {}
     fn give(&mut self, _: Child, _: Va, _: &[u8]) -> std::result::Result<(), Fail> {
         Err(Fail::Ended)
     }
@@ -214,9 +218,7 @@ mod tests {
     fn which_policies_can_live() {
         let can: Vec<_> = POLICIES
             .iter()
-            .filter(|(name, _)| {
-                check_policy(name, &Settings { scale: 1.0, ..Settings::default() }).is_ok()
-            })
+            .filter(|(name, _)| check_policy(name, &Settings::default()).is_ok())
             .map(|(name, _)| *name)
             .collect();
         assert_eq!(can, ["none", "autonuma", "tpp", "nomad", "ssp"]);

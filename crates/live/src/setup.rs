@@ -25,8 +25,6 @@ pub struct Setup {
     pub policy: String,
     /// Its knobs.
     pub knobs: BTreeMap<String, String>,
-    /// Share of the policy's own times and sizes.
-    pub scale: f64,
     /// The file of [`Shared`](crate::shared::Shared).
     pub shared: String,
     /// A pipe: a byte calls the supervisor.
@@ -42,7 +40,6 @@ impl Setup {
             format!("far={}", self.far),
             format!("far_latency_ns={}", self.far_latency_ns),
             format!("policy={}", self.policy),
-            format!("scale={}", self.scale),
             format!("shared={}", self.shared),
             format!("bell={}", self.bell),
         ];
@@ -55,7 +52,7 @@ impl Setup {
     /// # Errors
     /// The line that is not one of these.
     pub fn from_text(text: &str) -> Result<Self, String> {
-        let mut setup = Self { scale: 1.0, ..Self::default() };
+        let mut setup = Self::default();
         for line in text.lines() {
             let wrong = || format!("{VARIABLE}: {line}");
             let (key, value) = line.split_once('=').ok_or_else(wrong)?;
@@ -66,7 +63,6 @@ impl Setup {
                 "far" => value.clone_into(&mut setup.far),
                 "far_latency_ns" => setup.far_latency_ns = number()?,
                 "policy" => value.clone_into(&mut setup.policy),
-                "scale" => setup.scale = value.parse().map_err(|_| wrong())?,
                 "shared" => value.clone_into(&mut setup.shared),
                 "bell" => value.clone_into(&mut setup.bell),
                 _ => {
@@ -80,7 +76,7 @@ impl Setup {
 
     /// The policy's settings.
     pub fn settings(&self) -> Settings {
-        Settings { values: self.knobs.clone(), scale: self.scale }
+        Settings { values: self.knobs.clone(), ..Settings::default() }
     }
 
     /// Frames and pages. The window and the spare frames are part of the fast memory.
@@ -88,7 +84,7 @@ impl Setup {
         let pages = |bytes: u64| bytes / PAGE as u64;
         let all = pages(self.fast);
         let window = (all / 64).clamp(8, 4096);
-        let spare = (all / 256).clamp(8, 512);
+        let spare = (all / 128).clamp(8, 512);
         let numbers = 2 * (all + pages(self.far_size)) + (1 << 16);
         Sizes {
             fast: all.saturating_sub(window + spare).max(64),
@@ -113,7 +109,6 @@ mod tests {
             far_latency_ns: 3,
             policy: "ssp".into(),
             knobs: [("notice".into(), "write-protect".into())].into(),
-            scale: 0.25,
             shared: "/proc/1/fd/3".into(),
             bell: "/proc/1/fd/4".into(),
         };

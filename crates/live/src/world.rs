@@ -334,7 +334,7 @@ impl<K: Kernel> World<K> {
     fn empty_place(&mut self) -> Option<Frame> {
         if self.empty.is_empty() {
             let spare = self.spare.pop()?;
-            self.kernel.discard(spare);
+            self.kernel.discard(spare, 1);
             self.empty.push(spare);
         }
         self.empty.pop()
@@ -342,12 +342,19 @@ impl<K: Kernel> World<K> {
 
     /// The frame in the lot is nobody's any more.
     fn release_frame(&mut self, frame: Frame) {
-        if self.spare.len() < self.spare_size {
-            self.spare.push(frame);
-        } else {
-            self.kernel.discard(frame);
-            self.empty.push(frame);
+        self.spare.push(frame);
+        if self.spare.len() <= self.spare_size {
+            return;
         }
+        // The older half at once: a run of neighbours costs little more than one of them.
+        let gone = self.spare.len() - self.spare_size / 2;
+        let old = &mut self.spare[..gone];
+        old.sort_unstable_by_key(|frame| frame.number());
+        for run in old.chunk_by(|a, b| a.number() + 1 == b.number()) {
+            self.kernel.discard(run[0], run.len() as u32);
+        }
+        // The lowest is taken first: what is parked in turn is a run again.
+        self.empty.extend(self.spare.drain(..gone).rev());
     }
 
     /// Park a page that is in the program.

@@ -31,6 +31,7 @@ pub use ids::{FRAME, HUGE, NodeId, Page, Tenant, Time};
 pub use knobs::{Knob, Knobs, Settings};
 pub use memory::{Action, Capability, Commit, DropReason, Limit, Memory, Refused, Request, need};
 pub use policy::{Context, MIN_STEP, Next, Policy, Thread};
+pub use reclaim::usual_min_free;
 
 /// A policy, and when which of its threads runs first; the others begin idle.
 pub type Made = (Box<dyn Policy>, Vec<(Thread, Time)>);

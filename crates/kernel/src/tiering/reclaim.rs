@@ -26,6 +26,13 @@ knobs! {
     }
 }
 
+/// The knob `min_free` of a system whose only memory is a node of so many bytes: what Linux itself sets
+/// (`mm/page_alloc.c`, `calculate_min_free_kbytes`).
+pub fn usual_min_free(node: u64) -> (&'static str, String) {
+    let kib = ((node / 1024) as f64 * 16.0).sqrt() as u64;
+    ("min_free", format!("{}KiB", kib.clamp(128, 256 << 10)))
+}
+
 /// Free frames of one node at which something happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watermarks {

@@ -1,9 +1,12 @@
 //! `lz4`: a pool of pages compressed by LZ4: quick, and larger than zstd's.
 
-use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into};
+use lz4_flex::block::{
+    CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size,
+};
 
 use super::Named;
 use super::pool::{Codec, Pool};
+use crate::PAGE;
 
 /// The registry's entry.
 pub static TIER: Named = Named {
@@ -15,6 +18,9 @@ pub static TIER: Named = Named {
 struct Lz4(CompressTable);
 
 impl Codec for Lz4 {
+    // With less it does not begin.
+    const ROOM: usize = get_maximum_output_size(PAGE);
+
     fn compress(&mut self, page: &[u8], into: &mut [u8]) -> Option<usize> {
         compress_into_with_table(page, into, &mut self.0).ok()
     }

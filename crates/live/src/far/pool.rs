@@ -13,7 +13,9 @@ const PIECE: usize = 64;
 
 /// How a page is compressed. Neither may take memory.
 pub(super) trait Codec: Send {
-    /// Compress to `into`; how many bytes, or none if it would not fit.
+    /// Bytes that compressing a page may need to work in.
+    const ROOM: usize = PAGE;
+    /// Compress to `into`, [`ROOM`](Codec::ROOM) bytes; how many, or none if it cannot be done in them.
     fn compress(&mut self, page: &[u8], into: &mut [u8]) -> Option<usize>;
     /// The reverse; `None` if these bytes are not a page.
     fn decompress(&mut self, bytes: &[u8], page: &mut [u8]) -> Option<()>;
@@ -41,7 +43,7 @@ impl<C: Codec> Pool<C> {
             at: Vec::new(),
             pieces: Vec::new(),
             runs: vec![Vec::new(); PAGE / PIECE + 1],
-            buffer: vec![0; PAGE],
+            buffer: vec![0; C::ROOM],
             bytes: 0,
         }
     }
@@ -54,10 +56,10 @@ impl<C: Codec> Far for Pool<C> {
             0
         } else {
             // What saves less than a piece is kept as it is.
-            match self.codec.compress(page, &mut self.buffer[..PAGE - PIECE]) {
-                Some(length) => length,
-                None => {
-                    self.buffer.copy_from_slice(page);
+            match self.codec.compress(page, &mut self.buffer) {
+                Some(length) if length <= PAGE - PIECE => length,
+                _ => {
+                    self.buffer[..PAGE].copy_from_slice(page);
                     PAGE
                 }
             }

@@ -19,6 +19,8 @@ mod uffd;
 /// Messages of one read. More than a program has threads, as a rule: a read that is full of faults
 /// leaves other messages for the next.
 const BATCH: usize = 64;
+/// Pages of the yard: frames that are given back at once.
+const YARD: u64 = 64;
 /// Mappings of fewer pages are left alone.
 const SMALLEST: u64 = 4;
 
@@ -27,10 +29,10 @@ const SMALLEST: u64 = 4;
 pub struct Linux {
     /// Faults and mappings of the program, and the lot.
     program: Uffd,
-    /// One page to give frames back through. It has no messages: `madvise` on the lot would wait for
+    /// A few pages to give frames back through. It has no messages: `madvise` on the lot would wait for
     /// its own to be read.
     yard: Uffd,
-    yard_page: Mapping,
+    yard_pages: Mapping,
     lot: Mapping,
     zeros: Vec<u8>,
     messages: Vec<Message>,
@@ -117,16 +119,16 @@ impl Linux {
         let program = Uffd::open(features).map_err(|error| refused(&error))?;
         let yard = Uffd::open(feature::MOVE).map_err(|error| refused(&error))?;
         let lot = Mapping::new(lot.into()).map_err(system)?;
-        let yard_page = Mapping::new(1).map_err(system)?;
+        let yard_pages = Mapping::new(YARD).map_err(system)?;
         let length = |mapping: &Mapping| mapping.pages * PAGE as u64;
         program.register(lot.address(), length(&lot), false).map_err(system)?;
-        yard.register(yard_page.address(), length(&yard_page), false).map_err(system)?;
+        yard.register(yard_pages.address(), length(&yard_pages), false).map_err(system)?;
         let open =
             |path| File::open(path).map_err(|error| Error::io(Path::new(path), "opening", &error));
         let mut kernel = Self {
             program,
             yard,
-            yard_page,
+            yard_pages,
             lot,
             zeros: vec![0; 64 * PAGE],
             messages: vec![Message::default(); BATCH],
@@ -147,7 +149,7 @@ impl Linux {
         for mapping in mappings::all(&self.text) {
             self.excluded.add(mapping.range);
         }
-        for own in [self.lot.range(), self.yard_page.range()] {
+        for own in [self.lot.range(), self.yard_pages.range()] {
             self.excluded.add(own);
         }
     }
@@ -287,11 +289,13 @@ impl Kernel for Linux {
     }
 
     fn park(&mut self, at: Va, to: Frame) -> std::result::Result<(), Fail> {
-        self.program.take(self.lot.at(to).addr() as u64, at.address(), PAGE as u64, false)
+        let to = self.lot.at(to).addr() as u64;
+        self.program.take(to, at.address(), PAGE as u64, false).map(|_| ())
     }
 
     fn restore(&mut self, from: Frame, at: Va) -> std::result::Result<(), Fail> {
-        self.program.take(at.address(), self.lot.at(from).addr() as u64, PAGE as u64, true)
+        let from = self.lot.at(from).addr() as u64;
+        self.program.take(at.address(), from, PAGE as u64, true).map(|_| ())
     }
 
     fn protect(&mut self, at: Va, on: bool) -> std::result::Result<(), Fail> {
@@ -313,15 +317,27 @@ impl Kernel for Linux {
         unsafe { std::slice::from_raw_parts_mut(self.lot.at(at), PAGE) }
     }
 
-    fn discard(&mut self, at: Frame) {
-        let (to, from) = (self.yard_page.address(), self.lot.at(at).addr() as u64);
-        // Somebody may hold the frame for a moment: compaction, or a look at the page.
-        while self.yard.take(to, from, PAGE as u64, false).is_err() {
-            // SAFETY: a system call without arguments.
-            unsafe { libc::sched_yield() };
+    fn discard(&mut self, from: Frame, frames: u32) {
+        let (to, all) = (self.yard_pages.address(), self.yard_pages.pages * PAGE as u64);
+        let mut from = self.lot.at(from).addr() as u64;
+        let end = from + u64::from(frames) * PAGE as u64;
+        while from < end {
+            match self.yard.take(to, from, all.min(end - from), false) {
+                Ok(moved) => {
+                    from += moved;
+                    // SAFETY: pages of the yard, which nobody reads.
+                    unsafe {
+                        libc::madvise(
+                            self.yard_pages.start.cast(),
+                            moved as usize,
+                            libc::MADV_DONTNEED,
+                        )
+                    };
+                }
+                // Somebody holds the frame for a moment: compaction, or a look at the page.
+                Err(_) => std::thread::yield_now(),
+            }
         }
-        // SAFETY: the page of the yard, which nobody reads.
-        unsafe { libc::madvise(self.yard_page.start.cast(), PAGE, libc::MADV_DONTNEED) };
     }
 
     fn give(&mut self, child: Child, at: Va, content: &[u8]) -> std::result::Result<(), Fail> {

@@ -70,7 +70,7 @@ fn requests_answer_as_the_model_does() {
     assert_eq!(read_at(a), 11);
     // A frame that was given back leaves an empty place.
     assert_eq!(kernel.park(a, p), Ok(()));
-    kernel.discard(p);
+    kernel.discard(p, 1);
     assert_eq!(kernel.place_zeros(a, 4), Ok(4));
     assert_eq!(kernel.place_zeros(b, 1), Err(Fail::Exists));
     assert_eq!(kernel.park(b, p), Ok(()));
@@ -131,7 +131,7 @@ fn unread_messages_refuse_every_request() {
             other => other,
         };
         if kernel.frame_is_there(frame) {
-            kernel.discard(frame);
+            kernel.discard(frame, 1);
         }
     }
     assert_eq!(placed, Err(Fail::Again));

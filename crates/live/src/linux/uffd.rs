@@ -109,24 +109,19 @@ impl Uffd {
         let mode = if protect { COPY_WP } else { 0 };
         let mut words = [to, from.addr() as u64, length, mode, 0];
         let done = self.request(request(true, 0x03, 40), &mut words);
-        let copied = words[4] as i64;
-        match done {
-            Ok(()) => Ok(length),
-            Err(_) if copied > 0 => Ok(copied as u64),
-            Err(error) => Err(fail(&error)),
-        }
+        moved(done, length, words[4]).map_err(|error| fail(&error))
     }
 
-    /// Move one page's frame.
-    pub(super) fn take(&self, to: u64, from: u64, length: u64, wake: bool) -> Result<(), Fail> {
+    /// Move the frames of pages that are all there; how many bytes, which is fewer if the kernel was
+    /// held up.
+    pub(super) fn take(&self, to: u64, from: u64, length: u64, wake: bool) -> Result<u64, Fail> {
         let mode = u64::from(!wake);
         let mut words = [to, from, length, mode, 0];
-        self.request(request(true, 0x05, 40), &mut words).map_err(|error| {
-            match error.raw_os_error() {
-                // Mappings that differ in their protection or in being locked.
-                Some(libc::EINVAL) => Fail::Pinned,
-                _ => fail(&error),
-            }
+        let done = self.request(request(true, 0x05, 40), &mut words);
+        moved(done, length, words[4]).map_err(|error| match error.raw_os_error() {
+            // Mappings that differ in their protection or in being locked.
+            Some(libc::EINVAL) => Fail::Pinned,
+            _ => fail(&error),
         })
     }
 
@@ -145,6 +140,15 @@ impl Uffd {
             libc::read(self.as_raw_fd(), messages.as_mut_ptr().cast(), size_of_val(messages))
         };
         if bytes < 0 { 0 } else { bytes as usize / size }
+    }
+}
+
+/// Bytes that a request has copied or moved, of `length`; its last word says so where it was not all.
+fn moved(done: io::Result<()>, length: u64, moved: u64) -> io::Result<u64> {
+    match done {
+        Ok(()) => Ok(length),
+        Err(_) if moved as i64 > 0 => Ok(moved),
+        Err(error) => Err(error),
     }
 }
 
