@@ -171,7 +171,8 @@ bench: env ## Ratios against peers, in one run (docs/bench.md)
 
 .PHONY: validate
 validate: env ## The real kernel beside the models: placement under QEMU (docs/numa.md), faults and gains (docs/validation.md)
-	@workloads/install.sh qemu-system-x86 qemu-user nodejs zstd perl redis-server redis-tools jq gnugo poppler-utils
+	@workloads/install.sh qemu-system-x86 qemu-user nodejs zstd perl redis-server redis-tools jq gnugo poppler-utils \
+	  build-essential flex bison bc libelf-dev xz-utils
 	$(BIN)/python bench/numa-kernel/validate.py
 	for case in kernel-faults mglru-guest page-gain guest-pages; do \
 	  $(BIN)/python bench/run.py --only $$case --output bench/results/$$case || exit; \

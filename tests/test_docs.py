@@ -316,7 +316,7 @@ def test_every_option_is_in_the_page_of_its_command(command: str) -> None:
 
 
 def test_licences() -> None:
-    """The QEMU plugin, and nothing else, is under the GPL."""
+    """Of crates the QEMU plugin, and nothing else, is under the GPL."""
     import tomllib
 
     plugin = ROOT / "capture" / "qemu-plugin"

@@ -428,6 +428,17 @@ def test_packages_are_asked_for_once(mirror: Path) -> None:
     assert asked(mirror) == []
 
 
+def test_a_kernel_may_be_a_folder(mirror: Path, tmp_path: Path) -> None:
+    (tmp_path / "built" / "boot").mkdir(parents=True)
+    (tmp_path / "built" / "boot" / "vmlinuz-6.12-ours").touch()
+    # apt is asked for packages alone; what it has for one here cannot be unpacked.
+    guest = Guest("x86_64", kernel=tmp_path / "built", packages=["foo"])
+    with pytest.raises(NearfarError, match="remove it"):
+        guest.fetch()
+    assert not [line for line in asked(mirror) if "linux" in line]
+    assert Kernel(tmp_path / "built").release == "6.12-ours"
+
+
 @pytest.mark.parametrize("damage", ["cut", "changed", "gone", "record"])
 def test_what_is_damaged_is_fetched_again(mirror: Path, damage: str) -> None:
     (first, second) = Packages("amd64").fetch(["foo"])

@@ -106,10 +106,10 @@ def test_the_emitted_script_makes_the_table_that_the_kernel_took() -> None:
 
 def test_a_console_that_ends_early_is_refused() -> None:
     text = "@@vmalloc 10 \n@@vfree 5 6\n@@vlanded N1=10\n@@zone 0 Normal 9\n"
-    found: dict[str, Any] = persistent._own(text, [(10, ())])
+    found: dict[str, Any] = persistent.own(text, [(10, ())])
     assert found["vmalloc"] == [{"pages": 10, "nodes": [], "free": [5, 6], "landed": [0, 10]}]
     assert found["zones"] == [[0, "Normal", 9]]
     with pytest.raises(persistent.NearfarError, match="1 of 2"):
-        persistent._own(text, [(10, ()), (20, ())])
-    killed = persistent._own(text.replace("@@vlanded N1=10", "@@vlanded"), [(10, ())])
+        persistent.own(text, [(10, ()), (20, ())])
+    killed = persistent.own(text.replace("@@vlanded N1=10", "@@vlanded"), [(10, ())])
     assert killed["vmalloc"][0]["landed"] is None

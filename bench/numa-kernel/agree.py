@@ -45,7 +45,7 @@ def agreements(record: dict[str, Any]) -> list[Agreement]:
             found.append(Agreement(f"fallback of node {node}", *sides, float(kernel != model)))
         for case in record["cases"]:
             machine.write_text(described(record, case["free"]))
-            found += _case(str(machine), case)
+            found += case_agreements(str(machine), case)
     return found
 
 
@@ -62,18 +62,18 @@ def table(record: dict[str, Any], found: list[Agreement]) -> list[str]:
     return lines
 
 
-def described(record: dict[str, Any], free: list[int]) -> str:
+def described(record: dict[str, Any], free: list[int], *, device: bool = False) -> str:
     """A machine file with the nodes of the emulated machine and as many free pages.
 
     Nodes without cores that are there at boot are ordinary memory to the kernel: of kind ``dram``.
     The model takes 64 bytes for each page off a node, or for memory added off the nearest DRAM;
-    they are put on before.
+    they are put on before. What stays a `device` is no memory to the kernel and has none of them.
     """
     nodes = numa.topology(record["machine"])["nodes"]
     later = [node["node"] for node in nodes if record["added"] and not node["cpus"]]
     hosts = [node["node"] for node in nodes if node["node"] not in later]
     kept = [0] * len(nodes)
-    for node in later:
+    for node in () if device else later:
         near = min(hosts, key=lambda host: record["distances"][node][host])
         kept[near] += -(-free[node] // 64)
     lines = [
@@ -105,10 +105,13 @@ def described(record: dict[str, Any], free: list[int]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _case(machine: str, case: dict[str, Any]) -> list[Agreement]:
-    """Where pages landed, all the way; and the turns that nodes took, page by page."""
+def case_agreements(machine: str, case: dict[str, Any], mode: str | None = None) -> list[Agreement]:
+    """Where pages landed, all the way; and the turns that nodes took, page by page.
+
+    Without `mode`, that of the case's policy is the model's.
+    """
     count = len(case["free"])
-    mode = _MODES.get(case["policy"], case["policy"])
+    mode = mode or _MODES.get(case["policy"], case["policy"])
 
     def landed(pages: list[int]) -> list[list[int]]:
         rows = numa.alloc(

@@ -103,7 +103,7 @@ def record(variant: Variant, firmware: str = "") -> dict[str, Any]:
         "added": True,
         "qemu": placement.qemu_version(),
         **placement.parse(text, users),
-        **_own(text, asked),
+        **own(text, asked),
     }
 
 
@@ -163,7 +163,7 @@ def _guest(topology: dict[str, Any]) -> Guest:
     )
 
 
-def _own(text: str, asked: Sequence[tuple[int, tuple[int, ...]]]) -> dict[str, Any]:
+def own(text: str, asked: Sequence[tuple[int, tuple[int, ...]]]) -> dict[str, Any]:
     """What the guest printed of the kernel's own allocations, and of zones."""
     found: list[dict[str, Any]] = []
     zones = []
@@ -197,15 +197,16 @@ def agreements(record: dict[str, Any]) -> list[Agreement]:
                 found.append(_by_kind(machine, one))
             # What is not movable is the kernel's in the order in which it is a program's.
             allocator = "user" if variant.kernel_too else "vmalloc"
-            found.append(_landed(machine, one, allocator))
+            mode = "interleave" if one["nodes"] else "kmem-dax"
+            found.append(landed(machine, one, mode, allocator))
     return found
 
 
-def _landed(machine: Path, one: dict[str, Any], allocator: str) -> Agreement:
+def landed(machine: Path, one: dict[str, Any], mode: str, allocator: str) -> Agreement:
     """Node by node; or that it is impossible."""
     how = f", interleaved over {','.join(map(str, one['nodes']))}" if one["nodes"] else ""
     item = f"{one['pages']:,} pages of the kernel{how}"
-    row = _allocated(machine, one, "interleave" if one["nodes"] else "kmem-dax", allocator)
+    row = _allocated(machine, one, mode, allocator)
     if one["landed"] is None or not row["possible"]:
         sides = [
             "possible" if possible else "impossible"

@@ -8,6 +8,7 @@
 
 zram=/sys/block/zram0
 for region in /sys/bus/nd/devices/region*; do
+  [ -e "$region" ] || continue
   ndctl create-namespace -f -e "namespace${region##*region}.0" -m devdax --map=mem >/dev/null || exit
 done
 sh /work/online >/tmp/online 2>&1 || { cat /tmp/online >&2; exit 1; }
@@ -23,7 +24,7 @@ for spare in $(seq 50); do
   sh -c "echo 900 >/proc/self/oom_score_adj; exec sleep 600" &
 done
 
-table() { awk -v "pages=pages=$1" '/disksize_store/ && (pages == "pages=" || $5 == pages)' /proc/vmallocinfo; }
+table() { awk -v "pages=pages=$1" '/disksize_store/ && index($0 " ", " " pages (pages == "pages=" ? "" : " "))' /proc/vmallocinfo; }
 free() {
   cat /proc/sys/vm/stat_refresh
   awk '/^Node/ { node = $2 + 0; if (node > last) last = node }

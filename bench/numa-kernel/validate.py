@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import agree
+import alius
 import persistent
 import placement
 
@@ -29,13 +30,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--machine", action="append", help="one with nodes without cores")
     parser.add_argument("--added", action="store_true", help="of --machine: added while it runs")
     parser.add_argument("--persistent", action="store_true", help="persistent memory alone")
+    parser.add_argument("--alius", action="store_true", help="the patched kernel alone")
     parser.add_argument("--kernel", help="a package with a kernel instead of Debian's 6.12")
     parser.add_argument("--record", action="store_true", help=f"keep the result in {RECORDS}")
     options = parser.parse_args(arguments)
     wrong = count = 0
     try:
         chosen = [(machine, options.added) for machine in options.machine or ()]
-        for machine, added in chosen or (() if options.persistent else MACHINES):
+        alone = options.persistent or options.alius
+        for machine, added in chosen or (() if alone else MACHINES):
             record = placement.record(machine, options.kernel, added=added)
             found = agree.agreements(record)
             count += len(found)
@@ -46,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
                 path = RECORDS / f"kernel-{machine}{'-added' if added else ''}.json"
                 path.write_text(json.dumps(record, separators=(",", ":")) + "\n")
         firmware = ""
-        for variant in () if chosen else persistent.VARIANTS:
+        for variant in () if chosen or options.alius else persistent.VARIANTS:
             record = persistent.record(variant, firmware)
             firmware = firmware or record["tables"]["SLIT"]
             found = agree.agreements(record) + persistent.agreements(record)
@@ -56,6 +59,17 @@ def main(arguments: list[str] | None = None) -> int:
             if options.record:
                 path = RECORDS / f"persistent-{variant.name}.json"
                 path.write_text(json.dumps(record, separators=(",", ":")) + "\n")
+        if not chosen and not options.persistent:
+            kernel = alius.built()
+            for name in alius.VARIANTS:
+                record = alius.record(name, kernel)
+                found = alius.agreements(record)
+                count += len(found)
+                wrong += sum(not one.holds for one in found)
+                print("\n".join(agree.table(record, found)), flush=True)
+                if options.record:
+                    path = RECORDS / f"patched-{name}.json"
+                    path.write_text(json.dumps(record, separators=(",", ":")) + "\n")
     except NearfarError as error:
         print(f"nearfar: validate: {error}", file=sys.stderr)
         return 3

@@ -80,7 +80,8 @@ class Guest:
     Attributes:
         architecture: one of :data:`ARCHITECTURES`, or ``auto`` for this machine's.
         hardware: its processors and memory nodes.
-        kernel: Debian's package of the kernel; None for 6.12, or the release's newest for clouds.
+        kernel: Debian's package of the kernel, or a folder that one like it was unpacked to; None
+            for 6.12, or the release's newest for clouds.
         packages: Debian's packages of what runs in it; their scripts do not run.
         modules: modules of the kernel to load, with what they need.
         zram: bytes of swap on compressed memory; 0 for none.
@@ -92,7 +93,7 @@ class Guest:
 
     architecture: str = "auto"
     hardware: Hardware = Hardware((Node(memory=512 << 20, cpus=1),))
-    kernel: str | None = None
+    kernel: str | Path | None = None
     packages: Sequence[str] = ()
     modules: Sequence[str] = ()
     zram: int = 0
@@ -109,7 +110,11 @@ class Guest:
         """
         about = self._about()
         packages = Packages(about.debian)
-        kernel = unpacked(packages.fetch_kernel([self.kernel] if self.kernel else about.kernels))
+        if isinstance(self.kernel, Path):
+            kernel = Kernel(self.kernel)
+        else:
+            names = [self.kernel] if self.kernel else about.kernels
+            kernel = unpacked(packages.fetch_kernel(names))
         files = packages.fetch([_BASE, *self.packages])
         made_of = [_ROOT_VERSION, *(file.name for file in files)]
         digits = hashlib.sha256("\n".join(made_of).encode()).hexdigest()[:16]

@@ -1,0 +1,93 @@
+"""Our patch of Linux that does what aliusM does, as it was seen to do it, beside the model."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "bench" / "numa-kernel"))
+
+import alius  # noqa: E402
+
+DATA = ROOT / "tests" / "data" / "numa"
+RECORDS: dict[str, dict[str, Any]] = {
+    variant: json.loads((DATA / f"patched-{variant}.json").read_text())
+    for variant in alius.VARIANTS
+}
+FAR = range(4, 8)
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_the_model_agrees_with_the_kernel(name: str) -> None:
+    record = RECORDS[name]
+    found = alius.agreements(record)
+    assert not [one for one in found if not one.holds]
+    assert len(found) == 4 + len(alius.SIZES) + 2 * len(record["cases"])
+    for one in record["vmalloc"]:
+        assert one["landed"] is None or sum(one["landed"]) == one["pages"]
+
+
+def test_both_are_one_kernel() -> None:
+    assert RECORDS["stock"]["kernel"] == RECORDS["alius"]["kernel"]
+
+
+def test_most_of_memory_can_be_had_only_with_the_patch() -> None:
+    stock, patched = (RECORDS[name]["vmalloc"][-1] for name in alius.VARIANTS)
+    assert patched["pages"] > 0.8 * sum(patched["free"])
+    assert patched["landed"] and stock["landed"] is None
+
+
+def test_persistent_memory_is_ordinary_at_boot() -> None:
+    zones = {name: {tuple(zone[:2]) for zone in RECORDS[name]["zones"]} for name in RECORDS}
+    assert {zone for zone in zones["alius"] if zone[0] in FAR} == {(node, "Normal") for node in FAR}
+    assert not [zone for zone in zones["stock"] if zone[0] in FAR]
+
+
+def test_modules_take_turns_once_dram_is_full() -> None:
+    for one in RECORDS["alius"]["vmalloc"]:
+        landed, share = one["landed"], 0.01 * one["pages"]
+        assert abs(landed[4] - landed[5]) <= share and abs(landed[6] - landed[7]) <= share
+    by_size = {one["pages"]: one["landed"] for one in RECORDS["alius"]["vmalloc"]}
+    assert not sum(by_size[100_000][4:])
+    assert by_size[180_000][4] > 5_000 and not sum(by_size[180_000][6:])
+    assert by_size[450_000][6] > 40_000
+
+
+def test_pages_of_programs_take_the_same_way() -> None:
+    first, last = RECORDS["alius"]["cases"]
+    for case, near in ((first, (4, 5)), (last, (6, 7))):
+        landed = case["path"][-1][1:]
+        assert sum(landed) == case["pages"] and landed[near[0]] > 50_000
+        assert abs(landed[near[0]] - landed[near[1]]) <= 0.01 * case["pages"]
+
+
+def test_a_kernel_that_does_otherwise_is_noticed() -> None:
+    filled = copy.deepcopy(RECORDS["alius"])
+    landed = filled["vmalloc"][2]["landed"]
+    # One module and then the other, as stock Linux fills nodes.
+    landed[4], landed[5] = landed[4] + landed[5], 0
+    wrong = [one.item for one in alius.agreements(filled) if not one.holds]
+    assert wrong == ["180,000 pages of the kernel"]
+    given = copy.deepcopy(RECORDS["stock"])
+    given["vmalloc"][-1]["landed"] = [450_000, 0, 0, 0]
+    assert sum(not one.holds for one in alius.agreements(given)) == 1
+
+
+def test_the_patch_is_small_and_under_the_licence_of_linux() -> None:
+    patch = (alius.PATCH / "alius.patch").read_text()
+    assert "SPDX-License-Identifier: GPL-2.0-only" in (alius.PATCH / "LICENSE").read_text()
+    assert (alius.PATCH / "COPYING").read_bytes() == (
+        ROOT / "capture" / "qemu-plugin" / "COPYING"
+    ).read_bytes()
+    added = re.findall(r"^\+(?!\+\+)", patch, re.M)
+    removed = re.findall(r"^-(?!--)", patch, re.M)
+    assert len(added) < 150 and not removed
+    for line in (alius.PATCH / "config").read_text().splitlines():
+        assert re.fullmatch(r"#.*|CONFIG_[A-Z0-9_]+=[yn0-9]+", line), line
