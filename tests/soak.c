@@ -1,6 +1,8 @@
 /* Writes a check of address and version into every page of its memory and verifies it, from several
- * threads, while pages are given back, moved, unmapped, copied by fork, and read into by O_DIRECT.
- * usage: soak MIB STEPS THREADS FILE; says how many pages were wrong, and exits with 1 if any was. */
+ * threads, while pages are given back, moved, unmapped, copied by fork, and read into and written from
+ * by O_DIRECT.
+ * usage: soak MIB STEPS THREADS FILE; with STEPS of 60s, for a minute. Says how many pages were wrong,
+ * and exits with 1 if any was. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -10,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define PAGE 4096ul
@@ -17,13 +20,17 @@
 
 static size_t chunks;
 static long steps;
+static time_t end; /* instead of steps, if it is not 0 */
 static const char *path;
 static long wrong;
 
 struct part {
   uint64_t **at;      /* where each chunk is */
   uint32_t *versions; /* of each page; 0: given back, so zeros */
+  char *split;        /* of each chunk: it may be more than one mapping */
   uint64_t state;
+  size_t number;
+  long done, forks, transfers, unmaps;
 };
 
 static uint64_t draw(struct part *part, uint64_t below) {
@@ -35,15 +42,19 @@ static uint64_t check_of(size_t page, uint32_t version) {
   return version == 0 ? 0 : (page + 1) * 0x9E3779B97F4A7C15ull ^ version * 0xBF58476D1CE4E5B9ull;
 }
 
+static uint64_t *words_of(struct part *part, size_t page) {
+  return part->at[page / CHUNK] + page % CHUNK * (PAGE / 8);
+}
+
 static void verify(struct part *part, size_t page) {
-  uint64_t *words = part->at[page / CHUNK] + page % CHUNK * (PAGE / 8);
+  uint64_t *words = words_of(part, page);
   uint64_t check = check_of(page, part->versions[page]);
   if (words[0] != check || words[PAGE / 8 - 1] != check)
     __atomic_fetch_add(&wrong, 1, __ATOMIC_RELAXED);
 }
 
 static void put(struct part *part, size_t page) {
-  uint64_t *words = part->at[page / CHUNK] + page % CHUNK * (PAGE / 8);
+  uint64_t *words = words_of(part, page);
   uint64_t check = check_of(page, ++part->versions[page]);
   words[0] = words[PAGE / 8 - 1] = check;
 }
@@ -79,7 +90,7 @@ static void fork_and_verify(struct part *part) {
 
 /* The page is read from the file, past the page cache where that is possible. */
 static void read_into(struct part *part, size_t page, int file) {
-  uint64_t *words = part->at[page / CHUNK] + page % CHUNK * (PAGE / 8);
+  uint64_t *words = words_of(part, page);
   if (pread(file, words, PAGE, 0) != (ssize_t)PAGE)
     abort();
   part->versions[page] = 1;
@@ -89,12 +100,26 @@ static void read_into(struct part *part, size_t page, int file) {
   words[0] = words[PAGE / 8 - 1] = check_of(page, 1);
 }
 
+/* The page goes to a place of the part's own in the file, and comes back to another page. */
+static void write_and_read(struct part *part, size_t page, int file) {
+  size_t other = draw(part, chunks * CHUNK);
+  off_t at = (part->number + 1) * PAGE;
+  verify(part, page);
+  if (pwrite(file, words_of(part, page), PAGE, at) != (ssize_t)PAGE ||
+      pread(file, words_of(part, other), PAGE, at) != (ssize_t)PAGE)
+    abort();
+  if (*words_of(part, other) != check_of(page, part->versions[page]))
+    __atomic_fetch_add(&wrong, 1, __ATOMIC_RELAXED);
+  put(part, other);
+}
+
 static void *run(void *of) {
   struct part *part = of;
-  int file = open(path, O_RDONLY | O_DIRECT);
+  int file = open(path, O_RDWR | O_DIRECT);
   if (file < 0)
-    file = open(path, O_RDONLY);
-  for (long step = 0; step < steps; step++) {
+    file = open(path, O_RDWR);
+  for (long step = 0; end ? step % 4096 || time(NULL) < end : step < steps; step++) {
+    part->done++;
     size_t pages = chunks * CHUNK;
     /* Half of the references to an eighth of the memory, which moves. */
     size_t page = draw(part, 2) ? draw(part, pages)
@@ -112,8 +137,12 @@ static void *run(void *of) {
       munmap(part->at[chunk], CHUNK * PAGE);
       part->at[chunk] = map();
       forget(part, chunk);
+      part->split[chunk] = 0;
+      part->unmaps++;
       break;
-    case 2: { /* moved */
+    case 2: { /* moved; several mappings at once cannot be everywhere */
+      if (part->split[chunk])
+        break;
       void *to = map();
       part->at[chunk] =
           mremap(part->at[chunk], CHUNK * PAGE, CHUNK * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, to);
@@ -122,11 +151,27 @@ static void *run(void *of) {
     case 3:
     case 4:
       read_into(part, page, file);
+      part->transfers++;
       break;
     case 5:
-      if (draw(part, 2) == 0)
+      if (draw(part, 2) == 0) {
         fork_and_verify(part);
+        part->forks++;
+      }
       break;
+    case 6:
+      write_and_read(part, page, file);
+      part->transfers++;
+      break;
+    case 7: { /* a part of it replaced by a new mapping */
+      size_t from = draw(part, CHUNK), pages = 1 + draw(part, CHUNK - from);
+      mmap(part->at[chunk] + from * (PAGE / 8), pages * PAGE, PROT_READ | PROT_WRITE,
+           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+      memset(part->versions + chunk * CHUNK + from, 0, pages * sizeof *part->versions);
+      part->split[chunk] = 1;
+      part->unmaps++;
+      break;
+    }
     }
   }
   for (size_t page = 0; page < chunks * CHUNK; page++)
@@ -140,7 +185,10 @@ int main(int count, char **words) {
     return 2;
   int threads = atoi(words[3]);
   chunks = strtoul(words[1], NULL, 10) * 256 / CHUNK / threads;
-  steps = strtol(words[2], NULL, 10);
+  char *unit;
+  steps = strtol(words[2], &unit, 10);
+  if (*unit == 's')
+    end = time(NULL) + steps;
   path = words[4];
   static uint64_t page[PAGE / 8];
   memset(page, 0x55, sizeof page);
@@ -149,8 +197,11 @@ int main(int count, char **words) {
     return 2;
   close(file);
   pthread_t thread[64];
+  struct part *parts[64];
   for (int i = 0; i < threads; i++) {
-    struct part *part = calloc(1, sizeof *part);
+    struct part *part = parts[i] = calloc(1, sizeof *part);
+    part->split = calloc(chunks, 1);
+    part->number = i;
     part->at = calloc(chunks, sizeof *part->at);
     part->versions = calloc(chunks * CHUNK, sizeof *part->versions);
     part->state = i + 1;
@@ -160,6 +211,17 @@ int main(int count, char **words) {
   }
   for (int i = 0; i < threads; i++)
     pthread_join(thread[i], NULL);
+  if (end) {
+    struct part all = {0};
+    for (int i = 0; i < threads; i++) {
+      all.done += parts[i]->done;
+      all.forks += parts[i]->forks;
+      all.transfers += parts[i]->transfers;
+      all.unmaps += parts[i]->unmaps;
+    }
+    printf("%ld steps, %ld children, %ld unmaps, %ld transfers by O_DIRECT: ", all.done, all.forks,
+           all.unmaps, all.transfers);
+  }
   printf("%ld pages were wrong\n", wrong);
   return wrong != 0;
 }
