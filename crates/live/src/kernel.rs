@@ -105,6 +105,9 @@ pub trait Kernel {
     /// # Errors
     /// [`Fail`].
     fn protect(&mut self, at: Va, on: bool) -> Result<(), Fail>;
+    /// Whether no change of mappings is under way: all messages about mappings that there will be of
+    /// what has happened were read.
+    fn is_quiet(&mut self) -> bool;
     /// Let who waits at this page try again.
     fn wake(&mut self, at: Va);
     /// What a parked frame holds.

@@ -19,6 +19,7 @@ mod memory;
 mod model;
 mod numbers;
 pub mod options;
+mod order;
 mod program;
 mod regions;
 pub mod setup;

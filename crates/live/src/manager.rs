@@ -4,6 +4,7 @@ use nearfar_kernel::tiering::{Memory, NodeId, Page, Policy, Refused, Settings, T
 use nearfar_trace::Result;
 
 use crate::children::Moves;
+use crate::order::Order;
 use crate::regions::Regions;
 use crate::world::{SLOW_NODE, World, is};
 use crate::{Child, Event, Found, Kernel, Range, Va};
@@ -24,6 +25,7 @@ pub struct Manager<K> {
     pub world: World<K>,
     policy: Box<dyn Policy>,
     regions: Regions,
+    order: Order,
     /// Most pages that one first touch brings.
     around: u64,
     events: Vec<Event>,
@@ -62,6 +64,7 @@ impl<K: Kernel> Manager<K> {
             world,
             policy,
             regions: Regions::default(),
+            order: Order::default(),
             around: around.max(1),
             events: Vec::new(),
             found: Vec::new(),
@@ -75,6 +78,9 @@ impl<K: Kernel> Manager<K> {
     /// Register what the program has mapped since, and know the pages that are there; whether there
     /// was anything.
     pub fn discover(&mut self) -> bool {
+        if !self.order.is_settled() {
+            return false;
+        }
         let mut found = std::mem::take(&mut self.found);
         self.world.kernel.discover(&self.regions, &mut found);
         let any = !found.is_empty();
@@ -101,7 +107,19 @@ impl<K: Kernel> Manager<K> {
         self.world.kernel.events(&mut events);
         // What was read about mappings holds from now on, so before any request.
         for event in &events {
-            self.event(|manager| manager.mappings(*event));
+            self.order.told(*event);
+            self.ordered();
+        }
+        if !self.order.is_settled() {
+            if !self.world.kernel.is_quiet() {
+                // More is to come, and every request would be refused.
+                let faults = events.iter().filter(|event| matches!(event, Event::Fault { .. }));
+                self.again.extend(faults);
+                self.events = events;
+                return self.world.broken.clone().map_or(Ok(Turn::Busy), Err);
+            }
+            self.order.settle();
+            self.ordered();
         }
         // Who waits since an earlier turn goes on waiting until then: woken, it would fault again, and
         // faults are read before the messages that are in the way.
@@ -124,6 +142,12 @@ impl<K: Kernel> Manager<K> {
             }
         };
         self.world.broken.clone().map_or(Ok(turn), Err)
+    }
+
+    /// Whether everything that was read was applied, and nothing is on its way that it takes part in.
+    #[cfg(test)]
+    pub fn is_settled(&self) -> bool {
+        self.order.is_settled()
     }
 
     fn event(&mut self, act: impl FnOnce(&mut Self)) {
@@ -151,6 +175,13 @@ impl<K: Kernel> Manager<K> {
     }
 
     // --- mappings
+
+    /// Apply what was told and is in order.
+    fn ordered(&mut self) {
+        while let Some(event) = self.order.next(&self.regions) {
+            self.event(|manager| manager.mappings(event));
+        }
+    }
 
     fn mappings(&mut self, event: Event) {
         match event {

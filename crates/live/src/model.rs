@@ -189,10 +189,21 @@ impl Model {
     }
 
     fn message(&mut self, event: Event) -> u64 {
+        self.changing += 1;
+        self.tell(event)
+    }
+
+    /// The message of what has happened before, and has refused requests since. What others do in
+    /// between may be told first.
+    pub(crate) fn tell(&mut self, event: Event) -> u64 {
         let id = self.id();
         self.note(format!("message {id}: {event:?}"));
-        self.changing += 1;
-        self.messages.push_back((id, event));
+        if self.changing == 0 {
+            // Let go since: nobody is told.
+            self.over.insert(id);
+        } else {
+            self.messages.push_back((id, event));
+        }
         id
     }
 
@@ -234,15 +245,26 @@ impl Model {
 
     /// `munmap`: the pages go, then there is a message to wait for.
     pub(crate) fn unmap(&mut self, range: Range) -> Option<u64> {
+        let message = self.unmap_untold(range);
+        message.map(|event| self.tell(event))
+    }
+
+    /// The same, its message not told yet.
+    pub(crate) fn unmap_untold(&mut self, range: Range) -> Option<Event> {
         let registered = self.any_registered(range);
         self.zap(range, 0);
         for at in range.each() {
             self.pages[at.number() as usize] = Pte::default();
         }
-        registered.then(|| self.message(Event::Unmapped(range)))
+        registered.then(|| {
+            self.changing += 1;
+            Event::Unmapped(range)
+        })
     }
 
-    /// `mremap` to pages that are free; `None` if they are not, or what is there is not one mapping.
+    /// `mremap` to pages that are free; then, once that was read, [`tell`](Model::tell) that the
+    /// old ones were unmapped, which others may have by then. `None` if they are not free, or what
+    /// is there is not one mapping.
     pub(crate) fn remap(&mut self, range: Range, to: Va) -> Option<Option<u64>> {
         let target = Range::new(to, to.plus(range.pages()));
         let (pages, mapped) = (self.pages.len() as u64, |at: Va, pages: &[Pte]| {
@@ -266,6 +288,8 @@ impl Model {
                 content.held_at = Some(to);
             }
         }
+        // It is not over before it is told that what it has moved from was unmapped.
+        self.changing += u32::from(registered);
         Some(registered.then(|| self.message(Event::Remapped(range, to))))
     }
 
@@ -369,6 +393,10 @@ impl Model {
             // Who is not waiting any more is not reported either.
             self.faults.retain(|(fault, _)| *fault != id);
         }
+    }
+
+    fn is_quiet(&self) -> bool {
+        !self.rules.guard || self.changing == 0
     }
 
     fn guarded(&mut self) -> Result<(), Fail> {
@@ -562,6 +590,10 @@ impl<S: Share> Kernel for ModelKernel<S> {
     fn frame_mut(&mut self, at: Frame) -> &mut [u8] {
         let place = self.lot[at.number() as usize].as_mut();
         place.unwrap_or_else(|| panic!("the manager waits for itself"))
+    }
+
+    fn is_quiet(&mut self) -> bool {
+        self.share.with(|model| model.is_quiet())
     }
 
     fn discard(&mut self, from: Frame, frames: u32) {

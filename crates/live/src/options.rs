@@ -169,6 +169,9 @@ impl Kernel for Nowhere {
     fn protect(&mut self, _: Va, _: bool) -> std::result::Result<(), Fail> {
         Err(Fail::Ended)
     }
+    fn is_quiet(&mut self) -> bool {
+        true
+    }
     fn wake(&mut self, _: Va) {}
     fn frame(&self, _: Frame) -> &[u8] {
         &[0; PAGE]

@@ -243,3 +243,37 @@ fn memory_under_a_policy_holds_what_was_written() {
         }
     }
 }
+
+/// Two messages: that the pages have moved, then that what they were moved from is not mapped.
+#[test]
+fn memory_that_moves_is_told_of_twice() {
+    let Some((kernel, memory, range)) = with_program(1, 4) else { return };
+    let (memory, mut kernel) = (memory, kernel);
+    let target = Mapping::new(4).unwrap();
+    let (from, to) = (memory.address(), target.address());
+    assert!(kernel.is_quiet());
+    let other = std::thread::spawn(move || {
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // SAFETY: both are mappings of the test.
+        let moved = unsafe {
+            libc::mremap(
+                from as *mut libc::c_void,
+                4 * PAGE,
+                4 * PAGE,
+                flags,
+                to as *mut libc::c_void,
+            )
+        };
+        assert_eq!(moved as u64, to);
+    });
+    let mut events = Vec::new();
+    while events.len() < 2 {
+        assert!(events.is_empty() || !kernel.is_quiet());
+        kernel.events(&mut events);
+    }
+    assert_eq!(events, [Event::Remapped(range, Va::of(to)), Event::Unmapped(range)]);
+    other.join().unwrap();
+    assert!(kernel.is_quiet());
+    drop(kernel);
+    drop((memory, target));
+}

@@ -7,7 +7,7 @@ use shuttle::thread;
 
 use super::{Plain, sizes};
 use crate::model::{Access, Model, ModelKernel, Rules, Share};
-use crate::{Child, Manager, Range, Turn, Va, World};
+use crate::{Child, Event, Manager, Range, Turn, Va, World};
 
 /// Pages of the program's address space.
 const PAGES: u64 = 12;
@@ -103,7 +103,11 @@ impl Shared {
                 3 => {
                     let to = Va::new(thread_rng().gen_range(0..PAGES));
                     let message = self.with(|model| model.remap(range, to));
-                    self.wait_if(message.flatten());
+                    if let Some(id) = message.flatten() {
+                        self.wait_for(id);
+                        let told = self.with(|model| model.tell(Event::Unmapped(range)));
+                        self.wait_for(told);
+                    }
                 }
                 4 if held.is_none() && self.access(at, true) => {
                     held = self.with(|model| model.pin(at));
@@ -147,7 +151,9 @@ impl Shared {
             let turn = manager.turn().unwrap_or_else(|why| panic!("{why}"));
             manager.world.check().unwrap_or_else(|what| panic!("{what}"));
             match turn {
-                Turn::Busy => {}
+                Turn::Busy if manager.is_settled() => {}
+                // Who has changed a mapping has to say so first.
+                Turn::Busy => thread::yield_now(),
                 Turn::Until(due) if due < u64::MAX && thread_rng().gen_range(0..3) > 0 => {
                     self.with(|model| model.pass_until(due));
                 }

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use super::{Plain, sizes};
 use crate::model::{Access, Model, ModelKernel, Rules, Share};
 use crate::world::Counters;
-use crate::{Child, Manager, Range, Turn, Va, World};
+use crate::{Child, Event, Manager, Range, Turn, Va, World};
 
 type Alone = Rc<RefCell<Model>>;
 
@@ -55,6 +55,15 @@ impl Live {
             }
         }
         panic!("the manager never rests");
+    }
+
+    /// A few turns, and looks for new memory, with a message on its way.
+    fn look_around(&mut self, turns: usize) {
+        for _ in 0..turns {
+            let _ = self.manager.turn().unwrap();
+            self.manager.discover();
+            self.manager.world.check().unwrap();
+        }
     }
 
     fn access(&mut self, at: Va, write: bool) {
@@ -168,6 +177,8 @@ fn pages_that_are_moved_keep_what_they_hold() {
         live.run(&testing::thrashing(4));
         let range = Range::new(Va::new(0), Va::new(PAGES.into()));
         let message = live.model.borrow_mut().remap(range, range.to);
+        live.look_around(1);
+        live.model.borrow_mut().tell(Event::Unmapped(range));
         live.settle();
         assert!(message.flatten().is_some_and(|id| live.model.borrow().is_over(id)));
         for at in Range::new(range.to, range.to.plus(PAGES.into())).each() {
@@ -207,4 +218,37 @@ fn a_live_memory_has_no_more_than_it_has() {
     let has: Vec<_> =
         Capability::ALL.iter().filter(|(_, c)| Memory::has(&live.manager.world, *c)).collect();
     assert_eq!(has.len(), 1);
+}
+
+/// Threads that have changed mappings are heard of in any order.
+#[test]
+fn late_messages_take_nothing_that_is_in_use() {
+    for (name, _) in POLICIES {
+        let Ok(mut live) = Live::start(name, &testing::settings(name).unwrap(), 5, 2) else {
+            continue;
+        };
+        live.run(&testing::thrashing(4));
+        let part = |number: u64| Range::new(Va::new(8 * number), Va::new(8 * (number + 1)));
+        let (one, two, free) = (part(0), part(1), Va::new(PAGES.into()));
+        // One thread has unmapped memory, another moves its own there, and is heard of first.
+        let late = live.model.borrow_mut().unmap_untold(one).unwrap();
+        live.model.borrow_mut().remap(two, one.from).unwrap().unwrap();
+        live.look_around(4);
+        live.model.borrow_mut().tell(late);
+        live.look_around(4);
+        // That two was unmapped is told after a third thread has moved memory there.
+        live.model.borrow_mut().remap(part(2), two.from).unwrap().unwrap();
+        live.look_around(4);
+        live.model.borrow_mut().tell(Event::Unmapped(two));
+        live.look_around(4);
+        live.model.borrow_mut().tell(Event::Unmapped(part(2)));
+        live.settle();
+        for at in one.each().chain(two.each()) {
+            live.access(at, false);
+            live.access(at, true);
+        }
+        let message = live.model.borrow_mut().unmap(Range::new(Va::new(0), free));
+        live.settle();
+        assert!(message.is_some() && live.manager.world.used() == ([0, 0], 0));
+    }
 }
