@@ -29,6 +29,7 @@ from cases import (
     mglru_guest,
     page_gain,
     paging,
+    real_programs,
     replacement,
     sample,
     ssd,
@@ -59,7 +60,7 @@ CASES = [
     live,
 ]
 #: What a kernel does beside what is predicted; `make validate` runs each for a record of its own.
-VALIDATION = [kernel_faults, mglru_guest, page_gain, guest_pages]
+VALIDATION = [kernel_faults, mglru_guest, page_gain, guest_pages, real_programs]
 
 
 def main() -> int:

@@ -1,0 +1,31 @@
+import java.security.MessageDigest;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Random;
+
+/** Makes, sorts and hashes objects, most of which are garbage soon. */
+class Objects {
+  public static void main(String[] words) throws Exception {
+    Random draw = new Random(1);
+    MessageDigest whole = MessageDigest.getInstance("SHA-256");
+    Map<Integer, List<String>> kept = new HashMap<>();
+    for (int round = 0; round < 6; round++) {
+      for (int number = 0; number < 60000; number++) {
+        String text = Long.toString(draw.nextLong(), 36) + number;
+        List<String> list = kept.computeIfAbsent(number % 5000, key -> new ArrayList<>());
+        list.add(text);
+        if (list.size() > 40) list.subList(0, 20).clear();
+      }
+      List<String> all = new ArrayList<>();
+      for (List<String> list : kept.values()) all.addAll(list);
+      all.sort(null);
+      for (String text : all) whole.update(text.getBytes());
+      System.gc();
+    }
+    StringBuilder digest = new StringBuilder();
+    for (byte part : whole.digest()) digest.append(String.format("%02x", part));
+    System.out.println(digest);
+  }
+}

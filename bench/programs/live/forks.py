@@ -1,0 +1,30 @@
+"""A process and its copies hash what they share, and write to it; prints what it hashes to."""
+
+import hashlib
+import os
+import random
+
+draw = random.Random(1)
+texts = [bytearray(draw.randbytes(1000) * 1049) for _ in range(60)]
+
+
+def digest() -> str:
+    """All texts."""
+    whole = hashlib.sha256()
+    for text in texts:
+        whole.update(text)
+    return whole.hexdigest()
+
+
+for number in range(4):
+    print("parent", digest(), flush=True)
+    child = os.fork()
+    for text in texts[number::4]:
+        text[number::4096] = bytes([7 + (child == 0)]) * len(text[number::4096])
+    if child == 0:
+        print("child", digest(), flush=True)
+        os._exit(0)
+    own = digest()
+    if os.waitpid(child, 0)[1]:
+        raise SystemExit("a child failed")
+    print("after", own, flush=True)

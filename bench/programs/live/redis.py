@@ -1,0 +1,99 @@
+"""A server of keys saves a dump while keys are written, and others load it; prints digests.
+
+usage: redis.py FOLDER KEYS [LOADS]. What LOADS more servers load, each new, must be the same.
+"""
+
+import random
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+folder, keys = Path(sys.argv[1]), int(sys.argv[2])
+loads = int(sys.argv[3]) if len(sys.argv) > 3 else 1
+
+
+class Server:
+    """One that has loaded the dump, if there is any."""
+
+    def __init__(self) -> None:
+        """Wait until it answers."""
+        path = folder / "socket"
+        self.process = subprocess.Popen(
+            ["redis-server", "--port", "0", "--unixsocket", path, "--dir", folder, "--save", "",
+             "--enable-debug-command", "yes", "--daemonize", "no"], stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        for _ in range(3000):
+            try:
+                self.socket = socket.socket(socket.AF_UNIX)
+                self.socket.connect(str(path))
+                break
+            except OSError:
+                if self.process.poll() is not None:
+                    raise SystemExit(f"the server ended with {self.process.returncode}") from None
+                time.sleep(0.02)
+        self.file = self.socket.makefile("rb")
+        while self.ask("PING").startswith("-LOADING"):
+            time.sleep(0.02)
+
+    def send(self, *words: str | bytes) -> bytes:
+        """A command as bytes."""
+        parts = [word.encode() if isinstance(word, str) else word for word in words]
+        body = b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
+        return b"*%d\r\n%s" % (len(parts), body)
+
+    def answer(self) -> str:
+        """One reply; lists are not read."""
+        line = self.file.readline()
+        if line.startswith(b"$") and line != b"$-1\r\n":
+            return self.file.read(int(line[1:]) + 2).decode().strip()
+        if not line:
+            raise SystemExit("the server is gone")
+        return line.decode().strip()
+
+    def ask(self, *words: str | bytes) -> str:
+        """One command."""
+        self.socket.sendall(self.send(*words))
+        return self.answer()
+
+    def many(self, commands: list[tuple[str | bytes, ...]]) -> None:
+        """Commands at once, none refused."""
+        for at in range(0, len(commands), 500):
+            part = commands[at : at + 500]
+            self.socket.sendall(b"".join(self.send(*words) for words in part))
+            for _ in part:
+                if (said := self.answer()).startswith("-"):
+                    raise SystemExit(said)
+
+    def end(self) -> None:
+        """Without a dump."""
+        self.socket.sendall(self.send("SHUTDOWN", "NOSAVE"))
+        self.process.wait()
+
+
+draw = random.Random(1)
+first = Server()
+first.many([("SET", f"key:{n}", draw.randbytes(400)) for n in range(keys)])
+first.many([("HSET", f"hash:{n % 999}", f"field:{n}", draw.randbytes(60)) for n in range(keys)])
+at_fork = first.ask("DEBUG", "DIGEST")
+saving = first.ask("BGSAVE")
+if not saving.startswith("+Background saving started"):
+    raise SystemExit(saving)
+first.many([("SET", f"key:{n}", draw.randbytes(400)) for n in range(0, keys, 2)])
+first.many([("DEL", f"hash:{n}") for n in range(0, 999, 3)])
+while "rdb_bgsave_in_progress:1" in (info := first.ask("INFO", "persistence")):
+    time.sleep(0.02)
+if "rdb_last_bgsave_status:ok" not in info:
+    raise SystemExit("the dump failed")
+print("at the fork", at_fork)
+print("at the end", first.ask("DEBUG", "DIGEST"))
+first.end()
+wrong = 0
+for number in range(loads):
+    other = Server()
+    digest = other.ask("DEBUG", "DIGEST")
+    wrong += digest != at_fork
+    other.end()
+print(f"{wrong} of {loads} loads were wrong")
+raise SystemExit(wrong > 0)
