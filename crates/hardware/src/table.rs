@@ -22,6 +22,18 @@ pub fn on_huge_pages<T>(mut table: Vec<T>) -> Vec<T> {
     table
 }
 
+/// Let `table` have `length` elements, if it has fewer; its memory is on huge pages as it grows.
+#[inline]
+pub fn grow<T: Clone>(table: &mut Vec<T>, length: usize, value: T) {
+    if length > table.capacity() {
+        table.reserve(length - table.len());
+        *table = on_huge_pages(std::mem::take(table));
+    }
+    if length > table.len() {
+        table.resize(length, value);
+    }
+}
+
 /// Ask for an element that is needed soon.
 #[inline(always)]
 pub fn prefetch<T>(table: &[T], index: usize) {
@@ -45,6 +57,10 @@ mod tests {
         for length in [0, 1, LARGE / 8, LARGE / 4 + 3] {
             let table: Vec<u64> = (0..length as u64).collect();
             let capacity = table.capacity();
+            let mut grown = Vec::new();
+            table.iter().for_each(|&value| grow(&mut grown, value as usize + 1, value));
+            grow(&mut grown, 0, 7);
+            assert_eq!(grown, table);
             let table = on_huge_pages(table);
             assert_eq!((table.len(), table.capacity()), (length, capacity));
             assert!((0..).zip(&table).all(|(expected, &found)| expected == found));

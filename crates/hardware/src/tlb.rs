@@ -8,6 +8,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::list::{Links, List};
+use crate::table::{grow, prefetch};
 
 /// Most entries of one level: far beyond any hardware, small enough to allocate.
 pub const MAX_ENTRIES: u32 = 1 << 20;
@@ -163,11 +164,17 @@ impl FullLru {
         true
     }
 
+    /// Ask for what is known of `page`, which is referenced soon.
+    #[inline]
+    pub fn expect(&self, page: u32) {
+        prefetch(&self.slot_of, page as usize);
+    }
+
     /// First reference to `page` in a stretch; true when it hits. The page is held until released.
     #[inline]
     pub fn touch(&mut self, page: u32) -> bool {
         if page as usize >= self.slot_of.len() {
-            self.slot_of.resize((page as usize + 1).next_power_of_two(), NONE);
+            grow(&mut self.slot_of, (page as usize + 1).next_power_of_two(), NONE);
         }
         let slot = self.slot_of[page as usize];
         if slot != NONE {

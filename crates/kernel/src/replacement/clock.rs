@@ -13,6 +13,9 @@ use super::{AccessBits, Replacement, Setup};
 /// What the policy is.
 pub const WHAT: &str = "second chance, one hand: page-size advice (000), TLB and fault models (001)";
 
+/// Frames ahead of the hand whose pages' bits are asked for: pages of neighbours lie far apart.
+const AHEAD: usize = 8;
+
 /// CLOCK over a ring of frames.
 #[derive(Clone, Debug)]
 pub struct Clock {
@@ -49,6 +52,9 @@ impl Replacement for Clock {
             let place = self.hand;
             self.hand = if place + 1 == self.ring.len() { 0 } else { place + 1 };
             let candidate = self.ring[place];
+            if let Some(&ahead) = self.ring.get(place + AHEAD) {
+                bits.expect(ahead);
+            }
             if bits.test(candidate) {
                 bits.clear(candidate);
             } else {

@@ -14,6 +14,8 @@ pub trait AccessBits {
     fn test(&self, page: u32) -> bool;
     /// Clear the accessed bit of `page`.
     fn clear(&mut self, page: u32);
+    /// The bit of `page` is tested soon.
+    fn expect(&self, _page: u32) {}
 }
 
 /// A memory that a policy is made for.

@@ -113,6 +113,10 @@ impl Clocks {
 }
 
 impl Engine for Clocks {
+    fn expect(&self, page: u32) {
+        self.shared.expect(page);
+    }
+
     fn window(&mut self, view: &View<'_>) {
         self.shared.window(view);
         self.runs.clear();

@@ -36,6 +36,8 @@ impl Outcome {
 /// spaces hold (see [`crate::lifetimes`]); where no page ends they are the same. Their ids are dense;
 /// that of a page that was freed may come again, for another.
 pub trait Engine: Send {
+    /// A page of a window to come.
+    fn expect(&self, _page: u32) {}
     /// Apply the references of one window.
     fn window(&mut self, view: &View<'_>);
     /// A page begins, at this number: the next reference to it is its first.

@@ -1,5 +1,6 @@
 //! Many memory sizes at one page size, window by window, for policies that see faults only.
 
+use nearfar_hardware::table::{grow, prefetch};
 use nearfar_kernel::replacement::{AccessBits, Replacement, Setup};
 use rustc_hash::FxHashMap;
 
@@ -12,13 +13,15 @@ struct State {
     referenced: u16,
     dirty: u16,
     /// [`OF_FILE`], [`VOID`].
-    kind: u16,
+    kind: u8,
+    /// Local number in the last window replayed that had the page.
+    local: u8,
 }
 
 /// The page is one of a file.
-const OF_FILE: u16 = 1;
+const OF_FILE: u8 = 1;
 /// What it holds, or held, may be of no worth: see [`Memories::void`].
-const VOID: u16 = 2;
+const VOID: u8 = 2;
 
 /// Up to [`SIZES`] memories under a fault-driven policy.
 ///
@@ -54,7 +57,7 @@ impl<P: Replacement> Memories<P> {
 
     fn state(&mut self, page: u32) -> &mut State {
         if self.states.len() <= page as usize {
-            self.states.resize(page as usize + 1, State::default());
+            grow(&mut self.states, page as usize + 1, State::default());
         }
         &mut self.states[page as usize]
     }
@@ -146,7 +149,8 @@ impl<P: Replacement> Memories<P> {
     fn replay(&mut self, busy: u16, view: &View<'_>) {
         let mut run = Replay { attention: 0, clean: 0, busy, view };
         for &local in view.distinct {
-            let state = self.states[view.page(local) as usize];
+            let state = &mut self.states[view.page(local) as usize];
+            state.local = local;
             let group = view.group[usize::from(local)];
             if state.referenced & busy != busy {
                 run.attention |= group;
@@ -205,9 +209,9 @@ impl<P: Replacement> Memories<P> {
             }
             let mut bits = Bits { states: &mut self.states, bit, run };
             for victim in self.policies[index].fault(page, &mut bits) {
-                let group = run.group_of(victim);
-                run.attention |= group;
                 let state = &mut self.states[victim as usize];
+                let group = run.group_of(victim, *state);
+                run.attention |= group;
                 state.present &= !bit;
                 state.referenced &= !bit;
                 if state.dirty & bit != 0 {
@@ -252,8 +256,7 @@ impl Replay<'_, '_> {
 
     /// Local numbers of `page`, none when this window does not touch it.
     #[inline]
-    fn group_of(&self, page: u32) -> u64 {
-        let local = self.view.local_of[page as usize];
+    fn group_of(&self, page: u32, State { local, .. }: State) -> u64 {
         match self.view.pages.get(usize::from(local)) {
             Some(&known) if known == page => self.view.group[usize::from(local)],
             _ => 0,
@@ -275,14 +278,24 @@ impl AccessBits for Bits<'_, '_, '_, '_> {
 
     #[inline]
     fn clear(&mut self, page: u32) {
-        self.states[page as usize].referenced &= !self.bit;
-        self.run.attention |= self.run.group_of(page);
+        let state = &mut self.states[page as usize];
+        state.referenced &= !self.bit;
+        self.run.attention |= self.run.group_of(page, *state);
+    }
+
+    #[inline]
+    fn expect(&self, page: u32) {
+        prefetch(self.states, page as usize);
     }
 }
 
 impl<P: Replacement> Engine for Memories<P> {
+    fn expect(&self, page: u32) {
+        prefetch(&self.states, page as usize);
+    }
+
     fn window(&mut self, view: &View<'_>) {
-        self.states.resize(view.local_of.len().max(self.states.len()), State::default());
+        grow(&mut self.states, view.local_of.len(), State::default());
         let (mut present, mut unchanged) = (self.all, self.all);
         for &local in view.distinct {
             let state = self.states[view.page(local) as usize];
@@ -333,14 +346,14 @@ impl<P: Replacement> Engine for Memories<P> {
     fn discard(&mut self, page: u32) {
         let all = self.all;
         self.void.insert(page, (true, all));
-        let State { present, mut referenced, kind, .. } = *self.state(page);
+        let State { present, mut referenced, kind, local, .. } = *self.state(page);
         for (index, policy) in self.policies.iter_mut().enumerate() {
             let bit = 1 << index;
             if policy.discard(page, present & bit != 0) {
                 referenced &= !bit;
             }
         }
-        *self.state(page) = State { present, referenced, dirty: 0, kind: kind | VOID };
+        *self.state(page) = State { present, referenced, dirty: 0, kind: kind | VOID, local };
     }
 
     fn keep(&mut self, page: u32) {

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use nearfar_hardware::table::{grow, prefetch};
 use nearfar_hardware::tlb::{Buffer, TlbSpec};
 use nearfar_trace::hash::PageMap;
 
@@ -9,6 +10,9 @@ use super::engine::{Engine, NO_PAGE, NO_STAND_IN, Outcome, View};
 use super::sample::Sample;
 use super::window::{Chunk, LOCAL, MAX_BLOCKS};
 use crate::lifetimes::{self, Action, Change, PageTable};
+
+/// Pages below which what is known of them stays in the caches next to the processor.
+const FEW_PAGES: u32 = if cfg!(test) { 8 } else { 1 << 14 };
 
 /// Misses of a TLB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,17 +80,23 @@ struct Endless {
 }
 
 impl Endless {
+    /// The page of the next block.
+    fn put(&mut self, page: u32) {
+        let blocks = self.page_of.len() + 1;
+        grow(&mut self.page_of, blocks, page);
+    }
+
     /// A block that was not referenced before; answers its page and that one's number if it is new.
     fn new_block(&mut self, block: u64, sample: Option<Sample>) -> Option<(u32, u64)> {
         let number = block >> self.blocks;
         if sample.is_some_and(|sample| !sample.takes(number)) {
-            self.page_of.push(NO_PAGE);
+            self.put(NO_PAGE);
             return None;
         }
         let page = self.pages;
         if !self.own {
             let id = *self.ids.entry(number).or_insert(page);
-            self.page_of.push(id);
+            self.put(id);
             if id != page {
                 return None;
             }
@@ -206,10 +216,14 @@ impl PageSize {
                     self.engines.iter_mut().for_each(|engine| engine.begin(page, number));
                 }
             }
-            self.local_of.resize(pages.pages as usize, 0);
+            grow(&mut self.local_of, pages.pages as usize, 0);
         }
+        let far = matches!(&self.pages, Pages::Endless(pages) if pages.pages >= FEW_PAGES);
         let mut changes = chunk.changes.iter().peekable();
         for (number, window) in chunk.windows().enumerate() {
+            if far {
+                self.expect(chunk, window.end);
+            }
             while let Some((_, change)) = changes.next_if(|(before, _)| *before as usize <= number)
             {
                 self.change(change);
@@ -264,6 +278,24 @@ impl PageSize {
         }
         for (_, change) in changes {
             self.change(change);
+        }
+    }
+
+    /// Ask for what is known of the pages, which never end, of the blocks that come after `from`.
+    #[inline(never)]
+    fn expect(&self, chunk: &Chunk, from: usize) {
+        let Pages::Endless(pages) = &self.pages else { return };
+        let blocks = |from: usize| chunk.block.iter().skip(from).take(MAX_BLOCKS);
+        if !pages.own {
+            blocks(from + MAX_BLOCKS).for_each(|&next| prefetch(&pages.page_of, next as usize));
+        }
+        for &block in blocks(from) {
+            let page = if pages.own { block } else { pages.page_of[block as usize] };
+            prefetch(&self.local_of, page as usize);
+            if let Some(Buffer::Full(lru)) = &self.first {
+                lru.expect(page);
+            }
+            self.engines.iter().for_each(|engine| engine.expect(page));
         }
     }
 

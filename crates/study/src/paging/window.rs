@@ -16,6 +16,7 @@ mod avx512;
 
 use std::ops::Range;
 
+use nearfar_hardware::table::grow;
 use nearfar_simd::Avx512;
 use nearfar_trace::hash::PageMap;
 use nearfar_trace::{Batch, KindSet, RegionEvent, last_byte};
@@ -315,7 +316,7 @@ impl Windower {
                 let id = *self.ids.entry(block).or_insert(next);
                 if id == next {
                     chunk.new_blocks.push(block);
-                    self.local.push(0);
+                    grow(&mut self.local, id as usize + 1, 0);
                 }
                 (id, false)
             }
