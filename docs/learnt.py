@@ -3,10 +3,9 @@
 ``docs/found.json`` holds the rows of whole runs, by study; ``docs/reproduce.md`` begins with what
 is made of them here (``make declared``). To record a study again::
 
-    .venv/bin/python docs/learnt.py numa ssd tiering
-    .venv/bin/python docs/learnt.py paging --traces full
+    .venv/bin/python docs/learnt.py numa paging ssd tiering
 
-Rows of ``paging`` need whole captures; the others are those of ``nearfar reproduce --all``.
+They are those of ``nearfar reproduce --all``.
 """
 
 from __future__ import annotations
@@ -96,14 +95,9 @@ def main(words: Sequence[str]) -> None:
     """Record the studies that are named."""
     from nearfar.reproduce import rows
 
-    folder = words[words.index("--traces") + 1] if "--traces" in words else None
     found = recorded() if FOUND.exists() else {}
     for study in words:
-        if study in ("--traces", folder):
-            continue
-        if study == "paging" and folder is None:
-            raise SystemExit("learnt: paging needs whole captures: --traces FOLDER")
-        found[study] = kept(rows(study, traces=folder) if study == "paging" else rows(study))
+        found[study] = kept(rows(study))
     FOUND.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 

@@ -68,7 +68,7 @@ def _statements(path: Path) -> object:
     from nearfar import reproduce
 
     return [
-        one.row(1.0, "", small=True)
+        one.row(1.0, "")
         for one in reproduce.read_statements(path.read_text(encoding="utf-8", errors="replace"))
     ]
 

@@ -22,7 +22,7 @@ def test_every_study_is_recorded() -> None:
     assert set(learnt.recorded()) == set(reproduce.names())
 
 
-@pytest.mark.parametrize("study", ["numa", "ssd"])
+@pytest.mark.parametrize("study", ["numa", "paging", "ssd"])
 def test_recorded_rows_are_those_of_today(study: str) -> None:
     assert learnt.recorded()[study] == learnt.kept(reproduce.rows(study)), (
         f"docs/learnt.py {study}, then docs/declared.py"

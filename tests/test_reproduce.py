@@ -14,28 +14,39 @@ import pytest
 import browser
 from conftest import Run
 from nearfar import machine, reproduce
+from nearfar import trace as nearfar_trace
 from nearfar.advise import fleet
 from nearfar.errors import NearfarError
 from nearfar.report import reproduce as reports
-from nearfar.reproduce import KEYS, Reproduced, statements, within_tolerance
+from nearfar.reproduce import KEYS, Reproduced, _views, statements, within_tolerance
 from nearfar.reproduce import _paper_000 as paper_000
 from nearfar.reproduce import paging as study
-from nearfar.reproduce._evidence import MEMORIES, SIZES, Evidence, Setting, simulation
+from nearfar.reproduce._evidence import (
+    MEMORIES,
+    NVM_MACHINE,
+    PAPER_000,
+    PAPER_001,
+    SIZES,
+    Evidence,
+    Setting,
+    simulation,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
+CAPTURES = ROOT / "tests/data/captures"
+
+
 @pytest.fixture(scope="module")
 def found() -> Reproduced:
-    return reproduce.reproduce("paging")
+    """Of the small captures, which take less time than the views of whole runs."""
+    return reproduce.reproduce("paging", traces=CAPTURES)
 
 
 @pytest.fixture(scope="module")
-def judged() -> Reproduced:
-    """The same captures, judged as if they were whole runs."""
-    with simulation(ROOT / "tests/data/captures") as simulated:
-        rows = study.judged(Evidence(simulated, Setting()))
-        return Reproduced(rows, {}, study.sensitivity(simulated, rows))
+def judged(found: Reproduced) -> Reproduced:
+    return found
 
 
 def files(paper: str) -> list[dict]:
@@ -90,23 +101,29 @@ def test_holds_is_computed(judged: Reproduced) -> None:
     assert {row["holds"] for row in judged.rows} == {True, False, None}
 
 
-def test_small_captures_judge_nothing(found: Reproduced, judged: Reproduced) -> None:
-    """Ours are the same numbers; whether they hold is not said where whole runs are needed."""
-    captured = {
-        f"{one['place']}: {one['says']}"
-        for paper in ("000", "001")
-        for one in files(paper)
-        if one.get("captured", True)
-    }
-    for short, whole in zip(found.rows, judged.rows, strict=True):
-        assert short["ours"] == whole["ours"]
-        if short["item"] in captured:
-            assert short["holds"] is None and "why: the small captures use" in short["note"]
-        else:
-            assert short == whole
-    assert found.sensitivity == []
-    shown = reports.summary(found.to_dict())
-    assert shown.endswith(f"Too short captures to judge: {len(captured)}.")
+def test_views_give_the_rates_of_their_captures(tmp_path: Path) -> None:
+    """At every page, memory and TLB size, from fewer references, exactly."""
+    names = (*PAPER_001, *PAPER_000)
+    _views.write(CAPTURES, tmp_path, names, NVM_MACHINE, SIZES[0])
+    with simulation(CAPTURES) as whole, simulation(tmp_path) as views:
+        for name in names:
+            for tlb in ("64", "32", "64x4+1536x12"):
+                setting = Setting(tlb=tlb)
+                assert views.rates(name, setting) == whole.rates(name, setting), (name, tlb)
+            kept = nearfar_trace.open(tmp_path / f"{name}.trace").info["records"]
+            assert 0 < kept < whole.rates(name, Setting()).references
+        with pytest.raises(NearfarError, match="only references that miss the caches"):
+            views.rates("pdf", Setting(view="none"))
+
+
+def test_bundled_views_are_of_whole_runs() -> None:
+    """Each page is used a hundred times and more: first touches do not decide."""
+    known = _views.references(_views.bundled())
+    assert set(known) == {*PAPER_001, *PAPER_000}
+    for name, references in known.items():
+        info = nearfar_trace.open(_views.bundled() / f"{name}.trace").info
+        assert info["complete"] and info["records"] < references
+        assert references > 100 * sum(info["pages_by_kinds"].values()), name
 
 
 def test_inputs_are_shown_and_not_counted(judged: Reproduced) -> None:
@@ -233,7 +250,7 @@ def test_a_setting_changes_what_it_says() -> None:
 
 
 def test_same_input_same_rows(found: Reproduced) -> None:
-    assert reproduce.rows("paging", threads=1) == found.rows
+    assert reproduce.rows("paging", traces=CAPTURES, threads=1) == found.rows
 
 
 def test_sensitivity_counts_its_changes(judged: Reproduced) -> None:
@@ -246,8 +263,8 @@ def test_sensitivity_counts_its_changes(judged: Reproduced) -> None:
 
 
 def test_command_line(nearfar: Run, found: Reproduced) -> None:
-    done = nearfar("reproduce", "paging", "--format", "json", "--check")
-    assert done.returncode == 0, "nothing is judged, so nothing fails"
+    done = nearfar("reproduce", "paging", "--traces", CAPTURES, "--format", "json", "--check")
+    assert done.returncode == 1, "not every row holds"
     printed = json.loads(done.stdout)
     assert printed == json.loads(found.to_json())
     assert done.stderr == ""

@@ -16,16 +16,16 @@ Row = Mapping[str, Any]
 
 
 def verdict(row: Row) -> str:
-    """Whether a row holds, in a word: ``yes``, ``NO``, ``input``, or ``short`` captures."""
+    """Whether a row holds, in a word: ``yes``, ``NO`` or ``input``."""
     if row["holds"] is None:
-        return "input" if row["input"] else "short"
+        return "input"
     return "yes" if row["holds"] else "NO"
 
 
 #: What a row may do in a chart, by its ``holds``.
 STATES: Mapping[bool | None, str] = {False: "does not hold", True: "holds", None: "not judged"}
 
-_STYLES = {"yes": "green", "NO": "bold red", "input": "dim", "short": "dim"}
+_STYLES = {"yes": "green", "NO": "bold red", "input": "dim"}
 
 
 def summary(result: Mapping[str, Any]) -> str:
@@ -39,12 +39,7 @@ def summary(result: Mapping[str, Any]) -> str:
     text = f"{sum(row['holds'] for row in rows)} of {len(rows)} rows hold"
     text += f": {', '.join(parts)}." if parts else "."
     inputs = sum(bool(row["input"]) for row in result["rows"])
-    short = len(result["rows"]) - len(rows) - inputs
-    return (
-        text
-        + (f" Inputs, which do not count: {inputs}." if inputs else "")
-        + (f" Too short captures to judge: {short}." if short else "")
-    )
+    return text + (f" Inputs, which do not count: {inputs}." if inputs else "")
 
 
 def captures(run: Mapping[str, Any]) -> str:
@@ -53,7 +48,7 @@ def captures(run: Mapping[str, Any]) -> str:
         return ""
     low, high = run["references_per_page"]
     return f"From {run['captures']}: {run['view']}, {low:g} to {high:g} for each page of 4 KiB." + (
-        "" if low >= 50 else " So few that first touches decide: nothing is judged without --full."
+        "" if low >= 50 else " So few that first touches decide."
     )
 
 

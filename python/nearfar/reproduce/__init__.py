@@ -11,9 +11,8 @@ computed by :func:`within_tolerance` from the tolerance beside the published val
 A statement in words is measured as well: as a share of cases, a count, a ratio. Why ours differs is
 data, too: ``differs`` of the statement, or ``[[differs]]`` of a table (:func:`explained`).
 
-A row whose ours is only what was put in is no result: its statement names the ``input``. Nor is one
-whose captures are too short for what it says. Their ``holds`` is None, and nothing counts them
-(:func:`results`).
+A row whose ours is only what was put in is no result: its statement names the ``input``. Its
+``holds`` is None, and nothing counts it (:func:`results`).
 
 >>> rows("paging")[0]["holds"]                              # doctest: +SKIP
 True
@@ -83,8 +82,6 @@ class Statement:
         tolerance: when ours counts as the same (:func:`within_tolerance`); why: why that tolerance.
         paper: the paper's number.
         differs: why ours is not the same; empty where it is.
-        small: why small captures say nothing of it.
-        captured: whether ours comes from captures at all.
         input: what ours only repeats, a key of a machine file (``MACHINE: KEY``, or a section's), a
             choice of the study, or its ``definition``; empty for a result.
     """
@@ -98,20 +95,16 @@ class Statement:
     why: str
     paper: str
     differs: str = ""
-    small: str = ""
-    captured: bool = True
     input: str = ""
 
-    def row(self, ours: float | None, note: str, *, small: bool = False) -> Row:
+    def row(self, ours: float | None, note: str) -> Row:
         """The row of this statement; ``ours`` is None where there is none.
 
-        The note of a row outside its tolerance also says why; ``small``: ours is of small captures,
-        from which nothing is judged that whole runs are needed for.
+        The note of a row outside its tolerance also says why.
         """
         holds = ours is not None and within_tolerance(self.published, ours, self.tolerance)
-        short = small and bool(self.small) and self.captured
-        if short or not holds:
-            note = with_why(note, self.small if short else self.differs)
+        if not holds:
+            note = with_why(note, self.differs)
         item = f"{self.place}: {self.says}"
         return {
             "paper": self.paper,
@@ -120,14 +113,14 @@ class Statement:
             "ours": ours,
             "unit": self.unit,
             "tolerance": self.tolerance,
-            "holds": None if short or self.input else holds,
+            "holds": None if self.input else holds,
             "note": note,
             "input": self.input,
         }
 
 
 def results(rows: Sequence[Row]) -> list[Row]:
-    """The rows that count: not inputs, nor what the captures are too short for."""
+    """The rows that count: not inputs."""
     return [row for row in rows if row["holds"] is not None]
 
 
@@ -261,7 +254,9 @@ def everything(
         hold = sum(bool(row["holds"]) for row in own)
         counts[name] = {"rows": len(results(own)), "hold": hold}
         found += own
-    captured = f"those of {given['traces']}" if "traces" in given else "the bundled small ones"
+    captured = (
+        f"those of {given['traces']}" if "traces" in given else "the bundled views of whole runs"
+    )
     run = {
         "study": "reproduce --all",
         "captures": "whole runs" if "full" in given else captured,
@@ -289,8 +284,7 @@ def read_statements(text: str) -> list[Statement]:
     """
     try:
         content = tomllib.loads(text)
-        shared = {"paper": content["paper"], "small": content.get("small", "")}
-        found = [Statement(**shared, **given) for given in content["statement"]]
+        found = [Statement(paper=content["paper"], **given) for given in content["statement"]]
         for one in found:
             within_tolerance(one.published, 0.0, one.tolerance)
     # Huge numbers and deep nesting are no TOML errors to Python.

@@ -26,7 +26,7 @@ from nearfar.advise.prediction import Costs, Point, points_of
 from nearfar.declared.advise import OPTIONS as ADVISE
 from nearfar.errors import NearfarError
 from nearfar.filter import view
-from nearfar.reproduce import published
+from nearfar.reproduce import _views, published
 from nearfar.schema import default
 
 Array = npt.NDArray[np.float64]
@@ -100,8 +100,10 @@ class Simulation:
         threads: int,
         progress: Callable[[int], None] | None,
     ) -> None:
-        """Read captures from the folder ``traces``: ``freecell.trace`` and so on."""
+        """Read captures, or views (:mod:`._views`), from the folder ``traces``."""
         self.traces = traces
+        #: References that views stand for, by workload; empty where there are captures.
+        self.stand_for = _views.references(traces)
         self._stack, self._threads, self._progress = stack, threads, progress
         self._views: dict[tuple[str, str], Path] = {}
         self._rates: dict[tuple[str, str, str], Rates] = {}
@@ -121,9 +123,16 @@ class Simulation:
         seen = (workload, setting.view)
         if seen not in self._views:
             trace = self.traces / f"{workload}.trace"
-            caches = machines.load(NVM_MACHINE)
-            opened = view(trace, setting.view, caches, self._progress)
-            self._views[seen] = self._stack.enter_context(opened).path
+            if not self.stand_for:
+                caches = machines.load(NVM_MACHINE)
+                opened = view(trace, setting.view, caches, self._progress)
+                trace = self._stack.enter_context(opened).path
+            elif setting.view != "cache":
+                raise NearfarError(
+                    f"{trace}: holds only references that miss the caches; "
+                    "give --traces a folder of whole captures", 3,
+                )  # fmt: skip
+            self._views[seen] = trace
         described = machines.load(NVM_MACHINE)
         # The engine itself: the models of `nearfar paging` are not asked for here.
         found = json.loads(
@@ -143,6 +152,11 @@ class Simulation:
                 progress=self._progress,
             )
         )
+        references = self.stand_for.get(workload, int(found["records"]))
+        for row in found["rows"]:
+            row["references"] = references
+            row["tlb_miss_rate"] = row["tlb_misses"] / references
+            row["fault_rate"] = row["faults"] / references
         by_memory = {
             share: [row for row in found["rows"] if abs(row["memory_fraction"] - share) < 1e-9]
             for share in MEMORIES
@@ -150,7 +164,7 @@ class Simulation:
         return Rates(
             {share: points_of(rows) for share, rows in by_memory.items()},
             {share: int(rows[0]["memory_bytes"]) for share, rows in by_memory.items()},
-            int(found["records"]),
+            references,
             int(found["footprint_bytes"]),
         )
 

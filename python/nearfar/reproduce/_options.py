@@ -15,7 +15,7 @@ OPTIONS: Final = (
         "traces",
         "str | Path | None",
         "Folder of captures; --full adds those that are missing.",
-        shown="the small captures of the sources",
+        shown="the views of whole runs that come with the sources",
         metavar="FOLDER",
     ),
     Option("threads", "int", "Threads; 0 = one per core.", default=0, metavar="COUNT"),
@@ -35,9 +35,9 @@ TABLES: Final = {
             Column("tolerance", "string", False, "", "`equal`, `within 0.1`, `within 10%`, `factor "
                    "2`; of our number alone `>= 3`, `<= 3`, `3 to 9`."),
             Column("holds", "bool", True, "", "Whether ours is within the tolerance; null, and not "
-                   "counted, for an input and where the captures are too short to judge."),
+                   "counted, for an input."),
             Column("note", "string", False, "", "What was seen; `why:` for a row that does not "
-                   "hold, or cannot be judged."),
+                   "hold."),
             Column("input", "string", False, "", "What ours only repeats: a key of a machine file "
                    "(`MACHINE: KEY`), a choice of the study, or its `definition`; empty for a "
                    "result."),

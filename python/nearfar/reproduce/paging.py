@@ -23,6 +23,7 @@ from nearfar.reproduce import (
     Reproduced,
     Series,
     TextTable,
+    _views,
     compared,
     statements,
 )
@@ -73,7 +74,7 @@ def rows(
     with ExitStack() as stack:
         folder = _traces(full, traces, stack)
         simulated = stack.enter_context(simulation(folder, threads, progress))
-        return judged(Evidence(simulated, Setting()), small=traces is None and not full)
+        return judged(Evidence(simulated, Setting()))
 
 
 def study(
@@ -87,8 +88,8 @@ def study(
 
     Args:
         full: capture the whole workloads first, into a temporary folder or ``traces``.
-        traces: a folder of captures, ``freecell.trace`` and so on; the small ones that come with
-            the sources by default.
+        traces: a folder of whole captures, ``freecell.trace`` and so on; by default the views of
+            such that come with the sources (:mod:`._views`).
         threads: 0 = one per core.
         progress: called now and then with the references done.
 
@@ -99,13 +100,14 @@ def study(
         folder = _traces(full, traces, stack)
         simulated = stack.enter_context(simulation(folder, threads, progress))
         evidence = Evidence(simulated, Setting())
-        small = traces is None and not full
-        found = judged(evidence, small=small)
+        found = judged(evidence)
         seen = [evidence.rates(name) for name in (*PAPER_001, *PAPER_000)]
         reuse = sorted(one.references * 4096 / one.footprint_bytes for one in seen)
         run = {
             "study": "reproduce paging",
-            "captures": "the bundled small ones" if small else "whole runs, or those given",
+            "captures": "the bundled views of whole runs"
+            if simulated.stand_for
+            else "whole runs, or those given",
             "view": f"references that miss the caches of {NVM_MACHINE} (--filter cache)",
             "references_per_page": [round(reuse[0], 1), round(reuse[-1], 1)],
             "setting": asdict(evidence.setting),
@@ -122,30 +124,31 @@ def study(
         return Reproduced(
             rows=found,
             run=run,
-            # Where nothing is judged, nothing changes.
-            sensitivity=[] if small else sensitivity(simulated, found),
+            sensitivity=sensitivity(simulated, found),
             figures=figures(evidence),
             tables=[_machines(evidence)],
         )
 
 
-def judged(evidence: Evidence, *, small: bool = False) -> list[Row]:
-    """A row for each statement of both papers, under the evidence's setting.
-
-    ``small``: the evidence is of small captures, by which no statement on programs is judged.
-    """
+def judged(evidence: Evidence) -> list[Row]:
+    """A row for each statement of both papers, under the evidence's setting."""
     found = []
     for paper, measures in MEASURES.items():
         for one in statements(paper):
             ours, note = measures[one.key](evidence)
-            found.append(one.row(float(f"{ours:.6g}"), note, small=small))
+            found.append(one.row(float(f"{ours:.6g}"), note))
     return found
 
 
 def sensitivity(simulated: Simulation, usual: Sequence[Row]) -> list[SensitivityRow]:
-    """How many rows hold under each of :data:`VARIANTS`, and which change."""
+    """How many rows hold under each of :data:`VARIANTS`, and which change.
+
+    Views hold no reference that hits the caches: there that variant is left out.
+    """
     cases = [compared("as chosen", "this run", usual, usual)]
     for setting, why, changed in VARIANTS:
+        if simulated.stand_for and "view" in changed:
+            continue
         other = judged(Evidence(simulated, replace(Setting(), **changed)))  # type: ignore[arg-type]
         cases.append(compared(setting, why, other, usual))
     return cases
@@ -154,7 +157,7 @@ def sensitivity(simulated: Simulation, usual: Sequence[Row]) -> list[Sensitivity
 def _traces(full: bool, traces: str | Path | None, stack: ExitStack) -> Path:
     """The folder to read; with ``full`` its captures are made first, but not those it has."""
     if not full:
-        return workload.bundled() if traces is None else Path(traces)
+        return _views.bundled() if traces is None else Path(traces)
     if traces is None:
         folder = Path(tempfile.mkdtemp(prefix="nearfar-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)

@@ -1,0 +1,90 @@
+"""What the papers' page studies need of whole captures, small enough to come with the sources.
+
+Whole captures of the nine programs are gigabytes of references; those that miss the caches of
+the papers' desktop are some 30 million. Of these a view leaves out each that is to the same block
+of 512 bytes, the smallest page, as the one before it. At every page size such a reference is to the
+page that was used last: no TLB and no memory of any size misses it, and none changes by it. So the
+counts of misses and faults are those of all references, exactly; ``references.json`` says how many
+those were. Kinds, threads and instructions are left out: these studies read none of them.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from nearfar import filter as filters
+from nearfar import importer, workload
+from nearfar import machine as machines
+from nearfar.trace import open as open_trace
+
+_REFERENCES: Final = "references.json"
+
+
+def bundled() -> Path:
+    """The folder of the views that come with the sources.
+
+    Raises:
+        NearfarError: they are not there (3), as in an installed package.
+    """
+    return workload.bundled().with_name("views")
+
+
+def references(folder: Path) -> dict[str, int]:
+    """References that the views in a folder stand for, by program; empty where it has captures."""
+    path = folder / _REFERENCES
+    if not path.is_file():
+        return {}
+    known: dict[str, int] = json.loads(path.read_text(encoding="utf-8"))
+    return known
+
+
+def write(
+    traces: Path,
+    to: Path,
+    names: Sequence[str],
+    machine: str,
+    block: int,
+    progress: Callable[[int], None] | None = None,
+) -> None:
+    """Write the views of whole captures, ``traces/NAME.trace``, into the folder ``to``.
+
+    Args:
+        traces: the folder of the captures; to: of the views, created if need be.
+        names: of the programs.
+        machine: whose caches the references miss.
+        block: bytes of the smallest page that is studied.
+        progress: called now and then with the references read.
+
+    Raises:
+        NearfarError: a capture is missing or damaged, or a view exists already.
+    """
+    to.mkdir(parents=True, exist_ok=True)
+    known = references(to)
+    caches = machines.load(machine)
+    for name in names:
+        with (
+            filters.view(traces / f"{name}.trace", "cache", caches, progress) as missed,
+            tempfile.TemporaryDirectory(prefix="nearfar-") as folder,
+        ):
+            blocks = open_trace(missed.path).table(["addr"])["addr"].to_numpy() // block
+            kept = blocks[np.append(True, blocks[1:] != blocks[:-1])]
+            listed = Path(folder) / f"{name}.csv"
+            with listed.open("w", encoding="ascii") as file:
+                file.write("addr\n")
+                file.writelines(f"{number}\n" for number in (kept * block).tolist())
+            made = importer.import_trace(listed, to / f"{name}.trace", format="csv") / "trace.json"
+            info = json.loads(made.read_text(encoding="utf-8"))
+            info["source"]["command"] = []
+            info["source"]["detail"] = (
+                f"{name}, whole: {missed.sentence}; one for each run to one block of {block} B"
+            )
+            made.write_text(json.dumps(info, indent=2), encoding="utf-8")
+            known[name] = len(blocks)
+    text = json.dumps(known, indent=1, sort_keys=True)
+    (to / _REFERENCES).write_text(f"{text}\n", encoding="utf-8")
