@@ -8,7 +8,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import agree
 import alius
@@ -24,6 +26,28 @@ RECORDS = ROOT / "tests" / "data" / "numa"
 MACHINES = (("optane-4node", False), ("optane-4node", True), ("cxl-2socket", False))
 
 
+def compared(
+    options: argparse.Namespace,
+) -> Iterator[tuple[str, dict[str, Any], list[agree.Agreement]]]:
+    """The name of each record that was asked for, the record, and how it agrees with the model."""
+    chosen = [(machine, options.added) for machine in options.machine or ()]
+    alone = options.persistent or options.alius
+    for machine, added in chosen or (() if alone else MACHINES):
+        record = placement.record(machine, options.kernel, added=added)
+        yield f"kernel-{machine}{'-added' if added else ''}", record, agree.agreements(record)
+    firmware = ""
+    for variant in () if chosen or options.alius else persistent.VARIANTS:
+        record = persistent.record(variant, firmware)
+        firmware = firmware or record["tables"]["SLIT"]
+        found = agree.agreements(record) + persistent.agreements(record)
+        yield f"persistent-{variant.name}", record, found
+    if not chosen and not options.persistent:
+        kernel = alius.built()
+        for name in alius.VARIANTS:
+            record = alius.record(name, kernel)
+            yield f"patched-{name}", record, alius.agreements(record)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Boot, allocate, compare, print; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -36,40 +60,14 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     wrong = count = 0
     try:
-        chosen = [(machine, options.added) for machine in options.machine or ()]
-        alone = options.persistent or options.alius
-        for machine, added in chosen or (() if alone else MACHINES):
-            record = placement.record(machine, options.kernel, added=added)
-            found = agree.agreements(record)
+        for name, record, found in compared(options):
             count += len(found)
             wrong += sum(not one.holds for one in found)
             print("\n".join(agree.table(record, found)), flush=True)
             if options.record:
                 RECORDS.mkdir(parents=True, exist_ok=True)
-                path = RECORDS / f"kernel-{machine}{'-added' if added else ''}.json"
-                path.write_text(json.dumps(record, separators=(",", ":")) + "\n")
-        firmware = ""
-        for variant in () if chosen or options.alius else persistent.VARIANTS:
-            record = persistent.record(variant, firmware)
-            firmware = firmware or record["tables"]["SLIT"]
-            found = agree.agreements(record) + persistent.agreements(record)
-            count += len(found)
-            wrong += sum(not one.holds for one in found)
-            print("\n".join(agree.table(record, found)), flush=True)
-            if options.record:
-                path = RECORDS / f"persistent-{variant.name}.json"
-                path.write_text(json.dumps(record, separators=(",", ":")) + "\n")
-        if not chosen and not options.persistent:
-            kernel = alius.built()
-            for name in alius.VARIANTS:
-                record = alius.record(name, kernel)
-                found = alius.agreements(record)
-                count += len(found)
-                wrong += sum(not one.holds for one in found)
-                print("\n".join(agree.table(record, found)), flush=True)
-                if options.record:
-                    path = RECORDS / f"patched-{name}.json"
-                    path.write_text(json.dumps(record, separators=(",", ":")) + "\n")
+                text = json.dumps(record, separators=(",", ":"))
+                (RECORDS / f"{name}.json").write_text(f"{text}\n")
     except NearfarError as error:
         print(f"nearfar: validate: {error}", file=sys.stderr)
         return 3

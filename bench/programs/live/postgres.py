@@ -1,7 +1,7 @@
 """PostgreSQL, alone and as a server with two clients, answers queries; prints the answers.
 
-usage: postgres.py FOLDER QUERIES. As root it runs as `nobody`, as PostgreSQL wants it, and keeps the
-right to use userfaultfd.
+usage: postgres.py FOLDER QUERIES. As root it runs as `nobody`, as PostgreSQL wants it, and keeps
+the right to use userfaultfd.
 """
 
 import os
@@ -23,26 +23,57 @@ if os.geteuid() == 0:
     user = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
     user += [f"--inh-caps={right}", f"--ambient-caps={right}"]
 data = str(folder / "data")
-subprocess.run([*user, programs / "initdb", "-D", data, "-A", "trust", "-U", "nobody", "--no-sync"],
-               check=True, env=plain, stdout=subprocess.DEVNULL, cwd=folder)  # fmt: skip
+subprocess.run(
+    [*user, programs / "initdb", "-D", data, "-A", "trust", "-U", "nobody", "--no-sync"],
+    check=True,
+    env=plain,
+    stdout=subprocess.DEVNULL,
+    cwd=folder,
+)
 lines = [line for line in queries.read_text().splitlines() if line]
-alone = subprocess.run([*user, programs / "postgres", "--single", *settings, "-D", data, "postgres"],
-                       input="\n".join(lines) + "\n", capture_output=True, text=True, cwd=folder)  # fmt: skip
+alone = subprocess.run(
+    [*user, programs / "postgres", "--single", *settings, "-D", data, "postgres"],
+    input="\n".join(lines) + "\n",
+    capture_output=True,
+    text=True,
+    cwd=folder,
+)
 answers = [line.strip() for line in alone.stdout.splitlines() if " = " in line]
 print(alone.returncode, *answers, sep="\n")
 if alone.returncode:
     print(alone.stderr, file=sys.stderr)
-server = subprocess.Popen([*user, programs / "postgres", *settings, "-D", data, "-k", str(folder),
-                           "-c", "listen_addresses="], stderr=subprocess.DEVNULL, cwd=folder)  # fmt: skip
+server = subprocess.Popen(
+    [
+        *user,
+        programs / "postgres",
+        *settings,
+        "-D",
+        data,
+        "-k",
+        str(folder),
+        "-c",
+        "listen_addresses=",
+    ],
+    stderr=subprocess.DEVNULL,
+    cwd=folder,
+)
 psql = [programs / "psql", "-h", folder, "-U", "nobody", "-d", "postgres", "-qAt"]
 for _ in range(600):
     if subprocess.run([*psql, "-c", "select 1"], env=plain, capture_output=True).returncode == 0:
         break
     time.sleep(0.1)
 selects = "\n".join(line for line in lines if line.startswith("select"))
-clients = [subprocess.Popen(psql, env=plain, text=True, stdin=subprocess.PIPE,
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-           for _ in range(2)]  # fmt: skip
+clients = [
+    subprocess.Popen(
+        psql,
+        env=plain,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    for _ in range(2)
+]
 for client in clients:
     assert client.stdin is not None
     client.stdin.write(selects)

@@ -21,9 +21,23 @@ class Server:
         """Wait until it answers."""
         path = folder / "socket"
         self.process = subprocess.Popen(
-            ["redis-server", "--port", "0", "--unixsocket", path, "--dir", folder, "--save", "",
-             "--enable-debug-command", "yes", "--daemonize", "no"], stdout=subprocess.DEVNULL,
-        )  # fmt: skip
+            [
+                "redis-server",
+                "--port",
+                "0",
+                "--unixsocket",
+                path,
+                "--dir",
+                folder,
+                "--save",
+                "",
+                "--enable-debug-command",
+                "yes",
+                "--daemonize",
+                "no",
+            ],
+            stdout=subprocess.DEVNULL,
+        )
         for _ in range(3000):
             try:
                 self.socket = socket.socket(socket.AF_UNIX)
@@ -90,7 +104,7 @@ print("at the fork", at_fork)
 print("at the end", first.ask("DEBUG", "DIGEST"))
 first.end()
 wrong = 0
-for number in range(loads):
+for _ in range(loads):
     other = Server()
     digest = other.ask("DEBUG", "DIGEST")
     wrong += digest != at_fork
