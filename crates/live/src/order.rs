@@ -23,18 +23,17 @@ impl Order {
     /// A message was read.
     pub(crate) fn told(&mut self, event: Event) {
         match event {
-            Event::Fault { .. } => {}
-            Event::Unmapped(range) if self.echoes.contains(&range) => {
-                let at = self.echoes.iter().position(|echo| *echo == range);
-                at.map(|at| self.echoes.swap_remove(at));
-            }
-            event => {
-                if let Event::Remapped(range, _) = event {
-                    self.echoes.push(range);
+            Event::Fault { .. } => return,
+            Event::Unmapped(range) => {
+                if let Some(at) = self.echoes.iter().position(|echo| *echo == range) {
+                    self.echoes.swap_remove(at);
+                    return;
                 }
-                self.waiting.push(event);
             }
+            Event::Remapped(range, _) => self.echoes.push(range),
+            Event::Removed(_) | Event::Forked(_) => {}
         }
+        self.waiting.push(event);
     }
 
     /// No message is missing, as far as one can know.
