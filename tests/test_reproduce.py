@@ -13,7 +13,7 @@ import pytest
 
 import browser
 from conftest import Run
-from nearfar import machine, reproduce
+from nearfar import machine, reproduce, workload
 from nearfar import trace as nearfar_trace
 from nearfar.advise import fleet
 from nearfar.errors import NearfarError
@@ -42,11 +42,6 @@ CAPTURES = ROOT / "tests/data/captures"
 def found() -> Reproduced:
     """Of the small captures, which take less time than the views of whole runs."""
     return reproduce.reproduce("paging", traces=CAPTURES)
-
-
-@pytest.fixture(scope="module")
-def judged(found: Reproduced) -> Reproduced:
-    return found
 
 
 def files(paper: str) -> list[dict]:
@@ -94,11 +89,11 @@ def agrees(published: float | str, ours: float, tolerance: str) -> bool:
     raise AssertionError(tolerance)
 
 
-def test_holds_is_computed(judged: Reproduced) -> None:
-    for row in judged.rows:
+def test_holds_is_computed(found: Reproduced) -> None:
+    for row in found.rows:
         within = agrees(row["published"], row["ours"], row["tolerance"])
         assert row["holds"] is (None if row["input"] else within), row["item"]
-    assert {row["holds"] for row in judged.rows} == {True, False, None}
+    assert {row["holds"] for row in found.rows} == {True, False, None}
 
 
 def test_views_give_the_rates_of_their_captures(tmp_path: Path) -> None:
@@ -118,16 +113,15 @@ def test_views_give_the_rates_of_their_captures(tmp_path: Path) -> None:
 
 def test_bundled_views_are_of_whole_runs() -> None:
     """Each page is used a hundred times and more: first touches do not decide."""
-    known = _views.references(_views.bundled())
+    known = _views.references(workload.bundled("views"))
     assert set(known) == {*PAPER_001, *PAPER_000}
     for name, references in known.items():
-        info = nearfar_trace.open(_views.bundled() / f"{name}.trace").info
+        info = nearfar_trace.open(workload.bundled("views") / f"{name}.trace").info
         assert info["complete"] and info["records"] < references
         assert references > 100 * sum(info["pages_by_kinds"].values()), name
 
 
-def test_inputs_are_shown_and_not_counted(judged: Reproduced) -> None:
-    found = judged
+def test_inputs_are_shown_and_not_counted(found: Reproduced) -> None:
     inputs = [row for row in found.rows if row["input"]]
     named = [one for paper in ("000", "001") for one in files(paper) if "input" in one]
     assert len(inputs) == len(named) > 0
@@ -253,12 +247,12 @@ def test_same_input_same_rows(found: Reproduced) -> None:
     assert reproduce.rows("paging", traces=CAPTURES, threads=1) == found.rows
 
 
-def test_sensitivity_counts_its_changes(judged: Reproduced) -> None:
-    usual, *others = judged.sensitivity
-    assert (usual["holds"], usual["more"], usual["fewer"]) == (judged.holding, [], [])
+def test_sensitivity_counts_its_changes(found: Reproduced) -> None:
+    usual, *others = found.sensitivity
+    assert (usual["holds"], usual["more"], usual["fewer"]) == (found.holding, [], [])
     assert len(others) == len(study.VARIANTS)
     for case in others:
-        assert case["holds"] == judged.holding + len(case["more"]) - len(case["fewer"])
+        assert case["holds"] == found.holding + len(case["more"]) - len(case["fewer"])
     assert any(case["more"] or case["fewer"] for case in others)
 
 
@@ -271,13 +265,13 @@ def test_command_line(nearfar: Run, found: Reproduced) -> None:
     assert str(ROOT) not in done.stdout
 
 
-def test_a_row_that_does_not_hold_says_why(judged: Reproduced) -> None:
+def test_a_row_that_does_not_hold_says_why(found: Reproduced) -> None:
     reasons = {
         (one["place"], one["says"]): one.get("differs", "")
         for paper in ("000", "001")
         for one in files(paper)
     }
-    for row in judged.rows:
+    for row in found.rows:
         place, _, says = row["item"].partition(": ")
         differs = reasons[place, says]
         _, because, why = row["note"].partition("; why: ")

@@ -171,7 +171,7 @@ def test_ssd(pigz: Callable[[ssd.Setting], Rows], changed: Callable[..., None]) 
 def test_choices_of_ssd(pigz: Callable[[ssd.Setting], Rows]) -> None:
     usual = pigz(ssd.Setting())
     named = {row["input"] for row in usual.values()} - {""}
-    assert named == {"definition", "precondition"}
+    assert named == {"definition", "precondition", "first_touch"}
     others = {}
     for name, value in (
         ("first_touch", "stored"),

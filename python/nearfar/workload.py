@@ -457,16 +457,16 @@ def _display(workload: Workload, environment: dict[str, str]) -> Iterator[str]:
         yield f":{number}"
 
 
-def bundled() -> Path:
-    """The folder of the small captures that come with the sources.
+def bundled(kind: str = "captures") -> Path:
+    """A folder of what comes with the sources: the small ``captures``, or ``views`` of whole ones.
 
     Raises:
-        NearfarError: they are not there (3), as in an installed package.
+        NearfarError: it is not there (3), as in an installed package.
     """
-    folder = Path(__file__).resolve().parents[2] / "tests" / "data" / "captures"
+    folder = Path(__file__).resolve().parents[2] / "tests" / "data" / kind
     if not folder.is_dir():
         raise NearfarError(
-            "the small captures are not part of the installed package; "
+            f"the {kind} that come with the sources are not part of the installed package; "
             "give --traces FOLDER, or --full to capture", 3,
         )  # fmt: skip
     return folder

@@ -19,20 +19,11 @@ from typing import Final
 import numpy as np
 
 from nearfar import filter as filters
-from nearfar import importer, workload
+from nearfar import importer
 from nearfar import machine as machines
 from nearfar.trace import open as open_trace
 
 _REFERENCES: Final = "references.json"
-
-
-def bundled() -> Path:
-    """The folder of the views that come with the sources.
-
-    Raises:
-        NearfarError: they are not there (3), as in an installed package.
-    """
-    return workload.bundled().with_name("views")
 
 
 def references(folder: Path) -> dict[str, int]:

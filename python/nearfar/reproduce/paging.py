@@ -157,7 +157,7 @@ def sensitivity(simulated: Simulation, usual: Sequence[Row]) -> list[Sensitivity
 def _traces(full: bool, traces: str | Path | None, stack: ExitStack) -> Path:
     """The folder to read; with ``full`` its captures are made first, but not those it has."""
     if not full:
-        return _views.bundled() if traces is None else Path(traces)
+        return workload.bundled("views") if traces is None else Path(traces)
     if traces is None:
         folder = Path(tempfile.mkdtemp(prefix="nearfar-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)

@@ -288,16 +288,15 @@ def _judged(pigz: _Pigz) -> tuple[Found, Found]:
 
 
 def _measured(pigz: _Pigz, setting: Setting, whole: bool = False) -> tuple[Found, Found]:
-    """Rows of the six cells, and how many faults of no_EPF were predicted to be long."""
+    """Rows of the six cells, and how many services of each took long."""
     found = pigz.run(setting, whole)
     cells = dict(zip(product(SIZES, POLICIES), found.rows, strict=True))
-    details = dict(zip(product(SIZES, POLICIES), found.details, strict=True))
-    long = {}
-    for size in SIZES:
-        service = details[size, "none"]["service"]
+    details = zip(product(SIZES, POLICIES), found.details, strict=True)
+    long = {
         # The bin that 50 us lie in begins there.
-        counts = (one["predicted"] for one in service if one["low_ns"] >= 48_000)
-        long[size, "none"] = {"long": sum(counts)}
+        cell: {"long": sum(one["actual"] for one in of["service"] if one["low_ns"] >= 48_000)}
+        for cell, of in details
+    }
     return cells, long
 
 
@@ -329,7 +328,8 @@ def _measures(found: Found, more: Found) -> Iterator[tuple[str, tuple[float, str
     yield "smart-first-100", (some / every, "")
     yield "all-slower-150", (time["150M", "all"] / time["150M", "none"], "")
     yield "smart-equal-150", (time["150M", smart] / time["150M", "none"], "")
-    many, few = (more[size, "none"]["long"] for size in SIZES)
+    counts = [[more[size, epf]["long"] for size in SIZES] for epf in POLICIES]
+    many, few = min(counts, key=lambda of: of[0] / max(of[1], 1))
     yield "long-100", (many / max(few, 1), f"{many:,} at 100 MB, {few:,} at 150 MB")
     none_150 = found["150M", "none"]
     note = f"{none_150['embedded_faults']:,} of {none_150['accesses']:,} accesses"
