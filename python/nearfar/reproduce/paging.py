@@ -23,7 +23,6 @@ from nearfar.reproduce import (
     Reproduced,
     Series,
     TextTable,
-    _views,
     compared,
     statements,
 )
