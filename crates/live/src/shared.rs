@@ -114,12 +114,11 @@ impl Block {
 /// Those of the system: `ESRCH` and `EBADF` if it has ended, `EPERM`.
 pub fn copy_of(pid: u32, descriptor: u32) -> io::Result<OwnedFd> {
     let owned = |fd: libc::c_long| {
-        // SAFETY: a descriptor that the kernel has just made for the caller.
         if fd < 0 {
-            Err(io::Error::last_os_error())
-        } else {
-            Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+            return Err(io::Error::last_os_error());
         }
+        // SAFETY: a descriptor that the kernel has just made for the caller.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
     };
     // SAFETY: a system call that takes numbers.
     let process = owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
