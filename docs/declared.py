@@ -50,6 +50,7 @@ RECORDS = {
     "mglru-guest": "cases.mglru_guest",
     "page-gain": "gain_tables",
     "guest-pages": "guest_tables",
+    "real-programs": "cases.real_programs",
 }
 
 _HEAD = '''"""{what}. Made by ``make declared``; not to be edited."""

@@ -12,13 +12,11 @@ from pathlib import Path
 import pytest
 
 from capturing import needs_cc
-from conftest import HANG, Run, until
+from conftest import Run, until
 from nearfar import live
+from tiers import needs_userfaultfd, run
 
 HERE = Path(__file__).parent
-
-
-needs_userfaultfd = pytest.mark.skipif(live.refused() is not None, reason=str(live.refused()))
 #: 40 MiB of text, used over and over, by this process and by a copy of it.
 PYTHON = """
 import hashlib, os, random
@@ -43,30 +41,10 @@ create table word (number integer primary key, text text, square real);
 with recursive n(i) as (select 1 union all select i + 1 from n where i < 60000)
   insert into word select i, hex(i * 7919 % 65536) || printf('%060d', i), i * 1.0 * i from n;
 create index by_text on word (text);
-select count(*), sum(number), max(text) from word where text > '8';
+select count(*), sum(number), max(text) from word where text > '34';
 select sum(a.number * b.number) from word a join word b on b.number = a.number % 1000 + 1;
 pragma integrity_check;
 """
-
-
-def run(*words: str, **options: object) -> tuple[str, live.Outcome]:
-    """The program's output, and what the run came to."""
-    script = (
-        "import json, sys\nfrom nearfar import live\nasked = json.loads(sys.argv[1])\n"
-        "done = live.run(asked['words'], **asked['options'])\n"
-        "print(done.to_json(), file=sys.stderr)"
-    )
-    asked = json.dumps({"words": words, "options": options})
-    done = subprocess.run(
-        [sys.executable, "-c", script, asked],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=HANG,
-    )
-    outcome = live.Outcome(**json.loads(done.stderr[done.stderr.index("{") :]))
-    assert outcome.why is None, outcome.why
-    return done.stdout, outcome
 
 
 @needs_userfaultfd

@@ -23,6 +23,7 @@ from typing import Any
 from inputs import Inputs
 from measure import BenchError, Row, row
 from programs import HERE
+from table import recorded
 
 from nearfar import live
 
@@ -268,3 +269,32 @@ def refused(inputs: Inputs) -> list[dict[str, Any]]:
     cell = {"program": "go-static", "what": "a static program", "needs_bytes": 0, "alone": 0.0}
     cell |= {"part": 0.0, "fast_bytes": 64 << 20, "policy": "ssp", "far": "zstd", "seconds": 0.0}
     return [cell | {"outcome": "refused" if ok else "different", "why": line}]
+
+
+def every_cell() -> str:
+    """A line for each program and part: seconds alone, and with each policy and far tier."""
+    found: dict[tuple[Any, ...], dict[tuple[str, str], str]] = {}
+    for cell in recorded(NAME)["cells"]:
+        key = (cell["program"], cell["needs_bytes"], cell["alone"], cell["part"])
+        found.setdefault(key, {})[cell["policy"], cell["far"]] = _shown(cell)
+    kinds = [*product(POLICIES, TIERS)]
+    named = " | ".join(f"{policy}, {far}" for policy, far in kinds)
+    lines = [
+        f"| program | needs | alone | fast | {named} |",
+        "|---|---:|---:|---:" + "|---:" * 4 + "|",
+    ]
+    for (name, needs, seconds, part), own in found.items():
+        words = [f"`{name}`", f"{needs / 2**20:.0f} MiB", f"{seconds:.1f} s", f"{part:.0%}"]
+        words += [own.get(kind, "") for kind in kinds]
+        lines.append(f"| {' | '.join(words)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _shown(cell: dict[str, Any]) -> str:
+    """The seconds that a cell took with the program's own output, or what became of it."""
+    outcome: str = cell["outcome"]
+    return f"{cell['seconds']:.1f} s" if outcome == "same" else outcome
+
+
+#: By the name that the page has for them.
+TABLES = {"cells": every_cell}

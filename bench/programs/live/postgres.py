@@ -61,6 +61,8 @@ psql = [programs / "psql", "-h", folder, "-U", "nobody", "-d", "postgres", "-qAt
 for _ in range(600):
     if subprocess.run([*psql, "-c", "select 1"], env=plain, capture_output=True).returncode == 0:
         break
+    if server.poll() is not None:
+        raise SystemExit(f"the server ended with {server.returncode}")
     time.sleep(0.1)
 selects = "\n".join(line for line in lines if line.startswith("select"))
 clients = [

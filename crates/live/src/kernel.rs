@@ -108,6 +108,9 @@ pub trait Kernel {
     /// Whether no change of mappings is under way: all messages about mappings that there will be of
     /// what has happened were read.
     fn is_quiet(&mut self) -> bool;
+    /// Sleep until who is held up between a change of mappings and its message has told it, as far as
+    /// one can know.
+    fn let_others_run(&mut self);
     /// Let who waits at this page try again.
     fn wake(&mut self, at: Va);
     /// What a parked frame holds.

@@ -19,6 +19,10 @@ const REFUSALS: u32 = 10_000;
 /// away before who waited for them has run.
 const BUSY_TURNS: u32 = 64;
 
+/// Turns that wait for mappings to have changed by letting others run; after these by sleeping so long.
+const HINDERED_TURNS: u32 = 64;
+const HINDERED_NS: u64 = 50_000;
+
 /// A policy in charge of a live memory.
 pub struct Manager<K> {
     /// The memory.
@@ -37,6 +41,8 @@ pub struct Manager<K> {
     refused: (Va, u32),
     /// Turns with messages since one without.
     busy_turns: u32,
+    /// Turns in a row that had to wait for mappings to have changed.
+    hindered: u32,
 }
 
 /// What a turn of the manager came to.
@@ -72,18 +78,23 @@ impl<K: Kernel> Manager<K> {
             again: Vec::new(),
             refused: (Va::new(0), 0),
             busy_turns: 0,
+            hindered: 0,
         })
     }
 
     /// Register what the program has mapped since, and know the pages that are there; whether there
     /// was anything.
     pub fn discover(&mut self) -> bool {
-        if !self.order.is_settled() {
+        if !self.order.is_settled() || !self.world.kernel.is_quiet() {
             return false;
         }
         let mut found = std::mem::take(&mut self.found);
         self.world.kernel.discover(&self.regions, &mut found);
         let any = !found.is_empty();
+        if !self.world.kernel.is_quiet() {
+            // What is there may have come from elsewhere: it is found again when that is told.
+            found.clear();
+        }
         for Found { range, present } in found.drain(..) {
             self.regions.add(range);
             for at in present {
@@ -105,20 +116,22 @@ impl<K: Kernel> Manager<K> {
         let mut events = std::mem::take(&mut self.events);
         events.clear();
         self.world.kernel.events(&mut events);
-        // What was read about mappings holds from now on, so before any request.
         for event in &events {
             self.order.told(*event);
-            self.ordered();
         }
         if !self.order.is_settled() {
             if !self.world.kernel.is_quiet() {
                 // More is to come, and every request would be refused.
+                if self.order.lacks(&self.regions) {
+                    self.world.kernel.let_others_run();
+                }
                 let faults = events.iter().filter(|event| matches!(event, Event::Fault { .. }));
                 self.again.extend(faults);
                 self.events = events;
-                return self.world.broken.clone().map_or(Ok(Turn::Busy), Err);
+                let turn = self.hindered();
+                return self.world.broken.clone().map_or(Ok(turn), Err);
             }
-            self.order.settle();
+            // What was read about mappings holds from now on, so before any request.
             self.ordered();
         }
         // Who waits since an earlier turn goes on waiting until then: woken, it would fault again, and
@@ -132,6 +145,11 @@ impl<K: Kernel> Manager<K> {
         }
         let busy = !events.is_empty();
         self.events = events;
+        if !self.again.is_empty() && !self.world.kernel.is_quiet() {
+            let turn = self.hindered();
+            return self.world.broken.clone().map_or(Ok(turn), Err);
+        }
+        self.hindered = 0;
         self.busy_turns = if busy { self.busy_turns + 1 } else { 0 };
         let turn = if busy && !self.busy_turns.is_multiple_of(BUSY_TURNS) {
             Turn::Busy
@@ -142,6 +160,17 @@ impl<K: Kernel> Manager<K> {
             }
         };
         self.world.broken.clone().map_or(Ok(turn), Err)
+    }
+
+    /// Mappings are changing, and every request is refused: as a rule for a moment, but a fork may take
+    /// long.
+    fn hindered(&mut self) -> Turn {
+        self.hindered += 1;
+        if self.hindered < HINDERED_TURNS {
+            Turn::Busy
+        } else {
+            Turn::Until(self.world.kernel.now_ns() + HINDERED_NS)
+        }
     }
 
     /// Whether everything that was read was applied, and nothing is on its way that it takes part in.

@@ -129,6 +129,17 @@ impl Model {
         }
     }
 
+    /// Map so many pages at the first place of that size that is free, as `mmap` does.
+    pub(crate) fn map_somewhere(&mut self, pages: u64) -> Range {
+        let free = |range: Range| range.each().all(|at| !self.pages[at.number() as usize].mapped);
+        let mut places = (0..self.pages.len() as u64 / pages)
+            .map(|place| Range::new(Va::new(place * pages), Va::new((place + 1) * pages)));
+        let range = places.find(|range| free(*range)).unwrap_or_else(|| panic!("no room"));
+        self.note(format!("map {range:?}"));
+        self.map(range);
+        range
+    }
+
     /// A reference; a load that does not return the last write panics.
     pub(crate) fn access(&mut self, at: Va, write: bool) -> Access {
         let value = self.id();
@@ -207,6 +218,13 @@ impl Model {
         id
     }
 
+    /// Whether these pages are one mapping.
+    pub(crate) fn is_one(&self, range: Range) -> bool {
+        let mut registered = range.each().map(|at| self.pages[at.number() as usize].registered);
+        let first = registered.next();
+        registered.all(|page| Some(page) == first)
+    }
+
     fn any_registered(&self, range: Range) -> bool {
         range.each().any(|at| self.pages[at.number() as usize].registered)
     }
@@ -266,6 +284,12 @@ impl Model {
     /// old ones were unmapped, which others may have by then. `None` if they are not free, or what
     /// is there is not one mapping.
     pub(crate) fn remap(&mut self, range: Range, to: Va) -> Option<Option<u64>> {
+        let message = self.remap_untold(range, to)?;
+        Some(message.map(|event| self.tell(event)))
+    }
+
+    /// The same, its first message not told yet.
+    pub(crate) fn remap_untold(&mut self, range: Range, to: Va) -> Option<Option<Event>> {
         let target = Range::new(to, to.plus(range.pages()));
         let (pages, mapped) = (self.pages.len() as u64, |at: Va, pages: &[Pte]| {
             pages.get(at.number() as usize).is_some_and(|pte| pte.mapped)
@@ -277,7 +301,7 @@ impl Model {
             return None;
         }
         let registered = self.any_registered(range);
-        if range.each().any(|at| self.pages[at.number() as usize].registered != registered) {
+        if !self.is_one(range) {
             return None;
         }
         for (from, to) in range.each().zip(target.each()) {
@@ -288,9 +312,10 @@ impl Model {
                 content.held_at = Some(to);
             }
         }
+        self.note(format!("move {range:?} to {to:?}"));
         // It is not over before it is told that what it has moved from was unmapped.
-        self.changing += u32::from(registered);
-        Some(registered.then(|| self.message(Event::Remapped(range, to))))
+        self.changing += 2 * u32::from(registered);
+        Some(registered.then_some(Event::Remapped(range, to)))
     }
 
     fn unhold(&mut self, frame: u64) {
@@ -375,6 +400,11 @@ impl Model {
     /// At least this late.
     pub(crate) fn pass_until(&mut self, ns: u64) {
         self.clock_ns = self.clock_ns.max(ns);
+    }
+
+    /// Nanoseconds since the beginning.
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.clock_ns
     }
 
     /// Whether there is a message to read.
@@ -482,6 +512,8 @@ pub(crate) trait Share {
     fn with<R>(&self, act: impl FnOnce(&mut Model) -> R) -> R;
     /// The child of this number.
     fn child(&self, child: Child) -> Self;
+    /// Let others do something.
+    fn yield_now(&self) {}
 }
 
 /// The model as the runtime sees it.
@@ -594,6 +626,12 @@ impl<S: Share> Kernel for ModelKernel<S> {
 
     fn is_quiet(&mut self) -> bool {
         self.share.with(|model| model.is_quiet())
+    }
+
+    fn let_others_run(&mut self) {
+        for _ in 0..100 {
+            self.share.yield_now();
+        }
     }
 
     fn discard(&mut self, from: Frame, frames: u32) {

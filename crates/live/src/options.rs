@@ -172,6 +172,7 @@ impl Kernel for Nowhere {
     fn is_quiet(&mut self) -> bool {
         true
     }
+    fn let_others_run(&mut self) {}
     fn wake(&mut self, _: Va) {}
     fn frame(&self, _: Frame) -> &[u8] {
         &[0; PAGE]

@@ -25,10 +25,12 @@ pub struct Setup {
     pub policy: String,
     /// Its knobs.
     pub knobs: BTreeMap<String, String>,
-    /// The file of [`Shared`](crate::shared::Shared).
-    pub shared: String,
-    /// A pipe: a byte calls the supervisor.
-    pub bell: String,
+    /// The supervisor's process.
+    pub launcher: u32,
+    /// Its descriptor of the file of [`Shared`](crate::shared::Shared).
+    pub shared: u32,
+    /// Its descriptor of a pipe: a byte calls it.
+    pub bell: u32,
 }
 
 impl Setup {
@@ -40,6 +42,7 @@ impl Setup {
             format!("far={}", self.far),
             format!("far_latency_ns={}", self.far_latency_ns),
             format!("policy={}", self.policy),
+            format!("launcher={}", self.launcher),
             format!("shared={}", self.shared),
             format!("bell={}", self.bell),
         ];
@@ -63,8 +66,9 @@ impl Setup {
                 "far" => value.clone_into(&mut setup.far),
                 "far_latency_ns" => setup.far_latency_ns = number()?,
                 "policy" => value.clone_into(&mut setup.policy),
-                "shared" => value.clone_into(&mut setup.shared),
-                "bell" => value.clone_into(&mut setup.bell),
+                "launcher" => setup.launcher = number()? as u32,
+                "shared" => setup.shared = number()? as u32,
+                "bell" => setup.bell = number()? as u32,
                 _ => {
                     let knob = key.strip_prefix("knob.").ok_or_else(wrong)?;
                     setup.knobs.insert(knob.to_owned(), value.to_owned());
@@ -109,8 +113,9 @@ mod tests {
             far_latency_ns: 3,
             policy: "ssp".into(),
             knobs: [("notice".into(), "write-protect".into())].into(),
-            shared: "/proc/1/fd/3".into(),
-            bell: "/proc/1/fd/4".into(),
+            launcher: 2,
+            shared: 3,
+            bell: 4,
         };
         assert_eq!(Setup::from_text(&setup.to_text()), Ok(setup.clone()));
         assert!(Setup::from_text("fast=x").is_err() && Setup::from_text("nothing").is_err());

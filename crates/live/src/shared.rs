@@ -1,7 +1,7 @@
 //! What a manager and `nearfar run` share: a file in memory, a page for each process image.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -108,6 +108,24 @@ impl Block {
     }
 }
 
+/// A copy of another process's descriptor: whoever has `CAP_SYS_PTRACE` may have it, whatever its user.
+///
+/// # Errors
+/// Those of the system: `ESRCH` and `EBADF` if it has ended, `EPERM`.
+pub fn copy_of(pid: u32, descriptor: u32) -> io::Result<OwnedFd> {
+    let owned = |fd: libc::c_long| {
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a descriptor that the kernel has just made for the caller.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+    };
+    // SAFETY: a system call that takes numbers.
+    let process = owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
+    // SAFETY: as above.
+    owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), descriptor, 0) })
+}
+
 /// The file, mapped.
 #[derive(Debug)]
 pub struct Shared {
@@ -125,7 +143,6 @@ impl Shared {
     /// # Errors
     /// Those of the system.
     pub fn create() -> io::Result<(Self, OwnedFd)> {
-        use std::os::fd::FromRawFd;
         // SAFETY: a name that ends in zero.
         let fd = unsafe { libc::memfd_create(c"nearfar-run".as_ptr(), libc::MFD_CLOEXEC) };
         if fd < 0 {
@@ -144,8 +161,16 @@ impl Shared {
     /// The file behind a descriptor, which need not stay open.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Those of the system; `EBADF` for a file that is none of these.
     pub fn map(fd: &impl AsRawFd) -> io::Result<Self> {
+        // SAFETY: a struct of numbers, which the call writes.
+        let size = unsafe {
+            let mut file: libc::stat = std::mem::zeroed();
+            if libc::fstat(fd.as_raw_fd(), &raw mut file) < 0 { 0 } else { file.st_size }
+        };
+        if size != (BLOCKS * size_of::<Block>()) as libc::off_t {
+            return Err(io::Error::from_raw_os_error(libc::EBADF));
+        }
         let (length, protection) =
             (BLOCKS * size_of::<Block>(), libc::PROT_READ | libc::PROT_WRITE);
         // SAFETY: a new mapping at an address of the kernel's choice.

@@ -18,7 +18,7 @@ use crate::far;
 use crate::linux::{Linux, monotonic};
 use crate::program;
 use crate::setup::{Setup, VARIABLE};
-use crate::shared::{Shared, State};
+use crate::shared::{Shared, State, copy_of};
 
 /// Longest time that a manager may not be heard of while it could run. It goes round ten times a second
 /// at least.
@@ -73,8 +73,12 @@ pub fn run(
     let system = |error| Error::io(Path::new("run"), "preparing", &error);
     let (shared, file) = Shared::create().map_err(system)?;
     let (bell, far_end) = pipe().map_err(system)?;
-    let ours = |fd: &OwnedFd| format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
-    let setup = Setup { shared: ours(&file), bell: ours(&far_end), ..setup.clone() };
+    let setup = Setup {
+        launcher: std::process::id(),
+        shared: file.as_raw_fd() as u32,
+        bell: far_end.as_raw_fd() as u32,
+        ..setup.clone()
+    };
     let mut child = Command::new(&path);
     child.arg0(name).args(&command[1..]).env(VARIABLE, setup.to_text());
     // Before what the user has it load.
@@ -225,9 +229,9 @@ impl Supervisor {
             }
             match block.state() {
                 State::Ready => {
-                    self.held
-                        .entry(index)
-                        .or_insert_with(|| hold(pid, block.descriptor.load(Ordering::Relaxed)));
+                    self.held.entry(index).or_insert_with(|| {
+                        copy_of(pid, block.descriptor.load(Ordering::Relaxed)).ok()
+                    });
                     block.set_state(State::Held);
                 }
                 State::Running => {
@@ -290,20 +294,6 @@ impl Supervisor {
         }
         let _ = child.kill();
         let _ = child.wait();
-    }
-}
-
-/// A copy of a process's descriptor. A process that has ended meanwhile has none.
-fn hold(pid: u32, descriptor: u32) -> Option<OwnedFd> {
-    // SAFETY: system calls that take numbers; what they give is nobody else's.
-    unsafe {
-        let process = libc::syscall(libc::SYS_pidfd_open, pid, 0);
-        if process < 0 {
-            return None;
-        }
-        let process = OwnedFd::from_raw_fd(process as i32);
-        let copy = libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), descriptor, 0);
-        (copy >= 0).then(|| OwnedFd::from_raw_fd(copy as i32))
     }
 }
 

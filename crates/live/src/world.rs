@@ -130,7 +130,16 @@ counters! {
 pub(crate) struct Worker {
     pub(crate) thread: Thread,
     pub(crate) due: Time,
+    /// It does not work before this, and for how long its last step in vain made it wait.
+    rests_until: Time,
+    rest: Time,
 }
+
+/// How long a thread of the policy rests after a step in which everything was refused: a child, I/O or a
+/// lock holds pages for longer than a look at them takes. Twice as long after each, up to the second.
+const REST: (Time, Time) = (Time::from_ps(1_000_000_000), Time::from_ps(64_000_000_000));
+/// The same where mappings are changing, which is over soon.
+const CHANGING: Time = Time::from_ps(100_000_000);
 
 /// How much memory there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,6 +178,10 @@ pub struct World<K> {
     window: VecDeque<Page>,
     windowed: u64,
     window_size: u64,
+    /// Pages of the window that could not leave it, and when they are tried again. Others have its room:
+    /// the newest page, the only one that can leave, would do so before it is used.
+    stuck: VecDeque<Page>,
+    stuck_until: Time,
     /// Places of the lot without a frame, and those with one that is nobody's.
     empty: Vec<Frame>,
     spare: Vec<Frame>,
@@ -183,6 +196,9 @@ pub struct World<K> {
     pub counters: Counters,
     /// A request of this event was refused with [`Fail::Again`].
     pub(crate) again: bool,
+    /// Pages of this event that could not be moved as they are held, and requests that moved one.
+    held: u32,
+    moved: u32,
     /// Why it cannot go on: a far tier that fails.
     pub(crate) broken: Option<String>,
 }
@@ -204,6 +220,8 @@ impl<K: Kernel> World<K> {
             window: VecDeque::new(),
             windowed: 0,
             window_size: sizes.window,
+            stuck: VecDeque::new(),
+            stuck_until: Time::default(),
             empty: (0..sizes.lot()).rev().map(Frame::new).collect(),
             spare: Vec::new(),
             spare_size: sizes.spare,
@@ -214,6 +232,8 @@ impl<K: Kernel> World<K> {
             event: Time::default(),
             counters: Counters::default(),
             again: false,
+            held: 0,
+            moved: 0,
             broken: None,
         }
     }
@@ -285,7 +305,11 @@ impl<K: Kernel> World<K> {
     pub(crate) fn refused(&mut self, fail: Fail) -> Refused {
         match fail {
             Fail::Again => self.again = true,
-            Fail::Pinned | Fail::Missing | Fail::Ended => {}
+            Fail::Pinned => {
+                self.counters.pinned += 1;
+                self.held += 1;
+            }
+            Fail::Missing | Fail::Ended => {}
             Fail::Exists => self.break_down("a page is where none should be".into()),
             Fail::Other(number) => {
                 self.break_down(format!(
@@ -294,7 +318,6 @@ impl<K: Kernel> World<K> {
                 ));
             }
         }
-        self.counters.pinned += 1;
         Refused::Pinned
     }
 
@@ -367,6 +390,7 @@ impl<K: Kernel> World<K> {
             self.empty.push(frame);
             return Err(self.refused(fail));
         }
+        self.moved += 1;
         self.set(page, is::PRESENT, false);
         self.set(page, is::PARKED, true);
         self.frames[page.index()] = frame.number();
@@ -391,6 +415,7 @@ impl<K: Kernel> World<K> {
             }
             self.release_frame(frame);
         }
+        self.moved += 1;
         self.set(page, is::PARKED, false);
         self.set(page, is::PRESENT, true);
         Ok(())
@@ -427,6 +452,7 @@ impl<K: Kernel> World<K> {
             self.break_down(fault.to_string());
         }
         placed.map_err(|fail| self.refused(fail))?;
+        self.moved += 1;
         self.set(page, is::PRESENT, true);
         Ok(())
     }
@@ -519,12 +545,23 @@ impl<K: Kernel> World<K> {
 
     /// Let the oldest pages of the window go while there are too many.
     pub(crate) fn trim_window(&mut self) {
-        let mut tries = 32;
-        while self.windowed > self.window_size && tries > 0 {
+        if !self.stuck.is_empty() && self.event >= self.stuck_until {
+            for _ in 0..self.stuck.len().min(32) {
+                let Some(page) = self.stuck.pop_front() else { break };
+                if self.in_window(page) && self.evict(page).is_err() {
+                    self.stuck.push_back(page);
+                }
+            }
+            self.stuck_until = self.event.plus(REST.0);
+        }
+        while self.windowed.saturating_sub(self.stuck.len() as u64) > self.window_size {
             let Some(page) = self.window.pop_front() else { break };
             if self.in_window(page) && self.evict(page).is_err() {
-                self.window.push_back(page);
-                tries -= 1;
+                if self.again {
+                    self.window.push_front(page);
+                    break;
+                }
+                self.stuck.push_back(page);
             }
         }
         if self.window.len() as u64 > 4 * (self.window_size + 16) {
@@ -638,21 +675,22 @@ impl<K: Kernel> World<K> {
 
     pub(crate) fn spawn_worker(&mut self, name: &'static str, _: Context) -> Thread {
         let thread = Thread::new(self.workers.len() as u8, name);
-        self.workers.push(Worker { thread, due: Time::NEVER });
+        let (due, none) = (Time::NEVER, Time::default());
+        self.workers.push(Worker { thread, due, rests_until: none, rest: none });
         thread
     }
 
     pub(crate) fn wake_worker(&mut self, thread: Thread) {
         let worker = &mut self.workers[thread.index()];
         if worker.due == Time::NEVER {
-            worker.due = self.event;
+            worker.due = self.event.max(worker.rests_until);
         }
     }
 
     /// An event begins.
     pub(crate) fn begin_event(&mut self) {
         self.event = Time::from_ps(self.kernel.now_ns().saturating_mul(1000));
-        self.again = false;
+        (self.again, self.held, self.moved) = (false, 0, 0);
     }
 
     /// An event is over: the copies begun in it are complete.
@@ -664,10 +702,20 @@ impl<K: Kernel> World<K> {
 
     /// When the thread that has just worked goes on.
     pub(crate) fn reschedule(&mut self, thread: Thread, next: Next) {
+        let (held, again, moved) = (self.held > 0, self.again, self.moved > 0);
         self.begin_event();
-        self.workers[thread.index()].due = match next {
-            Next::Again => self.event,
-            Next::At(time) => time.max(self.event),
+        let worker = &mut self.workers[thread.index()];
+        if moved {
+            worker.rest = Time::default();
+        } else if held {
+            worker.rest = worker.rest.plus(worker.rest).clamp(REST.0, REST.1);
+            worker.rests_until = self.event.plus(worker.rest);
+        } else if again {
+            worker.rests_until = self.event.plus(CHANGING);
+        }
+        worker.due = match next {
+            Next::Again => self.event.max(worker.rests_until),
+            Next::At(time) => time.max(self.event).max(worker.rests_until),
             Next::Idle => Time::NEVER,
         };
     }

@@ -4,19 +4,19 @@
 //! memory, stack and descriptors, and never uses the program's. Everything that is mapped by then is
 //! left alone; what the program maps later is managed.
 
-use std::fs::OpenOptions;
+use std::fs::File;
 use std::io::Write;
 use std::os::fd::RawFd;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nearfar_live::far::{self, Slow};
 use nearfar_live::linux::Linux;
 use nearfar_live::setup::{Setup, VARIABLE};
-use nearfar_live::shared::{Block, Shared, State};
+use nearfar_live::shared::{Block, Shared, State, copy_of};
 use nearfar_live::{Kernel, Manager, Turn, World};
 
 mod arena;
+mod users;
 
 #[global_allocator]
 static ARENA: arena::Arena = arena::Arena::new();
@@ -58,17 +58,21 @@ struct Parts {
 fn begin(text: &str) -> Result<(), String> {
     let theirs = descriptors();
     let setup = Setup::from_text(text)?;
-    let open = |path: &str| {
-        let file = OpenOptions::new().read(true).write(true).open(path);
-        file.map_err(|error| format!("{path}: {error}"))
+    let theirs_of = |fd| copy_of(setup.launcher, fd);
+    let shared = match theirs_of(setup.shared).and_then(|file| Shared::map(&file)) {
+        Ok(shared) => shared,
+        Err(error) => match error.raw_os_error() {
+            // nearfar run has ended, and something that it started has outlived it.
+            Some(libc::ESRCH | libc::EBADF) => return Ok(()),
+            Some(libc::EPERM) => {
+                // SAFETY: a system call without arguments.
+                let user = unsafe { libc::geteuid() };
+                let may = "may not use userfaultfd: it needs the capability CAP_SYS_PTRACE";
+                return Err(format!("the program has become that of user {user}, who {may}"));
+            }
+            _ => return Err(format!("nearfar run cannot be reached: {error}")),
+        },
     };
-    if !Path::new(&setup.shared).exists() {
-        // nearfar run has ended, and something that it started has outlived it.
-        return Ok(());
-    }
-    let shared = open(&setup.shared).and_then(|file| {
-        Shared::map(&file).map_err(|error| format!("{}: {error}", setup.shared))
-    })?;
     let pid = std::process::id();
     let block = shared.claim(pid).ok_or("the program has run too many programs")?;
 
@@ -83,6 +87,7 @@ fn begin(text: &str) -> Result<(), String> {
     let claimed = &shared.blocks()[block];
     claimed.descriptor.store(kernel.descriptor() as u32, Ordering::Relaxed);
     let stack = stack()?;
+    users::prepare();
     kernel.exclude_all();
     let world = World::new(kernel, store, sizes);
     let manager = Manager::new(world, &setup.policy, &setup.settings(), AROUND).map_err(say)?;
@@ -90,8 +95,9 @@ fn begin(text: &str) -> Result<(), String> {
     // Nothing is managed before somebody else holds the descriptor: without it, missing pages would
     // read as zeros if this process lost it.
     claimed.set_state(State::Ready);
-    open(&setup.bell)
-        .and_then(|mut bell| bell.write_all(b"\n").map_err(|error| error.to_string()))?;
+    theirs_of(setup.bell)
+        .and_then(|bell| File::from(bell).write_all(b"\n"))
+        .map_err(|error| format!("nearfar run cannot be reached: {error}"))?;
     let mut patience = 50_000;
     while claimed.state() == State::Ready {
         patience -= 1;

@@ -5,6 +5,7 @@ use std::io::{self, Read, Seek};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::Duration;
 
 use nearfar_trace::{Error, Result};
 
@@ -21,6 +22,8 @@ mod uffd;
 const BATCH: usize = 64;
 /// Pages of the yard: frames that are given back at once.
 const YARD: u64 = 64;
+/// How long a thread that could run may have to wait for a processor.
+const HELD_UP: Duration = Duration::from_millis(10);
 /// Mappings of fewer pages are left alone.
 const SMALLEST: u64 = 4;
 
@@ -309,6 +312,10 @@ impl Kernel for Linux {
             std::thread::yield_now();
         }
         quiet
+    }
+
+    fn let_others_run(&mut self) {
+        std::thread::sleep(HELD_UP);
     }
 
     fn wake(&mut self, at: Va) {

@@ -32,6 +32,10 @@ impl Share for Shared {
     fn child(&self, child: Child) -> Self {
         self.children.lock().unwrap()[child.number() as usize].clone()
     }
+
+    fn yield_now(&self) {
+        thread::yield_now();
+    }
 }
 
 impl Shared {
@@ -96,17 +100,20 @@ impl Shared {
                     }
                 }
                 1 => {
-                    let message = self.with(|model| model.unmap(range));
-                    self.wait_if(message);
+                    if let Some(event) = self.with(|model| model.unmap_untold(range)) {
+                        let told = self.with(|model| model.tell(event));
+                        self.wait_for(told);
+                    }
                 }
                 2 => self.with(|model| model.map(range)),
                 3 => {
                     let to = Va::new(thread_rng().gen_range(0..PAGES));
-                    let message = self.with(|model| model.remap(range, to));
-                    if let Some(id) = message.flatten() {
-                        self.wait_for(id);
-                        let told = self.with(|model| model.tell(Event::Unmapped(range)));
-                        self.wait_for(told);
+                    let moved = self.with(|model| model.remap_untold(range, to));
+                    if let Some(event) = moved.flatten() {
+                        for event in [event, Event::Unmapped(range)] {
+                            let told = self.with(|model| model.tell(event));
+                            self.wait_for(told);
+                        }
                     }
                 }
                 4 if held.is_none() && self.access(at, true) => {
@@ -136,6 +143,51 @@ impl Shared {
         // The manager waits at the first program's model.
         let first = self.children.lock().unwrap()[0].clone();
         first.with(|_| ());
+    }
+
+    /// What a thread does that has memory of its own, and moves and replaces it all the time: places that
+    /// one thread leaves are given to the next.
+    fn mover(&self, steps: usize) {
+        let mut own = self.with(|model| model.map_somewhere(2));
+        for _ in 0..steps {
+            let at = own.from.plus(thread_rng().gen_range(0..2));
+            match thread_rng().gen_range(0..6) {
+                0 => {
+                    let gone = self.with(|model| model.unmap_untold(own));
+                    self.say(gone);
+                    own = self.with(|model| model.map_somewhere(2));
+                }
+                1 | 2 => {
+                    let to = self.with(|model| model.map_somewhere(2));
+                    // Two mappings cannot be moved at once: then it is `to` that goes.
+                    let (gone, moved, place) = self.with(|model| {
+                        let gone = model.unmap_untold(to);
+                        match model.remap_untold(own, to.from) {
+                            Some(moved) => (gone, moved, to),
+                            None => (gone, None, own),
+                        }
+                    });
+                    self.say(gone);
+                    self.say(moved);
+                    self.say(moved.map(|_| Event::Unmapped(own)));
+                    own = place;
+                }
+                what => assert!(self.access(at, what == 3), "{at:?} is not mapped"),
+            }
+        }
+        for at in own.each() {
+            self.access(at, false);
+        }
+        *self.running.lock().unwrap() -= 1;
+        self.with(|_| ());
+    }
+
+    /// Tell this, if there is anything to tell, and wait until it was read.
+    fn say(&self, event: Option<Event>) {
+        if let Some(event) = event {
+            let told = self.with(|model| model.tell(event));
+            self.wait_for(told);
+        }
     }
 
     /// The manager, until the program ends.
@@ -170,24 +222,31 @@ impl Shared {
 
 /// A program of two threads under a policy.
 fn run(policy: &str, rules: Rules) {
+    run_threads(policy, rules, 2, |shared| shared.program(25));
+}
+
+/// A program of so many threads under a policy, each of which does this.
+fn run_threads(policy: &str, rules: Rules, count: usize, act: fn(&Shared)) {
     let seed = thread_rng().r#gen();
     let shared = Shared {
         model: Arc::new(Mutex::new(Model::new(PAGES as usize, seed, rules))),
         changed: Arc::new(Condvar::new()),
-        running: Arc::new(Mutex::new(2)),
+        running: Arc::new(Mutex::new(count)),
         children: Arc::new(Mutex::new(Vec::new())),
     };
     shared.children.lock().unwrap().push(shared.clone());
-    shared.with(|model| model.map(Range::new(Va::new(0), Va::new(PAGES - 3))));
+    if count == 2 {
+        shared.with(|model| model.map(Range::new(Va::new(0), Va::new(PAGES - 3))));
+    }
     let sizes = sizes(4, 20, 1);
     let kernel = ModelKernel::new(shared.clone(), sizes.lot());
     let world = World::new(kernel, Plain::of(20), sizes);
     let around = thread_rng().gen_range(1..4);
     let manager = Manager::new(world, policy, &settings(policy).unwrap(), around).unwrap();
-    let threads: Vec<_> = (0..2)
+    let threads: Vec<_> = (0..count)
         .map(|_| {
             let shared = shared.clone();
-            thread::spawn(move || shared.program(25))
+            thread::spawn(move || act(&shared))
         })
         .collect();
     shared.manage(manager);
@@ -208,6 +267,14 @@ fn no_order_loses_a_write() {
         orders(policy, ALL, 300);
         shuttle::check_pct(move || run(policy, ALL), 100, 3);
     }
+}
+
+/// Places that are moved from are moved to at once, by another thread, which is heard of first.
+#[test]
+fn no_order_of_moves_loses_a_write() {
+    let moves = || run_threads("none", ALL, 3, |shared| shared.mover(12));
+    shuttle::check_random(moves, 2000);
+    shuttle::check_pct(moves, 4000, 5);
 }
 
 /// With a kernel that lacks a rule that the runtime rests on, the same tests fail.

@@ -252,3 +252,68 @@ fn late_messages_take_nothing_that_is_in_use() {
         assert!(message.is_some() && live.manager.world.used() == ([0, 0], 0));
     }
 }
+
+/// A thread has moved memory away and is held up, another moves its own there and is heard of first.
+#[test]
+fn who_has_left_first_is_heard_of_last() {
+    for (name, _) in POLICIES {
+        let Ok(mut live) = Live::start(name, &testing::settings(name).unwrap(), 5, 2) else {
+            continue;
+        };
+        live.run(&testing::thrashing(4));
+        let part = |number: u64| Range::new(Va::new(8 * number), Va::new(8 * (number + 1)));
+        let free = Range::new(Va::new(PAGES.into()), Va::new(u64::from(PAGES) + 8));
+        let late = live.model.borrow_mut().remap_untold(part(1), free.from).unwrap().unwrap();
+        live.model.borrow_mut().remap(part(0), part(1).from).unwrap().unwrap();
+        live.look_around(4);
+        live.model.borrow_mut().tell(Event::Unmapped(part(0)));
+        live.look_around(4);
+        live.model.borrow_mut().tell(late);
+        live.look_around(4);
+        live.model.borrow_mut().tell(Event::Unmapped(part(1)));
+        live.settle();
+        for at in part(1).each().chain(free.each()) {
+            live.access(at, false);
+            live.access(at, true);
+        }
+    }
+}
+
+/// Pages that are held are tried again ever more seldom, and are moved once they are free.
+#[test]
+fn held_pages_are_not_tried_all_the_time() {
+    for name in ["tpp", "nomad", "ssp"] {
+        let mut live = Live::start(name, &testing::settings(name).unwrap(), 1, 1).unwrap();
+        let pages = || (0..u64::from(PAGES)).map(Va::new);
+        let mut held = Vec::new();
+        for at in pages() {
+            live.access(at, true);
+            held.extend(live.model.borrow_mut().pin(at));
+        }
+        let tried = |live: &mut Live| {
+            let before = live.manager.world.counters.pinned;
+            let end = live.model.borrow().now_ns() + 1_000_000_000;
+            while live.model.borrow().now_ns() < end {
+                if let Turn::Until(due) = live.manager.turn().unwrap() {
+                    live.model.borrow_mut().pass_until(due.min(end));
+                }
+            }
+            live.manager.world.counters.pinned - before
+        };
+        // A second: at most 22 rests, with a step between each two, and two tries a page of a step.
+        tried(&mut live);
+        let often = tried(&mut live);
+        assert!(often > 0 && often < 22 * 2 * 3 * u64::from(PAGES), "{name}: {often}");
+        let moved = |live: &Live| live.manager.world.counters.demotions_copied;
+        let before = moved(&live);
+        for frame in held {
+            live.model.borrow_mut().device_writes(frame);
+        }
+        for at in pages().chain(pages()) {
+            live.access(at, false);
+            live.model.borrow_mut().pass(100_000_000);
+            live.settle();
+        }
+        assert!(moved(&live) > before, "{name}");
+    }
+}
