@@ -4,7 +4,7 @@ use nearfar_kernel::tiering::{Memory, NodeId, Page, Policy, Refused, Settings, T
 use nearfar_trace::Result;
 
 use crate::children::Moves;
-use crate::order::Order;
+use crate::order::{Order, Unclear};
 use crate::regions::Regions;
 use crate::world::{SLOW_NODE, World, is};
 use crate::{Child, Event, Found, Kernel, Range, Va};
@@ -14,6 +14,9 @@ const ASKS: usize = 100;
 /// How often one page is faulted for again, its fault refused, before the program is ended: it would go
 /// round for ever. Late messages are refused as well, but once each.
 const REFUSALS: u32 = 10_000;
+
+/// Why a program ends whose messages do not tell where its memory is.
+pub(crate) const UNCLEAR: &str = "its threads move memory to and from the same place at once, in an order that the kernel does not tell";
 
 /// Turns with messages after which the policy works all the same. More often, and it would take pages
 /// away before who waited for them has run.
@@ -133,6 +136,9 @@ impl<K: Kernel> Manager<K> {
             }
             // What was read about mappings holds from now on, so before any request.
             self.ordered();
+            if let Some(why) = &self.world.broken {
+                return Err(why.clone());
+            }
         }
         // Who waits since an earlier turn goes on waiting until then: woken, it would fault again, and
         // faults are read before the messages that are in the way.
@@ -205,10 +211,17 @@ impl<K: Kernel> Manager<K> {
 
     // --- mappings
 
-    /// Apply what was told and is in order.
+    /// Apply what was told, in order.
     fn ordered(&mut self) {
-        while let Some(event) = self.order.next(&self.regions) {
-            self.event(|manager| manager.mappings(event));
+        loop {
+            match self.order.next(&self.regions) {
+                Ok(None) => return,
+                Ok(Some(event)) => self.event(|manager| manager.mappings(event)),
+                Err(Unclear(at)) => {
+                    let at = at.address();
+                    return self.world.break_down(format!("{UNCLEAR} (at {at:#x})"));
+                }
+            }
         }
     }
 

@@ -76,6 +76,8 @@ pub(crate) struct Model {
     chance: u64,
     /// What happened so far, for who has to find out why a test fails.
     history: Vec<String>,
+    /// The program was killed: nothing that it still does counts.
+    killed: bool,
 }
 
 impl Model {
@@ -95,7 +97,13 @@ impl Model {
             batch: 1 + (seed % 5) as usize,
             chance: seed,
             history: Vec::new(),
+            killed: false,
         }
+    }
+
+    /// The program and its children are killed.
+    pub(crate) fn kill(&mut self) {
+        self.killed = true;
     }
 
     fn note(&mut self, what: String) {
@@ -143,6 +151,9 @@ impl Model {
     /// A reference; a load that does not return the last write panics.
     pub(crate) fn access(&mut self, at: Va, write: bool) -> Access {
         let value = self.id();
+        if self.killed {
+            return Access::Done;
+        }
         let Some(pte) = self.pte(at) else { return Access::Segv };
         let Some(frame) = pte.frame else {
             if pte.registered {
@@ -196,7 +207,7 @@ impl Model {
 
     /// Whether a fault was woken, or a message read.
     pub(crate) fn is_over(&self, id: u64) -> bool {
-        self.over.contains(&id)
+        self.killed || self.over.contains(&id)
     }
 
     fn message(&mut self, event: Event) -> u64 {
@@ -356,6 +367,7 @@ impl Model {
         child.next = self.next;
         child.history.clone_from(&self.history);
         child.note("forked".into());
+        child.killed = self.killed;
         child.pages.clone_from(&self.pages);
         for pte in &mut child.pages {
             let frame = pte.frame.and_then(|frame| self.frames.get_mut(&frame));

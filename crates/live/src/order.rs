@@ -5,8 +5,12 @@
 //! is known to come, as requests are refused until then. So messages are kept until none is on its way,
 //! and are then applied in an order in which each can have happened: what is moved is there, what it
 //! is moved to is free.
+//!
+//! There may be two such orders. Where memory was moved to a place in use, and several have left that place
+//! since, one of them had it before; if any of them took along what was there, nobody can know who, and
+//! the program must not go on.
 
-use crate::{Event, Range, Regions};
+use crate::{Event, Range, Regions, Va};
 
 /// Messages about mappings that are not applied yet.
 #[derive(Debug, Default)]
@@ -17,6 +21,10 @@ pub(crate) struct Order {
     /// which they may be in use again.
     echoes: Vec<Range>,
 }
+
+/// It cannot be known what is here, or where it was moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unclear(pub(crate) Va);
 
 impl Order {
     /// A message was read.
@@ -43,24 +51,35 @@ impl Order {
     /// A message is missing: something was moved to where something else is.
     pub(crate) fn lacks(&self, known: &Regions) -> bool {
         self.waiting.iter().any(|event| {
-            let Event::Remapped(range, to) = *event else { return false };
-            let target = Range::new(to, to.plus(range.pages()));
-            let frees = |event: &Event| {
-                matches!(*event, Event::Unmapped(from) | Event::Remapped(from, _)
-                    if overlap(from, target))
-            };
-            !is_free(target, known) && !self.waiting.iter().any(frees)
+            occupied(event, known).is_some_and(|place| self.leaving(place).next().is_none())
         })
     }
 
     /// The next message to apply, where `known` is what is mapped by what was applied before; to be
     /// asked when nothing more is on its way.
-    pub(crate) fn next(&mut self, known: &Regions) -> Option<Event> {
+    ///
+    /// # Errors
+    /// [`Unclear`], where it may be either of two.
+    pub(crate) fn next(&mut self, known: &Regions) -> Result<Option<Event>, Unclear> {
         self.echoes.clear();
-        let all = 0..self.waiting.len();
+        let Some(first) = self.waiting.first() else { return Ok(None) };
+        if let Some(place) = occupied(first, known) {
+            let moved = |event: &Event| matches!(event, Event::Remapped(..));
+            if self.leaving(place).any(moved) && self.leaving(place).count() > 1 {
+                return Err(Unclear(place.from));
+            }
+        }
         // As told, but for what could not have happened then.
-        let next = all.clone().find(|at| self.can_happen(*at, known));
-        (!all.is_empty()).then(|| self.waiting.remove(next.unwrap_or(0)))
+        let next = (0..self.waiting.len()).find(|at| self.can_happen(*at, known));
+        Ok(Some(self.waiting.remove(next.unwrap_or(0))))
+    }
+
+    /// Those that were at this place, or at a part of it.
+    fn leaving(&self, place: Range) -> impl Iterator<Item = &Event> {
+        self.waiting.iter().filter(move |event| {
+            matches!(**event, Event::Unmapped(from) | Event::Remapped(from, _)
+                if overlap(from, place))
+        })
     }
 
     fn can_happen(&self, at: usize, known: &Regions) -> bool {
@@ -79,6 +98,13 @@ impl Order {
             Event::Fault { .. } => true,
         }
     }
+}
+
+/// Where something is moved to, if something else is there.
+fn occupied(event: &Event, known: &Regions) -> Option<Range> {
+    let Event::Remapped(range, to) = *event else { return None };
+    let place = Range::new(to, to.plus(range.pages()));
+    (!is_free(place, known)).then_some(place)
 }
 
 fn is_free(range: Range, known: &Regions) -> bool {
@@ -104,12 +130,12 @@ mod tests {
     }
 
     /// The order in which these are applied, where `mapped` is mapped before.
-    fn ordered(mapped: &[u64], told: &[Event]) -> Vec<Event> {
+    fn ordered(mapped: &[u64], told: &[Event]) -> Result<Vec<Event>, Unclear> {
         let (mut known, mut order) = (Regions::default(), Order::default());
         mapped.iter().for_each(|number| known.add(part(*number)));
         told.iter().for_each(|event| order.told(*event));
         let mut applied = Vec::new();
-        while let Some(event) = order.next(&known) {
+        while let Some(event) = order.next(&known)? {
             match event {
                 Event::Unmapped(range) => known.remove(range),
                 Event::Remapped(range, to) => {
@@ -121,7 +147,7 @@ mod tests {
             applied.push(event);
         }
         assert!(order.is_settled());
-        applied
+        Ok(applied)
     }
 
     #[test]
@@ -130,24 +156,31 @@ mod tests {
         let gone = |number| Event::Unmapped(part(number));
         let given = |number| Event::Removed(part(number));
         let fork = Event::Forked(crate::Child::new(0));
+        let is = |found: Result<Vec<Event>, _>, expected: &[Event]| {
+            assert_eq!(found.as_deref(), Ok(expected));
+        };
         // As told where that is possible.
         let told = [moved(1, 2), gone(1), moved(2, 3), gone(2), given(3), fork, gone(3)];
-        assert_eq!(ordered(&[1], &told), [moved(1, 2), moved(2, 3), given(3), fork, gone(3)]);
+        is(ordered(&[1], &told), &[moved(1, 2), moved(2, 3), given(3), fork, gone(3)]);
         // Who had the place before is heard of late: it was unmapped, or moved away.
-        assert_eq!(ordered(&[1, 2], &[moved(2, 1), gone(2), gone(1)]), [gone(1), moved(2, 1)]);
+        is(ordered(&[1, 2], &[moved(2, 1), gone(2), gone(1)]), &[gone(1), moved(2, 1)]);
         let told = [moved(2, 1), gone(2), moved(1, 3), gone(1)];
-        assert_eq!(ordered(&[1, 2], &told), [moved(1, 3), moved(2, 1)]);
+        is(ordered(&[1, 2], &told), &[moved(1, 3), moved(2, 1)]);
         let told = [moved(2, 1), gone(2), moved(4, 2), gone(4), moved(1, 3), gone(1), given(1)];
-        assert_eq!(ordered(&[1, 2, 4], &told), [moved(1, 3), moved(2, 1), moved(4, 2), given(1)]);
-        // Of two ways that it can have been, the one that is nearer to what was told.
+        is(ordered(&[1, 2, 4], &told), &[moved(1, 3), moved(2, 1), moved(4, 2), given(1)]);
+        // Who had it has unmapped it, and who has it has moved on; or the other way round.
+        let unclear = Err(Unclear(part(1).from));
         let told = [moved(2, 1), gone(2), gone(1), moved(1, 3), gone(1)];
-        assert_eq!(ordered(&[1, 2], &told), [gone(1), moved(2, 1), moved(1, 3)]);
-        let told = [moved(2, 1), gone(2), moved(1, 3), gone(1), gone(1)];
-        assert_eq!(ordered(&[1, 2], &told), [moved(1, 3), moved(2, 1), gone(1)]);
+        assert_eq!(ordered(&[1, 2], &told), unclear);
+        let told = [moved(2, 1), gone(2), moved(1, 3), gone(1), moved(1, 4), gone(1)];
+        assert_eq!(ordered(&[1, 2], &told), unclear);
+        // That does not matter where nobody took anything along.
+        let told = [moved(2, 1), gone(2), gone(1), gone(1)];
+        is(ordered(&[1, 2], &told), &[gone(1), moved(2, 1), gone(1)]);
         // More was unmapped than what was moved away from there.
         let more = Event::Unmapped(Range::new(part(1).from, part(2).to));
-        assert_eq!(ordered(&[1, 2], &[more, moved(1, 3), gone(1)]), [moved(1, 3), more]);
+        is(ordered(&[1, 2], &[more, moved(1, 3), gone(1)]), &[moved(1, 3), more]);
         // What was moved there is unmapped, not what is moved from there.
-        assert_eq!(ordered(&[1], &[moved(1, 2), gone(1), gone(2)]), [moved(1, 2), gone(2)]);
+        is(ordered(&[1], &[moved(1, 2), gone(1), gone(2)]), &[moved(1, 2), gone(2)]);
     }
 }
