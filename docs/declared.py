@@ -51,6 +51,7 @@ RECORDS = {
     "page-gain": "gain_tables",
     "guest-pages": "guest_tables",
     "real-programs": "cases.real_programs",
+    "predicted": "cases.predicted",
 }
 
 _HEAD = '''"""{what}. Made by ``make declared``; not to be edited."""

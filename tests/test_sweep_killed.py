@@ -108,9 +108,9 @@ def test_killing_the_sweep_loses_no_finished_cell(held: Path, expected: dict[str
     workers = children(running.pid)
     assert len(workers) == 2
     running.kill()
-    running.communicate()
-    # Its workers end by themselves, after the cells that they are at.
+    # Its workers end by themselves, after the cells that they are at; till then the pipes are open.
     (held / "go").touch()
+    running.communicate(timeout=HANG)
     until(lambda: not any(Path(f"/proc/{w}").exists() for w in workers), "end of the workers")
     before = {key: (out / "cells" / f"{key}.parquet").stat().st_ino for key in finished(out)}
     assert 2 <= len(before) < 8
@@ -191,7 +191,7 @@ def test_killed_again_and_again(slow: Path, expected: dict[str, bytes]) -> None:
         running = start("sweep", slow / "slow.toml", "-o", out, "--workers", 2)
         time.sleep(0.3 + 0.15 * step)
         running.kill()
-        running.communicate()
+        running.communicate(timeout=HANG)
         if (out / "cells").exists():
             for path in (out / "cells").glob("[!.]*.parquet"):
                 assert pq.read_table(path).num_rows == 9
@@ -297,7 +297,7 @@ def test_a_dask_sweep_that_is_killed(held: Path, expected: dict[str, bytes]) -> 
         running = start("sweep", held / "slow.toml", "-o", out, "--dask", file)
         until(lambda: finished(out), "a cell")
         running.kill()
-        running.communicate()
+        running.communicate(timeout=HANG)
         assert 1 <= len(finished(out)) < 8
         (held / "go").touch()
         assert not sweep(held / "slow.toml", out, dask=str(file)).failed

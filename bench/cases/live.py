@@ -25,7 +25,10 @@ PAGES, REFERENCES, TURNS = 16384, 100_000, 7
 QUICK_PAGES, QUICK_REFERENCES, QUICK_TURNS = 2048, 5_000, 1
 #: Part of the pages that is kept in memory.
 PART = 0.5
-POLICIES = ("ssp", "nomad")
+#: `none` moves nothing: what the runtime itself costs.
+POLICIES = ("none", "tpp", "nomad", "ssp")
+#: As quick a compressor as the kernel's own (lzo-rle).
+FAR = "lz4"
 #: Seconds of the program where all fits: references for each of the others.
 LONGER = 300
 
@@ -81,7 +84,7 @@ def against_swap(
         goal = "<= 0.9" if helps else "<= 1.1"
         one = row(
             NAME, f"{policy} / zram, {order}, {writes} % writes", values, "x", goal=goal, cores=1,
-            note=f"{pages} pages, {references} references, {PART:.0%} of the pages fast; "
+            note=f"{FAR}; {pages} pages, {references} references, {PART:.0%} of the pages fast; "
             f"{sum(faults) // turns:,} faults from zram, "
             f"{sum(hints[policy]) // turns:,} promotions",
         )  # fmt: skip
@@ -113,7 +116,7 @@ def fits(program: Path, pages: int, references: int, turns: int) -> list[Row]:
     return [*rows, judged(made, costs)]
 
 
-def managed(words: Sequence[str], fast: int, policy: str, far: str = "zstd") -> live.Outcome:
+def managed(words: Sequence[str], fast: int, policy: str, far: str = FAR) -> live.Outcome:
     """One run, tied to one processor, in a process of its own."""
     script = (
         "import json, os, sys\nfrom nearfar import live\n"

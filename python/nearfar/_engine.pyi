@@ -89,6 +89,17 @@ def live_run(
     knobs: Mapping[str, str],
     progress: Callable[[str], object],
 ) -> str: ...
+def live_predict(
+    *,
+    options: Mapping[str, object],
+    knobs: Mapping[str, str],
+    load: Mapping[str, object],
+    trace: str | PathLike[str] | None,
+    alone: float | None,
+    shared_processor: bool,
+    costs: str | None,
+    progress: Callable[[int], object] | None,
+) -> str: ...
 def live_probe() -> None: ...
 def live_counters() -> list[tuple[str, str]]: ...
 

@@ -20,6 +20,7 @@ mod model;
 mod numbers;
 pub mod options;
 mod order;
+pub mod predict;
 mod program;
 mod regions;
 pub mod setup;
@@ -31,7 +32,7 @@ mod world;
 
 pub use ids::{Child, Frame, PAGE, Range, Slot, Va};
 pub use kernel::{Event, Fail, Found, Kernel};
-pub use manager::{Manager, Turn};
+pub use manager::{AROUND, Manager, Turn};
 pub use nearfar_trace::Error;
 pub use regions::Regions;
 pub use world::{Counters, Sizes, World};

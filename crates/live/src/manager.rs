@@ -9,6 +9,9 @@ use crate::regions::Regions;
 use crate::world::{SLOW_NODE, World, is};
 use crate::{Child, Event, Found, Kernel, Range, Va};
 
+/// Most pages that a first touch brings.
+pub const AROUND: u64 = 16;
+
 /// How often a policy is asked about one reference before it goes through all the same.
 const ASKS: usize = 100;
 /// How often one page is faulted for again, its fault refused, before the program is ended: it would go

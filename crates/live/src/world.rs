@@ -243,6 +243,10 @@ impl<K: Kernel> World<K> {
         &self.kernel
     }
 
+    pub(crate) fn kernel_mut(&mut self) -> &mut K {
+        &mut self.kernel
+    }
+
     /// Frames of fast memory and pages of the far tier in use, and pages in the window.
     pub fn used(&self) -> ([u64; 2], u64) {
         (self.used, self.windowed)
@@ -302,6 +306,7 @@ impl<K: Kernel> World<K> {
     }
 
     /// Refused for this reason.
+    #[track_caller]
     pub(crate) fn refused(&mut self, fail: Fail) -> Refused {
         match fail {
             Fail::Again => self.again = true,
@@ -310,7 +315,10 @@ impl<K: Kernel> World<K> {
                 self.held += 1;
             }
             Fail::Missing | Fail::Ended => {}
-            Fail::Exists => self.break_down("a page is where none should be".into()),
+            Fail::Exists => {
+                let line = std::panic::Location::caller().line();
+                self.break_down(format!("a page is where none should be (line {line})"));
+            }
             Fail::Other(number) => {
                 self.break_down(format!(
                     "userfaultfd: {}",

@@ -13,7 +13,7 @@ use nearfar_live::far::{self, Slow};
 use nearfar_live::linux::Linux;
 use nearfar_live::setup::{Setup, VARIABLE};
 use nearfar_live::shared::{Block, Shared, State, copy_of};
-use nearfar_live::{Kernel, Manager, Turn, World};
+use nearfar_live::{AROUND, Kernel, Manager, Turn, World};
 
 mod arena;
 mod users;
@@ -23,8 +23,6 @@ static ARENA: arena::Arena = arena::Arena::new();
 
 /// Bytes of the manager's stack.
 const STACK: usize = 1 << 20;
-/// Most zero pages that a first touch brings.
-const AROUND: u64 = 16;
 /// Shortest and longest time from one look for new memory to the next.
 const LOOK_NS: (u64, u64) = (20_000_000, 40_000_000);
 /// How long the manager waits for messages before it says that it is there.
@@ -232,15 +230,7 @@ fn manage(manager: &mut Manager<Linux>, block: &Block) -> String {
         }
         if let Turn::Until(due) = turn {
             let until = due.min(look).min(now + BEAT_NS).saturating_sub(now);
-            wait(manager.world.kernel().descriptor(), until);
+            manager.world.kernel().wait(until);
         }
     }
-}
-
-/// Wait for a message, or so long.
-fn wait(descriptor: RawFd, nanoseconds: u64) {
-    let mut poll = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
-    let time = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds as i64 };
-    // SAFETY: variables of this function.
-    unsafe { libc::ppoll(&raw mut poll, 1, &raw const time, std::ptr::null()) };
 }

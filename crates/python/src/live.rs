@@ -2,10 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use nearfar_kernel::tiering::Time;
 use nearfar_live::Counters;
 use nearfar_live::options::Asked;
+use nearfar_live::predict::{Costs, Predictor};
 use nearfar_live::supervise::{Summary, run};
+use nearfar_study::tiering;
+use nearfar_study::tiering::trace::{Numbering, TracePages};
+use nearfar_study::tiering::workload::{Prepared, generated};
+use nearfar_trace::Error;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -45,6 +52,54 @@ fn live_run(
     }
 }
 
+/// What a run is predicted to come to, as JSON text: `{"counters", "seconds", "references", "peak",
+/// "costs"}`.
+///
+/// `load` are options of a tiering study, whose workload is what the program does; with a `trace`, that.
+/// `alone`: seconds that the program takes by itself; else a nanosecond a reference. `costs`: those of an
+/// earlier prediction, as JSON text; else they are measured in this process first.
+#[pyfunction]
+#[pyo3(signature = (*, options, knobs, load, trace, alone, shared_processor, costs, progress))]
+#[allow(clippy::too_many_arguments)]
+fn live_predict(
+    py: Python<'_>,
+    options: &Bound<'_, PyDict>,
+    knobs: BTreeMap<String, String>,
+    load: &Bound<'_, PyDict>,
+    trace: Option<PathBuf>,
+    alone: Option<f64>,
+    shared_processor: bool,
+    costs: Option<&str>,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<String> {
+    let asked: Asked = crate::given::read(options)?;
+    let setup = asked.setup(knobs).map_err(raise)?;
+    let load: tiering::options::Asked = crate::given::read(load)?;
+    let costs = match costs {
+        Some(text) => serde_json::from_str(text).map_err(|error| {
+            raise(Error::input("costs", error.to_string(), "give those of a prediction"))
+        })?,
+        None => py.detach(|| Costs::measure(&setup)).map_err(raise)?,
+    };
+    crate::progress::run(py, progress, move |on_progress| {
+        let workload = match &trace {
+            Some(path) => {
+                let numbering = Numbering { private: true, lives: true, ..Numbering::default() };
+                let pages = TracePages::open(path, numbering, on_progress)?;
+                Prepared::trace(path.display().to_string(), pages, 1)
+            }
+            None => generated(&load.workload.0, &load.shape())?,
+        };
+        let workload = Arc::new(workload);
+        let seconds = alone.map(|all| all / tiering::predict::references(&workload).max(1) as f64);
+        let reference = Time::from_ps(seconds.map_or(1000, |seconds| (seconds * 1e12) as u64));
+        let mut predictor =
+            Predictor::new(&setup, workload.pages, costs, reference, shared_processor)?;
+        tiering::predict::predict(&workload, load.seed.0, &mut predictor, on_progress)?;
+        Ok(serde_json::to_string(&predictor.predicted()).unwrap_or_default())
+    })
+}
+
 /// Whether userfaultfd can be had as `nearfar run` needs it; an error says why not.
 #[pyfunction]
 fn live_probe() -> PyResult<()> {
@@ -60,6 +115,7 @@ fn live_counters() -> Vec<(&'static str, String)> {
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(live_run, module)?)?;
+    module.add_function(wrap_pyfunction!(live_predict, module)?)?;
     module.add_function(wrap_pyfunction!(live_probe, module)?)?;
     module.add_function(wrap_pyfunction!(live_counters, module)?)
 }

@@ -86,6 +86,7 @@ fn tiering_run(
                 }
                 let numbering = Numbering {
                     huge: asked.huge,
+                    private: false,
                     // A line may be written back when its page has ended.
                     lives: asked.lifetimes == Lifetimes::On
                         && asked.filter != Filter::CacheWriteBacks,

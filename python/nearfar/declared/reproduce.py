@@ -13,6 +13,7 @@ class Options(TypedDict, total=False):
 
     full: bool
     traces: str | Path | None
+    live: bool
     threads: int
 
 
@@ -29,6 +30,12 @@ OPTIONS: Final = (
         what="Folder of captures; --full adds those that are missing.",
         shown="the views of whole runs that come with the sources",
         metavar="FOLDER",
+    ),
+    Option(
+        "live",
+        type="bool",
+        what="Also run the paper's benchmark under nearfar run on this kernel; takes some minutes.",
+        default=False,
     ),
     Option("threads", type="int", what="Threads; 0 = one per core.", default=0, metavar="COUNT"),
 )

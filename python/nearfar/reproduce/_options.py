@@ -18,6 +18,12 @@ OPTIONS: Final = (
         shown="the views of whole runs that come with the sources",
         metavar="FOLDER",
     ),
+    Option(
+        "live",
+        "bool",
+        "Also run the paper's benchmark under nearfar run on this kernel; takes some minutes.",
+        default=False,
+    ),
     Option("threads", "int", "Threads; 0 = one per core.", default=0, metavar="COUNT"),
 )
 

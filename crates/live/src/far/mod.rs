@@ -86,6 +86,7 @@ mod pool;
 mod slots;
 mod slow;
 
+pub(crate) use slots::Slots;
 pub use slow::Slow;
 
 /// Read `NAME` or `NAME:ARGUMENT`.

@@ -5,18 +5,18 @@ use crate::Slot;
 
 /// Slots below a limit.
 #[derive(Debug)]
-pub(super) struct Slots {
+pub(crate) struct Slots {
     free: Vec<u32>,
     next: u32,
     limit: u32,
 }
 
 impl Slots {
-    pub(super) fn new(limit: u32) -> Self {
+    pub(crate) fn new(limit: u32) -> Self {
         Self { free: Vec::new(), next: 0, limit }
     }
 
-    pub(super) fn take(&mut self) -> Result<Slot, Fault> {
+    pub(crate) fn take(&mut self) -> Result<Slot, Fault> {
         let number = match self.free.pop() {
             Some(number) => number,
             None if self.next < self.limit => {
@@ -28,7 +28,7 @@ impl Slots {
         Ok(Slot::new(number))
     }
 
-    pub(super) fn free(&mut self, slot: Slot) {
+    pub(crate) fn free(&mut self, slot: Slot) {
         self.free.push(slot.number());
     }
 }

@@ -20,7 +20,7 @@ mod uffd;
 /// Messages of one read. More than a program has threads, as a rule: a read that is full of faults
 /// leaves other messages for the next.
 const BATCH: usize = 64;
-/// Pages of the yard: frames that are given back at once.
+/// Pages of the yard: frames that are given back at once, so at most as many are kept for nothing.
 const YARD: u64 = 64;
 /// How long a thread that could run may have to wait for a processor.
 const HELD_UP: Duration = Duration::from_millis(10);
@@ -36,7 +36,12 @@ pub struct Linux {
     /// its own to be read.
     yard: Uffd,
     yard_pages: Mapping,
+    /// Pages of the yard that have frames, the first ones.
+    yard_full: u64,
     lot: Mapping,
+    /// Memory of this process's own that is managed, if any. Unmapping waits until the message is read:
+    /// so it lives longer than the descriptor.
+    own: Option<Mapping>,
     zeros: Vec<u8>,
     messages: Vec<Message>,
     children: Vec<Option<Uffd>>,
@@ -132,7 +137,9 @@ impl Linux {
             program,
             yard,
             yard_pages,
+            yard_full: 0,
             lot,
+            own: None,
             zeros: vec![0; 64 * PAGE],
             messages: vec![Message::default(); BATCH],
             children: Vec::new(),
@@ -160,6 +167,24 @@ impl Linux {
     /// Where messages come from.
     pub fn descriptor(&self) -> RawFd {
         self.program.as_raw_fd()
+    }
+
+    /// Map so many pages in this process, to try requests on: they are the program's.
+    pub(crate) fn memory(&mut self, pages: u64) -> Result<Range> {
+        let system = |error: io::Error| Error::io(Path::new("userfaultfd"), "registering", &error);
+        let own = Mapping::new(pages).map_err(system)?;
+        let range = own.range();
+        self.program.register(own.address(), pages * PAGE as u64, true).map_err(system)?;
+        self.own = Some(own);
+        Ok(range)
+    }
+
+    /// Wait for a message, or so long.
+    pub fn wait(&self, nanoseconds: u64) {
+        let mut poll = libc::pollfd { fd: self.descriptor(), events: libc::POLLIN, revents: 0 };
+        let time = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds as i64 };
+        // SAFETY: variables of this function.
+        unsafe { libc::ppoll(&raw mut poll, 1, &raw const time, std::ptr::null()) };
     }
 
     fn read_maps(&mut self) {
@@ -334,24 +359,26 @@ impl Kernel for Linux {
     }
 
     fn discard(&mut self, from: Frame, frames: u32) {
-        let (to, all) = (self.yard_pages.address(), self.yard_pages.pages * PAGE as u64);
+        let yard = self.yard_pages.address();
         let mut from = self.lot.at(from).addr() as u64;
         let end = from + u64::from(frames) * PAGE as u64;
         while from < end {
-            match self.yard.take(to, from, all.min(end - from), false) {
+            let (to, room) = (yard + self.yard_full * PAGE as u64, YARD - self.yard_full);
+            match self.yard.take(to, from, (room * PAGE as u64).min(end - from), false) {
                 Ok(moved) => {
                     from += moved;
-                    // SAFETY: pages of the yard, which nobody reads.
-                    unsafe {
-                        libc::madvise(
-                            self.yard_pages.start.cast(),
-                            moved as usize,
-                            libc::MADV_DONTNEED,
-                        )
-                    };
+                    self.yard_full += moved / PAGE as u64;
                 }
                 // Somebody holds the frame for a moment: compaction, or a look at the page.
                 Err(_) => std::thread::yield_now(),
+            }
+            if self.yard_full == YARD {
+                // SAFETY: pages of the yard, which nobody reads.
+                unsafe {
+                    let length = YARD as usize * PAGE;
+                    libc::madvise(self.yard_pages.start.cast(), length, libc::MADV_DONTNEED);
+                }
+                self.yard_full = 0;
             }
         }
     }

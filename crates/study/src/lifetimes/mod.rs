@@ -75,6 +75,6 @@ pub fn place(space: u32, addr: u64) -> u64 {
 
 /// The address of such a number.
 #[inline]
-fn address(place: u64) -> u64 {
+pub fn address(place: u64) -> u64 {
     if place >> 63 == 0 { place & ((1 << SPACE_SHIFT) - 1) } else { place }
 }

@@ -12,8 +12,10 @@ use nearfar_trace::hash::PageMap;
 use nearfar_trace::{Batch, Columns, Error, KindSet, Reader, Result, last_byte};
 
 use super::engine::{Access, End};
+use super::trace::Numbering;
 use crate::lifetimes::{
-    Action, Blocks, Events, NO_FRAME, Next, PAGE, PageTable, Recent, SPACE_SHIFT, Spaces,
+    Action, Backing, Blocks, Events, NO_FRAME, Next, PAGE, PageTable, Recent, SPACE_SHIFT, Spaces,
+    address,
 };
 
 /// What changes before an access.
@@ -105,6 +107,8 @@ struct Builder {
     table: PageTable,
     /// log2 of the blocks in a page.
     shift: u32,
+    /// Whether only private memory of zeros counts.
+    private: bool,
     recent: Recent,
     places: Places,
     /// Of frames, by id.
@@ -118,23 +122,23 @@ struct Builder {
     lives: Lives,
 }
 
-/// Work out the lives of a trace's pages: of 4 KiB, or of 2 MiB if `huge`. A `filtered` trace lacks the
-/// stores that CPU caches held.
+/// Work out the lives of a trace's pages.
 ///
 /// # Errors
 /// The trace cannot be read; the error of `on_progress`.
 pub(super) fn lives(
     reader: &Reader,
-    huge: bool,
-    filtered: bool,
+    numbering: Numbering,
     on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<Lives> {
+    let Numbering { huge, filtered, private, .. } = numbering;
     let shift = if huge { HUGE.ilog2() } else { 0 };
     let spaces = Spaces::new(&reader.info().threads).filtered(filtered);
     let mut builder = Builder {
         blocks: Blocks::new(PAGE, PAGE + shift, spaces),
         table: PageTable::new(PAGE + shift, PAGE, None),
         shift,
+        private,
         recent: Recent::default(),
         places: Places::default(),
         place_of: Vec::new(),
@@ -152,7 +156,7 @@ pub(super) fn lives(
             match next {
                 Next::Event(event) => {
                     builder.blocks.apply(&event);
-                    if builder.changed() {
+                    if builder.changed() || private {
                         builder.recent.forget();
                     }
                 }
@@ -201,6 +205,12 @@ impl Builder {
     }
 
     fn reference(&mut self, number: u64, write: bool) {
+        if self.private && self.is_of_an_object(number) {
+            if self.known.insert(number, NO_PLACE) != Some(NO_PLACE) {
+                self.step(What::Page { number, page: Page::new(NO_PLACE) });
+            }
+            return self.recent.note(number);
+        }
         let block = self.blocks.reference(number, write);
         if self.changed() && self.shift > 0 {
             // Other blocks of the page may lie elsewhere now.
@@ -218,6 +228,12 @@ impl Builder {
         if self.known.insert(number, place) != Some(place) {
             self.step(What::Page { number, page: Page::new(place) });
         }
+    }
+
+    fn is_of_an_object(&mut self, number: u64) -> bool {
+        let (place, spaces) = (number << PAGE, self.blocks.spaces());
+        let space = if place >> 63 == 0 { (place >> SPACE_SHIFT) as u32 } else { 0 };
+        matches!(spaces.backing(space, address(place)), Backing::Object { .. })
     }
 
     /// Apply what became of blocks before the next access; answers whether a page lost its

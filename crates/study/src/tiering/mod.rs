@@ -11,6 +11,7 @@ pub mod counters;
 pub mod engine;
 mod lives;
 pub mod options;
+pub mod predict;
 pub mod run;
 #[cfg(test)]
 mod tests;

@@ -34,6 +34,9 @@ pub struct TracePages {
 pub struct Numbering {
     /// Keep groups of 2 MiB together; they are the pages that end.
     pub huge: bool,
+    /// Only private memory of zeros: references to anything else are to [`Access::ZEROS`]. Where the
+    /// trace's events do not say what is mapped, all memory.
+    pub private: bool,
     /// Let pages end, where the trace's events say so.
     pub lives: bool,
     /// The trace is what CPU caches let through: writes that they answered are not in it.
@@ -71,11 +74,11 @@ impl TracePages {
         numbering: Numbering,
         on_progress: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<Self> {
-        let Numbering { huge, filtered, .. } = numbering;
+        let huge = numbering.huge;
         let reader = Reader::open(path)?;
         let (numbers, mut found) = (PageMap::default(), None);
         if numbering.lives && known(&reader)? {
-            found = Some(lives(&reader, huge, filtered, on_progress)?);
+            found = Some(lives(&reader, numbering, on_progress)?);
         }
         let mut trace = Self { reader, numbers, pages: 0, accesses: 0, lives: found, copies: None };
         if let Some(lives) = &trace.lives {

@@ -1,0 +1,118 @@
+"""NOMAD's micro-benchmark as a program, under ``nearfar run`` on the kernel at hand.
+
+It is ``nomad.c`` here. The program and its manager share one processor: so nothing depends on how
+the kernel spreads them, and the time of a round has what moving its pages takes in it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from nearfar import live
+from nearfar.errors import NearfarError
+
+#: Size, a part of the paper's: memory of 1 GiB.
+SCALE = 1 / 27
+#: Memory, working set and operations of a round at full size, and seconds of the pause before it.
+RSS_PAGES, WSS_PAGES, OPERATIONS, PAUSE = 27 << 18, 27 << 17, 30_000_000, 10.0
+ROUNDS = 4
+SOURCE = Path(__file__).parent / "nomad.c"
+
+
+@dataclass(frozen=True)
+class Lived:
+    """One run.
+
+    Attributes:
+        outcome: what the run came to.
+        seconds: of the warm-up and of each round, by the program's clock.
+        operations: of each.
+    """
+
+    outcome: live.Outcome
+    seconds: list[float]
+    operations: int
+
+    @property
+    def bandwidth_mb_s(self) -> float:
+        """MiB that the last round copied in a second."""
+        return self.operations * 4096 / (1 << 20) / self.seconds[-1]
+
+
+class MicroBenchmark:
+    """The program, compiled.
+
+    Raises:
+        NearfarError: there is no C compiler, or ``nearfar run`` cannot work here (exit code 3).
+    """
+
+    def __init__(self, folder: Path, scale: float = SCALE) -> None:
+        if (why := live.refused()) is not None:
+            raise NearfarError(why, exit_code=3)
+        if shutil.which("cc") is None:
+            raise NearfarError("cc: not found; install a C compiler, such as gcc", exit_code=3)
+        self.program = folder / "nomad"
+        command = ["cc", "-O2", "-o", str(self.program), str(SOURCE), "-lm"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise NearfarError(f"nomad.c: {done.stderr.strip().splitlines()[-1]}", exit_code=3)
+        self.scale = scale
+        self.operations = int(OPERATIONS * scale)
+
+    def command(self, mix: str, seed: int) -> list[str]:
+        """What runs, with loads and stores as ``mix`` says."""
+        sizes = [int(size * self.scale) for size in (RSS_PAGES, WSS_PAGES)]
+        numbers = [*sizes, self.operations, ROUNDS, mix, seed, int(1e6 * PAUSE * self.scale)]
+        return [str(self.program), *map(str, numbers)]
+
+    def alone(self, mix: str) -> float:
+        """Seconds that it works by itself, without its pauses."""
+        with one_processor():
+            done = subprocess.run(
+                self.command(mix, 1), capture_output=True, text=True, check=True
+            ).stdout.split()
+        # The first writes take as long as a part of the warm-up.
+        rounds = [float(seconds) for seconds in done[:-1]]
+        return sum(rounds) + rounds[0] * int(RSS_PAGES * self.scale) / self.operations
+
+    def run(self, mix: str, policy: str, seed: int, fast: str, slow: str) -> Lived:
+        """Run it with a policy and this much memory at full size.
+
+        Raises:
+            NearfarError: it did not end well, or a page did not hold what was written.
+        """
+        with tempfile.TemporaryDirectory() as scratch, one_processor():
+            report = Path(scratch) / "report"
+            shell = ["sh", "-c", 'exec "$@" > "$0"', str(report), *self.command(mix, seed)]
+            memory = self.memory(fast, slow)
+            outcome = live.run(
+                shell, policy=policy, fast=memory["fast"], far_size=memory["far_size"], far="shm"
+            )
+            words = report.read_text(encoding="ascii").split() if report.exists() else []
+        if outcome.exit_code != 0 or len(words) != ROUNDS + 2:
+            why = outcome.why or f"it ended with {outcome.exit_code}"
+            raise NearfarError(f"nomad.c under {policy}: {why}", exit_code=1)
+        return Lived(outcome, [float(word) for word in words[:-1]], self.operations)
+
+    def memory(self, fast: str, slow: str) -> dict[str, str]:
+        """Options of a run with this much memory at full size, in MiB."""
+        sizes = (int(float(text.rstrip("M")) * self.scale * (1 << 20)) for text in (fast, slow))
+        return {"far": "shm", **dict(zip(("fast", "far_size"), map(str, sizes), strict=True))}
+
+
+@contextmanager
+def one_processor() -> Iterator[None]:
+    """Use the last processor of those that there are."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(before)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
