@@ -7,9 +7,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Unpack
@@ -20,7 +21,7 @@ from nearfar.errors import NearfarError
 from nearfar.output import watched
 from nearfar.processes import handling
 from nearfar.schema import knob_text, takes
-from nearfar.units import size
+from nearfar.units import percent, size
 
 LIBRARY = Path(__file__).parent / "_live" / "libnearfar_preload.so"
 """The library that is loaded into the program, built by ``make live``."""
@@ -94,29 +95,46 @@ def refused() -> str | None:
     return None
 
 
-def _meter() -> Callable[[Mapping[str, Any]], None] | None:
-    """Show how it goes on standard error; None when nobody looks."""
-    if not watched():
-        return None
-    last = {"seconds": 0.0, "promotions": 0}
+class _Meter:
+    """The line on standard error that says how a run goes."""
 
-    def show(now: Mapping[str, Any]) -> None:
-        seconds, promotions = now["seconds"], now["counters"]["promotions"]
-        if seconds - last["seconds"] < 0.5:
-            return
-        rate = (promotions - last["promotions"]) / (seconds - last["seconds"])
-        last.update(seconds=seconds, promotions=promotions)
-        fast, far, _ = (size(4096 * pages) for pages in now["peak"])
-        text = f"{seconds:.0f} s: up to {fast} fast, {far} far, {rate:,.0f} promotions/s"
-        print(f"\r\x1b[K{text}", end="\r", file=sys.stderr, flush=True)
+    def __init__(self) -> None:
+        self.last: Mapping[str, Any] = {"seconds": 0.0, "counters": {}, "manager_seconds": 0.0}
 
-    return show
+    def show(self, now: Mapping[str, Any]) -> None:
+        """Show this, if half a second has passed since the last."""
+        if now["seconds"] - self.last["seconds"] >= 0.5:
+            columns = shutil.get_terminal_size().columns
+            print(f"\r\x1b[K{self.line(now, columns - 1)}", end="\r", file=sys.stderr, flush=True)
+
+    def line(self, now: Mapping[str, Any], width: int) -> str:
+        """What there is to say since the last time, as much as fits."""
+        last, self.last = self.last, now
+        past = now["seconds"] - last["seconds"]
+        faults, promotions = (
+            (now["counters"][name] - last["counters"].get(name, 0)) / past
+            for name in ("faults", "promotions")
+        )
+        share = (now["manager_seconds"] - last["manager_seconds"]) / past
+        fast, far = (size(4096 * pages) for pages in now["now"][:2])
+        # The most important first.
+        parts = [
+            f"{now['seconds']:.0f} s: {fast} fast",
+            f"{far} far",
+            f"{promotions:,.0f} promotions/s",
+            f"manager {percent(share)} CPU",
+            f"{faults:,.0f} faults/s",
+        ]
+        while len(parts) > 1 and len(", ".join(parts)) > width:
+            parts.pop()
+        return ", ".join(parts)
 
 
 @takes(declared.OPTIONS)
 def run(
     command: Sequence[str],
     *,
+    fast: str | int,
     knobs: Mapping[str, str | float | bool] | None = None,
     **options: Unpack[declared.Options],
 ) -> Outcome:
@@ -138,29 +156,28 @@ def run(
         raise NearfarError("command: is empty; put the program after `--`")
     if not LIBRARY.exists():
         raise NearfarError(f"{LIBRARY.name}: is not built; run `make live`", exit_code=3)
+    values = {"fast": fast, **options}
     given = {name: knob_text(value) for name, value in (knobs or {}).items()}
-    show = _meter()
+    meter = _Meter() if watched() else None
 
     def progress(text: str) -> None:
-        if show is not None:
-            show(json.loads(text))
+        if meter is not None:
+            meter.show(json.loads(text))
 
     # Ctrl-C is the program's, which the terminal sends it to.
     with handling([signal.SIGINT], lambda _number, _frame: None):
-        text = _engine.live_run(
-            words, LIBRARY, options=dict(options), knobs=given, progress=progress
-        )
+        text = _engine.live_run(words, LIBRARY, options=values, knobs=given, progress=progress)
     found = json.loads(text)
-    if show is not None:
+    if meter is not None:
         print("\x1b[K", end="", file=sys.stderr)
-    fast, far, window = (4096 * pages for pages in found["peak"])
+    fast_bytes, far, window = (4096 * pages for pages in found["peak"])
     user, system = found["cpu_seconds"]
     return Outcome(
         command=words,
-        options=dict(options) | ({"knobs": given} if given else {}),
+        options=values | ({"knobs": given} if given else {}),
         counters=found["counters"],
         images=found["images"],
-        fast_bytes=fast,
+        fast_bytes=fast_bytes,
         far_pages_bytes=far,
         window_bytes=window,
         far_bytes=found["far_bytes"],

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use nearfar_live::Counters;
 use nearfar_live::options::Asked;
 use nearfar_live::supervise::{Summary, run};
+use nearfar_live::watch::Watched;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -51,6 +52,12 @@ fn live_probe() -> PyResult<()> {
     nearfar_live::linux::Linux::open(1).map(|_| ()).map_err(raise)
 }
 
+/// Runs that are under way: launchers and their command lines.
+#[pyfunction]
+fn live_runs(py: Python<'_>) -> Vec<(u32, String)> {
+    py.detach(Watched::all)
+}
+
 /// What is counted, by name.
 #[pyfunction]
 fn live_counters() -> Vec<(&'static str, String)> {
@@ -58,8 +65,32 @@ fn live_counters() -> Vec<(&'static str, String)> {
     Counters::NAMES.iter().map(|(name, text)| (*name, what(text))).collect()
 }
 
+/// A run that is under way: of a launcher, of a program that it manages, or the only one.
+#[pyclass]
+struct LiveWatch(Watched);
+
+#[pymethods]
+impl LiveWatch {
+    #[new]
+    fn new(py: Python<'_>, pid: Option<u32>) -> PyResult<Self> {
+        py.detach(|| Watched::find(pid)).map(Self).map_err(raise)
+    }
+
+    /// Whether it is over.
+    fn is_over(&self) -> bool {
+        self.0.is_over()
+    }
+
+    /// What it looks like now, as JSON; rates are over the time since the last look.
+    fn look(&mut self) -> String {
+        serde_json::to_string(&self.0.look()).unwrap_or_default()
+    }
+}
+
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<LiveWatch>()?;
     module.add_function(wrap_pyfunction!(live_run, module)?)?;
     module.add_function(wrap_pyfunction!(live_probe, module)?)?;
+    module.add_function(wrap_pyfunction!(live_runs, module)?)?;
     module.add_function(wrap_pyfunction!(live_counters, module)?)
 }

@@ -20,8 +20,9 @@ SETTINGS = {
 @takes(OPTIONS)
 def run(
     command: Annotated[
-        list[str], typer.Argument(metavar="-- COMMAND...", help="Program and its arguments.")
-    ],
+        list[str] | None, typer.Argument(metavar="-- COMMAND...", help="Program and its arguments.")
+    ] = None,
+    fast: str | None = None,
     knob: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="A knob of the policy; may be given again."),
@@ -30,6 +31,17 @@ def run(
         Path | None, typer.Option("-o", "--out", help="Also write what it came to as JSON.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    watch: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PID",
+            help="Run nothing: show a run that is under way, by its process or that of its "
+            "program; auto: the only one.",
+        ),
+    ] = None,
+    output_format: Annotated[
+        str, typer.Option("--format", help="Of --watch: table, json, csv or parquet.")
+    ] = "table",
     **options: Unpack[Options],
 ) -> None:
     """Run an unmodified program with a part of its memory fast and the rest in a far tier.
@@ -39,9 +51,20 @@ def run(
     error:`, when nearfar itself failed. Linux 6.8 or later; root or CAP_SYS_PTRACE.
     """
     from nearfar import live
+    from nearfar.cli._watch import show
     from nearfar.errors import NearfarError
     from nearfar.output import check_output, write_whole
 
+    if watch is not None:
+        if command or out is not None:
+            raise NearfarError("--watch: runs nothing; leave the command and -o away")
+        return show(watch, output_format)
+    if output_format != "table":
+        raise NearfarError("--format: goes with --watch; -o keeps what a run came to")
+    if fast is None:
+        raise NearfarError("--fast: is missing; give a size such as 512M")
+    if not command:
+        raise NearfarError("COMMAND: is missing; put the program after `--`")
     if out is not None:
         check_output(out, force=force)
     knobs = {}
@@ -50,7 +73,7 @@ def run(
         if not equals:
             raise NearfarError(f"--knob: {text} has no value; write NAME=VALUE")
         knobs[name] = value
-    outcome = live.run(command, knobs=knobs, **options)
+    outcome = live.run(command, fast=fast, knobs=knobs, **options)
     for line in str(outcome).splitlines():
         print(f"nearfar: {line}", file=sys.stderr)
     if outcome.why is not None:
