@@ -11,13 +11,14 @@ import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
 from nearfar import _engine
 from nearfar.declared import run as declared
 from nearfar.errors import NearfarError
+from nearfar.live_result import LiveResult, LiveRun, record
 from nearfar.output import watched
 from nearfar.processes import handling
 from nearfar.schema import knob_text, takes
@@ -28,10 +29,11 @@ LIBRARY = Path(__file__).parent / "_live" / "libnearfar_preload.so"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(LiveResult):
     """What a run came to.
 
     Attributes:
+        run: how it was made: command, options, version, kernel.
         command: program and arguments.
         options: what was asked for.
         counters: what happened, by name (docs/run.md has them), of all processes.
@@ -43,10 +45,15 @@ class Outcome:
         seconds: from start to end.
         user_seconds: processor time of the program and its managers.
         system_seconds: the same in the kernel.
+        manager_seconds: what of both was the managers', without up to 40 ms before the end of each.
+        budget_bytes: fast memory of each process.
+        far_size_bytes: most memory of each in the far tier, before compression.
+        far_latency_ns: time that a page took to or from the far tier at least.
         exit_code: the program's; 128 + N when signal N ended it.
         why: why nearfar ended the program, if it did.
     """
 
+    run: LiveRun
     command: list[str]
     options: dict[str, Any]
     counters: dict[str, int]
@@ -58,12 +65,12 @@ class Outcome:
     seconds: float
     user_seconds: float
     system_seconds: float
+    manager_seconds: float
+    budget_bytes: int
+    far_size_bytes: int
+    far_latency_ns: int
     exit_code: int
     why: str | None
-
-    def to_json(self) -> str:
-        """Everything as JSON text."""
-        return json.dumps(asdict(self), indent=2)
 
     def __str__(self) -> str:
         """What it came to, in three lines."""
@@ -167,14 +174,17 @@ def run(
     # Ctrl-C is the program's, which the terminal sends it to.
     with handling([signal.SIGINT], lambda _number, _frame: None):
         text = _engine.live_run(words, LIBRARY, options=values, knobs=given, progress=progress)
-    found = json.loads(text)
+    answer = json.loads(text)
+    found = answer["summary"]
     if meter is not None:
         print("\x1b[K", end="", file=sys.stderr)
     fast_bytes, far, window = (4096 * pages for pages in found["peak"])
     user, system = found["cpu_seconds"]
+    made = record(words, answer["options"], given)
     return Outcome(
+        run=made,
         command=words,
-        options=values | ({"knobs": given} if given else {}),
+        options=made["options"],
         counters=found["counters"],
         images=found["images"],
         fast_bytes=fast_bytes,
@@ -184,6 +194,8 @@ def run(
         seconds=found["seconds"],
         user_seconds=user,
         system_seconds=system,
+        manager_seconds=found["manager_seconds"],
+        **answer["setup"],
         exit_code=found["exit_code"],
         why=found["why"],
     )

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 
 use nearfar_live::Counters;
 use nearfar_live::options::Asked;
+use nearfar_live::setup::Setup;
 use nearfar_live::supervise::{Summary, run};
 use nearfar_live::watch::Watched;
+use nearfar_schema::Options as _;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -17,7 +19,21 @@ fn text(summary: &Summary) -> String {
     serde_json::to_string(summary).unwrap_or_default()
 }
 
-/// Run a program; returns what it came to as JSON. `progress` is called a few times a second with
+fn answer(asked: &Asked, setup: &Setup, summary: &Summary) -> String {
+    let whole = serde_json::json!({
+        "summary": summary,
+        "options": asked.plain(),
+        "setup": {
+            "budget_bytes": setup.fast,
+            "far_size_bytes": setup.far_size,
+            "far_latency_ns": setup.far_latency_ns,
+        },
+    });
+    whole.to_string()
+}
+
+/// Run a program; returns as JSON `{"summary", "options", "setup"}`: what it came to, the options as they
+/// were read, and what they came to where that depends on others. `progress` is called a few times a second with
 /// what it has come to so far, and ends the program by raising.
 #[pyfunction]
 #[pyo3(signature = (command, library, *, options, knobs, progress))]
@@ -42,7 +58,7 @@ fn live_run(
     });
     match raised {
         Some(error) => Err(error),
-        None => summary.map(|summary| text(&summary)).map_err(raise),
+        None => summary.map(|summary| answer(&asked, &setup, &summary)).map_err(raise),
     }
 }
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated, Unpack
 
 import typer
 
+from nearfar.cli._study import Out, check_outputs, save
 from nearfar.declared.run import OPTIONS, Options
 from nearfar.schema import takes
 
@@ -27,10 +27,10 @@ def run(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="A knob of the policy; may be given again."),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Also write what it came to as JSON.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    out: Out = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace an existing output of -o.")
+    ] = False,
     watch: Annotated[
         str | None,
         typer.Option(
@@ -53,7 +53,6 @@ def run(
     from nearfar import live
     from nearfar.cli._watch import show
     from nearfar.errors import NearfarError
-    from nearfar.output import check_output, write_whole
 
     if watch is not None:
         if command or out is not None:
@@ -65,8 +64,7 @@ def run(
         raise NearfarError("--fast: is missing; give a size such as 512M")
     if not command:
         raise NearfarError("COMMAND: is missing; put the program after `--`")
-    if out is not None:
-        check_output(out, force=force)
+    check_outputs(out, force)
     knobs = {}
     for text in knob or []:
         name, equals, value = text.partition("=")
@@ -78,6 +76,5 @@ def run(
         print(f"nearfar: {line}", file=sys.stderr)
     if outcome.why is not None:
         print(f"nearfar: error: the program was ended: {outcome.why}", file=sys.stderr)
-    if out is not None:
-        write_whole(out, outcome.to_json() + "\n", force=force)
+    save(outcome, out, force)
     raise typer.Exit(outcome.exit_code)
