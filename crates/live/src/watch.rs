@@ -165,7 +165,12 @@ impl Watched {
             return Ok(run);
         }
         Err(match pid {
-            _ if is_other => refused("is of another version of nearfar", "watch it with that one"),
+            Some(_) if is_other => {
+                refused("is of another version of nearfar", "watch it with that one")
+            }
+            None if is_other => {
+                refused("what runs is of another version of nearfar", "watch it with that one")
+            }
             None => refused("no `nearfar run` of this user is under way", ""),
             Some(pid) if fs::read_dir(format!("/proc/{pid}/fd")).is_err() => {
                 refused("is another user's process", "become that user, or root")
