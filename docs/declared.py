@@ -40,6 +40,7 @@ IN_PYTHON = {
     "info": "nearfar.info",
     "numa plan": "nearfar.numa.plan",
     "reproduce": "nearfar.reproduce._options",
+    "run": "nearfar.live_result",
     "sweep": "nearfar.sweep.options",
     "workload": "nearfar.workload",
 }

@@ -119,7 +119,8 @@ def _run(path: Path) -> object:
     from nearfar.studies import STUDIES
 
     metrics = [name for study in STUDIES.values() for name in study.columns.metrics]
-    row = {**dict.fromkeys(metrics, 1.0),
+    of_run = [column.name for column in STUDIES["run"].columns.columns]
+    row = {**dict.fromkeys(of_run, 1), **dict.fromkeys(metrics, 1.0),
            "page_bytes": 4096, "memory_bytes": 1 << 20, "memory_fraction": 0.5, "storage": "disk",
            "dram_bytes": 1 << 20, "epf": "none", "policy": "nomad", "seed": 1}  # fmt: skip
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), path.parent / "result.parquet")

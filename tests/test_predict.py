@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from capturing import nearfar, needs_cc, needs_qemu
-from nearfar import live
+from capturing import nearfar as capture
+from capturing import needs_cc, needs_qemu
+from conftest import Run
 from nearfar.errors import NearfarError
 from nearfar.predict import Prediction, predict
 from nearfar.reproduce._live import MicroBenchmark
@@ -70,11 +72,7 @@ def test_what_cannot_be_predicted_is_said_in_a_line(asked: dict[str, Any], says:
 
 def test_a_table_of_what_came() -> None:
     found = small("nomad")
-    lived = live.Outcome(
-        command=["x"], options={}, counters={**found.counters, "aborts": 7}, images=1,
-        fast_bytes=0, far_pages_bytes=0, window_bytes=0, far_bytes=0, seconds=1.5,
-        user_seconds=1.0, system_seconds=0.5, exit_code=0, why=None,
-    )  # fmt: skip
+    lived: Any = SimpleNamespace(counters={**found.counters, "aborts": 7}, seconds=1.5)
     lines = found.beside(lived).splitlines()
     assert lines[0].split() == ["predicted", "lived"]
     assert lines[-1].split() == ["seconds", f"{found.seconds:.2f}", "1.50"]
@@ -93,7 +91,7 @@ def test_a_program_does_what_its_trace_says(writes: int, tmp_path: Path) -> None
     subprocess.run(["cc", "-O2", "-o", program, PROGRAM, "-lm"], check=True)
     command = [str(program), "2048", "8000", str(writes), "zipf"]
     trace = tmp_path / "touch.trace"
-    done = nearfar("-o", trace, "--no-fetch", "--", *command)
+    done = capture("-o", trace, "--no-fetch", "--", *command)
     assert done.returncode == 0, done.stderr
     options: dict[str, Any] = {"fast": "4M", "far": "shm", "policy": "none"}
     found = predict(trace, costs=COSTS, **options).counters
@@ -113,3 +111,21 @@ def test_the_benchmark_of_the_paper_lives(tmp_path: Path) -> None:
     assert seen["promotions"] > seen["shadow_copies"] > 0
     assert len(lived.seconds) == 5 and lived.bandwidth_mb_s > 0
     assert program.alone("read") > 0
+
+
+@needs_userfaultfd
+@needs_cc
+def test_the_command_line_shows_both(tmp_path: Path, nearfar: Run) -> None:
+    program = tmp_path / "touch"
+    subprocess.run(["cc", "-O2", "-o", program, PROGRAM, "-lm"], check=True)
+    trace = tmp_path / "zipf.trace"
+    assert nearfar("generate", "zipf", "--refs", 2000, "--pages", 600, "-o", trace).returncode == 0
+    memory = ["--predict", trace, "--fast", "1M", "--far", "shm", "--policy", "none"]
+    alone = nearfar("run", *memory, "--alone", 0.1)
+    assert alone.returncode == 0 and alone.stdout.split()[0] == "predicted", alone.stderr
+    both = nearfar("run", *memory, "--", program, 600, 2000, 0, "zipf")
+    assert both.returncode == 0 and both.stdout == "0 wrong\n"
+    assert "nearfar: seconds" in both.stderr and "predicted" in both.stderr
+    for wrong in (["--alone", 1, "--fast", "1M", "--", "true"], [*memory, "--watch", "auto"]):
+        done = nearfar("run", *wrong)
+        assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr

@@ -14,6 +14,7 @@ import pytest
 from capturing import needs_cc
 from conftest import Run, until
 from nearfar import live
+from nearfar.run_folder import open_run
 from tiers import needs_userfaultfd, run
 
 HERE = Path(__file__).parent
@@ -111,11 +112,58 @@ def test_streams_and_exit_codes_are_the_programs(nearfar: Run, tmp_path: Path) -
     # A pipe ends with the program that writes to it, not with its manager.
     done = nearfar("run", "--fast", "4M", "--", "sh", "-c", "seq 3 | (read a; cat) | tail -1")
     assert (done.returncode, done.stdout) == (0, "3\n")
-    out = tmp_path / "run.json"
-    nearfar("run", "--fast", "4M", "-o", out, "--", "true")
-    assert json.loads(out.read_text())["counters"].keys() == live.counters().keys()
-    done = nearfar("run", "--fast", "4M", "-o", out, "--", "true")
-    assert done.returncode == 2 and "--force" in done.stderr
+
+
+@needs_userfaultfd
+def test_what_it_came_to_is_a_result_like_any_other(nearfar: Run, tmp_path: Path) -> None:
+    words = ["--fast", "4M", "--knob", "notice=write-protect"]
+    program = ["sh", "-c", "seq 99999 | sort -n | tail -1"]
+    for policy in ("ssp", "tpp"):
+        knobs = words if policy == "ssp" else words[:2]
+        out = tmp_path / f"{policy}.run"
+        done = nearfar("run", *knobs, "--policy", policy, "-o", out, "--", *program)
+        assert (done.returncode, done.stdout) == (0, "99999\n"), done.stderr
+    run = json.loads((tmp_path / "ssp.run" / "run.json").read_text())
+    assert run["command"] == (
+        "nearfar run --fast 4194304 --knob notice=write-protect -- "
+        "sh -c 'seq 99999 | sort -n | tail -1'"
+    )
+    assert run["options"]["knobs"] == {"notice": "write-protect"} and run["program"] == program
+    opened = open_run(tmp_path / "ssp.run")
+    outcome = opened.result
+    assert isinstance(outcome, live.Outcome) and opened.study.name == "run"
+    assert outcome.counters.keys() == live.counters().keys() and outcome.command == program
+    (row,) = outcome.table.to_pylist()
+    assert row["budget_bytes"] == 4 << 20 and row["far_size_bytes"] == 64 << 20
+    assert row["knobs"] == "notice=write-protect" and row["far_latency_ns"] == 0
+    assert live.Outcome(**json.loads(outcome.to_json())) == outcome
+    # Not twice, and what is there stays.
+    done = nearfar("run", *words, "-o", tmp_path / "ssp.run", "--", *program)
+    assert done.returncode == 2 and "--force" in done.stderr and done.stdout == ""
+
+    done = nearfar("diff", tmp_path / "tpp.run", tmp_path / "ssp.run", "--metric", "shadow_faults")
+    assert done.returncode == 0 and "policy: tpp in A, ssp in B" in done.stdout, done.stderr
+    page = tmp_path / "page.html"
+    done = nearfar("report", tmp_path / "tpp.run", tmp_path / "ssp.run", "-o", page)
+    assert done.returncode == 0 and "seq 99999" in page.read_text(), done.stderr
+
+
+@needs_userfaultfd
+def test_policies_are_swept(nearfar: Run, tmp_path: Path) -> None:
+    """The program has no input, and what it prints is not the sweep's answer."""
+    file = tmp_path / "study.toml"
+    file.write_text(
+        'study = "run"\n[grid]\npolicy = ["tpp", "ssp", "memtis"]\n[options]\nfast = "4M"\n'
+        'command = ["sh", "-c", "cat; seq 999 | tail -1"]\n'
+    )
+    out = tmp_path / "study.sweep"
+    done = nearfar("sweep", file, "-o", out, "--workers", "1", "--format", "json")
+    assert done.returncode == 1, done.stderr
+    found = json.loads(done.stdout)
+    assert [cell["status"] for cell in found["cells"]] == ["done", "done", "failed"]
+    assert "samples" in found["cells"][2]["error"]
+    assert [row["policy"] for row in found["rows"]] == ["tpp", "ssp"]
+    assert all(row["exit_code"] == 0 and row["images"] > 1 for row in found["rows"])
 
 
 @needs_userfaultfd
@@ -178,9 +226,3 @@ def test_a_static_program_is_refused(nearfar: Run, build: Callable[..., Path]) -
     program = build("int main(void) { return 0; }", "-static")
     done = nearfar("run", "--fast", "4M", "--", program)
     assert done.returncode == 2 and "static program" in done.stderr
-
-
-def test_docs_name_every_counter() -> None:
-    text = (HERE.parent / "docs" / "run.md").read_text()
-    for name, what in live.counters().items():
-        assert f"| `{name}` | {what} |" in text

@@ -203,7 +203,6 @@ DEVIATIONS = {
         "generate": "makes a trace; --json prints its trace.json",
         "guest": "the command's streams are passed through",
         "import": "--format names the trace's format; --json prints its trace.json",
-        "run": "the program's streams are passed through; a summary on standard error",
     },
     "formats": {
         "doctor": "a list of sentences: table, json",

@@ -167,7 +167,7 @@ def managed(command: Sequence[str], fast: str, policy: str) -> dict[str, Any]:
         said = errors.read()
     if done.returncode != 0:
         raise BenchError(f"{NAME}: {command[0]}: {said.strip().splitlines()[-1]}")
-    found = json.loads(said[said.index("{\n") :])
+    found = json.loads(said[said.index("{") :])
     if found["exit_code"] != 0:
         raise BenchError(f"{NAME}: {command[0]} ended with {found['exit_code']}: {found['why']}")
     return {**found["counters"], "seconds": found["seconds"]}

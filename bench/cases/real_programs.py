@@ -26,6 +26,7 @@ from programs import HERE
 from table import recorded
 
 from nearfar import live
+from nearfar.run_folder import open_run
 
 NAME = "real-programs"
 SUMMARY = "real programs under nearfar run with little fast memory: the same output?"
@@ -196,7 +197,7 @@ def managed(
 ) -> dict[str, Any]:
     """One run: its outcome (same, different, ended, late), its time and what moved."""
     with tempfile.TemporaryDirectory() as text:
-        folder, told = Path(text), Path(text) / "told.json"
+        folder, told = Path(text), Path(text) / "told.run"
         folder.chmod(0o777)
         far = f"file:{folder}/far" if tier == "file" else tier
         words = [sys.executable, "-m", "nearfar", "run", "--fast", str(fast), "--far", far]
@@ -217,7 +218,7 @@ def managed(
             digest, said = _digest(output.read()), errors.read().decode(errors="replace")
         if not told.exists():
             return {"outcome": "ended", "seconds": 0.0, "why": said.strip()[-300:]}
-        found = json.loads(told.read_text())
+        found = json.loads(open_run(told).result.to_json())
     same = "same" if digest == expected and found["exit_code"] == 0 else "different"
     seen = found["counters"]
     return {

@@ -7,30 +7,33 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
 from nearfar import _engine
 from nearfar.declared import run as declared
 from nearfar.errors import NearfarError
+from nearfar.live_result import LiveResult, LiveRun, record
 from nearfar.output import watched
 from nearfar.processes import handling
 from nearfar.schema import knob_text, takes
-from nearfar.units import size
+from nearfar.units import percent, size
 
 LIBRARY = Path(__file__).parent / "_live" / "libnearfar_preload.so"
 """The library that is loaded into the program, built by ``make live``."""
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(LiveResult):
     """What a run came to.
 
     Attributes:
+        run: how it was made: command, options, version, kernel.
         command: program and arguments.
         options: what was asked for.
         counters: what happened, by name (docs/run.md has them), of all processes.
@@ -42,10 +45,15 @@ class Outcome:
         seconds: from start to end.
         user_seconds: processor time of the program and its managers.
         system_seconds: the same in the kernel.
+        manager_seconds: what of both was the managers', without up to 40 ms before the end of each.
+        budget_bytes: fast memory of each process.
+        far_size_bytes: most memory of each in the far tier, before compression.
+        far_latency_ns: time that a page took to or from the far tier at least.
         exit_code: the program's; 128 + N when signal N ended it.
         why: why nearfar ended the program, if it did.
     """
 
+    run: LiveRun
     command: list[str]
     options: dict[str, Any]
     counters: dict[str, int]
@@ -57,12 +65,12 @@ class Outcome:
     seconds: float
     user_seconds: float
     system_seconds: float
+    manager_seconds: float
+    budget_bytes: int
+    far_size_bytes: int
+    far_latency_ns: int
     exit_code: int
     why: str | None
-
-    def to_json(self) -> str:
-        """Everything as JSON text."""
-        return json.dumps(asdict(self), indent=2)
 
     def __str__(self) -> str:
         """What it came to, in three lines."""
@@ -94,29 +102,46 @@ def refused() -> str | None:
     return None
 
 
-def _meter() -> Callable[[Mapping[str, Any]], None] | None:
-    """Show how it goes on standard error; None when nobody looks."""
-    if not watched():
-        return None
-    last = {"seconds": 0.0, "promotions": 0}
+class _Meter:
+    """The line on standard error that says how a run goes."""
 
-    def show(now: Mapping[str, Any]) -> None:
-        seconds, promotions = now["seconds"], now["counters"]["promotions"]
-        if seconds - last["seconds"] < 0.5:
-            return
-        rate = (promotions - last["promotions"]) / (seconds - last["seconds"])
-        last.update(seconds=seconds, promotions=promotions)
-        fast, far, _ = (size(4096 * pages) for pages in now["peak"])
-        text = f"{seconds:.0f} s: up to {fast} fast, {far} far, {rate:,.0f} promotions/s"
-        print(f"\r\x1b[K{text}", end="\r", file=sys.stderr, flush=True)
+    def __init__(self) -> None:
+        self.last: Mapping[str, Any] = {"seconds": 0.0, "counters": {}, "manager_seconds": 0.0}
 
-    return show
+    def show(self, now: Mapping[str, Any]) -> None:
+        """Show this, if half a second has passed since the last."""
+        if now["seconds"] - self.last["seconds"] >= 0.5:
+            columns = shutil.get_terminal_size().columns
+            print(f"\r\x1b[K{self.line(now, columns - 1)}", end="\r", file=sys.stderr, flush=True)
+
+    def line(self, now: Mapping[str, Any], width: int) -> str:
+        """What there is to say since the last time, as much as fits."""
+        last, self.last = self.last, now
+        past = now["seconds"] - last["seconds"]
+        faults, promotions = (
+            (now["counters"][name] - last["counters"].get(name, 0)) / past
+            for name in ("faults", "promotions")
+        )
+        share = (now["manager_seconds"] - last["manager_seconds"]) / past
+        fast, far = (size(4096 * pages) for pages in now["now"][:2])
+        # The most important first.
+        parts = [
+            f"{now['seconds']:.0f} s: {fast} fast",
+            f"{far} far",
+            f"{promotions:,.0f} promotions/s",
+            f"manager {percent(share)} CPU",
+            f"{faults:,.0f} faults/s",
+        ]
+        while len(parts) > 1 and len(", ".join(parts)) > width:
+            parts.pop()
+        return ", ".join(parts)
 
 
 @takes(declared.OPTIONS)
 def run(
     command: Sequence[str],
     *,
+    fast: str | int,
     knobs: Mapping[str, str | float | bool] | None = None,
     **options: Unpack[declared.Options],
 ) -> Outcome:
@@ -138,35 +163,39 @@ def run(
         raise NearfarError("command: is empty; put the program after `--`")
     if not LIBRARY.exists():
         raise NearfarError(f"{LIBRARY.name}: is not built; run `make live`", exit_code=3)
+    values = {"fast": fast, **options}
     given = {name: knob_text(value) for name, value in (knobs or {}).items()}
-    show = _meter()
+    meter = _Meter() if watched() else None
 
     def progress(text: str) -> None:
-        if show is not None:
-            show(json.loads(text))
+        if meter is not None:
+            meter.show(json.loads(text))
 
     # Ctrl-C is the program's, which the terminal sends it to.
     with handling([signal.SIGINT], lambda _number, _frame: None):
-        text = _engine.live_run(
-            words, LIBRARY, options=dict(options), knobs=given, progress=progress
-        )
-    found = json.loads(text)
-    if show is not None:
+        text = _engine.live_run(words, LIBRARY, options=values, knobs=given, progress=progress)
+    answer = json.loads(text)
+    found = answer["summary"]
+    if meter is not None:
         print("\x1b[K", end="", file=sys.stderr)
-    fast, far, window = (4096 * pages for pages in found["peak"])
+    fast_bytes, far, window = (4096 * pages for pages in found["peak"])
     user, system = found["cpu_seconds"]
+    made = record(words, answer["options"], given)
     return Outcome(
+        run=made,
         command=words,
-        options=dict(options) | ({"knobs": given} if given else {}),
+        options=made["options"],
         counters=found["counters"],
         images=found["images"],
-        fast_bytes=fast,
+        fast_bytes=fast_bytes,
         far_pages_bytes=far,
         window_bytes=window,
         far_bytes=found["far_bytes"],
         seconds=found["seconds"],
         user_seconds=user,
         system_seconds=system,
+        manager_seconds=found["manager_seconds"],
+        **answer["setup"],
         exit_code=found["exit_code"],
         why=found["why"],
     )

@@ -21,6 +21,7 @@ from nearfar.schema import knob_text, takes
 
 #: Counters that the comparison shows, and what they are called there.
 SHOWN = {
+    "faults": "faults",
     "first_touches": "first touches",
     "hint_faults": "hint faults",
     "accessed_faults": "faults to see use",

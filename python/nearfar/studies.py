@@ -151,6 +151,15 @@ STUDIES: Final = {
             threads=None,
         ),
         Study("numa-plan", "nearfar.numa.plan:plan", _NUMA, traces=(), threads=None),
+        Study(
+            "run",
+            "nearfar.live:run",
+            "nearfar.live:Outcome",
+            traces=(),
+            machines=(),
+            in_columns=("command", "fast", "knobs", "far", "policy", "far_size", "far_latency"),
+            threads=None,
+        ),
     )
 }
 

@@ -28,6 +28,7 @@ pub mod shared;
 pub mod supervise;
 #[cfg(test)]
 mod tests;
+pub mod watch;
 mod world;
 
 pub use ids::{Child, Frame, PAGE, Range, Slot, Va};

@@ -312,8 +312,10 @@ impl<K: Kernel> Manager<K> {
             Some(page) if self.world.has(page, is::PRESENT) => self.zapped(page, at),
             Some(page) => self.missing(page, write),
         };
+        let waits = done.is_err() && self.world.again;
+        self.world.counters.faults += u64::from(!waits);
         if done.is_err() {
-            if self.world.again {
+            if waits {
                 self.again.push(Event::Fault { at, write, protected });
             } else {
                 self.world.kernel.wake(at);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use nearfar_kernel::tiering::{POLICIES, Settings, find, usual_min_free};
 use nearfar_schema::{
-    Bytes, Choice, Command, Entry, Given, Nanoseconds, Options as _, Registry, Value, none,
+    Bytes, Choice, Command, Entry, Given, Nanoseconds, Options as _, Registry, Value, column, none,
     required,
 };
 use nearfar_trace::{Error, Result};
@@ -36,7 +36,11 @@ nearfar_schema::options! {
 }
 
 /// The command, for those who write declarations as source.
-pub const COMMAND: Command = Command { name: "run", options: Asked::specs, rows: &[] };
+pub const COMMAND: Command = Command {
+    name: "run",
+    options: Asked::specs,
+    rows: &[("watch", column::to_json::<crate::watch::Row>)],
+};
 
 /// The policies of tiering.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nearfar_trace::{Error, Result};
@@ -37,6 +37,10 @@ pub struct Summary {
     pub peak: [u64; 3],
     /// Most bytes of the far tier.
     pub far_bytes: u64,
+    /// Used at the last look: pages as above, bytes of the far tier.
+    pub now: [u64; 4],
+    /// Processor time of the managers; of each up to some 40 ms before its end.
+    pub manager_seconds: f64,
     /// Seconds from start to end.
     pub seconds: f64,
     /// Processor time of the program and of its managers, user and system.
@@ -95,6 +99,7 @@ pub fn run(
             Ok(())
         });
     }
+    shared.begin(&setup, monotonic());
     let began = Instant::now();
     let child = child.spawn().map_err(|error| Error::io(&path, "starting", &error))?;
     let mut supervisor = Supervisor {
@@ -105,8 +110,10 @@ pub fn run(
         summary: Summary::default(),
     };
     let before = processor_time();
-    supervisor.watch(child, began, &mut progress)?;
+    let watched = supervisor.watch(child, began, &mut progress);
     let mut summary = supervisor.summary;
+    supervisor.shared.head().end(summary.exit_code, summary.why.as_deref());
+    watched?;
     summary.seconds = began.elapsed().as_secs_f64();
     let after = processor_time();
     summary.cpu_seconds = [after[0] - before[0], after[1] - before[1]];
@@ -216,14 +223,11 @@ impl Supervisor {
     /// Look at every process; why the program must end, if it must.
     fn look(&mut self) -> Option<String> {
         let mut counters = Counters::default();
-        let (mut used, mut bytes, mut images) = ([0; 3], 0, 0);
+        let (mut used, mut images, mut manager_ns) = ([0; 4], 0, 0);
         let mut why = None;
-        for (index, block) in self.shared.blocks().iter().enumerate() {
-            let pid = block.pid.load(Ordering::Acquire);
-            if pid == 0 {
-                break;
-            }
+        for (index, pid, block) in self.shared.claimed() {
             images += 1;
+            manager_ns += block.manager_ns.load(Ordering::Relaxed);
             for (sum, number) in counters.numbers_mut().zip(block.counters().numbers()) {
                 *sum += number;
             }
@@ -235,8 +239,8 @@ impl Supervisor {
                     block.set_state(State::Held);
                 }
                 State::Running => {
-                    let now: [u64; 4] =
-                        std::array::from_fn(|i| block.used[i].load(Ordering::Relaxed));
+                    let now = block.used();
+                    raise(&block.peak, now);
                     let manager = block.manager.load(Ordering::Relaxed);
                     match Thread::read(pid, manager) {
                         // It has ended, or runs another program.
@@ -256,7 +260,6 @@ impl Supervisor {
                     for (sum, number) in used.iter_mut().zip(now) {
                         *sum += number;
                     }
-                    bytes += now[3];
                 }
                 State::Failed => {
                     why.get_or_insert(format!("process {pid}: {}", block.why()));
@@ -265,12 +268,11 @@ impl Supervisor {
                 State::Free | State::Held | State::Ended => {}
             }
         }
+        let peak = raise(&self.shared.head().peak, used);
         let summary = &mut self.summary;
-        (summary.counters, summary.images) = (counters, images);
-        for (peak, now) in summary.peak.iter_mut().zip(used) {
-            *peak = (*peak).max(now);
-        }
-        summary.far_bytes = summary.far_bytes.max(bytes);
+        (summary.counters, summary.images, summary.now) = (counters, images, used);
+        (summary.peak, summary.far_bytes) = ([peak[0], peak[1], peak[2]], peak[3]);
+        summary.manager_seconds = manager_ns as f64 / 1e9;
         why
     }
 
@@ -295,6 +297,11 @@ impl Supervisor {
         let _ = child.kill();
         let _ = child.wait();
     }
+}
+
+/// Make each at least what it is now; what they are then.
+fn raise(peak: &[AtomicU64; 4], now: [u64; 4]) -> [u64; 4] {
+    std::array::from_fn(|i| peak[i].fetch_max(now[i], Ordering::Relaxed).max(now[i]))
 }
 
 fn signal(pid: u32, number: i32) {

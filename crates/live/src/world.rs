@@ -87,6 +87,8 @@ macro_rules! counters {
 }
 
 counters! {
+    /// Faults of the program that were answered, of every kind.
+    faults,
     /// Pages touched for the first time.
     first_touches,
     /// Hint faults, as the policy saw them.

@@ -224,6 +224,7 @@ fn manage(manager: &mut Manager<Linux>, block: &Block) -> String {
         }
         let now = manager.world.kernel().now_ns();
         if now >= look {
+            block.manager_ns.store(thread_time(), Ordering::Relaxed);
             let found = manager.discover();
             every = if found { LOOK_NS.0 } else { (2 * every).min(LOOK_NS.1) };
             look = manager.world.kernel().now_ns() + every;
@@ -233,4 +234,12 @@ fn manage(manager: &mut Manager<Linux>, block: &Block) -> String {
             manager.world.kernel().wait(until);
         }
     }
+}
+
+/// Processor time of this thread, nanoseconds.
+fn thread_time() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes the variable of this function.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

@@ -8,7 +8,10 @@ use nearfar_kernel::tiering::Time;
 use nearfar_live::Counters;
 use nearfar_live::options::Asked;
 use nearfar_live::predict::{Costs, Predictor};
+use nearfar_live::setup::Setup;
 use nearfar_live::supervise::{Summary, run};
+use nearfar_live::watch::Watched;
+use nearfar_schema::Options as _;
 use nearfar_study::tiering;
 use nearfar_study::tiering::trace::{Numbering, TracePages};
 use nearfar_study::tiering::workload::{Prepared, generated};
@@ -23,7 +26,21 @@ fn text(summary: &Summary) -> String {
     serde_json::to_string(summary).unwrap_or_default()
 }
 
-/// Run a program; returns what it came to as JSON. `progress` is called a few times a second with
+fn answer(asked: &Asked, setup: &Setup, summary: &Summary) -> String {
+    let whole = serde_json::json!({
+        "summary": summary,
+        "options": asked.plain(),
+        "setup": {
+            "budget_bytes": setup.fast,
+            "far_size_bytes": setup.far_size,
+            "far_latency_ns": setup.far_latency_ns,
+        },
+    });
+    whole.to_string()
+}
+
+/// Run a program; returns as JSON `{"summary", "options", "setup"}`: what it came to, the options as they
+/// were read, and what they came to where that depends on others. `progress` is called a few times a second with
 /// what it has come to so far, and ends the program by raising.
 #[pyfunction]
 #[pyo3(signature = (command, library, *, options, knobs, progress))]
@@ -48,7 +65,7 @@ fn live_run(
     });
     match raised {
         Some(error) => Err(error),
-        None => summary.map(|summary| text(&summary)).map_err(raise),
+        None => summary.map(|summary| answer(&asked, &setup, &summary)).map_err(raise),
     }
 }
 
@@ -106,6 +123,12 @@ fn live_probe() -> PyResult<()> {
     nearfar_live::linux::Linux::open(1).map(|_| ()).map_err(raise)
 }
 
+/// Runs that are under way: launchers and their command lines.
+#[pyfunction]
+fn live_runs(py: Python<'_>) -> Vec<(u32, String)> {
+    py.detach(Watched::all)
+}
+
 /// What is counted, by name.
 #[pyfunction]
 fn live_counters() -> Vec<(&'static str, String)> {
@@ -113,9 +136,33 @@ fn live_counters() -> Vec<(&'static str, String)> {
     Counters::NAMES.iter().map(|(name, text)| (*name, what(text))).collect()
 }
 
+/// A run that is under way: of a launcher, of a program that it manages, or the only one.
+#[pyclass]
+struct LiveWatch(Watched);
+
+#[pymethods]
+impl LiveWatch {
+    #[new]
+    fn new(py: Python<'_>, pid: Option<u32>) -> PyResult<Self> {
+        py.detach(|| Watched::find(pid)).map(Self).map_err(raise)
+    }
+
+    /// Whether it is over.
+    fn is_over(&self) -> bool {
+        self.0.is_over()
+    }
+
+    /// What it looks like now, as JSON; rates are over the time since the last look.
+    fn look(&mut self) -> String {
+        serde_json::to_string(&self.0.look()).unwrap_or_default()
+    }
+}
+
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<LiveWatch>()?;
     module.add_function(wrap_pyfunction!(live_run, module)?)?;
     module.add_function(wrap_pyfunction!(live_predict, module)?)?;
     module.add_function(wrap_pyfunction!(live_probe, module)?)?;
+    module.add_function(wrap_pyfunction!(live_runs, module)?)?;
     module.add_function(wrap_pyfunction!(live_counters, module)?)
 }

@@ -235,6 +235,13 @@ def _emitters() -> Iterable[tuple[str, str]]:
     return [(name, emit.emitter(name).SUMMARY) for name in emit.names()]
 
 
+def _runs() -> Iterable[tuple[str, str]]:
+    from nearfar import live_watch
+
+    found = live_watch.runs().items()
+    return [("auto", "the only one"), *((str(pid), command) for pid, command in found)]
+
+
 def _studies() -> Iterable[tuple[str, str]]:
     from nearfar import reproduce
 
@@ -250,6 +257,7 @@ NAMES: Mapping[str, Names] = {
     "numa import output_format": _words("table", "json", "toml"),
     "output_format": _words("table", "json", "csv", "parquet"),
     "reproduce study": _studies,
+    "run watch": _runs,
     "storage": _storages,
     "workload": _tiering_workloads,
     "workload targets": _workloads,

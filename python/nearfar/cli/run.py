@@ -8,6 +8,7 @@ from typing import Annotated, Unpack
 
 import typer
 
+from nearfar.cli._study import Out, check_outputs, save
 from nearfar.declared.run import OPTIONS, Options
 from nearfar.schema import takes
 
@@ -20,16 +21,44 @@ SETTINGS = {
 @takes(OPTIONS)
 def run(
     command: Annotated[
-        list[str], typer.Argument(metavar="-- COMMAND...", help="Program and its arguments.")
-    ],
+        list[str] | None, typer.Argument(metavar="-- COMMAND...", help="Program and its arguments.")
+    ] = None,
+    fast: str | None = None,
     knob: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="A knob of the policy; may be given again."),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Also write what it came to as JSON.")
+    out: Out = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace an existing output of -o.")
+    ] = False,
+    predict: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="TRACE",
+            help="A trace of the program: also show what the run is predicted to come to; that "
+            "alone without a command.",
+        ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    alone: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="How long the program takes by itself, for --predict.",
+            show_default="a nanosecond a reference",
+        ),
+    ] = None,
+    watch: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PID",
+            help="Run nothing: show a run that is under way, by its process or that of its "
+            "program; auto: the only one.",
+        ),
+    ] = None,
+    output_format: Annotated[
+        str, typer.Option("--format", help="Of --watch: table, json, csv or parquet.")
+    ] = "table",
     **options: Unpack[Options],
 ) -> None:
     """Run an unmodified program with a part of its memory fast and the rest in a far tier.
@@ -39,22 +68,43 @@ def run(
     error:`, when nearfar itself failed. Linux 6.8 or later; root or CAP_SYS_PTRACE.
     """
     from nearfar import live
+    from nearfar.cli._watch import show
     from nearfar.errors import NearfarError
-    from nearfar.output import check_output, write_whole
 
-    if out is not None:
-        check_output(out, force=force)
+    if watch is not None:
+        if command or out is not None or predict is not None:
+            raise NearfarError("--watch: runs nothing; leave the command, -o and --predict away")
+        return show(watch, output_format)
+    if output_format != "table":
+        raise NearfarError("--format: goes with --watch; -o keeps what a run came to")
+    if fast is None:
+        raise NearfarError("--fast: is missing; give a size such as 512M")
+    if not command and predict is None:
+        raise NearfarError("COMMAND: is missing; put the program after `--`")
+    check_outputs(out, force)
     knobs = {}
     for text in knob or []:
         name, equals, value = text.partition("=")
         if not equals:
             raise NearfarError(f"--knob: {text} has no value; write NAME=VALUE")
         knobs[name] = value
-    outcome = live.run(command, knobs=knobs, **options)
+    predicted = None
+    if predict is not None:
+        from nearfar.predict import predict as run_to_be
+
+        predicted = run_to_be(predict, alone=alone, fast=fast, knobs=knobs, **options)
+        if not command:
+            print(predicted.beside())
+            return
+    elif alone is not None:
+        raise NearfarError("--alone: goes with --predict")
+    outcome = live.run(command or [], fast=fast, knobs=knobs, **options)
     for line in str(outcome).splitlines():
         print(f"nearfar: {line}", file=sys.stderr)
+    if predicted is not None:
+        for line in predicted.beside(outcome).splitlines():
+            print(f"nearfar: {line}", file=sys.stderr)
     if outcome.why is not None:
         print(f"nearfar: error: the program was ended: {outcome.why}", file=sys.stderr)
-    if out is not None:
-        write_whole(out, outcome.to_json() + "\n", force=force)
+    save(outcome, out, force)
     raise typer.Exit(outcome.exit_code)

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 
 from nearfar.sweep import cell
 
 
 def main() -> None:
     """Serve until the input ends."""
-    # What a library prints must not come between the lines.
+    # What a library or a program prints must not come between the lines, nor read them.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    jobs = os.fdopen(os.dup(0), encoding="utf-8")
     os.dup2(2, 1)
-    for line in sys.stdin:
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    for line in jobs:
         outcome = cell.run(json.loads(line))
         try:
             print(json.dumps(outcome), file=answers, flush=True)

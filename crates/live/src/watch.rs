@@ -1,0 +1,434 @@
+//! A run that is under way, as another process sees it.
+//!
+//! The launcher holds the file of [`Shared`], so whoever may open `/proc/PID/fd` of it, its user or root,
+//! can read what the managers publish there. Nothing is asked of the run, which does not notice.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nearfar_trace::{Error, Result};
+use serde::Serialize;
+
+use crate::linux::monotonic;
+use crate::shared::{Block, NAME, Shared, State};
+use crate::{Counters, PAGE};
+
+nearfar_schema::columns! {
+    /// A process of a run that is under way, or the whole run.
+    pub struct Row {
+        /// Process; null for the whole run.
+        pid: Option<u32>,
+        /// Its command line; of the whole run that of its launcher.
+        command: String,
+        /// Fast memory in use.
+        fast_bytes: u64 ["bytes"] as "fast",
+        /// Most at a moment that was looked at.
+        fast_peak_bytes: u64 ["bytes"] as "fast peak",
+        /// Fast memory that it may use (`--fast`); of the whole run that of all its processes.
+        budget_bytes: u64 ["bytes"] as "budget",
+        /// Memory in the far tier, shadows included, before compression.
+        far_pages_bytes: u64 ["bytes"] as "far",
+        /// Most at a moment that was looked at.
+        far_pages_peak_bytes: u64 ["bytes"] as "far peak",
+        /// What the far tier takes for it.
+        far_bytes: u64 ["bytes"] as "far takes",
+        /// Far memory that is let through without a promotion.
+        window_bytes: u64 ["bytes"] as "window",
+        /// Faults of the program that were answered, of every kind.
+        faults: u64,
+        /// Pages moved from the far tier to fast memory.
+        promotions: u64,
+        /// Pages moved to the far tier, by a copy or by taking their shadow.
+        demotions: u64,
+        /// Hint faults, as the policy saw them.
+        hint_faults: u64,
+        /// First writes to pages with a shadow.
+        shadow_faults: u64,
+        /// Copies under way that were given up because the page was written.
+        aborts: u64,
+        /// References to slow pages that went through the window.
+        window_faults: u64 as "let through",
+        /// Processor time of its manager.
+        manager_seconds: f64 ["s"] as "manager time",
+        /// Faults over the last second; null where it was not looked at before, as all of these are.
+        faults_per_second: Option<f64> ["per s"] as "faults/s",
+        /// Promotions over the last second.
+        promotions_per_second: Option<f64> ["per s"] as "promotions/s",
+        /// Demotions over the last second.
+        demotions_per_second: Option<f64> ["per s"] as "demotions/s",
+        /// Share of a processor that its manager took over the last second.
+        manager_share: Option<f64> as "manager",
+    }
+    keys [pid]
+    metrics []
+    seed []
+}
+
+/// What a run looks like at a moment.
+#[derive(Clone, Debug, Serialize)]
+pub struct Snapshot {
+    /// The launcher's process.
+    pub launcher: u32,
+    /// Seconds since it began.
+    pub seconds: f64,
+    /// The policy.
+    pub policy: String,
+    /// The far tier.
+    pub far: String,
+    /// Fast memory of each process.
+    pub fast_bytes: u64,
+    /// Most memory of each in the far tier.
+    pub far_size_bytes: u64,
+    /// Process images so far, those that have ended too.
+    pub images: u64,
+    /// Whether it is over.
+    pub is_over: bool,
+    /// Its exit code, if it is over and was not killed itself.
+    pub exit_code: Option<i32>,
+    /// Why the program was ended, if it was.
+    pub why: Option<String>,
+    /// The whole run, and each process that runs now.
+    pub rows: Vec<Row>,
+}
+
+/// What rates are made of.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    counters: Counters,
+    manager_ns: u64,
+}
+
+impl Counts {
+    fn of(block: &Block) -> Self {
+        let manager_ns = block.manager_ns.load(Ordering::Relaxed);
+        Self { counters: block.counters(), manager_ns }
+    }
+
+    fn add(&mut self, other: Self) {
+        let numbers = other.counters.numbers();
+        self.counters.numbers_mut().zip(numbers).for_each(|(sum, number)| *sum += number);
+        self.manager_ns += other.manager_ns;
+    }
+
+    fn demotions(&self) -> u64 {
+        self.counters.demotions_copied + self.counters.demotions_remapped
+    }
+}
+
+/// A run that is under way.
+#[derive(Debug)]
+pub struct Watched {
+    launcher: u32,
+    command: String,
+    /// The launcher: readable once it has ended.
+    process: OwnedFd,
+    shared: Shared,
+    /// The last look: when, and what was counted by then, by block.
+    last: Option<(u64, BTreeMap<usize, Counts>)>,
+}
+
+impl Watched {
+    /// The run of a launcher or of a program that is managed; without a process the only one there is.
+    ///
+    /// # Errors
+    /// There is no such run; it is another user's or another version's; there are several.
+    pub fn find(pid: Option<u32>) -> Result<Self> {
+        let place = pid.map_or("--watch auto".to_owned(), |pid| format!("--watch {pid}"));
+        let refused = |what: &str, fix: &str| Error::input(place.clone(), what, fix);
+        if let Some(pid) = pid
+            && !Path::new(&format!("/proc/{pid}")).exists()
+        {
+            return Err(refused("no such process; it may have ended", ""));
+        }
+        let (mut found, mut is_other) = (Vec::new(), false);
+        for (launcher, opened) in Self::opened() {
+            match opened {
+                Ok(run) if pid.is_none_or(|pid| run.has(pid)) => found.push(run),
+                Ok(_) => {}
+                Err(error) => {
+                    let here = pid.is_none_or(|pid| pid == launcher);
+                    is_other |= here && error.kind() == io::ErrorKind::InvalidData;
+                }
+            }
+        }
+        if found.len() > 1 {
+            let all: Vec<String> =
+                found.iter().map(|run| format!("{} ({})", run.launcher, run.command)).collect();
+            let what = format!("there are {} runs: {}", all.len(), all.join(", "));
+            return Err(refused(&what, "name one: --watch PID"));
+        }
+        if let Some(run) = found.pop() {
+            return Ok(run);
+        }
+        Err(match pid {
+            Some(_) if is_other => {
+                refused("is of another version of nearfar", "watch it with that one")
+            }
+            None if is_other => {
+                refused("what runs is of another version of nearfar", "watch it with that one")
+            }
+            None => refused("no `nearfar run` of this user is under way", ""),
+            Some(pid) if fs::read_dir(format!("/proc/{pid}/fd")).is_err() => {
+                refused("is another user's process", "become that user, or root")
+            }
+            Some(_) => refused(
+                "is neither `nearfar run` nor a program that it manages",
+                "`--watch auto` finds what runs",
+            ),
+        })
+    }
+
+    /// The launchers of all runs of this user, and their command lines.
+    pub fn all() -> Vec<(u32, String)> {
+        let runs = Self::opened().filter_map(|(_, opened)| opened.ok());
+        runs.map(|run| (run.launcher, run.command)).collect()
+    }
+
+    fn opened() -> impl Iterator<Item = (u32, io::Result<Self>)> {
+        files().into_iter().map(|(pid, path)| (pid, Self::open(pid, &path)))
+    }
+
+    /// The file at `path`, which this process holds.
+    ///
+    /// # Errors
+    /// `InvalidData` for a run of another version; anything else is no run that is under way.
+    fn open(launcher: u32, path: &Path) -> io::Result<Self> {
+        // First, so that it is the process that holds the file.
+        // SAFETY: a system call that takes numbers.
+        let process = unsafe { libc::syscall(libc::SYS_pidfd_open, launcher, 0) };
+        if process < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a descriptor that the kernel has just made for the caller.
+        let process = unsafe { OwnedFd::from_raw_fd(process as i32) };
+        let file = File::open(path)?;
+        let shared = Shared::map_to_read(&file).map_err(|error| match error.raw_os_error() {
+            Some(libc::EBADF | libc::EPROTO) => io::ErrorKind::InvalidData.into(),
+            _ => error,
+        })?;
+        // A program holds the file for a moment when it starts.
+        let head = shared.head();
+        if head.launcher.load(Ordering::Relaxed) != launcher || head.ended().is_some() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        Ok(Self { launcher, command: command_of(launcher), process, shared, last: None })
+    }
+
+    /// Whether this is its launcher, or a process that it manages.
+    fn has(&self, pid: u32) -> bool {
+        let runs = |(_, own, block): (_, u32, &Block)| own == pid && is_running(block);
+        pid == self.launcher || self.shared.claimed().any(runs)
+    }
+
+    /// Whether it is over.
+    pub fn is_over(&self) -> bool {
+        let mut poll =
+            libc::pollfd { fd: self.process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: the variable of this function.
+        let has_ended = unsafe { libc::poll(&raw mut poll, 1, 0) } > 0;
+        has_ended || self.shared.head().ended().is_some()
+    }
+
+    /// What it looks like now. Rates are over the time since the last look.
+    pub fn look(&mut self) -> Snapshot {
+        self.look_at(monotonic())
+    }
+
+    fn look_at(&mut self, now: u64) -> Snapshot {
+        let is_over = self.is_over();
+        let head = self.shared.head();
+        let setup = head.setup();
+        let seconds = |from: u64| now.saturating_sub(from) as f64 / 1e9;
+        let last = self.last.take();
+        let since = last.as_ref().map(|(when, _)| seconds(*when));
+        let before = last.map(|(_, counts)| counts).unwrap_or_default();
+        let mut counts = BTreeMap::new();
+        let (mut all, mut all_before, mut used, mut rows) =
+            (Counts::default(), Counts::default(), [0; 4], Vec::new());
+        for (index, pid, block) in self.shared.claimed() {
+            let own = Counts::of(block);
+            let own_before = before.get(&index).copied().unwrap_or_default();
+            counts.insert(index, own);
+            all.add(own);
+            all_before.add(own_before);
+            if is_over || !is_running(block) {
+                continue;
+            }
+            let own_used = block.used();
+            used.iter_mut().zip(own_used).for_each(|(sum, number)| *sum += number);
+            let peak = at_least(&block.peak, own_used);
+            let mut row = row(own, own_before, since, own_used, peak);
+            (row.pid, row.command) = (Some(pid), command_of(pid));
+            row.budget_bytes = setup.fast;
+            rows.push(row);
+        }
+        let mut whole = row(all, all_before, since, used, at_least(&head.peak, used));
+        whole.command.clone_from(&self.command);
+        whole.budget_bytes = setup.fast * rows.len() as u64;
+        rows.insert(0, whole);
+        let images = counts.len() as u64;
+        self.last = Some((now, counts));
+        let (exit_code, why) = head.ended().unzip();
+        Snapshot {
+            launcher: self.launcher,
+            seconds: seconds(head.began.load(Ordering::Relaxed)),
+            policy: setup.policy,
+            far: setup.far,
+            fast_bytes: setup.fast,
+            far_size_bytes: setup.far_size,
+            images,
+            is_over,
+            exit_code,
+            why: why.flatten(),
+            rows,
+        }
+    }
+}
+
+fn is_running(block: &Block) -> bool {
+    matches!(block.state(), State::Held | State::Running | State::Failed)
+}
+
+/// The peak, which the launcher writes a little later than it is there.
+fn at_least(peak: &[AtomicU64; 4], now: [u64; 4]) -> [u64; 4] {
+    std::array::from_fn(|i| peak[i].load(Ordering::Relaxed).max(now[i]))
+}
+
+/// A row without a name.
+fn row(now: Counts, before: Counts, since: Option<f64>, used: [u64; 4], peak: [u64; 4]) -> Row {
+    let bytes = |pages: u64| pages * PAGE as u64;
+    let rate = |what: fn(&Counts) -> u64| {
+        let change = what(&now).saturating_sub(what(&before)) as f64;
+        since.filter(|since| *since > 0.0).map(|since| change / since)
+    };
+    let counters = &now.counters;
+    Row {
+        pid: None,
+        command: String::new(),
+        fast_bytes: bytes(used[0]),
+        fast_peak_bytes: bytes(peak[0]),
+        budget_bytes: 0,
+        far_pages_bytes: bytes(used[1]),
+        far_pages_peak_bytes: bytes(peak[1]),
+        far_bytes: used[3],
+        window_bytes: bytes(used[2]),
+        faults: counters.faults,
+        promotions: counters.promotions,
+        demotions: now.demotions(),
+        hint_faults: counters.hint_faults,
+        shadow_faults: counters.shadow_faults,
+        aborts: counters.aborts,
+        window_faults: counters.window_faults,
+        manager_seconds: now.manager_ns as f64 / 1e9,
+        faults_per_second: rate(|counts| counts.counters.faults),
+        promotions_per_second: rate(|counts| counts.counters.promotions),
+        demotions_per_second: rate(Counts::demotions),
+        manager_share: rate(|counts| counts.manager_ns).map(|share| share / 1e9),
+    }
+}
+
+/// The files of all runs that this user may open, with who holds them.
+fn files() -> Vec<(u32, PathBuf)> {
+    let mut found = Vec::new();
+    for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        for file in fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten() {
+            if fs::read_link(file.path()).is_ok_and(|link| link == Path::new(NAME)) {
+                found.push((pid, file.path()));
+            }
+        }
+    }
+    found
+}
+
+/// The words of a process; empty if it is gone.
+fn command_of(pid: u32) -> String {
+    let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words = bytes.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+    words.collect::<Vec<_>>().join(" ").trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::setup::Setup;
+
+    /// This process holds a run: it is its own launcher and program.
+    fn run() -> (Shared, OwnedFd, usize) {
+        let (shared, file) = Shared::create().unwrap();
+        let launcher = std::process::id();
+        let setup = Setup { launcher, fast: 4 << 20, policy: "ssp".into(), ..Setup::default() };
+        shared.begin(&setup, monotonic());
+        let block = shared.claim(launcher).unwrap();
+        shared.blocks()[block].set_state(State::Running);
+        (shared, file, block)
+    }
+
+    fn open(file: &OwnedFd) -> io::Result<Watched> {
+        let pid = std::process::id();
+        Watched::open(pid, Path::new(&format!("/proc/{pid}/fd/{}", file.as_raw_fd())))
+    }
+
+    #[test]
+    fn what_managers_publish_is_seen_with_its_rates() {
+        let (shared, file, block) = run();
+        let mut watched = open(&file).unwrap();
+        assert!(watched.has(std::process::id()) && !watched.has(u32::MAX / 2));
+        let block = &shared.blocks()[block];
+        let mut counters = Counters { faults: 10, demotions_copied: 1, ..Counters::default() };
+        block.publish(&counters);
+        let first = watched.look_at(1_000_000_000);
+        assert_eq!(first.rows.len(), 2);
+        assert_eq!((first.rows[0].faults, first.rows[0].faults_per_second), (10, None));
+
+        (counters.faults, counters.demotions_remapped) = (40, 6);
+        block.publish(&counters);
+        block.manager_ns.store(500_000_000, Ordering::Relaxed);
+        block.used[0].store(100, Ordering::Relaxed);
+        block.peak[0].store(300, Ordering::Relaxed);
+        // A program that was started since.
+        let more = &shared.blocks()[shared.claim(1).unwrap()];
+        more.set_state(State::Running);
+        more.publish(&Counters { faults: 2, ..Counters::default() });
+        let second = watched.look_at(3_000_000_000);
+        let [whole, own, more] = &second.rows[..] else { panic!("{second:?}") };
+        assert_eq!((whole.faults, own.faults, more.faults), (42, 40, 2));
+        assert_eq!(own.faults_per_second, Some(15.0));
+        assert_eq!((own.demotions, own.demotions_per_second), (7, Some(3.0)));
+        assert_eq!((whole.faults_per_second, more.faults_per_second), (Some(16.0), Some(1.0)));
+        assert_eq!(own.manager_share, Some(0.25));
+        assert_eq!((own.fast_bytes, own.fast_peak_bytes), (100 << 12, 300 << 12));
+        assert_eq!((own.budget_bytes, whole.budget_bytes), (4 << 20, 8 << 20));
+        assert_eq!((second.images, second.policy.as_str(), second.is_over), (2, "ssp", false));
+
+        // What ends leaves its counts to the whole.
+        block.set_state(State::Ended);
+        let third = watched.look_at(4_000_000_000);
+        assert_eq!((third.rows.len(), third.rows[0].faults, third.images), (2, 42, 2));
+        assert_eq!(third.rows[0].faults_per_second, Some(0.0));
+        shared.head().end(7, None);
+        let last = watched.look_at(5_000_000_000);
+        assert!(watched.is_over() && last.is_over && last.rows.len() == 1);
+        assert_eq!((last.exit_code, last.rows[0].faults), (Some(7), 42));
+        assert_eq!(open(&file).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn what_is_no_run_is_refused_in_a_line() {
+        let (shared, file, _) = run();
+        shared.head().launcher.store(1, Ordering::Relaxed);
+        assert_eq!(open(&file).unwrap_err().kind(), io::ErrorKind::NotFound);
+        let other = tempfile::tempfile().unwrap();
+        assert_eq!(open(&other.into()).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        for (pid, says) in [(u32::MAX / 2, "no such process"), (1, "--watch 1: is ")] {
+            let text = Watched::find(Some(pid)).unwrap_err().to_string();
+            assert!(text.contains(says) && !text.contains('\n'), "{text}");
+        }
+    }
+}
