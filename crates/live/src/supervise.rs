@@ -156,21 +156,23 @@ struct Silence {
     heard: u64,
     /// When it was looked at last, and what its thread had used then.
     seen: u64,
-    used: u64,
+    used: Duration,
     /// Time in which it could have run and was not heard of.
     time: Duration,
 }
 
 impl Silence {
     /// Look at it at this moment. Whether it hangs: a thread that the machine has no processor for does
-    /// not, nor one whose far tier is slow.
+    /// not, nor one that has little of one, nor one whose far tier is slow.
     fn hangs(&mut self, thread: &Thread, heard: u64, now: u64) -> bool {
         let since = Duration::from_nanos(now.saturating_sub(self.seen));
         if heard != self.heard {
             *self = Self { heard, seen: now, used: thread.used, time: Duration::ZERO };
         } else if since >= LOOK {
-            let waits = thread.state == 'R' && thread.used == self.used;
-            if !waits && !thread.in_transfer {
+            if thread.state == 'R' {
+                // It could run for as long as it had a processor.
+                self.time += thread.used.saturating_sub(self.used).min(2 * since);
+            } else if !thread.in_transfer {
                 // Who looks may have been without a processor as well.
                 self.time += since.min(2 * LOOK);
             }
@@ -309,11 +311,18 @@ fn signal(pid: u32, number: i32) {
     unsafe { libc::kill(pid as i32, number) };
 }
 
+/// What `/proc` counts processor time in.
+fn tick() -> Duration {
+    // SAFETY: asks for a number.
+    let hertz = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    Duration::from_secs(1) / hertz.max(1) as u32
+}
+
 /// A thread, as `/proc` has it.
 struct Thread {
     state: char,
-    /// Ticks of processor time.
-    used: u64,
+    /// Processor time.
+    used: Duration,
     /// It waits for a read or a write of the far tier's file.
     in_transfer: bool,
 }
@@ -331,7 +340,7 @@ impl Thread {
             let number = call.split(' ').next().and_then(|word| word.parse().ok());
             matches!(number, Some(libc::SYS_pread64 | libc::SYS_pwrite64))
         };
-        let used = ticks(11)? + ticks(12)?;
+        let used = tick() * (ticks(11)? + ticks(12)?) as u32;
         (!matches!(state, 'Z' | 'X')).then_some(Self { state, used, in_transfer })
     }
 }
@@ -401,21 +410,23 @@ mod tests {
 
     #[test]
     fn time_without_a_processor_or_in_a_transfer_is_no_silence() {
-        let steps_until = |state: char, in_transfer: bool, runs: bool, heard_until: u64| {
-            let (mut silence, mut used) = (Silence::default(), 0);
+        let steps_until = |state: char, in_transfer: bool, runs: u64, heard_until: u64| {
+            let (mut silence, mut used) = (Silence::default(), Duration::ZERO);
             (1..100).find(|step| {
-                used += u64::from(runs);
+                used += Duration::from_millis(runs);
                 let thread = Thread { state, used, in_transfer };
                 silence.hangs(&thread, heard_until.min(*step), step * 100_000_000)
             })
         };
         // In steps of a tenth of a second.
-        assert_eq!(steps_until('S', false, false, 5), Some(25));
-        assert_eq!(steps_until('D', false, false, 1), Some(21));
-        assert_eq!(steps_until('R', false, true, 5), Some(25));
-        assert_eq!(steps_until('R', false, false, 5), None);
-        assert_eq!(steps_until('D', true, false, 5), None);
-        assert_eq!(steps_until('S', false, false, 100), None);
+        assert_eq!(steps_until('S', false, 0, 5), Some(25));
+        assert_eq!(steps_until('D', false, 0, 1), Some(21));
+        assert_eq!(steps_until('R', false, 100, 5), Some(25));
+        assert_eq!(steps_until('R', false, 50, 5), Some(45));
+        assert_eq!(steps_until('R', false, 10, 5), None);
+        assert_eq!(steps_until('R', false, 0, 5), None);
+        assert_eq!(steps_until('D', true, 0, 5), None);
+        assert_eq!(steps_until('S', false, 0, 100), None);
     }
 
     #[test]

@@ -307,9 +307,8 @@ impl<K: Kernel> World<K> {
         Some(from.skip(next as u32))
     }
 
-    /// Refused for this reason.
-    #[track_caller]
-    pub(crate) fn refused(&mut self, fail: Fail) -> Refused {
+    /// A request (what it does) at this page was refused for this reason.
+    pub(crate) fn refused(&mut self, fail: Fail, what: &str, at: Va) -> Refused {
         match fail {
             Fail::Again => self.again = true,
             Fail::Pinned => {
@@ -318,17 +317,28 @@ impl<K: Kernel> World<K> {
             }
             Fail::Missing | Fail::Ended => {}
             Fail::Exists => {
-                let line = std::panic::Location::caller().line();
-                self.break_down(format!("a page is where none should be (line {line})"));
+                let (known, at) = (self.state_of(at), at.address());
+                self.break_down(format!(
+                    "{what} at {at:#x}: a page is where none should be ({known})"
+                ));
             }
             Fail::Other(number) => {
-                self.break_down(format!(
-                    "userfaultfd: {}",
-                    std::io::Error::from_raw_os_error(number)
-                ));
+                let (error, at) = (std::io::Error::from_raw_os_error(number), at.address());
+                self.break_down(format!("userfaultfd: {what} at {at:#x}: {error}"));
             }
         }
         Refused::Pinned
+    }
+
+    /// What is known of the page there, for a message.
+    fn state_of(&self, at: Va) -> String {
+        match self.page_at(at) {
+            None => "unknown".into(),
+            Some(page) => {
+                let slot = if self.slot(page).is_some() { ", in a slot" } else { "" };
+                format!("state {:#x}{slot}", self.flags[page.index()])
+            }
+        }
     }
 
     /// It cannot go on: the program must end before it reads something wrong.
@@ -349,7 +359,7 @@ impl<K: Kernel> World<K> {
 
     /// Write-protect the page there, or let writes through.
     pub(crate) fn protect(&mut self, at: Va, on: bool) -> Result<(), Refused> {
-        self.kernel.protect(at, on).map_err(|fail| self.refused(fail))
+        self.kernel.protect(at, on).map_err(|fail| self.refused(fail, "protecting", at))
     }
 
     /// Up to `pages` pages of zeros from here on; [`Refused::State`] if there is a page.
@@ -357,7 +367,7 @@ impl<K: Kernel> World<K> {
         self.kernel.place_zeros(at, pages).map_err(|fail| match fail {
             // Another thread's fault brought it.
             Fail::Exists => Refused::State,
-            fail => self.refused(fail),
+            fail => self.refused(fail, "placing zeros", at),
         })
     }
 
@@ -396,9 +406,10 @@ impl<K: Kernel> World<K> {
             return Ok(Frame::new(self.frames[page.index()]));
         }
         let frame = self.empty_place().ok_or(Refused::NoFrame)?;
-        if let Err(fail) = self.kernel.park(self.numbers.place(page), frame) {
+        let at = self.numbers.place(page);
+        if let Err(fail) = self.kernel.park(at, frame) {
             self.empty.push(frame);
-            return Err(self.refused(fail));
+            return Err(self.refused(fail, "parking", at));
         }
         self.moved += 1;
         self.set(page, is::PRESENT, false);
@@ -416,12 +427,12 @@ impl<K: Kernel> World<K> {
                 Ok(()) => self.empty.push(frame),
                 // A mapping whose protection has changed takes no frame, but takes a copy.
                 Err(Fail::Pinned) => copy = true,
-                Err(fail) => return Err(self.refused(fail)),
+                Err(fail) => return Err(self.refused(fail, "bringing back", at)),
             }
         }
         if copy {
             if let Err(fail) = self.kernel.place_copy(at, frame, protect) {
-                return Err(self.refused(fail));
+                return Err(self.refused(fail, "bringing back a copy", at));
             }
             self.release_frame(frame);
         }
@@ -461,7 +472,7 @@ impl<K: Kernel> World<K> {
         if let Err(fault) = loaded {
             self.break_down(fault.to_string());
         }
-        placed.map_err(|fail| self.refused(fail))?;
+        placed.map_err(|fail| self.refused(fail, "loading", at))?;
         self.moved += 1;
         self.set(page, is::PRESENT, true);
         Ok(())
@@ -521,7 +532,7 @@ impl<K: Kernel> World<K> {
                     }
                 }
                 Err(fail) => {
-                    self.refused(fail);
+                    self.refused(fail, "giving to a child", at);
                     return self.break_down("a child cannot be given its memory".into());
                 }
             }
