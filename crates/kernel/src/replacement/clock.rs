@@ -30,7 +30,7 @@ pub struct Clock {
 }
 
 impl Replacement for Clock {
-    type Evicted = Option<u32>;
+    type Evicted<'a> = Option<u32>;
 
     fn new(setup: Setup) -> Self {
         let frames = setup.frames.max(1);

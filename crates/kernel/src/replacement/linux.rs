@@ -75,6 +75,11 @@
 //! Compared with a running kernel, with anonymous pages alone, in `bench/cases/kernel_faults.py`. Do
 //! not use it for multi-generational LRU kernels (`/sys/kernel/mm/lru_gen/enabled` other than 0).
 
+pub mod few;
+
+use std::iter::Copied;
+use std::slice::Iter;
+
 use nearfar_hardware::list::{Links, List};
 
 use super::{AccessBits, Replacement, Setup};
@@ -166,6 +171,15 @@ pub struct Lists {
     faults: u64,
     /// Pages looked at that stay: they are put back when the batch is done.
     kept: Vec<u32>,
+    /// Pages that the last fault evicted.
+    evicted: Vec<u32>,
+}
+
+/// `lru_note_cost`: the costs with more for one type, where lists have so many pages.
+#[inline]
+fn note_cost(mut cost: [u64; 2], kind: usize, more: u64, pages: u64) -> [u64; 2] {
+    cost[kind] += more;
+    if cost[0] + cost[1] > pages / 4 { cost.map(|cost| cost / 2) } else { cost }
 }
 
 impl Lists {
@@ -195,13 +209,13 @@ impl Lists {
     }
 
     /// `lru_add_drain`: put new pages into their lists.
+    #[inline]
     fn drain(&mut self) {
-        let waiting = std::mem::take(&mut self.waiting);
-        for &page in &waiting {
+        for place in 0..self.waiting.len() {
+            let page = self.waiting[place];
             self.links[page] &= !WAITING;
             self.push_head(page);
         }
-        self.waiting = waiting;
         self.waiting.clear();
     }
 
@@ -227,7 +241,7 @@ impl Lists {
         if self.setup.statistics_every == 1 { self.activated } else { self.old.activated }
     }
 
-    #[inline]
+    #[inline(always)]
     fn inactive_is_low(&self, kind: usize) -> bool {
         let lengths = self.known_lengths();
         let [inactive, active] = [lengths[2 * kind], lengths[2 * kind + 1]];
@@ -239,15 +253,11 @@ impl Lists {
         inactive * ratio < active
     }
 
-    /// `lru_note_cost`.
     fn note_cost(&mut self, kind: usize, written: u64, rotated: u64) {
-        let cost = written * BATCH + rotated;
-        if cost == 0 {
-            return;
-        }
-        self.cost[kind] += cost;
-        if self.cost.iter().sum::<u64>() > self.known_lengths().iter().sum::<u64>() / 4 {
-            self.cost = self.cost.map(|cost| cost / 2);
+        let more = written * BATCH + rotated;
+        if more > 0 {
+            let pages = self.known_lengths().iter().sum();
+            self.cost = note_cost(self.cost, kind, more, pages);
         }
     }
 
@@ -273,13 +283,7 @@ impl Lists {
     }
 
     /// Look at up to `count` pages of the inactive tail.
-    fn shrink_inactive(
-        &mut self,
-        kind: usize,
-        count: u64,
-        bits: &mut impl AccessBits,
-        evicted: &mut Vec<u32>,
-    ) {
+    fn shrink_inactive(&mut self, kind: usize, count: u64, bits: &mut impl AccessBits) {
         self.drain();
         let list = 2 * kind;
         let mut written = 0;
@@ -308,15 +312,14 @@ impl Lists {
                 self.evicted_at[page as usize] = self.age;
                 written += u64::from(kind == ANON);
             }
-            evicted.push(page);
+            self.evicted.push(page);
         }
-        let kept = std::mem::take(&mut self.kept);
-        for &page in &kept {
+        let rotated = self.kept.len() as u64;
+        for place in 0..self.kept.len() {
+            let page = self.kept[place];
             self.age += u64::from(self.links[page] & ACTIVE);
             self.push_head(page);
         }
-        let rotated = kept.len() as u64;
-        self.kept = kept;
         self.kept.clear();
         self.note_cost(kind, written, rotated);
     }
@@ -337,26 +340,30 @@ impl Lists {
         if swappiness == 0 || priority == 0 {
             return counts;
         }
-        let costs = self.cost.map(|cost| cost + self.cost.iter().sum::<u64>());
         let weights = [swappiness, MAX_SWAPPINESS - swappiness];
+        let costs = self.cost.map(|cost| cost + self.cost.iter().sum::<u64>());
         let part = |kind: usize| weights[kind] * (costs[0] + costs[1] + 1) / (costs[kind] + 1);
         // Below 600 each: all costs are less than three times those of one type and of both.
         let parts = TYPES.map(part);
-        [0, 1, 2, 3].map(|list| counts[list] * parts[list / 2] / (parts[0] + parts[1]))
+        let of = |count: u64, part: u64| match count * part {
+            // Mostly, and a division takes long.
+            less if less < parts[0] + parts[1] => 0,
+            more => more / (parts[0] + parts[1]),
+        };
+        [0, 1, 2, 3].map(|list| of(counts[list], parts[list / 2]))
     }
 
     /// Evict at least one page, a batch if the lists give one.
-    fn reclaim(&mut self, bits: &mut impl AccessBits) -> Vec<u32> {
-        let mut evicted = Vec::with_capacity(2 * self.batch as usize);
+    fn reclaim(&mut self, bits: &mut impl AccessBits) {
         // Accessed bits are only cleared here, and with new statistics an empty inactive list is low:
         // pages that are looked at without end become unreferenced inactive ones, so this ends.
         loop {
-            let skipped = self.free_pages(false, bits, &mut evicted);
-            if evicted.is_empty() && skipped {
-                self.free_pages(true, bits, &mut evicted);
+            let skipped = self.free_pages(false, bits);
+            if self.evicted.is_empty() && skipped {
+                self.free_pages(true, bits);
             }
-            if !evicted.is_empty() {
-                return evicted;
+            if !self.evicted.is_empty() {
+                return;
             }
             if self.lists[INACTIVE_ANON].length + self.lists[INACTIVE_FILE].length == 0 {
                 self.drain();
@@ -367,12 +374,7 @@ impl Lists {
 
     /// `do_try_to_free_pages`, with or without `force_deactivate`; answers whether an active list was
     /// left alone.
-    fn free_pages(
-        &mut self,
-        force: bool,
-        bits: &mut impl AccessBits,
-        evicted: &mut Vec<u32>,
-    ) -> bool {
+    fn free_pages(&mut self, force: bool, bits: &mut impl AccessBits) -> bool {
         let (mut skipped, mut priority) = (false, PRIORITY);
         loop {
             // Above this priority no list has a page to look at.
@@ -381,11 +383,11 @@ impl Lists {
                 priority = priority.min(first);
             }
             if priority <= first {
-                skipped |= self.shrink(priority, force, bits, evicted);
+                skipped |= self.shrink(priority, force, bits);
             } else {
                 self.shrink_active(ANON, self.batch, bits);
             }
-            if evicted.len() as u64 >= self.batch || priority == 0 {
+            if self.evicted.len() as u64 >= self.batch || priority == 0 {
                 break;
             }
             priority -= 1;
@@ -396,13 +398,25 @@ impl Lists {
 
     /// `shrink_lruvec`: go over the lists at one priority; answers whether an active list was left
     /// alone.
-    fn shrink(
-        &mut self,
-        priority: u32,
-        force: bool,
-        bits: &mut impl AccessBits,
-        evicted: &mut Vec<u32>,
-    ) -> bool {
+    fn shrink(&mut self, priority: u32, force: bool, bits: &mut impl AccessBits) -> bool {
+        let skipped = self.looks_at_some(priority) && self.shrink_lists(priority, force, bits);
+        if self.inactive_is_low(ANON) {
+            self.shrink_active(ANON, self.batch, bits);
+        }
+        skipped
+    }
+
+    /// Whether [`Lists::scan_counts`] may be other than 0: of one page no part is taken.
+    #[inline]
+    fn looks_at_some(&self, priority: u32) -> bool {
+        priority == 0
+            || self.lengths().iter().any(|length| length >> priority > 1)
+            || self.known_lengths()[INACTIVE_FILE] >> priority > 0
+            || !(1..MAX_SWAPPINESS).contains(&self.setup.swappiness)
+    }
+
+    /// [`Lists::shrink`] without what comes after.
+    fn shrink_lists(&mut self, priority: u32, force: bool, bits: &mut impl AccessBits) -> bool {
         let activated = self.known_activated();
         let refaulted = TYPES.map(|kind| activated[kind] != self.activated_before[kind]);
         let deactivate =
@@ -410,7 +424,7 @@ impl Lists {
         let mut skipped = false;
         let targets = self.scan_counts(priority, deactivate);
         let mut left = targets;
-        let before = evicted.len() as u64;
+        let before = self.evicted.len() as u64;
         while left[INACTIVE_ANON] + left[INACTIVE_FILE] + left[ACTIVE_FILE] > 0 {
             for (list, left) in left.iter_mut().enumerate() {
                 let (kind, count) = (list / 2, self.batch.min(*left));
@@ -419,14 +433,14 @@ impl Lists {
                     continue;
                 }
                 if list % 2 == 0 {
-                    self.shrink_inactive(kind, count, bits, evicted);
+                    self.shrink_inactive(kind, count, bits);
                 } else if deactivate[kind] {
                     self.shrink_active(kind, count, bits);
                 } else {
                     skipped = true;
                 }
             }
-            if (evicted.len() as u64) - before < self.batch {
+            if (self.evicted.len() as u64) - before < self.batch {
                 continue;
             }
             let sum = |lists: &[u64; 4], kind: usize| lists[2 * kind] + lists[2 * kind + 1];
@@ -442,22 +456,25 @@ impl Lists {
                 left[list] = if list / 2 == fewer { 0 } else { due.saturating_sub(done) };
             }
         }
-        if self.inactive_is_low(ANON) {
-            self.shrink_active(ANON, self.batch, bits);
-        }
         skipped
     }
 
+    #[inline]
     fn grow(&mut self, page: u32) {
         if self.links.len() <= page as usize {
-            self.links.resize(page as usize + 1);
-            self.evicted_at.resize(page as usize + 1, 0);
+            self.resize(page as usize + 1);
         }
+    }
+
+    #[cold]
+    fn resize(&mut self, pages: usize) {
+        self.links.resize(pages);
+        self.evicted_at.resize(pages, 0);
     }
 }
 
 impl Replacement for Lists {
-    type Evicted = Vec<u32>;
+    type Evicted<'a> = Copied<Iter<'a, u32>>;
 
     fn new(setup: Setup) -> Self {
         let frames = setup.frames.max(1);
@@ -475,6 +492,7 @@ impl Replacement for Lists {
             old: Statistics::default(),
             faults: 0,
             kept: Vec::new(),
+            evicted: Vec::new(),
         }
     }
 
@@ -483,14 +501,16 @@ impl Replacement for Lists {
         self.links[page] = if executable { FILE | EXECUTABLE } else { FILE };
     }
 
-    fn fault(&mut self, page: u32, bits: &mut impl AccessBits) -> Vec<u32> {
+    fn fault(&mut self, page: u32, bits: &mut impl AccessBits) -> Self::Evicted<'_> {
         self.grow(page);
         self.faults += 1;
         if self.setup.statistics_every > 1 && self.faults.is_multiple_of(self.setup.statistics_every) {
             self.old = self.new_statistics();
         }
-        let full = self.resident() == self.setup.frames;
-        let evicted = if full { self.reclaim(bits) } else { Vec::new() };
+        self.evicted.clear();
+        if self.resident() == self.setup.frames {
+            self.reclaim(bits);
+        }
         let word = self.links[page];
         let kind = usize::from(word & FILE != 0);
         let evicted_at = self.evicted_at[page as usize];
@@ -509,7 +529,7 @@ impl Replacement for Lists {
         if self.waiting.len() as u64 + 1 >= self.batch {
             self.drain();
         }
-        evicted
+        self.evicted.iter().copied()
     }
 
     fn release(&mut self, page: u32, resident: bool) {

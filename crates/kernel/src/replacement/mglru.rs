@@ -63,6 +63,9 @@
 //! bits (the kernel does not walk there), nor for kernels after 6.13, which age whenever three
 //! generations are left.
 
+use std::iter::Copied;
+use std::slice::Iter;
+
 use nearfar_hardware::list::{Links, List};
 use nearfar_trace::hash::PageMap;
 
@@ -160,6 +163,8 @@ pub struct Generations {
     /// Tables in which a walk found pages referenced.
     found: Vec<u32>,
     isolated: Vec<u32>,
+    /// Pages that the last fault evicted.
+    evicted: Vec<u32>,
 }
 
 /// The type of the list that a page with this word is in.
@@ -369,12 +374,7 @@ impl Generations {
     }
 
     /// `evict_folios`: answers how many pages were looked at, 0 if that gets no further.
-    fn evict(
-        &mut self,
-        swappiness: u64,
-        bits: &mut impl AccessBits,
-        evicted: &mut Vec<u32>,
-    ) -> u64 {
+    fn evict(&mut self, swappiness: u64, bits: &mut impl AccessBits) -> u64 {
         let kind = match swappiness {
             0 => FILES,
             _ if self.min_seq[ANON] < self.min_seq[FILES] => ANON,
@@ -391,7 +391,7 @@ impl Generations {
             scanned = 0;
         }
         let mut isolated = std::mem::take(&mut self.isolated);
-        isolated.retain(|&page| !self.shrink(page, bits, evicted));
+        isolated.retain(|&page| !self.shrink(page, bits));
         for &page in &isolated {
             self.links[page] &= !(ISOLATED | REFERENCED);
             self.push(page, of(self.max_seq));
@@ -402,7 +402,7 @@ impl Generations {
     }
 
     /// `shrink_folio_list` for one page; answers whether it is evicted.
-    fn shrink(&mut self, page: u32, bits: &mut impl AccessBits, evicted: &mut Vec<u32>) -> bool {
+    fn shrink(&mut self, page: u32, bits: &mut impl AccessBits) -> bool {
         let word = self.links[page];
         if word & REFERENCED != 0 {
             return false;
@@ -423,13 +423,12 @@ impl Generations {
             self.feedback[kind].evicted += 1;
             self.evicted_from[page as usize] = self.min_seq[kind] + 1;
         }
-        evicted.push(page);
+        self.evicted.push(page);
         true
     }
 
     /// Evict at least one page, half a batch if the generations give it.
-    fn reclaim(&mut self, bits: &mut impl AccessBits) -> Vec<u32> {
-        let mut evicted = Vec::with_capacity(2 * self.batch as usize);
+    fn reclaim(&mut self, bits: &mut impl AccessBits) {
         let files: u64 = self.sizes.iter().map(|sizes| sizes[FILES]).sum();
         let least = u64::from(files == 0);
         let mut swappiness = self.setup.swappiness.max(least);
@@ -437,27 +436,21 @@ impl Generations {
         loop {
             let mut priority = PRIORITY;
             loop {
-                let most = self.shrink_all(priority, swappiness, bits, &mut evicted);
-                if evicted.len() as u64 >= self.goal || priority == 0 {
+                let most = self.shrink_all(priority, swappiness, bits);
+                if self.evicted.len() as u64 >= self.goal || priority == 0 {
                     break;
                 }
                 priority = most.min(priority - 1);
             }
-            if !evicted.is_empty() {
-                return evicted;
+            if !self.evicted.is_empty() {
+                return;
             }
             swappiness = swappiness.max(1);
         }
     }
 
     /// `try_to_shrink_lruvec` at one priority; answers the highest at which the next does anything.
-    fn shrink_all(
-        &mut self,
-        priority: u32,
-        swappiness: u64,
-        bits: &mut impl AccessBits,
-        evicted: &mut Vec<u32>,
-    ) -> u32 {
+    fn shrink_all(&mut self, priority: u32, swappiness: u64, bits: &mut impl AccessBits) -> u32 {
         let mut scanned = 0;
         loop {
             let (short, total) = self.is_short_of_old(swappiness);
@@ -469,7 +462,7 @@ impl Generations {
             if due == 0 {
                 return if short { PRIORITY } else { total.max(1).ilog2() };
             }
-            let now = self.evict(swappiness, bits, evicted);
+            let now = self.evict(swappiness, bits);
             scanned += now;
             if now == 0 || scanned >= due {
                 return PRIORITY;
@@ -500,7 +493,7 @@ impl Generations {
 }
 
 impl Replacement for Generations {
-    type Evicted = Vec<u32>;
+    type Evicted<'a> = Copied<Iter<'a, u32>>;
 
     fn new(setup: Setup) -> Self {
         let frames = setup.frames.max(1);
@@ -523,6 +516,7 @@ impl Replacement for Generations {
             walks: 0,
             found: Vec::new(),
             isolated: Vec::new(),
+            evicted: Vec::new(),
         }
     }
 
@@ -540,9 +534,11 @@ impl Replacement for Generations {
         self.links[page] = FILE;
     }
 
-    fn fault(&mut self, page: u32, bits: &mut impl AccessBits) -> Vec<u32> {
-        let full = self.resident() == self.setup.frames;
-        let evicted = if full { self.reclaim(bits) } else { Vec::new() };
+    fn fault(&mut self, page: u32, bits: &mut impl AccessBits) -> Self::Evicted<'_> {
+        self.evicted.clear();
+        if self.resident() == self.setup.frames {
+            self.reclaim(bits);
+        }
         let kind = kind(self.links[page]);
         if self.evicted_from[page as usize] == self.min_seq[kind] + 1 {
             self.feedback[kind].refaulted += 1;
@@ -554,7 +550,7 @@ impl Replacement for Generations {
             *place = page + 1;
         }
         self.push(page, of(self.max_seq));
-        evicted
+        self.evicted.iter().copied()
     }
 
     fn release(&mut self, page: u32, resident: bool) {

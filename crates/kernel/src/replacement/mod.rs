@@ -40,8 +40,8 @@ pub struct Setup {
 /// [released](Replacement::release), and its id may be given to another.
 pub trait Replacement: Sized + Send + 'static {
     /// The pages that one fault evicts: an option for policies that make room for one page at a
-    /// time, a list for those that reclaim in batches.
-    type Evicted: IntoIterator<Item = u32>;
+    /// time, a list that they keep for those that reclaim in batches.
+    type Evicted<'a>: IntoIterator<Item = u32>;
     /// A policy over this memory.
     fn new(setup: Setup) -> Self;
     /// The next reference to `page` is its first, at this page number: address spaces have numbers
@@ -51,7 +51,7 @@ pub trait Replacement: Sized + Send + 'static {
     fn begin_file(&mut self, _page: u32, _executable: bool) {}
     /// Make `page` resident; returns the pages evicted for it. The caller sets `page`'s own
     /// accessed bit after the call.
-    fn fault(&mut self, page: u32, bits: &mut impl AccessBits) -> Self::Evicted;
+    fn fault(&mut self, page: u32, bits: &mut impl AccessBits) -> Self::Evicted<'_>;
     /// Forget `page`, which is freed. If it is `resident`, its frame is free from now on, which is no
     /// eviction.
     fn release(&mut self, page: u32, resident: bool);
@@ -74,6 +74,10 @@ pub trait Visitor: Sized {
     /// For CLOCK, which a study may have faster loops for.
     fn clock(self) -> Self::Output {
         self.faults::<clock::Clock>()
+    }
+    /// For Linux's lists, which it may have as well.
+    fn linux(self) -> Self::Output {
+        self.faults::<linux::Lists>()
     }
     /// For exact LRU, which must see every reference.
     fn lru(self) -> Self::Output;
@@ -133,7 +137,7 @@ macro_rules! replacements {
 replacements! {
     "clock": clock.clock(),
     "lru": stack.lru(),
-    "linux": linux.faults(Lists),
+    "linux": linux.linux(),
     "mglru": mglru.faults(Generations),
 }
 

@@ -1,5 +1,4 @@
-//! CLOCK at many memory sizes: [`Memories`] for all, and a tighter loop for the few small ones
-//! that fault at a good part of all references (a handful of large frames under a whole program).
+//! The loop of small memories under CLOCK that fault at a good part of all references.
 //!
 //! CLOCK is written down in four places. [`Clock`] is the policy, for any number of frames, which
 //! `direct.rs` and `nearfar explain` run as well. [`BitClock`] makes the same decisions on one word of
@@ -9,14 +8,11 @@
 
 use std::hint::select_unpredictable;
 
-use nearfar_kernel::replacement::Setup;
 use nearfar_kernel::replacement::clock::{BitClock, Clock};
-use nearfar_simd::Avx512;
 
-use super::engine::{Engine, Outcome, View};
+use super::engine::{Outcome, View};
 use super::memory::Memories;
-use super::repeats::{FRAMES, drop_repeats};
-use super::runs::collapse;
+use super::own::{Own, Runs};
 use super::window::{MAX_BLOCKS, WRITE};
 
 /// A memory that faults at more than one in this many references gets its own loop.
@@ -24,150 +20,54 @@ const THRASHING: u64 = 12;
 /// The same for one of at most [`SMALL_FRAMES`] frames: windows seldom touch its pages alone.
 const SMALL_THRASHING: u64 = 48;
 const SMALL_FRAMES: u64 = 8;
-/// References to see before promoting; tests must get past the trial on short traces.
-const TRIAL: u64 = if cfg!(test) { 50 } else { 1 << 16 };
 const ABSENT: u8 = u8::MAX;
-
-/// CLOCK memories at one page size.
-pub struct Clocks {
-    frames: Vec<u64>,
-    shared: Memories<Clock>,
-    own: Vec<(usize, Small)>,
-    seen: u64,
-    faults_at_trial: Vec<u64>,
-    runs: Runs,
-}
-
-/// A window's references for memories with their own loops, made when one needs them.
-struct Runs {
-    avx512: Option<Avx512>,
-    /// Consecutive references to a page made one: a byte each, local number and [`WRITE`].
-    all: Vec<u8>,
-    /// Without those that change no memory of [`FRAMES`] frames or more.
-    left: Vec<u8>,
-}
-
-impl Runs {
-    fn clear(&mut self) {
-        self.all.clear();
-        self.left.clear();
-    }
-
-    /// Those that a memory of `frames` frames must see.
-    fn of(&mut self, view: &View<'_>, frames: usize) -> &[u8] {
-        let Self { avx512, all, left } = self;
-        if all.is_empty() {
-            collapse(*avx512, view.refs(), view.stand_in, all);
-        }
-        let dropped = frames >= FRAMES && (!left.is_empty() || drop_repeats(*avx512, all, left));
-        if dropped { left } else { all }
-    }
-}
-
-impl Clocks {
-    /// These memories (at most [`super::engine::SIZES`]).
-    pub fn new(memories: &[Setup]) -> Self {
-        Self {
-            frames: memories.iter().map(|setup| setup.frames).collect(),
-            shared: Memories::new(memories),
-            own: Vec::new(),
-            seen: 0,
-            faults_at_trial: vec![0; memories.len()],
-            runs: Runs { avx512: Avx512::new(), all: Vec::new(), left: Vec::new() },
-        }
-    }
-
-    /// Move memories that thrashed since the last trial into loops of their own.
-    fn promote_thrashing(&mut self) {
-        for (index, &frames) in self.frames.iter().enumerate() {
-            let faults = self.shared.outcome(index).faults;
-            let recent = faults - std::mem::replace(&mut self.faults_at_trial[index], faults);
-            if frames <= BitClock::MAX_FRAMES
-                && recent * if frames <= SMALL_FRAMES { SMALL_THRASHING } else { THRASHING }
-                    > self.seen
-                && self.own.iter().all(|(own, _)| *own != index)
-                && !self.shared.has_void()
-                && let Some((pages, hand)) = self.shared.policy(index).ring()
-            {
-                let (referenced, dirty) = self.shared.take(index, &pages);
-                let clock = BitClock::new(frames as u32, hand as u32, referenced);
-                self.own.push((index, Small { clock, pages, dirty, outcome: Outcome::default() }));
-            }
-        }
-        self.seen = 0;
-    }
-
-    /// Give up the loops of memories that hold `page`, or of all: they are for memories that are full.
-    fn step_back(&mut self, page: Option<u32>) {
-        let shared = &mut self.shared;
-        self.own.retain(|(index, small)| {
-            let stays = page.is_some_and(|page| !small.pages.contains(&page));
-            if !stays {
-                let Small { clock, pages, dirty, outcome } = small;
-                shared.put_back(*index, *outcome, pages, clock.referenced, *dirty);
-                shared.policy_mut(*index).resume(pages.clone(), clock.hand() as usize);
-            }
-            stays
-        });
-    }
-}
-
-impl Engine for Clocks {
-    fn expect(&self, page: u32) {
-        self.shared.expect(page);
-    }
-
-    fn window(&mut self, view: &View<'_>) {
-        self.shared.window(view);
-        self.runs.clear();
-        for (_, small) in &mut self.own {
-            small.window(view, &mut self.runs, &self.shared);
-        }
-        self.seen += view.refs().len() as u64;
-        if self.seen >= TRIAL {
-            self.promote_thrashing();
-        }
-    }
-
-    fn begin_file(&mut self, page: u32, executable: bool) {
-        self.shared.begin_file(page, executable);
-    }
-
-    fn free(&mut self, page: u32) {
-        self.step_back(Some(page));
-        self.shared.free(page);
-    }
-
-    fn discard(&mut self, page: u32) {
-        self.step_back(None);
-        self.shared.discard(page);
-    }
-
-    fn keep(&mut self, page: u32) {
-        self.shared.keep(page);
-    }
-
-    fn outcomes(&self) -> Vec<Outcome> {
-        let mut outcomes = self.shared.outcomes();
-        for (index, small) in &self.own {
-            outcomes[*index].add(small.outcome);
-        }
-        outcomes
-    }
-}
 
 /// One memory of at most 64 frames, all taken, and what it came to since. With one or two frames it
 /// does not know which faults and evictions are of files.
-struct Small {
+pub struct Small {
     clock: BitClock,
     pages: Vec<u32>,
     dirty: u64,
     outcome: Outcome,
 }
 
-impl Small {
-    /// Apply a window.
-    fn window(&mut self, view: &View<'_>, runs: &mut Runs, shared: &Memories<Clock>) {
+impl Own for Small {
+    type Policy = Clock;
+
+    fn pays(frames: u64, faults: u64, references: u64) -> bool {
+        let one_in = if frames <= SMALL_FRAMES { SMALL_THRASHING } else { THRASHING };
+        frames <= BitClock::MAX_FRAMES && faults * one_in > references
+    }
+
+    /// When it is full.
+    fn take(index: usize, shared: &mut Memories<Clock>) -> Option<Self> {
+        let (pages, hand) = shared.policy(index).ring()?;
+        let (referenced, dirty) = shared.take(index, &pages);
+        let clock = BitClock::new(pages.len() as u32, hand as u32, referenced);
+        Some(Self { clock, pages, dirty, outcome: Outcome::default() })
+    }
+
+    fn put_back(&self, index: usize, shared: &mut Memories<Clock>) {
+        let Self { clock, pages, dirty, outcome } = self;
+        shared.put_back(index, *outcome, pages, clock.referenced, *dirty);
+        shared.policy_mut(index).resume(pages.clone(), clock.hand() as usize);
+    }
+
+    fn pages(&self) -> &[u32] {
+        &self.pages
+    }
+
+    fn outcome(&self) -> Outcome {
+        self.outcome
+    }
+
+    fn window(
+        &mut self,
+        _index: usize,
+        view: &View<'_>,
+        runs: &mut Runs,
+        shared: &mut Memories<Clock>,
+    ) {
         // One more entry: the place of frames whose page this window does not touch.
         let mut frame_of = [ABSENT; MAX_BLOCKS + 1];
         let mut local_in = [MAX_BLOCKS as u8; 64];
@@ -204,7 +104,9 @@ impl Small {
             }
         }
     }
+}
 
+impl Small {
     /// One frame: every run is a fault, but the first if its page is there.
     fn single(&mut self, runs: &[u8], local_in: &mut [u8; 64]) {
         let (Some(first), Some(last)) = (runs.first(), runs.last()) else { return };

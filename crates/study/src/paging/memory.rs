@@ -334,12 +334,10 @@ impl<P: Replacement> Engine for Memories<P> {
     }
 
     fn free(&mut self, page: u32) {
-        let present = std::mem::take(self.state(page)).present & self.all;
+        let present = std::mem::take(self.state(page)).present;
         self.void.remove(&page);
         for (index, policy) in self.policies.iter_mut().enumerate() {
-            if self.all >> index & 1 == 1 {
-                policy.release(page, present >> index & 1 == 1);
-            }
+            policy.release(page, present >> index & 1 == 1);
         }
     }
 

@@ -8,9 +8,11 @@ mod engine;
 pub mod explain;
 #[cfg(target_arch = "x86_64")]
 mod lanes;
+mod linux;
 pub mod machine;
 mod memory;
 pub mod options;
+mod own;
 mod page_size;
 mod repeats;
 mod resident;

@@ -6,16 +6,17 @@ use rayon::ThreadPool;
 use rayon::prelude::*;
 
 use super::cell::{Cell, Size};
-use super::clock::Clocks;
 use super::direct::Direct;
 use super::engine::{Engine, SIZES};
 use super::memory::Memories;
 use super::options::{ClockInsert, Options};
+use super::own::Thrashing;
 use super::page_size::{Job, PageSize};
 use super::sample::{self, LeftOut, Sample, Sampled};
 use super::source::{Kept, Source};
 use super::stack::Stack;
 use super::window::Chunk;
+use super::{clock, linux};
 use crate::lifetimes::{self, ResidentSet};
 
 /// Counts of a whole study.
@@ -51,23 +52,34 @@ impl Engines {
         let engine = |memories| Box::new(make(memories)) as Box<dyn Engine>;
         memories.chunks(SIZES).map(engine).collect()
     }
+
+    /// A memory of one frame leaves no choice: there CLOCK, which is faster, stands for any policy.
+    fn but_single<E: Engine + 'static>(
+        &self,
+        make: impl Fn(&[Setup]) -> E,
+    ) -> Vec<Box<dyn Engine>> {
+        let single = self.memories.partition_point(|setup| setup.frames == 1);
+        let (single, several) = self.memories.split_at(single);
+        let mut engines = Self::each(single, Thrashing::<clock::Small>::new);
+        engines.extend(Self::each(several, make));
+        engines
+    }
 }
 
 impl Visitor for Engines {
     type Output = Vec<Box<dyn Engine>>;
 
-    /// A memory of one frame leaves no choice: there CLOCK, which is faster, stands for any policy.
     fn faults<P: Replacement>(self) -> Self::Output {
-        let single = self.memories.partition_point(|setup| setup.frames == 1);
-        let (single, several) = self.memories.split_at(single);
-        let mut engines = Self::each(single, Clocks::new);
-        engines.extend(Self::each(several, Memories::<P>::new));
-        engines
+        self.but_single(Memories::<P>::new)
+    }
+
+    fn linux(self) -> Self::Output {
+        self.but_single(Thrashing::<linux::Small>::new)
     }
 
     fn clock(self) -> Self::Output {
         match self.clock_insert {
-            ClockInsert::Set => Self::each(&self.memories, Clocks::new),
+            ClockInsert::Set => Self::each(&self.memories, Thrashing::<clock::Small>::new),
             ClockInsert::Clear => Self::each(&self.memories, Direct::new),
         }
     }
