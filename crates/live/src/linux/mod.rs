@@ -195,6 +195,31 @@ impl Linux {
         }
     }
 
+    /// How many bytes a move of so many pages has moved, whatever it says. Linux from 6.17 on keeps the
+    /// error of an attempt at a page that was changing for a moment when the next one succeeds
+    /// (`move_pages` in mm/userfaultfd.c): it then finds its own work in the way, and says that there is
+    /// a page, or that it has moved fewer. What is not where it was has moved: nobody else takes a page
+    /// away while a request is at work, as messages about that are read by who makes it.
+    fn really_moved(
+        &mut self,
+        done: std::result::Result<u64, Fail>,
+        to: u64,
+        from: u64,
+        pages: u64,
+    ) -> std::result::Result<u64, Fail> {
+        match done {
+            Ok(moved) if moved == pages * PAGE as u64 => return done,
+            Ok(_) | Err(Fail::Exists) => {}
+            Err(_) => return done,
+        }
+        let page = |start: u64, number: u64| Va::of(start).plus(number);
+        let mut is_there = |at: Va| !self.present(Range::new(at, at.plus(1))).is_empty();
+        let moved = (0..pages)
+            .take_while(|&number| !is_there(page(from, number)) && is_there(page(to, number)))
+            .count();
+        if moved == 0 { done } else { Ok(moved as u64 * PAGE as u64) }
+    }
+
     /// Which of these pages are there, on swap or not.
     fn present(&mut self, range: Range) -> Vec<Va> {
         let mut present = Vec::new();
@@ -318,12 +343,18 @@ impl Kernel for Linux {
 
     fn park(&mut self, at: Va, to: Frame) -> std::result::Result<(), Fail> {
         let to = self.lot.at(to).addr() as u64;
-        self.program.take(to, at.address(), PAGE as u64, false).map(|_| ())
+        let done = self.program.take(to, at.address(), PAGE as u64, false);
+        self.really_moved(done, to, at.address(), 1).map(|_| ())
     }
 
     fn restore(&mut self, from: Frame, at: Va) -> std::result::Result<(), Fail> {
         let from = self.lot.at(from).addr() as u64;
-        self.program.take(at.address(), from, PAGE as u64, true).map(|_| ())
+        let done = self.program.take(at.address(), from, PAGE as u64, true);
+        if done.is_err() && self.really_moved(done, at.address(), from, 1).is_ok() {
+            self.wake(at);
+            return Ok(());
+        }
+        done.map(|_| ())
     }
 
     fn protect(&mut self, at: Va, on: bool) -> std::result::Result<(), Fail> {
@@ -364,7 +395,9 @@ impl Kernel for Linux {
         let end = from + u64::from(frames) * PAGE as u64;
         while from < end {
             let (to, room) = (yard + self.yard_full * PAGE as u64, YARD - self.yard_full);
-            match self.yard.take(to, from, (room * PAGE as u64).min(end - from), false) {
+            let length = (room * PAGE as u64).min(end - from);
+            let done = self.yard.take(to, from, length, false);
+            match self.really_moved(done, to, from, length / PAGE as u64) {
                 Ok(moved) => {
                     from += moved;
                     self.yard_full += moved / PAGE as u64;

@@ -85,6 +85,30 @@ fn requests_answer_as_the_model_does() {
     drop(memory);
 }
 
+/// What the kernel says of a move is not believed where it says that it failed on its own work.
+#[test]
+fn what_has_moved_is_seen_where_it_is() {
+    let Some((kernel, memory, range)) = with_program(4, 4) else { return };
+    let (memory, mut kernel) = (memory, kernel);
+    assert_eq!(kernel.place_zeros(range.from, 4), Ok(4));
+    for number in 0..3 {
+        assert_eq!(kernel.park(range.from.plus(number), Frame::new(number as u32)), Ok(()));
+    }
+    let (page, from) = (PAGE as u64, range.from.address());
+    let to = kernel.lot.at(Frame::new(0)).addr() as u64;
+    let mut moved = |done, number: u64, pages| {
+        kernel.really_moved(done, to + number * page, from + number * page, pages)
+    };
+    assert_eq!(moved(Err(Fail::Exists), 0, 1), Ok(page));
+    assert_eq!(moved(Ok(page), 0, 4), Ok(3 * page));
+    assert_eq!(moved(Ok(4 * page), 0, 4), Ok(4 * page));
+    // It is where it was, or the kernel said something else.
+    assert_eq!(moved(Err(Fail::Exists), 3, 1), Err(Fail::Exists));
+    assert_eq!(moved(Err(Fail::Pinned), 0, 1), Err(Fail::Pinned));
+    drop(kernel);
+    drop(memory);
+}
+
 /// The kernel copies to one mapping at a time.
 #[test]
 fn pages_come_around_where_a_part_is_read_only() {
