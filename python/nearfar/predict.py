@@ -87,6 +87,7 @@ class Prediction:
 def predict(
     load: str | Path,
     *,
+    fast: str | int,
     workload: Mapping[str, Any] | None = None,
     alone: float | None = None,
     shared_processor: bool | None = None,
@@ -120,8 +121,9 @@ def predict(
         raise NearfarError(f"alone: {alone} is not above 0 seconds")
     if shared_processor is None:
         shared_processor = len(os.sched_getaffinity(0)) == 1
+    values = {"fast": fast, **options}
     text = _engine.live_predict(
-        options=dict(options),
+        options=values,
         knobs={name: knob_text(value) for name, value in (knobs or {}).items()},
         load={**(workload or {}), **({} if trace else {"workload": str(load)})},
         trace=trace,
@@ -131,14 +133,14 @@ def predict(
         progress=None,
     )
     found = json.loads(text)
-    fast, far, window = (4096 * pages for pages in found["peak"])
+    fast_bytes, far, window = (4096 * pages for pages in found["peak"])
     return Prediction(
         load=str(load),
-        options=dict(options),
+        options=values,
         counters=found["counters"],
         seconds=found["seconds"],
         references=found["references"],
-        fast_bytes=fast,
+        fast_bytes=fast_bytes,
         far_pages_bytes=far,
         window_bytes=window,
         costs=found["costs"],

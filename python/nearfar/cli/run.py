@@ -74,7 +74,8 @@ def run(
     if watch is not None:
         if command or out is not None or predict is not None:
             raise NearfarError("--watch: runs nothing; leave the command, -o and --predict away")
-        return show(watch, output_format)
+        show(watch, output_format)
+        return
     if output_format != "table":
         raise NearfarError("--format: goes with --watch; -o keeps what a run came to")
     if fast is None:
