@@ -76,19 +76,30 @@ def test_help_says_what_every_option_is(words: str) -> None:
         assert parameter.help, f"nearfar {words}: {parameter.name}"
 
 
-@ALL
-def test_a_command_built_alone_is_the_same(words: str) -> None:
-    name, *inner = words.split()
-    root: Any = typer.main.get_command(cli.build(only=name))
-    assert list(root.commands) == [name]
-    command = root.commands[name]
-    for word in inner:
-        command = command.commands[word]
-    outcome = [
-        one.get_help(typer.Context(one, info_name=f"nearfar {words}"))
-        for one in (command, LEAVES[words])
-    ]
-    assert outcome[0] == outcome[1]
+@pytest.mark.parametrize(
+    "words", ["paging --help", "numa alloc --help", "--version", "nearfar pag", "nearfar numa al"]
+)
+def test_only_the_command_that_is_asked_for_is_imported(words: str) -> None:
+    """``nearfar ...``: what completion is asked, where the last word may grow."""
+    typed = words.split()
+    asked = {}
+    if typed[0] == "nearfar":
+        asked = {"_NEARFAR_COMPLETE": "complete_bash", "COMP_WORDS": words}
+        asked["COMP_CWORD"] = str(len(typed) - 1)
+    code = (
+        "import atexit, sys\n"
+        "atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
+        f"sys.argv[1:] = {[] if asked else typed!r}\n"
+        "from nearfar.cli import main\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **asked}, check=True,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    loaded = {name.removeprefix("nearfar.cli.") for name in done.stderr.split()}
+    others = {words.split()[0] for words in LEAVES} - {"numa" if "numa" in typed else "paging"}
+    assert done.stdout and not loaded & others
 
 
 def test_an_unknown_command_gets_the_nearest(nearfar: Run) -> None:

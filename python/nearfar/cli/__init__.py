@@ -9,7 +9,6 @@ inside ``run``, so that ``nearfar --help`` stays quick.
 from __future__ import annotations
 
 import gc
-import os
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,16 +29,11 @@ EXIT_CODES: Final = {
 }
 
 
-def build(only: str | None = None) -> typer.Typer:
-    """Assemble the application from the command files of this package.
-
-    Args:
-        only: leave out every command but this one, for a quicker start; all of them if there is
-            none of this name.
-    """
+def build() -> typer.Typer:
+    """The application: a command is imported when it is asked for, or listed with its summary."""
     from nearfar.cli import _application
 
-    return _application.build(only)
+    return _application.build()
 
 
 def main() -> None:
@@ -63,7 +57,7 @@ def _run() -> int:
     import typer
 
     try:
-        code = build(_command())(standalone_mode=False, prog_name="nearfar")
+        code = build()(standalone_mode=False, prog_name="nearfar")
         return code if isinstance(code, int) else 0
     except typer.Exit as stop:
         return stop.exit_code
@@ -107,16 +101,6 @@ def _unknown(error: Any) -> str:
         command = context.command_path
         instead = f"did you mean {near[0]}? (`{command} --help` lists them)"
     return f"{error.option_name}: no such option; {instead}"
-
-
-def _command() -> str | None:
-    """The command that is asked for, where nothing else can be meant."""
-    words = sys.argv[1:]
-    if "_NEARFAR_COMPLETE" in os.environ:
-        # The line as Bash has it, or as others have it up to the cursor: its last word may grow.
-        line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
-        words = f"{line}.".split()[1:-1]
-    return next(iter(words), None)
 
 
 def _fail(message: str, code: int) -> int:

@@ -197,6 +197,8 @@ def _listed(names: Names) -> Callable[[str], list[tuple[str, str]]]:
             if name.startswith(last) and name not in taken
         ]
 
+    # Typer looks at them once an option, and would compile their text each time.
+    complete.__annotations__ = {"incomplete": str}
     return complete
 
 

@@ -1,11 +1,11 @@
 //! The heat map: touches by address and time. Rows are touched pages only, in ascending order,
 //! neighbours merged until at most [`ROWS`] are left.
 
+use nearfar_trace::reader::Batches;
 use nearfar_trace::{Batch, Columns, Error, Reader, Result};
 use serde::Serialize;
 
-use super::pages::Pages;
-use super::{BINS, OnProgress, PAGE_SHIFT, last_page};
+use super::{BINS, Both, OnProgress, PAGE_SHIFT, last_page};
 
 /// Most rows of the map.
 pub const ROWS: usize = 256;
@@ -65,24 +65,148 @@ fn even(count: usize, parts: usize) -> Vec<usize> {
     (0..parts).map(|i| count * (i + 1) / parts - count * i / parts).collect()
 }
 
-/// Fill the map in one pass over the trace. `touched` gives page, region and id of every page;
-/// `name` the name of a region.
+/// The row of a page, found among the rows by their first pages.
+struct Rows {
+    first: [u64; ROWS],
+    last: [u64; ROWS],
+    /// The page last found in each place, above its row: loops are served from here.
+    recent: [u64; RECENT],
+}
+
+const RECENT: usize = 1 << 10;
+const ROW_BITS: u32 = ROWS.ilog2();
+
+impl Rows {
+    /// Of rows in ascending order, each given as its first and its last page.
+    fn new(rows: impl Iterator<Item = (u64, u64)>) -> Self {
+        let mut made =
+            Self { first: [u64::MAX; ROWS], last: [0; ROWS], recent: [u64::MAX; RECENT] };
+        for (row, (first, last)) in rows.take(ROWS).enumerate() {
+            (made.first[row], made.last[row]) = (first, last);
+        }
+        made
+    }
+
+    /// The row that `page` lies in.
+    #[inline]
+    fn of(&mut self, page: u64) -> Option<usize> {
+        let place = (page ^ page >> 10) as usize % RECENT;
+        let known = self.recent[place];
+        if known >> ROW_BITS == page {
+            return Some(known as usize % ROWS);
+        }
+        let row = self.search(page)?;
+        self.recent[place] = page << ROW_BITS | row as u64;
+        Some(row)
+    }
+
+    /// Always as many steps, without a branch that could be guessed wrong.
+    fn search(&self, page: u64) -> Option<usize> {
+        let mut row = 0;
+        let mut step = ROWS / 2;
+        while step > 0 {
+            row += if self.first[(row + step) % ROWS] <= page { step } else { 0 };
+            step /= 2;
+        }
+        (self.first[row] <= page && page <= self.last[row]).then_some(row)
+    }
+}
+
+const _: () = assert!(ROWS.is_power_of_two());
+
+/// Fill the map in one pass over the trace. `touched` gives page and region of every page; `name` the
+/// name of a region.
 pub fn fill(
     reader: &Reader,
-    pages: &mut Pages,
-    mut touched: Vec<(u64, u32, u32)>,
+    both: &Both,
+    mut touched: Vec<(u64, u32)>,
     name: impl Fn(u32) -> String,
-    records: u64,
     on_progress: OnProgress<'_>,
 ) -> Result<HeatMap> {
     touched.sort_unstable();
-    let plain: Vec<(u64, u32)> = touched.iter().map(|&(page, region, _)| (page, region)).collect();
-    let shares = divide(&plain);
-    drop(plain);
-    let mut row_of = vec![0u8; pages.len()];
+    let address_bins = address_bins(&touched, name);
+    drop(touched);
+    let mut rows = Rows::new(address_bins.iter().map(|bin| {
+        (bin.addr_low >> PAGE_SHIFT, ((bin.addr_high >> PAGE_SHIFT) as u64).wrapping_sub(1))
+    }));
+
+    let records = reader.info().records;
+    let per_bin = records.div_ceil(BINS).max(1);
+    let time_bins = records.div_ceil(per_bin) as usize;
+    let mut flat = vec![[0u64; ROWS]; time_bins];
+    let mut groups = reader.groups(Columns { kind: false, ..Columns::PAGING });
+    let mut batch = Batch::default();
+    let (mut done, mut next_progress) = (0u64, 0);
+    let mut group = groups.next()?;
+    while let Some(mut current) = group {
+        // One row group is decompressed while the one before is counted.
+        let (next, counted) = both.at_once(
+            || groups.next(),
+            || {
+                while current.next_into(Batches::MAX, &mut batch)? {
+                    count(&mut rows, &batch, done, per_bin, &mut flat)
+                        .ok_or_else(|| changed(reader))?;
+                    done += batch.len() as u64;
+                }
+                Ok(())
+            },
+        );
+        counted?;
+        group = next?;
+        if done >= next_progress {
+            on_progress(done)?;
+            next_progress = done + super::PROGRESS_STEP;
+        }
+    }
+    let counts = (0..address_bins.len())
+        .map(|row| flat.iter().map(|column| column[row]).collect())
+        .collect();
+    let edges = (0..=time_bins as u64).map(|bin| (bin * per_bin).min(records));
+    let seconds =
+        reader.info().clock.as_ref().map(|clock| edges.map(|at| clock.seconds(at)).collect());
+    Ok(HeatMap { time_bins, address_bins, counts, records_per_bin: per_bin, seconds })
+}
+
+fn changed(reader: &Reader) -> Error {
+    let place = reader.path().display().to_string();
+    Error::input(place, "changed while it was read", "run again when it is finished")
+}
+
+/// Count the records of `batch`, the first of which is number `from`; `None` where a page or the time
+/// has no place.
+fn count(
+    rows: &mut Rows,
+    batch: &Batch,
+    from: u64,
+    per_bin: u64,
+    flat: &mut [[u64; ROWS]],
+) -> Option<()> {
+    let mut at = 0;
+    while at < batch.len() {
+        let record = from + at as u64;
+        let left = usize::try_from(per_bin - record % per_bin).unwrap_or(usize::MAX);
+        let to = batch.len().min(at.saturating_add(left));
+        let column = flat.get_mut((record / per_bin) as usize)?;
+        for (&addr, &size) in batch.addr[at..to].iter().zip(&batch.size[at..to]) {
+            let (first, last) = (addr >> PAGE_SHIFT, last_page(addr, size));
+            let mut row = rows.of(first)?;
+            column[row] += 1;
+            for page in first + 1..=last {
+                let next = rows.of(page)?;
+                column[next] += u64::from(next != row);
+                row = next;
+            }
+        }
+        at = to;
+    }
+    Some(())
+}
+
+/// The rows of the map, of touched pages in ascending order.
+fn address_bins(touched: &[(u64, u32)], name: impl Fn(u32) -> String) -> Vec<AddressBin> {
     let mut address_bins = Vec::new();
     let mut from = 0;
-    for (row, share) in shares.into_iter().enumerate() {
+    for share in divide(touched) {
         let members = &touched[from..from + share];
         from += share;
         let mut regions: Vec<u32> = members.iter().map(|m| m.1).collect();
@@ -92,9 +216,6 @@ pub fn fill(
         let (Some(first), Some(last), Some(main)) = (members.first(), members.last(), main) else {
             continue;
         };
-        for member in members {
-            row_of[member.2 as usize] = row as u8;
-        }
         let mut label = name(main[0]);
         if others > 0 {
             label.push_str(&format!(" and {others} more"));
@@ -106,42 +227,5 @@ pub fn fill(
             pages: share as u64,
         });
     }
-    drop(touched);
-
-    let per_bin = records.div_ceil(BINS).max(1);
-    let time_bins = records.div_ceil(per_bin) as usize;
-    let mut flat = vec![0u64; time_bins * ROWS];
-    let mut batches = reader.batches(Columns { kind: false, ..Columns::PAGING });
-    let mut batch = Batch::default();
-    let changed = || {
-        let place = reader.path().display().to_string();
-        Error::input(place, "changed while it was read", "run again when it is finished")
-    };
-    let (mut done, mut next_progress) = (0u64, 0);
-    while batches.next_into(&mut batch)? {
-        for (i, (&addr, &size)) in batch.addr.iter().zip(&batch.size).enumerate() {
-            let column = ((done + i as u64) / per_bin) as usize * ROWS;
-            let column = flat.get_mut(column..column + ROWS).ok_or_else(changed)?;
-            let mut last = None;
-            for page in addr >> PAGE_SHIFT..=last_page(addr, size) {
-                let row = row_of[pages.find(page).ok_or_else(changed)? as usize];
-                if last != Some(row) {
-                    column[usize::from(row)] += 1;
-                    last = Some(row);
-                }
-            }
-        }
-        done += batch.len() as u64;
-        if done >= next_progress {
-            on_progress(done)?;
-            next_progress = done + super::PROGRESS_STEP;
-        }
-    }
-    let counts = (0..address_bins.len())
-        .map(|row| (0..time_bins).map(|time| flat[time * ROWS + row]).collect())
-        .collect();
-    let edges = (0..=time_bins as u64).map(|bin| (bin * per_bin).min(records));
-    let seconds =
-        reader.info().clock.as_ref().map(|clock| edges.map(|at| clock.seconds(at)).collect());
-    Ok(HeatMap { time_bins, address_bins, counts, records_per_bin: per_bin, seconds })
+    address_bins
 }

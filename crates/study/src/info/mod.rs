@@ -195,8 +195,7 @@ pub fn summarize(
     let mut pass = Pass::new(Names::new(reader.regions()?), resident);
     let mut reuse = options.reuse.then(Reuse::new);
     let mut touched = Vec::new();
-    // It does without, where no thread can be started.
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().ok();
+    let both = Both::new();
     let mut batches = reader.batches(Columns { thread: several, ..Columns::PAGING });
     let mut batch = Batch::default();
     let (mut done, mut next_progress) = (0u64, 0);
@@ -205,7 +204,7 @@ pub fn summarize(
         // While a batch is counted, distances are worked out of the one before.
         std::mem::swap(&mut pass.touched, &mut touched);
         pass.touched.clear();
-        let mut count = || -> Result<bool> {
+        let count = || -> Result<bool> {
             if !batches.next_into(&mut batch)? {
                 return Ok(false);
             }
@@ -244,15 +243,12 @@ pub fn summarize(
             }
             Ok(true)
         };
-        let mut distances = || {
+        let distances = || {
             if let Some(reuse) = &mut reuse {
                 reuse.touch(&touched);
             }
         };
-        let (more, ()) = match &pool {
-            Some(pool) => pool.install(|| rayon::join(count, distances)),
-            None => (count(), distances()),
-        };
+        let (more, ()) = both.at_once(count, distances);
         if !more? {
             break;
         }
@@ -279,19 +275,16 @@ pub fn summarize(
     let write_share = if writes == 0 { 0.0 } else { writes as f64 / (reads + writes) as f64 };
 
     let reuse = reuse.map_or_else(Vec::new, |reuse| reuse.bins(pass.repeats));
-    let Pass { names, mut pages, state, counts, working_set, touched_pages, resident, .. } = pass;
+    let Pass { names, pages, state, counts, working_set, touched_pages, resident, .. } = pass;
     let (merged, names) = names.finish();
     let final_region = |id: u32| merged.get(id as usize).copied().unwrap_or(0);
     let all = regions(&state, &counts, &touched_pages, &final_region, names);
     let heat_map = if options.heat_map {
-        let touched: Vec<(u64, u32, u32)> = state
-            .iter()
-            .enumerate()
-            .map(|(id, page)| (page.number, final_region(page.region), id as u32))
-            .collect();
+        let touched: Vec<(u64, u32)> =
+            state.iter().map(|page| (page.number, final_region(page.region))).collect();
         drop(state);
         let name = |region: u32| all.get(region as usize).map_or("", |r| &r.name).to_owned();
-        Some(heat::fill(reader, &mut pages, touched, name, info.records, on_progress)?)
+        Some(heat::fill(reader, &both, touched, name, on_progress)?)
     } else {
         None
     };
@@ -316,6 +309,27 @@ pub fn summarize(
         reuse,
     };
     Ok((summary, heat_map))
+}
+
+/// Two threads, or one where no other can be started.
+pub(crate) struct Both(Option<rayon::ThreadPool>);
+
+impl Both {
+    fn new() -> Self {
+        Self(rayon::ThreadPoolBuilder::new().num_threads(2).build().ok())
+    }
+
+    /// Do both at once, if there are two.
+    fn at_once<A: Send, B: Send>(
+        &self,
+        one: impl FnOnce() -> A + Send,
+        other: impl FnOnce() -> B + Send,
+    ) -> (A, B) {
+        match &self.0 {
+            Some(pool) => pool.install(|| rayon::join(one, other)),
+            None => (one(), other()),
+        }
+    }
 }
 
 /// Last page that a record overlaps; addresses end at 2^64.

@@ -44,22 +44,6 @@ impl Pages {
         (*slot, new)
     }
 
-    /// The id of `page`, if it has one.
-    #[inline]
-    pub fn find(&mut self, page: u64) -> Option<u32> {
-        let place = place(page);
-        let (known, id) = self.recent[place];
-        if known == page {
-            return Some(id);
-        }
-        let id = self.chunks.get(&(page / CHUNK))?[(page % CHUNK) as usize];
-        if id == NONE {
-            return None;
-        }
-        self.recent[place] = (page, id);
-        Some(id)
-    }
-
     /// Number of pages.
     pub fn len(&self) -> usize {
         self.count as usize
