@@ -96,6 +96,7 @@ fn count_of(top: u16) -> u16 {
 /// first instruction of its block.
 pub struct Expander {
     fetch: bool,
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     avx512: Option<Avx512>,
     columns: Box<Columns>,
     wide: Batch,

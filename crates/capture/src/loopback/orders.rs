@@ -10,7 +10,7 @@ use nearfar_trace::{RegionEvent, RegionKind};
 use proptest::prelude::*;
 
 use super::stream::Stream;
-use super::{Received, received, recorder, reopen, start};
+use super::{Received, forks, received, recorder, reopen, start};
 use crate::layout::{CHUNK_WORDS, SIZE_SHIFT, origin, what};
 use crate::shared::Shared;
 
@@ -247,6 +247,9 @@ fn a_call_that_a_kill_ended_did_nothing() {
 /// A child begins after what its parent did before the fork, and has ended when the parent knows.
 #[test]
 fn a_child_lives_between_its_fork_and_its_end() {
+    if !forks() {
+        return;
+    }
     for later in [false, true] {
         let shared = Shared::create(crate::layout::FOLLOW).unwrap();
         let child = start(&shared, "family");
@@ -269,6 +272,9 @@ fn a_child_lives_between_its_fork_and_its_end() {
 /// all of it is there before anything is read.
 #[test]
 fn a_program_that_a_child_became_comes_before_its_end() {
+    if !forks() {
+        return;
+    }
     for later in [false, true] {
         let shared = Shared::create(crate::layout::FOLLOW).unwrap();
         let child = start(&shared, "heir");

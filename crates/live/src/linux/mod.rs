@@ -117,6 +117,8 @@ impl Linux {
     /// # Errors
     /// What is missing, and how to get it.
     pub fn open(lot: u32) -> Result<Self> {
+        // SAFETY: asks for a number.
+        has_our_pages(unsafe { libc::sysconf(libc::_SC_PAGESIZE) })?;
         let system = |error: io::Error| Error::io(Path::new("userfaultfd"), "opening", &error);
         let features = feature::PAGEFAULT_FLAG_WP
             | feature::EVENT_FORK
@@ -247,6 +249,15 @@ pub(crate) fn monotonic() -> u64 {
     // SAFETY: writes to the variable of this function.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Kernels for aarch64 may have pages of 16 or 64 KiB: they move none that are smaller.
+fn has_our_pages(bytes: libc::c_long) -> Result<()> {
+    if usize::try_from(bytes) == Ok(PAGE) {
+        return Ok(());
+    }
+    let what = format!("its pages are of {bytes} bytes");
+    Err(Error::missing("kernel", what, format!("use one whose pages are of {PAGE} bytes")))
 }
 
 /// Why userfaultfd cannot be had.

@@ -38,6 +38,7 @@ const SLOTS: usize = 1 << SLOT_BITS;
 const LOCAL_BITS: u32 = MAX_BLOCKS.ilog2();
 const _: () = assert!(MIN_PAGE >> LOCAL_BITS > 0);
 /// Records that are taken one by one where eight at a time got no further than this.
+#[cfg(target_arch = "x86_64")]
 const BURST: usize = 8;
 /// Precedes the first reference of a window, whose byte it cannot be.
 const NO_REF: u8 = u8::MAX;
@@ -234,19 +235,25 @@ impl Windower {
 
     /// Add the records of `batch` in `range` to the chunk.
     pub fn add(&mut self, batch: &Batch, range: Range<usize>, chunk: &mut Chunk) {
-        let mut place = range.start;
         #[cfg(target_arch = "x86_64")]
         if let Some(token) = self.avx512 {
-            while place < range.end {
-                // SAFETY: the token says that the processor has the features.
-                let next = unsafe { avx512::add(token, self, batch, place..range.end, chunk) };
-                // Where nearly every record stops it, eight at a time do not pay.
-                let alone = if next - place < BURST { BURST } else { 1 };
-                place = range.end.min(next + alone);
-                self.add_each(batch, next..place, chunk);
-            }
+            return self.add_many(token, batch, range, chunk);
         }
-        self.add_each(batch, place..range.end, chunk);
+        self.add_each(batch, range, chunk);
+    }
+
+    /// [`Self::add_each`], eight at a time where that pays.
+    #[cfg(target_arch = "x86_64")]
+    fn add_many(&mut self, token: Avx512, batch: &Batch, range: Range<usize>, chunk: &mut Chunk) {
+        let mut place = range.start;
+        while place < range.end {
+            // SAFETY: the token says that the processor has the features.
+            let next = unsafe { avx512::add(token, self, batch, place..range.end, chunk) };
+            // Where nearly every record stops it, eight at a time do not pay.
+            let alone = if next - place < BURST { BURST } else { 1 };
+            place = range.end.min(next + alone);
+            self.add_each(batch, next..place, chunk);
+        }
     }
 
     fn add_each(&mut self, batch: &Batch, places: Range<usize>, chunk: &mut Chunk) {

@@ -41,6 +41,7 @@ pub(super) struct Addresses {
     /// Different addresses.
     distinct: usize,
     ended: bool,
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     avx512: Option<Avx512>,
     pending: Box<[u32; SLICE]>,
 }

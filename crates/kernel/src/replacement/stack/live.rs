@@ -14,6 +14,7 @@ const WIDTH: usize = 64;
 /// Which slots are live, and how many of them.
 #[derive(Clone, Debug)]
 pub struct Live {
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     avx2: Option<Avx2>,
     /// A bit a slot.
     bits: Vec<[u64; LINE / 64]>,

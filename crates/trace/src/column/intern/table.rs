@@ -33,6 +33,7 @@ impl Table {
     }
 
     /// The slots: a power of two of them, of which [`spread`] chooses the first to look at.
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn slots(&self) -> &[u64] {
         &self.slots
     }
