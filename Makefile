@@ -100,6 +100,18 @@ test: test-packages ## Everything: lint, Rust tests, Python tests, documentation
 	$(STEP) 'Python tests' $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadgroup
 	@$(PYTHON) tests/processor.py report $(STEPS) $(TEST_BUDGET)
 
+ARM := aarch64-unknown-linux-gnu
+test-arm: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER ?= aarch64-linux-gnu-gcc
+test-arm: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER ?= qemu-aarch64 -L /usr/aarch64-linux-gnu
+
+.PHONY: test-arm
+test-arm: ## Clippy and the Rust tests for aarch64, under QEMU in user mode (CONTRIBUTING.md, Tests)
+	@workloads/install.sh gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
+	@rustup --quiet target add $(ARM) || echo "nearfar: install Rust's standard library for $(ARM)" >&2
+	cargo clippy $(CHECKED) --target $(ARM) --locked --workspace --all-targets --quiet -- -D warnings
+	cd capture/qemu-plugin && cargo clippy --release --target $(ARM) --locked --quiet -- -D warnings
+	cargo test $(CHECKED) --target $(ARM) --locked --workspace --exclude nearfar-python --quiet --no-fail-fast
+
 $(VENV)/.docs: requirements/docs.txt $(VENV)/.packages
 	$(BIN)/pip install --quiet --require-hashes -r $<
 	touch $@

@@ -152,6 +152,22 @@ fn writer() {
                 }
             }
         }
+        // Beside the thread that watches.
+        "thread of a child" => {
+            // SAFETY: the child starts a thread and exits; the status is a variable of this function.
+            let (ended, status) = unsafe {
+                let child = libc::fork();
+                if child == 0 {
+                    // What an emulator says of it is no output of a test.
+                    libc::close(libc::STDERR_FILENO);
+                    let joined = std::thread::spawn(|| ()).join();
+                    libc::_exit(i32::from(joined.is_err()));
+                }
+                let mut status = 1;
+                (libc::waitpid(child, &raw mut status, 0) == child, status)
+            };
+            assert!(ended && status == 0, "{status}");
+        }
         "exec" => {
             write(&mut open(0), 0, SHORT);
             let error = command(&path, "long").exec();
@@ -221,26 +237,12 @@ struct Received {
     signal: Option<i32>,
 }
 
-/// Whether a child that a thread has forked can start a thread, as the plugin's does: QEMU 7.2 in user
-/// mode ends it. A test that needs it says that it is not run.
+/// Whether a forked child can start a thread, as the plugin's does: QEMU 7.2 in user mode ends it where
+/// its parent has several. A test that needs it says that it is not run.
 fn forks() -> bool {
     static FORKS: LazyLock<bool> = LazyLock::new(|| {
-        // SAFETY: the child starts a thread and exits, whatever comes of it; its status is written to
-        // the variable of this function.
-        unsafe {
-            match libc::fork() {
-                0 => {
-                    // What an emulator says of it is no output of the test.
-                    libc::close(libc::STDERR_FILENO);
-                    let started = std::thread::Builder::new().spawn(|| ());
-                    libc::_exit(started.map_or(1, |thread| i32::from(thread.join().is_err())))
-                }
-                child => {
-                    let mut status = 1;
-                    libc::waitpid(child, &raw mut status, 0) == child && status == 0
-                }
-            }
-        }
+        let shared = Shared::create(0).unwrap();
+        start(&shared, "thread of a child").wait().unwrap().success()
     });
     if !*FORKS {
         not_run("a forked child cannot start a thread");
