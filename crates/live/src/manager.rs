@@ -244,12 +244,15 @@ impl<K: Kernel> Manager<K> {
     /// Give a child all pages that were not in the program's memory when it was made, and let it go: it
     /// is not managed, and may use as much memory as it likes.
     fn forked(&mut self, child: Child) {
+        // What is told of later may have happened before.
+        let mut told_later = Moves::default();
+        self.order.moves().for_each(|event| told_later.note(event));
         // A child that forks while it is given its pages has a child that lacks the same ones.
         let mut children = vec![(child, Moves::default())];
         while let Some((child, mut moves)) = children.pop() {
             let mut next = self.world.mapped_from(Page::new(0));
             while let Some(page) = next {
-                self.world.give(child, page, &mut moves, &mut children);
+                self.world.give(child, page, &mut moves, &told_later, &mut children);
                 next = self.world.mapped_from(page.skip(1));
             }
             self.world.kernel.let_go(child);

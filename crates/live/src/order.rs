@@ -74,6 +74,11 @@ impl Order {
         Ok(Some(self.waiting.remove(next.unwrap_or(0))))
     }
 
+    /// What is told of as moved and not applied yet.
+    pub(crate) fn moves(&self) -> impl Iterator<Item = Event> + '_ {
+        self.waiting.iter().copied().filter(|event| matches!(event, Event::Remapped(..)))
+    }
+
     /// Those that were at this place, or at a part of it.
     fn leaving(&self, place: Range) -> impl Iterator<Item = &Event> {
         self.waiting.iter().filter(move |event| {

@@ -498,12 +498,14 @@ impl<K: Kernel> World<K> {
         Ok(())
     }
 
-    /// Give a child the page, if it was not in the program's memory.
+    /// Give a child the page, if it was not in the program's memory. Where nothing is mapped in the child
+    /// it may have been moved before, which was told later.
     pub(crate) fn give(
         &mut self,
         child: Child,
         page: Page,
         moves: &mut Moves,
+        told_later: &Moves,
         children: &mut Vec<(Child, Moves)>,
     ) {
         if self.has(page, is::PRESENT) {
@@ -517,11 +519,15 @@ impl<K: Kernel> World<K> {
             return self.break_down(fault.to_string());
         }
         let at = self.numbers.place(page);
-        let mut events = Vec::new();
-        while let Some(at) = moves.place(at) {
+        let (mut events, mut begin) = (Vec::new(), at);
+        while let Some(at) = moves.place(begin) {
             match self.kernel.give(child, at, &self.buffer) {
                 // Mapped anew by the child, or a child that has ended.
-                Ok(()) | Err(Fail::Exists | Fail::Missing | Fail::Ended) => return,
+                Ok(()) | Err(Fail::Exists | Fail::Ended) => return,
+                Err(Fail::Missing) => match told_later.place(begin) {
+                    Some(moved) if moved != begin => begin = moved,
+                    _ => return,
+                },
                 Err(Fail::Again) => {
                     self.kernel.child_events(child, &mut events);
                     for event in events.drain(..) {
