@@ -24,10 +24,13 @@ order = numpy.argsort(values, kind="stable")
 for array in (values[order], order, values[::-1][order]):
     print(hashlib.sha256(numpy.ascontiguousarray(array)).hexdigest())
 """
+#: This and the next sleep where their memory is to be found: on a quick machine they are done before
+#: anyone looks.
 FORKS = """
-import hashlib, os, random
+import hashlib, os, random, time
 draw = random.Random(1)
 texts = [bytearray(draw.randbytes(1000) * 500) for _ in range(24)]
+time.sleep(0.3)
 def say(*words):
     whole = hashlib.sha256()
     for text in texts: whole.update(text)
@@ -51,7 +54,9 @@ pragma cache_size = -65536;
 create table word (number integer primary key, text text);
 with recursive n(i) as (select 1 union all select i + 1 from n where i < 40000)
   insert into word select i, hex(i * 7919 % 65536) || printf('%060d', i) from n;
+.shell sleep 0.3
 create index by_text on word (text);
+.shell sleep 0.3
 delete from word where number % 11 = 0;
 select count(*), sum(number), max(text) from word where text > '34';
 pragma integrity_check;
