@@ -24,8 +24,8 @@ order = numpy.argsort(values, kind="stable")
 for array in (values[order], order, values[::-1][order]):
     print(hashlib.sha256(numpy.ascontiguousarray(array)).hexdigest())
 """
-#: This and the next sleep where their memory is to be found: on a quick machine they are done before
-#: anyone looks.
+#: This and the next sleep where their memory is to be found: a quick machine is done before anyone
+#: looks.
 FORKS = """
 import hashlib, os, random, time
 draw = random.Random(1)
