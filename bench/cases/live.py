@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -120,8 +120,14 @@ def fits(program: Path, pages: int, references: int, turns: int) -> list[Row]:
     return [*rows, judged(made, costs)]
 
 
-def managed(words: Sequence[str], fast: int, policy: str, far: str = FAR) -> live.Outcome:
-    """One run, tied to one processor, in a process of its own."""
+def managed(
+    words: Sequence[str],
+    fast: int,
+    policy: str,
+    far: str = FAR,
+    environment: Mapping[str, str] | None = None,
+) -> live.Outcome:
+    """One run, tied to one processor, in a process of its own; what it prints is dropped."""
     script = (
         "import json, os, sys\nfrom nearfar import live\n"
         "os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})\n"
@@ -129,12 +135,16 @@ def managed(words: Sequence[str], fast: int, policy: str, far: str = FAR) -> liv
         "print(live.run(words, **options).to_json(), file=sys.stderr)"
     )
     asked = json.dumps([list(words), {"fast": str(fast), "policy": policy, "far": far}])
-    done = subprocess.run([sys.executable, "-c", script, asked], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script, asked], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        text=True, env=environment,
+    )  # fmt: skip
     if done.returncode != 0:
         raise BenchError(f"nearfar run: {done.stderr.strip().splitlines()[-1]}")
     outcome = live.Outcome(**json.loads(done.stderr[done.stderr.index("{") :]))
     if outcome.exit_code != 0:
-        raise BenchError(f"nearfar run: touch ended with {outcome.exit_code}: {outcome.why}")
+        why = f"{words[0]} ended with {outcome.exit_code}: {outcome.why}"
+        raise BenchError(f"nearfar run: {why}")
     return outcome
 
 

@@ -13,7 +13,6 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from measure import BenchError, Row, alone, capture, row, run
 from programs import PROGRAMS
 from table import recorded, summary
 
+from cases.live import managed
 from nearfar import live
 from nearfar.reproduce._live import SCALE, MicroBenchmark
 from nearfar.reproduce.tiering import FAST, SLOW
@@ -55,12 +55,6 @@ for policy in ("nomad", "ssp"):
     asked["costs"] = found.costs
     made[policy] = {**found.counters, "seconds": found.seconds}
 print(json.dumps({"predicted": made, "costs": asked["costs"], "fast": asked["fast"]}))
-"""
-_RUN = """
-import json, sys
-from nearfar import live
-words, asked = json.loads(sys.argv[1])
-print(live.run(words, **asked).to_json(), file=sys.stderr)
 """
 
 
@@ -124,7 +118,8 @@ def of_program(command: Sequence[str], folder: Path, rounds: int) -> dict[str, A
     cell["lived"] = {policy: [] for policy in POLICIES}
     for _ in range(rounds):
         for policy, runs in cell["lived"].items():
-            runs.append(managed(command, fast, policy))
+            lived = managed(command, int(fast), policy, "shm", kernel.ENVIRONMENT)
+            runs.append({**lived.counters, "seconds": lived.seconds})
     return cell
 
 
@@ -151,26 +146,6 @@ def on_one_processor(script: str, given: Any) -> dict[str, Any]:
         raise BenchError(f"{NAME}: {done.stderr.strip().splitlines()[-1]}")
     found: dict[str, Any] = json.loads(done.stdout)
     return found
-
-
-def managed(command: Sequence[str], fast: str, policy: str) -> dict[str, Any]:
-    """Counts and seconds of a run."""
-    core = max(os.sched_getaffinity(0))
-    asked = {"fast": fast, "far": "shm", "policy": policy}
-    with tempfile.TemporaryFile("w+") as errors:
-        done = subprocess.run(
-            ["taskset", "-c", str(core), sys.executable, "-c", _RUN,
-             json.dumps([list(command), asked])],
-            stdout=subprocess.DEVNULL, stderr=errors, env=kernel.ENVIRONMENT, check=False,
-        )  # fmt: skip
-        errors.seek(0)
-        said = errors.read()
-    if done.returncode != 0:
-        raise BenchError(f"{NAME}: {command[0]}: {said.strip().splitlines()[-1]}")
-    found = json.loads(said[said.index("{") :])
-    if found["exit_code"] != 0:
-        raise BenchError(f"{NAME}: {command[0]} ended with {found['exit_code']}: {found['why']}")
-    return {**found["counters"], "seconds": found["seconds"]}
 
 
 def median(cell: Mapping[str, Any], world: str, policy: str, count: str) -> float:
