@@ -18,6 +18,7 @@ from nearfar.declared import run as declared
 from nearfar.errors import NearfarError
 from nearfar.live import Outcome
 from nearfar.schema import knob_text, takes
+from nearfar.tiering import trace_of
 
 #: Counters that the comparison shows, and what they are called there.
 SHOWN = {
@@ -115,8 +116,7 @@ def predict(
         NearfarError: the trace cannot be read; the policy cannot live; userfaultfd cannot be had
             (exit code 3).
     """
-    path = Path(load)
-    trace = path if path.is_dir() or path.suffix == ".trace" or "/" in str(load) else None
+    trace = trace_of(str(load))
     if alone is not None and not alone > 0:
         raise NearfarError(f"alone: {alone} is not above 0 seconds")
     if shared_processor is None:

@@ -165,6 +165,13 @@ def workloads() -> dict[str, str]:
     return dict(names.WORKLOAD)
 
 
+def trace_of(load: str | PathLike[str]) -> Path | None:
+    """The trace that is meant; None where it is the name of a generated workload."""
+    path = Path(load)
+    looks_so = "/" in fspath(load) or path.suffix == ".trace" or path.is_dir()
+    return path if looks_so or not isinstance(load, str) else None
+
+
 @takes(declared.OPTIONS)
 def tiering(
     load: str | PathLike[str] | None = None,
@@ -192,10 +199,7 @@ def tiering(
     described = machines.load(options.get("machine", default(declared.OPTIONS, "machine")))
     asked.pop("machine", None)
     workload = options.get("workload", WORKLOAD) if load is None else load
-    named, workload = isinstance(workload, str), fspath(workload)
-    path = Path(workload)
-    is_trace = not named or "/" in workload or path.suffix == ".trace" or path.is_dir()
-    trace = path if is_trace else None
+    trace, workload = trace_of(workload), fspath(workload)
     given = {name: knob_text(value) for name, value in (knobs or {}).items()}
     labelled = _policies(asked.pop("policy", "all"), _knobs(given))
     began = time.monotonic()
@@ -218,7 +222,7 @@ def tiering(
     del values["workload"]
     run = provenance(
         "tiering",
-        arguments=[path] if trace is not None else ["--workload", workload],
+        arguments=[trace] if trace is not None else ["--workload", workload],
         options=declared.OPTIONS,
         values=values,
         trace=trace,
