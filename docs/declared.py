@@ -53,6 +53,7 @@ RECORDS = {
     "guest-pages": "guest_tables",
     "real-programs": "cases.real_programs",
     "predicted": "cases.predicted",
+    "live": "cases.live",
 }
 
 _HEAD = '''"""{what}. Made by ``make declared``; not to be edited."""

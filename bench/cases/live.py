@@ -14,6 +14,7 @@ import kernel
 from inputs import Inputs
 from measure import BenchError, Row, judged, ratios, row
 from programs import HERE
+from table import recorded, summary
 
 from nearfar import live
 
@@ -164,3 +165,12 @@ def processor_seconds(words: Sequence[str]) -> float:
     if child.returncode != 0:
         raise BenchError(f"touch: ended with {child.returncode}")
     return usage.ru_utime + usage.ru_stime
+
+
+def figures() -> str:
+    """What is judged, as a table of the docs."""
+    return summary(recorded(NAME)["rows"])
+
+
+#: By the name that the page has for it.
+TABLES = {"rows": figures}
