@@ -22,7 +22,7 @@ from nearfar.live_result import LiveResult, LiveRun, record
 from nearfar.output import watched
 from nearfar.processes import handling
 from nearfar.schema import knob_text, takes
-from nearfar.units import percent, size
+from nearfar.units import duration, percent, size
 
 LIBRARY = Path(__file__).parent / "_live" / "libnearfar_preload.so"
 """The library that is loaded into the program, built by ``make live``."""
@@ -73,7 +73,7 @@ class Outcome(LiveResult):
     why: str | None
 
     def __str__(self) -> str:
-        """What it came to, in three lines."""
+        """What it came to, in three lines or four."""
         seen = self.counters
         demoted = seen["demotions_copied"] + seen["demotions_remapped"]
         lines = [
@@ -85,6 +85,13 @@ class Outcome(LiveResult):
             f"hint faults {seen['hint_faults']:,}, shadow faults {seen['shadow_faults']:,}, "
             f"aborts {seen['aborts']:,}, let through {seen['window_faults']:,}",
         ]
+        if seen["fetches"]:
+            each = [seen[name] / seen["fetches"] for name in ("fetches_predicted_ns", "fetches_ns")]
+            lines.append(
+                f"waited for the far tier {seen['fetches']:,} times, {duration(each[1])} each "
+                f"(predicted {duration(each[0])}); slept {seen['slept']:,}, "
+                f"kept a processor {seen['stalled']:,}"
+            )
         return "\n".join(lines)
 
 

@@ -28,6 +28,8 @@ TABLES: Final = {
                    "Most memory of each in the far tier, before compression.", "far size"),
             Column("far_latency_ns", "int64", False, "ns",
                    "Time that a page took to or from the far tier at least.", "far latency"),
+            Column("epf", "string", False, "",
+                   "Whose threads slept while their page came from the far tier."),
             Column("seconds", "double", False, "s", "From start to end.", "time"),
             Column("user_seconds", "double", False, "s",
                    "Processor time of the program and its managers.", "user"),
@@ -50,7 +52,7 @@ TABLES: Final = {
             *(Column(name, "int64", False, "", what) for name, what in _engine.live_counters()),
         ),
         keys=("command", "policy", "knobs", "far", "budget_bytes", "far_size_bytes",
-              "far_latency_ns"),
+              "far_latency_ns", "epf"),
         metrics={
             name: "less"
             for name in ("seconds", "user_seconds", "system_seconds", "manager_seconds", "faults",
@@ -103,6 +105,7 @@ class LiveResult(FolderResult):
             "policy": options["policy"],
             "knobs": ",".join(f"{name}={value}" for name, value in knobs.items()),
             "far": options["far"],
+            "epf": options["epf"],
             **self.counters,
         }
         names = [column.name for column in self.columns.columns]

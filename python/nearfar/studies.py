@@ -157,7 +157,8 @@ STUDIES: Final = {
             "nearfar.live:Outcome",
             traces=(),
             machines=(),
-            in_columns=("command", "fast", "knobs", "far", "policy", "far_size", "far_latency"),
+            in_columns=("command", "fast", "knobs", "far", "policy", "far_size", "far_latency",
+                        "epf"),
             threads=None,
         ),
     )

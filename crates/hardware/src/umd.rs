@@ -11,7 +11,7 @@
 
 use nearfar_trace::{Error, Result};
 
-use crate::flash::{Array, Conditioned, Ftl, Geometry, Precondition, Step, Times};
+use crate::flash::{Array, Command, Conditioned, Ftl, Geometry, Precondition, Step, Times};
 use crate::list::{Links, List};
 use crate::machine::Machine;
 
@@ -58,6 +58,7 @@ pub struct Umd {
     dirty_evictions: u64,
     clean_evictions: u64,
     steps: Vec<Step>,
+    commands: Vec<Command>,
 }
 
 impl Umd {
@@ -98,6 +99,7 @@ impl Umd {
             dirty_evictions: 0,
             clean_evictions: 0,
             steps: Vec::new(),
+            commands: Vec::new(),
             ftl: Ftl::new(geometry),
         })
     }
@@ -152,6 +154,7 @@ impl Umd {
     /// is not read, and counts as written. The page must not be resident.
     pub fn load(&mut self, now: u64, page: u32, new: bool) -> Loading {
         self.steps.clear();
+        self.commands.clear();
         let mut evicted = None;
         if self.has_room() {
             self.used += 1;
@@ -161,6 +164,7 @@ impl Umd {
         let read = if new { None } else { self.ftl.read(page) };
         if let Some(command) = read {
             self.times.steps(command, &mut self.steps);
+            self.commands.push(command);
         }
         if read.is_some() || evicted.is_some() {
             Step::Delay { ns: self.page_in_ns }.append(&mut self.steps);
@@ -175,6 +179,11 @@ impl Umd {
         let job = self.array.submit(now, &self.steps);
         let from_flash = read.is_some();
         Loading { evicted, service: Some(Service { job, predicted_ns, from_flash }) }
+    }
+
+    /// The commands to flash of the last [`load`](Umd::load), in order.
+    pub fn commands(&self) -> &[Command] {
+        &self.commands
     }
 
     /// The service of `page` is finished: it may be evicted again.
@@ -199,8 +208,11 @@ impl Umd {
         if dirty {
             self.dirty_evictions += 1;
             Step::Delay { ns: self.page_out_ns }.append(&mut self.steps);
-            let (times, steps) = (self.times, &mut self.steps);
-            self.ftl.write(page, |command| times.steps(command, steps));
+            let (times, steps, commands) = (self.times, &mut self.steps, &mut self.commands);
+            self.ftl.write(page, |command| {
+                times.steps(command, steps);
+                commands.push(command);
+            });
         } else {
             self.clean_evictions += 1;
         }

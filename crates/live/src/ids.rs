@@ -79,7 +79,7 @@ impl Frame {
 }
 
 /// Where the far tier keeps a page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slot(u32);
 
 impl Slot {

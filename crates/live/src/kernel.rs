@@ -34,6 +34,8 @@ pub enum Event {
         write: bool,
         /// The page is there, and write-protected.
         protected: bool,
+        /// The thread, by its number in the system; 0 if that is not known.
+        thread: u32,
     },
     /// The program gives these pages back (`madvise`); they will be gone soon.
     Removed(Range),
@@ -130,6 +132,13 @@ pub trait Kernel {
     fn child_events(&mut self, child: Child, into: &mut Vec<Event>);
     /// The child has all it needs: its memory is its own business from now on.
     fn let_go(&mut self, child: Child);
+    /// Keep the processor busy that this thread faulted on, as if it waited there and did not sleep, until
+    /// it [goes on](Kernel::go_on); whether that can be done.
+    fn stall(&mut self, _thread: u32) -> bool {
+        false
+    }
+    /// A stalled thread has its page.
+    fn go_on(&mut self, _thread: u32) {}
     /// Nanoseconds since some moment.
     fn now_ns(&self) -> u64;
 }

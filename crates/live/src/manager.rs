@@ -1,13 +1,15 @@
 //! The manager: reads the kernel's messages, asks the policy, runs its threads.
 
+use nearfar_kernel::epf::{self, Epf};
 use nearfar_kernel::tiering::{Memory, NodeId, Page, Policy, Refused, Settings, Tenant, make};
 use nearfar_trace::Result;
 
 use crate::children::Moves;
+use crate::far::Arrival;
 use crate::order::{Order, Unclear};
 use crate::regions::Regions;
 use crate::world::{SLOW_NODE, World, is};
-use crate::{Child, Event, Found, Kernel, Range, Va};
+use crate::{Child, Event, Found, Kernel, Range, Slot, Va};
 
 /// Most pages that a first touch brings.
 pub const AROUND: u64 = 16;
@@ -34,6 +36,11 @@ pub struct Manager<K> {
     /// The memory.
     pub world: World<K>,
     policy: Box<dyn Policy>,
+    /// Which threads sleep while their page comes from the far tier.
+    epf: Box<dyn Epf>,
+    /// Faults whose page is on its way, by slot.
+    coming: Vec<(Slot, Event)>,
+    arrivals: Vec<Arrival>,
     regions: Regions,
     order: Order,
     /// Most pages that one first touch brings.
@@ -75,6 +82,9 @@ impl<K: Kernel> Manager<K> {
         Ok(Self {
             world,
             policy,
+            epf: Box::new(epf::all::All),
+            coming: Vec::new(),
+            arrivals: Vec::new(),
             regions: Regions::default(),
             order: Order::default(),
             around: around.max(1),
@@ -86,6 +96,13 @@ impl<K: Kernel> Manager<K> {
             busy_turns: 0,
             hindered: 0,
         })
+    }
+
+    /// Which threads sleep while their page comes from the far tier; all, unless this says otherwise.
+    #[must_use]
+    pub fn with_epf(mut self, epf: Box<dyn Epf>) -> Self {
+        self.epf = epf;
+        self
     }
 
     /// Register what the program has mapped since, and know the pages that are there; whether there
@@ -119,6 +136,7 @@ impl<K: Kernel> Manager<K> {
     /// # Errors
     /// Why the program cannot go on.
     pub fn turn(&mut self) -> std::result::Result<Turn, String> {
+        self.hear_arrivals();
         let mut events = std::mem::take(&mut self.events);
         events.clear();
         self.world.kernel.events(&mut events);
@@ -147,8 +165,8 @@ impl<K: Kernel> Manager<K> {
         // faults are read before the messages that are in the way.
         events.append(&mut self.again);
         for event in &events {
-            if let Event::Fault { at, write, protected } = *event {
-                self.event(|manager| manager.fault(at, write, protected));
+            if let Event::Fault { .. } = event {
+                self.event(|manager| manager.fault(*event));
                 self.world.trim_window();
             }
         }
@@ -168,7 +186,47 @@ impl<K: Kernel> Manager<K> {
                 turn => turn,
             }
         };
+        let turn = match turn {
+            Turn::Until(due) => Turn::Until(due.min(self.world.far.due())),
+            Turn::Busy => Turn::Busy,
+        };
         self.world.broken.clone().map_or(Ok(turn), Err)
+    }
+
+    /// Go on with the faults whose pages have come.
+    fn hear_arrivals(&mut self) {
+        let mut arrivals = std::mem::take(&mut self.arrivals);
+        self.world.hear_arrivals(&mut arrivals);
+        for Arrival { slot, .. } in &arrivals {
+            for (_, event) in self.coming.extract_if(.., |(other, _)| other == slot) {
+                if let Event::Fault { thread, .. } = event {
+                    self.world.kernel.go_on(thread);
+                }
+                self.again.push(event);
+            }
+        }
+        self.arrivals = arrivals;
+    }
+
+    /// Whether a fault has to wait until its page has come from the far tier: then it is dealt with
+    /// when that is so, as if it were told of then.
+    fn comes_later(&mut self, page: Page, event: Event) -> std::result::Result<bool, Refused> {
+        let Event::Fault { thread, .. } = event else { return Ok(false) };
+        let Some(slot) = self.world.slot(page).filter(|_| self.world.in_slot(page)) else {
+            return Ok(false);
+        };
+        let Some(predicted_ns) = self.world.fetch(slot)? else { return Ok(false) };
+        let again = self.coming.iter().any(|(_, other)| *other == event);
+        if !again {
+            self.coming.push((slot, event));
+            let sleeps = self.epf.pass(&epf::Fault { predicted_ns });
+            if !sleeps && self.world.kernel.stall(thread) {
+                self.world.counters.stalled += 1;
+            } else {
+                self.world.counters.slept += 1;
+            }
+        }
+        Ok(true)
     }
 
     /// Mappings are changing, and every request is refused: as a rule for a moment, but a fork may take
@@ -186,6 +244,12 @@ impl<K: Kernel> Manager<K> {
     #[cfg(test)]
     pub fn is_settled(&self) -> bool {
         self.order.is_settled()
+    }
+
+    /// Whether a fault waits for its page to come from the far tier.
+    #[cfg(test)]
+    pub fn awaits_pages(&self) -> bool {
+        !self.coming.is_empty()
     }
 
     fn event(&mut self, act: impl FnOnce(&mut Self)) {
@@ -307,8 +371,16 @@ impl<K: Kernel> Manager<K> {
 
     // --- faults
 
-    fn fault(&mut self, at: Va, write: bool, protected: bool) {
-        let done = match self.world.page_at(at) {
+    fn fault(&mut self, event: Event) {
+        let Event::Fault { at, write, protected, .. } = event else { return };
+        let page = self.world.page_at(at);
+        if let Some(page) = page.filter(|_| !protected) {
+            match self.comes_later(page, event) {
+                Ok(true) | Err(_) => return,
+                Ok(false) => {}
+            }
+        }
+        let done = match page {
             None if protected => self.world.protect(at, false),
             None => self.first_touch(at),
             Some(page) if protected => self.write_fault(page),
@@ -319,7 +391,7 @@ impl<K: Kernel> Manager<K> {
         self.world.counters.faults += u64::from(!waits);
         if done.is_err() {
             if waits {
-                self.again.push(Event::Fault { at, write, protected });
+                self.again.push(event);
             } else {
                 self.world.kernel.wake(at);
                 let before = if self.refused.0 == at { self.refused.1 } else { 0 };

@@ -257,10 +257,18 @@ impl<K: Kernel> Memory for World<K> {
         } else if !slow {
             self.park(page)?;
         }
+        let slot = self.slot(page).filter(|_| slow && self.in_slot(page));
+        let coming = match slot {
+            Some(slot) => self.fetch(slot)?.map(|_| slot),
+            None => None,
+        };
         self.set(page, is::COPYING, true);
         self.set(page, is::WRITTEN, false);
         self.used[to.index()] += 1;
-        self.begun.push((page, wake));
+        match coming {
+            Some(slot) => self.coming.push((slot, page, wake)),
+            None => self.begun.push((page, wake)),
+        }
         Ok(())
     }
 
@@ -268,7 +276,9 @@ impl<K: Kernel> Memory for World<K> {
         if !World::has(self, page, is::MAPPED | is::COPYING) {
             return Err(Refused::State);
         }
-        if self.begun.iter().any(|(begun, _)| *begun == page) {
+        if self.begun.iter().any(|(begun, _)| *begun == page)
+            || self.coming.iter().any(|(_, begun, _)| *begun == page)
+        {
             return Err(Refused::Busy);
         }
         let slow = World::has(self, page, is::SLOW);

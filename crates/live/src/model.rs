@@ -200,7 +200,7 @@ impl Model {
     fn fault(&mut self, at: Va, write: bool, protected: bool) -> Access {
         let id = self.id();
         self.note(format!("fault {id}: {at:?} write {write} protected {protected}"));
-        self.faults.push_back((id, Event::Fault { at, write, protected }));
+        self.faults.push_back((id, Event::Fault { at, write, protected, thread: 0 }));
         self.waiting.insert(id, at);
         Access::Waits(id)
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use nearfar_kernel::epf;
 use nearfar_kernel::tiering::{POLICIES, Settings, find, usual_min_free};
 use nearfar_schema::{
     Bytes, Choice, Command, Entry, Given, Nanoseconds, Options as _, Registry, Value, column, none,
@@ -24,7 +25,7 @@ nearfar_schema::options! {
     pub struct Asked {
         /// Memory that each process keeps for itself: 512M.
         fast: Bytes = required(),
-        /// Where the rest lies: zstd, lz4, shm, or file:PATH for a new file of that name.
+        /// Where the rest lies: zstd, lz4, shm, file:PATH for a new file of that name, or umd:MACHINE.
         far: Tier = "zstd",
         /// Policy that decides what lies where.
         policy: Choice<Policies> = "ssp",
@@ -32,6 +33,8 @@ nearfar_schema::options! {
         far_size: Option<Bytes> = none("16 times --fast"),
         /// Time that a page takes to or from the far tier at least.
         far_latency: Nanoseconds = "0ns",
+        /// Whose thread sleeps while its page comes from the far tier; others wait at their processors.
+        epf: epf::Written = "all",
     }
 }
 
@@ -100,11 +103,22 @@ impl Asked {
         }
         let far_size =
             self.far_size.as_ref().map_or(self.fast.0.saturating_mul(16), |bytes| bytes.0);
+        if self.far.0.starts_with("umd:") && self.far_latency.0 > 0 {
+            let what = "is of no use with umd, whose machine says how long pages take";
+            return Err(Error::input("--far-latency", what, "leave it out"));
+        }
+        let (name, tier, argument) = far::find(&self.far.0)?;
+        let pages = (far_size / PAGE as u64).min(u32::MAX.into()) as u32;
+        let far = match (tier.check)(argument, pages)? {
+            whole if whole.is_empty() => name.to_owned(),
+            whole => format!("{name}:{whole}"),
+        };
         let mut setup = Setup {
             fast: self.fast.0,
             far_size,
-            far: self.far.0.clone(),
+            far,
             far_latency_ns: self.far_latency.0,
+            epf: self.epf.0.clone(),
             policy: self.policy.name.to_owned(),
             knobs,
             ..Setup::default()
@@ -210,9 +224,14 @@ mod tests {
         let setup = asked(&[("fast", "64M"), ("far", "lz4"), ("far_latency", "2us")]).unwrap();
         assert_eq!((setup.fast, setup.far_size), (64 << 20, 1 << 30));
         assert_eq!((setup.far.as_str(), setup.far_latency_ns), ("lz4", 2000));
+        assert_eq!(setup.epf, "all");
         for (given, says) in [
             (vec![("fast", "1K")], "1 MiB"),
             (vec![("fast", "64M"), ("far", "tape")], "zstd, lz4"),
+            (vec![("fast", "64M"), ("epf", "some")], "none, all, smart:50us"),
+            (vec![("fast", "64M"), ("far", "umd:umd"), ("far_latency", "2us")], "umd"),
+            (vec![("fast", "64M"), ("far", "umd:nvme")], "[flash]"),
+            (vec![("fast", "512M"), ("far", "umd:umd")], "--far-size"),
             (vec![("fast", "64M"), ("policy", "memtis")], "samples"),
             (vec![("fast", "64M"), ("policy", "oracle")], "future"),
         ] {

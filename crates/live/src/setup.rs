@@ -21,6 +21,9 @@ pub struct Setup {
     pub far: String,
     /// Nanoseconds that a request to the far tier takes at least.
     pub far_latency_ns: u64,
+    /// Which threads sleep while their page comes from the far tier, as
+    /// [`epf::parse`](nearfar_kernel::epf::parse) reads it.
+    pub epf: String,
     /// The policy.
     pub policy: String,
     /// Its knobs.
@@ -41,6 +44,7 @@ impl Setup {
             format!("far_size={}", self.far_size),
             format!("far={}", self.far),
             format!("far_latency_ns={}", self.far_latency_ns),
+            format!("epf={}", self.epf),
             format!("policy={}", self.policy),
             format!("launcher={}", self.launcher),
             format!("shared={}", self.shared),
@@ -65,6 +69,7 @@ impl Setup {
                 "far_size" => setup.far_size = number()?,
                 "far" => value.clone_into(&mut setup.far),
                 "far_latency_ns" => setup.far_latency_ns = number()?,
+                "epf" => value.clone_into(&mut setup.epf),
                 "policy" => value.clone_into(&mut setup.policy),
                 "launcher" => setup.launcher = number()? as u32,
                 "shared" => setup.shared = number()? as u32,
@@ -111,6 +116,7 @@ mod tests {
             far_size: 1 << 40,
             far: "file:/tmp/a=b".into(),
             far_latency_ns: 3,
+            epf: "smart:50us".into(),
             policy: "ssp".into(),
             knobs: [("notice".into(), "write-protect".into())].into(),
             launcher: 2,

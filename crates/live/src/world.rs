@@ -29,7 +29,7 @@ use std::collections::VecDeque;
 use nearfar_kernel::tiering::{Context, Next, NodeId, Page, Refused, Thread, Time};
 
 use crate::children::Moves;
-use crate::far::{Far, Fault};
+use crate::far::{Arrival, Far, Fault, Fetch};
 use crate::numbers::Numbers;
 use crate::{Child, Event, Fail, Frame, Kernel, PAGE, Slot, Va};
 
@@ -125,6 +125,16 @@ counters! {
     far_loads,
     /// Pages stored there.
     far_stores,
+    /// Pages that took time to come from the far tier, as it was asked for them ahead.
+    fetches,
+    /// Time that they were predicted to take, added up, ns.
+    fetches_predicted_ns,
+    /// Time that they took, added up, ns.
+    fetches_ns,
+    /// Faults whose thread slept until its page had come.
+    slept,
+    /// Faults whose thread kept its processor busy until then.
+    stalled,
 }
 
 /// A thread of the policy.
@@ -193,6 +203,8 @@ pub struct World<K> {
     pub(crate) running: Option<usize>,
     /// Copies begun in this event, with whom to wake.
     pub(crate) begun: Vec<(Page, Thread)>,
+    /// Copies begun whose pages are on their way from the far tier, by slot.
+    pub(crate) coming: Vec<(Slot, Page, Thread)>,
     pub(crate) event: Time,
     /// What happened so far.
     pub counters: Counters,
@@ -231,6 +243,7 @@ impl<K: Kernel> World<K> {
             workers: Vec::new(),
             running: None,
             begun: Vec::new(),
+            coming: Vec::new(),
             event: Time::default(),
             counters: Counters::default(),
             again: false,
@@ -440,6 +453,35 @@ impl<K: Kernel> World<K> {
         self.set(page, is::PARKED, false);
         self.set(page, is::PRESENT, true);
         Ok(())
+    }
+
+    /// Ask the far tier for a page that is in its slot, and will be loaded: how long it will take if it
+    /// is not there at once.
+    pub(crate) fn fetch(&mut self, slot: Slot) -> Result<Option<u64>, Refused> {
+        match self.far.fetch(slot, self.event.ps() / 1000) {
+            Ok(Fetch::Here) => Ok(None),
+            Ok(Fetch::Coming { predicted_ns }) => Ok(Some(predicted_ns)),
+            Err(fault) => {
+                self.break_down(fault.to_string());
+                Err(Refused::Pinned)
+            }
+        }
+    }
+
+    /// Hear what has come from the far tier, and wake who copies it.
+    pub(crate) fn hear_arrivals(&mut self, arrivals: &mut Vec<Arrival>) {
+        arrivals.clear();
+        self.far.arrived(self.kernel.now_ns(), arrivals);
+        for Arrival { slot, predicted_ns, took_ns } in arrivals {
+            self.counters.fetches += 1;
+            self.counters.fetches_predicted_ns += *predicted_ns;
+            self.counters.fetches_ns += *took_ns;
+            let mut coming = std::mem::take(&mut self.coming);
+            for (_, _, thread) in coming.extract_if(.., |(other, _, _)| other == slot) {
+                self.wake_worker(thread);
+            }
+            self.coming = coming;
+        }
     }
 
     /// Bring a page from its slot, which it keeps.
@@ -740,9 +782,10 @@ impl<K: Kernel> World<K> {
         } else if again {
             worker.rests_until = self.event.plus(CHANGING);
         }
+        let earliest = worker.rests_until.max(Time::from_ps(self.far.busy_until() * 1000));
         worker.due = match next {
-            Next::Again => self.event.max(worker.rests_until),
-            Next::At(time) => time.max(self.event).max(worker.rests_until),
+            Next::Again => self.event.max(earliest),
+            Next::At(time) => time.max(self.event).max(earliest),
             Next::Idle => Time::NEVER,
         };
     }

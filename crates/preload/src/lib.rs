@@ -10,7 +10,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nearfar_live::far::{self, Slow};
-use nearfar_live::linux::Linux;
+use nearfar_live::linux::{Linux, Post, StandIns};
 use nearfar_live::setup::{Setup, VARIABLE};
 use nearfar_live::shared::{Block, Shared, State, copy_of};
 use nearfar_live::{AROUND, Kernel, Manager, Turn, World};
@@ -23,6 +23,10 @@ static ARENA: arena::Arena = arena::Arena::new();
 
 /// Bytes of the manager's stack.
 const STACK: usize = 1 << 20;
+/// Threads that keep processors busy for those that wait there (`--epf`), and bytes of their stacks. More
+/// than a program has that can run at once, as a rule.
+const STAND_INS: usize = 16;
+const STAND_IN_STACK: usize = 1 << 15;
 /// Shortest and longest time from one look for new memory to the next.
 const LOOK_NS: (u64, u64) = (20_000_000, 40_000_000);
 /// How long the manager waits for messages before it says that it is there.
@@ -84,11 +88,20 @@ fn begin(text: &str) -> Result<(), String> {
     }
     let claimed = &shared.blocks()[block];
     claimed.descriptor.store(kernel.descriptor() as u32, Ordering::Relaxed);
-    let stack = stack()?;
+    let stack = stack(STACK)?;
+    let mut posts = Vec::new();
+    if setup.epf != "all" {
+        let (stand_ins, all) = StandIns::new(STAND_INS);
+        kernel.stand_in_by(stand_ins);
+        for post in all {
+            posts.push((self::stack(STAND_IN_STACK)?, post));
+        }
+    }
     users::prepare();
     kernel.exclude_all();
     let world = World::new(kernel, store, sizes);
     let manager = Manager::new(world, &setup.policy, &setup.settings(), AROUND).map_err(say)?;
+    let manager = manager.with_epf(nearfar_kernel::epf::parse(&setup.epf)?);
 
     // Nothing is managed before somebody else holds the descriptor: without it, missing pages would
     // read as zeros if this process lost it.
@@ -106,7 +119,10 @@ fn begin(text: &str) -> Result<(), String> {
     }
 
     let ours: Vec<RawFd> = descriptors().into_iter().filter(|fd| !theirs.contains(fd)).collect();
-    spawn(stack, Box::new(Parts { manager, shared, block, theirs }))?;
+    spawn(stack, STACK, run, Box::new(Parts { manager, shared, block, theirs }))?;
+    for (stack, post) in posts {
+        spawn(stack, STAND_IN_STACK, stand_in, Box::new(post))?;
+    }
     while !MANAGER_IS_SEPARATE.load(Ordering::Acquire) {
         pause(20_000);
     }
@@ -133,22 +149,27 @@ fn descriptors() -> Vec<RawFd> {
     all.into_iter().filter(|fd| unsafe { libc::fcntl(*fd, libc::F_GETFD) } >= 0).collect()
 }
 
-/// The manager's stack, all of it there.
-fn stack() -> Result<*mut libc::c_void, String> {
+/// A stack of so many bytes, all of it there.
+fn stack(bytes: usize) -> Result<*mut libc::c_void, String> {
     let (protection, flags) = (
         libc::PROT_READ | libc::PROT_WRITE,
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK | libc::MAP_POPULATE,
     );
     // SAFETY: a new mapping at an address of the kernel's choice.
-    let stack = unsafe { libc::mmap(std::ptr::null_mut(), STACK, protection, flags, -1, 0) };
+    let stack = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
     if stack == libc::MAP_FAILED {
         return Err(std::io::Error::last_os_error().to_string());
     }
     Ok(stack)
 }
 
-/// Start the manager on `stack`, with all signals blocked.
-fn spawn(stack: *mut libc::c_void, parts: Box<Parts>) -> Result<(), String> {
+/// Start a thread on a stack of so many bytes, with all signals blocked.
+fn spawn<T>(
+    stack: *mut libc::c_void,
+    bytes: usize,
+    run: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void,
+    parts: Box<T>,
+) -> Result<(), String> {
     let raw = Box::into_raw(parts);
     // SAFETY: variables of this function, written before they are read; the stack is nobody else's,
     // and what `raw` points to is the thread's from here on.
@@ -158,7 +179,7 @@ fn spawn(stack: *mut libc::c_void, parts: Box<Parts>) -> Result<(), String> {
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
         let (mut attributes, mut thread) = (std::mem::zeroed(), std::mem::zeroed());
         libc::pthread_attr_init(&raw mut attributes);
-        libc::pthread_attr_setstack(&raw mut attributes, stack, STACK);
+        libc::pthread_attr_setstack(&raw mut attributes, stack, bytes);
         libc::pthread_attr_setdetachstate(&raw mut attributes, libc::PTHREAD_CREATE_DETACHED);
         let failed = libc::pthread_create(&raw mut thread, &raw const attributes, run, raw.cast());
         libc::pthread_attr_destroy(&raw mut attributes);
@@ -168,6 +189,15 @@ fn spawn(stack: *mut libc::c_void, parts: Box<Parts>) -> Result<(), String> {
     if failed == 0 { Ok(()) } else { Err(std::io::Error::from_raw_os_error(failed).to_string()) }
 }
 
+extern "C" fn stand_in(post: *mut libc::c_void) -> *mut libc::c_void {
+    // SAFETY: made by `spawn` of a box of this type, for this thread; a name that ends in zero.
+    let post = unsafe {
+        libc::prctl(libc::PR_SET_NAME, c"nearfar-wait".as_ptr());
+        *Box::from_raw(post.cast::<Post>())
+    };
+    post.take()
+}
+
 extern "C" fn run(parts: *mut libc::c_void) -> *mut libc::c_void {
     // SAFETY: made by `spawn` of a box of this type, for this thread.
     let Parts { manager, shared, block, theirs } = *unsafe { Box::from_raw(parts.cast::<Parts>()) };
@@ -175,6 +205,8 @@ extern "C" fn run(parts: *mut libc::c_void) -> *mut libc::c_void {
     // SAFETY: numbers and a name that ends in zero.
     unsafe {
         libc::prctl(libc::PR_SET_NAME, c"nearfar".as_ptr());
+        // A page that comes in 25 us is not to be waited for for 50 more.
+        libc::prctl(libc::PR_SET_TIMERSLACK, 1);
         if libc::unshare(libc::CLONE_FILES) == 0 {
             for fd in theirs {
                 libc::close(fd);

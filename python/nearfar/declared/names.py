@@ -185,4 +185,8 @@ FAR: Final = (
     ("lz4", "a pool in memory, compressed by LZ4"),
     ("shm", "shared memory, not compressed"),
     ("file", "a file, read and written without the page cache"),
+    (
+        "umd",
+        "the DRAM-interface SSD of a machine, its flash a file in the folder for temporary files",
+    ),
 )

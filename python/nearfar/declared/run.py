@@ -15,6 +15,7 @@ class Options(TypedDict, total=False):
     policy: str
     far_size: str | int | None
     far_latency: str | int
+    epf: str
 
 
 OPTIONS: Final = (
@@ -28,7 +29,7 @@ OPTIONS: Final = (
     Option(
         "far",
         type="str",
-        what="Where the rest lies: zstd, lz4, shm, or file:PATH for a new file of that name.",
+        what="Where the rest lies: zstd, lz4, shm, file:PATH for a new file of that name, or umd:MACHINE.",
         default="zstd",
         metavar="TIER",
         choices=names.FAR,
@@ -56,6 +57,14 @@ OPTIONS: Final = (
         default="0ns",
         metavar="TIME",
     ),
+    Option(
+        "epf",
+        type="str",
+        what="Whose thread sleeps while its page comes from the far tier; others wait at their processors.",
+        default="all",
+        metavar="POLICY",
+        choices=names.EPF,
+    ),
 )
 
 
@@ -69,6 +78,7 @@ class Row(TypedDict):
     budget_bytes: int
     far_size_bytes: int
     far_latency_ns: int
+    epf: str
     seconds: float
     user_seconds: float
     system_seconds: float
@@ -99,6 +109,11 @@ class Row(TypedDict):
     over_budget: int
     far_loads: int
     far_stores: int
+    fetches: int
+    fetches_predicted_ns: int
+    fetches_ns: int
+    slept: int
+    stalled: int
 
 
 ROWS: Final = Rows(
@@ -125,6 +140,13 @@ ROWS: Final = Rows(
             "ns",
             "Time that a page took to or from the far tier at least.",
             title="far latency",
+        ),
+        Column(
+            "epf",
+            "string",
+            False,
+            "",
+            "Whose threads slept while their page came from the far tier.",
         ),
         Column("seconds", "double", False, "s", "From start to end.", title="time"),
         Column(
@@ -244,8 +266,36 @@ ROWS: Final = Rows(
         ),
         Column("far_loads", "int64", False, "", "Pages loaded from the far tier."),
         Column("far_stores", "int64", False, "", "Pages stored there."),
+        Column(
+            "fetches",
+            "int64",
+            False,
+            "",
+            "Pages that took time to come from the far tier, as it was asked for them ahead.",
+        ),
+        Column(
+            "fetches_predicted_ns",
+            "int64",
+            False,
+            "",
+            "Time that they were predicted to take, added up, ns.",
+        ),
+        Column("fetches_ns", "int64", False, "", "Time that they took, added up, ns."),
+        Column("slept", "int64", False, "", "Faults whose thread slept until its page had come."),
+        Column(
+            "stalled", "int64", False, "", "Faults whose thread kept its processor busy until then."
+        ),
     ),
-    keys=("command", "policy", "knobs", "far", "budget_bytes", "far_size_bytes", "far_latency_ns"),
+    keys=(
+        "command",
+        "policy",
+        "knobs",
+        "far",
+        "budget_bytes",
+        "far_size_bytes",
+        "far_latency_ns",
+        "epf",
+    ),
     metrics={
         "seconds": "less",
         "user_seconds": "less",

@@ -17,6 +17,7 @@ use crate::{PAGE, Slot};
 pub static TIER: Named = Named {
     what: "a file, read and written without the page cache",
     argument: "PATH",
+    check: |path, _| super::whole_path(path),
     make: |path, pages| Ok(Box::new(PagesOnFile::open(Path::new(path), pages)?)),
 };
 

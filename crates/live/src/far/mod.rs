@@ -28,7 +28,34 @@ impl fmt::Display for Fault {
     }
 }
 
+/// Where a page is that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fetch {
+    /// To be loaded at once.
+    Here,
+    /// On its way.
+    Coming {
+        /// How long it will take from now on, by what the tier knows.
+        predicted_ns: u64,
+    },
+}
+
+/// A page that was on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Its slot.
+    pub slot: Slot,
+    /// How long it was predicted to take when it was first asked for.
+    pub predicted_ns: u64,
+    /// How long it took.
+    pub took_ns: u64,
+}
+
 /// A far tier.
+///
+/// Order of calls for a page whose loading may take time: [`fetch`](Far::fetch) says that it is coming,
+/// [`arrived`](Far::arrived) tells that it has come, then it is loaded. Tiers that are as quick as a copy
+/// need none of that. Times are nanoseconds of CLOCK_MONOTONIC.
 ///
 /// What is stored comes back bit by bit until it is freed. No call may touch memory of the program
 /// or take memory from its allocator.
@@ -45,6 +72,25 @@ pub trait Far: Send {
     fn load(&mut self, slot: Slot, page: &mut [u8]) -> std::result::Result<(), Fault>;
     /// Forget it. The slot may come again.
     fn free(&mut self, slot: Slot);
+    /// Begin to bring a page that will be loaded. What is said to be coming is told of by
+    /// [`arrived`](Far::arrived) once, however often it was asked for, and even if it was freed meanwhile;
+    /// asked for after that and not stored anew, it is here, unless others were in its room since.
+    ///
+    /// # Errors
+    /// [`Fault::Broken`].
+    fn fetch(&mut self, _slot: Slot, _now_ns: u64) -> std::result::Result<Fetch, Fault> {
+        Ok(Fetch::Here)
+    }
+    /// What has come since the last call.
+    fn arrived(&mut self, _now_ns: u64, _into: &mut Vec<Arrival>) {}
+    /// When something may come next; `u64::MAX` if nothing is on its way.
+    fn due(&self) -> u64 {
+        u64::MAX
+    }
+    /// Until when it is busy with what was stored: nothing more should be stored before, if it can wait.
+    fn busy_until(&self) -> u64 {
+        0
+    }
     /// Bytes that the pages take now.
     fn bytes(&self) -> u64;
 }
@@ -55,6 +101,8 @@ pub struct Named {
     pub what: &'static str,
     /// What is written after the name and a colon; empty if nothing is.
     pub argument: &'static str,
+    /// Whether one can be made for up to `pages` pages: the argument as it holds in any folder.
+    pub check: fn(argument: &str, pages: u32) -> Result<String>,
     /// Make one for up to `pages` pages.
     pub make: fn(argument: &str, pages: u32) -> Result<Box<dyn Far>>,
 }
@@ -80,6 +128,7 @@ tiers! {
     lz4,
     shm,
     file,
+    umd,
 }
 
 mod pool;
@@ -124,6 +173,28 @@ pub fn find(text: &str) -> Result<(&'static str, &'static Named, &str)> {
     Ok((found.0, found.1, argument))
 }
 
+/// The check of a tier that takes no argument.
+fn nothing(_: &str, _: u32) -> Result<String> {
+    Ok(String::new())
+}
+
+/// A path as it holds in any folder: programs that a program starts may be elsewhere.
+fn whole_path(path: &str) -> Result<String> {
+    let whole = std::path::absolute(path).map_err(|error| {
+        Error::input("--far", format!("{path}: {error}"), "give a path from the root on")
+    })?;
+    Ok(whole.to_string_lossy().into_owned())
+}
+
+/// An argument that the tier can be made with, its files in this folder.
+#[cfg(test)]
+pub(crate) fn argument(tier: &Named, folder: &std::path::Path) -> String {
+    match tier.argument {
+        "MACHINE" => "umd".into(),
+        _ => folder.join("far").to_string_lossy().into_owned(),
+    }
+}
+
 /// Whether all bytes are zero. Such a page is kept as a mark alone.
 fn is_zero(page: &[u8]) -> bool {
     debug_assert!(page.len() <= PAGE);
@@ -163,8 +234,7 @@ mod tests {
         ) {
             let folder = tempfile::tempdir().unwrap();
             for (name, tier) in TIERS {
-                let path = folder.path().join(name);
-                let mut far = (tier.make)(path.to_str().unwrap(), 24).unwrap();
+                let mut far = (tier.make)(&argument(tier, folder.path()), 24).unwrap();
                 let mut held: Vec<(Slot, Vec<u8>)> = Vec::new();
                 let mut loaded = vec![0; PAGE];
                 for (page, index, free) in &steps {

@@ -9,10 +9,12 @@ use std::time::Duration;
 
 use nearfar_trace::{Error, Result};
 
+pub use self::stand_in::{Post, StandIns};
 use self::uffd::{Message, Uffd, feature};
 use crate::{Child, Event, Fail, Found, Frame, Kernel, PAGE, Range, Regions, Va};
 
 mod mappings;
+mod stand_in;
 #[cfg(test)]
 mod tests;
 mod uffd;
@@ -45,6 +47,7 @@ pub struct Linux {
     zeros: Vec<u8>,
     messages: Vec<Message>,
     children: Vec<Option<Uffd>>,
+    stand_ins: Option<StandIns>,
     /// What is not the program's: everything that was mapped before.
     excluded: Regions,
     maps: File,
@@ -125,6 +128,7 @@ impl Linux {
             | feature::EVENT_REMAP
             | feature::EVENT_REMOVE
             | feature::EVENT_UNMAP
+            | feature::THREAD_ID
             | feature::MOVE;
         let program = Uffd::open(features).map_err(|error| refused(&error))?;
         let yard = Uffd::open(feature::MOVE).map_err(|error| refused(&error))?;
@@ -145,6 +149,7 @@ impl Linux {
             zeros: vec![0; 64 * PAGE],
             messages: vec![Message::default(); BATCH],
             children: Vec::new(),
+            stand_ins: None,
             excluded: Regions::default(),
             maps: open("/proc/self/maps")?,
             pagemap: open("/proc/self/pagemap")?,
@@ -164,6 +169,11 @@ impl Linux {
         for own in [self.lot.range(), self.yard_pages.range()] {
             self.excluded.add(own);
         }
+    }
+
+    /// Threads that keep processors busy for those that wait.
+    pub fn stand_in_by(&mut self, threads: StandIns) {
+        self.stand_ins = Some(threads);
     }
 
     /// Where messages come from.
@@ -285,7 +295,8 @@ fn event(message: &Message, lot: Range, adopt: impl FnOnce(RawFd) -> Child) -> O
             let at = Va::of(b);
             assert!(at < lot.from || at >= lot.to, "the manager waits for itself");
             let protected = a & Message::WP != 0;
-            Event::Fault { at, write: protected || a & Message::WRITE != 0, protected }
+            let write = protected || a & Message::WRITE != 0;
+            Event::Fault { at, write, protected, thread: c as u32 }
         }
         Message::FORK => Event::Forked(adopt(a as u32 as RawFd)),
         Message::REMAP => Event::Remapped(range(a, a + c), Va::of(b)),
@@ -370,6 +381,16 @@ impl Kernel for Linux {
 
     fn protect(&mut self, at: Va, on: bool) -> std::result::Result<(), Fail> {
         self.program.protect(at.address(), PAGE as u64, on)
+    }
+
+    fn stall(&mut self, thread: u32) -> bool {
+        self.stand_ins.as_mut().is_some_and(|threads| threads.stall(thread))
+    }
+
+    fn go_on(&mut self, thread: u32) {
+        if let Some(threads) = &mut self.stand_ins {
+            threads.go_on(thread);
+        }
     }
 
     fn is_quiet(&mut self) -> bool {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nearfar_kernel::tiering::testing::settings;
 
 use super::*;
-use crate::far::TIERS;
+use crate::far::{TIERS, argument};
 use crate::{Manager, Sizes, Turn, World};
 
 /// The kernel, or why it cannot be asked.
@@ -213,7 +213,7 @@ fn manage(policy: &str, far: &str, fast: u64, pages: u64, act: impl FnOnce(Range
     kernel.excluded.remove(range);
     let folder = tempfile::tempdir().unwrap();
     let tier = TIERS.iter().find(|(name, _)| *name == far).unwrap().1;
-    let far = (tier.make)(folder.path().join("far").to_str().unwrap(), 4 * pages as u32).unwrap();
+    let far = (tier.make)(&argument(tier, folder.path()), 4 * pages as u32).unwrap();
     let world = World::new(kernel, far, sizes);
     let mut manager = Manager::new(world, policy, &settings(policy).unwrap(), 4).unwrap();
     manager.discover();

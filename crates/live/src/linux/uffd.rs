@@ -24,6 +24,7 @@ pub(super) mod feature {
     pub(crate) const EVENT_REMAP: u64 = 1 << 2;
     pub(crate) const EVENT_REMOVE: u64 = 1 << 3;
     pub(crate) const EVENT_UNMAP: u64 = 1 << 6;
+    pub(crate) const THREAD_ID: u64 = 1 << 8;
     pub(crate) const MOVE: u64 = 1 << 16;
 }
 

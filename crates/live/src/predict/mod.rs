@@ -188,7 +188,7 @@ impl Predictor {
             let protected = self.manager.world.kernel().is_there(at);
             self.not_before(self.program);
             self.clock.fetch_add(self.costs.fault_ns, Ordering::Relaxed);
-            self.tell(Event::Fault { at, write, protected })?;
+            self.tell(Event::Fault { at, write, protected, thread: 0 })?;
             self.program = self.program.max(self.now());
             let ([fast, far], window) = self.manager.world.used();
             for (peak, now) in self.peak.iter_mut().zip([fast, far, window]) {

@@ -227,7 +227,10 @@ impl Shared {
                 Turn::Busy if manager.is_settled() => {}
                 // Who has changed a mapping has to say so first.
                 Turn::Busy => thread::yield_now(),
-                Turn::Until(due) if due < u64::MAX && thread_rng().gen_range(0..3) > 0 => {
+                Turn::Until(due)
+                    if due < u64::MAX
+                        && (manager.awaits_pages() || thread_rng().gen_range(0..3) > 0) =>
+                {
                     self.with(|model| model.pass_until(due));
                 }
                 Turn::Until(_) => {
@@ -262,7 +265,8 @@ fn run_threads(policy: &str, rules: Rules, count: usize, act: fn(&Shared)) {
     }
     let sizes = sizes(4, 20, 1);
     let kernel = ModelKernel::new(shared.clone(), sizes.lot());
-    let world = World::new(kernel, Plain::of(20), sizes);
+    let slow = thread_rng().gen_range(0..2) == 0;
+    let world = World::new(kernel, Plain::of(20, slow), sizes);
     let around = thread_rng().gen_range(1..4);
     let manager = Manager::new(world, policy, &settings(policy).unwrap(), around).unwrap();
     let threads: Vec<_> = (0..count)

@@ -3,7 +3,7 @@
 mod interleaved;
 mod sequential;
 
-use crate::far::{Far, Fault};
+use crate::far::{Far, Fault, Slow};
 use crate::{PAGE, Sizes, Slot};
 
 /// A far tier that is obviously right.
@@ -14,8 +14,10 @@ struct Plain {
 }
 
 impl Plain {
-    fn of(limit: usize) -> Box<Self> {
-        Box::new(Self { pages: Vec::new(), limit })
+    /// One from which pages come at once, or one from which they take their time.
+    fn of(limit: usize, slow: bool) -> Box<dyn Far> {
+        let plain = Box::new(Self { pages: Vec::new(), limit });
+        if slow { Box::new(Slow::new(plain, 700)) } else { plain }
     }
 }
 

@@ -40,7 +40,7 @@ impl Live {
         let model = Rc::new(RefCell::new(Model::new(2 * PAGES as usize, seed, rules)));
         let sizes = sizes(10, 26, 2);
         let kernel = ModelKernel::new(Rc::clone(&model), sizes.lot());
-        let world = World::new(kernel, Plain::of(26), sizes);
+        let world = World::new(kernel, Plain::of(26, seed % 2 == 1), sizes);
         let mut live = Self { manager: Manager::new(world, name, settings, around)?, model };
         live.model.borrow_mut().map(Range::new(Va::new(0), Va::new(PAGES.into())));
         live.manager.discover();
@@ -77,8 +77,13 @@ impl Live {
                 Access::Segv => panic!("{at:?} is not mapped"),
                 Access::Waits(id) => {
                     while !self.model.borrow().is_over(id) {
-                        let _ = self.manager.turn().unwrap();
+                        let turn = self.manager.turn().unwrap();
                         self.manager.world.check().unwrap();
+                        if let Turn::Until(due) = turn
+                            && due < u64::MAX
+                        {
+                            self.model.borrow_mut().pass_until(due);
+                        }
                     }
                 }
             }
