@@ -186,7 +186,7 @@ validate: env ## The real kernel beside the models: placement under QEMU (docs/n
 	@workloads/install.sh qemu-system-x86 qemu-user nodejs zstd perl redis-server redis-tools jq gnugo poppler-utils \
 	  build-essential flex bison bc libelf-dev xz-utils
 	$(BIN)/python bench/numa-kernel/validate.py
-	for case in kernel-faults mglru-guest page-gain guest-pages predicted; do \
+	for case in kernel-faults mglru-guest page-gain guest-pages predicted epf; do \
 	  $(BIN)/python bench/run.py --only $$case --output bench/results/$$case || exit; \
 	done
 

@@ -21,6 +21,7 @@ from typing import Any
 from cases import (
     capture,
     decode,
+    epf,
     guest_pages,
     huge,
     kernel_faults,
@@ -61,7 +62,7 @@ CASES = [
     live,
 ]
 #: What a kernel does beside what is predicted; `make validate` runs each for a record of its own.
-VALIDATION = [kernel_faults, mglru_guest, page_gain, guest_pages, real_programs, predicted]
+VALIDATION = [kernel_faults, mglru_guest, page_gain, guest_pages, real_programs, predicted, epf]
 
 
 def main() -> int:

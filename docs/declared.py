@@ -54,6 +54,7 @@ RECORDS = {
     "real-programs": "cases.real_programs",
     "predicted": "cases.predicted",
     "live": "cases.live",
+    "epf": "cases.epf",
 }
 
 _HEAD = '''"""{what}. Made by ``make declared``; not to be edited."""

@@ -247,7 +247,6 @@ impl<K: Kernel> Manager<K> {
     }
 
     /// Whether a fault waits for its page to come from the far tier.
-    #[cfg(test)]
     pub fn awaits_pages(&self) -> bool {
         !self.coming.is_empty()
     }

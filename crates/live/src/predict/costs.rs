@@ -131,7 +131,7 @@ impl Costs {
             for (least, passed) in least.iter_mut().zip([storing, loading]) {
                 let passed =
                     passed.map_err(|fault| Error::input("--far", fault.to_string(), ""))?;
-                *least = passed.max(setup.far_latency_ns).min(*least);
+                *least = passed.min(*least);
             }
         }
         [self.store_ns, self.load_ns] = least;

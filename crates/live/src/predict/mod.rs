@@ -14,6 +14,7 @@ use nearfar_trace::{Error, Result};
 use serde::Serialize;
 
 use self::kernel::{CountedFar, CountedKernel};
+use crate::far::{Far, Slow};
 use crate::manager::AROUND;
 use crate::setup::Setup;
 use crate::{Counters, Event, Manager, Turn, Va, World};
@@ -72,9 +73,16 @@ impl Predictor {
         let clock = Arc::new(AtomicU64::new(0));
         let mut sizes = setup.sizes();
         sizes.pages = sizes.pages.max(pages.saturating_add(1));
-        let far = CountedFar::new(sizes.far, costs, clock.clone());
+        if setup.far.starts_with("umd") {
+            let what = "a run with umd cannot be predicted: how long pages take is its device's";
+            return Err(Error::input("--far", what, "choose another, or run it"));
+        }
+        let mut far: Box<dyn Far> = Box::new(CountedFar::new(sizes.far, costs, clock.clone()));
+        if setup.far_latency_ns > 0 {
+            far = Box::new(Slow::new(far, setup.far_latency_ns));
+        }
         let kernel = CountedKernel::new(pages, costs, clock.clone());
-        let world = World::new(kernel, Box::new(far), sizes);
+        let world = World::new(kernel, far, sizes);
         let mut manager = Manager::new(world, &setup.policy, &setup.settings(), AROUND)?;
         manager.discover();
         Ok(Self {
@@ -189,6 +197,11 @@ impl Predictor {
             self.not_before(self.program);
             self.clock.fetch_add(self.costs.fault_ns, Ordering::Relaxed);
             self.tell(Event::Fault { at, write, protected, thread: 0 })?;
+            // Its page is on its way.
+            while !self.manager.world.kernel().lets(at, write) && self.manager.awaits_pages() {
+                self.not_before(self.due);
+                self.turn()?;
+            }
             self.program = self.program.max(self.now());
             let ([fast, far], window) = self.manager.world.used();
             for (peak, now) in self.peak.iter_mut().zip([fast, far, window]) {

@@ -1,0 +1,149 @@
+"""``pigz`` in little memory before a DRAM-interface SSD (UMD, 002): who sleeps while pages come."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from inputs import Inputs
+from measure import BenchError, Row, judged, ratios, row
+from table import recorded, summary
+
+from nearfar import live
+
+NAME = "epf"
+SUMMARY = "pigz under nearfar run --far umd: time by who sleeps while a page comes"
+
+#: Bytes of the text, and how often everything is run for each round.
+TEXT, TURNS = 45 << 20, 3
+QUICK_TEXT, QUICK_TURNS = 2 << 20, 1
+#: What waits for nothing comes first: the others are judged against it.
+POLICIES = ("none", "all", "smart:50us")
+#: Programs and their fast memory: the paper's, which fits, and one whose blocks do not.
+UNPACKS = ("pigz", "-d", "-k", "-c", "-p", "4", "text.gz")
+PACKS = ("pigz", "-k", "-c", "-p", "4", "-b", "2048", "text")
+CELLS = ((UNPACKS, "1M"), (PACKS, "16M"), (PACKS, "28M"))
+OPTIONS = {"far": "umd:umd", "policy": "tpp"}
+
+_RUN = (
+    "import json, sys\nfrom nearfar import live\nwords, options = json.loads(sys.argv[1])\n"
+    "print(live.run(words, **options).to_json(), file=sys.stderr)"
+)
+
+
+def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
+    """Every policy in turn, on all processors that there are."""
+    if (why := live.refused()) is not None:
+        inputs.remarks.append(f"{NAME} skipped: {why}")
+        return []
+    if shutil.which("pigz") is None:
+        inputs.remarks.append(f"{NAME} skipped: no pigz")
+        return []
+    folder = inputs.scratch / NAME
+    folder.mkdir()
+    write_text(folder / "text", QUICK_TEXT if quick else TEXT)
+    subprocess.run(["pigz", "-k", "-n", "text"], cwd=folder, check=True)
+    cells = []
+    for words, fast in CELLS:
+        # What it prints, where nothing is managed.
+        right = subprocess.run(words, cwd=folder, capture_output=True, check=True).stdout
+        cell: dict[str, Any] = {"program": " ".join(words), "fast": fast}
+        cell["lived"] = {policy: [] for policy in POLICIES}
+        for _ in range(QUICK_TURNS if quick else TURNS * rounds):
+            for policy, runs in cell["lived"].items():
+                runs.append(lived(folder, words, {**OPTIONS, "fast": fast, "epf": policy}, right))
+        cells.append(cell)
+    inputs.cells += cells
+    return rows(cells)
+
+
+def write_text(path: Path, size: int) -> None:
+    """Words of letters at random, the same each time."""
+    draw = random.Random(1)
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    known = ["".join(draw.choices(letters, k=draw.randint(2, 9))) for _ in range(20_000)]
+    with path.open("w", encoding="ascii") as file:
+        while file.tell() < size:
+            file.write(" ".join(draw.choices(known, k=2000)) + "\n")
+
+
+def lived(
+    folder: Path, words: Sequence[str], options: Mapping[str, str], right: bytes
+) -> dict[str, float]:
+    """Times and counts of one run, which prints what is right."""
+    asked = json.dumps([list(words), dict(options)])
+    done = subprocess.run([sys.executable, "-c", _RUN, asked], cwd=folder, capture_output=True)
+    said = done.stderr.decode()
+    if done.returncode != 0:
+        raise BenchError(f"nearfar run: {said.strip().splitlines()[-1]}")
+    outcome = json.loads(said[said.index("{") :])
+    if outcome["exit_code"] != 0:
+        raise BenchError(f"{words[0]} ended with {outcome['exit_code']}: {outcome['why']}")
+    if hashlib.sha256(done.stdout).digest() != hashlib.sha256(right).digest():
+        raise BenchError(f"{' '.join(words)}: prints something else under nearfar run")
+    seen, seconds = outcome["counters"], outcome["seconds"]
+    services = max(seen["fetches"], 1)
+    processor = outcome["user_seconds"] + outcome["system_seconds"]
+    return {
+        "seconds": seconds,
+        "processor_seconds": processor,
+        "processors": processor / seconds,
+        "faults": seen["faults"],
+        "services": seen["fetches"],
+        "predicted_us": seen["fetches_predicted_ns"] / services / 1000,
+        "took_us": seen["fetches_ns"] / services / 1000,
+        "slept": seen["slept"],
+        "stalled": seen["stalled"],
+    }
+
+
+def rows(cells: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Time of those that sleep over that of the one that waits."""
+    made = []
+    for cell in cells:
+        times = {name: [one["seconds"] for one in runs] for name, runs in cell["lived"].items()}
+        # Without a service there is nothing to decide.
+        served = any(one["services"] for runs in cell["lived"].values() for one in runs)
+        for policy in POLICIES[1:]:
+            values = ratios(times[policy], times[POLICIES[0]])
+            name = f"{policy} / {POLICIES[0]}, {cell['program']}, {cell['fast']} fast"
+            one = row(NAME, name, values, "x", goal="<= 1" if served else "")
+            made.append(judged(one, values) if served else one)
+    return made
+
+
+def figures() -> str:
+    """What is judged, as a table of the docs."""
+    return summary(one for one in recorded(NAME)["rows"] if one["goal"])
+
+
+def every_cell() -> str:
+    """Medians of every cell, as a table of the docs."""
+    lines = [
+        "| program, fast memory | epf | s | processor s | processors | faults | services "
+        "| predicted, us | took, us | slept | kept a processor |",
+        "|---|---|" + 9 * "---:|",
+    ]
+    for cell in recorded(NAME)["cells"]:
+        for policy, runs in cell["lived"].items():
+            median = {name: statistics.median(one[name] for one in runs) for name in runs[0]}
+            shown = [
+                f"{median[name]:.2f}" for name in ("seconds", "processor_seconds", "processors")
+            ]
+            shown += [f"{median[name]:,.0f}" for name in (
+                "faults", "services", "predicted_us", "took_us", "slept", "stalled")]  # fmt: skip
+            name = f"`{cell['program']}`, {cell['fast']}" if policy == POLICIES[0] else ""
+            lines.append(f"| {name} | {policy} | {' | '.join(shown)} |")
+    return "\n".join(lines) + "\n"
+
+
+#: By the name that the page has for them.
+TABLES = {"rows": figures, "cells": every_cell}
