@@ -65,6 +65,34 @@ def test_a_program_and_its_copy_read_what_they_wrote(fast: str, far: str, policy
 
 
 @needs_userfaultfd
+@pytest.mark.parametrize("epf", ["all", "none", "smart:50us"])
+def test_pages_come_from_a_device_with_flash(epf: str) -> None:
+    alone = subprocess.run([sys.executable, "-c", PYTHON], capture_output=True, text=True)
+    output, outcome = run(
+        sys.executable, "-c", PYTHON, fast="30M", far="umd:umd", policy="tpp", epf=epf
+    )
+    assert output == alone.stdout and outcome.exit_code == 0
+    seen = outcome.counters
+    assert seen["fetches"] > 100 and seen["fetches_ns"] >= seen["fetches_predicted_ns"]
+    # What is read from flash takes as long as flash does.
+    assert seen["fetches_ns"] / seen["fetches"] > 25_000
+    # One thread faults, so there are stand-ins enough.
+    assert (seen["slept"] > 0) == (epf != "none"), seen
+    assert (seen["stalled"] > 0) == (epf != "all"), seen
+    assert "waited for the far tier" in str(outcome)
+
+
+@needs_userfaultfd
+def test_a_slow_tier_keeps_a_thread_for_as_long_as_it_says() -> None:
+    words = ["sh", "-c", "seq 300000 | sort -n -S 16M | tail -1"]
+    output, outcome = run(*words, fast="1M", far="shm", policy="tpp", far_latency="200us")
+    assert output == "300000\n"
+    seen = outcome.counters
+    assert seen["fetches"] > 0 and seen["fetches_ns"] >= 200_000 * seen["fetches"]
+    assert seen["fetches_predicted_ns"] == 200_000 * seen["fetches"] and seen["stalled"] == 0
+
+
+@needs_userfaultfd
 def test_a_database_in_a_quarter_of_its_memory(tmp_path: Path) -> None:
     if shutil.which("sqlite3") is None:
         pytest.skip("no sqlite3")

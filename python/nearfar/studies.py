@@ -157,8 +157,16 @@ STUDIES: Final = {
             "nearfar.live:Outcome",
             traces=(),
             machines=(),
-            in_columns=("command", "fast", "knobs", "far", "policy", "far_size", "far_latency",
-                        "epf"),
+            in_columns=(
+                "command",
+                "fast",
+                "knobs",
+                "far",
+                "policy",
+                "far_size",
+                "far_latency",
+                "epf",
+            ),
             threads=None,
         ),
     )
