@@ -130,9 +130,9 @@ class LiveResult(FolderResult):
         program, options = [str(word) for word in run["program"]], dict(run["options"])
         knobs = {str(k): str(v) for k, v in dict(options.get("knobs", {})).items()}
         counters = {name: row.pop(name) for name, _ in _engine.live_counters()}
-        for name in ("command", "policy", "knobs", "far"):
+        for name in ("command", "policy", "knobs", "far", "epf"):
             row.pop(name)
-        options |= {name: str(options[name]) for name in ("policy", "far")}
+        options |= {name: str(options[name]) for name in ("policy", "far", "epf")}
         options |= {"knobs": knobs} if knobs else {}
         kept = {**run, "program": program, "options": options}
         make: Any = cls
