@@ -83,7 +83,8 @@ pub trait Far: Send {
     }
     /// What has come since the last call.
     fn arrived(&mut self, _now_ns: u64, _into: &mut Vec<Arrival>) {}
-    /// When something may come next; `u64::MAX` if nothing is on its way.
+    /// When something may come next, or has come and was not told of yet; `u64::MAX` if nothing is on its
+    /// way.
     fn due(&self) -> u64 {
         u64::MAX
     }

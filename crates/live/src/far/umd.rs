@@ -3,8 +3,8 @@
 //! A page that is stored goes to the device's small DRAM, and from there to flash when it is the least
 //! recently used. Where in flash is decided by nearfar's own translation layer, which collects too: the
 //! file holds what the flash would hold, at the same place. How long a service takes is what the device of
-//! the [`ssd`](https://docs.rs/nearfar) study says ([`nearfar_hardware::umd`]): the file is in the system's
-//! page cache and quicker, and the tier keeps to the device's time. The host does not tell the device what
+//! the `ssd` study says ([`nearfar_hardware::umd`]): the file is in the system's page cache and quicker,
+//! and the tier keeps to the device's time. The host does not tell the device what
 //! it has freed, so that is programmed and collected like everything else, as in the paper.
 
 use std::collections::VecDeque;
@@ -48,6 +48,8 @@ const USED: Precondition =
 /// A device that is made when something is stored for the first time: few of a run's processes need one.
 struct OnFlash {
     machine: Machine,
+    /// The flash, until the device has it.
+    file: Option<File>,
     slots: Slots,
     held: u64,
     device: Option<Device>,
@@ -101,13 +103,23 @@ impl OnFlash {
             return Err(Error::input("--far umd", what, format!("give --far-size {user} or less")));
         }
         Umd::new(&machine, DRAM)?;
-        Ok(Self { machine, slots: Slots::new(pages), held: 0, device: None })
+        let folder = std::env::temp_dir();
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .mode(0o600)
+            .custom_flags(libc::O_TMPFILE | libc::O_CLOEXEC)
+            .open(&folder)
+            .map_err(|error| Error::io(&folder, "making a file in", &error))?;
+        Ok(Self { machine, file: Some(file), slots: Slots::new(pages), held: 0, device: None })
     }
 
     fn device(&mut self) -> std::result::Result<&mut Device, Fault> {
-        let device = match self.device.take() {
-            Some(device) => device,
-            None => Device::new(&self.machine).map_err(|error| Fault::Broken(error.to_string()))?,
+        let device = match (self.device.take(), self.file.take()) {
+            (Some(device), _) => device,
+            (None, Some(file)) => Device::new(&self.machine, file)
+                .map_err(|error| Fault::Broken(error.to_string()))?,
+            (None, None) => return Err(Fault::Broken("the device could not be made".into())),
         };
         Ok(self.device.insert(device))
     }
@@ -122,17 +134,9 @@ fn broken(doing: &str, error: &std::io::Error) -> Fault {
 }
 
 impl Device {
-    fn new(machine: &Machine) -> Result<Self> {
+    fn new(machine: &Machine, file: File) -> Result<Self> {
         let mut umd = Umd::new(machine, DRAM)?;
         umd.precondition(&USED);
-        let folder = std::env::temp_dir();
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .mode(0o600)
-            .custom_flags(libc::O_TMPFILE | libc::O_CLOEXEC)
-            .open(&folder)
-            .map_err(|error| Error::io(&folder, "making a file in", &error))?;
         let frames = umd.frames();
         Ok(Self {
             ours: vec![false; umd.ftl().geometry().total_pages() as usize],
@@ -328,9 +332,10 @@ impl Far for OnFlash {
             if !queued {
                 device.queue.push_back((page, now_ns));
             }
-            // At least as long as the one before it.
-            let last = device.services.keys().next().copied();
-            let predicted_ns = last.map_or(0, |number| device.umd.array().left_ns(number));
+            // At least until one of those before it is over.
+            let Device { services, umd, .. } = device;
+            let left = services.keys().map(|number| umd.array().left_ns(*number)).min();
+            let predicted_ns = left.unwrap_or(0);
             return Ok(Fetch::Coming { predicted_ns });
         }
         device.ask(page, now_ns)?;
@@ -348,7 +353,12 @@ impl Far for OnFlash {
     }
 
     fn due(&self) -> u64 {
-        self.device.as_ref().map_or(u64::MAX, |device| device.due)
+        match &self.device {
+            None => u64::MAX,
+            // Something has come while another page was stored.
+            Some(device) if !device.arrivals.is_empty() => 0,
+            Some(device) => device.due,
+        }
     }
 
     fn busy_until(&self) -> u64 {
@@ -360,5 +370,79 @@ impl Far for OnFlash {
 
     fn bytes(&self) -> u64 {
         self.held * PAGE as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn page(seed: u64) -> Vec<u8> {
+        (0..PAGE as u64 / 8).flat_map(|word| (seed * 997 + word).to_le_bytes()).collect()
+    }
+
+    /// What has come by now was asked for, and only once.
+    fn hear(far: &mut dyn Far, asked: &mut BTreeSet<u32>) {
+        let mut arrivals = Vec::new();
+        far.arrived(monotonic(), &mut arrivals);
+        for Arrival { slot, predicted_ns, took_ns } in arrivals {
+            assert!(asked.remove(&slot.number()), "{slot:?}");
+            assert!(took_ns >= predicted_ns, "{slot:?}: {took_ns} ns, predicted {predicted_ns}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(8))]
+
+        /// More pages than the device's DRAM has room for: they come back as they were, from flash as well,
+        /// whatever is asked for, freed and stored meanwhile; what is coming comes, once.
+        #[test]
+        fn what_goes_to_flash_comes_back(
+            steps in prop::collection::vec((0u8..8, any::<prop::sample::Index>()), 500..1500),
+        ) {
+            let mut far = (TIER.make)("umd", 900).unwrap();
+            let mut held: Vec<(Slot, u64)> = Vec::new();
+            let mut asked = BTreeSet::new();
+            let mut loaded = vec![0; PAGE];
+            let store = |far: &mut dyn Far, held: &mut Vec<(Slot, u64)>, seed| {
+                held.push((far.store(&page(seed)).unwrap(), seed));
+            };
+            (0..600).for_each(|seed| store(&mut *far, &mut held, seed));
+            for (seed, (what, index)) in (600..).zip(steps) {
+                let chosen = index.index(held.len());
+                let (slot, content) = held[chosen];
+                match what {
+                    0 if held.len() < 900 => store(&mut *far, &mut held, seed),
+                    1 => {
+                        far.free(slot);
+                        held.swap_remove(chosen);
+                        store(&mut *far, &mut held, seed);
+                    }
+                    2 | 3 => {
+                        far.load(slot, &mut loaded).unwrap();
+                        prop_assert!(loaded == page(content), "{:?}", slot);
+                    }
+                    4 => hear(&mut *far, &mut asked),
+                    _ => {
+                        if far.fetch(slot, monotonic()).unwrap() != Fetch::Here {
+                            asked.insert(slot.number());
+                        }
+                    }
+                }
+            }
+            while !asked.is_empty() {
+                prop_assert!(far.due() < u64::MAX, "{:?} never come", asked);
+                std::thread::sleep(Duration::from_nanos(far.due().saturating_sub(monotonic())));
+                hear(&mut *far, &mut asked);
+            }
+            for (slot, content) in held {
+                far.load(slot, &mut loaded).unwrap();
+                prop_assert!(loaded == page(content), "{:?}", slot);
+            }
+        }
     }
 }
