@@ -10,7 +10,9 @@ use nearfar_kernel::tiering::{
 };
 use nearfar_trace::{Error, Result};
 
-use super::world::{ACCESSED, ARMED, DIRTY, MAPPED, NODE, PROTECTED, World};
+use super::counters::MAX_NODES;
+use super::world::entry::{self, ACCESSED, ARMED, DIRTY, Entry, PROTECTED};
+use super::world::{World, mapping};
 
 /// An access to a base page: its number, and whether it stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +81,10 @@ const DEMAND_LINES: i64 = 3;
 const AHEAD: usize = 32;
 /// Hint faults of one access after which the policy is at fault.
 const MAX_FAULTS: u32 = 10_000;
+
+/// What stands for the entry of a page beyond the table, which [`Access::ZEROS`] is: that the TLB may
+/// hold, but without it the kernel is needed.
+const BEYOND: Entry = entry::at(NodeId::FAST, None) | ARMED;
 
 /// Why the tight loop ended.
 enum Stop {
@@ -269,50 +275,47 @@ impl Engine {
     }
 
     /// The tight loop. Answers how many accesses are done and why it ended.
+    ///
+    /// The node comes from the page-table entry even of a page that hits the TLB, as a page that moves
+    /// is flushed; the entry was asked for [`AHEAD`] accesses ago.
     fn run_fast_path(&mut self, accesses: &[Access]) -> (usize, Stop) {
         let due = self.due().ps();
         let world = &mut self.world;
-        let mut clock = world.clock.ps();
-        let cost = world.cost;
         let lines = (world.hardware().access_bytes / LINE).max(1) as i64;
         let lines = [lines.min(DEMAND_LINES), lines];
-        let walk = world.walk;
-        let huge = !world.huge.is_empty();
+        let mut clock = world.clock.ps();
+        let World { entries, tlb, huge, .. } = world;
+        let (entries, cost, walk) = (entries.as_mut_slice(), world.cost, world.walk);
         let mut left = world.left;
         let mut done = accesses.len();
         let mut stop = Stop::End;
         let mut misses = 0;
-        let mut count = [[0u64; 2]; 4];
+        let mut count = [[0u64; 2]; MAX_NODES];
         for (index, access) in accesses.iter().enumerate() {
             if let Some(access) = accesses.get(index + AHEAD) {
-                prefetch(&world.bits, access.page().index());
+                prefetch(entries, access.page().index());
             }
             let write = access.write();
-            let page = if huge { world.mapping_of(access.page()) } else { access.page() };
-            let node = match world.tlb.hit(page.number(), write) {
-                Some(node) => usize::from(node & NODE),
-                None => {
-                    let wrong = ARMED | if write { PROTECTED } else { 0 };
-                    let set = ACCESSED | if write { DIRTY } else { 0 };
-                    let Some(bits) = world.bits.get_mut(page.index()) else {
-                        (done, stop) = (index, Stop::Fault);
-                        break;
-                    };
-                    if *bits & (MAPPED | wrong) != MAPPED {
-                        (done, stop) = (index, Stop::Fault);
-                        break;
-                    }
-                    if *bits & set != set {
-                        *bits |= set;
-                    }
-                    let node = *bits & NODE;
-                    world.tlb.fill(page.number(), node, write);
-                    misses += 1;
-                    clock += walk;
-                    usize::from(node)
+            let page = if huge.is_empty() { access.page() } else { mapping(huge, access.page()) };
+            let (found, hit) = tlb.look(page.number(), write);
+            let entry = entries.get(page.index()).copied().unwrap_or(BEYOND);
+            if !hit {
+                let wrong = ARMED | if write { PROTECTED } else { 0 };
+                if entry == entry::NONE || entry & wrong != 0 {
+                    (done, stop) = (index, Stop::Fault);
+                    break;
                 }
-            };
-            let way = usize::from(write);
+                let set = ACCESSED | if write { DIRTY } else { 0 };
+                if entry & set != set
+                    && let Some(entry) = entries.get_mut(page.index())
+                {
+                    *entry |= set;
+                }
+                tlb.keep(found, page.number(), write);
+                misses += 1;
+                clock += walk;
+            }
+            let (node, way) = (entry::node(entry).index(), usize::from(write));
             clock += cost[node][way];
             count[node][way] += 1;
             left[way] -= lines[way];
@@ -339,7 +342,9 @@ impl Engine {
     /// An access to the page of zeros that missed the TLB.
     fn read_zeros(&mut self, access: Access) {
         let world = &mut self.world;
-        world.tlb.fill(access.page().number(), NodeId::FAST.index() as u8, false);
+        let page = access.page().number();
+        let (found, _) = world.tlb.look(page, false);
+        world.tlb.keep(found, page, false);
         world.counters.tlb_misses += 1;
         world.counters.accesses[NodeId::FAST.index()][0] += 1;
         let cost = world.walk + world.cost[NodeId::FAST.index()][0];
@@ -357,7 +362,7 @@ impl Engine {
         for _ in 0..MAX_FAULTS {
             let world = &mut self.world;
             let page = world.mapping_of(access.page());
-            let Some(bits) = world.bits.get(page.index()).copied() else {
+            let Some(entry) = world.entries.get(page.index()).copied() else {
                 return Err(Error::input(
                     "tiering",
                     format!("page {} is out of bounds", page.number()),
@@ -365,14 +370,14 @@ impl Engine {
                 ));
             };
             world.event = world.clock;
-            if bits & MAPPED == 0 {
+            if entry == entry::NONE {
                 world.charge(world.hardware().first_touch);
                 self.allocate(access.page())?;
-            } else if bits & ARMED != 0 {
+            } else if entry & ARMED != 0 {
                 world.counters.hint_faults += 1;
                 world.charge(world.hardware().costs.hint_fault);
                 self.policy.hint_fault(world, page, access.write());
-            } else if access.write() && bits & PROTECTED != 0 {
+            } else if access.write() && entry & PROTECTED != 0 {
                 world.counters.write_faults += 1;
                 world.charge(world.hardware().costs.write_protect_fault);
                 self.policy.write_fault(world, page);

@@ -7,20 +7,19 @@ use nearfar_kernel::tiering::{
 };
 
 use super::super::counters::MAX_NODES;
-use super::{
-    ACCESSED, ARMED, COPY, COPY_NODE, DIRTY, MAPPED, NODE, PROTECTED, SHADOW, Worker, World,
-};
+use super::entry::{self, ACCESSED, ARMED, DIRTY, PROTECTED};
+use super::{Worker, World};
 
 impl Memory for World {
     fn now(&self) -> Time {
         self.event
     }
     fn page_limit(&self) -> u32 {
-        self.bits.len() as u32
+        self.entries.len() as u32
     }
     fn next_mapped(&self, from: Page) -> Option<Page> {
-        let rest = self.bits.get(from.index()..)?;
-        let hole = rest.iter().position(|bits| bits & MAPPED != 0)?;
+        let rest = self.entries.get(from.index()..)?;
+        let hole = rest.iter().position(|entry| *entry != entry::NONE)?;
         Some(from.skip(hole as u32))
     }
     fn nodes(&self) -> u8 {
@@ -51,17 +50,19 @@ impl Memory for World {
         Limit { low: 0, max: self.capacity(node) }
     }
     fn mapped(&self, page: Page) -> bool {
-        self.get(page, MAPPED)
+        self.entry(page) != entry::NONE
     }
     fn node_of(&self, page: Page) -> NodeId {
-        self.bits.get(page.index()).map_or(NodeId::FAST, |bits| NodeId::new(bits & NODE))
+        match self.entry(page) {
+            entry::NONE => NodeId::FAST,
+            entry => entry::node(entry),
+        }
     }
     fn span(&self, page: Page) -> u32 {
         if self.is_huge(page) { HUGE } else { 1 }
     }
     fn prefetch(&self, page: Page) {
-        prefetch(&self.bits, page.index());
-        prefetch(&self.more, page.index());
+        prefetch(&self.entries, page.index());
     }
     fn accessed(&self, page: Page) -> bool {
         self.get(page, ACCESSED)
@@ -76,7 +77,7 @@ impl Memory for World {
         self.get(page, PROTECTED)
     }
     fn shadow_of(&self, page: Page) -> Option<NodeId> {
-        self.shadow_node(page)
+        entry::shadow(self.entry(page))
     }
 
     fn clear_accessed(&mut self, page: Page) -> bool {
@@ -111,7 +112,7 @@ impl Memory for World {
     }
 
     fn unprotect(&mut self, page: Page) -> Result<(), Refused> {
-        if self.shadow_node(page).is_some() || !self.change(page, 0, PROTECTED) {
+        if self.shadow_of(page).is_some() || !self.change(page, 0, PROTECTED) {
             return Err(Refused::State);
         }
         Ok(())
@@ -127,8 +128,8 @@ impl Memory for World {
         if let Some(frames) = self.free_shadow(page) {
             self.counters.shadow_reclaims += frames;
         }
-        let clean = if to < from { DIRTY } else { 0 };
-        self.change(page, to.index() as u8, NODE | ACCESSED | ARMED | PROTECTED | clean);
+        let dirty = if to > from { DIRTY } else { 0 };
+        self.entries[page.index()] = entry::at(to, None) | self.entry(page) & dirty;
         self.count(from, to, frames);
         if to > from {
             self.counters.demotions_copied += frames;
@@ -142,12 +143,12 @@ impl Memory for World {
 
     fn begin_copy(&mut self, page: Page, to: NodeId, wake: Thread) -> Result<(), Refused> {
         let (from, frames) = self.movable(page)?;
-        if from == to || self.shadow_node(page).is_some() {
+        if from == to || self.shadow_of(page).is_some() {
             return Err(Refused::State);
         }
         self.take(to, frames)?;
         self.change(page, 0, DIRTY);
-        self.more[page.index()] |= COPY | (to.index() as u8) << COPY_NODE;
+        self.copies.insert(page, to);
         self.begun.push((page, wake));
         self.charge_copy(from.index(), to.index(), frames);
         self.flush(page);
@@ -168,7 +169,7 @@ impl Memory for World {
         if keep_shadow && to > from {
             return Err(Refused::State);
         }
-        self.more[page.index()] = 0;
+        self.copies.remove(&page);
         self.charge(self.hardware.costs.page_migration);
         if self.dirty(page) {
             self.release(to, frames);
@@ -176,16 +177,14 @@ impl Memory for World {
             self.note(Action::Committed(page, Commit::Dirtied, keep_shadow));
             return Ok(Commit::Dirtied);
         }
-        let protect = if keep_shadow { PROTECTED } else { 0 };
-        self.change(page, 0, NODE | ACCESSED | ARMED | PROTECTED);
-        self.change(page, to.index() as u8 | protect, 0);
         self.count(from, to, frames);
         if keep_shadow {
-            self.more[page.index()] = SHADOW | from.index() as u8;
+            self.entries[page.index()] = entry::at(to, Some(from)) | PROTECTED;
             self.shadows += frames;
             self.shadows_peak = self.shadows_peak.max(self.shadows);
             self.counters.shadow_copies += frames;
         } else {
+            self.entries[page.index()] = entry::at(to, None);
             self.release(from, frames);
             if to > from {
                 self.counters.demotions_copied += frames;
@@ -198,12 +197,10 @@ impl Memory for World {
 
     fn remap_to_shadow(&mut self, page: Page) -> Result<(), Refused> {
         let (from, frames) = self.movable(page)?;
-        let to = self.shadow_node(page).ok_or(Refused::State)?;
-        self.more[page.index()] = 0;
+        let to = self.shadow_of(page).ok_or(Refused::State)?;
         self.shadows -= frames;
         self.release(from, frames);
-        self.change(page, 0, NODE | ACCESSED | ARMED | PROTECTED | DIRTY);
-        self.change(page, to.index() as u8, 0);
+        self.entries[page.index()] = entry::at(to, None);
         self.count(from, to, frames);
         self.counters.demotions_remapped += frames;
         self.charge(self.hardware.costs.page_migration);
@@ -225,14 +222,14 @@ impl Memory for World {
 
     fn split(&mut self, page: Page) -> Result<(), Refused> {
         self.movable(page)?;
-        if !self.is_huge(page) || self.shadow_node(page).is_some() {
+        if !self.is_huge(page) || self.shadow_of(page).is_some() {
             return Err(Refused::State);
         }
         let group = page.index() / HUGE as usize;
         self.huge[group / 64] &= !(1 << (group % 64));
-        let bits = self.bits[page.index()];
-        for inner in self.bits.iter_mut().skip(page.index()).take(HUGE as usize) {
-            *inner = bits;
+        let entry = self.entry(page);
+        for inner in self.entries.iter_mut().skip(page.index()).take(HUGE as usize) {
+            *inner = entry;
         }
         self.counters.splits += 1;
         self.charge(self.hardware.costs.page_migration);

@@ -1,27 +1,20 @@
 //! The simulated machine: page table, frames, TLB, and what every action costs.
 //!
-//! The page table takes two bytes per page. Frames are counted, not numbered: which frame a page has
-//! makes no difference to anyone here. Time is in picoseconds.
+//! The page table takes a byte per page ([`entry`]). Frames are counted, not numbered: which frame a
+//! page has makes no difference to anyone here. Time is in picoseconds.
 
 use nearfar_hardware::table::on_huge_pages;
 use nearfar_kernel::tiering::{Action, Context, HUGE, Memory, NodeId, Page, Refused, Thread, Time};
+use rustc_hash::FxHashMap;
 
 use super::counters::{Counters, Hardware, MAX_NODES};
 use super::tlb::Tlb;
 
 mod cost;
+pub(super) mod entry;
 mod memory;
 
-pub(super) const NODE: u8 = 0b11;
-pub(super) const ACCESSED: u8 = 1 << 2;
-pub(super) const DIRTY: u8 = 1 << 3;
-pub(super) const ARMED: u8 = 1 << 4;
-pub(super) const PROTECTED: u8 = 1 << 5;
-pub(super) const MAPPED: u8 = 1 << 6;
-/// The second byte: a shadow and its node, a copy under way and its node.
-const SHADOW: u8 = 1 << 2;
-const COPY: u8 = 1 << 3;
-const COPY_NODE: u32 = 4;
+use entry::Entry;
 
 /// A thread of the policy.
 #[derive(Clone, Debug)]
@@ -37,8 +30,9 @@ pub(super) struct Worker {
 /// The machine.
 #[derive(Clone, Debug)]
 pub struct World {
-    pub(super) bits: Vec<u8>,
-    more: Vec<u8>,
+    pub(super) entries: Vec<Entry>,
+    /// Where pages are being copied to: few at a time.
+    copies: FxHashMap<Page, NodeId>,
     /// A bit for each aligned group of 512 pages that is one huge page; empty without huge pages.
     pub(super) huge: Vec<u64>,
     pub(super) tlb: Tlb,
@@ -70,6 +64,19 @@ pub struct World {
     pub log: Option<Vec<(Time, Action)>>,
 }
 
+/// Whether a page is of a huge page, by the bits of [`World::huge`].
+#[inline]
+fn is_huge(huge: &[u64], page: Page) -> bool {
+    let group = page.index() / HUGE as usize;
+    huge.get(group / 64).is_some_and(|word| word >> (group % 64) & 1 == 1)
+}
+
+/// The mapping that a base page belongs to, by the bits of [`World::huge`].
+#[inline]
+pub(super) fn mapping(huge: &[u64], at: Page) -> Page {
+    if is_huge(huge, at) { Page::new(at.number() / HUGE * HUGE) } else { at }
+}
+
 impl World {
     /// An empty machine with page numbers below `pages` and this many frames on each node.
     pub fn new(hardware: Hardware, frames: &[u64], pages: u32) -> Self {
@@ -78,8 +85,8 @@ impl World {
             *slot = *frames;
         }
         let mut world = Self {
-            bits: on_huge_pages(vec![0; pages as usize]),
-            more: on_huge_pages(vec![0; pages as usize]),
+            entries: on_huge_pages(vec![0; pages as usize]),
+            copies: FxHashMap::default(),
             huge: Vec::new(),
             tlb: Tlb::new(hardware.tlb_entries),
             walk: hardware.costs.page_walk as u64,
@@ -110,11 +117,8 @@ impl World {
 
     /// Let pages be mapped as huge pages from now on.
     pub fn use_huge_pages(&mut self) {
-        self.huge = vec![0; self.bits.len().div_ceil(HUGE as usize).div_ceil(64)];
+        self.huge = vec![0; self.entries.len().div_ceil(HUGE as usize).div_ceil(64)];
     }
-
-    /// Bytes that a page of this world takes here.
-    pub const BYTES_A_PAGE: usize = 2;
 
     /// What happened so far.
     pub fn counters(&self) -> &Counters {
@@ -147,25 +151,30 @@ impl World {
     }
 
     fn is_huge(&self, page: Page) -> bool {
-        let group = page.index() / HUGE as usize;
-        self.huge.get(group / 64).is_some_and(|word| word >> (group % 64) & 1 == 1)
+        is_huge(&self.huge, page)
     }
 
     /// The mapping that a base page belongs to.
     #[inline]
     pub(super) fn mapping_of(&self, at: Page) -> Page {
-        if self.is_huge(at) { Page::new(at.number() / HUGE * HUGE) } else { at }
+        mapping(&self.huge, at)
     }
 
-    fn get(&self, page: Page, bit: u8) -> bool {
-        self.bits.get(page.index()).is_some_and(|bits| bits & bit != 0)
+    /// The entry of a page: [`entry::NONE`] of one that is not mapped.
+    #[inline]
+    fn entry(&self, page: Page) -> Entry {
+        self.entries.get(page.index()).copied().unwrap_or(entry::NONE)
+    }
+
+    fn get(&self, page: Page, bit: Entry) -> bool {
+        self.entry(page) & bit != 0
     }
 
     /// Set and clear bits of a mapped page; false for any other.
-    fn change(&mut self, page: Page, set: u8, clear: u8) -> bool {
-        match self.bits.get_mut(page.index()) {
-            Some(bits) if *bits & MAPPED != 0 => {
-                *bits = *bits & !clear | set;
+    fn change(&mut self, page: Page, set: Entry, clear: Entry) -> bool {
+        match self.entries.get_mut(page.index()) {
+            Some(entry) if *entry != entry::NONE => {
+                *entry = *entry & !clear | set;
                 true
             }
             _ => false,
@@ -203,7 +212,7 @@ impl World {
             let group = page.index() / HUGE as usize;
             self.huge[group / 64] |= 1 << (group % 64);
         }
-        self.bits[page.index()] = MAPPED | node.index() as u8;
+        self.entries[page.index()] = entry::at(node, None);
         true
     }
 
@@ -211,12 +220,11 @@ impl World {
     pub(super) fn unmap(&mut self, page: Page) -> u32 {
         let span = self.span(page);
         self.free_shadow(page);
-        if let Some(node) = self.copy_node(page) {
+        if let Some(node) = self.copies.remove(&page) {
             self.release(node, span.into());
         }
         self.release(self.node_of(page), span.into());
-        self.bits[page.index()] = 0;
-        self.more[page.index()] = 0;
+        self.entries[page.index()] = entry::NONE;
         if let Some(word) = self.huge.get_mut(page.index() / HUGE as usize / 64) {
             *word &= !(1 << (page.index() / HUGE as usize % 64));
         }
@@ -225,14 +233,8 @@ impl World {
         span
     }
 
-    fn shadow_node(&self, page: Page) -> Option<NodeId> {
-        let more = self.more.get(page.index())?;
-        (more & SHADOW != 0).then(|| NodeId::new(more & NODE))
-    }
-
     fn copy_node(&self, page: Page) -> Option<NodeId> {
-        let more = self.more.get(page.index())?;
-        (more & COPY != 0).then(|| NodeId::new(more >> COPY_NODE & NODE))
+        self.copies.get(&page).copied()
     }
 
     /// A mapped page that is not being copied, with its node and frames.
@@ -256,9 +258,10 @@ impl World {
     }
 
     fn free_shadow(&mut self, page: Page) -> Option<u64> {
-        let node = self.shadow_node(page)?;
+        let entry = self.entry(page);
+        let node = entry::shadow(entry)?;
         let frames = u64::from(self.span(page));
-        self.more[page.index()] &= !(SHADOW | NODE);
+        self.entries[page.index()] = entry::at(entry::node(entry), None) | entry & entry::FLAGS;
         self.shadows -= frames;
         self.release(node, frames);
         Some(frames)
@@ -271,17 +274,17 @@ impl World {
     pub fn check(&self) -> Result<(), String> {
         let mut used = [0; MAX_NODES];
         let mut shadows = 0;
-        for number in 0..self.bits.len() as u32 {
+        for number in 0..self.entries.len() as u32 {
             let page = Page::new(number);
             if !self.mapped(page) {
-                if self.more[page.index()] != 0 {
-                    return Err(format!("{page:?} is not mapped and has a shadow or a copy"));
+                if self.copy_node(page).is_some() {
+                    return Err(format!("{page:?} is not mapped and is being copied"));
                 }
                 continue;
             }
             let span = u64::from(self.span(page));
             used[self.node_of(page).index()] += span;
-            if let Some(node) = self.shadow_node(page) {
+            if let Some(node) = self.shadow_of(page) {
                 used[node.index()] += span;
                 shadows += span;
                 let clean = self.write_protected(page) && !self.dirty(page);

@@ -1,0 +1,68 @@
+//! A page-table entry: a byte that says all there is to say of a page, so that one look into memory
+//! does for whatever is asked.
+//!
+//! Two bits are its node, two the node of its shadow. A shadow lies on a slower node than its master,
+//! so node 0 stands for no shadow, and some pairs cannot be. Both are kept complemented: 0 is then
+//! such a pair, and stands for a page that is not mapped. The other four bits are flags.
+
+use nearfar_kernel::tiering::NodeId;
+
+/// A page-table entry.
+pub type Entry = u8;
+
+/// Of a page that is not mapped; no other entry is 0.
+pub const NONE: Entry = 0;
+const NODE: Entry = 0b11;
+const SHADOW: u32 = 2;
+pub const ACCESSED: Entry = 1 << 4;
+pub const DIRTY: Entry = 1 << 5;
+pub const ARMED: Entry = 1 << 6;
+pub const PROTECTED: Entry = 1 << 7;
+/// All flags.
+pub const FLAGS: Entry = ACCESSED | DIRTY | ARMED | PROTECTED;
+
+/// Of a page on `node`, perhaps with a shadow on a slower one; no flag is set.
+#[inline]
+pub const fn at(node: NodeId, shadow: Option<NodeId>) -> Entry {
+    let shadow = match shadow {
+        Some(shadow) => shadow.index() as Entry,
+        None => 0,
+    };
+    !(node.index() as Entry | shadow << SHADOW) & !FLAGS
+}
+
+/// The node of a mapped page.
+#[inline]
+pub const fn node(entry: Entry) -> NodeId {
+    NodeId::new(!entry & NODE)
+}
+
+/// The node of the shadow, if the page has one.
+#[inline]
+pub const fn shadow(entry: Entry) -> Option<NodeId> {
+    match !entry >> SHADOW & NODE {
+        0 => None,
+        _ if entry == NONE => None,
+        shadow => Some(NodeId::new(shadow)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_what_was_put_in() {
+        assert_eq!(shadow(NONE), None);
+        for on in NodeId::all(4) {
+            let slower = NodeId::all(4).filter(|node| *node > on);
+            for held in std::iter::once(None).chain(slower.map(Some)) {
+                for flags in [0, ACCESSED, DIRTY | ARMED, PROTECTED, FLAGS] {
+                    let entry = at(on, held) | flags;
+                    assert_ne!(entry, NONE);
+                    assert_eq!((node(entry), shadow(entry), entry & FLAGS), (on, held, flags));
+                }
+            }
+        }
+    }
+}
