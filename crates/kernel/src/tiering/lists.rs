@@ -66,6 +66,11 @@ impl Lists {
         self.links.prefetch_neighbours(page.number());
     }
 
+    /// The page that was put on the same list just after this one.
+    pub fn newer(&self, page: Page) -> Option<Page> {
+        self.links.newer(page.number()).map(Page::new)
+    }
+
     /// Whether the page is on an active list.
     pub fn is_active(&self, page: Page) -> bool {
         self.links[page.number()] & ACTIVE != 0
@@ -131,6 +136,7 @@ impl Lists {
             self.set_referenced(page, true);
         } else if !self.is_active(page) {
             self.set_referenced(page, false);
+            self.prefetch_neighbours(page);
             self.batch.push((page, span));
             if self.batch.len() >= self.batch_size {
                 self.drain();

@@ -20,6 +20,8 @@
 
 use std::collections::VecDeque;
 
+use rustc_hash::FxHashSet;
+
 use super::knobs::{Knob, Knobs, Settings};
 use super::pages::PageSet;
 use super::reclaim::{Demotion, Reclaim, ReclaimKnobs, arm_demoted};
@@ -111,7 +113,8 @@ pub struct Nomad<R> {
     /// The promotion candidate queue, newest first.
     pcq: VecDeque<Page>,
     promote: Promote,
-    /// Pages that have a shadow, or had one.
+    /// Pages that have a shadow, or had one: a page stays here until shadows are looked for, as to take
+    /// it out when it loses its shadow would be one more look into memory.
     shadows: PageSet,
 }
 
@@ -126,8 +129,8 @@ struct Promote {
     passes: u64,
     /// The page that is being copied, and whether it is to keep a shadow.
     copying: Option<(Page, bool)>,
-    /// All of these pages.
-    pending: PageSet,
+    /// All of these pages: few, so that a look at it is none into memory.
+    pending: FxHashSet<Page>,
 }
 
 impl Promote {
@@ -154,22 +157,22 @@ impl Promote {
 
     fn give_up_retries(&mut self) {
         for page in self.retry.drain(..) {
-            self.pending.remove(page);
+            self.pending.remove(&page);
         }
     }
 
     /// Give up `page` and the rest of the run.
     fn give_up_run(&mut self, page: Page) {
-        self.pending.remove(page);
+        self.pending.remove(&page);
         for page in self.run.drain(..) {
-            self.pending.remove(page);
+            self.pending.remove(&page);
         }
         self.give_up_retries();
     }
 
     /// Forget a page that is gone.
     fn forget(&mut self, page: Page) {
-        if self.pending.remove(page) {
+        if self.pending.remove(&page) {
             for queue in [&mut self.mpq, &mut self.run, &mut self.retry] {
                 queue.retain(|queued| *queued != page);
             }
@@ -190,7 +193,6 @@ impl<R: ShadowRule + 'static> Nomad<R> {
     ) -> nearfar_trace::Result<Made> {
         let reclaim = Reclaim::new(mem, &ReclaimKnobs::read(settings)?);
         let (scanner, first_scan) = Scanner::new(mem, settings)?;
-        let pages = mem.page_limit();
         let policy = Self {
             knobs: NomadKnobs::read(settings)?,
             rule,
@@ -204,9 +206,9 @@ impl<R: ShadowRule + 'static> Nomad<R> {
                 retry: VecDeque::new(),
                 passes: 0,
                 copying: None,
-                pending: PageSet::new(pages),
+                pending: FxHashSet::default(),
             },
-            shadows: PageSet::new(pages),
+            shadows: PageSet::new(mem.page_limit()),
         };
         Ok((Box::new(policy), vec![first_scan]))
     }
@@ -225,13 +227,13 @@ impl<R: ShadowRule> Nomad<R> {
                 Ok(Commit::Done) => self.promoted(mem, page, shadow),
                 Ok(Commit::Dirtied | Commit::Pinned) => self.promote.retry.push_back(page),
                 Err(_) => {
-                    self.promote.pending.remove(page);
+                    self.promote.pending.remove(&page);
                 }
             }
         }
         while let Some(page) = self.promote.next(&self.knobs) {
             if mem.node_of(page) == NodeId::FAST {
-                self.promote.pending.remove(page);
+                self.promote.pending.remove(&page);
                 continue;
             }
             let span = u64::from(mem.span(page));
@@ -247,7 +249,7 @@ impl<R: ShadowRule> Nomad<R> {
                     self.rule.promoted(page);
                     self.reclaim.moved(mem, page, true);
                 }
-                self.promote.pending.remove(page);
+                self.promote.pending.remove(&page);
                 return Next::Again;
             }
             match mem.begin_copy(page, NodeId::FAST, self.promote.thread) {
@@ -258,7 +260,7 @@ impl<R: ShadowRule> Nomad<R> {
                 }
                 Err(Refused::Pinned) => self.promote.retry.push_back(page),
                 Err(_) => {
-                    self.promote.pending.remove(page);
+                    self.promote.pending.remove(&page);
                 }
             }
         }
@@ -270,12 +272,13 @@ impl<R: ShadowRule> Nomad<R> {
         self.reclaim.lists.prefetch_neighbours(copied);
         if let Some(&next) = self.promote.run.front() {
             self.reclaim.lists.prefetch(next);
+            self.shadows.prefetch(next);
             mem.prefetch(next);
         }
     }
 
     fn promoted(&mut self, mem: &mut dyn Memory, page: Page, shadow: bool) {
-        self.promote.pending.remove(page);
+        self.promote.pending.remove(&page);
         self.rule.promoted(page);
         if shadow {
             self.shadows.insert(page);
@@ -311,9 +314,7 @@ impl<R: ShadowRule> Demotion for ToShadow<'_, R> {
     fn demote(&mut self, mem: &mut dyn Memory, page: Page, to: NodeId) -> bool {
         let dirty = mem.dirty(page);
         let mut done = mem.remap_to_shadow(page).is_ok();
-        if done {
-            self.shadows.remove(page);
-        } else {
+        if !done {
             let moved = mem.move_page(page, to);
             done = moved.is_ok();
             if moved == Err(Refused::NoFrame) && drop_shadows(self.shadows, mem, self.knobs.demotion_drops) > 0
@@ -367,11 +368,13 @@ impl<R: ShadowRule> Policy for Nomad<R> {
             return;
         }
         let (promote, lists) = (&mut self.promote, &mut self.reclaim.lists);
+        // It comes while the queue is walked.
+        lists.prefetch(page);
         let mut place = 0;
         let mut woken = false;
         self.pcq.retain(|candidate| {
             place += 1;
-            if mem.node_of(*candidate) == NodeId::FAST || promote.pending.contains(*candidate) {
+            if mem.node_of(*candidate) == NodeId::FAST || promote.pending.contains(candidate) {
                 return false;
             }
             if !mem.accessed(*candidate) {
@@ -392,17 +395,15 @@ impl<R: ShadowRule> Policy for Nomad<R> {
         if woken {
             mem.wake(promote.thread);
         }
-        if !promote.pending.contains(page) {
+        if !promote.pending.contains(&page) {
             // The kernel's list has the newest first; so the look-back is of the latest faults.
             self.pcq.push_front(page);
-            self.reclaim.lists.prefetch(page);
         }
     }
 
     fn write_fault(&mut self, mem: &mut dyn Memory, page: Page) {
-        if mem.drop_shadow(page, DropReason::Written).is_ok() {
-            self.shadows.remove(page);
-        }
+        // Refused if there is no shadow, which is as well.
+        let _ = mem.drop_shadow(page, DropReason::Written);
         if mem.unprotect(page).is_ok() && mem.node_of(page) == NodeId::FAST {
             self.rule.written(page);
         }

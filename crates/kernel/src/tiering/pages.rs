@@ -1,5 +1,7 @@
 //! A set of pages that finds its lowest member quickly.
 
+use nearfar_hardware::table::prefetch;
+
 use super::Page;
 
 /// A set of page numbers below a bound: a bit per page, and two levels of bits above it that say
@@ -34,6 +36,11 @@ impl PageSet {
         self.levels[0]
             .get(page.index() / 64)
             .is_some_and(|word| word >> (page.index() % 64) & 1 == 1)
+    }
+
+    /// Ask for what tells whether `page` is a member, which is needed soon.
+    pub fn prefetch(&self, page: Page) {
+        prefetch(&self.levels[0], page.index() / 64);
     }
 
     /// Add a page; false if it was there or is out of bounds.

@@ -189,6 +189,16 @@ impl Reclaim {
         mem.wake(self.kswapd);
     }
 
+    /// Ask for what a walk of a list from its old end needs after this page: of the page next to the
+    /// next, as the next was asked for when the walk was at the page before this one.
+    fn prefetch_after(&self, mem: &dyn Memory, page: Page) {
+        let next = self.lists.newer(page).and_then(|next| self.lists.newer(next));
+        if let Some(next) = next {
+            self.lists.prefetch(next);
+            mem.prefetch(next);
+        }
+    }
+
     /// One batch of kswapd on a short node; `to` is the next slower one.
     fn shrink(
         &mut self,
@@ -210,6 +220,7 @@ impl Reclaim {
         if inactive * ratio < active {
             for _ in 0..self.batch {
                 let Some(page) = self.lists.oldest(on, true) else { break };
+                self.prefetch_after(mem, page);
                 mem.clear_accessed(page);
                 self.lists.relist(page, mem.span(page), false);
             }
@@ -217,6 +228,7 @@ impl Reclaim {
         let mut freed = false;
         for _ in 0..self.batch {
             let Some(page) = self.lists.oldest(on, false) else { break };
+            self.prefetch_after(mem, page);
             let span = mem.span(page);
             self.fruitless[node.index()] += u64::from(span);
             let used = mem.clear_accessed(page);
