@@ -12,6 +12,13 @@ SUMMARY = "the tiering study: NOMAD's medium micro-benchmark, five rounds, and i
 POLICIES = ("none", "nomad", "ssp", "tpp")
 #: Shares of the limit that are to be reached.
 SHARES = {"none": ">= 0.5", "nomad": ">= 0.25"}
+#: What keeps each from it.
+LIMITED = {
+    "none": "instructions: a TLB looked up and filled, and nobody predicts whether it hits",
+    "nomad": "what a promotion takes: a row below",
+    "ssp": "what a promotion takes, as nomad",
+    "tpp": "hint faults: a page takes them until its activation has passed the pagevec",
+}
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
@@ -40,7 +47,8 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
                 [accesses / s / 1e6 for s in engine], "M accesses/s", cores=1),
             row(NAME, f"{policy}, engine / limit",
                 [accesses / s / 1e6 / most for s, most in zip(engine, reads, strict=True)],
-                "of it", goal=SHARES.get(policy, ""), cores=1),
+                "of it", goal=SHARES.get(policy, ""), cores=1,
+                note=f"limited by {LIMITED[policy]}"),
             row(NAME, f"{policy}, whole run", [accesses / s / 1e6 for s in seconds],
                 "M accesses/s", cores=1, note="accesses generated, migrations included"),
             row(NAME, f"{policy}, simulated time / run time",
@@ -51,7 +59,8 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
     extra = [(b - s) / max(1, moved) * 1e9 for b, s in zip(busy, still, strict=True)]
     rows.append(
         row(NAME, "nomad, a promotion with all that follows", extra, "ns", cores=1,
-            note="hint fault, copy, lists, demotion, shadow; run time beyond that of none")
+            note="hint fault, copy, lists, demotion, shadow; run time beyond that of none; "
+            "limited by looks into the lists, one after the other where kswapd walks them")
     )  # fmt: skip
     three = [
         sum(found["policies"][p]["cpu_seconds"][i] for p in ("nomad", "ssp", "tpp"))
