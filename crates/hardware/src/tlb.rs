@@ -7,7 +7,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::list::{Links, List};
 use crate::table::{grow, prefetch};
 
 /// Most entries of one level: far beyond any hardware, small enough to allocate.
@@ -115,29 +114,30 @@ const NONE: u32 = u32::MAX;
 /// of the single references.
 #[derive(Clone, Debug)]
 pub struct FullLru {
-    slot_of: Vec<u32>,
-    /// The word of a slot is its page.
-    slots: Links,
-    /// Slots in use and not held.
-    lru: List,
-    /// Slots not in use.
-    free: Vec<u32>,
+    capacity: u32,
+    /// Of each page, where in `order` it was put last: it is there still if that has it.
+    place_of: Places,
+    /// Pages in the order of their releases, [`NONE`] where one is gone. There is room for twice as many as
+    /// fit, so those that are left are seldom moved to its beginning.
+    order: Vec<u32>,
+    /// No page comes before this place.
+    oldest: usize,
+    /// No page comes from this place on.
+    next: usize,
+    /// Entries in use.
+    used: u32,
 }
 
 impl FullLru {
     /// An empty buffer of `capacity` entries.
     pub fn new(capacity: u32) -> Self {
-        Self {
-            slot_of: Vec::new(),
-            slots: Links::new(capacity as usize),
-            lru: List::default(),
-            free: (0..capacity).rev().collect(),
-        }
+        let order = vec![NONE; 2 * capacity as usize];
+        Self { capacity, place_of: Places::new(order.len()), order, oldest: 0, next: 0, used: 0 }
     }
 
     /// Entries in all.
     pub fn capacity(&self) -> u32 {
-        self.slots.len() as u32
+        self.capacity
     }
 
     /// One whole reference; true when it hits.
@@ -147,57 +147,122 @@ impl FullLru {
         hit
     }
 
-    /// Whether `page` is held; changes nothing.
+    /// Whether `page` is in the buffer, and not held; changes nothing.
     #[inline]
     pub fn contains(&self, page: u32) -> bool {
-        self.slot_of.get(page as usize).is_some_and(|slot| *slot != NONE)
+        self.order[self.place_of.get(page)] == page
     }
 
-    /// Drop `page`, as a shootdown does; true when it was held. Its entry is the next to be used.
+    /// Drop `page`, as a shootdown does; true when it was there.
     pub fn remove(&mut self, page: u32) -> bool {
-        if !self.contains(page) {
-            return false;
+        let there = self.contains(page);
+        if there {
+            self.order[self.place_of.get(page)] = NONE;
+            self.used -= 1;
         }
-        let slot = std::mem::replace(&mut self.slot_of[page as usize], NONE);
-        self.slots.remove(&mut self.lru, slot);
-        self.free.push(slot);
-        true
+        there
     }
 
     /// Ask for what is known of `page`, which is referenced soon.
     #[inline]
     pub fn expect(&self, page: u32) {
-        prefetch(&self.slot_of, page as usize);
+        self.place_of.expect(page);
     }
 
     /// First reference to `page` in a stretch; true when it hits. The page is held until released.
     #[inline]
     pub fn touch(&mut self, page: u32) -> bool {
-        if page as usize >= self.slot_of.len() {
-            grow(&mut self.slot_of, (page as usize + 1).next_power_of_two(), NONE);
-        }
-        let slot = self.slot_of[page as usize];
-        if slot != NONE {
-            self.slots.remove(&mut self.lru, slot);
+        let there = &mut self.order[self.place_of.get(page)];
+        if *there == page {
+            *there = NONE;
             return true;
         }
-        let slot = self.free.pop().unwrap_or_else(|| self.evict());
-        self.slots[slot] = page;
-        self.slot_of[page as usize] = slot;
+        if self.used == self.capacity {
+            self.evict();
+        } else {
+            self.used += 1;
+        }
         false
     }
 
-    /// Empty the least recently used slot that is not held.
-    fn evict(&mut self) -> u32 {
-        let slot = self.slots.pop(&mut self.lru).expect("no more pages are held than fit");
-        self.slot_of[self.slots[slot] as usize] = NONE;
-        slot
+    /// Drop the least recently used page that is not held.
+    #[inline]
+    fn evict(&mut self) {
+        // No more pages are held than fit, so there is one.
+        while std::mem::replace(&mut self.order[self.oldest], NONE) == NONE {
+            self.oldest += 1;
+        }
+        self.oldest += 1;
     }
 
     /// Last reference to `page` in a stretch: it becomes the newest.
     #[inline]
     pub fn release(&mut self, page: u32) {
-        self.slots.push(&mut self.lru, self.slot_of[page as usize]);
+        if self.next == self.order.len() {
+            self.move_to_beginning();
+        }
+        self.order[self.next] = page;
+        self.place_of.set(page, self.next);
+        self.next += 1;
+    }
+
+    fn move_to_beginning(&mut self) {
+        let mut kept = 0;
+        for place in self.oldest..self.next {
+            let page = std::mem::replace(&mut self.order[place], NONE);
+            if page != NONE {
+                self.order[kept] = page;
+                self.place_of.set(page, kept);
+                kept += 1;
+            }
+        }
+        (self.oldest, self.next) = (0, kept);
+    }
+}
+
+/// A place of each page, 0 at first: in a byte where all places fit, so that the table stays in the caches for
+/// four times as many pages.
+#[derive(Clone, Debug)]
+enum Places {
+    Few(Vec<u8>),
+    Many(Vec<u32>),
+}
+
+impl Places {
+    /// Places below `count`.
+    fn new(count: usize) -> Self {
+        if count <= 1 << u8::BITS { Self::Few(Vec::new()) } else { Self::Many(Vec::new()) }
+    }
+
+    #[inline]
+    fn get(&self, page: u32) -> usize {
+        match self {
+            Self::Few(places) => places.get(page as usize).map_or(0, |&place| place.into()),
+            Self::Many(places) => places.get(page as usize).map_or(0, |&place| place as usize),
+        }
+    }
+
+    #[inline]
+    fn set(&mut self, page: u32, place: usize) {
+        let (page, length) = (page as usize, page as usize + 1);
+        match self {
+            Self::Few(places) => {
+                grow(places, length, 0);
+                places[page] = place as u8;
+            }
+            Self::Many(places) => {
+                grow(places, length, 0);
+                places[page] = place as u32;
+            }
+        }
+    }
+
+    #[inline]
+    fn expect(&self, page: u32) {
+        match self {
+            Self::Few(places) => prefetch(places, page as usize),
+            Self::Many(places) => prefetch(places, page as usize),
+        }
     }
 }
 

@@ -381,17 +381,15 @@ fn translate(
             // A page's last reference is that of the last of its blocks.
             let (mut released, count) = (0u64, view.pages.len());
             let last = &view.chunk.last[view.first..view.first + count];
-            let mut order = [0u32; MAX_BLOCKS];
-            let mut filled = MAX_BLOCKS;
+            let mut order = [0u32; MAX_BLOCKS + 1];
+            let mut before = MAX_BLOCKS;
             for &local in last.iter().rev() {
                 let stand = view.stand_in[usize::from(local)];
-                if released >> stand & 1 == 0 {
-                    released |= 1 << stand;
-                    filled -= 1;
-                    order[filled] = view.page(local);
-                }
+                order[before] = view.page(local);
+                before -= usize::from(released >> stand & 1 == 0);
+                released |= 1 << stand;
             }
-            for &page in &order[filled..] {
+            for &page in &order[before + 1..] {
                 lru.release(page);
             }
         }
