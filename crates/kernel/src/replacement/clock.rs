@@ -8,7 +8,7 @@
 //! first; the hand moves only when no frame is free. Not a stack algorithm: more frames can fault
 //! more. Do not use it to ask what an ideal recency order would do; that is `lru`.
 
-use super::{AccessBits, Replacement, Setup};
+use super::{AccessBits, MANY, Replacement, Setup};
 
 /// What the policy is.
 pub const WHAT: &str = "second chance, one hand: page-size advice (000), TLB and fault models (001)";
@@ -64,6 +64,56 @@ impl Replacement for Clock {
         }
     }
 
+    const BATCHES: bool = true;
+
+    /// The hand's walk for all of them at once, which has no branch that depends on a bit: one is mispredicted
+    /// at its end, not at each fault.
+    fn fault_many(
+        &mut self,
+        pages: &[u32],
+        bits: &mut impl AccessBits,
+        evicted: &mut Vec<u32>,
+    ) -> bool {
+        let room = self.frames - self.ring.len() as u64;
+        if !self.free.is_empty() || (1..pages.len() as u64).contains(&room) {
+            return false;
+        }
+        if room > 0 {
+            for &page in pages {
+                self.ring.push(page);
+                self.put(self.ring.len() - 1, page);
+            }
+            return true;
+        }
+        let mut victims = [0; MANY];
+        let (mut found, mut place, mut left) = (0, self.hand, self.ring.len());
+        while found < pages.len() {
+            // Once round it would come to bits that it has cleared, and to these pages.
+            if left == 0 {
+                return false;
+            }
+            left -= 1;
+            victims[found] = place as u32;
+            found += usize::from(!bits.test(self.ring[place]));
+            place = if place + 1 == self.ring.len() { 0 } else { place + 1 };
+        }
+        if bits.doubtful() {
+            return false;
+        }
+        let passed = self.ring.len() - left;
+        let (end, start) = self.ring.split_at(self.hand);
+        start.iter().take(passed).for_each(|&page| bits.clear(page));
+        end.iter().take(passed.saturating_sub(start.len())).for_each(|&page| bits.clear(page));
+        for (&page, &frame) in pages.iter().zip(&victims) {
+            evicted.push(self.ring[frame as usize]);
+            self.put(frame as usize, page);
+        }
+        // Next time it will come about as far.
+        self.ring[place..].iter().take(passed + AHEAD).for_each(|&page| bits.expect(page));
+        self.hand = place;
+        true
+    }
+
     fn release(&mut self, page: u32, resident: bool) {
         if !resident {
             return;
@@ -80,6 +130,7 @@ impl Replacement for Clock {
 }
 
 impl Clock {
+    #[inline]
     fn put(&mut self, frame: usize, page: u32) {
         self.ring[frame] = page;
         if !self.place.is_empty() {
@@ -170,6 +221,38 @@ mod tests {
     }
 
     proptest! {
+        /// Many faults at once are those faults one by one, or are refused and change nothing.
+        #[test]
+        fn many_faults_are_each_fault(
+            frames in 1u64..40,
+            steps in prop::collection::vec((1usize..12, any::<u64>()), 1..60),
+        ) {
+            let setup = Setup { frames, page_bytes: 4096, swappiness: 0, statistics_every: 1 };
+            let (mut many, mut each) = (Clock::new(setup), Clock::new(setup));
+            let mut bits = Plain(vec![false; 1000]);
+            let mut taken = 0;
+            for (count, mut random) in steps {
+                let pages: Vec<u32> = (taken..).take(count).collect();
+                taken += count as u32;
+                let (mut evicted, before) = (Vec::new(), bits.0.clone());
+                let done = many.fault_many(&pages, &mut bits, &mut evicted);
+                let after = std::mem::replace(&mut bits.0, before.clone());
+                let victims: Vec<u32> = pages.iter().filter_map(|&page| each.fault(page, &mut bits)).collect();
+                if done {
+                    prop_assert_eq!(&after, &bits.0);
+                    prop_assert_eq!(&evicted, &victims);
+                } else {
+                    prop_assert_eq!(&after, &before);
+                    many = each.clone();
+                }
+                prop_assert_eq!((&many.ring, many.hand), (&each.ring, each.hand));
+                for &page in &each.ring {
+                    random = random.rotate_left(7).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+                    bits.0[page as usize] |= random >> 63 == 1;
+                }
+            }
+        }
+
         /// Both clocks evict the same page from the same frame, fault by fault.
         #[test]
         fn words_equal_rings(frames in 1u32..=64, refs in prop::collection::vec(0u32..90, 1..600)) {

@@ -16,7 +16,14 @@ pub trait AccessBits {
     fn clear(&mut self, page: u32);
     /// The bit of `page` is tested soon.
     fn expect(&self, _page: u32) {}
+    /// Whether a bit was tested that may be another by the time of the fault it is tested for.
+    fn doubtful(&self) -> bool {
+        false
+    }
 }
+
+/// Most pages of [`Replacement::fault_many`].
+pub const MANY: usize = 64;
 
 /// A memory that a policy is made for.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +59,20 @@ pub trait Replacement: Sized + Send + 'static {
     /// Make `page` resident; returns the pages evicted for it. The caller sets `page`'s own
     /// accessed bit after the call.
     fn fault(&mut self, page: u32, bits: &mut impl AccessBits) -> Self::Evicted<'_>;
+    /// Whether [`Replacement::fault_many`] is worth a try.
+    const BATCHES: bool = false;
+    /// Make `pages` (at most [`MANY`]) resident, one after the other, as if no accessed bit were set meanwhile,
+    /// not even their own; `evicted` gets the pages evicted for them. Where that may not come to what
+    /// [`fault`](Replacement::fault) does one by one, as when a bit was [doubtful](AccessBits::doubtful),
+    /// it changes nothing and answers false.
+    fn fault_many(
+        &mut self,
+        _pages: &[u32],
+        _bits: &mut impl AccessBits,
+        _evicted: &mut Vec<u32>,
+    ) -> bool {
+        false
+    }
     /// Forget `page`, which is freed. If it is `resident`, its frame is free from now on, which is no
     /// eviction.
     fn release(&mut self, page: u32, resident: bool);

@@ -3,8 +3,8 @@
 
 use super::window::{Chunk, MAX_BLOCKS};
 
-/// Memory sizes that one engine simulates: a bit each in a 16-bit mask.
-pub const SIZES: usize = 16;
+/// Memory sizes that one engine simulates: three bits each in a word.
+pub const SIZES: usize = 10;
 
 /// What a memory size came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,27 +1,60 @@
 //! Many memory sizes at one page size, window by window, for policies that see faults only.
 
+use std::cell::Cell;
+use std::ops::Range;
+
 use nearfar_hardware::table::{grow, prefetch};
 use nearfar_kernel::replacement::{AccessBits, Replacement, Setup};
 use rustc_hash::FxHashMap;
 
-use super::engine::{Engine, Outcome, SIZES, View};
+use super::engine::{Engine, NO_PAGE, Outcome, SIZES, View};
+use super::window::MAX_BLOCKS;
 
-/// A page in up to 16 memories, a bit each.
+/// A page in up to [`SIZES`] memories, a bit for each: whether it is [`PRESENT`] there, [`REFERENCED`] and
+/// [`DIRTY`], and then [`OF_FILE`] and [`HERE`]. One word: of many pages as few cache lines as may be.
 #[derive(Clone, Copy, Debug, Default)]
-struct State {
-    present: u16,
-    referenced: u16,
-    dirty: u16,
-    /// [`OF_FILE`], [`VOID`].
-    kind: u8,
-    /// Local number in the last window replayed that had the page.
-    local: u8,
+struct State(u32);
+
+/// Place of the first memory's bit.
+const PRESENT: usize = 0;
+const REFERENCED: usize = SIZES;
+const DIRTY: usize = 2 * SIZES;
+/// The page is one of a file.
+const OF_FILE: u32 = 30;
+/// The page is referenced in the stretch at hand.
+const HERE: u32 = 31;
+const _: () = assert!(3 * SIZES <= OF_FILE as usize);
+
+impl State {
+    /// The memories that have it so.
+    #[inline(always)]
+    fn memories(self, kind: usize) -> u16 {
+        (self.0 >> kind) as u16 & (u16::MAX >> (16 - SIZES))
+    }
+
+    #[inline(always)]
+    fn set(&mut self, kind: usize, memories: u16) {
+        self.0 |= u32::from(memories) << kind;
+    }
+
+    #[inline(always)]
+    fn clear(&mut self, kind: usize, memories: u16) {
+        self.0 &= !(u32::from(memories) << kind);
+    }
+
+    #[inline(always)]
+    fn is(self, what: u32) -> bool {
+        self.0 >> what & 1 == 1
+    }
 }
 
-/// The page is one of a file.
-const OF_FILE: u8 = 1;
-/// What it holds, or held, may be of no worth: see [`Memories::void`].
-const VOID: u8 = 2;
+/// Frames from which on a policy that can takes a stretch's faults all at once: it seldom comes to pages of
+/// the stretch itself.
+const LARGE: u64 = if cfg!(test) { 4 } else { 512 };
+/// Distinct blocks of a stretch.
+const STRETCH: usize = if cfg!(test) { 3 } else { 16 };
+/// Pages from which on a whole window is one stretch, as pages of it are seldom come to.
+const MANY_PAGES: usize = if cfg!(test) { 30 } else { 1 << 16 };
 
 /// Up to [`SIZES`] memories under a fault-driven policy.
 ///
@@ -29,8 +62,13 @@ const VOID: u8 = 2;
 /// and that is all. The other memories replay the window segment by segment. Between faults only
 /// pages that lack a mark matter (`attention`), and pages that are clean and written (`clean`);
 /// the single references of a segment are walked only if one of those pages is not resident.
+///
+/// Large memories first try each stretch of the window with all its faults at once ([`Self::stretch`]),
+/// which is right where the policy looks at no page of the stretch itself.
 pub struct Memories<P> {
     all: u16,
+    /// Large ones, under a policy that takes many faults at once.
+    large: u16,
     states: Vec<State>,
     policies: Vec<P>,
     outcomes: Vec<Outcome>,
@@ -39,6 +77,8 @@ pub struct Memories<P> {
     void: FxHashMap<u32, (bool, u16)>,
     /// Some page is one of a file.
     files: bool,
+    /// What a stretch evicts from one memory.
+    evicted: Vec<u32>,
 }
 
 impl<P: Replacement> Memories<P> {
@@ -47,6 +87,10 @@ impl<P: Replacement> Memories<P> {
         debug_assert!(memories.len() <= SIZES);
         Self {
             all: ((1u32 << memories.len()) - 1) as u16,
+            large: memories.iter().zip(0..).fold(0, |large, (setup, index)| {
+                large | u16::from(P::BATCHES && setup.frames >= LARGE) << index
+            }),
+            evicted: Vec::new(),
             states: Vec::new(),
             policies: memories.iter().map(|&setup| P::new(setup)).collect(),
             outcomes: vec![Outcome::default(); memories.len()],
@@ -72,7 +116,6 @@ impl<P: Replacement> Memories<P> {
             *memories &= !bit;
             if *memories == 0 {
                 self.void.remove(&page);
-                self.states[page as usize].kind &= !VOID;
             }
         }
     }
@@ -99,7 +142,7 @@ impl<P: Replacement> Memories<P> {
 
     /// Whether a page is one of a file.
     pub fn is_of_file(&self, page: u32) -> bool {
-        self.states.get(page as usize).is_some_and(|state| state.kind & OF_FILE != 0)
+        self.states.get(page as usize).is_some_and(|state| state.is(OF_FILE))
     }
 
     /// Whether what some page holds may be of no worth.
@@ -122,9 +165,9 @@ impl<P: Replacement> Memories<P> {
         self.outcomes[index].add(more);
         for (place, &page) in pages.iter().enumerate() {
             let state = self.state(page);
-            state.present |= bit;
-            state.referenced |= bit * (referenced >> place & 1) as u16;
-            state.dirty |= bit * (dirty >> place & 1) as u16;
+            state.set(PRESENT, bit);
+            state.set(REFERENCED, bit * (referenced >> place & 1) as u16);
+            state.set(DIRTY, bit * (dirty >> place & 1) as u16);
         }
     }
 
@@ -132,34 +175,121 @@ impl<P: Replacement> Memories<P> {
     pub fn take(&mut self, index: usize, pages: &[u32]) -> (u64, u64) {
         let bit = 1u16 << index;
         self.all &= !bit;
-        let word = |test: fn(&State) -> u16| {
-            let set = |page: &u32| u64::from(test(&self.states[*page as usize]) & bit != 0);
+        let word = |kind| {
+            let set = |page: &u32| u64::from(self.states[*page as usize].memories(kind) & bit != 0);
             pages.iter().enumerate().map(|(place, page)| set(page) << place).sum()
         };
-        let bits = (word(|state| state.referenced), word(|state| state.dirty));
+        let bits = (word(REFERENCED), word(DIRTY));
         for &page in pages {
             let state = &mut self.states[page as usize];
-            state.present &= !bit;
-            state.referenced &= !bit;
-            state.dirty &= !bit;
+            state.clear(PRESENT, bit);
+            state.clear(REFERENCED, bit);
+            state.clear(DIRTY, bit);
         }
         bits
     }
 
-    fn replay(&mut self, busy: u16, view: &View<'_>) {
+    /// Apply the segments in `range` to the memories of `busy`, each of which takes its faults at once;
+    /// answers those that could not, for which nothing has changed.
+    fn stretch(&mut self, busy: u16, view: &View<'_>, range: Range<usize>) -> u16 {
+        let (mut again, mut written, mut slow) = (0, 0, 0u16);
+        let mut locals = [0u8; MAX_BLOCKS];
+        let mut missing = [0u16; MAX_BLOCKS];
+        let mut count = 0;
+        for local in range.clone() {
+            let segment = view.first + local;
+            again |= view.chunk.again[segment];
+            written |= view.chunk.again_written[segment]
+                | u64::from(view.chunk.first_written[segment]) << local;
+            let page = view.pages[local];
+            if page == NO_PAGE {
+                continue;
+            }
+            let state = &mut self.states[page as usize];
+            (locals[count], missing[count]) = (local as u8, busy & !state.memories(PRESENT));
+            count += usize::from(!state.is(HERE));
+            state.0 |= 1 << HERE;
+        }
+        // Where an earlier stretch evicted a page that is referenced again in the midst of a segment, faults
+        // are not in the order of first references.
+        for local in ones(again & !(u64::MAX << range.start)) {
+            let page = view.page(local);
+            if page == NO_PAGE {
+                continue;
+            }
+            let state = &mut self.states[page as usize];
+            slow |= busy & !state.memories(PRESENT);
+            if !state.is(HERE) {
+                state.0 |= 1 << HERE;
+                (locals[count], missing[count]) = (local, 0);
+                count += 1;
+            }
+        }
+        let (locals, missing) = (&locals[..count], &missing[..count]);
+        for index in ones(u64::from(busy & !slow)) {
+            let mut pages = [0; MAX_BLOCKS];
+            let mut faults = 0;
+            for (&local, &missing) in locals.iter().zip(missing) {
+                pages[faults] = view.page(local);
+                faults += usize::from(missing >> index & 1);
+            }
+            if faults > 0 && !self.fault_many(usize::from(index), &pages[..faults]) {
+                slow |= 1 << index;
+            }
+        }
+        let done = busy & !slow;
+        for &local in locals {
+            let state = &mut self.states[view.page(local) as usize];
+            state.0 &= !(1 << HERE);
+            state.set(PRESENT, done);
+            state.set(REFERENCED, done);
+            if view.group_of_local(local) & written != 0 {
+                state.set(DIRTY, done);
+            }
+        }
+        slow
+    }
+
+    /// Let memory `index` fault on `pages`, unless it must do so one by one.
+    fn fault_many(&mut self, index: usize, pages: &[u32]) -> bool {
+        let Self { states, outcomes, evicted, .. } = self;
+        let bit = 1u16 << index;
+        evicted.clear();
+        let mut bits = Looked { states, bit, seen: Cell::new(0) };
+        if !self.policies[index].fault_many(pages, &mut bits, evicted) {
+            return false;
+        }
+        let outcome = &mut outcomes[index];
+        outcome.faults += pages.len() as u64;
+        if self.files {
+            let of_file = |page: &u32| u64::from(states[*page as usize].is(OF_FILE));
+            outcome.file_faults += pages.iter().map(of_file).sum::<u64>();
+        }
+        for &victim in &*evicted {
+            let state = &mut states[victim as usize];
+            let dirty = u64::from(state.memories(DIRTY) >> index & 1);
+            outcome.dirty_evictions += dirty;
+            outcome.file_dirty_evictions += dirty & u64::from(state.is(OF_FILE));
+            state.clear(PRESENT, bit);
+            state.clear(DIRTY, bit);
+        }
+        true
+    }
+
+    /// Apply the segments in `range` to the memories of `busy`.
+    fn replay(&mut self, busy: u16, view: &View<'_>, range: Range<usize>) {
         let mut run = Replay { attention: 0, clean: 0, busy, view };
         for &local in view.distinct {
-            let state = &mut self.states[view.page(local) as usize];
-            state.local = local;
+            let state = self.states[view.page(local) as usize];
             let group = view.group[usize::from(local)];
-            if state.referenced & busy != busy {
+            if state.memories(REFERENCED) & busy != busy {
                 run.attention |= group;
             }
-            if group & view.written != 0 && state.dirty & busy != busy {
+            if group & view.written != 0 && state.memories(DIRTY) & busy != busy {
                 run.clean |= group;
             }
         }
-        for j in 0..view.pages.len() {
+        for j in range {
             let local = j as u8;
             let segment = view.first + j;
             let write = view.chunk.first_written[segment];
@@ -174,7 +304,7 @@ impl<P: Replacement> Memories<P> {
             }
             let mut resident = busy;
             for local in ones(open) {
-                resident &= self.states[view.page(local) as usize].present;
+                resident &= self.states[view.page(local) as usize].memories(PRESENT);
             }
             if resident == busy {
                 for local in ones(open) {
@@ -196,32 +326,32 @@ impl<P: Replacement> Memories<P> {
     /// One reference that may fault.
     fn touch(&mut self, run: &mut Replay<'_, '_>, local: u8, write: bool) {
         let page = run.view.page(local);
-        let mut missing = run.busy & !self.states[page as usize].present;
+        let mut missing = run.busy & !self.states[page as usize].memories(PRESENT);
         while missing != 0 {
             let index = missing.trailing_zeros() as usize;
             let bit = 1u16 << index;
             missing &= missing - 1;
             self.outcomes[index].faults += 1;
-            let kind = self.states[page as usize].kind;
-            self.outcomes[index].file_faults += u64::from(kind & OF_FILE);
-            if kind & VOID != 0 {
+            let of_file = self.states[page as usize].is(OF_FILE);
+            self.outcomes[index].file_faults += u64::from(of_file);
+            if !self.void.is_empty() {
                 self.fault_on_void(page, index);
             }
             let mut bits = Bits { states: &mut self.states, bit, run };
             for victim in self.policies[index].fault(page, &mut bits) {
                 let state = &mut self.states[victim as usize];
-                let group = run.group_of(victim, *state);
+                let group = run.group_of(victim);
                 run.attention |= group;
-                state.present &= !bit;
-                state.referenced &= !bit;
-                if state.dirty & bit != 0 {
-                    state.dirty &= !bit;
+                state.clear(PRESENT, bit);
+                state.clear(REFERENCED, bit);
+                if state.memories(DIRTY) & bit != 0 {
+                    state.clear(DIRTY, bit);
                     self.outcomes[index].dirty_evictions += 1;
-                    self.outcomes[index].file_dirty_evictions += u64::from(state.kind & OF_FILE);
+                    self.outcomes[index].file_dirty_evictions += u64::from(state.is(OF_FILE));
                     run.clean |= group;
                 }
             }
-            self.states[page as usize].present |= bit;
+            self.states[page as usize].set(PRESENT, bit);
         }
         self.mark(run, local, write);
     }
@@ -229,10 +359,10 @@ impl<P: Replacement> Memories<P> {
     fn mark(&mut self, run: &mut Replay<'_, '_>, local: u8, write: bool) {
         let state = &mut self.states[run.view.page(local) as usize];
         let group = run.view.group_of_local(local);
-        state.referenced |= run.busy;
+        state.set(REFERENCED, run.busy);
         run.attention &= !group;
         if write {
-            state.dirty |= run.busy;
+            state.set(DIRTY, run.busy);
             run.clean &= !group;
         }
     }
@@ -256,7 +386,8 @@ impl Replay<'_, '_> {
 
     /// Local numbers of `page`, none when this window does not touch it.
     #[inline]
-    fn group_of(&self, page: u32, State { local, .. }: State) -> u64 {
+    fn group_of(&self, page: u32) -> u64 {
+        let local = self.view.local_of[page as usize];
         match self.view.pages.get(usize::from(local)) {
             Some(&known) if known == page => self.view.group[usize::from(local)],
             _ => 0,
@@ -273,19 +404,50 @@ struct Bits<'s, 'r, 'a, 'v> {
 impl AccessBits for Bits<'_, '_, '_, '_> {
     #[inline]
     fn test(&self, page: u32) -> bool {
-        self.states[page as usize].referenced & self.bit != 0
+        self.states[page as usize].memories(REFERENCED) & self.bit != 0
     }
 
     #[inline]
     fn clear(&mut self, page: u32) {
-        let state = &mut self.states[page as usize];
-        state.referenced &= !self.bit;
-        self.run.attention |= self.run.group_of(page, *state);
+        self.states[page as usize].clear(REFERENCED, self.bit);
+        self.run.attention |= self.run.group_of(page);
     }
 
     #[inline]
     fn expect(&self, page: u32) {
         prefetch(self.states, page as usize);
+    }
+}
+
+/// Bits that are looked at for many faults at once.
+struct Looked<'s> {
+    states: &'s mut [State],
+    bit: u16,
+    /// What is so of any page looked at.
+    seen: Cell<u32>,
+}
+
+impl AccessBits for Looked<'_> {
+    #[inline]
+    fn test(&self, page: u32) -> bool {
+        let state = self.states[page as usize];
+        self.seen.set(self.seen.get() | state.0);
+        state.memories(REFERENCED) & self.bit != 0
+    }
+
+    #[inline]
+    fn clear(&mut self, page: u32) {
+        self.states[page as usize].clear(REFERENCED, self.bit);
+    }
+
+    #[inline]
+    fn expect(&self, page: u32) {
+        prefetch(self.states, page as usize);
+    }
+
+    #[inline]
+    fn doubtful(&self) -> bool {
+        State(self.seen.get()).is(HERE)
     }
 }
 
@@ -299,10 +461,10 @@ impl<P: Replacement> Engine for Memories<P> {
         let (mut present, mut unchanged) = (self.all, self.all);
         for &local in view.distinct {
             let state = self.states[view.page(local) as usize];
-            present &= state.present;
-            unchanged &= state.referenced;
+            present &= state.memories(PRESENT);
+            unchanged &= state.memories(REFERENCED);
             if view.group[usize::from(local)] & view.written != 0 {
-                unchanged &= state.dirty;
+                unchanged &= state.memories(DIRTY);
             }
         }
         if unchanged == self.all {
@@ -311,15 +473,27 @@ impl<P: Replacement> Engine for Memories<P> {
         if present != 0 {
             for &local in view.distinct {
                 let state = &mut self.states[view.page(local) as usize];
-                state.referenced |= present;
+                state.set(REFERENCED, present);
                 if view.group[usize::from(local)] & view.written != 0 {
-                    state.dirty |= present;
+                    state.set(DIRTY, present);
                 }
             }
         }
         let busy = self.all & !present;
-        if busy != 0 {
-            self.replay(busy, view);
+        let large = if self.has_void() { 0 } else { busy & self.large };
+        let (small, whole) = (busy & !large, view.pages.len());
+        if small != 0 {
+            self.replay(small, view, 0..whole);
+        }
+        if large != 0 {
+            let most = if self.states.len() >= MANY_PAGES { MAX_BLOCKS } else { STRETCH };
+            for start in (0..whole).step_by(most) {
+                let range = start..whole.min(start + most);
+                let slow = self.stretch(large, view, range.clone());
+                if slow != 0 {
+                    self.replay(slow, view, range);
+                }
+            }
         }
     }
 
@@ -328,13 +502,13 @@ impl<P: Replacement> Engine for Memories<P> {
     }
 
     fn begin_file(&mut self, page: u32, executable: bool) {
-        self.state(page).kind = OF_FILE;
+        self.state(page).0 |= 1 << OF_FILE;
         self.files = true;
         self.policies.iter_mut().for_each(|policy| policy.begin_file(page, executable));
     }
 
     fn free(&mut self, page: u32) {
-        let present = std::mem::take(self.state(page)).present;
+        let present = std::mem::take(self.state(page)).memories(PRESENT);
         self.void.remove(&page);
         for (index, policy) in self.policies.iter_mut().enumerate() {
             policy.release(page, present >> index & 1 == 1);
@@ -344,25 +518,27 @@ impl<P: Replacement> Engine for Memories<P> {
     fn discard(&mut self, page: u32) {
         let all = self.all;
         self.void.insert(page, (true, all));
-        let State { present, mut referenced, kind, local, .. } = *self.state(page);
+        let state = self.state(page);
+        state.clear(DIRTY, all);
+        let mut state = *state;
+        let present = state.memories(PRESENT);
         for (index, policy) in self.policies.iter_mut().enumerate() {
             let bit = 1 << index;
             if policy.discard(page, present & bit != 0) {
-                referenced &= !bit;
+                state.clear(REFERENCED, bit);
             }
         }
-        *self.state(page) = State { present, referenced, dirty: 0, kind: kind | VOID, local };
+        *self.state(page) = state;
     }
 
     fn keep(&mut self, page: u32) {
-        let present = self.state(page).present;
+        let present = self.state(page).memories(PRESENT);
         self.policies.iter_mut().for_each(|policy| policy.keep(page));
         if let Some((discarded, memories)) = self.void.get_mut(&page) {
             *discarded = false;
             *memories &= !present;
             if *memories == 0 {
                 self.void.remove(&page);
-                self.states[page as usize].kind &= !VOID;
             }
         }
     }
