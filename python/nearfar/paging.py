@@ -31,6 +31,9 @@ from nearfar.result import FolderResult
 from nearfar.schema import Rows, takes
 from nearfar.sizes import list_of
 
+#: How much longer the smallest page size takes than the largest, about: 512 bytes against 2 MiB on
+#: a Zipf trace.
+_SMALLEST = 3.0
 #: Points of a fitted curve that go into results, between the smallest and largest page size.
 _CURVE = 49
 
@@ -162,36 +165,105 @@ def paging(
     Raises:
         NearfarError: bad input; the message says what, where and what to do.
     """
+    asked, path, began = _Asked.of(options), Path(trace), time.monotonic()
+    with view(path, asked.filtered, asked.hosts[0], progress) as seen:
+        text = _engine.paging(seen.path, asked.hosts, options=asked.values, progress=progress)
+    return _result(asked, path, seen.sentence, text, time.monotonic() - began)
+
+
+# --- in parts: a study whose page sizes are studied apart, by several processes
+
+
+def pieces(
+    trace: str | PathLike[str],  # noqa: ARG001
+    **options: Unpack[declared.Options],
+) -> dict[int, float]:
+    """What a study can be split into: its page sizes, and about how much work each is.
+
+    Every part decodes the trace, and serves all memory sizes of its page sizes in that one pass.
+    Memory sizes are not worth parts of their own: ten take about half as long again as one. None
+    where there is little to do besides decoding: for a sample, or behind a filter.
+
+    Raises:
+        NearfarError: bad input, as :func:`paging`.
+    """
+    asked = _Asked.of(options)
+    found = json.loads(_engine.paging_options(asked.hosts, options=asked.values))
+    sizes: list[int] = found["page_sizes"]
+    if asked.filtered != ALL_REFERENCES or found["options"]["sample"] is not None:
+        return {}
+    last = max(len(sizes) - 1, 1)
+    return {size: _SMALLEST + (1 - _SMALLEST) * at / last for at, size in enumerate(sizes)}
+
+
+def part(
+    only: Sequence[int], trace: str | PathLike[str], **options: Unpack[declared.Options]
+) -> dict[str, Any]:
+    """Run a study of some of its :func:`pieces` alone; gives plain values for :func:`joined`."""
+    asked = _Asked.of(options)
+    with view(Path(trace), asked.filtered, asked.hosts[0]) as seen:
+        text = _engine.paging_part(seen.path, asked.hosts, options=asked.values, only=only)
+    return {"counted": text, "view": seen.sentence}
+
+
+def joined(
+    parts: Sequence[tuple[Sequence[int], Mapping[str, Any]]],
+    seconds: float,
+    trace: str | PathLike[str],
+    **options: Unpack[declared.Options],
+) -> PagingResult:
+    """What :func:`paging` gives, of parts that have every page size of the study once.
+
+    Args:
+        parts: the page sizes of each, and what :func:`part` gave.
+        seconds: how long they took together.
+    """
+    asked, counted = _Asked.of(options), [one["counted"] for _, one in parts]
+    text = _engine.paging_joined(asked.hosts, options=asked.values, parts=counted)
+    return _result(asked, Path(trace), parts[0][1]["view"], text, seconds)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The options of a study: its machines, and what the engine reads."""
+
+    hosts: list[machines.Machine]
+    values: dict[str, Any]
+    filtered: str
+
+    @classmethod
+    def of(cls, options: declared.Options) -> _Asked:
+        values: dict[str, Any] = dict(options)
+        storage = options.get("storage") or ()
+        wanted = list_of(storage) if isinstance(storage, str) else storage
+        hosts = machines.paging_machines(options.get("machine"), wanted)
+        values.pop("machine", None)
+        filtered = options.get("filter", ALL_REFERENCES)
+        if len(hosts) > 1 and filtered != ALL_REFERENCES:
+            raise NearfarError(
+                f"--filter {filtered}: {len(hosts)} machines have caches of their own, and no "
+                "references in common; give one machine"
+            )
+        return cls(hosts, values, filtered)
+
+
+def _result(asked: _Asked, path: Path, seen: str, text: str, seconds: float) -> PagingResult:
+    """The result of what the engine says, of references that were seen so."""
     from nearfar.fit import fit_rows
 
-    values = dict(options)
-    storage = options.get("storage") or ()
-    wanted = list_of(storage) if isinstance(storage, str) else storage
-    hosts = machines.paging_machines(options.get("machine"), wanted)
-    values.pop("machine", None)
-    filtered = options.get("filter", ALL_REFERENCES)
-    if len(hosts) > 1 and filtered != ALL_REFERENCES:
-        raise NearfarError(
-            f"--filter {filtered}: {len(hosts)} machines have caches of their own, and no "
-            "references in common; give one machine"
-        )
-    path = Path(trace)
-    began = time.monotonic()
-    with view(path, filtered, hosts[0], progress) as seen:
-        answer = json.loads(_engine.paging(seen.path, hosts, options=values, progress=progress))
+    hosts, answer = asked.hosts, json.loads(text)
     rows: list[declared.Row] = answer["rows"]
-    asked = answer["options"]
     # Rates are those of the first machine: in the papers' view, of all.
     first = [row for row in rows if row["machine"] == hosts[0].name]
-    fits = [_plain(fit, asked["page_sizes"]) for fit in fit_rows(first)]
+    fits = [_plain(fit, answer["options"]["page_sizes"]) for fit in fit_rows(first)]
     run = provenance(
         "paging",
         arguments=[path],
         options=declared.OPTIONS,
-        values=asked,
+        values=answer["options"],
         trace=path,
         machine=hosts[0] if len(hosts) == 1 else hosts,
-        view=seen.sentence,
+        view=seen,
     )
     whole: PagingRun = {
         **run,
@@ -204,7 +276,7 @@ def paging(
             for page_bytes, least in answer["left_out"]
         ],
     }
-    return PagingResult(whole, rows, fits, time.monotonic() - began)
+    return PagingResult(whole, rows, fits, seconds)
 
 
 def warnings(result: PagingResult) -> list[str]:

@@ -68,10 +68,41 @@ class Study:
     in_columns: tuple[str, ...] = ()
     threads: str | None = "threads"
     records_per_second: float | None = None
+    splits: bool = False
 
     def run(self, parameters: Mapping[str, Any]) -> FolderResult:
         """Run it with these parameters."""
         found: FolderResult = _import(self.function)(**parameters)
+        return found
+
+    def pieces(self, parameters: Mapping[str, Any]) -> dict[int, float]:
+        """What it can be split into with these parameters, in order, and how much work each is.
+
+        Nothing where it cannot be split.
+
+        Raises:
+            NearfarError: bad input.
+        """
+        found: dict[int, float] = self._in_parts("pieces")(**parameters) if self.splits else {}
+        return found
+
+    def part(self, only: Sequence[int], parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Run some of its pieces alone: plain values for :meth:`joined`."""
+        found: dict[str, Any] = self._in_parts("part")(only, **parameters)
+        return found
+
+    def joined(
+        self,
+        parts: Sequence[tuple[Sequence[int], Mapping[str, Any]]],
+        seconds: float,
+        parameters: Mapping[str, Any],
+    ) -> FolderResult:
+        """The result that :meth:`run` gives, of parts that have all pieces between them."""
+        found: FolderResult = self._in_parts("joined")(parts, seconds, **parameters)
+        return found
+
+    def _in_parts(self, name: str) -> Callable[..., Any]:
+        found: Callable[..., Any] = _import(f"{self.function.partition(':')[0]}:{name}")
         return found
 
     def parameters(self) -> dict[str, Parameter]:
@@ -109,6 +140,7 @@ STUDIES: Final = {
             traces=("trace",),
             in_columns=("page_sizes", "memory", "storage", "machine"),
             records_per_second=5e6,
+            splits=True,
         ),
         Study(
             "advise",
@@ -132,6 +164,7 @@ STUDIES: Final = {
             "nearfar.tiering:TieringResult",
             traces=("workload",),
             in_columns=("workload", "policy", "mix", "seeds", "fast"),
+            splits=True,
         ),
         Study(
             "numa-alloc",

@@ -14,7 +14,7 @@ import copy
 import json
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from os import PathLike, fspath
@@ -195,52 +195,158 @@ def tiering(
     Raises:
         NearfarError: bad input; the message says what, where and what to do.
     """
-    asked = dict(options)
-    described = machines.load(options.get("machine", default(declared.OPTIONS, "machine")))
-    asked.pop("machine", None)
-    workload = options.get("workload", WORKLOAD) if load is None else load
-    trace, workload = trace_of(workload), fspath(workload)
-    given = {name: knob_text(value) for name, value in (knobs or {}).items()}
-    labelled = _policies(asked.pop("policy", "all"), _knobs(given))
-    began = time.monotonic()
+    asked, began = _Asked.of(load, options, knobs), time.monotonic()
+    answer = _answer(asked, None, progress)
+    return _result(asked, answer, answer["rows"], answer["series"], time.monotonic() - began)
+
+
+# --- in parts: a study whose seeds are run apart, by several processes
+
+
+def pieces(
+    *,
+    knobs: Mapping[str, str | float | bool] | None = None,
+    **options: Unpack[declared.Options],
+) -> dict[int, float]:
+    """What a study can be split into: its seeds, and how much work each is.
+
+    Raises:
+        NearfarError: bad input, as :func:`tiering`.
+    """
+    asked = _Asked.of(None, options, knobs)
+    seeds: list[int] = json.loads(
+        _engine.tiering_options(asked.machine, options=asked.values, traced=asked.trace is not None)
+    )["seeds"]
+    # One that is named twice would be one piece, and has two runs.
+    return dict.fromkeys(seeds, 1.0) if len(set(seeds)) == len(seeds) else {}
+
+
+def part(
+    only: Sequence[int],
+    *,
+    knobs: Mapping[str, str | float | bool] | None = None,
+    **options: Unpack[declared.Options],
+) -> dict[str, Any]:
+    """Run a study of some of its :func:`pieces` alone; gives plain values for :func:`joined`."""
+    return _answer(_Asked.of(None, options, knobs), only, None)
+
+
+def joined(
+    parts: Sequence[tuple[Sequence[int], Mapping[str, Any]]],
+    seconds: float,
+    *,
+    knobs: Mapping[str, str | float | bool] | None = None,
+    **options: Unpack[declared.Options],
+) -> TieringResult:
+    """What :func:`tiering` gives, of parts that have every seed of the study once.
+
+    Args:
+        parts: the seeds of each, and what :func:`part` gave.
+        seconds: how long they took together.
+    """
+    asked = _Asked.of(None, options, knobs)
+    seeds = list(pieces(knobs=knobs, **options))
+    rows, series = (_in_order(seeds, parts, name) for name in ("rows", "series"))
+    return _result(asked, parts[0][1], rows, series, seconds)
+
+
+def _in_order(
+    seeds: Sequence[int], parts: Sequence[tuple[Sequence[int], Mapping[str, Any]]], name: str
+) -> list[Any]:
+    """The rows of all parts as the study has them: seeds are what varies fastest but for phases."""
+    runs: dict[int, list[list[Any]]] = {}
+    for only, answer in parts:
+        own = [seed for seed in seeds if seed in set(only)]
+        rows, phases = answer[name], {row["phase"] for row in answer["rows"]}
+        # Every run of a study has equally many.
+        each = len(rows) * len(phases) // len(answer["rows"])
+        cut = [rows[at : at + each] for at in range(0, len(rows), each)]
+        runs |= {seed: cut[at :: len(own)] for at, seed in enumerate(own)}
+    ordered = zip(*(runs[seed] for seed in seeds), strict=True)
+    return [row for of_seeds in ordered for run in of_seeds for row in run]
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What a study is asked: its machine, its load, its policies, and what the engine reads."""
+
+    machine: machines.Machine
+    trace: Path | None
+    workload: str
+    knobs: dict[str, str]
+    policies: list[_Made]
+    filtered: str
+    values: dict[str, Any]
+
+    @classmethod
+    def of(
+        cls,
+        load: str | PathLike[str] | None,
+        options: declared.Options,
+        knobs: Mapping[str, str | float | bool] | None,
+    ) -> _Asked:
+        load = options.get("workload", WORKLOAD) if load is None else load
+        values: dict[str, Any] = dict(options)
+        machine = machines.load(options.get("machine", default(declared.OPTIONS, "machine")))
+        values.pop("machine", None)
+        given = {name: knob_text(value) for name, value in (knobs or {}).items()}
+        labelled = _policies(values.pop("policy", "all"), _knobs(given))
+        filtered = options.get("filter", default(declared.OPTIONS, "filter"))
+        values["workload"] = fspath(load)
+        return cls(machine, trace_of(load), fspath(load), given, labelled, filtered, values)
+
+
+def _answer(
+    asked: _Asked, only: Sequence[int] | None, progress: Callable[[int], None] | None
+) -> dict[str, Any]:
+    """What the engine says, of some seeds alone or of all."""
     seen: View | None = None
     with ExitStack() as opened:
-        if trace is not None:
-            filtered = options.get("filter", default(declared.OPTIONS, "filter"))
-            seen = opened.enter_context(view(trace, filtered, described, progress))
-        answer = json.loads(
-            _engine.tiering_run(
-                described,
-                policies=labelled,
-                trace=None if seen is None else seen.path,
-                policy_scale=None,
-                options=asked | {"workload": workload},
-                progress=progress,
-            )
+        if asked.trace is not None:
+            seen = opened.enter_context(view(asked.trace, asked.filtered, asked.machine, progress))
+        text = _engine.tiering_run(
+            asked.machine,
+            policies=asked.policies,
+            trace=None if seen is None else seen.path,
+            policy_scale=None,
+            options=asked.values,
+            progress=progress,
+            only=only,
         )
-    values = answer["options"] | {"policy": [label for label, *_ in labelled]}
+    return {**json.loads(text), "view": None if seen is None else seen.sentence}
+
+
+def _result(
+    asked: _Asked,
+    answer: Mapping[str, Any],
+    rows: list[declared.Row],
+    series: list[declared.SeriesRow],
+    seconds: float,
+) -> TieringResult:
+    """The result of what the engine said; but for the rows, each part of a study says the same."""
+    values = answer["options"] | {"policy": [label for label, *_ in asked.policies]}
     del values["workload"]
     run = provenance(
         "tiering",
-        arguments=[trace] if trace is not None else ["--workload", workload],
+        arguments=[asked.trace] if asked.trace is not None else ["--workload", asked.workload],
         options=declared.OPTIONS,
         values=values,
-        trace=trace,
-        machine=described,
-        view=None if seen is None else seen.sentence,
+        trace=asked.trace,
+        machine=asked.machine,
+        view=answer["view"],
     )
-    for key, value in given.items():
+    for key, value in asked.knobs.items():
         run["command"] += f" --knob {shlex.quote(f'{key}={value}')}"
-    run["options"]["knobs"] = given
+    run["options"]["knobs"] = asked.knobs
     whole: TieringRun = {
         **run,
-        "workload": workload,
+        "workload": asked.workload,
         "footprint_bytes": answer["footprint_bytes"],
         "peak_resident_bytes": answer["peak_resident_bytes"],
         "policy_scale": answer["policy_scale"],
         "node_bytes": dict(zip(answer["nodes"], answer["node_bytes"], strict=True)),
     }
-    return TieringResult(whole, answer["rows"], answer["series"], time.monotonic() - began)
+    return TieringResult(whole, rows, series, seconds)
 
 
 def read_knobs(path: str | Path) -> dict[str, str]:

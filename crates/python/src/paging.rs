@@ -8,9 +8,7 @@ use nearfar_hardware::{AccessTimes, Machine as Hardware, Storage};
 use nearfar_schema::Options as _;
 use nearfar_study::lifetimes;
 use nearfar_study::paging::explain::{self, OnMachine, explain};
-use nearfar_study::paging::{
-    Asked, Options, PageCache, Prices, View, machine as spent, rows, simulate,
-};
+use nearfar_study::paging::{Asked, Counted, Options, PageCache, Prices, View, rows};
 use nearfar_trace::{Error, Reader, Result};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -50,63 +48,69 @@ fn storages(machine: &Hardware, asked: &Asked, alone: bool) -> Result<Vec<Storag
     Ok(found)
 }
 
-/// Run the study on each machine; returns `{"rows": [...], "records", "footprint_bytes", "lifetimes",
-/// "peak_resident_bytes", "left_out", "options"}` as JSON text: the options as they were read, the peak
-/// resident set where memory sizes are parts of it, and the page sizes that a sample has too few pages
-/// of, each with the least rate that would do. What does not depend on the machine is counted once.
-#[pyfunction]
-#[pyo3(signature = (trace, machines, *, options, progress))]
-fn paging(
-    py: Python<'_>,
-    trace: PathBuf,
-    machines: Vec<PyRef<'_, Machine>>,
-    options: &Bound<'_, PyDict>,
-    progress: Option<Py<PyAny>>,
-) -> PyResult<String> {
-    let mut asked: Asked = crate::given::read(options)?;
-    // Times of two views are no comparison.
-    let spends = |machine: &PyRef<'_, Machine>| asked.view_on(machine.hardware()) == View::Machine;
-    let view = if machines.iter().all(spends) { View::Machine } else { View::Paper };
-    asked.view = Some(view);
-    let read = |machine: &Hardware| {
-        let times = machine.access_times()?;
-        let storages = storages(machine, &asked, machines.len() == 1)?;
-        Ok((times, storages))
-    };
-    let read: Result<Vec<_>> = machines.iter().map(|machine| read(machine.hardware())).collect();
-    let read = read.map_err(raise)?;
-    let options = Options::try_from(&asked).map_err(raise)?;
-    let mut hosts = Vec::new();
-    for (machine, (times, storages)) in machines.iter().zip(read) {
-        let machine = machine.hardware();
-        let nested = asked.nested.map(|size| size.0);
-        let processor = (view == View::Machine).then(|| machine.processor(nested)).transpose();
-        hosts.push(Host {
-            name: machine.name.clone(),
-            times,
-            storages,
-            processor: processor.map_err(raise)?,
-            faults: options.lifetimes.then(|| machine.fault_times()),
-        });
-    }
-    crate::progress::run(py, progress, move |on_progress| {
-        let reader = Reader::open(&trace)?;
-        let lives = options.lifetimes && lifetimes::known(&reader)?;
-        // Refused before hours of simulation.
-        let mut faults = Vec::new();
-        for host in &mut hosts {
-            faults.push(host.faults.take().filter(|_| lives).transpose()?);
+/// A study as it was asked for, checked.
+struct Study {
+    asked: Asked,
+    options: Options,
+    hosts: Vec<Host>,
+}
+
+impl Study {
+    fn read(machines: &[PyRef<'_, Machine>], options: &Bound<'_, PyDict>) -> PyResult<Self> {
+        let mut asked: Asked = crate::given::read(options)?;
+        // Times of two views are no comparison.
+        let spends =
+            |machine: &PyRef<'_, Machine>| asked.view_on(machine.hardware()) == View::Machine;
+        let view = if machines.iter().all(spends) { View::Machine } else { View::Paper };
+        asked.view = Some(view);
+        let read = |machine: &Hardware| {
+            let times = machine.access_times()?;
+            let storages = storages(machine, &asked, machines.len() == 1)?;
+            Ok((times, storages))
+        };
+        let read: Result<Vec<_>> =
+            machines.iter().map(|machine| read(machine.hardware())).collect();
+        let read = read.map_err(raise)?;
+        let options = Options::try_from(&asked).map_err(raise)?;
+        let mut hosts = Vec::new();
+        for (machine, (times, storages)) in machines.iter().zip(read) {
+            let machine = machine.hardware();
+            let nested = asked.nested.map(|size| size.0);
+            let processor = (view == View::Machine).then(|| machine.processor(nested)).transpose();
+            hosts.push(Host {
+                name: machine.name.clone(),
+                times,
+                storages,
+                processor: processor.map_err(raise)?,
+                faults: options.lifetimes.then(|| machine.fault_times()),
+            });
         }
-        let simulated = simulate(&reader, &options, on_progress)?;
-        let lives = simulated.lifetimes;
+        Ok(Self { asked, options, hosts })
+    }
+
+    /// The prices of faults on each host, where pages end.
+    fn faults(&mut self, lives: bool) -> Result<Vec<Option<FaultTimes>>> {
+        let faults = |host: &mut Host| host.faults.take().filter(|_| lives).transpose();
+        self.hosts.iter_mut().map(faults).collect()
+    }
+
+    fn count(
+        &self,
+        reader: &Reader,
+        on_progress: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<Counted> {
+        let processors = self.hosts.iter().map(|host| host.processor.as_ref());
+        Counted::new(reader, &self.options, processors, on_progress)
+    }
+
+    /// The answer of [`paging`].
+    fn answer(&self, counted: &Counted, faults: Vec<Option<FaultTimes>>) -> Result<String> {
+        let Self { asked, options, hosts } = self;
+        let simulated = &counted.simulated;
         let mut found = Vec::new();
-        for (host, faults) in hosts.iter().zip(faults) {
-            let machine = host.processor.as_ref();
-            let machine = machine
-                .map(|processor| spent::times(&reader, &options, processor, lives, on_progress))
-                .transpose()?;
+        for ((host, faults), times) in hosts.iter().zip(faults).zip(&counted.times) {
             found.extend(rows(
-                &simulated,
+                simulated,
                 Prices {
                     name: &host.name,
                     times: host.times,
@@ -114,7 +118,7 @@ fn paging(
                     storages: &host.storages,
                     write_back: asked.write_back,
                     warm: asked.page_cache == PageCache::Warm,
-                    machine: machine.as_deref(),
+                    machine: times.as_deref(),
                 },
             )?);
         }
@@ -131,7 +135,85 @@ fn paging(
             "options": asked.plain(),
         });
         Ok(answer.to_string())
+    }
+}
+
+/// Run the study on each machine; returns `{"rows": [...], "records", "footprint_bytes", "lifetimes",
+/// "peak_resident_bytes", "left_out", "options"}` as JSON text: the options as they were read, the peak
+/// resident set where memory sizes are parts of it, and the page sizes that a sample has too few pages
+/// of, each with the least rate that would do. What does not depend on the machine is counted once.
+#[pyfunction]
+#[pyo3(signature = (trace, machines, *, options, progress))]
+fn paging(
+    py: Python<'_>,
+    trace: PathBuf,
+    machines: Vec<PyRef<'_, Machine>>,
+    options: &Bound<'_, PyDict>,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<String> {
+    let mut study = Study::read(&machines, options)?;
+    crate::progress::run(py, progress, move |on_progress| {
+        let reader = Reader::open(&trace)?;
+        let lives = study.options.lifetimes && lifetimes::known(&reader)?;
+        // Refused before hours of simulation.
+        let faults = study.faults(lives)?;
+        let counted = study.count(&reader, on_progress)?;
+        study.answer(&counted, faults)
     })
+}
+
+/// What the study is asked, without running it: `{"options", "page_sizes"}` as JSON text, the options
+/// as they are read and the page sizes in bytes that rows are of.
+#[pyfunction]
+#[pyo3(signature = (machines, *, options))]
+fn paging_options(
+    machines: Vec<PyRef<'_, Machine>>,
+    options: &Bound<'_, PyDict>,
+) -> PyResult<String> {
+    let Study { asked, options, .. } = Study::read(&machines, options)?;
+    let answer = serde_json::json!({"options": asked.plain(), "page_sizes": options.page_sizes});
+    Ok(answer.to_string())
+}
+
+/// Count some page sizes of the study alone, as JSON text for [`paging_joined`].
+#[pyfunction]
+#[pyo3(signature = (trace, machines, *, options, only))]
+fn paging_part(
+    py: Python<'_>,
+    trace: PathBuf,
+    machines: Vec<PyRef<'_, Machine>>,
+    options: &Bound<'_, PyDict>,
+    only: Vec<u64>,
+) -> PyResult<String> {
+    let mut study = Study::read(&machines, options)?;
+    study.options = study.options.only(&only);
+    crate::progress::run(py, None, move |on_progress| {
+        let reader = Reader::open(&trace)?;
+        let lives = study.options.lifetimes && lifetimes::known(&reader)?;
+        study.faults(lives)?;
+        Ok(serde_json::json!(study.count(&reader, on_progress)?).to_string())
+    })
+}
+
+/// What [`paging`] returns, of parts that have every page size between them, each once.
+#[pyfunction]
+#[pyo3(signature = (machines, *, options, parts))]
+fn paging_joined(
+    machines: Vec<PyRef<'_, Machine>>,
+    options: &Bound<'_, PyDict>,
+    parts: Vec<String>,
+) -> PyResult<String> {
+    let mut study = Study::read(&machines, options)?;
+    let damaged =
+        |error: serde_json::Error| Error::input("parts", error.to_string(), "count them again");
+    let parts: Result<Vec<Counted>> =
+        parts.iter().map(|part| serde_json::from_str(part).map_err(damaged)).collect();
+    let answer = parts.and_then(|parts| {
+        let counted = Counted::join(parts)?;
+        let faults = study.faults(counted.simulated.lifetimes)?;
+        study.answer(&counted, faults)
+    });
+    answer.map_err(raise)
 }
 
 /// The options of `nearfar explain` as they are read, as JSON text.
@@ -171,6 +253,9 @@ fn paging_explain(
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(paging, module)?)?;
+    module.add_function(wrap_pyfunction!(paging_options, module)?)?;
+    module.add_function(wrap_pyfunction!(paging_part, module)?)?;
+    module.add_function(wrap_pyfunction!(paging_joined, module)?)?;
     module.add_function(wrap_pyfunction!(explain_options, module)?)?;
     module.add_function(wrap_pyfunction!(paging_explain, module)?)
 }

@@ -55,9 +55,10 @@ type Given = (String, Option<String>, Option<Py<PyAny>>, BTreeMap<String, String
 /// pages live for ever), "node_bytes", "nodes", "options"}` as JSON text.
 ///
 /// With a `trace`, the option `workload` is only what results call it. `policy_scale` shrinks the
-/// policies' times and sizes. With an object among the policies everything runs in this thread.
+/// policies' times and sizes. With an object among the policies everything runs in this thread. With
+/// `only`, these seeds of the study alone: no row depends on the other seeds.
 #[pyfunction]
-#[pyo3(signature = (machine, *, policies, trace, policy_scale, options, progress))]
+#[pyo3(signature = (machine, *, policies, trace, policy_scale, options, progress, only=None))]
 #[allow(clippy::too_many_arguments)]
 fn tiering_run(
     py: Python<'_>,
@@ -67,6 +68,7 @@ fn tiering_run(
     policy_scale: Option<f64>,
     options: &Bound<'_, PyDict>,
     progress: Option<Py<PyAny>>,
+    only: Option<Vec<u64>>,
 ) -> PyResult<String> {
     let asked: Asked = crate::given::read(options)?;
     let mut options = Options::asked(machine.hardware(), &asked, trace.is_some()).map_err(raise)?;
@@ -145,7 +147,10 @@ fn tiering_run(
             inner.stop()?;
             on_progress(count)
         };
-        let seeds = asked.seeds.from(asked.seed.0);
+        let mut seeds = asked.seeds.from(asked.seed.0);
+        if let Some(only) = only {
+            seeds.retain(|seed| only.contains(seed));
+        }
         let found = run(&options, &prepared, &sources, &seeds, &mut watched)?;
         let nodes: Vec<_> = options.nodes.iter().map(|node| node.name.clone()).collect();
         let bytes: Vec<u64> = frames.iter().map(|frames| frames * 4096).collect();
@@ -173,9 +178,25 @@ fn tiering_run(
     }
 }
 
+/// What a study on this machine is asked, without running it: `{"options", "seeds"}` as JSON text, the
+/// options as they are read and every seed. `traced`: of a trace.
+#[pyfunction]
+#[pyo3(signature = (machine, *, options, traced))]
+fn tiering_options(
+    machine: &Machine,
+    options: &Bound<'_, PyDict>,
+    traced: bool,
+) -> PyResult<String> {
+    let asked: Asked = crate::given::read(options)?;
+    Options::asked(machine.hardware(), &asked, traced).map_err(raise)?;
+    let seeds = asked.seeds.from(asked.seed.0);
+    Ok(serde_json::json!({"options": asked.plain(), "seeds": seeds}).to_string())
+}
+
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<MemoryHandle>()?;
     module.add_class::<ThreadHandle>()?;
     module.add_function(wrap_pyfunction!(tiering_policies, module)?)?;
+    module.add_function(wrap_pyfunction!(tiering_options, module)?)?;
     module.add_function(wrap_pyfunction!(tiering_run, module)?)
 }

@@ -1,10 +1,12 @@
 //! What a study counts: a cell for every page size and memory size.
 
+use serde::{Deserialize, Serialize};
+
 use super::engine::Outcome;
 use super::page_size::PageSize;
 
 /// One page size x memory size.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
     /// Page size, bytes.
     pub page_bytes: u64,
@@ -42,7 +44,7 @@ pub struct Cell {
 pub const MIN_FRAMES: u64 = 8;
 
 /// Faults by what the kernel does for them, and evictions of written pages by where they are written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FaultKinds {
     /// Pages filled with zeros, or with a copy.
     pub zero_fills: u64,

@@ -3,6 +3,7 @@
 
 mod cell;
 mod clock;
+mod counted;
 mod direct;
 mod engine;
 pub mod explain;
@@ -25,6 +26,7 @@ mod table;
 mod window;
 
 pub use cell::{Cell, FaultKinds};
+pub use counted::Counted;
 pub use options::{Asked, ClockInsert, Lifetimes, MemorySize, Options, PageCache, View};
 pub use sample::LeftOut;
 pub use simulate::{Simulated, simulate};

@@ -143,6 +143,9 @@ impl Asked {
 pub struct Options {
     /// Page sizes, bytes: powers of two, ascending, each once.
     pub page_sizes: Vec<u64>,
+    /// The smallest page size of the study, of which these may be a part: where pages end, what a
+    /// reference changes is known by blocks of this size.
+    pub finest: u64,
     /// Memory sizes.
     pub memory: Vec<MemorySize>,
     /// The TLB.
@@ -242,9 +245,9 @@ impl Options {
         }
         page_sizes.sort_unstable();
         page_sizes.dedup();
-        if page_sizes.is_empty() {
+        let Some(&finest) = page_sizes.first() else {
             return Err(Error::input("--page-sizes", "names no page size", "such as 4K,64K,2M"));
-        }
+        };
         if memory.is_empty() || memory.len() > MAX_MEMORIES {
             return Err(Error::input(
                 "--memory",
@@ -278,6 +281,7 @@ impl Options {
         }
         Ok(Self {
             page_sizes,
+            finest,
             memory,
             tlb,
             replacement: policy,
@@ -293,6 +297,12 @@ impl Options {
             sample_seed: 0,
             max_memory: u64::MAX,
         })
+    }
+
+    /// Some of the page sizes of the study alone.
+    pub fn only(mut self, page_sizes: &[u64]) -> Self {
+        self.page_sizes.retain(|size| page_sizes.contains(size));
+        self
     }
 
     /// Simulate only a part of the trace, above 0 and up to 1; `None` for all.

@@ -4,6 +4,7 @@ use nearfar_kernel::replacement::{Replacement, Setup, Visitor};
 use nearfar_trace::{Error, Reader, Result};
 use rayon::ThreadPool;
 use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
 
 use super::cell::{Cell, Size};
 use super::direct::Direct;
@@ -20,7 +21,7 @@ use super::{clock, linux};
 use crate::lifetimes::{self, ResidentSet};
 
 /// Counts of a whole study.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Simulated {
     /// By page size, then in the order of the memory sizes given.
     pub cells: Vec<Cell>,

@@ -29,7 +29,8 @@ pub struct Source {
 }
 
 impl Source {
-    /// The whole trace, for these page sizes (ascending). `lives`: pages end.
+    /// The whole trace, for these page sizes (ascending), some or all of the study's. `lives`: pages
+    /// end.
     ///
     /// # Errors
     /// The events cannot be read.
@@ -41,8 +42,9 @@ impl Source {
     ) -> Result<Self> {
         let [smallest, largest] = [page_sizes.first(), page_sizes.last()]
             .map(|size| size.map_or(0, |s| s.trailing_zeros()));
-        // What ends, ends by pages of 4 KiB.
-        let block_shift = if lives { smallest.min(lifetimes::PAGE) } else { smallest };
+        // What ends, ends by pages of 4 KiB. The other page sizes of the study must not matter.
+        let finest = options.finest.trailing_zeros();
+        let block_shift = if lives { finest.min(lifetimes::PAGE) } else { smallest };
         let first = options.tlb.first;
         let held = if first.ways.is_none_or(|ways| ways == first.entries) {
             first.entries as usize

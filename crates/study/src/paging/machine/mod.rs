@@ -23,6 +23,7 @@ mod waits;
 use nearfar_hardware::processor::Processor;
 use nearfar_trace::{Error, Reader, Result};
 use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
 
 use super::options::Options;
 use touches::{Chunk, Touches};
@@ -34,7 +35,7 @@ pub(super) const SMALL: u32 = super::super::lifetimes::PAGE;
 const LARGE: u32 = 21;
 
 /// What one page size comes to, with all memory there. Times are in nanoseconds, of the whole trace.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Time {
     /// Page size, bytes.
     pub page_bytes: u64,

@@ -20,6 +20,7 @@ use nearfar_trace::hash::mix;
 use nearfar_trace::{Error, Reader, Result};
 use rayon::ThreadPool;
 use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
 
 use super::cell::{Cell, FaultKinds, MIN_FRAMES};
 use super::engine::Outcome;
@@ -69,7 +70,7 @@ impl Sample {
 }
 
 /// A page size that a sample has too few pages of.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LeftOut {
     /// Page size, bytes.
     pub page_bytes: u64,

@@ -3,13 +3,14 @@
 mod linux;
 pub mod lives;
 mod mglru;
+mod parts;
 
 use std::collections::{HashMap, VecDeque};
 
 use linux::plain_linux;
 use mglru::plain_mglru;
 use nearfar_schema::Choice;
-use nearfar_trace::{Batch, Kind, KindSet, Record, Source, Writer, WriterOptions};
+use nearfar_trace::{Batch, Kind, KindSet, Reader, Record, Source, Writer, WriterOptions};
 use proptest::prelude::*;
 
 use super::*;
