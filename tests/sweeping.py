@@ -1,12 +1,19 @@
-"""A sweep to try, and what its dataset holds: for the tests of sweeps."""
+"""A sweep to try, what its dataset holds, and a cluster: for the tests of sweeps."""
 
 from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from conftest import DATA
+import pytest
+
+from conftest import DATA, HANG, until
 from nearfar.declared.names import REPLACEMENT
 
 #: Three replacements, and how the file lists them.
@@ -38,3 +45,48 @@ def lay_out(folder: Path) -> Path:
 def bytes_of(folder: Path) -> dict[str, bytes]:
     """Every part of a sweep's dataset."""
     return {part.name: part.read_bytes() for part in sorted((folder / "dataset").iterdir())}
+
+
+def start(*words: object) -> subprocess.Popen[str]:
+    code = "from nearfar.cli import main; main()"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@contextmanager
+def cluster(
+    folder: Path, *more: str, workers: int = 2
+) -> Iterator[tuple[Path, subprocess.Popen[bytes], list[Any]]]:
+    """A scheduler and workers of one thread, given ``more``; the file and the processes."""
+    pytest.importorskip("distributed")
+    file = folder / "scheduler.json"
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
+    dask = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
+    own = ["--scheduler-file", str(file), *more]
+    scheduler = subprocess.Popen(
+        [*dask, *own, "--host", "127.0.0.1", "--port", "0", "--no-dashboard"], **quiet
+    )
+    running: list[Any] = []
+    try:
+        until(file.exists, "a scheduler")
+        worker = [sys.executable, "-m", "distributed.cli.dask_worker", *own]
+        worker += ["--nthreads", "1", "--no-nanny", "--no-dashboard", "--host", "127.0.0.1"]
+        running += [
+            subprocess.Popen([*worker, "--name", str(name)], **quiet) for name in range(workers)
+        ]
+        yield file, scheduler, running
+    finally:
+        for process in (*running, scheduler):
+            process.kill()
+            process.wait()
+
+
+def both_there(file: Path, workers: int = 2) -> None:
+    import distributed
+
+    with distributed.Client(scheduler_file=str(file), set_as_default=False) as client:
+        client.wait_for_workers(workers, timeout=HANG)

@@ -7,12 +7,8 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -20,7 +16,7 @@ import pytest
 from conftest import DATA, HANG, Run, until
 from nearfar.sweep import sweep
 from nearfar.sweep.cell import outcome_of
-from sweeping import bytes_of, lay_out
+from sweeping import both_there, bytes_of, cluster, lay_out, start
 
 SLOW = """
 study = "ssd"
@@ -56,16 +52,6 @@ def held(slow: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     monkeypatch.setenv("PYTHONPATH", str(slow))
     return slow
-
-
-def start(*words: object) -> subprocess.Popen[str]:
-    code = "from nearfar.cli import main; main()"
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, words)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 def children(process: int) -> list[int]:
@@ -221,37 +207,6 @@ def test_a_full_disk_is_one_line(slow: Path, nearfar: Run) -> None:
 
 
 # --- Dask
-
-
-@contextmanager
-def cluster(folder: Path, *more: str) -> Iterator[tuple[Path, subprocess.Popen[bytes], list[Any]]]:
-    """A scheduler and two workers of one thread, given ``more``; the file and the processes."""
-    pytest.importorskip("distributed")
-    file = folder / "scheduler.json"
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
-    dask = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
-    own = ["--scheduler-file", str(file), *more]
-    scheduler = subprocess.Popen(
-        [*dask, *own, "--host", "127.0.0.1", "--port", "0", "--no-dashboard"], **quiet
-    )
-    workers: list[Any] = []
-    try:
-        until(file.exists, "a scheduler")
-        worker = [sys.executable, "-m", "distributed.cli.dask_worker", *own]
-        worker += ["--nthreads", "1", "--no-nanny", "--no-dashboard", "--host", "127.0.0.1"]
-        workers += [subprocess.Popen([*worker, "--name", name], **quiet) for name in ("one", "two")]
-        yield file, scheduler, workers
-    finally:
-        for process in (*workers, scheduler):
-            process.kill()
-            process.wait()
-
-
-def both_there(file: Path) -> None:
-    import distributed
-
-    with distributed.Client(scheduler_file=str(file), set_as_default=False) as client:
-        client.wait_for_workers(2, timeout=HANG)
 
 
 def test_a_dask_cluster_whose_worker_is_killed(held: Path, expected: dict[str, bytes]) -> None:

@@ -12,6 +12,7 @@ class Options(TypedDict, total=False):
 
     workers: int
     threads: int
+    parts: int
     dask: str | None
     dask_tls_ca: str | None
     dask_tls_cert: str | None
@@ -30,6 +31,13 @@ OPTIONS: Final = (
         "threads",
         type="int",
         what="Threads of the engine over all processes, 0 = one per core; with --dask in each cell, 0 = one.",
+        default=0,
+        metavar="COUNT",
+    ),
+    Option(
+        "parts",
+        type="int",
+        what="Parts of each cell, for different workers: page sizes of paging, seeds of tiering; the result is the same. 0 = on Dask as many as keep its workers busy, else 1.",
         default=0,
         metavar="COUNT",
     ),

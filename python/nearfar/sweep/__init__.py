@@ -2,7 +2,8 @@
 
 ``study.toml`` (:mod:`nearfar.sweep.plan`) names the study and the grid. Cells run in processes of
 this machine (:mod:`nearfar.sweep.local`) or on a Dask cluster (:mod:`nearfar.sweep.cluster`), and
-each keeps its own result (:mod:`nearfar.sweep.cell`). docs/sweep.md has the whole of it.
+each keeps its own result (:mod:`nearfar.sweep.cell`). One that takes long may be split into parts
+that run apart (:mod:`nearfar.sweep.split`). docs/sweep.md has the whole of it.
 
 >>> found = sweep("study.toml", workers=2)                      # doctest: +SKIP
 >>> found.to_polars().group_by("replacement").len()             # doctest: +SKIP
@@ -15,7 +16,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Unpack, cast
@@ -27,10 +28,12 @@ from nearfar.result import RUN, Result, read_table
 from nearfar.schema import Rows, complete, count, takes
 from nearfar.strict import read_json
 from nearfar.studies import STUDIES, Study, find
+from nearfar.sweep import cell as cells_of
 from nearfar.sweep import local
-from nearfar.sweep.cell import CellState, Job, job_of, outcome_of, parameter_columns
+from nearfar.sweep.cell import CellState, Job, Outcome, job_of, outcome_of, parameter_columns
 from nearfar.sweep.cluster import Cluster, Scheduler
 from nearfar.sweep.plan import Cell, Digests, Plan, SweepRun, read
+from nearfar.sweep.split import jobs_of
 
 __all__ = ["Estimate", "SweepResult", "load", "sweep"]
 
@@ -95,6 +98,12 @@ class SweepResult(Result):
     def dataset(self) -> Path:
         """The Parquet dataset: a folder of parts of one schema."""
         return self.folder / "dataset"
+
+    @property
+    def result(self) -> Path | None:
+        """Of a sweep of one cell, without a grid: its result as its study writes it, once done."""
+        there = self.folder / RESULT
+        return there if not self.run["grid"] and there.exists() else None
 
     @property
     def failed(self) -> list[CellState]:
@@ -171,18 +180,13 @@ def sweep(
     Raises:
         NearfarError: bad input, no cluster (exit code 3), or another sweep is running in ``out``.
     """
-    workers, threads, dask = _asked(options)
+    asked = _asked(options)
     plan, folder = _plan(study, out)
-    cores = len(os.sched_getaffinity(0))
     with _ours(folder):
         cells, seconds = _prepare(plan, folder, force)
-        open_cells = [cell for cell in cells if cell.key not in seconds]
-        processes = max(1, min(workers or cores, len(open_cells)))
-        each = max(1, threads) if dask is not None else max(1, (threads or cores) // processes)
-        jobs = [job_of(cell, plan.study, folder, each) for cell in open_cells]
         ran = 0
-        if jobs:
-            ran = _run(plan, folder, cells, jobs, seconds, processes, dask, progress)
+        if len(seconds) < len(cells):
+            ran = _run(plan, folder, cells, seconds, asked, progress)
         return _gather(plan.to_dict(), folder, [cell.key for cell in cells], ran)
 
 
@@ -198,7 +202,7 @@ def estimate(
 
     Arguments are those of :func:`sweep`; the time is that of ``workers`` processes.
     """
-    workers, _, _ = _asked(options)
+    asked = _asked(options)
     plan, folder = _plan(study, out)
     known = _load_digests(folder)
     cells = list(plan.cells(known))
@@ -209,23 +213,33 @@ def estimate(
         if found and found["status"] == "done" and not force
     }
     failed = sum(1 for found in outcomes if found and found["status"] == "failed")
-    processes = workers or len(os.sched_getaffinity(0))
-    seconds, basis = _left(plan, cells, done, processes)
+    processes = asked.workers or len(os.sched_getaffinity(0))
+    seconds, basis = _left(plan, cells, done, processes, asked.parts)
     return Estimate(len(cells), len(done), failed, seconds, basis)
 
 
-def _asked(options: declared.Options) -> tuple[int, int, Scheduler | None]:
-    """``workers``, ``threads`` and the scheduler, checked."""
+@dataclass(frozen=True)
+class _Asked:
+    """Who is to run the cells, checked: the options, and the scheduler where there is one."""
+
+    workers: int
+    threads: int
+    parts: int
+    dask: Scheduler | None
+
+
+def _asked(options: declared.Options) -> _Asked:
     asked = complete(declared.OPTIONS, options)
     workers = count("--workers", asked["workers"], 0, 4096)
     threads = count("--threads", asked["threads"], 0, 65536)
+    parts = count("--parts", asked["parts"], 0, 65536)
     files = (asked["dask_tls_ca"], asked["dask_tls_cert"], asked["dask_tls_key"])
     if any(files) and not (asked["dask"] and all(files)):
         raise NearfarError(
             "--dask-tls-ca, --dask-tls-cert, --dask-tls-key: go together, and with --dask"
         )
     where = asked["dask"]
-    return workers, threads, None if where is None else Scheduler(where, *files)
+    return _Asked(workers, threads, parts, None if where is None else Scheduler(where, *files))
 
 
 def load(folder: str | Path) -> SweepResult:
@@ -248,6 +262,8 @@ def load(folder: str | Path) -> SweepResult:
 # --- the folder
 
 _LOCK: Final = ".lock"
+#: A link to the whole result of a sweep of one cell.
+RESULT: Final = "result"
 
 
 @contextmanager
@@ -307,24 +323,41 @@ def _prepare(plan: Plan, folder: Path, force: bool) -> tuple[list[Cell], dict[st
         # A cell of an earlier grid: its result stays in `cells`.
         if force or part.name not in wanted:
             part.unlink()
+    (folder / RESULT).unlink(missing_ok=True)
     seconds: dict[str, float] = {}
     for cell in cells:
         if force:
             (folder / "cells" / f"{cell.key}.json").unlink(missing_ok=True)
+            _forget_parts(cell.key, folder)
             continue
         found = outcome_of(cell.key, folder)
-        if found is not None and found["status"] == "done":
+        there = bool(plan.grid) or (_kept(cell.key, folder) / RUN).is_file()
+        if found is not None and found["status"] == "done" and there:
             seconds[cell.key] = found["seconds"]
-            _show(cell.place, cell.key, folder)
+            _show(plan, cell.place, cell.key, folder)
     return cells, seconds
+
+
+def _kept(key: str, folder: Path) -> Path:
+    """Where the whole result of a cell is, of a sweep of that one."""
+    return folder / "cells" / f"{key}.result"
+
+
+def _forget_parts(key: str, folder: Path) -> None:
+    shutil.rmtree(folder / "parts" / key, ignore_errors=True)
+    with suppress(OSError):
+        (folder / "parts").rmdir()
 
 
 def _part(place: int, key: str) -> str:
     return f"{place:06d}-{key}.parquet"
 
 
-def _show(place: int, key: str, folder: Path) -> None:
+def _show(plan: Plan, place: int, key: str, folder: Path) -> None:
     """Make a finished cell a part of the dataset: a second name of its file, or a copy."""
+    _forget_parts(key, folder)
+    if not plan.grid:
+        (folder / RESULT).symlink_to(_kept(key, folder).relative_to(folder))
     part = folder / "dataset" / _part(place, key)
     if part.exists():
         return
@@ -362,38 +395,55 @@ def _run(
     plan: Plan,
     folder: Path,
     cells: Sequence[Cell],
-    jobs: Sequence[Job],
     seconds: dict[str, float],
-    processes: int,
-    dask: Scheduler | None,
+    asked: _Asked,
     progress: Progress | None,
 ) -> int:
-    """Run the jobs; returns how many ended."""
-    places = {cell.key: cell.place for cell in cells}
+    """Run the cells that are not done; returns how many ended."""
+    todo = {cell.key: cell for cell in cells if cell.key not in seconds}
     failed = ran = 0
     gone = dict(seconds)
     ending = ExitStack()
-    cluster = None if dask is None else Cluster(dask)
+    cluster = None if asked.dask is None else Cluster(asked.dask)
     if cluster is not None:
         ending.callback(cluster.close)
-    try:
-        if cluster is not None:
-            processes = max(1, cluster.workers())
-        outcomes = local.run(jobs, processes) if cluster is None else cluster.run(jobs)
-        ending.callback(outcomes.close)
+
+    def show() -> None:
         if progress is not None:
-            progress(len(seconds), 0, len(cells), _left(plan, cells, gone, processes)[0])
-        for outcome in outcomes:
+            left = _left(plan, cells, gone, processes, parts)[0]
+            progress(len(seconds), failed, len(cells), left)
+
+    try:
+        cores = len(os.sched_getaffinity(0))
+        if cluster is not None:
+            processes, each = max(1, cluster.workers()), max(1, asked.threads)
+            # As many as keep every worker busy. On one machine the threads of a cell do that, and
+            # share what they decode.
+            parts = asked.parts or -(-processes // len(todo))
+        else:
+            parts = asked.parts or 1
+            processes = max(1, min(asked.workers or cores, len(todo) * parts))
+            each = max(1, (asked.threads or cores) // processes)
+        of_cells = [job_of(cell, plan.study, folder, each, not plan.grid) for cell in todo.values()]
+        jobs = {job["key"]: jobs_of(job, parts) for job in of_cells}
+        waiting = _Waiting(of_cells, jobs)
+        listed = [job for of_one in jobs.values() for job in of_one]
+        if cluster is None:
+            outcomes = local.run(listed, min(processes, len(listed)))
+        else:
+            outcomes = cluster.run(listed)
+        ending.callback(outcomes.close)
+        show()
+        for outcome in waiting.cells(outcomes):
             ran += 1
-            gone[outcome["key"]] = outcome["seconds"]
+            key = outcome["key"]
+            gone[key] = outcome["seconds"]
             if outcome["status"] == "done":
-                seconds[outcome["key"]] = outcome["seconds"]
-                _show(places[outcome["key"]], outcome["key"], folder)
+                seconds[key] = outcome["seconds"]
+                _show(plan, todo[key].place, key, folder)
             else:
                 failed += 1
-            if progress is not None:
-                left = _left(plan, cells, gone, processes)[0]
-                progress(len(seconds), failed, len(cells), left)
+            show()
     except KeyboardInterrupt:
         kept = f"{len(seconds)} of {len(cells)} cells are kept in {folder}"
         raise NearfarError(f"interrupted: {kept}; run it again to go on", 130) from None
@@ -402,8 +452,35 @@ def _run(
     return ran
 
 
+class _Waiting:
+    """Cells of which parts are still to come, and how many."""
+
+    def __init__(self, whole: Sequence[Job], jobs: Mapping[str, Sequence[Job]]) -> None:
+        self.whole = {job["key"]: job for job in whole}
+        self.parts = {key: len(of_one) for key, of_one in jobs.items()}
+
+    def cells(self, outcomes: Iterator[Outcome]) -> Iterator[Outcome]:
+        """Outcomes of jobs as those of cells, which are made when their last part is there."""
+        for key in [key for key, parts in self.parts.items() if parts == 0]:
+            yield self._join(key)
+        for outcome in outcomes:
+            key = outcome["key"]
+            if key not in self.parts:
+                continue  # another part of the cell has failed
+            self.parts[key] -= 1
+            if outcome["status"] != "part":
+                del self.parts[key]
+                yield outcome
+            elif not self.parts[key]:
+                yield self._join(key)
+
+    def _join(self, key: str) -> Outcome:
+        del self.parts[key]
+        return cells_of.join(self.whole[key])
+
+
 def _left(
-    plan: Plan, cells: Sequence[Cell], done: Mapping[str, float], processes: int
+    plan: Plan, cells: Sequence[Cell], done: Mapping[str, float], processes: int, parts: int
 ) -> tuple[float | None, str]:
     """Seconds that the cells which are not done take, and what that is estimated from.
 
@@ -412,7 +489,7 @@ def _left(
     rest = [cell for cell in cells if cell.key not in done and cell.error is None]
     if not rest:
         return 0.0, "nothing is left to do"
-    at_once = min(processes, len(rest))
+    at_once = min(processes, len(rest) * max(1, parts))
     known = [cell for cell in cells if cell.key in done and cell.error is None]
     if known:
         work = sum(max(cell.records, 1) for cell in known)

@@ -107,7 +107,9 @@ class Cluster:
         """
         import distributed
 
-        by_key = {f"nearfar-{job['key']}-{id(self)}": job for job in jobs}
+        by_key = {
+            f"nearfar-{job['key']}-{number}-{id(self)}": job for number, job in enumerate(jobs)
+        }
         futures = self.client.map(
             cell.run, list(by_key.values()), key=list(by_key), pure=False, batch_size=1000
         )
@@ -124,8 +126,9 @@ class Cluster:
         import distributed
 
         if future.status == "finished":
-            outcome: Outcome = cell.outcome_of(job["key"], Path(job["folder"])) or future.result()
-            if outcome["status"] == "done" and not cell.outcome_of(job["key"], Path(job["folder"])):
+            kept = cell.outcome_of_job(job)
+            outcome: Outcome = kept or future.result()
+            if outcome["status"] in ("done", "part") and kept is None:
                 raise NearfarError(
                     f"{job['folder']}: a cell that a worker finished is not there; workers must "
                     "see this folder under the same path: choose a shared -o"
