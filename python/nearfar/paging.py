@@ -181,8 +181,9 @@ def pieces(
     """What a study can be split into: its page sizes, and about how much work each is.
 
     Every part decodes the trace, and serves all memory sizes of its page sizes in that one pass.
-    Memory sizes are not worth parts of their own: ten take about half as long again as one. None
-    where there is little to do besides decoding: for a sample, or behind a filter.
+    Memory sizes are not worth parts of their own: ten take 1.5 to 4 times as long as one,
+    not ten times. None where there is little to do besides decoding: for a sample, or behind a
+    filter.
 
     Raises:
         NearfarError: bad input, as :func:`paging`.
