@@ -1,7 +1,9 @@
 //! The manager: reads the kernel's messages, asks the policy, runs its threads.
 
 use nearfar_kernel::epf::{self, Epf};
-use nearfar_kernel::tiering::{Memory, NodeId, Page, Policy, Refused, Settings, Tenant, make};
+use nearfar_kernel::tiering::{
+    Made, Memory, NodeId, Page, Policy, Refused, Settings, Tenant, make,
+};
 use nearfar_trace::Result;
 
 use crate::children::Moves;
@@ -73,9 +75,21 @@ impl<K: Kernel> Manager<K> {
     /// # Errors
     /// Those of [`make`]: an unknown policy or knob, or one that cannot do without what a live
     /// memory lacks.
-    pub fn new(mut world: World<K>, name: &str, settings: &Settings, around: u64) -> Result<Self> {
+    pub fn new(world: World<K>, name: &str, settings: &Settings, around: u64) -> Result<Self> {
+        Self::made(world, |world| make(name, settings, world), around)
+    }
+
+    /// Put the policy in charge that is made for this memory.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub fn made(
+        mut world: World<K>,
+        make: impl FnOnce(&mut dyn Memory) -> Result<Made>,
+        around: u64,
+    ) -> Result<Self> {
         world.begin_event();
-        let (policy, wakes) = make(name, settings, &mut world)?;
+        let (policy, wakes) = make(&mut world)?;
         for (thread, at) in wakes {
             world.workers[thread.index()].due = at;
         }

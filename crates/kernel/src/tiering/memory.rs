@@ -1,4 +1,5 @@
-//! The memory that a policy acts on: the contract of every world that runs policies.
+//! The memory that a policy acts on: the contract of every world that runs policies. `testing::conformance`
+//! is the same as a suite that each of them runs.
 
 use nearfar_trace::Error;
 
@@ -221,7 +222,8 @@ pub trait Memory {
     /// Let writes go through; free of charge, as the fault that asks for it has been paid.
     ///
     /// # Errors
-    /// [`Refused::State`] if it is not mapped, or has a shadow, which a write would make stale.
+    /// [`Refused::Pinned`]: the next write is another fault; [`Refused::State`] if it is not mapped, or has a
+    /// shadow, which a write would make stale.
     fn unprotect(&mut self, page: Page) -> Result<(), Refused>;
 
     // --- places of a page

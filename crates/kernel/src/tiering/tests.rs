@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
+use super::testing::conformance::{Subject, suite};
 use super::testing::{
     COSTS, PAGES, ReferenceMemory, all_settings, drive, huge_steps, steps, thrashing,
 };
@@ -80,6 +81,34 @@ proptest! {
         let (name, capability) = Capability::ALL[which];
         run_all(nodes(three), &steps, false, Some(name), |memory| memory.lacking(capability));
     }
+}
+
+/// The reference implementation in the suite that every world runs.
+struct Reference(ReferenceMemory, Box<dyn Policy>);
+
+impl Subject for Reference {
+    fn memory(&self) -> &dyn Memory {
+        &self.0
+    }
+    fn step(&mut self, step: testing::Step) {
+        drive(&mut self.0, &mut *self.1, &[step]);
+    }
+}
+
+#[test]
+fn the_reference_keeps_to_the_contract() {
+    suite(|make, seed| {
+        let mut memory = ReferenceMemory::new(COSTS, nodes(seed.is_multiple_of(2)), PAGES, false);
+        if let Some((_, capability)) = Capability::ALL.get((seed / 2 % 5) as usize) {
+            memory = memory.lacking(*capability);
+        }
+        if seed.is_multiple_of(3) {
+            memory = memory.pinning(seed, Time::from_ps(20_000_000));
+        }
+        memory = memory.copying_for(Time::from_ps(seed % 20_000_000));
+        let policy = memory.start_made(make).unwrap();
+        Reference(memory, policy)
+    });
 }
 
 /// Pages end in whatever state a policy has brought them: the first of each kind is given back again

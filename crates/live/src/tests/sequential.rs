@@ -1,10 +1,11 @@
-//! One thing at a time: the conformance suite of policies and worlds, on the live world.
+//! One thing at a time: the suite of worlds and every policy, on the live world.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use nearfar_kernel::tiering::testing::conformance::{Subject, suite};
 use nearfar_kernel::tiering::testing::{self, PAGES, SLEEP_TIME, Step, all_settings};
-use nearfar_kernel::tiering::{Capability, Memory, POLICIES, Settings};
+use nearfar_kernel::tiering::{Capability, Made, Memory, POLICIES, Settings, make};
 use proptest::prelude::*;
 
 use super::{Plain, sizes};
@@ -36,12 +37,20 @@ impl Live {
         seed: u64,
         around: u64,
     ) -> nearfar_trace::Result<Self> {
+        Self::made(|memory| make(name, settings, memory), seed, around)
+    }
+
+    fn made(
+        make: impl FnOnce(&mut dyn Memory) -> nearfar_trace::Result<Made>,
+        seed: u64,
+        around: u64,
+    ) -> nearfar_trace::Result<Self> {
         let rules = Rules { guard: true, pins: true };
         let model = Rc::new(RefCell::new(Model::new(2 * PAGES as usize, seed, rules)));
         let sizes = sizes(10, 26, 2);
         let kernel = ModelKernel::new(Rc::clone(&model), sizes.lot());
         let world = World::new(kernel, Plain::of(26, seed % 2 == 1), sizes);
-        let mut live = Self { manager: Manager::new(world, name, settings, around)?, model };
+        let mut live = Self { manager: Manager::made(world, make, around)?, model };
         live.model.borrow_mut().map(Range::new(Va::new(0), Va::new(PAGES.into())));
         live.manager.discover();
         Ok(live)
@@ -115,6 +124,24 @@ impl Live {
             self.manager.world.check().unwrap();
         }
     }
+}
+
+impl Subject for Live {
+    fn memory(&self) -> &dyn Memory {
+        &self.manager.world
+    }
+
+    fn step(&mut self, step: Step) {
+        self.run(&[step]);
+        if step == Step::Sleep {
+            self.settle();
+        }
+    }
+}
+
+#[test]
+fn the_live_memory_keeps_to_the_contract() {
+    suite(|make, seed| Live::made(make, seed, 1 + seed % 4).unwrap());
 }
 
 proptest! {

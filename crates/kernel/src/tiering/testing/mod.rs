@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::{Action, Memory, NodeId, Page, Policy, Settings, Time, find};
 
+pub mod conformance;
 mod reference;
 
 pub use reference::{Costs, ReferenceMemory};

@@ -65,6 +65,7 @@ fn flat(nodes: usize) -> Hardware {
     }
 }
 
+mod contract;
 mod copies;
 mod lives;
 

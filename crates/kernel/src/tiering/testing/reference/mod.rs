@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use super::super::{
-    Action, Capability, Context, HUGE, MIN_STEP, Memory, Next, NodeId, Page, Policy, Refused,
+    Action, Capability, Context, HUGE, MIN_STEP, Made, Memory, Next, NodeId, Page, Policy, Refused,
     Settings, Tenant, Thread, Time, make,
 };
 
@@ -159,7 +159,18 @@ impl ReferenceMemory {
         name: &str,
         settings: &Settings,
     ) -> nearfar_trace::Result<Box<dyn Policy>> {
-        let (policy, wakes) = make(name, settings, self)?;
+        self.start_made(|memory| make(name, settings, memory))
+    }
+
+    /// The same with a policy that is not in the registry.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub fn start_made(
+        &mut self,
+        make: impl FnOnce(&mut dyn Memory) -> nearfar_trace::Result<Made>,
+    ) -> nearfar_trace::Result<Box<dyn Policy>> {
+        let (policy, wakes) = make(self)?;
         for (thread, at) in wakes {
             self.workers[thread.index()].due = at;
         }

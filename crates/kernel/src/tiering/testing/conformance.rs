@@ -1,0 +1,567 @@
+//! The contract of [`Memory`] as a suite that every world runs: the reference implementation, the
+//! simulator, the runtime under a real program.
+//!
+//! A policy that wants nothing in particular is put in charge. In every hook, and as a thread, it acts
+//! as drawn; around each action it looks at all pages and nodes, and asks whether what changed,
+//! and what was refused, is what the contract says. That no write is lost is for the world to see.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+
+use super::super::{
+    Capability, Commit, Context, DropReason, Made, Memory, Next, NodeId, Page, Policy, Refused,
+    Request, Tenant, Thread, Time,
+};
+use super::{PAGES, Step, steps};
+
+/// A world with a policy in charge, as the suite drives it.
+pub trait Subject {
+    /// The memory, between steps.
+    fn memory(&self) -> &dyn Memory;
+    /// The next step of the program.
+    ///
+    /// # Panics
+    /// A read that does not return the last write, or an invariant of the world's that does not hold.
+    fn step(&mut self, step: Step);
+}
+
+/// How a world has its policy made.
+pub type Make = Box<dyn FnOnce(&mut dyn Memory) -> nearfar_trace::Result<Made>>;
+
+/// An action, at a page of the program.
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    /// [`Memory::arm_hint`].
+    Arm(Page),
+    /// [`Memory::disarm_hint`].
+    Disarm(Page),
+    /// [`Memory::clear_accessed`].
+    Clear(Page),
+    /// [`Memory::write_protect`].
+    Protect(Page),
+    /// [`Memory::unprotect`].
+    Unprotect(Page),
+    /// [`Memory::move_page`].
+    Move(Page, NodeId),
+    /// [`Memory::begin_copy`].
+    Begin(Page, NodeId),
+    /// [`Memory::commit_copy`].
+    Commit(Page, bool),
+    /// [`Memory::remap_to_shadow`].
+    Remap(Page),
+    /// [`Memory::drop_shadow`].
+    Drop(Page),
+    /// [`Memory::split`] of a page that is no huge page.
+    Split(Page),
+}
+
+/// Actions of the policy, in the order in which its hooks take them.
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let page = || (0..PAGES).prop_map(Page::new);
+    let node = || (0..3u8).prop_map(NodeId::new);
+    let act = prop_oneof![
+        3 => page().prop_map(Act::Arm),
+        1 => page().prop_map(Act::Disarm),
+        1 => page().prop_map(Act::Clear),
+        1 => page().prop_map(Act::Protect),
+        1 => page().prop_map(Act::Unprotect),
+        2 => (page(), node()).prop_map(|(page, to)| Act::Move(page, to)),
+        4 => (page(), node()).prop_map(|(page, to)| Act::Begin(page, to)),
+        2 => (page(), any::<bool>()).prop_map(|(page, keep)| Act::Commit(page, keep)),
+        1 => page().prop_map(Act::Remap),
+        1 => page().prop_map(Act::Drop),
+        1 => page().prop_map(Act::Split),
+    ];
+    prop::collection::vec(act, 1..200)
+}
+
+/// What a hook was called for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Called {
+    Allocated(Page),
+    Released(Page),
+    HintFault(Page),
+    WriteFault(Page),
+    Pressure,
+    Work,
+}
+
+/// Most actions in one step of the program: the last ones could call for each other for ever.
+const ACTIONS: usize = 8;
+
+/// What the policy knows.
+#[derive(Default)]
+struct Probe {
+    acts: Vec<Act>,
+    next: usize,
+    /// Actions that are left in this step.
+    left: usize,
+    /// Copies under way: from where to where.
+    copies: BTreeMap<Page, (NodeId, NodeId)>,
+    /// What was called since the step began.
+    called: Vec<Called>,
+    now: Time,
+    /// Its thread goes on by itself; else it has to be woken.
+    goes_on: bool,
+    /// Actions that were carried out.
+    done: BTreeSet<&'static str>,
+}
+
+/// What can be seen of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Look {
+    mapped: bool,
+    node: NodeId,
+    accessed: bool,
+    dirty: bool,
+    armed: bool,
+    protected: bool,
+    shadow: Option<NodeId>,
+}
+
+impl Look {
+    /// Of a page that is not mapped.
+    const NOTHING: Self = Self {
+        mapped: false,
+        node: NodeId::FAST,
+        accessed: false,
+        dirty: false,
+        armed: false,
+        protected: false,
+        shadow: None,
+    };
+
+    fn at(mem: &dyn Memory, page: Page) -> Self {
+        Self {
+            mapped: mem.mapped(page),
+            node: mem.node_of(page),
+            accessed: mem.accessed(page),
+            dirty: mem.dirty(page),
+            armed: mem.hint_armed(page),
+            protected: mem.write_protected(page),
+            shadow: mem.shadow_of(page),
+        }
+    }
+}
+
+/// What can be seen of all pages, and frames of each node that are used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct View {
+    pages: Vec<Look>,
+    used: Vec<u64>,
+}
+
+impl View {
+    /// With a check of all that holds at all times.
+    fn of(mem: &dyn Memory, copies: &BTreeMap<Page, (NodeId, NodeId)>) -> Self {
+        let all = || (0..mem.page_limit().min(PAGES)).map(Page::new);
+        let pages: Vec<Look> = all().map(|page| Look::at(mem, page)).collect();
+        let mut used = vec![0; mem.nodes().into()];
+        let mut from = Page::new(0);
+        for (page, look) in all().zip(&pages).filter(|(_, look)| look.mapped) {
+            assert_eq!(mem.next_mapped(from), Some(page), "from {from:?}");
+            assert_eq!((mem.span(page), mem.tenant_of(page)), (1, Tenant::ONLY), "{page:?}");
+            used[look.node.index()] += 1;
+            if let Some(shadow) = look.shadow {
+                assert!(shadow > look.node && look.protected && !look.dirty, "{page:?}: {look:?}");
+                used[shadow.index()] += 1;
+            }
+            from = page.skip(1);
+        }
+        assert_eq!(mem.next_mapped(from), None, "from {from:?}");
+        for (page, look) in all().zip(&pages).filter(|(_, look)| !look.mapped) {
+            assert_eq!((*look, mem.span(page)), (Look::NOTHING, 1), "{page:?} is not mapped");
+        }
+        for (page, (from, to)) in copies {
+            assert_eq!(pages[page.index()].node, *from, "{page:?} has moved while it is copied");
+            used[to.index()] += 1;
+        }
+        for (node, used) in NodeId::all(mem.nodes()).zip(&used) {
+            // A live memory has pages beyond its budget where there is room nowhere.
+            let free = mem.capacity(node).saturating_sub(*used);
+            let tenant = mem.used(Tenant::ONLY, node);
+            assert_eq!((mem.free(node), tenant), (free, *used), "free and used, {node:?}");
+            assert!(mem.limit(Tenant::ONLY, node).max <= mem.capacity(node), "{node:?}");
+        }
+        assert_eq!(mem.tenants(), 1);
+        Self { pages, used }
+    }
+
+    /// The page is on the node `to`, as if it had just come there.
+    fn moved(&mut self, mem: &dyn Memory, page: Page, to: NodeId) {
+        let look = &mut self.pages[page.index()];
+        self.used[look.node.index()] -= 1;
+        self.used[to.index()] += 1;
+        if let Some(shadow) = look.shadow {
+            self.used[shadow.index()] -= 1;
+        }
+        *look = Look {
+            mapped: true,
+            node: to,
+            dirty: look.dirty && to > look.node,
+            armed: to != NodeId::FAST && !mem.has(Capability::FarIsMapped),
+            ..Look::NOTHING
+        };
+    }
+}
+
+impl Probe {
+    /// The next actions, as far as any are left in this step.
+    fn act(&mut self, mem: &mut dyn Memory, thread: Thread, count: usize) {
+        for _ in 0..count.min(self.left) {
+            let act = self.acts[self.next % self.acts.len()];
+            self.next += 1;
+            self.left -= 1;
+            self.check(mem, thread, act);
+        }
+    }
+
+    /// Act, and see whether the contract allows what becomes of it.
+    fn check(&mut self, mem: &mut dyn Memory, thread: Thread, act: Act) {
+        let before = View::of(mem, &self.copies);
+        let (now, free) = (mem.now(), NodeId::all(mem.nodes()).map(|node| mem.free(node)));
+        let free: Vec<u64> = free.collect();
+        let page = act.page();
+        let look = before.pages[page.index()];
+        let copy = self.copies.get(&page).copied();
+        let mut expected = before.clone();
+        let there = |to: NodeId| look.node == to || to.index() >= free.len();
+        // What becomes of it, and whether it is out of place.
+        let (outcome, wrong) = match act {
+            Act::Arm(_) => {
+                expected.pages[page.index()].armed = true;
+                (self.request(mem, Request::ArmHint(page)), !look.mapped)
+            }
+            Act::Disarm(_) => {
+                mem.disarm_hint(page);
+                if look.mapped {
+                    let look = &mut expected.pages[page.index()];
+                    (look.armed, look.accessed) = (false, true);
+                }
+                (Ok(()), false)
+            }
+            Act::Clear(_) => {
+                expected.pages[page.index()].accessed = false;
+                assert_eq!(mem.clear_accessed(page), look.accessed, "{act:?}");
+                (Ok(()), false)
+            }
+            Act::Protect(_) => {
+                expected.pages[page.index()].protected = true;
+                (self.request(mem, Request::WriteProtect(page)), !look.mapped)
+            }
+            Act::Unprotect(_) => {
+                expected.pages[page.index()].protected = false;
+                (mem.unprotect(page), !look.mapped || look.shadow.is_some())
+            }
+            Act::Move(_, to) => {
+                let wrong = !look.mapped || there(to);
+                if !wrong {
+                    expected.moved(mem, page, to);
+                }
+                (self.request(mem, Request::Move(page, to)), wrong)
+            }
+            Act::Begin(_, to) => {
+                let outcome = mem.begin_copy(page, to, thread);
+                let wrong = !look.mapped || there(to) || look.shadow.is_some();
+                if outcome.is_ok() && !wrong {
+                    expected.pages[page.index()].dirty = false;
+                    expected.used[to.index()] += 1;
+                    self.copies.insert(page, (look.node, to));
+                }
+                (outcome, wrong)
+            }
+            Act::Commit(_, keep) => {
+                let outcome = mem.commit_copy(page, keep);
+                if let (Ok(commit), Some((from, to))) = (outcome, copy) {
+                    self.copies.remove(&page);
+                    expected.used[to.index()] -= 1;
+                    if commit == Commit::Done {
+                        expected.moved(mem, page, to);
+                        let look = &mut expected.pages[page.index()];
+                        look.dirty = false;
+                        if keep {
+                            (look.protected, look.shadow) = (true, Some(from));
+                            expected.used[from.index()] += 1;
+                        }
+                        self.done.insert("commit");
+                    }
+                }
+                (outcome.map(|_| ()), copy.is_none_or(|(from, to)| keep && to > from))
+            }
+            Act::Remap(_) => {
+                if let Some(to) = look.shadow {
+                    expected.moved(mem, page, to);
+                    expected.pages[page.index()].dirty = false;
+                }
+                (self.request(mem, Request::RemapToShadow(page)), look.shadow.is_none())
+            }
+            Act::Drop(_) => {
+                expected.pages[page.index()].shadow = None;
+                if let Some(node) = look.shadow {
+                    expected.used[node.index()] -= 1;
+                }
+                let drop = Request::DropShadow(page, DropReason::Reclaimed);
+                (self.request(mem, drop), look.shadow.is_none())
+            }
+            Act::Split(_) => (mem.split(page), true),
+        };
+        assert_eq!(mem.now(), now, "{act:?}: time goes on within a hook");
+        if let Err(refused) = outcome {
+            let allowed = match (refused, act) {
+                (Refused::State, _) => wrong,
+                (Refused::NoFrame, Act::Move(_, to) | Act::Begin(_, to)) => {
+                    free.get(to.index()).is_none_or(|free| *free == 0)
+                }
+                (Refused::Busy, Act::Commit(..)) => copy.is_some(),
+                (Refused::Busy, Act::Move(..) | Act::Begin(..) | Act::Remap(_) | Act::Split(_)) => {
+                    copy.is_some()
+                }
+                (Refused::Pinned, Act::Drop(_)) => false,
+                (Refused::Pinned, _) => true,
+                (Refused::NoFrame | Refused::Busy, _) => false,
+            };
+            assert!(allowed, "{act:?} is refused with {refused:?}: {look:?}, free {free:?}");
+            expected = before;
+        } else {
+            assert!(!wrong, "{act:?} is carried out: {look:?}");
+            let moves = matches!(act, Act::Move(..) | Act::Begin(..) | Act::Remap(_));
+            assert!(!moves || copy.is_none(), "{act:?}: it is being copied");
+            self.done.insert(act.name());
+        }
+        let after = View::of(mem, &self.copies);
+        assert_eq!(after, expected, "after {act:?}, {outcome:?}");
+    }
+
+    /// By the method or, every other time, in a batch.
+    fn request(&self, mem: &mut dyn Memory, request: Request) -> Result<(), Refused> {
+        if self.next.is_multiple_of(2) {
+            let mut outcomes = vec![Ok(()); 3];
+            mem.batch(&[request], &mut outcomes);
+            assert_eq!(outcomes.len(), 1, "{request:?}");
+            return outcomes[0];
+        }
+        match request {
+            Request::ArmHint(page) => mem.arm_hint(page),
+            Request::WriteProtect(page) => mem.write_protect(page),
+            Request::Move(page, to) => mem.move_page(page, to),
+            Request::RemapToShadow(page) => mem.remap_to_shadow(page),
+            Request::DropShadow(page, why) => mem.drop_shadow(page, why),
+        }
+    }
+}
+
+impl Act {
+    fn page(self) -> Page {
+        match self {
+            Act::Arm(page)
+            | Act::Disarm(page)
+            | Act::Clear(page)
+            | Act::Protect(page)
+            | Act::Unprotect(page)
+            | Act::Move(page, _)
+            | Act::Begin(page, _)
+            | Act::Commit(page, _)
+            | Act::Remap(page)
+            | Act::Drop(page)
+            | Act::Split(page) => page,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Act::Arm(_) => "arm",
+            Act::Disarm(_) => "disarm",
+            Act::Clear(_) => "clear",
+            Act::Protect(_) => "protect",
+            Act::Unprotect(_) => "unprotect",
+            Act::Move(..) => "move",
+            Act::Begin(..) => "begin",
+            Act::Commit(..) => "end",
+            Act::Remap(_) => "remap",
+            Act::Drop(_) => "drop",
+            Act::Split(_) => "split",
+        }
+    }
+}
+
+/// The policy.
+struct Prober {
+    probe: Arc<Mutex<Probe>>,
+    thread: Thread,
+}
+
+impl Prober {
+    fn hook(&self, mem: &dyn Memory, called: Called) -> MutexGuard<'_, Probe> {
+        let mut probe = locked(&self.probe);
+        assert!(mem.now() >= probe.now, "time goes back");
+        probe.now = mem.now();
+        probe.called.push(called);
+        probe
+    }
+}
+
+fn locked(probe: &Mutex<Probe>) -> MutexGuard<'_, Probe> {
+    probe.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Policy for Prober {
+    fn allocated(&mut self, mem: &mut dyn Memory, page: Page) {
+        assert!(mem.mapped(page), "{page:?} is allocated and not mapped");
+        self.hook(mem, Called::Allocated(page)).act(mem, self.thread, 1);
+    }
+
+    fn released(&mut self, mem: &mut dyn Memory, page: Page, span: u32) {
+        assert!(!mem.mapped(page) && span == 1, "{page:?} is released and mapped");
+        let mut probe = self.hook(mem, Called::Released(page));
+        probe.copies.remove(&page);
+        probe.act(mem, self.thread, 1);
+    }
+
+    fn hint_fault(&mut self, mem: &mut dyn Memory, page: Page, _: bool) {
+        assert!(mem.mapped(page) && mem.hint_armed(page), "a hint fault at {page:?}");
+        let mut probe = self.hook(mem, Called::HintFault(page));
+        probe.act(mem, self.thread, 2);
+        if mem.hint_armed(page) {
+            probe.check(mem, self.thread, Act::Disarm(page));
+        }
+    }
+
+    fn write_fault(&mut self, mem: &mut dyn Memory, page: Page) {
+        assert!(mem.mapped(page) && mem.write_protected(page), "a write fault at {page:?}");
+        let mut probe = self.hook(mem, Called::WriteFault(page));
+        probe.act(mem, self.thread, 2);
+        if mem.shadow_of(page).is_some() {
+            probe.check(mem, self.thread, Act::Drop(page));
+        }
+        probe.check(mem, self.thread, Act::Unprotect(page));
+    }
+
+    fn sample(&mut self, mem: &mut dyn Memory, _: Page, _: Page, _: bool) {
+        panic!("nobody asked for samples at {:?}", mem.now());
+    }
+
+    fn pressure(&mut self, mem: &mut dyn Memory, node: NodeId, _: Tenant) {
+        assert_eq!(mem.free(node), 0, "{node:?} is not full");
+        self.hook(mem, Called::Pressure).act(mem, self.thread, 2);
+    }
+
+    fn work(&mut self, mem: &mut dyn Memory, thread: Thread) -> Next {
+        assert_eq!(thread, self.thread);
+        let mut probe = self.hook(mem, Called::Work);
+        let copied: Vec<Page> = probe.copies.keys().copied().collect();
+        for page in copied {
+            let promoted = probe.copies.get(&page).is_some_and(|(from, to)| to < from);
+            probe.check(mem, thread, Act::Commit(page, promoted && page.number() % 2 == 0));
+        }
+        probe.act(mem, thread, 2);
+        if probe.goes_on { Next::At(mem.now().plus(STEP)) } else { Next::Idle }
+    }
+}
+
+/// From one step of the policy's thread to the next.
+const STEP: Time = Time::from_ps(7_000_000);
+
+/// The suite: programs at random in worlds that `start` makes, from a policy and a seed for what else the
+/// world can be like. Every action has to be carried out in some of them.
+///
+/// # Panics
+/// A world that does not keep to the contract; the least program that shows it.
+pub fn suite<S: Subject>(start: impl Fn(Make, u64) -> S) {
+    let done = RefCell::new(BTreeSet::new());
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) };
+    let found =
+        TestRunner::new(config).run(&(acts(), steps(), any::<u64>()), |(acts, steps, seed)| {
+            done.borrow_mut().extend(conforms(&acts, &steps, |make| start(make, seed)));
+            Ok(())
+        });
+    if let Err(error) = found {
+        panic!("{error}");
+    }
+    let expected = [
+        "arm",
+        "begin",
+        "clear",
+        "commit",
+        "disarm",
+        "drop",
+        "end",
+        "move",
+        "protect",
+        "remap",
+        "unprotect",
+    ];
+    assert!(done.borrow().iter().eq(&expected), "carried out: {:?}", done.borrow());
+}
+
+/// Run `steps` in the world that `start` makes with the policy, which acts as `acts` say; the kinds of
+/// action that were carried out (`commit`: a copy that was not in vain).
+fn conforms<S: Subject>(
+    acts: &[Act],
+    steps: &[Step],
+    start: impl FnOnce(Make) -> S,
+) -> BTreeSet<&'static str> {
+    let probe = Arc::new(Mutex::new(Probe {
+        acts: acts.to_vec(),
+        left: ACTIONS,
+        goes_on: true,
+        ..Probe::default()
+    }));
+    let of_policy = Arc::clone(&probe);
+    let mut world = start(Box::new(move |mem| {
+        let thread = mem.spawn("prober", Context::Kernel);
+        assert_eq!((thread.name(), thread.index()), ("prober", 0));
+        Ok((Box::new(Prober { probe: of_policy, thread }), vec![(thread, Time::default())]))
+    }));
+    let look = |world: &S| View::of(world.memory(), &locked(&probe).copies);
+    for step in steps {
+        let before = look(&world);
+        {
+            let mut probe = locked(&probe);
+            probe.called.clear();
+            probe.left = ACTIONS;
+        }
+        world.step(*step);
+        let after = look(&world);
+        let first = locked(&probe).called.first().copied();
+        let of = |page: u32| (Page::new(page % PAGES), before.pages[(page % PAGES) as usize]);
+        // The policy's thread may have come before.
+        let is_called = |called| first == Some(called) || first == Some(Called::Work);
+        match *step {
+            Step::Read(page) | Step::Write(page) => {
+                let ((page, look), write) = (of(page), matches!(step, Step::Write(_)));
+                let called = if !look.mapped {
+                    // What was there before may be in the way.
+                    locked(&probe).called.contains(&Called::Allocated(page))
+                } else if look.armed {
+                    is_called(Called::HintFault(page))
+                } else {
+                    !(write && look.protected) || is_called(Called::WriteFault(page))
+                };
+                assert!(called, "{step:?} of {look:?}: {first:?} is called");
+                assert!(after.pages[page.index()].mapped, "{step:?}");
+            }
+            Step::Release(page) => {
+                let (page, look) = of(page);
+                let told = locked(&probe).called.contains(&Called::Released(page));
+                assert_eq!(told, look.mapped, "{step:?}");
+                assert!(!after.pages[page.index()].mapped, "{step:?}");
+            }
+            Step::Zeros | Step::Sleep => {}
+        }
+    }
+    // Whoever waits for a copy is woken when it is complete.
+    for _ in 0..16 {
+        {
+            let mut probe = locked(&probe);
+            (probe.goes_on, probe.left) = (false, 0);
+        }
+        world.step(Step::Sleep);
+    }
+    let probe = locked(&probe);
+    assert!(probe.copies.is_empty(), "nobody is woken for {:?}", probe.copies);
+    probe.done.clone()
+}
