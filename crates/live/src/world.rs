@@ -25,6 +25,7 @@
 //! parks a fast page, and the fault that brings it back sets the bit; the policy is not asked.
 
 use std::collections::VecDeque;
+use std::os::fd::RawFd;
 
 use nearfar_kernel::tiering::{Context, Next, NodeId, Page, Refused, Thread, Time};
 
@@ -265,6 +266,11 @@ impl<K: Kernel> World<K> {
     /// Frames of fast memory and pages of the far tier in use, and pages in the window.
     pub fn used(&self) -> ([u64; 2], u64) {
         (self.used, self.windowed)
+    }
+
+    /// Readable when a page has come from the far tier, if that has such a descriptor.
+    pub fn far_descriptor(&self) -> Option<RawFd> {
+        self.far.descriptor()
     }
 
     /// Bytes that the far tier's pages take.

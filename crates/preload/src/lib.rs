@@ -263,7 +263,7 @@ fn manage(manager: &mut Manager<Linux>, block: &Block) -> String {
         }
         if let Turn::Until(due) = turn {
             let until = due.min(look).min(now + BEAT_NS).saturating_sub(now);
-            manager.world.kernel().wait(until);
+            manager.world.kernel().wait(manager.world.far_descriptor(), until);
         }
     }
 }

@@ -5,6 +5,7 @@
 //! every tier of the registry.
 
 use std::fmt;
+use std::os::fd::RawFd;
 
 use nearfar_trace::{Error, Result};
 
@@ -84,9 +85,13 @@ pub trait Far: Send {
     /// What has come since the last call.
     fn arrived(&mut self, _now_ns: u64, _into: &mut Vec<Arrival>) {}
     /// When something may come next, or has come and was not told of yet; `u64::MAX` if nothing is on its
-    /// way.
+    /// way, or its [`descriptor`](Far::descriptor) will tell.
     fn due(&self) -> u64 {
         u64::MAX
+    }
+    /// Readable when something has come, if it has one.
+    fn descriptor(&self) -> Option<RawFd> {
+        None
     }
     /// Until when it is busy with what was stored: nothing more should be stored before, if it can wait.
     fn busy_until(&self) -> u64 {
@@ -133,6 +138,7 @@ tiers! {
 }
 
 mod pool;
+mod ring;
 mod slots;
 mod slow;
 
@@ -204,9 +210,98 @@ fn is_zero(page: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use proptest::prelude::*;
 
     use super::*;
+    use crate::linux::{monotonic, wait};
+
+    /// What is done with a tier from which pages take time to come.
+    #[derive(Clone, Copy, Debug)]
+    pub(super) enum Work {
+        Store,
+        Replace,
+        Load,
+        Hear,
+        Fetch,
+    }
+
+    /// Pages that are stored before all else, and most of them.
+    pub(super) const WORK: (u64, u32) = (600, 900);
+
+    /// Steps, each at one of the pages that are held.
+    pub(super) fn work() -> impl Strategy<Value = Vec<(Work, prop::sample::Index)>> {
+        let what = prop_oneof![
+            1 => Just(Work::Store),
+            1 => Just(Work::Replace),
+            2 => Just(Work::Load),
+            1 => Just(Work::Hear),
+            3 => Just(Work::Fetch),
+        ];
+        prop::collection::vec((what, any::<prop::sample::Index>()), 500..1500)
+    }
+
+    fn numbered(seed: u64) -> Vec<u8> {
+        (0..PAGE as u64 / 8).flat_map(|word| (seed * 997 + word).to_le_bytes()).collect()
+    }
+
+    /// Pages come back as they were, whatever is asked for, freed and stored meanwhile; what is coming
+    /// comes, once.
+    pub(super) fn comes_back(
+        mut far: Box<dyn Far>,
+        work: &[(Work, prop::sample::Index)],
+        check: impl Fn(Arrival),
+    ) {
+        let mut held: Vec<(Slot, u64)> = Vec::new();
+        let mut asked = BTreeSet::new();
+        let mut loaded = vec![0; PAGE];
+        let hear = |far: &mut dyn Far, asked: &mut BTreeSet<u32>| {
+            let mut arrivals = Vec::new();
+            far.arrived(monotonic(), &mut arrivals);
+            for arrival in arrivals {
+                assert!(asked.remove(&arrival.slot.number()), "{arrival:?}");
+                check(arrival);
+            }
+        };
+        let store = |far: &mut dyn Far, held: &mut Vec<(Slot, u64)>, seed| {
+            held.push((far.store(&numbered(seed)).unwrap(), seed));
+        };
+        (0..WORK.0).for_each(|seed| store(&mut *far, &mut held, seed));
+        for (seed, (what, index)) in (WORK.0..).zip(work) {
+            let chosen = index.index(held.len());
+            let (slot, content) = held[chosen];
+            match what {
+                Work::Store if held.len() == WORK.1 as usize => {}
+                Work::Store => store(&mut *far, &mut held, seed),
+                Work::Replace => {
+                    far.free(slot);
+                    held.swap_remove(chosen);
+                    store(&mut *far, &mut held, seed);
+                }
+                Work::Load => {
+                    far.load(slot, &mut loaded).unwrap();
+                    assert!(loaded == numbered(content), "{slot:?}");
+                }
+                Work::Hear => hear(&mut *far, &mut asked),
+                Work::Fetch => {
+                    if far.fetch(slot, monotonic()).unwrap() != Fetch::Here {
+                        asked.insert(slot.number());
+                    }
+                }
+            }
+        }
+        while !asked.is_empty() {
+            let due = far.due();
+            assert!(due < u64::MAX || far.descriptor().is_some(), "{asked:?} never come");
+            wait([far.descriptor(), None], due.saturating_sub(monotonic()).min(1_000_000_000));
+            hear(&mut *far, &mut asked);
+        }
+        for (slot, content) in held {
+            far.load(slot, &mut loaded).unwrap();
+            assert!(loaded == numbered(content), "{slot:?}");
+        }
+    }
 
     /// A page of zeros, of noise, or of something between.
     fn page() -> impl Strategy<Value = Vec<u8>> {

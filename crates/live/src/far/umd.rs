@@ -375,74 +375,22 @@ impl Far for OnFlash {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use proptest::prelude::*;
 
+    use super::super::tests::{WORK, comes_back, work};
     use super::*;
-
-    fn page(seed: u64) -> Vec<u8> {
-        (0..PAGE as u64 / 8).flat_map(|word| (seed * 997 + word).to_le_bytes()).collect()
-    }
-
-    /// What has come by now was asked for, and only once.
-    fn hear(far: &mut dyn Far, asked: &mut BTreeSet<u32>) {
-        let mut arrivals = Vec::new();
-        far.arrived(monotonic(), &mut arrivals);
-        for Arrival { slot, predicted_ns, took_ns } in arrivals {
-            assert!(asked.remove(&slot.number()), "{slot:?}");
-            assert!(took_ns >= predicted_ns, "{slot:?}: {took_ns} ns, predicted {predicted_ns}");
-        }
-    }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(8))]
 
-        /// More pages than the device's DRAM has room for: they come back as they were, from flash as well,
-        /// whatever is asked for, freed and stored meanwhile; what is coming comes, once.
+        /// More pages than the device's DRAM has room for come back from flash as well, and not before
+        /// the device says.
         #[test]
-        fn what_goes_to_flash_comes_back(
-            steps in prop::collection::vec((0u8..8, any::<prop::sample::Index>()), 500..1500),
-        ) {
-            let mut far = (TIER.make)("umd", 900).unwrap();
-            let mut held: Vec<(Slot, u64)> = Vec::new();
-            let mut asked = BTreeSet::new();
-            let mut loaded = vec![0; PAGE];
-            let store = |far: &mut dyn Far, held: &mut Vec<(Slot, u64)>, seed| {
-                held.push((far.store(&page(seed)).unwrap(), seed));
-            };
-            (0..600).for_each(|seed| store(&mut *far, &mut held, seed));
-            for (seed, (what, index)) in (600..).zip(steps) {
-                let chosen = index.index(held.len());
-                let (slot, content) = held[chosen];
-                match what {
-                    0 if held.len() < 900 => store(&mut *far, &mut held, seed),
-                    1 => {
-                        far.free(slot);
-                        held.swap_remove(chosen);
-                        store(&mut *far, &mut held, seed);
-                    }
-                    2 | 3 => {
-                        far.load(slot, &mut loaded).unwrap();
-                        prop_assert!(loaded == page(content), "{:?}", slot);
-                    }
-                    4 => hear(&mut *far, &mut asked),
-                    _ => {
-                        if far.fetch(slot, monotonic()).unwrap() != Fetch::Here {
-                            asked.insert(slot.number());
-                        }
-                    }
-                }
-            }
-            while !asked.is_empty() {
-                prop_assert!(far.due() < u64::MAX, "{:?} never come", asked);
-                std::thread::sleep(Duration::from_nanos(far.due().saturating_sub(monotonic())));
-                hear(&mut *far, &mut asked);
-            }
-            for (slot, content) in held {
-                far.load(slot, &mut loaded).unwrap();
-                prop_assert!(loaded == page(content), "{:?}", slot);
-            }
+        fn what_goes_to_flash_comes_back(work in work()) {
+            let far = (TIER.make)("umd", WORK.1).unwrap();
+            comes_back(far, &work, |Arrival { slot, predicted_ns, took_ns }| {
+                assert!(took_ns >= predicted_ns, "{slot:?}: {took_ns} ns, predicted {predicted_ns}");
+            });
         }
     }
 }

@@ -191,12 +191,9 @@ impl Linux {
         Ok(range)
     }
 
-    /// Wait for a message, or so long.
-    pub fn wait(&self, nanoseconds: u64) {
-        let mut poll = libc::pollfd { fd: self.descriptor(), events: libc::POLLIN, revents: 0 };
-        let time = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds as i64 };
-        // SAFETY: variables of this function.
-        unsafe { libc::ppoll(&raw mut poll, 1, &raw const time, std::ptr::null()) };
+    /// Wait for a message, for something to read from the other descriptor, or so long.
+    pub fn wait(&self, other: Option<RawFd>, nanoseconds: u64) {
+        wait([Some(self.descriptor()), other], nanoseconds);
     }
 
     fn read_maps(&mut self) {
@@ -251,6 +248,19 @@ impl Linux {
         }
         present
     }
+}
+
+/// Wait for something to read from one of two descriptors, or so long.
+pub(crate) fn wait(descriptors: [Option<RawFd>; 2], nanoseconds: u64) {
+    // A descriptor below zero is none.
+    let mut polls = descriptors.map(|fd| libc::pollfd {
+        fd: fd.unwrap_or(-1),
+        events: libc::POLLIN,
+        revents: 0,
+    });
+    let time = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds.min(i64::MAX as u64) as i64 };
+    // SAFETY: variables of this function.
+    unsafe { libc::ppoll(polls.as_mut_ptr(), 2, &raw const time, std::ptr::null()) };
 }
 
 /// Nanoseconds of CLOCK_MONOTONIC.

@@ -78,8 +78,9 @@ impl Predictor {
             return Err(Error::input("--far", what, "choose another, or run it"));
         }
         let mut far: Box<dyn Far> = Box::new(CountedFar::new(sizes.far, costs, clock.clone()));
-        if setup.far_latency_ns > 0 {
-            far = Box::new(Slow::new(far, setup.far_latency_ns));
+        let far_ns = setup.far_latency_ns.max(costs.fetch_ns);
+        if far_ns > 0 {
+            far = Box::new(Slow::new(far, far_ns));
         }
         let kernel = CountedKernel::new(pages, costs, clock.clone());
         let world = World::new(kernel, far, sizes);

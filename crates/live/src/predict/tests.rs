@@ -18,6 +18,7 @@ const COSTS: Costs = Costs {
     discard_ns: 1000,
     store_ns: 2000,
     load_ns: 500,
+    fetch_ns: 0,
 };
 const REFERENCE: Time = Time::from_ps(1000);
 
