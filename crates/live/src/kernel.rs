@@ -2,6 +2,8 @@
 //!
 //! [`linux`](crate::linux) is the kernel; tests run against a model of it, `model.rs`.
 
+use nearfar_kernel::tiering::NodeId;
+
 use crate::{Child, Frame, Range, Regions, Va};
 
 /// Why a request was not carried out. Nothing has changed then.
@@ -18,6 +20,8 @@ pub enum Fail {
     Exists,
     /// The program ends (`ESRCH`).
     Ended,
+    /// The far tier's memory node has no frame left.
+    NoRoom,
     /// Any other error number.
     Other(i32),
 }
@@ -80,11 +84,18 @@ pub trait Kernel {
     /// [`Fail`].
     fn place(&mut self, at: Va, content: &[u8], protect: bool) -> Result<(), Fail>;
     /// [`place`](Kernel::place) with the content of the frame that is parked at `from`, which
-    /// stays there.
+    /// stays there. The new frame is fast memory as those of [`place`](Kernel::place) are, or, with
+    /// another `node`, on that of a far tier that stays mapped.
     ///
     /// # Errors
     /// [`Fail`].
-    fn place_copy(&mut self, at: Va, from: Frame, protect: bool) -> Result<(), Fail>;
+    fn place_copy(&mut self, at: Va, from: Frame, protect: bool, node: NodeId) -> Result<(), Fail>;
+    /// Put a new frame on the node of a far tier that stays mapped, with the content of the frame that is
+    /// parked at `from`, into an empty place of the lot.
+    ///
+    /// # Errors
+    /// [`Fail`]; [`Fail::NoRoom`] if the node is full.
+    fn copy_to_far_node(&mut self, from: Frame, to: Frame) -> Result<(), Fail>;
     /// New frames of zeros at up to `pages` pages from here on that have none, waking who waits;
     /// how many, at least one.
     ///

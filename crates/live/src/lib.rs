@@ -14,6 +14,7 @@ mod ids;
 mod kernel;
 pub mod linux;
 mod manager;
+mod mapped;
 mod memory;
 #[cfg(test)]
 mod model;
@@ -25,6 +26,7 @@ mod program;
 mod regions;
 pub mod setup;
 pub mod shared;
+mod stored;
 pub mod supervise;
 #[cfg(test)]
 mod tests;

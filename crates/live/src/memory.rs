@@ -21,7 +21,7 @@ impl<K: Kernel> World<K> {
     }
 
     /// The page moves from one node to the other: what both kinds of move have in common.
-    fn moved(&mut self, page: Page, to: NodeId) {
+    pub(crate) fn moved(&mut self, page: Page, to: NodeId) {
         let from = self.node(page);
         self.used[from.index()] -= 1;
         self.used[to.index()] += 1;
@@ -32,7 +32,9 @@ impl<K: Kernel> World<K> {
 
     /// Make a slow page fast, writable and without a slot.
     fn promote(&mut self, page: Page) -> Result<(), Refused> {
-        if self.in_slot(page) {
+        if self.mapped {
+            self.bring_from_node(page, false)?;
+        } else if self.in_slot(page) {
             self.bring(page, false)?;
         } else {
             self.leave(page)?;
@@ -57,7 +59,9 @@ impl<K: Kernel> World<K> {
 
     /// Make a slow page fast, its slot its shadow.
     fn promote_with_shadow(&mut self, page: Page) -> Result<(), Refused> {
-        if self.in_slot(page) {
+        if self.mapped {
+            self.bring_from_node(page, true)?;
+        } else if self.in_slot(page) {
             self.bring(page, true)?;
         } else if self.has(page, is::PRESENT) && self.slot(page).is_some() {
             // In the window and clean: it is there, and write-protected.
@@ -74,7 +78,10 @@ impl<K: Kernel> World<K> {
     }
 
     /// Put a fast page into a slot: that of its shadow if it has one.
-    fn demote(&mut self, page: Page) -> Result<(), Refused> {
+    pub(crate) fn demote(&mut self, page: Page) -> Result<(), Refused> {
+        if self.mapped {
+            return self.put_on_node(page);
+        }
         let shadowed = self.slot(page).is_some();
         // If there is no room its frame stays in the lot, where the next reference finds it.
         self.store(page)?;
@@ -109,6 +116,7 @@ impl<K: Kernel> Memory for World<K> {
     }
     fn has(&self, capability: Capability) -> bool {
         capability == Capability::AccessedBits
+            || (self.mapped && capability == Capability::FarIsMapped)
     }
     fn tenants(&self) -> u16 {
         1
@@ -138,7 +146,7 @@ impl<K: Kernel> Memory for World<K> {
         false
     }
     fn hint_armed(&self, page: Page) -> bool {
-        if World::has(self, page, is::MAPPED | is::SLOW) {
+        if !self.mapped && World::has(self, page, is::MAPPED | is::SLOW) {
             return self.in_slot(page) && !World::has(self, page, is::PASSING);
         }
         World::has(self, page, is::ARMED)
@@ -151,14 +159,15 @@ impl<K: Kernel> Memory for World<K> {
         shadow.then_some(SLOW_NODE)
     }
 
-    /// Parks a fast page, so that its next reference is seen.
+    /// Parks a page that is fast, or on a memory node, so that its next reference is seen.
     fn clear_accessed(&mut self, page: Page) -> bool {
         if !World::has(self, page, is::MAPPED) {
             return false;
         }
         let was = World::has(self, page, is::ACCESSED);
         self.set(page, is::ACCESSED, false);
-        if World::has(self, page, is::PRESENT) && !World::has(self, page, is::SLOW) {
+        let stored = !self.mapped && World::has(self, page, is::SLOW);
+        if World::has(self, page, is::PRESENT) && !stored {
             // One that cannot be parked looks idle, and cannot be demoted either.
             let _ = self.park(page);
         }
@@ -169,7 +178,7 @@ impl<K: Kernel> Memory for World<K> {
         if !World::has(self, page, is::MAPPED) {
             return Err(Refused::State);
         }
-        if World::has(self, page, is::SLOW) {
+        if !self.mapped && World::has(self, page, is::SLOW) {
             if self.in_window(page) {
                 self.evict(page)?;
             }
@@ -241,7 +250,8 @@ impl<K: Kernel> Memory for World<K> {
     }
 
     /// Puts a slow page whose content may change into its slot. What is in its slot is read when the
-    /// copy ends: until then only a reference through the window can change it, and is seen.
+    /// copy ends: until then only a reference through the window can change it, and is seen. On a memory
+    /// node reads go on.
     fn begin_copy(&mut self, page: Page, to: NodeId, wake: Thread) -> Result<(), Refused> {
         self.movable(page)?;
         let slow = World::has(self, page, is::SLOW);
@@ -251,7 +261,9 @@ impl<K: Kernel> Memory for World<K> {
         if self.free(to) == 0 {
             return Err(Refused::NoFrame);
         }
-        if slow && self.in_window(page) && self.slot(page).is_none() {
+        if slow && self.mapped {
+            self.watch_on_node(page)?;
+        } else if slow && self.in_window(page) && self.slot(page).is_none() {
             self.evict(page)?;
             self.set(page, is::PASSING, true);
         } else if !slow {

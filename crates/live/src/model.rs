@@ -9,6 +9,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use nearfar_kernel::tiering::NodeId;
+
+use crate::world::SLOW_NODE;
 use crate::{Child, Event, Fail, Found, Frame, Kernel, PAGE, Range, Regions, Va};
 
 /// A page of the program.
@@ -35,6 +38,8 @@ struct Content {
     held_at: Option<Va>,
     /// Children that share it.
     shared: u32,
+    /// The memory node that it is on.
+    node: NodeId,
 }
 
 /// What became of a reference.
@@ -160,7 +165,7 @@ impl Model {
                 return self.fault(at, write, false);
             }
             // What that holds is right or wrong as if it had been there.
-            self.new_frame(at, 0, false);
+            self.new_frame(at, 0, false, NodeId::FAST);
             return self.access(at, write);
         };
         if write && pte.protected {
@@ -174,7 +179,7 @@ impl Model {
         {
             // Copied on write.
             let value = self.frames[&frame].value;
-            self.new_frame(at, value, false);
+            self.new_frame(at, value, false, NodeId::FAST);
             return self.access(at, write);
         }
         let content = self.frames.get_mut(&frame);
@@ -374,7 +379,7 @@ impl Model {
             // A page held for I/O is copied at once.
             if let Some(content) = frame {
                 content.shared += u32::from(content.pins == 0);
-                let copy = Content { value: content.value, pins: 0, held_at: None, shared: 0 };
+                let copy = Content { pins: 0, held_at: None, shared: 0, ..*content };
                 child.frames.insert(pte.frame.unwrap_or_default(), copy);
             }
         }
@@ -419,6 +424,12 @@ impl Model {
         self.clock_ns
     }
 
+    /// The memory node of the page there, if there is one.
+    pub(crate) fn node(&self, at: Va) -> Option<NodeId> {
+        let frame = self.pages.get(at.number() as usize)?.frame?;
+        self.frames.get(&frame).map(|content| content.node)
+    }
+
     /// Whether there is a message to read.
     pub(crate) fn has_messages(&self) -> bool {
         !self.faults.is_empty() || !self.messages.is_empty()
@@ -449,9 +460,9 @@ impl Model {
         Ok(())
     }
 
-    fn new_frame(&mut self, at: Va, value: u64, protected: bool) {
+    fn new_frame(&mut self, at: Va, value: u64, protected: bool, node: NodeId) {
         let frame = self.id();
-        self.frames.insert(frame, Content { value, pins: 0, held_at: None, shared: 0 });
+        self.frames.insert(frame, Content { value, pins: 0, held_at: None, shared: 0, node });
         let pte = &mut self.pages[at.number() as usize];
         (pte.frame, pte.protected) = (Some(frame), protected);
     }
@@ -466,15 +477,16 @@ impl Model {
         }
     }
 
-    fn place(&mut self, at: Va, value: u64, protect: bool) -> Result<(), Fail> {
+    fn place(&mut self, at: Va, value: u64, protect: bool, node: NodeId) -> Result<(), Fail> {
         self.target(at)?;
-        self.new_frame(at, value, protect);
+        self.new_frame(at, value, protect, node);
         self.note(format!("place {value} at {at:?}, protect {protect}"));
         self.wake(at);
         Ok(())
     }
 
-    fn park(&mut self, at: Va) -> Result<u64, Fail> {
+    /// What is parked, and on which node.
+    fn park(&mut self, at: Va) -> Result<(u64, NodeId), Fail> {
         self.guarded()?;
         let pins = self.rules.pins;
         let frame = self.pte(at).and_then(|pte| pte.frame).ok_or(Fail::Missing)?;
@@ -484,10 +496,11 @@ impl Model {
         }
         let pte = &mut self.pages[at.number() as usize];
         (pte.frame, pte.protected) = (None, false);
-        let value = self.frames.get(&frame).map_or(0, |content| content.value);
+        let held = self.frames.get(&frame);
+        let (value, node) = held.map_or((0, NodeId::FAST), |held| (held.value, held.node));
         self.note(format!("park {at:?} with {value}"));
         self.unhold(frame);
-        Ok(value)
+        Ok((value, node))
     }
 
     fn protect(&mut self, at: Va, on: bool) -> Result<(), Fail> {
@@ -533,12 +546,19 @@ pub(crate) trait Share {
 pub(crate) struct ModelKernel<S> {
     share: S,
     lot: Vec<Option<Vec<u8>>>,
+    /// The memory nodes of the frames there.
+    nodes: Vec<NodeId>,
 }
 
 impl<S: Share> ModelKernel<S> {
     /// With this many places in the lot.
     pub(crate) fn new(share: S, lot: u32) -> Self {
-        Self { share, lot: vec![None; lot as usize] }
+        Self { share, lot: vec![None; lot as usize], nodes: vec![NodeId::FAST; lot as usize] }
+    }
+
+    /// The memory node of a parked frame.
+    pub(crate) fn node(&self, at: Frame) -> NodeId {
+        self.nodes[at.number() as usize]
     }
 
     fn parked(&self, at: Frame) -> &Vec<u8> {
@@ -585,17 +605,32 @@ impl<S: Share> Kernel for ModelKernel<S> {
     }
 
     fn place(&mut self, at: Va, content: &[u8], protect: bool) -> Result<(), Fail> {
-        self.share.with(|model| model.place(at, value_of(content), protect))
+        self.share.with(|model| model.place(at, value_of(content), protect, NodeId::FAST))
     }
 
-    fn place_copy(&mut self, at: Va, from: Frame, protect: bool) -> Result<(), Fail> {
+    fn place_copy(&mut self, at: Va, from: Frame, protect: bool, node: NodeId) -> Result<(), Fail> {
         let value = value_of(self.parked(from));
-        self.share.with(|model| model.place(at, value, protect))
+        self.share.with(|model| model.place(at, value, protect, node))
+    }
+
+    fn copy_to_far_node(&mut self, from: Frame, to: Frame) -> Result<(), Fail> {
+        self.share.with(|model| {
+            model.guarded()?;
+            if model.by_chance(8) { Err(Fail::NoRoom) } else { Ok(()) }
+        })?;
+        let copy = self.parked(from).clone();
+        let place = &mut self.lot[to.number() as usize];
+        assert!(place.is_none(), "a place of the lot with two frames");
+        *place = Some(copy);
+        self.nodes[to.number() as usize] = SLOW_NODE;
+        Ok(())
     }
 
     fn place_zeros(&mut self, at: Va, pages: u64) -> Result<u64, Fail> {
         for done in 0..pages {
-            if let Err(fail) = self.share.with(|model| model.place(at.plus(done), 0, false)) {
+            if let Err(fail) =
+                self.share.with(|model| model.place(at.plus(done), 0, false, NodeId::FAST))
+            {
                 return if done == 0 { Err(fail) } else { Ok(done) };
             }
         }
@@ -605,15 +640,17 @@ impl<S: Share> Kernel for ModelKernel<S> {
     fn park(&mut self, at: Va, to: Frame) -> Result<(), Fail> {
         let place = &mut self.lot[to.number() as usize];
         assert!(place.is_none(), "a place of the lot with two frames");
-        *place = Some(page_of(self.share.with(|model| model.park(at))?));
+        let (value, node) = self.share.with(|model| model.park(at))?;
+        *place = Some(page_of(value));
+        self.nodes[to.number() as usize] = node;
         Ok(())
     }
 
     fn restore(&mut self, from: Frame, at: Va) -> Result<(), Fail> {
-        let value = value_of(self.parked(from));
+        let (value, node) = (value_of(self.parked(from)), self.node(from));
         self.share.with(|model| {
             // A mapping that has changed its protection takes copies only.
-            if model.by_chance(8) { Err(Fail::Pinned) } else { model.place(at, value, false) }
+            if model.by_chance(8) { Err(Fail::Pinned) } else { model.place(at, value, false, node) }
         })?;
         self.lot[from.number() as usize] = None;
         Ok(())
@@ -653,7 +690,8 @@ impl<S: Share> Kernel for ModelKernel<S> {
     }
 
     fn give(&mut self, child: Child, at: Va, content: &[u8]) -> Result<(), Fail> {
-        self.share.child(child).with(|model| model.place(at, value_of(content), false))
+        let value = value_of(content);
+        self.share.child(child).with(|model| model.place(at, value, false, NodeId::FAST))
     }
 
     fn child_events(&mut self, child: Child, into: &mut Vec<Event>) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use nearfar_kernel::epf;
-use nearfar_kernel::tiering::{POLICIES, Settings, find, usual_min_free};
+use nearfar_kernel::tiering::{NodeId, POLICIES, Settings, find, usual_min_free};
 use nearfar_schema::{
     Bytes, Choice, Command, Entry, Given, Nanoseconds, Options as _, Registry, Value, column, none,
     required,
@@ -25,7 +25,7 @@ nearfar_schema::options! {
     pub struct Asked {
         /// Memory that each process keeps for itself: 512M.
         fast: Bytes = required(),
-        /// Where the rest lies: zstd, lz4, shm, file:PATH for a new file of that name, or umd:MACHINE.
+        /// Where the rest lies: zstd, lz4, shm, file:PATH for a new file of that name, umd:MACHINE, or node:N for memory node N.
         far: Tier = "zstd",
         /// Policy that decides what lies where.
         policy: Choice<Policies> = "ssp",
@@ -103,11 +103,15 @@ impl Asked {
         }
         let far_size =
             self.far_size.as_ref().map_or(self.fast.0.saturating_mul(16), |bytes| bytes.0);
-        if self.far.0.starts_with("umd:") && self.far_latency.0 > 0 {
-            let what = "is of no use with umd, whose machine says how long pages take";
+        let (name, tier, argument) = far::find(&self.far.0)?;
+        let takes_as_it_does = match name {
+            "umd" => Some("whose machine says how long pages take"),
+            _ => tier.is_mapped().then_some("whose pages are referred to where they are"),
+        };
+        if let Some(why) = takes_as_it_does.filter(|_| self.far_latency.0 > 0) {
+            let what = format!("is of no use with {name}, {why}");
             return Err(Error::input("--far-latency", what, "leave it out"));
         }
-        let (name, tier, argument) = far::find(&self.far.0)?;
         let pages = (far_size / PAGE as u64).min(u32::MAX.into()) as u32;
         let far = match (tier.check)(argument, pages)? {
             whole if whole.is_empty() => name.to_owned(),
@@ -128,16 +132,17 @@ impl Asked {
         if (find(&setup.policy)?.knobs)().iter().any(|declared| declared.name == knob) {
             setup.knobs.entry(knob.to_owned()).or_insert(usual);
         }
-        check_policy(&setup.policy, &setup.settings())?;
+        check_policy(&setup.policy, &setup.settings(), setup.is_mapped())?;
         Ok(setup)
     }
 }
 
-/// Whether a policy can run in a live memory: under a real program.
+/// Whether a policy can run in a live memory, under a real program; `mapped`: with a far tier that stays
+/// mapped.
 ///
 /// # Errors
 /// Why not, and what to choose.
-pub fn check_policy(name: &str, settings: &Settings) -> Result<()> {
+pub fn check_policy(name: &str, settings: &Settings, mapped: bool) -> Result<()> {
     if find(name)?.foresees {
         return Err(Error::input(
             format!("--policy {name}"),
@@ -145,7 +150,7 @@ pub fn check_policy(name: &str, settings: &Settings) -> Result<()> {
             "choose another; nearfar tiering --list has them",
         ));
     }
-    let sizes = Sizes { fast: 64, far: 64, window: 1, spare: 1, pages: 512 };
+    let sizes = Sizes { fast: 64, far: 64, window: 1, spare: 1, pages: 512, mapped };
     let world = World::new(Nowhere, Box::new(Nowhere), sizes);
     Manager::new(world, name, settings, 1).map(|_| ())
 }
@@ -172,7 +177,10 @@ impl Kernel for Nowhere {
     fn place(&mut self, _: Va, _: &[u8], _: bool) -> std::result::Result<(), Fail> {
         Err(Fail::Ended)
     }
-    fn place_copy(&mut self, _: Va, _: Frame, _: bool) -> std::result::Result<(), Fail> {
+    fn place_copy(&mut self, _: Va, _: Frame, _: bool, _: NodeId) -> std::result::Result<(), Fail> {
+        Err(Fail::Ended)
+    }
+    fn copy_to_far_node(&mut self, _: Frame, _: Frame) -> std::result::Result<(), Fail> {
         Err(Fail::Ended)
     }
     fn place_zeros(&mut self, _: Va, _: u64) -> std::result::Result<u64, Fail> {
@@ -231,6 +239,9 @@ mod tests {
             (vec![("fast", "64M"), ("epf", "some")], "none, all, smart:50us"),
             (vec![("fast", "64M"), ("far", "umd:umd"), ("far_latency", "2us")], "umd"),
             (vec![("fast", "64M"), ("far", "umd:nvme")], "[flash]"),
+            (vec![("fast", "64M"), ("far", "node")], "write node:N"),
+            (vec![("fast", "64M"), ("far", "node:4000")], "no memory node 4000"),
+            (vec![("fast", "64M"), ("far", "node:1"), ("far_latency", "2us")], "where they are"),
             (vec![("fast", "512M"), ("far", "umd:umd")], "--far-size"),
             (vec![("fast", "64M"), ("policy", "memtis")], "samples"),
             (vec![("fast", "64M"), ("policy", "oracle")], "future"),
@@ -243,11 +254,13 @@ mod tests {
     /// Each policy either runs or says why not.
     #[test]
     fn which_policies_can_live() {
-        let can: Vec<_> = POLICIES
-            .iter()
-            .filter(|(name, _)| check_policy(name, &Settings::default()).is_ok())
-            .map(|(name, _)| *name)
-            .collect();
-        assert_eq!(can, ["none", "autonuma", "tpp", "nomad", "ssp"]);
+        for mapped in [false, true] {
+            let can: Vec<_> = POLICIES
+                .iter()
+                .filter(|(name, _)| check_policy(name, &Settings::default(), mapped).is_ok())
+                .map(|(name, _)| *name)
+                .collect();
+            assert_eq!(can, ["none", "autonuma", "tpp", "nomad", "ssp"]);
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use nearfar_kernel::tiering::Settings;
 
-use crate::{PAGE, Sizes};
+use crate::{PAGE, Sizes, far};
 
 /// The variable.
 pub const VARIABLE: &str = "NEARFAR_RUN";
@@ -88,11 +88,17 @@ impl Setup {
         Settings { values: self.knobs.clone(), ..Settings::default() }
     }
 
+    /// Whether the far tier's pages stay in the program's memory, on a memory node.
+    pub fn is_mapped(&self) -> bool {
+        far::find(&self.far).is_ok_and(|(_, tier, _)| tier.is_mapped())
+    }
+
     /// Frames and pages. The window and the spare frames are part of the fast memory.
     pub fn sizes(&self) -> Sizes {
         let pages = |bytes: u64| bytes / PAGE as u64;
         let all = pages(self.fast);
-        let window = (all / 64).clamp(8, 4096);
+        let mapped = self.is_mapped();
+        let window = if mapped { 0 } else { (all / 64).clamp(8, 4096) };
         let spare = (all / 128).clamp(8, 512);
         let numbers = 2 * (all + pages(self.far_size)) + (1 << 16);
         Sizes {
@@ -101,6 +107,7 @@ impl Setup {
             window,
             spare: spare as usize,
             pages: numbers.min(1 << 30) as u32,
+            mapped,
         }
     }
 }
@@ -127,5 +134,9 @@ mod tests {
         assert!(Setup::from_text("fast=x").is_err() && Setup::from_text("nothing").is_err());
         let sizes = setup.sizes();
         assert_eq!(sizes.fast + sizes.window + sizes.spare as u64, 5 << 8);
+        // Every page on a memory node may be parked, and none is let through a window.
+        let mapped = Setup { far: "node:1".into(), far_size: 40 << 20, ..setup }.sizes();
+        assert_eq!(mapped.fast + mapped.spare as u64, 5 << 8);
+        assert_eq!((mapped.window, u64::from(mapped.lot())), (0, mapped.fast + 10_240 + 10 + 64));
     }
 }

@@ -1,8 +1,8 @@
 //! Where each page is, and what the policy's actions do to it: the live world's
 //! [`Memory`](nearfar_kernel::tiering::Memory) (its methods are in `memory.rs`).
 //!
-//! Node 0 is the program's own memory within a budget, node 1 the far tier. A page is in one of
-//! these states:
+//! Node 0 is the program's own memory within a budget, node 1 the far tier. Where that stores pages, a
+//! page is in one of these states; where it is a memory node, in one of `mapped.rs`:
 //!
 //! | node | where | far slot | write-protected |
 //! |---|---|---|---|
@@ -30,7 +30,7 @@ use std::os::fd::RawFd;
 use nearfar_kernel::tiering::{Context, Next, NodeId, Page, Refused, Thread, Time};
 
 use crate::children::Moves;
-use crate::far::{Arrival, Far, Fault, Fetch};
+use crate::far::Far;
 use crate::numbers::Numbers;
 use crate::{Child, Event, Fail, Frame, Kernel, PAGE, Slot, Va};
 
@@ -47,7 +47,7 @@ pub(crate) mod is {
     pub(crate) const PARKED: u16 = 1 << 2;
     /// On the far tier's node.
     pub(crate) const SLOW: u16 = 1 << 3;
-    /// A fast page whose next reference is a hint fault.
+    /// A page that is not in a slot, and whose next reference is a hint fault.
     pub(crate) const ARMED: u16 = 1 << 4;
     /// Referenced since the bit was cleared.
     pub(crate) const ACCESSED: u16 = 1 << 5;
@@ -150,7 +150,7 @@ pub(crate) struct Worker {
 
 /// How long a thread of the policy rests after a step in which everything was refused: a child, I/O or a
 /// lock holds pages for longer than a look at them takes. Twice as long after each, up to the second.
-const REST: (Time, Time) = (Time::from_ps(1_000_000_000), Time::from_ps(64_000_000_000));
+pub(crate) const REST: (Time, Time) = (Time::from_ps(1_000_000_000), Time::from_ps(64_000_000_000));
 /// The same where mappings are changing, which is over soon.
 const CHANGING: Time = Time::from_ps(100_000_000);
 
@@ -167,39 +167,46 @@ pub struct Sizes {
     pub spare: usize,
     /// Highest number of pages of the program.
     pub pages: u32,
+    /// The far tier is a memory node: its pages stay in the program's memory.
+    pub mapped: bool,
 }
 
 impl Sizes {
-    /// Places that the lot needs: all fast pages may be parked.
+    /// Places that the lot needs: all fast pages may be parked, and all pages on a memory node.
     pub fn lot(&self) -> u32 {
-        (self.fast + self.window + self.spare as u64 + 64).min(u32::MAX.into()) as u32
+        let far = if self.mapped { self.far } else { 0 };
+        (self.fast + far + self.window + self.spare as u64 + 64).min(u32::MAX.into()) as u32
     }
 }
 
 /// The live memory.
 pub struct World<K> {
     pub(crate) kernel: K,
+    /// Nothing is stored there if the far tier is mapped.
     pub(crate) far: Box<dyn Far>,
+    pub(crate) mapped: bool,
     pub(crate) numbers: Numbers,
-    /// By page number: what it is, its place in the lot if parked, its slot plus one if it has any.
+    /// By page number: what it is, its place in the lot if parked, its slot plus one if it has any (the
+    /// shadow's place in the lot where the far tier is mapped).
     flags: Vec<u16>,
     frames: Vec<u32>,
     slots: Vec<u32>,
     pub(crate) capacity: [u64; 2],
     pub(crate) used: [u64; 2],
     /// Slow pages in the program's memory, oldest first; some have left since.
-    window: VecDeque<Page>,
-    windowed: u64,
-    window_size: u64,
+    pub(crate) window: VecDeque<Page>,
+    pub(crate) windowed: u64,
+    pub(crate) window_size: u64,
     /// Pages of the window that could not leave it, and when they are tried again. Others have its room:
     /// the newest page, the only one that can leave, would do so before it is used.
-    stuck: VecDeque<Page>,
-    stuck_until: Time,
-    /// Places of the lot without a frame, and those with one that is nobody's.
-    empty: Vec<Frame>,
-    spare: Vec<Frame>,
+    pub(crate) stuck: VecDeque<Page>,
+    pub(crate) stuck_until: Time,
+    /// Places of the lot without a frame: used before, and never; those with one that is nobody's.
+    pub(crate) empty: Vec<Frame>,
+    unused: std::ops::Range<u32>,
+    pub(crate) spare: Vec<Frame>,
     spare_size: usize,
-    buffer: Vec<u8>,
+    pub(crate) buffer: Vec<u8>,
     pub(crate) workers: Vec<Worker>,
     pub(crate) running: Option<usize>,
     /// Copies begun in this event, with whom to wake.
@@ -213,7 +220,7 @@ pub struct World<K> {
     pub(crate) again: bool,
     /// Pages of this event that could not be moved as they are held, and requests that moved one.
     held: u32,
-    moved: u32,
+    pub(crate) moved: u32,
     /// Why it cannot go on: a far tier that fails.
     pub(crate) broken: Option<String>,
 }
@@ -226,6 +233,7 @@ impl<K: Kernel> World<K> {
         Self {
             kernel,
             far,
+            mapped: sizes.mapped,
             numbers,
             flags: vec![0; pages],
             frames: vec![0; pages],
@@ -237,7 +245,8 @@ impl<K: Kernel> World<K> {
             window_size: sizes.window,
             stuck: VecDeque::new(),
             stuck_until: Time::default(),
-            empty: (0..sizes.lot()).rev().map(Frame::new).collect(),
+            empty: Vec::new(),
+            unused: 0..sizes.lot(),
             spare: Vec::new(),
             spare_size: sizes.spare,
             buffer: vec![0; PAGE],
@@ -275,7 +284,7 @@ impl<K: Kernel> World<K> {
 
     /// Bytes that the far tier's pages take.
     pub fn far_bytes(&self) -> u64 {
-        self.far.bytes()
+        if self.mapped { self.used[SLOW_NODE.index()] * PAGE as u64 } else { self.far.bytes() }
     }
 
     pub(crate) fn page_at(&self, at: Va) -> Option<Page> {
@@ -300,10 +309,30 @@ impl<K: Kernel> World<K> {
     }
 
     pub(crate) fn free_slot(&mut self, page: Page) -> bool {
-        let Some(slot) = self.slot(page) else { return false };
-        self.far.free(slot);
-        self.slots[page.index()] = 0;
+        let Some(slot) = self.take_slot(page) else { return false };
+        if self.mapped {
+            self.release_frame(Frame::new(slot.number()));
+        } else {
+            self.far.free(slot);
+        }
         true
+    }
+
+    /// The page has no slot any more; what is there is the caller's.
+    pub(crate) fn take_slot(&mut self, page: Page) -> Option<Slot> {
+        let slot = self.slot(page)?;
+        self.slots[page.index()] = 0;
+        Some(slot)
+    }
+
+    /// Where a parked page is.
+    pub(crate) fn frame(&self, page: Page) -> Frame {
+        Frame::new(self.frames[page.index()])
+    }
+
+    /// A page is parked there from now on.
+    pub(crate) fn set_frame(&mut self, page: Page, frame: Frame) {
+        self.frames[page.index()] = frame.number();
     }
 
     pub(crate) fn node(&self, page: Page) -> NodeId {
@@ -335,6 +364,7 @@ impl<K: Kernel> World<K> {
                 self.held += 1;
             }
             Fail::Missing | Fail::Ended => {}
+            Fail::NoRoom => return Refused::NoFrame,
             Fail::Exists => {
                 let (known, at) = (self.state_of(at), at.address());
                 self.break_down(format!(
@@ -393,17 +423,17 @@ impl<K: Kernel> World<K> {
     // --- frames
 
     /// A place of the lot without a frame.
-    fn empty_place(&mut self) -> Option<Frame> {
-        if self.empty.is_empty() {
+    pub(crate) fn empty_place(&mut self) -> Option<Frame> {
+        let empty = self.empty.pop();
+        empty.or_else(|| self.unused.next().map(Frame::new)).or_else(|| {
             let spare = self.spare.pop()?;
             self.kernel.discard(spare, 1);
-            self.empty.push(spare);
-        }
-        self.empty.pop()
+            Some(spare)
+        })
     }
 
     /// The frame in the lot is nobody's any more.
-    fn release_frame(&mut self, frame: Frame) {
+    pub(crate) fn release_frame(&mut self, frame: Frame) {
         self.spare.push(frame);
         if self.spare.len() <= self.spare_size {
             return;
@@ -422,7 +452,7 @@ impl<K: Kernel> World<K> {
     /// Park a page that is in the program.
     pub(crate) fn park(&mut self, page: Page) -> Result<Frame, Refused> {
         if self.has(page, is::PARKED) {
-            return Ok(Frame::new(self.frames[page.index()]));
+            return Ok(self.frame(page));
         }
         let frame = self.empty_place().ok_or(Refused::NoFrame)?;
         let at = self.numbers.place(page);
@@ -433,13 +463,13 @@ impl<K: Kernel> World<K> {
         self.moved += 1;
         self.set(page, is::PRESENT, false);
         self.set(page, is::PARKED, true);
-        self.frames[page.index()] = frame.number();
+        self.set_frame(page, frame);
         Ok(frame)
     }
 
     /// Bring a parked page back, write-protected or not.
     pub(crate) fn restore(&mut self, page: Page, protect: bool) -> Result<(), Refused> {
-        let (at, frame) = (self.numbers.place(page), Frame::new(self.frames[page.index()]));
+        let (at, frame) = (self.numbers.place(page), self.frame(page));
         let mut copy = protect;
         if !copy {
             match self.kernel.restore(frame, at) {
@@ -450,7 +480,8 @@ impl<K: Kernel> World<K> {
             }
         }
         if copy {
-            if let Err(fail) = self.kernel.place_copy(at, frame, protect) {
+            let node = if self.mapped { self.node(page) } else { NodeId::FAST };
+            if let Err(fail) = self.kernel.place_copy(at, frame, protect, node) {
                 return Err(self.refused(fail, "bringing back a copy", at));
             }
             self.release_frame(frame);
@@ -458,91 +489,6 @@ impl<K: Kernel> World<K> {
         self.moved += 1;
         self.set(page, is::PARKED, false);
         self.set(page, is::PRESENT, true);
-        Ok(())
-    }
-
-    /// Ask the far tier for a page that is in its slot, and will be loaded: how long it will take if it
-    /// is not there at once.
-    pub(crate) fn fetch(&mut self, slot: Slot) -> Result<Option<u64>, Refused> {
-        match self.far.fetch(slot, self.event.ps() / 1000) {
-            Ok(Fetch::Here) => Ok(None),
-            Ok(Fetch::Coming { predicted_ns }) => Ok(Some(predicted_ns)),
-            Err(fault) => {
-                self.break_down(fault.to_string());
-                Err(Refused::Pinned)
-            }
-        }
-    }
-
-    /// Hear what has come from the far tier, and wake who copies it.
-    pub(crate) fn hear_arrivals(&mut self, arrivals: &mut Vec<Arrival>) {
-        arrivals.clear();
-        self.far.arrived(self.kernel.now_ns(), arrivals);
-        for Arrival { slot, predicted_ns, took_ns } in arrivals {
-            self.counters.fetches += 1;
-            self.counters.fetches_predicted_ns += *predicted_ns;
-            self.counters.fetches_ns += *took_ns;
-            let mut coming = std::mem::take(&mut self.coming);
-            for (_, _, thread) in coming.extract_if(.., |(other, _, _)| other == slot) {
-                self.wake_worker(thread);
-            }
-            self.coming = coming;
-        }
-    }
-
-    /// Bring a page from its slot, which it keeps.
-    pub(crate) fn bring(&mut self, page: Page, protect: bool) -> Result<(), Refused> {
-        let Some(slot) = self.slot(page) else { return Err(Refused::State) };
-        let at = self.numbers.place(page);
-        let spare = if protect { None } else { self.spare.pop() };
-        let into = match spare {
-            Some(frame) => self.kernel.frame_mut(frame),
-            None => &mut self.buffer[..],
-        };
-        let loaded = self.far.load(slot, into);
-        self.counters.far_loads += 1;
-        let mut placed = match (&loaded, spare) {
-            // A frame that nobody wants is worth less than a copy less.
-            (Ok(()), Some(frame)) => self.kernel.restore(frame, at),
-            (Ok(()), None) => self.kernel.place(at, &self.buffer, protect),
-            (Err(_), _) => Err(Fail::Again),
-        };
-        if let Some(frame) = spare {
-            if placed == Err(Fail::Pinned) {
-                placed = self.kernel.place_copy(at, frame, protect);
-                self.release_frame(frame);
-            } else if placed.is_ok() {
-                self.empty.push(frame);
-            } else {
-                self.release_frame(frame);
-            }
-        }
-        if let Err(fault) = loaded {
-            self.break_down(fault.to_string());
-        }
-        placed.map_err(|fail| self.refused(fail, "loading", at))?;
-        self.moved += 1;
-        self.set(page, is::PRESENT, true);
-        Ok(())
-    }
-
-    /// Store a parked page that has no slot, and let its frame go. If there is no room it stays
-    /// parked.
-    pub(crate) fn store(&mut self, page: Page) -> Result<(), Refused> {
-        let frame = self.park(page)?;
-        if self.slot(page).is_none() {
-            match self.far.store(self.kernel.frame(frame)) {
-                Ok(slot) => self.set_slot(page, slot),
-                Err(Fault::Full) => return Err(Refused::NoFrame),
-                Err(fault) => {
-                    self.break_down(fault.to_string());
-                    return Err(Refused::Pinned);
-                }
-            }
-            self.counters.far_stores += 1;
-        }
-        self.set(page, is::PARKED, false);
-        self.release_frame(frame);
         Ok(())
     }
 
@@ -560,7 +506,8 @@ impl<K: Kernel> World<K> {
             return;
         }
         if self.has(page, is::PARKED) {
-            self.buffer.copy_from_slice(self.kernel.frame(Frame::new(self.frames[page.index()])));
+            let frame = self.frame(page);
+            self.buffer.copy_from_slice(self.kernel.frame(frame));
         } else if let Some(slot) = self.slot(page)
             && let Err(fault) = self.far.load(slot, &mut self.buffer)
         {
@@ -593,65 +540,15 @@ impl<K: Kernel> World<K> {
         }
     }
 
-    // --- the window
-
-    /// A slow page is in the program's memory from now on.
-    pub(crate) fn enter_window(&mut self, page: Page) {
-        self.windowed += 1;
-        self.window.push_back(page);
-    }
-
-    /// A slow page in the program's memory is in its slot, or not slow, from now on.
-    pub(crate) fn leave_window(&mut self) {
-        self.windowed -= 1;
-    }
-
-    /// A slow page that is not in its slot.
-    pub(crate) fn in_window(&self, page: Page) -> bool {
-        self.has(page, is::MAPPED | is::SLOW) && !self.in_slot(page)
-    }
-
-    /// Put a page of the window into its slot.
-    pub(crate) fn evict(&mut self, page: Page) -> Result<(), Refused> {
-        self.store(page)?;
-        self.leave_window();
-        Ok(())
-    }
-
-    /// Let the oldest pages of the window go while there are too many.
-    pub(crate) fn trim_window(&mut self) {
-        if !self.stuck.is_empty() && self.event >= self.stuck_until {
-            for _ in 0..self.stuck.len().min(32) {
-                let Some(page) = self.stuck.pop_front() else { break };
-                if self.in_window(page) && self.evict(page).is_err() {
-                    self.stuck.push_back(page);
-                }
-            }
-            self.stuck_until = self.event.plus(REST.0);
-        }
-        while self.windowed.saturating_sub(self.stuck.len() as u64) > self.window_size {
-            let Some(page) = self.window.pop_front() else { break };
-            if self.in_window(page) && self.evict(page).is_err() {
-                if self.again {
-                    self.window.push_front(page);
-                    break;
-                }
-                self.stuck.push_back(page);
-            }
-        }
-        if self.window.len() as u64 > 4 * (self.window_size + 16) {
-            let mut window = std::mem::take(&mut self.window);
-            window.retain(|page| self.in_window(*page));
-            self.window = window;
-        }
-    }
-
     // --- pages
 
     /// Know a page that is in the program's memory, on a node that it is charged to.
     pub(crate) fn map(&mut self, page: Page, node: NodeId, accessed: bool) {
         self.flags[page.index()] = is::MAPPED | is::PRESENT;
         self.set(page, is::ACCESSED, accessed);
+        if self.mapped {
+            return self.map_on(page, node, accessed);
+        }
         self.used[node.index()] += 1;
         if node != NodeId::FAST {
             self.set(page, is::SLOW, true);
@@ -661,7 +558,7 @@ impl<K: Kernel> World<K> {
 
     /// Forget a page; what it held, wherever that is, is free. The number is still held.
     pub(crate) fn forget(&mut self, page: Page) {
-        let parked = self.has(page, is::PARKED).then(|| Frame::new(self.frames[page.index()]));
+        let parked = self.has(page, is::PARKED).then(|| self.frame(page));
         if self.in_window(page) {
             self.leave_window();
         }
@@ -705,8 +602,14 @@ impl<K: Kernel> World<K> {
     pub(crate) fn let_in(&mut self, page: Page, write: bool) -> Result<(), Refused> {
         let slow = self.has(page, is::SLOW);
         if self.has(page, is::PARKED) {
-            // A slow page that is parked could not be stored: it has no slot.
-            self.restore(page, self.has(page, is::PROTECTED) || self.slot(page).is_some())?;
+            // A slow page that is parked has no slot: it could not be stored, or is on a memory node. There
+            // it may be being copied, and a write is to be seen.
+            let watched =
+                self.has(page, is::PROTECTED) || (slow && !write && self.has(page, is::COPYING));
+            self.restore(page, watched || self.slot(page).is_some())?;
+            if write {
+                self.note_write(page);
+            }
             self.counters.accessed_faults += 1;
         } else {
             debug_assert!(slow, "a fast page is in the program or parked");
@@ -803,7 +706,7 @@ impl<K: Kernel> World<K> {
     #[cfg(test)]
     pub fn check(&self) -> Result<(), String> {
         let mut used = [0, 0];
-        let (mut windowed, mut lot) = (0, self.empty.len() + self.spare.len());
+        let (mut windowed, mut lot) = (0, self.empty.len() + self.unused.len() + self.spare.len());
         let mut next = self.mapped_from(Page::new(0));
         while let Some(page) = next {
             let slow = self.has(page, is::SLOW);
@@ -812,15 +715,20 @@ impl<K: Kernel> World<K> {
             used[usize::from(!slow)] += u64::from(self.has(page, is::COPYING));
             windowed += u64::from(self.in_window(page));
             lot += usize::from(self.has(page, is::PARKED));
+            lot += usize::from(self.mapped && self.slot(page).is_some());
             let state = self.flags[page.index()];
             let wrong = if self.has(page, is::PRESENT | is::PARKED) {
                 "is in two places"
-            } else if self.in_slot(page) && (!slow || self.slot(page).is_none()) {
+            } else if self.in_slot(page) && (self.mapped || !slow || self.slot(page).is_none()) {
                 "is nowhere"
             } else if !slow && self.slot(page).is_some() && !self.has(page, is::PROTECTED) {
                 "has a shadow and may be written"
-            } else if slow && self.has(page, is::ARMED) {
-                "is slow and armed"
+            } else if slow && !self.mapped && self.has(page, is::ARMED) {
+                "is stored and armed"
+            } else if slow && self.mapped && self.slot(page).is_some() {
+                "is slow and has a shadow"
+            } else if self.has(page, is::ARMED) && !self.has(page, is::PARKED) {
+                "is armed and there"
             } else {
                 next = self.mapped_from(page.skip(1));
                 continue;
@@ -843,7 +751,7 @@ impl<K: Kernel> World<K> {
 
     #[cfg(test)]
     fn lot_size(&self) -> u64 {
-        let (fast, window) = (self.capacity[0], self.window_size);
-        Sizes { fast, far: 0, window, spare: self.spare_size, pages: 0 }.lot().into()
+        let ([fast, far], window, mapped) = (self.capacity, self.window_size, self.mapped);
+        Sizes { fast, far, window, spare: self.spare_size, pages: 0, mapped }.lot().into()
     }
 }

@@ -42,10 +42,12 @@ fn tiering_policies() -> String {
     serde_json::Value::Array(policies.collect()).to_string()
 }
 
-/// Why a policy cannot run under a real program (`nearfar run`); none if it can.
+/// Why a policy cannot run under a real program (`nearfar run`); none if it can, with some far tier.
 fn refused_live(policy: &str) -> Option<String> {
     let settings = Settings { scale: 1.0, ..Settings::default() };
-    nearfar_live::options::check_policy(policy, &settings).err().map(|error| error.to_string())
+    nearfar_live::options::check_policy(policy, &settings, true)
+        .err()
+        .map(|error| error.to_string())
 }
 
 /// A policy to run: its label, a built-in name or an object (`nearfar.tiering.Policy`), and knobs.

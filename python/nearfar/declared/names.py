@@ -189,4 +189,5 @@ FAR: Final = (
         "umd",
         "the DRAM-interface SSD of a machine, its flash a file in the folder for temporary files",
     ),
+    ("node", "a memory node, whose pages the program refers to where they are"),
 )

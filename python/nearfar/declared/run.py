@@ -29,7 +29,7 @@ OPTIONS: Final = (
     Option(
         "far",
         type="str",
-        what="Where the rest lies: zstd, lz4, shm, file:PATH for a new file of that name, or umd:MACHINE.",
+        what="Where the rest lies: zstd, lz4, shm, file:PATH for a new file of that name, umd:MACHINE, or node:N for memory node N.",
         default="zstd",
         metavar="TIER",
         choices=names.FAR,

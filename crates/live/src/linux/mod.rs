@@ -7,13 +7,17 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
+use nearfar_kernel::tiering::NodeId;
 use nearfar_trace::{Error, Result};
 
+use self::nodes::Nodes;
 pub use self::stand_in::{Post, StandIns};
 use self::uffd::{Message, Uffd, feature};
+use crate::world::SLOW_NODE;
 use crate::{Child, Event, Fail, Found, Frame, Kernel, PAGE, Range, Regions, Va};
 
 mod mappings;
+mod nodes;
 mod stand_in;
 #[cfg(test)]
 mod tests;
@@ -48,6 +52,8 @@ pub struct Linux {
     messages: Vec<Message>,
     children: Vec<Option<Uffd>>,
     stand_ins: Option<StandIns>,
+    /// Of a far tier that is a memory node.
+    nodes: Option<Nodes>,
     /// What is not the program's: everything that was mapped before.
     excluded: Regions,
     maps: File,
@@ -150,6 +156,7 @@ impl Linux {
             messages: vec![Message::default(); BATCH],
             children: Vec::new(),
             stand_ins: None,
+            nodes: None,
             excluded: Regions::default(),
             maps: open("/proc/self/maps")?,
             pagemap: open("/proc/self/pagemap")?,
@@ -174,6 +181,23 @@ impl Linux {
     /// Threads that keep processors busy for those that wait.
     pub fn stand_in_by(&mut self, threads: StandIns) {
         self.stand_ins = Some(threads);
+    }
+
+    /// The far tier is this memory node, `argument` as it was checked. Frames come from the nodes preferred
+    /// by the thread that makes requests, which has to be the same from the first one on.
+    ///
+    /// # Errors
+    /// The node cannot be used.
+    pub fn use_node(&mut self, argument: &str) -> Result<()> {
+        let (far, fast) = crate::far::nodes(argument)?;
+        self.nodes = Some(Nodes::new(far, &fast));
+        Ok(())
+    }
+
+    fn prefer(&mut self, node: NodeId) {
+        if let Some(nodes) = &mut self.nodes {
+            nodes.prefer(node != NodeId::FAST);
+        }
     }
 
     /// Where messages come from.
@@ -355,14 +379,35 @@ impl Kernel for Linux {
 
     fn place(&mut self, at: Va, content: &[u8], protect: bool) -> std::result::Result<(), Fail> {
         assert_eq!(content.len(), PAGE);
+        self.prefer(NodeId::FAST);
         self.program.copy(at.address(), content.as_ptr(), PAGE as u64, protect).map(|_| ())
     }
 
-    fn place_copy(&mut self, at: Va, from: Frame, protect: bool) -> std::result::Result<(), Fail> {
+    fn place_copy(
+        &mut self,
+        at: Va,
+        from: Frame,
+        protect: bool,
+        node: NodeId,
+    ) -> std::result::Result<(), Fail> {
+        self.prefer(node);
         self.program.copy(at.address(), self.lot.at(from), PAGE as u64, protect).map(|_| ())
     }
 
+    fn copy_to_far_node(&mut self, from: Frame, to: Frame) -> std::result::Result<(), Fail> {
+        self.prefer(SLOW_NODE);
+        let (from, at) = (self.lot.at(from), self.lot.at(to));
+        self.program.copy(at.addr() as u64, from, PAGE as u64, false)?;
+        // Of a full node the kernel gives frames of another.
+        if self.nodes.as_ref().is_some_and(|nodes| nodes.has(at)) {
+            return Ok(());
+        }
+        self.discard(to, 1);
+        Err(Fail::NoRoom)
+    }
+
     fn place_zeros(&mut self, at: Va, pages: u64) -> std::result::Result<u64, Fail> {
+        self.prefer(NodeId::FAST);
         let length = (pages as usize * PAGE).min(self.zeros.len()) as u64;
         let copy = |length| self.program.copy(at.address(), self.zeros.as_ptr(), length, false);
         let copied = match copy(length) {

@@ -4,10 +4,12 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use nearfar_kernel::tiering::Page;
 use nearfar_kernel::tiering::testing::settings;
 
 use super::*;
 use crate::far::{TIERS, argument};
+use crate::world::is;
 use crate::{Manager, Sizes, Turn, World};
 
 /// The kernel, or why it cannot be asked.
@@ -17,12 +19,17 @@ fn linux(lot: u32) -> Option<Linux> {
         Err(error) => {
             let text = error.to_string();
             assert!(text.starts_with("userfaultfd: ") || text.starts_with("kernel: "), "{text}");
-            // Not `eprintln`, which the test harness keeps to itself when a test passes.
-            let (test, mut stderr) = (std::thread::current(), io::stderr());
-            let _ = writeln!(stderr, "{}: not run: {text}", test.name().unwrap_or_default());
+            not_run(&text);
             None
         }
     }
+}
+
+/// Say that the test, or a part of it, is not run.
+fn not_run(why: &str) {
+    // Not `eprintln`, which the test harness keeps to itself when a test passes.
+    let (test, mut stderr) = (std::thread::current(), io::stderr());
+    let _ = writeln!(stderr, "{}: not run: {why}", test.name().unwrap_or_default());
 }
 
 #[test]
@@ -85,7 +92,7 @@ fn requests_answer_as_the_model_does() {
     assert_eq!(kernel.place_zeros(b, 1), Err(Fail::Exists));
     assert_eq!(kernel.park(b, p), Ok(()));
     // Placed as a copy of a parked frame, which stays.
-    assert_eq!(kernel.place_copy(b, p, true), Ok(()));
+    assert_eq!(kernel.place_copy(b, p, true, NodeId::FAST), Ok(()));
     assert_eq!(kernel.frame(p), page_of(0));
     assert_eq!(read_at(b), 0);
     assert_eq!(kernel.protect(b, false), Ok(()));
@@ -204,16 +211,20 @@ impl Linux {
 
 /// Run `act` on memory that a policy manages within `fast` of `pages` pages.
 fn manage(policy: &str, far: &str, fast: u64, pages: u64, act: impl FnOnce(Range) + Send) {
-    let sizes = Sizes { fast, far: 4 * pages, window: 4, spare: 8, pages: 1 << 20 };
+    let folder = tempfile::tempdir().unwrap();
+    let (name, tier) = TIERS.iter().find(|(name, _)| *name == far).unwrap();
+    let (argument, mapped) = (argument(tier, folder.path()), tier.is_mapped());
+    let sizes = Sizes { fast, far: 4 * pages, window: 4, spare: 8, pages: 1 << 20, mapped };
     let Some(mut kernel) = linux(sizes.lot()) else { return };
+    if mapped && let Err(error) = kernel.use_node(&argument) {
+        return not_run(&format!("{policy}, {name}: {error}"));
+    }
     let memory = Mapping::new(pages).unwrap();
     let range = memory.range();
     // Other tests run in this process, too.
     kernel.excluded.add(Range::new(Va::new(0), Va::of(u64::MAX)));
     kernel.excluded.remove(range);
-    let folder = tempfile::tempdir().unwrap();
-    let tier = TIERS.iter().find(|(name, _)| *name == far).unwrap().1;
-    let far = (tier.make)(&argument(tier, folder.path()), 4 * pages as u32).unwrap();
+    let far = (tier.make)(&argument, 4 * pages as u32).unwrap();
     let world = World::new(kernel, far, sizes);
     let mut manager = Manager::new(world, policy, &settings(policy).unwrap(), 4).unwrap();
     manager.discover();
@@ -230,11 +241,67 @@ fn manage(policy: &str, far: &str, fast: u64, pages: u64, act: impl FnOnce(Range
         }
     });
     manager.world.check().unwrap();
+    if mapped {
+        check_nodes(&manager.world);
+    }
     let (used, _) = manager.world.used();
-    assert!(used[0] <= fast, "{used:?}");
     let seen = manager.world.counters;
-    assert!(seen.demotions_copied > 0 && seen.over_budget == 0, "{seen:?}");
+    // A page that could not be put on its node is fast.
+    assert!(used[0] <= fast + seen.over_budget, "{used:?}");
+    assert!(seen.demotions_copied > 0 && (mapped || seen.over_budget == 0), "{seen:?}");
     drop(manager);
+    drop(memory);
+}
+
+/// Pages are on the memory nodes that they are counted on.
+fn check_nodes(world: &World<Linux>) {
+    let kernel = world.kernel();
+    let nodes = kernel.nodes.as_ref().unwrap();
+    let (mut next, mut pages) = (world.mapped_from(Page::new(0)), [0, 0]);
+    while let Some(page) = next {
+        let at = match world.has(page, is::PARKED) {
+            true => kernel.lot.at(world.frame(page)),
+            false => world.numbers.place(page).address() as *const u8,
+        };
+        let node = world.node(page);
+        assert_eq!(nodes.has(at), node != NodeId::FAST, "{page:?}");
+        if let Some(shadow) = world.slot(page) {
+            assert!(nodes.has(kernel.lot.at(Frame::new(shadow.number()))), "{page:?}");
+        }
+        pages[node.index()] += 1;
+        next = world.mapped_from(page.skip(1));
+    }
+    assert!(pages.iter().all(|pages| *pages > 0), "{pages:?}");
+}
+
+/// A frame is on the node that is asked for, wherever it is moved.
+#[test]
+fn frames_are_on_the_node_that_is_asked_for() {
+    let Some((kernel, memory, range)) = with_program(4, 4) else { return };
+    let (memory, mut kernel) = (memory, kernel);
+    if let Err(error) = kernel.use_node("1") {
+        return not_run(&error.to_string());
+    }
+    let far = |kernel: &Linux, at: u64| kernel.nodes.as_ref().unwrap().has(at as *const u8);
+    let [a, b] = [range.from, range.from.plus(1)];
+    let [p, q] = [Frame::new(0), Frame::new(1)];
+    let place = |kernel: &Linux, frame| kernel.lot.at(frame).addr() as u64;
+    assert_eq!(kernel.place(a, &page_of(7), false), Ok(()));
+    assert!(!far(&kernel, a.address()));
+    assert_eq!(kernel.park(a, p), Ok(()));
+    assert_eq!(kernel.copy_to_far_node(p, q), Ok(()));
+    assert!(!far(&kernel, place(&kernel, p)) && far(&kernel, place(&kernel, q)));
+    assert_eq!((kernel.frame(p), kernel.frame(q)), (&page_of(7)[..], &page_of(7)[..]));
+    // A new frame in the program, on either node; and the one in the lot, which keeps its node.
+    assert_eq!(kernel.place_copy(b, q, true, NodeId::FAST), Ok(()));
+    assert!(!far(&kernel, b.address()));
+    assert_eq!(kernel.place_copy(range.from.plus(2), q, false, SLOW_NODE), Ok(()));
+    assert!(far(&kernel, range.from.plus(2).address()));
+    assert_eq!(kernel.restore(q, a), Ok(()));
+    assert!(far(&kernel, a.address()) && read_at(a) == 7);
+    assert_eq!(kernel.place_zeros(range.from.plus(3), 1), Ok(1));
+    assert!(!far(&kernel, range.from.plus(3).address()));
+    drop(kernel);
     drop(memory);
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use nearfar_kernel::tiering::NodeId;
 use nearfar_trace::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -28,9 +29,9 @@ pub struct Costs {
     pub protect_ns: u64,
     /// A frame that is given back to the system.
     pub discard_ns: u64,
-    /// A page that the far tier stores.
+    /// A page that the far tier stores, or that is copied to its memory node.
     pub store_ns: u64,
-    /// A page that it loads.
+    /// A page that it loads, or that is copied from its memory node into the program.
     pub load_ns: u64,
     /// Before that, a page that it brings while others run; 0 if it is loaded at once.
     #[serde(default)]
@@ -54,7 +55,6 @@ impl Costs {
         let memory = linux.memory(PAGES.into())?;
         let from = memory.from;
         let places = || (0..PAGES).map(|page| (from.plus(page.into()), Frame::new(page)));
-        let failed = |_| Error::missing("userfaultfd", "does not do as it should", "try again");
         // The least of some passes: what else the machine does only adds to it.
         let mut least = [u64::MAX; 6];
         for _ in 0..PASSES {
@@ -111,6 +111,13 @@ impl Costs {
 
     fn measure_far(&mut self, setup: &Setup) -> Result<()> {
         let (_, tier, argument) = far::find(&setup.far)?;
+        if tier.is_mapped() {
+            // Which node a thread's memory comes from is its own.
+            let found = std::thread::scope(|scope| scope.spawn(|| node(argument)).join());
+            let [store, load] = found.map_err(|_| failed(()))??;
+            (self.store_ns, self.load_ns) = (store, load);
+            return Ok(());
+        }
         let mut store = (tier.make)(argument, PAGES)?;
         let mut random = 1u64;
         let mut pages = vec![0u8; PAGES as usize * PAGE];
@@ -161,6 +168,38 @@ fn come(far: &mut dyn Far, slot: Slot) -> std::result::Result<u64, Fault> {
         wait([far.descriptor(), None], far.due().saturating_sub(now));
         far.arrived(monotonic(), &mut arrivals);
     }
+}
+
+fn failed<E>(_: E) -> Error {
+    Error::missing("userfaultfd", "does not do as it should", "try again")
+}
+
+/// Nanoseconds of a page that is copied to a memory node, and of one from there.
+fn node(argument: &str) -> Result<[u64; 2]> {
+    let mut linux = Linux::open(2 * PAGES)?;
+    linux.use_node(argument)?;
+    let memory = linux.memory(PAGES.into())?;
+    let mut least = [u64::MAX; 2];
+    for _ in 0..PASSES {
+        let pages = || (0..PAGES).map(|page| (memory.from.plus(page.into()), Frame::new(page)));
+        let far = |frame: Frame| Frame::new(PAGES + frame.number());
+        let zeros = vec![0; PAGE];
+        pages().try_for_each(|(at, _)| linux.place(at, &zeros, false)).map_err(failed)?;
+        pages().try_for_each(|(at, to)| linux.park(at, to)).map_err(failed)?;
+        let stored =
+            each(PAGES, || pages().try_for_each(|(_, at)| linux.copy_to_far_node(at, far(at))));
+        let loaded = each(PAGES, || {
+            let mut pages = pages();
+            pages.try_for_each(|(at, to)| linux.place_copy(at, far(to), false, NodeId::FAST))
+        });
+        linux.discard(Frame::new(0), 2 * PAGES);
+        pages().try_for_each(|(at, to)| linux.park(at, to)).map_err(failed)?;
+        linux.discard(Frame::new(0), PAGES);
+        for (least, passed) in least.iter_mut().zip([stored, loaded]) {
+            *least = passed.map_err(failed)?.min(*least);
+        }
+    }
+    Ok(least)
 }
 
 /// Nanoseconds of each of `count` of what `act` does.

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use nearfar_kernel::tiering::NodeId;
+
 use super::Costs;
 use crate::far::{Far, Fault, Slots};
 use crate::{Child, Event, Fail, Found, Frame, Kernel, PAGE, Range, Regions, Slot, Va};
@@ -26,17 +28,20 @@ pub(super) struct CountedKernel {
     found: bool,
     clock: Clock,
     costs: Costs,
+    /// The far tier is a memory node, from which pages are copied.
+    mapped: bool,
     frame: Vec<u8>,
 }
 
 impl CountedKernel {
-    pub(super) fn new(pages: u32, costs: Costs, clock: Arc<AtomicU64>) -> Self {
+    pub(super) fn new(pages: u32, costs: Costs, mapped: bool, clock: Arc<AtomicU64>) -> Self {
         Self {
             pages: vec![0; pages as usize],
             told: Vec::new(),
             found: false,
             clock: Clock(clock),
             costs,
+            mapped,
             frame: vec![0; PAGE],
         }
     }
@@ -102,8 +107,13 @@ impl Kernel for CountedKernel {
         self.bring(at, protect, self.costs.copy_ns)
     }
 
-    fn place_copy(&mut self, at: Va, _: Frame, protect: bool) -> Result<(), Fail> {
-        self.bring(at, protect, self.costs.copy_ns)
+    fn place_copy(&mut self, at: Va, _: Frame, protect: bool, _: NodeId) -> Result<(), Fail> {
+        self.bring(at, protect, if self.mapped { self.costs.load_ns } else { self.costs.copy_ns })
+    }
+
+    fn copy_to_far_node(&mut self, _: Frame, _: Frame) -> Result<(), Fail> {
+        self.clock.take(self.costs.store_ns);
+        Ok(())
     }
 
     fn place_zeros(&mut self, at: Va, pages: u64) -> Result<u64, Fail> {

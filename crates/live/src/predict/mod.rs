@@ -82,7 +82,7 @@ impl Predictor {
         if far_ns > 0 {
             far = Box::new(Slow::new(far, far_ns));
         }
-        let kernel = CountedKernel::new(pages, costs, clock.clone());
+        let kernel = CountedKernel::new(pages, costs, sizes.mapped, clock.clone());
         let world = World::new(kernel, far, sizes);
         let mut manager = Manager::new(world, &setup.policy, &setup.settings(), AROUND)?;
         manager.discover();

@@ -245,12 +245,13 @@ impl Shared {
 }
 
 /// A program of two threads under a policy.
-fn run(policy: &str, rules: Rules) {
-    run_threads(policy, rules, 2, |shared| shared.program(25));
+fn run(policy: &str, mapped: bool, rules: Rules) {
+    run_threads(policy, mapped, rules, 2, |shared| shared.program(25));
 }
 
-/// A program of so many threads under a policy, each of which does this.
-fn run_threads(policy: &str, rules: Rules, count: usize, act: fn(&Shared)) {
+/// A program of so many threads under a policy, each of which does this; `mapped`: the far tier is a
+/// memory node.
+fn run_threads(policy: &str, mapped: bool, rules: Rules, count: usize, act: fn(&Shared)) {
     let seed = thread_rng().r#gen();
     let shared = Shared {
         model: Arc::new(Mutex::new(Model::new(PAGES as usize, seed, rules))),
@@ -263,7 +264,7 @@ fn run_threads(policy: &str, rules: Rules, count: usize, act: fn(&Shared)) {
     if count == 2 {
         shared.with(|model| model.map(Range::new(Va::new(0), Va::new(PAGES - 3))));
     }
-    let sizes = sizes(4, 20, 1);
+    let sizes = sizes(4, 20, 1, mapped);
     let kernel = ModelKernel::new(shared.clone(), sizes.lot());
     let slow = thread_rng().gen_range(0..2) == 0;
     let world = World::new(kernel, Plain::of(20, slow), sizes);
@@ -290,25 +291,29 @@ fn patient() -> Config {
     config
 }
 
-fn orders(policy: &'static str, rules: Rules, count: usize) {
-    Runner::new(RandomScheduler::new(count), patient()).run(move || run(policy, rules));
+fn orders(policy: &'static str, mapped: bool, rules: Rules, count: usize) {
+    Runner::new(RandomScheduler::new(count), patient()).run(move || run(policy, mapped, rules));
 }
 
 #[test]
 fn no_order_loses_a_write() {
-    for policy in ["none", "autonuma", "tpp", "nomad", "ssp"] {
-        orders(policy, ALL, 300);
-        let scheduler = PctScheduler::new(3, 100);
-        Runner::new(scheduler, patient()).run(move || run(policy, ALL));
+    for mapped in [false, true] {
+        for policy in ["none", "autonuma", "tpp", "nomad", "ssp"] {
+            orders(policy, mapped, ALL, 300);
+            let scheduler = PctScheduler::new(3, 100);
+            Runner::new(scheduler, patient()).run(move || run(policy, mapped, ALL));
+        }
     }
 }
 
 /// Places that are moved from are moved to at once, by another thread, which is heard of first.
 #[test]
 fn no_order_of_moves_loses_a_write() {
-    let moves = || run_threads("none", ALL, 3, |shared| shared.mover(12));
-    shuttle::check_random(moves, 2000);
-    shuttle::check_pct(moves, 4000, 5);
+    let moves = |mapped| run_threads("none", mapped, ALL, 3, |shared| shared.mover(12));
+    shuttle::check_random(move || moves(false), 2000);
+    shuttle::check_pct(move || moves(false), 4000, 5);
+    shuttle::check_random(move || moves(true), 500);
+    shuttle::check_pct(move || moves(true), 1000, 5);
     // The orders are the worst that there are: of some thousands a few tell too little.
     let unclear = UNCLEAR_RUNS.load(Ordering::Relaxed);
     assert!(unclear < 100, "{unclear} runs");
@@ -318,7 +323,9 @@ fn no_order_of_moves_loses_a_write() {
 #[test]
 fn the_rules_are_needed() {
     for rules in [Rules { guard: false, ..ALL }, Rules { pins: false, ..ALL }] {
-        let found = std::panic::catch_unwind(|| orders("ssp", rules, 3000));
-        assert!(found.is_err(), "{rules:?}");
+        for mapped in [false, true] {
+            let found = std::panic::catch_unwind(|| orders("ssp", mapped, rules, 3000));
+            assert!(found.is_err(), "{rules:?}, mapped {mapped}");
+        }
     }
 }

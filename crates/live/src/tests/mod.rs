@@ -51,7 +51,7 @@ impl Far for Plain {
     }
 }
 
-/// Sizes at which everything happens with a few pages.
-fn sizes(fast: u64, far: u64, window: u64) -> Sizes {
-    Sizes { fast, far, window, spare: 2, pages: 4 * 512 }
+/// Sizes at which everything happens with a few pages; `mapped`: the far tier is a memory node.
+fn sizes(fast: u64, far: u64, window: u64, mapped: bool) -> Sizes {
+    Sizes { fast, far, window, spare: 2, pages: 4 * 512, mapped }
 }

@@ -1,0 +1,67 @@
+//! Memory nodes: which one new frames of this thread come from, and which one a page is on.
+
+use std::io;
+
+/// Bits of a mask of nodes: as many as a kernel can have.
+const NODES: usize = 1024;
+/// Policies of `include/uapi/linux/mempolicy.h`. Neither refuses where its nodes are full.
+const PREFERRED: i32 = 1;
+const PREFERRED_MANY: i32 = 5;
+
+type Mask = [u64; NODES / 64];
+
+fn mask(nodes: &[u32]) -> Mask {
+    let mut mask = [0; NODES / 64];
+    for node in nodes.iter().filter(|node| (**node as usize) < NODES) {
+        mask[*node as usize / 64] |= 1 << (node % 64);
+    }
+    mask
+}
+
+/// The far tier's node, and those of fast memory.
+#[derive(Debug)]
+pub(super) struct Nodes {
+    far: u32,
+    fast: Mask,
+    /// What the thread that makes requests has said last.
+    prefers_far: Option<bool>,
+}
+
+impl Nodes {
+    pub(super) fn new(far: u32, fast: &[u32]) -> Self {
+        Self { far, fast: mask(fast), prefers_far: None }
+    }
+
+    /// Where frames come from that requests of this thread make from now on, if there is room.
+    pub(super) fn prefer(&mut self, far: bool) {
+        if self.prefers_far == Some(far) {
+            return;
+        }
+        let (policy, mask) =
+            if far { (PREFERRED, mask(&[self.far])) } else { (PREFERRED_MANY, self.fast) };
+        // SAFETY: the kernel reads so many bits; it takes the last one for the end.
+        let done = unsafe {
+            libc::syscall(libc::SYS_set_mempolicy, policy, mask.as_ptr(), NODES as u64 + 1)
+        };
+        // Refused, frames come from where they came from before, which who needs to know looks at.
+        self.prefers_far = (done == 0).then_some(far);
+    }
+
+    /// Whether the page at this address is on the far tier's node.
+    pub(super) fn has(&self, at: *const u8) -> bool {
+        node_of(at).is_ok_and(|node| node == self.far)
+    }
+}
+
+/// The node of a page of this process.
+pub(crate) fn node_of(at: *const u8) -> io::Result<u32> {
+    let (mut node, none) = (0i32, std::ptr::null::<i32>());
+    // SAFETY: of this process (0), one address, which is not followed, and no target: it writes the node.
+    let done = unsafe {
+        libc::syscall(libc::SYS_move_pages, 0, 1u64, &raw const at, none, &raw mut node, 0)
+    };
+    if done < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    u32::try_from(node).map_err(|_| io::Error::from_raw_os_error(-node))
+}
