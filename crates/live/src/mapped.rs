@@ -26,16 +26,15 @@ impl<K: Kernel> World<K> {
         if node != NodeId::FAST {
             let put = self.put_on_node(page);
             self.counters.over_budget += u64::from(put.is_err() && self.used[0] > self.capacity[0]);
-            if self.has(page, is::PARKED) {
-                // If it cannot be brought back now, the next reference does that.
+            if put.is_err() && self.has(page, is::PARKED) {
                 let _ = self.restore(page, false);
             }
             self.set(page, is::ACCESSED, accessed);
         }
     }
 
-    /// Make a fast page slow: it is parked afterwards, as who is demoted is idle, and as a rule armed next.
-    /// Its shadow takes its place if it has one.
+    /// Make a fast page slow: its shadow takes its place if it has one. It is parked until the event is
+    /// over, as the policy may arm it next.
     pub(crate) fn put_on_node(&mut self, page: Page) -> Result<(), Refused> {
         let frame = self.park(page)?;
         let far = match self.take_slot(page) {
@@ -48,7 +47,20 @@ impl<K: Kernel> World<K> {
         self.set_frame(page, far);
         self.release_frame(frame);
         self.moved(page, SLOW_NODE);
+        self.demoted.push(page);
         Ok(())
+    }
+
+    /// Let references to the pages through that were demoted in this event and not armed.
+    pub(crate) fn let_demoted_in(&mut self) {
+        let mut demoted = std::mem::take(&mut self.demoted);
+        for page in demoted.drain(..) {
+            if self.has(page, is::SLOW | is::PARKED) && !self.has(page, is::ARMED) {
+                // If that cannot be done now, the next reference does it.
+                let _ = self.restore(page, false);
+            }
+        }
+        self.demoted = demoted;
     }
 
     /// A copy on the far node of the frame that the page is parked in.

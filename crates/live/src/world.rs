@@ -209,6 +209,8 @@ pub struct World<K> {
     pub(crate) buffer: Vec<u8>,
     pub(crate) workers: Vec<Worker>,
     pub(crate) running: Option<usize>,
+    /// Pages put on the far tier's memory node in this event.
+    pub(crate) demoted: Vec<Page>,
     /// Copies begun in this event, with whom to wake.
     pub(crate) begun: Vec<(Page, Thread)>,
     /// Copies begun whose pages are on their way from the far tier, by slot.
@@ -252,6 +254,7 @@ impl<K: Kernel> World<K> {
             buffer: vec![0; PAGE],
             workers: Vec::new(),
             running: None,
+            demoted: Vec::new(),
             begun: Vec::new(),
             coming: Vec::new(),
             event: Time::default(),
@@ -673,6 +676,7 @@ impl<K: Kernel> World<K> {
 
     /// An event is over: the copies begun in it are complete.
     pub(crate) fn end_event(&mut self) {
+        self.let_demoted_in();
         for (_, thread) in std::mem::take(&mut self.begun) {
             self.wake_worker(thread);
         }

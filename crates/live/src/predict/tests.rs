@@ -141,13 +141,23 @@ proptest! {
     fn counts_add_up(
         references in prop::collection::vec((0u32..700, any::<bool>()), 1..3000),
         policy in prop::sample::select(vec!["none", "autonuma", "tpp", "nomad", "ssp"]),
+        mapped: bool,
     ) {
-        let setup = setup(policy, 1 << 20);
+        let mut setup = setup(policy, 1 << 20);
+        if mapped {
+            setup.far = "node:1".into();
+        }
         let (found, again) = (run(&setup, 700, &references), run(&setup, 700, &references));
         prop_assert_eq!(found, again);
         let seen = found.counters;
         prop_assert!(seen.shadow_copies <= seen.promotions);
         prop_assert!(seen.shadow_faults + seen.demotions_remapped <= seen.shadow_copies);
         prop_assert!(found.peak[0] <= setup.sizes().fast + seen.over_budget);
+        if mapped {
+            // References to slow pages go through; each page that moves is copied.
+            prop_assert_eq!((seen.window_faults, found.peak[2]), (0, 0));
+            prop_assert_eq!(seen.far_loads, seen.promotions);
+            prop_assert!(seen.far_stores + seen.shadows_reclaimed >= seen.demotions_copied);
+        }
     }
 }

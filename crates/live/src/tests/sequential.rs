@@ -323,6 +323,34 @@ fn references_to_a_mapped_far_tier_go_through() {
     }
 }
 
+/// A demoted page is referred to where it is, but a fault tells of the reference if it was armed at once.
+#[test]
+fn a_page_that_is_demoted_and_not_armed_is_there() {
+    for (armed, seed) in
+        [false, true].into_iter().flat_map(|armed| (0..16).map(move |s| (armed, s)))
+    {
+        let mut live = Live::start("none", &Settings::default(), seed, 1, true).unwrap();
+        let at = Va::new(3);
+        live.access(at, true);
+        let world = &mut live.manager.world;
+        let page = world.page_at(at).unwrap();
+        world.begin_event();
+        if Memory::move_page(world, page, SLOW_NODE).is_err()
+            || armed && Memory::arm_hint(world, page).is_err()
+        {
+            continue;
+        }
+        world.end_event();
+        // What the kernel refuses for a moment is done by the next reference.
+        assert!(world.has(page, is::PRESENT) || armed || world.again);
+        let before = world.counters.hint_faults;
+        live.access(at, false);
+        assert_eq!(live.manager.world.counters.hint_faults - before, u64::from(armed));
+        assert_eq!(live.manager.world.node(page), SLOW_NODE);
+        live.check();
+    }
+}
+
 /// The page is read while it is copied, which is nothing; one that is written meanwhile stays where it is.
 #[test]
 fn a_copy_from_a_memory_node_is_given_up_if_the_page_is_written() {
