@@ -56,8 +56,9 @@ impl<K: Kernel> World<K> {
         let mut demoted = std::mem::take(&mut self.demoted);
         for page in demoted.drain(..) {
             if self.has(page, is::SLOW | is::PARKED) && !self.has(page, is::ARMED) {
+                let watched = self.has(page, is::PROTECTED) || self.has(page, is::COPYING);
                 // If that cannot be done now, the next reference does it.
-                let _ = self.restore(page, false);
+                let _ = self.restore(page, watched);
             }
         }
         self.demoted = demoted;

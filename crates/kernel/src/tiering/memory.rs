@@ -8,7 +8,8 @@ use super::{Context, NodeId, Page, Tenant, Thread, Time};
 /// Why an action was not carried out; nothing has changed then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// The node has no free frame for the page, or its tenant may not have more there.
+    /// The node has no free frame for the page, or its tenant may not have more there. Of a live memory's
+    /// budget frames may be free that others have.
     NoFrame,
     /// The page is being copied by [`Memory::begin_copy`], or that copy is not complete yet.
     Busy,

@@ -164,6 +164,10 @@ impl Subject for Live {
         &self.manager.world
     }
 
+    fn shares_nodes(&self) -> bool {
+        self.manager.world.mapped
+    }
+
     fn step(&mut self, step: Step) {
         self.run(&[step]);
         if step == Step::Sleep {

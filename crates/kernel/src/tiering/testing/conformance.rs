@@ -22,6 +22,10 @@ use super::{PAGES, Step, steps};
 pub trait Subject {
     /// The memory, between steps.
     fn memory(&self) -> &dyn Memory;
+    /// Whether others may have frames of a node that are free by its budget.
+    fn shares_nodes(&self) -> bool {
+        false
+    }
     /// The next step of the program.
     ///
     /// # Panics
@@ -72,7 +76,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
         2 => (page(), node()).prop_map(|(page, to)| Act::Move(page, to)),
         4 => (page(), node()).prop_map(|(page, to)| Act::Begin(page, to)),
         2 => (page(), any::<bool>()).prop_map(|(page, keep)| Act::Commit(page, keep)),
-        1 => page().prop_map(Act::Remap),
+        3 => page().prop_map(Act::Remap),
         1 => page().prop_map(Act::Drop),
         1 => page().prop_map(Act::Split),
     ];
@@ -105,6 +109,8 @@ struct Probe {
     /// What was called since the step began.
     called: Vec<Called>,
     now: Time,
+    /// [`Subject::shares_nodes`].
+    shares_nodes: bool,
     /// Its thread goes on by itself; else it has to be woken.
     goes_on: bool,
     /// Actions that were carried out.
@@ -314,7 +320,7 @@ impl Probe {
             let allowed = match (refused, act) {
                 (Refused::State, _) => wrong,
                 (Refused::NoFrame, Act::Move(_, to) | Act::Begin(_, to)) => {
-                    free.get(to.index()).is_none_or(|free| *free == 0)
+                    self.shares_nodes || free.get(to.index()).is_none_or(|free| *free == 0)
                 }
                 (Refused::Busy, Act::Commit(..)) => copy.is_some(),
                 (Refused::Busy, Act::Move(..) | Act::Begin(..) | Act::Remap(_) | Act::Split(_)) => {
@@ -472,7 +478,7 @@ const STEP: Time = Time::from_ps(7_000_000);
 /// A world that does not keep to the contract; the least program that shows it.
 pub fn suite<S: Subject>(start: impl Fn(Make, u64) -> S) {
     let done = RefCell::new(BTreeSet::new());
-    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) };
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) };
     let found =
         TestRunner::new(config).run(&(acts(), steps(), any::<u64>()), |(acts, steps, seed)| {
             done.borrow_mut().extend(conforms(&acts, &steps, |make| start(make, seed)));
@@ -516,6 +522,7 @@ fn conforms<S: Subject>(
         assert_eq!((thread.name(), thread.index()), ("prober", 0));
         Ok((Box::new(Prober { probe: of_policy, thread }), vec![(thread, Time::default())]))
     }));
+    locked(&probe).shares_nodes = world.shares_nodes();
     let look = |world: &S| View::of(world.memory(), &locked(&probe).copies);
     for step in steps {
         let before = look(&world);
