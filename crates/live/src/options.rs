@@ -106,7 +106,7 @@ impl Asked {
         let (name, tier, argument) = far::find(&self.far.0)?;
         let takes_as_it_does = match name {
             "umd" => Some("whose machine says how long pages take"),
-            _ => tier.is_mapped().then_some("whose pages are referred to where they are"),
+            _ => tier.is_mapped.then_some("whose pages are referred to where they are"),
         };
         if let Some(why) = takes_as_it_does.filter(|_| self.far_latency.0 > 0) {
             let what = format!("is of no use with {name}, {why}");

@@ -90,7 +90,7 @@ impl Setup {
 
     /// Whether the far tier's pages stay in the program's memory, on a memory node.
     pub fn is_mapped(&self) -> bool {
-        far::find(&self.far).is_ok_and(|(_, tier, _)| tier.is_mapped())
+        far::find(&self.far).is_ok_and(|(_, tier, _)| tier.is_mapped)
     }
 
     /// Frames and pages. The window and the spare frames are part of the fast memory.

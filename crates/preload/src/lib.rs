@@ -83,7 +83,7 @@ fn begin(text: &str) -> Result<(), String> {
     let mut kernel = Linux::open(sizes.lot()).map_err(say)?;
     let (_, tier, argument) = far::find(&setup.far).map_err(say)?;
     let mut store = (tier.make)(argument, sizes.far.min(u32::MAX.into()) as u32).map_err(say)?;
-    if tier.is_mapped() {
+    if tier.is_mapped {
         kernel.use_node(argument).map_err(say)?;
     }
     if setup.far_latency_ns > 0 {

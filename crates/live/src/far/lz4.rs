@@ -12,6 +12,7 @@ use crate::PAGE;
 pub static TIER: Named = Named {
     what: "a pool in memory, compressed by LZ4",
     argument: "",
+    is_mapped: false,
     check: super::nothing,
     make: |_, pages| Ok(Box::new(Pool::new(Lz4(CompressTable::default()), pages))),
 };

@@ -12,6 +12,7 @@ use crate::{PAGE, Slot};
 pub static TIER: Named = Named {
     what: "a memory node, whose pages the program refers to where they are",
     argument: "N",
+    is_mapped: true,
     check: |argument, pages| Machine::read()?.check(argument, pages).map(|node| node.to_string()),
     make: |_, _| Ok(Box::new(Node)),
 };

@@ -15,6 +15,7 @@ use crate::{PAGE, Slot};
 pub static TIER: Named = Named {
     what: "shared memory, not compressed",
     argument: "",
+    is_mapped: false,
     check: super::nothing,
     make: |_, pages| Ok(Box::new(Shm::new(pages)?)),
 };

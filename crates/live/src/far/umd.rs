@@ -28,6 +28,7 @@ use crate::{PAGE, Slot};
 pub static TIER: Named = Named {
     what: "the DRAM-interface SSD of a machine, its flash a file in the folder for temporary files",
     argument: "MACHINE",
+    is_mapped: false,
     check: |machine, pages| {
         OnFlash::open(machine, pages)?;
         let is_path = machine.contains('/') || machine.ends_with(".toml");

@@ -11,6 +11,7 @@ use crate::PAGE;
 pub static TIER: Named = Named {
     what: "a pool in memory, compressed by zstd",
     argument: "",
+    is_mapped: false,
     check: super::nothing,
     make: |_, pages| Ok(Box::new(Pool::new(Zstd::new()?, pages))),
 };

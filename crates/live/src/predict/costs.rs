@@ -111,7 +111,7 @@ impl Costs {
 
     fn measure_far(&mut self, setup: &Setup) -> Result<()> {
         let (_, tier, argument) = far::find(&setup.far)?;
-        if tier.is_mapped() {
+        if tier.is_mapped {
             // Which node a thread's memory comes from is its own.
             let found = std::thread::scope(|scope| scope.spawn(|| node(argument)).join());
             let [store, load] = found.map_err(|_| failed(()))??;
