@@ -19,7 +19,7 @@ from tiers import needs_userfaultfd, run
 
 COSTS = {
     "fault_ns": 8000, "read_ns": 250, "copy_ns": 1000, "copy_next_ns": 700, "take_ns": 800,
-    "protect_ns": 600, "discard_ns": 1000, "store_ns": 50, "load_ns": 250,
+    "protect_ns": 600, "discard_ns": 1000, "store_ns": 50, "load_ns": 250, "fetch_ns": 0,
 }  # fmt: skip
 SMALL: Any = {"scale": "1/1024", "mix": "write"}
 PROGRAM = Path(__file__).parent.parent / "bench" / "programs" / "touch.c"

@@ -236,14 +236,17 @@ impl Clusters {
             let scale = self.schedule.records as f64 / CLUSTER as f64;
             (mean * scale, error * scale)
         };
-        // What happens once in a while may not have in any cluster: the rule of three.
+        // What happens once in a while, a miss or a hit, may not have in any cluster: the rule of three.
         let rare = 3.0 * self.schedule.records as f64 / (counts.len() as u64 * CLUSTER) as f64;
         let (least, below) = whole(|of| of.misses);
         let (most, above) = whole(|of| of.misses + of.open);
         Estimate {
             misses: f64::midpoint(least, most),
             second_hits: whole(|of| of.second_hits).0,
-            interval: Some(((least - HALF * below).max(0.0), most + HALF * above + rare)),
+            interval: Some((
+                (least - HALF * below - rare).max(0.0),
+                most + HALF * above + rare,
+            )),
         }
     }
 }
