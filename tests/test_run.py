@@ -111,10 +111,11 @@ def test_a_database_in_a_quarter_of_its_memory(tmp_path: Path) -> None:
 
 @needs_userfaultfd
 @needs_cc
-@pytest.mark.parametrize("far", ["zstd", "shm"])
+@pytest.mark.parametrize("far", ["zstd", "shm", "file"])
 def test_no_page_is_wrong(far: str, tmp_path: Path, build: Callable[..., Path]) -> None:
     program = build((HERE / "soak.c").read_text(), "-pthread")
     words = [str(program), "32", "40000", "3", str(tmp_path / "read")]
+    far = f"file:{tmp_path / 'far'}" if far == "file" else far
     output, outcome = run(*words, fast="8M", far=far, policy="ssp")
     assert output == "0 pages were wrong\n" and outcome.exit_code == 0
     seen = outcome.counters
