@@ -184,7 +184,7 @@ FAR: Final = (
     ("zstd", "a pool in memory, compressed by zstd"),
     ("lz4", "a pool in memory, compressed by LZ4"),
     ("shm", "shared memory, not compressed"),
-    ("file", "a file, read and written without the page cache"),
+    ("file", "a file, read and written without the page cache, many pages at a time"),
     (
         "umd",
         "the DRAM-interface SSD of a machine, its flash a file in the folder for temporary files",

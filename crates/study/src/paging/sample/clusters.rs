@@ -243,10 +243,7 @@ impl Clusters {
         Estimate {
             misses: f64::midpoint(least, most),
             second_hits: whole(|of| of.second_hits).0,
-            interval: Some((
-                (least - HALF * below - rare).max(0.0),
-                most + HALF * above + rare,
-            )),
+            interval: Some(((least - HALF * below - rare).max(0.0), most + HALF * above + rare)),
         }
     }
 }
