@@ -136,7 +136,11 @@ impl<K: Kernel> Manager<K> {
             self.regions.add(range);
             for at in present {
                 if self.world.page_at(at).is_none() {
-                    self.event(|manager| manager.know(at, false));
+                    self.event(|manager| {
+                        manager.know(at, false);
+                        // A policy that never arms a page has no fault after which to do this.
+                        manager.world.trim_window();
+                    });
                 }
             }
         }
