@@ -335,10 +335,14 @@ impl Thread {
         let words: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
         let state = words.first()?.chars().next()?;
         let ticks = |at: usize| words.get(at).and_then(|word| word.parse::<u64>().ok());
-        let in_transfer = state == 'D' && {
+        let in_transfer = matches!(state, 'D' | 'S') && {
             let call = fs::read_to_string(format!("{folder}/syscall")).unwrap_or_default();
-            let number = call.split(' ').next().and_then(|word| word.parse().ok());
-            matches!(number, Some(libc::SYS_pread64 | libc::SYS_pwrite64))
+            match call.split(' ').next().and_then(|word| word.parse().ok()) {
+                Some(libc::SYS_pread64 | libc::SYS_pwrite64) => state == 'D',
+                // It waits there for nothing else.
+                Some(libc::SYS_io_uring_enter) => true,
+                _ => false,
+            }
         };
         let used = tick() * (ticks(11)? + ticks(12)?) as u32;
         (!matches!(state, 'Z' | 'X')).then_some(Self { state, used, in_transfer })
