@@ -88,6 +88,7 @@ def live_run(
     options: Mapping[str, object],
     knobs: Mapping[str, str],
     progress: Callable[[str], object],
+    policy: tuple[str, Callable[[], object]] | None = None,
 ) -> str: ...
 def live_predict(
     *,
@@ -99,6 +100,7 @@ def live_predict(
     shared_processor: bool,
     costs: str | None,
     progress: Callable[[int], object] | None,
+    policy: tuple[str, Callable[[], object]] | None = None,
 ) -> str: ...
 def live_probe() -> None: ...
 def live_runs() -> list[tuple[int, str]]: ...

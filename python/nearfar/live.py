@@ -10,7 +10,7 @@ import json
 import shutil
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
@@ -22,6 +22,7 @@ from nearfar.live_result import LiveResult, LiveRun, record
 from nearfar.output import watched
 from nearfar.processes import handling
 from nearfar.schema import knob_text, takes
+from nearfar.tiering import made_of
 from nearfar.units import duration, percent, size
 
 LIBRARY = Path(__file__).parent / "_live" / "libnearfar_preload.so"
@@ -144,6 +145,19 @@ class _Meter:
         return ", ".join(parts)
 
 
+def asked(
+    values: Mapping[str, Any], knobs: Mapping[str, str | float | bool] | None
+) -> tuple[dict[str, Any], tuple[str, Callable[[], Any]] | None, dict[str, str]]:
+    """Options for the engine, a policy that is written in Python beside them, and knobs as text."""
+    options = dict(values)
+    given = {name: knob_text(value) for name, value in (knobs or {}).items()}
+    policy = options.get("policy")
+    if policy is None or isinstance(policy, str):
+        return options, None, given
+    label, make, own = made_of(options.pop("policy"))
+    return options, (label, make), own | given
+
+
 @takes(declared.OPTIONS)
 def run(
     command: Sequence[str],
@@ -161,6 +175,10 @@ def run(
         {options}
         knobs: the policy's, by name, as it writes them.
 
+    A policy is a name, or a class or object that follows :class:`nearfar.tiering.Policy`. That runs
+    in this process: each process of the program has an object of its own, called in a thread of its
+    own. An exception in a hook ends the program and comes out of this function.
+
     Raises:
         NearfarError: the program cannot be run; the policy cannot live; userfaultfd cannot be had
             (exit code 3).
@@ -170,8 +188,7 @@ def run(
         raise NearfarError("command: is empty; put the program after `--`")
     if not LIBRARY.exists():
         raise NearfarError(f"{LIBRARY.name}: is not built; run `make live`", exit_code=3)
-    values = {"fast": fast, **options}
-    given = {name: knob_text(value) for name, value in (knobs or {}).items()}
+    values, policy, given = asked({"fast": fast, **options}, knobs)
     meter = _Meter() if watched() else None
 
     def progress(text: str) -> None:
@@ -180,8 +197,12 @@ def run(
 
     # Ctrl-C is the program's, which the terminal sends it to.
     with handling([signal.SIGINT], lambda _number, _frame: None):
-        text = _engine.live_run(words, LIBRARY, options=values, knobs=given, progress=progress)
+        text = _engine.live_run(
+            words, LIBRARY, options=values, knobs=given, progress=progress, policy=policy
+        )
     answer = json.loads(text)
+    if policy is not None:
+        answer["options"]["policy"] = policy[0]
     found = answer["summary"]
     if meter is not None:
         print("\x1b[K", end="", file=sys.stderr)

@@ -16,8 +16,8 @@ from typing import Any, Unpack
 from nearfar import _engine
 from nearfar.declared import run as declared
 from nearfar.errors import NearfarError
-from nearfar.live import Outcome
-from nearfar.schema import knob_text, takes
+from nearfar.live import Outcome, asked
+from nearfar.schema import takes
 from nearfar.tiering import trace_of
 
 #: Counters that the comparison shows, and what they are called there.
@@ -112,6 +112,8 @@ def predict(
         {options}
         knobs: the policy's, by name, as it writes them.
 
+    A policy is a name, or a class or object that follows :class:`nearfar.tiering.Policy`.
+
     Raises:
         NearfarError: the trace cannot be read; the policy cannot live; userfaultfd cannot be had
             (exit code 3).
@@ -121,17 +123,20 @@ def predict(
         raise NearfarError(f"alone: {alone} is not above 0 seconds")
     if shared_processor is None:
         shared_processor = len(os.sched_getaffinity(0)) == 1
-    values = {"fast": fast, **options}
+    values, policy, given = asked({"fast": fast, **options}, knobs)
     text = _engine.live_predict(
         options=values,
-        knobs={name: knob_text(value) for name, value in (knobs or {}).items()},
+        knobs=given,
         load={**(workload or {}), **({} if trace else {"workload": str(load)})},
         trace=trace,
         alone=alone,
         shared_processor=shared_processor,
         costs=None if costs is None else json.dumps(dict(costs)),
         progress=None,
+        policy=policy,
     )
+    if policy is not None:
+        values["policy"] = policy[0]
     found = json.loads(text)
     fast_bytes, far, window = (4096 * pages for pages in found["peak"])
     return Prediction(

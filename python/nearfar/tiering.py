@@ -379,11 +379,7 @@ def _policies(given: Any, knobs: dict[str, dict[str, str]]) -> list[_Made]:
             chosen = [name for name, _ in names.POLICY] if words == ["all"] else words
             made.extend((name, name, None, knobs.get(name, {})) for name in chosen)
             continue
-        kind = item if isinstance(item, type) else type(item)
-        label = str(getattr(item, "name", kind.__name__.lower()))
-        own = {str(k): str(v) for k, v in getattr(item, "knobs", {}).items()}
-        # Every run begins with an object of its own.
-        make = item if isinstance(item, type) else _copier(item)
+        label, make, own = made_of(item)
         made.append((label, None, make, own | knobs.get(label, {})))
     labels = [label for label, *_ in made]
     twice = next((label for label in labels if labels.count(label) > 1), None)
@@ -395,6 +391,17 @@ def _policies(given: Any, knobs: dict[str, dict[str, str]]) -> list[_Made]:
             f"--knob {unknown}: no such policy in this run; it has {', '.join(labels)}"
         )
     return made
+
+
+def made_of(policy: Any) -> tuple[str, Callable[[], Any], dict[str, str]]:
+    """What a class or object that follows :class:`Policy` is called, what makes it, and its knobs.
+
+    Whatever it is asked for, a run or a process, begins with an object of its own.
+    """
+    kind = policy if isinstance(policy, type) else type(policy)
+    label = str(getattr(policy, "name", kind.__name__.lower()))
+    own = {str(k): str(v) for k, v in getattr(policy, "knobs", {}).items()}
+    return label, policy if isinstance(policy, type) else _copier(policy), own
 
 
 def _copier(item: Any) -> Callable[[], Any]:

@@ -24,6 +24,7 @@ mod order;
 pub mod predict;
 mod program;
 mod regions;
+pub mod remote;
 pub mod setup;
 pub mod shared;
 mod stored;

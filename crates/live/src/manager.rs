@@ -76,17 +76,17 @@ impl<K: Kernel> Manager<K> {
     /// Those of [`make`]: an unknown policy or knob, or one that cannot do without what a live
     /// memory lacks.
     pub fn new(world: World<K>, name: &str, settings: &Settings, around: u64) -> Result<Self> {
-        Self::made(world, |world| make(name, settings, world), around)
+        Self::with(world, around, |world| make(name, settings, world))
     }
 
-    /// Put the policy in charge that is made for this memory.
+    /// Put the policy that `make` makes in charge.
     ///
     /// # Errors
     /// Those of `make`.
-    pub fn made(
+    pub fn with(
         mut world: World<K>,
-        make: impl FnOnce(&mut dyn Memory) -> Result<Made>,
         around: u64,
+        make: impl FnOnce(&mut dyn Memory) -> Result<Made>,
     ) -> Result<Self> {
         world.begin_event();
         let (policy, wakes) = make(&mut world)?;

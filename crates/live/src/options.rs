@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use nearfar_kernel::epf;
+use nearfar_kernel::tiering::layered::{Declared, Hooks};
 use nearfar_kernel::tiering::{NodeId, POLICIES, Settings, find, usual_min_free};
 use nearfar_schema::{
     Bytes, Choice, Command, Entry, Given, Nanoseconds, Options as _, Registry, Value, column, none,
@@ -28,7 +29,7 @@ nearfar_schema::options! {
         /// Where the rest lies: zstd, lz4, shm, file:PATH for a new file of that name, umd:MACHINE, or node:N for memory node N.
         far: Tier = "zstd",
         /// Policy that decides what lies where.
-        policy: Choice<Policies> = "ssp",
+        policy: Policy = "ssp",
         /// Most memory in the far tier, shadows included, before compression.
         far_size: Option<Bytes> = none("16 times --fast"),
         /// Time that a page takes to or from the far tier at least.
@@ -55,6 +56,31 @@ impl Registry for Policies {
     const METAVAR: &'static str = "POLICY";
     fn entries() -> Vec<Entry> {
         POLICIES.iter().map(|(name, policy)| Entry { name, what: policy.what.into() }).collect()
+    }
+}
+
+/// The name of a policy. One written in Python is given beside it, not here.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Policy(pub Choice<Policies>);
+
+impl Value for Policy {
+    fn metavar() -> &'static str {
+        Choice::<Policies>::metavar()
+    }
+    fn python() -> String {
+        "PolicyLike".into()
+    }
+    fn registry() -> &'static str {
+        Choice::<Policies>::registry()
+    }
+    fn choices() -> Vec<Entry> {
+        Choice::<Policies>::choices()
+    }
+    fn read(given: &Given) -> std::result::Result<Self, String> {
+        Choice::read(given).map(Self)
+    }
+    fn plain(&self) -> Json {
+        self.0.plain()
     }
 }
 
@@ -98,6 +124,44 @@ impl Asked {
     /// Too little memory; a knob out of place; a policy that cannot do without what a live memory
     /// lacks.
     pub fn setup(&self, knobs: BTreeMap<String, String>) -> Result<Setup> {
+        let name = self.policy.0.name;
+        let setup = self.setup_of(name, Some(name), knobs)?;
+        check_policy(name, &setup.settings(), setup.is_mapped())?;
+        Ok(setup)
+    }
+
+    /// How to run a program under a policy that is not built in: what it is called and says of itself, and
+    /// knobs of its base.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn setup_with(
+        &self,
+        name: &str,
+        declared: &Declared,
+        knobs: BTreeMap<String, String>,
+    ) -> Result<Setup> {
+        if name.contains(char::is_control) {
+            let what = "the name of a policy is a line of text";
+            return Err(Error::input("policy", what, "choose another"));
+        }
+        let setup = self.setup_of(name, declared.base.as_deref(), knobs)?;
+        if declared.hooks.any(Hooks::FORESEE) {
+            return Err(foreseeing(name));
+        }
+        declared.check(&setup.settings())?;
+        if let Some(base) = &declared.base {
+            check_policy(base, &setup.settings(), setup.is_mapped())?;
+        }
+        Ok(Setup { remote: true, ..setup })
+    }
+
+    fn setup_of(
+        &self,
+        policy: &str,
+        base: Option<&str>,
+        knobs: BTreeMap<String, String>,
+    ) -> Result<Setup> {
         if self.fast.0 < LEAST {
             return Err(Error::input("--fast", "is less than 1 MiB", "give more, such as 64M"));
         }
@@ -123,16 +187,16 @@ impl Asked {
             far,
             far_latency_ns: self.far_latency.0,
             epf: self.epf.0.clone(),
-            policy: self.policy.name.to_owned(),
+            policy: policy.to_owned(),
             knobs,
             ..Setup::default()
         };
         // The default is that of a machine; the budget is a machine's whole memory here.
         let (knob, usual) = usual_min_free(setup.fast);
-        if (find(&setup.policy)?.knobs)().iter().any(|declared| declared.name == knob) {
+        let known = base.map(find).transpose()?.map_or(Vec::new(), |base| (base.knobs)());
+        if known.iter().any(|declared| declared.name == knob) {
             setup.knobs.entry(knob.to_owned()).or_insert(usual);
         }
-        check_policy(&setup.policy, &setup.settings(), setup.is_mapped())?;
         Ok(setup)
     }
 }
@@ -144,15 +208,19 @@ impl Asked {
 /// Why not, and what to choose.
 pub fn check_policy(name: &str, settings: &Settings, mapped: bool) -> Result<()> {
     if find(name)?.foresees {
-        return Err(Error::input(
-            format!("--policy {name}"),
-            "knows the future, which a running program has none of",
-            "choose another; nearfar tiering --list has them",
-        ));
+        return Err(foreseeing(name));
     }
     let sizes = Sizes { fast: 64, far: 64, window: 1, spare: 1, pages: 512, mapped };
     let world = World::new(Nowhere, Box::new(Nowhere), sizes);
     Manager::new(world, name, settings, 1).map(|_| ())
+}
+
+fn foreseeing(name: &str) -> Error {
+    Error::input(
+        format!("--policy {name}"),
+        "knows the future, which a running program has none of",
+        "choose another; nearfar tiering --list has them",
+    )
 }
 
 /// Neither a kernel nor a far tier: a policy can be made in it.
@@ -247,6 +315,34 @@ mod tests {
             (vec![("fast", "64M"), ("policy", "oracle")], "future"),
         ] {
             let text = asked(&given).map(|_| ()).unwrap_err().to_string();
+            assert!(text.contains(says) && !text.contains('\n'), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_policy_that_is_not_built_in_is_set_up_with_its_base() {
+        let asked = Asked::read(&[("fast".to_owned(), Given::from("64M"))].into()).unwrap();
+        let knobs = |text: &[(&str, &str)]| {
+            text.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+        };
+        let with = |base: Option<&str>, hooks, name: &str, given| {
+            let declared =
+                Declared { base: base.map(str::to_owned), hooks, watch_unshadowed: false };
+            asked.setup_with(name, &declared, knobs(given))
+        };
+        let setup = with(Some("nomad"), Hooks::WRITTEN, "mine", &[]).unwrap();
+        assert!(setup.remote && setup.policy == "mine");
+        // The budget is the machine's memory, as under a built-in policy.
+        assert_eq!(setup.knobs, asked.setup(BTreeMap::new()).unwrap().knobs);
+        assert!(with(None, Hooks::HINT_FAULT, "mine", &[]).unwrap().knobs.is_empty());
+        for (found, says) in [
+            (with(Some("tpp"), Hooks::WRITTEN, "mine", &[]), "`nomad`"),
+            (with(Some("memtis"), Hooks::default(), "mine", &[]), "samples"),
+            (with(Some("nomad"), Hooks::default(), "mine", &[("notise", "x")]), "no such knob"),
+            (with(None, Hooks::FORESEE, "mine", &[]), "--policy mine: knows the future"),
+            (with(None, Hooks::default(), "a\nb", &[]), "a line of text"),
+        ] {
+            let text = found.map(|_| ()).unwrap_err().to_string();
             assert!(text.contains(says) && !text.contains('\n'), "{text}");
         }
     }

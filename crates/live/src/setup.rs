@@ -24,8 +24,11 @@ pub struct Setup {
     /// Which threads sleep while their page comes from the far tier, as
     /// [`epf::parse`](nearfar_kernel::epf::parse) reads it.
     pub epf: String,
-    /// The policy.
+    /// The policy: one of the registry, or what the launcher's is called.
     pub policy: String,
+    /// The launcher has the policy, and answers for every process over a socket
+    /// ([`remote`](crate::remote)).
+    pub remote: bool,
     /// Its knobs.
     pub knobs: BTreeMap<String, String>,
     /// The supervisor's process.
@@ -46,6 +49,7 @@ impl Setup {
             format!("far_latency_ns={}", self.far_latency_ns),
             format!("epf={}", self.epf),
             format!("policy={}", self.policy),
+            format!("remote={}", u8::from(self.remote)),
             format!("launcher={}", self.launcher),
             format!("shared={}", self.shared),
             format!("bell={}", self.bell),
@@ -71,6 +75,7 @@ impl Setup {
                 "far_latency_ns" => setup.far_latency_ns = number()?,
                 "epf" => value.clone_into(&mut setup.epf),
                 "policy" => value.clone_into(&mut setup.policy),
+                "remote" => setup.remote = number()? != 0,
                 "launcher" => setup.launcher = number()? as u32,
                 "shared" => setup.shared = number()? as u32,
                 "bell" => setup.bell = number()? as u32,
@@ -125,6 +130,7 @@ mod tests {
             far_latency_ns: 3,
             epf: "smart:50us".into(),
             policy: "ssp".into(),
+            remote: true,
             knobs: [("notice".into(), "write-protect".into())].into(),
             launcher: 2,
             shared: 3,

@@ -7,6 +7,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::Counters;
+use crate::linux::monotonic;
 use crate::setup::Setup;
 
 /// Processes that one run may have, execs counted each.
@@ -22,7 +23,7 @@ const SIZE: usize = size_of::<Head>() + BLOCKS * size_of::<Block>();
 /// of it.
 const MARK: u64 = {
     let mut hash = 0xcbf2_9ce4_8422_2325;
-    hash = mixed(hash, concat!("nearfar-run 1 ", env!("CARGO_PKG_VERSION")).as_bytes());
+    hash = mixed(hash, concat!("nearfar-run 2 ", env!("CARGO_PKG_VERSION")).as_bytes());
     hash = mixed(hash, &(SIZE as u64).to_le_bytes());
     let mut at = 0;
     while at < Counters::NAMES.len() {
@@ -124,12 +125,16 @@ pub enum State {
     Failed = 4,
     /// It is over.
     Ended = 5,
+    /// It waits until the supervisor has its end of the socket to the policy.
+    Asking = 6,
+    /// The policy is there, and begins.
+    Answered = 7,
 }
 
 impl State {
     fn of(number: u32) -> Self {
-        use State::{Ended, Failed, Free, Held, Ready, Running};
-        [Free, Ready, Held, Running, Failed]
+        use State::{Answered, Asking, Ended, Failed, Free, Held, Ready, Running};
+        [Free, Ready, Held, Running, Failed, Asking, Answered]
             .into_iter()
             .find(|s| *s as u32 == number)
             .unwrap_or(Ended)
@@ -147,6 +152,10 @@ pub struct Block {
     pub manager: AtomicU32,
     /// See above.
     pub descriptor: AtomicU32,
+    /// The launcher's end of the socket to its policy.
+    pub socket: AtomicU32,
+    /// Whether it waits for that policy.
+    waits: AtomicU32,
     /// When its manager last went round, in nanoseconds of CLOCK_MONOTONIC.
     pub heartbeat: AtomicU64,
     /// Fast pages, far pages and shadows, pages of the window, bytes of the far tier.
@@ -179,6 +188,17 @@ impl Block {
     /// The reason that was given.
     pub fn why(&self) -> String {
         self.why.get()
+    }
+
+    /// It was there until now, and waits for its policy in the launcher from now on, or does not any more.
+    pub fn set_waits(&self, waits: bool) {
+        self.heartbeat.store(monotonic(), Ordering::Relaxed);
+        self.waits.store(waits.into(), Ordering::Relaxed);
+    }
+
+    /// Whether it waits for its policy.
+    pub fn waits(&self) -> bool {
+        self.waits.load(Ordering::Relaxed) != 0
     }
 
     /// Publish what happened so far.

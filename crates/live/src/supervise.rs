@@ -7,7 +7,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use nearfar_trace::{Error, Result};
@@ -17,12 +19,16 @@ use crate::Counters;
 use crate::far;
 use crate::linux::{Linux, monotonic};
 use crate::program;
+use crate::remote::{Provider, Socket};
 use crate::setup::{Setup, VARIABLE};
 use crate::shared::{Shared, State, copy_of};
 
 /// Longest time that a manager may not be heard of while it could run. It goes round ten times a second
 /// at least.
 const HANG: Duration = Duration::from_secs(2);
+/// The same while it waits for its policy in the launcher, which neither answers nor asks: longer, as that
+/// may have much to compute, and as many processes may wait for one interpreter.
+const NO_ANSWER: Duration = Duration::from_secs(30);
 /// How often the supervisor looks without being called.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -52,7 +58,8 @@ pub struct Summary {
 }
 
 /// Run `command` with the library at `library`; `progress` hears of it a few times a second, and ends
-/// it by answering no.
+/// it by answering no. `provider` has the policy of each process where the setup says that the launcher has
+/// it; a program whose policy fails is ended.
 ///
 /// # Errors
 /// The program cannot be run or started.
@@ -60,6 +67,7 @@ pub fn run(
     setup: &Setup,
     library: &Path,
     command: &[String],
+    provider: Option<Arc<dyn Provider>>,
     mut progress: impl FnMut(&Summary) -> bool,
 ) -> Result<Summary> {
     let name = command.first().ok_or_else(|| {
@@ -107,10 +115,14 @@ pub fn run(
         bell: File::from(bell),
         held: BTreeMap::new(),
         silences: BTreeMap::new(),
+        provider,
+        sockets: BTreeMap::new(),
         summary: Summary::default(),
     };
     let before = processor_time();
     let watched = supervisor.watch(child, began, &mut progress);
+    // What outlives the run has no policy from now on.
+    supervisor.sockets.values().for_each(Socket::shut_down);
     let mut summary = supervisor.summary;
     supervisor.shared.head().end(summary.exit_code, summary.why.as_deref());
     watched?;
@@ -146,6 +158,9 @@ struct Supervisor {
     held: BTreeMap<usize, Option<OwnedFd>>,
     /// By block.
     silences: BTreeMap<usize, Silence>,
+    provider: Option<Arc<dyn Provider>>,
+    /// The way to those whose policy is here, by block.
+    sockets: BTreeMap<usize, Socket>,
     summary: Summary,
 }
 
@@ -164,7 +179,7 @@ struct Silence {
 impl Silence {
     /// Look at it at this moment. Whether it hangs: a thread that the machine has no processor for does
     /// not, nor one that has little of one, nor one whose far tier is slow.
-    fn hangs(&mut self, thread: &Thread, heard: u64, now: u64) -> bool {
+    fn hangs(&mut self, thread: &Thread, heard: u64, now: u64, limit: Duration) -> bool {
         let since = Duration::from_nanos(now.saturating_sub(self.seen));
         if heard != self.heard {
             *self = Self { heard, seen: now, used: thread.used, time: Duration::ZERO };
@@ -178,7 +193,7 @@ impl Silence {
             }
             (self.seen, self.used) = (now, thread.used);
         }
-        self.time >= HANG
+        self.time >= limit
     }
 }
 
@@ -226,7 +241,7 @@ impl Supervisor {
     fn look(&mut self) -> Option<String> {
         let mut counters = Counters::default();
         let (mut used, mut images, mut manager_ns) = ([0; 4], 0, 0);
-        let mut why = None;
+        let mut why = self.provider.as_ref().and_then(|provider| provider.failed());
         for (index, pid, block) in self.shared.claimed() {
             images += 1;
             manager_ns += block.manager_ns.load(Ordering::Relaxed);
@@ -240,22 +255,45 @@ impl Supervisor {
                     });
                     block.set_state(State::Held);
                 }
-                State::Running => {
+                State::Asking => {
+                    let socket = copy_of(pid, block.socket.load(Ordering::Relaxed));
+                    let socket = socket.map(Socket::from);
+                    if let Some(provider) = self.provider.clone()
+                        && let Ok((socket, kept)) =
+                            socket.and_then(|socket| Ok((socket.again()?, socket)))
+                    {
+                        self.sockets.insert(index, kept);
+                        thread::spawn(move || provider.serve(socket, pid));
+                        block.set_waits(false);
+                        block.set_state(State::Answered);
+                    } else if Thread::read(pid, pid).is_none() {
+                        block.set_state(State::Ended);
+                    }
+                }
+                state @ (State::Answered | State::Running) => {
                     let now = block.used();
                     raise(&block.peak, now);
-                    let manager = block.manager.load(Ordering::Relaxed);
+                    let manager = match state {
+                        // The program's only thread makes it.
+                        State::Answered => pid,
+                        _ => block.manager.load(Ordering::Relaxed),
+                    };
                     match Thread::read(pid, manager) {
                         // It has ended, or runs another program.
-                        None => block.set_state(State::Ended),
+                        None => {
+                            block.set_state(State::Ended);
+                            self.sockets.remove(&index);
+                        }
                         Some(Thread { state: 'T' | 't', .. }) => {}
                         Some(thread) => {
                             let heard = block.heartbeat.load(Ordering::Relaxed);
+                            let (limit, hangs) = match block.waits() {
+                                true => (NO_ANSWER, "its policy has not answered for 30 s"),
+                                false => (HANG, "its manager has not been heard of for 2 s"),
+                            };
                             let silence = self.silences.entry(index).or_default();
-                            if silence.hangs(&thread, heard, monotonic()) {
-                                let hangs = format!(
-                                    "process {pid}: its manager has not been heard of for 2 s"
-                                );
-                                why.get_or_insert(hangs);
+                            if silence.hangs(&thread, heard, monotonic(), limit) {
+                                why.get_or_insert(format!("process {pid}: {hangs}"));
                             }
                         }
                     }
@@ -392,6 +430,8 @@ mod tests {
             bell: File::from(bell),
             held: BTreeMap::new(),
             silences: BTreeMap::new(),
+            provider: None,
+            sockets: BTreeMap::new(),
             summary: Summary::default(),
         }
     }
@@ -403,6 +443,15 @@ mod tests {
         let silence = supervisor.silences.get_mut(&0).unwrap();
         silence.time = HANG;
         assert!(supervisor.look().unwrap().contains("has not been heard of for 2 s"));
+        // It waits for its policy, which may take longer.
+        let block = &supervisor.shared.blocks()[0];
+        let heard = block.heartbeat.load(Ordering::Relaxed);
+        block.set_waits(true);
+        block.heartbeat.store(heard, Ordering::Relaxed);
+        assert_eq!(supervisor.look(), None);
+        supervisor.silences.get_mut(&0).unwrap().time = NO_ANSWER;
+        assert!(supervisor.look().unwrap().contains("its policy has not answered for 30 s"));
+        supervisor.shared.blocks()[0].set_waits(false);
         // Heard of again.
         supervisor.shared.blocks()[0].heartbeat.store(monotonic(), Ordering::Relaxed);
         assert_eq!(supervisor.look(), None);
@@ -419,7 +468,7 @@ mod tests {
             (1..100).find(|step| {
                 used += Duration::from_millis(runs);
                 let thread = Thread { state, used, in_transfer };
-                silence.hangs(&thread, heard_until.min(*step), step * 100_000_000)
+                silence.hangs(&thread, heard_until.min(*step), step * 100_000_000, HANG)
             })
         };
         // In steps of a tenth of a second.

@@ -6,11 +6,13 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nearfar_live::far::{self, Slow};
 use nearfar_live::linux::{Linux, Post, StandIns};
+use nearfar_live::remote::{self, Socket};
 use nearfar_live::setup::{Setup, VARIABLE};
 use nearfar_live::shared::{Block, Shared, State, copy_of};
 use nearfar_live::{AROUND, Kernel, Manager, Turn, World};
@@ -51,7 +53,7 @@ extern "C" fn start() {
 
 struct Parts {
     manager: Manager<Linux>,
-    shared: Shared,
+    shared: Arc<Shared>,
     block: usize,
     /// The program's descriptors, which the manager must not hold open.
     theirs: Vec<RawFd>,
@@ -62,7 +64,7 @@ fn begin(text: &str) -> Result<(), String> {
     let setup = Setup::from_text(text)?;
     let theirs_of = |fd| copy_of(setup.launcher, fd);
     let shared = match theirs_of(setup.shared).and_then(|file| Shared::map(&file)) {
-        Ok(shared) => shared,
+        Ok(shared) => Arc::new(shared),
         Err(error) => match error.raw_os_error() {
             // nearfar run has ended, and something that it started has outlived it.
             Some(libc::ESRCH | libc::EBADF) => return Ok(()),
@@ -103,23 +105,38 @@ fn begin(text: &str) -> Result<(), String> {
     users::prepare();
     kernel.exclude_all();
     let world = World::new(kernel, store, sizes);
-    let manager = Manager::new(world, &setup.policy, &setup.settings(), AROUND).map_err(say)?;
+    let until_answered = |state| {
+        claimed.set_state(state);
+        theirs_of(setup.bell)
+            .and_then(|bell| File::from(bell).write_all(b"\n"))
+            .map_err(|error| format!("nearfar run cannot be reached: {error}"))?;
+        let mut patience = 50_000;
+        while claimed.state() == state {
+            patience -= 1;
+            if patience == 0 {
+                return Err("nearfar run does not answer".to_owned());
+            }
+            pause(100_000);
+        }
+        Ok(())
+    };
+    let manager = if setup.remote {
+        let (ours, launchers) = Socket::pair().map_err(|error| error.to_string())?;
+        claimed.socket.store(launchers.as_raw_fd() as u32, Ordering::Relaxed);
+        until_answered(State::Asking)?;
+        drop(launchers);
+        let waiting = Arc::clone(&shared);
+        let waits = move |waits| waiting.blocks()[block].set_waits(waits);
+        Manager::with(world, AROUND, |world| remote::make(ours, &setup.settings(), world, waits))
+    } else {
+        Manager::new(world, &setup.policy, &setup.settings(), AROUND)
+    };
+    let manager = manager.map_err(say)?;
     let manager = manager.with_epf(nearfar_kernel::epf::parse(&setup.epf)?);
 
     // Nothing is managed before somebody else holds the descriptor: without it, missing pages would
     // read as zeros if this process lost it.
-    claimed.set_state(State::Ready);
-    theirs_of(setup.bell)
-        .and_then(|bell| File::from(bell).write_all(b"\n"))
-        .map_err(|error| format!("nearfar run cannot be reached: {error}"))?;
-    let mut patience = 50_000;
-    while claimed.state() == State::Ready {
-        patience -= 1;
-        if patience == 0 {
-            return Err("nearfar run does not answer".into());
-        }
-        pause(100_000);
-    }
+    until_answered(State::Ready)?;
 
     let ours: Vec<RawFd> = descriptors().into_iter().filter(|fd| !theirs.contains(fd)).collect();
     spawn(stack, STACK, run, Box::new(Parts { manager, shared, block, theirs }))?;

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use nearfar_kernel::tiering::Time;
+use nearfar_kernel::tiering::{Time, make};
 use nearfar_live::Counters;
 use nearfar_live::options::Asked;
 use nearfar_live::predict::{Costs, Predictor};
+use nearfar_live::remote::Provider;
 use nearfar_live::setup::Setup;
 use nearfar_live::supervise::{Summary, run};
 use nearfar_live::watch::Watched;
@@ -19,7 +20,28 @@ use nearfar_trace::Error;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::policy::live::Objects;
+use crate::policy::{Raised, declared, policy};
 use crate::raise;
+
+/// A policy that is not built in: what it is called, and what makes an object of it.
+type Given = (String, Py<PyAny>);
+
+/// How to run, with a policy that was given; its first object.
+fn set_up(
+    py: Python<'_>,
+    asked: &Asked,
+    given: Option<&Given>,
+    knobs: BTreeMap<String, String>,
+) -> PyResult<(Setup, Option<Py<PyAny>>)> {
+    let Some((name, make)) = given else {
+        return asked.setup(knobs).map(|setup| (setup, None)).map_err(raise);
+    };
+    let first = make.call0(py)?;
+    let said = declared(first.bind(py))?;
+    let setup = asked.setup_with(name, &said, knobs).map_err(raise)?;
+    Ok((setup, Some(first)))
+}
 
 fn text(summary: &Summary) -> String {
     // Plain data: there is nothing in it that could fail to print.
@@ -41,9 +63,10 @@ fn answer(asked: &Asked, setup: &Setup, summary: &Summary) -> String {
 
 /// Run a program; returns as JSON `{"summary", "options", "setup"}`: what it came to, the options as they
 /// were read, and what they came to where that depends on others. `progress` is called a few times a second with
-/// what it has come to so far, and ends the program by raising.
+/// what it has come to so far, and ends the program by raising. `policy`: a name and what makes an object
+/// (`nearfar.tiering.Policy`), in place of the option; each process has one, called in a thread of its own.
 #[pyfunction]
-#[pyo3(signature = (command, library, *, options, knobs, progress))]
+#[pyo3(signature = (command, library, *, options, knobs, progress, policy=None))]
 fn live_run(
     py: Python<'_>,
     command: Vec<String>,
@@ -51,19 +74,28 @@ fn live_run(
     options: &Bound<'_, PyDict>,
     knobs: BTreeMap<String, String>,
     progress: Py<PyAny>,
+    policy: Option<Given>,
 ) -> PyResult<String> {
     let asked: Asked = crate::given::read(options)?;
-    let setup = asked.setup(knobs).map_err(raise)?;
+    let (setup, first) = set_up(py, &asked, policy.as_ref(), knobs)?;
+    let of_policy = Raised::default();
+    let provider = policy
+        .zip(first)
+        .map(|((_, make), first)| Arc::new(Objects::new(make, first, of_policy.clone())));
     let mut raised = None;
+    let objects = provider.clone().map(|objects| objects as Arc<dyn Provider>);
     let summary = py.detach(|| {
-        run(&setup, &library, &command, |summary| {
+        run(&setup, &library, &command, objects, |summary| {
             let done = Python::attach(|py| {
                 py.check_signals().and_then(|()| progress.call1(py, (text(summary),)))
             });
             done.map_err(|error| raised.get_or_insert(error)).is_ok()
         })
     });
-    match raised {
+    if let Some(objects) = provider {
+        objects.end(py);
+    }
+    match raised.or_else(|| of_policy.take()) {
         Some(error) => Err(error),
         None => summary.map(|summary| answer(&asked, &setup, &summary)).map_err(raise),
     }
@@ -74,9 +106,11 @@ fn live_run(
 ///
 /// `load` are options of a tiering study, whose workload is what the program does; with a `trace`, that.
 /// `alone`: seconds that the program takes by itself; else a nanosecond a reference. `costs`: those of an
-/// earlier prediction, as JSON text; else they are measured in this process first.
+/// earlier prediction, as JSON text; else they are measured in this process first. `policy` as above.
 #[pyfunction]
-#[pyo3(signature = (*, options, knobs, load, trace, alone, shared_processor, costs, progress))]
+#[pyo3(signature = (
+    *, options, knobs, load, trace, alone, shared_processor, costs, progress, policy=None
+))]
 #[allow(clippy::too_many_arguments)]
 fn live_predict(
     py: Python<'_>,
@@ -88,9 +122,10 @@ fn live_predict(
     shared_processor: bool,
     costs: Option<&str>,
     progress: Option<Py<PyAny>>,
+    policy: Option<Given>,
 ) -> PyResult<String> {
     let asked: Asked = crate::given::read(options)?;
-    let setup = asked.setup(knobs).map_err(raise)?;
+    let (setup, object) = set_up(py, &asked, policy.as_ref(), knobs)?;
     let load: tiering::options::Asked = crate::given::read(load)?;
     let costs = match costs {
         Some(text) => serde_json::from_str(text).map_err(|error| {
@@ -98,7 +133,9 @@ fn live_predict(
         })?,
         None => py.detach(|| Costs::measure(&setup)).map_err(raise)?,
     };
-    crate::progress::run(py, progress, move |on_progress| {
+    let raised = Raised::default();
+    let ours = object.map(|object| (object, raised.clone()));
+    let result = crate::progress::run(py, progress, move |on_progress| {
         let workload = match &trace {
             Some(path) => {
                 let numbering = Numbering { private: true, lives: true, ..Numbering::default() };
@@ -110,11 +147,24 @@ fn live_predict(
         let workload = Arc::new(workload);
         let seconds = alone.map(|all| all / tiering::predict::references(&workload).max(1) as f64);
         let reference = Time::from_ps(seconds.map_or(1000, |seconds| (seconds * 1e12) as u64));
+        let settings = setup.settings();
         let mut predictor =
-            Predictor::new(&setup, workload.pages, costs, reference, shared_processor)?;
-        tiering::predict::predict(&workload, load.seed.0, &mut predictor, on_progress)?;
+            Predictor::with(&setup, workload.pages, costs, reference, shared_processor, |mem| {
+                match &ours {
+                    Some((object, raised)) => {
+                        Python::attach(|py| self::policy(object.bind(py), &settings, raised, mem))
+                    }
+                    None => make(&setup.policy, &settings, mem),
+                }
+            })?;
+        let mut watched = |count| {
+            ours.as_ref().map_or(Ok(()), |(_, raised)| raised.stop())?;
+            on_progress(count)
+        };
+        tiering::predict::predict(&workload, load.seed.0, &mut predictor, &mut watched)?;
         Ok(serde_json::to_string(&predictor.predicted()).unwrap_or_default())
-    })
+    });
+    raised.take().map_or(result, Err)
 }
 
 /// Whether userfaultfd can be had as `nearfar run` needs it; an error says why not.

@@ -17,7 +17,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::machine::Machine;
-use crate::policy::{MemoryHandle, Raised, ThreadHandle, policy};
+use crate::policy::{MemoryHandle, Raised, ThreadHandle, kept, policy};
 use crate::raise;
 
 /// Policies as JSON text: `[{"name", "what", "follows", "leaves_out", "not_for", "foresees",
@@ -133,12 +133,8 @@ fn tiering_run(
                         class
                             .bind(py)
                             .call0()
+                            .map_err(|error| kept(error, &raised))
                             .and_then(|object| policy(&object, &settings, &raised, mem))
-                            .map_err(|error| {
-                                let said = error.to_string();
-                                raised.note(error);
-                                Error::input("policy", said, "")
-                            })
                     }),
                     (None, None) => Err(Error::input("--policy", "none given", "give one")),
                 }

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Final, TypedDict
 
 from nearfar.declared import names
-from nearfar.schema import Column, Option, Rows
+from nearfar.schema import Column, Option, PolicyLike, Rows
 
 
 class Options(TypedDict, total=False):
     """Options of ``nearfar run``, by name."""
 
     far: str
-    policy: str
+    policy: PolicyLike
     far_size: str | int | None
     far_latency: str | int
     epf: str
@@ -36,7 +36,7 @@ OPTIONS: Final = (
     ),
     Option(
         "policy",
-        type="str",
+        type="PolicyLike",
         what="Policy that decides what lies where.",
         default="ssp",
         metavar="POLICY",

@@ -8,7 +8,7 @@
 //! To add a policy: one file here with a [`Named`], one line in the registry below, a test in its
 //! file of what it is known for. What policies share of the kernel has files of its own: [`lists`]
 //! (active and inactive lists, two-touch activation), [`reclaim`] (watermarks, kswapd), [`scan`]
-//! (hint-fault scanning).
+//! (hint-fault scanning). [`layered`] makes a policy of hooks that are not built in, over a base.
 
 use std::fmt;
 
@@ -16,6 +16,7 @@ use nearfar_trace::{Error, Result};
 
 mod ids;
 pub mod knobs;
+pub mod layered;
 pub mod lists;
 mod memory;
 pub mod pages;

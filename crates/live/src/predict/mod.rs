@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nearfar_kernel::tiering::Time;
+use nearfar_kernel::tiering::{Made, Memory, Time, make};
 use nearfar_trace::{Error, Result};
 use serde::Serialize;
 
@@ -70,6 +70,23 @@ impl Predictor {
         reference: Time,
         shared_processor: bool,
     ) -> Result<Self> {
+        Self::with(setup, pages, costs, reference, shared_processor, |mem| {
+            make(&setup.policy, &setup.settings(), mem)
+        })
+    }
+
+    /// The same under the policy that `make` makes.
+    ///
+    /// # Errors
+    /// As above; those of `make`.
+    pub fn with(
+        setup: &Setup,
+        pages: u32,
+        costs: Costs,
+        reference: Time,
+        shared_processor: bool,
+        make: impl FnOnce(&mut dyn Memory) -> Result<Made>,
+    ) -> Result<Self> {
         let clock = Arc::new(AtomicU64::new(0));
         let mut sizes = setup.sizes();
         sizes.pages = sizes.pages.max(pages.saturating_add(1));
@@ -84,7 +101,7 @@ impl Predictor {
         }
         let kernel = CountedKernel::new(pages, costs, sizes.mapped, clock.clone());
         let world = World::new(kernel, far, sizes);
-        let mut manager = Manager::new(world, &setup.policy, &setup.settings(), AROUND)?;
+        let mut manager = Manager::with(world, AROUND, make)?;
         manager.discover();
         Ok(Self {
             manager,

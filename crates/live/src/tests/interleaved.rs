@@ -3,12 +3,13 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nearfar_kernel::tiering::testing::settings;
+use nearfar_kernel::tiering::{Made, Memory, Settings, make};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::sync::{Arc, Condvar, Mutex};
 use shuttle::{Config, MaxSteps, Runner, thread};
 
-use super::{Plain, sizes};
+use super::{Plain, remotely, sizes};
 use crate::manager::UNCLEAR;
 use crate::model::{Access, Model, ModelKernel, Rules, Share};
 use crate::{Child, Event, Manager, Range, Turn, Va, World};
@@ -246,12 +247,26 @@ impl Shared {
 
 /// A program of two threads under a policy.
 fn run(policy: &str, mapped: bool, rules: Rules) {
-    run_threads(policy, mapped, rules, 2, |shared| shared.program(25));
+    let settings = settings(policy).unwrap();
+    let make = |mem: &mut dyn Memory| make(policy, &settings, mem);
+    run_under(make, mapped, rules, 2, |shared| shared.program(25));
+}
+
+/// The same where the policy is at the other end of a socket.
+fn run_remotely(policy: &str) {
+    let settings = settings(policy).unwrap();
+    run_under(remotely(policy, &settings), false, ALL, 2, |shared| shared.program(25));
 }
 
 /// A program of so many threads under a policy, each of which does this; `mapped`: the far tier is a
 /// memory node.
-fn run_threads(policy: &str, mapped: bool, rules: Rules, count: usize, act: fn(&Shared)) {
+fn run_under(
+    make: impl FnOnce(&mut dyn Memory) -> nearfar_trace::Result<Made>,
+    mapped: bool,
+    rules: Rules,
+    count: usize,
+    act: fn(&Shared),
+) {
     let seed = thread_rng().r#gen();
     let shared = Shared {
         model: Arc::new(Mutex::new(Model::new(PAGES as usize, seed, rules))),
@@ -269,7 +284,7 @@ fn run_threads(policy: &str, mapped: bool, rules: Rules, count: usize, act: fn(&
     let slow = thread_rng().gen_range(0..2) == 0;
     let world = World::new(kernel, Plain::of(20, slow), sizes);
     let around = thread_rng().gen_range(1..4);
-    let manager = Manager::new(world, policy, &settings(policy).unwrap(), around).unwrap();
+    let manager = Manager::with(world, around, make).unwrap();
     let threads: Vec<_> = (0..count)
         .map(|_| {
             let shared = shared.clone();
@@ -306,10 +321,21 @@ fn no_order_loses_a_write() {
     }
 }
 
+/// What is at the other end runs outside of the scheduler, and always answers.
+#[test]
+fn no_order_loses_a_write_under_a_remote_policy() {
+    for policy in ["tpp", "ssp"] {
+        Runner::new(RandomScheduler::new(60), patient()).run(move || run_remotely(policy));
+    }
+}
+
 /// Places that are moved from are moved to at once, by another thread, which is heard of first.
 #[test]
 fn no_order_of_moves_loses_a_write() {
-    let moves = |mapped| run_threads("none", mapped, ALL, 3, |shared| shared.mover(12));
+    let moves = |mapped| {
+        let none = |mem: &mut dyn Memory| make("none", &Settings::default(), mem);
+        run_under(none, mapped, ALL, 3, |shared| shared.mover(12));
+    };
     shuttle::check_random(move || moves(false), 2000);
     shuttle::check_pct(move || moves(false), 4000, 5);
     shuttle::check_random(move || moves(true), 500);

@@ -3,7 +3,15 @@
 mod interleaved;
 mod sequential;
 
+use std::sync::Arc;
+
+use nearfar_kernel::tiering::layered::{Declared, Hooks, Started};
+use nearfar_kernel::tiering::nomad::{Always, ShadowRule};
+use nearfar_kernel::tiering::{Context, Made, Memory, Settings, Thread, make};
+use nearfar_trace::Result as Told;
+
 use crate::far::{Far, Fault, Slow};
+use crate::remote::{self, Offer, Socket, serve};
 use crate::{PAGE, Sizes, Slot};
 
 /// A far tier that is obviously right.
@@ -49,6 +57,53 @@ impl Far for Plain {
     fn bytes(&self) -> u64 {
         (self.pages.iter().flatten().count() * PAGE) as u64
     }
+}
+
+/// A built-in policy as one that is elsewhere, its base too.
+pub(crate) struct Whole {
+    name: String,
+    settings: Settings,
+    rule: Always,
+}
+
+impl Whole {
+    pub(crate) fn new(name: &str, settings: &Settings) -> Self {
+        Self { name: name.to_owned(), settings: settings.clone(), rule: Always }
+    }
+}
+
+impl Offer for Whole {
+    fn declared(&self) -> Declared {
+        Declared { hooks: Hooks::POLICY, ..Declared::default() }
+    }
+    fn start(&mut self, mem: &mut dyn Memory) -> Told<Started> {
+        let (hooks, wakes) = make(&self.name, &self.settings, mem)?;
+        // All that were made are its own.
+        let count = mem.spawn("last", Context::Kernel).index();
+        let threads = (0..count).map(|index| Thread::new(index as u8, "")).collect();
+        Ok(Started { hooks, threads, wakes })
+    }
+    fn rule(&mut self) -> &mut dyn ShadowRule {
+        &mut self.rule
+    }
+}
+
+/// The program's end of a socket at whose other end this is, in a thread of the system's.
+pub(crate) fn served(mut offer: Box<dyn Offer + Send>) -> Socket {
+    let (ours, theirs) = Socket::pair().unwrap();
+    std::thread::spawn(move || {
+        serve(theirs, &mut *offer, &Arc::default(), Box::new(|wait| wait()));
+    });
+    ours
+}
+
+/// Makes the policy of this name, at the other end of a socket.
+pub(crate) fn remotely(
+    name: &str,
+    settings: &Settings,
+) -> impl FnOnce(&mut dyn Memory) -> Told<Made> + use<> {
+    let (offer, settings) = (Whole::new(name, settings), settings.clone());
+    move |mem| remote::make(served(Box::new(offer)), &settings, mem, |_| {})
 }
 
 /// Sizes at which everything happens with a few pages; `mapped`: the far tier is a memory node.

@@ -10,7 +10,7 @@ use nearfar_kernel::tiering::{
 };
 use proptest::prelude::*;
 
-use super::{Plain, sizes};
+use super::{Plain, remotely, sizes};
 use crate::model::{Access, Model, ModelKernel, Rules, Share};
 use crate::world::{Counters, SLOW_NODE, is};
 use crate::{Child, Event, Frame, Manager, Range, Turn, Va, World};
@@ -40,21 +40,21 @@ impl Live {
         around: u64,
         mapped: bool,
     ) -> nearfar_trace::Result<Self> {
-        Self::made(|memory| make(name, settings, memory), seed, around, mapped)
+        Self::with(seed, around, mapped, |mem| make(name, settings, mem))
     }
 
-    fn made(
-        make: impl FnOnce(&mut dyn Memory) -> nearfar_trace::Result<Made>,
+    fn with(
         seed: u64,
         around: u64,
         mapped: bool,
+        make: impl FnOnce(&mut dyn Memory) -> nearfar_trace::Result<Made>,
     ) -> nearfar_trace::Result<Self> {
         let rules = Rules { guard: true, pins: true };
         let model = Rc::new(RefCell::new(Model::new(2 * PAGES as usize, seed, rules)));
         let sizes = sizes(10, 26, 2, mapped);
         let kernel = ModelKernel::new(Rc::clone(&model), sizes.lot());
         let world = World::new(kernel, Plain::of(26, seed % 2 == 1), sizes);
-        let mut live = Self { manager: Manager::made(world, make, around)?, model };
+        let mut live = Self { manager: Manager::with(world, around, make)?, model };
         live.model.borrow_mut().map(Range::new(Va::new(0), Va::new(PAGES.into())));
         live.manager.discover();
         Ok(live)
@@ -178,7 +178,7 @@ impl Subject for Live {
 
 #[test]
 fn the_live_memory_keeps_to_the_contract() {
-    suite(|make, seed| Live::made(make, seed, 1 + seed % 4, seed.is_multiple_of(3)).unwrap());
+    suite(|make, seed| Live::with(seed, 1 + seed % 4, seed.is_multiple_of(3), make).unwrap());
 }
 
 proptest! {
@@ -200,6 +200,39 @@ proptest! {
                         prop_assert!(lacks && text.contains(name), "{}", text);
                     }
                 }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(8))]
+
+    /// A policy at the other end of a socket makes the same of a program as the same one at hand.
+    #[test]
+    fn a_remote_policy_comes_to_the_same(
+        steps in testing::steps(), seed: u64, around in 1..5u64, mapped: bool,
+    ) {
+        for (name, _) in POLICIES {
+            for settings in all_settings(name).unwrap() {
+                let direct = Live::start(name, &settings, seed, around, mapped);
+                let remote = Live::with(seed, around, mapped, remotely(name, &settings));
+                let (mut direct, mut remote) = match (direct, remote) {
+                    (Ok(direct), Ok(remote)) => (direct, remote),
+                    (Err(direct), Err(remote)) => {
+                        prop_assert!(remote.to_string().contains(&direct.to_string()), "{}", remote);
+                        continue;
+                    }
+                    _ => panic!("{name} is refused at one end only"),
+                };
+                direct.run(&steps);
+                remote.run(&steps);
+                let [direct, remote] = [&direct, &remote].map(|live| {
+                    let world = &live.manager.world;
+                    let counters: Vec<_> = world.counters.numbers().collect();
+                    (counters, world.used(), world.far_bytes())
+                });
+                prop_assert_eq!(direct, remote, "{}", name);
             }
         }
     }
@@ -278,7 +311,7 @@ fn pages_that_are_moved_keep_what_they_hold() {
 #[test]
 fn what_is_found_is_not_more_than_there_is_room_for() {
     let windows = (0..4).map(|seed| {
-        let mut live = Live::start("none", &Settings::default(), seed, 1).unwrap();
+        let mut live = Live::start("none", &Settings::default(), seed, 1, false).unwrap();
         let new = Range::new(Va::new(PAGES.into()), Va::new((2 * PAGES).into()));
         live.model.borrow_mut().map(new);
         new.each().for_each(|at| live.access(at, true));

@@ -1,13 +1,15 @@
 //! Memory and threads as a Python policy sees them.
 
 use std::ptr::NonNull;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use nearfar_kernel::tiering::{
     Capability, Commit, Context, DropReason, Memory, NodeId, Page, Refused, Request, Tenant, Thread,
 };
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::sync::MutexExt as _;
 
 /// A borrowed memory without its lifetime; see [`with_memory`].
 pub(super) struct BorrowedMemory(NonNull<dyn Memory + 'static>);
@@ -20,9 +22,11 @@ unsafe impl Send for BorrowedMemory {}
 /// nodes are numbers; node 0 is the fastest. Times are nanoseconds.
 #[pyclass(frozen, name = "Memory", module = "nearfar._engine")]
 pub(crate) struct MemoryHandle {
-    pub(super) borrowed: Mutex<Option<BorrowedMemory>>,
+    borrowed: Mutex<Option<BorrowedMemory>>,
     /// The threads that `start` made; nothing once it is over.
     pub(super) spawned: Mutex<Option<Vec<Py<ThreadHandle>>>>,
+    /// Of the memory of a real program: it is not there any more.
+    gone: Option<Arc<AtomicBool>>,
 }
 
 /// Most threads of a policy beside its base's.
@@ -67,27 +71,47 @@ pub(super) fn with_memory<T>(
     struct Return<'a>(&'a MemoryHandle);
     impl std::ops::Drop for Return<'_> {
         fn drop(&mut self) {
-            *self.0.borrowed.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            *self.0.lock() = None;
         }
     }
     let pointer: NonNull<dyn Memory + '_> = NonNull::from(mem);
     // SAFETY: only the lifetime changes. `Return` removes the pointer before this function returns,
     // so before the borrow of `mem` ends.
     let pointer: NonNull<dyn Memory + 'static> = unsafe { std::mem::transmute(pointer) };
-    *handle.borrowed.lock().unwrap_or_else(PoisonError::into_inner) = Some(BorrowedMemory(pointer));
+    *handle.lock() = Some(BorrowedMemory(pointer));
     let _return = Return(handle);
     hook()
 }
 
 impl MemoryHandle {
+    pub(super) fn new(gone: Option<Arc<AtomicBool>>) -> Self {
+        Self { borrowed: Mutex::new(None), spawned: Mutex::new(Some(Vec::new())), gone }
+    }
+
+    /// Who holds it may be waiting for the GIL: a memory of a real program lets go of it meanwhile.
+    fn lock(&self) -> MutexGuard<'_, Option<BorrowedMemory>> {
+        match self.borrowed.try_lock() {
+            Ok(borrowed) => borrowed,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                Python::attach(|py| self.borrowed.lock_py_attached(py))
+                    .unwrap_or_else(PoisonError::into_inner)
+            }
+        }
+    }
+
     fn with<T>(&self, use_it: impl FnOnce(&mut dyn Memory) -> T) -> PyResult<T> {
-        let mut borrowed = self.borrowed.lock().unwrap_or_else(PoisonError::into_inner);
-        match borrowed.as_mut() {
+        let mut borrowed = self.lock();
+        let found = match borrowed.as_mut() {
             // SAFETY: the pointer is there only while `with_memory` holds the borrow, and the lock makes
             // this the only use of it.
-            Some(borrowed) => Ok(use_it(unsafe { borrowed.0.as_mut() })),
-            None => Err(PyRuntimeError::new_err("memory is only there while a hook runs")),
+            Some(borrowed) => use_it(unsafe { borrowed.0.as_mut() }),
+            None => return Err(PyRuntimeError::new_err("memory is only there while a hook runs")),
+        };
+        if self.gone.as_ref().is_some_and(|gone| gone.load(Ordering::Acquire)) {
+            return Err(PyRuntimeError::new_err("the program has ended"));
         }
+        Ok(found)
     }
 
     fn page(mem: &dyn Memory, number: u32) -> Option<Page> {

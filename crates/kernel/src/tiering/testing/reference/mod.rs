@@ -159,10 +159,10 @@ impl ReferenceMemory {
         name: &str,
         settings: &Settings,
     ) -> nearfar_trace::Result<Box<dyn Policy>> {
-        self.start_made(|memory| make(name, settings, memory))
+        self.start_made(|mem| make(name, settings, mem))
     }
 
-    /// The same with a policy that is not in the registry.
+    /// Let `make` make a policy for this memory.
     ///
     /// # Errors
     /// Those of `make`.

@@ -1,0 +1,261 @@
+//! A policy of some hooks over a base: one that is not built in, as those in Python, defines the hooks
+//! that it needs, and a built-in policy does the others.
+
+use nearfar_trace::{Error, Result};
+
+use super::nomad::{Nomad, ShadowRule};
+use super::none::Never;
+use super::{
+    Made, Memory, Next, NodeId, Page, Policy, Settings, Tenant, Thread, Time, check, make,
+};
+
+macro_rules! hooks {
+    ($($constant:ident $name:literal,)*) => {
+        impl Hooks {
+            /// Their names, which are those of the methods of [`Policy`] and of [`ShadowRule`].
+            pub const NAMES: &[&str] = &[$($name),*];
+            $(#[doc = concat!("`", $name, "`.")] pub const $constant: Hooks = Hooks(1 << Bit::$constant as u32);)*
+        }
+
+        #[allow(non_camel_case_types, clippy::upper_case_acronyms)]
+        enum Bit { $($constant),* }
+    };
+}
+
+/// A set of hooks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hooks(u16);
+
+hooks! {
+    PLACE "place",
+    ALLOCATED "allocated",
+    RELEASED "released",
+    HINT_FAULT "hint_fault",
+    WRITE_FAULT "write_fault",
+    SAMPLE "sample",
+    PRESSURE "pressure",
+    WORK "work",
+    FORESEE "foresee",
+    KEEP_SHADOW "keep_shadow",
+    PROMOTED "promoted",
+    WRITTEN "written",
+    DEMOTING "demoting",
+}
+
+impl Hooks {
+    /// Those that NOMAD asks of a [`ShadowRule`].
+    pub const RULE: Hooks =
+        Hooks(Self::KEEP_SHADOW.0 | Self::PROMOTED.0 | Self::WRITTEN.0 | Self::DEMOTING.0);
+    /// Those of a [`Policy`].
+    pub const POLICY: Hooks = Hooks(Self::KEEP_SHADOW.0 - 1);
+
+    /// The hooks whose names `defined` accepts.
+    pub fn named(mut defined: impl FnMut(&'static str) -> bool) -> Self {
+        let bits = Self::NAMES.iter().enumerate().filter(|(_, name)| defined(name));
+        Self(bits.map(|(bit, _)| 1 << bit).sum())
+    }
+
+    /// Whether any of `others` is in the set.
+    pub const fn any(self, others: Hooks) -> bool {
+        self.0 & others.0 != 0
+    }
+
+    /// The names of those in the set.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        let named = Self::NAMES.iter().enumerate();
+        named.filter(move |(bit, _)| self.0 & 1 << bit != 0).map(|(_, name)| *name)
+    }
+
+    /// As a number.
+    pub const fn bits(self) -> u16 {
+        self.0
+    }
+
+    /// The reverse.
+    pub const fn of_bits(bits: u16) -> Self {
+        Self(bits)
+    }
+}
+
+/// What such a policy says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Declared {
+    /// The built-in policy that does the other hooks; `None`: the defaults of [`Policy`] do.
+    pub base: Option<String>,
+    /// The hooks that it defines.
+    pub hooks: Hooks,
+    /// On the base `nomad`: [`ShadowRule::watch_unshadowed`].
+    pub watch_unshadowed: bool,
+}
+
+impl Declared {
+    /// Whether there is such a base, which asks for these hooks and takes these settings.
+    ///
+    /// # Errors
+    /// An input error that says what to change.
+    pub fn check(&self, settings: &Settings) -> Result<()> {
+        let rules = Hooks(self.hooks.0 & Hooks::RULE.0);
+        if rules != Hooks::default() && self.base.as_deref() != Some("nomad") {
+            let names: Vec<_> = rules.names().collect();
+            return Err(Error::input(
+                "policy",
+                format!("{} is only asked on the base `nomad`", names.join(", ")),
+                "set base = \"nomad\" in the class",
+            ));
+        }
+        self.base.as_ref().map_or(Ok(()), |base| check(base, settings).map(|_| ()))
+    }
+}
+
+/// The hooks of such a policy once it has begun.
+pub struct Started {
+    /// Called for the hooks that it has declared, and no others.
+    pub hooks: Box<dyn Policy>,
+    /// The threads that it has made, in the order made: `work` is called for these.
+    pub threads: Vec<Thread>,
+    /// When which of them runs first; the others begin idle.
+    pub wakes: Vec<(Thread, Time)>,
+}
+
+/// Make such a policy: first its base, which asks `rule` about shadows if any of its hooks was declared,
+/// then what `start` makes of the rest.
+///
+/// # Errors
+/// Those of [`Declared::check`], of the base and of `start`.
+pub fn layered<R: ShadowRule + 'static>(
+    declared: &Declared,
+    settings: &Settings,
+    mem: &mut dyn Memory,
+    rule: R,
+    start: impl FnOnce(&mut dyn Memory) -> Result<Started>,
+) -> Result<Made> {
+    declared.check(settings)?;
+    let (base, mut wakes): Made = match &declared.base {
+        Some(_) if declared.hooks.any(Hooks::RULE) => Nomad::make(settings, mem, rule)?,
+        Some(name) => make(name, settings, mem)?,
+        None => (Box::new(Never), Vec::new()),
+    };
+    let Started { hooks, threads, wakes: more } = start(mem)?;
+    wakes.extend(more);
+    let threads = threads.into_iter().map(Thread::index).collect();
+    Ok((Box::new(Layered { base, hooks, defined: declared.hooks, threads }), wakes))
+}
+
+struct Layered {
+    base: Box<dyn Policy>,
+    hooks: Box<dyn Policy>,
+    defined: Hooks,
+    /// Threads that are not the base's.
+    threads: Vec<usize>,
+}
+
+impl Layered {
+    fn of(&mut self, hook: Hooks) -> &mut dyn Policy {
+        if self.defined.any(hook) { &mut *self.hooks } else { &mut *self.base }
+    }
+}
+
+impl Policy for Layered {
+    fn place(&mut self, mem: &dyn Memory, page: Page, frames: u32) -> NodeId {
+        self.of(Hooks::PLACE).place(mem, page, frames)
+    }
+    fn allocated(&mut self, mem: &mut dyn Memory, page: Page) {
+        self.of(Hooks::ALLOCATED).allocated(mem, page);
+    }
+    fn released(&mut self, mem: &mut dyn Memory, page: Page, span: u32) {
+        // The base keeps pages in tables of its own: it is notified in any case.
+        self.base.released(mem, page, span);
+        if self.defined.any(Hooks::RELEASED) {
+            self.hooks.released(mem, page, span);
+        }
+    }
+    fn hint_fault(&mut self, mem: &mut dyn Memory, page: Page, write: bool) {
+        self.of(Hooks::HINT_FAULT).hint_fault(mem, page, write);
+    }
+    fn write_fault(&mut self, mem: &mut dyn Memory, page: Page) {
+        self.of(Hooks::WRITE_FAULT).write_fault(mem, page);
+    }
+    fn sample(&mut self, mem: &mut dyn Memory, page: Page, at: Page, write: bool) {
+        self.of(Hooks::SAMPLE).sample(mem, page, at, write);
+    }
+    fn pressure(&mut self, mem: &mut dyn Memory, node: NodeId, tenant: Tenant) {
+        self.of(Hooks::PRESSURE).pressure(mem, node, tenant);
+    }
+    fn work(&mut self, mem: &mut dyn Memory, thread: Thread) -> Next {
+        if !self.threads.contains(&thread.index()) {
+            return self.base.work(mem, thread);
+        }
+        if self.defined.any(Hooks::WORK) { self.hooks.work(mem, thread) } else { Next::Idle }
+    }
+    fn foresee(&mut self, mem: &mut dyn Memory, counts: &[u32]) {
+        self.of(Hooks::FORESEE).foresee(mem, counts);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::nomad::Always;
+    use super::super::testing::{COSTS, ReferenceMemory, drive, run, settings, thrashing};
+    use super::super::{Action, Context, POLICIES, find};
+    use super::*;
+
+    #[test]
+    fn a_set_of_hooks_has_what_was_named() {
+        let set = Hooks::named(|name| name == "work" || name == "written");
+        assert_eq!(set.names().collect::<Vec<_>>(), ["work", "written"]);
+        assert!(set.any(Hooks::WORK) && set.any(Hooks::RULE) && !set.any(Hooks::PLACE));
+        assert_eq!(Hooks::of_bits(set.bits()), set);
+        let both = Hooks::POLICY.names().chain(Hooks::RULE.names());
+        assert_eq!(both.collect::<Vec<_>>(), Hooks::NAMES);
+    }
+
+    fn actions(memory: ReferenceMemory) -> Vec<(Time, Action)> {
+        memory.actions
+    }
+
+    fn over(
+        base: Option<&str>,
+        settings: &Settings,
+        hooks: Hooks,
+        start: impl FnOnce(&mut dyn Memory) -> Result<Started>,
+    ) -> Vec<(Time, Action)> {
+        let mut memory = ReferenceMemory::new(COSTS, &[10, 26], 24, false);
+        let declared = Declared { base: base.map(str::to_owned), hooks, ..Declared::default() };
+        let mut policy =
+            memory.start_made(|mem| layered(&declared, settings, mem, Always, start)).unwrap();
+        drive(&mut memory, &mut *policy, &thrashing(3));
+        actions(memory)
+    }
+
+    /// Without hooks it is its base, with all of them it is the hooks.
+    #[test]
+    fn hooks_and_base_do_what_they_do_alone() {
+        let nothing = |_: &mut dyn Memory| {
+            Ok(Started { hooks: Box::new(Never), threads: vec![], wakes: vec![] })
+        };
+        for (name, _) in POLICIES.iter().filter(|(name, _)| !find(name).unwrap().foresees) {
+            let settings = settings(name).unwrap();
+            let alone = actions(run(name, &settings, &[10, 26], &thrashing(3), false));
+            assert_eq!(over(Some(name), &settings, Hooks::default(), nothing), alone, "{name}");
+            let whole = |mem: &mut dyn Memory| {
+                let (hooks, wakes) = make(name, &settings, mem)?;
+                // Those that were made for it: every handle that there is.
+                let count = mem.spawn("none", Context::Kernel).index();
+                let threads = (0..count).map(|index| Thread::new(index as u8, "")).collect();
+                Ok(Started { hooks, threads, wakes })
+            };
+            assert_eq!(over(None, &settings, Hooks::POLICY, whole), alone, "{name}");
+        }
+    }
+
+    #[test]
+    fn rules_are_for_nomad() {
+        let declared =
+            Declared { base: Some("tpp".into()), hooks: Hooks::WRITTEN, ..Declared::default() };
+        let error = declared.check(&Settings::default()).unwrap_err().to_string();
+        assert!(error.contains("written is only asked on the base `nomad`"), "{error}");
+        assert!(
+            Declared { base: Some("nomad".into()), ..declared }.check(&Settings::default()).is_ok()
+        );
+    }
+}

@@ -1,0 +1,366 @@
+//! What the two ends say to each other, declared once for both: what a message holds, what is answered,
+//! and what the other end does for it.
+//!
+//! The program's end calls a hook. Until that answers, the launcher's end may make requests of the memory.
+//! A message of the launcher's is one request or many, the last of which alone may have an answer; the
+//! last of all is [`DONE`] and what the hook answers.
+
+use nearfar_kernel::tiering::layered::Declared;
+use nearfar_kernel::tiering::{Capability, Memory, Next, NodeId, Page, Refused, Thread, Time};
+
+use super::wire::{Reader, Wire, fields};
+
+/// The threads that a policy has made, and when which of them runs first.
+pub(super) type Threads = (Vec<u8>, Vec<(u8, Time)>);
+
+/// In place of a request: the hook is over.
+pub(super) const DONE: u8 = 0;
+/// Nodes of a memory, at most.
+const NODES: usize = 4;
+/// Pages that a walk is told of at once: as many as cost little more than one.
+const RUN: usize = 128;
+
+/// What a policy may look at of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Known {
+    pub(super) mapped: bool,
+    pub(super) node: NodeId,
+    pub(super) span: u32,
+    pub(super) accessed: bool,
+    pub(super) dirty: bool,
+    pub(super) armed: bool,
+    pub(super) protected: bool,
+    pub(super) shadow: Option<NodeId>,
+}
+
+impl Known {
+    /// Of a page that is not mapped.
+    pub(super) const NOTHING: Self = Self {
+        mapped: false,
+        node: NodeId::FAST,
+        span: 1,
+        accessed: false,
+        dirty: false,
+        armed: false,
+        protected: false,
+        shadow: None,
+    };
+
+    pub(super) fn of(mem: &dyn Memory, page: Page) -> Self {
+        Self {
+            mapped: mem.mapped(page),
+            node: mem.node_of(page),
+            span: mem.span(page),
+            accessed: mem.accessed(page),
+            dirty: mem.dirty(page),
+            armed: mem.hint_armed(page),
+            protected: mem.write_protected(page),
+            shadow: mem.shadow_of(page),
+        }
+    }
+}
+
+/// Free frames of each node.
+pub(super) type Free = [u64; NODES];
+
+fn free(mem: &dyn Memory) -> Free {
+    by_node(mem, |node| mem.free(node))
+}
+
+fn by_node(mem: &dyn Memory, of: impl Fn(NodeId) -> u64) -> [u64; NODES] {
+    let mut all = [0; NODES];
+    for (number, node) in all.iter_mut().zip(NodeId::all(mem.nodes())) {
+        *number = of(node);
+    }
+    all
+}
+
+/// What is so after an action, but for other pages.
+pub(super) type After = (Free, Known);
+
+/// What never changes of a memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Constants {
+    pub(super) page_limit: u32,
+    pub(super) nodes: u8,
+    pub(super) capacity: [u64; NODES],
+    /// In the order of [`Capability::ALL`].
+    has: [bool; Capability::ALL.len()],
+}
+
+impl Constants {
+    pub(super) fn of(mem: &dyn Memory) -> Self {
+        Self {
+            page_limit: mem.page_limit(),
+            nodes: mem.nodes(),
+            capacity: by_node(mem, |node| mem.capacity(node)),
+            has: Capability::ALL.map(|(_, capability)| mem.has(capability)),
+        }
+    }
+
+    pub(super) fn has(&self, capability: Capability) -> bool {
+        let all = Capability::ALL.iter().zip(self.has);
+        all.into_iter().any(|((_, known), has)| *known == capability && has)
+    }
+}
+
+/// What comes before each hook: the moment, and what it will most likely look at.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Moment {
+    pub(super) now: Time,
+    pub(super) free: Free,
+    pub(super) page: Option<(Page, Known)>,
+}
+
+impl Moment {
+    pub(super) fn of(mem: &dyn Memory, about: Option<Page>) -> Self {
+        let page = about.map(|page| (page, Known::of(mem, page)));
+        Self { now: mem.now(), free: free(mem), page }
+    }
+}
+
+fields! {
+    Known { mapped, node, span, accessed, dirty, armed, protected, shadow }
+    Constants { page_limit, nodes, capacity, has }
+    Moment { now, free, page }
+}
+
+/// A message that is answered.
+pub(super) trait Call {
+    /// The answer.
+    type Reply: Wire;
+    /// Write which it is, and what it holds.
+    fn put(&self, into: &mut Vec<u8>);
+    /// The page that the other end will most likely look at.
+    fn about(&self) -> Option<Page> {
+        None
+    }
+}
+
+/// Declare messages: their fields, the page that they are about, their answer, and how the other end
+/// comes to it, where `?` gives up on a message that makes no sense.
+macro_rules! calls {
+    (
+        $(#[$doc:meta])*
+        fn $answer:ident($side:ident: $context:ty);
+        $($(#[$what:meta])*
+        $name:ident { $($field:ident: $type:ty),* } $(about $page:ident)? -> $reply:ty = $act:expr;)*
+    ) => {
+        enum Tag { Done, $($name),* }
+        const _: () = assert!(Tag::Done as u8 == super::DONE);
+
+        $($(#[$what])*
+        #[derive(Debug)]
+        pub(in super::super) struct $name { $(pub(in super::super) $field: $type),* }
+
+        impl Call for $name {
+            type Reply = $reply;
+            fn put(&self, into: &mut Vec<u8>) {
+                (Tag::$name as u8).put(into);
+                $(self.$field.put(into);)*
+            }
+            $(fn about(&self) -> Option<Page> {
+                Some(self.$page)
+            })?
+        })*
+
+        $(#[$doc])*
+        pub(in super::super) fn $answer(
+            $side: $context,
+            from: &mut Reader<'_>,
+            answer: &mut Vec<u8>,
+        ) -> Option<()> {
+            let tag = u8::take(from)?;
+            $(if tag == Tag::$name as u8 {
+                $(let $field = <$type>::take(from)?;)*
+                let reply: $reply = $act;
+                reply.put(answer);
+                return Some(());
+            })*
+            None
+        }
+    };
+}
+
+/// What the launcher's end asks of the memory.
+pub(super) mod request {
+    use nearfar_kernel::tiering::{Commit, Context, DropReason, Limit, Request, Tenant};
+
+    use super::*;
+
+    /// The memory as a hook may use it.
+    pub(in super::super) enum Sight<'a> {
+        /// Not at all.
+        Nothing,
+        /// By looks.
+        Look(&'a dyn Memory),
+        /// By looks and actions.
+        Act(&'a mut dyn Memory),
+    }
+
+    /// The program's end.
+    pub(in super::super) struct Near<'a, 'b> {
+        pub(in super::super) sight: Sight<'a>,
+        /// Those that were made for the launcher.
+        pub(in super::super) threads: &'b mut Vec<Thread>,
+    }
+
+    impl Near<'_, '_> {
+        pub(in super::super) fn look(&self) -> Option<&dyn Memory> {
+            match &self.sight {
+                Sight::Nothing => None,
+                Sight::Look(mem) => Some(*mem),
+                Sight::Act(mem) => Some(&**mem),
+            }
+        }
+
+        fn act(&mut self) -> Option<&mut dyn Memory> {
+            match &mut self.sight {
+                Sight::Act(mem) => Some(&mut **mem),
+                Sight::Nothing | Sight::Look(_) => None,
+            }
+        }
+
+        fn action<T>(
+            &mut self,
+            page: Page,
+            act: impl FnOnce(&mut dyn Memory) -> T,
+        ) -> Option<(T, After)> {
+            let mem = self.act()?;
+            let outcome = act(mem);
+            Some((outcome, (free(mem), Known::of(mem, page))))
+        }
+
+        fn walk(&self, from: Page) -> Option<Vec<(Page, Known)>> {
+            let (mem, mut pages, mut next) = (self.look()?, Vec::with_capacity(RUN), from);
+            while pages.len() < RUN
+                && let Some(page) = mem.next_mapped(next)
+            {
+                pages.push((page, Known::of(mem, page)));
+                next = page.skip(1);
+            }
+            Some(pages)
+        }
+
+        fn thread(&self, index: u8) -> Option<Thread> {
+            self.threads.iter().copied().find(|thread| thread.index() == usize::from(index))
+        }
+
+        fn spawn(&mut self, name: String, context: Context) -> Option<u8> {
+            // A policy makes few, once.
+            let thread = self.act()?.spawn(String::leak(name), context);
+            self.threads.push(thread);
+            Some(thread.index() as u8)
+        }
+    }
+
+    calls! {
+        /// Carry a request out; `None` if it makes no sense.
+        fn carry_out(near: &mut Near<'_, '_>);
+
+        Look { page: Page } -> Known = Known::of(near.look()?, page);
+        /// The mappings that begin at this page number or after it, [`RUN`] of them if there are as many.
+        Walk { from: Page } -> Vec<(Page, Known)> = near.walk(from)?;
+        Latency { node: NodeId } -> Option<Time> = near.look()?.loaded_latency(node);
+        Tenants {} -> u16 = near.look()?.tenants();
+        TenantOf { page: Page } -> Tenant = near.look()?.tenant_of(page);
+        Used { tenant: Tenant, node: NodeId } -> u64 = near.look()?.used(tenant, node);
+        Limits { tenant: Tenant, node: NodeId } -> Limit = near.look()?.limit(tenant, node);
+
+        ClearAccessed { page: Page } -> (bool, After)
+            = near.action(page, |mem| mem.clear_accessed(page))?;
+        ArmHint { page: Page } -> (Result<(), Refused>, After)
+            = near.action(page, |mem| mem.arm_hint(page))?;
+        WriteProtect { page: Page } -> (Result<(), Refused>, After)
+            = near.action(page, |mem| mem.write_protect(page))?;
+        Unprotect { page: Page } -> (Result<(), Refused>, After)
+            = near.action(page, |mem| mem.unprotect(page))?;
+        MovePage { page: Page, to: NodeId } -> (Result<(), Refused>, After)
+            = near.action(page, |mem| mem.move_page(page, to))?;
+        BeginCopy { page: Page, to: NodeId, wake: u8 } -> (Result<(), Refused>, After) = {
+            let wake = near.thread(wake)?;
+            near.action(page, |mem| mem.begin_copy(page, to, wake))?
+        };
+        CommitCopy { page: Page, keep_shadow: bool } -> (Result<Commit, Refused>, After)
+            = near.action(page, |mem| mem.commit_copy(page, keep_shadow))?;
+        RemapToShadow { page: Page } -> (Result<(), Refused>, After)
+            = near.action(page, |mem| mem.remap_to_shadow(page))?;
+        DropShadow { page: Page, why: DropReason } -> (Result<(), Refused>, After)
+            = near.action(page, |mem| mem.drop_shadow(page, why))?;
+        Split { page: Page } -> (Result<(), Refused>, After)
+            = near.action(page, |mem| mem.split(page))?;
+        Batch { requests: Vec<Request> } -> (Vec<Result<(), Refused>>, Free) = {
+            let (mem, mut outcomes) = (near.act()?, Vec::new());
+            mem.batch(&requests, &mut outcomes);
+            (outcomes, free(mem))
+        };
+
+        Spawn { name: String, context: Context } -> u8 = near.spawn(name, context)?;
+        DisarmHint { page: Page } -> () = near.act()?.disarm_hint(page);
+        Wake { thread: u8 } -> () = {
+            let thread = near.thread(thread)?;
+            near.act()?.wake(thread);
+        };
+        SampleEvery { loads: u64, stores: u64 } -> () = near.act()?.sample_every(loads, stores);
+    }
+}
+
+/// What the program's end calls.
+pub(super) mod hook {
+    use nearfar_kernel::tiering::Tenant;
+
+    use super::super::serve::Host;
+    use super::*;
+
+    calls! {
+        /// Let the policy answer a hook; `None` if it makes no sense.
+        fn call(host: &mut Host<'_>);
+
+        /// The first of all: what the memory is, and what the policy says of itself.
+        Hello { constants: Constants } -> Declared = {
+            host.mem.set_constants(constants);
+            host.offer.declared()
+        };
+        /// The policy begins, or says why it cannot.
+        Start {} -> Result<Threads, String> = host.start();
+
+        Place { page: Page, frames: u32 } -> NodeId = {
+            let Host { mem, policy, .. } = host;
+            policy.as_mut()?.place(&**mem, page, frames)
+        };
+        Allocated { page: Page } about page -> () = {
+            let (policy, mem) = host.both()?;
+            policy.allocated(mem, page);
+        };
+        Released { page: Page, span: u32 } -> () = {
+            let (policy, mem) = host.both()?;
+            policy.released(mem, page, span);
+        };
+        HintFault { page: Page, write: bool } about page -> () = {
+            let (policy, mem) = host.both()?;
+            policy.hint_fault(mem, page, write);
+        };
+        WriteFault { page: Page } about page -> () = {
+            let (policy, mem) = host.both()?;
+            policy.write_fault(mem, page);
+        };
+        Sample { page: Page, at: Page, write: bool } about page -> () = {
+            let (policy, mem) = host.both()?;
+            policy.sample(mem, page, at, write);
+        };
+        Pressure { node: NodeId, tenant: Tenant } -> () = {
+            let (policy, mem) = host.both()?;
+            policy.pressure(mem, node, tenant);
+        };
+        Work { thread: u8 } -> Next = {
+            let thread = host.mem.thread(thread)?;
+            let (policy, mem) = host.both()?;
+            policy.work(mem, thread)
+        };
+
+        KeepShadow { page: Page } -> bool = host.offer.rule().keep_shadow(page);
+        Promoted { page: Page } -> () = host.offer.rule().promoted(page);
+        Written { page: Page } -> () = host.offer.rule().written(page);
+        Demoting { page: Page, dirty: bool } -> () = host.offer.rule().demoting(page, dirty);
+    }
+}

@@ -1,0 +1,91 @@
+//! The socket between a program and its launcher: messages, each sent and received whole.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// Longest message, bytes.
+pub(super) const LONGEST: usize = 1 << 16;
+
+/// One end.
+#[derive(Debug)]
+pub struct Socket(OwnedFd);
+
+impl From<OwnedFd> for Socket {
+    fn from(descriptor: OwnedFd) -> Self {
+        Self(descriptor)
+    }
+}
+
+impl AsRawFd for Socket {
+    fn as_raw_fd(&self) -> i32 {
+        self.0.as_raw_fd()
+    }
+}
+
+impl Socket {
+    /// Both ends of a new one.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn pair() -> io::Result<(Self, Self)> {
+        let mut ends = [0; 2];
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+        // SAFETY: writes two descriptors.
+        if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: descriptors that are nobody else's.
+        Ok(unsafe { (Self(OwnedFd::from_raw_fd(ends[0])), Self(OwnedFd::from_raw_fd(ends[1]))) })
+    }
+
+    /// The same end, to hold it or to shut it down.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn again(&self) -> io::Result<Self> {
+        self.0.try_clone().map(Self)
+    }
+
+    /// Nothing more is sent or received at either end: who waits hears that.
+    pub fn shut_down(&self) {
+        // SAFETY: a system call that takes numbers.
+        unsafe { libc::shutdown(self.as_raw_fd(), libc::SHUT_RDWR) };
+    }
+
+    /// Send a message; whether there is somebody at the other end.
+    pub(super) fn send(&self, message: &[u8]) -> bool {
+        debug_assert!(message.len() <= LONGEST, "a message of {} bytes", message.len());
+        until_done(|| {
+            // SAFETY: reads the caller's bytes.
+            unsafe {
+                libc::send(
+                    self.as_raw_fd(),
+                    message.as_ptr().cast(),
+                    message.len(),
+                    libc::MSG_NOSIGNAL,
+                )
+            }
+        }) == Some(message.len())
+    }
+
+    /// Wait for a message; `None` if there is nobody at the other end.
+    pub(super) fn receive<'a>(&self, into: &'a mut [u8]) -> Option<&'a [u8]> {
+        let length = until_done(|| {
+            // SAFETY: writes the caller's bytes.
+            unsafe { libc::recv(self.as_raw_fd(), into.as_mut_ptr().cast(), into.len(), 0) }
+        })?;
+        // No message is empty.
+        Some(&into[..length]).filter(|message| !message.is_empty())
+    }
+}
+
+/// What a call comes to that a signal may interrupt.
+fn until_done(mut call: impl FnMut() -> isize) -> Option<usize> {
+    loop {
+        match usize::try_from(call()) {
+            Ok(length) => return Some(length),
+            Err(_) if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return None,
+        }
+    }
+}

@@ -1,0 +1,401 @@
+"""Policies written in Python, under real programs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capturing import needs_cc
+from conftest import HANG
+from nearfar import live
+from nearfar.errors import NearfarError
+from nearfar.predict import predict
+from nearfar.tiering import Policy
+from tiers import needs_userfaultfd
+
+HERE = Path(__file__).parent
+#: Text of so many MiB, used over and over until so many files are in the folder MARKS; then by a
+#: copy of the process as well.
+PROGRAM = """
+import hashlib, os, random, sys
+draw = random.Random(1)
+texts = [draw.randbytes(1000) * 1049 for _ in range(int(sys.argv[1]))]
+def digest():
+    whole = hashlib.sha256()
+    for text in texts: whole.update(text)
+    return whole.hexdigest()
+seen = {digest()}
+while len(os.listdir(os.environ["MARKS"])) < int(sys.argv[2]): seen.add(digest())
+child = os.fork()
+if child == 0:
+    print("child", digest(), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+texts[0] = b"x"
+print("parent", seen, digest())
+"""
+#: What the policies here begin with: pages are promoted at their second hint fault, the oldest are
+#: demoted. After a hundred promotions an object makes a file in the folder MARKS.
+POLICY = """
+import json, os, sys
+from collections import deque
+from nearfar import live
+from nearfar.tiering import Policy
+
+
+class Second(Policy):
+    made = []
+
+    def __init__(self):
+        self.made.append(self)
+        self.faults, self.works, self.threads, self.pages, self.wrong = 0, 0, set(), 0, 0
+        self.can, self.promotions = [], 0
+
+    def start(self, memory):
+        self.fast, self.once = deque(), set()
+        self.demoter = memory.spawn("demoter")
+        self.can = memory.capabilities()
+        return [(self.demoter, 1_000_000)]
+
+    def allocated(self, memory, page):
+        self.pages += 1
+        if memory.node_of(page) == 0:
+            self.fast.append(page)
+
+    def released(self, memory, page, span):
+        self.once.discard(page)
+        self.wrong += memory.mapped(page)
+
+    def hint_fault(self, memory, page, write):
+        self.faults += 1
+        self.wrong += not memory.hint_armed(page)
+        if page in self.once and memory.move_page(page, 0):
+            self.once.discard(page)
+            self.fast.append(page)
+            self.promotions += 1
+            if self.promotions == 100:
+                self.mark()
+            self.wrong += memory.node_of(page) != 0 or memory.hint_armed(page)
+        else:
+            self.once.add(page)
+        memory.disarm_hint(page)
+        memory.wake(self.demoter)
+
+    def mark(self):
+        open(os.path.join(os.environ["MARKS"], str(id(self))), "w").close()
+
+    def pressure(self, memory, node, tenant):
+        self.demote(memory, 32 if node == 0 else 0)
+
+    def demote(self, memory, count):
+        oldest = [self.fast.popleft() for _ in range(min(count, len(self.fast)))]
+        oldest = [page for page in oldest if memory.mapped(page) and memory.node_of(page) == 0]
+        free = memory.free(0)
+        moved = memory.move_pages(oldest, 1)
+        self.wrong += memory.free(0) != free + sum(moved)
+        self.fast.extend(page for page, done in zip(oldest, moved) if not done)
+
+    def work(self, memory, thread):
+        self.works += 1
+        self.threads.add(thread.name)
+        self.demote(memory, memory.capacity(0) // 20 - memory.free(0))
+"""
+RUN = """
+words, options = json.loads(sys.argv[1])
+done = live.run(words, policy=CLASS, **options)
+names = ("faults", "works", "pages", "promotions", "wrong", "can")
+seen = [{name: getattr(one, name) for name in names} | {"threads": sorted(one.threads)}
+        for one in Second.made]
+print(json.dumps([json.loads(done.to_json()), seen]), file=sys.stderr)
+"""
+
+
+@pytest.fixture(autouse=True)
+def marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder MARKS, of this process and those that it starts."""
+    folder = tmp_path / "marks"
+    folder.mkdir()
+    monkeypatch.setenv("MARKS", str(folder))
+    return folder
+
+
+def program(size: int, marks: int) -> list[str]:
+    """The command of PROGRAM."""
+    return [sys.executable, "-c", PROGRAM, str(size), str(marks)]
+
+
+def launch(
+    words: list[str], policy: str = POLICY, chosen: str = "Second", **options: object
+) -> subprocess.CompletedProcess[str]:
+    """A run in a process of its own, whose streams are the program's."""
+    script = policy + RUN.replace("CLASS", chosen)
+    asked = json.dumps([words, {"fast": "20M", "far": "shm", **options}])
+    return subprocess.run(
+        [sys.executable, "-c", script, asked], capture_output=True, text=True, timeout=HANG
+    )
+
+
+def run(
+    words: list[str], policy: str = POLICY, chosen: str = "Second", **options: object
+) -> tuple[str, live.Outcome, list[dict[str, Any]]]:
+    """The program's output, what the run came to, and what each object has seen."""
+    done = launch(words, policy, chosen, **options)
+    assert done.returncode == 0, done.stderr
+    outcome, seen = json.loads(done.stderr[done.stderr.index("[{") :])
+    return done.stdout, live.Outcome(**outcome), seen
+
+
+def alone(words: list[str]) -> str:
+    """The output of a program by itself."""
+    return subprocess.run(words, capture_output=True, text=True, timeout=HANG, check=True).stdout
+
+
+@needs_userfaultfd
+@pytest.mark.parametrize("chosen", ["Second", "Second()"])
+def test_a_program_and_its_copy_read_what_they_wrote(chosen: str) -> None:
+    output, outcome, seen = run(program(40, 1), chosen=chosen)
+    assert output == alone(program(40, 0)) and outcome.exit_code == 0 and outcome.why is None
+    counted = outcome.counters
+    assert counted["promotions"] >= 100 and counted["demotions_copied"] > 0
+    # Every other fault of a page is let through.
+    assert counted["window_faults"] >= counted["promotions"] and counted["forks"] == 1
+    assert outcome.run["options"]["policy"] == outcome.rows[0]["policy"] == "second"
+    if chosen == "Second":
+        # An object for each process image: the copy of fork has none.
+        assert len(seen) == outcome.images == 1
+        (one,) = seen
+        # What a process ends in the middle of is not counted.
+        assert 0 <= one["faults"] - counted["hint_faults"] <= 1 and one["wrong"] == 0
+        assert one["pages"] and one["works"] and one["threads"] == ["demoter"]
+        assert one["can"] == ["accessed-bits"]
+
+
+@needs_userfaultfd
+def test_each_process_has_an_object_of_its_own() -> None:
+    shell = '"$@" & "$@" & wait; exit 7'
+    output, outcome, seen = run(["sh", "-c", shell, "sh", *program(30, 2)])
+    lines = alone(program(30, 0)).splitlines()
+    assert sorted(output.splitlines()) == sorted(2 * lines) and outcome.exit_code == 7
+    assert len(seen) == outcome.images == 3
+    assert sum(one["promotions"] >= 100 for one in seen) == 2
+    # What a process ends in the middle of is not counted.
+    more = sum(one["faults"] for one in seen) - outcome.counters["hint_faults"]
+    assert 0 <= more <= 2
+    assert not any(one["wrong"] for one in seen)
+
+
+@needs_userfaultfd
+def test_descriptors_are_the_programs() -> None:
+    script = textwrap.dedent("""
+        import os, sys
+        os.dup2(1, 1000)
+        os.closerange(0, 1000)
+        os.closerange(1001, 100000)
+        data = bytearray(range(256)) * (30 << 12)
+        found = set()
+        while len(os.listdir(os.environ["MARKS"])) < int(sys.argv[1]) or not found:
+            found.add(sum(data[::4099]))
+        os.write(1000, f"{len(os.listdir('/proc/self/fd'))} {found}".encode())
+    """)
+    words = [sys.executable, "-c", script]
+    output, outcome, (one,) = run([*words, "1"])
+    assert output == alone([*words, "0"]) and outcome.exit_code == 0
+    assert one["promotions"] >= 100 and one["wrong"] == 0
+
+
+@needs_userfaultfd
+@needs_cc
+def test_no_page_is_wrong(tmp_path: Path, build: Callable[..., Path]) -> None:
+    soak = build((HERE / "soak.c").read_text(), "-pthread")
+    # Over before it was found if the machine would have it so: then again.
+    shell = 'while test -z "$(ls "$MARKS")"; do "$@" || exit; done'
+    words = ["sh", "-c", shell, "sh", str(soak), "16", "8000", "3", str(tmp_path / "read")]
+    output, outcome, seen = run(words, fast="6M")
+    assert set(output.splitlines()) == {"0 pages were wrong"} and outcome.exit_code == 0
+    for what in ("promotions", "demotions_copied", "released", "forks"):
+        assert outcome.counters[what] > 0, (what, outcome.counters)
+    assert not any(one["wrong"] for one in seen)
+
+
+@needs_userfaultfd
+def test_rules_for_nomad_are_asked() -> None:
+    """The base is the program's, and asks the object what it wants to know."""
+    policy = POLICY + textwrap.dedent("""
+        class Second(Policy):
+            name = "rules"
+            base = "nomad"
+            watch_unshadowed = True
+            made = []
+
+            def __init__(self):
+                self.made.append(self)
+                self.kept, self.threads = [], []
+                self.faults = self.works = self.pages = self.wrong = self.can = self.promotions = 0
+
+            def keep_shadow(self, page):
+                self.kept.append(page)
+                return page % 2 == 0
+
+            def promoted(self, page):
+                self.pages += 1
+                if self.pages == 100:
+                    open(os.path.join(os.environ["MARKS"], "rules"), "w").close()
+
+            def written(self, page):
+                self.works += 1
+    """)
+    output, outcome, (one,) = run(program(40, 1), policy, knobs={"scan_delay": "10ms"})
+    assert output == alone(program(40, 0)) and outcome.exit_code == 0
+    counted = outcome.counters
+    assert 0 < counted["shadow_copies"] < counted["promotions"] <= one["pages"] + 1
+    assert outcome.run["options"]["knobs"] == {"scan_delay": "10ms"}
+
+
+@needs_userfaultfd
+@pytest.mark.parametrize("hook", ["__init__", "start", "allocated", "hint_fault", "work"])
+def test_an_exception_ends_the_program(hook: str) -> None:
+    policy = POLICY + textwrap.dedent(f"""
+        class Broken(Second):
+            def {hook}(self, *arguments):
+                return 1 // 0
+    """)
+    shell = 'sleep 1000 > /dev/null 2>&1 & "$@"; echo survived'
+    done = launch(["sh", "-c", shell, "sh", *program(40, 1000)], policy, "Broken")
+    assert done.returncode == 1 and done.stdout == ""
+    # The traceback shows where, and a line says what became of the program.
+    assert f", in {hook}\n" in done.stderr and "ZeroDivisionError: " in done.stderr
+    if hook != "__init__":
+        says = [line for line in done.stderr.splitlines() if "The program was ended" in line]
+        assert len(says) == 1 and "its policy raised ZeroDivisionError: " in says[0], done.stderr
+
+
+@needs_userfaultfd
+@pytest.mark.parametrize("does", ["memory.next_mapped(0); memory.disarm_hint(0)", "pass"])
+def test_a_program_that_ends_in_a_hook_is_no_error(does: str) -> None:
+    """Its memory is gone, what the hook does with that goes unheard, and the hook is ended."""
+    policy = POLICY + textwrap.dedent(f"""
+        class Busy(Second):
+            def work(self, memory, thread):
+                self.mark()
+                while True:
+                    {does}
+    """)
+    script = 'while test -z "$(ls "$MARKS")"; do :; done; echo over'
+    output, outcome, _ = run(["sh", "-c", script], policy, "Busy")
+    assert output == "over\n" and outcome.exit_code == 0 and outcome.why is None
+
+
+@needs_userfaultfd
+def test_memory_is_there_while_a_hook_runs() -> None:
+    policy = POLICY + textwrap.dedent("""
+        import threading
+
+        class Keeps(Second):
+            def start(self, memory):
+                self.memory = memory
+                return super().start(memory)
+
+            def allocated(self, memory, page):
+                assert memory is self.memory
+                # Another thread may look while the hook waits for it, and several at once.
+                found = []
+                look = lambda: found.append(memory.node_of(page))
+                threads = [threading.Thread(target=look) for _ in range(3)]
+                [thread.start() for thread in threads]
+                here = memory.node_of(page)
+                [thread.join() for thread in threads]
+                self.wrong += found != [here] * 3
+                super().allocated(memory, page)
+                self.mark()
+    """)
+    _, outcome, (one,) = run(program(1, 1), policy, "Keeps")
+    assert outcome.exit_code == 0 and one["pages"] > 0 and one["wrong"] == 0
+
+
+class Foresees(Policy):
+    """Wants to know the future."""
+
+    def foresee(self, memory: object, counts: list[int]) -> None:
+        """Never called."""
+
+
+class Based(Policy):
+    """On a base that a live memory cannot have."""
+
+    base = "memtis"
+
+
+class Ruled(Policy):
+    """Answers what nobody asks."""
+
+    base = "tpp"
+
+    def keep_shadow(self, page: int) -> bool:
+        """Never called."""
+        return True
+
+
+class Named(Policy):
+    """Is called something else."""
+
+    name = "a\nb"
+
+
+@needs_userfaultfd
+@pytest.mark.parametrize(("policy", "knobs", "says"), [
+    (Foresees, {}, "knows the future"),
+    (Based, {}, "samples"),
+    (Ruled, {}, "only asked on the base `nomad`"),
+    (Named, {}, "a line of text"),
+    (type("Based", (Policy,), {"base": "nomad"}), {"notise": 1}, "no such knob"),
+])  # fmt: skip
+def test_what_cannot_live_is_refused_in_a_line(
+    policy: type[Policy], knobs: dict[str, int], says: str
+) -> None:
+    for ask in (
+        lambda: live.run(["true"], fast="4M", policy=policy, knobs=knobs),
+        lambda: predict("nomad-medium", fast="4M", policy=policy, knobs=knobs),
+    ):
+        with pytest.raises(NearfarError) as caught:
+            ask()
+        assert says in str(caught.value) and "\n" not in str(caught.value)
+
+
+COSTS = {"fault_ns": 8000, "read_ns": 250, "copy_ns": 1000, "copy_next_ns": 700, "take_ns": 800,
+         "protect_ns": 600, "discard_ns": 1000, "store_ns": 50, "load_ns": 250}  # fmt: skip
+
+
+def test_a_run_is_predicted_under_a_policy_in_python() -> None:
+    """SSP in Python comes to what SSP in Rust does."""
+    sys.path.insert(0, str(HERE.parent / "examples"))
+    try:
+        from ssp import Ssp  # type: ignore[import-not-found]
+    finally:
+        sys.path.pop(0)
+    options = {"fast": "52M", "far_size": "60M", "far": "shm"}
+    workload = {"scale": "1/256", "mix": "write"}
+    found = [
+        predict("nomad-medium", workload=workload, costs=COSTS, policy=policy, **options)
+        for policy in ("ssp", Ssp())
+    ]
+    assert found[0].counters == found[1].counters and found[0].seconds == found[1].seconds
+    assert 0 < found[1].counters["shadow_copies"] < found[1].counters["promotions"]
+    assert found[1].options["policy"] == "ssp-python"
+
+
+def test_an_exception_ends_a_prediction() -> None:
+    class Broken(Policy):
+        base = "tpp"
+
+        def hint_fault(self, memory: object, page: int, write: bool) -> None:
+            raise KeyError("lost")
+
+    with pytest.raises(KeyError, match="lost"):
+        predict("nomad-medium", workload={"scale": "1/256"}, costs=COSTS, fast="52M", policy=Broken)
