@@ -182,9 +182,10 @@ bench: env ## Ratios against peers, in one run (docs/bench.md)
 	$(BIN)/python bench/run.py
 
 .PHONY: validate
-validate: env ## The real kernel beside the models: placement under QEMU (docs/numa.md), faults and gains (docs/validation.md)
-	@workloads/install.sh qemu-system-x86 qemu-user nodejs zstd perl redis-server redis-tools jq gnugo poppler-utils \
-	  build-essential flex bison bc libelf-dev xz-utils
+validate: env ## The real kernel beside the models: placement and nearfar run under QEMU (docs/numa.md, run.md), faults and gains (docs/validation.md)
+	@workloads/install.sh qemu-system-x86 qemu-system-arm qemu-user nodejs zstd perl redis-server redis-tools jq gnugo poppler-utils \
+	  build-essential flex bison bc libelf-dev xz-utils gcc-aarch64-linux-gnu libc6-dev-arm64-cross
+	@rustup --quiet target add $(ARM) || echo "nearfar: install Rust's standard library for $(ARM)" >&2
 	$(BIN)/python bench/numa-kernel/validate.py
 	for case in kernel-faults mglru-guest page-gain guest-pages predicted epf; do \
 	  $(BIN)/python bench/run.py --only $$case --output bench/results/$$case || exit; \

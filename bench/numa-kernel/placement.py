@@ -204,9 +204,9 @@ def _hardware(machine: str, topology: dict[str, Any], added: bool) -> Hardware:
     )
 
 
-def qemu_version() -> str:
+def qemu_version(architecture: str = "x86_64") -> str:
     """What QEMU says of itself."""
-    return _output(ARCHITECTURES["x86_64"].qemu[0], "--version").splitlines()[0]
+    return _output(ARCHITECTURES[architecture].qemu[0], "--version").splitlines()[0]
 
 
 def compiled() -> bytes:

@@ -1,4 +1,5 @@
-"""Where the real kernel places memory, beside what ``nearfar numa`` says: ``make validate``.
+"""Where the real kernel places memory, beside what ``nearfar numa`` says, and what ``nearfar run``
+does with it: ``make validate``.
 
 Exit code 1 when they are further apart than stated, 3 when this machine cannot do it.
 """
@@ -14,6 +15,7 @@ from typing import Any
 
 import agree
 import alius
+import live
 import persistent
 import placement
 
@@ -31,21 +33,25 @@ def compared(
 ) -> Iterator[tuple[str, dict[str, Any], list[agree.Agreement]]]:
     """The name of each record that was asked for, the record, and how it agrees with the model."""
     chosen = [(machine, options.added) for machine in options.machine or ()]
-    alone = options.persistent or options.alius
-    for machine, added in chosen or (() if alone else MACHINES):
+    one = options.persistent or options.alius or options.live
+    everything = not (chosen or one)
+    for machine, added in chosen or (MACHINES if everything else ()):
         record = placement.record(machine, options.kernel, added=added)
         yield f"kernel-{machine}{'-added' if added else ''}", record, agree.agreements(record)
     firmware = ""
-    for variant in () if chosen or options.alius else persistent.VARIANTS:
+    for variant in persistent.VARIANTS if everything or options.persistent else ():
         record = persistent.record(variant, firmware)
         firmware = firmware or record["tables"]["SLIT"]
         found = agree.agreements(record) + persistent.agreements(record)
         yield f"persistent-{variant.name}", record, found
-    if not chosen and not options.persistent:
+    if everything or options.alius:
         kernel = alius.built()
         for name in alius.VARIANTS:
             record = alius.record(name, kernel)
             yield f"patched-{name}", record, alius.agreements(record)
+    for architecture in live.ARCHITECTURES if everything or options.live else ():
+        record = live.record(architecture)
+        yield f"live-{architecture}", record, live.agreements(record)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -55,6 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--added", action="store_true", help="of --machine: added while it runs")
     parser.add_argument("--persistent", action="store_true", help="persistent memory alone")
     parser.add_argument("--alius", action="store_true", help="the patched kernel alone")
+    parser.add_argument("--live", action="store_true", help="the runtime on memory nodes alone")
     parser.add_argument("--kernel", help="a package with a kernel instead of Debian's 6.12")
     parser.add_argument("--record", action="store_true", help=f"keep the result in {RECORDS}")
     options = parser.parse_args(arguments)
