@@ -134,6 +134,12 @@ def test_mappings_that_change_are_followed(build: Callable[..., Path]) -> None:
 
 
 @needs_userfaultfd
+def test_the_program_has_no_huge_pages() -> None:
+    output, outcome = run("grep", "THP_enabled", "/proc/self/status", fast="4M", far="lz4")
+    assert outcome.exit_code == 0 and output == "THP_enabled:\t0\n"
+
+
+@needs_userfaultfd
 def test_streams_and_exit_codes_are_the_programs(nearfar: Run, tmp_path: Path) -> None:
     done = nearfar("run", "--fast", "4M", "--", "sh", "-c", "echo out; echo err >&2; exit 7")
     assert (done.returncode, done.stdout) == (7, "out\n")

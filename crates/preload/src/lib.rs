@@ -80,6 +80,10 @@ fn begin(text: &str) -> Result<(), String> {
     let pid = std::process::id();
     let block = shared.claim(pid).ok_or("the program has run too many programs")?;
 
+    // Its unit is the base page: a huge page would be taken apart by the first request for a part of it.
+    // SAFETY: a system call that takes numbers.
+    unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) };
+
     let sizes = setup.sizes();
     let say = |error: nearfar_live::Error| error.to_string();
     let mut kernel = Linux::open(sizes.lot()).map_err(say)?;
