@@ -216,7 +216,7 @@ def test_no_page_is_wrong(tmp_path: Path, build: Callable[..., Path]) -> None:
     soak = build((HERE / "soak.c").read_text(), "-pthread")
     # Over before it was found if the machine would have it so: then again.
     shell = 'while test -z "$(ls "$MARKS")"; do "$@" || exit; done'
-    words = ["sh", "-c", shell, "sh", str(soak), "16", "8000", "3", str(tmp_path / "read")]
+    words = ["sh", "-c", shell, "sh", str(soak), "16", "32000", "3", str(tmp_path / "read")]
     output, outcome, seen = run(words, fast="6M")
     assert set(output.splitlines()) == {"0 pages were wrong"} and outcome.exit_code == 0
     for what in ("promotions", "demotions_copied", "released", "forks"):
