@@ -37,6 +37,9 @@ pub static TIER: Named = Named {
 /// Most buffers with pages that the file does not have yet: the others are for reads.
 const STORING: usize = REQUESTS / 2;
 
+/// Numbers of requests that are told apart by their logarithm: below twice as many as can be under way.
+const DEPTHS: usize = REQUESTS.ilog2() as usize + 1;
+
 /// What a read is predicted to take before any was made: about what flash takes.
 const UNKNOWN_NS: u64 = 100_000;
 
@@ -71,7 +74,7 @@ struct Queue {
     refused: usize,
     arrivals: Vec<Arrival>,
     /// What reads took of late, ns, by the logarithm of how many requests were under way.
-    took: [u64; REQUESTS.ilog2() as usize + 2],
+    took: [u64; DEPTHS],
     broken: Option<Fault>,
 }
 
@@ -124,7 +127,7 @@ impl Queue {
             writing: 0,
             refused: 0,
             arrivals: Vec::new(),
-            took: [0; REQUESTS.ilog2() as usize + 2],
+            took: [0; DEPTHS],
             broken: None,
         }
     }
@@ -145,25 +148,24 @@ impl Queue {
     }
 
     fn release(&mut self, buffer: Buffer) {
-        match std::mem::replace(&mut self.uses[buffer.index()], Use::Free) {
+        let slot = match std::mem::replace(&mut self.uses[buffer.index()], Use::Free) {
             Use::Free => return,
             Use::Here(slot) => {
                 self.here.retain(|other| *other != buffer);
-                self.buffers.remove(&slot);
+                slot
             }
             Use::Refused(slot) => {
                 self.refused -= 1;
-                self.buffers.remove(&slot);
+                slot
             }
-            Use::Reading(Asked { slot, .. }) | Use::Writing(slot) => {
-                self.buffers.remove(&slot);
-            }
-        }
+            Use::Reading(Asked { slot, .. }) | Use::Writing(slot) => slot,
+        };
+        self.buffers.remove(&slot);
         self.free.push(buffer);
     }
 
     fn class(depth: usize) -> usize {
-        depth.min(2 * REQUESTS - 1).ilog2() as usize
+        (depth.ilog2() as usize).min(DEPTHS - 1)
     }
 
     /// What a read will take with so many requests under way: what the last ones took, or those with the

@@ -282,7 +282,11 @@ pub(crate) fn wait(descriptors: [Option<RawFd>; 2], nanoseconds: u64) {
         events: libc::POLLIN,
         revents: 0,
     });
-    let time = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds.min(i64::MAX as u64) as i64 };
+    const SECOND: u64 = 1_000_000_000;
+    let time = libc::timespec {
+        tv_sec: (nanoseconds / SECOND) as i64,
+        tv_nsec: (nanoseconds % SECOND) as i64,
+    };
     // SAFETY: variables of this function.
     unsafe { libc::ppoll(polls.as_mut_ptr(), 2, &raw const time, std::ptr::null()) };
 }
