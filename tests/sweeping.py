@@ -47,6 +47,23 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
     return {part.name: part.read_bytes() for part in sorted((folder / "dataset").iterdir())}
 
 
+def stand_still(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, module: str, function: str, files: str, most: int
+) -> None:
+    """In commands the function waits while more than ``most`` files are there and no ``go``."""
+    (folder / "sitecustomize.py").write_text(
+        f"import functools, pathlib, time, {module} as m\n"
+        f"run, here = m.{function}, pathlib.Path(__file__).parent\n"
+        "@functools.wraps(run)\n"
+        "def held(*a, **k):\n"
+        f"    while len([*here.glob({files!r})]) > {most} and not (here / 'go').exists():\n"
+        "        time.sleep(0.01)\n"
+        "    return run(*a, **k)\n"
+        f"m.{function} = held\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+
+
 def start(*words: object) -> subprocess.Popen[str]:
     code = "from nearfar.cli import main; main()"
     return subprocess.Popen(

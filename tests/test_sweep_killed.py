@@ -16,7 +16,7 @@ import pytest
 from conftest import DATA, HANG, Run, until
 from nearfar.sweep import sweep
 from nearfar.sweep.cell import outcome_of
-from sweeping import both_there, bytes_of, cluster, lay_out, start
+from sweeping import both_there, bytes_of, cluster, lay_out, stand_still, start
 
 SLOW = """
 study = "ssd"
@@ -40,17 +40,7 @@ def slow(tmp_path: Path) -> Path:
 @pytest.fixture
 def held(slow: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The slow sweep, which stands still at three finished cells until there is a file ``go``."""
-    (slow / "sitecustomize.py").write_text(
-        "import functools, pathlib, time, nearfar.ssd as s\n"
-        "run, here = s.ssd, pathlib.Path(__file__).parent\n"
-        "@functools.wraps(run)\n"
-        "def ssd(*a, **k):\n"
-        "    while len([*here.glob('out/cells/[!.]*.json')]) > 2 and not (here / 'go').exists():\n"
-        "        time.sleep(0.01)\n"
-        "    return run(*a, **k)\n"
-        "s.ssd = ssd\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(slow))
+    stand_still(slow, monkeypatch, "nearfar.ssd", "ssd", "out/cells/[!.]*.json", 2)
     return slow
 
 

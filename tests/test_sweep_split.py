@@ -22,7 +22,7 @@ from conftest import DATA, HANG, Run, until
 from nearfar import importer
 from nearfar.sweep import load, sweep
 from nearfar.sweep.split import in_rows
-from sweeping import both_there, bytes_of, cluster, start
+from sweeping import both_there, bytes_of, cluster, stand_still, start
 
 STUDY = """
 study = "paging"
@@ -245,18 +245,7 @@ def parts_of(out: Path) -> list[Path]:
 @pytest.fixture
 def held(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The study in parts, which stands still at two finished ones until there is a file ``go``."""
-    (folder / "sitecustomize.py").write_text(
-        "import functools, pathlib, time, nearfar.paging as p\n"
-        "run, here = p.part, pathlib.Path(__file__).parent\n"
-        "@functools.wraps(run)\n"
-        "def part(*a, **k):\n"
-        "    done = lambda: [*here.glob('out/parts/*/[!.]*.json')]\n"
-        "    while len(done()) > 1 and not (here / 'go').exists():\n"
-        "        time.sleep(0.01)\n"
-        "    return run(*a, **k)\n"
-        "p.part = part\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(folder))
+    stand_still(folder, monkeypatch, "nearfar.paging", "part", "out/parts/*/[!.]*.json", 1)
     return folder
 
 
