@@ -97,7 +97,7 @@ impl Subject for Reference {
 
 #[test]
 fn the_reference_keeps_to_the_contract() {
-    suite(|make, seed| {
+    suite(400, |make, seed| {
         let mut memory = ReferenceMemory::new(COSTS, nodes(seed.is_multiple_of(2)), PAGES, false);
         if let Some((_, capability)) = Capability::ALL.get((seed / 2 % 5) as usize) {
             memory = memory.lacking(*capability);

@@ -1,11 +1,12 @@
 //! A policy at the other end of a socket beside the same one at hand: everything is the same.
 
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use nearfar_kernel::tiering::layered::{Declared, Hooks, Started, layered};
 use nearfar_kernel::tiering::nomad::{Always, ShadowRule};
 use nearfar_kernel::tiering::none::Never;
+use nearfar_kernel::tiering::testing::conformance::{Subject, suite};
 use nearfar_kernel::tiering::testing::{self, COSTS, PAGES, ReferenceMemory, Step, all_settings};
 use nearfar_kernel::tiering::{
     Action, Capability, Context, DropReason, HUGE, Made, Memory, Next, NodeId, POLICIES, Page,
@@ -18,6 +19,48 @@ use super::*;
 use crate::tests::{Whole, remotely, served};
 
 type Actions = Vec<(Time, Action)>;
+
+/// The reference implementation, whose policy sees it through a socket.
+struct Apart {
+    memory: ReferenceMemory,
+    policy: Option<Box<dyn Policy>>,
+    other_end: Option<JoinHandle<()>>,
+}
+
+impl Subject for Apart {
+    fn memory(&self) -> &dyn Memory {
+        &self.memory
+    }
+    fn step(&mut self, step: Step) {
+        let policy = self.policy.as_mut().expect("it is there until the end");
+        testing::drive(&mut self.memory, &mut **policy, &[step]);
+    }
+}
+
+impl Drop for Apart {
+    /// What the policy has found to be wrong is not lost at the other end.
+    fn drop(&mut self) {
+        drop(self.policy.take());
+        let found = self.other_end.take().map(JoinHandle::join);
+        if let Some(Err(wrong)) = found.filter(|_| !thread::panicking()) {
+            std::panic::resume_unwind(wrong);
+        }
+    }
+}
+
+#[test]
+fn a_memory_at_the_other_end_keeps_to_the_contract() {
+    suite(100, |made, seed| {
+        let mut memory = reference(false).copying_for(Time::from_ps(seed % 20_000_000));
+        if seed.is_multiple_of(3) {
+            memory = memory.pinning(seed, Time::from_ps(20_000_000));
+        }
+        let (ours, other_end) = served(Box::new(Whole::new(made)));
+        let settings = Settings::default();
+        let policy = memory.start_made(|mem| make(ours, &settings, mem, |_| {})).unwrap();
+        Apart { memory, policy: Some(policy), other_end: Some(other_end) }
+    });
+}
 
 fn reference(huge: bool) -> ReferenceMemory {
     let pages = if huge { 4 * HUGE } else { PAGES };
@@ -86,7 +129,7 @@ fn at_hand_or_not(
 ) -> Result<Made> {
     let settings = Settings::default();
     if remote {
-        return make(served(Box::new(offer)), &settings, mem, |_| {});
+        return make(served(Box::new(offer)).0, &settings, mem, |_| {});
     }
     layered(&offer.declared(), &settings, mem, Always, |mem| offer.start(mem))
 }
@@ -279,7 +322,7 @@ fn a_rule_is_asked_at_the_other_end() {
             .start_made(|mem| {
                 if remote {
                     let offer = Ruled { declared, rule };
-                    return make(served(Box::new(offer)), &settings, mem, |_| {});
+                    return make(served(Box::new(offer)).0, &settings, mem, |_| {});
                 }
                 layered(&declared, &settings, mem, rule, nothing)
             })
@@ -348,7 +391,7 @@ fn without_the_other_end_nothing_is_decided() {
     let settings = testing::settings("tpp").unwrap();
     let (ours, theirs) = Socket::pair().unwrap();
     let kept = ours.again().unwrap();
-    let offer = Whole::new("tpp", &settings);
+    let offer = Whole::named("tpp", &settings);
     let server = thread::spawn(move || {
         let gone = Arc::default();
         serve(theirs, &mut { offer }, &gone, Box::new(|wait| wait()));

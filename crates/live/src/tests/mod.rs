@@ -4,9 +4,11 @@ mod interleaved;
 mod sequential;
 
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use nearfar_kernel::tiering::layered::{Declared, Hooks, Started};
 use nearfar_kernel::tiering::nomad::{Always, ShadowRule};
+use nearfar_kernel::tiering::testing::conformance::Make;
 use nearfar_kernel::tiering::{Context, Made, Memory, Settings, Thread, make};
 use nearfar_trace::Result as Told;
 
@@ -59,16 +61,21 @@ impl Far for Plain {
     }
 }
 
-/// A built-in policy as one that is elsewhere, its base too.
+/// A policy that is elsewhere, its base too.
 pub(crate) struct Whole {
-    name: String,
-    settings: Settings,
+    make: Option<Make>,
     rule: Always,
 }
 
 impl Whole {
-    pub(crate) fn new(name: &str, settings: &Settings) -> Self {
-        Self { name: name.to_owned(), settings: settings.clone(), rule: Always }
+    pub(crate) fn new(make: Make) -> Self {
+        Self { make: Some(make), rule: Always }
+    }
+
+    /// A built-in one.
+    pub(crate) fn named(name: &str, settings: &Settings) -> Self {
+        let (name, settings) = (name.to_owned(), settings.clone());
+        Self::new(Box::new(move |mem| make(&name, &settings, mem)))
     }
 }
 
@@ -77,7 +84,8 @@ impl Offer for Whole {
         Declared { hooks: Hooks::POLICY, ..Declared::default() }
     }
     fn start(&mut self, mem: &mut dyn Memory) -> Told<Started> {
-        let (hooks, wakes) = make(&self.name, &self.settings, mem)?;
+        let make = self.make.take().expect("it is started once");
+        let (hooks, wakes) = make(mem)?;
         // All that were made are its own.
         let count = mem.spawn("last", Context::Kernel).index();
         let threads = (0..count).map(|index| Thread::new(index as u8, "")).collect();
@@ -89,12 +97,12 @@ impl Offer for Whole {
 }
 
 /// The program's end of a socket at whose other end this is, in a thread of the system's.
-pub(crate) fn served(mut offer: Box<dyn Offer + Send>) -> Socket {
+pub(crate) fn served(mut offer: Box<dyn Offer + Send>) -> (Socket, JoinHandle<()>) {
     let (ours, theirs) = Socket::pair().unwrap();
-    std::thread::spawn(move || {
+    let thread = std::thread::spawn(move || {
         serve(theirs, &mut *offer, &Arc::default(), Box::new(|wait| wait()));
     });
-    ours
+    (ours, thread)
 }
 
 /// Makes the policy of this name, at the other end of a socket.
@@ -102,8 +110,8 @@ pub(crate) fn remotely(
     name: &str,
     settings: &Settings,
 ) -> impl FnOnce(&mut dyn Memory) -> Told<Made> + use<> {
-    let (offer, settings) = (Whole::new(name, settings), settings.clone());
-    move |mem| remote::make(served(Box::new(offer)), &settings, mem, |_| {})
+    let (offer, settings) = (Whole::named(name, settings), settings.clone());
+    move |mem| remote::make(served(Box::new(offer)).0, &settings, mem, |_| {})
 }
 
 /// Sizes at which everything happens with a few pages; `mapped`: the far tier is a memory node.

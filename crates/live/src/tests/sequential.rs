@@ -178,7 +178,7 @@ impl Subject for Live {
 
 #[test]
 fn the_live_memory_keeps_to_the_contract() {
-    suite(|make, seed| Live::with(seed, 1 + seed % 4, seed.is_multiple_of(3), make).unwrap());
+    suite(400, |make, seed| Live::with(seed, 1 + seed % 4, seed.is_multiple_of(3), make).unwrap());
 }
 
 proptest! {

@@ -33,8 +33,8 @@ pub trait Subject {
     fn step(&mut self, step: Step);
 }
 
-/// How a world has its policy made.
-pub type Make = Box<dyn FnOnce(&mut dyn Memory) -> nearfar_trace::Result<Made>>;
+/// How a world has its policy made, wherever that is.
+pub type Make = Box<dyn FnOnce(&mut dyn Memory) -> nearfar_trace::Result<Made> + Send>;
 
 /// An action, at a page of the program.
 #[derive(Clone, Copy, Debug)]
@@ -77,7 +77,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
         4 => (page(), node()).prop_map(|(page, to)| Act::Begin(page, to)),
         2 => (page(), any::<bool>()).prop_map(|(page, keep)| Act::Commit(page, keep)),
         3 => page().prop_map(Act::Remap),
-        1 => page().prop_map(Act::Drop),
+        2 => page().prop_map(Act::Drop),
         1 => page().prop_map(Act::Split),
     ];
     prop::collection::vec(act, 1..200)
@@ -197,6 +197,12 @@ impl View {
         Self { pages, used }
     }
 
+    /// The first page with a shadow from this one on; this one, if there is none.
+    fn shadowed_from(&self, page: Page) -> Page {
+        let mut from = self.pages.iter().skip(page.index());
+        from.position(|look| look.shadow.is_some()).map_or(page, |past| page.skip(past as u32))
+    }
+
     /// The page is on the node `to`, as if it had just come there.
     fn moved(&mut self, mem: &dyn Memory, page: Page, to: NodeId) {
         let look = &mut self.pages[page.index()];
@@ -231,6 +237,12 @@ impl Probe {
         let before = View::of(mem, &self.copies);
         let (now, free) = (mem.now(), NodeId::all(mem.nodes()).map(|node| mem.free(node)));
         let free: Vec<u64> = free.collect();
+        let act = match act {
+            // Of pages at random few have a shadow.
+            Act::Drop(page) => Act::Drop(before.shadowed_from(page)),
+            Act::Remap(page) => Act::Remap(before.shadowed_from(page)),
+            act => act,
+        };
         let page = act.page();
         let look = before.pages[page.index()];
         let copy = self.copies.get(&page).copied();
@@ -461,7 +473,7 @@ impl Policy for Prober {
         let copied: Vec<Page> = probe.copies.keys().copied().collect();
         for page in copied {
             let promoted = probe.copies.get(&page).is_some_and(|(from, to)| to < from);
-            probe.check(mem, thread, Act::Commit(page, promoted && page.number() % 2 == 0));
+            probe.check(mem, thread, Act::Commit(page, promoted && page.number() % 8 != 0));
         }
         probe.act(mem, thread, 2);
         if probe.goes_on { Next::At(mem.now().plus(STEP)) } else { Next::Idle }
@@ -471,14 +483,14 @@ impl Policy for Prober {
 /// From one step of the policy's thread to the next.
 const STEP: Time = Time::from_ps(7_000_000);
 
-/// The suite: programs at random in worlds that `start` makes, from a policy and a seed for what else the
-/// world can be like. Every action has to be carried out in some of them.
+/// The suite: so many programs at random in worlds that `start` makes, from a policy and a seed for what
+/// else the world can be like. Every action has to be carried out in some of them.
 ///
 /// # Panics
 /// A world that does not keep to the contract; the least program that shows it.
-pub fn suite<S: Subject>(start: impl Fn(Make, u64) -> S) {
+pub fn suite<S: Subject>(cases: u32, start: impl Fn(Make, u64) -> S) {
     let done = RefCell::new(BTreeSet::new());
-    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) };
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
     let found =
         TestRunner::new(config).run(&(acts(), steps(), any::<u64>()), |(acts, steps, seed)| {
             done.borrow_mut().extend(conforms(&acts, &steps, |make| start(make, seed)));

@@ -23,7 +23,7 @@ impl Subject for Simulated {
 
 #[test]
 fn the_simulator_keeps_to_the_contract() {
-    suite(|make, seed| {
+    suite(400, |make, seed| {
         let nodes: &[u64] = if seed.is_multiple_of(2) { &[8, 12, 24] } else { &[10, 26] };
         let world = World::new(flat(nodes.len()), nodes, PAGES);
         Simulated(Engine::new(world, make, false).unwrap())
