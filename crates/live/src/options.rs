@@ -168,11 +168,7 @@ impl Asked {
         let far_size =
             self.far_size.as_ref().map_or(self.fast.0.saturating_mul(16), |bytes| bytes.0);
         let (name, tier, argument) = far::find(&self.far.0)?;
-        let takes_as_it_does = match name {
-            "umd" => Some("whose machine says how long pages take"),
-            _ => tier.is_mapped.then_some("whose pages are referred to where they are"),
-        };
-        if let Some(why) = takes_as_it_does.filter(|_| self.far_latency.0 > 0) {
+        if let Some(why) = tier.own_time.filter(|_| self.far_latency.0 > 0) {
             let what = format!("is of no use with {name}, {why}");
             return Err(Error::input("--far-latency", what, "leave it out"));
         }

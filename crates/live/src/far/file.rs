@@ -28,6 +28,7 @@ pub static TIER: Named = Named {
     what: "a file, read and written without the page cache, many pages at a time",
     argument: "PATH",
     is_mapped: false,
+    own_time: None,
     check: |path, _| super::whole_path(path),
     make: |path, pages| {
         Ok(Box::new(PagesOnFile::open(Path::new(path), pages, Ring::new().ok())?))

@@ -13,6 +13,7 @@ pub static TIER: Named = Named {
     what: "a pool in memory, compressed by LZ4",
     argument: "",
     is_mapped: false,
+    own_time: None,
     check: super::nothing,
     make: |_, pages| Ok(Box::new(Pool::new(Lz4(CompressTable::default()), pages))),
 };

@@ -109,6 +109,8 @@ pub struct Named {
     pub argument: &'static str,
     /// Its pages stay in the program's memory, on a memory node: nothing is stored.
     pub is_mapped: bool,
+    /// Why nobody else can say how long its pages take, where that is so.
+    pub own_time: Option<&'static str>,
     /// Whether one can be made for up to `pages` pages: the argument as it holds in any folder.
     pub check: fn(argument: &str, pages: u32) -> Result<String>,
     /// Make one for up to `pages` pages.

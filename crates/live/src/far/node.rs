@@ -13,6 +13,7 @@ pub static TIER: Named = Named {
     what: "a memory node, whose pages the program refers to where they are",
     argument: "N",
     is_mapped: true,
+    own_time: Some("whose pages are referred to where they are"),
     check: |argument, pages| Machine::read()?.check(argument, pages).map(|node| node.to_string()),
     make: |_, _| Ok(Box::new(Node)),
 };

@@ -16,6 +16,7 @@ pub static TIER: Named = Named {
     what: "shared memory, not compressed",
     argument: "",
     is_mapped: false,
+    own_time: None,
     check: super::nothing,
     make: |_, pages| Ok(Box::new(Shm::new(pages)?)),
 };

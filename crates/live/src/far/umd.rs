@@ -29,6 +29,7 @@ pub static TIER: Named = Named {
     what: "the DRAM-interface SSD of a machine, its flash a file in the folder for temporary files",
     argument: "MACHINE",
     is_mapped: false,
+    own_time: Some("whose machine says how long pages take"),
     check: |machine, pages| {
         OnFlash::open(machine, pages)?;
         let is_path = machine.contains('/') || machine.ends_with(".toml");

@@ -12,6 +12,7 @@ pub static TIER: Named = Named {
     what: "a pool in memory, compressed by zstd",
     argument: "",
     is_mapped: false,
+    own_time: None,
     check: super::nothing,
     make: |_, pages| Ok(Box::new(Pool::new(Zstd::new()?, pages))),
 };

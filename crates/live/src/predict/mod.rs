@@ -14,7 +14,7 @@ use nearfar_trace::{Error, Result};
 use serde::Serialize;
 
 use self::kernel::{CountedFar, CountedKernel};
-use crate::far::{Far, Slow};
+use crate::far::{self, Far, Slow};
 use crate::manager::AROUND;
 use crate::setup::Setup;
 use crate::{Counters, Event, Manager, Turn, Va, World};
@@ -90,17 +90,18 @@ impl Predictor {
         let clock = Arc::new(AtomicU64::new(0));
         let mut sizes = setup.sizes();
         sizes.pages = sizes.pages.max(pages.saturating_add(1));
-        if setup.far.starts_with("umd") {
-            let what = "a run with umd cannot be predicted: how long pages take is its device's";
+        let (name, tier, _) = far::find(&setup.far)?;
+        if let Some(why) = tier.own_time.filter(|_| !tier.is_mapped) {
+            let what = format!("no run can be predicted with {name}, {why}");
             return Err(Error::input("--far", what, "choose another, or run it"));
         }
-        let mut far: Box<dyn Far> = Box::new(CountedFar::new(sizes.far, costs, clock.clone()));
+        let mut store: Box<dyn Far> = Box::new(CountedFar::new(sizes.far, costs, clock.clone()));
         let far_ns = setup.far_latency_ns.max(costs.fetch_ns);
         if far_ns > 0 {
-            far = Box::new(Slow::new(far, far_ns));
+            store = Box::new(Slow::new(store, far_ns));
         }
         let kernel = CountedKernel::new(pages, costs, sizes.mapped, clock.clone());
-        let world = World::new(kernel, far, sizes);
+        let world = World::new(kernel, store, sizes);
         let mut manager = Manager::with(world, AROUND, make)?;
         manager.discover();
         Ok(Self {
