@@ -1,6 +1,6 @@
 //! `nearfar_study::paging` as one function: options in, JSON out.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use nearfar_hardware::machine::{FaultTimes, remedy};
 use nearfar_hardware::processor::Processor;
@@ -94,13 +94,18 @@ impl Study {
         self.hosts.iter_mut().map(faults).collect()
     }
 
+    /// Count a trace, and the prices of faults on each host.
     fn count(
-        &self,
-        reader: &Reader,
+        &mut self,
+        trace: &Path,
         on_progress: &mut dyn FnMut(u64) -> Result<()>,
-    ) -> Result<Counted> {
+    ) -> Result<(Counted, Vec<Option<FaultTimes>>)> {
+        let reader = Reader::open(trace)?;
+        let lives = self.options.lifetimes && lifetimes::known(&reader)?;
+        // Refused before hours of simulation.
+        let faults = self.faults(lives)?;
         let processors = self.hosts.iter().map(|host| host.processor.as_ref());
-        Counted::new(reader, &self.options, processors, on_progress)
+        Ok((Counted::new(&reader, &self.options, processors, on_progress)?, faults))
     }
 
     /// The answer of [`paging`].
@@ -153,11 +158,7 @@ fn paging(
 ) -> PyResult<String> {
     let mut study = Study::read(&machines, options)?;
     crate::progress::run(py, progress, move |on_progress| {
-        let reader = Reader::open(&trace)?;
-        let lives = study.options.lifetimes && lifetimes::known(&reader)?;
-        // Refused before hours of simulation.
-        let faults = study.faults(lives)?;
-        let counted = study.count(&reader, on_progress)?;
+        let (counted, faults) = study.count(&trace, on_progress)?;
         study.answer(&counted, faults)
     })
 }
@@ -188,10 +189,8 @@ fn paging_part(
     let mut study = Study::read(&machines, options)?;
     study.options = study.options.only(&only);
     crate::progress::run(py, None, move |on_progress| {
-        let reader = Reader::open(&trace)?;
-        let lives = study.options.lifetimes && lifetimes::known(&reader)?;
-        study.faults(lives)?;
-        Ok(serde_json::json!(study.count(&reader, on_progress)?).to_string())
+        let (counted, _) = study.count(&trace, on_progress)?;
+        Ok(serde_json::json!(counted).to_string())
     })
 }
 
