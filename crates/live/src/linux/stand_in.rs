@@ -3,7 +3,8 @@
 //! A thread that faults sleeps in the kernel until its page is there; only then is its processor free for
 //! others. To wait as a core does that is not told of the fault (`--epf none`), somebody has to keep
 //! that processor busy. The other way, to have the kernel raise a signal at the fault and wait in its handler
-//! (`UFFD_FEATURE_SIGBUS`), makes system calls fail that are given missing memory, so most programs.
+//! (`UFFD_FEATURE_SIGBUS`), makes system calls fail that are given missing memory, those that wait for a
+//! lock too, so most programs (a test in `tests.rs` asks the kernel).
 
 use std::fs;
 use std::ptr::null_mut;

@@ -381,3 +381,43 @@ fn memory_that_moves_is_told_of_twice() {
     drop(kernel);
     drop((memory, target));
 }
+
+/// Why no fault is dealt with in a signal handler of the thread that faults (`UFFD_FEATURE_SIGBUS`), which
+/// would spare two switches between threads: the kernel raises the signal for the program's own
+/// references only. System calls fail that are given missing memory, those by which `libc` waits for a
+/// lock among them.
+#[test]
+fn where_faults_raise_a_signal_system_calls_fail() {
+    const SIGBUS: u64 = 1 << 7;
+    if linux(1).is_none() {
+        return;
+    }
+    let (uffd, memory) = (Uffd::open(SIGBUS).unwrap(), Mapping::new(1).unwrap());
+    uffd.register(memory.address(), PAGE as u64, false).unwrap();
+    let failed = |done: libc::c_long| (done, io::Error::last_os_error().raw_os_error());
+    let mut ends = [0; 2];
+    // SAFETY: descriptors of this function, and a page that nothing is read from or written to.
+    unsafe {
+        assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
+        assert_eq!(libc::write(ends[1], [7u8].as_ptr().cast(), 1), 1);
+        let read = libc::read(ends[0], memory.start.cast(), 1) as libc::c_long;
+        assert_eq!(failed(read), (-1, Some(libc::EFAULT)));
+        let written = libc::write(ends[1], memory.start.cast(), 1) as libc::c_long;
+        assert_eq!(failed(written), (-1, Some(libc::EFAULT)));
+        let wait = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+        let (word, none) = (memory.start, std::ptr::null::<libc::timespec>());
+        let waited = libc::syscall(libc::SYS_futex, word, wait, 1, none);
+        assert_eq!(failed(waited), (-1, Some(libc::EFAULT)));
+        // Once it is there, they go on.
+        let zeros = [0u8; PAGE];
+        assert_eq!(
+            uffd.copy(memory.address(), zeros.as_ptr(), PAGE as u64, false),
+            Ok(PAGE as u64)
+        );
+        assert_eq!(libc::read(ends[0], memory.start.cast(), 1), 1);
+        assert_eq!(*memory.start, 7);
+        for end in ends {
+            libc::close(end);
+        }
+    }
+}
