@@ -321,8 +321,11 @@ impl Generations {
             let near = self.parts[part as usize][(place % (1 << PART)) as usize];
             let Some(near) = near.checked_sub(1) else { continue };
             total += 1;
+            if !bits.test(near) {
+                continue;
+            }
             let word = self.links[near];
-            if !bits.test(near) || of_file && word & FILE == 0 {
+            if of_file && word & FILE == 0 {
                 continue;
             }
             bits.clear(near);

@@ -1,7 +1,7 @@
 //! Exact LRU for every memory size at once, by stack distance (Mattson, Gecsei, Slutz, Traiger,
 //! IBM Systems Journal 9(2), 1970).
 //!
-//! The LRU stack is kept in two pieces. Its top [`FRONT`] pages are a small array in recency order:
+//! The LRU stack is kept in two pieces. Its top [`FRONT`] pages are a small ring in recency order:
 //! most references of a real program are found there, at a distance that is simply the place. The
 //! rest lie in slots numbered by the time they left the top (a page leaves the top after every
 //! page below it in the stack did), a bit a slot, with counts of the live ones of 512 slots, of 64
@@ -15,10 +15,12 @@
 //!
 //! Use it for LRU alone. CLOCK and Linux's lists are not stack algorithms.
 
+mod front;
 mod live;
 
 use std::collections::BTreeSet;
 
+use front::{FRONT, Front, HOLE};
 use live::{LINE, Live};
 use nearfar_hardware::table::prefetch;
 use nearfar_simd::Avx2;
@@ -26,13 +28,9 @@ use nearfar_simd::Avx2;
 /// What the policy is.
 pub const WHAT: &str = "exact least recently used";
 
-/// Pages in the array at the top of the stack.
-pub const FRONT: usize = 32;
 const NEW: u32 = u32::MAX;
 const IN_FRONT: u32 = u32::MAX - 1;
 const CLEAN: u32 = u32::MAX;
-/// In the place of a page: none is there.
-const HOLE: u32 = u32::MAX;
 
 /// What is known of a page; one cache line per reference.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +46,7 @@ const NEVER: Page = Page { slot: NEW, unwritten: CLEAN };
 /// The LRU stack, and what its distances add up to. Pages are dense ids.
 #[derive(Clone, Debug)]
 pub struct StackDistance {
-    front: Vec<u32>,
+    front: Front,
     pages: Vec<Page>,
     page_in: Vec<u32>,
     live: Live,
@@ -125,7 +123,7 @@ impl StackDistance {
     /// An empty stack.
     pub fn new() -> Self {
         let mut stack = Self {
-            front: Vec::with_capacity(FRONT + 1),
+            front: Front::new(),
             pages: Vec::new(),
             page_in: Vec::new(),
             live: Live::new(Avx2::new()),
@@ -208,7 +206,7 @@ impl StackDistance {
         let slot = std::mem::replace(&mut self.pages[page as usize], NEVER).slot;
         match slot {
             IN_FRONT => {
-                self.front[distance] = HOLE;
+                self.front.free(distance);
                 self.front_holes += 1;
             }
             slot => {
@@ -230,7 +228,7 @@ impl StackDistance {
     fn distance(&self, page: u32) -> Option<usize> {
         match self.pages.get(page as usize)?.slot {
             NEW => None,
-            IN_FRONT => self.front.iter().position(|&p| p == page),
+            IN_FRONT => self.front.place(page),
             slot => Some(self.front.len() + self.below - self.live.up_to(slot as usize)),
         }
     }
@@ -270,7 +268,7 @@ impl StackDistance {
                 written[self.kind(page)].add(depth.max(since));
             }
         };
-        for &page in &self.front {
+        for page in self.front.iter() {
             end(page, depth);
             depth += 1;
         }
@@ -288,10 +286,9 @@ impl StackDistance {
     fn move_up(&mut self, page: u32) -> Option<u64> {
         match self.pages[page as usize].slot {
             IN_FRONT => {
-                // A page marked so is in the array; 0 is never reached for want of it.
-                let place = self.front.iter().position(|&p| p == page).unwrap_or(0);
-                self.front.copy_within(0..place, 1);
-                self.front[0] = page;
+                // A page marked so is in the ring; 0 is never reached for want of it.
+                let place = self.front.place(page).unwrap_or(0);
+                self.front.raise(place, page);
                 Some(place as u64)
             }
             NEW => {
@@ -313,21 +310,20 @@ impl StackDistance {
         let distance = self.distance(page);
         let slot = self.pages[page as usize].slot;
         if self.front_holes > 0 {
-            let hole = self.front.iter().position(|&p| p == HOLE).unwrap_or(0);
+            let hole = self.front.place(HOLE).unwrap_or(0);
             if slot == IN_FRONT && distance.is_some_and(|place| place < hole) {
                 return self.move_up(page);
             }
             match (slot, distance) {
                 (NEW, _) | (_, None) => self.front_holes -= 1,
-                (IN_FRONT, Some(place)) => self.front[place] = HOLE,
+                (IN_FRONT, Some(place)) => self.front.free(place),
                 (slot, Some(_)) => {
                     self.front_holes -= 1;
                     self.page_in[slot as usize] = HOLE;
                     self.holes.insert(slot);
                 }
             }
-            self.front.copy_within(0..hole, 1);
-            self.front[0] = page;
+            self.front.raise(hole, page);
             self.pages[page as usize].slot = IN_FRONT;
         } else {
             let hole = self.holes.last().copied();
@@ -355,12 +351,10 @@ impl StackDistance {
         self.below -= 1;
     }
 
-    /// Put `page` on top of a stack without holes in the array.
+    /// Put `page` on top of a stack without holes in the ring.
     fn push_front(&mut self, page: u32) {
-        self.front.insert(0, page);
         self.pages[page as usize].slot = IN_FRONT;
-        if self.front.len() > FRONT {
-            let Some(last) = self.front.pop() else { return };
+        if let Some(last) = self.front.push(page) {
             if self.next == self.page_in.len() {
                 self.compact();
             }
@@ -382,17 +376,15 @@ impl StackDistance {
     fn compact(&mut self) {
         let mut kept = 0;
         self.holes.clear();
-        for slot in 0..self.next {
-            if self.live.has(slot) {
-                let page = self.page_in[slot];
-                self.page_in[kept] = page;
-                match self.pages.get_mut(page as usize) {
-                    Some(page) => page.slot = kept as u32,
-                    None => drop(self.holes.insert(kept as u32)),
-                }
-                kept += 1;
+        self.live.each(|slot| {
+            let page = self.page_in[slot];
+            self.page_in[kept] = page;
+            match self.pages.get_mut(page as usize) {
+                Some(page) => page.slot = kept as u32,
+                None => drop(self.holes.insert(kept as u32)),
             }
-        }
+            kept += 1;
+        });
         self.resize_slots((kept * 2).next_multiple_of(LINE).max(LINE * 8));
         self.next = kept;
         self.live.fill(kept);

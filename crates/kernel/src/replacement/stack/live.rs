@@ -66,6 +66,17 @@ impl Live {
         self.bits[slot / LINE][slot % LINE / 64] >> (slot % 64) & 1 == 1
     }
 
+    /// Visit the live slots in order: by words of bits, as nobody can predict which slots are live.
+    pub fn each(&self, mut visit: impl FnMut(usize)) {
+        for (at, &word) in self.bits.as_flattened().iter().enumerate() {
+            let mut left = word;
+            while left != 0 {
+                visit(at * 64 + left.trailing_zeros() as usize);
+                left &= left - 1;
+            }
+        }
+    }
+
     /// Make `slot` live, or no longer so.
     pub fn change(&mut self, slot: usize) {
         let (line, bit) = (slot / LINE, 1 << (slot % 64));
@@ -153,6 +164,9 @@ mod tests {
                 live.change(slot);
                 plain[slot] = !plain[slot];
             }
+            let mut all = Vec::new();
+            live.each(|slot| all.push(slot));
+            prop_assert!(all.into_iter().eq((0..plain.len()).filter(|slot| plain[*slot])));
             let with_avx2 = Live { avx2: Avx2::for_test(), ..live.clone() };
             for slot in asked.into_iter().chain(changes).chain([0, 4_999_999]) {
                 let expected = plain[..=slot].iter().filter(|live| **live).count();

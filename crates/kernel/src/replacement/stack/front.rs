@@ -1,0 +1,104 @@
+//! The top of the stack: a ring, in which a page comes to the top without any other being moved.
+
+/// Pages in the ring.
+pub const FRONT: usize = 32;
+/// In the place of a page: none is there, as it was freed.
+pub const HOLE: u32 = u32::MAX;
+/// There never was one. It is no page's number, as [`HOLE`] is none.
+const EMPTY: u32 = u32::MAX - 1;
+
+/// The pages on top, by their place: 0 is the top.
+#[derive(Clone, Debug)]
+pub struct Front {
+    ring: [u32; FRONT],
+    /// Where the top is.
+    head: usize,
+    len: usize,
+}
+
+impl Front {
+    /// An empty one.
+    pub fn new() -> Self {
+        Self { ring: [EMPTY; FRONT], head: 0, len: 0 }
+    }
+
+    /// Pages and holes in it.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The first place of `page`.
+    pub fn place(&self, page: u32) -> Option<usize> {
+        // Most are near the top.
+        let (below, from_top) = self.ring.split_at(self.head);
+        from_top.iter().chain(below).position(|&other| other == page)
+    }
+
+    /// Put `page` on top; what falls out below.
+    pub fn push(&mut self, page: u32) -> Option<u32> {
+        self.head = self.at(FRONT - 1);
+        let last = std::mem::replace(&mut self.ring[self.head], page);
+        let is_full = self.len == FRONT;
+        self.len += usize::from(!is_full);
+        is_full.then_some(last)
+    }
+
+    /// Put `page` on top in the place of what is at `place`: those above that move down by one.
+    pub fn raise(&mut self, place: usize, page: u32) {
+        let mut above = page;
+        for place in 0..=place {
+            let at = self.at(place);
+            above = std::mem::replace(&mut self.ring[at], above);
+        }
+    }
+
+    /// What was at `place` is freed.
+    pub fn free(&mut self, place: usize) {
+        let at = self.at(place);
+        self.ring[at] = HOLE;
+    }
+
+    /// All pages and holes from the top on.
+    pub fn iter(&self) -> impl Iterator<Item = u32> {
+        (0..self.len).map(|place| self.ring[self.at(place)])
+    }
+
+    fn at(&self, place: usize) -> usize {
+        (self.head + place) % FRONT
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// A list does the same.
+        #[test]
+        fn like_a_list(steps in prop::collection::vec((0u32..50, 0usize..FRONT), 0..300)) {
+            let (mut front, mut list) = (Front::new(), Vec::new());
+            for (page, place) in steps {
+                let expected = list.iter().position(|other| *other == page);
+                prop_assert_eq!(front.place(page), expected);
+                let hole = list.iter().position(|other| *other == HOLE);
+                prop_assert_eq!(front.place(HOLE), hole);
+                if let Some(place) = expected.or(hole.filter(|_| page % 2 == 0)) {
+                    front.raise(place, page);
+                    list.remove(place);
+                    list.insert(0, page);
+                } else if place < list.len() && page % 5 == 0 {
+                    front.free(place);
+                    list[place] = HOLE;
+                } else {
+                    list.insert(0, page);
+                    let last = (list.len() > FRONT).then(|| list.pop()).flatten();
+                    prop_assert_eq!(front.push(page), last);
+                }
+                prop_assert!(front.iter().eq(list.iter().copied()));
+                prop_assert_eq!(front.len(), list.len());
+            }
+        }
+    }
+}
