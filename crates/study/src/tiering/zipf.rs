@@ -8,6 +8,8 @@
 //! IEEE TSE 17(9), 1991). The generators of `nearfar generate` draw without a table and exactly;
 //! they take several times as long, as they compute a power for each draw.
 
+use std::hint::select_unpredictable;
+
 use libm::pow;
 use nearfar_hardware::table::on_huge_pages;
 use nearfar_trace::generate::permutation::Permutation;
@@ -93,8 +95,7 @@ impl Draws {
         let slot = (random >> 32) * self.slots.len() as u64 >> 32;
         let (own, other) = self.slots[slot as usize];
         // Without a branch, which nobody could predict: the loads of many draws then overlap.
-        let own = 0u32.wrapping_sub(u32::from((random as u32) >> 1 < own));
-        (slot as u32 & own) | (other & !own)
+        select_unpredictable((random as u32) >> 1 < own, slot as u32, other)
     }
 }
 
