@@ -34,6 +34,8 @@ pub const OPTIONS: &[&str] = &[
 
 /// Reads of the machine's limit.
 const READS: u64 = 100_000_000;
+/// Bytes of a table that is in no cache: several times the last level of the largest one.
+const IN_MEMORY: usize = 1 << 30;
 
 /// The machine's limit: reads of a byte of a page each, at random, with as many in flight as the
 /// processor allows. Where to read is one multiplication.
@@ -47,8 +49,19 @@ fn read_at_random(table: &[u8]) -> u64 {
     (0..READS).map(read).sum()
 }
 
+/// Such reads of a table in no cache, which is gone afterwards.
+fn in_memory(rounds: usize) -> Result<Rounds> {
+    let table = on_huge_pages(vec![1u8; IN_MEMORY]);
+    let mut memory = Rounds::default();
+    for _ in 0..rounds {
+        memory.time(|| Ok(std::hint::black_box(read_at_random(&table))))?;
+    }
+    Ok(memory)
+}
+
 /// The place of the trace is that of the workload's name. Returns seconds of generating the
-/// accesses alone and of each policy with it, of the machine's limit, and the policies' rows.
+/// accesses alone and of each policy with it, of the machine's limit, the same in memory, and the
+/// policies' rows.
 pub fn run(arguments: &Arguments) -> Result<Value> {
     let scale: f64 = arguments.option("--scale")?.unwrap_or(1.0);
     let asked: String = arguments.option("--mix")?.unwrap_or_else(|| "write".to_owned());
@@ -128,6 +141,7 @@ pub fn run(arguments: &Arguments) -> Result<Value> {
         "prepare_seconds": prepare,
         "reads": READS,
         "limit": limit.json(),
+        "memory": in_memory(arguments.rounds()?)?.json(),
         "generate": generate.json(),
         "policies": policies,
         "rows": rows,
