@@ -1,4 +1,4 @@
-"""``pigz`` in little memory before a DRAM-interface SSD (UMD, 002): who sleeps while pages come."""
+"""``pigz`` in little memory before UMD's SSD (002) and a file: who sleeps while pages come."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ from table import recorded, summary
 from nearfar import live
 
 NAME = "epf"
-SUMMARY = "pigz under nearfar run --far umd: time by who sleeps while a page comes"
+SUMMARY = "pigz under nearfar run --far umd and file: time by who sleeps while a page comes"
 
 #: Bytes of the text, and how often everything is run for each round.
 TEXT, TURNS = 45 << 20, 3
 QUICK_TEXT, QUICK_TURNS = 2 << 20, 1
 #: What waits for nothing comes first: the others are judged against it.
 POLICIES = ("none", "all", "smart:50us")
-#: Programs and their fast memory: the paper's, which fits, and one whose blocks do not.
+#: Programs, their fast memory and far tier: the paper's, which fits, and one whose blocks do not.
 UNPACKS = ("pigz", "-d", "-k", "-c", "-p", "4", "text.gz")
 PACKS = ("pigz", "-k", "-c", "-p", "4", "-b", "2048", "text")
-CELLS = ((UNPACKS, "1M"), (PACKS, "16M"), (PACKS, "28M"))
-OPTIONS = {"far": "umd:umd", "policy": "tpp"}
+UMD = {"far": "umd:umd"}
+FILE = {"far": "file:far", "far_latency": "100us"}
+CELLS = ((UNPACKS, "1M", UMD), (PACKS, "16M", UMD), (PACKS, "28M", UMD), (PACKS, "28M", FILE))
 
 _RUN = (
     "import json, sys\nfrom nearfar import live\nwords, options = json.loads(sys.argv[1])\n"
@@ -52,14 +53,19 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
     write_text(folder / "text", QUICK_TEXT if quick else TEXT)
     subprocess.run(["pigz", "-k", "-n", "text"], cwd=folder, check=True)
     cells = []
-    for words, fast in CELLS:
+    for words, fast, far in CELLS:
+        options = {"fast": fast, "policy": "tpp", **far}
         # What it prints, where nothing is managed.
         right = subprocess.run(words, cwd=folder, capture_output=True, check=True).stdout
-        cell: dict[str, Any] = {"program": " ".join(words), "fast": fast}
+        cell: dict[str, Any] = {
+            "program": " ".join(words),
+            "fast": fast,
+            "far": " ".join(far.values()),
+        }
         cell["lived"] = {policy: [] for policy in POLICIES}
         for _ in range(QUICK_TURNS if quick else TURNS * rounds):
             for policy, runs in cell["lived"].items():
-                runs.append(lived(folder, words, {**OPTIONS, "fast": fast, "epf": policy}, right))
+                runs.append(lived(folder, words, {**options, "epf": policy}, right))
         cells.append(cell)
     inputs.cells += cells
     return rows(cells)
@@ -114,7 +120,9 @@ def rows(cells: Sequence[Mapping[str, Any]]) -> list[Row]:
         served = any(one["services"] for runs in cell["lived"].values() for one in runs)
         for policy in POLICIES[1:]:
             values = ratios(times[policy], times[POLICIES[0]])
-            name = f"{policy} / {POLICIES[0]}, {cell['program']}, {cell['fast']} fast"
+            name = (
+                f"{policy} / {POLICIES[0]}, {cell['program']}, {cell['fast']} fast, {cell['far']}"
+            )
             one = row(NAME, name, values, "x", goal="<= 1" if served else "")
             made.append(judged(one, values) if served else one)
     return made
@@ -128,7 +136,7 @@ def figures() -> str:
 def every_cell() -> str:
     """Medians of every cell, as a table of the docs."""
     lines = [
-        "| program, fast memory | epf | s | processor s | processors | faults | services "
+        "| program, fast memory, far tier | epf | s | processor s | processors | faults | services "
         "| predicted, us | took, us | slept | kept a processor |",
         "|---|---|" + 9 * "---:|",
     ]
@@ -140,7 +148,8 @@ def every_cell() -> str:
             ]
             shown += [f"{median[name]:,.0f}" for name in (
                 "faults", "services", "predicted_us", "took_us", "slept", "stalled")]  # fmt: skip
-            name = f"`{cell['program']}`, {cell['fast']}" if policy == POLICIES[0] else ""
+            name = f"`{cell['program']}`, {cell['fast']}, {cell['far']}"
+            name = name if policy == POLICIES[0] else ""
             lines.append(f"| {name} | {policy} | {' | '.join(shown)} |")
     return "\n".join(lines) + "\n"
 

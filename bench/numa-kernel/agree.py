@@ -25,11 +25,13 @@ class Agreement:
     kernel: str
     model: str
     apart: float
+    #: How near they must be.
+    within: float = TOLERANCE
 
     @property
     def holds(self) -> bool:
         """Whether they are as near as they must be."""
-        return self.apart <= TOLERANCE
+        return self.apart <= self.within
 
 
 def agreements(record: dict[str, Any]) -> list[Agreement]:

@@ -1,17 +1,25 @@
 //! A program in two memory nodes, and what starts it: for a machine with two of them, such as a guest
 //! (`bench/numa-kernel/live.py`).
 //!
-//! `two_nodes run LIBRARY FAST FAR POLICY COMMAND...` is `nearfar run` without Python; `two_nodes program
-//! MIB REFERENCES` refers to so much memory, checks what it reads, and says on which nodes its pages are.
+//! * `two_nodes program MIB REFERENCES` refers to so much memory, checks what it reads, and says on which
+//!   nodes its pages are.
+//! * `two_nodes run LIBRARY FAST FAR POLICY COMMAND...` is `nearfar run` without Python.
+//! * `two_nodes predict FAST FAR POLICY MIB REFERENCES` is `nearfar run --predict` for that program.
+//! * `two_nodes fill NODE MIB COMMAND...` runs a command while so much of a node is left.
+//!
 //! Lines that begin with `@@` are for the script that started it.
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::Path;
-use std::process::ExitCode;
-use std::time::Duration;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
 
+use nearfar_kernel::tiering::Time;
 use nearfar_live::options::Asked;
+use nearfar_live::predict::{Costs, Predictor};
+use nearfar_live::setup::Setup;
 use nearfar_live::supervise;
 use nearfar_schema::{Given, Options as _};
 use nearfar_trace::{Error, Result};
@@ -31,6 +39,10 @@ fn main() -> ExitCode {
             run(library, fast, far, policy, &arguments[5..])
         }
         ["program", mib, references] => program(number(mib), number(references)),
+        ["predict", fast, far, policy, mib, references] => {
+            predict(fast, far, policy, number(mib), number(references))
+        }
+        ["fill", node, mib, _, ..] => fill(number(node), number(mib), &arguments[3..]),
         _ => Err(Error::input("two_nodes", "not like this", "see the source")),
     };
     done.unwrap_or_else(|error| {
@@ -43,12 +55,16 @@ fn number(text: &str) -> usize {
     text.parse().unwrap_or(0)
 }
 
-/// Run a program, and print what it came to and what it had in use last.
-fn run(library: &str, fast: &str, far: &str, policy: &str, command: &[String]) -> Result<ExitCode> {
+fn setup(fast: &str, far: &str, policy: &str) -> Result<Setup> {
     let given = [("fast", fast), ("far", far), ("policy", policy), ("far_size", "96M")];
     let given = given.map(|(name, value)| (name.to_owned(), Given::from(value)));
     let asked = Asked::read(&BTreeMap::from(given)).map_err(Error::refused)?;
-    let setup = asked.setup(BTreeMap::new())?;
+    asked.setup(BTreeMap::new())
+}
+
+/// Run a program, and print what it came to and what it had in use last.
+fn run(library: &str, fast: &str, far: &str, policy: &str, command: &[String]) -> Result<ExitCode> {
+    let setup = setup(fast, far, policy)?;
     let mut last = [0; 4];
     let summary = supervise::run(&setup, Path::new(library), command, None, |summary| {
         if summary.now[0] > 0 {
@@ -61,36 +77,123 @@ fn run(library: &str, fast: &str, far: &str, policy: &str, command: &[String]) -
     Ok(ExitCode::from(summary.exit_code as u8))
 }
 
-/// Refer to pages at random, half of the references to an eighth of them, which moves; a quarter of them
-/// writes.
+/// Run a command while a node has but so many MiB left, or as few as the kernel leaves of it.
+fn fill(node: usize, mib: usize, command: &[String]) -> Result<ExitCode> {
+    let meminfo = Path::new("/sys/devices/system/node").join(format!("node{node}/meminfo"));
+    let fails = |what| move |error: io::Error| Error::io(Path::new("two_nodes"), what, &error);
+    let free_mib = || -> Result<usize> {
+        let text = fs::read_to_string(&meminfo).map_err(fails("reading meminfo"))?;
+        let line = text.lines().find(|line| line.contains("MemFree:")).unwrap_or_default();
+        Ok(line.split_ascii_whitespace().nth(3).map_or(0, number) >> 10)
+    };
+    let (preferred, mask) = (1, 1u64 << node);
+    let prefer = |policy: i32, mask: *const u64| {
+        // SAFETY: the kernel reads as many bits as it is told.
+        unsafe { libc::syscall(libc::SYS_set_mempolicy, policy, mask, 65) }
+    };
+    if prefer(preferred, &raw const mask) < 0 {
+        return Err(fails("preferring a node")(io::Error::last_os_error()));
+    }
+    // Written, so that it is there, and not swapped, as the guest has no swap.
+    let (mut ballast, mut left, mut in_vain) = (Vec::new(), free_mib()?, 0);
+    // What ended before this may give its memory back meanwhile.
+    while left > mib && in_vain < 4 {
+        for _ in 0..4 {
+            ballast.push(vec![1u8; 1 << 20]);
+        }
+        let now = free_mib()?;
+        in_vain = if now < left { 0 } else { in_vain + 1 };
+        left = now;
+    }
+    prefer(0, std::ptr::null());
+    println!("@@left {left}");
+    let status = Command::new(&command[0]).args(&command[1..]).status();
+    let status = status.map_err(fails("running a command"))?;
+    println!("@@left {}", free_mib()?);
+    drop(ballast);
+    Ok(ExitCode::from(status.code().unwrap_or(1) as u8))
+}
+
+/// What the program refers to, page by page: at random, half of the references to an eighth of the
+/// pages, which moves. With each, a number at random if it is a write.
+struct References {
+    pages: usize,
+    count: usize,
+    step: usize,
+    state: u64,
+}
+
+impl References {
+    fn new(pages: usize, count: usize) -> Self {
+        Self { pages, count, step: 0, state: 1 }
+    }
+}
+
+impl Iterator for References {
+    type Item = (usize, Option<u64>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.step == self.count {
+            return None;
+        }
+        self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let (any, eighth) = ((self.state >> 33) as usize, self.pages / 8);
+        let hot = self.step / (self.count / 8).max(1) * eighth + any % eighth;
+        let page = if self.state >> 63 == 0 { any } else { hot } % self.pages;
+        self.step += 1;
+        Some((page, (self.state >> 40 & 3 == 0).then_some(self.state >> 8)))
+    }
+}
+
+/// Memory, and what each page of it was written last.
+struct Memory {
+    words: Vec<u64>,
+    versions: Vec<u64>,
+}
+
+impl Memory {
+    fn new(pages: usize) -> Self {
+        Self { words: vec![0; pages * PAGE / 8], versions: vec![0; pages] }
+    }
+
+    fn word(page: usize, part: usize) -> usize {
+        page * PAGE / 8 + part * (PAGE / 8 / WORDS)
+    }
+
+    /// Refer to all of these; a sum of what was read, or a line about what is not as it was written.
+    fn refer(&mut self, references: References) -> std::result::Result<u64, String> {
+        let mut sum = 0u64;
+        for (page, write) in references {
+            for part in 0..WORDS {
+                let (found, written) = (self.words[Self::word(page, part)], self.versions[page]);
+                if found != written * (part as u64 + 1) {
+                    return Err(format!("page {page}, word {part}: {found}, written {written}"));
+                }
+                sum = sum.rotate_left(5) ^ found;
+            }
+            if let Some(version) = write {
+                self.versions[page] = version;
+                for part in 0..WORDS {
+                    self.words[Self::word(page, part)] = version * (part as u64 + 1);
+                }
+            }
+        }
+        Ok(sum)
+    }
+}
+
+/// The program.
 fn program(mib: usize, references: usize) -> Result<ExitCode> {
     let pages = (mib << 20) / PAGE;
-    let mut memory = vec![0u64; pages * PAGE / 8];
-    let mut versions = vec![0u64; pages];
+    let mut memory = Memory::new(pages);
     std::thread::sleep(STILL);
-    let (mut state, mut sum) = (1u64, 0u64);
-    let word = |page: usize, word: usize| page * PAGE / 8 + word * (PAGE / 8 / WORDS);
-    for step in 0..references {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let any = (state >> 33) as usize;
-        let hot = step / (references / 8).max(1) * (pages / 8) + any % (pages / 8);
-        let page = if state >> 63 == 0 { any } else { hot } % pages;
-        for part in 0..WORDS {
-            let found = memory[word(page, part)];
-            if found != versions[page] * (part as u64 + 1) {
-                println!("@@wrong page {page}, word {part}: {found}, written {}", versions[page]);
-                return Ok(ExitCode::FAILURE);
-            }
-            sum = sum.rotate_left(5) ^ found;
-        }
-        if state >> 40 & 3 == 0 {
-            versions[page] = state >> 8;
-            for part in 0..WORDS {
-                memory[word(page, part)] = versions[page] * (part as u64 + 1);
-            }
+    match memory.refer(References::new(pages, references)) {
+        Ok(sum) => println!("@@sum {sum:x}"),
+        Err(wrong) => {
+            println!("@@wrong {wrong}");
+            return Ok(ExitCode::FAILURE);
         }
     }
-    println!("@@sum {sum:x}");
     std::thread::sleep(STILL);
     let maps = fs::read_to_string("/proc/self/numa_maps").unwrap_or_default();
     let mut nodes = [0usize; 2];
@@ -103,5 +206,34 @@ fn program(mib: usize, references: usize) -> Result<ExitCode> {
     }
     println!("@@nodes {} {}", nodes[0], nodes[1]);
     std::thread::sleep(STILL);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What a run of it will come to, by what requests take here and by how long it takes alone.
+fn predict(fast: &str, far: &str, policy: &str, mib: usize, count: usize) -> Result<ExitCode> {
+    let setup = setup(fast, far, policy)?;
+    let pages = (mib << 20) / PAGE;
+    let references = || References::new(pages, count);
+    let mut memory = Memory::new(pages);
+    // So that nothing is touched for the first time.
+    memory.words.fill(0);
+    let began = Instant::now();
+    memory.refer(references()).map_err(|wrong| Error::input("two_nodes", wrong, ""))?;
+    let alone = began.elapsed();
+    let made = references().map(|(_, write)| 1 + usize::from(write.is_some())).sum::<usize>();
+    let reference = Time::from_ps((alone.as_nanos() * 1000 / made.max(1) as u128) as u64);
+    let costs = Costs::measure(&setup)?;
+    let mut predictor = Predictor::new(&setup, pages as u32, costs, reference, false)?;
+    let still = Time::from_ps(STILL.as_nanos() as u64 * 1000);
+    predictor.sleep(still)?;
+    for (page, write) in references() {
+        predictor.reference(page as u32, false)?;
+        if write.is_some() {
+            predictor.reference(page as u32, true)?;
+        }
+    }
+    predictor.sleep(still)?;
+    predictor.sleep(still)?;
+    println!("@@predicted {}", serde_json::to_string(&predictor.predicted()).unwrap_or_default());
     Ok(ExitCode::SUCCESS)
 }
