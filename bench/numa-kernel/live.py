@@ -95,9 +95,9 @@ def programs(
     """
     # As `make test` compiles them: of the whole workspace most are made then.
     whole = ("--workspace",) if architecture == platform.machine() else ("-p", "nearfar-live")
-    program = built(architecture, "build", *CHECKED, *whole, "--example", "two_nodes")
+    made = built(architecture, "build", *CHECKED, *whole, "--example", "two_nodes")
     put: dict[str, Path | bytes] = {
-        "/work/two_nodes": stripped(program["two_nodes"], architecture),
+        "/work/two_nodes": stripped(made["two_nodes"], architecture),
         f"/work/{LIBRARY.name}": stripped(_library(architecture), architecture),
     }
     chosen = {"policies": " ".join(policies), "when_full": " ".join(when_full)}

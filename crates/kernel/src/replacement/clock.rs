@@ -8,6 +8,8 @@
 //! first; the hand moves only when no frame is free. Not a stack algorithm: more frames can fault
 //! more. Do not use it to ask what an ideal recency order would do; that is `lru`.
 
+use nearfar_hardware::table::on_huge_pages;
+
 use super::{AccessBits, MANY, Replacement, Setup};
 
 /// What the policy is.
@@ -15,6 +17,9 @@ pub const WHAT: &str = "second chance, one hand: page-size advice (000), TLB and
 
 /// Frames ahead of the hand whose pages' bits are asked for: pages of neighbours lie far apart.
 const AHEAD: usize = 8;
+
+/// Most frames that there is room for from the beginning.
+const RESERVED: u64 = 1 << 24;
 
 /// CLOCK over a ring of frames.
 #[derive(Clone, Debug)]
@@ -34,7 +39,9 @@ impl Replacement for Clock {
 
     fn new(setup: Setup) -> Self {
         let frames = setup.frames.max(1);
-        Self { frames, ring: Vec::new(), hand: 0, free: Vec::new(), place: Vec::new() }
+        // Not grown and copied again and again; what is not used takes no memory.
+        let ring = on_huge_pages(Vec::with_capacity(frames.min(RESERVED) as usize));
+        Self { frames, ring, hand: 0, free: Vec::new(), place: Vec::new() }
     }
 
     fn fault(&mut self, page: u32, bits: &mut impl AccessBits) -> Option<u32> {
