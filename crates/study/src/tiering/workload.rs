@@ -30,6 +30,9 @@ pub struct Workload {
     pub chase: bool,
 }
 
+/// Accesses that are drawn together: the table that they come from is larger than the caches.
+const TOGETHER: usize = 64;
+
 /// Fewest pages beside the working set for the warm-up to be there and not on the working set.
 const WARM: u32 = 16;
 
@@ -372,11 +375,19 @@ impl Source {
                     _ => (*first, draws),
                 };
                 let (mut rng, mix) = (self.rng.clone(), self.mix);
-                out.extend((0..count).map(|_| {
-                    let random = rng.next_u64();
-                    let page = first + draws.draw(random);
-                    Access::new(page, mix.write(page, random))
-                }));
+                let (mut randoms, mut left) = ([0; TOGETHER], count);
+                while left > 0 {
+                    let randoms = &mut randoms[..left.min(TOGETHER)];
+                    for random in &mut *randoms {
+                        *random = rng.next_u64();
+                        draws.expect(*random);
+                    }
+                    out.extend(randoms.iter().map(|&random| {
+                        let page = first + draws.draw(random);
+                        Access::new(page, mix.write(page, random))
+                    }));
+                    left -= randoms.len();
+                }
                 self.rng = rng;
             }
             (Kind::Chase { first, order }, _) => {

@@ -11,7 +11,7 @@
 use std::hint::select_unpredictable;
 
 use libm::pow;
-use nearfar_hardware::table::on_huge_pages;
+use nearfar_hardware::table::{on_huge_pages, prefetch};
 use nearfar_trace::generate::permutation::Permutation;
 use nearfar_trace::generate::rng::mix64;
 
@@ -89,11 +89,22 @@ impl Draws {
         Self { slots }
     }
 
+    /// These random bits are drawn by soon.
+    #[inline]
+    pub fn expect(&self, random: u64) {
+        prefetch(&self.slots, self.slot(random));
+    }
+
+    #[inline]
+    fn slot(&self, random: u64) -> usize {
+        ((random >> 32) * self.slots.len() as u64 >> 32) as usize
+    }
+
     /// The record that 64 random bits choose; bit 0 is left for another purpose.
     #[inline]
     pub fn draw(&self, random: u64) -> u32 {
-        let slot = (random >> 32) * self.slots.len() as u64 >> 32;
-        let (own, other) = self.slots[slot as usize];
+        let slot = self.slot(random);
+        let (own, other) = self.slots[slot];
         // Without a branch, which nobody could predict: the loads of many draws then overlap.
         select_unpredictable((random as u32) >> 1 < own, slot as u32, other)
     }
