@@ -1,6 +1,5 @@
 //! The real kernel, asked what the model says of it, and a program of this process under policies.
 
-use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,6 +8,7 @@ use nearfar_kernel::tiering::testing::settings;
 
 use super::*;
 use crate::far::{TIERS, argument};
+use crate::tests::not_run;
 use crate::world::is;
 use crate::{Manager, Sizes, Turn, World};
 
@@ -23,13 +23,6 @@ fn linux(lot: u32) -> Option<Linux> {
             None
         }
     }
-}
-
-/// Say that the test, or a part of it, is not run.
-fn not_run(why: &str) {
-    // Not `eprintln`, which the test harness keeps to itself when a test passes.
-    let (test, mut stderr) = (std::thread::current(), io::stderr());
-    let _ = writeln!(stderr, "{}: not run: {why}", test.name().unwrap_or_default());
 }
 
 #[test]

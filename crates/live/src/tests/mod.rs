@@ -3,6 +3,7 @@
 mod interleaved;
 mod sequential;
 
+use std::io::Write as _;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -15,6 +16,13 @@ use nearfar_trace::Result as Told;
 use crate::far::{Far, Fault, Slow};
 use crate::remote::{self, Offer, Socket, serve};
 use crate::{PAGE, Sizes, Slot};
+
+/// Say that the test, or a part of it, is not run.
+pub(crate) fn not_run(why: &str) {
+    // Not `eprintln`, which the test harness keeps to itself when a test passes.
+    let (test, mut stderr) = (std::thread::current(), std::io::stderr());
+    let _ = writeln!(stderr, "{}: not run: {why}", test.name().unwrap_or_default());
+}
 
 /// A far tier that is obviously right.
 #[derive(Debug, Default)]
