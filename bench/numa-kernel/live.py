@@ -206,9 +206,10 @@ def agreements(record: dict[str, Any]) -> list[Agreement]:
 
 def _predicted(name: str, case: dict[str, Any]) -> Iterator[Agreement]:
     """What was predicted of a policy beside what came of it."""
-    predicted = case.get("predicted", {}).get("counters", {})
-    for what, count in ((what, predicted[what]) for what in PREDICTED if what in predicted):
-        lived = case["counters"][what]
+    if "predicted" not in case:
+        return
+    for what in PREDICTED:
+        lived, count = case["counters"][what], case["predicted"]["counters"][what]
         apart = abs(lived - count) / max(lived, count, MANY)
         sides = (f"{name}: {what.replace('_', ' ')}", str(lived), f"{count} predicted")
         yield Agreement(*sides, apart, BY_THE_CLOCK.get(name, TOLERANCE))

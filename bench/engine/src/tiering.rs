@@ -34,7 +34,7 @@ pub const OPTIONS: &[&str] = &[
 
 /// Reads of the machine's limit.
 const READS: u64 = 100_000_000;
-/// Bytes of a table that is in no cache: several times the last level of the largest one.
+/// Bytes of a table that is in no cache: twice the largest last level there is.
 const IN_MEMORY: usize = 1 << 30;
 
 /// The machine's limit: reads of a byte of a page each, at random, with as many in flight as the

@@ -98,9 +98,7 @@ fn fill(node: usize, mib: usize, command: &[String]) -> Result<ExitCode> {
     let (mut ballast, mut left, mut in_vain) = (Vec::new(), free_mib()?, 0);
     // What ended before this may give its memory back meanwhile.
     while left > mib && in_vain < 4 {
-        for _ in 0..4 {
-            ballast.push(vec![1u8; 1 << 20]);
-        }
+        ballast.push(vec![1u8; 4 << 20]);
         let now = free_mib()?;
         in_vain = if now < left { 0 } else { in_vain + 1 };
         left = now;

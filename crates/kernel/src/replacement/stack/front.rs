@@ -1,4 +1,4 @@
-//! The top of the stack: a ring, in which a page comes to the top without any other being moved.
+//! The top of the stack: a ring, onto which a page is put without any other being moved.
 
 /// Pages in the ring.
 pub const FRONT: usize = 32;
