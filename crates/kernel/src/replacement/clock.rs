@@ -35,6 +35,7 @@ pub struct Clock {
 }
 
 impl Replacement for Clock {
+    type Shared = ();
     type Evicted<'a> = Option<u32>;
 
     fn new(setup: Setup) -> Self {
@@ -44,7 +45,7 @@ impl Replacement for Clock {
         Self { frames, ring, hand: 0, free: Vec::new(), place: Vec::new() }
     }
 
-    fn fault(&mut self, page: u32, bits: &mut impl AccessBits) -> Option<u32> {
+    fn fault(&mut self, page: u32, (): &(), bits: &mut impl AccessBits) -> Option<u32> {
         if (self.ring.len() as u64) < self.frames || !self.free.is_empty() {
             match self.free.pop() {
                 Some(frame) => self.put(frame as usize, page),
@@ -244,7 +245,7 @@ mod tests {
                 let (mut evicted, before) = (Vec::new(), bits.0.clone());
                 let done = many.fault_many(&pages, &mut bits, &mut evicted);
                 let after = std::mem::replace(&mut bits.0, before.clone());
-                let victims: Vec<u32> = pages.iter().filter_map(|&page| each.fault(page, &mut bits)).collect();
+                let victims: Vec<u32> = pages.iter().filter_map(|&page| each.fault(page, &(), &mut bits)).collect();
                 if done {
                     prop_assert_eq!(&after, &bits.0);
                     prop_assert_eq!(&evicted, &victims);
@@ -275,7 +276,7 @@ mod tests {
                     ids.len() - 1
                 }) as u32;
                 if resident.insert(id) {
-                    let victim = ring.fault(id, &mut bits);
+                    let victim = ring.fault(id, &(), &mut bits);
                     if let (Some(victim), Some((clock, held))) = (victim, &mut words) {
                         let frame = clock.fault() as usize;
                         prop_assert_eq!(held[frame], victim);

@@ -80,8 +80,7 @@ pub mod few;
 use std::iter::Copied;
 use std::slice::Iter;
 
-use nearfar_hardware::list::{Links, List};
-
+use super::queue::{AHEAD, Pages, Queue};
 use super::{AccessBits, Replacement, Setup};
 
 /// What the policy is.
@@ -98,25 +97,25 @@ const PRIORITY: u32 = 12;
 /// `MAX_SWAPPINESS`: of anonymous pages alone.
 pub const MAX_SWAPPINESS: u64 = 200;
 
-/// In a page's word: it is in an active list.
-const ACTIVE: u32 = 1;
+/// In a page's flags: it is in an active list.
+const ACTIVE: u16 = 1;
 /// It is in a list of files.
-const FILE: u32 = 2;
+const FILE: u16 = 2;
 /// Both: the number of its list.
-const LIST: u32 = ACTIVE | FILE;
+const LIST: u16 = ACTIVE | FILE;
 /// `PG_referenced`: it was found referenced while inactive. Kept until a look finds it not referenced,
 /// through activation and deactivation.
-const MARKED: u32 = 4;
+const MARKED: u16 = 4;
 /// `PG_workingset`: it has been active. Kept when it is evicted.
-const WORKINGSET: u32 = 8;
+const WORKINGSET: u16 = 8;
 /// It is code of a file.
-const EXECUTABLE: u32 = 16;
+const EXECUTABLE: u16 = 16;
 /// An anonymous page that was discarded, in a list of files.
-pub(super) const LAZY: u32 = 32;
+pub(super) const LAZY: u16 = 32;
 /// One that was written since.
-pub(super) const REWRITTEN: u32 = 64;
+pub(super) const REWRITTEN: u16 = 64;
 /// It is in no list yet.
-const WAITING: u32 = 128;
+const WAITING: u16 = 128;
 
 /// Types of pages: the first is [`ANON`], the second that of files; `2 * type` is its inactive list.
 const TYPES: [usize; 2] = [0, 1];
@@ -126,17 +125,10 @@ const INACTIVE_FILE: usize = FILE as usize;
 const ACTIVE_FILE: usize = LIST as usize;
 
 /// A page is written, which may have been discarded.
-pub(super) fn rewrite(links: &mut Links, page: u32) {
-    if (page as usize) < links.len() && links[page] & LAZY != 0 {
-        links[page] |= REWRITTEN;
+pub(super) fn rewrite(pages: &mut Pages, page: u32) {
+    if (page as usize) < pages.len() && pages[page] & LAZY != 0 {
+        pages[page] |= REWRITTEN;
     }
-}
-
-/// A list and its length; its newest page is the head.
-#[derive(Clone, Debug, Default)]
-struct Pages {
-    list: List,
-    length: u64,
 }
 
 /// What reclaim knows of the control group.
@@ -152,11 +144,12 @@ struct Statistics {
 pub struct Lists {
     setup: Setup,
     batch: u64,
-    links: Links,
-    /// Age just after a page was last evicted, 0 if never: the shadow entry and its own tick.
-    evicted_at: Vec<u64>,
-    /// In the order of the kernel: inactive and active, anonymous, then the same of files.
-    lists: [Pages; 4],
+    /// The time of a page is the age just after it was last evicted, 0 if never: the shadow entry and its
+    /// own tick.
+    pages: Pages,
+    /// In the order of the kernel: inactive and active, anonymous, then the same of files. The newest page
+    /// is the head.
+    lists: [Queue; 4],
     /// Evictions and activations so far: `nonresident_age`.
     age: u64,
     /// `anon_cost` and `file_cost`.
@@ -183,29 +176,32 @@ fn note_cost(mut cost: [u64; 2], kind: usize, more: u64, pages: u64) -> [u64; 2]
 }
 
 impl Lists {
-    /// Put a page at the head of the list that its word says.
+    /// Put a page at the head of the list that its flags say.
+    #[inline]
     fn push_head(&mut self, page: u32) {
-        let pages = &mut self.lists[(self.links[page] & LIST) as usize];
-        self.links.push(&mut pages.list, page);
-        pages.length += 1;
+        let list = (self.pages[page] & LIST) as usize;
+        self.pages.push(&mut self.lists[list], page);
     }
 
-    fn take_tail(&mut self, list: usize) -> Option<u32> {
-        let pages = &mut self.lists[list];
-        let page = self.links.pop(&mut pages.list)?;
-        pages.length -= 1;
-        Some(page)
+    #[inline]
+    fn take_tail(&mut self, list: usize, bits: &impl AccessBits) -> Option<u32> {
+        let list = &mut self.lists[list];
+        if let Some(page) = list.at(AHEAD) {
+            self.pages.prefetch(page);
+            bits.expect(page);
+        }
+        list.pop()
     }
 
     /// Take a page out of its list.
     fn remove(&mut self, page: u32) {
-        let pages = &mut self.lists[(self.links[page] & LIST) as usize];
-        self.links.remove(&mut pages.list, page);
-        pages.length -= 1;
+        let list = (self.pages[page] & LIST) as usize;
+        self.pages.remove(&mut self.lists[list], page);
     }
 
+    #[inline]
     fn resident(&self) -> u64 {
-        self.lists.iter().map(|pages| pages.length).sum::<u64>() + self.waiting.len() as u64
+        self.lengths().iter().sum::<u64>() + self.waiting.len() as u64
     }
 
     /// `lru_add_drain`: put new pages into their lists.
@@ -213,7 +209,7 @@ impl Lists {
     fn drain(&mut self) {
         for place in 0..self.waiting.len() {
             let page = self.waiting[place];
-            self.links[page] &= !WAITING;
+            self.pages[page] &= !WAITING;
             self.push_head(page);
         }
         self.waiting.clear();
@@ -222,7 +218,7 @@ impl Lists {
     #[inline]
     fn lengths(&self) -> [u64; 4] {
         let [a, b, c, d] = &self.lists;
-        [a.length, b.length, c.length, d.length]
+        [a.len(), b.len(), c.len(), d.len()]
     }
 
     fn new_statistics(&self) -> Statistics {
@@ -266,11 +262,11 @@ impl Lists {
         self.drain();
         let list = 2 * kind + 1;
         let mut rotated = 0;
-        for _ in 0..count.min(self.lists[list].length) {
-            let Some(page) = self.take_tail(list) else { break };
+        for _ in 0..count.min(self.lists[list].len()) {
+            let Some(page) = self.take_tail(list, bits) else { break };
             let referenced = bits.test(page);
             bits.clear(page);
-            let word = &mut self.links[page];
+            let word = &mut self.pages[page];
             if referenced && *word & EXECUTABLE != 0 {
                 rotated += 1;
             } else {
@@ -287,9 +283,9 @@ impl Lists {
         self.drain();
         let list = 2 * kind;
         let mut written = 0;
-        for _ in 0..count.min(self.lists[list].length) {
-            let Some(page) = self.take_tail(list) else { break };
-            let word = &mut self.links[page];
+        for _ in 0..count.min(self.lists[list].len()) {
+            let Some(page) = self.take_tail(list, bits) else { break };
+            let word = &mut self.pages[page];
             if bits.test(page) {
                 bits.clear(page);
                 if *word & (MARKED | EXECUTABLE) != 0 {
@@ -306,10 +302,11 @@ impl Lists {
             }
             if *word & LAZY != 0 {
                 *word = 0;
+                self.pages.set_time(page, 0);
             } else {
                 *word &= FILE | EXECUTABLE | WORKINGSET;
                 self.age += 1;
-                self.evicted_at[page as usize] = self.age;
+                self.pages.set_time(page, self.age);
                 written += u64::from(kind == ANON);
             }
             self.evicted.push(page);
@@ -317,7 +314,7 @@ impl Lists {
         let rotated = self.kept.len() as u64;
         for place in 0..self.kept.len() {
             let page = self.kept[place];
-            self.age += u64::from(self.links[page] & ACTIVE);
+            self.age += u64::from(self.pages[page] & ACTIVE);
             self.push_head(page);
         }
         self.kept.clear();
@@ -328,7 +325,7 @@ impl Lists {
     fn scan_counts(&self, priority: u32, deactivate: [bool; 2]) -> [u64; 4] {
         let counts = self.lengths().map(|length| length >> priority);
         let swappiness = self.setup.swappiness;
-        let files = self.lists[INACTIVE_FILE].length + self.lists[ACTIVE_FILE].length;
+        let files = self.lists[INACTIVE_FILE].len() + self.lists[ACTIVE_FILE].len();
         let trim = self.known_lengths()[INACTIVE_FILE] >> priority > 0 && !deactivate[1];
         let only_files = match swappiness {
             0 => files > 0,
@@ -365,7 +362,7 @@ impl Lists {
             if !self.evicted.is_empty() {
                 return;
             }
-            if self.lists[INACTIVE_ANON].length + self.lists[INACTIVE_FILE].length == 0 {
+            if self.lists[INACTIVE_ANON].len() + self.lists[INACTIVE_FILE].len() == 0 {
                 self.drain();
                 self.old = self.new_statistics();
             }
@@ -461,19 +458,12 @@ impl Lists {
 
     #[inline]
     fn grow(&mut self, page: u32) {
-        if self.links.len() <= page as usize {
-            self.resize(page as usize + 1);
-        }
-    }
-
-    #[cold]
-    fn resize(&mut self, pages: usize) {
-        self.links.resize(pages);
-        self.evicted_at.resize(pages, 0);
+        self.pages.resize(page as usize + 1);
     }
 }
 
 impl Replacement for Lists {
+    type Shared = ();
     type Evicted<'a> = Copied<Iter<'a, u32>>;
 
     fn new(setup: Setup) -> Self {
@@ -481,8 +471,7 @@ impl Replacement for Lists {
         Self {
             setup: Setup { frames, ..setup },
             batch: (frames / 128).clamp(1, BATCH),
-            links: Links::default(),
-            evicted_at: Vec::new(),
+            pages: Pages::default(),
             lists: Default::default(),
             age: 0,
             cost: [0; 2],
@@ -498,10 +487,16 @@ impl Replacement for Lists {
 
     fn begin_file(&mut self, page: u32, executable: bool) {
         self.grow(page);
-        self.links[page] = if executable { FILE | EXECUTABLE } else { FILE };
+        self.pages[page] = if executable { FILE | EXECUTABLE } else { FILE };
     }
 
-    fn fault(&mut self, page: u32, bits: &mut impl AccessBits) -> Self::Evicted<'_> {
+    const EXPECTS: bool = true;
+
+    fn expect(&self, page: u32) {
+        self.pages.prefetch(page);
+    }
+
+    fn fault(&mut self, page: u32, (): &(), bits: &mut impl AccessBits) -> Self::Evicted<'_> {
         self.grow(page);
         self.faults += 1;
         if self.setup.statistics_every > 1 && self.faults.is_multiple_of(self.setup.statistics_every) {
@@ -511,18 +506,18 @@ impl Replacement for Lists {
         if self.resident() == self.setup.frames {
             self.reclaim(bits);
         }
-        let word = self.links[page];
+        let word = self.pages[page];
         let kind = usize::from(word & FILE != 0);
-        let evicted_at = self.evicted_at[page as usize];
+        let evicted_at = self.pages.time(page);
         let lengths = self.known_lengths();
         let others = lengths.iter().sum::<u64>() - lengths[2 * kind];
         // The page's own eviction is one of the ticks since.
         let refault = evicted_at > 0 && self.age - (evicted_at - 1) <= others;
-        self.links[page] = word & (FILE | EXECUTABLE) | WAITING;
+        self.pages[page] = word & (FILE | EXECUTABLE) | WAITING;
         if refault {
             self.age += 1;
             self.activated[kind] += 1;
-            self.links[page] |= ACTIVE | word & WORKINGSET;
+            self.pages[page] |= ACTIVE | word & WORKINGSET;
             self.note_cost(kind, u64::from(word & WORKINGSET != 0), 0);
         }
         self.waiting.push(page);
@@ -534,34 +529,34 @@ impl Replacement for Lists {
 
     fn release(&mut self, page: u32, resident: bool) {
         if resident {
-            if self.links[page] & WAITING != 0 {
+            if self.pages[page] & WAITING != 0 {
                 self.drain();
             }
             self.remove(page);
         }
-        if (page as usize) < self.evicted_at.len() {
-            self.links[page] = 0;
-            self.evicted_at[page as usize] = 0;
+        if (page as usize) < self.pages.len() {
+            self.pages[page] = 0;
+            self.pages.set_time(page, 0);
         }
     }
 
     fn discard(&mut self, page: u32, resident: bool) -> bool {
-        if (page as usize) < self.evicted_at.len() {
-            self.evicted_at[page as usize] = 0;
-        }
         self.drain();
-        if resident && self.links[page] & FILE == 0 {
+        if !resident && (page as usize) < self.pages.len() {
+            self.pages.set_time(page, 0);
+        }
+        if resident && self.pages[page] & FILE == 0 {
             self.remove(page);
-            self.links[page] = self.links[page] & WORKINGSET | FILE | LAZY;
+            self.pages[page] = self.pages[page] & WORKINGSET | FILE | LAZY;
             self.push_head(page);
         } else if resident {
-            self.links[page] &= !REWRITTEN;
+            self.pages[page] &= !REWRITTEN;
         }
         resident
     }
 
     fn keep(&mut self, page: u32) {
-        rewrite(&mut self.links, page);
+        rewrite(&mut self.pages, page);
     }
 }
 
@@ -596,7 +591,7 @@ mod tests {
             draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let page = (draw >> 33) as u32 % (3 * PAGES);
             if resident.insert(page) {
-                for victim in lists.fault(page, &mut bits) {
+                for victim in lists.fault(page, &(), &mut bits) {
                     assert!(resident.remove(&victim));
                     bits.0[victim as usize] = false;
                     counts[(victim / PAGES) as usize] += 1;

@@ -66,10 +66,11 @@
 use std::iter::Copied;
 use std::slice::Iter;
 
-use nearfar_hardware::list::{Links, List};
-use nearfar_trace::hash::PageMap;
+use nearfar_hardware::table::grow;
 
 use super::linux::{LAZY, MAX_SWAPPINESS, REWRITTEN, rewrite};
+use super::queue::{AHEAD, Pages, Queue};
+use super::tables::{AROUND, PageTables};
 use super::{AccessBits, Replacement, Setup};
 
 /// What the policy is.
@@ -88,11 +89,6 @@ const LOOKS: u64 = 64;
 /// `DEF_PRIORITY`: reclaim begins by looking at 1 / 2^12 of the pages.
 const PRIORITY: u32 = 12;
 
-/// log2 of the pages of a page table.
-const TABLE: u32 = 9;
-/// The same of a part of one that is kept as a whole.
-const PART: u32 = 6;
-
 /// A table is walked again if one page of so many was referenced: as many entries as a cache line has.
 const SPARSE: u32 = 8;
 
@@ -100,31 +96,25 @@ const SPARSE: u32 = 8;
 const ANON: usize = 0;
 const FILES: usize = 1;
 
-/// In a page's word: the generation that it is of, by its number modulo [`GENERATIONS`].
-const GENERATION: u32 = 3;
+/// In a page's flags: the generation that it is of, by its number modulo [`GENERATIONS`].
+const GENERATION: u16 = 3;
 /// The one in whose list it is, times 4.
-const LIST: u32 = 3 << 2;
+const LIST: u16 = 3 << 2;
 /// It is in a list of files.
-const FILE: u32 = 1 << 4;
+const FILE: u16 = 1 << 4;
 // Bits 5 and 6 are [`LAZY`] and [`REWRITTEN`].
-/// Its place is known to the page tables.
-const PLACED: u32 = 1 << 7;
 /// It is being looked at, in no list.
-const ISOLATED: u32 = 1 << 8;
+const ISOLATED: u16 = 1 << 8;
 /// It was found referenced while another was looked at: `PG_referenced`.
-const REFERENCED: u32 = 1 << 9;
+const REFERENCED: u16 = 1 << 9;
 
-/// A page table with a page that began.
-#[derive(Clone, Debug, Default)]
-struct Table {
-    /// Pages in it that were ever loaded.
-    placed: u32,
-    /// Of them, those that the walk in progress found referenced.
+/// What walks know of a page table.
+#[derive(Clone, Copy, Debug, Default)]
+struct Walked {
+    /// Pages that the walk in progress found referenced.
     young: u32,
     /// The walk that looks into it, by how many there were before.
-    next_walk: u64,
-    /// Its parts, each an index + 1; 0 where no page of the part was loaded.
-    parts: [u32; 1 << (TABLE - PART)],
+    next: u64,
 }
 
 /// What came of evictions from the oldest generation, and the average of those before.
@@ -142,22 +132,17 @@ pub struct Generations {
     setup: Setup,
     batch: u64,
     goal: u64,
-    links: Links,
+    /// The time of a page is the oldest generation when it was last evicted, + 1; 0 if never: the shadow entry.
+    pages: Pages,
     /// By generation and type; the newest page is the head.
-    lists: [[List; 2]; GENERATIONS as usize],
+    lists: [[Queue; 2]; GENERATIONS as usize],
     /// Pages that are of it, in whichever list: `nr_pages`.
     sizes: [[u64; 2]; GENERATIONS as usize],
     max_seq: u64,
     min_seq: [u64; 2],
     feedback: [Feedback; 2],
-    /// The oldest generation when a page was last evicted, + 1; 0 if never: the shadow entry.
-    evicted_from: Vec<u64>,
-    /// Where each page is: the index of its table, times 2^[`TABLE`], and its place there.
-    places: Vec<u64>,
-    table_at: PageMap<u32>,
-    tables: Vec<Table>,
-    /// Pages at the places of parts of tables, each + 1; 0 where none was loaded.
-    parts: Vec<[u32; 1 << PART]>,
+    /// By page table.
+    tables: Vec<Walked>,
     /// Walks so far; the first looks into all tables.
     walks: u64,
     /// Tables in which a walk found pages referenced.
@@ -167,9 +152,9 @@ pub struct Generations {
     evicted: Vec<u32>,
 }
 
-/// The type of the list that a page with this word is in.
-fn kind(word: u32) -> usize {
-    usize::from(word & FILE != 0)
+/// The type of the list that a page with these flags is in.
+fn kind(flags: u16) -> usize {
+    usize::from(flags & FILE != 0)
 }
 
 fn of(seq: u64) -> usize {
@@ -179,27 +164,27 @@ fn of(seq: u64) -> usize {
 impl Generations {
     /// Put a page that is in no list at the head of a generation.
     fn push(&mut self, page: u32, generation: usize) {
-        let word = &mut self.links[page];
-        *word = *word & !(GENERATION | LIST) | (generation | generation << 2) as u32;
-        let kind = kind(*word);
-        self.links.push(&mut self.lists[generation][kind], page);
+        let flags = &mut self.pages[page];
+        *flags = *flags & !(GENERATION | LIST) | (generation | generation << 2) as u16;
+        let kind = kind(*flags);
+        self.pages.push(&mut self.lists[generation][kind], page);
         self.sizes[generation][kind] += 1;
     }
 
     /// Take a page out of its list and its generation.
     fn remove(&mut self, page: u32) {
-        let word = self.links[page];
-        let list = ((word & LIST) >> 2) as usize;
-        self.links.remove(&mut self.lists[list][kind(word)], page);
-        self.sizes[(word & GENERATION) as usize][kind(word)] -= 1;
+        let flags = self.pages[page];
+        let list = ((flags & LIST) >> 2) as usize;
+        self.pages.remove(&mut self.lists[list][kind(flags)], page);
+        self.sizes[(flags & GENERATION) as usize][kind(flags)] -= 1;
     }
 
     /// `folio_update_gen`: it stays in its list until that is looked at.
     fn rejuvenate(&mut self, page: u32) {
-        let (word, youngest) = (&mut self.links[page], of(self.max_seq));
-        self.sizes[(*word & GENERATION) as usize][kind(*word)] -= 1;
-        *word = *word & !GENERATION | youngest as u32;
-        self.sizes[youngest][kind(*word)] += 1;
+        let (flags, youngest) = (&mut self.pages[page], of(self.max_seq));
+        self.sizes[(*flags & GENERATION) as usize][kind(*flags)] -= 1;
+        *flags = *flags & !GENERATION | youngest as u16;
+        self.sizes[youngest][kind(*flags)] += 1;
     }
 
     fn resident(&self) -> u64 {
@@ -227,7 +212,7 @@ impl Generations {
         let mut seqs = self.min_seq;
         for (kind, seq) in seqs.iter_mut().enumerate().skip(first) {
             while *seq + KEPT_GENERATIONS <= self.max_seq
-                && self.lists[of(*seq)][kind].oldest().is_none()
+                && self.lists[of(*seq)][kind].is_empty()
             {
                 *seq += 1;
             }
@@ -255,40 +240,46 @@ impl Generations {
         }
         let (mut old, mut young, mut total) = (0, 0, 0);
         for kind in first..2 {
-            for seq in self.min_seq[kind]..=self.max_seq {
-                let size = self.sizes[of(seq)][kind];
-                total += size;
-                if seq == self.max_seq {
-                    young += size;
-                } else if seq + KEPT_GENERATIONS == self.max_seq {
-                    old += size;
-                }
+            let size = |seq: u64| self.sizes[of(seq)][kind];
+            total += (self.min_seq[kind]..=self.max_seq).map(size).sum::<u64>();
+            young += size(self.max_seq);
+            if self.min_seq[kind] + KEPT_GENERATIONS <= self.max_seq {
+                old += size(self.max_seq - KEPT_GENERATIONS);
             }
         }
         let uneven = young * KEPT_GENERATIONS > total || old * (KEPT_GENERATIONS + 2) < total;
         (oldest + KEPT_GENERATIONS == self.max_seq && uneven, total)
     }
 
+    /// `walk_pte_range`, for one page, which is referenced.
+    #[inline]
+    fn walk(&mut self, page: u32, tables: &PageTables, bits: &mut impl AccessBits) {
+        let index = tables.table(page);
+        let table = &mut self.tables[index as usize];
+        if self.walks == 0 || table.next == self.walks {
+            if table.young == 0 {
+                self.found.push(index);
+            }
+            table.young += 1;
+            bits.clear(page);
+            self.rejuvenate(page);
+        }
+    }
+
     /// `try_to_inc_max_seq`: walk the page tables and begin a generation.
-    fn age(&mut self, swappiness: u64, bits: &mut impl AccessBits) {
+    fn age(&mut self, swappiness: u64, tables: &PageTables, bits: &mut impl AccessBits) {
         let first = usize::from(swappiness == 0);
-        for lists in self.lists {
-            for list in &lists[first..] {
-                let mut next = list.oldest();
-                while let Some(page) = next {
-                    next = self.links.newer(page);
-                    if !bits.test(page) {
-                        continue;
+        for generation in 0..GENERATIONS as usize {
+            for kind in first..2 {
+                for place in 0..self.lists[generation][kind].places() {
+                    let list = &self.lists[generation][kind];
+                    if let Some(page) = list.at(place + AHEAD) {
+                        bits.expect(page);
+                        self.pages.prefetch(page);
+                        tables.expect(page);
                     }
-                    let index = (self.places[page as usize] >> TABLE) as u32;
-                    let table = &mut self.tables[index as usize];
-                    if self.walks == 0 || table.next_walk == self.walks {
-                        if table.young == 0 {
-                            self.found.push(index);
-                        }
-                        table.young += 1;
-                        bits.clear(page);
-                        self.rejuvenate(page);
+                    if let Some(page) = list.at(place).filter(|&page| bits.test(page)) {
+                        self.walk(page, tables, bits);
                     }
                 }
             }
@@ -296,8 +287,8 @@ impl Generations {
         self.walks += 1;
         for index in self.found.drain(..) {
             let table = &mut self.tables[index as usize];
-            if std::mem::take(&mut table.young) * SPARSE >= table.placed {
-                table.next_walk = self.walks;
+            if std::mem::take(&mut table.young) * SPARSE >= tables.loaded(index) {
+                table.next = self.walks;
             }
         }
         if self.generations(ANON) == GENERATIONS {
@@ -308,53 +299,59 @@ impl Generations {
     }
 
     /// `lru_gen_look_around`.
-    fn look_around(&mut self, page: u32, bits: &mut impl AccessBits) {
+    fn look_around(&mut self, page: u32, tables: &PageTables, bits: &mut impl AccessBits) {
         bits.clear(page);
-        let place = self.places[page as usize];
-        let (table, within) = ((place >> TABLE) as usize, place % (1 << TABLE));
-        let from = within.saturating_sub(BATCH / 2).min((1 << TABLE) - BATCH);
-        let of_file = self.links[page] & FILE != 0;
-        let (mut young, mut total) = (1, 0);
-        for place in from..from + BATCH {
-            let part = self.tables[table].parts[(place >> PART) as usize];
-            let Some(part) = part.checked_sub(1) else { continue };
-            let near = self.parts[part as usize][(place % (1 << PART)) as usize];
-            let Some(near) = near.checked_sub(1) else { continue };
-            total += 1;
-            if !bits.test(near) {
-                continue;
-            }
-            let word = self.links[near];
-            if of_file && word & FILE == 0 {
+        let of_file = self.pages[page] & FILE != 0;
+        let (mut around, mut referenced) = ([0; AROUND], [0; AROUND]);
+        let total = tables.around(page, &mut around);
+        // No branch depends on a bit, and all are asked for before anything depends on one: neighbours here
+        // are far apart elsewhere.
+        let mut count = 0;
+        for &near in &around[..total] {
+            referenced[count] = near;
+            count += usize::from(bits.test(near));
+        }
+        let referenced = &referenced[..count];
+        referenced.iter().for_each(|&near| self.pages.prefetch(near));
+        let mut young = 1;
+        for &near in referenced {
+            let flags = self.pages[near];
+            if of_file && flags & FILE == 0 {
                 continue;
             }
             bits.clear(near);
             young += 1;
-            if word & ISOLATED != 0 {
-                self.links[near] |= REFERENCED;
-            } else if (word & GENERATION) as usize != of(self.max_seq) {
+            if flags & ISOLATED != 0 {
+                self.pages[near] |= REFERENCED;
+            } else if (flags & GENERATION) as usize != of(self.max_seq) {
                 self.remove(near);
                 self.push(near, of(self.max_seq));
             }
         }
-        if young * SPARSE >= total {
-            self.tables[table].next_walk = self.walks;
+        if young * SPARSE as usize >= total {
+            self.tables[tables.table(page) as usize].next = self.walks;
         }
     }
 
     /// `scan_folios`: take up to a batch of the oldest pages; answers how many were looked at.
-    fn isolate(&mut self, kind: usize) -> u64 {
+    fn isolate(&mut self, kind: usize, bits: &impl AccessBits) -> u64 {
         if self.generations(kind) == KEPT_GENERATIONS {
             return 0;
         }
         let (oldest, most) = (of(self.min_seq[kind]), self.batch * LOOKS);
         let mut scanned = 0;
-        while let Some(page) = self.lists[oldest][kind].oldest() {
+        loop {
+            let list = &mut self.lists[oldest][kind];
+            if let Some(page) = list.at(AHEAD) {
+                self.pages.prefetch(page);
+                bits.expect(page);
+            }
+            let Some(page) = list.pop() else { break };
             scanned += 1;
-            self.remove(page);
-            let generation = (self.links[page] & GENERATION) as usize;
+            let generation = (self.pages[page] & GENERATION) as usize;
+            self.sizes[generation][kind] -= 1;
             if generation == oldest {
-                self.links[page] |= ISOLATED;
+                self.pages[page] |= ISOLATED;
                 self.isolated.push(page);
             } else {
                 self.push(page, generation);
@@ -377,7 +374,7 @@ impl Generations {
     }
 
     /// `evict_folios`: answers how many pages were looked at, 0 if that gets no further.
-    fn evict(&mut self, swappiness: u64, bits: &mut impl AccessBits) -> u64 {
+    fn evict(&mut self, swappiness: u64, tables: &PageTables, bits: &mut impl AccessBits) -> u64 {
         let kind = match swappiness {
             0 => FILES,
             _ if self.min_seq[ANON] < self.min_seq[FILES] => ANON,
@@ -385,18 +382,18 @@ impl Generations {
             MAX_SWAPPINESS => ANON,
             _ => self.type_to_scan(swappiness),
         };
-        let mut scanned = self.isolate(kind);
+        let mut scanned = self.isolate(kind, bits);
         if scanned == 0 && swappiness > 0 {
-            scanned = self.isolate(1 - kind);
+            scanned = self.isolate(1 - kind, bits);
         }
         scanned += u64::from(self.drop_empty(swappiness));
         if self.generations(usize::from(swappiness == 0)) == KEPT_GENERATIONS {
             scanned = 0;
         }
         let mut isolated = std::mem::take(&mut self.isolated);
-        isolated.retain(|&page| !self.shrink(page, bits));
+        isolated.retain(|&page| !self.shrink(page, tables, bits));
         for &page in &isolated {
-            self.links[page] &= !(ISOLATED | REFERENCED);
+            self.pages[page] &= !(ISOLATED | REFERENCED);
             self.push(page, of(self.max_seq));
         }
         isolated.clear();
@@ -405,33 +402,34 @@ impl Generations {
     }
 
     /// `shrink_folio_list` for one page; answers whether it is evicted.
-    fn shrink(&mut self, page: u32, bits: &mut impl AccessBits) -> bool {
-        let word = self.links[page];
-        if word & REFERENCED != 0 {
+    fn shrink(&mut self, page: u32, tables: &PageTables, bits: &mut impl AccessBits) -> bool {
+        let flags = self.pages[page];
+        if flags & REFERENCED != 0 {
             return false;
         }
         if bits.test(page) {
-            self.look_around(page, bits);
+            self.look_around(page, tables, bits);
             return false;
         }
-        if word & REWRITTEN != 0 {
-            self.links[page] &= !(FILE | LAZY | REWRITTEN);
+        if flags & REWRITTEN != 0 {
+            self.pages[page] &= !(FILE | LAZY | REWRITTEN);
             return false;
         }
-        if word & LAZY != 0 {
-            self.links[page] = PLACED;
+        if flags & LAZY != 0 {
+            self.pages[page] = 0;
+            self.pages.set_time(page, 0);
         } else {
-            self.links[page] &= FILE | PLACED;
-            let kind = kind(word);
+            self.pages[page] &= FILE;
+            let kind = kind(flags);
             self.feedback[kind].evicted += 1;
-            self.evicted_from[page as usize] = self.min_seq[kind] + 1;
+            self.pages.set_time(page, self.min_seq[kind] + 1);
         }
         self.evicted.push(page);
         true
     }
 
     /// Evict at least one page, half a batch if the generations give it.
-    fn reclaim(&mut self, bits: &mut impl AccessBits) {
+    fn reclaim(&mut self, tables: &PageTables, bits: &mut impl AccessBits) {
         let files: u64 = self.sizes.iter().map(|sizes| sizes[FILES]).sum();
         let least = u64::from(files == 0);
         let mut swappiness = self.setup.swappiness.max(least);
@@ -439,7 +437,7 @@ impl Generations {
         loop {
             let mut priority = PRIORITY;
             loop {
-                let most = self.shrink_all(priority, swappiness, bits);
+                let most = self.shrink_all(priority, swappiness, tables, bits);
                 if self.evicted.len() as u64 >= self.goal || priority == 0 {
                     break;
                 }
@@ -453,49 +451,29 @@ impl Generations {
     }
 
     /// `try_to_shrink_lruvec` at one priority; answers the highest at which the next does anything.
-    fn shrink_all(&mut self, priority: u32, swappiness: u64, bits: &mut impl AccessBits) -> u32 {
+    fn shrink_all(&mut self, priority: u32, swappiness: u64, tables: &PageTables, bits: &mut impl AccessBits) -> u32 {
         let mut scanned = 0;
         loop {
             let (short, total) = self.is_short_of_old(swappiness);
             if short && priority < PRIORITY {
-                self.age(swappiness, bits);
+                self.age(swappiness, tables, bits);
                 return PRIORITY;
             }
             let due = total >> priority;
             if due == 0 {
                 return if short { PRIORITY } else { total.max(1).ilog2() };
             }
-            let now = self.evict(swappiness, bits);
+            let now = self.evict(swappiness, tables, bits);
             scanned += now;
             if now == 0 || scanned >= due {
                 return PRIORITY;
             }
         }
     }
-
-    /// A page's table, and the entry of its place there.
-    fn place(&mut self, page: u32) -> (&mut Table, &mut u32) {
-        let place = self.places[page as usize];
-        let table = &mut self.tables[(place >> TABLE) as usize];
-        let part = &mut table.parts[(place % (1 << TABLE) >> PART) as usize];
-        if *part == 0 {
-            self.parts.push([0; 1 << PART]);
-            *part = self.parts.len() as u32;
-        }
-        let entry = &mut self.parts[*part as usize - 1][(place % (1 << PART)) as usize];
-        (table, entry)
-    }
-
-    fn grow(&mut self, page: u32) {
-        if self.links.len() <= page as usize {
-            self.links.resize(page as usize + 1);
-            self.evicted_from.resize(page as usize + 1, 0);
-            self.places.resize(page as usize + 1, 0);
-        }
-    }
 }
 
 impl Replacement for Generations {
+    type Shared = PageTables;
     type Evicted<'a> = Copied<Iter<'a, u32>>;
 
     fn new(setup: Setup) -> Self {
@@ -505,17 +483,13 @@ impl Replacement for Generations {
             setup: Setup { frames, ..setup },
             batch,
             goal: batch.div_ceil(2),
-            links: Links::default(),
+            pages: Pages::default(),
             lists: Default::default(),
             sizes: Default::default(),
             max_seq: KEPT_GENERATIONS + 1,
             min_seq: [0; 2],
             feedback: Default::default(),
-            evicted_from: Vec::new(),
-            places: Vec::new(),
-            table_at: PageMap::default(),
             tables: Vec::new(),
-            parts: Vec::new(),
             walks: 0,
             found: Vec::new(),
             isolated: Vec::new(),
@@ -523,34 +497,32 @@ impl Replacement for Generations {
         }
     }
 
-    fn begin(&mut self, page: u32, number: u64) {
-        self.grow(page);
-        let next = self.tables.len() as u32;
-        let table = *self.table_at.entry(number >> TABLE).or_insert(next);
-        if table == next {
-            self.tables.push(Table::default());
-        }
-        self.places[page as usize] = u64::from(table) << TABLE | number % (1 << TABLE);
-    }
-
     fn begin_file(&mut self, page: u32, _executable: bool) {
-        self.links[page] = FILE;
+        self.pages.resize(page as usize + 1);
+        self.pages[page] = FILE;
     }
 
-    fn fault(&mut self, page: u32, bits: &mut impl AccessBits) -> Self::Evicted<'_> {
+    const EXPECTS: bool = true;
+
+    fn expect(&self, page: u32) {
+        self.pages.prefetch(page);
+    }
+
+    fn fault(
+        &mut self,
+        page: u32,
+        tables: &PageTables,
+        bits: &mut impl AccessBits,
+    ) -> Self::Evicted<'_> {
+        self.pages.resize(page as usize + 1);
         self.evicted.clear();
         if self.resident() == self.setup.frames {
-            self.reclaim(bits);
+            grow(&mut self.tables, tables.count(), Walked::default());
+            self.reclaim(tables, bits);
         }
-        let kind = kind(self.links[page]);
-        if self.evicted_from[page as usize] == self.min_seq[kind] + 1 {
+        let kind = kind(self.pages[page]);
+        if self.pages.time(page) == self.min_seq[kind] + 1 {
             self.feedback[kind].refaulted += 1;
-        }
-        if self.links[page] & PLACED == 0 {
-            self.links[page] |= PLACED;
-            let (table, place) = self.place(page);
-            table.placed += 1;
-            *place = page + 1;
         }
         self.push(page, of(self.max_seq));
         self.evicted.iter().copied()
@@ -560,37 +532,29 @@ impl Replacement for Generations {
         if resident {
             self.remove(page);
         }
-        if self.places.len() <= page as usize {
-            return;
+        if (page as usize) < self.pages.len() {
+            self.pages[page] = 0;
+            self.pages.set_time(page, 0);
         }
-        if self.links[page] & PLACED != 0 {
-            let (table, place) = self.place(page);
-            table.placed -= 1;
-            if *place == page + 1 {
-                *place = 0;
-            }
-        }
-        self.links[page] = 0;
-        self.evicted_from[page as usize] = 0;
     }
 
     fn discard(&mut self, page: u32, resident: bool) -> bool {
-        if let Some(shadow) = self.evicted_from.get_mut(page as usize) {
-            *shadow = 0;
+        if !resident && (page as usize) < self.pages.len() {
+            self.pages.set_time(page, 0);
         }
-        if resident && self.links[page] & FILE == 0 {
+        if resident && self.pages[page] & FILE == 0 {
             self.remove(page);
-            self.links[page] |= FILE | LAZY;
+            self.pages[page] |= FILE | LAZY;
             let oldest = self.min_seq[FILES];
             let spare = oldest + KEPT_GENERATIONS < self.max_seq;
             self.push(page, of(oldest + u64::from(spare)));
         } else if resident {
-            self.links[page] &= !REWRITTEN;
+            self.pages[page] &= !REWRITTEN;
         }
         resident
     }
 
     fn keep(&mut self, page: u32) {
-        rewrite(&mut self.links, page);
+        rewrite(&mut self.pages, page);
     }
 }

@@ -8,6 +8,9 @@
 //! To add a policy: one file here with its `WHAT` and the trait, one line in `replacements!`, one
 //! test. A policy that must see every reference (exact LRU) does not fit the trait; see [`stack`].
 
+mod queue;
+pub mod tables;
+
 /// Accessed bits of one simulated memory.
 pub trait AccessBits {
     /// Whether `page` was referenced since its bit was last cleared.
@@ -38,28 +41,50 @@ pub struct Setup {
     pub statistics_every: u64,
 }
 
+/// What a policy knows of pages that is the same for all memories of a page size.
+pub trait Shared: Default + Send {
+    /// The next reference to `page` is its first, at this page number: address spaces have numbers
+    /// of their own, and neighbours in one have successive numbers.
+    fn begin(&mut self, _page: u32, _number: u64) {}
+    /// `page` was made resident in every memory, as by its first reference.
+    fn load(&mut self, _page: u32) {}
+    /// `page` was [released](Replacement::release) from every memory.
+    fn end(&mut self, _page: u32) {}
+}
+
+/// Nothing.
+impl Shared for () {}
+
 /// A replacement policy over one memory of a fixed number of frames.
 ///
 /// Pages are dense ids. Contract: the caller calls [`fault`](Replacement::fault) exactly for
 /// references to pages that are not resident, in order; between two calls it sets accessed bits for
-/// every page referenced, resident or just made so. A page [begins](Replacement::begin) before its first
+/// every page referenced, resident or just made so. A page [begins](Shared::begin) before its first
 /// reference, and is anonymous unless it [is of a file](Replacement::begin_file). One that ends is
 /// [released](Replacement::release), and its id may be given to another.
 pub trait Replacement: Sized + Send + 'static {
     /// The pages that one fault evicts: an option for policies that make room for one page at a
     /// time, a list that they keep for those that reclaim in batches.
     type Evicted<'a>: IntoIterator<Item = u32>;
+    /// What the memories of a page size share.
+    type Shared: Shared;
     /// A policy over this memory.
     fn new(setup: Setup) -> Self;
-    /// The next reference to `page` is its first, at this page number: address spaces have numbers
-    /// of their own, and neighbours in one have successive numbers.
-    fn begin(&mut self, _page: u32, _number: u64) {}
     /// `page`, which has just begun, is one of a file, and whether it is code.
     fn begin_file(&mut self, _page: u32, _executable: bool) {}
+    /// Whether [`Replacement::expect`] does anything.
+    const EXPECTS: bool = false;
+    /// `page` may fault soon.
+    fn expect(&self, _page: u32) {}
     /// Make `page` resident; returns the pages evicted for it. The caller sets `page`'s own
     /// accessed bit after the call.
-    fn fault(&mut self, page: u32, bits: &mut impl AccessBits) -> Self::Evicted<'_>;
-    /// Whether [`Replacement::fault_many`] is worth a try.
+    fn fault(
+        &mut self,
+        page: u32,
+        shared: &Self::Shared,
+        bits: &mut impl AccessBits,
+    ) -> Self::Evicted<'_>;
+    /// Whether [`Replacement::fault_many`] is worth a try. [`Shared::load`] is not called for it.
     const BATCHES: bool = false;
     /// Make `pages` (at most [`MANY`]) resident, one after the other, as if no accessed bit were set meanwhile,
     /// not even their own; `evicted` gets the pages evicted for them. Where that may not come to what

@@ -77,7 +77,7 @@ impl Direct {
             outcome.file_faults += u64::from(of_file);
             outcome.void_faults += u64::from(void & bit != 0);
             let mut bits = Bits { states: &mut self.states, bit };
-            if let Some(victim) = self.clocks[index].fault(page, &mut bits) {
+            if let Some(victim) = self.clocks[index].fault(page, &(), &mut bits) {
                 let victim = &mut self.states[victim as usize];
                 victim.present &= !bit;
                 let dirty = u64::from(victim.dirty & bit != 0);

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use nearfar_hardware::table::{grow, prefetch};
-use nearfar_kernel::replacement::{AccessBits, Replacement, Setup};
+use nearfar_kernel::replacement::{AccessBits, Replacement, Setup, Shared};
 use rustc_hash::FxHashMap;
 
 use super::engine::{Engine, NO_PAGE, Outcome, SIZES, View};
@@ -56,6 +56,9 @@ const STRETCH: usize = if cfg!(test) { 3 } else { 16 };
 /// Pages from which on a whole window is one stretch, as pages of it are seldom come to.
 const MANY_PAGES: usize = if cfg!(test) { 30 } else { 1 << 16 };
 
+/// Pages from which on what a policy knows of one is asked for before it faults.
+const FAR_PAGES: usize = if cfg!(test) { 20 } else { 1 << 12 };
+
 /// Up to [`SIZES`] memories under a fault-driven policy.
 ///
 /// A window in which some memory has every page resident cannot fault there: its pages are marked
@@ -65,12 +68,13 @@ const MANY_PAGES: usize = if cfg!(test) { 30 } else { 1 << 16 };
 ///
 /// Large memories first try each stretch of the window with all its faults at once ([`Self::stretch`]),
 /// which is right where the policy looks at no page of the stretch itself.
-pub struct Memories<P> {
+pub struct Memories<P: Replacement> {
     all: u16,
     /// Large ones, under a policy that takes many faults at once.
     large: u16,
     states: Vec<State>,
     policies: Vec<P>,
+    shared: P::Shared,
     outcomes: Vec<Outcome>,
     /// Of pages that were discarded: whether they still are, and the memories in which a fault finds
     /// nothing that was swapped out.
@@ -93,6 +97,7 @@ impl<P: Replacement> Memories<P> {
             evicted: Vec::new(),
             states: Vec::new(),
             policies: memories.iter().map(|&setup| P::new(setup)).collect(),
+            shared: P::Shared::default(),
             outcomes: vec![Outcome::default(); memories.len()],
             void: FxHashMap::default(),
             files: false,
@@ -327,6 +332,7 @@ impl<P: Replacement> Memories<P> {
     fn touch(&mut self, run: &mut Replay<'_, '_>, local: u8, write: bool) {
         let page = run.view.page(local);
         let mut missing = run.busy & !self.states[page as usize].memories(PRESENT);
+        let everywhere = missing == run.busy;
         while missing != 0 {
             let index = missing.trailing_zeros() as usize;
             let bit = 1u16 << index;
@@ -338,7 +344,7 @@ impl<P: Replacement> Memories<P> {
                 self.fault_on_void(page, index);
             }
             let mut bits = Bits { states: &mut self.states, bit, run };
-            for victim in self.policies[index].fault(page, &mut bits) {
+            for victim in self.policies[index].fault(page, &self.shared, &mut bits) {
                 let state = &mut self.states[victim as usize];
                 let group = run.group_of(victim);
                 run.attention |= group;
@@ -352,6 +358,9 @@ impl<P: Replacement> Memories<P> {
                 }
             }
             self.states[page as usize].set(PRESENT, bit);
+        }
+        if everywhere {
+            self.shared.load(page);
         }
         self.mark(run, local, write);
     }
@@ -480,6 +489,14 @@ impl<P: Replacement> Engine for Memories<P> {
             }
         }
         let busy = self.all & !present;
+        if P::EXPECTS && self.states.len() >= FAR_PAGES {
+            for &local in view.distinct {
+                let page = view.page(local);
+                let missing = busy & !self.states[page as usize].memories(PRESENT);
+                ones(u64::from(missing))
+                    .for_each(|index| self.policies[usize::from(index)].expect(page));
+            }
+        }
         let large = if self.has_void() { 0 } else { busy & self.large };
         let (small, whole) = (busy & !large, view.pages.len());
         if small != 0 {
@@ -498,7 +515,7 @@ impl<P: Replacement> Engine for Memories<P> {
     }
 
     fn begin(&mut self, page: u32, number: u64) {
-        self.policies.iter_mut().for_each(|policy| policy.begin(page, number));
+        self.shared.begin(page, number);
     }
 
     fn begin_file(&mut self, page: u32, executable: bool) {
@@ -513,6 +530,7 @@ impl<P: Replacement> Engine for Memories<P> {
         for (index, policy) in self.policies.iter_mut().enumerate() {
             policy.release(page, present >> index & 1 == 1);
         }
+        self.shared.end(page);
     }
 
     fn discard(&mut self, page: u32) {

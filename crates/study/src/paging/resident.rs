@@ -2,7 +2,7 @@
 
 use nearfar_hardware::list::{Links, List};
 use nearfar_hardware::tlb::{Buffer, TlbSpec};
-use nearfar_kernel::replacement::{AccessBits, Replacement, Setup, Visitor};
+use nearfar_kernel::replacement::{AccessBits, Replacement, Setup, Shared, Visitor};
 
 use super::explain::Counts;
 use crate::lifetimes::{Action, NO_FRAME};
@@ -149,7 +149,8 @@ impl Visitor for Make {
 
     fn faults<P: Replacement>(self) -> Self::Output {
         let policy = P::new(self.setup);
-        Box::new(ByFaults { policy, bits: Bits(Vec::new()), loads_set: self.loads_set })
+        let (shared, bits) = (P::Shared::default(), Bits(Vec::new()));
+        Box::new(ByFaults { policy, shared, bits, loads_set: self.loads_set })
     }
 
     fn lru(self) -> Self::Output {
@@ -201,8 +202,9 @@ impl Memory for Recency {
 }
 
 /// Pages resident under a policy that sees faults only.
-struct ByFaults<P> {
+struct ByFaults<P: Replacement> {
     policy: P,
+    shared: P::Shared,
     bits: Bits,
     /// A page is loaded with its accessed bit set.
     loads_set: bool,
@@ -210,7 +212,7 @@ struct ByFaults<P> {
 
 impl<P: Replacement> Memory for ByFaults<P> {
     fn begin(&mut self, page: u32, number: u64) {
-        self.policy.begin(page, number);
+        self.shared.begin(page, number);
     }
 
     fn begin_file(&mut self, page: u32, executable: bool) {
@@ -226,9 +228,10 @@ impl<P: Replacement> Memory for ByFaults<P> {
             self.bits.0[place] |= REFERENCED;
             return false;
         }
-        for victim in self.policy.fault(page, &mut self.bits) {
+        for victim in self.policy.fault(page, &self.shared, &mut self.bits) {
             self.bits.0[victim as usize] = 0;
         }
+        self.shared.load(page);
         self.bits.0[place] = if self.loads_set { PRESENT | REFERENCED } else { PRESENT };
         true
     }
@@ -239,6 +242,7 @@ impl<P: Replacement> Memory for ByFaults<P> {
             *bits = 0;
         }
         self.policy.release(page, resident);
+        self.shared.end(page);
     }
 
     fn discard(&mut self, page: u32) {

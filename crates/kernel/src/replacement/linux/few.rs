@@ -23,7 +23,7 @@ const FREE_OF_COST: u64 = 3;
 // before, oldest first. The lowest bytes have a bit for each place.
 const REFERENCED: u32 = 0;
 /// The bytes of what pages are marked with.
-const MARKS: [(u32, u32); 3] = [(8, MARKED), (16, EXECUTABLE), (24, WORKINGSET)];
+const MARKS: [(u32, u16); 3] = [(8, MARKED), (16, EXECUTABLE), (24, WORKINGSET)];
 /// Those bytes and that of the accessed bits.
 const PLACES: u64 = u32::MAX as u64;
 const WORKINGSETS: u64 = 0xff << 24;
@@ -68,19 +68,20 @@ struct Reclaim {
     /// Of the pages evicted, by how many ticks but one the clock had advanced. There are no more than
     /// pages and accessed bits, 16.
     evicted_at: u32,
-    /// Of the pages evicted, what is left behind, [packed](pack).
+    /// Of the pages evicted, the flags that are left behind, [packed](pack).
     words: u32,
     /// By how many ticks the clock advances.
     ticks: u32,
 }
 
-/// The word of a page that was evicted, in four bits.
-fn pack(word: u32) -> u32 {
-    word & (FILE | WORKINGSET) | (word & EXECUTABLE) >> 2
+/// The flags of a page that was evicted, in four bits.
+fn pack(flags: u16) -> u32 {
+    u32::from(flags & (FILE | WORKINGSET) | (flags & EXECUTABLE) >> 2)
 }
 
-fn unpack(word: u32) -> u32 {
-    word & (FILE | WORKINGSET) | (word & EXECUTABLE >> 2) << 2
+fn unpack(packed: u32) -> u16 {
+    let flags = packed as u16;
+    flags & (FILE | WORKINGSET) | (flags & EXECUTABLE >> 2) << 2
 }
 
 /// A memory of at most [`MAX_FRAMES`] frames. [`Lists`] knows of the pages that are not resident.
@@ -173,30 +174,30 @@ impl Few {
             };
             let left = ends(after) >> 12 & 15;
             for (gone, place) in (left..self.frames).enumerate() {
-                let word = unpack(words >> (4 * gone) & 15);
-                let old = evict((labels >> (8 * place)) as u8, word & FILE != 0);
-                lists.links[old] = word;
-                lists.evicted_at[old as usize] =
-                    lists.age + 1 + u64::from(evicted_at >> (4 * gone) & 15);
+                let flags = unpack(words >> (4 * gone) & 15);
+                let old = evict((labels >> (8 * place)) as u8, flags & FILE != 0);
+                lists.pages[old] = flags;
+                let ticks = u64::from(evicted_at >> (4 * gone) & 15);
+                lists.pages.set_time(old, lists.age + 1 + ticks);
             }
             let kept = (1 << (8 * left)) - 1;
             self.labels = labels & kept | LOW & !kept;
             self.word = after;
             lists.age += u64::from(ticks);
         }
-        let (mut word, evicted_at) = (lists.links[page], lists.evicted_at[page as usize]);
+        let (mut flags, evicted_at) = (lists.pages[page], lists.pages.time(page));
         if self.frames <= FREE_OF_COST {
-            word &= !WORKINGSET;
+            flags &= !WORKINGSET;
         }
-        let kind = usize::from(word & FILE != 0);
+        let kind = usize::from(flags & FILE != 0);
         let (ends, resident) = (ends(self.word), self.resident() as u64);
         let others = resident - (self.word >> (LENGTHS + 8 * kind as u32) & 15);
-        let mut marks = word & (FILE | EXECUTABLE);
+        let mut marks = flags & (FILE | EXECUTABLE);
         if evicted_at > 0 && lists.age - (evicted_at - 1) <= others {
             lists.age += 1;
-            marks |= ACTIVE | word & WORKINGSET;
+            marks |= ACTIVE | flags & WORKINGSET;
             self.word |= 1 << (REFAULTED + kind as u32);
-            if word & WORKINGSET != 0 {
+            if flags & WORKINGSET != 0 {
                 let cost = [0, 6].map(|at| self.word >> (COSTS + at) & COST);
                 let [anon, file] = note_cost(cost, kind, BATCH, resident);
                 self.word = self.word & !(COST << COSTS | COST << (COSTS + 6))
@@ -210,8 +211,8 @@ impl Few {
 
     /// Put a page, which was referenced, at the head of the list that its word says.
     #[inline]
-    fn insert(&mut self, marks: u32, label: u8, ends: u64) {
-        let list = marks & LIST;
+    fn insert(&mut self, marks: u16, label: u8, ends: u64) {
+        let list = u32::from(marks & LIST);
         let place = ends >> (4 * list) & 15;
         // As many of the bits of each byte are before it.
         let before = ((1 << place) - 1) * (ONES & PLACES);
@@ -271,8 +272,8 @@ impl Few {
             before: self.word,
             after,
             from: fours(&|page| page, &from),
-            evicted_at: fours(&|page| lists.evicted_at[page as usize] as u32 - 1, evicted),
-            words: fours(&|page| pack(lists.links[page]), evicted),
+            evicted_at: fours(&|page| lists.pages.time(page) as u32 - 1, evicted),
+            words: fours(&|page| pack(lists.pages[page]), evicted),
             ticks: lists.age as u32,
         };
         self.reclaims[slot] = reclaim;
@@ -298,10 +299,9 @@ impl Lists {
     fn few(&self) -> Option<(u64, Vec<u32>)> {
         let (mut word, mut pages) = (0, Vec::new());
         for (held, list) in self.lists.iter().zip(0..) {
-            word |= held.length << (LENGTHS + 4 * list);
-            let oldest = held.list.oldest();
-            for page in std::iter::successors(oldest, |&page| self.links.newer(page)) {
-                let marks = self.links[page];
+            word |= held.len() << (LENGTHS + 4 * list);
+            for page in held.iter() {
+                let marks = self.pages[page];
                 if marks & (LAZY | REWRITTEN) != 0 {
                     return None;
                 }
@@ -328,13 +328,13 @@ impl Lists {
         self.lists = Default::default();
         let mut places = 0..;
         for list in 0..=LIST {
-            for _ in 0..word >> (LENGTHS + 4 * list) & 15 {
+            for _ in 0..word >> (LENGTHS + 4 * u32::from(list)) & 15 {
                 let Some(place) = places.next() else { return };
                 let page = pages[place];
-                self.links[page] = list;
+                self.pages[page] = list;
                 for (at, mark) in MARKS {
                     let set = word >> (at as usize + place) & 1 == 1;
-                    self.links[page] |= if set { mark } else { 0 };
+                    self.pages[page] |= if set { mark } else { 0 };
                 }
                 self.push_head(page);
             }
@@ -402,7 +402,7 @@ mod tests {
                 }
             } else {
                 if !self.resident.contains(&page) {
-                    evicted.extend(self.lists.fault(page, &mut self.referenced));
+                    evicted.extend(self.lists.fault(page, &(), &mut self.referenced));
                 }
                 self.referenced.0 |= 1 << page;
             }
