@@ -29,11 +29,10 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
     accesses, pages = found["accesses"], found["pages"]
     generate = found["generate"]["cpu_seconds"]
     reads = [found["reads"] / s / 1e6 for s in found["limit"]["cpu_seconds"]]
-    in_memory = [found["reads"] / s / 1e6 for s in found["memory"]["cpu_seconds"]]
     rows = [
         row(NAME, "limit: reads at random", reads, "M/s", cores=1,
-            note="of a table of a byte a page, as many in flight as the processor allows"),
-        row(NAME, "the same of a table in no cache", in_memory, "M/s", cores=1, note="of 1 GiB"),
+            note=f"of {found['table_bytes'] / 2**20:.0f} MiB, as much as a run keeps in all; as many in "
+            "flight as the processor allows"),
         row(NAME, "generating accesses alone", [accesses / s / 1e6 for s in generate], "M/s",
             cores=1, note=f"{accesses:,} accesses to {pages:,} pages; processor time"),
     ]  # fmt: skip

@@ -25,6 +25,11 @@ impl Rounds {
         Ok(done)
     }
 
+    /// The most memory that the process had in a round.
+    pub fn peak_bytes(&self) -> u64 {
+        self.peak_bytes
+    }
+
     /// `{"seconds": [...], "cpu_seconds": [...], "peak_bytes": n}`. Processor time is that of the
     /// calling thread alone: for work that does not share it with others. The peak is of the whole process: what was there
     /// before the work is in it.

@@ -34,11 +34,9 @@ pub const OPTIONS: &[&str] = &[
 
 /// Reads of the machine's limit.
 const READS: u64 = 100_000_000;
-/// Bytes of a table that is in no cache: twice the largest last level there is.
-const IN_MEMORY: usize = 1 << 30;
 
-/// The machine's limit: reads of a byte of a page each, at random, with as many in flight as the
-/// processor allows. Where to read is one multiplication.
+/// The machine's limit: reads of a byte each, at random, with as many in flight as the processor
+/// allows. Where to read is one multiplication.
 fn read_at_random(table: &[u8]) -> u64 {
     let mut state = 0u64;
     let read = |_| {
@@ -49,19 +47,9 @@ fn read_at_random(table: &[u8]) -> u64 {
     (0..READS).map(read).sum()
 }
 
-/// Such reads of a table in no cache, which is gone afterwards.
-fn in_memory(rounds: usize) -> Result<Rounds> {
-    let table = on_huge_pages(vec![1u8; IN_MEMORY]);
-    let mut memory = Rounds::default();
-    for _ in 0..rounds {
-        memory.time(|| Ok(std::hint::black_box(read_at_random(&table))))?;
-    }
-    Ok(memory)
-}
-
 /// The place of the trace is that of the workload's name. Returns seconds of generating the
-/// accesses alone and of each policy with it, of the machine's limit, the same in memory, and the
-/// policies' rows.
+/// accesses alone and of each policy with it, of the machine's limit in a table as large as all that a
+/// run keeps, and the policies' rows.
 pub fn run(arguments: &Arguments) -> Result<Value> {
     let scale: f64 = arguments.option("--scale")?.unwrap_or(1.0);
     let asked: String = arguments.option("--mix")?.unwrap_or_else(|| "write".to_owned());
@@ -99,12 +87,10 @@ pub fn run(arguments: &Arguments) -> Result<Value> {
     let workload = Arc::new(generated(arguments.name(), &shape)?);
     let prepare = began.elapsed().as_secs_f64();
     let accesses: u64 = workload.phases.iter().map(|phase| phase.accesses).sum();
-    let table = on_huge_pages(vec![1u8; workload.pages as usize]);
     let (mut limit, mut generate) = (Rounds::default(), Rounds::default());
     let mut policies: Vec<_> = names.iter().map(|_| Rounds::default()).collect();
     let mut rows = Vec::new();
     for _ in 0..arguments.rounds()? {
-        limit.time(|| Ok(std::hint::black_box(read_at_random(&table))))?;
         generate.time(|| {
             let mut sum = 0u64;
             let mut block = Block::default();
@@ -133,6 +119,11 @@ pub fn run(arguments: &Arguments) -> Result<Value> {
             rows.extend(found.rows);
         }
     }
+    let peak = policies.iter().map(Rounds::peak_bytes).max().unwrap_or(0);
+    let table = on_huge_pages(vec![1u8; peak.max(workload.pages.into()) as usize]);
+    for _ in 0..arguments.rounds()? {
+        limit.time(|| Ok(std::hint::black_box(read_at_random(&table))))?;
+    }
     let policies: serde_json::Map<String, Value> =
         names.into_iter().zip(policies.iter().map(Rounds::json)).collect();
     Ok(json!({
@@ -140,8 +131,8 @@ pub fn run(arguments: &Arguments) -> Result<Value> {
         "accesses": accesses,
         "prepare_seconds": prepare,
         "reads": READS,
+        "table_bytes": table.len(),
         "limit": limit.json(),
-        "memory": in_memory(arguments.rounds()?)?.json(),
         "generate": generate.json(),
         "policies": policies,
         "rows": rows,
