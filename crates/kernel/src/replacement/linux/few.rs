@@ -166,7 +166,8 @@ impl Few {
     ) -> bool {
         lists.grow(page);
         if self.resident() as u64 == self.frames {
-            let Reclaim { after, from, evicted_at, words, ticks, .. } = self.reclaim();
+            let slot = self.reclaim();
+            let Reclaim { after, from, evicted_at, words, ticks, .. } = self.reclaims[slot];
             // The loops are unrolled.
             let labels = match self.frames {
                 ..=4 => moved::<4>(self.labels, from),
@@ -240,18 +241,20 @@ impl Few {
         active & !code | code << 8 | active << 24
     }
 
-    /// What a reclaim comes to.
+    /// Where it is remembered what a reclaim comes to.
     #[inline]
-    fn reclaim(&mut self) -> Reclaim {
+    fn reclaim(&mut self) -> usize {
         self.word &= !self.idle();
         let slot = self.word.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - REMEMBERED);
-        let known = self.reclaims[slot as usize];
-        if known.before == self.word { known } else { self.learn(slot as usize) }
+        if self.reclaims[slot as usize].before != self.word {
+            self.learn(slot as usize);
+        }
+        slot as usize
     }
 
     /// Have it done by [`Lists`].
     #[cold]
-    fn learn(&mut self, slot: usize) -> Reclaim {
+    fn learn(&mut self, slot: usize) {
         let lists = &mut self.lists;
         lists.age = 0;
         lists.set_few(self.word, &[0, 1, 2, 3, 4, 5, 6, 7]);
@@ -268,7 +271,7 @@ impl Few {
             pages.iter().rev().fold(0, |fours, &page| fours << 4 | of(page))
         };
         from.extend(evicted);
-        let reclaim = Reclaim {
+        self.reclaims[slot] = Reclaim {
             before: self.word,
             after,
             from: fours(&|page| page, &from),
@@ -276,8 +279,6 @@ impl Few {
             words: fours(&|page| pack(lists.pages[page]), evicted),
             ticks: lists.age as u32,
         };
-        self.reclaims[slot] = reclaim;
-        reclaim
     }
 }
 
