@@ -14,4 +14,4 @@ mod translation;
 pub use hierarchy::{Ages, Found, Hierarchy};
 pub use overlap::Overlap;
 pub use spec::{Caches, Latencies, Processor, Tlbs};
-pub use translation::{Answer, Entry, Line, Translation, Walker, mapping_line};
+pub use translation::{Answer, Entry, Line, Translation, Walker, mapping_line, small_lines};

@@ -5,7 +5,7 @@ use nearfar_trace::hash::PageMap;
 use super::spec::Tlbs;
 use crate::cache::Level;
 use crate::list::{Links, List};
-use crate::tlb::SetLru;
+use crate::tlb::{FullLru, SetLru};
 
 /// log2 of a small page, and of a large one, which an entry of the last directory maps.
 const SMALL: u32 = 12;
@@ -22,6 +22,11 @@ pub type Line = u64;
 fn line(place: u64, shift: u32, host: bool) -> Line {
     let table = u64::from(shift / 9) << 1 | u64::from(host);
     1 << 63 | table << 58 | (place >> shift >> LINE) & ((1 << 58) - 1)
+}
+
+/// The lines of the entries for the 4 KiB page at `place`, of the guest's and of the host's table.
+pub fn small_lines(place: u64) -> [Line; 2] {
+    [false, true].map(|host| line(place, SMALL, host))
 }
 
 /// The line of the entry for a page of a device that has a mapping table of its own, below the page
@@ -157,25 +162,52 @@ impl Buffer {
     }
 }
 
+/// A cache of directories, fully associative: there may be more than a thousand, which nobody wants to look
+/// through.
+#[derive(Clone, Debug)]
+struct Directories {
+    /// Of each that was ever looked up.
+    ids: PageMap<u32>,
+    held: FullLru,
+}
+
+impl Directories {
+    fn new(entries: usize) -> Self {
+        Self { ids: PageMap::default(), held: FullLru::new(entries as u32) }
+    }
+
+    /// Look one up; answers whether it was there.
+    fn access(&mut self, number: u64) -> bool {
+        let next = self.ids.len() as u32;
+        let id = *self.ids.entry(number).or_insert(next);
+        self.held.access(id)
+    }
+}
+
 /// Walks of a page table, and the caches of directories that spare them its upper levels.
 #[derive(Clone, Debug)]
 pub struct Walker {
-    directories: SetLru,
+    directories: Directories,
+    /// Few, of which the first ones are nearly always asked for.
     upper: SetLru,
     /// Those of the host's table.
-    host: Option<(u32, SetLru, SetLru)>,
+    host: Option<(u32, Directories, SetLru)>,
 }
 
 impl Walker {
     /// Empty caches of so many entries for 2 MiB and for 1 GiB each. With `host_shift`, walks are in two
     /// dimensions: see [`Translation::new`].
     pub fn new(directories: usize, upper: usize, host_shift: Option<u32>) -> Self {
-        let cache = |entries: usize| SetLru::new(entries as u32, entries as u32);
-        Self {
-            directories: cache(directories),
-            upper: cache(upper),
-            host: host_shift.map(|shift| (shift, cache(directories), cache(upper))),
-        }
+        let caches = || {
+            let upper = upper as u32;
+            (Directories::new(directories), SetLru::new(upper, upper))
+        };
+        let host = host_shift.map(|shift| {
+            let (directories, upper) = caches();
+            (shift, directories, upper)
+        });
+        let (directories, upper) = caches();
+        Self { directories, upper, host }
     }
 
     /// Walk for the page of a place: the first so many of these lines are read, one after the other.

@@ -5,11 +5,14 @@
 pub struct Page {
     pub number: u64,
     pub block: u32,
+    /// The line of the page table that has its entry: see [`super::touches::Touch::line`].
+    pub line: u32,
     /// Writes to it change nothing.
     pub settled: bool,
 }
 
-const NO_PAGE: Page = Page { number: u64::MAX, block: 0, settled: true };
+/// The number of no page.
+pub const NO_PAGE: Page = Page { number: u64::MAX, block: 0, line: 0, settled: true };
 
 /// Where a page is expected, by some bits of its number.
 const HINTS: usize = 256;

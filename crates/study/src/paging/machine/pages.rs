@@ -9,6 +9,7 @@
 //! large pages. A large page of which a part is given back stays one, for the TLB and in the resident set:
 //! the kernel maps the rest by small pages then, and frees the part when memory is short.
 
+use nearfar_hardware::table::prefetch;
 use nearfar_trace::hash::PageMap;
 
 use super::SMALL;
@@ -80,6 +81,12 @@ impl Pages {
     #[inline]
     pub fn is_large(&self, block: u32) -> bool {
         self.blocks[block as usize].class == Class::Large
+    }
+
+    /// Ask for what is known of a block.
+    #[inline]
+    pub fn expect(&self, block: u32) {
+        prefetch(&self.blocks, block as usize);
     }
 
     /// Private memory now, in small pages.

@@ -15,7 +15,7 @@ use crate::lifetimes::{self, Blocks, Change, Events};
 struct Coupled<'a>(&'a mut Hierarchy);
 
 impl Lines for Coupled<'_> {
-    fn found(&mut self, line: Line, _: u64) -> Found {
+    fn found(&mut self, line: Line, _: &Touch) -> Found {
         self.0.walk(line)
     }
 }
@@ -121,6 +121,7 @@ impl<'a> OneByOne<'a> {
                 instructions,
                 now: self.hierarchy.now(),
                 block,
+                line: 0,
                 thread,
                 found,
                 fetch,

@@ -1,13 +1,14 @@
 //! What of a trace any page size must look at, and where the caches found it.
 
-use nearfar_hardware::processor::{Ages, Found, Hierarchy, Processor};
+use nearfar_hardware::processor::{Ages, Found, Hierarchy, Processor, small_lines};
 use nearfar_trace::column::GroupReader;
+use nearfar_trace::hash::PageMap;
 use nearfar_trace::reader::{Batches, Groups};
 use nearfar_trace::{Batch, Columns, Kind, KindSet, Reader, Result, last_byte};
 use rustc_hash::FxHashSet;
 
 use super::super::options::Options;
-use super::last::{Last, Page, Put};
+use super::last::{Last, NO_PAGE, Page, Put};
 use super::{LARGE, SMALL};
 use crate::lifetimes::{Backing, Blocks, Change, Events, Next};
 
@@ -19,7 +20,6 @@ pub const AGED: usize = 1 << 10;
 const AROUND: u32 = 16;
 /// Blocks that are known to be settled, by some bits of their numbers.
 const SLOTS: usize = 1 << 12;
-const NONE: u64 = u64::MAX;
 
 /// What a touch is for the TLBs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +45,8 @@ pub struct Touch {
     pub now: u64,
     /// Of those 4 KiB.
     pub block: u32,
+    /// The line of each page table that has the entry of those 4 KiB: lines are numbered as they come.
+    pub line: u32,
     /// Index of the thread.
     pub thread: u32,
     /// Where the line was found.
@@ -91,7 +93,9 @@ pub struct Touches {
     threads: Vec<Thread>,
     /// A thread before its first record.
     new: Thread,
-    settled: Vec<(u64, u32)>,
+    settled: Vec<Page>,
+    /// Numbers of lines of the page table.
+    lines: PageMap<u32>,
     /// Blocks whose next write may take a translation away.
     loud: Vec<bool>,
     surroundings: Surroundings,
@@ -123,7 +127,8 @@ impl Touches {
             hierarchy: Hierarchy::new(&processor.caches),
             threads: vec![new.clone(); threads.unwrap_or(1)],
             new,
-            settled: vec![(NONE, 0); SLOTS],
+            settled: vec![NO_PAGE; SLOTS],
+            lines: PageMap::default(),
             loud: Vec::new(),
             surroundings: Surroundings::default(),
             records: 0,
@@ -168,7 +173,7 @@ impl Touches {
                     self.leave(chunk);
                     self.blocks.apply(&event);
                     self.changes(chunk);
-                    self.settled.fill((NONE, 0));
+                    self.settled.fill(NO_PAGE);
                 }
                 Next::Records(range) => {
                     self.blocks.spaces().tell_apart(batch, range.clone());
@@ -234,21 +239,24 @@ impl Touches {
     /// A page that is not known to be settled.
     fn page(&mut self, number: u64, write: bool, chunk: &mut Chunk) -> Page {
         let slot = number as usize % SLOTS;
-        if self.settled[slot].0 == number {
-            return Page { number, block: self.settled[slot].1, settled: true };
+        if self.settled[slot].number == number {
+            return self.settled[slot];
         }
-        let known = self.blocks.find(number);
-        let loud = known.is_some_and(|block| self.loud.get(block as usize) == Some(&true));
-        if write && loud {
+        let loud = |block| self.loud.get(block as usize) == Some(&true);
+        if write && self.blocks.find(number).is_some_and(loud) {
             self.leave(chunk);
         }
         let block = self.blocks.reference(number, write);
         let settled = !self.blocks.watched(block);
         self.changes(chunk);
+        let next = self.lines.len() as u32;
+        let [own, _] = small_lines(number << SMALL);
+        let line = *self.lines.entry(own).or_insert(next);
+        let page = Page { number, block, line, settled };
         if settled {
-            self.settled[slot] = (number, block);
+            self.settled[slot] = page;
         }
-        Page { number, block, settled }
+        page
     }
 
     /// All last pages leave, as a translation may go.
@@ -278,6 +286,7 @@ impl Touches {
             instructions: self.threads[thread].instructions,
             now: self.hierarchy.now(),
             block: page.block,
+            line: page.line,
             thread: thread as u32,
             found,
             fetch,

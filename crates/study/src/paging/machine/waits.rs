@@ -1,13 +1,17 @@
 //! TLBs, walks and waiting, at one page size.
 
 use nearfar_hardware::processor::{
-    Ages, Answer, Entry, Found, Line, Overlap, Processor, Translation,
+    Ages, Answer, Entry, Found, Line, Overlap, Processor, Translation, small_lines,
 };
+use nearfar_hardware::table::{grow, prefetch};
 use nearfar_trace::hash::PageMap;
 
 use super::pages::Pages;
 use super::touches::{AGED, Ask, Changed, Chunk, Touch};
 use super::{SMALL, Time};
+
+/// Touches before which what is known of a page is asked for.
+const AHEAD: usize = 16;
 
 /// Picoseconds by what a thread waits for, before any of it overlaps.
 #[derive(Clone, Copy, Debug, Default)]
@@ -56,22 +60,34 @@ struct Thread {
 
 /// Where the lines are that walks read.
 pub trait Lines {
-    /// Where a line is, which is used now, after so many references.
-    fn found(&mut self, line: Line, now: u64) -> Found;
+    /// Where a line is that this touch uses.
+    fn found(&mut self, line: Line, touch: &Touch) -> Found;
 }
 
 /// By when each was last used, and the ages of the caches.
 #[derive(Default)]
 struct Aged {
-    used: PageMap<u64>,
+    /// Of lines with entries of 4 KiB pages in the guest's and the host's table, by their numbers; 0 before
+    /// the first use.
+    small: [Vec<u64>; 2],
+    others: PageMap<u64>,
     ages: Ages,
 }
 
 impl Lines for Aged {
-    fn found(&mut self, line: Line, now: u64) -> Found {
-        match self.used.insert(line, now) {
-            Some(before) => self.ages.found(now - before),
-            None => Found::Memory,
+    fn found(&mut self, line: Line, touch: &Touch) -> Found {
+        let table = small_lines(touch.number << SMALL).iter().position(|&small| small == line);
+        let used = match table {
+            Some(table) => {
+                let small = &mut self.small[table];
+                grow(small, touch.line as usize + 1, 0);
+                &mut small[touch.line as usize]
+            }
+            None => self.others.entry(line).or_default(),
+        };
+        match std::mem::replace(used, touch.now) {
+            0 => Found::Memory,
+            before => self.ages.found(touch.now - before),
         }
     }
 }
@@ -122,6 +138,12 @@ impl<'a> PageSize<'a> {
                 self.change(change);
             }
             aged.ages = chunk.ages[index / AGED];
+            if let Some(soon) =
+                chunk.touches.get(index + AHEAD).filter(|soon| soon.ask != Ask::Nothing)
+            {
+                self.pages.expect(soon.block);
+                aged.small.iter().for_each(|small| prefetch(small, soon.line as usize));
+            }
             self.touch(touch, &mut aged);
         }
         changes.for_each(|(_, change)| self.change(change));
@@ -184,7 +206,7 @@ impl<'a> PageSize<'a> {
                     self.walks += 1;
                     let walk: u64 = lines[..count]
                         .iter()
-                        .map(|&line| match walks.found(line, touch.now) {
+                        .map(|&line| match walks.found(line, touch) {
                             Found::First => latencies.first,
                             Found::Second => latencies.second,
                             Found::Third => latencies.third,
