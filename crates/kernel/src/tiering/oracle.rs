@@ -7,6 +7,8 @@
 //! page before the reference that asked for it is over (TPP) may have a higher share, at the price
 //! of those moves.
 
+use std::cmp::Reverse;
+
 use super::pages::PageSet;
 use super::{Memory, Named, NodeId, Page, Policy, Refused};
 
@@ -39,37 +41,41 @@ impl Policy for Oracle {
     fn released(&mut self, _: &mut dyn Memory, _: Page, _: u32) {}
 
     fn foresee(&mut self, mem: &mut dyn Memory, counts: &[u32]) {
-        let mut heat = Vec::new();
+        // What is not referenced is not chosen: it matters only where it is in the way.
+        let (mut heat, mut cold) = (Vec::new(), Vec::new());
         let mut number = 0;
         while (number as usize) < counts.len() {
             let page = Page::new(number);
-            let span = if mem.mapped(page) { mem.span(page) } else { 1 };
+            let mapped = mem.mapped(page);
+            let span = if mapped { mem.span(page) } else { 1 };
             let inner = counts.get(page.index()..page.index() + span as usize).unwrap_or_default();
             let sum: u64 = inner.iter().map(|count| u64::from(*count)).sum();
-            heat.push((sum / u64::from(span), page, span));
+            let there = mapped && mem.node_of(page) == NodeId::FAST;
+            match sum / u64::from(span) {
+                0 if there => cold.push(page),
+                0 => {}
+                // Among equals those that are there already, so that they do not move.
+                mean => heat.push((Reverse(mean), !there, page, span)),
+            }
             number += span;
         }
-        // Among equals those that are there already, so that they do not move.
-        heat.sort_unstable_by_key(|(heat, page, _)| {
-            let there = mem.mapped(*page) && mem.node_of(*page) == NodeId::FAST;
-            (std::cmp::Reverse(*heat), !there, *page)
-        });
+        heat.sort_unstable();
         self.chosen = PageSet::new(mem.page_limit());
         let mut room = mem.capacity(NodeId::FAST);
         let (mut wanted, mut unwanted) = (Vec::new(), Vec::new());
-        for (heat, page, span) in heat {
-            let fits = heat > 0 && room >= u64::from(span);
-            if fits {
+        for (_, elsewhere, page, span) in heat {
+            if room >= u64::from(span) {
                 room -= u64::from(span);
                 self.chosen.insert(page);
-            }
-            match (fits, mem.mapped(page), mem.node_of(page) == NodeId::FAST) {
-                (true, true, false) => wanted.push(page),
-                // The coldest are given up first.
-                (false, true, true) => unwanted.push(page),
-                _ => {}
+                if elsewhere && mem.mapped(page) {
+                    wanted.push(page);
+                }
+            } else if !elsewhere {
+                unwanted.push(page);
             }
         }
+        // The coldest are given up first.
+        unwanted.extend(cold);
         let down = |mem: &mut dyn Memory, page: Page| {
             NodeId::all(mem.nodes()).skip(1).any(|node| mem.move_page(page, node).is_ok())
         };
