@@ -324,3 +324,22 @@ impl Translation {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// A cache of directories is one set of as many ways.
+        #[test]
+        fn directories_are_one_set(numbers in prop::collection::vec(0u64..60, 1..800), entries in 1u32..50) {
+            let (mut directories, mut set) =
+                (Directories::new(entries as usize), SetLru::new(entries, entries));
+            for number in numbers {
+                prop_assert_eq!(directories.access(number << 40), set.access(number << 40));
+            }
+        }
+    }
+}

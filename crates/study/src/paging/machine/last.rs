@@ -11,7 +11,7 @@ pub struct Page {
     pub settled: bool,
 }
 
-/// The number of no page.
+/// None.
 pub const NO_PAGE: Page = Page { number: u64::MAX, block: 0, line: 0, settled: true };
 
 /// Where a page is expected, by some bits of its number.
