@@ -31,8 +31,8 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
     reads = [found["reads"] / s / 1e6 for s in found["limit"]["cpu_seconds"]]
     rows = [
         row(NAME, "limit: reads at random", reads, "M/s", cores=1,
-            note=f"of {found['table_bytes'] / 2**20:.0f} MiB, as much as a run keeps in all; as many in "
-            "flight as the processor allows"),
+            note=f"of {found['table_bytes'] / 2**20:.0f} MiB, as much as a run keeps in all; as "
+            "many in flight as the processor allows"),
         row(NAME, "generating accesses alone", [accesses / s / 1e6 for s in generate], "M/s",
             cores=1, note=f"{accesses:,} accesses to {pages:,} pages; processor time"),
     ]  # fmt: skip
