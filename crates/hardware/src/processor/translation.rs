@@ -198,16 +198,13 @@ impl Walker {
     /// Empty caches of so many entries for 2 MiB and for 1 GiB each. With `host_shift`, walks are in two
     /// dimensions: see [`Translation::new`].
     pub fn new(directories: usize, upper: usize, host_shift: Option<u32>) -> Self {
-        let caches = || {
-            let upper = upper as u32;
-            (Directories::new(directories), SetLru::new(upper, upper))
-        };
-        let host = host_shift.map(|shift| {
-            let (directories, upper) = caches();
-            (shift, directories, upper)
-        });
-        let (directories, upper) = caches();
-        Self { directories, upper, host }
+        let directories = || Directories::new(directories);
+        let upper = || SetLru::new(upper as u32, upper as u32);
+        Self {
+            directories: directories(),
+            upper: upper(),
+            host: host_shift.map(|shift| (shift, directories(), upper())),
+        }
     }
 
     /// Walk for the page of a place: the first so many of these lines are read, one after the other.

@@ -80,7 +80,7 @@ pub mod few;
 use std::iter::Copied;
 use std::slice::Iter;
 
-use super::queue::{AHEAD, Pages, Queue};
+use super::queue::{Pages, Queue};
 use super::{AccessBits, Replacement, Setup};
 
 /// What the policy is.
@@ -183,16 +183,6 @@ impl Lists {
         self.pages.push(&mut self.lists[list], page);
     }
 
-    #[inline]
-    fn take_tail(&mut self, list: usize, bits: &impl AccessBits) -> Option<u32> {
-        let list = &mut self.lists[list];
-        if let Some(page) = list.at(AHEAD) {
-            self.pages.prefetch(page);
-            bits.expect(page);
-        }
-        list.pop()
-    }
-
     /// Take a page out of its list.
     fn remove(&mut self, page: u32) {
         let list = (self.pages[page] & LIST) as usize;
@@ -263,14 +253,14 @@ impl Lists {
         let list = 2 * kind + 1;
         let mut rotated = 0;
         for _ in 0..count.min(self.lists[list].len()) {
-            let Some(page) = self.take_tail(list, bits) else { break };
+            let Some(page) = self.pages.pop(&mut self.lists[list], bits) else { break };
             let referenced = bits.test(page);
             bits.clear(page);
-            let word = &mut self.pages[page];
-            if referenced && *word & EXECUTABLE != 0 {
+            let flags = &mut self.pages[page];
+            if referenced && *flags & EXECUTABLE != 0 {
                 rotated += 1;
             } else {
-                *word = *word & !ACTIVE | WORKINGSET;
+                *flags = *flags & !ACTIVE | WORKINGSET;
             }
             self.push_head(page);
         }
@@ -284,27 +274,26 @@ impl Lists {
         let list = 2 * kind;
         let mut written = 0;
         for _ in 0..count.min(self.lists[list].len()) {
-            let Some(page) = self.take_tail(list, bits) else { break };
-            let word = &mut self.pages[page];
+            let Some(page) = self.pages.pop(&mut self.lists[list], bits) else { break };
+            let flags = &mut self.pages[page];
             if bits.test(page) {
                 bits.clear(page);
-                if *word & (MARKED | EXECUTABLE) != 0 {
-                    *word |= ACTIVE;
+                if *flags & (MARKED | EXECUTABLE) != 0 {
+                    *flags |= ACTIVE;
                 }
-                *word |= MARKED;
+                *flags |= MARKED;
                 self.kept.push(page);
                 continue;
             }
-            if *word & REWRITTEN != 0 {
-                *word = *word & WORKINGSET | ACTIVE;
+            if *flags & REWRITTEN != 0 {
+                *flags = *flags & WORKINGSET | ACTIVE;
                 self.kept.push(page);
                 continue;
             }
-            if *word & LAZY != 0 {
-                *word = 0;
-                self.pages.set_time(page, 0);
+            if *flags & LAZY != 0 {
+                self.pages.forget(page);
             } else {
-                *word &= FILE | EXECUTABLE | WORKINGSET;
+                *flags &= FILE | EXECUTABLE | WORKINGSET;
                 self.age += 1;
                 self.pages.set_time(page, self.age);
                 written += u64::from(kind == ANON);
@@ -455,11 +444,6 @@ impl Lists {
         }
         skipped
     }
-
-    #[inline]
-    fn grow(&mut self, page: u32) {
-        self.pages.resize(page as usize + 1);
-    }
 }
 
 impl Replacement for Lists {
@@ -486,7 +470,7 @@ impl Replacement for Lists {
     }
 
     fn begin_file(&mut self, page: u32, executable: bool) {
-        self.grow(page);
+        self.pages.grow(page);
         self.pages[page] = if executable { FILE | EXECUTABLE } else { FILE };
     }
 
@@ -497,7 +481,7 @@ impl Replacement for Lists {
     }
 
     fn fault(&mut self, page: u32, (): &(), bits: &mut impl AccessBits) -> Self::Evicted<'_> {
-        self.grow(page);
+        self.pages.grow(page);
         self.faults += 1;
         if self.setup.statistics_every > 1 && self.faults.is_multiple_of(self.setup.statistics_every) {
             self.old = self.new_statistics();
@@ -506,19 +490,19 @@ impl Replacement for Lists {
         if self.resident() == self.setup.frames {
             self.reclaim(bits);
         }
-        let word = self.pages[page];
-        let kind = usize::from(word & FILE != 0);
+        let flags = self.pages[page];
+        let kind = usize::from(flags & FILE != 0);
         let evicted_at = self.pages.time(page);
         let lengths = self.known_lengths();
         let others = lengths.iter().sum::<u64>() - lengths[2 * kind];
         // The page's own eviction is one of the ticks since.
         let refault = evicted_at > 0 && self.age - (evicted_at - 1) <= others;
-        self.pages[page] = word & (FILE | EXECUTABLE) | WAITING;
+        self.pages[page] = flags & (FILE | EXECUTABLE) | WAITING;
         if refault {
             self.age += 1;
             self.activated[kind] += 1;
-            self.pages[page] |= ACTIVE | word & WORKINGSET;
-            self.note_cost(kind, u64::from(word & WORKINGSET != 0), 0);
+            self.pages[page] |= ACTIVE | flags & WORKINGSET;
+            self.note_cost(kind, u64::from(flags & WORKINGSET != 0), 0);
         }
         self.waiting.push(page);
         if self.waiting.len() as u64 + 1 >= self.batch {
@@ -534,10 +518,7 @@ impl Replacement for Lists {
             }
             self.remove(page);
         }
-        if (page as usize) < self.pages.len() {
-            self.pages[page] = 0;
-            self.pages.set_time(page, 0);
-        }
+        self.pages.forget(page);
     }
 
     fn discard(&mut self, page: u32, resident: bool) -> bool {

@@ -69,7 +69,7 @@ use std::slice::Iter;
 use nearfar_hardware::table::grow;
 
 use super::linux::{LAZY, MAX_SWAPPINESS, REWRITTEN, rewrite};
-use super::queue::{AHEAD, Pages, Queue};
+use super::queue::{Pages, Queue};
 use super::tables::{AROUND, PageTables};
 use super::{AccessBits, Replacement, Setup};
 
@@ -273,9 +273,7 @@ impl Generations {
             for kind in first..2 {
                 for place in 0..self.lists[generation][kind].places() {
                     let list = &self.lists[generation][kind];
-                    if let Some(page) = list.at(place + AHEAD) {
-                        bits.expect(page);
-                        self.pages.prefetch(page);
+                    if let Some(page) = self.pages.expect_after(list, place, bits) {
                         tables.expect(page);
                     }
                     if let Some(page) = list.at(place).filter(|&page| bits.test(page)) {
@@ -340,13 +338,7 @@ impl Generations {
         }
         let (oldest, most) = (of(self.min_seq[kind]), self.batch * LOOKS);
         let mut scanned = 0;
-        loop {
-            let list = &mut self.lists[oldest][kind];
-            if let Some(page) = list.at(AHEAD) {
-                self.pages.prefetch(page);
-                bits.expect(page);
-            }
-            let Some(page) = list.pop() else { break };
+        while let Some(page) = self.pages.pop(&mut self.lists[oldest][kind], bits) {
             scanned += 1;
             let generation = (self.pages[page] & GENERATION) as usize;
             self.sizes[generation][kind] -= 1;
@@ -416,8 +408,7 @@ impl Generations {
             return false;
         }
         if flags & LAZY != 0 {
-            self.pages[page] = 0;
-            self.pages.set_time(page, 0);
+            self.pages.forget(page);
         } else {
             self.pages[page] &= FILE;
             let kind = kind(flags);
@@ -498,7 +489,7 @@ impl Replacement for Generations {
     }
 
     fn begin_file(&mut self, page: u32, _executable: bool) {
-        self.pages.resize(page as usize + 1);
+        self.pages.grow(page);
         self.pages[page] = FILE;
     }
 
@@ -514,7 +505,7 @@ impl Replacement for Generations {
         tables: &PageTables,
         bits: &mut impl AccessBits,
     ) -> Self::Evicted<'_> {
-        self.pages.resize(page as usize + 1);
+        self.pages.grow(page);
         self.evicted.clear();
         if self.resident() == self.setup.frames {
             grow(&mut self.tables, tables.count(), Walked::default());
@@ -532,10 +523,7 @@ impl Replacement for Generations {
         if resident {
             self.remove(page);
         }
-        if (page as usize) < self.pages.len() {
-            self.pages[page] = 0;
-            self.pages.set_time(page, 0);
-        }
+        self.pages.forget(page);
     }
 
     fn discard(&mut self, page: u32, resident: bool) -> bool {

@@ -7,6 +7,8 @@ use std::ops::{Index, IndexMut};
 
 use nearfar_hardware::table::{grow, prefetch};
 
+use super::AccessBits;
+
 /// Stands where a page was taken out of the midst of a queue.
 const GONE: u32 = u32::MAX;
 
@@ -14,7 +16,7 @@ const GONE: u32 = u32::MAX;
 const LOOSE: usize = 64;
 
 /// Places before whose turn it pays to ask for what is known of a page.
-pub const AHEAD: usize = 16;
+const AHEAD: usize = 16;
 
 /// One queue.
 #[derive(Clone, Debug, Default)]
@@ -58,7 +60,7 @@ impl Queue {
 
     /// Take out the oldest page.
     #[inline]
-    pub fn pop(&mut self) -> Option<u32> {
+    fn pop(&mut self) -> Option<u32> {
         let page = self.pages.pop_front()?;
         self.first = self.first.wrapping_add(1);
         if self.gone > 0 {
@@ -97,16 +99,16 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// Let there be pages below `count`; those that are new are in no queue.
+    /// Let there be pages up to this one; those that are new are in no queue.
     #[inline]
-    pub fn resize(&mut self, count: usize) {
-        if count > self.nodes.len() {
-            self.grow(count);
+    pub fn grow(&mut self, page: u32) {
+        if self.nodes.len() <= page as usize {
+            self.grow_nodes(page as usize + 1);
         }
     }
 
     #[cold]
-    fn grow(&mut self, count: usize) {
+    fn grow_nodes(&mut self, count: usize) {
         grow(&mut self.nodes, count, Node::default());
     }
 
@@ -122,6 +124,22 @@ impl Pages {
         prefetch(&self.nodes, page as usize);
     }
 
+    /// Ask for what is known of the page whose turn comes a while after that of this place; answers it.
+    #[inline]
+    pub fn expect_after(&self, queue: &Queue, place: usize, bits: &impl AccessBits) -> Option<u32> {
+        let page = queue.at(place + AHEAD)?;
+        self.prefetch(page);
+        bits.expect(page);
+        Some(page)
+    }
+
+    /// Take out the oldest page, and ask for one whose turn comes in a while.
+    #[inline]
+    pub fn pop(&self, queue: &mut Queue, bits: &impl AccessBits) -> Option<u32> {
+        self.expect_after(queue, 0, bits);
+        queue.pop()
+    }
+
     /// The time of a page that is in no queue, and was in none since it was set.
     #[inline]
     pub fn time(&self, page: u32) -> u64 {
@@ -134,6 +152,13 @@ impl Pages {
     pub fn set_time(&mut self, page: u32, time: u64) {
         let node = &mut self.nodes[page as usize];
         (node.high, node.low) = ((time >> u32::BITS) as u16, time as u32);
+    }
+
+    /// A page that is in no queue has no flags and no time from now on.
+    pub fn forget(&mut self, page: u32) {
+        if let Some(node) = self.nodes.get_mut(page as usize) {
+            *node = Node::default();
+        }
     }
 
     /// Put a page that is in no queue into one, as its newest.
@@ -200,7 +225,7 @@ mod tests {
             let mut queues = [(); 3].map(|()| Queue { first, ..Queue::default() });
             let mut deques: [VecDeque<u32>; 3] = Default::default();
             for (step, (page, to, what)) in (1..).zip(steps) {
-                pages.resize(page as usize + 1);
+                pages.grow(page);
                 let from = deques.iter().position(|deque| deque.contains(&page));
                 if what == 0 {
                     prop_assert_eq!(queues[to].pop(), deques[to].pop_front());

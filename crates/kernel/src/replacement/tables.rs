@@ -51,7 +51,12 @@ impl PageTables {
     /// A page's table: tables count from 0.
     #[inline]
     pub fn table(&self, page: u32) -> u32 {
-        ((self.places[page as usize] & !LOADED) >> TABLE) as u32
+        (self.place_of(page) >> TABLE) as u32
+    }
+
+    #[inline]
+    fn place_of(&self, page: u32) -> u64 {
+        self.places[page as usize] & !LOADED
     }
 
     /// How many tables there are.
@@ -77,7 +82,7 @@ impl PageTables {
     /// ones are around those at its ends.
     #[inline]
     pub fn around(&self, page: u32, found: &mut [u32; AROUND]) -> usize {
-        let within = (self.places[page as usize] % (1 << TABLE)) as usize;
+        let within = (self.place_of(page) % (1 << TABLE)) as usize;
         let from = within.saturating_sub(AROUND / 2).min((1 << TABLE) - AROUND);
         let mut count = 0;
         for part in from >> PART..=(from + AROUND - 1) >> PART {
@@ -98,7 +103,7 @@ impl PageTables {
 
     /// A page's table, the part of it that the page is in, and its place there.
     fn place(&mut self, page: u32) -> (&mut Table, &mut Part, usize) {
-        let place = self.places[page as usize] & !LOADED;
+        let place = self.place_of(page);
         let table = &mut self.tables[(place >> TABLE) as usize];
         let part = &mut table.parts[(place % (1 << TABLE) >> PART) as usize];
         if *part == 0 {

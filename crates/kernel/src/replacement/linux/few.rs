@@ -69,7 +69,7 @@ struct Reclaim {
     /// pages and accessed bits, 16.
     evicted_at: u32,
     /// Of the pages evicted, the flags that are left behind, [packed](pack).
-    words: u32,
+    flags: u32,
     /// By how many ticks the clock advances.
     ticks: u32,
 }
@@ -106,7 +106,7 @@ impl Few {
         }
         let (word, pages) = lists.few()?;
         let mut copy = Lists::new(lists.setup);
-        copy.grow(MAX_FRAMES as u32 - 1);
+        copy.pages.grow(MAX_FRAMES as u32 - 1);
         let few = Self {
             word,
             labels: LOW,
@@ -164,10 +164,10 @@ impl Few {
         label: u8,
         mut evict: impl FnMut(u8, bool) -> u32,
     ) -> bool {
-        lists.grow(page);
+        lists.pages.grow(page);
         if self.resident() as u64 == self.frames {
             let slot = self.reclaim();
-            let Reclaim { after, from, evicted_at, words, ticks, .. } = self.reclaims[slot];
+            let Reclaim { after, from, evicted_at, flags: packed, ticks, .. } = self.reclaims[slot];
             // The loops are unrolled.
             let labels = match self.frames {
                 ..=4 => moved::<4>(self.labels, from),
@@ -175,7 +175,7 @@ impl Few {
             };
             let left = ends(after) >> 12 & 15;
             for (gone, place) in (left..self.frames).enumerate() {
-                let flags = unpack(words >> (4 * gone) & 15);
+                let flags = unpack(packed >> (4 * gone) & 15);
                 let old = evict((labels >> (8 * place)) as u8, flags & FILE != 0);
                 lists.pages[old] = flags;
                 let ticks = u64::from(evicted_at >> (4 * gone) & 15);
@@ -276,7 +276,7 @@ impl Few {
             after,
             from: fours(&|page| page, &from),
             evicted_at: fours(&|page| lists.pages.time(page) as u32 - 1, evicted),
-            words: fours(&|page| pack(lists.pages[page]), evicted),
+            flags: fours(&|page| pack(lists.pages[page]), evicted),
             ticks: lists.age as u32,
         };
     }
@@ -429,7 +429,7 @@ mod tests {
             let setup = Setup { frames, page_bytes, swappiness, statistics_every: 1 };
             let memory = || {
                 let mut lists = Lists::new(setup);
-                lists.grow(PAGES - 1);
+                lists.pages.grow(PAGES - 1);
                 // The first are anonymous; of the others, half are code.
                 (8..PAGES).for_each(|page| lists.begin_file(page, page % 2 == 0));
                 Memory { lists, few: None, resident: Vec::new(), referenced: Bits(0) }
