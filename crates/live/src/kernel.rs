@@ -152,4 +152,6 @@ pub trait Kernel {
     fn go_on(&mut self, _thread: u32) {}
     /// Nanoseconds since some moment.
     fn now_ns(&self) -> u64;
+    /// Say that the manager works, in the middle of what may take long.
+    fn beat(&self) {}
 }

@@ -9,6 +9,7 @@
 //! [`Kernel`] and in `world.rs`, and tried in `model.rs`.
 
 mod children;
+pub mod family;
 pub mod far;
 mod ids;
 mod kernel;
@@ -23,6 +24,7 @@ pub mod options;
 mod order;
 pub mod predict;
 mod program;
+mod reaper;
 mod regions;
 pub mod remote;
 pub mod setup;

@@ -122,9 +122,15 @@ impl<K: Kernel> Manager<K> {
     /// Register what the program has mapped since, and know the pages that are there; whether there
     /// was anything.
     pub fn discover(&mut self) -> bool {
-        if !self.order.is_settled() || !self.world.kernel.is_quiet() {
-            return false;
-        }
+        self.can_discover() && self.discover_now()
+    }
+
+    /// Whether mappings are at rest, so that what is found is what is there.
+    pub fn can_discover(&mut self) -> bool {
+        self.order.is_settled() && self.world.kernel.is_quiet()
+    }
+
+    fn discover_now(&mut self) -> bool {
         let mut found = std::mem::take(&mut self.found);
         self.world.kernel.discover(&self.regions, &mut found);
         let any = !found.is_empty();
@@ -136,6 +142,7 @@ impl<K: Kernel> Manager<K> {
             self.regions.add(range);
             for at in present {
                 if self.world.page_at(at).is_none() {
+                    self.world.kernel.beat();
                     self.event(|manager| {
                         manager.know(at, false);
                         // A policy that never arms a page has no fault after which to do this.
@@ -333,6 +340,7 @@ impl<K: Kernel> Manager<K> {
         while let Some((child, mut moves)) = children.pop() {
             let mut next = self.world.mapped_from(Page::new(0));
             while let Some(page) = next {
+                self.world.kernel.beat();
                 self.world.give(child, page, &mut moves, &told_later, &mut children);
                 next = self.world.mapped_from(page.skip(1));
             }
@@ -356,6 +364,7 @@ impl<K: Kernel> Manager<K> {
     fn release(&mut self, range: Range) {
         let pages = self.known(range);
         for at in &pages {
+            self.world.kernel.beat();
             self.release_page(*at);
         }
         self.pages = pages;
@@ -374,6 +383,7 @@ impl<K: Kernel> Manager<K> {
         let pages = self.known(range);
         for at in &pages {
             let Some(old) = self.world.page_at(*at) else { continue };
+            self.world.kernel.beat();
             let new = to.plus(at.number() - range.from.number());
             let Some(page) = self.world.hold(new) else { break };
             self.world.rename(old, page);

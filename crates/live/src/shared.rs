@@ -1,8 +1,10 @@
-//! What a manager, `nearfar run` and who watches it share: a file in memory, with a head and a block for
-//! each process image.
+//! What managers, `nearfar run` and its viewers share: a file in memory, with a head and a block for each
+//! process image that is managed now.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -10,7 +12,7 @@ use crate::Counters;
 use crate::linux::monotonic;
 use crate::setup::Setup;
 
-/// Processes that one run may have, execs counted each.
+/// Process images that one run can manage at the same time.
 pub const BLOCKS: usize = 4096;
 const NUMBERS: usize = size_of::<Counters>() / 8;
 /// The file's name, as `/proc/PID/fd` shows it.
@@ -23,7 +25,7 @@ const SIZE: usize = size_of::<Head>() + BLOCKS * size_of::<Block>();
 /// of it.
 const MARK: u64 = {
     let mut hash = 0xcbf2_9ce4_8422_2325;
-    hash = mixed(hash, concat!("nearfar-run 2 ", env!("CARGO_PKG_VERSION")).as_bytes());
+    hash = mixed(hash, concat!("nearfar-run 3 ", env!("CARGO_PKG_VERSION")).as_bytes());
     hash = mixed(hash, &(SIZE as u64).to_le_bytes());
     let mut at = 0;
     while at < Counters::NAMES.len() {
@@ -76,12 +78,21 @@ pub struct Head {
     mark: AtomicU64,
     /// The launcher.
     pub launcher: AtomicU32,
+    /// The program's first process, and how it ended: a flag beside what `wait` says.
+    root: AtomicU32,
+    root_status: AtomicU64,
     is_over: AtomicU32,
     exit_code: AtomicU32,
     /// When it began, in nanoseconds of CLOCK_MONOTONIC.
     pub began: AtomicU64,
     /// Most that was used at a moment that was looked at: as [`Block::used`].
     pub peak: [AtomicU64; 4],
+    /// Blocks in use have lower indices.
+    top: AtomicU32,
+    /// Process images that have ended, and what they counted: their blocks are used again.
+    past_images: AtomicU64,
+    past: [AtomicU64; NUMBERS],
+    past_manager_ns: AtomicU64,
     setup: Text<1600>,
     why: Text<64>,
 }
@@ -94,11 +105,41 @@ impl Head {
         Setup::from_text(whole).unwrap_or_default()
     }
 
+    /// The program runs as this process.
+    pub(crate) fn begin_root(&self, pid: u32) {
+        self.root.store(pid, Ordering::Release);
+    }
+
+    /// The program's first process has ended, as `wait` says.
+    pub(crate) fn end_root(&self, status: i32) {
+        self.root_status.store(1 << 32 | u64::from(status as u32), Ordering::Release);
+    }
+
+    /// The program's first process.
+    pub fn root(&self) -> u32 {
+        self.root.load(Ordering::Acquire)
+    }
+
+    /// How it has ended, if it has.
+    pub fn root_ended(&self) -> Option<ExitStatus> {
+        let status = self.root_status.load(Ordering::Acquire);
+        (status >> 32 != 0).then(|| ExitStatus::from_raw(status as u32 as i32))
+    }
+
     /// It is over: the exit code, and why the program was ended if it was.
     pub fn end(&self, exit_code: i32, why: Option<&str>) {
         self.exit_code.store(exit_code as u32, Ordering::Relaxed);
         self.why.set(why.unwrap_or_default());
         self.is_over.store(1, Ordering::Release);
+    }
+
+    /// Process images that have ended, their counters, and their managers' processor time in nanoseconds.
+    pub fn past(&self) -> (u64, Counters, u64) {
+        (
+            self.past_images.load(Ordering::Relaxed),
+            read(&self.past),
+            self.past_manager_ns.load(Ordering::Relaxed),
+        )
     }
 
     /// What [`end`](Self::end) was told, once it was.
@@ -121,9 +162,9 @@ pub enum State {
     Held = 2,
     /// Its manager runs.
     Running = 3,
-    /// Its manager cannot go on, and says why; it waits to be killed, with its children.
+    /// Its manager cannot go on, or is gone: the run has to be killed. The block says why.
     Failed = 4,
-    /// It is over.
+    /// The program has ended, and its manager has nothing left to do.
     Ended = 5,
     /// It waits until the supervisor has its end of the socket to the policy.
     Asking = 6,
@@ -141,17 +182,31 @@ impl State {
     }
 }
 
+fn read(words: &[AtomicU64; NUMBERS]) -> Counters {
+    let mut counters = Counters::default();
+    for (number, word) in counters.numbers_mut().zip(words) {
+        *number = word.load(Ordering::Relaxed);
+    }
+    counters
+}
+
 /// One process image, from its start to its exec or end.
 #[derive(Debug)]
 #[repr(C, align(1024))]
 pub struct Block {
     state: AtomicU32,
-    /// Its process, its manager's thread, and its userfaultfd.
+    /// Its process.
     pub pid: AtomicU32,
-    /// See above.
+    /// The process that manages its memory.
     pub manager: AtomicU32,
-    /// See above.
+    /// The process that keeps the manager's descriptors open.
+    pub keeper: AtomicU32,
+    /// Its userfaultfd, as the program has it at the start.
     pub descriptor: AtomicU32,
+    /// Bytes of the manager's own memory, and pages that could not be moved when they were to leave.
+    pub own_bytes: AtomicU64,
+    /// See above.
+    pub held_pages: AtomicU64,
     /// The launcher's end of the socket to its policy.
     pub socket: AtomicU32,
     /// Whether it waits for that policy.
@@ -162,7 +217,7 @@ pub struct Block {
     pub used: [AtomicU64; 4],
     /// The most of these at a moment that the launcher looked at, which writes them.
     pub peak: [AtomicU64; 4],
-    /// Processor time of the manager's thread, nanoseconds; some 40 ms old.
+    /// Processor time of the manager, nanoseconds.
     pub manager_ns: AtomicU64,
     counters: [AtomicU64; NUMBERS],
     why: Text<64>,
@@ -179,10 +234,18 @@ impl Block {
         self.state.store(state as u32, Ordering::Release);
     }
 
-    /// Why it cannot go on.
+    /// It is `to` from now on if it is `from` now; whether it was.
+    pub fn change_state(&self, from: State, to: State) -> bool {
+        let (from, to) = (from as u32, to as u32);
+        self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Why it cannot go on. The first reason stays.
     pub fn fail(&self, why: &str) {
-        self.why.set(why);
-        self.set_state(State::Failed);
+        if self.state() != State::Failed {
+            self.why.set(why);
+            self.set_state(State::Failed);
+        }
     }
 
     /// The reason that was given.
@@ -190,9 +253,14 @@ impl Block {
         self.why.get()
     }
 
+    /// The manager works.
+    pub fn beat(&self) {
+        self.heartbeat.store(monotonic(), Ordering::Relaxed);
+    }
+
     /// It was there until now, and waits for its policy in the launcher from now on, or does not any more.
     pub fn set_waits(&self, waits: bool) {
-        self.heartbeat.store(monotonic(), Ordering::Relaxed);
+        self.beat();
         self.waits.store(waits.into(), Ordering::Relaxed);
     }
 
@@ -215,11 +283,7 @@ impl Block {
 
     /// What happened so far.
     pub fn counters(&self) -> Counters {
-        let mut counters = Counters::default();
-        for (number, word) in counters.numbers_mut().zip(&self.counters) {
-            *number = word.load(Ordering::Relaxed);
-        }
-        counters
+        read(&self.counters)
     }
 }
 
@@ -228,23 +292,34 @@ impl Block {
 /// # Errors
 /// Those of the system: `ESRCH` and `EBADF` if it has ended, `EPERM`.
 pub fn copy_of(pid: u32, descriptor: u32) -> io::Result<OwnedFd> {
-    let owned = |fd: libc::c_long| {
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: a descriptor that the kernel has just made for the caller.
-        Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
-    };
+    let process = process_of(pid)?;
     // SAFETY: a system call that takes numbers.
-    let process = owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
-    // SAFETY: as above.
     owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), descriptor, 0) })
+}
+
+/// A descriptor of a process, readable when that has ended.
+///
+/// # Errors
+/// Those of the system: `ESRCH` if there is no such process.
+pub fn process_of(pid: u32) -> io::Result<OwnedFd> {
+    // SAFETY: a system call that takes numbers.
+    owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })
+}
+
+/// A descriptor that the kernel has just made for the caller, or its error.
+fn owned(fd: libc::c_long) -> io::Result<OwnedFd> {
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a descriptor that is nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
 /// The file, mapped.
 #[derive(Debug)]
 pub struct Shared {
     start: NonNull<Head>,
+    inode: u64,
 }
 
 // SAFETY: all of it is atomic.
@@ -300,13 +375,9 @@ impl Shared {
 
     fn checked(fd: &impl AsRawFd, kind: i32) -> io::Result<Self> {
         let refused = |number| Err(io::Error::from_raw_os_error(number));
-        // SAFETY: a struct of numbers, which the call writes.
-        let (size, seals) = unsafe {
-            let mut file: libc::stat = std::mem::zeroed();
-            let failed = libc::fstat(fd.as_raw_fd(), &raw mut file) < 0;
-            let size = if failed { 0 } else { file.st_size };
-            (size, libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS))
-        };
+        let size = stat(fd).map_or(0, |file| file.st_size);
+        // SAFETY: a descriptor that is open.
+        let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
         // A file that another could shorten is nothing to be read through a mapping.
         if size != SIZE as libc::off_t || seals < 0 || seals & SEALS != SEALS {
             return refused(libc::EBADF);
@@ -317,14 +388,19 @@ impl Shared {
     }
 
     fn mapped(fd: &impl AsRawFd, kind: i32) -> io::Result<Self> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let (protection, inode) = (libc::PROT_READ | libc::PROT_WRITE, stat(fd)?.st_ino);
         // SAFETY: a new mapping at an address of the kernel's choice.
         let start =
             unsafe { libc::mmap(std::ptr::null_mut(), SIZE, protection, kind, fd.as_raw_fd(), 0) };
         NonNull::new(start.cast::<Head>())
             .filter(|_| start != libc::MAP_FAILED)
-            .map(|start| Self { start })
+            .map(|start| Self { start, inode })
             .ok_or_else(io::Error::last_os_error)
+    }
+
+    /// The file's number, by which `/proc/PID/maps` shows who has it mapped.
+    pub fn inode(&self) -> u64 {
+        self.inode
     }
 
     /// The run as a whole.
@@ -348,20 +424,49 @@ impl Shared {
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(1).cast(), BLOCKS) }
     }
 
-    /// The blocks that are somebody's, in order.
+    /// The blocks that are in use, in order.
     pub fn claimed(&self) -> impl Iterator<Item = (usize, u32, &Block)> {
-        let with_pid = |block: &Block| block.pid.load(Ordering::Acquire);
-        let blocks = self.blocks().iter().enumerate();
+        let top = self.head().top.load(Ordering::Acquire) as usize;
+        let blocks = self.blocks()[..top.min(BLOCKS)].iter().enumerate();
         blocks
-            .map(move |(index, block)| (index, with_pid(block), block))
-            .take_while(|(_, pid, _)| *pid != 0)
+            .map(|(index, block)| (index, block.pid.load(Ordering::Acquire), block))
+            .filter(|(_, pid, _)| *pid != 0)
     }
 
-    /// A block of one's own, by its index.
+    /// A free block for this process, by its index.
     pub fn claim(&self, pid: u32) -> Option<usize> {
-        self.blocks().iter().position(|block| {
+        let index = self.blocks().iter().position(|block| {
             block.pid.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Acquire).is_ok()
-        })
+        })?;
+        self.head().top.fetch_max(index as u32 + 1, Ordering::AcqRel);
+        Some(index)
+    }
+
+    /// Free the block of a process image that has ended, and keep what it counted. Only the launcher does.
+    pub fn retire(&self, index: usize) {
+        let (head, block) = (self.head(), &self.blocks()[index]);
+        head.past_images.fetch_add(1, Ordering::Relaxed);
+        let counters = head.past.iter().zip(&block.counters);
+        for (sum, number) in counters.chain([(&head.past_manager_ns, &block.manager_ns)]) {
+            sum.fetch_add(number.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        }
+        for word in block.used.iter().chain(&block.peak) {
+            word.store(0, Ordering::Relaxed);
+        }
+        block.waits.store(0, Ordering::Relaxed);
+        block.set_state(State::Free);
+        block.pid.store(0, Ordering::Release);
+    }
+}
+
+fn stat(fd: &impl AsRawFd) -> io::Result<libc::stat> {
+    // SAFETY: a struct of numbers, which the call writes.
+    unsafe {
+        let mut file: libc::stat = std::mem::zeroed();
+        match libc::fstat(fd.as_raw_fd(), &raw mut file) {
+            0 => Ok(file),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 }
 
@@ -388,8 +493,33 @@ mod tests {
         let seen = &ours.blocks()[0];
         assert_eq!((seen.state(), seen.counters()), (State::Failed, counters));
         assert_eq!(seen.why(), "no room anywhere");
-        block.fail(&"x".repeat(1000));
-        assert_eq!(seen.why().len(), 256);
+        block.fail("another reason");
+        assert_eq!(seen.why(), "no room anywhere");
+        let other = &theirs.blocks()[1];
+        other.fail(&"x".repeat(1000));
+        assert_eq!(other.why().len(), 256);
+    }
+
+    #[test]
+    fn a_block_is_used_again_and_what_it_counted_is_kept() {
+        let (ours, fd) = Shared::create().unwrap();
+        let theirs = Shared::map(&fd).unwrap();
+        for pid in 1..=2 * BLOCKS as u32 {
+            let index = theirs.claim(pid).unwrap();
+            let block = &theirs.blocks()[index];
+            block.publish(&Counters { faults: 2, ..Counters::default() });
+            block.manager_ns.store(3, Ordering::Relaxed);
+            block.set_state(State::Ended);
+            // The first process lives on.
+            if pid > 1 {
+                assert_eq!(index, 1);
+                ours.retire(index);
+            }
+        }
+        assert_eq!(ours.claimed().map(|(_, pid, _)| pid).collect::<Vec<_>>(), [1]);
+        let (images, counters, times) = ours.head().past();
+        let ended = 2 * BLOCKS as u64 - 1;
+        assert_eq!((images, counters.faults, times), (ended, 2 * ended, 3 * ended));
     }
 
     #[test]

@@ -15,13 +15,14 @@ use std::time::{Duration, Instant};
 use nearfar_trace::{Error, Result};
 use serde::Serialize;
 
-use crate::Counters;
 use crate::far;
-use crate::linux::{Linux, monotonic};
+use crate::linux::{Linux, monotonic, wait};
 use crate::program;
+use crate::reaper;
 use crate::remote::{Provider, Socket};
 use crate::setup::{Setup, VARIABLE};
-use crate::shared::{Shared, State, copy_of};
+use crate::shared::{Block, Shared, State, copy_of, process_of};
+use crate::{Counters, PAGE, family};
 
 /// Longest time that a manager may not be heard of while it could run. It goes round ten times a second
 /// at least.
@@ -29,6 +30,8 @@ const HANG: Duration = Duration::from_secs(2);
 /// The same while it waits for its policy in the launcher, which neither answers nor asks: longer, as that
 /// may have much to compute, and as many processes may wait for one interpreter.
 const NO_ANSWER: Duration = Duration::from_secs(30);
+/// How often it is looked whether managers that have ended were waited for, 1 ms apart.
+const REAPED: u32 = 200;
 /// How often the supervisor looks without being called.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -45,16 +48,54 @@ pub struct Summary {
     pub far_bytes: u64,
     /// Used at the last look: pages as above, bytes of the far tier.
     pub now: [u64; 4],
-    /// Processor time of the managers; of each up to some 40 ms before its end.
+    /// Processor time of the managers.
     pub manager_seconds: f64,
+    /// What was resident when most was.
+    pub resident: Resident,
     /// Seconds from start to end.
     pub seconds: f64,
     /// Processor time of the program and of its managers, user and system.
     pub cpu_seconds: [f64; 2],
     /// The program's exit code, or 128 and the signal.
     pub exit_code: i32,
+    /// It has left a core file, in which pages that were far are missing.
+    pub core_dumped: bool,
     /// Why the program was ended, if it was.
     pub why: Option<String>,
+}
+
+/// Private memory of all managed processes in RAM at a moment, and what of it is not counted as fast.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Resident {
+    /// All of it.
+    pub bytes: u64,
+    /// The managers' own.
+    pub manager_bytes: u64,
+    /// In mappings that are not managed: those that were there before the program's `main`.
+    pub unmanaged_bytes: u64,
+    /// Far pages that are held in memory: locked, shared with a child, or used for I/O.
+    pub held_bytes: u64,
+}
+
+impl Resident {
+    fn add(&mut self, block: &Block) {
+        // A manager has the program's memory.
+        let Some(bytes) = anonymous_bytes(block.manager.load(Ordering::Relaxed)) else { return };
+        let own = block.own_bytes.load(Ordering::Relaxed);
+        let [fast, _, window, _] = block.used();
+        self.bytes += bytes;
+        self.manager_bytes += own;
+        self.unmanaged_bytes += bytes.saturating_sub((fast + window) * PAGE as u64 + own);
+        self.held_bytes += block.held_pages.load(Ordering::Relaxed) * PAGE as u64;
+    }
+}
+
+/// Resident private memory of a process.
+fn anonymous_bytes(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+    let mut pages = text.split(' ').skip(1).map_while(|word| word.parse::<u64>().ok());
+    let (resident, shared) = (pages.next()?, pages.next()?);
+    Some(resident.saturating_sub(shared) * PAGE as u64)
 }
 
 /// Run `command` with the library at `library`; `progress` hears of it a few times a second, and ends
@@ -100,29 +141,27 @@ pub fn run(
         libraries.push(more);
     }
     child.env("LD_PRELOAD", libraries);
-    // SAFETY: one system call between fork and exec.
-    unsafe {
-        child.pre_exec(|| {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            Ok(())
-        });
-    }
     shared.begin(&setup, monotonic());
+    let (reapers, bell_end) = (Shared::map(&file).map_err(system)?, far_end.as_raw_fd());
+    // SAFETY: system calls between fork and exec.
+    unsafe { child.pre_exec(move || reaper::split(reapers.head(), bell_end)) };
     let began = Instant::now();
     let child = child.spawn().map_err(|error| Error::io(&path, "starting", &error))?;
     let mut supervisor = Supervisor {
         shared,
         bell: File::from(bell),
-        held: BTreeMap::new(),
-        silences: BTreeMap::new(),
+        images: BTreeMap::new(),
         provider,
-        sockets: BTreeMap::new(),
         summary: Summary::default(),
     };
     let before = processor_time();
     let watched = supervisor.watch(child, began, &mut progress);
     // What outlives the run has no policy from now on.
-    supervisor.sockets.values().for_each(Socket::shut_down);
+    supervisor
+        .images
+        .values()
+        .filter_map(|image| image.socket.as_ref())
+        .for_each(Socket::shut_down);
     let mut summary = supervisor.summary;
     supervisor.shared.head().end(summary.exit_code, summary.why.as_deref());
     watched?;
@@ -154,14 +193,22 @@ fn processor_time() -> [f64; 2] {
 struct Supervisor {
     shared: Shared,
     bell: File,
-    /// Userfaultfds, by block. They stay open until the run is over.
-    held: BTreeMap<usize, Option<OwnedFd>>,
     /// By block.
-    silences: BTreeMap<usize, Silence>,
+    images: BTreeMap<usize, Image>,
     provider: Option<Arc<dyn Provider>>,
-    /// The way to those whose policy is here, by block.
-    sockets: BTreeMap<usize, Socket>,
     summary: Summary,
+}
+
+/// A process image that is managed.
+#[derive(Default)]
+struct Image {
+    /// A copy of its userfaultfd.
+    held: Option<OwnedFd>,
+    /// Its manager, once that runs.
+    manager: Option<OwnedFd>,
+    silence: Silence,
+    /// The way to it, if its policy is here.
+    socket: Option<Socket>,
 }
 
 /// How long a manager has not been heard of.
@@ -177,6 +224,19 @@ struct Silence {
 }
 
 impl Silence {
+    /// Look at a block's thread at this moment.
+    ///
+    /// # Errors
+    /// It hangs.
+    fn check(&mut self, thread: &Thread, block: &Block) -> std::result::Result<(), String> {
+        let (limit, hangs) = match block.waits() {
+            true => (NO_ANSWER, "its policy has not answered for 30 s"),
+            false => (HANG, "its manager has not been heard of for 2 s"),
+        };
+        let heard = block.heartbeat.load(Ordering::Relaxed);
+        if self.hangs(thread, heard, monotonic(), limit) { Err(hangs.into()) } else { Ok(()) }
+    }
+
     /// Look at it at this moment. Whether it hangs: a thread that the machine has no processor for does
     /// not, nor one that has little of one, nor one whose far tier is slow.
     fn hangs(&mut self, thread: &Thread, heard: u64, now: u64, limit: Duration) -> bool {
@@ -184,12 +244,14 @@ impl Silence {
         if heard != self.heard {
             *self = Self { heard, seen: now, used: thread.used, time: Duration::ZERO };
         } else if since >= LOOK {
-            if thread.state == 'R' {
+            match thread.state {
                 // It could run for as long as it had a processor.
-                self.time += thread.used.saturating_sub(self.used).min(2 * since);
-            } else if !thread.in_transfer {
+                'R' => self.time += thread.used.saturating_sub(self.used).min(2 * since),
+                // It waits for the kernel: a disk, or a long change of mappings.
+                'D' | 'T' | 't' => {}
+                _ if thread.in_transfer => {}
                 // Who looks may have been without a processor as well.
-                self.time += since.min(2 * LOOK);
+                _ => self.time += since.min(2 * LOOK),
             }
             (self.seen, self.used) = (now, thread.used);
         }
@@ -200,33 +262,44 @@ impl Silence {
 impl Supervisor {
     fn watch(
         &mut self,
-        mut child: Child,
+        mut reaper: Child,
         began: Instant,
         progress: &mut dyn FnMut(&Summary) -> bool,
     ) -> Result<()> {
-        let root = child.id();
         loop {
             self.wait_for_bell();
+            let reaped = reaper
+                .try_wait()
+                .map_err(|error| Error::io(Path::new("run"), "waiting", &error))?;
+            let ended = self.shared.head().root_ended().or(reaped);
             if let Some(why) = self.look() {
-                self.end(root, &mut child);
+                self.kill(&mut reaper);
                 self.summary.why = Some(why);
                 self.summary.exit_code = 128 + libc::SIGKILL;
                 return Ok(());
             }
             self.summary.seconds = began.elapsed().as_secs_f64();
             if !progress(&self.summary) {
-                self.end(root, &mut child);
+                self.kill(&mut reaper);
                 return Ok(());
             }
-            let ended =
-                child.try_wait().map_err(|error| Error::io(Path::new("run"), "waiting", &error))?;
-            if let Some(status) = ended {
-                let _ = self.look();
+            if let Some(status) = ended
+                && !self.is_finishing()
+            {
                 self.summary.exit_code =
                     status.code().unwrap_or(128 + status.signal().unwrap_or(0));
+                self.summary.core_dumped = status.core_dumped();
+                self.dismiss(&mut reaper);
                 return Ok(());
             }
         }
+    }
+
+    /// Whether a manager still serves children of a program that has ended.
+    fn is_finishing(&self) -> bool {
+        self.shared
+            .claimed()
+            .any(|(_, pid, block)| block.state() == State::Running && !family::is_alive(pid))
     }
 
     fn wait_for_bell(&mut self) {
@@ -239,114 +312,136 @@ impl Supervisor {
 
     /// Look at every process; why the program must end, if it must.
     fn look(&mut self) -> Option<String> {
-        let mut counters = Counters::default();
-        let (mut used, mut images, mut manager_ns) = ([0; 4], 0, 0);
         let mut why = self.provider.as_ref().and_then(|provider| provider.failed());
-        for (index, pid, block) in self.shared.claimed() {
+        let (mut used, mut resident) = ([0; 4], Resident::default());
+        let claimed: Vec<(usize, u32)> =
+            self.shared.claimed().map(|(index, pid, _)| (index, pid)).collect();
+        for (index, pid) in claimed {
+            if let Err(reason) = self.look_at(index, pid) {
+                why.get_or_insert(format!("process {pid}: {reason}"));
+            }
+            let block = &self.shared.blocks()[index];
+            if matches!(block.state(), State::Answered | State::Running) {
+                let now = block.used();
+                raise(&block.peak, now);
+                used.iter_mut().zip(now).for_each(|(sum, number)| *sum += number);
+                resident.add(block);
+            }
+        }
+        self.sum_up(used, resident);
+        why
+    }
+
+    /// Look at one process.
+    ///
+    /// # Errors
+    /// Why the program must end.
+    fn look_at(&mut self, index: usize, pid: u32) -> std::result::Result<(), String> {
+        let block = &self.shared.blocks()[index];
+        let image = self.images.entry(index).or_default();
+        match block.state() {
+            State::Ready => {
+                image.held = copy_of(pid, block.descriptor.load(Ordering::Relaxed)).ok();
+                block.set_state(State::Held);
+            }
+            State::Asking => {
+                let socket = copy_of(pid, block.socket.load(Ordering::Relaxed));
+                let sockets = socket.map(Socket::from).and_then(|s| Ok((s.again()?, s)));
+                if let Some(provider) = self.provider.clone()
+                    && let Ok((socket, kept)) = sockets
+                {
+                    image.socket = Some(kept);
+                    thread::spawn(move || provider.serve(socket, pid));
+                    block.set_waits(false);
+                    block.set_state(State::Answered);
+                } else if !family::is_alive(pid) {
+                    block.set_state(State::Ended);
+                }
+            }
+            // The program's only thread makes the policy.
+            State::Answered => match Thread::read(pid) {
+                Some(thread) => image.silence.check(&thread, block)?,
+                None => block.set_state(State::Ended),
+            },
+            State::Held if !family::is_alive(pid) => {
+                block.change_state(State::Held, State::Ended);
+            }
+            State::Running => {
+                let manager = block.manager.load(Ordering::Relaxed);
+                if image.manager.is_none() {
+                    image.manager = process_of(manager).ok();
+                }
+                let is_gone =
+                    image.manager.as_ref().is_none_or(|fd| wait([Some(fd.as_raw_fd())], 0)[0]);
+                if is_gone {
+                    // It may have said so meanwhile.
+                    return match block.state() {
+                        State::Running => Err("its manager was killed".into()),
+                        State::Failed => Err(block.why()),
+                        _ => Ok(()),
+                    };
+                }
+                if let Some(thread) = Thread::read(manager) {
+                    image.silence.check(&thread, block)?;
+                }
+            }
+            State::Failed => return Err(block.why()),
+            State::Ended if image.manager.is_some() => {
+                self.images.remove(&index);
+                self.shared.retire(index);
+            }
+            State::Free | State::Held | State::Ended => {}
+        }
+        Ok(())
+    }
+
+    fn sum_up(&mut self, used: [u64; 4], resident: Resident) {
+        let (mut images, mut counters, mut manager_ns) = self.shared.head().past();
+        for (_, _, block) in self.shared.claimed() {
             images += 1;
-            manager_ns += block.manager_ns.load(Ordering::Relaxed);
             for (sum, number) in counters.numbers_mut().zip(block.counters().numbers()) {
                 *sum += number;
             }
-            match block.state() {
-                State::Ready => {
-                    self.held.entry(index).or_insert_with(|| {
-                        copy_of(pid, block.descriptor.load(Ordering::Relaxed)).ok()
-                    });
-                    block.set_state(State::Held);
-                }
-                State::Asking => {
-                    let socket = copy_of(pid, block.socket.load(Ordering::Relaxed));
-                    let socket = socket.map(Socket::from);
-                    if let Some(provider) = self.provider.clone()
-                        && let Ok((socket, kept)) =
-                            socket.and_then(|socket| Ok((socket.again()?, socket)))
-                    {
-                        self.sockets.insert(index, kept);
-                        thread::spawn(move || provider.serve(socket, pid));
-                        block.set_waits(false);
-                        block.set_state(State::Answered);
-                    } else if Thread::read(pid, pid).is_none() {
-                        block.set_state(State::Ended);
-                    }
-                }
-                state @ (State::Answered | State::Running) => {
-                    let now = block.used();
-                    raise(&block.peak, now);
-                    let manager = match state {
-                        // The program's only thread makes it.
-                        State::Answered => pid,
-                        _ => block.manager.load(Ordering::Relaxed),
-                    };
-                    match Thread::read(pid, manager) {
-                        // It has ended, or runs another program.
-                        None => {
-                            block.set_state(State::Ended);
-                            self.sockets.remove(&index);
-                        }
-                        Some(Thread { state: 'T' | 't', .. }) => {}
-                        Some(thread) => {
-                            let heard = block.heartbeat.load(Ordering::Relaxed);
-                            let (limit, hangs) = match block.waits() {
-                                true => (NO_ANSWER, "its policy has not answered for 30 s"),
-                                false => (HANG, "its manager has not been heard of for 2 s"),
-                            };
-                            let silence = self.silences.entry(index).or_default();
-                            if silence.hangs(&thread, heard, monotonic(), limit) {
-                                why.get_or_insert(format!("process {pid}: {hangs}"));
-                            }
-                        }
-                    }
-                    for (sum, number) in used.iter_mut().zip(now) {
-                        *sum += number;
-                    }
-                }
-                State::Failed => {
-                    why.get_or_insert(format!("process {pid}: {}", block.why()));
-                }
-                State::Held if Thread::read(pid, pid).is_none() => block.set_state(State::Ended),
-                State::Free | State::Held | State::Ended => {}
-            }
+            manager_ns += block.manager_ns.load(Ordering::Relaxed);
         }
         let peak = raise(&self.shared.head().peak, used);
         let summary = &mut self.summary;
         (summary.counters, summary.images, summary.now) = (counters, images, used);
         (summary.peak, summary.far_bytes) = ([peak[0], peak[1], peak[2]], peak[3]);
         summary.manager_seconds = manager_ns as f64 / 1e9;
-        why
+        if resident.bytes > summary.resident.bytes {
+            summary.resident = resident;
+        }
     }
 
-    /// Kill all processes of the program, children before parents, and wait.
-    fn end(&mut self, root: u32, child: &mut Child) {
-        // Stopped first, so that none makes another meanwhile.
-        let mut known = Vec::new();
-        loop {
-            let family = descendants(root);
-            let new: Vec<u32> = family.into_iter().filter(|pid| !known.contains(pid)).collect();
-            if new.is_empty() {
+    /// End the reaper, once it has waited for the managers that have ended.
+    fn dismiss(&mut self, reaper: &mut Child) {
+        let is_reaped = |pid: u32| pid == 0 || !Path::new(&format!("/proc/{pid}")).exists();
+        for _ in 0..REAPED {
+            let all_reaped = self.shared.claimed().all(|(_, pid, block)| {
+                let servers = [&block.manager, &block.keeper];
+                family::is_alive(pid)
+                    || servers.iter().all(|server| is_reaped(server.load(Ordering::Relaxed)))
+            });
+            if all_reaped || reaper.try_wait().is_ok_and(|ended| ended.is_some()) {
                 break;
             }
-            for pid in &new {
-                signal(*pid, libc::SIGSTOP);
-            }
-            known.extend(new);
+            thread::sleep(Duration::from_millis(1));
         }
-        for pid in known.iter().rev() {
-            signal(*pid, libc::SIGKILL);
-        }
-        let _ = child.kill();
-        let _ = child.wait();
+        let _ = reaper.kill();
+        let _ = reaper.wait();
+    }
+
+    /// Kill all that belongs to the run, and wait.
+    fn kill(&mut self, reaper: &mut Child) {
+        family::kill(&self.shared, reaper.id());
+        self.dismiss(reaper);
     }
 }
 
 /// Make each at least what it is now; what they are then.
 fn raise(peak: &[AtomicU64; 4], now: [u64; 4]) -> [u64; 4] {
     std::array::from_fn(|i| peak[i].fetch_max(now[i], Ordering::Relaxed).max(now[i]))
-}
-
-fn signal(pid: u32, number: i32) {
-    // SAFETY: a system call that takes numbers.
-    unsafe { libc::kill(pid as i32, number) };
 }
 
 /// What `/proc` counts processor time in.
@@ -356,82 +451,51 @@ fn tick() -> Duration {
     Duration::from_secs(1) / hertz.max(1) as u32
 }
 
-/// A thread, as `/proc` has it.
+/// A process's first thread, as `/proc` has it.
 struct Thread {
     state: char,
     /// Processor time.
     used: Duration,
-    /// It waits for a read or a write of the far tier's file.
+    /// It waits for reads or writes of the far tier's file.
     in_transfer: bool,
 }
 
 impl Thread {
     /// `None` if it is gone.
-    fn read(pid: u32, thread: u32) -> Option<Self> {
-        let folder = format!("/proc/{pid}/task/{thread}");
+    fn read(pid: u32) -> Option<Self> {
+        let folder = format!("/proc/{pid}/task/{pid}");
         let text = fs::read_to_string(format!("{folder}/stat")).ok()?;
         let words: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
         let state = words.first()?.chars().next()?;
         let ticks = |at: usize| words.get(at).and_then(|word| word.parse::<u64>().ok());
-        let in_transfer = matches!(state, 'D' | 'S') && {
+        let in_transfer = state == 'S' && {
             let call = fs::read_to_string(format!("{folder}/syscall")).unwrap_or_default();
-            match call.split(' ').next().and_then(|word| word.parse().ok()) {
-                Some(libc::SYS_pread64 | libc::SYS_pwrite64) => state == 'D',
-                // It waits there for nothing else.
-                Some(libc::SYS_io_uring_enter) => true,
-                _ => false,
-            }
+            let number = call.split(' ').next().and_then(|word| word.parse().ok());
+            number == Some(libc::SYS_io_uring_enter)
         };
         let used = tick() * (ticks(11)? + ticks(12)?) as u32;
         (!matches!(state, 'Z' | 'X')).then_some(Self { state, used, in_transfer })
     }
 }
 
-/// This process and all that come from it, parents first.
-fn descendants(root: u32) -> Vec<u32> {
-    let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
-            continue;
-        };
-        let text = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        let parent = text
-            .rsplit_once(')')
-            .and_then(|(_, rest)| rest.split_ascii_whitespace().nth(1)?.parse().ok());
-        if let Some(parent) = parent {
-            children.entry(parent).or_default().push(pid);
-        }
-    }
-    let mut family = vec![root];
-    let mut at = 0;
-    while at < family.len() {
-        family.extend(children.get(&family[at]).into_iter().flatten());
-        at += 1;
-    }
-    family
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A supervisor of this thread, which plays a manager.
+    /// A supervisor of this process, which plays a manager.
     fn supervisor() -> Supervisor {
         let (shared, _) = Shared::create().unwrap();
         let pid = std::process::id();
         let block = &shared.blocks()[shared.claim(pid).unwrap()];
-        // SAFETY: a system call without arguments.
-        block.manager.store(unsafe { libc::gettid() } as u32, Ordering::Relaxed);
+        block.manager.store(pid, Ordering::Relaxed);
         block.heartbeat.store(monotonic(), Ordering::Relaxed);
         block.set_state(State::Running);
         let (bell, _) = pipe().unwrap();
         Supervisor {
             shared,
             bell: File::from(bell),
-            held: BTreeMap::new(),
-            silences: BTreeMap::new(),
+            images: BTreeMap::new(),
             provider: None,
-            sockets: BTreeMap::new(),
             summary: Summary::default(),
         }
     }
@@ -440,8 +504,7 @@ mod tests {
     fn a_manager_that_is_not_heard_of_ends_the_program() {
         let mut supervisor = supervisor();
         assert_eq!(supervisor.look(), None);
-        let silence = supervisor.silences.get_mut(&0).unwrap();
-        silence.time = HANG;
+        supervisor.images.get_mut(&0).unwrap().silence.time = HANG;
         assert!(supervisor.look().unwrap().contains("has not been heard of for 2 s"));
         // It waits for its policy, which may take longer.
         let block = &supervisor.shared.blocks()[0];
@@ -449,16 +512,21 @@ mod tests {
         block.set_waits(true);
         block.heartbeat.store(heard, Ordering::Relaxed);
         assert_eq!(supervisor.look(), None);
-        supervisor.silences.get_mut(&0).unwrap().time = NO_ANSWER;
+        supervisor.images.get_mut(&0).unwrap().silence.time = NO_ANSWER;
         assert!(supervisor.look().unwrap().contains("its policy has not answered for 30 s"));
         supervisor.shared.blocks()[0].set_waits(false);
         // Heard of again.
         supervisor.shared.blocks()[0].heartbeat.store(monotonic(), Ordering::Relaxed);
         assert_eq!(supervisor.look(), None);
-        // One whose thread is gone has ended, or runs another program, which is no fault.
-        supervisor.shared.blocks()[0].manager.store(u32::MAX / 2, Ordering::Relaxed);
+        // Killed.
+        let mut killed = Command::new("true").spawn().unwrap();
+        supervisor.images.get_mut(&0).unwrap().manager = process_of(killed.id()).ok();
+        killed.wait().unwrap();
+        assert!(supervisor.look().unwrap().contains("its manager was killed"));
+        // It had nothing left to do.
+        supervisor.shared.blocks()[0].set_state(State::Ended);
         assert_eq!(supervisor.look(), None);
-        assert_eq!(supervisor.shared.blocks()[0].state(), State::Ended);
+        assert_eq!((supervisor.shared.claimed().count(), supervisor.summary.images), (0, 1));
     }
 
     #[test]
@@ -473,12 +541,13 @@ mod tests {
         };
         // In steps of a tenth of a second.
         assert_eq!(steps_until('S', false, 0, 5), Some(25));
-        assert_eq!(steps_until('D', false, 0, 1), Some(21));
         assert_eq!(steps_until('R', false, 100, 5), Some(25));
         assert_eq!(steps_until('R', false, 50, 5), Some(45));
         assert_eq!(steps_until('R', false, 10, 5), None);
         assert_eq!(steps_until('R', false, 0, 5), None);
-        assert_eq!(steps_until('D', true, 0, 5), None);
+        assert_eq!(steps_until('S', true, 0, 5), None);
+        assert_eq!(steps_until('D', false, 0, 1), None);
+        assert_eq!(steps_until('T', false, 0, 1), None);
         assert_eq!(steps_until('S', false, 0, 100), None);
     }
 
@@ -491,20 +560,5 @@ mod tests {
         let why = supervisor.look().unwrap();
         assert_eq!(why, format!("process {}: the far tier burns", std::process::id()));
         assert_eq!((supervisor.summary.counters, supervisor.summary.images), (counters, 1));
-    }
-
-    #[test]
-    fn all_that_come_from_a_process_are_found() {
-        let mut child = Command::new("sh").args(["-c", "sleep 100 & wait"]).spawn().unwrap();
-        let mut family = descendants(child.id());
-        while family.len() < 2 {
-            std::thread::yield_now();
-            family = descendants(child.id());
-        }
-        assert_eq!(family[0], child.id());
-        for pid in family.iter().rev() {
-            signal(*pid, libc::SIGKILL);
-        }
-        child.wait().unwrap();
     }
 }

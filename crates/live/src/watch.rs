@@ -104,8 +104,7 @@ struct Counts {
 
 impl Counts {
     fn of(block: &Block) -> Self {
-        let manager_ns = block.manager_ns.load(Ordering::Relaxed);
-        Self { counters: block.counters(), manager_ns }
+        Self { counters: block.counters(), manager_ns: block.manager_ns.load(Ordering::Relaxed) }
     }
 
     fn add(&mut self, other: Self) {
@@ -127,8 +126,8 @@ pub struct Watched {
     /// The launcher: readable once it has ended.
     process: OwnedFd,
     shared: Shared,
-    /// The last look: when, and what was counted by then, by block.
-    last: Option<(u64, BTreeMap<usize, Counts>)>,
+    /// The last look: when, and what was counted by then, in all and by block.
+    last: Option<(u64, Counts, BTreeMap<usize, Counts>)>,
 }
 
 impl Watched {
@@ -244,17 +243,19 @@ impl Watched {
         let setup = head.setup();
         let seconds = |from: u64| now.saturating_sub(from) as f64 / 1e9;
         let last = self.last.take();
-        let since = last.as_ref().map(|(when, _)| seconds(*when));
-        let before = last.map(|(_, counts)| counts).unwrap_or_default();
-        let mut counts = BTreeMap::new();
-        let (mut all, mut all_before, mut used, mut rows) =
-            (Counts::default(), Counts::default(), [0; 4], Vec::new());
+        let since = last.as_ref().map(|(when, ..)| seconds(*when));
+        let (all_before, before) = last.map(|(_, all, counts)| (all, counts)).unzip();
+        let before: BTreeMap<usize, Counts> = before.unwrap_or_default();
+        let (mut counts, mut used, mut rows) = (BTreeMap::new(), [0; 4], Vec::new());
+        let (past_images, counters, manager_ns) = head.past();
+        let mut images = past_images;
+        let mut all = Counts { counters, manager_ns };
         for (index, pid, block) in self.shared.claimed() {
             let own = Counts::of(block);
             let own_before = before.get(&index).copied().unwrap_or_default();
             counts.insert(index, own);
             all.add(own);
-            all_before.add(own_before);
+            images += 1;
             if is_over || !is_running(block) {
                 continue;
             }
@@ -266,12 +267,12 @@ impl Watched {
             row.budget_bytes = setup.fast;
             rows.push(row);
         }
-        let mut whole = row(all, all_before, since, used, at_least(&head.peak, used));
+        let mut whole =
+            row(all, all_before.unwrap_or_default(), since, used, at_least(&head.peak, used));
         whole.command.clone_from(&self.command);
         whole.budget_bytes = setup.fast * rows.len() as u64;
         rows.insert(0, whole);
-        let images = counts.len() as u64;
-        self.last = Some((now, counts));
+        self.last = Some((now, all, counts));
         let (exit_code, why) = head.ended().unzip();
         Snapshot {
             launcher: self.launcher,

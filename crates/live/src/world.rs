@@ -271,13 +271,25 @@ impl<K: Kernel> World<K> {
         &self.kernel
     }
 
-    pub(crate) fn kernel_mut(&mut self) -> &mut K {
+    /// The kernel, to make requests that are not about pages that are managed.
+    pub fn kernel_mut(&mut self) -> &mut K {
         &mut self.kernel
     }
 
     /// Frames of fast memory and pages of the far tier in use, and pages in the window.
     pub fn used(&self) -> ([u64; 2], u64) {
         (self.used, self.windowed)
+    }
+
+    /// Frames in the lot that are nobody's.
+    pub fn spare_frames(&self) -> u64 {
+        self.spare.len() as u64
+    }
+
+    /// Pages that should have left the program's memory, and are held there: locked, shared with a child, or
+    /// used for I/O.
+    pub fn held_pages(&self) -> u64 {
+        self.stuck.len() as u64
     }
 
     /// Readable when a page has come from the far tier, if that has such a descriptor.

@@ -5,8 +5,13 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::{self, null_mut};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Address space that is taken at once. It costs nothing until it is used.
+use nearfar_live::linux::MADV_DONTNEED_LOCKED;
+
+/// Address space that is taken at once. It is out of reach until it is used, so that `mlockall` does not fill
+/// it.
 const RESERVED: usize = 1 << 38;
+/// So much of it is made usable at a time.
+const STEP: usize = 1 << 20;
 /// Sizes are powers of two from 16 bytes on.
 const SMALLEST: u32 = 4;
 const CLASSES: usize = 40;
@@ -16,6 +21,9 @@ const LARGE: usize = 1 << 20;
 struct State {
     next: *mut u8,
     left: usize,
+    /// All of it, and bytes from `next` on that can be used.
+    length: usize,
+    usable: usize,
     free: [*mut u8; CLASSES],
 }
 
@@ -30,8 +38,22 @@ unsafe impl Sync for Arena {}
 
 impl Arena {
     pub(crate) const fn new() -> Self {
-        let state = State { next: null_mut(), left: 0, free: [null_mut(); CLASSES] };
+        let state =
+            State { next: null_mut(), left: 0, length: 0, usable: 0, free: [null_mut(); CLASSES] };
         Self { locked: AtomicBool::new(false), state: std::cell::UnsafeCell::new(state) }
+    }
+
+    /// Take address space anew. For a copy of the process, which has not got this one's.
+    pub(crate) fn start_again(&self) {
+        self.with(|state| {
+            (state.next, state.left, state.usable) = (null_mut(), 0, 0);
+            state.free = [null_mut(); CLASSES];
+        });
+    }
+
+    /// Bytes that were taken so far, most of them in use.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.with(|state| if state.next.is_null() { 0 } else { (state.length - state.left) as u64 })
     }
 
     fn with<R>(&self, act: impl FnOnce(&mut State) -> R) -> R {
@@ -75,12 +97,29 @@ impl State {
         if self.next.is_null() || self.left < size(class).saturating_add(skip) {
             return (null_mut(), false);
         }
+        if !self.make_usable(size(class) + skip) {
+            return (null_mut(), false);
+        }
         // SAFETY: inside what is left.
         let block = unsafe { self.next.add(skip) };
         // SAFETY: as above.
         self.next = unsafe { block.add(size(class)) };
         self.left -= size(class) + skip;
+        self.usable -= size(class) + skip;
         (block, false)
+    }
+
+    /// Make so many bytes from `next` on usable; `left` has them.
+    fn make_usable(&mut self, bytes: usize) -> bool {
+        if bytes <= self.usable {
+            return true;
+        }
+        let more = (bytes - self.usable).next_multiple_of(STEP).min(self.left - self.usable);
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: inside what is left, and whole pages: steps of the mapping.
+        let done = unsafe { libc::mprotect(self.next.add(self.usable).cast(), more, protection) };
+        self.usable += if done == 0 { more } else { 0 };
+        done == 0
     }
 
     fn reserve(&mut self) {
@@ -89,13 +128,11 @@ impl State {
         // Less where address space is limited.
         while length >= 1 << 28 {
             // SAFETY: a new mapping at an address of the kernel's choice.
-            let start = unsafe {
-                libc::mmap(null_mut(), length, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
-            };
+            let start = unsafe { libc::mmap(null_mut(), length, libc::PROT_NONE, flags, -1, 0) };
             if start != libc::MAP_FAILED {
                 // SAFETY: the mapping. A child of fork has no manager.
                 unsafe { libc::madvise(start, length, libc::MADV_DONTFORK) };
-                (self.next, self.left) = (start.cast(), length);
+                (self.next, self.left, self.length) = (start.cast(), length, length);
                 return;
             }
             length /= 2;
@@ -123,8 +160,8 @@ unsafe impl GlobalAlloc for Arena {
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         let class = class(layout);
         if size(class) >= LARGE {
-            // SAFETY: a block that nobody uses any more, of whole pages.
-            unsafe { libc::madvise(block.cast(), size(class), libc::MADV_DONTNEED) };
+            // SAFETY: a block that nobody uses any more, of whole pages; its memory may be locked.
+            unsafe { libc::madvise(block.cast(), size(class), MADV_DONTNEED_LOCKED) };
         }
         self.with(|state| {
             // SAFETY: as above; it begins with the next one's address from now on.

@@ -301,7 +301,7 @@ mod tests {
         while !asked.is_empty() {
             let due = far.due();
             assert!(due < u64::MAX || far.descriptor().is_some(), "{asked:?} never come");
-            wait([far.descriptor(), None], due.saturating_sub(monotonic()).min(1_000_000_000));
+            wait([far.descriptor()], due.saturating_sub(monotonic()).min(1_000_000_000));
             hear(&mut *far, &mut asked);
         }
         for (slot, content) in held {

@@ -5,12 +5,14 @@ use std::io::{self, Read, Seek};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nearfar_kernel::tiering::NodeId;
 use nearfar_trace::{Error, Result};
 
 use self::nodes::Nodes;
+pub use self::owner::Owner;
 pub use self::stand_in::{Post, StandIns};
 use self::uffd::{Message, Uffd, feature};
 use crate::world::SLOW_NODE;
@@ -18,6 +20,7 @@ use crate::{Child, Event, Fail, Found, Frame, Kernel, PAGE, Range, Regions, Va};
 
 mod mappings;
 mod nodes;
+mod owner;
 mod stand_in;
 #[cfg(test)]
 mod tests;
@@ -30,6 +33,10 @@ const BATCH: usize = 64;
 const YARD: u64 = 64;
 /// How long a thread that could run may have to wait for a processor.
 const HELD_UP: Duration = Duration::from_millis(10);
+/// Shortest and longest time for which the lot is out of reach while somebody else refers to it.
+const ASIDE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(64));
+/// `MADV_DONTNEED` that works on locked memory as well (Linux 5.18).
+pub const MADV_DONTNEED_LOCKED: i32 = 24;
 /// Mappings of fewer pages are left alone.
 const SMALLEST: u64 = 4;
 
@@ -44,7 +51,14 @@ pub struct Linux {
     yard_pages: Mapping,
     /// Pages of the yard that have frames, the first ones.
     yard_full: u64,
+    /// Where frames are parked, and a page more, the doorbell.
     lot: Mapping,
+    /// A thread of the program waits at the doorbell.
+    called: bool,
+    /// For how long the lot was out of reach the last time.
+    aside: Duration,
+    /// Where the manager shows that it works.
+    heartbeat: Option<&'static AtomicU64>,
     /// Memory of this process's own that is managed, if any. Unmapping waits until the message is read:
     /// so it lives longer than the descriptor.
     own: Option<Mapping>,
@@ -110,6 +124,24 @@ impl Mapping {
         let from = Va::of(self.address());
         Range::new(from, from.plus(self.pages))
     }
+
+    /// The last page.
+    fn last(&self) -> Va {
+        Va::of(self.address()).plus(self.pages - 1)
+    }
+
+    fn set_reachable(&self, on: bool) {
+        let protection = if on { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_NONE };
+        let length = self.pages as usize * PAGE;
+        // SAFETY: the mapping, which nobody uses while it is out of reach.
+        unsafe { libc::mprotect(self.start.cast(), length, protection) };
+    }
+
+    /// Locked memory cannot change places with memory that is not.
+    fn unlock(&self) {
+        // SAFETY: the mapping.
+        unsafe { libc::munlock(self.start.cast(), self.pages as usize * PAGE) };
+    }
 }
 
 impl Drop for Mapping {
@@ -138,7 +170,7 @@ impl Linux {
             | feature::MOVE;
         let program = Uffd::open(features).map_err(|error| refused(&error))?;
         let yard = Uffd::open(feature::MOVE).map_err(|error| refused(&error))?;
-        let lot = Mapping::new(lot.into()).map_err(system)?;
+        let lot = Mapping::new(u64::from(lot) + 1).map_err(system)?;
         let yard_pages = Mapping::new(YARD).map_err(system)?;
         let length = |mapping: &Mapping| mapping.pages * PAGE as u64;
         program.register(lot.address(), length(&lot), false).map_err(system)?;
@@ -151,6 +183,9 @@ impl Linux {
             yard_pages,
             yard_full: 0,
             lot,
+            called: false,
+            aside: Duration::ZERO,
+            heartbeat: None,
             own: None,
             zeros: vec![0; 64 * PAGE],
             messages: vec![Message::default(); BATCH],
@@ -215,9 +250,65 @@ impl Linux {
         Ok(range)
     }
 
-    /// Wait for a message, for something to read from the other descriptor, or so long.
-    pub fn wait(&self, other: Option<RawFd>, nanoseconds: u64) {
-        wait([Some(self.descriptor()), other], nanoseconds);
+    /// Show there that the manager works, whenever it does something that may take long.
+    pub fn show_heartbeat(&mut self, heartbeat: &'static AtomicU64) {
+        self.heartbeat = Some(heartbeat);
+    }
+
+    /// Wait for a message, for something to read from one of the other descriptors, or so long; whether
+    /// the second has something.
+    pub fn wait(&mut self, others: [Option<RawFd>; 2], nanoseconds: u64) -> bool {
+        let [first, second] = others;
+        let yard = Some(self.yard.as_raw_fd());
+        let ready = wait([Some(self.descriptor()), first, second, yard], nanoseconds);
+        if ready[3] {
+            self.clear_yard();
+        }
+        ready[2]
+    }
+
+    /// Where a thread of the program has this manager look for new memory at once: a reference to the
+    /// page at this address waits until it was done.
+    pub fn doorbell(&self) -> u64 {
+        self.lot.last().address()
+    }
+
+    /// Whether a thread waits at the doorbell.
+    pub fn is_called(&self) -> bool {
+        self.called
+    }
+
+    /// Let who waits at the doorbell go on.
+    pub fn answer(&mut self) {
+        let at = self.lot.last();
+        if self.place_zeros(at, 1) != Err(Fail::Again) {
+            self.called = false;
+            self.discard(Frame::new((self.lot.pages - 1) as u32), 1);
+        }
+    }
+
+    fn clear_yard(&mut self) {
+        if self.yard.read(&mut self.messages) > 0 {
+            self.step_aside();
+        }
+    }
+
+    /// Somebody refers to an empty place of the lot or of the yard: `mlockall` asks for all memory, and a
+    /// debugger may read it. No page can be given there. So both are out of reach for a moment: who waits
+    /// is refused, and goes on with what comes next.
+    fn step_aside(&mut self) {
+        self.aside = (2 * self.aside).clamp(ASIDE.0, ASIDE.1);
+        let own = [(&self.program, &self.lot), (&self.yard, &self.yard_pages)];
+        for (uffd, mapping) in own {
+            mapping.set_reachable(false);
+            uffd.wake(mapping.address(), mapping.pages * PAGE as u64);
+        }
+        std::thread::sleep(self.aside);
+        for (_, mapping) in own {
+            // Before: what is locked is filled when it can be written again.
+            mapping.unlock();
+            mapping.set_reachable(true);
+        }
     }
 
     fn read_maps(&mut self) {
@@ -274,8 +365,8 @@ impl Linux {
     }
 }
 
-/// Wait for something to read from one of two descriptors, or so long.
-pub(crate) fn wait(descriptors: [Option<RawFd>; 2], nanoseconds: u64) {
+/// Wait for something to read from one of these descriptors, or so long; which have something.
+pub(crate) fn wait<const N: usize>(descriptors: [Option<RawFd>; N], nanoseconds: u64) -> [bool; N] {
     // A descriptor below zero is none.
     let mut polls = descriptors.map(|fd| libc::pollfd {
         fd: fd.unwrap_or(-1),
@@ -288,7 +379,8 @@ pub(crate) fn wait(descriptors: [Option<RawFd>; 2], nanoseconds: u64) {
         tv_nsec: (nanoseconds % SECOND) as i64,
     };
     // SAFETY: variables of this function.
-    unsafe { libc::ppoll(polls.as_mut_ptr(), 2, &raw const time, std::ptr::null()) };
+    unsafe { libc::ppoll(polls.as_mut_ptr(), N as u64, &raw const time, std::ptr::null()) };
+    polls.map(|poll| poll.revents != 0)
 }
 
 /// Nanoseconds of CLOCK_MONOTONIC.
@@ -326,12 +418,11 @@ fn range(start: u64, end: u64) -> Range {
 }
 
 /// A message, or none of ours.
-fn event(message: &Message, lot: Range, adopt: impl FnOnce(RawFd) -> Child) -> Option<Event> {
+fn event(message: &Message, adopt: impl FnOnce(RawFd) -> Child) -> Option<Event> {
     let [a, b, c] = message.arguments;
     Some(match message.event {
         Message::FAULT => {
             let at = Va::of(b);
-            assert!(at < lot.from || at >= lot.to, "the manager waits for itself");
             let protected = a & Message::WP != 0;
             let write = protected || a & Message::WRITE != 0;
             Event::Fault { at, write, protected, thread: c as u32 }
@@ -356,12 +447,25 @@ fn adopt(children: &mut Vec<Option<Uffd>>, fd: RawFd) -> Child {
 impl Kernel for Linux {
     fn events(&mut self, into: &mut Vec<Event>) {
         let count = self.program.read(&mut self.messages);
-        let (lot, children) = (self.lot.range(), &mut self.children);
-        let messages = self.messages[..count].iter();
-        into.extend(messages.filter_map(|message| event(message, lot, |fd| adopt(children, fd))));
+        let (lot, doorbell, mut in_the_way) = (self.lot.range(), self.lot.last(), false);
+        for message in &self.messages[..count] {
+            match event(message, |fd| adopt(&mut self.children, fd)) {
+                Some(Event::Fault { at, .. }) if at == doorbell => self.called = true,
+                Some(Event::Fault { at, .. }) if lot.from <= at && at < lot.to => in_the_way = true,
+                event => into.extend(event),
+            }
+        }
+        if in_the_way {
+            self.step_aside();
+        }
     }
 
     fn discover(&mut self, known: &Regions, into: &mut Vec<Found>) {
+        self.clear_yard();
+        self.aside = Duration::ZERO;
+        // `mlockall` may have locked them without filling them.
+        self.lot.unlock();
+        self.yard_pages.unlock();
         self.read_maps();
         let text = std::mem::take(&mut self.text);
         for mapping in mappings::all(&text).filter(|mapping| mapping.is_private_memory) {
@@ -372,6 +476,7 @@ impl Kernel for Linux {
                     if range.pages() >= SMALLEST
                         && self.program.register(start, length, true).is_ok()
                     {
+                        self.beat();
                         let present = self.present(range);
                         into.push(Found { range, present });
                     }
@@ -500,7 +605,7 @@ impl Kernel for Linux {
                 // SAFETY: pages of the yard, which nobody reads.
                 unsafe {
                     let length = YARD as usize * PAGE;
-                    libc::madvise(self.yard_pages.start.cast(), length, libc::MADV_DONTNEED);
+                    libc::madvise(self.yard_pages.start.cast(), length, MADV_DONTNEED_LOCKED);
                 }
                 self.yard_full = 0;
             }
@@ -518,9 +623,8 @@ impl Kernel for Linux {
     fn child_events(&mut self, child: Child, into: &mut Vec<Event>) {
         let Some(uffd) = &self.children[child.number() as usize] else { return };
         let count = uffd.read(&mut self.messages);
-        let (none, children) = (Range::new(Va::new(0), Va::new(0)), &mut self.children);
-        let messages = self.messages[..count].iter();
-        into.extend(messages.filter_map(|message| event(message, none, |fd| adopt(children, fd))));
+        let (children, messages) = (&mut self.children, self.messages[..count].iter());
+        into.extend(messages.filter_map(|message| event(message, |fd| adopt(children, fd))));
     }
 
     fn let_go(&mut self, child: Child) {
@@ -530,5 +634,11 @@ impl Kernel for Linux {
 
     fn now_ns(&self) -> u64 {
         monotonic()
+    }
+
+    fn beat(&self) {
+        if let Some(heartbeat) = self.heartbeat {
+            heartbeat.store(monotonic(), Ordering::Relaxed);
+        }
     }
 }

@@ -7,9 +7,10 @@
 //! lock too, so most programs (a test in `tests.rs` asks the kernel).
 
 use std::fs;
-use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::thread::futex;
 
 /// What a stand-in does: a word that both sides know.
 const RESTS: u32 = 0;
@@ -76,25 +77,24 @@ impl StandIns {
 }
 
 impl Post {
-    /// Work here: it never returns. It uses no memory but its stack and what it was made with.
+    /// Work here: it never returns. It uses no memory but its stack and what it was made with, and makes
+    /// system calls without libc: such a thread may share its thread-local memory with another.
     pub fn take(self) -> ! {
         let own = &self.0[self.1];
-        // SAFETY: a system call without arguments.
-        own.thread.store(unsafe { libc::gettid() } as u32, Ordering::Release);
+        own.thread.store(rustix::thread::gettid().as_raw_pid() as u32, Ordering::Release);
         loop {
             while own.word.load(Ordering::Acquire) == BUSY {
                 std::hint::spin_loop();
             }
-            let rests = (libc::FUTEX_WAIT, RESTS, null_mut::<libc::timespec>());
-            // SAFETY: the word lives as long as this.
-            unsafe { libc::syscall(libc::SYS_futex, own.word.as_ptr(), rests.0, rests.1, rests.2) };
+            // Woken, interrupted, or busy again: the loop looks.
+            let _ = futex::wait(&own.word, futex::Flags::empty(), RESTS, None);
         }
     }
 }
 
-/// The processor that a thread of this process ran on last: field 39 of its `stat` (proc(5)).
+/// The processor that a thread ran on last: field 39 of its `stat` (proc(5)).
 fn processor_of(thread: u32) -> Option<usize> {
-    let text = fs::read(format!("/proc/self/task/{thread}/stat")).ok()?;
+    let text = fs::read(format!("/proc/{thread}/task/{thread}/stat")).ok()?;
     // Its name may hold anything, also blanks.
     let rest = &text[text.iter().rposition(|byte| *byte == b')')? + 1..];
     let field = rest.split(|byte| *byte == b' ').nth(37)?;

@@ -165,7 +165,7 @@ fn come(far: &mut dyn Far, slot: Slot) -> std::result::Result<u64, Fault> {
         if far.fetch(slot, now)? == Fetch::Here {
             return Ok(if arrivals.is_empty() { 0 } else { now - began });
         }
-        wait([far.descriptor(), None], far.due().saturating_sub(now));
+        wait([far.descriptor()], far.due().saturating_sub(now));
         far.arrived(monotonic(), &mut arrivals);
     }
 }
@@ -232,7 +232,7 @@ fn faults(linux: &mut Linux, from: Va) -> Result<u64> {
     while !toucher.is_finished() {
         linux.events(&mut events);
         if events.is_empty() {
-            linux.wait(None, 1_000_000);
+            linux.wait([None, None], 1_000_000);
         }
         for event in events.drain(..) {
             if let Event::Fault { at, .. } = event {

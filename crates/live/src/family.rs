@@ -1,0 +1,164 @@
+//! All processes of a run, and how it is killed.
+//!
+//! Every process that was forked from a managed one has the run's shared file mapped, whoever its parent is by
+//! now: so orphans are found as well.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use crate::shared::{NAME, Shared};
+
+/// How often processes that were killed are looked at, and how long they may take to end.
+const LOOK: Duration = Duration::from_millis(1);
+const LOOKS: u32 = 5000;
+
+/// Kill every process of a run but the caller and the launcher: those below `root`, and those that have its
+/// file mapped. The root itself is spared.
+///
+/// The order keeps the promise that nobody reads what was never written. All are stopped first, so that none
+/// makes another. Then the program's processes are killed, and waited for. The managers and keepers come
+/// last: as long as one of them holds a userfaultfd, who touches a missing page waits.
+pub fn kill(shared: &Shared, root: u32) {
+    let spared = [root, std::process::id(), shared.head().launcher.load(Ordering::Relaxed)];
+    let servers: Vec<u32> = shared
+        .claimed()
+        .flat_map(|(_, _, block)| [&block.manager, &block.keeper])
+        .map(|pid| pid.load(Ordering::Relaxed))
+        .filter(|pid| *pid != 0)
+        .collect();
+    let mut program: Vec<u32> = Vec::new();
+    loop {
+        let mut new = descendants(root);
+        new.extend(users_of(shared.inode()));
+        new.sort_unstable();
+        new.dedup();
+        new.retain(|pid| !spared.contains(pid) && !servers.contains(pid) && !program.contains(pid));
+        if new.is_empty() {
+            break;
+        }
+        new.iter().for_each(|pid| signal(*pid, libc::SIGSTOP));
+        program.extend(new);
+    }
+    program.iter().for_each(|pid| signal(*pid, libc::SIGKILL));
+    for _ in 0..LOOKS {
+        if !program.iter().any(|pid| is_alive(*pid)) {
+            break;
+        }
+        thread::sleep(LOOK);
+    }
+    let servers = servers.iter().filter(|pid| !spared.contains(pid));
+    servers.for_each(|pid| signal(*pid, libc::SIGKILL));
+}
+
+fn signal(pid: u32, number: i32) {
+    // SAFETY: a system call that takes numbers.
+    unsafe { libc::kill(pid as i32, number) };
+}
+
+/// The words of `/proc/PID/stat` after the name.
+fn stat(pid: u32) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    Some(text.rsplit_once(") ")?.1.to_owned())
+}
+
+/// Whether a process is there and has not ended.
+pub fn is_alive(pid: u32) -> bool {
+    stat(pid).is_some_and(|words| !words.starts_with(['Z', 'X']))
+}
+
+fn processes() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Those that have the run's file mapped to write to it; who only watches a run does not.
+fn users_of(inode: u64) -> impl Iterator<Item = u32> {
+    let inode = inode.to_string();
+    processes().filter(move |pid| {
+        let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+        maps.split(|byte| *byte == b'\n').any(|line| {
+            let Ok(line) = std::str::from_utf8(line) else { return false };
+            line.ends_with(NAME) && {
+                let mut words = line.split_ascii_whitespace().skip(1);
+                words.next().is_some_and(|rights| rights.ends_with('s'))
+                    && words.nth(2) == Some(inode.as_str())
+            }
+        })
+    })
+}
+
+/// This process and all that come from it, parents first.
+fn descendants(root: u32) -> Vec<u32> {
+    let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for pid in processes() {
+        let parent = stat(pid).and_then(|words| words.split(' ').nth(1)?.parse().ok());
+        if let Some(parent) = parent {
+            children.entry(parent).or_default().push(pid);
+        }
+    }
+    let mut family = vec![root];
+    let mut at = 0;
+    while at < family.len() {
+        family.extend(children.get(&family[at]).into_iter().flatten());
+        at += 1;
+    }
+    family
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::process::CommandExt;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn all_that_come_from_a_process_are_killed() {
+        let (shared, _file) = Shared::create().unwrap();
+        let mut child = Command::new("sh").args(["-c", "sleep 100 & wait"]).spawn().unwrap();
+        let mut family = descendants(child.id());
+        while family.len() < 2 {
+            thread::yield_now();
+            family = descendants(child.id());
+        }
+        assert_eq!(family[0], child.id());
+        kill(&shared, child.id());
+        assert!(is_alive(family[0]) && !is_alive(family[1]));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!family.iter().any(|pid| is_alive(*pid)));
+    }
+
+    #[test]
+    fn an_orphan_is_found_by_the_file_and_who_watches_is_not() {
+        let (shared, file) = Shared::create().unwrap();
+        let watched = Shared::map_to_read(&file).unwrap();
+        let mut command = Command::new("true");
+        command.stdout(Stdio::piped());
+        // SAFETY: system calls only. The child forks an orphan, which has this process's mappings.
+        unsafe {
+            command.pre_exec(|| {
+                if libc::fork() == 0 {
+                    libc::pause();
+                    libc::_exit(0);
+                }
+                Ok(())
+            });
+        }
+        let mut child = command.spawn().unwrap();
+        child.wait().unwrap();
+        let all: Vec<u32> = users_of(shared.inode()).collect();
+        let orphans: Vec<u32> = all.into_iter().filter(|pid| *pid != std::process::id()).collect();
+        assert_eq!(orphans.len(), 1, "{orphans:?}");
+        drop(watched);
+        kill(&shared, u32::MAX);
+        assert!(!is_alive(orphans[0]));
+        // It had the pipe's other end.
+        let mut text = String::new();
+        child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    }
+}

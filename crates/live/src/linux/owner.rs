@@ -1,0 +1,134 @@
+//! The program whose memory is managed: whether it still uses it.
+//!
+//! The manager is a process of its own that shares the program's address space, so it outlives the program:
+//! its end by exit or kill, and its exec, which takes another address space.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+
+use rustix::fs::RawDir;
+
+use super::wait;
+use crate::shared::process_of;
+
+/// `KCMP_VM` of `include/uapi/linux/kcmp.h`.
+const KCMP_VM: libc::c_int = 1;
+
+/// A process that is managed.
+#[derive(Debug)]
+pub struct Owner {
+    pid: u32,
+    /// Readable when it has ended.
+    process: OwnedFd,
+    has_left: bool,
+}
+
+impl Owner {
+    /// The process of the caller.
+    ///
+    /// # Errors
+    /// Those of `pidfd_open`.
+    pub fn this_process() -> io::Result<Self> {
+        let pid = std::process::id();
+        Ok(Self { pid, process: process_of(pid)?, has_left: false })
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Readable when it has ended, until that was noticed.
+    pub fn descriptor(&self) -> Option<RawFd> {
+        (!self.has_left).then_some(self.process.as_raw_fd())
+    }
+
+    /// Whether it has ended or runs another program.
+    pub fn has_left(&mut self) -> bool {
+        self.has_left =
+            self.has_left || wait([self.descriptor()], 0)[0] || self.shares() == Some(false);
+        self.has_left
+    }
+
+    fn shares(&self) -> Option<bool> {
+        shares_memory(self.pid)
+    }
+
+    /// Whether any other process uses this process's memory: a child of `vfork` before its exec, for example.
+    /// Takes no memory from the program's allocator, which nobody may use after the program's end.
+    pub fn memory_has_others(&self) -> bool {
+        let Ok(folder) = std::fs::File::open("/proc") else { return false };
+        let mut buffer = [MaybeUninit::<u8>::uninit(); 8192];
+        let mut entries = RawDir::new(folder.as_fd(), &mut buffer);
+        let own = std::process::id();
+        while let Some(Ok(entry)) = entries.next() {
+            let name = entry.file_name().to_str().ok().and_then(|name| name.parse().ok());
+            if name.is_some_and(|pid: u32| pid != own && shares_memory(pid) == Some(true)) {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// Whether a process has the address space of this one; `None` if nobody may know.
+fn shares_memory(pid: u32) -> Option<bool> {
+    // SAFETY: a system call that takes numbers.
+    let order = unsafe { libc::syscall(libc::SYS_kcmp, std::process::id(), pid, KCMP_VM, 0, 0) };
+    match order {
+        0 => Some(true),
+        1.. => Some(false),
+        _ => match io::Error::last_os_error().raw_os_error() {
+            Some(libc::ESRCH) => Some(false),
+            _ => None,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn who_shares_this_memory_is_known() {
+        let mut owner = Owner::this_process().unwrap();
+        assert!(!owner.has_left());
+        assert_eq!(owner.pid(), std::process::id());
+        let mut child = Command::new("sleep").arg("100").spawn().unwrap();
+        assert_eq!(shares_memory(child.id()), Some(false));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(shares_memory(child.id()), Some(false));
+    }
+
+    #[test]
+    fn another_process_with_this_memory_is_found() {
+        static IS_OVER: AtomicBool = AtomicBool::new(false);
+        extern "C" fn stays(_: *mut libc::c_void) -> libc::c_int {
+            while !IS_OVER.load(Ordering::Acquire) {
+                std::hint::spin_loop();
+            }
+            0
+        }
+        let owner = Owner::this_process().unwrap();
+        let mut stack = vec![0u8; 1 << 16];
+        let top = stack.as_mut_ptr_range().end;
+        let top = top.wrapping_sub(top.addr() % 16).cast();
+        let flags = libc::CLONE_VM | libc::SIGCHLD;
+        // SAFETY: a process on a stack of its own, which is there until it was waited for.
+        let pid = unsafe { libc::clone(stays, top, flags, std::ptr::null_mut()) };
+        assert!(pid > 0 && owner.memory_has_others());
+        assert_eq!(shares_memory(pid as u32), Some(true));
+        IS_OVER.store(true, Ordering::Release);
+        // SAFETY: the process of above.
+        assert_eq!(unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) }, pid);
+        // Other tests start programs, which have this memory for a moment.
+        while owner.memory_has_others() {
+            std::thread::yield_now();
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The keeper: a process that shares the manager's descriptors, with memory of its own.
+//!
+//! If the manager is killed, its userfaultfds stay open, as they are the keeper's as well: those of children
+//! from the moment at which the kernel makes them. Who touches a missing page waits, and never reads zeros.
+//! The keeper then has the launcher kill the run, or does it itself. With memory of its own it is not what the
+//! kernel kills together with the program when memory runs out.
+
+use std::fs::File;
+use std::io::{Error, Write};
+use std::os::fd::RawFd;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use nearfar_live::family;
+use nearfar_live::shared::{Block, Shared, State, copy_of};
+
+use crate::{ARENA, pause};
+
+/// How long the launcher may take to kill the run, in tenths of a second.
+const PATIENCE: u32 = 50;
+
+/// The manager's side.
+pub(crate) struct Keeper {
+    /// Shared by both: whether the manager has nothing left to do.
+    is_over: &'static AtomicU32,
+}
+
+impl Keeper {
+    /// The manager ends, and nobody waits for a page of it.
+    pub(crate) fn release(&self) {
+        self.is_over.store(1, Ordering::Release);
+    }
+}
+
+/// Start it. Nothing may be registered yet that a fork copies: the manager would wait for itself.
+pub(crate) fn start(
+    shared: &'static Shared,
+    block: &'static Block,
+    launcher: (u32, u32),
+) -> Result<Keeper, Error> {
+    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice, of zeros.
+    let word = unsafe { libc::mmap(null_mut(), 4096, protection, flags, -1, 0) };
+    if word == libc::MAP_FAILED {
+        return Err(Error::last_os_error());
+    }
+    // SAFETY: the mapping, which stays.
+    let is_over = unsafe { &*word.cast::<AtomicU32>() };
+    // SAFETY: system calls that take numbers.
+    let manager = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) } as RawFd;
+    if manager < 0 {
+        return Err(Error::last_os_error());
+    }
+    // SAFETY: a fork, but for the table of descriptors, which is shared. This process has one thread.
+    match unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_FILES, 0, 0, 0, 0) } {
+        -1 => Err(Error::last_os_error()),
+        0 => keep(manager, is_over, shared, block, launcher),
+        keeper => {
+            block.keeper.store(keeper as u32, Ordering::Release);
+            Ok(Keeper { is_over })
+        }
+    }
+}
+
+/// The keeper.
+fn keep(
+    manager: RawFd,
+    is_over: &AtomicU32,
+    shared: &Shared,
+    block: &Block,
+    launcher: (u32, u32),
+) -> ! {
+    ARENA.start_again();
+    // SAFETY: system calls that take numbers, a name that ends in zero, and a variable of this function.
+    unsafe {
+        libc::setsid();
+        libc::prctl(libc::PR_SET_NAME, c"nearfar-keep".as_ptr());
+        let mut poll = libc::pollfd { fd: manager, events: libc::POLLIN, revents: 0 };
+        while libc::poll(&raw mut poll, 1, -1) < 1 {}
+    }
+    if is_over.load(Ordering::Acquire) == 0 {
+        block.fail("its manager was killed");
+        end(shared, block, launcher);
+    }
+    // SAFETY: ends this process.
+    unsafe { libc::_exit(0) }
+}
+
+/// Have the launcher kill the run, and this process last; without a launcher do it here.
+fn end(shared: &Shared, block: &Block, (launcher, bell): (u32, u32)) {
+    let pid = block.pid.load(Ordering::Relaxed);
+    let message =
+        format!("nearfar: error: the program was ended: process {pid}: {}\n", block.why());
+    if let Ok(bell) = copy_of(launcher, bell) {
+        let _ = File::from(bell).write_all(b"\n");
+        for _ in 0..PATIENCE {
+            pause(100_000_000);
+        }
+    }
+    if let Ok(mut stderr) = File::options().append(true).open(format!("/proc/{pid}/fd/2")) {
+        let _ = stderr.write_all(message.as_bytes());
+    }
+    family::kill(shared, u32::MAX);
+    block.set_state(State::Ended);
+}
