@@ -175,7 +175,7 @@ extern "C" fn run(start: *mut c_void) -> c_int {
         libc::chdir(c"/".as_ptr());
         let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         libc::setrlimit(libc::RLIMIT_CORE, &raw const none);
-        libc::prctl(libc::PR_SET_NAME, c"nearfar".as_ptr());
+        libc::prctl(libc::PR_SET_NAME, c"nearfar-manage".as_ptr());
         // A page that comes in 25 us is not to be waited for for 50 more.
         libc::prctl(libc::PR_SET_TIMERSLACK, 1);
     }

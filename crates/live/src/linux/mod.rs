@@ -38,7 +38,7 @@ const ASIDE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_mi
 /// `MADV_DONTNEED` that works on locked memory as well (Linux 5.18).
 pub const MADV_DONTNEED_LOCKED: i32 = 24;
 /// Mappings of fewer pages are left alone.
-const SMALLEST: u64 = 4;
+const SMALLEST: u64 = 1;
 
 /// The kernel, for the process that this runs in.
 #[derive(Debug)]
