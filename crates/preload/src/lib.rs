@@ -96,28 +96,30 @@ fn begin(text: &str) -> Result<(), String> {
             posts.push((stack(process::STAND_IN_STACK)?, post));
         }
     }
-    remap::prepare(kernel.doorbell());
+    let doorbell = kernel.doorbell();
     kernel.exclude_all();
     let world = World::new(kernel, store, sizes);
-    let until_answered = |state| {
+    // Whether the launcher has answered. Otherwise it has ended since, and this program is not managed.
+    let is_answered = |state| {
         block.set_state(state);
-        theirs_of(setup.bell)
-            .and_then(|bell| File::from(bell).write_all(b"\n"))
-            .map_err(|error| format!("nearfar run cannot be reached: {error}"))?;
-        let mut patience = 50_000;
+        let Ok(bell) = theirs_of(setup.bell) else { return false };
+        if File::from(bell).write_all(b"\n").is_err() {
+            return false;
+        }
         while block.state() == state {
-            patience -= 1;
-            if patience == 0 {
-                return Err("nearfar run does not answer".to_owned());
+            if theirs_of(setup.shared).is_err() {
+                return false;
             }
             pause(100_000);
         }
-        Ok(())
+        true
     };
     let manager = if setup.remote {
         let (ours, launchers) = Socket::pair().map_err(|error| error.to_string())?;
         block.socket.store(launchers.as_raw_fd() as u32, Ordering::Relaxed);
-        until_answered(State::Asking)?;
+        if !is_answered(State::Asking) {
+            return Ok(());
+        }
         drop(launchers);
         let waits = move |waits| block.set_waits(waits);
         Manager::with(world, AROUND, |world| remote::make(ours, &setup.settings(), world, waits))
@@ -129,10 +131,12 @@ fn begin(text: &str) -> Result<(), String> {
 
     // Nothing is managed before somebody else holds the descriptor: without it, missing pages would
     // read as zeros if this process lost it.
-    until_answered(State::Ready)?;
-
+    if !is_answered(State::Ready) {
+        return Ok(());
+    }
     let ours: Vec<RawFd> = descriptors().into_iter().filter(|fd| !theirs.contains(fd)).collect();
     let launcher = (setup.launcher, setup.bell);
+    remap::prepare(doorbell);
     process::start(stacks, Parts { manager, owner, shared, block, launcher, theirs, posts })?;
     for fd in ours {
         // SAFETY: opened above; the manager has a table of descriptors of its own by now.
