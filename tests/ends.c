@@ -183,13 +183,15 @@ static void *map(size_t length) {
   return at;
 }
 
-/* Fill the memory, and wait until most of it is far. */
 static void fill(void) {
   pages = strtoul(words[2], NULL, 10) * 256;
   memory = map(pages * PAGE);
   versions = map(pages * sizeof *versions);
   for (size_t page = 0; page < pages; page++)
     put(page);
+}
+
+static void wait_until_most_is_far(void) {
   long end = now() + PATIENCE * 1000000l;
   while (present() > pages / 2) {
     if (now() > end) {
@@ -378,6 +380,22 @@ static void mode_prefork(void) {
   kill(getpid(), SIGKILL);
 }
 
+/* Children become other programs at about the time that the run ends. */
+static void mode_late(void) {
+  pid_t first = getpid();
+  for (int number = 0; number < 6; number++) {
+    if (split(number) == 0) {
+      while (getppid() == first)
+        rest(100);
+      rest(draw(3000));
+      exec_as("check", name);
+    }
+  }
+  leave();
+}
+
+static void mode_check(void) { finish(); }
+
 /* For kills from outside: a program, children, their children, and one that is another program. */
 static void mode_tree(void) {
   for (int number = 0; number < 3; number++) {
@@ -410,6 +428,8 @@ int main(int count, char **given) {
     return 2;
   become(count > 5 ? given[5] : "root");
   fill();
+  if (strcmp(given[1], "check") != 0)
+    wait_until_most_is_far();
   struct {
     const char *name;
     void (*act)(void);
@@ -419,7 +439,8 @@ int main(int count, char **given) {
       {"vfork", mode_vfork},       {"grandchildren", mode_grandchildren},
       {"threads", mode_threads},   {"vforkkill", mode_vforkkill},
       {"prefork", mode_prefork},   {"forkexec", mode_forkexec},
-      {"tree", mode_tree},
+      {"tree", mode_tree},         {"late", mode_late},
+      {"check", mode_check},
   };
   for (size_t mode = 0; mode < sizeof modes / sizeof *modes; mode++)
     if (strcmp(given[1], modes[mode].name) == 0)

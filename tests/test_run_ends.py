@@ -85,3 +85,17 @@ def test_a_child_of_vfork_whose_parent_is_killed(
     done = ended("vforkkill", far, "ssp", 1, program, (commands, tmp_path))
     assert not done.reports.lost() or done.reasons(), done.reports.lost()
     assert done.code == 137
+
+
+@needs_userfaultfd
+@needs_cc
+@pytest.mark.parametrize("seed", range(4))
+def test_who_becomes_another_program_while_the_run_ends(
+    seed: int, build: Callable[..., Path], commands: str, tmp_path: Path
+) -> None:
+    """It is managed or it is not, but it runs."""
+    program = build(ends.SOURCE.read_text(), "-pthread")
+    done = ended("late", "shm", "ssp", seed, program, (commands, tmp_path))
+    assert not done.reports.lost(), (done.reports.lost(), done.said)
+    assert len(done.reports.processes) == 7
+    assert (done.code, done.reasons()) == (0, []), done.said
