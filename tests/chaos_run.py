@@ -31,10 +31,6 @@ from chaos_commands import Broken, children, command
 
 FARS = ("zstd", "lz4", "shm", "file")
 POLICIES = ("ssp", "tpp", "none", "nomad", "autonuma")
-#: nearfar's own that serve a program, by their names.
-OWN = {"nearfar": "manager", "nearfar-keep": "keeper"}
-#: What all of them have mapped.
-SHARED = "/memfd:nearfar-run"
 #: SIGKILL most of all: nothing can be done against it.
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV)
 #: Of prctl(2): who loses its parent becomes a child of this process.
@@ -58,26 +54,12 @@ def victims(launcher: int, results: Path) -> list[Victim]:
     for pid in children(os.getpid()):
         if pid == launcher:
             continue
-        own = [Victim(OWN[name], pid, task) for task, name in _threads(pid) if name in OWN]
-        if own and not _maps(pid, SHARED):
-            own = []
+        own = [Victim(kind, pid, task) for kind, task in ends.own(pid)]
         found += own
         if not own or own[0].target != pid:
             name = names.get(pid, "root")
             found.append(Victim(kinds[min(name.count("."), 2)], pid, pid))
     return found
-
-
-def _threads(pid: int) -> Iterator[tuple[int, str]]:
-    for task in Path(f"/proc/{pid}/task").glob("*"):
-        with contextlib.suppress(OSError):
-            yield int(task.name), (task / "comm").read_text().strip()
-
-
-def _maps(pid: int, name: str) -> bool:
-    with contextlib.suppress(OSError):
-        return name in Path(f"/proc/{pid}/maps").read_text()
-    return False
 
 
 @dataclass
@@ -125,7 +107,7 @@ class Round:
         found = victims(launcher, self.results)
         kind = self.draw.choice(sorted({one.kind for one in found}))
         victim = self.draw.choice([one for one in found if one.kind == kind])
-        own = victim.kind in OWN.values()
+        own = victim.kind in ends.OWN.values()
         number = signal.SIGKILL if own else self.draw.choice(SIGNALS)
         with contextlib.suppress(ProcessLookupError):
             os.kill(victim.target, number)
@@ -182,7 +164,7 @@ class Round:
     def excused(self, victim: Victim, reports: ends.Reports) -> set[str]:
         """Who need not have reported: the one that was killed, before or after it had a name."""
         names = {name for name, pid in reports.processes.items() if pid == victim.process}
-        if not names and victim.kind in OWN.values():
+        if not names and victim.kind in ends.OWN.values():
             return set()
         unborn = {name for name, pid in reports.processes.items() if pid is None}
         made = {name for name in unborn if reports.makers[name] == victim.process}

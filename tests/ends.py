@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import select
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import forks
 
 SOURCE = Path(__file__).with_name("ends.c")
+#: nearfar's own that serve a program, threads or processes, by their names.
+OWN = {"nearfar": "manager", "nearfar-keep": "keeper"}
+#: What all of them have mapped.
+SHARED = "/memfd:nearfar-run"
 #: Seconds that processes may take to end after the run has. A process that takes longer hangs.
 PATIENCE = 120.0
 #: The lines that a run ends with when nothing happened.
@@ -111,3 +116,18 @@ def drained(reader: int) -> bool:
         if select.select([reader], [], [], left)[0] and not os.read(reader, 1 << 16):
             return True
     return False
+
+
+def own(pid: int) -> list[tuple[str, int]]:
+    """What of nearfar's own is a thread of this process, or the process: what it is, its number."""
+    found = [(OWN[name], task) for task, name in _threads(pid) if name in OWN]
+    with contextlib.suppress(OSError):
+        if found and SHARED in Path(f"/proc/{pid}/maps").read_text():
+            return found
+    return []
+
+
+def _threads(pid: int) -> Iterator[tuple[int, str]]:
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        with contextlib.suppress(OSError):
+            yield int(task.name), (task / "comm").read_text().strip()
