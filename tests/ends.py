@@ -20,7 +20,7 @@ OWN = {"nearfar": "manager", "nearfar-keep": "keeper"}
 #: What all of them have mapped.
 SHARED = "/memfd:nearfar-run"
 #: Seconds that processes may take to end after the run has. A process that takes longer hangs.
-PATIENCE = 120.0
+PATIENCE = 60.0
 #: The lines that a run ends with when nothing happened.
 SUMMARY = re.compile(r"nearfar: (\d[\d.,]* s, of it|promotions \d|hint faults \d|waited for )")
 
