@@ -12,30 +12,28 @@ Commands run in forks of this process, so that a kill seldom hits the start of P
 chaos`` runs many rounds, ``tests/test_chaos.py`` a few::
 
     python tests/chaos.py --rounds 20 --seed 1 [CASE...]
+
+The case ``run`` is of another kind (:mod:`chaos_run`): a process of a program under ``nearfar run``
+is killed, or one of nearfar's own.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.util
 import json
-import os
 import random
 import re
-import resource
 import shutil
 import signal
 import sys
 import tempfile
-import time
-import traceback
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from forks import HANG
+import chaos_run
+from chaos_commands import Broken, Ended, run
 
 ROOT = Path(__file__).resolve().parents[1]
 CAPTURES = ROOT / "tests/data/captures"
@@ -43,10 +41,6 @@ CAPTURES = ROOT / "tests/data/captures"
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 #: Bytes that fit into the file system, or into one file, of the case of a full disk.
 LITTLE = 4096
-
-
-class Broken(AssertionError):
-    """What must not happen has."""
 
 
 @dataclass(frozen=True)
@@ -206,113 +200,6 @@ def _run(folder: Path) -> Path:
         words = ["paging", _trace("pdf"), "-o", str(path), "--page-sizes", "4K,64K"]
         run([*words, "--format", "json"], folder)
     return path
-
-
-# --- a command in a fork
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a command ended: exit code (negative: signal), what it said, seconds it took."""
-
-    code: int
-    said: str
-    seconds: float
-
-
-def run(
-    words: list[str],
-    folder: Path,
-    after: float | None = None,
-    number: signal.Signals = signal.SIGKILL,
-    limit: int | None = None,
-    around: AbstractContextManager[None] | None = None,
-) -> Ended:
-    """Run a command in a fork; ``after`` seconds send it ``number``; ``limit`` bytes a file.
-
-    ``around`` is entered in the fork, before the command and after what it needs.
-    """
-    said = folder.parent / "said"
-    began = time.monotonic()
-    pid = os.fork()
-    if pid == 0:
-        _command(words, folder, said, limit, around or contextlib.nullcontext())
-    if after is not None:
-        _wait(pid, began + after)
-        running = children(pid)
-        os.kill(pid, number)
-    status = os.waitpid(pid, 0)[1]
-    seconds = time.monotonic() - began
-    if after is not None:
-        end = time.monotonic() + HANG
-        while left := [one for one in running if alive(one)]:
-            if time.monotonic() > end:
-                raise Broken(f"processes run on: {left}")
-            time.sleep(0.01)
-    return Ended(os.waitstatus_to_exitcode(status), said.read_text(errors="replace"), seconds)
-
-
-def _command(
-    words: list[str],
-    folder: Path,
-    said: Path,
-    limit: int | None,
-    around: AbstractContextManager[None],
-) -> None:
-    """Be the command; never returns."""
-    code = 70
-    try:
-        os.setpgid(0, 0)
-        os.chdir(folder)
-        null = os.open(os.devnull, os.O_RDWR)
-        os.dup2(null, 0)
-        os.dup2(null, 1)
-        os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 2)
-        if limit is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-        from nearfar.cli import main
-
-        sys.argv = ["nearfar", *words]
-        with around:
-            main()
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 1
-    except BaseException:  # noqa: BLE001  as the interpreter would
-        traceback.print_exc()
-        code = 1
-    finally:
-        with contextlib.suppress(OSError):
-            sys.stdout.flush()
-        with contextlib.suppress(OSError):
-            sys.stderr.flush()
-        os._exit(code)
-
-
-def _wait(pid: int, until: float) -> None:
-    """Sleep, but not beyond the end of the process."""
-    while (left := until - time.monotonic()) > 0:
-        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-            return
-        time.sleep(min(left, 0.005))
-
-
-def children(pid: int) -> list[int]:
-    """Processes below this one, at any depth."""
-    found = []
-    for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            for child in map(int, tasks.read_text().split()):
-                found += [child, *children(child)]
-    return found
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs (a zombie does not)."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rsplit(") ", 1)[1][0] not in "ZX"
 
 
 # --- what is looked at
@@ -484,16 +371,20 @@ def main() -> int:
     """Run the cases that are named, or all."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     known = {case.name: case for case in cases()}
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(known)}")
+    names = [*known, "run"]
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(names)}")
     parser.add_argument("--rounds", type=int, default=20, help="kills of each case")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quick", action="store_true", help="without the slow cases")
+    parser.add_argument("--far", choices=chaos_run.FARS, help="of the case run; all, in turn")
     asked = parser.parse_args()
-    if unknown := set(asked.cases) - set(known):
-        parser.error(f"no case {', '.join(sorted(unknown))}; there are {', '.join(known)}")
-    chosen = [known[name] for name in asked.cases] if asked.cases else list(known.values())
+    if unknown := set(asked.cases) - set(names):
+        parser.error(f"no case {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+    chosen = [known[name] for name in asked.cases or known if name != "run"]
     preload()
     failed = 0
+    if "run" in asked.cases or not (asked.cases or asked.quick):
+        failed += chaos_run.main(asked.rounds, asked.seed, asked.far)
     for case in chosen:
         if case.slow and asked.quick and not asked.cases:
             continue

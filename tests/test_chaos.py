@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 import chaos
+import chaos_run
+from capturing import needs_cc
 from conftest import HANG
+from tiers import needs_userfaultfd
 
 CASES = [case.name for case in chaos.cases() if not case.slow]
 
@@ -22,6 +25,18 @@ def test_killed_at_random_points(case: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("ended with") == 3
+
+
+@needs_userfaultfd
+@needs_cc
+def test_processes_of_a_run_killed_at_random_points() -> None:
+    """Nobody reads anything wrong, and nobody who was not killed is gone without a line."""
+    script = Path(chaos.__file__)
+    rounds = 2 * len(chaos_run.FARS)
+    command = [sys.executable, str(script), "--rounds", str(rounds), "--seed", "1", "run"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(" killed after ") == rounds
 
 
 def test_every_command_that_leaves_a_folder_is_a_case() -> None:

@@ -1,0 +1,133 @@
+"""What ``ends.c`` reports, and a run of it whose processes are waited for, orphans too."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import forks
+
+SOURCE = Path(__file__).with_name("ends.c")
+#: nearfar's own that serve a program, threads or processes, by their names.
+OWN = {"nearfar": "manager", "nearfar-keep": "keeper"}
+#: What all of them have mapped.
+SHARED = "/memfd:nearfar-run"
+#: Seconds that processes may take to end after the run has. A process that takes longer hangs.
+PATIENCE = 60.0
+#: The lines that a run ends with when nothing happened.
+SUMMARY = re.compile(r"nearfar: (\d[\d.,]* s, of it|promotions \d|hint faults \d|waited for )")
+
+
+@dataclass
+class Reports:
+    """The lines of a file of results.
+
+    Attributes:
+        processes: who has begun, as which process, or was to be made.
+        makers: who was to be made, and by which process.
+        ended: who has said that all was well, or that it goes.
+        wrong: the lines of those who read something wrong.
+        near: who had nothing in the far tier.
+    """
+
+    processes: dict[str, int | None]
+    makers: dict[str, int]
+    ended: set[str]
+    wrong: list[str]
+    near: set[str]
+
+    @classmethod
+    def of(cls, path: Path) -> Reports:
+        """Read the file, of which the last line may be half there."""
+        found = cls({}, {}, set(), [], set())
+        text = path.read_text() if path.exists() else ""
+        for line in text[: text.rfind("\n") + 1].splitlines():
+            what, name, process = line.split()[:3]
+            if what == "fork":
+                found.processes.setdefault(name, None)
+                found.makers[name] = int(process)
+            elif what == "begin":
+                found.processes[name] = int(process)
+            elif what in ("ok", "gone"):
+                found.ended.add(name)
+            elif what == "WRONG":
+                found.wrong.append(line)
+            else:
+                found.near.add(name)
+        return found
+
+    def lost(self) -> set[str]:
+        """Who has not been heard of at the end."""
+        wrong = {line.split()[1] for line in self.wrong}
+        return set(self.processes) - self.ended - wrong
+
+
+@dataclass
+class Ended:
+    """A run of which all processes have ended, and what nearfar said."""
+
+    code: int
+    said: str
+    reports: Reports
+
+    def reasons(self) -> list[str]:
+        """What nearfar said beyond what it says of any run."""
+        return reasons(self.said)
+
+
+def reasons(said: str) -> list[str]:
+    """The lines on standard error that say why something was ended, or anything else unusual."""
+    return [line for line in said.splitlines() if line and not SUMMARY.match(line)]
+
+
+def run(commands: str, words: Iterable[object], options: Iterable[object], results: Path) -> Ended:
+    """Run a program under ``nearfar run``, and wait for all who have its standard output.
+
+    ``commands`` is the socket of a server of commands (:mod:`forks`).
+    """
+    given = ["run", *map(str, options), "--", *map(str, words)]
+    reader, writer = os.pipe()
+    with open(os.devnull) as nothing, tempfile.TemporaryFile("w+") as said:  # noqa: PTH123
+        try:
+            streams = (nothing.fileno(), writer, said.fileno())
+            code = forks.run(commands, given, streams, os.environ)
+        finally:
+            os.close(writer)
+        hang = not drained(reader)
+        os.close(reader)
+        said.seek(0)
+        text = said.read()
+    reports = Reports.of(results)
+    assert not hang, f"runs on: {reports.lost()}; standard error: {text}"
+    return Ended(code, text, reports)
+
+
+def drained(reader: int) -> bool:
+    """Read until nobody has the other end, as far as our patience goes; whether nobody has."""
+    end = time.monotonic() + PATIENCE
+    while (left := end - time.monotonic()) > 0:
+        if select.select([reader], [], [], left)[0] and not os.read(reader, 1 << 16):
+            return True
+    return False
+
+
+def own(pid: int) -> list[tuple[str, int]]:
+    """What of nearfar's own is a thread of this process, or the process: what it is, its number."""
+    found = [(OWN[name], task) for task, name in _threads(pid) if name in OWN]
+    with contextlib.suppress(OSError):
+        if found and SHARED in Path(f"/proc/{pid}/maps").read_text():
+            return found
+    return []
+
+
+def _threads(pid: int) -> Iterator[tuple[int, str]]:
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        with contextlib.suppress(OSError):
+            yield int(task.name), (task / "comm").read_text().strip()

@@ -1,0 +1,101 @@
+"""``nearfar run``: who goes on after its parent has ended reads what was last written.
+
+It may have been killed instead, if a line on standard error says why; but nothing is wrong with
+these programs, so none of them may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import ends
+from capturing import needs_cc
+from tiers import needs_userfaultfd
+
+POLICIES = ("ssp", "tpp", "none", "nomad")
+#: How many processes each mode has at least, and the exit code of the first.
+MODES = {
+    "daemon": (2, 0),
+    "double": (3, 0),
+    "exit": (2, 0),
+    "loop": (9, 0),
+    "grandchildren": (15, 0),
+    "vfork": (5, 0),
+    "forkexec": (6, 0),
+    "threads": (5, 0),
+    "prefork": (5, 137),
+}
+FARS = ("zstd", "shm", "file")
+#: Mode, far tier, policy, and what random numbers begin with.
+CASES = [
+    (mode, far, POLICIES[(row + column) % len(POLICIES)], 10 * row + column)
+    for row, mode in enumerate(MODES)
+    for column, far in enumerate(FARS)
+]
+# More of those where chance has a part, and the tier that was left out.
+CASES += [("loop", far, "ssp", 100 + number) for number, far in enumerate(("shm", "zstd", "lz4"))]
+CASES += [("exit", "lz4", "ssp", 1)]
+
+
+def ended(
+    mode: str, far: str, policy: str, seed: int, program: Path, to: tuple[str, Path]
+) -> ends.Ended:
+    """Run the mode until its last process is gone; nothing it reported may be wrong."""
+    commands, folder = to
+    results = folder / "results"
+    tier = f"file:{folder / 'far'}" if far == "file" else far
+    options = ["--fast", "2M", "--far", tier, "--policy", policy]
+    done = ends.run(commands, [program, mode, 8, results, seed], options, results)
+    assert not done.reports.wrong, (done.reports.wrong, done.said)
+    assert not done.reports.near, done.reports.near
+    return done
+
+
+@needs_userfaultfd
+@needs_cc
+@pytest.mark.parametrize(("mode", "far", "policy", "seed"), CASES)
+def test_who_outlives_its_parent_reads_what_was_written(
+    mode: str,
+    far: str,
+    policy: str,
+    seed: int,
+    build: Callable[..., Path],
+    commands: str,
+    tmp_path: Path,
+) -> None:
+    program = build(ends.SOURCE.read_text(), "-pthread")
+    done = ended(mode, far, policy, seed, program, (commands, tmp_path))
+    assert not done.reports.lost(), (done.reports.lost(), done.said)
+    processes, code = MODES[mode]
+    assert len(done.reports.processes) >= processes
+    assert (done.code, done.reasons()) == (code, []), done.said
+
+
+@needs_userfaultfd
+@needs_cc
+@pytest.mark.parametrize("far", FARS)
+def test_a_child_of_vfork_whose_parent_is_killed(
+    far: str, build: Callable[..., Path], commands: str, tmp_path: Path
+) -> None:
+    """It has the parent's memory, which must not become zeros; it may be killed, with a line."""
+    program = build(ends.SOURCE.read_text(), "-pthread")
+    done = ended("vforkkill", far, "ssp", 1, program, (commands, tmp_path))
+    assert not done.reports.lost() or done.reasons(), done.reports.lost()
+    assert done.code == 137
+
+
+@needs_userfaultfd
+@needs_cc
+@pytest.mark.parametrize("seed", range(4))
+def test_who_becomes_another_program_while_the_run_ends(
+    seed: int, build: Callable[..., Path], commands: str, tmp_path: Path
+) -> None:
+    """It is managed or it is not, but it runs."""
+    program = build(ends.SOURCE.read_text(), "-pthread")
+    done = ended("late", "shm", "ssp", seed, program, (commands, tmp_path))
+    assert not done.reports.lost(), (done.reports.lost(), done.said)
+    assert len(done.reports.processes) == 7
+    assert (done.code, done.reasons()) == (0, []), done.said

@@ -1,0 +1,160 @@
+"""``nearfar run`` ends no healthy program, and one whose manager is gone it ends with a line.
+
+What ``healthy.c`` does, it does without nearfar as well; exit code and output must be the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import ends
+from capturing import needs_cc
+from chaos_commands import alive, children
+from tiers import needs_time, needs_userfaultfd
+
+SOURCE = Path(__file__).with_name("healthy.c")
+#: Seconds after which a program hangs. The longest one takes a quarter of it.
+PATIENCE = 90.0
+NEARFAR = [sys.executable, "-m", "nearfar", "run"]
+#: Kind, its number, and the run's options. FAR is a new file's name.
+KINDS = [
+    ("forks", 48, "--fast 4M --far-size 128M --far shm --far-latency 300us"),
+    ("forks", 48, "--fast 4M --far-size 128M --far zstd --policy tpp"),
+    ("locks", 16, "--fast 4M"),
+    ("reserves", 4, "--fast 4M"),
+    ("sparse", 1, "--fast 1M"),
+    ("merges", 4, "--fast 2M"),
+    ("aborts", 16, "--fast 4M"),
+    ("renews", 16, "--fast 4M"),
+    ("leaves", 8, "--fast 4M"),
+    ("leaves-another", 8, "--fast 4M"),
+]
+
+
+@pytest.fixture(scope="module")
+def program(build: Callable[..., Path]) -> Path:
+    return build(SOURCE.read_text(), "-pthread")
+
+
+def both(program: Path, kind: str, number: int, options: str, folder: Path) -> None:
+    """The program does the same alone and under ``nearfar run``, which has nothing to say of it."""
+    words = ["sh", "-c", 'ulimit -c unlimited; exec "$@"', "sh", str(program), kind, str(number)]
+    given = options.replace("FAR", str(folder / "far")).split()
+    alone, below = [
+        subprocess.run(
+            line, cwd=folder, capture_output=True, text=True, check=False, timeout=PATIENCE
+        )
+        for line in (words, [*NEARFAR, *given, "--", *words])
+    ]
+    # The code of a signal, as a shell has it.
+    code = alone.returncode if alone.returncode >= 0 else 128 - alone.returncode
+    assert (below.returncode, below.stdout) == (code, alone.stdout), below.stderr
+    reasons = ends.reasons(below.stderr)
+    assert "".join(f"{line}\n" for line in reasons) == alone.stderr
+
+
+@needs_userfaultfd
+@needs_cc
+@pytest.mark.parametrize(("kind", "number", "options"), KINDS)
+def test_a_healthy_program_does_what_it_does_alone(
+    kind: str, number: int, options: str, program: Path, tmp_path: Path
+) -> None:
+    both(program, kind, number, options, tmp_path)
+
+
+@needs_userfaultfd
+@needs_cc
+@needs_time
+def test_a_program_with_much_in_a_file_forks(program: Path, tmp_path: Path) -> None:
+    both(program, "forks", 300, "--fast 16M --far-size 600M --far file:FAR", tmp_path)
+
+
+# --- nearfar's own processes
+
+
+@dataclass
+class Running:
+    """A program under ``nearfar run`` that uses its memory until it is killed."""
+
+    program: Path
+    launcher: subprocess.Popen[str]
+
+    def own(self, kind: str) -> tuple[int, int]:
+        """The process and the thread of nearfar's own that is of this kind; skips without one."""
+        for pid in children(self.launcher.pid):
+            for found, task in ends.own(pid):
+                if found == kind:
+                    return pid, task
+        pytest.skip(f"this nearfar has no {kind}")
+
+    def ended(self) -> tuple[int, str, list[str]]:
+        """Wait for the run to end; exit code, what was printed, and why nearfar ended it."""
+        processes = children(self.launcher.pid)
+        out, err = self.launcher.communicate(timeout=PATIENCE)
+        end = time.monotonic() + PATIENCE
+        while any(map(alive, processes)):
+            assert time.monotonic() < end, "processes run on"
+            time.sleep(0.01)
+        return self.launcher.returncode, out, ends.reasons(err)
+
+
+@pytest.fixture
+def running(program: Path) -> Iterator[Running]:
+    words = [str(program), "uses", "8"]
+    launcher = subprocess.Popen(
+        [*NEARFAR, "--fast", "2M", "--far", "shm", "--", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert launcher.stdout
+    assert launcher.stdout.readline() == "begun\n"
+    yield Running(program, launcher)
+    for pid in [*children(launcher.pid), launcher.pid]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    launcher.communicate()
+
+
+@needs_userfaultfd
+@needs_cc
+@pytest.mark.parametrize("kind", ["manager", "keeper"])
+@pytest.mark.parametrize("way", ["killed", "ended"])
+def test_a_program_whose_manager_is_gone_is_ended_with_a_line(
+    kind: str, way: str, running: Running
+) -> None:
+    """Killed, or ended as if by itself. A keeper that is gone may be of no consequence."""
+    process, task = running.own(kind)
+    if way == "ended":
+        subprocess.run([running.program, "make-leave", str(task)], check=True, timeout=PATIENCE)
+    elif task != process:
+        pytest.skip(f"the {kind} is a thread of the program, and not killed by itself")
+    else:
+        os.kill(process, signal.SIGKILL)
+    if kind == "keeper":
+        time.sleep(3)
+        if running.launcher.poll() is None:
+            os.kill(running.own("manager")[0], signal.SIGKILL)
+    code, out, reasons = running.ended()
+    assert (code, out) == (137, "") and reasons, (code, out, reasons)
+
+
+@needs_userfaultfd
+@needs_cc
+def test_a_program_that_is_killed_takes_its_manager_with_it(running: Running) -> None:
+    """And nothing is said of it, as it was not nearfar that ended it."""
+    processes = children(running.launcher.pid)
+    mine = [pid for pid in processes if not any(task == pid for _, task in ends.own(pid))]
+    os.kill(mine[0], signal.SIGKILL)
+    assert running.ended() == (137, "", [])
+    assert not any(map(alive, processes))
