@@ -16,7 +16,7 @@ import forks
 
 SOURCE = Path(__file__).with_name("ends.c")
 #: nearfar's own that serve a program, threads or processes, by their names.
-OWN = {"nearfar": "manager", "nearfar-keep": "keeper"}
+OWN = {"nearfar-manage": "manager", "nearfar-keep": "keeper"}
 #: What all of them have mapped.
 SHARED = "/memfd:nearfar-run"
 #: Seconds that processes may take to end after the run has. A process that takes longer hangs.
