@@ -46,34 +46,51 @@ impl Owner {
 
     /// Whether it has ended or runs another program.
     pub fn has_left(&mut self) -> bool {
-        self.has_left =
-            self.has_left || wait([self.descriptor()], 0)[0] || self.shares() == Some(false);
+        self.has_left = self.has_left
+            || wait([self.descriptor()], 0)[0]
+            || shares_memory(self.pid) == Some(false);
         self.has_left
-    }
-
-    fn shares(&self) -> Option<bool> {
-        shares_memory(self.pid)
     }
 
     /// Whether any other process uses this process's memory: a child of `vfork` before its exec, for example.
     /// Takes no memory from the program's allocator, which nobody may use after the program's end.
     pub fn memory_has_others(&self) -> bool {
-        let Ok(folder) = std::fs::File::open("/proc") else { return false };
-        let mut buffer = [MaybeUninit::<u8>::uninit(); 8192];
-        let mut entries = RawDir::new(folder.as_fd(), &mut buffer);
-        let own = std::process::id();
-        while let Some(Ok(entry)) = entries.next() {
-            let name = entry.file_name().to_str().ok().and_then(|name| name.parse().ok());
-            if name.is_some_and(|pid: u32| pid != own && shares_memory(pid) == Some(true)) {
-                return true;
-            }
+        // Refused unless this process has one thread and its memory alone; it does nothing else.
+        // SAFETY: a system call that takes a number.
+        if unsafe { libc::unshare(libc::CLONE_VM) } == 0 {
+            return false;
         }
-        false
+        let own = std::process::id();
+        any_number("/proc", |pid| pid != own && shares_memory(pid) == Some(true))
     }
+}
+
+/// Whether this holds for any name in a folder that is a number. `read_dir` would take memory from libc.
+fn any_number(folder: &str, mut holds: impl FnMut(u32) -> bool) -> bool {
+    let Ok(folder) = std::fs::File::open(folder) else { return false };
+    let mut buffer = [MaybeUninit::<u8>::uninit(); 4096];
+    let mut entries = RawDir::new(folder.as_fd(), &mut buffer);
+    while let Some(Ok(entry)) = entries.next() {
+        let number = entry.file_name().to_str().ok().and_then(|name| name.parse().ok());
+        if number.is_some_and(&mut holds) {
+            return true;
+        }
+    }
+    false
 }
 
 /// Whether a process has the address space of this one; `None` if nobody may know.
 fn shares_memory(pid: u32) -> Option<bool> {
+    match thread_shares_memory(pid) {
+        // Its first thread may have ended before others.
+        Some(false) => Some(any_number(&format!("/proc/{pid}/task"), |thread| {
+            thread != pid && thread_shares_memory(thread) == Some(true)
+        })),
+        known => known,
+    }
+}
+
+fn thread_shares_memory(pid: u32) -> Option<bool> {
     // SAFETY: a system call that takes numbers.
     let order = unsafe { libc::syscall(libc::SYS_kcmp, std::process::id(), pid, KCMP_VM, 0, 0) };
     match order {
