@@ -22,7 +22,7 @@ mod numbers;
 pub mod options;
 mod order;
 pub mod predict;
-mod program;
+pub mod program;
 mod regions;
 pub mod remote;
 pub mod setup;
