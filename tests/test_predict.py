@@ -121,11 +121,11 @@ def test_the_command_line_shows_both(tmp_path: Path, nearfar: Run) -> None:
     trace = tmp_path / "zipf.trace"
     assert nearfar("generate", "zipf", "--refs", 2000, "--pages", 600, "-o", trace).returncode == 0
     memory = ["--predict", trace, "--fast", "1M", "--far", "shm", "--policy", "none"]
-    alone = nearfar("run", *memory, "--alone", 0.1)
-    assert alone.returncode == 0 and alone.stdout.split()[0] == "predicted", alone.stderr
+    only = nearfar("run", *memory)
+    assert only.returncode == 0 and only.stdout.split()[0] == "predicted", only.stderr
     both = nearfar("run", *memory, "--", program, 600, 2000, 0, "zipf")
     assert both.returncode == 0 and both.stdout == "0 wrong\n"
     assert "nearfar: seconds" in both.stderr and "predicted" in both.stderr
-    for wrong in (["--alone", 1, "--fast", "1M", "--", "true"], [*memory, "--watch", "auto"]):
+    for wrong in ([*memory, "--alone"], [*memory, "--watch", "auto"]):
         done = nearfar("run", *wrong)
         assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr

@@ -79,7 +79,7 @@ def test_pages_come_from_a_device_with_flash(epf: str) -> None:
     # One thread faults, so there are stand-ins enough.
     assert (seen["slept"] > 0) == (epf != "none"), seen
     assert (seen["stalled"] > 0) == (epf != "all"), seen
-    assert "waited for the far tier" in str(outcome)
+    assert "Waited for the far tier" in str(outcome)
 
 
 @needs_userfaultfd
@@ -162,8 +162,7 @@ def test_what_it_came_to_is_a_result_like_any_other(nearfar: Run, tmp_path: Path
         assert (done.returncode, done.stdout) == (0, "99999\n"), done.stderr
     run = json.loads((tmp_path / "ssp.run" / "run.json").read_text())
     assert run["command"] == (
-        "nearfar run --fast 4194304 --knob notice=write-protect -- "
-        "sh -c 'seq 99999 | sort -n | tail -1'"
+        "nearfar run --fast 4M --knob notice=write-protect -- sh -c 'seq 99999 | sort -n | tail -1'"
     )
     assert run["options"]["knobs"] == {"notice": "write-protect"} and run["program"] == program
     opened = open_run(tmp_path / "ssp.run")

@@ -196,8 +196,8 @@ class Terminal:
     (["--watch", "sort"], "'sort' is no process"),
     (["--watch", "0"], "no such process"),
     (["--watch", "99999999"], "no such process"),
-    (["--watch", "auto", "--", "true"], "leave the command"),
-    (["--watch", "auto", "-o", "x"], "leave the command"),
+    (["--watch", "auto", "--", "true"], "leave out the command"),
+    (["--watch", "auto", "-o", "x"], "leave out the command"),
     (["--watch", "auto", "--format", "xml"], "'xml'"),
     (["--fast", "4M", "--format", "json", "--", "true"], "goes with --watch"),
 ])  # fmt: skip

@@ -89,7 +89,15 @@ def live_run(
     knobs: Mapping[str, str],
     progress: Callable[[str], object],
     policy: tuple[str, Callable[[], object]] | None = None,
+    resident: int | None = None,
 ) -> str: ...
+def live_check(
+    command: str,
+    *,
+    options: Mapping[str, object],
+    knobs: Mapping[str, str],
+    policy: tuple[str, Callable[[], object]] | None = None,
+) -> None: ...
 def live_predict(
     *,
     options: Mapping[str, object],
@@ -101,6 +109,7 @@ def live_predict(
     costs: str | None,
     progress: Callable[[int], object] | None,
     policy: tuple[str, Callable[[], object]] | None = None,
+    resident: int | None = None,
 ) -> str: ...
 def live_probe() -> None: ...
 def live_runs() -> list[tuple[int, str]]: ...

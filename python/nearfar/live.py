@@ -12,21 +12,22 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Unpack
 
 from nearfar import _engine
 from nearfar.declared import run as declared
 from nearfar.errors import NearfarError
-from nearfar.live_result import LiveResult, LiveRun, record
+from nearfar.live_alone import LIBRARY as LIBRARY  # built by ``make live``
+from nearfar.live_alone import Alone as Alone
+from nearfar.live_alone import check_input, measure
+from nearfar.live_lines import lines
+from nearfar.live_result import RESIDENT, LiveResult, LiveRun, record
 from nearfar.output import watched
 from nearfar.processes import handling
 from nearfar.schema import knob_text, takes
+from nearfar.sizes import parse_memory
 from nearfar.tiering import made_of
-from nearfar.units import duration, percent, size
-
-LIBRARY = Path(__file__).parent / "_live" / "libnearfar_preload.so"
-"""The library that is loaded into the program, built by ``make live``."""
+from nearfar.units import percent, size
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,16 @@ class Outcome(LiveResult):
         far_latency_ns: time that a page took to or from the far tier at least.
         exit_code: the program's; 128 + N when signal N ended it.
         why: why nearfar ended the program, if it did.
+        alone_seconds: how long the program took without nearfar; None unless that was measured, as
+            are the next two.
+        alone_exit_code: its exit code then.
+        alone_bytes: most private memory that one of its processes had then.
+        resident_bytes: most private memory (RssAnon) of all processes at a moment that was looked
+            at; the next three are of that moment.
+        resident_processes: processes that were managed then.
+        unmanaged_bytes: what of it was in mappings that are not managed.
+        held_bytes: what of it was in pages that could not be moved: locked, held by I/O, or shared
+            with a child.
     """
 
     run: LiveRun
@@ -73,27 +84,27 @@ class Outcome(LiveResult):
     exit_code: int
     why: str | None
 
+    alone_seconds: float | None = None
+    alone_exit_code: int | None = None
+    alone_bytes: int | None = None
+    resident_bytes: int | None = None
+    resident_processes: int | None = None
+    unmanaged_bytes: int | None = None
+    held_bytes: int | None = None
+
+    @property
+    def slowdown(self) -> float | None:
+        """How many times as long as bare it took; None where that is not known.
+
+        Nor does it say anything where the program did something else, as its exit code shows.
+        """
+        if not self.alone_seconds or self.alone_exit_code != self.exit_code:
+            return None
+        return self.seconds / self.alone_seconds
+
     def __str__(self) -> str:
-        """What it came to, in three lines or four."""
-        seen = self.counters
-        demoted = seen["demotions_copied"] + seen["demotions_remapped"]
-        lines = [
-            f"{self.seconds:.2f} s, of it {self.user_seconds + self.system_seconds:.2f} s of "
-            f"processors; at most {size(self.fast_bytes)} fast, "
-            f"{size(self.far_pages_bytes)} far in {size(self.far_bytes)}",
-            f"promotions {seen['promotions']:,} ({seen['shadow_copies']:,} kept a shadow), "
-            f"demotions {demoted:,} ({seen['demotions_remapped']:,} to their shadow)",
-            f"hint faults {seen['hint_faults']:,}, shadow faults {seen['shadow_faults']:,}, "
-            f"aborts {seen['aborts']:,}, let through {seen['window_faults']:,}",
-        ]
-        if seen["fetches"]:
-            each = [seen[name] / seen["fetches"] for name in ("fetches_predicted_ns", "fetches_ns")]
-            lines.append(
-                f"waited for the far tier {seen['fetches']:,} times, {duration(each[1])} each "
-                f"(predicted {duration(each[0])}); slept {seen['slept']:,}, "
-                f"kept a processor {seen['stalled']:,}"
-            )
-        return "\n".join(lines)
+        """What it came to, in three to five lines."""
+        return "\n".join(lines(self))
 
 
 def counters() -> dict[str, str]:
@@ -145,6 +156,15 @@ class _Meter:
         return ", ".join(parts)
 
 
+def is_share(fast: str | int) -> bool:
+    """Whether fast memory is given as a share of the program's peak resident set.
+
+    Raises:
+        NearfarError: it is no size.
+    """
+    return any(one.is_fraction for one in parse_memory(str(fast), "--fast"))
+
+
 def asked(
     values: Mapping[str, Any], knobs: Mapping[str, str | float | bool] | None
 ) -> tuple[dict[str, Any], tuple[str, Callable[[], Any]] | None, dict[str, str]]:
@@ -158,11 +178,56 @@ def asked(
     return options, (label, make), own | given
 
 
+def _checked(
+    command: Sequence[str],
+    values: Mapping[str, Any],
+    knobs: Mapping[str, str | float | bool] | None,
+) -> tuple[list[str], tuple[dict[str, Any], tuple[str, Callable[[], Any]] | None, dict[str, str]]]:
+    """Program and arguments, and what :func:`asked` makes of the rest."""
+    words = [str(word) for word in command]
+    if not words:
+        raise NearfarError("command: is empty; put the program after `--`")
+    if not LIBRARY.exists():
+        raise NearfarError(f"{LIBRARY.name}: is not built; run `make live`", exit_code=3)
+    return words, asked(values, knobs)
+
+
+@takes(declared.OPTIONS)
+def run_alone(
+    command: Sequence[str],
+    place: str = "--alone",
+    *,
+    fast: str | int,
+    knobs: Mapping[str, str | float | bool] | None = None,
+    **options: Unpack[declared.Options],
+) -> Alone:
+    """Run ``command`` without nearfar and measure it, if :func:`run` can run it afterwards.
+
+    Its output is discarded; a line on standard error says so.
+
+    Args:
+        command: program (a path, or a name in ``PATH``) and arguments.
+        place: the option that asks for it, for messages.
+        {options}
+        knobs: the policy's, by name, as it writes them.
+
+    Raises:
+        NearfarError: as :func:`run`; standard input cannot be read twice.
+    """
+    words, (values, policy, given) = _checked(command, {"fast": fast, **options}, knobs)
+    check_input(place)
+    _engine.live_check(words[0], options=values, knobs=given, policy=policy)
+    what = f"nearfar: {place}: running the program bare first; its output is discarded"
+    print(what, file=sys.stderr, flush=True)
+    return measure(words, place)
+
+
 @takes(declared.OPTIONS)
 def run(
     command: Sequence[str],
     *,
     fast: str | int,
+    alone: bool | Alone = False,
     knobs: Mapping[str, str | float | bool] | None = None,
     **options: Unpack[declared.Options],
 ) -> Outcome:
@@ -173,6 +238,8 @@ def run(
     Args:
         command: program (a path, or a name in ``PATH``) and arguments.
         {options}
+        alone: run the program without nearfar first, its output discarded, for the slowdown; or
+            what :func:`nearfar.live_alone.measure` found. A share as ``fast`` needs it as well.
         knobs: the policy's, by name, as it writes them.
 
     A policy is a name, or a class or object that follows :class:`nearfar.tiering.Policy`. That runs
@@ -183,12 +250,12 @@ def run(
         NearfarError: the program cannot be run; the policy cannot live; userfaultfd cannot be had
             (exit code 3).
     """
-    words = [str(word) for word in command]
-    if not words:
-        raise NearfarError("command: is empty; put the program after `--`")
-    if not LIBRARY.exists():
-        raise NearfarError(f"{LIBRARY.name}: is not built; run `make live`", exit_code=3)
-    values, policy, given = asked({"fast": fast, **options}, knobs)
+    words, (values, policy, given) = _checked(command, {"fast": fast, **options}, knobs)
+    bare = alone if isinstance(alone, Alone) else None
+    if bare is None and (alone or is_share(fast)):
+        bare = run_alone(
+            words, "--alone" if alone else f"--fast {fast}", fast=fast, knobs=knobs, **options
+        )
     meter = _Meter() if watched() else None
 
     def progress(text: str) -> None:
@@ -198,7 +265,13 @@ def run(
     # Ctrl-C is the program's, which the terminal sends it to.
     with handling([signal.SIGINT], lambda _number, _frame: None):
         text = _engine.live_run(
-            words, LIBRARY, options=values, knobs=given, progress=progress, policy=policy
+            words,
+            LIBRARY,
+            options=values,
+            knobs=given,
+            progress=progress,
+            policy=policy,
+            resident=None if bare is None else bare.resident_bytes,
         )
     answer = json.loads(text)
     if policy is not None:
@@ -208,7 +281,7 @@ def run(
         print("\x1b[K", end="", file=sys.stderr)
     fast_bytes, far, window = (4096 * pages for pages in found["peak"])
     user, system = found["cpu_seconds"]
-    made = record(words, answer["options"], given)
+    made = record(words, answer["options"], given, alone=bool(alone))
     return Outcome(
         run=made,
         command=words,
@@ -226,4 +299,8 @@ def run(
         **answer["setup"],
         exit_code=found["exit_code"],
         why=found["why"],
+        alone_seconds=None if bare is None else bare.seconds,
+        alone_exit_code=None if bare is None else bare.exit_code,
+        alone_bytes=None if bare is None else bare.resident_bytes,
+        **{name: found.get(name) for name in RESIDENT},
     )

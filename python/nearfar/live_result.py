@@ -14,6 +14,9 @@ from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult, load
 from nearfar.schema import Column, Rows
 
+#: What the engine says of really resident memory.
+RESIDENT: Final = ("resident_bytes", "resident_processes", "unmanaged_bytes", "held_bytes")
+
 #: The row of a run; ``make declared`` writes it as :mod:`nearfar.declared.run`.
 TABLES: Final = {
     "rows": Rows(
@@ -49,6 +52,24 @@ TABLES: Final = {
                    "Most far memory that was let through without a promotion.", "window"),
             Column("far_bytes", "int64", False, "bytes",
                    "Most bytes that the far tier took for it.", "far takes"),
+            Column("alone_seconds", "double", True, "s",
+                   "How long the program took bare, without nearfar; null unless `--alone` or a "
+                   "share as `--fast` had that measured.", "bare"),
+            Column("alone_exit_code", "int64", True, "", "Its exit code then."),
+            Column("alone_bytes", "int64", True, "bytes",
+                   "Most private memory that one of its processes had then.", "bare memory"),
+            Column("slowdown", "double", True, "",
+                   "How many times as long as bare it took; null if its exit code differs."),
+            Column("resident_bytes", "int64", True, "bytes",
+                   "Most private memory that was resident, of all processes at a moment that was "
+                   "looked at.", "resident"),
+            Column("resident_processes", "int64", True, "",
+                   "Processes that were managed at that moment."),
+            Column("unmanaged_bytes", "int64", True, "bytes",
+                   "What of it was in mappings that are not managed.", "not managed"),
+            Column("held_bytes", "int64", True, "bytes",
+                   "What of it could not be moved: locked, held by I/O, or shared with a child.",
+                   "held"),
             *(Column(name, "int64", False, "", what) for name, what in _engine.live_counters()),
         ),
         keys=("command", "policy", "knobs", "far", "budget_bytes", "far_size_bytes",
@@ -57,7 +78,8 @@ TABLES: Final = {
             name: "less"
             for name in ("seconds", "user_seconds", "system_seconds", "manager_seconds", "faults",
                          "promotions", "hint_faults", "shadow_faults", "aborts", "window_faults",
-                         "far_loads", "far_stores", "fast_bytes", "far_bytes")
+                         "far_loads", "far_stores", "fast_bytes", "far_bytes", "slowdown",
+                         "resident_bytes")
         },
     ),
 }  # fmt: skip
@@ -70,15 +92,25 @@ class LiveRun(Run, total=False):
     kernel: str
 
 
-def record(words: Sequence[str], options: Mapping[str, Any], knobs: Mapping[str, str]) -> LiveRun:
+def record(
+    words: Sequence[str],
+    options: Mapping[str, Any],
+    knobs: Mapping[str, str],
+    *,
+    alone: bool,
+) -> LiveRun:
     """The record of a run of ``words``.
 
     Args:
         words: program and arguments.
         options: as the engine read them.
         knobs: of the policy.
+        alone: whether it was asked to be run bare as well.
     """
     run = provenance("run", options=OPTIONS, values=options)
+    if alone:
+        run["command"] += " --alone"
+        run["options"]["alone"] = True
     for name, value in knobs.items():
         run["command"] += f" --knob {shlex.quote(f'{name}={value}')}"
     run["command"] += f" -- {shlex.join(words)}"
@@ -130,8 +162,9 @@ class LiveResult(FolderResult):
         program, options = [str(word) for word in run["program"]], dict(run["options"])
         knobs = {str(k): str(v) for k, v in dict(options.get("knobs", {})).items()}
         counters = {name: row.pop(name) for name, _ in _engine.live_counters()}
-        for name in ("command", "policy", "knobs", "far", "epf"):
-            row.pop(name)
+        # What stands elsewhere too, or follows from the rest; an older run has no slowdown.
+        for name in ("command", "policy", "knobs", "far", "epf", "slowdown"):
+            row.pop(name, None)
         options |= {name: str(options[name]) for name in ("policy", "far", "epf")}
         options |= {"knobs": knobs} if knobs else {}
         kept = {**run, "program": program, "options": options}

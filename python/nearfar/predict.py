@@ -47,6 +47,7 @@ class Prediction:
         options: what was asked for.
         counters: what happens, by name, as in :class:`nearfar.live.Outcome`.
         seconds: from start to end.
+        budget_bytes: fast memory.
         references: the program's, to memory that is managed.
         fast_bytes: most fast memory in use.
         far_pages_bytes: most memory in the far tier, shadows included, before compression.
@@ -58,6 +59,7 @@ class Prediction:
     options: dict[str, Any]
     counters: dict[str, int]
     seconds: float
+    budget_bytes: int
     references: int
     fast_bytes: int
     far_pages_bytes: int
@@ -91,6 +93,7 @@ def predict(
     fast: str | int,
     workload: Mapping[str, Any] | None = None,
     alone: float | None = None,
+    resident: int | None = None,
     shared_processor: bool | None = None,
     costs: Mapping[str, int] | None = None,
     knobs: Mapping[str, str | float | bool] | None = None,
@@ -106,6 +109,8 @@ def predict(
         load: a trace folder, or the name of a generated workload of ``nearfar tiering``.
         workload: options of a generated workload: ``{{"scale": "1/27", "mix": "write"}}``.
         alone: seconds that the program takes by itself. Without it a reference takes a nanosecond.
+        resident: bytes of the program's peak resident set, which ``fast`` may be a share of.
+            Without it that of the trace or the workload.
         shared_processor: the program and its manager have one processor. By default, whether this
             process may use one only.
         costs: those of an earlier prediction; nothing is measured then.
@@ -134,6 +139,7 @@ def predict(
         costs=None if costs is None else json.dumps(dict(costs)),
         progress=None,
         policy=policy,
+        resident=resident,
     )
     if policy is not None:
         values["policy"] = policy[0]
@@ -144,6 +150,7 @@ def predict(
         options=values,
         counters=found["counters"],
         seconds=found["seconds"],
+        budget_bytes=found["budget_bytes"],
         references=found["references"],
         fast_bytes=fast_bytes,
         far_pages_bytes=far,

@@ -193,6 +193,7 @@ STUDIES: Final = {
             in_columns=(
                 "command",
                 "fast",
+                "alone",
                 "knobs",
                 "far",
                 "policy",

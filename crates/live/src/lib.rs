@@ -23,7 +23,7 @@ mod numbers;
 pub mod options;
 mod order;
 pub mod predict;
-mod program;
+pub mod program;
 mod reaper;
 mod regions;
 pub mod remote;

@@ -6,8 +6,8 @@ use nearfar_kernel::epf;
 use nearfar_kernel::tiering::layered::{Declared, Hooks};
 use nearfar_kernel::tiering::{NodeId, POLICIES, Settings, find, usual_min_free};
 use nearfar_schema::{
-    Bytes, Choice, Command, Entry, Given, Nanoseconds, Options as _, Registry, Value, column, none,
-    required,
+    Bytes, Choice, Command, Entry, Given, Nanoseconds, OneMemory, Options as _, Registry, Value,
+    column, none, required, units::MemorySize,
 };
 use nearfar_trace::{Error, Result};
 use serde_json::Value as Json;
@@ -24,8 +24,8 @@ const LEAST: u64 = 1 << 20;
 nearfar_schema::options! {
     /// The options of `nearfar run` as they are written.
     pub struct Asked {
-        /// Memory that each process keeps for itself: 512M.
-        fast: Bytes = required(),
+        /// Fast memory of each process: 512M, or 50% of the peak resident set of the program's largest process.
+        fast: OneMemory = required(),
         /// Where the rest lies: zstd, lz4, shm, file:PATH for a new file of that name, umd:MACHINE, or node:N for memory node N.
         far: Tier = "zstd",
         /// Policy that decides what lies where.
@@ -118,6 +118,43 @@ impl Value for Tier {
 }
 
 impl Asked {
+    /// The same, where `--fast` may be a share of the program's peak resident set, which is `resident` bytes.
+    /// It is still recorded as it was written.
+    ///
+    /// # Errors
+    /// The share comes to too little memory.
+    pub fn resolved(mut self, resident: u64) -> Result<Self> {
+        if let MemorySize::Fraction(part) = self.fast.size {
+            // A float holds more than any memory; whole pages, as a budget is.
+            let pages = (resident as f64 * part / PAGE as f64).ceil() as u64;
+            let bytes = pages.saturating_mul(PAGE as u64);
+            if bytes < LEAST {
+                let what = format!(
+                    "{} of the program's peak resident set ({} KiB) is less than 1 MiB",
+                    self.fast.text.trim(),
+                    resident >> 10
+                );
+                return Err(Error::input("--fast", what, "give more, such as 64M"));
+            }
+            self.fast.size = MemorySize::Bytes(bytes);
+        }
+        Ok(self)
+    }
+
+    /// The same with the least that `--fast` may be, where it is a share.
+    #[must_use]
+    pub fn least(mut self) -> Self {
+        if self.is_share() {
+            self.fast.size = MemorySize::Bytes(LEAST);
+        }
+        self
+    }
+
+    /// Whether `--fast` is a share of a resident set that is not known yet.
+    pub fn is_share(&self) -> bool {
+        matches!(self.fast.size, MemorySize::Fraction(_))
+    }
+
     /// How to run a program, with `knobs` of the policy.
     ///
     /// # Errors
@@ -162,11 +199,17 @@ impl Asked {
         base: Option<&str>,
         knobs: BTreeMap<String, String>,
     ) -> Result<Setup> {
-        if self.fast.0 < LEAST {
+        let fast = match self.fast.size {
+            MemorySize::Bytes(bytes) => bytes,
+            MemorySize::Fraction(_) => {
+                let what = "is a share of the program's peak resident set, which is not known";
+                return Err(Error::input("--fast", what, "give a size, such as 64M"));
+            }
+        };
+        if fast < LEAST {
             return Err(Error::input("--fast", "is less than 1 MiB", "give more, such as 64M"));
         }
-        let far_size =
-            self.far_size.as_ref().map_or(self.fast.0.saturating_mul(16), |bytes| bytes.0);
+        let far_size = self.far_size.as_ref().map_or(fast.saturating_mul(16), |bytes| bytes.0);
         let (name, tier, argument) = far::find(&self.far.0)?;
         if let Some(why) = tier.own_time.filter(|_| self.far_latency.0 > 0) {
             let what = format!("is of no use with {name}, {why}");
@@ -178,7 +221,7 @@ impl Asked {
             whole => format!("{name}:{whole}"),
         };
         let mut setup = Setup {
-            fast: self.fast.0,
+            fast,
             far_size,
             far,
             far_latency_ns: self.far_latency.0,
@@ -299,6 +342,9 @@ mod tests {
         assert_eq!(setup.epf, "all");
         for (given, says) in [
             (vec![("fast", "1K")], "1 MiB"),
+            (vec![("fast", "0%")], "not above 0 %"),
+            (vec![("fast", "10%,50%")], "one size"),
+            (vec![("fast", "50%")], "not known"),
             (vec![("fast", "64M"), ("far", "tape")], "zstd, lz4"),
             (vec![("fast", "64M"), ("epf", "some")], "none, all, smart:50us"),
             (vec![("fast", "64M"), ("far", "umd:umd"), ("far_latency", "2us")], "umd"),
@@ -313,6 +359,21 @@ mod tests {
             let text = asked(&given).map(|_| ()).unwrap_err().to_string();
             assert!(text.contains(says) && !text.contains('\n'), "{text}");
         }
+    }
+
+    #[test]
+    fn a_share_is_of_the_resident_set() {
+        let given = |fast: &str| Asked::read(&[("fast".into(), Given::from(fast))].into()).unwrap();
+        for (fast, budget) in [("50%", 4 << 20), ("200 %", 16 << 20), ("3M", 3 << 20)] {
+            let asked = given(fast);
+            assert_eq!(asked.is_share(), fast.ends_with('%'));
+            let asked = asked.resolved((8 << 20) - 1).unwrap();
+            assert_eq!(asked.setup(BTreeMap::new()).unwrap().fast, budget);
+            assert_eq!(asked.plain()["fast"], fast);
+        }
+        let text = given("10%").resolved(8 << 20).unwrap_err().to_string();
+        let says = "--fast: 10% of the program's peak resident set (8192 KiB) is less than 1 MiB";
+        assert!(text.starts_with(says) && !text.contains('\n'), "{text}");
     }
 
     #[test]

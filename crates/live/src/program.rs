@@ -7,6 +7,10 @@ use std::path::{Path, PathBuf};
 
 use nearfar_trace::{Error, Result};
 
+use crate::far;
+use crate::linux::Linux;
+use crate::setup::Setup;
+
 /// Find `name` as a shell does and look whether the library can be loaded into it.
 ///
 /// # Errors
@@ -16,6 +20,19 @@ pub fn check(name: &str) -> Result<PathBuf> {
         Error::input(name, "no such program", "give the command after --, as in a shell")
     })?;
     look(&path, 4)?;
+    Ok(path)
+}
+
+/// Find what would keep `name` from being run as `setup` says, without running it: the program, userfaultfd,
+/// the far tier.
+///
+/// # Errors
+/// As [`check`]; userfaultfd cannot be had; the far tier cannot be made.
+pub fn check_all(setup: &Setup, name: &str) -> Result<PathBuf> {
+    let path = check(name)?;
+    Linux::open(1)?;
+    let (_, tier, argument) = far::find(&setup.far)?;
+    (tier.make)(argument, 1)?;
     Ok(path)
 }
 

@@ -15,8 +15,7 @@ use std::time::{Duration, Instant};
 use nearfar_trace::{Error, Result};
 use serde::Serialize;
 
-use crate::far;
-use crate::linux::{Linux, monotonic, wait};
+use crate::linux::{monotonic, wait};
 use crate::program;
 use crate::reaper;
 use crate::remote::{Provider, Socket};
@@ -51,6 +50,7 @@ pub struct Summary {
     /// Processor time of the managers.
     pub manager_seconds: f64,
     /// What was resident when most was.
+    #[serde(flatten)]
     pub resident: Resident,
     /// Seconds from start to end.
     pub seconds: f64,
@@ -67,10 +67,10 @@ pub struct Summary {
 /// Private memory of all managed processes in RAM at a moment, and what of it is not counted as fast.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Resident {
-    /// All of it.
-    pub bytes: u64,
-    /// The managers' own.
-    pub manager_bytes: u64,
+    /// All of it, the managers' own left out.
+    pub resident_bytes: u64,
+    /// The processes.
+    pub resident_processes: u64,
     /// In mappings that are not managed: those that were there before the program's `main`.
     pub unmanaged_bytes: u64,
     /// Far pages that are held in memory: locked, shared with a child, or used for I/O.
@@ -83,9 +83,10 @@ impl Resident {
         let Some(bytes) = anonymous_bytes(block.manager.load(Ordering::Relaxed)) else { return };
         let own = block.own_bytes.load(Ordering::Relaxed);
         let [fast, _, window, _] = block.used();
-        self.bytes += bytes;
-        self.manager_bytes += own;
-        self.unmanaged_bytes += bytes.saturating_sub((fast + window) * PAGE as u64 + own);
+        let bytes = bytes.saturating_sub(own);
+        self.resident_bytes += bytes;
+        self.resident_processes += 1;
+        self.unmanaged_bytes += bytes.saturating_sub((fast + window) * PAGE as u64);
         self.held_bytes += block.held_pages.load(Ordering::Relaxed) * PAGE as u64;
     }
 }
@@ -118,11 +119,8 @@ pub fn run(
             "give it after --, as in `nearfar run --fast 64M -- sort big`",
         )
     })?;
-    let path = program::check(name)?;
     // What the library would find missing is said before anything runs.
-    Linux::open(1)?;
-    let (_, tier, argument) = far::find(&setup.far)?;
-    (tier.make)(argument, 1)?;
+    let path = program::check_all(setup, name)?;
     let system = |error| Error::io(Path::new("run"), "preparing", &error);
     let (shared, file) = Shared::create().map_err(system)?;
     let (bell, far_end) = pipe().map_err(system)?;
@@ -409,7 +407,7 @@ impl Supervisor {
         (summary.counters, summary.images, summary.now) = (counters, images, used);
         (summary.peak, summary.far_bytes) = ([peak[0], peak[1], peak[2]], peak[3]);
         summary.manager_seconds = manager_ns as f64 / 1e9;
-        if resident.bytes > summary.resident.bytes {
+        if resident.resident_bytes > summary.resident.resident_bytes {
             summary.resident = resident;
         }
     }

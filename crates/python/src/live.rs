@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use nearfar_kernel::tiering::{Time, make};
-use nearfar_live::Counters;
 use nearfar_live::options::Asked;
 use nearfar_live::predict::{Costs, Predictor};
+use nearfar_live::program;
 use nearfar_live::remote::Provider;
 use nearfar_live::setup::Setup;
 use nearfar_live::supervise::{Summary, run};
 use nearfar_live::watch::Watched;
+use nearfar_live::{Counters, PAGE};
 use nearfar_schema::Options as _;
 use nearfar_study::tiering;
 use nearfar_study::tiering::trace::{Numbering, TracePages};
@@ -26,6 +27,12 @@ use crate::raise;
 
 /// A policy that is not built in: what it is called, and what makes an object of it.
 type Given = (String, Py<PyAny>);
+
+/// What was asked for; with the bytes of the program's resident set, where they are known.
+fn read(options: &Bound<'_, PyDict>, resident: Option<u64>) -> PyResult<Asked> {
+    let asked: Asked = crate::given::read(options)?;
+    resident.map_or(Ok(asked.clone()), |resident| asked.resolved(resident)).map_err(raise)
+}
 
 /// How to run, with a policy that was given; its first object.
 fn set_up(
@@ -65,8 +72,10 @@ fn answer(asked: &Asked, setup: &Setup, summary: &Summary) -> String {
 /// were read, and what they came to where that depends on others. `progress` is called a few times a second with
 /// what it has come to so far, and ends the program by raising. `policy`: a name and what makes an object
 /// (`nearfar.tiering.Policy`), in place of the option; each process has one, called in a thread of its own.
+/// `resident`: bytes of the program's peak resident set, which the fast memory may be a share of.
 #[pyfunction]
-#[pyo3(signature = (command, library, *, options, knobs, progress, policy=None))]
+#[pyo3(signature = (command, library, *, options, knobs, progress, policy=None, resident=None))]
+#[allow(clippy::too_many_arguments)]
 fn live_run(
     py: Python<'_>,
     command: Vec<String>,
@@ -75,8 +84,9 @@ fn live_run(
     knobs: BTreeMap<String, String>,
     progress: Py<PyAny>,
     policy: Option<Given>,
+    resident: Option<u64>,
 ) -> PyResult<String> {
-    let asked: Asked = crate::given::read(options)?;
+    let asked = read(options, resident)?;
     let (setup, first) = set_up(py, &asked, policy.as_ref(), knobs)?;
     let of_policy = Raised::default();
     let provider = policy
@@ -101,15 +111,32 @@ fn live_run(
     }
 }
 
+/// Refuse what [`live_run`] would refuse of these, without running anything: before the program is run alone to
+/// measure it. Of a fast memory that is a share, the least is taken.
+#[pyfunction]
+#[pyo3(signature = (command, *, options, knobs, policy=None))]
+fn live_check(
+    py: Python<'_>,
+    command: &str,
+    options: &Bound<'_, PyDict>,
+    knobs: BTreeMap<String, String>,
+    policy: Option<Given>,
+) -> PyResult<()> {
+    let asked: Asked = crate::given::read(options)?;
+    let (setup, _) = set_up(py, &asked.least(), policy.as_ref(), knobs)?;
+    py.detach(|| program::check_all(&setup, command)).map(|_| ()).map_err(raise)
+}
+
 /// What a run is predicted to come to, as JSON text: `{"counters", "seconds", "references", "peak",
-/// "costs"}`.
+/// "costs", "budget_bytes"}`.
 ///
 /// `load` are options of a tiering study, whose workload is what the program does; with a `trace`, that.
 /// `alone`: seconds that the program takes by itself; else a nanosecond a reference. `costs`: those of an
-/// earlier prediction, as JSON text; else they are measured in this process first. `policy` as above.
+/// earlier prediction, as JSON text; else they are measured in this process first. `policy` as above, and
+/// `resident`; without it that of the trace or the workload.
 #[pyfunction]
 #[pyo3(signature = (
-    *, options, knobs, load, trace, alone, shared_processor, costs, progress, policy=None
+    *, options, knobs, load, trace, alone, shared_processor, costs, progress, policy=None, resident=None
 ))]
 #[allow(clippy::too_many_arguments)]
 fn live_predict(
@@ -123,10 +150,26 @@ fn live_predict(
     costs: Option<&str>,
     progress: Option<Py<PyAny>>,
     policy: Option<Given>,
+    resident: Option<u64>,
 ) -> PyResult<String> {
-    let asked: Asked = crate::given::read(options)?;
-    let (setup, object) = set_up(py, &asked, policy.as_ref(), knobs)?;
+    let mut asked = read(options, resident)?;
     let load: tiering::options::Asked = crate::given::read(load)?;
+    let again = |py: Python<'_>| progress.as_ref().map(|progress| progress.clone_ref(py));
+    let prepare = |on_progress: &mut dyn FnMut(u64) -> nearfar_trace::Result<()>| match &trace {
+        Some(path) => {
+            let numbering = Numbering { private: true, lives: true, ..Numbering::default() };
+            let pages = TracePages::open(path, numbering, on_progress)?;
+            Ok(Prepared::trace(path.display().to_string(), pages, 1))
+        }
+        None => generated(&load.workload.0, &load.shape()),
+    };
+    let mut known = None;
+    if asked.is_share() {
+        let workload = crate::progress::run(py, again(py), |on_progress| prepare(on_progress))?;
+        asked = asked.resolved(u64::from(workload.resident) * PAGE as u64).map_err(raise)?;
+        known = Some(workload);
+    }
+    let (setup, object) = set_up(py, &asked, policy.as_ref(), knobs)?;
     let costs = match costs {
         Some(text) => serde_json::from_str(text).map_err(|error| {
             raise(Error::input("costs", error.to_string(), "give those of a prediction"))
@@ -135,16 +178,8 @@ fn live_predict(
     };
     let raised = Raised::default();
     let ours = object.map(|object| (object, raised.clone()));
-    let result = crate::progress::run(py, progress, move |on_progress| {
-        let workload = match &trace {
-            Some(path) => {
-                let numbering = Numbering { private: true, lives: true, ..Numbering::default() };
-                let pages = TracePages::open(path, numbering, on_progress)?;
-                Prepared::trace(path.display().to_string(), pages, 1)
-            }
-            None => generated(&load.workload.0, &load.shape())?,
-        };
-        let workload = Arc::new(workload);
+    let result = crate::progress::run(py, again(py), |on_progress| {
+        let workload = Arc::new(known.map_or_else(|| prepare(on_progress), Ok)?);
         let seconds = alone.map(|all| all / tiering::predict::references(&workload).max(1) as f64);
         let reference = Time::from_ps(seconds.map_or(1000, |seconds| (seconds * 1e12) as u64));
         let settings = setup.settings();
@@ -162,7 +197,9 @@ fn live_predict(
             on_progress(count)
         };
         tiering::predict::predict(&workload, load.seed.0, &mut predictor, &mut watched)?;
-        Ok(serde_json::to_string(&predictor.predicted()).unwrap_or_default())
+        let mut found = serde_json::to_value(predictor.predicted()).unwrap_or_default();
+        found["budget_bytes"] = setup.fast.into();
+        Ok(found.to_string())
     });
     raised.take().map_or(result, Err)
 }
@@ -211,6 +248,7 @@ impl LiveWatch {
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<LiveWatch>()?;
     module.add_function(wrap_pyfunction!(live_run, module)?)?;
+    module.add_function(wrap_pyfunction!(live_check, module)?)?;
     module.add_function(wrap_pyfunction!(live_predict, module)?)?;
     module.add_function(wrap_pyfunction!(live_probe, module)?)?;
     module.add_function(wrap_pyfunction!(live_runs, module)?)?;

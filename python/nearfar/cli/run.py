@@ -36,18 +36,18 @@ def run(
         Path | None,
         typer.Option(
             metavar="TRACE",
-            help="A trace of the program: also show what the run is predicted to come to; that "
-            "alone without a command.",
+            help="A trace of the program: also show what the run is predicted to come to; only "
+            "that without a command. A share as --fast is then of the trace's resident set.",
         ),
     ] = None,
     alone: Annotated[
-        float | None,
+        bool,
         typer.Option(
-            metavar="SECONDS",
-            help="How long the program takes by itself, for --predict.",
-            show_default="a nanosecond a reference",
+            "--alone/--no-alone",
+            help="Run the program without nearfar first, its output discarded, and say how much "
+            "longer it takes with. A share as --fast does that as well.",
         ),
-    ] = None,
+    ] = False,
     watch: Annotated[
         str | None,
         typer.Option(
@@ -72,15 +72,17 @@ def run(
     from nearfar.errors import NearfarError
 
     if watch is not None:
-        if command or out is not None or predict is not None:
-            raise NearfarError("--watch: runs nothing; leave the command, -o and --predict away")
+        if command or out is not None or predict is not None or alone:
+            raise NearfarError(
+                "--watch: runs nothing; leave out the command, -o, --predict and --alone"
+            )
         show(watch, output_format)
         return
     if output_format != "table":
         raise NearfarError("--format: goes with --watch; -o keeps what a run came to")
     if fast is None:
-        raise NearfarError("--fast: is missing; give a size such as 512M")
-    if not command and predict is None:
+        raise NearfarError("--fast: is missing; give a size such as 512M, or a share such as 50%")
+    if not command and (predict is None or alone):
         raise NearfarError("COMMAND: is missing; put the program after `--`")
     check_outputs(out, force)
     knobs = {}
@@ -90,16 +92,27 @@ def run(
             raise NearfarError(f"--knob: {text} has no value; write NAME=VALUE")
         knobs[name] = value
     predicted = None
+    bare: live.Alone | None = None
     if predict is not None:
         from nearfar.predict import predict as run_to_be
 
-        predicted = run_to_be(predict, alone=alone, fast=fast, knobs=knobs, **options)
+        if alone:
+            bare = live.run_alone(command or [], fast=fast, knobs=knobs, **options)
+        predicted = run_to_be(
+            predict,
+            alone=None if bare is None else bare.seconds,
+            resident=None if bare is None else bare.resident_bytes,
+            fast=fast,
+            knobs=knobs,
+            **options,
+        )
         if not command:
             print(predicted.beside())
             return
-    elif alone is not None:
-        raise NearfarError("--alone: goes with --predict")
-    outcome = live.run(command or [], fast=fast, knobs=knobs, **options)
+        if bare is None and live.is_share(fast):
+            # Of the trace's resident set, for both.
+            fast = str(predicted.budget_bytes)
+    outcome = live.run(command or [], fast=fast, alone=bare or alone, knobs=knobs, **options)
     for line in str(outcome).splitlines():
         print(f"nearfar: {line}", file=sys.stderr)
     if predicted is not None:

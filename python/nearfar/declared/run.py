@@ -22,7 +22,7 @@ OPTIONS: Final = (
     Option(
         "fast",
         type="str | int",
-        what="Memory that each process keeps for itself: 512M.",
+        what="Fast memory of each process: 512M, or 50% of the peak resident set of the program's largest process.",
         required=True,
         metavar="SIZE",
     ),
@@ -90,6 +90,14 @@ class Row(TypedDict):
     far_pages_bytes: int
     window_bytes: int
     far_bytes: int
+    alone_seconds: float | None
+    alone_exit_code: int | None
+    alone_bytes: int | None
+    slowdown: float | None
+    resident_bytes: int | None
+    resident_processes: int | None
+    unmanaged_bytes: int | None
+    held_bytes: int | None
     faults: int
     first_touches: int
     hint_faults: int
@@ -202,6 +210,57 @@ ROWS: Final = Rows(
             title="far takes",
         ),
         Column(
+            "alone_seconds",
+            "double",
+            True,
+            "s",
+            "How long the program took bare, without nearfar; null unless `--alone` or a share as `--fast` had that measured.",
+            title="bare",
+        ),
+        Column("alone_exit_code", "int64", True, "", "Its exit code then."),
+        Column(
+            "alone_bytes",
+            "int64",
+            True,
+            "bytes",
+            "Most private memory that one of its processes had then.",
+            title="bare memory",
+        ),
+        Column(
+            "slowdown",
+            "double",
+            True,
+            "",
+            "How many times as long as bare it took; null if its exit code differs.",
+        ),
+        Column(
+            "resident_bytes",
+            "int64",
+            True,
+            "bytes",
+            "Most private memory that was resident, of all processes at a moment that was looked at.",
+            title="resident",
+        ),
+        Column(
+            "resident_processes", "int64", True, "", "Processes that were managed at that moment."
+        ),
+        Column(
+            "unmanaged_bytes",
+            "int64",
+            True,
+            "bytes",
+            "What of it was in mappings that are not managed.",
+            title="not managed",
+        ),
+        Column(
+            "held_bytes",
+            "int64",
+            True,
+            "bytes",
+            "What of it could not be moved: locked, held by I/O, or shared with a child.",
+            title="held",
+        ),
+        Column(
             "faults", "int64", False, "", "Faults of the program that were answered, of every kind."
         ),
         Column("first_touches", "int64", False, "", "Pages touched for the first time."),
@@ -311,6 +370,8 @@ ROWS: Final = Rows(
         "far_stores": "less",
         "fast_bytes": "less",
         "far_bytes": "less",
+        "slowdown": "less",
+        "resident_bytes": "less",
     },
 )
 
