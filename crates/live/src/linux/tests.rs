@@ -138,6 +138,23 @@ fn pages_come_around_where_a_part_is_read_only() {
     drop(memory);
 }
 
+/// However small a mapping is, it is managed.
+#[test]
+fn a_mapping_of_one_page_is_found() {
+    let Some(kernel) = linux(1) else { return };
+    let memory = Mapping::new(1).unwrap();
+    let (memory, mut kernel) = (memory, kernel);
+    write_at(memory.range().from, 1);
+    kernel.excluded.add(Range::new(Va::new(0), Va::of(u64::MAX)));
+    kernel.excluded.remove(memory.range());
+    let mut found = Vec::new();
+    kernel.discover(&Regions::default(), &mut found);
+    let present = vec![memory.range().from];
+    assert_eq!(found, [Found { range: memory.range(), present }]);
+    drop(kernel);
+    drop(memory);
+}
+
 /// Reserved address space costs nothing to look through.
 #[test]
 fn three_pages_of_four_tebibytes_are_found_at_once() {
@@ -295,7 +312,7 @@ fn manage(policy: &str, far: &str, fast: u64, pages: u64, act: impl FnOnce(Range
     if mapped {
         check_nodes(&manager.world);
     }
-    let (used, _) = manager.world.used();
+    let used = manager.world.used;
     let seen = manager.world.counters;
     // A page that could not be put on its node is fast.
     assert!(used[0] <= fast + seen.over_budget, "{used:?}");

@@ -12,8 +12,9 @@ use proptest::prelude::*;
 
 use super::{Plain, remotely, sizes};
 use crate::model::{Access, Model, ModelKernel, Rules, Share};
+use crate::numbers::GROUP;
 use crate::world::{Counters, SLOW_NODE, is};
-use crate::{Child, Event, Frame, Manager, Range, Turn, Va, World};
+use crate::{Child, Event, Frame, Manager, Range, Sizes, Turn, Va, World};
 
 type Alone = Rc<RefCell<Model>>;
 
@@ -49,9 +50,20 @@ impl Live {
         mapped: bool,
         make: impl FnOnce(&mut dyn Memory) -> nearfar_trace::Result<Made>,
     ) -> nearfar_trace::Result<Self> {
+        Self::numbered(seed, around, mapped, 1 << 11, make)
+    }
+
+    /// With page numbers below `numbers` only.
+    fn numbered(
+        seed: u64,
+        around: u64,
+        mapped: bool,
+        numbers: u32,
+        make: impl FnOnce(&mut dyn Memory) -> nearfar_trace::Result<Made>,
+    ) -> nearfar_trace::Result<Self> {
         let rules = Rules { guard: true, pins: true };
         let model = Rc::new(RefCell::new(Model::new(2 * PAGES as usize, seed, rules)));
-        let sizes = sizes(10, 26, 2, mapped);
+        let sizes = Sizes { pages: numbers, ..sizes(10, 26, 2, mapped) };
         let kernel = ModelKernel::new(Rc::clone(&model), sizes.lot());
         let world = World::new(kernel, Plain::of(26, seed % 2 == 1), sizes);
         let mut live = Self { manager: Manager::with(world, around, make)?, model };
@@ -178,7 +190,14 @@ impl Subject for Live {
 
 #[test]
 fn the_live_memory_keeps_to_the_contract() {
-    suite(400, |make, seed| Live::with(seed, 1 + seed % 4, seed.is_multiple_of(3), make).unwrap());
+    suite(400, |make, seed| {
+        let mut live = Live::with(seed, 1 + seed % 4, seed.is_multiple_of(3), make).unwrap();
+        // The suite knows a page by one number: so groups get theirs in order, and keep them.
+        for at in (0..PAGES).step_by(GROUP as usize) {
+            live.manager.world.numbers.hold(Va::new(at.into()));
+        }
+        live
+    });
 }
 
 proptest! {
@@ -188,11 +207,13 @@ proptest! {
     /// invariant. The others refuse it by what it lacks.
     #[test]
     fn nothing_is_lost(
-        steps in testing::steps(), seed: u64, around in 1..5u64, mapped: bool,
+        steps in testing::steps(), seed: u64, around in 1..5u64, mapped: bool, few: bool,
     ) {
+        let numbers = if few { 2 * GROUP } else { 1 << 11 };
         for (name, _) in POLICIES {
             for settings in all_settings(name).unwrap() {
-                match Live::start(name, &settings, seed, around, mapped) {
+                let make = |mem: &mut dyn Memory| make(name, &settings, mem);
+                match Live::numbered(seed, around, mapped, numbers, make) {
                     Ok(mut live) => live.run(&steps),
                     Err(error) => {
                         let text = error.to_string();
@@ -304,6 +325,88 @@ fn pages_that_are_moved_keep_what_they_hold() {
         assert!(message.is_some());
         assert_eq!(live.manager.world.used(), ([0, 0], 0));
         assert_eq!(live.manager.world.far_bytes(), 0);
+    }
+}
+
+/// Pages that there are no numbers for are in the program's memory, over the budget, wherever they were
+/// before they were moved.
+#[test]
+fn where_numbers_run_out_nothing_is_lost() {
+    let mut brought = 0;
+    for (name, mapped) in on_both_kinds() {
+        for (groups, seed) in (1..4).flat_map(|groups| (0..8).map(move |seed| (groups, seed))) {
+            let settings = testing::settings(name).unwrap();
+            let make = |mem: &mut dyn Memory| make(name, &settings, mem);
+            let Ok(mut live) = Live::numbered(seed, 2, mapped, groups * GROUP, make) else {
+                continue;
+            };
+            live.run(&testing::thrashing(4));
+            let before = live.manager.world.counters.over_budget;
+            assert!(before > 0 || groups >= PAGES.div_ceil(GROUP));
+            let end = 2 * u64::from(PAGES);
+            live.model.borrow_mut().unmap(Range::new(Va::new(16), Va::new(u64::from(PAGES))));
+            live.settle();
+            // By a few pages: what was two groups is three.
+            let mut range = Range::new(Va::new(0), Va::new(16));
+            for to in [27, 1, 30].map(Va::new) {
+                let message = live.model.borrow_mut().remap(range, to);
+                live.look_around(1);
+                let loads = live.manager.world.counters.far_loads;
+                live.model.borrow_mut().tell(Event::Unmapped(range));
+                live.settle();
+                // Without a policy nothing else is loaded meanwhile.
+                if name == "none" {
+                    brought += live.manager.world.counters.far_loads - loads;
+                }
+                assert!(message.flatten().is_some_and(|id| live.model.borrow().is_over(id)));
+                range = Range::new(to, to.plus(16));
+                for at in range.each() {
+                    live.access(at, at.number() % 2 == 0);
+                }
+                assert!(live.manager.world.unnumbered.is_empty());
+            }
+            live.model.borrow_mut().unmap(Range::new(Va::new(0), Va::new(end)));
+            live.settle();
+            assert_eq!(live.manager.world.used(), ([0, 0], 0));
+            assert_eq!(live.manager.world.far_bytes(), 0);
+        }
+    }
+    assert!(brought > 0, "no page was far");
+}
+
+/// Slow pages that cannot leave the program's memory are shown where they are: in fast memory.
+#[test]
+fn held_pages_are_shown_as_fast() {
+    for seed in 0..8 {
+        let mut live = Live::start("none", &Settings::default(), seed, 1, false).unwrap();
+        let pages = || (0..u64::from(PAGES)).map(Va::new);
+        let mut held = Vec::new();
+        for at in pages() {
+            live.access(at, true);
+            held.extend(live.model.borrow_mut().pin(at));
+        }
+        assert_eq!(held.len(), PAGES as usize);
+        // Each is tried when the window is trimmed, which each fault does.
+        live.release(Va::new(0));
+        live.access(Va::new(0), true);
+        let ([fast, far], window) = live.manager.world.used();
+        assert_eq!(fast + far, u64::from(PAGES));
+        assert!(far == window && window <= 2, "{fast} fast, {far} far, {window} in the window");
+        // The policy sees them where it has put them.
+        assert_eq!(Memory::free(&live.manager.world, SLOW_NODE), 26 - u64::from(PAGES - 10));
+        for frame in held {
+            live.model.borrow_mut().device_writes(frame);
+        }
+        for _ in 0..10 {
+            live.model.borrow_mut().pass(10_000_000);
+            live.manager.discover();
+            live.check();
+        }
+        let ([fast, far], window) = live.manager.world.used();
+        assert!(
+            fast + far == u64::from(PAGES) && fast <= 11 && window <= 3,
+            "{fast} fast, {window}"
+        );
     }
 }
 
