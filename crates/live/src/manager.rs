@@ -6,14 +6,15 @@ use nearfar_kernel::tiering::{
 };
 use nearfar_trace::Result;
 
-use crate::children::Moves;
 use crate::far::Arrival;
-use crate::order::{Order, Unclear};
+use crate::order::Order;
 use crate::regions::Regions;
 use crate::world::{SLOW_NODE, World, is};
-use crate::{Child, Event, Found, Kernel, Range, Slot, Va};
+use crate::{Event, Found, Kernel, Slot, Va};
 
-/// Most pages that a first touch brings.
+mod changes;
+
+/// Most pages that a first touch brings, where pages are touched in order of their addresses.
 pub const AROUND: u64 = 16;
 
 /// How often a policy is asked about one reference before it goes through all the same.
@@ -152,6 +153,10 @@ impl<K: Kernel> Manager<K> {
             }
         }
         self.found = found;
+        // What was held may be free by now, and a program that has all its pages never faults.
+        if !self.world.stuck.is_empty() {
+            self.event(|manager| manager.world.trim_window());
+        }
         any
     }
 
@@ -186,6 +191,10 @@ impl<K: Kernel> Manager<K> {
                 return Err(why.clone());
             }
         }
+        let mut brought = false;
+        if !self.world.unnumbered.is_empty() {
+            self.event(|manager| brought = manager.world.bring_all_unnumbered());
+        }
         // Who waits since an earlier turn goes on waiting until then: woken, it would fault again, and
         // faults are read before the messages that are in the way.
         events.append(&mut self.again);
@@ -195,7 +204,7 @@ impl<K: Kernel> Manager<K> {
                 self.world.trim_window();
             }
         }
-        let busy = !events.is_empty();
+        let busy = !events.is_empty() || brought;
         self.events = events;
         if !self.again.is_empty() && !self.world.kernel.is_quiet() {
             let turn = self.hindered();
@@ -300,102 +309,6 @@ impl<K: Kernel> Manager<K> {
         Turn::Busy
     }
 
-    // --- mappings
-
-    /// Apply what was told, in order.
-    fn ordered(&mut self) {
-        loop {
-            match self.order.next(&self.regions) {
-                Ok(None) => return,
-                Ok(Some(event)) => self.event(|manager| manager.mappings(event)),
-                Err(Unclear(at)) => {
-                    let at = at.address();
-                    return self.world.break_down(format!("{UNCLEAR} (at {at:#x})"));
-                }
-            }
-        }
-    }
-
-    fn mappings(&mut self, event: Event) {
-        match event {
-            Event::Fault { .. } => {}
-            Event::Removed(range) => self.release(range),
-            Event::Unmapped(range) => {
-                self.release(range);
-                self.regions.remove(range);
-            }
-            Event::Remapped(range, to) => self.remap(range, to),
-            Event::Forked(child) => self.forked(child),
-        }
-    }
-
-    /// Give a child all pages that were not in the program's memory when it was made, and let it go: it
-    /// is not managed, and may use as much memory as it likes.
-    fn forked(&mut self, child: Child) {
-        // What is told of later may have happened before.
-        let mut told_later = Moves::default();
-        self.order.moves().for_each(|event| told_later.note(event));
-        // A child that forks while it is given its pages has a child that lacks the same ones.
-        let mut children = vec![(child, Moves::default())];
-        while let Some((child, mut moves)) = children.pop() {
-            let mut next = self.world.mapped_from(Page::new(0));
-            while let Some(page) = next {
-                self.world.kernel.beat();
-                self.world.give(child, page, &mut moves, &told_later, &mut children);
-                next = self.world.mapped_from(page.skip(1));
-            }
-            self.world.kernel.let_go(child);
-            self.world.counters.forks += 1;
-        }
-    }
-
-    /// The pages of `range` that the policy knows.
-    fn known(&mut self, range: Range) -> Vec<Va> {
-        let mut pages = std::mem::take(&mut self.pages);
-        pages.clear();
-        self.world.numbers.each_in(range, |page, at| {
-            if self.world.has(page, is::MAPPED) {
-                pages.push(at);
-            }
-        });
-        pages
-    }
-
-    fn release(&mut self, range: Range) {
-        let pages = self.known(range);
-        for at in &pages {
-            self.world.kernel.beat();
-            self.release_page(*at);
-        }
-        self.pages = pages;
-    }
-
-    fn release_page(&mut self, at: Va) {
-        let Some(page) = self.world.page_at(at) else { return };
-        self.world.forget(page);
-        self.policy.released(&mut self.world, page, 1);
-        self.world.numbers.release(page);
-        self.world.counters.released += 1;
-    }
-
-    fn remap(&mut self, range: Range, to: Va) {
-        self.release(Range::new(to, to.plus(range.pages())));
-        let pages = self.known(range);
-        for at in &pages {
-            let Some(old) = self.world.page_at(*at) else { continue };
-            self.world.kernel.beat();
-            let new = to.plus(at.number() - range.from.number());
-            let Some(page) = self.world.hold(new) else { break };
-            self.world.rename(old, page);
-            self.policy.released(&mut self.world, old, 1);
-            self.world.numbers.release(old);
-            self.policy.allocated(&mut self.world, page);
-        }
-        self.pages = pages;
-        self.regions.remove(range);
-        self.regions.add(Range::new(to, to.plus(range.pages())));
-    }
-
     // --- faults
 
     fn fault(&mut self, event: Event) {
@@ -408,7 +321,9 @@ impl<K: Kernel> Manager<K> {
             }
         }
         let done = match page {
+            // A page that is not managed.
             None if protected => self.world.protect(at, false),
+            None if self.world.unnumbered.contains_key(&at) => self.world.bring_unnumbered(at),
             None => self.first_touch(at),
             Some(page) if protected => self.write_fault(page),
             Some(page) if self.world.has(page, is::PRESENT) => self.zapped(page, at),
@@ -434,9 +349,12 @@ impl<K: Kernel> Manager<K> {
     /// A page is touched that the policy does not know.
     fn first_touch(&mut self, at: Va) -> std::result::Result<(), Refused> {
         let next = self.regions.end_of(at).map_or(1, |end| end.number() - at.number());
-        let around = (1..self.around.min(next))
-            .find(|pages| self.world.page_at(at.plus(*pages)).is_some())
-            .unwrap_or(self.around.min(next));
+        let before = at.number().checked_sub(1).map(Va::new);
+        // Who goes on where there is a page will want the next ones; who touches a page here and there
+        // would be given others for nothing.
+        let goes_on = before.is_some_and(|before| self.world.page_at(before).is_some());
+        let most = if goes_on { self.around.min(next) } else { 1 };
+        let around = (1..most).find(|pages| self.world.is_known(at.plus(*pages))).unwrap_or(most);
         let placed = self.world.place_zeros(at, around)?;
         for number in 0..placed {
             self.know(at.plus(number), number == 0);
@@ -447,7 +365,11 @@ impl<K: Kernel> Manager<K> {
 
     /// A page is in the program's memory and the policy is to know it.
     fn know(&mut self, at: Va, accessed: bool) {
-        let Some(page) = self.world.hold(at) else { return };
+        let Some(page) = self.world.numbers.hold(at) else {
+            // There is no number for it: it stays where it is, and nobody manages it.
+            self.world.counters.over_budget += 1;
+            return;
+        };
         let node = self.room_for(page);
         self.world.map(page, node, accessed);
         self.policy.allocated(&mut self.world, page);

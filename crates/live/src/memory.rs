@@ -53,7 +53,7 @@ impl<K: Kernel> World<K> {
             let at = self.numbers.place(page);
             self.protect(at, false)?;
         }
-        self.leave_window();
+        self.leave_window(page);
         Ok(())
     }
 
@@ -65,7 +65,7 @@ impl<K: Kernel> World<K> {
             self.bring(page, true)?;
         } else if self.has(page, is::PRESENT) && self.slot(page).is_some() {
             // In the window and clean: it is there, and write-protected.
-            self.leave_window();
+            self.leave_window(page);
         } else {
             return Err(Refused::State);
         }

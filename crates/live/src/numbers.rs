@@ -1,21 +1,29 @@
 //! The numbers that a policy knows the program's pages by.
 //!
-//! Addresses have 36 bits of page number, policies 32, and tables as long as the highest number. So
-//! 512 pages that lie together get 512 numbers when the first of them is used, and the numbers are
-//! free again when none of them is.
+//! An address has 36 bits of page number, a policy's page 32, and its tables are as long as the highest
+//! number. So 8 pages that lie together get 8 numbers when the first of them is used, and the numbers
+//! are free again when none of them is. Groups are that small so that a program that touches one page
+//! here and there does not run out of numbers, and that large so that a group's own entry costs little.
 
-use nearfar_kernel::tiering::{HUGE, Page};
-use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+
+use nearfar_kernel::tiering::Page;
 
 use crate::{Range, Va};
 
 /// Pages that are numbered together.
-const GROUP: u64 = HUGE as u64;
+pub(crate) const GROUP: u32 = 8;
+
+/// Where a page is: its group, and its place in it.
+fn split(at: Va) -> (u64, u32) {
+    (at.number() / u64::from(GROUP), (at.number() % u64::from(GROUP)) as u32)
+}
 
 /// Page numbers in use.
 #[derive(Debug)]
 pub(crate) struct Numbers {
-    groups: FxHashMap<u64, u32>,
+    /// By address, so that a range costs what is in it.
+    groups: BTreeMap<u64, u32>,
     /// Of each group: its place, and how many of its pages are held.
     places: Vec<(u64, u32)>,
     free: Vec<u32>,
@@ -25,8 +33,8 @@ pub(crate) struct Numbers {
 impl Numbers {
     /// Numbers below `limit`.
     pub(crate) fn new(limit: u32) -> Self {
-        let limit = limit.next_multiple_of(HUGE);
-        Self { groups: FxHashMap::default(), places: Vec::new(), free: Vec::new(), limit }
+        let limit = limit.next_multiple_of(GROUP);
+        Self { groups: BTreeMap::new(), places: Vec::new(), free: Vec::new(), limit }
     }
 
     /// Numbers are below this.
@@ -36,55 +44,46 @@ impl Numbers {
 
     /// Numbers that were ever given out are below this.
     pub(crate) fn top(&self) -> u32 {
-        self.places.len() as u32 * HUGE
+        self.places.len() as u32 * GROUP
     }
 
     /// The number of a page, if its group has any.
     pub(crate) fn get(&self, at: Va) -> Option<Page> {
-        let group = *self.groups.get(&(at.number() / GROUP))?;
-        Some(Page::new(group * HUGE + (at.number() % GROUP) as u32))
+        let (place, offset) = split(at);
+        let group = *self.groups.get(&place)?;
+        Some(Page::new(group * GROUP + offset))
     }
 
     /// The address of a number that was given out.
     pub(crate) fn place(&self, page: Page) -> Va {
-        let (place, _) = self.places[page.index() / HUGE as usize];
-        Va::new(place * GROUP + u64::from(page.number() % HUGE))
+        let (place, _) = self.places[page.index() / GROUP as usize];
+        Va::new(place * u64::from(GROUP) + u64::from(page.number() % GROUP))
     }
 
-    /// Call `act` with each number whose page is in `range`, held or not, in order of groups.
-    pub(crate) fn each_in(&self, range: Range, mut act: impl FnMut(Page, Va)) {
-        let (first, last) = (range.from.number() / GROUP, range.to.number().div_ceil(GROUP));
-        let mut of_group = |place: u64, group: u32| {
-            let from = range.from.number().max(place * GROUP);
-            let to = range.to.number().min((place + 1) * GROUP);
-            for number in from..to {
-                act(Page::new(group * HUGE + (number % GROUP) as u32), Va::new(number));
-            }
-        };
-        if last.saturating_sub(first) > self.groups.len() as u64 {
-            let inside = |(place, _): &(&u64, &u32)| (first..last).contains(*place);
-            let mut groups: Vec<_> = self.groups.iter().filter(inside).collect();
-            groups.sort_unstable();
-            groups.into_iter().for_each(|(place, group)| of_group(*place, *group));
-        } else {
-            for place in first..last {
-                if let Some(group) = self.groups.get(&place) {
-                    of_group(place, *group);
-                }
-            }
-        }
+    /// Each number whose page is in `range`, held or not, in order of addresses.
+    pub(crate) fn each_in(&self, range: Range) -> impl Iterator<Item = (Page, Va)> {
+        let (first, last) = (split(range.from).0, range.to.number().div_ceil(GROUP.into()));
+        self.groups.range(first..last.max(first)).flat_map(move |(place, group)| {
+            let (place, group) = (*place, *group);
+            (0..GROUP)
+                .map(move |offset| {
+                    let at = Va::new(place * u64::from(GROUP) + u64::from(offset));
+                    (Page::new(group * GROUP + offset), at)
+                })
+                .filter(move |(_, at)| range.from <= *at && *at < range.to)
+        })
     }
 
     /// The number of a page, which is held until [`release`](Numbers::release); `None` if there are
     /// no more.
     pub(crate) fn hold(&mut self, at: Va) -> Option<Page> {
-        let place = at.number() / GROUP;
+        let (place, offset) = split(at);
         let group = match self.groups.get(&place) {
             Some(group) => *group,
             None => {
                 let group = match self.free.pop() {
                     Some(group) => group,
-                    None if (self.places.len() as u32) < self.limit / HUGE => {
+                    None if (self.places.len() as u32) < self.limit / GROUP => {
                         self.places.push((0, 0));
                         self.places.len() as u32 - 1
                     }
@@ -96,12 +95,12 @@ impl Numbers {
             }
         };
         self.places[group as usize].1 += 1;
-        Some(Page::new(group * HUGE + (at.number() % GROUP) as u32))
+        Some(Page::new(group * GROUP + offset))
     }
 
     /// The page of this number is not held any more.
     pub(crate) fn release(&mut self, page: Page) {
-        let group = page.number() / HUGE;
+        let group = page.number() / GROUP;
         let (place, held) = &mut self.places[group as usize];
         *held -= 1;
         if *held == 0 {
@@ -119,23 +118,44 @@ mod tests {
 
     use super::*;
 
+    /// A tebibyte in which one page of each mebibyte is used.
+    #[test]
+    fn pages_far_apart_take_a_group_each() {
+        let pages = 1 << 20;
+        let mut numbers = Numbers::new(GROUP * pages);
+        for index in 0..u64::from(pages) {
+            assert!(numbers.hold(Va::new(index << 8)).is_some(), "page {index}");
+        }
+        assert_eq!(numbers.hold(Va::new(1)).map(Page::number), Some(1));
+        assert_eq!(numbers.hold(Va::new(1 << 40)), None);
+        // A range costs what is in it.
+        let range = Range::new(Va::new(1), Va::new(1 + (1 << 8)));
+        assert_eq!(numbers.each_in(range).count() as u32, GROUP - 1 + 1);
+    }
+
     proptest! {
         /// Each held page has one number, each number one page; there are numbers for as many groups
-        /// as the limit has.
+        /// as the limit has, and a range has the numbers of its pages.
         #[test]
-        fn numbers_go_both_ways(steps in prop::collection::vec((0..6u64, 0..GROUP, any::<bool>()), 0..200)) {
-            let mut numbers = Numbers::new(4 * HUGE);
+        fn numbers_go_both_ways(
+            steps in prop::collection::vec((0..6u64, 0..u64::from(GROUP), any::<bool>()), 0..200),
+            from in 0..60u64,
+            pages in 0..60u64,
+            apart in prop::sample::select(vec![1u64, 1 << 20]),
+        ) {
+            let size = u64::from(GROUP);
+            let mut numbers = Numbers::new(4 * GROUP);
             let mut held = BTreeSet::new();
             for (group, page, hold) in steps {
-                let at = Va::new(group * (1 << 20) * GROUP + page);
+                let at = Va::new(group * apart * size + page);
                 if !hold {
                     if held.remove(&at) {
                         let page = numbers.get(at).unwrap();
                         numbers.release(page);
                     }
                 } else if !held.contains(&at) {
-                    let groups: BTreeSet<_> = held.iter().map(|at: &Va| at.number() / GROUP).collect();
-                    let room = groups.len() < 4 || groups.contains(&(at.number() / GROUP));
+                    let groups: BTreeSet<_> = held.iter().map(|at: &Va| at.number() / size).collect();
+                    let room = groups.len() < 4 || groups.contains(&(at.number() / size));
                     prop_assert_eq!(numbers.hold(at).is_some(), room);
                     if room {
                         held.insert(at);
@@ -146,6 +166,13 @@ mod tests {
                     prop_assert_eq!(numbers.place(page), *at);
                     prop_assert!(page.number() < numbers.limit());
                 }
+            }
+            let range = Range::new(Va::new(from), Va::new(from + pages));
+            let found: Vec<_> = numbers.each_in(range).map(|(_, at)| at).collect();
+            let expected: Vec<_> = range.each().filter(|at| numbers.get(*at).is_some()).collect();
+            prop_assert_eq!(found, expected);
+            for (page, at) in numbers.each_in(range) {
+                prop_assert_eq!(numbers.get(at), Some(page));
             }
         }
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use nearfar_kernel::tiering::Settings;
 
+use crate::numbers::GROUP;
 use crate::{PAGE, Sizes, far};
 
 /// The variable.
@@ -105,7 +106,9 @@ impl Setup {
         let mapped = self.is_mapped();
         let window = if mapped { 0 } else { (all / 64).clamp(8, 4096) };
         let spare = (all / 128).clamp(8, 512);
-        let numbers = 2 * (all + pages(self.far_size)) + (1 << 16);
+        // A page that is far from every other takes a group of numbers. The tables by number are zeros
+        // at first, and take memory only where numbers are in use.
+        let numbers = u64::from(GROUP) * (all + pages(self.far_size)) + (1 << 16);
         Sizes {
             fast: all.saturating_sub(window + spare).max(64),
             far: pages(self.far_size),
@@ -140,6 +143,10 @@ mod tests {
         assert!(Setup::from_text("fast=x").is_err() && Setup::from_text("nothing").is_err());
         let sizes = setup.sizes();
         assert_eq!(sizes.fast + sizes.window + sizes.spare as u64, 5 << 8);
+        // Each page may be in a group of its own, as far as there can be numbers.
+        assert_eq!(sizes.pages, 1 << 30);
+        let small = Setup { far_size: 80 << 20, ..setup.clone() }.sizes();
+        assert!(u64::from(small.pages) >= u64::from(GROUP) * (small.fast + small.far));
         // Every page on a memory node may be parked, and none is let through a window.
         let mapped = Setup { far: "node:1".into(), far_size: 40 << 20, ..setup }.sizes();
         assert_eq!(mapped.fast + mapped.spare as u64, 5 << 8);

@@ -101,8 +101,12 @@ impl<K: Kernel> World<K> {
     }
 
     /// A slow page in the program's memory is in its slot, or not slow, from now on.
-    pub(crate) fn leave_window(&mut self) {
+    pub(crate) fn leave_window(&mut self, page: Page) {
         self.windowed -= 1;
+        if self.has(page, is::STUCK) {
+            self.stuck_pages -= 1;
+            self.set(page, is::STUCK, false);
+        }
     }
 
     /// A slow page of a far tier that stores pages, which is not in its slot.
@@ -113,7 +117,7 @@ impl<K: Kernel> World<K> {
     /// Put a page of the window into its slot.
     pub(crate) fn evict(&mut self, page: Page) -> Result<(), Refused> {
         self.store(page)?;
-        self.leave_window();
+        self.leave_window(page);
         Ok(())
     }
 
@@ -122,19 +126,22 @@ impl<K: Kernel> World<K> {
         if !self.stuck.is_empty() && self.event >= self.stuck_until {
             for _ in 0..self.stuck.len().min(32) {
                 let Some(page) = self.stuck.pop_front() else { break };
-                if self.in_window(page) && self.evict(page).is_err() {
+                if self.has(page, is::STUCK) && self.evict(page).is_err() {
                     self.stuck.push_back(page);
                 }
             }
             self.stuck_until = self.event.plus(REST.0);
         }
-        while self.windowed.saturating_sub(self.stuck.len() as u64) > self.window_size {
+        while self.windowed - self.stuck_pages > self.window_size {
             let Some(page) = self.window.pop_front() else { break };
-            if self.in_window(page) && self.evict(page).is_err() {
+            let may_leave = self.in_window(page) && !self.has(page, is::STUCK);
+            if may_leave && self.evict(page).is_err() {
                 if self.again {
                     self.window.push_front(page);
                     break;
                 }
+                self.set(page, is::STUCK, true);
+                self.stuck_pages += 1;
                 self.stuck.push_back(page);
             }
         }

@@ -24,15 +24,25 @@
 //! The kernel shows no accessed bits. Here [`clear_accessed`](nearfar_kernel::tiering::Memory)
 //! parks a fast page, and the fault that brings it back sets the bit; the policy is not asked.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::RawFd;
 
-use nearfar_kernel::tiering::{Context, Next, NodeId, Page, Refused, Thread, Time};
+use nearfar_kernel::tiering::{NodeId, Page, Refused, Thread, Time};
 
-use crate::children::Moves;
 use crate::far::Far;
 use crate::numbers::Numbers;
-use crate::{Child, Event, Fail, Frame, Kernel, PAGE, Slot, Va};
+use crate::{Fail, Frame, Kernel, PAGE, Slot, Va};
+
+#[cfg(test)]
+mod check;
+mod counters;
+mod frames;
+mod threads;
+mod unnumbered;
+
+pub use self::counters::Counters;
+pub(crate) use self::threads::{REST, Worker};
+pub(crate) use self::unnumbered::Held;
 
 /// The far tier's node.
 pub(crate) const SLOW_NODE: NodeId = NodeId::new(1);
@@ -55,104 +65,12 @@ pub(crate) mod is {
     pub(crate) const PROTECTED: u16 = 1 << 6;
     /// In its slot, and the policy lets the next reference through.
     pub(crate) const PASSING: u16 = 1 << 7;
+    /// In the window, and cannot leave it.
+    pub(crate) const STUCK: u16 = 1 << 10;
     /// Being copied by `begin_copy`, and written since.
     pub(crate) const COPYING: u16 = 1 << 8;
     pub(crate) const WRITTEN: u16 = 1 << 9;
 }
-
-/// Declare the counters once: the fields, their names, and all of them in order.
-macro_rules! counters {
-    ($($(#[doc = $what:literal])+ $name:ident,)*) => {
-        /// What happened so far.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-        pub struct Counters {
-            $($(#[doc = $what])+ pub $name: u64,)*
-        }
-
-        impl Counters {
-            /// Their names and what they count, in order.
-            pub const NAMES: &[(&str, &str)] =
-                &[$((stringify!($name), concat!($($what),+))),*];
-
-            /// All of them, in order.
-            pub fn numbers(&self) -> impl Iterator<Item = u64> {
-                [$(self.$name),*].into_iter()
-            }
-
-            /// All of them, in order.
-            pub fn numbers_mut(&mut self) -> impl Iterator<Item = &mut u64> {
-                [$(&mut self.$name),*].into_iter()
-            }
-        }
-    };
-}
-
-counters! {
-    /// Faults of the program that were answered, of every kind.
-    faults,
-    /// Pages touched for the first time.
-    first_touches,
-    /// Hint faults, as the policy saw them.
-    hint_faults,
-    /// Faults of pages that were parked to see whether they are used.
-    accessed_faults,
-    /// References to slow pages that went through the window.
-    window_faults,
-    /// Pages moved from the far tier to fast memory.
-    promotions,
-    /// Of these, pages that kept a shadow.
-    shadow_copies,
-    /// Copies under way that were given up because the page was written.
-    aborts,
-    /// Pages moved to the far tier by a copy.
-    demotions_copied,
-    /// Pages moved to the far tier by taking their shadow.
-    demotions_remapped,
-    /// First writes to pages with a shadow.
-    shadow_faults,
-    /// First writes to pages without one that the policy watches.
-    watch_faults,
-    /// Shadows freed because their room was needed.
-    shadows_reclaimed,
-    /// Pages given back by the program.
-    released,
-    /// Times that a page could not be parked: held by the program's I/O, a lock or a child.
-    pinned,
-    /// Children, each given what it needs.
-    forks,
-    /// Pages in fast memory because there was room nowhere.
-    over_budget,
-    /// Pages loaded from the far tier.
-    far_loads,
-    /// Pages stored there.
-    far_stores,
-    /// Pages that took time to come from the far tier, as it was asked for them ahead.
-    fetches,
-    /// Time that they were predicted to take, added up, ns.
-    fetches_predicted_ns,
-    /// Time that they took, added up, ns.
-    fetches_ns,
-    /// Faults whose thread slept until its page had come.
-    slept,
-    /// Faults whose thread kept its processor busy until then.
-    stalled,
-}
-
-/// A thread of the policy.
-#[derive(Debug)]
-pub(crate) struct Worker {
-    pub(crate) thread: Thread,
-    pub(crate) due: Time,
-    /// It does not work before this, and for how long its last step in vain made it wait.
-    rests_until: Time,
-    rest: Time,
-}
-
-/// How long a thread of the policy rests after a step in which everything was refused: a child, I/O or a
-/// lock holds pages for longer than a look at them takes. Twice as long after each, up to the second.
-pub(crate) const REST: (Time, Time) = (Time::from_ps(1_000_000_000), Time::from_ps(64_000_000_000));
-/// The same where mappings are changing, which is over soon.
-const CHANGING: Time = Time::from_ps(100_000_000);
 
 /// How much memory there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,9 +116,14 @@ pub struct World<K> {
     pub(crate) windowed: u64,
     pub(crate) window_size: u64,
     /// Pages of the window that could not leave it, and when they are tried again. Others have its room:
-    /// the newest page, the only one that can leave, would do so before it is used.
+    /// the newest page, the only one that can leave, would do so before it is used. Some of the list have
+    /// left since; how many have not.
     pub(crate) stuck: VecDeque<Page>,
+    pub(crate) stuck_pages: u64,
     pub(crate) stuck_until: Time,
+    /// Pages that were moved to where there was no number for them, and are not in the program's memory
+    /// yet.
+    pub(crate) unnumbered: BTreeMap<Va, Held>,
     /// Places of the lot without a frame: used before, and never; those with one that is nobody's.
     pub(crate) empty: Vec<Frame>,
     unused: std::ops::Range<u32>,
@@ -246,6 +169,8 @@ impl<K: Kernel> World<K> {
             windowed: 0,
             window_size: sizes.window,
             stuck: VecDeque::new(),
+            stuck_pages: 0,
+            unnumbered: BTreeMap::new(),
             stuck_until: Time::default(),
             empty: Vec::new(),
             unused: 0..sizes.lot(),
@@ -276,9 +201,12 @@ impl<K: Kernel> World<K> {
         &mut self.kernel
     }
 
-    /// Frames of fast memory and pages of the far tier in use, and pages in the window.
+    /// Frames of fast memory and pages of the far tier in use, and pages in the window. Slow pages that
+    /// cannot leave the program's memory are fast here, over the budget: a policy sees them where it has
+    /// put them.
     pub fn used(&self) -> ([u64; 2], u64) {
-        (self.used, self.windowed)
+        let ([fast, far], stuck) = (self.used, self.stuck_pages);
+        ([fast + stuck, far - stuck], self.windowed - stuck)
     }
 
     /// Frames in the lot that are nobody's.
@@ -304,6 +232,11 @@ impl<K: Kernel> World<K> {
 
     pub(crate) fn page_at(&self, at: Va) -> Option<Page> {
         self.numbers.get(at).filter(|page| self.has(*page, is::MAPPED))
+    }
+
+    /// Whether it is known what the page there holds: it is not to be touched for the first time.
+    pub(crate) fn is_known(&self, at: Va) -> bool {
+        self.page_at(at).is_some() || self.unnumbered.contains_key(&at)
     }
 
     pub(crate) fn has(&self, page: Page, bits: u16) -> bool {
@@ -410,15 +343,6 @@ impl<K: Kernel> World<K> {
         self.broken.get_or_insert(why);
     }
 
-    /// A number for the page there; without one the program cannot go on.
-    pub(crate) fn hold(&mut self, at: Va) -> Option<Page> {
-        let page = self.numbers.hold(at);
-        if page.is_none() {
-            self.break_down("the program has too many pages at once".into());
-        }
-        page
-    }
-
     // --- requests
 
     /// Write-protect the page there, or let writes through.
@@ -433,126 +357,6 @@ impl<K: Kernel> World<K> {
             Fail::Exists => Refused::State,
             fail => self.refused(fail, "placing zeros", at),
         })
-    }
-
-    // --- frames
-
-    /// A place of the lot without a frame.
-    pub(crate) fn empty_place(&mut self) -> Option<Frame> {
-        let empty = self.empty.pop();
-        empty.or_else(|| self.unused.next().map(Frame::new)).or_else(|| {
-            let spare = self.spare.pop()?;
-            self.kernel.discard(spare, 1);
-            Some(spare)
-        })
-    }
-
-    /// The frame in the lot is nobody's any more.
-    pub(crate) fn release_frame(&mut self, frame: Frame) {
-        self.spare.push(frame);
-        if self.spare.len() <= self.spare_size {
-            return;
-        }
-        // The older half at once: a run of neighbours costs little more than one of them.
-        let gone = self.spare.len() - self.spare_size / 2;
-        let old = &mut self.spare[..gone];
-        old.sort_unstable_by_key(|frame| frame.number());
-        for run in old.chunk_by(|a, b| a.number() + 1 == b.number()) {
-            self.kernel.discard(run[0], run.len() as u32);
-        }
-        // The lowest is taken first: what is parked in turn is a run again.
-        self.empty.extend(self.spare.drain(..gone).rev());
-    }
-
-    /// Park a page that is in the program.
-    pub(crate) fn park(&mut self, page: Page) -> Result<Frame, Refused> {
-        if self.has(page, is::PARKED) {
-            return Ok(self.frame(page));
-        }
-        let frame = self.empty_place().ok_or(Refused::NoFrame)?;
-        let at = self.numbers.place(page);
-        if let Err(fail) = self.kernel.park(at, frame) {
-            self.empty.push(frame);
-            return Err(self.refused(fail, "parking", at));
-        }
-        self.moved += 1;
-        self.set(page, is::PRESENT, false);
-        self.set(page, is::PARKED, true);
-        self.set_frame(page, frame);
-        Ok(frame)
-    }
-
-    /// Bring a parked page back, write-protected or not.
-    pub(crate) fn restore(&mut self, page: Page, protect: bool) -> Result<(), Refused> {
-        let (at, frame) = (self.numbers.place(page), self.frame(page));
-        let mut copy = protect;
-        if !copy {
-            match self.kernel.restore(frame, at) {
-                Ok(()) => self.empty.push(frame),
-                // A mapping whose protection has changed takes no frame, but takes a copy.
-                Err(Fail::Pinned) => copy = true,
-                Err(fail) => return Err(self.refused(fail, "bringing back", at)),
-            }
-        }
-        if copy {
-            let node = if self.mapped { self.node(page) } else { NodeId::FAST };
-            if let Err(fail) = self.kernel.place_copy(at, frame, protect, node) {
-                return Err(self.refused(fail, "bringing back a copy", at));
-            }
-            self.release_frame(frame);
-        }
-        self.moved += 1;
-        self.set(page, is::PARKED, false);
-        self.set(page, is::PRESENT, true);
-        Ok(())
-    }
-
-    /// Give a child the page, if it was not in the program's memory. Where nothing is mapped in the child
-    /// it may have been moved before, which was told later.
-    pub(crate) fn give(
-        &mut self,
-        child: Child,
-        page: Page,
-        moves: &mut Moves,
-        told_later: &Moves,
-        children: &mut Vec<(Child, Moves)>,
-    ) {
-        if self.has(page, is::PRESENT) {
-            return;
-        }
-        if self.has(page, is::PARKED) {
-            let frame = self.frame(page);
-            self.buffer.copy_from_slice(self.kernel.frame(frame));
-        } else if let Some(slot) = self.slot(page)
-            && let Err(fault) = self.far.load(slot, &mut self.buffer)
-        {
-            return self.break_down(fault.to_string());
-        }
-        let at = self.numbers.place(page);
-        let (mut events, mut begin) = (Vec::new(), at);
-        while let Some(at) = moves.place(begin) {
-            match self.kernel.give(child, at, &self.buffer) {
-                // Mapped anew by the child, or a child that has ended.
-                Ok(()) | Err(Fail::Exists | Fail::Ended) => return,
-                Err(Fail::Missing) => match told_later.place(begin) {
-                    Some(moved) if moved != begin => begin = moved,
-                    _ => return,
-                },
-                Err(Fail::Again) => {
-                    self.kernel.child_events(child, &mut events);
-                    for event in events.drain(..) {
-                        match event {
-                            Event::Forked(grandchild) => children.push((grandchild, moves.clone())),
-                            event => moves.note(event),
-                        }
-                    }
-                }
-                Err(fail) => {
-                    self.refused(fail, "giving to a child", at);
-                    return self.break_down("a child cannot be given its memory".into());
-                }
-            }
-        }
     }
 
     // --- pages
@@ -575,7 +379,7 @@ impl<K: Kernel> World<K> {
     pub(crate) fn forget(&mut self, page: Page) {
         let parked = self.has(page, is::PARKED).then(|| self.frame(page));
         if self.in_window(page) {
-            self.leave_window();
+            self.leave_window(page);
         }
         self.end_copy(page);
         self.used[self.node(page).index()] -= 1;
@@ -593,22 +397,6 @@ impl<K: Kernel> World<K> {
             let other = if self.has(page, is::SLOW) { NodeId::FAST } else { SLOW_NODE };
             self.used[other.index()] -= 1;
             self.set(page, is::COPYING | is::WRITTEN, false);
-        }
-    }
-
-    /// The page is at another address from now on: `from` is free, what is known of it is `to`'s. A
-    /// shadow is dropped.
-    pub(crate) fn rename(&mut self, from: Page, to: Page) {
-        self.end_copy(from);
-        if !self.has(from, is::SLOW) && self.free_slot(from) {
-            self.used[SLOW_NODE.index()] -= 1;
-        }
-        self.flags[to.index()] = self.flags[from.index()] & !(is::ARMED | is::PASSING);
-        self.frames[to.index()] = self.frames[from.index()];
-        self.slots[to.index()] = std::mem::take(&mut self.slots[from.index()]);
-        self.flags[from.index()] = 0;
-        if self.in_window(to) {
-            self.window.push_back(to);
         }
     }
 
@@ -662,112 +450,5 @@ impl<K: Kernel> World<K> {
         self.set(page, is::PROTECTED, false);
         self.note_write(page);
         Ok(())
-    }
-
-    // --- threads
-
-    pub(crate) fn spawn_worker(&mut self, name: &'static str, _: Context) -> Thread {
-        let thread = Thread::new(self.workers.len() as u8, name);
-        let (due, none) = (Time::NEVER, Time::default());
-        self.workers.push(Worker { thread, due, rests_until: none, rest: none });
-        thread
-    }
-
-    pub(crate) fn wake_worker(&mut self, thread: Thread) {
-        let worker = &mut self.workers[thread.index()];
-        if worker.due == Time::NEVER {
-            worker.due = self.event.max(worker.rests_until);
-        }
-    }
-
-    /// An event begins.
-    pub(crate) fn begin_event(&mut self) {
-        self.event = Time::from_ps(self.kernel.now_ns().saturating_mul(1000));
-        (self.again, self.held, self.moved) = (false, 0, 0);
-    }
-
-    /// An event is over: the copies begun in it are complete.
-    pub(crate) fn end_event(&mut self) {
-        self.let_demoted_in();
-        for (_, thread) in std::mem::take(&mut self.begun) {
-            self.wake_worker(thread);
-        }
-    }
-
-    /// When the thread that has just worked goes on.
-    pub(crate) fn reschedule(&mut self, thread: Thread, next: Next) {
-        let (held, again, moved) = (self.held > 0, self.again, self.moved > 0);
-        self.begin_event();
-        let worker = &mut self.workers[thread.index()];
-        if moved {
-            worker.rest = Time::default();
-        } else if held {
-            worker.rest = worker.rest.plus(worker.rest).clamp(REST.0, REST.1);
-            worker.rests_until = self.event.plus(worker.rest);
-        } else if again {
-            worker.rests_until = self.event.plus(CHANGING);
-        }
-        let earliest = worker.rests_until.max(Time::from_ps(self.far.busy_until() * 1000));
-        worker.due = match next {
-            Next::Again => self.event.max(earliest),
-            Next::At(time) => time.max(self.event).max(earliest),
-            Next::Idle => Time::NEVER,
-        };
-    }
-
-    /// Everything that must hold between events.
-    ///
-    /// # Errors
-    /// A description of what does not.
-    #[cfg(test)]
-    pub fn check(&self) -> Result<(), String> {
-        let mut used = [0, 0];
-        let (mut windowed, mut lot) = (0, self.empty.len() + self.unused.len() + self.spare.len());
-        let mut next = self.mapped_from(Page::new(0));
-        while let Some(page) = next {
-            let slow = self.has(page, is::SLOW);
-            used[self.node(page).index()] += 1;
-            used[1] += u64::from(!slow && self.slot(page).is_some());
-            used[usize::from(!slow)] += u64::from(self.has(page, is::COPYING));
-            windowed += u64::from(self.in_window(page));
-            lot += usize::from(self.has(page, is::PARKED));
-            lot += usize::from(self.mapped && self.slot(page).is_some());
-            let state = self.flags[page.index()];
-            let wrong = if self.has(page, is::PRESENT | is::PARKED) {
-                "is in two places"
-            } else if self.in_slot(page) && (self.mapped || !slow || self.slot(page).is_none()) {
-                "is nowhere"
-            } else if !slow && self.slot(page).is_some() && !self.has(page, is::PROTECTED) {
-                "has a shadow and may be written"
-            } else if slow && !self.mapped && self.has(page, is::ARMED) {
-                "is stored and armed"
-            } else if slow && self.mapped && self.slot(page).is_some() {
-                "is slow and has a shadow"
-            } else if self.has(page, is::ARMED) && !self.has(page, is::PARKED) {
-                "is armed and there"
-            } else {
-                next = self.mapped_from(page.skip(1));
-                continue;
-            };
-            return Err(format!("{page:?} {wrong} ({state:#b})"));
-        }
-        let lot_size = self.lot_size();
-        for (what, counted, kept) in [
-            ("fast", used[0], self.used[0]),
-            ("slow", used[1], self.used[1]),
-            ("window", windowed, self.windowed),
-            ("lot", lot as u64, lot_size),
-        ] {
-            if counted != kept {
-                return Err(format!("{what}: {counted} pages, {kept} kept"));
-            }
-        }
-        Ok(())
-    }
-
-    #[cfg(test)]
-    fn lot_size(&self) -> u64 {
-        let ([fast, far], window, mapped) = (self.capacity, self.window_size, self.mapped);
-        Sizes { fast, far, window, spare: self.spare_size, pages: 0, mapped }.lot().into()
     }
 }

@@ -4,12 +4,10 @@ use std::sync::atomic::Ordering;
 
 use nearfar_live::linux::{Linux, Owner};
 use nearfar_live::shared::Block;
-use nearfar_live::{Kernel, Manager, PAGE, Turn};
+use nearfar_live::{Kernel, Manager, PAGE, Turn, next_look_ns};
 
 use crate::ARENA;
 
-/// Shortest and longest time from one look for new memory to the next.
-const LOOK_NS: (u64, u64) = (20_000_000, 40_000_000);
 /// How long the manager waits for messages before it says that it is there, and looks whether the program is.
 const BEAT_NS: u64 = 100_000_000;
 
@@ -42,7 +40,7 @@ pub(crate) fn manage(
     mut owner: Owner,
     block: &Block,
 ) -> Result<(), String> {
-    let (mut look, mut every, mut rounds) = (0, LOOK_NS.0, 0u32);
+    let (mut look, mut every, mut rounds) = (0, 0, 0u32);
     let mut next_check = 0;
     loop {
         let turn = manager.turn()?;
@@ -66,8 +64,9 @@ pub(crate) fn manage(
         }
         if now >= look {
             publish_all(manager, block);
+            let before = processor_time();
             let found = manager.discover();
-            every = if found { LOOK_NS.0 } else { (2 * every).min(LOOK_NS.1) };
+            every = next_look_ns(every, found, processor_time() - before);
             look = manager.world.kernel().now_ns() + every;
         }
         if let Turn::Until(due) = turn {

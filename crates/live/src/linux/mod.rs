@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,16 +10,20 @@ use std::time::Duration;
 use nearfar_kernel::tiering::NodeId;
 use nearfar_trace::{Error, Result};
 
+use self::mapping::Mapping;
 use self::nodes::Nodes;
 pub use self::owner::Owner;
+use self::pagemap::Pagemap;
 pub use self::stand_in::{Post, StandIns};
 use self::uffd::{Message, Uffd, feature};
 use crate::world::SLOW_NODE;
 use crate::{Child, Event, Fail, Found, Frame, Kernel, PAGE, Range, Regions, Va};
 
+mod mapping;
 mod mappings;
 mod nodes;
 mod owner;
+mod pagemap;
 mod stand_in;
 #[cfg(test)]
 mod tests;
@@ -37,8 +40,6 @@ const HELD_UP: Duration = Duration::from_millis(10);
 const ASIDE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(64));
 /// `MADV_DONTNEED` that works on locked memory as well (Linux 5.18).
 pub const MADV_DONTNEED_LOCKED: i32 = 24;
-/// Mappings of fewer pages are left alone.
-const SMALLEST: u64 = 1;
 
 /// The kernel, for the process that this runs in.
 #[derive(Debug)]
@@ -71,84 +72,8 @@ pub struct Linux {
     /// What is not the program's: everything that was mapped before.
     excluded: Regions,
     maps: File,
-    pagemap: File,
+    pagemap: Pagemap,
     text: Vec<u8>,
-    entries: Vec<u8>,
-}
-
-/// Anonymous memory of the runtime's own.
-#[derive(Debug)]
-struct Mapping {
-    start: *mut u8,
-    pages: u64,
-}
-
-// SAFETY: an address range that is this value's alone.
-unsafe impl Send for Mapping {}
-
-impl Mapping {
-    fn new(pages: u64) -> io::Result<Self> {
-        let length = pages as usize * PAGE;
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let start = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                length,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        for advice in [libc::MADV_NOHUGEPAGE, libc::MADV_DONTFORK] {
-            // SAFETY: the mapping of above. Kernels without huge pages refuse the first.
-            unsafe { libc::madvise(start, length, advice) };
-        }
-        Ok(Self { start: start.cast(), pages })
-    }
-
-    fn address(&self) -> u64 {
-        self.start.addr() as u64
-    }
-
-    fn at(&self, frame: Frame) -> *mut u8 {
-        assert!(u64::from(frame.number()) < self.pages, "a place of the lot");
-        // SAFETY: inside the mapping.
-        unsafe { self.start.add(frame.number() as usize * PAGE) }
-    }
-
-    fn range(&self) -> Range {
-        let from = Va::of(self.address());
-        Range::new(from, from.plus(self.pages))
-    }
-
-    /// The last page.
-    fn last(&self) -> Va {
-        Va::of(self.address()).plus(self.pages - 1)
-    }
-
-    fn set_reachable(&self, on: bool) {
-        let protection = if on { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_NONE };
-        let length = self.pages as usize * PAGE;
-        // SAFETY: the mapping, which nobody uses while it is out of reach.
-        unsafe { libc::mprotect(self.start.cast(), length, protection) };
-    }
-
-    /// Locked memory cannot change places with memory that is not.
-    fn unlock(&self) {
-        // SAFETY: the mapping.
-        unsafe { libc::munlock(self.start.cast(), self.pages as usize * PAGE) };
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `new`; nobody holds a part of it.
-        unsafe { libc::munmap(self.start.cast(), self.pages as usize * PAGE) };
-    }
 }
 
 impl Linux {
@@ -194,9 +119,8 @@ impl Linux {
             nodes: None,
             excluded: Regions::default(),
             maps: open("/proc/self/maps")?,
-            pagemap: open("/proc/self/pagemap")?,
+            pagemap: Pagemap::new(open("/proc/self/pagemap")?),
             text: Vec::with_capacity(1 << 20),
-            entries: vec![0; 8 * 512],
         };
         kernel.exclude_all();
         Ok(kernel)
@@ -337,31 +261,11 @@ impl Linux {
             Err(_) => return done,
         }
         let page = |start: u64, number: u64| Va::of(start).plus(number);
-        let mut is_there = |at: Va| !self.present(Range::new(at, at.plus(1))).is_empty();
+        let mut is_there = |at: Va| !self.pagemap.present(Range::new(at, at.plus(1))).is_empty();
         let moved = (0..pages)
             .take_while(|&number| !is_there(page(from, number)) && is_there(page(to, number)))
             .count();
         if moved == 0 { done } else { Ok(moved as u64 * PAGE as u64) }
-    }
-
-    /// Which of these pages are there, on swap or not.
-    fn present(&mut self, range: Range) -> Vec<Va> {
-        let mut present = Vec::new();
-        let mut from = range.from;
-        while from < range.to {
-            let count = (range.to.number() - from.number()).min(512) as usize;
-            let entries = &mut self.entries[..8 * count];
-            if self.pagemap.read_exact_at(entries, from.number() * 8).is_err() {
-                break;
-            }
-            for (at, entry) in (from.number()..).zip(entries.as_chunks::<8>().0) {
-                if u64::from_le_bytes(*entry) >> 62 != 0 {
-                    present.push(Va::new(at));
-                }
-            }
-            from = from.plus(count as u64);
-        }
-        present
     }
 }
 
@@ -473,11 +377,9 @@ impl Kernel for Linux {
                 for range in known.gaps(part) {
                     let (start, length) = (range.from.address(), range.pages() * PAGE as u64);
                     // What is not as it was when the list was read is found later.
-                    if range.pages() >= SMALLEST
-                        && self.program.register(start, length, true).is_ok()
-                    {
+                    if self.program.register(start, length, true).is_ok() {
                         self.beat();
-                        let present = self.present(range);
+                        let present = self.pagemap.present(range);
                         into.push(Found { range, present });
                     }
                 }

@@ -1,5 +1,6 @@
 //! The real kernel, asked what the model says of it, and a program of this process under policies.
 
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -132,9 +133,83 @@ fn pages_come_around_where_a_part_is_read_only() {
         Ok(placed) => placed > 0,
         Err(fail) => fail == Fail::Exists,
     }));
-    assert_eq!(kernel.present(range).len(), 8);
+    assert_eq!(kernel.pagemap.present(range).len(), 8);
     drop(kernel);
     drop(memory);
+}
+
+/// However small a mapping is, it is managed.
+#[test]
+fn a_mapping_of_one_page_is_found() {
+    let Some(kernel) = linux(1) else { return };
+    let memory = Mapping::new(1).unwrap();
+    let (memory, mut kernel) = (memory, kernel);
+    write_at(memory.range().from, 1);
+    kernel.excluded.add(Range::new(Va::new(0), Va::of(u64::MAX)));
+    kernel.excluded.remove(memory.range());
+    let mut found = Vec::new();
+    kernel.discover(&Regions::default(), &mut found);
+    let present = vec![memory.range().from];
+    assert_eq!(found, [Found { range: memory.range(), present }]);
+    drop(kernel);
+    drop(memory);
+}
+
+/// Reserved address space costs nothing to look through.
+#[test]
+fn three_pages_of_four_tebibytes_are_found_at_once() {
+    let Some(mut kernel) = linux(1) else { return };
+    let memory = Mapping::new(1 << 30).unwrap();
+    let range = memory.range();
+    let touched = [0, (1 << 29) + 5, (1 << 30) - 1].map(|page| range.from.plus(page));
+    touched.iter().for_each(|at| write_at(*at, 1));
+    assert_eq!(kernel.pagemap.present(range), touched);
+    assert_eq!(kernel.pagemap.requests, 1);
+    // As many runs as several requests return.
+    let many: Vec<_> = (0..1300).map(|page| range.from.plus((1 << 20) + 2 * page)).collect();
+    many.iter().for_each(|at| write_at(*at, 1));
+    assert_eq!(kernel.pagemap.present(Range::new(many[0], range.from.plus(1 << 21))), many);
+    assert_eq!(kernel.pagemap.requests, 1 + 3);
+}
+
+/// What is there is what `/proc/self/pagemap` says of each page: present or on swap.
+#[test]
+fn what_is_there_is_what_the_page_map_says() {
+    let Some(mut kernel) = linux(1) else { return };
+    let memory = Mapping::new(3000).unwrap();
+    let range = memory.range();
+    let mut state = 7u64;
+    let mut draw = |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) % below
+    };
+    for round in 0..40 {
+        let at = range.from.plus(draw(2900));
+        for page in 0..draw(100) {
+            // Read first, a page is the kernel's page of zeros.
+            let at = at.plus(page);
+            if draw(2) == 0 {
+                write_at(at, 1);
+            } else {
+                read_at(at);
+            }
+        }
+        let advice = if round % 3 == 0 { libc::MADV_PAGEOUT } else { libc::MADV_DONTNEED };
+        let start = range.from.plus(draw(2900)).address() as *mut libc::c_void;
+        // SAFETY: pages of the test's mapping. Without swap the first does nothing.
+        unsafe { libc::madvise(start, 50 * PAGE, advice) };
+        let part = Range::new(range.from.plus(draw(200)), range.from.plus(3000 - draw(200)));
+        let mut entries = vec![0; 8 * part.pages() as usize];
+        let file = File::open("/proc/self/pagemap").unwrap();
+        file.read_exact_at(&mut entries, 8 * part.from.number()).unwrap();
+        let there = |entry: &[u8; 8]| u64::from_le_bytes(*entry) >> 62 != 0;
+        let expected: Vec<_> = part
+            .each()
+            .zip(entries.as_chunks::<8>().0)
+            .filter_map(|(at, entry)| there(entry).then_some(at))
+            .collect();
+        assert_eq!(kernel.pagemap.present(part), expected, "round {round}");
+    }
 }
 
 /// While a message about mappings is unread, no request is carried out: not even one that takes a
@@ -198,7 +273,7 @@ fn unread_messages_refuse_every_request() {
 impl Linux {
     fn frame_is_there(&mut self, frame: Frame) -> bool {
         let at = Va::of(self.lot.at(frame).addr() as u64);
-        !self.present(Range::new(at, at.plus(1))).is_empty()
+        !self.pagemap.present(Range::new(at, at.plus(1))).is_empty()
     }
 }
 
@@ -237,7 +312,7 @@ fn manage(policy: &str, far: &str, fast: u64, pages: u64, act: impl FnOnce(Range
     if mapped {
         check_nodes(&manager.world);
     }
-    let (used, _) = manager.world.used();
+    let used = manager.world.used;
     let seen = manager.world.counters;
     // A page that could not be put on its node is fast.
     assert!(used[0] <= fast + seen.over_budget, "{used:?}");

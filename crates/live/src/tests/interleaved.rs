@@ -12,6 +12,7 @@ use shuttle::{Config, MaxSteps, Runner, thread};
 use super::{Plain, remotely, sizes};
 use crate::manager::UNCLEAR;
 use crate::model::{Access, Model, ModelKernel, Rules, Share};
+use crate::numbers::GROUP;
 use crate::{Child, Event, Manager, Range, Turn, Va, World};
 
 /// Runs that ended as their messages did not tell where memory was.
@@ -279,7 +280,11 @@ fn run_under(
     if count == 2 {
         shared.with(|model| model.map(Range::new(Va::new(0), Va::new(PAGES - 3))));
     }
-    let sizes = sizes(4, 20, 1, mapped);
+    let mut sizes = sizes(4, 20, 1, mapped);
+    if thread_rng().gen_range(0..3) == 0 {
+        // Numbers run out.
+        sizes.pages = GROUP;
+    }
     let kernel = ModelKernel::new(shared.clone(), sizes.lot());
     let slow = thread_rng().gen_range(0..2) == 0;
     let world = World::new(kernel, Plain::of(20, slow), sizes);

@@ -1,0 +1,81 @@
+//! Memory of the runtime's own.
+
+use std::io;
+
+use crate::{Frame, PAGE, Range, Va};
+
+/// Anonymous memory of the runtime's own.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    pub(super) start: *mut u8,
+    pub(super) pages: u64,
+}
+
+// SAFETY: an address range that is this value's alone.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    pub(super) fn new(pages: u64) -> io::Result<Self> {
+        let length = pages as usize * PAGE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                length,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        for advice in [libc::MADV_NOHUGEPAGE, libc::MADV_DONTFORK] {
+            // SAFETY: the mapping of above. Kernels without huge pages refuse the first.
+            unsafe { libc::madvise(start, length, advice) };
+        }
+        Ok(Self { start: start.cast(), pages })
+    }
+
+    pub(super) fn address(&self) -> u64 {
+        self.start.addr() as u64
+    }
+
+    pub(super) fn at(&self, frame: Frame) -> *mut u8 {
+        assert!(u64::from(frame.number()) < self.pages, "a place of the lot");
+        // SAFETY: inside the mapping.
+        unsafe { self.start.add(frame.number() as usize * PAGE) }
+    }
+
+    pub(super) fn range(&self) -> Range {
+        let from = Va::of(self.address());
+        Range::new(from, from.plus(self.pages))
+    }
+
+    /// The last page.
+    pub(super) fn last(&self) -> Va {
+        Va::of(self.address()).plus(self.pages - 1)
+    }
+
+    /// Let it be read and written, or not.
+    pub(super) fn set_reachable(&self, on: bool) {
+        let protection = if on { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_NONE };
+        let length = self.pages as usize * PAGE;
+        // SAFETY: the mapping, which nobody uses while it is out of reach.
+        unsafe { libc::mprotect(self.start.cast(), length, protection) };
+    }
+
+    /// Undo what `mlockall` has done to it: locked memory cannot change places with memory that is not.
+    pub(super) fn unlock(&self) {
+        // SAFETY: the mapping.
+        unsafe { libc::munlock(self.start.cast(), self.pages as usize * PAGE) };
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`; nobody holds a part of it.
+        unsafe { libc::munmap(self.start.cast(), self.pages as usize * PAGE) };
+    }
+}

@@ -1,0 +1,136 @@
+//! Memory that is moved and unmapped, heard of in any order.
+
+use super::*;
+
+#[test]
+fn pages_that_are_moved_keep_what_they_hold() {
+    for (name, mapped) in on_both_kinds() {
+        let Ok(mut live) = Live::start(name, &testing::settings(name).unwrap(), 5, 2, mapped)
+        else {
+            continue;
+        };
+        live.run(&testing::thrashing(4));
+        let range = Range::new(Va::new(0), Va::new(PAGES.into()));
+        let message = live.model.borrow_mut().remap(range, range.to);
+        live.look_around(1);
+        live.model.borrow_mut().tell(Event::Unmapped(range));
+        live.settle();
+        assert!(message.flatten().is_some_and(|id| live.model.borrow().is_over(id)));
+        for at in Range::new(range.to, range.to.plus(PAGES.into())).each() {
+            live.access(at, at.number() % 2 == 0);
+        }
+        let message =
+            live.model.borrow_mut().unmap(Range::new(range.to, range.to.plus(PAGES.into())));
+        live.settle();
+        assert!(message.is_some());
+        assert_eq!(live.manager.world.used(), ([0, 0], 0));
+        assert_eq!(live.manager.world.far_bytes(), 0);
+    }
+}
+
+/// Pages that there are no numbers for are in the program's memory, over the budget, wherever they were
+/// before they were moved.
+#[test]
+fn where_numbers_run_out_nothing_is_lost() {
+    let mut brought = 0;
+    for (name, mapped) in on_both_kinds() {
+        for (groups, seed) in (1..4).flat_map(|groups| (0..8).map(move |seed| (groups, seed))) {
+            let settings = testing::settings(name).unwrap();
+            let make = |mem: &mut dyn Memory| make(name, &settings, mem);
+            let Ok(mut live) = Live::numbered(seed, 2, mapped, groups * GROUP, make) else {
+                continue;
+            };
+            live.run(&testing::thrashing(4));
+            let before = live.manager.world.counters.over_budget;
+            assert!(before > 0 || groups >= PAGES.div_ceil(GROUP));
+            let end = 2 * u64::from(PAGES);
+            live.model.borrow_mut().unmap(Range::new(Va::new(16), Va::new(u64::from(PAGES))));
+            live.settle();
+            // By a few pages: what was two groups is three.
+            let mut range = Range::new(Va::new(0), Va::new(16));
+            for to in [27, 1, 30].map(Va::new) {
+                let message = live.model.borrow_mut().remap(range, to);
+                live.look_around(1);
+                let loads = live.manager.world.counters.far_loads;
+                live.model.borrow_mut().tell(Event::Unmapped(range));
+                live.settle();
+                // Without a policy nothing else is loaded meanwhile.
+                if name == "none" {
+                    brought += live.manager.world.counters.far_loads - loads;
+                }
+                assert!(message.flatten().is_some_and(|id| live.model.borrow().is_over(id)));
+                range = Range::new(to, to.plus(16));
+                for at in range.each() {
+                    live.access(at, at.number() % 2 == 0);
+                }
+                assert!(live.manager.world.unnumbered.is_empty());
+            }
+            live.model.borrow_mut().unmap(Range::new(Va::new(0), Va::new(end)));
+            live.settle();
+            assert_eq!(live.manager.world.used(), ([0, 0], 0));
+            assert_eq!(live.manager.world.far_bytes(), 0);
+        }
+    }
+    assert!(brought > 0, "no page was far");
+}
+
+/// Threads that have changed mappings are heard of in any order.
+#[test]
+fn late_messages_take_nothing_that_is_in_use() {
+    for (name, mapped) in on_both_kinds() {
+        let Ok(mut live) = Live::start(name, &testing::settings(name).unwrap(), 5, 2, mapped)
+        else {
+            continue;
+        };
+        live.run(&testing::thrashing(4));
+        let part = |number: u64| Range::new(Va::new(8 * number), Va::new(8 * (number + 1)));
+        let (one, two, free) = (part(0), part(1), Va::new(PAGES.into()));
+        // One thread has unmapped memory, another moves its own there, and is heard of first.
+        let late = live.model.borrow_mut().unmap_untold(one).unwrap();
+        live.model.borrow_mut().remap(two, one.from).unwrap().unwrap();
+        live.look_around(4);
+        live.model.borrow_mut().tell(late);
+        live.look_around(4);
+        // That two was unmapped is told after a third thread has moved memory there.
+        live.model.borrow_mut().remap(part(2), two.from).unwrap().unwrap();
+        live.look_around(4);
+        live.model.borrow_mut().tell(Event::Unmapped(two));
+        live.look_around(4);
+        live.model.borrow_mut().tell(Event::Unmapped(part(2)));
+        live.settle();
+        for at in one.each().chain(two.each()) {
+            live.access(at, false);
+            live.access(at, true);
+        }
+        let message = live.model.borrow_mut().unmap(Range::new(Va::new(0), free));
+        live.settle();
+        assert!(message.is_some() && live.manager.world.used() == ([0, 0], 0));
+    }
+}
+
+/// A thread has moved memory away and is held up, another moves its own there and is heard of first.
+#[test]
+fn who_has_left_first_is_heard_of_last() {
+    for (name, mapped) in on_both_kinds() {
+        let Ok(mut live) = Live::start(name, &testing::settings(name).unwrap(), 5, 2, mapped)
+        else {
+            continue;
+        };
+        live.run(&testing::thrashing(4));
+        let part = |number: u64| Range::new(Va::new(8 * number), Va::new(8 * (number + 1)));
+        let free = Range::new(Va::new(PAGES.into()), Va::new(u64::from(PAGES) + 8));
+        let late = live.model.borrow_mut().remap_untold(part(1), free.from).unwrap().unwrap();
+        live.model.borrow_mut().remap(part(0), part(1).from).unwrap().unwrap();
+        live.look_around(4);
+        live.model.borrow_mut().tell(Event::Unmapped(part(0)));
+        live.look_around(4);
+        live.model.borrow_mut().tell(late);
+        live.look_around(4);
+        live.model.borrow_mut().tell(Event::Unmapped(part(1)));
+        live.settle();
+        for at in part(1).each().chain(free.each()) {
+            live.access(at, false);
+            live.access(at, true);
+        }
+    }
+}

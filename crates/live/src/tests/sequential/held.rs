@@ -1,0 +1,79 @@
+//! Pages that are held by the program's I/O or by `mlock`.
+
+use super::*;
+
+/// Slow pages that cannot leave the program's memory are shown where they are: in fast memory.
+#[test]
+fn held_pages_are_shown_as_fast() {
+    for seed in 0..8 {
+        let mut live = Live::start("none", &Settings::default(), seed, 1, false).unwrap();
+        let pages = || (0..u64::from(PAGES)).map(Va::new);
+        let mut held = Vec::new();
+        for at in pages() {
+            live.access(at, true);
+            held.extend(live.model.borrow_mut().pin(at));
+        }
+        assert_eq!(held.len(), PAGES as usize);
+        // Each is tried when the window is trimmed, which each fault does.
+        live.release(Va::new(0));
+        live.access(Va::new(0), true);
+        let ([fast, far], window) = live.manager.world.used();
+        assert_eq!(fast + far, u64::from(PAGES));
+        assert!(far == window && window <= 2, "{fast} fast, {far} far, {window} in the window");
+        // The policy sees them where it has put them.
+        assert_eq!(Memory::free(&live.manager.world, SLOW_NODE), 26 - u64::from(PAGES - 10));
+        for frame in held {
+            live.model.borrow_mut().device_writes(frame);
+        }
+        for _ in 0..10 {
+            live.model.borrow_mut().pass(10_000_000);
+            live.manager.discover();
+            live.check();
+        }
+        let ([fast, far], window) = live.manager.world.used();
+        assert!(
+            fast + far == u64::from(PAGES) && fast <= 11 && window <= 3,
+            "{fast} fast, {window}"
+        );
+    }
+}
+
+/// Pages that are held are tried again ever more seldom, and are moved once they are free.
+#[test]
+fn held_pages_are_not_tried_all_the_time() {
+    let policies = ["tpp", "nomad", "ssp"].into_iter();
+    for (name, mapped) in policies.flat_map(|name| [(name, false), (name, true)]) {
+        let mut live = Live::start(name, &testing::settings(name).unwrap(), 1, 1, mapped).unwrap();
+        let pages = || (0..u64::from(PAGES)).map(Va::new);
+        let mut held = Vec::new();
+        for at in pages() {
+            live.access(at, true);
+            held.extend(live.model.borrow_mut().pin(at));
+        }
+        let tried = |live: &mut Live| {
+            let before = live.manager.world.counters.pinned;
+            let end = live.model.borrow().now_ns() + 1_000_000_000;
+            while live.model.borrow().now_ns() < end {
+                if let Turn::Until(due) = live.manager.turn().unwrap() {
+                    live.model.borrow_mut().pass_until(due.min(end));
+                }
+            }
+            live.manager.world.counters.pinned - before
+        };
+        // A second: at most 22 rests, with a step between each two, and two tries a page of a step.
+        tried(&mut live);
+        let often = tried(&mut live);
+        assert!(often > 0 && often < 22 * 2 * 3 * u64::from(PAGES), "{name}: {often}");
+        let moved = |live: &Live| live.manager.world.counters.demotions_copied;
+        let before = moved(&live);
+        for frame in held {
+            live.model.borrow_mut().device_writes(frame);
+        }
+        for at in pages().chain(pages()) {
+            live.access(at, false);
+            live.model.borrow_mut().pass(100_000_000);
+            live.settle();
+        }
+        assert!(moved(&live) > before, "{name}");
+    }
+}

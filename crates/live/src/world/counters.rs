@@ -1,0 +1,79 @@
+//! What is counted.
+
+/// Declare the counters once: the fields, their names, and all of them in order.
+macro_rules! counters {
+    ($($(#[doc = $what:literal])+ $name:ident,)*) => {
+        /// What happened so far.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+        pub struct Counters {
+            $($(#[doc = $what])+ pub $name: u64,)*
+        }
+
+        impl Counters {
+            /// Their names and what they count, in order.
+            pub const NAMES: &[(&str, &str)] =
+                &[$((stringify!($name), concat!($($what),+))),*];
+
+            /// All of them, in order.
+            pub fn numbers(&self) -> impl Iterator<Item = u64> {
+                [$(self.$name),*].into_iter()
+            }
+
+            /// All of them, in order.
+            pub fn numbers_mut(&mut self) -> impl Iterator<Item = &mut u64> {
+                [$(&mut self.$name),*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Faults of the program that were answered, of every kind.
+    faults,
+    /// Pages touched for the first time.
+    first_touches,
+    /// Hint faults, as the policy saw them.
+    hint_faults,
+    /// Faults of pages that were parked to see whether they are used.
+    accessed_faults,
+    /// References to slow pages that went through the window.
+    window_faults,
+    /// Pages moved from the far tier to fast memory.
+    promotions,
+    /// Of these, pages that kept a shadow.
+    shadow_copies,
+    /// Copies under way that were given up because the page was written.
+    aborts,
+    /// Pages moved to the far tier by a copy.
+    demotions_copied,
+    /// Pages moved to the far tier by taking their shadow.
+    demotions_remapped,
+    /// First writes to pages with a shadow.
+    shadow_faults,
+    /// First writes to pages without one that the policy watches.
+    watch_faults,
+    /// Shadows freed because their room was needed.
+    shadows_reclaimed,
+    /// Pages given back by the program.
+    released,
+    /// Times that a page could not be parked: held by the program's I/O, a lock or a child.
+    pinned,
+    /// Children, each given what it needs.
+    forks,
+    /// Pages in fast memory because there was room nowhere.
+    over_budget,
+    /// Pages loaded from the far tier.
+    far_loads,
+    /// Pages stored there.
+    far_stores,
+    /// Pages that took time to come from the far tier, as it was asked for them ahead.
+    fetches,
+    /// Time that they were predicted to take, added up, ns.
+    fetches_predicted_ns,
+    /// Time that they took, added up, ns.
+    fetches_ns,
+    /// Faults whose thread slept until its page had come.
+    slept,
+    /// Faults whose thread kept its processor busy until then.
+    stalled,
+}
