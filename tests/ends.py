@@ -22,7 +22,7 @@ SHARED = "/memfd:nearfar-run"
 #: Seconds that processes may take to end after the run has. A process that takes longer hangs.
 PATIENCE = 60.0
 #: The lines that a run ends with when nothing happened.
-SUMMARY = re.compile(r"nearfar: (\d[\d.,]* s, of it|promotions \d|hint faults \d|waited for )")
+SUMMARY = re.compile(r"nearfar: (\d[\d.,]* s \(CPU|Promotions: |Faults: |Waited |Resident: |Core file: )")
 
 
 @dataclass

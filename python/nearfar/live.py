@@ -63,6 +63,7 @@ class Outcome(LiveResult):
         unmanaged_bytes: what of it was in mappings that are not managed.
         held_bytes: what of it was in pages that could not be moved: locked, held by I/O, or shared
             with a child.
+        core_dumped: the program has left a core file, in which pages that were far are missing.
     """
 
     run: LiveRun
@@ -91,6 +92,7 @@ class Outcome(LiveResult):
     resident_processes: int | None = None
     unmanaged_bytes: int | None = None
     held_bytes: int | None = None
+    core_dumped: bool = False
 
     @property
     def slowdown(self) -> float | None:
@@ -298,6 +300,7 @@ def run(
         manager_seconds=found["manager_seconds"],
         **answer["setup"],
         exit_code=found["exit_code"],
+        core_dumped=found["core_dumped"],
         why=found["why"],
         alone_seconds=None if bare is None else bare.seconds,
         alone_exit_code=None if bare is None else bare.exit_code,

@@ -34,7 +34,11 @@ def lines(run: Any) -> list[str]:
             f"{predicted}): {seen['slept']:,} slept, {seen['stalled']:,} kept a processor busy"
         )
     above = resident(run)
-    return [*found, *([above] if above else [])]
+    if above:
+        found.append(above)
+    if run.core_dumped:
+        found.append("Core file: pages that were far are missing in it, and read as zeros")
+    return found
 
 
 def _time(run: Any) -> str:

@@ -2,6 +2,7 @@
 //! and only the manager brings it back; and its lock may be held by a thread that waits for a page.
 
 use std::alloc::{GlobalAlloc, Layout};
+use std::ops::Range;
 use std::ptr::{self, null_mut};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -52,9 +53,12 @@ impl Arena {
         });
     }
 
-    /// Bytes that were taken so far, most of them in use.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.with(|state| if state.next.is_null() { 0 } else { (state.length - state.left) as u64 })
+    /// Addresses that were taken so far.
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.with(|state| {
+            let end = state.next.addr() as u64;
+            end.saturating_sub((state.length - state.left) as u64)..end
+        })
     }
 
     fn with<R>(&self, act: impl FnOnce(&mut State) -> R) -> R {

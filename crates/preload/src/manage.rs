@@ -26,8 +26,6 @@ pub(crate) fn publish(manager: &Manager<Linux>, block: &Block) {
 fn publish_all(manager: &Manager<Linux>, block: &Block) {
     publish(manager, block);
     block.manager_ns.store(processor_time(), Ordering::Relaxed);
-    let spare = manager.world.spare_frames() * PAGE as u64;
-    block.own_bytes.store(ARENA.bytes() + spare, Ordering::Relaxed);
     block.held_pages.store(manager.world.held_pages(), Ordering::Relaxed);
 }
 
@@ -57,6 +55,9 @@ pub(crate) fn manage(
         let now = manager.world.kernel().now_ns();
         if now >= next_check {
             next_check = now + BEAT_NS;
+            let own = manager.world.kernel_mut().count_present(ARENA.range());
+            let own = own + manager.world.spare_frames();
+            block.own_bytes.store(own * PAGE as u64, Ordering::Relaxed);
             if owner.has_left() && manager.can_discover() && !owner.memory_has_others() {
                 publish_all(manager, block);
                 return Ok(());

@@ -197,6 +197,11 @@ impl Linux {
         self.lot.last().address()
     }
 
+    /// How many pages of these addresses are there.
+    pub fn count_present(&mut self, addresses: std::ops::Range<u64>) -> u64 {
+        self.pagemap.count(range(addresses.start, addresses.end))
+    }
+
     /// Whether a thread waits at the doorbell.
     pub fn is_called(&self) -> bool {
         self.called

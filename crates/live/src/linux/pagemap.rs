@@ -66,18 +66,29 @@ impl Pagemap {
     /// there: the kernel skips what was never touched by whole page tables.
     pub(super) fn present(&mut self, range: Range) -> Vec<Va> {
         let mut present = Vec::new();
+        self.each_run(range, |run| present.extend(run.each()));
+        present
+    }
+
+    /// How many of these pages are there.
+    pub(super) fn count(&mut self, range: Range) -> u64 {
+        let mut count = 0;
+        self.each_run(range, |run| count += run.pages());
+        count
+    }
+
+    fn each_run(&mut self, range: Range, mut act: impl FnMut(Range)) {
         let mut from = range.from;
         while from < range.to {
             let Ok((count, end)) = self.scan(Range::new(from, range.to)) else { break };
             for run in &self.runs[..count] {
-                present.extend(Range::new(Va::of(run.start), Va::of(run.end)).each());
+                act(Range::new(Va::of(run.start), Va::of(run.end)));
             }
             if end <= from {
                 break;
             }
             from = end;
         }
-        present
     }
 
     /// One request: how many runs it found, and up to where it has looked.
