@@ -57,6 +57,9 @@ impl Shm {
         if start == libc::MAP_FAILED {
             return Err(io("mapping"));
         }
+        // A child that touches all of its memory would make pages here.
+        // SAFETY: the mapping of above.
+        unsafe { libc::madvise(start, length.max(PAGE), libc::MADV_DONTFORK) };
         Ok(Self { start: start.cast(), length, slots: Slots::new(pages), held: 0 })
     }
 
