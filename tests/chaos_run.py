@@ -144,7 +144,7 @@ class Round:
         if stray := [line for line in reasons if not line.startswith("nearfar: ")]:
             raise Broken(f"said: {stray}")
         kind = victim.kind if victim else None
-        if reasons and kind not in ("launcher", "manager", "keeper"):
+        if reasons and kind not in ("launcher", *ends.OWN.values()):
             raise Broken(f"ended, though nothing of nearfar's was killed: {reasons}")
         if kind == "launcher":
             return "no launcher"

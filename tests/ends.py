@@ -16,13 +16,15 @@ import forks
 
 SOURCE = Path(__file__).with_name("ends.c")
 #: nearfar's own that serve a program, threads or processes, by their names.
-OWN = {"nearfar-manage": "manager", "nearfar-keep": "keeper"}
+OWN = {"nearfar-manage": "manager", "nearfar-keep": "keeper", "nearfar-reap": "reaper"}
 #: What all of them have mapped.
 SHARED = "/memfd:nearfar-run"
 #: Seconds that processes may take to end after the run has. A process that takes longer hangs.
 PATIENCE = 60.0
 #: The lines that a run ends with when nothing happened.
-SUMMARY = re.compile(r"nearfar: (\d[\d.,]* s \(CPU|Promotions: |Faults: |Waited |Resident: |Core file: )")
+SUMMARY = re.compile(
+    r"nearfar: (\d[\d.,]* s \(CPU|(Promotions|Faults|Resident|Core file): |Waited )"
+)
 
 
 @dataclass

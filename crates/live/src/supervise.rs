@@ -29,6 +29,7 @@ const HANG: Duration = Duration::from_secs(2);
 /// The same while it waits for its policy in the launcher, which neither answers nor asks: longer, as that
 /// may have much to compute, and as many processes may wait for one interpreter.
 const NO_ANSWER: Duration = Duration::from_secs(30);
+const REAPER_GONE: &str = "the process that waits for its processes was killed";
 /// How often it is looked whether managers that have ended were waited for, 1 ms apart.
 const REAPED: u32 = 200;
 /// How often the supervisor looks without being called.
@@ -269,8 +270,9 @@ impl Supervisor {
             let reaped = reaper
                 .try_wait()
                 .map_err(|error| Error::io(Path::new("run"), "waiting", &error))?;
-            let ended = self.shared.head().root_ended().or(reaped);
-            if let Some(why) = self.look() {
+            let ended = self.shared.head().root_ended();
+            let lost = (reaped.is_some() && ended.is_none()).then(|| REAPER_GONE.to_owned());
+            if let Some(why) = self.look().or(lost) {
                 self.kill(&mut reaper);
                 self.summary.why = Some(why);
                 self.summary.exit_code = 128 + libc::SIGKILL;

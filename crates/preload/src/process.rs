@@ -11,6 +11,7 @@
 
 use std::fs::File;
 use std::io::Error;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
@@ -214,24 +215,24 @@ extern "C" fn run(start: *mut c_void) -> c_int {
         // SAFETY: ends this process; the keeper holds what children wait at.
         unsafe { libc::_exit(101) };
     }));
-    let mut manager = manager;
+    // Never dropped: zstd would free memory of the program's allocator, which nobody may use any more.
+    let mut manager = ManuallyDrop::new(manager);
     manage::publish(&manager, block);
     if !block.change_state(State::Held, State::Running) {
         keeper.release();
         return 1;
     }
     STATUS.store(RUNS, Ordering::Release);
-    match manage::manage(&mut manager, owner, block) {
+    let done = manage::manage(&mut manager, owner, block);
+    match &done {
         Ok(()) => {
             keeper.release();
             block.set_state(State::Ended);
-            0
         }
-        Err(why) => {
-            block.fail(&why);
-            1
-        }
+        Err(why) => block.fail(why),
     }
+    // SAFETY: ends this process with all its threads, which a return would not.
+    unsafe { libc::_exit(done.is_err().into()) }
 }
 
 /// Close the program's descriptors; 0 to 2 are nowhere.
