@@ -191,9 +191,39 @@ def _end(session: int) -> None:
                 os.kill(int(entry.name), signal.SIGKILL)
 
 
+def _settings() -> dict[Path, str]:
+    """The machine's settings of memory that these tests change."""
+    folders = [Path("/sys/kernel/mm/ksm"), Path("/sys/kernel/mm/transparent_hugepage")]
+    files = [file for folder in folders for file in folder.rglob("*") if file.is_file()]
+    files.append(Path("/proc/sys/vm/nr_hugepages"))
+    # Of several words the one in brackets holds.
+    return {
+        file: re.sub(r".*\[(.*)\].*", r"\1", file.read_text().strip())
+        for file in files
+        if file.stat().st_mode & 0o200 and os.access(file, os.R_OK | os.W_OK)
+    }
+
+
+@contextlib.contextmanager
+def _restored() -> Iterator[None]:
+    """Leave the machine's settings as they are: a test that is killed, or fails, does not."""
+    before = _settings()
+    try:
+        yield
+    finally:
+        after = _settings()
+        for file, value in before.items():
+            if after.get(file) != value:
+                with contextlib.suppress(OSError):
+                    file.write_text(value)
+
+
 def run(case: Case, world: str, keep_in: Path | None = None) -> Cell:
     """Run a case in a world; its output is kept in this folder."""
-    with tempfile.TemporaryDirectory(prefix="conform-") as made:
+    with (
+        _restored() if case.alone else contextlib.nullcontext(),
+        tempfile.TemporaryDirectory(prefix="conform-") as made,
+    ):
         tmp = Path(made)
         result, outcome = tmp / "outcome", {}
         (tmp / "work").mkdir()
