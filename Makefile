@@ -83,7 +83,7 @@ lint: env ## Formatters and linters
 .PHONY: test-packages
 test-packages:
 	@workloads/install.sh qemu-user chromium pigz gzip libvirt-clients libxml2-utils virtinst qemu-system-x86 qemu-system-arm systemd hwloc-nox numactl acpica-tools cpio \
-	  sqlite3 redis-server redis-tools xvfb xdotool zsh fish mandoc
+	  sqlite3 redis-server redis-tools xvfb xdotool zsh fish mandoc stress-ng memtester strace
 
 # Minutes of processor time that `make test` may use after `make clean` (CONTRIBUTING.md, Tests).
 TEST_BUDGET := 18
@@ -139,6 +139,11 @@ CHAOS_ROUNDS ?= 200
 chaos: env ## Kill commands at random points, CHAOS_ROUNDS times each; full disks; calls that fail
 	$(BIN)/python tests/chaos.py --rounds $(CHAOS_ROUNDS)
 	$(BIN)/python tests/faults.py
+
+.PHONY: conform
+conform: env ## Other people's tests (Linux's of memory, stress-ng, memtester) bare and under nearfar (docs/conform.md)
+	@workloads/install.sh linux-source stress-ng memtester qemu-user strace build-essential libcap-dev libnuma-dev
+	$(BIN)/python tests/conform.py
 
 .PHONY: deny
 deny: env ## Licences and origins of dependencies; advisories where cargo-deny is installed

@@ -7,7 +7,8 @@ declarations of commands whose home is Python:
 * tables in ``docs/*.md``, between ``<!-- declared: WHAT -->`` and ``<!-- end -->``, where WHAT is
   ``options COMMAND``, ``columns COMMAND [TABLE]``, ``names REGISTRY``, ``policies`` (of tiering),
   ``record CASE TABLE`` (what a case of the bench recorded: ``TABLES`` of :data:`RECORDS`),
-  ``learnt``, ``found STUDY [PAPER]`` (of the papers, ``docs/learnt.py``).
+  ``conform`` (what ``make conform`` knows to differ), ``learnt``, ``found STUDY [PAPER]`` (of the
+  papers, ``docs/learnt.py``).
 
 ``tests/test_declared.py`` fails when running this again would change a file.
 """
@@ -263,6 +264,10 @@ def table(what: str, declared: dict[str, Any]) -> str:
         learnt = importlib.import_module("learnt")
         text: str = learnt.summary() if kind == "learnt" else learnt.table(name)
         return text
+    elif kind == "conform":
+        sys.path.insert(0, str(ROOT / "tests"))
+        listed: str = importlib.import_module("conform").reasons()
+        return listed
     elif kind == "names":
         lines = [f"| {name.replace('_', ' ')} | |", "|---|---|"]
         lines += [f"| `{entry}` | {_cell(text)} |" for entry, text in declared["registries"][name]]
