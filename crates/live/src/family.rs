@@ -7,20 +7,21 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::sync::atomic::Ordering;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::shared::{NAME, Shared};
 
-/// How often processes that were killed are looked at, and how long they may take to end.
+/// Time between two looks at processes that were killed, and how long they may take to end.
 const LOOK: Duration = Duration::from_millis(1);
-const LOOKS: u32 = 5000;
+const LONGEST: Duration = Duration::from_secs(5);
 
 /// Kill every process of a run but the caller and the launcher: those below `root`, and those that have its
 /// file mapped. The root itself is spared.
 ///
-/// The order keeps the promise that nobody reads what was never written. All are stopped first, so that none
-/// makes another. Then the program's processes are killed, and waited for. The managers and keepers come
-/// last: as long as one of them holds a userfaultfd, who touches a missing page waits.
+/// The order keeps the promise that nobody reads what was never written: managers and keepers come last, as
+/// whoever touches a missing page waits while one of them holds a userfaultfd. The program's processes are
+/// stopped, so that none makes another, killed, and waited for, until none is found: one that is making a child
+/// when it is stopped may still do so.
 pub fn kill(shared: &Shared, root: u32) {
     let spared = [root, std::process::id(), shared.head().launcher.load(Ordering::Relaxed)];
     let servers: Vec<u32> = shared
@@ -29,25 +30,31 @@ pub fn kill(shared: &Shared, root: u32) {
         .map(|pid| pid.load(Ordering::Relaxed))
         .filter(|pid| *pid != 0)
         .collect();
-    let mut program: Vec<u32> = Vec::new();
+    let find = || {
+        let mut found = descendants(root);
+        found.extend(users_of(shared.inode()));
+        found.retain(|pid| !spared.contains(pid) && !servers.contains(pid) && is_alive(*pid));
+        found
+    };
+    let end = Instant::now() + LONGEST;
     loop {
-        let mut new = descendants(root);
-        new.extend(users_of(shared.inode()));
-        new.sort_unstable();
-        new.dedup();
-        new.retain(|pid| !spared.contains(pid) && !servers.contains(pid) && !program.contains(pid));
-        if new.is_empty() {
+        let mut program: Vec<u32> = Vec::new();
+        loop {
+            let mut new = find();
+            new.retain(|pid| !program.contains(pid));
+            if new.is_empty() {
+                break;
+            }
+            new.iter().for_each(|pid| signal(*pid, libc::SIGSTOP));
+            program.extend(new);
+        }
+        program.iter().for_each(|pid| signal(*pid, libc::SIGKILL));
+        while program.iter().any(|pid| is_alive(*pid)) && Instant::now() < end {
+            thread::sleep(LOOK);
+        }
+        if program.is_empty() || Instant::now() >= end {
             break;
         }
-        new.iter().for_each(|pid| signal(*pid, libc::SIGSTOP));
-        program.extend(new);
-    }
-    program.iter().for_each(|pid| signal(*pid, libc::SIGKILL));
-    for _ in 0..LOOKS {
-        if !program.iter().any(|pid| is_alive(*pid)) {
-            break;
-        }
-        thread::sleep(LOOK);
     }
     let servers = servers.iter().filter(|pid| !spared.contains(pid));
     servers.for_each(|pid| signal(*pid, libc::SIGKILL));
@@ -58,26 +65,29 @@ fn signal(pid: u32, number: i32) {
     unsafe { libc::kill(pid as i32, number) };
 }
 
-/// The words of `/proc/PID/stat` after the name.
-fn stat(pid: u32) -> Option<String> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+/// The words of a process's or thread's `stat` after the name.
+fn stat(folder: &str) -> Option<String> {
+    let text = fs::read_to_string(format!("{folder}/stat")).ok()?;
     Some(text.rsplit_once(") ")?.1.to_owned())
 }
 
-/// Whether a process is there and has not ended.
+/// Whether a process is there and has not ended: its first thread may have ended before others.
 pub fn is_alive(pid: u32) -> bool {
-    stat(pid).is_some_and(|words| !words.starts_with(['Z', 'X']))
+    let runs = |folder: &str| stat(folder).is_some_and(|words| !words.starts_with(['Z', 'X']));
+    let tasks = format!("/proc/{pid}/task");
+    runs(&format!("/proc/{pid}")) || numbers(&tasks).any(|task| runs(&format!("{tasks}/{task}")))
 }
 
-fn processes() -> impl Iterator<Item = u32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+/// The names in a folder that are numbers.
+fn numbers(folder: &str) -> impl Iterator<Item = u32> + use<> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 /// Those that have the run's file mapped to write to it; who only watches a run does not.
 fn users_of(inode: u64) -> impl Iterator<Item = u32> {
     let inode = inode.to_string();
-    processes().filter(move |pid| {
+    numbers("/proc").filter(move |pid| {
         let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
         maps.split(|byte| *byte == b'\n').any(|line| {
             let Ok(line) = std::str::from_utf8(line) else { return false };
@@ -93,8 +103,9 @@ fn users_of(inode: u64) -> impl Iterator<Item = u32> {
 /// This process and all that come from it, parents first.
 fn descendants(root: u32) -> Vec<u32> {
     let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-    for pid in processes() {
-        let parent = stat(pid).and_then(|words| words.split(' ').nth(1)?.parse().ok());
+    for pid in numbers("/proc") {
+        let parent =
+            stat(&format!("/proc/{pid}")).and_then(|words| words.split(' ').nth(1)?.parse().ok());
         if let Some(parent) = parent {
             children.entry(parent).or_default().push(pid);
         }
