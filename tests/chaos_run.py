@@ -57,8 +57,9 @@ def victims(launcher: int, results: Path) -> list[Victim]:
         own = [Victim(kind, pid, task) for kind, task in ends.own(pid)]
         found += own
         if not own or own[0].target != pid:
-            name = names.get(pid, "root")
-            found.append(Victim(kinds[min(name.count("."), 2)], pid, pid))
+            # Without a name it is on its way to the program, or to one of nearfar's own.
+            kind = kinds[min(names[pid].count("."), 2)] if pid in names else "beginner"
+            found.append(Victim(kind, pid, pid))
     return found
 
 
@@ -144,7 +145,7 @@ class Round:
         if stray := [line for line in reasons if not line.startswith("nearfar: ")]:
             raise Broken(f"said: {stray}")
         kind = victim.kind if victim else None
-        if reasons and kind not in ("launcher", *ends.OWN.values()):
+        if reasons and kind not in ("launcher", "beginner", *ends.OWN.values()):
             raise Broken(f"ended, though nothing of nearfar's was killed: {reasons}")
         if kind == "launcher":
             return "no launcher"

@@ -23,17 +23,11 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// stopped, so that none makes another, killed, and waited for, until none is found: one that is making a child
 /// when it is stopped may still do so.
 pub fn kill(shared: &Shared, root: u32) {
-    let spared = [root, std::process::id(), shared.head().launcher.load(Ordering::Relaxed)];
-    let servers: Vec<u32> = shared
-        .claimed()
-        .flat_map(|(_, _, block)| [&block.manager, &block.keeper])
-        .map(|pid| pid.load(Ordering::Relaxed))
-        .filter(|pid| *pid != 0)
-        .collect();
     let find = || {
         let mut found = descendants(root);
         found.extend(users_of(shared.inode()));
-        found.retain(|pid| !spared.contains(pid) && !servers.contains(pid) && is_alive(*pid));
+        without_servers(shared, &mut found);
+        found.retain(|pid| *pid != root && is_alive(*pid));
         found
     };
     let end = Instant::now() + LONGEST;
@@ -56,8 +50,32 @@ pub fn kill(shared: &Shared, root: u32) {
             break;
         }
     }
-    let servers = servers.iter().filter(|pid| !spared.contains(pid));
-    servers.for_each(|pid| signal(*pid, libc::SIGKILL));
+    let own = std::process::id();
+    servers(shared)
+        .into_iter()
+        .filter(|pid| *pid != own)
+        .for_each(|pid| signal(pid, libc::SIGKILL));
+}
+
+/// The managers and keepers.
+fn servers(shared: &Shared) -> Vec<u32> {
+    let of_block = shared.claimed().flat_map(|(_, _, block)| [&block.manager, &block.keeper]);
+    of_block.map(|pid| pid.load(Ordering::Acquire)).filter(|pid| *pid != 0).collect()
+}
+
+/// The processes of the program that have the run's file mapped.
+pub fn program(shared: &Shared) -> Vec<u32> {
+    let mut found = users_of(shared.inode()).collect();
+    without_servers(shared, &mut found);
+    found
+}
+
+/// Leave out the caller, the launcher, managers and keepers. They are looked up after the others were found: a
+/// program that has started meanwhile has a manager by then.
+fn without_servers(shared: &Shared, found: &mut Vec<u32>) {
+    let spared = [std::process::id(), shared.head().launcher.load(Ordering::Relaxed)];
+    let servers = servers(shared);
+    found.retain(|pid| !spared.contains(pid) && !servers.contains(pid));
 }
 
 fn signal(pid: u32, number: i32) {
@@ -101,7 +119,7 @@ fn users_of(inode: u64) -> impl Iterator<Item = u32> {
 }
 
 /// This process and all that come from it, parents first.
-fn descendants(root: u32) -> Vec<u32> {
+pub(crate) fn descendants(root: u32) -> Vec<u32> {
     let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for pid in numbers("/proc") {
         let parent =

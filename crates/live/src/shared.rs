@@ -453,6 +453,9 @@ impl Shared {
         for word in block.used.iter().chain(&block.peak) {
             word.store(0, Ordering::Relaxed);
         }
+        for pid in [&block.manager, &block.keeper] {
+            pid.store(0, Ordering::Relaxed);
+        }
         block.waits.store(0, Ordering::Relaxed);
         block.set_state(State::Free);
         block.pid.store(0, Ordering::Release);

@@ -418,11 +418,13 @@ impl Supervisor {
     fn dismiss(&mut self, reaper: &mut Child) {
         let is_reaped = |pid: u32| pid == 0 || !Path::new(&format!("/proc/{pid}")).exists();
         for _ in 0..REAPED {
-            let all_reaped = self.shared.claimed().all(|(_, pid, block)| {
-                let servers = [&block.manager, &block.keeper];
-                family::is_alive(pid)
-                    || servers.iter().all(|server| is_reaped(server.load(Ordering::Relaxed)))
-            });
+            let mut orphans = family::descendants(reaper.id()).into_iter().skip(1);
+            let all_reaped = orphans.all(family::is_alive)
+                && self.shared.claimed().all(|(_, pid, block)| {
+                    let servers = [&block.manager, &block.keeper];
+                    family::is_alive(pid)
+                        || servers.iter().all(|server| is_reaped(server.load(Ordering::Relaxed)))
+                });
             if all_reaped || reaper.try_wait().is_ok_and(|ended| ended.is_some()) {
                 break;
             }

@@ -98,8 +98,12 @@ fn end(shared: &Shared, block: &Block, (launcher, bell): (u32, u32)) {
             pause(100_000_000);
         }
     }
-    if let Ok(mut stderr) = File::options().append(true).open(format!("/proc/{pid}/fd/2")) {
-        let _ = stderr.write_all(message.as_bytes());
+    // The program may have ended, and its children are there.
+    for pid in [pid].into_iter().chain(family::program(shared)) {
+        let stderr = File::options().append(true).open(format!("/proc/{pid}/fd/2"));
+        if stderr.is_ok_and(|mut stderr| stderr.write_all(message.as_bytes()).is_ok()) {
+            break;
+        }
     }
     family::kill(shared, u32::MAX);
     block.set_state(State::Ended);
