@@ -3,7 +3,7 @@
 //! An unmodified program keeps a part of its memory, within a budget, and the rest in a far tier
 //! ([`far`]). Which pages lie where is decided by the policies of `nearfar_kernel::tiering`, the
 //! same objects that the simulator runs. The kernel reports the program's faults through
-//! userfaultfd ([`Kernel`]); a [`Manager`] acts on them from a thread inside the program.
+//! userfaultfd ([`Kernel`]); a [`Manager`] acts on them from a process that shares the program's memory.
 //!
 //! The program never reads anything but what it last wrote. What that rests on is said in
 //! [`Kernel`] and in `world.rs`, and tried in `model.rs`.

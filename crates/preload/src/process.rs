@@ -76,8 +76,9 @@ fn top(stack: *mut c_void, bytes: usize) -> *mut c_void {
 /// How far the start is: 0, then an error number or [`RUNS`].
 static STATUS: AtomicI32 = AtomicI32::new(0);
 const RUNS: i32 = -1;
-/// The thread that makes the process.
+/// The thread that makes the process, and the process.
 static THREAD: AtomicU32 = AtomicU32::new(0);
+static MANAGER: AtomicI32 = AtomicI32::new(0);
 
 struct Start {
     stacks: Stacks,
@@ -92,7 +93,11 @@ pub(crate) fn start(stacks: Stacks, parts: Parts) -> Result<(), String> {
         return Err(format!("starting a thread: {}", Error::from_raw_os_error(failed)));
     }
     loop {
+        let manager = MANAGER.load(Ordering::Acquire);
+        // SAFETY: no signal, only whether there is such a process.
+        let is_gone = manager > 0 && unsafe { libc::kill(manager, 0) } < 0;
         match STATUS.load(Ordering::Acquire) {
+            0 if is_gone => return Err("its manager was killed".into()),
             0 => pause(20_000),
             RUNS => return Ok(()),
             number => {
@@ -134,6 +139,12 @@ extern "C" fn make(start: *mut c_void) -> *mut c_void {
             STATUS.store(last_error(), Ordering::Release);
         } else {
             libc::waitpid(between, null_mut(), libc::__WCLONE);
+            if MANAGER.load(Ordering::Acquire) == 0 {
+                // Killed itself, unless it has said why.
+                let (unset, lost) = (0, libc::EIO);
+                let order = Ordering::AcqRel;
+                let _ = STATUS.compare_exchange(unset, lost, order, Ordering::Acquire);
+            }
         }
     }
     null_mut()
@@ -143,8 +154,9 @@ extern "C" fn make_manager(start: *mut c_void) -> c_int {
     // SAFETY: as above.
     unsafe {
         let stack = top((*start.cast::<Start>()).stacks.manager, STACK);
-        if libc::clone(run, stack, libc::CLONE_VM, start) < 0 {
-            STATUS.store(last_error(), Ordering::Release);
+        match libc::clone(run, stack, libc::CLONE_VM, start) {
+            -1 => STATUS.store(last_error(), Ordering::Release),
+            manager => MANAGER.store(manager, Ordering::Release),
         }
     }
     0
