@@ -6,9 +6,10 @@
 //! userfaultfd ([`Kernel`]); a [`Manager`] acts on them from a thread inside the program.
 //!
 //! The program never reads anything but what it last wrote. What that rests on is said in
-//! [`Kernel`] and in `world.rs`, and tried in `model.rs`.
+//! [`Kernel`] and in `world.rs`, and tried in `model/`.
 
 mod children;
+pub mod ends;
 pub mod far;
 mod ids;
 mod kernel;

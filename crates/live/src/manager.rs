@@ -11,7 +11,7 @@ use crate::far::Arrival;
 use crate::order::{Order, Unclear};
 use crate::regions::Regions;
 use crate::world::{SLOW_NODE, World, is};
-use crate::{Child, Event, Found, Kernel, Range, Slot, Va};
+use crate::{Child, Event, Fail, Found, Kernel, Range, Slot, Va};
 
 /// Most pages that a first touch brings.
 pub const AROUND: u64 = 16;
@@ -24,6 +24,9 @@ const REFUSALS: u32 = 10_000;
 
 /// Why a program ends whose messages do not tell where its memory is.
 pub(crate) const UNCLEAR: &str = "its threads move memory to and from the same place at once, in an order that the kernel does not tell";
+
+/// Why a child ends whose memory is nobody knows where.
+pub(crate) const LOST: &str = "a thread that moved memory was killed before it could tell where, while another one made a child";
 
 /// Turns with messages after which the policy works all the same. More often, and it would take pages
 /// away before who waited for them has run.
@@ -52,6 +55,8 @@ pub struct Manager<K> {
     pages: Vec<Va>,
     /// Faults that could not be served yet.
     again: Vec<Event>,
+    /// Children that lack pages, and nothing was told of where those went.
+    lacking: Vec<(Child, Vec<Va>)>,
     /// The last fault that was refused, and how often in turn.
     refused: (Va, u32),
     /// Turns with messages since one without.
@@ -106,6 +111,7 @@ impl<K: Kernel> Manager<K> {
             found: Vec::new(),
             pages: Vec::new(),
             again: Vec::new(),
+            lacking: Vec::new(),
             refused: (Va::new(0), 0),
             busy_turns: 0,
             hindered: 0,
@@ -179,6 +185,7 @@ impl<K: Kernel> Manager<K> {
                 return Err(why.clone());
             }
         }
+        self.look_for_lost();
         // Who waits since an earlier turn goes on waiting until then: woken, it would fault again, and
         // faults are read before the messages that are in the way.
         events.append(&mut self.again);
@@ -258,10 +265,10 @@ impl<K: Kernel> Manager<K> {
         }
     }
 
-    /// Whether everything that was read was applied, and nothing is on its way that it takes part in.
-    #[cfg(test)]
+    /// Whether everything that was read was applied, and nothing is on its way that it takes part in. Only
+    /// then have all children what they need, of whose forks was read.
     pub fn is_settled(&self) -> bool {
-        self.order.is_settled()
+        self.order.is_settled() && self.lacking.is_empty()
     }
 
     /// Whether a fault waits for its page to come from the far tier.
@@ -331,13 +338,51 @@ impl<K: Kernel> Manager<K> {
         // A child that forks while it is given its pages has a child that lacks the same ones.
         let mut children = vec![(child, Moves::default())];
         while let Some((child, mut moves)) = children.pop() {
-            let mut next = self.world.mapped_from(Page::new(0));
+            let (mut next, mut lacks) = (self.world.mapped_from(Page::new(0)), Vec::new());
             while let Some(page) = next {
-                self.world.give(child, page, &mut moves, &told_later, &mut children);
+                if !self.world.give(child, page, &mut moves, &told_later, &mut children) {
+                    lacks.push(self.world.numbers.place(page));
+                }
+                if self.world.broken.is_some() {
+                    // It waits for what it has not until it is killed: let go, it would read zeros.
+                    return;
+                }
                 next = self.world.mapped_from(page.skip(1));
             }
-            self.world.kernel.let_go(child);
             self.world.counters.forks += 1;
+            if lacks.is_empty() {
+                self.world.kernel.let_go(child);
+            } else {
+                self.lacking.push((child, lacks));
+            }
+        }
+    }
+
+    /// What has become of the pages that children lack, now that all that was told is applied. As a rule
+    /// the program has kept them from its children (`MADV_DONTFORK`). But a thread that moves memory and
+    /// is killed before that was told is never heard of: then a child of another thread has the pages
+    /// elsewhere, and nobody knows where.
+    fn look_for_lost(&mut self) {
+        while let Some((child, mut lacks)) = self.lacking.pop() {
+            while let Some(at) = lacks.pop() {
+                let gone =
+                    self.world.page_at(at).is_none_or(|page| self.world.has(page, is::PRESENT));
+                // Of a page that is not there this says whether it could be.
+                match if gone { Ok(()) } else { self.world.kernel.protect(at, false) } {
+                    Ok(()) => {}
+                    Err(Fail::Missing) => {
+                        let at = at.address();
+                        let why = format!("{LOST} (at {at:#x})");
+                        self.lacking.push((child, lacks));
+                        return self.world.break_down(why);
+                    }
+                    Err(_) => {
+                        lacks.push(at);
+                        return self.lacking.push((child, lacks));
+                    }
+                }
+            }
+            self.world.kernel.let_go(child);
         }
     }
 

@@ -496,7 +496,8 @@ impl<K: Kernel> World<K> {
     }
 
     /// Give a child the page, if it was not in the program's memory. Where nothing is mapped in the child
-    /// it may have been moved before, which was told later.
+    /// it may have been moved before, which was told later. False if nothing is mapped there, and nothing
+    /// told of says why.
     pub(crate) fn give(
         &mut self,
         child: Child,
@@ -504,9 +505,9 @@ impl<K: Kernel> World<K> {
         moves: &mut Moves,
         told_later: &Moves,
         children: &mut Vec<(Child, Moves)>,
-    ) {
+    ) -> bool {
         if self.has(page, is::PRESENT) {
-            return;
+            return true;
         }
         if self.has(page, is::PARKED) {
             let frame = self.frame(page);
@@ -514,17 +515,18 @@ impl<K: Kernel> World<K> {
         } else if let Some(slot) = self.slot(page)
             && let Err(fault) = self.far.load(slot, &mut self.buffer)
         {
-            return self.break_down(fault.to_string());
+            self.break_down(fault.to_string());
+            return true;
         }
         let at = self.numbers.place(page);
         let (mut events, mut begin) = (Vec::new(), at);
         while let Some(at) = moves.place(begin) {
             match self.kernel.give(child, at, &self.buffer) {
                 // Mapped anew by the child, or a child that has ended.
-                Ok(()) | Err(Fail::Exists | Fail::Ended) => return,
+                Ok(()) | Err(Fail::Exists | Fail::Ended) => return true,
                 Err(Fail::Missing) => match told_later.place(begin) {
                     Some(moved) if moved != begin => begin = moved,
-                    _ => return,
+                    place => return place.is_none(),
                 },
                 Err(Fail::Again) => {
                     self.kernel.child_events(child, &mut events);
@@ -537,10 +539,12 @@ impl<K: Kernel> World<K> {
                 }
                 Err(fail) => {
                     self.refused(fail, "giving to a child", at);
-                    return self.break_down("a child cannot be given its memory".into());
+                    self.break_down("a child cannot be given its memory".into());
+                    return true;
                 }
             }
         }
+        true
     }
 
     // --- pages
