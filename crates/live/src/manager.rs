@@ -212,7 +212,11 @@ impl<K: Kernel> Manager<K> {
             }
         };
         let turn = match turn {
-            Turn::Until(due) => Turn::Until(due.min(self.world.far.due())),
+            Turn::Until(due) => {
+                let again = self.world.kernel.now_ns() + HINDERED_NS;
+                let lacking = if self.lacking.is_empty() { u64::MAX } else { again };
+                Turn::Until(due.min(lacking).min(self.world.far.due()))
+            }
             Turn::Busy => Turn::Busy,
         };
         self.world.broken.clone().map_or(Ok(turn), Err)
@@ -370,15 +374,14 @@ impl<K: Kernel> Manager<K> {
                 // Of a page that is not there this says whether it could be.
                 match if gone { Ok(()) } else { self.world.kernel.protect(at, false) } {
                     Ok(()) => {}
-                    Err(Fail::Missing) => {
-                        let at = at.address();
-                        let why = format!("{LOST} (at {at:#x})");
-                        self.lacking.push((child, lacks));
-                        return self.world.break_down(why);
-                    }
-                    Err(_) => {
+                    Err(fail) => {
                         lacks.push(at);
-                        return self.lacking.push((child, lacks));
+                        self.lacking.push((child, lacks));
+                        if fail != Fail::Again {
+                            let at = at.address();
+                            self.world.break_down(format!("{LOST} (at {at:#x})"));
+                        }
+                        return;
                     }
                 }
             }

@@ -95,8 +95,9 @@ pub(crate) struct Model {
     changing: Vec<u32>,
     faults: VecDeque<(u64, Event)>,
     messages: VecDeque<Message>,
-    /// Faults and messages that are over.
+    /// Faults and messages that are over, and of these messages that were not read.
     over: BTreeSet<u64>,
+    aborted: BTreeSet<u64>,
     /// Who waits at a page, by fault: where, and the process.
     waiting: BTreeMap<u64, (Va, u32)>,
     next: u64,
@@ -120,6 +121,7 @@ impl Model {
             faults: VecDeque::new(),
             messages: VecDeque::new(),
             over: BTreeSet::new(),
+            aborted: BTreeSet::new(),
             waiting: BTreeMap::new(),
             next: 1,
             clock_ns: 0,
@@ -236,6 +238,11 @@ impl Model {
         self.over.contains(&id)
     }
 
+    /// Whether a message that is over was read, or nobody is told any more.
+    pub(crate) fn is_read(&self, id: u64) -> bool {
+        !self.aborted.contains(&id)
+    }
+
     fn message(&mut self, event: Event) -> u64 {
         self.changing.push(self.current);
         self.tell(event)
@@ -295,6 +302,19 @@ impl Model {
             }
             if let Some(frame) = frame {
                 self.unhold(frame);
+            }
+        }
+    }
+
+    /// The same of who was killed before the message was read: it is not told, and a page that is not in
+    /// memory then may keep what it held, as if this had not happened.
+    pub(crate) fn zap_untold(&mut self, range: Range) {
+        let before: Vec<u64> =
+            range.each().map(|at| self.pages[at.number() as usize].truth).collect();
+        self.zap(range, 0);
+        for (at, truth) in range.each().zip(before) {
+            if let Some(pte) = self.pte(at) {
+                pte.or = Some(truth);
             }
         }
     }
@@ -440,8 +460,9 @@ impl Model {
         let faults: BTreeSet<u64> = theirs.map(|(id, _)| id).collect();
         self.faults.retain(|(id, _)| !faults.contains(id));
         self.over.extend(faults);
-        self.over
-            .extend(self.messages.iter().filter(|told| told.by == process).map(|told| told.id));
+        let theirs = self.messages.iter().filter(|message| message.by == process);
+        self.aborted.extend(theirs.map(|message| message.id));
+        self.over.extend(&self.aborted);
         self.messages.retain(|message| message.by != process);
         self.changing.retain(|by| *by != process);
     }

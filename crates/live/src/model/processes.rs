@@ -177,7 +177,8 @@ impl Processes {
             by,
             launcher: self.launcher,
             manager: self.manager,
-            keeper: self.keeper || !self.rules.keeper,
+            // Without one, nobody misses it.
+            keeper: if self.rules.keeper { self.keeper } else { self.manager },
             finished: self.finished,
             failed: self.failed,
             root: self.programs[0].alive,

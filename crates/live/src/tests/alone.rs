@@ -5,8 +5,8 @@ use std::cell::{Cell, RefCell};
 use std::ops::Deref;
 use std::rc::Rc;
 
-use nearfar_kernel::tiering::make;
 use nearfar_kernel::tiering::testing::{self, PAGES, Step};
+use nearfar_kernel::tiering::{Memory, make};
 use proptest::prelude::*;
 
 use super::sequential::Live;
@@ -28,11 +28,13 @@ struct Rest {
     /// What happens before requests of these numbers.
     due: RefCell<Vec<(u64, Act)>>,
     acts: Cell<bool>,
-    /// Forks that are not over: the space, its parent's, the message and the process.
-    forks: RefCell<Vec<(u32, u32, Option<u64>, u32)>>,
+    forks: RefCell<Vec<Fork>>,
     /// Processes that run, with their spaces.
     running: RefCell<Vec<(u32, u32)>>,
 }
+
+/// A fork that is not over: the child's space and its parent's, the message, the child.
+type Fork = (u32, u32, Option<u64>, u32);
 
 #[derive(Clone, Copy, Debug)]
 enum Act {
@@ -87,7 +89,7 @@ impl Alone {
 
     /// Every process reads all pages that are there to be read; children whose fork is over run.
     fn look(&self) {
-        let over = |(_, parent, message, _): &mut (u32, u32, Option<u64>, u32)| {
+        let over = |(_, parent, message, _): &mut Fork| {
             message.is_none_or(|id| self.space(*parent).borrow().is_over(id))
         };
         let begun: Vec<_> = self.rest.forks.borrow_mut().extract_if(.., over).collect();
@@ -239,8 +241,7 @@ impl Case {
     /// and whether the manager could not go on.
     fn run(&self) -> (u32, bool) {
         let settings = testing::settings(self.policy).unwrap();
-        let make =
-            |mem: &mut dyn nearfar_kernel::tiering::Memory| make(self.policy, &settings, mem);
+        let make = |mem: &mut dyn Memory| make(self.policy, &settings, mem);
         let mut live = Live::with_rules(self.seed, 1, self.mapped, self.rules, make).unwrap();
         live.run(&self.steps);
         if self.far_fails {
@@ -266,13 +267,17 @@ impl Case {
                             all.borrow_mut().pass_until(due);
                         }
                         Ok(Turn::Until(_)) => {}
-                        Err(_) => all.processes(Processes::fail),
+                        Err(_) => {
+                            all.processes(Processes::fail);
+                            all.look();
+                        }
                     }
                 }
             }
-            all.look();
             all.watch();
-            all.look();
+            if idle % 8 == 0 {
+                all.look();
+            }
             if idle == 32 {
                 // What did not happen by now, does.
                 all.before(u64::MAX);
@@ -305,7 +310,7 @@ fn process(number: u32) -> Process {
 }
 
 /// Requests in which a child of a program with a small memory is given its pages, and a grandchild.
-const REQUESTS: u64 = 160;
+const REQUESTS: u64 = 120;
 
 /// Every process is ended before every request, while a child is given its pages, and its own child.
 fn all_ends(rules: Rules) {
@@ -353,6 +358,40 @@ fn a_child_whose_pages_nobody_can_find_is_ended() {
             u32::from(Case { policy, mapped, seed, rules, steps, acts, far_fails: false }.run().1);
     }
     assert!(failures > 0);
+}
+
+/// What is left: a process that uses the memory of another one, without being its thread, is killed while it
+/// unmaps. The manager is not told, and takes what the other one has mapped there since.
+#[test]
+fn who_is_killed_while_it_unmaps_takes_memory_from_who_shares_it() {
+    let settings = testing::settings("ssp").unwrap();
+    let make = |mem: &mut dyn Memory| make("ssp", &settings, mem);
+    let mut live = Live::with_rules(1, 1, false, ALL, make).unwrap();
+    let all = live.model.clone();
+    let other = all.processes(|processes| processes.share(0));
+    live.run(&(0..PAGES).map(Step::Write).collect::<Vec<_>>());
+    let rest = PAGES - 8;
+    let range = Range::new(Va::new(rest.into()), Va::new(PAGES.into()));
+    all.with(|model| {
+        model.current = other;
+        model.unmap_untold(range)
+    });
+    end(&all, Process::Program(other));
+    all.with(|model| {
+        model.current = 0;
+        model.map(range);
+    });
+    let reads = std::panic::AssertUnwindSafe(|| {
+        live.run(&(rest..PAGES).map(Step::Write).collect::<Vec<_>>());
+        // Others want the room.
+        for page in (0..8).flat_map(|_| 0..rest) {
+            live.run(&[Step::Write(page), Step::Read(page), Step::Sleep]);
+        }
+        live.run(&(rest..PAGES).map(Step::Read).collect::<Vec<_>>());
+    });
+    let found = std::panic::catch_unwind(reads).expect_err("nothing is lost");
+    let text = found.downcast_ref::<String>().map_or("", |text| text);
+    assert!(text.contains("holds 0, and was last written"), "{text}");
 }
 
 /// Where a page cannot be read from the far tier any more, no child reads zeros in its place.

@@ -153,18 +153,21 @@ impl Shared {
                 0 => {
                     let _place = self.places.lock().unwrap();
                     if let Some(id) = self.act(|model| model.advise(range))? {
+                        // Who is killed meanwhile does it all the same.
                         let waited = self.wait_for(id);
-                        // Who is killed does it all the same.
-                        self.with(|model| model.zap(range, id));
+                        self.with(|model| match model.is_read(id) {
+                            true => model.zap(range, id),
+                            false => model.zap_untold(range),
+                        });
                         waited?;
                     }
                 }
-                1 => {
+                // Who is killed between a change and its message must not leave others that use the memory.
+                1 if alone => {
                     let gone = self.act(|model| model.unmap_untold(range))?;
                     self.say(gone)?;
                 }
                 2 => self.act(|model| model.map(range))?,
-                // Who is killed meanwhile has moved memory and told nobody, who is alone.
                 3 if alone => {
                     let _place = self.places.lock().unwrap();
                     let to = Va::new(thread_rng().gen_range(0..PAGES));
@@ -263,7 +266,9 @@ impl Shared {
                         processes.killed += u32::from(first.is_some());
                         first
                     });
-                    first.map(|first| end(self, Process::Program(first)));
+                    if let Some(first) = first {
+                        end(self, Process::Program(first));
+                    }
                 }
                 Step::KillManager => end(self, Process::Manager),
                 Step::KillKeeper => end(self, Process::Keeper),
@@ -344,7 +349,7 @@ impl Shared {
                         let (alive, in_use) = self.processes(|processes| {
                             (processes.is_alive(Process::Manager), processes.uses(FIRST))
                         });
-                        alive && in_use && !model.has_messages()
+                        alive && in_use && manager.is_settled() && !model.has_messages()
                     };
                     let model = self.model.lock().unwrap();
                     if waits(&model) {
@@ -402,11 +407,10 @@ fn run_under(
     let manager = Manager::with(world, around, make).unwrap();
     // Of two threads one may be a process of its own.
     let splits = struck && thread_rng().gen_range(0..4) == 0;
+    let second = if splits { shared.processes(|processes| processes.share(0)) } else { 0 };
     for number in 0..count {
-        let mut shared = shared.clone();
-        if number == 1 && splits {
-            shared.process = shared.processes(|processes| processes.share(0));
-        }
+        let process = if number == 1 { second } else { 0 };
+        let shared = Shared { process, ..shared.clone() };
         thread::spawn(move || shared.thread(act));
     }
     let watchers = [Watcher::Launcher, Watcher::Keeper].map(|by| {
