@@ -150,7 +150,7 @@ class Round:
         if kind == "launcher":
             return "no launcher"
         if reasons:
-            if codes.get(launcher) != 137:
+            if codes.get(launcher) not in ((137, 3) if kind == "beginner" else (137,)):
                 raise Broken(f"exit code {codes.get(launcher)}: {reasons}")
             return "ended with a line"
         if victim is not None:

@@ -1,6 +1,6 @@
 //! What the runtime asks of the kernel: userfaultfd's messages and requests, page by page.
 //!
-//! [`linux`](crate::linux) is the kernel; tests run against a model of it, `model.rs`.
+//! [`linux`](crate::linux) is the kernel; tests run against a model of it, `model/`.
 
 use nearfar_kernel::tiering::NodeId;
 

@@ -6,9 +6,11 @@
 //! userfaultfd ([`Kernel`]); a [`Manager`] acts on them from a process that shares the program's memory.
 //!
 //! The program never reads anything but what it last wrote. What that rests on is said in
-//! [`Kernel`] and in `world.rs`, and tried in `model.rs`.
+//! [`Kernel`] and in `world.rs`, and tried in `model/`.
 
 mod children;
+#[cfg(test)]
+mod ends;
 pub mod family;
 pub mod far;
 mod ids;

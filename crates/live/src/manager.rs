@@ -10,7 +10,7 @@ use crate::far::Arrival;
 use crate::order::Order;
 use crate::regions::Regions;
 use crate::world::{SLOW_NODE, World, is};
-use crate::{Event, Found, Kernel, Slot, Va};
+use crate::{Child, Event, Found, Kernel, Slot, Va};
 
 mod changes;
 
@@ -25,6 +25,9 @@ const REFUSALS: u32 = 10_000;
 
 /// Why a program ends whose messages do not tell where its memory is.
 pub(crate) const UNCLEAR: &str = "its threads move memory to and from the same place at once, in an order that the kernel does not tell";
+
+/// Why a child ends whose memory is nobody knows where.
+pub(crate) const LOST: &str = "a thread that moved memory was killed before it could tell where, while another one made a child";
 
 /// Turns with messages after which the policy works all the same. More often, and it would take pages
 /// away before who waited for them has run.
@@ -53,6 +56,8 @@ pub struct Manager<K> {
     pages: Vec<Va>,
     /// Faults that could not be served yet.
     again: Vec<Event>,
+    /// Children that lack pages, and nothing was told of where those went.
+    lacking: Vec<(Child, Vec<Va>)>,
     /// The last fault that was refused, and how often in turn.
     refused: (Va, u32),
     /// Turns with messages since one without.
@@ -107,6 +112,7 @@ impl<K: Kernel> Manager<K> {
             found: Vec::new(),
             pages: Vec::new(),
             again: Vec::new(),
+            lacking: Vec::new(),
             refused: (Va::new(0), 0),
             busy_turns: 0,
             hindered: 0,
@@ -195,6 +201,7 @@ impl<K: Kernel> Manager<K> {
         if !self.world.unnumbered.is_empty() {
             self.event(|manager| brought = manager.world.bring_all_unnumbered());
         }
+        self.look_for_lost();
         // Who waits since an earlier turn goes on waiting until then: woken, it would fault again, and
         // faults are read before the messages that are in the way.
         events.append(&mut self.again);
@@ -221,7 +228,11 @@ impl<K: Kernel> Manager<K> {
             }
         };
         let turn = match turn {
-            Turn::Until(due) => Turn::Until(due.min(self.world.far.due())),
+            Turn::Until(due) => {
+                let again = self.world.kernel.now_ns() + HINDERED_NS;
+                let lacking = if self.lacking.is_empty() { u64::MAX } else { again };
+                Turn::Until(due.min(lacking).min(self.world.far.due()))
+            }
             Turn::Busy => Turn::Busy,
         };
         self.world.broken.clone().map_or(Ok(turn), Err)
@@ -274,10 +285,10 @@ impl<K: Kernel> Manager<K> {
         }
     }
 
-    /// Whether everything that was read was applied, and nothing is on its way that it takes part in.
-    #[cfg(test)]
+    /// Whether everything that was read was applied, and nothing is on its way that it takes part in. Only
+    /// then have all children what they need, of whose forks was read.
     pub fn is_settled(&self) -> bool {
-        self.order.is_settled()
+        self.order.is_settled() && self.lacking.is_empty()
     }
 
     /// Whether a fault waits for its page to come from the far tier.

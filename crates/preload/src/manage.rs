@@ -58,7 +58,11 @@ pub(crate) fn manage(
             let own = manager.world.kernel_mut().count_present(ARENA.range());
             let own = own + manager.world.spare_frames();
             block.own_bytes.store(own * PAGE as u64, Ordering::Relaxed);
-            if owner.has_left() && manager.can_discover() && !owner.memory_has_others() {
+            if owner.has_left()
+                && manager.is_settled()
+                && manager.can_discover()
+                && !owner.memory_has_others()
+            {
                 publish_all(manager, block);
                 return Ok(());
             }

@@ -1,10 +1,10 @@
 //! What the program does to its mappings.
 
-use super::{Manager, UNCLEAR};
+use super::{LOST, Manager, UNCLEAR};
 use crate::children::Moves;
 use crate::order::Unclear;
 use crate::world::is;
-use crate::{Child, Event, Kernel, Range, Va};
+use crate::{Child, Event, Fail, Kernel, Range, Va};
 
 impl<K: Kernel> Manager<K> {
     /// Apply what was told, in order.
@@ -43,9 +43,44 @@ impl<K: Kernel> Manager<K> {
         // A child that forks while it is given its pages has a child that lacks the same ones.
         let mut children = vec![(child, Moves::default())];
         while let Some((child, moves)) = children.pop() {
-            self.world.give_all(child, moves, &told_later, &mut children);
-            self.world.kernel.let_go(child);
+            let lacks = self.world.give_all(child, moves, &told_later, &mut children);
+            if self.world.broken.is_some() {
+                // It waits for what it has not until it is killed: let go, it would read zeros.
+                return;
+            }
             self.world.counters.forks += 1;
+            if lacks.is_empty() {
+                self.world.kernel.let_go(child);
+            } else {
+                self.lacking.push((child, lacks));
+            }
+        }
+    }
+
+    /// What has become of the pages that children lack, now that all that was told is applied. As a rule
+    /// the program has kept them from its children (`MADV_DONTFORK`). But a thread that moves memory and
+    /// is killed before that was told is never heard of: then a child of another thread has the pages
+    /// elsewhere, and nobody knows where.
+    pub(super) fn look_for_lost(&mut self) {
+        while let Some((child, mut lacks)) = self.lacking.pop() {
+            while let Some(at) = lacks.pop() {
+                let gone =
+                    self.world.page_at(at).is_none_or(|page| self.world.has(page, is::PRESENT));
+                // Of a page that is not there this says whether it could be.
+                match if gone { Ok(()) } else { self.world.kernel.protect(at, false) } {
+                    Ok(()) => {}
+                    Err(fail) => {
+                        lacks.push(at);
+                        self.lacking.push((child, lacks));
+                        if fail != Fail::Again {
+                            let at = at.address();
+                            self.world.break_down(format!("{LOST} (at {at:#x})"));
+                        }
+                        return;
+                    }
+                }
+            }
+            self.world.kernel.let_go(child);
         }
     }
 

@@ -10,8 +10,9 @@ use shuttle::sync::{Arc, Condvar, Mutex};
 use shuttle::{Config, MaxSteps, Runner, thread};
 
 use super::{Plain, remotely, sizes};
-use crate::manager::UNCLEAR;
-use crate::model::{Access, Model, ModelKernel, Rules, Share};
+use crate::ends::{Step, Watcher};
+use crate::manager::{LOST, UNCLEAR};
+use crate::model::{ALL, Access, FIRST, Model, ModelKernel, Process, Processes, Rules, Share, end};
 use crate::numbers::GROUP;
 use crate::{Child, Event, Manager, Range, Turn, Va, World};
 
@@ -20,12 +21,20 @@ static UNCLEAR_RUNS: AtomicUsize = AtomicUsize::new(0);
 /// Pages of the program's address space.
 const PAGES: u64 = 12;
 
+/// A thread's process is dead.
+struct Dead;
+
+/// An address space as a process sees it.
 #[derive(Clone)]
 struct Shared {
     model: Arc<Mutex<Model>>,
     changed: Arc<Condvar>,
-    /// Threads of the program that still run.
-    running: Arc<Mutex<usize>>,
+    /// The process that acts.
+    process: u32,
+    /// All processes. Never locked while a thread may be switched: not one of the scheduler's mutexes.
+    processes: Arc<std::sync::Mutex<Processes>>,
+    /// Rung when a process ends.
+    bell: Arc<(Mutex<()>, Condvar)>,
     /// The program, and children by number.
     children: Arc<Mutex<Vec<Shared>>>,
     /// Held by who moves memory, or gives it back: a program that does both at once to the same place
@@ -44,61 +53,98 @@ impl Share for Shared {
         self.children.lock().unwrap()[child.number() as usize].clone()
     }
 
+    fn processes<R>(&self, act: impl FnOnce(&mut Processes) -> R) -> R {
+        act(&mut self.processes.lock().unwrap())
+    }
+
+    fn ring(&self) {
+        drop(self.bell.0.lock().unwrap());
+        self.bell.1.notify_all();
+    }
+
     fn yield_now(&self) {
         thread::yield_now();
     }
 }
 
 impl Shared {
-    fn wait_for(&self, id: u64) {
+    fn is_alive(&self, process: Process) -> bool {
+        self.processes(|processes| processes.is_alive(process))
+    }
+
+    /// Do something as the program does.
+    fn act<R>(&self, act: impl FnOnce(&mut Model) -> R) -> Result<R, Dead> {
+        self.with(|model| {
+            if !self.is_alive(Process::Program(self.process)) {
+                return Err(Dead);
+            }
+            model.current = self.process;
+            Ok(act(model))
+        })
+    }
+
+    fn wait_for(&self, id: u64) -> Result<(), Dead> {
+        let alive = || self.is_alive(Process::Program(self.process));
         let model = self.model.lock().unwrap();
-        drop(self.changed.wait_while(model, |model| !model.is_over(id)).unwrap());
+        let waits = |model: &mut Model| !model.is_over(id) && alive();
+        drop(self.changed.wait_while(model, waits).unwrap());
+        if alive() { Ok(()) } else { Err(Dead) }
     }
 
     /// A reference; false if nothing is mapped there.
-    fn access(&self, at: Va, write: bool) -> bool {
+    fn access(&self, at: Va, write: bool) -> Result<bool, Dead> {
         loop {
-            match self.with(|model| model.access(at, write)) {
-                Access::Done => return true,
-                Access::Segv => return false,
-                Access::Waits(id) => self.wait_for(id),
+            match self.act(|model| model.access(at, write))? {
+                Access::Done => return Ok(true),
+                Access::Segv => return Ok(false),
+                Access::Waits(id) => self.wait_for(id)?,
             }
-        }
-    }
-
-    fn wait_if(&self, message: Option<u64>) {
-        if let Some(id) = message {
-            self.wait_for(id);
         }
     }
 
     /// Fork; the child does what a program does, in a thread of its own.
-    fn fork(&self) {
+    fn fork(&self) -> Result<(), Dead> {
         let (child, message) = {
             let mut children = self.children.lock().unwrap();
             let number = children.len() as u32;
             if number == 4 {
-                return;
+                return Ok(());
             }
-            let (model, message) = self.with(|model| model.fork(number));
-            *self.running.lock().unwrap() += 1;
+            let (process, (model, message)) = self.act(|model| {
+                let process = self.processes(|processes| processes.fork(self.process, number));
+                (process, model.fork(number))
+            })?;
             let child = Shared {
                 model: Arc::new(Mutex::new(model)),
                 changed: Arc::new(Condvar::new()),
-                running: Arc::clone(&self.running),
-                children: Arc::clone(&self.children),
                 places: Arc::new(Mutex::new(())),
+                process,
+                ..self.clone()
             };
             children.push(child.clone());
             (child, message)
         };
         // It runs when the message was read.
-        self.wait_if(message);
-        thread::spawn(move || child.program(8));
+        if let Some(id) = message {
+            self.wait_for(id)?;
+        }
+        if self.processes(|processes| processes.begins(child.process)) {
+            thread::spawn(move || child.thread(|shared| shared.program(8)));
+        }
+        Ok(())
+    }
+
+    /// What a thread of the program does: this, unless it is killed before.
+    fn thread(&self, act: impl FnOnce(&Shared) -> Result<(), Dead>) {
+        let done = act(self);
+        if self.processes(|processes| processes.thread_ends(self.process)) && done.is_ok() {
+            end(self, Process::Program(self.process));
+        }
     }
 
     /// What a thread of the program does.
-    fn program(&self, steps: usize) {
+    fn program(&self, steps: usize) -> Result<(), Dead> {
+        let alone = self.processes(|processes| processes.is_alone(self.process));
         let mut held = None;
         for _ in 0..steps {
             let at = Va::new(thread_rng().gen_range(0..PAGES));
@@ -107,43 +153,43 @@ impl Shared {
             match thread_rng().gen_range(0..16) {
                 0 => {
                     let _place = self.places.lock().unwrap();
-                    if let Some(id) = self.with(|model| model.advise(range)) {
-                        self.wait_for(id);
-                        self.with(|model| model.zap(range, id));
+                    if let Some(id) = self.act(|model| model.advise(range))? {
+                        // Who is killed meanwhile does it all the same.
+                        let waited = self.wait_for(id);
+                        self.with(|model| match model.is_read(id) {
+                            true => model.zap(range, id),
+                            false => model.zap_untold(range),
+                        });
+                        waited?;
                     }
                 }
-                1 => {
-                    if let Some(event) = self.with(|model| model.unmap_untold(range)) {
-                        let told = self.with(|model| model.tell(event));
-                        self.wait_for(told);
-                    }
+                // Who is killed between a change and its message must not leave others that use the memory.
+                1 if alone => {
+                    let gone = self.act(|model| model.unmap_untold(range))?;
+                    self.say(gone)?;
                 }
-                2 => self.with(|model| model.map(range)),
-                3 => {
+                2 => self.act(|model| model.map(range))?,
+                3 if alone => {
                     let _place = self.places.lock().unwrap();
                     let to = Va::new(thread_rng().gen_range(0..PAGES));
-                    let moved = self.with(|model| model.remap_untold(range, to));
-                    if let Some(event) = moved.flatten() {
-                        for event in [event, Event::Unmapped(range)] {
-                            let told = self.with(|model| model.tell(event));
-                            self.wait_for(told);
-                        }
-                    }
+                    let moved = self.act(|model| model.remap_untold(range, to))?.flatten();
+                    self.say(moved)?;
+                    self.say(moved.map(|_| Event::Unmapped(range)))?;
                 }
-                4 if held.is_none() && self.access(at, true) => {
-                    held = self.with(|model| model.pin(at));
+                4 if held.is_none() && self.access(at, true)? => {
+                    held = self.act(|model| model.pin(at))?;
                 }
                 5 => {
                     if let Some(frame) = held.take() {
                         self.with(|model| model.device_writes(frame));
                     }
                 }
-                6 if thread_rng().gen_range(0..2) == 0 => self.fork(),
+                6 if thread_rng().gen_range(0..2) == 0 => self.fork()?,
                 6..=10 => {
-                    self.access(at, true);
+                    self.access(at, true)?;
                 }
                 _ => {
-                    self.access(at, false);
+                    self.access(at, false)?;
                 }
             }
         }
@@ -151,62 +197,124 @@ impl Shared {
             self.with(|model| model.device_writes(frame));
         }
         for at in (0..PAGES).map(Va::new) {
-            self.access(at, false);
+            self.access(at, false)?;
         }
-        *self.running.lock().unwrap() -= 1;
-        // The manager waits at the first program's model.
-        let first = self.children.lock().unwrap()[0].clone();
-        first.with(|_| ());
+        Ok(())
     }
 
     /// What a thread does that has memory of its own, and moves and replaces it all the time: places that
     /// one thread leaves are given to the next.
-    fn mover(&self, steps: usize) {
-        let mut own = self.with(|model| model.map_somewhere(2));
+    fn mover(&self, steps: usize) -> Result<(), Dead> {
+        let mut own = self.act(|model| model.map_somewhere(2))?;
         for _ in 0..steps {
             let at = own.from.plus(thread_rng().gen_range(0..2));
             match thread_rng().gen_range(0..6) {
                 0 => {
-                    let gone = self.with(|model| model.unmap_untold(own));
-                    self.say(gone);
-                    own = self.with(|model| model.map_somewhere(2));
+                    let gone = self.act(|model| model.unmap_untold(own))?;
+                    self.say(gone)?;
+                    own = self.act(|model| model.map_somewhere(2))?;
                 }
                 1 | 2 => {
-                    let to = self.with(|model| model.map_somewhere(2));
+                    let to = self.act(|model| model.map_somewhere(2))?;
                     // Two mappings cannot be moved at once: then it is `to` that goes.
-                    let (gone, moved, place) = self.with(|model| {
+                    let (gone, moved, place) = self.act(|model| {
                         let gone = model.unmap_untold(to);
                         match model.remap_untold(own, to.from) {
                             Some(moved) => (gone, moved, to),
                             None => (gone, None, own),
                         }
-                    });
-                    self.say(gone);
-                    self.say(moved);
-                    self.say(moved.map(|_| Event::Unmapped(own)));
+                    })?;
+                    self.say(gone)?;
+                    self.say(moved)?;
+                    self.say(moved.map(|_| Event::Unmapped(own)))?;
                     own = place;
                 }
-                what => assert!(self.access(at, what == 3), "{at:?} is not mapped"),
+                what => assert!(self.access(at, what == 3)?, "{at:?} is not mapped"),
             }
         }
         for at in own.each() {
-            self.access(at, false);
+            self.access(at, false)?;
         }
-        *self.running.lock().unwrap() -= 1;
-        self.with(|_| ());
+        Ok(())
     }
 
     /// Tell this, if there is anything to tell, and wait until it was read.
-    fn say(&self, event: Option<Event>) {
-        if let Some(event) = event {
-            let told = self.with(|model| model.tell(event));
-            self.wait_for(told);
+    fn say(&self, event: Option<Event>) -> Result<(), Dead> {
+        let Some(event) = event else { return Ok(()) };
+        let told = self.act(|model| model.tell(event))?;
+        self.wait_for(told)
+    }
+
+    /// What launcher or keeper do, until they end.
+    fn watch(&self, by: Watcher) {
+        let me = match by {
+            Watcher::Launcher => Process::Launcher,
+            Watcher::Keeper => Process::Keeper,
+        };
+        loop {
+            let next = || self.processes(|processes| processes.seen(by).next());
+            let waits = || self.is_alive(me) && next() == Step::Wait;
+            let guard = self.bell.0.lock().unwrap();
+            drop(self.bell.1.wait_while(guard, |()| waits()).unwrap());
+            if !self.is_alive(me) {
+                return;
+            }
+            match next() {
+                Step::Wait => {}
+                Step::KillPrograms => {
+                    let first = self.processes(|processes| {
+                        let first = processes.programs().first().copied();
+                        processes.killed += u32::from(first.is_some());
+                        first
+                    });
+                    if let Some(first) = first {
+                        end(self, Process::Program(first));
+                    }
+                }
+                Step::KillManager => end(self, Process::Manager),
+                Step::KillKeeper => end(self, Process::Keeper),
+                Step::Close => return end(self, me),
+            }
         }
     }
 
-    /// The manager, until the program ends.
+    /// End one process, at some moment.
+    fn strike(&self) {
+        // Half of the time while a child is given its pages, if there is one.
+        let (patience, waits) = (thread_rng().gen_range(0..150), thread_rng().gen_range(0..2) == 0);
+        for step in 0..600 {
+            let serves = self.processes(|processes| processes.serves_a_child());
+            if if waits { serves } else { step >= patience } {
+                break;
+            }
+            thread::yield_now();
+        }
+        let keeps = self.processes(|processes| processes.is_alive(Process::Keeper));
+        let who = match thread_rng().gen_range(0..7) {
+            // Without a keeper all depends on the manager.
+            _ if !keeps => Process::Manager,
+            0 => Process::Launcher,
+            1 => Process::Manager,
+            2 => Process::Keeper,
+            _ => {
+                let alive = self.processes(|processes| processes.programs());
+                if alive.is_empty() {
+                    return;
+                }
+                Process::Program(alive[thread_rng().gen_range(0..alive.len())])
+            }
+        };
+        end(self, who);
+    }
+
+    /// The manager, until nobody else uses the program's memory and all children have their pages.
     fn manage(&self, mut manager: Manager<ModelKernel<Shared>>) {
-        while *self.running.lock().unwrap() > 0 {
+        loop {
+            let in_use = self.processes(|processes| processes.uses(FIRST));
+            if !in_use && manager.is_settled() {
+                self.processes(Processes::finish);
+                return end(self, Process::Manager);
+            }
             if thread_rng().gen_range(0..6) == 0 {
                 manager.discover();
             }
@@ -216,14 +324,16 @@ impl Shared {
             }
             let turn = match manager.turn() {
                 Ok(turn) => turn,
-                Err(why) if why.starts_with(UNCLEAR) => {
+                Err(why) if why.starts_with(UNCLEAR) || why.starts_with(LOST) => {
                     UNCLEAR_RUNS.fetch_add(1, Ordering::Relaxed);
-                    let children = self.children.lock().unwrap().clone();
-                    children.iter().for_each(|process| process.with(Model::kill));
-                    return;
+                    self.processes(Processes::fail);
+                    return self.ring();
                 }
                 Err(why) => panic!("{why}"),
             };
+            if !self.is_alive(Process::Manager) {
+                return;
+            }
             manager.world.check().unwrap_or_else(|what| panic!("{what}"));
             match turn {
                 Turn::Busy if manager.is_settled() => {}
@@ -236,8 +346,14 @@ impl Shared {
                     self.with(|model| model.pass_until(due));
                 }
                 Turn::Until(_) => {
+                    let waits = |model: &Model| {
+                        let (alive, in_use) = self.processes(|processes| {
+                            (processes.is_alive(Process::Manager), processes.uses(FIRST))
+                        });
+                        alive && in_use && manager.is_settled() && !model.has_messages()
+                    };
                     let model = self.model.lock().unwrap();
-                    if !model.has_messages() && *self.running.lock().unwrap() > 0 {
+                    if waits(&model) {
                         drop(self.changed.wait(model).unwrap());
                     }
                 }
@@ -247,16 +363,17 @@ impl Shared {
 }
 
 /// A program of two threads under a policy.
-fn run(policy: &str, mapped: bool, rules: Rules) {
+fn run(policy: &str, mapped: bool, rules: Rules, struck: bool) {
     let settings = settings(policy).unwrap();
     let make = |mem: &mut dyn Memory| make(policy, &settings, mem);
-    run_under(make, mapped, rules, 2, |shared| shared.program(25));
+    run_under(make, mapped, rules, 2, struck, |shared| shared.program(25));
 }
 
 /// The same where the policy is at the other end of a socket.
 fn run_remotely(policy: &str) {
     let settings = settings(policy).unwrap();
-    run_under(remotely(policy, &settings), false, ALL, 2, |shared| shared.program(25));
+    let act = |shared: &Shared| shared.program(25);
+    run_under(remotely(policy, &settings), false, ALL, 2, false, act);
 }
 
 /// A program of so many threads under a policy, each of which does this; `mapped`: the far tier is a
@@ -265,14 +382,17 @@ fn run_under(
     make: impl FnOnce(&mut dyn Memory) -> nearfar_trace::Result<Made>,
     mapped: bool,
     rules: Rules,
-    count: usize,
-    act: fn(&Shared),
+    count: u32,
+    struck: bool,
+    act: fn(&Shared) -> Result<(), Dead>,
 ) {
     let seed = thread_rng().r#gen();
     let shared = Shared {
         model: Arc::new(Mutex::new(Model::new(PAGES as usize, seed, rules))),
         changed: Arc::new(Condvar::new()),
-        running: Arc::new(Mutex::new(count)),
+        process: 0,
+        processes: Arc::new(std::sync::Mutex::new(Processes::new(rules, count))),
+        bell: Arc::new((Mutex::new(()), Condvar::new())),
         children: Arc::new(Mutex::new(Vec::new())),
         places: Arc::new(Mutex::new(())),
     };
@@ -290,19 +410,27 @@ fn run_under(
     let world = World::new(kernel, Plain::of(20, slow), sizes);
     let around = thread_rng().gen_range(1..4);
     let manager = Manager::with(world, around, make).unwrap();
-    let threads: Vec<_> = (0..count)
-        .map(|_| {
-            let shared = shared.clone();
-            thread::spawn(move || act(&shared))
-        })
-        .collect();
+    // Of two threads one may be a process of its own.
+    let splits = struck && thread_rng().gen_range(0..4) == 0;
+    let second = if splits { shared.processes(|processes| processes.share(0)) } else { 0 };
+    for number in 0..count {
+        let process = if number == 1 { second } else { 0 };
+        let shared = Shared { process, ..shared.clone() };
+        thread::spawn(move || shared.thread(act));
+    }
+    let watchers = [Watcher::Launcher, Watcher::Keeper].map(|by| {
+        let shared = shared.clone();
+        thread::spawn(move || shared.watch(by))
+    });
+    if struck {
+        let shared = shared.clone();
+        thread::spawn(move || shared.strike());
+    }
     shared.manage(manager);
-    for thread in threads {
-        thread.join().unwrap();
+    for watcher in watchers {
+        watcher.join().unwrap();
     }
 }
-
-const ALL: Rules = Rules { guard: true, pins: true };
 
 /// A run that one thread holds up for very long shows nothing: then there is the next.
 fn patient() -> Config {
@@ -311,17 +439,18 @@ fn patient() -> Config {
     config
 }
 
-fn orders(policy: &'static str, mapped: bool, rules: Rules, count: usize) {
-    Runner::new(RandomScheduler::new(count), patient()).run(move || run(policy, mapped, rules));
+fn orders(policy: &'static str, mapped: bool, rules: Rules, struck: bool, count: usize) {
+    let run = move || run(policy, mapped, rules, struck);
+    Runner::new(RandomScheduler::new(count), patient()).run(run);
 }
 
 #[test]
 fn no_order_loses_a_write() {
     for mapped in [false, true] {
         for policy in ["none", "autonuma", "tpp", "nomad", "ssp"] {
-            orders(policy, mapped, ALL, 300);
+            orders(policy, mapped, ALL, false, 300);
             let scheduler = PctScheduler::new(3, 100);
-            Runner::new(scheduler, patient()).run(move || run(policy, mapped, ALL));
+            Runner::new(scheduler, patient()).run(move || run(policy, mapped, ALL, false));
         }
     }
 }
@@ -339,7 +468,7 @@ fn no_order_loses_a_write_under_a_remote_policy() {
 fn no_order_of_moves_loses_a_write() {
     let moves = |mapped| {
         let none = |mem: &mut dyn Memory| make("none", &Settings::default(), mem);
-        run_under(none, mapped, ALL, 3, |shared| shared.mover(12));
+        run_under(none, mapped, ALL, 3, false, |shared| shared.mover(12));
     };
     shuttle::check_random(move || moves(false), 2000);
     shuttle::check_pct(move || moves(false), 4000, 5);
@@ -355,7 +484,31 @@ fn no_order_of_moves_loses_a_write() {
 fn the_rules_are_needed() {
     for rules in [Rules { guard: false, ..ALL }, Rules { pins: false, ..ALL }] {
         for mapped in [false, true] {
-            let found = std::panic::catch_unwind(|| orders("ssp", mapped, rules, 3000));
+            let found = std::panic::catch_unwind(|| orders("ssp", mapped, rules, false, 3000));
+            assert!(found.is_err(), "{rules:?}, mapped {mapped}");
+        }
+    }
+}
+
+/// One process of all ends at some moment: the program, a child, or one of those that look after them.
+#[test]
+fn no_order_of_ends_loses_a_write() {
+    for mapped in [false, true] {
+        for policy in ["none", "nomad", "ssp"] {
+            orders(policy, mapped, ALL, true, 400);
+            let scheduler = PctScheduler::new(3, 100);
+            Runner::new(scheduler, patient()).run(move || run(policy, mapped, ALL, true));
+        }
+    }
+}
+
+/// Children read zeros if the manager ends with the program, or if it is killed and was the only one that
+/// had their userfaultfds.
+#[test]
+fn manager_and_keeper_are_needed() {
+    for rules in [Rules { outlives: false, ..ALL }, Rules { keeper: false, ..ALL }] {
+        for mapped in [false, true] {
+            let found = std::panic::catch_unwind(|| orders("ssp", mapped, rules, true, 20_000));
             assert!(found.is_err(), "{rules:?}, mapped {mapped}");
         }
     }

@@ -1,5 +1,6 @@
 //! The runtime on the model of the kernel: one thing at a time, and interleaved.
 
+mod alone;
 mod interleaved;
 mod sequential;
 

@@ -1,8 +1,5 @@
 //! One thing at a time: the suite of worlds and every policy, on the live world.
 
-use std::cell::RefCell;
-use std::rc::Rc;
-
 use nearfar_kernel::tiering::testing::conformance::{Subject, suite};
 use nearfar_kernel::tiering::testing::{self, PAGES, SLEEP_TIME, Step, all_settings};
 use nearfar_kernel::tiering::{
@@ -10,30 +7,19 @@ use nearfar_kernel::tiering::{
 };
 use proptest::prelude::*;
 
+use super::alone::Alone;
 use super::{Plain, remotely, sizes};
-use crate::model::{Access, Model, ModelKernel, Rules, Share};
+use crate::model::{ALL, Access, ModelKernel, Rules};
 use crate::numbers::GROUP;
 use crate::world::{Counters, SLOW_NODE, is};
-use crate::{Child, Event, Frame, Manager, Range, Sizes, Turn, Va, World};
+use crate::{Event, Frame, Manager, Range, Sizes, Turn, Va, World};
 
 mod changes;
 mod held;
 
-type Alone = Rc<RefCell<Model>>;
-
-impl Share for Alone {
-    fn with<R>(&self, act: impl FnOnce(&mut Model) -> R) -> R {
-        act(&mut self.borrow_mut())
-    }
-
-    fn child(&self, _: Child) -> Self {
-        panic!("nobody forks here")
-    }
-}
-
-struct Live {
-    manager: Manager<ModelKernel<Alone>>,
-    model: Alone,
+pub(super) struct Live {
+    pub(super) manager: Manager<ModelKernel<Alone>>,
+    pub(super) model: Alone,
 }
 
 impl Live {
@@ -64,10 +50,30 @@ impl Live {
         numbers: u32,
         make: impl FnOnce(&mut dyn Memory) -> nearfar_trace::Result<Made>,
     ) -> nearfar_trace::Result<Self> {
-        let rules = Rules { guard: true, pins: true };
-        let model = Rc::new(RefCell::new(Model::new(2 * PAGES as usize, seed, rules)));
+        Self::with_all(seed, around, mapped, ALL, numbers, make)
+    }
+
+    pub(super) fn with_rules(
+        seed: u64,
+        around: u64,
+        mapped: bool,
+        rules: Rules,
+        make: impl FnOnce(&mut dyn Memory) -> nearfar_trace::Result<Made>,
+    ) -> nearfar_trace::Result<Self> {
+        Self::with_all(seed, around, mapped, rules, 1 << 11, make)
+    }
+
+    fn with_all(
+        seed: u64,
+        around: u64,
+        mapped: bool,
+        rules: Rules,
+        numbers: u32,
+        make: impl FnOnce(&mut dyn Memory) -> nearfar_trace::Result<Made>,
+    ) -> nearfar_trace::Result<Self> {
+        let model = Alone::new(2 * PAGES as usize, seed, rules);
         let sizes = Sizes { pages: numbers, ..sizes(10, 26, 2, mapped) };
-        let kernel = ModelKernel::new(Rc::clone(&model), sizes.lot());
+        let kernel = ModelKernel::new(model.clone(), sizes.lot());
         let world = World::new(kernel, Plain::of(26, seed % 2 == 1), sizes);
         let mut live = Self { manager: Manager::with(world, around, make)?, model };
         live.model.borrow_mut().map(Range::new(Va::new(0), Va::new(PAGES.into())));
@@ -159,7 +165,7 @@ impl Live {
         }
     }
 
-    fn run(&mut self, steps: &[Step]) {
+    pub(super) fn run(&mut self, steps: &[Step]) {
         for step in steps {
             match *step {
                 Step::Read(page) => self.access(Va::new((page % PAGES).into()), false),

@@ -155,14 +155,16 @@ impl<K: Kernel> World<K> {
     // --- children
 
     /// Give a child the pages that were not in the program's memory. Where nothing is mapped in the child
-    /// a page may have been moved before, which was told later.
+    /// a page may have been moved before, which was told later. Returns the pages that are mapped nowhere in
+    /// the child, where nothing that was told says why.
     pub(crate) fn give_all(
         &mut self,
         child: Child,
         mut moves: Moves,
         told_later: &Moves,
         children: &mut Vec<(Child, Moves)>,
-    ) {
+    ) -> Vec<Va> {
+        let mut lacks = Vec::new();
         let mut next = self.mapped_from(Page::new(0));
         while let Some(page) = next {
             next = self.mapped_from(page.skip(1));
@@ -176,13 +178,20 @@ impl<K: Kernel> World<K> {
                 continue;
             };
             let at = self.numbers.place(page);
-            self.give(child, (at, held), &mut moves, told_later, children);
+            if !self.give(child, (at, held), &mut moves, told_later, children) {
+                lacks.push(at);
+            }
         }
         let unnumbered: Vec<_> = self.unnumbered.iter().map(|(at, held)| (*at, *held)).collect();
         for page in unnumbered {
-            self.give(child, page, &mut moves, told_later, children);
+            if !self.give(child, page, &mut moves, told_later, children) {
+                lacks.push(page.0);
+            }
         }
+        lacks
     }
+
+    /// False if the page is mapped nowhere in the child, and nothing that was told says why.
 
     fn give(
         &mut self,
@@ -191,19 +200,19 @@ impl<K: Kernel> World<K> {
         moves: &mut Moves,
         told_later: &Moves,
         children: &mut Vec<(Child, Moves)>,
-    ) {
+    ) -> bool {
         self.kernel.beat();
         if self.read(held).is_err() {
-            return;
+            return true;
         }
         let (mut events, mut begin) = (Vec::new(), at);
         while let Some(at) = moves.place(begin) {
             match self.kernel.give(child, at, &self.buffer) {
                 // Mapped anew by the child, or a child that has ended.
-                Ok(()) | Err(Fail::Exists | Fail::Ended) => return,
+                Ok(()) | Err(Fail::Exists | Fail::Ended) => return true,
                 Err(Fail::Missing) => match told_later.place(begin) {
                     Some(moved) if moved != begin => begin = moved,
-                    _ => return,
+                    place => return place.is_none(),
                 },
                 Err(Fail::Again) => {
                     self.kernel.child_events(child, &mut events);
@@ -216,9 +225,11 @@ impl<K: Kernel> World<K> {
                 }
                 Err(fail) => {
                     self.refused(fail, "giving to a child", at);
-                    return self.break_down("a child cannot be given its memory".into());
+                    self.break_down("a child cannot be given its memory".into());
+                    return true;
                 }
             }
         }
+        true
     }
 }

@@ -5,14 +5,20 @@
 //! them: faults are read before other messages; while one about mappings is unread every request
 //! fails with `EAGAIN`; the message of `madvise` comes before pages go, those of `munmap` and
 //! `mremap` after; a request wakes who waits at its pages; frames held for I/O cannot be moved. The
-//! real kernel is asked the same questions in `linux/tests.rs`.
+//! real kernel is asked the same questions in `linux/tests.rs`. `processes.rs` has the rules of processes
+//! that end.
+
+mod kernel;
+mod processes;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use nearfar_kernel::tiering::NodeId;
 
-use crate::world::SLOW_NODE;
-use crate::{Child, Event, Fail, Found, Frame, Kernel, PAGE, Range, Regions, Va};
+pub(crate) use kernel::ModelKernel;
+pub(crate) use processes::{FIRST, Process, Processes, Share, end};
+
+use crate::{Child, Event, Range, Va};
 
 /// A page of the program.
 #[derive(Clone, Copy, Debug, Default)]
@@ -60,6 +66,21 @@ pub(crate) struct Rules {
     pub(crate) guard: bool,
     /// Frames held for I/O are not parked.
     pub(crate) pins: bool,
+    /// The manager is a process of its own, and goes on when the program has ended.
+    pub(crate) outlives: bool,
+    /// A keeper has the manager's table of files, too.
+    pub(crate) keeper: bool,
+}
+
+/// All of them.
+pub(crate) const ALL: Rules = Rules { guard: true, pins: true, outlives: true, keeper: true };
+
+/// A message that is not read yet, and the process that waits until it is.
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    id: u64,
+    event: Event,
+    by: u32,
 }
 
 /// The kernel's state.
@@ -68,12 +89,17 @@ pub(crate) struct Model {
     pages: Vec<Pte>,
     frames: BTreeMap<u64, Content>,
     rules: Rules,
-    changing: u32,
+    /// The process that acts.
+    pub(crate) current: u32,
+    /// Messages that there will be, or are: one for each change of mappings, by who makes it.
+    changing: Vec<u32>,
     faults: VecDeque<(u64, Event)>,
-    messages: VecDeque<(u64, Event)>,
-    /// Faults and messages that are over.
+    messages: VecDeque<Message>,
+    /// Faults and messages that are over, and of these messages that were not read.
     over: BTreeSet<u64>,
-    waiting: BTreeMap<u64, Va>,
+    aborted: BTreeSet<u64>,
+    /// Who waits at a page, by fault: where, and the process.
+    waiting: BTreeMap<u64, (Va, u32)>,
     next: u64,
     clock_ns: u64,
     /// Messages that one read gives.
@@ -81,8 +107,6 @@ pub(crate) struct Model {
     chance: u64,
     /// What happened so far, for who has to find out why a test fails.
     history: Vec<String>,
-    /// The program was killed: nothing that it still does counts.
-    killed: bool,
 }
 
 impl Model {
@@ -92,23 +116,19 @@ impl Model {
             pages: vec![Pte::default(); pages],
             frames: BTreeMap::new(),
             rules,
-            changing: 0,
+            current: 0,
+            changing: Vec::new(),
             faults: VecDeque::new(),
             messages: VecDeque::new(),
             over: BTreeSet::new(),
+            aborted: BTreeSet::new(),
             waiting: BTreeMap::new(),
             next: 1,
             clock_ns: 0,
             batch: 1 + (seed % 5) as usize,
             chance: seed,
             history: Vec::new(),
-            killed: false,
         }
-    }
-
-    /// The program and its children are killed.
-    pub(crate) fn kill(&mut self) {
-        self.killed = true;
     }
 
     fn note(&mut self, what: String) {
@@ -156,9 +176,6 @@ impl Model {
     /// A reference; a load that does not return the last write panics.
     pub(crate) fn access(&mut self, at: Va, write: bool) -> Access {
         let value = self.id();
-        if self.killed {
-            return Access::Done;
-        }
         let Some(pte) = self.pte(at) else { return Access::Segv };
         let Some(frame) = pte.frame else {
             if pte.registered {
@@ -202,21 +219,32 @@ impl Model {
         Access::Done
     }
 
+    /// Whether a read would wait there.
+    pub(crate) fn would_wait(&self, at: Va) -> bool {
+        let pte = &self.pages[at.number() as usize];
+        pte.mapped && pte.registered && pte.frame.is_none()
+    }
+
     fn fault(&mut self, at: Va, write: bool, protected: bool) -> Access {
         let id = self.id();
         self.note(format!("fault {id}: {at:?} write {write} protected {protected}"));
         self.faults.push_back((id, Event::Fault { at, write, protected, thread: 0 }));
-        self.waiting.insert(id, at);
+        self.waiting.insert(id, (at, self.current));
         Access::Waits(id)
     }
 
     /// Whether a fault was woken, or a message read.
     pub(crate) fn is_over(&self, id: u64) -> bool {
-        self.killed || self.over.contains(&id)
+        self.over.contains(&id)
+    }
+
+    /// Whether a message that is over was read, or nobody is told any more.
+    pub(crate) fn is_read(&self, id: u64) -> bool {
+        !self.aborted.contains(&id)
     }
 
     fn message(&mut self, event: Event) -> u64 {
-        self.changing += 1;
+        self.changing.push(self.current);
         self.tell(event)
     }
 
@@ -225,11 +253,12 @@ impl Model {
     pub(crate) fn tell(&mut self, event: Event) -> u64 {
         let id = self.id();
         self.note(format!("message {id}: {event:?}"));
-        if self.changing == 0 {
+        let by = self.current;
+        if self.changing.contains(&by) {
+            self.messages.push_back(Message { id, event, by });
+        } else {
             // Let go since: nobody is told.
             self.over.insert(id);
-        } else {
-            self.messages.push_back((id, event));
         }
         id
     }
@@ -277,6 +306,19 @@ impl Model {
         }
     }
 
+    /// The same of who was killed before the message was read: it is not told, and a page that is not in
+    /// memory then may keep what it held, as if this had not happened.
+    pub(crate) fn zap_untold(&mut self, range: Range) {
+        let before: Vec<u64> =
+            range.each().map(|at| self.pages[at.number() as usize].truth).collect();
+        self.zap(range, 0);
+        for (at, truth) in range.each().zip(before) {
+            if let Some(pte) = self.pte(at) {
+                pte.or = Some(truth);
+            }
+        }
+    }
+
     /// `munmap`: the pages go, then there is a message to wait for.
     pub(crate) fn unmap(&mut self, range: Range) -> Option<u64> {
         let message = self.unmap_untold(range);
@@ -291,7 +333,7 @@ impl Model {
             self.pages[at.number() as usize] = Pte::default();
         }
         registered.then(|| {
-            self.changing += 1;
+            self.changing.push(self.current);
             Event::Unmapped(range)
         })
     }
@@ -330,7 +372,9 @@ impl Model {
         }
         self.note(format!("move {range:?} to {to:?}"));
         // It is not over before it is told that what it has moved from was unmapped.
-        self.changing += 2 * u32::from(registered);
+        if registered {
+            self.changing.extend([self.current; 2]);
+        }
         Some(registered.then_some(Event::Remapped(range, to)))
     }
 
@@ -372,7 +416,6 @@ impl Model {
         child.next = self.next;
         child.history.clone_from(&self.history);
         child.note("forked".into());
-        child.killed = self.killed;
         child.pages.clone_from(&self.pages);
         for pte in &mut child.pages {
             let frame = pte.frame.and_then(|frame| self.frames.get_mut(&frame));
@@ -398,15 +441,30 @@ impl Model {
         let waiting = std::mem::take(&mut self.waiting);
         self.over.extend(waiting.into_keys());
         self.faults.clear();
-        self.changing = 0;
+        self.changing.clear();
         let mut children = Vec::new();
-        for (id, message) in self.messages.drain(..) {
+        for Message { id, event, .. } in self.messages.drain(..) {
             self.over.insert(id);
-            if let Event::Forked(child) = message {
+            if let Event::Forked(child) = event {
                 children.push(child);
             }
         }
         children
+    }
+
+    /// A process that uses this memory has a fatal signal: what its threads wait for is given up, and
+    /// nobody will be told of what they have changed.
+    fn abort(&mut self, process: u32) {
+        self.note(format!("process {process} ends"));
+        let theirs = self.waiting.extract_if(.., |_, (_, by)| *by == process);
+        let faults: BTreeSet<u64> = theirs.map(|(id, _)| id).collect();
+        self.faults.retain(|(id, _)| !faults.contains(id));
+        self.over.extend(faults);
+        let theirs = self.messages.iter().filter(|message| message.by == process);
+        self.aborted.extend(theirs.map(|message| message.id));
+        self.over.extend(&self.aborted);
+        self.messages.retain(|message| message.by != process);
+        self.changing.retain(|by| *by != process);
     }
 
     /// Time passes.
@@ -433,278 +491,5 @@ impl Model {
     /// Whether there is a message to read.
     pub(crate) fn has_messages(&self) -> bool {
         !self.faults.is_empty() || !self.messages.is_empty()
-    }
-
-    // --- the kernel's side
-
-    fn wake(&mut self, at: Va) {
-        let woken: Vec<u64> =
-            self.waiting.iter().filter(|(_, page)| **page == at).map(|(id, _)| *id).collect();
-        for id in woken {
-            self.waiting.remove(&id);
-            self.over.insert(id);
-            // Who is not waiting any more is not reported either.
-            self.faults.retain(|(fault, _)| *fault != id);
-        }
-    }
-
-    fn is_quiet(&self) -> bool {
-        !self.rules.guard || self.changing == 0
-    }
-
-    fn guarded(&mut self) -> Result<(), Fail> {
-        self.clock_ns += 1000;
-        if (self.rules.guard && self.changing > 0) || self.by_chance(16) {
-            return Err(Fail::Again);
-        }
-        Ok(())
-    }
-
-    fn new_frame(&mut self, at: Va, value: u64, protected: bool, node: NodeId) {
-        let frame = self.id();
-        self.frames.insert(frame, Content { value, pins: 0, held_at: None, shared: 0, node });
-        let pte = &mut self.pages[at.number() as usize];
-        (pte.frame, pte.protected) = (Some(frame), protected);
-    }
-
-    /// A registered page without a frame.
-    fn target(&mut self, at: Va) -> Result<(), Fail> {
-        self.guarded()?;
-        match self.pte(at) {
-            Some(Pte { registered: true, frame: None, .. }) => Ok(()),
-            Some(Pte { registered: true, .. }) => Err(Fail::Exists),
-            _ => Err(Fail::Missing),
-        }
-    }
-
-    fn place(&mut self, at: Va, value: u64, protect: bool, node: NodeId) -> Result<(), Fail> {
-        self.target(at)?;
-        self.new_frame(at, value, protect, node);
-        self.note(format!("place {value} at {at:?}, protect {protect}"));
-        self.wake(at);
-        Ok(())
-    }
-
-    /// What is parked, and on which node.
-    fn park(&mut self, at: Va) -> Result<(u64, NodeId), Fail> {
-        self.guarded()?;
-        let pins = self.rules.pins;
-        let frame = self.pte(at).and_then(|pte| pte.frame).ok_or(Fail::Missing)?;
-        let held = self.frames.get(&frame);
-        if held.is_some_and(|content| content.shared > 0 || (pins && content.pins > 0)) {
-            return Err(Fail::Pinned);
-        }
-        let pte = &mut self.pages[at.number() as usize];
-        (pte.frame, pte.protected) = (None, false);
-        let held = self.frames.get(&frame);
-        let (value, node) = held.map_or((0, NodeId::FAST), |held| (held.value, held.node));
-        self.note(format!("park {at:?} with {value}"));
-        self.unhold(frame);
-        Ok((value, node))
-    }
-
-    fn protect(&mut self, at: Va, on: bool) -> Result<(), Fail> {
-        self.guarded()?;
-        let pte = self.pte(at).filter(|pte| pte.registered).ok_or(Fail::Missing)?;
-        if pte.frame.is_some() {
-            pte.protected = on;
-        }
-        if !on {
-            self.wake(at);
-        }
-        Ok(())
-    }
-
-    fn read(&mut self, into: &mut Vec<Event>) {
-        while into.len() < self.batch {
-            if let Some((_, fault)) = self.faults.pop_front() {
-                into.push(fault);
-            } else if let Some((id, event)) = self.messages.pop_front() {
-                self.changing -= 1;
-                self.over.insert(id);
-                self.note(format!("message {id} is read"));
-                into.push(event);
-            } else {
-                break;
-            }
-        }
-    }
-}
-
-/// Who shares the model, and how.
-pub(crate) trait Share {
-    /// Do something while nobody else does.
-    fn with<R>(&self, act: impl FnOnce(&mut Model) -> R) -> R;
-    /// The child of this number.
-    fn child(&self, child: Child) -> Self;
-    /// Let others do something.
-    fn yield_now(&self) {}
-}
-
-/// The model as the runtime sees it.
-#[derive(Debug)]
-pub(crate) struct ModelKernel<S> {
-    share: S,
-    lot: Vec<Option<Vec<u8>>>,
-    /// The memory nodes of the frames there.
-    nodes: Vec<NodeId>,
-}
-
-impl<S: Share> ModelKernel<S> {
-    /// With this many places in the lot.
-    pub(crate) fn new(share: S, lot: u32) -> Self {
-        Self { share, lot: vec![None; lot as usize], nodes: vec![NodeId::FAST; lot as usize] }
-    }
-
-    /// The memory node of a parked frame.
-    pub(crate) fn node(&self, at: Frame) -> NodeId {
-        self.nodes[at.number() as usize]
-    }
-
-    fn parked(&self, at: Frame) -> &Vec<u8> {
-        self.lot[at.number() as usize]
-            .as_ref()
-            .unwrap_or_else(|| panic!("the manager waits for itself"))
-    }
-}
-
-fn value_of(content: &[u8]) -> u64 {
-    content.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
-}
-
-fn page_of(value: u64) -> Vec<u8> {
-    let mut page = vec![0; PAGE];
-    page[..8].copy_from_slice(&value.to_le_bytes());
-    page
-}
-
-impl<S: Share> Kernel for ModelKernel<S> {
-    fn events(&mut self, into: &mut Vec<Event>) {
-        self.share.with(|model| model.read(into));
-    }
-
-    fn discover(&mut self, known: &Regions, into: &mut Vec<Found>) {
-        // Mappings are listed, registered and searched one after the other, as they are in /proc.
-        let mapped: Vec<Va> = self.share.with(|model| {
-            let pages = model.pages.iter().enumerate();
-            pages.filter(|(_, pte)| pte.mapped).map(|(number, _)| Va::new(number as u64)).collect()
-        });
-        for at in mapped {
-            let range = Range::new(at, at.plus(1));
-            if known.gaps(range).is_empty() {
-                continue;
-            }
-            let registered =
-                self.share.with(|model| model.pte(at).map(|pte| pte.registered = true).is_some());
-            if registered {
-                let there =
-                    self.share.with(|model| model.pte(at).is_some_and(|pte| pte.frame.is_some()));
-                into.push(Found { range, present: if there { vec![at] } else { Vec::new() } });
-            }
-        }
-    }
-
-    fn place(&mut self, at: Va, content: &[u8], protect: bool) -> Result<(), Fail> {
-        self.share.with(|model| model.place(at, value_of(content), protect, NodeId::FAST))
-    }
-
-    fn place_copy(&mut self, at: Va, from: Frame, protect: bool, node: NodeId) -> Result<(), Fail> {
-        let value = value_of(self.parked(from));
-        self.share.with(|model| model.place(at, value, protect, node))
-    }
-
-    fn copy_to_far_node(&mut self, from: Frame, to: Frame) -> Result<(), Fail> {
-        self.share.with(|model| {
-            model.guarded()?;
-            if model.by_chance(8) { Err(Fail::NoRoom) } else { Ok(()) }
-        })?;
-        let copy = self.parked(from).clone();
-        let place = &mut self.lot[to.number() as usize];
-        assert!(place.is_none(), "a place of the lot with two frames");
-        *place = Some(copy);
-        self.nodes[to.number() as usize] = SLOW_NODE;
-        Ok(())
-    }
-
-    fn place_zeros(&mut self, at: Va, pages: u64) -> Result<u64, Fail> {
-        for done in 0..pages {
-            if let Err(fail) =
-                self.share.with(|model| model.place(at.plus(done), 0, false, NodeId::FAST))
-            {
-                return if done == 0 { Err(fail) } else { Ok(done) };
-            }
-        }
-        Ok(pages)
-    }
-
-    fn park(&mut self, at: Va, to: Frame) -> Result<(), Fail> {
-        let place = &mut self.lot[to.number() as usize];
-        assert!(place.is_none(), "a place of the lot with two frames");
-        let (value, node) = self.share.with(|model| model.park(at))?;
-        *place = Some(page_of(value));
-        self.nodes[to.number() as usize] = node;
-        Ok(())
-    }
-
-    fn restore(&mut self, from: Frame, at: Va) -> Result<(), Fail> {
-        let (value, node) = (value_of(self.parked(from)), self.node(from));
-        self.share.with(|model| {
-            // A mapping that has changed its protection takes copies only.
-            if model.by_chance(8) { Err(Fail::Pinned) } else { model.place(at, value, false, node) }
-        })?;
-        self.lot[from.number() as usize] = None;
-        Ok(())
-    }
-
-    fn protect(&mut self, at: Va, on: bool) -> Result<(), Fail> {
-        self.share.with(|model| model.protect(at, on))
-    }
-
-    fn wake(&mut self, at: Va) {
-        self.share.with(|model| model.wake(at));
-    }
-
-    fn frame(&self, at: Frame) -> &[u8] {
-        self.parked(at)
-    }
-
-    fn frame_mut(&mut self, at: Frame) -> &mut [u8] {
-        let place = self.lot[at.number() as usize].as_mut();
-        place.unwrap_or_else(|| panic!("the manager waits for itself"))
-    }
-
-    fn is_quiet(&mut self) -> bool {
-        self.share.with(|model| model.is_quiet())
-    }
-
-    fn let_others_run(&mut self) {
-        for _ in 0..100 {
-            self.share.yield_now();
-        }
-    }
-
-    fn discard(&mut self, from: Frame, frames: u32) {
-        for place in &mut self.lot[from.number() as usize..][..frames as usize] {
-            assert!(place.take().is_some(), "an empty place is discarded");
-        }
-    }
-
-    fn give(&mut self, child: Child, at: Va, content: &[u8]) -> Result<(), Fail> {
-        let value = value_of(content);
-        self.share.child(child).with(|model| model.place(at, value, false, NodeId::FAST))
-    }
-
-    fn child_events(&mut self, child: Child, into: &mut Vec<Event>) {
-        self.share.child(child).with(|model| model.read(into));
-    }
-
-    fn let_go(&mut self, child: Child) {
-        for grandchild in self.share.child(child).with(Model::unregister) {
-            self.let_go(grandchild);
-        }
-    }
-
-    fn now_ns(&self) -> u64 {
-        self.share.with(|model| model.clock_ns)
     }
 }

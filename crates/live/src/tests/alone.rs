@@ -1,0 +1,440 @@
+//! The model where one thing happens at a time, and a program and its children on it whose processes end
+//! between any two requests of the manager.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Deref;
+use std::rc::Rc;
+
+use nearfar_kernel::tiering::testing::{self, PAGES, Step};
+use nearfar_kernel::tiering::{Memory, make};
+use proptest::prelude::*;
+
+use super::sequential::Live;
+use crate::ends::{self, Watcher};
+use crate::far::{Far, Fault};
+use crate::model::{ALL, Access, FIRST, Model, Process, Processes, Rules, Share, end};
+use crate::{Child, Range, Slot, Turn, Va};
+
+/// An address space, and all that is shared with others.
+#[derive(Clone)]
+pub(super) struct Alone {
+    model: Rc<RefCell<Model>>,
+    rest: Rc<Rest>,
+}
+
+struct Rest {
+    spaces: RefCell<Vec<Alone>>,
+    processes: RefCell<Processes>,
+    /// What happens before requests of these numbers.
+    due: RefCell<Vec<(u64, Act)>>,
+    acts: Cell<bool>,
+    forks: RefCell<Vec<Fork>>,
+    /// Processes that run, with their spaces.
+    running: RefCell<Vec<(u32, u32)>>,
+}
+
+/// A fork that is not over: the child's space and its parent's, the message, the child.
+type Fork = (u32, u32, Option<u64>, u32);
+
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    End(Process),
+    /// This process forks.
+    Fork(u32),
+    /// A thread of the program moves pages, and is held up before it tells that.
+    Move,
+}
+
+impl Alone {
+    /// The address space of a program with so many pages.
+    pub(super) fn new(pages: usize, seed: u64, rules: Rules) -> Self {
+        let rest = Rc::new(Rest {
+            spaces: RefCell::default(),
+            processes: RefCell::new(Processes::new(rules, 1)),
+            due: RefCell::default(),
+            acts: Cell::new(false),
+            forks: RefCell::default(),
+            running: RefCell::new(vec![(0, FIRST)]),
+        });
+        let first = Self { model: Rc::new(RefCell::new(Model::new(pages, seed, rules))), rest };
+        first.rest.spaces.borrow_mut().push(first.clone());
+        first
+    }
+
+    fn space(&self, number: u32) -> Self {
+        self.rest.spaces.borrow()[number as usize].clone()
+    }
+
+    fn is_alive(&self, process: Process) -> bool {
+        self.processes(|processes| processes.is_alive(process))
+    }
+
+    /// This process forks; it waits then until the message is read.
+    fn fork(&self, process: u32) {
+        let running =
+            self.rest.running.borrow().iter().find(|(number, _)| *number == process).copied();
+        let Some((_, parent)) = running.filter(|_| self.is_alive(Process::Program(process))) else {
+            return;
+        };
+        let space = self.rest.spaces.borrow().len() as u32;
+        let (model, message) = self.space(parent).with(|model| {
+            model.current = process;
+            model.fork(space)
+        });
+        let child = self.processes(|processes| processes.fork(process, space));
+        let model = Rc::new(RefCell::new(model));
+        self.rest.spaces.borrow_mut().push(Self { model, rest: Rc::clone(&self.rest) });
+        self.rest.forks.borrow_mut().push((space, parent, message, child));
+    }
+
+    /// Every process reads all pages that are there to be read; children whose fork is over run.
+    fn look(&self) {
+        let over = |(_, parent, message, _): &mut Fork| {
+            message.is_none_or(|id| self.space(*parent).borrow().is_over(id))
+        };
+        let begun: Vec<_> = self.rest.forks.borrow_mut().extract_if(.., over).collect();
+        for (space, _, _, child) in begun {
+            if self.processes(|processes| processes.begins(child)) {
+                self.rest.running.borrow_mut().push((child, space));
+            }
+        }
+        for (process, space) in self.rest.running.borrow().clone() {
+            for at in (0..u64::from(2 * PAGES)).map(Va::new) {
+                let waits = self.space(space).borrow().would_wait(at);
+                if !waits && self.is_alive(Process::Program(process)) {
+                    self.access(process, space, at);
+                }
+            }
+        }
+    }
+
+    /// A read; what it waits for, if it does.
+    fn access(&self, process: u32, space: u32, at: Va) -> Option<u64> {
+        self.space(space).with(|model| {
+            model.current = process;
+            match model.access(at, false) {
+                Access::Waits(id) => Some(id),
+                Access::Done | Access::Segv => None,
+            }
+        })
+    }
+
+    /// One step of launcher and keeper.
+    fn watch(&self) {
+        for by in [Watcher::Launcher, Watcher::Keeper] {
+            let me = match by {
+                Watcher::Launcher => Process::Launcher,
+                Watcher::Keeper => Process::Keeper,
+            };
+            if !self.is_alive(me) {
+                continue;
+            }
+            match self.processes(|processes| processes.seen(by).next()) {
+                ends::Step::Wait => {}
+                // One of them: the others run meanwhile.
+                ends::Step::KillPrograms => {
+                    let first = self.processes(|processes| processes.programs()[0]);
+                    end(self, Process::Program(first));
+                    self.processes(|processes| processes.killed += 1);
+                }
+                ends::Step::KillManager => end(self, Process::Manager),
+                ends::Step::KillKeeper => end(self, Process::Keeper),
+                ends::Step::Close => end(self, me),
+            }
+        }
+    }
+}
+
+impl Deref for Alone {
+    type Target = RefCell<Model>;
+
+    fn deref(&self) -> &RefCell<Model> {
+        &self.model
+    }
+}
+
+impl Share for Alone {
+    fn with<R>(&self, act: impl FnOnce(&mut Model) -> R) -> R {
+        act(&mut self.model.borrow_mut())
+    }
+
+    fn child(&self, child: Child) -> Self {
+        self.space(child.number())
+    }
+
+    fn processes<R>(&self, act: impl FnOnce(&mut Processes) -> R) -> R {
+        act(&mut self.rest.processes.borrow_mut())
+    }
+
+    fn before(&self, requests: u64) {
+        if self.rest.due.borrow().is_empty() && !self.rest.acts.get() {
+            return;
+        }
+        let due = self
+            .rest
+            .due
+            .borrow_mut()
+            .extract_if(.., |(at, _)| *at <= requests)
+            .collect::<Vec<_>>();
+        for (_, act) in due {
+            match act {
+                Act::End(process) => end(self, process),
+                Act::Fork(process) => self.fork(process),
+                Act::Move if self.is_alive(Process::Program(0)) => {
+                    let pages = u64::from(PAGES);
+                    let range = Range::new(Va::new(pages - 8), Va::new(pages));
+                    self.space(FIRST).with(|model| {
+                        model.current = 0;
+                        model.remap_untold(range, Va::new(PAGES.into()))
+                    });
+                }
+                Act::Move => {}
+            }
+            self.rest.acts.set(true);
+            self.look();
+        }
+        if self.rest.acts.get() {
+            self.watch();
+            if requests.is_multiple_of(8) {
+                self.look();
+            }
+        }
+    }
+}
+
+/// A program that has done these steps forks, and this happens meanwhile; requests are counted from the
+/// fork on.
+#[derive(Clone, Debug)]
+struct Case {
+    policy: &'static str,
+    mapped: bool,
+    seed: u64,
+    rules: Rules,
+    steps: Vec<Step>,
+    acts: Vec<(u64, Act)>,
+    /// From then on the far tier gives no page.
+    far_fails: bool,
+}
+
+/// A far tier that has lost everything.
+struct Lost;
+
+impl Far for Lost {
+    fn store(&mut self, _: &[u8]) -> Result<Slot, Fault> {
+        Err(Fault::Full)
+    }
+
+    fn load(&mut self, _: Slot, _: &mut [u8]) -> Result<(), Fault> {
+        Err(Fault::Broken("it is lost".into()))
+    }
+
+    fn free(&mut self, _: Slot) {}
+
+    fn bytes(&self) -> u64 {
+        0
+    }
+}
+
+impl Case {
+    /// Run it until the program has ended and every child that is there has read all it has; a read that
+    /// does not return the last write panics. How many processes launcher and keeper have killed,
+    /// and whether the manager could not go on.
+    fn run(&self) -> (u32, bool) {
+        let settings = testing::settings(self.policy).unwrap();
+        let make = |mem: &mut dyn Memory| make(self.policy, &settings, mem);
+        let mut live = Live::with_rules(self.seed, 1, self.mapped, self.rules, make).unwrap();
+        live.run(&self.steps);
+        if self.far_fails {
+            live.manager.world.far = Box::new(Lost);
+        }
+        let all = live.model.clone();
+        let begin = all.processes(|processes| processes.requests);
+        let acts = self.acts.iter().map(|(at, act)| (begin + at, *act));
+        all.rest.due.borrow_mut().extend(acts);
+        all.fork(0);
+        let mut idle = 0;
+        while idle < 64 {
+            idle += 1;
+            let alive = all.is_alive(Process::Manager);
+            if alive && !all.processes(|processes| processes.has_failed()) {
+                if !all.processes(|processes| processes.uses(FIRST)) && live.manager.is_settled() {
+                    all.processes(Processes::finish);
+                    end(&all, Process::Manager);
+                } else {
+                    match live.manager.turn() {
+                        Ok(Turn::Busy) => idle = idle.min(32),
+                        Ok(Turn::Until(due)) if due < u64::MAX => {
+                            all.borrow_mut().pass_until(due);
+                        }
+                        Ok(Turn::Until(_)) => {}
+                        Err(_) => {
+                            all.processes(Processes::fail);
+                            all.look();
+                        }
+                    }
+                }
+            }
+            all.watch();
+            if idle % 8 == 0 {
+                all.look();
+            }
+            if idle == 32 {
+                // What did not happen by now, does.
+                all.before(u64::MAX);
+                end(&all, Process::Program(0));
+            }
+        }
+        // Whoever is there has what it has to have.
+        let alive = |process| all.is_alive(Process::Program(process));
+        for (process, space) in
+            all.rest.running.borrow().iter().filter(|(process, _)| alive(*process))
+        {
+            for at in (0..u64::from(2 * PAGES)).map(Va::new) {
+                assert_eq!(all.access(*process, *space, at), None, "{process} waits at {at:?}");
+            }
+        }
+        assert!(all.rest.forks.borrow().iter().all(|(.., child)| !alive(*child)), "a fork hangs");
+        assert!(!all.is_alive(Process::Manager) && !all.is_alive(Process::Keeper));
+        let failed = all.processes(|processes| processes.has_failed());
+        (all.processes(|processes| processes.killed), failed)
+    }
+}
+
+fn process(number: u32) -> Process {
+    match number {
+        0 => Process::Launcher,
+        1 => Process::Manager,
+        2 => Process::Keeper,
+        number => Process::Program(number - 3),
+    }
+}
+
+/// Requests in which a child of a program with a small memory is given its pages, and a grandchild.
+const REQUESTS: u64 = 120;
+
+/// Every process is ended before every request, while a child is given its pages, and its own child.
+fn all_ends(rules: Rules) {
+    for (policy, mapped) in [("none", false), ("ssp", false), ("none", true), ("ssp", true)] {
+        for (who, at) in (0..6).flat_map(|who| (0..REQUESTS).map(move |at| (who, at))) {
+            let acts = vec![(12, Act::Fork(1)), (30, Act::Fork(2)), (at, Act::End(process(who)))];
+            let (seed, steps) = (at % 7, (0..PAGES).map(Step::Write).collect());
+            let (killed, _) =
+                Case { policy, mapped, seed, rules, steps, acts, far_fails: false }.run();
+            // Who only loses a parent goes on.
+            assert!(who < 3 || killed == 0, "{policy}, {:?} before {at}: {killed}", process(who));
+        }
+    }
+}
+
+#[test]
+fn no_end_of_a_process_loses_a_page() {
+    all_ends(ALL);
+}
+
+/// Where the manager ends with the program, or nobody else holds the children's userfaultfds, children read
+/// zeros.
+#[test]
+fn who_outlives_whom_matters() {
+    for rules in [Rules { outlives: false, ..ALL }, Rules { keeper: false, ..ALL }] {
+        let found = std::panic::catch_unwind(|| all_ends(rules));
+        let found = found.expect_err("nothing is lost");
+        let text = found.downcast_ref::<String>().map_or("", |text| text);
+        assert!(text.contains("holds 0, and was last written"), "{rules:?}: {text}");
+    }
+}
+
+/// A thread has moved memory, and the program is ended before that is told: the child of another thread, which
+/// has it elsewhere, is ended too, as nobody knows where.
+#[test]
+fn a_child_whose_pages_nobody_can_find_is_ended() {
+    let mut failures = 0;
+    for (mapped, at) in
+        [false, true].into_iter().flat_map(|mapped| (0..24).map(move |at| (mapped, at)))
+    {
+        let (policy, seed, rules) = ("ssp", at, ALL);
+        let acts = vec![(0, Act::Move), (0, Act::Fork(0)), (at, Act::End(Process::Program(0)))];
+        let steps = (0..PAGES).map(Step::Write).collect();
+        failures +=
+            u32::from(Case { policy, mapped, seed, rules, steps, acts, far_fails: false }.run().1);
+    }
+    assert!(failures > 0);
+}
+
+/// What is left: a process that uses the memory of another one, without being its thread, is killed while it
+/// unmaps. The manager is not told, and takes what the other one has mapped there since.
+#[test]
+fn who_is_killed_while_it_unmaps_takes_memory_from_who_shares_it() {
+    let settings = testing::settings("ssp").unwrap();
+    let make = |mem: &mut dyn Memory| make("ssp", &settings, mem);
+    let mut live = Live::with_rules(1, 1, false, ALL, make).unwrap();
+    let all = live.model.clone();
+    let other = all.processes(|processes| processes.share(0));
+    live.run(&(0..PAGES).map(Step::Write).collect::<Vec<_>>());
+    let rest = PAGES - 8;
+    let range = Range::new(Va::new(rest.into()), Va::new(PAGES.into()));
+    all.with(|model| {
+        model.current = other;
+        model.unmap_untold(range)
+    });
+    end(&all, Process::Program(other));
+    all.with(|model| {
+        model.current = 0;
+        model.map(range);
+    });
+    let reads = std::panic::AssertUnwindSafe(|| {
+        live.run(&(rest..PAGES).map(Step::Write).collect::<Vec<_>>());
+        // Others want the room.
+        for page in (0..8).flat_map(|_| 0..rest) {
+            live.run(&[Step::Write(page), Step::Read(page), Step::Sleep]);
+        }
+        live.run(&(rest..PAGES).map(Step::Read).collect::<Vec<_>>());
+    });
+    let found = std::panic::catch_unwind(reads).expect_err("nothing is lost");
+    let text = found.downcast_ref::<String>().map_or("", |text| text);
+    assert!(text.contains("holds 0, and was last written"), "{text}");
+}
+
+/// Where a page cannot be read from the far tier any more, no child reads zeros in its place.
+#[test]
+fn a_far_tier_that_fails_ends_the_program_and_its_children() {
+    for seed in 0..8 {
+        let (steps, acts) = ((0..PAGES).map(Step::Write).collect(), Vec::new());
+        let case =
+            Case { policy: "none", mapped: false, seed, rules: ALL, steps, acts, far_fails: true };
+        let (killed, failed) = case.run();
+        assert!(killed > 0 && failed);
+    }
+}
+
+fn acts() -> impl Strategy<Value = Vec<(u64, Act)>> {
+    let act = prop_oneof![
+        3 => (0..6u32).prop_map(|who| Act::End(process(who))),
+        3 => (0..4u32).prop_map(Act::Fork),
+        1 => Just(Act::Move),
+    ];
+    // One process of launcher, manager and keeper is ended at most.
+    proptest::collection::vec((0..REQUESTS, act), 0..5).prop_map(|mut acts| {
+        acts.sort_by_key(|(at, _)| *at);
+        let mut ours = 0;
+        acts.retain(|(_, act)| {
+            let is_ours =
+                matches!(act, Act::End(process) if !matches!(process, Process::Program(_)));
+            ours += u32::from(is_ours);
+            !is_ours || ours == 1
+        });
+        acts
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn forks_and_ends_lose_nothing(steps in testing::steps(), acts in acts(), seed: u64, mapped: bool) {
+        for policy in ["none", "ssp"] {
+            let (steps, acts) = (steps.clone(), acts.clone());
+            // A process that does not exist has no effect.
+            Case { policy, mapped, seed, rules: ALL, steps, acts, far_fails: false }.run();
+        }
+    }
+}
