@@ -108,10 +108,11 @@ def _wait(pid: int, until: float) -> None:
 def children(pid: int) -> list[int]:
     """Processes below this one, at any depth."""
     found = []
-    for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            for child in map(int, tasks.read_text().split()):
-                found += [child, *children(child)]
+    with contextlib.suppress(OSError):
+        for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                for child in map(int, tasks.read_text().split()):
+                    found += [child, *children(child)]
     return found
 
 

@@ -130,6 +130,7 @@ def own(pid: int) -> list[tuple[str, int]]:
 
 
 def _threads(pid: int) -> Iterator[tuple[int, str]]:
-    for task in Path(f"/proc/{pid}/task").glob("*"):
-        with contextlib.suppress(OSError):
-            yield int(task.name), (task / "comm").read_text().strip()
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").glob("*"):
+            with contextlib.suppress(OSError):
+                yield int(task.name), (task / "comm").read_text().strip()

@@ -1,16 +1,15 @@
-//! The order in which a run is ended, if its manager cannot go on.
+//! The order in which a run is killed if a manager cannot go on, as a state machine for the model: what the
+//! launcher (`supervise.rs`), the keeper (`preload/src/keeper.rs`) and `family.rs` do on the real kernel.
 //!
-//! A page that is missing in a process of the program reads as zeros as soon as nobody holds the
-//! process's userfaultfd. Those are held by the manager and the keeper, which have one table of files, so
-//! that those of children are held by both from the moment at which the kernel makes them; the launcher
-//! holds copies of the programs' own. As long as one of manager and keeper is there, who touches a missing
-//! page waits. So all processes that might do so are killed first, and waited for: a process that was
-//! sent a signal may run on for a moment. Only then are the holders ended. When one of manager and keeper
-//! is gone, the other one is all that holds the children's, so the run is ended then, too: not by who is
-//! left, but by the **watcher**. That is the launcher, and where that is gone, the keeper.
+//! A page that is missing in a process of the program reads as zeros as soon as nobody holds the process's
+//! userfaultfd. The manager and the keeper share one table of descriptors, so both hold those of children from
+//! the moment at which the kernel makes them; the launcher holds copies of the programs' own. While the manager
+//! or the keeper is there, whoever touches a missing page waits. So the processes that might do so are killed
+//! first and waited for, as a process that was sent a signal may run on for a moment. Then the holders are
+//! killed. The **watcher** does this: the launcher, and where that is gone, the keeper.
 //!
-//! What is done next follows from what is seen alone: a watcher that takes over from another one goes on
-//! where that was killed.
+//! The next step follows from what is seen alone, so a watcher that takes over from another goes on where that
+//! one was killed.
 
 /// Who looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +61,7 @@ pub enum Step {
 impl Seen {
     /// Whether the run must be ended, as pages are lost or may be.
     pub fn is_lost(&self) -> bool {
-        !self.finished && (self.failed || !self.manager || !self.keeper)
+        !self.finished && (self.failed || !self.manager)
     }
 
     /// What to do next.

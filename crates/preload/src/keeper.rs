@@ -63,7 +63,7 @@ pub(crate) fn start(
     }
 }
 
-/// The keeper.
+/// The keeper. It has what the process had but the arena: nothing that was allocated before this may be used.
 fn keep(
     manager: RawFd,
     is_over: &AtomicU32,

@@ -7,6 +7,7 @@
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 use nearfar_live::far::{self, Slow};
@@ -26,6 +27,9 @@ mod remap;
 
 #[global_allocator]
 static ARENA: arena::Arena = arena::Arena::new();
+
+/// What is shared with the launcher. Not in the arena, which the keeper has not got.
+static SHARED: OnceLock<Shared> = OnceLock::new();
 
 /// Threads that keep processors busy for those that wait there (`--epf`). More than a program has that can
 /// run at once, as a rule.
@@ -51,8 +55,7 @@ fn begin(text: &str) -> Result<(), String> {
     let setup = Setup::from_text(text)?;
     let theirs_of = |fd| copy_of(setup.launcher, fd);
     let shared = match theirs_of(setup.shared).and_then(|file| Shared::map(&file)) {
-        // The manager has it until the process ends.
-        Ok(shared) => &*Box::leak(Box::new(shared)),
+        Ok(shared) => SHARED.get_or_init(|| shared),
         Err(error) => match error.raw_os_error() {
             // nearfar run has ended, and something that it started has outlived it.
             Some(libc::ESRCH | libc::EBADF) => return Ok(()),
