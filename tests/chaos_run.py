@@ -150,7 +150,8 @@ class Round:
         if kind == "launcher":
             return "no launcher"
         if reasons:
-            if codes.get(launcher) not in ((137, 3) if kind == "beginner" else (137,)):
+            # 3: it had not begun; 0: the launcher had ended before, and left orphans.
+            if codes.get(launcher) not in (0, 3, 137):
                 raise Broken(f"exit code {codes.get(launcher)}: {reasons}")
             return "ended with a line"
         if victim is not None:
