@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
 
-use crate::shared::Head;
+use crate::shared::{self, Head};
 
 /// To be called between fork and exec: the caller becomes the reaper, and a child of it returns, to become
 /// the program. Both end with their parent. The bell is called when the program has ended.
@@ -42,7 +42,9 @@ fn reap(root: libc::pid_t, head: &Head, bell: RawFd) -> ! {
         libc::setsid();
         libc::prctl(libc::PR_SET_NAME, c"nearfar-reap".as_ptr());
         // Who reads what the program writes waits for its end, not for this one's.
-        libc::syscall(libc::SYS_close_range, 0, bell - 1, 0);
+        if bell > 0 {
+            libc::syscall(libc::SYS_close_range, 0, bell - 1, 0);
+        }
         libc::syscall(libc::SYS_close_range, bell + 1, RawFd::MAX, 0);
         head.begin_root(root as u32);
         loop {
@@ -50,7 +52,7 @@ fn reap(root: libc::pid_t, head: &Head, bell: RawFd) -> ! {
             let ended = libc::waitpid(-1, &raw mut status, 0);
             if ended == root {
                 head.end_root(status);
-                libc::write(bell, c"\n".as_ptr().cast(), 1);
+                libc::write(bell, shared::CALL.as_ptr().cast(), shared::CALL.len());
             } else if ended < 0 && *libc::__errno_location() == libc::ECHILD {
                 libc::_exit(0);
             }

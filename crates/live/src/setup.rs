@@ -36,7 +36,7 @@ pub struct Setup {
     pub launcher: u32,
     /// Its descriptor of the file of [`Shared`](crate::shared::Shared).
     pub shared: u32,
-    /// Its descriptor of a pipe: a byte calls it.
+    /// Its eventfd, which calls it.
     pub bell: u32,
 }
 

@@ -21,6 +21,9 @@ pub const NAME: &str = "/memfd:nearfar-run (deleted)";
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 const SIZE: usize = size_of::<Head>() + BLOCKS * size_of::<Block>();
 
+/// What is written to the launcher's eventfd to call it.
+pub const CALL: [u8; 8] = 1u64.to_ne_bytes();
+
 /// What the file begins with. Another version has another: what is counted, and where it lies, is part
 /// of it.
 const MARK: u64 = {

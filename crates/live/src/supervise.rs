@@ -124,11 +124,11 @@ pub fn run(
     let path = program::check_all(setup, name)?;
     let system = |error| Error::io(Path::new("run"), "preparing", &error);
     let (shared, file) = Shared::create().map_err(system)?;
-    let (bell, far_end) = pipe().map_err(system)?;
+    let bell = bell().map_err(system)?;
     let setup = Setup {
         launcher: std::process::id(),
         shared: file.as_raw_fd() as u32,
-        bell: far_end.as_raw_fd() as u32,
+        bell: bell.as_raw_fd() as u32,
         ..setup.clone()
     };
     let mut child = Command::new(&path);
@@ -141,18 +141,13 @@ pub fn run(
     }
     child.env("LD_PRELOAD", libraries);
     shared.begin(&setup, monotonic());
-    let (reapers, bell_end) = (Shared::map(&file).map_err(system)?, far_end.as_raw_fd());
+    let (reapers, bell_end) = (Shared::map(&file).map_err(system)?, bell.as_raw_fd());
     // SAFETY: system calls between fork and exec.
     unsafe { child.pre_exec(move || reaper::split(reapers.head(), bell_end)) };
     let began = Instant::now();
     let child = child.spawn().map_err(|error| Error::io(&path, "starting", &error))?;
-    let mut supervisor = Supervisor {
-        shared,
-        bell: File::from(bell),
-        images: BTreeMap::new(),
-        provider,
-        summary: Summary::default(),
-    };
+    let mut supervisor =
+        Supervisor { shared, bell, images: BTreeMap::new(), provider, summary: Summary::default() };
     let before = processor_time();
     let watched = supervisor.watch(child, began, &mut progress);
     // What outlives the run has no policy from now on.
@@ -170,14 +165,15 @@ pub fn run(
     Ok(summary)
 }
 
-fn pipe() -> IoResult<(OwnedFd, OwnedFd)> {
-    let mut ends = [0; 2];
-    // SAFETY: writes two descriptors.
-    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) } < 0 {
+/// Calls the launcher: whoever writes to it is no victim of SIGPIPE if the launcher has ended, as with a pipe.
+fn bell() -> IoResult<File> {
+    // SAFETY: a system call that takes numbers.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    if fd < 0 {
         return Err(std::io::Error::last_os_error());
     }
-    // SAFETY: descriptors that are nobody else's.
-    Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
+    // SAFETY: a descriptor that is nobody else's.
+    Ok(unsafe { File::from_raw_fd(fd) })
 }
 
 /// User and system seconds of children that have ended.
@@ -306,8 +302,8 @@ impl Supervisor {
         let mut poll = libc::pollfd { fd: self.bell.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: the variable of this function.
         unsafe { libc::poll(&raw mut poll, 1, LOOK.as_millis() as i32) };
-        let mut calls = [0; 64];
-        while self.bell.read(&mut calls).is_ok_and(|read| read > 0) {}
+        let mut calls = [0; 8];
+        let _ = self.bell.read(&mut calls);
     }
 
     /// Look at every process; why the program must end, if it must.
@@ -492,10 +488,9 @@ mod tests {
         block.manager.store(pid, Ordering::Relaxed);
         block.heartbeat.store(monotonic(), Ordering::Relaxed);
         block.set_state(State::Running);
-        let (bell, _) = pipe().unwrap();
         Supervisor {
             shared,
-            bell: File::from(bell),
+            bell: bell().unwrap(),
             images: BTreeMap::new(),
             provider: None,
             summary: Summary::default(),

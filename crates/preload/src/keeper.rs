@@ -12,7 +12,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use nearfar_live::family;
-use nearfar_live::shared::{Block, Shared, State, copy_of};
+use nearfar_live::shared::{Block, CALL, Shared, State, copy_of};
 
 use crate::{ARENA, pause};
 
@@ -93,7 +93,7 @@ fn end(shared: &Shared, block: &Block, (launcher, bell): (u32, u32)) {
     let message =
         format!("nearfar: error: the program was ended: process {pid}: {}\n", block.why());
     if let Ok(bell) = copy_of(launcher, bell) {
-        let _ = File::from(bell).write_all(b"\n");
+        let _ = File::from(bell).write_all(&CALL);
         for _ in 0..PATIENCE {
             pause(100_000_000);
         }

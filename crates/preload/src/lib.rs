@@ -14,7 +14,7 @@ use nearfar_live::far::{self, Slow};
 use nearfar_live::linux::{Linux, Owner, StandIns};
 use nearfar_live::remote::{self, Socket};
 use nearfar_live::setup::{Setup, VARIABLE};
-use nearfar_live::shared::{Shared, State, copy_of};
+use nearfar_live::shared::{CALL, Shared, State, copy_of};
 use nearfar_live::{AROUND, Manager, World};
 
 use crate::process::{Parts, stack};
@@ -106,7 +106,7 @@ fn begin(text: &str) -> Result<(), String> {
     let is_answered = |state| {
         block.set_state(state);
         let Ok(bell) = theirs_of(setup.bell) else { return false };
-        if File::from(bell).write_all(b"\n").is_err() {
+        if File::from(bell).write_all(&CALL).is_err() {
             return false;
         }
         while block.state() == state {

@@ -34,7 +34,7 @@ pub(crate) struct Parts {
     pub(crate) owner: Owner,
     pub(crate) shared: &'static Shared,
     pub(crate) block: &'static Block,
-    /// The launcher's process, and its descriptor of the pipe that calls it.
+    /// The launcher's process, and its eventfd, which calls it.
     pub(crate) launcher: (u32, u32),
     /// The program's descriptors, which the manager must not hold open.
     pub(crate) theirs: Vec<RawFd>,
