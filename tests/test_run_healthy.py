@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 
 import ends
@@ -158,3 +159,14 @@ def test_a_program_that_is_killed_takes_its_manager_with_it(running: Running) ->
     os.kill(mine[0], signal.SIGKILL)
     assert running.ended() == (137, "", [])
     assert not any(map(alive, processes))
+
+
+@needs_userfaultfd
+def test_programs_may_be_as_many_as_they_like_one_after_another(tmp_path: Path) -> None:
+    script = "n=0; while [ $n -lt 300 ]; do /bin/true || exit; n=$((n + 1)); done"
+    words = [*NEARFAR, "--fast", "2M", "--far", "shm", "-o", "many.run", "--", "sh", "-c", script]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    row = pyarrow.parquet.read_table(tmp_path / "many.run" / "result.parquet").to_pylist()[0]
+    # The shell, and the programs.
+    assert row["images"] == 301

@@ -4,10 +4,14 @@
 //! now: so orphans are found as well.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
+
+use rustix::fs::RawDir;
 
 use crate::shared::{NAME, Shared};
 
@@ -96,10 +100,18 @@ pub fn is_alive(pid: u32) -> bool {
     runs(&format!("/proc/{pid}")) || numbers(&tasks).any(|task| runs(&format!("{tasks}/{task}")))
 }
 
-/// The names in a folder that are numbers.
+/// The names in a folder that are numbers. `read_dir` would take memory from libc, whose lock somebody may have
+/// held when the keeper was made.
 fn numbers(folder: &str) -> impl Iterator<Item = u32> + use<> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+    let mut found: Vec<u32> = Vec::new();
+    if let Ok(folder) = File::open(folder) {
+        let mut buffer = [MaybeUninit::<u8>::uninit(); 8192];
+        let mut entries = RawDir::new(folder.as_fd(), &mut buffer);
+        while let Some(Ok(entry)) = entries.next() {
+            found.extend(entry.file_name().to_str().ok().and_then(|name| name.parse::<u32>().ok()));
+        }
+    }
+    found.into_iter()
 }
 
 /// Those that have the run's file mapped to write to it; who only watches a run does not.

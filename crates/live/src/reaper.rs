@@ -7,6 +7,7 @@
 use std::io;
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
+use std::sync::atomic::Ordering;
 
 use crate::shared::{self, Head};
 
@@ -19,17 +20,25 @@ pub(crate) fn split(head: &Head, bell: RawFd) -> io::Result<()> {
     // SAFETY: system calls that take numbers; a fork without libc's handlers, as the caller may be the copy
     // of a process with threads, and only makes system calls.
     unsafe {
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        die_with(head.launcher.load(Ordering::Relaxed))?;
         libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1);
+        let own = libc::getpid() as u32;
         match libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) {
             -1 => Err(io::Error::last_os_error()),
-            0 => {
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                Ok(())
-            }
+            0 => die_with(own),
             root => reap(root as libc::pid_t, head, bell),
         }
     }
+}
+
+/// Be killed when the parent ends, which may have happened before.
+fn die_with(parent: u32) -> io::Result<()> {
+    // SAFETY: system calls that take numbers.
+    let is_there = unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        libc::getppid() as u32 == parent
+    };
+    if is_there { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ESRCH)) }
 }
 
 /// Wait for everybody, until nobody is left.
@@ -39,6 +48,8 @@ fn reap(root: libc::pid_t, head: &Head, bell: RawFd) -> ! {
     unsafe {
         let (all, none) = (u64::MAX, null_mut::<u64>());
         libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, none, 8);
+        // Where it is ignored, nobody can be waited for.
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
         libc::setsid();
         libc::prctl(libc::PR_SET_NAME, c"nearfar-reap".as_ptr());
         // Who reads what the program writes waits for its end, not for this one's.

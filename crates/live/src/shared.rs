@@ -21,6 +21,9 @@ pub const NAME: &str = "/memfd:nearfar-run (deleted)";
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 const SIZE: usize = size_of::<Head>() + BLOCKS * size_of::<Block>();
 
+/// A number that no process has.
+const NOBODY: u32 = i32::MAX as u32;
+
 /// What is written to the launcher's eventfd to call it.
 pub const CALL: [u8; 8] = 1u64.to_ne_bytes();
 
@@ -235,6 +238,19 @@ impl Block {
     /// It is that far from now on.
     pub fn set_state(&self, state: State) {
         self.state.store(state as u32, Ordering::Release);
+    }
+
+    /// The process `manager` manages the memory of `program`, whose block this is; whether it still is.
+    pub fn take(&self, program: u32, manager: u32) -> bool {
+        let order = (Ordering::AcqRel, Ordering::Acquire);
+        self.pid.load(Ordering::Acquire) == program
+            && self.manager.compare_exchange(0, manager, order.0, order.1).is_ok()
+    }
+
+    /// Nobody manages this block's program, and nobody will; false if somebody does.
+    pub fn give_up(&self) -> bool {
+        let order = (Ordering::AcqRel, Ordering::Acquire);
+        self.manager.compare_exchange(0, NOBODY, order.0, order.1).is_ok()
     }
 
     /// It is `to` from now on if it is `from` now; whether it was.

@@ -263,11 +263,10 @@ impl Supervisor {
     ) -> Result<()> {
         loop {
             self.wait_for_bell();
-            let reaped = reaper
-                .try_wait()
-                .map_err(|error| Error::io(Path::new("run"), "waiting", &error))?;
+            // Refused when it has ended and SIGCHLD is ignored here.
+            let reaped = reaper.try_wait().map_or(true, |ended| ended.is_some());
             let ended = self.shared.head().root_ended();
-            let lost = (reaped.is_some() && ended.is_none()).then(|| REAPER_GONE.to_owned());
+            let lost = (reaped && ended.is_none()).then(|| REAPER_GONE.to_owned());
             if let Some(why) = self.look().or(lost) {
                 self.kill(&mut reaper);
                 self.summary.why = Some(why);
@@ -382,11 +381,16 @@ impl Supervisor {
                 }
             }
             State::Failed => return Err(block.why()),
-            State::Ended if image.manager.is_some() => {
-                self.images.remove(&index);
-                self.shared.retire(index);
+            // Its manager has written there for the last time, or there will never be one.
+            state @ (State::Ended | State::Free) => {
+                let manager = block.manager.load(Ordering::Acquire);
+                let has_ended = state == State::Ended && manager != 0 && !family::is_alive(manager);
+                if has_ended || (!family::is_alive(pid) && block.give_up()) {
+                    self.images.remove(&index);
+                    self.shared.retire(index);
+                }
             }
-            State::Free | State::Held | State::Ended => {}
+            State::Held => {}
         }
         Ok(())
     }

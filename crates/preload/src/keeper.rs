@@ -8,6 +8,7 @@
 use std::fs::File;
 use std::io::{Error, Write};
 use std::os::fd::RawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -92,7 +93,9 @@ fn end(shared: &Shared, block: &Block, (launcher, bell): (u32, u32)) {
     let pid = block.pid.load(Ordering::Relaxed);
     let message =
         format!("nearfar: error: the program was ended: process {pid}: {}\n", block.why());
-    if let Ok(bell) = copy_of(launcher, bell) {
+    if shared.head().ended().is_none()
+        && let Ok(bell) = copy_of(launcher, bell)
+    {
         let _ = File::from(bell).write_all(&CALL);
         for _ in 0..PATIENCE {
             pause(100_000_000);
@@ -100,7 +103,10 @@ fn end(shared: &Shared, block: &Block, (launcher, bell): (u32, u32)) {
     }
     // The program may have ended, and its children are there.
     for pid in [pid].into_iter().chain(family::program(shared)) {
-        let stderr = File::options().append(true).open(format!("/proc/{pid}/fd/2"));
+        let stderr = File::options()
+            .append(true)
+            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+            .open(format!("/proc/{pid}/fd/2"));
         if stderr.is_ok_and(|mut stderr| stderr.write_all(message.as_bytes()).is_ok()) {
             break;
         }

@@ -110,7 +110,7 @@ fn begin(text: &str) -> Result<(), String> {
             return false;
         }
         while block.state() == state {
-            if theirs_of(setup.shared).is_err() {
+            if shared.head().ended().is_some() || theirs_of(setup.shared).is_err() {
                 return false;
             }
             pause(100_000);

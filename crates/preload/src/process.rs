@@ -170,7 +170,7 @@ fn last_error() -> i32 {
 extern "C" fn run(start: *mut c_void) -> c_int {
     // SAFETY: a box of this type, which is this process's from here on.
     let Start { parts, .. } = *unsafe { Box::from_raw(start.cast::<Start>()) };
-    let Some(parts) = parts else { return 1 };
+    let Some(parts) = parts else { exit(1) };
     let Parts { manager, owner, shared, block, launcher, theirs, posts } = parts;
     // Its thread-local memory is the thread's, until that has ended.
     let thread = THREAD.load(Ordering::Acquire);
@@ -194,16 +194,14 @@ extern "C" fn run(start: *mut c_void) -> c_int {
     }
     close_all(&theirs);
     // The launcher takes back the block of a program that was killed before this.
-    if block.pid.load(Ordering::Acquire) != owner.pid() {
-        return 1;
+    if !block.take(owner.pid(), std::process::id()) {
+        exit(1);
     }
-    // SAFETY: a system call without arguments.
-    block.manager.store(unsafe { libc::getpid() } as u32, Ordering::Release);
     let keeper = match keeper::start(shared, block, launcher) {
         Ok(keeper) => keeper,
         Err(error) => {
             STATUS.store(error.raw_os_error().unwrap_or(libc::EIO), Ordering::Release);
-            return 1;
+            exit(1);
         }
     };
     for (stack, post) in posts {
@@ -219,20 +217,19 @@ extern "C" fn run(start: *mut c_void) -> c_int {
         if unsafe { libc::clone(stand_in, top(stack, STAND_IN_STACK), flags, post) } < 0 {
             STATUS.store(last_error(), Ordering::Release);
             keeper.release();
-            return 1;
+            exit(1);
         }
     }
     std::panic::set_hook(Box::new(move |panic| {
         block.fail(&format!("its manager has failed: {panic}").replace('\n', " "));
-        // SAFETY: ends this process; the keeper holds what children wait at.
-        unsafe { libc::_exit(101) };
+        exit(101);
     }));
     // Never dropped: zstd would free memory of the program's allocator, which nobody may use any more.
     let mut manager = ManuallyDrop::new(manager);
     manage::publish(&manager, block);
     if !block.change_state(State::Held, State::Running) {
         keeper.release();
-        return 1;
+        exit(1);
     }
     STATUS.store(RUNS, Ordering::Release);
     let done = manage::manage(&mut manager, owner, block);
@@ -243,8 +240,13 @@ extern "C" fn run(start: *mut c_void) -> c_int {
         }
         Err(why) => block.fail(why),
     }
-    // SAFETY: ends this process with all its threads, which a return would not.
-    unsafe { libc::_exit(done.is_err().into()) }
+    exit(done.is_err().into())
+}
+
+/// End this process with all its threads, which a return would not, and without more.
+fn exit(code: c_int) -> ! {
+    // SAFETY: ends this process; the keeper holds what children wait at.
+    unsafe { libc::_exit(code) }
 }
 
 /// Close the program's descriptors; 0 to 2 are nowhere.

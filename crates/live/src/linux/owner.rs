@@ -61,31 +61,39 @@ impl Owner {
             return false;
         }
         let own = std::process::id();
-        any_number("/proc", |pid| pid != own && shares_memory(pid) == Some(true))
+        let has = any_number("/proc", |pid| pid != own && shares_memory(pid) == Some(true));
+        // What cannot be known is known at a later look.
+        has.unwrap_or(true)
     }
 }
 
-/// Whether this holds for any name in a folder that is a number. `read_dir` would take memory from libc.
-fn any_number(folder: &str, mut holds: impl FnMut(u32) -> bool) -> bool {
-    let Ok(folder) = std::fs::File::open(folder) else { return false };
+/// Whether this holds for any name in a folder that is a number; `None` if the folder cannot be read.
+/// `read_dir` would take memory from libc.
+fn any_number(folder: &str, mut holds: impl FnMut(u32) -> bool) -> Option<bool> {
+    let folder = std::fs::File::open(folder).ok()?;
     let mut buffer = [MaybeUninit::<u8>::uninit(); 4096];
     let mut entries = RawDir::new(folder.as_fd(), &mut buffer);
-    while let Some(Ok(entry)) = entries.next() {
-        let number = entry.file_name().to_str().ok().and_then(|name| name.parse().ok());
-        if number.is_some_and(&mut holds) {
-            return true;
+    while let Some(entry) = entries.next() {
+        let name = entry.ok()?.file_name().to_str().ok().and_then(|name| name.parse().ok());
+        if name.is_some_and(&mut holds) {
+            return Some(true);
         }
     }
-    false
+    Some(false)
 }
 
 /// Whether a process has the address space of this one; `None` if nobody may know.
 fn shares_memory(pid: u32) -> Option<bool> {
     match thread_shares_memory(pid) {
         // Its first thread may have ended before others.
-        Some(false) => Some(any_number(&format!("/proc/{pid}/task"), |thread| {
-            thread != pid && thread_shares_memory(thread) == Some(true)
-        })),
+        Some(false) => {
+            let tasks = format!("/proc/{pid}/task");
+            let others = any_number(&tasks, |thread| {
+                thread != pid && thread_shares_memory(thread) == Some(true)
+            });
+            // Without the folder there is no such process any more.
+            others.or_else(|| (!std::path::Path::new(&tasks).exists()).then_some(false))
+        }
         known => known,
     }
 }

@@ -192,7 +192,6 @@ impl<K: Kernel> World<K> {
     }
 
     /// False if the page is mapped nowhere in the child, and nothing that was told says why.
-
     fn give(
         &mut self,
         child: Child,
