@@ -525,6 +525,7 @@ mod tests {
         killed.wait().unwrap();
         assert!(supervisor.look().unwrap().contains("its manager was killed"));
         // It had nothing left to do.
+        supervisor.shared.blocks()[0].manager.store(killed.id(), Ordering::Relaxed);
         supervisor.shared.blocks()[0].set_state(State::Ended);
         assert_eq!(supervisor.look(), None);
         assert_eq!((supervisor.shared.claimed().count(), supervisor.summary.images), (0, 1));
