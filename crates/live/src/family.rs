@@ -88,7 +88,7 @@ fn signal(pid: u32, number: i32) {
 }
 
 /// The words of a process's or thread's `stat` after the name.
-fn stat(folder: &str) -> Option<String> {
+pub(crate) fn stat(folder: &str) -> Option<String> {
     let text = fs::read_to_string(format!("{folder}/stat")).ok()?;
     Some(text.rsplit_once(") ")?.1.to_owned())
 }
@@ -100,17 +100,29 @@ pub fn is_alive(pid: u32) -> bool {
     runs(&format!("/proc/{pid}")) || numbers(&tasks).any(|task| runs(&format!("{tasks}/{task}")))
 }
 
-/// The names in a folder that are numbers. `read_dir` would take memory from libc, whose lock somebody may have
-/// held when the keeper was made.
-fn numbers(folder: &str) -> impl Iterator<Item = u32> + use<> {
-    let mut found: Vec<u32> = Vec::new();
-    if let Ok(folder) = File::open(folder) {
-        let mut buffer = [MaybeUninit::<u8>::uninit(); 8192];
-        let mut entries = RawDir::new(folder.as_fd(), &mut buffer);
-        while let Some(Ok(entry)) = entries.next() {
-            found.extend(entry.file_name().to_str().ok().and_then(|name| name.parse::<u32>().ok()));
+/// Whether this holds for any name in a folder that is a number; `None` if the folder cannot be read.
+/// `read_dir` would take memory from libc: from a program that has ended, or whose lock somebody held when the
+/// keeper was made.
+pub(crate) fn any_number(folder: &str, mut holds: impl FnMut(u32) -> bool) -> Option<bool> {
+    let folder = File::open(folder).ok()?;
+    let mut buffer = [MaybeUninit::<u8>::uninit(); 4096];
+    let mut entries = RawDir::new(folder.as_fd(), &mut buffer);
+    while let Some(entry) = entries.next() {
+        let name = entry.ok()?.file_name().to_str().ok().and_then(|name| name.parse().ok());
+        if name.is_some_and(&mut holds) {
+            return Some(true);
         }
     }
+    Some(false)
+}
+
+/// The names in a folder that are numbers; fewer if it cannot be read to its end.
+fn numbers(folder: &str) -> impl Iterator<Item = u32> + use<> {
+    let mut found = Vec::new();
+    any_number(folder, |number| {
+        found.push(number);
+        false
+    });
     found.into_iter()
 }
 

@@ -57,7 +57,6 @@ fn reap(root: libc::pid_t, head: &Head, bell: RawFd) -> ! {
             libc::syscall(libc::SYS_close_range, 0, bell - 1, 0);
         }
         libc::syscall(libc::SYS_close_range, bell + 1, RawFd::MAX, 0);
-        head.begin_root(root as u32);
         loop {
             let mut status = 0;
             let ended = libc::waitpid(-1, &raw mut status, 0);

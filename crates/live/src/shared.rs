@@ -84,8 +84,7 @@ pub struct Head {
     mark: AtomicU64,
     /// The launcher.
     pub launcher: AtomicU32,
-    /// The program's first process, and how it ended: a flag beside what `wait` says.
-    root: AtomicU32,
+    /// How the program's first process has ended: a flag beside what `wait` says.
     root_status: AtomicU64,
     is_over: AtomicU32,
     exit_code: AtomicU32,
@@ -111,22 +110,12 @@ impl Head {
         Setup::from_text(whole).unwrap_or_default()
     }
 
-    /// The program runs as this process.
-    pub(crate) fn begin_root(&self, pid: u32) {
-        self.root.store(pid, Ordering::Release);
-    }
-
     /// The program's first process has ended, as `wait` says.
     pub(crate) fn end_root(&self, status: i32) {
         self.root_status.store(1 << 32 | u64::from(status as u32), Ordering::Release);
     }
 
-    /// The program's first process.
-    pub fn root(&self) -> u32 {
-        self.root.load(Ordering::Acquire)
-    }
-
-    /// How it has ended, if it has.
+    /// How the program's first process has ended, if it has.
     pub fn root_ended(&self) -> Option<ExitStatus> {
         let status = self.root_status.load(Ordering::Acquire);
         (status >> 32 != 0).then(|| ExitStatus::from_raw(status as u32 as i32))

@@ -418,13 +418,12 @@ impl Supervisor {
     fn dismiss(&mut self, reaper: &mut Child) {
         let is_reaped = |pid: u32| pid == 0 || !Path::new(&format!("/proc/{pid}")).exists();
         for _ in 0..REAPED {
-            let mut orphans = family::descendants(reaper.id()).into_iter().skip(1);
-            let all_reaped = orphans.all(family::is_alive)
-                && self.shared.claimed().all(|(_, pid, block)| {
+            let all_reaped =
+                self.shared.claimed().all(|(_, pid, block)| {
                     let servers = [&block.manager, &block.keeper];
                     family::is_alive(pid)
                         || servers.iter().all(|server| is_reaped(server.load(Ordering::Relaxed)))
-                });
+                }) && family::descendants(reaper.id()).into_iter().skip(1).all(family::is_alive);
             if all_reaped || reaper.try_wait().is_ok_and(|ended| ended.is_some()) {
                 break;
             }
@@ -466,8 +465,8 @@ impl Thread {
     /// `None` if it is gone.
     fn read(pid: u32) -> Option<Self> {
         let folder = format!("/proc/{pid}/task/{pid}");
-        let text = fs::read_to_string(format!("{folder}/stat")).ok()?;
-        let words: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+        let text = family::stat(&folder)?;
+        let words: Vec<&str> = text.split_ascii_whitespace().collect();
         let state = words.first()?.chars().next()?;
         let ticks = |at: usize| words.get(at).and_then(|word| word.parse::<u64>().ok());
         let in_transfer = state == 'S' && {

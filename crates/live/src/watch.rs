@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,7 +14,7 @@ use nearfar_trace::{Error, Result};
 use serde::Serialize;
 
 use crate::linux::monotonic;
-use crate::shared::{Block, NAME, Shared, State};
+use crate::shared::{Block, NAME, Shared, State, process_of};
 use crate::{Counters, PAGE};
 
 nearfar_schema::columns! {
@@ -197,13 +197,7 @@ impl Watched {
     /// `InvalidData` for a run of another version; anything else is no run that is under way.
     fn open(launcher: u32, path: &Path) -> io::Result<Self> {
         // First, so that it is the process that holds the file.
-        // SAFETY: a system call that takes numbers.
-        let process = unsafe { libc::syscall(libc::SYS_pidfd_open, launcher, 0) };
-        if process < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: a descriptor that the kernel has just made for the caller.
-        let process = unsafe { OwnedFd::from_raw_fd(process as i32) };
+        let process = process_of(launcher)?;
         let file = File::open(path)?;
         let shared = Shared::map_to_read(&file).map_err(|error| match error.raw_os_error() {
             Some(libc::EBADF | libc::EPROTO) => io::ErrorKind::InvalidData.into(),

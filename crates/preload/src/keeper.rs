@@ -7,13 +7,13 @@
 
 use std::fs::File;
 use std::io::{Error, Write};
-use std::os::fd::RawFd;
+use std::os::fd::{IntoRawFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use nearfar_live::family;
-use nearfar_live::shared::{Block, CALL, Shared, State, copy_of};
+use nearfar_live::shared::{Block, CALL, Shared, State, copy_of, process_of};
 
 use crate::{ARENA, pause};
 
@@ -48,11 +48,7 @@ pub(crate) fn start(
     }
     // SAFETY: the mapping, which stays.
     let is_over = unsafe { &*word.cast::<AtomicU32>() };
-    // SAFETY: system calls that take numbers.
-    let manager = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) } as RawFd;
-    if manager < 0 {
-        return Err(Error::last_os_error());
-    }
+    let manager = process_of(std::process::id())?.into_raw_fd();
     // SAFETY: a fork, but for the table of descriptors, which is shared. This process has one thread.
     match unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_FILES, 0, 0, 0, 0) } {
         -1 => Err(Error::last_os_error()),

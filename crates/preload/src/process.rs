@@ -82,12 +82,12 @@ static MANAGER: AtomicI32 = AtomicI32::new(0);
 
 struct Start {
     stacks: Stacks,
-    parts: Option<Parts>,
+    parts: Parts,
 }
 
 /// Start the manager; it runs when this returns.
 pub(crate) fn start(stacks: Stacks, parts: Parts) -> Result<(), String> {
-    let (stack, start) = (stacks.thread, Box::new(Start { stacks, parts: Some(parts) }));
+    let (stack, start) = (stacks.thread, Box::new(Start { stacks, parts }));
     let failed = spawn(stack, Box::into_raw(start));
     if failed != 0 {
         return Err(format!("starting a thread: {}", Error::from_raw_os_error(failed)));
@@ -170,7 +170,6 @@ fn last_error() -> i32 {
 extern "C" fn run(start: *mut c_void) -> c_int {
     // SAFETY: a box of this type, which is this process's from here on.
     let Start { parts, .. } = *unsafe { Box::from_raw(start.cast::<Start>()) };
-    let Some(parts) = parts else { exit(1) };
     let Parts { manager, owner, shared, block, launcher, theirs, posts } = parts;
     // Its thread-local memory is the thread's, until that has ended.
     let thread = THREAD.load(Ordering::Acquire);

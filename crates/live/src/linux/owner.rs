@@ -4,12 +4,10 @@
 //! its end by exit or kill, and its exec, which takes another address space.
 
 use std::io;
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-
-use rustix::fs::RawDir;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use super::wait;
+use crate::family::any_number;
 use crate::shared::process_of;
 
 /// `KCMP_VM` of `include/uapi/linux/kcmp.h`.
@@ -65,21 +63,6 @@ impl Owner {
         // What cannot be known is known at a later look.
         has.unwrap_or(true)
     }
-}
-
-/// Whether this holds for any name in a folder that is a number; `None` if the folder cannot be read.
-/// `read_dir` would take memory from libc.
-fn any_number(folder: &str, mut holds: impl FnMut(u32) -> bool) -> Option<bool> {
-    let folder = std::fs::File::open(folder).ok()?;
-    let mut buffer = [MaybeUninit::<u8>::uninit(); 4096];
-    let mut entries = RawDir::new(folder.as_fd(), &mut buffer);
-    while let Some(entry) = entries.next() {
-        let name = entry.ok()?.file_name().to_str().ok().and_then(|name| name.parse().ok());
-        if name.is_some_and(&mut holds) {
-            return Some(true);
-        }
-    }
-    Some(false)
 }
 
 /// Whether a process has the address space of this one; `None` if nobody may know.
