@@ -132,7 +132,7 @@ impl<K: Kernel> Manager<K> {
         self.can_discover() && self.discover_now()
     }
 
-    /// Whether mappings are at rest, so that what is found is what is there.
+    /// Whether no change of mappings is in flight, so that `discover` sees a consistent state.
     pub fn can_discover(&mut self) -> bool {
         self.order.is_settled() && self.world.kernel.is_quiet()
     }

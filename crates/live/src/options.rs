@@ -122,7 +122,7 @@ impl Asked {
     /// It is still recorded as it was written.
     ///
     /// # Errors
-    /// The share comes to too little memory.
+    /// The share is less than the smallest budget.
     pub fn resolved(mut self, resident: u64) -> Result<Self> {
         if let MemorySize::Fraction(part) = self.fast.size {
             // A float holds more than any memory; whole pages, as a budget is.

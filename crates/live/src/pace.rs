@@ -2,7 +2,7 @@
 
 /// Shortest and longest time from one look to the next, nanoseconds, where a look costs little.
 const INTERVAL_NS: (u64, u64) = (20_000_000, 40_000_000);
-/// Looks take at most one part in so many of the time.
+/// A look takes at most 1/SHARE of the time.
 const SHARE: u64 = 50;
 
 /// Nanoseconds to the next look after one that took `took_ns` and has `found` something; `last_ns` were

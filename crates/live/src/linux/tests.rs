@@ -172,7 +172,7 @@ fn three_pages_of_four_tebibytes_are_found_at_once() {
     assert_eq!(kernel.pagemap.requests, 1 + 3);
 }
 
-/// What is there is what `/proc/self/pagemap` says of each page: present or on swap.
+/// A page counts as present if `/proc/self/pagemap` shows it in memory or on swap.
 #[test]
 fn what_is_there_is_what_the_page_map_says() {
     let Some(mut kernel) = linux(1) else { return };

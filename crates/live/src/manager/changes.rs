@@ -37,7 +37,7 @@ impl<K: Kernel> Manager<K> {
     /// Give a child all pages that were not in the program's memory when it was made, and let it go: it
     /// is not managed, and may use as much memory as it likes.
     fn forked(&mut self, child: Child) {
-        // What is told of later may have happened before.
+        // A message that arrives later may be about an earlier change.
         let mut told_later = Moves::default();
         self.order.moves().for_each(|event| told_later.note(event));
         // A child that forks while it is given its pages has a child that lacks the same ones.

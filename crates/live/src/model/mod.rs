@@ -66,7 +66,7 @@ pub(crate) struct Rules {
     pub(crate) guard: bool,
     /// Frames held for I/O are not parked.
     pub(crate) pins: bool,
-    /// The manager is a process of its own, and goes on when the program has ended.
+    /// The manager is a separate process, and goes on when the program has ended.
     pub(crate) outlives: bool,
     /// A keeper has the manager's table of files, too.
     pub(crate) keeper: bool,

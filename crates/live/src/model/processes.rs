@@ -65,7 +65,7 @@ struct Ended {
 }
 
 impl Processes {
-    /// A program of one process with so many threads, managed.
+    /// A managed program: one process with this many threads.
     pub(crate) fn new(rules: Rules, threads: u32) -> Self {
         let first = Program { space: FIRST, alive: true, threads, made_by: None };
         Self {
@@ -236,7 +236,7 @@ pub(crate) trait Share {
     fn processes<R>(&self, act: impl FnOnce(&mut Processes) -> R) -> R;
     /// Processes have changed.
     fn ring(&self) {}
-    /// Something is asked of the kernel, so many things before.
+    /// A request is made of the kernel, after this many others.
     fn before(&self, _requests: u64) {}
     /// Let others do something.
     fn yield_now(&self) {}
